@@ -154,6 +154,7 @@ fn copied(insn: &Insn, regs: &Regs) -> Option<(Reg, Value)> {
         }
         Insn::Alu { .. }
         | Insn::MovSx { .. }
+        | Insn::Cast { .. }
         | Insn::Neg { .. }
         | Insn::End { .. }
         | Insn::SecondSlot

@@ -51,6 +51,30 @@ pub enum MemKind {
     MapValue,
     /// Memory that a helper gave to this run alone: a record, a key. What may be memory of another kind has none.
     Mem,
+    /// The program's arena, at whatever number the base register holds: see [`ArenaFact`].
+    Arena,
+}
+
+/// The arena of a program: memory that it accesses at any number at all.
+///
+/// An access with [`MemKind::Arena`] is made at `start + (base & (window - 1)) + off`, where `base` is the whole base
+/// register and `off` the instruction's offset. The window, and [`ArenaFact::GUARD`] bytes before and behind it, are
+/// memory that programs may read and write, so no such access leaves it. That holds for this sum alone: what is added to
+/// `base` may not be added behind the `&` instead.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ArenaFact {
+    /// The map's index in the program's map list.
+    pub map: u32,
+    /// Bytes in the window: a power of two, 4 GiB at most.
+    pub window: u64,
+    /// The address by which programs and the host know its first byte. The upper half is that of every user address.
+    pub user: u64,
+}
+
+impl ArenaFact {
+    /// An instruction's offset and size lead so far from the window at most: 15 bits before it; and 15 bits and seven
+    /// bytes behind its last one.
+    pub const GUARD: u64 = bpf_uapi::ARENA_GUARD;
 }
 
 /// Memory of known bounds that an access must be checked against before it is made.
@@ -169,6 +193,8 @@ pub struct Facts {
     pub values: Vec<ValueFacts>,
     /// Loops that were asked about, ascending by head.
     pub loops: Vec<LoopFact>,
+    /// The program's arena, if it refers to one.
+    pub arena: Option<ArenaFact>,
 }
 
 /// Bytes of a function's frame that the program may read where it has not written them.

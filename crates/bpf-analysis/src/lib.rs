@@ -18,7 +18,7 @@ mod values;
 pub use cfg::{Block, BlockId, Cfg};
 pub use constants::Constants;
 pub use facts::{
-    AccessCheck, BoundsPlace, CheckRegion, ConstMapCall, ConstTailCall, ContextAccess, FORMAT_VALUES, Facts,
+    AccessCheck, ArenaFact, BoundsPlace, CheckRegion, ConstMapCall, ConstTailCall, ContextAccess, FORMAT_VALUES, Facts,
     FormatCall, InsnFact, MemKind, RegionBounds, Zeroed,
 };
 pub use liveness::{CallArity, Liveness};

@@ -102,7 +102,7 @@ pub(crate) fn effects(insn: &Insn) -> (RegSet, RegSet) {
         Insn::Alu { dst, src, .. } => (RegSet::of(dst).union(of_src(src)), RegSet::of(dst)),
         Insn::JumpIf { dst, src, .. } => (RegSet::of(dst).union(of_src(src)), none),
         Insn::Mov { dst, src, .. } => (of_src(src), RegSet::of(dst)),
-        Insn::MovSx { dst, src, .. } => (RegSet::of(src), RegSet::of(dst)),
+        Insn::MovSx { dst, src, .. } | Insn::Cast { dst, src, .. } => (RegSet::of(src), RegSet::of(dst)),
         Insn::Neg { dst, .. } | Insn::End { dst, .. } => (RegSet::of(dst), RegSet::of(dst)),
         Insn::LoadImm64 { dst, .. } => (none, RegSet::of(dst)),
         Insn::Load { dst, base, .. } | Insn::LoadAcquire { dst, base, .. } => (RegSet::of(base), RegSet::of(dst)),

@@ -6,7 +6,9 @@
 
 use core::borrow::Borrow;
 
-use bpf_isa::{Callee, Imm64, Insn, InsnIdx, MAX_CALL_DEPTH, MAY_GOTO_BUDGET, Program, Reg, Size, Src, SubprogId};
+use bpf_isa::{
+    AddrSpace, Callee, Imm64, Insn, InsnIdx, MAX_CALL_DEPTH, MAY_GOTO_BUDGET, Program, Reg, Size, Src, SubprogId,
+};
 
 use crate::alu::{self, low};
 use crate::machine::{Caller, Frame, MAX_TAIL_CALLS, Machine, callback_address, callback_slot};
@@ -179,9 +181,6 @@ impl Registers {
             Src::Imm(imm) => imm as u64,
         }
     }
-    fn address(&self, base: Reg, off: i16) -> u64 {
-        self.get(base).wrapping_add(off as u64)
-    }
     fn args(&self) -> [u64; 5] {
         Reg::ARGS.map(|reg| self.get(reg))
     }
@@ -231,6 +230,16 @@ fn run_program<E: Env + ?Sized>(
             }
             Insn::Mov { width, dst, src } => regs.set(dst, alu::truncate(width, regs.operand(src))),
             Insn::MovSx { width, dst, src, from } => regs.set(dst, alu::sign_extend(width, from, regs.get(src))),
+            Insn::Cast { dst, src, to } => {
+                let half = u64::from(low(regs.get(src)));
+                regs.set(
+                    dst,
+                    match to {
+                        AddrSpace::User if half != 0 => env.user_half(code) | half,
+                        AddrSpace::User | AddrSpace::Kernel => half,
+                    },
+                );
+            }
             Insn::Neg { width, dst } => regs.set(dst, alu::neg(width, regs.get(dst))),
             Insn::End { order, width, dst } => regs.set(dst, alu::end(order, width, regs.get(dst))),
             Insn::LoadImm64 { dst, imm } => {
@@ -248,14 +257,17 @@ fn run_program<E: Env + ?Sized>(
             }
             Insn::SecondSlot => return Err(Halt::Here(StopKind::Internal("execution reached a second slot"))),
             Insn::Load { size, sign, dst, base, off } => {
-                let value = machine.place(env, regs.address(base, off), size, false)?.load();
+                let at = env.address(&step, regs.get(base), off);
+                let value = machine.place(env, at, size, false)?.load();
                 regs.set(dst, if sign { sign_extended(size, value) } else { value });
             }
             Insn::Store { size, base, off, src } => {
-                machine.place(env, regs.address(base, off), size, true)?.store(regs.operand(src));
+                let at = env.address(&step, regs.get(base), off);
+                machine.place(env, at, size, true)?.store(regs.operand(src));
             }
             Insn::Atomic { width, op, base, off, src } => {
-                let place = machine.atomic_place(env, regs.address(base, off), width.into(), true)?;
+                let at = env.address(&step, regs.get(base), off);
+                let place = machine.atomic_place(env, at, width.into(), true)?;
                 let old = place
                     .modify(op, regs.get(src), regs.get(Reg::R0))
                     .ok_or(StopKind::Internal("an aligned place is not aligned"))?;
@@ -264,11 +276,13 @@ fn run_program<E: Env + ?Sized>(
                 }
             }
             Insn::LoadAcquire { size, dst, base, off } => {
-                let place = machine.atomic_place(env, regs.address(base, off), size, false)?;
+                let at = env.address(&step, regs.get(base), off);
+                let place = machine.atomic_place(env, at, size, false)?;
                 regs.set(dst, place.load_acquire());
             }
             Insn::StoreRelease { size, base, off, src } => {
-                let place = machine.atomic_place(env, regs.address(base, off), size, true)?;
+                let at = env.address(&step, regs.get(base), off);
+                let place = machine.atomic_place(env, at, size, true)?;
                 place.store_release(regs.get(src)).ok_or(StopKind::Internal("an aligned place is not aligned"))?;
             }
             Insn::LoadAbs { size, imm } => match load_packet(machine, env, imm as u32, size)? {

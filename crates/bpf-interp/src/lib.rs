@@ -94,6 +94,17 @@ pub trait Env {
         None
     }
 
+    /// Where the load, store or atomic at this step is made, whose base register holds `base`: for what a verifier has
+    /// found to be addressed in another way. By default at the sum of the two.
+    fn address(&mut self, _step: &Step<'_, Self::Code>, base: u64, off: i16) -> u64 {
+        base.wrapping_add(off as u64)
+    }
+
+    /// The upper half of the user addresses of the program's arena; the lower half is 0. By default all of it is.
+    fn user_half(&self, _code: &Self::Code) -> u64 {
+        0
+    }
+
     /// Whether the instruction may be executed: for what a verifier left to be checked at run time. Called before each
     /// one. By default it may, and that costs nothing.
     fn admits(&mut self, _step: &Step<'_, Self::Code>) -> bool {

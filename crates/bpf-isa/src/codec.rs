@@ -10,7 +10,9 @@
 use core::fmt;
 
 use crate::opcode::{self as op, SHAPES, Shape};
-use crate::{AluOp, AtomicOp, ByteOrder, Callee, EndWidth, Imm64, Insn, InsnIdx, Reg, Size, Src, SxWidth, Width};
+use crate::{
+    AddrSpace, AluOp, AtomicOp, ByteOrder, Callee, EndWidth, Imm64, Insn, InsnIdx, Reg, Size, Src, SxWidth, Width,
+};
 
 /// The fields of one eight-byte slot, little endian, before they are given a meaning.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -357,6 +359,15 @@ fn one_slot(raw: RawInsn, shape: Shape) -> Result<Insn, DecodeErrorKind> {
             };
             Insn::Alu { width, op, dst: raw.dst()?, src: raw.operand(reg)? }
         }
+        // The only use of the immediate beside a register, and of this offset: the address spaces, 16 bits each.
+        Shape::Mov { width: Width::W64, reg: true } if raw.off == op::CAST => {
+            let to = match raw.imm {
+                op::CAST_TO_KERNEL => AddrSpace::Kernel,
+                op::CAST_TO_USER => AddrSpace::User,
+                imm => return Err(raw.bad(Field::Imm, imm)),
+            };
+            Insn::Cast { dst: raw.dst()?, src: raw.src()?, to }
+        }
         Shape::Mov { width, reg } => {
             let (dst, src) = (raw.dst()?, raw.operand(reg)?);
             let from = match (raw.off, width, src) {
@@ -519,6 +530,7 @@ pub(crate) fn malformed_at(insns: &[Insn], i: usize) -> Option<Malformed> {
         }
         Insn::Alu { .. }
         | Insn::Mov { .. }
+        | Insn::Cast { .. }
         | Insn::Neg { .. }
         | Insn::End { .. }
         | Insn::Store { .. }
@@ -603,6 +615,16 @@ fn raw_one_slot(insn: Insn) -> RawInsn {
                 SxWidth::S32 => 32,
             },
             ..zero
+        },
+        Insn::Cast { dst, src, to } => RawInsn {
+            code: op::ALU64 | op::MOV | op::X,
+            dst: dst as u8,
+            src: src as u8,
+            off: op::CAST,
+            imm: match to {
+                AddrSpace::Kernel => op::CAST_TO_KERNEL,
+                AddrSpace::User => op::CAST_TO_USER,
+            },
         },
         Insn::Neg { width, dst } => RawInsn { code: alu_class(width) | op::NEG, dst: dst as u8, ..zero },
         Insn::End { order, width, dst } => {

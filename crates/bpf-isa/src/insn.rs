@@ -2,7 +2,7 @@
 //!
 //! One variant a *kind* of instruction, one field a degree of freedom, so that an impossible instruction cannot be
 //! written down and a `match` without `_` covers the instruction set. The enum holds what the bits say and no more:
-//! jump offsets stay relative, as encoded. Source: RFC 9669; Linux 6.18 for may_goto, load-acquire, store-release.
+//! jump offsets stay relative, as encoded. Source: RFC 9669; Linux 6.18 for may_goto, address space casts, load-acquire, store-release.
 
 use core::fmt;
 
@@ -239,6 +239,26 @@ impl SxWidth {
     }
 }
 
+/// Into which address space a pointer is cast: of an arena, programs keep *user* addresses (address space 1), and
+/// access it through what such an address is cast to (address space 0).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum AddrSpace {
+    /// Address space 0: the low 32 bits are left, by which the arena is accessed.
+    Kernel,
+    /// Address space 1: the arena's upper 32 bits before the low 32 bits; null where those are 0.
+    User,
+}
+
+impl AddrSpace {
+    /// The number of this address space, and of the one that it is cast from.
+    pub const fn numbers(self) -> (u8, u8) {
+        match self {
+            AddrSpace::Kernel => (0, 1),
+            AddrSpace::User => (1, 0),
+        }
+    }
+}
+
 /// Condition of a jump, `if dst cond src`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Cond {
@@ -433,6 +453,15 @@ pub enum Insn {
         /// Width of the source.
         from: SxWidth,
     },
+    /// `dst = addr_space_cast(src, to, from)`: a pointer into the program's arena, cast from the other address space.
+    Cast {
+        /// Destination.
+        dst: Reg,
+        /// Source.
+        src: Reg,
+        /// Into which address space.
+        to: AddrSpace,
+    },
     /// `dst = -dst`.
     Neg {
         /// Width.
@@ -593,6 +622,14 @@ pub enum AccessKind {
 }
 
 impl AccessKind {
+    /// Whether it is atomic, and so must be aligned.
+    pub const fn is_atomic(self) -> bool {
+        match self {
+            AccessKind::Update(_) | AccessKind::LoadAcquire | AccessKind::StoreRelease(_) => true,
+            AccessKind::Load | AccessKind::Store(_) => false,
+        }
+    }
+
     /// The register whose value is written or combined with what is there.
     pub const fn operand(self) -> Option<Reg> {
         match self {
@@ -619,6 +656,7 @@ impl Insn {
             Insn::Alu { .. }
             | Insn::Mov { .. }
             | Insn::MovSx { .. }
+            | Insn::Cast { .. }
             | Insn::Neg { .. }
             | Insn::End { .. }
             | Insn::LoadImm64 { .. }
@@ -649,6 +687,7 @@ impl Insn {
             Insn::Alu { .. }
             | Insn::Mov { .. }
             | Insn::MovSx { .. }
+            | Insn::Cast { .. }
             | Insn::Neg { .. }
             | Insn::End { .. }
             | Insn::LoadImm64 { .. }

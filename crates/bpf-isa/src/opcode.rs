@@ -4,7 +4,7 @@
 //! in one place only. Approach: the field constants below, and [`Shape`], what an opcode byte says once unpacked. The
 //! 256 shapes are a table computed at compile time, so the decoder branches once an instruction.
 //!
-//! Source: RFC 9669 sections 3 to 5; Linux 6.18 for JCOND and for load-acquire and store-release.
+//! Source: RFC 9669 sections 3 to 5; Linux 6.18 for JCOND, address space casts, and for load-acquire and store-release.
 
 use crate::{AluOp, ByteOrder, Cond, Size, Width};
 
@@ -27,6 +27,12 @@ pub(crate) const NEG: u8 = 0x80;
 pub(crate) const MOD: u8 = 0x90;
 pub(crate) const MOV: u8 = 0xb0;
 pub(crate) const END: u8 = 0xd0;
+
+// The `off` of a 64-bit move that is a cast between address spaces, and its `imm`: the space that it casts to in the
+// upper 16 bits, the one that it casts from in the lower.
+pub(crate) const CAST: i16 = 1;
+pub(crate) const CAST_TO_KERNEL: i32 = 1;
+pub(crate) const CAST_TO_USER: i32 = 1 << 16;
 
 // Jump operations that are not conditions.
 pub(crate) const JA: u8 = 0x00;

@@ -27,6 +27,8 @@ pub struct Contents {
     pub register_shifts: bool,
     /// [`Insn::Atomic`].
     pub atomics: bool,
+    /// [`Insn::Cast`].
+    pub casts: bool,
     /// The registers it names or a call of it concerns: bit `n` is rn.
     pub registers: u16,
     /// Those that may be read before they are written: that some instruction reads without one before it that writes,
@@ -168,6 +170,11 @@ impl Scan {
             }
             Insn::LoadAcquire { dst, base, off, .. } => {
                 self.access(base, off);
+                dst
+            }
+            Insn::Cast { dst, src, .. } => {
+                self.contents.casts = true;
+                self.operand(Src::Reg(src));
                 dst
             }
             Insn::MovSx { dst, src, .. } => {

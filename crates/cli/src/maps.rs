@@ -3,8 +3,8 @@
 use crate::out::{self, Look, line};
 use crate::values::{self, Formatted, Value};
 use anyhow::{Context, Result};
-use bpf_runtime::maps::open_perf_entry;
-use bpf_runtime::{Engine, Map, MapType, Object, RingBuf};
+use bpf_runtime::maps::{Arena, open_perf_entry};
+use bpf_runtime::{Engine, Map, MapType, Object, ObjectMap, RingBuf};
 use serde::Serialize;
 
 /// Entries or records shown of one map.
@@ -24,6 +24,16 @@ pub(crate) struct Dump {
     /// The records of ring buffers and perf event arrays.
     #[serde(skip_serializing_if = "Option::is_none")]
     records: Option<Records>,
+    /// Of an arena, what is allocated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pages: Option<Pages>,
+}
+
+/// The pages of an arena.
+#[derive(Clone, Copy, Serialize)]
+struct Pages {
+    in_use: u64,
+    of: u32,
 }
 
 /// The records that came out of a ring.
@@ -122,8 +132,35 @@ pub(crate) fn dump(map: &Map, rings: &Rings, object: &Object) -> Dump {
         }
         previous = Some(key.clone());
     }
+    if let Some((btf, declared)) = types
+        && let Some(begins) = variables(map, declared)
+    {
+        let formatted = values::entry(btf, declared, map, &[], &begins);
+        entries.push(Entry { key: bytes(&0u32.to_le_bytes()), value: bytes(&begins), formatted });
+    }
     let is_data = types.is_some_and(|(_, declared)| declared.data.is_some());
-    Dump { name: map.name().to_owned(), map_type: map.map_type().name(), is_data, entries, truncated, records }
+    Dump {
+        name: map.name().to_owned(),
+        map_type: map.map_type().name(),
+        is_data,
+        entries,
+        truncated,
+        records,
+        pages: pages(map),
+    }
+}
+
+/// What is in the variables that an arena begins with, if it does.
+fn variables(map: &Map, declared: &ObjectMap) -> Option<Vec<u8>> {
+    let (arena, data) = (Arena::new(map).ok()?, declared.data.as_ref()?);
+    let mut begins = vec![0; data.bytes.len()];
+    arena.read(arena.start(), &mut begins).ok()?;
+    Some(begins)
+}
+
+/// How many pages of an arena are in use.
+fn pages(map: &Map) -> Option<Pages> {
+    Arena::new(map).ok().map(|arena| Pages { in_use: arena.in_use(), of: arena.pages() })
 }
 
 /// Short byte strings of a size that integers have as such an integer, others as hex.
@@ -142,6 +179,9 @@ pub(crate) fn print(dump: &Dump) -> Result<()> {
         (Look::Title, format_args!("map {}", dump.name)),
         (Look::Plain, format_args!(" ({})", dump.map_type)),
     ])?;
+    if let Some(Pages { in_use, of }) = dump.pages {
+        line!("  {in_use} of {of} pages in use")?;
+    }
     for entry in &dump.entries {
         match &entry.formatted {
             Some(Formatted { value: Value::Fields(fields), .. }) if dump.is_data => {

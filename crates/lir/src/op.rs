@@ -172,6 +172,8 @@ pub enum Region {
     Packet,
     /// The values of maps.
     MapValue,
+    /// The program's arena.
+    Arena,
     /// Memory that a helper gave to this run alone.
     Mem,
     /// The hidden argument's own fields, which no program can name.
@@ -180,8 +182,16 @@ pub enum Region {
 
 impl Region {
     /// All of them.
-    pub const ALL: [Region; 7] =
-        [Region::Unknown, Region::Stack, Region::Context, Region::Packet, Region::MapValue, Region::Mem, Region::Run];
+    pub const ALL: [Region; 8] = [
+        Region::Unknown,
+        Region::Stack,
+        Region::Context,
+        Region::Packet,
+        Region::MapValue,
+        Region::Arena,
+        Region::Mem,
+        Region::Run,
+    ];
 
     /// Whether an access in one may touch what one in the other touches.
     pub fn may_meet(self, other: Region) -> bool {

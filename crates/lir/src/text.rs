@@ -118,6 +118,7 @@ pub(super) fn region_name(region: Region) -> &'static str {
         Region::Context => "context",
         Region::Packet => "packet",
         Region::MapValue => "map",
+        Region::Arena => "arena",
         Region::Mem => "mem",
         Region::Run => "run",
     }

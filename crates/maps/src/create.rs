@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bpf_quiesce::{Domain, Memory};
 
+use crate::arena::ArenaMap;
 use crate::array::ArrayMap;
 use crate::bloom::BloomMap;
 use crate::def::{Family, MapDef};
@@ -56,6 +57,7 @@ fn memory_needed(family: Family, def: &MapDef, slots: u32) -> u64 {
         Family::Redirect => IndexMap::memory_needed(def),
         Family::RedirectHash => DeviceHash::memory_needed(def, slots),
         Family::SocketHash => SocketHash::memory_needed(def, slots),
+        Family::Arena => ArenaMap::memory_needed(def),
     }
 }
 
@@ -73,7 +75,8 @@ fn memory_at_first(family: Family, def: &MapDef, slots: u32) -> u64 {
         | Family::HashOfMaps
         | Family::Redirect
         | Family::RedirectHash
-        | Family::SocketHash => memory_needed(family, def, slots),
+        | Family::SocketHash
+        | Family::Arena => memory_needed(family, def, slots),
     }
 }
 
@@ -116,6 +119,7 @@ impl Map {
             Family::HashOfMaps => Box::new(HashOfMaps::new(&def, domain, options.hash_seed).map_err(system)?),
             Family::Redirect => Box::new(IndexMap::new(&def).map_err(system)?),
             Family::RedirectHash => Box::new(DeviceHash::new(&def, domain, options.hash_seed).map_err(system)?),
+            Family::Arena => Box::new(ArenaMap::new(&def).map_err(system)?),
             Family::SocketHash => Box::new(SocketHash::new(&def, domain, options.hash_seed).map_err(system)?),
         };
         let addressable = ops.addressable();

@@ -4,11 +4,12 @@
 //! same bad definition yields the same error number, with a message that says what was expected. It also computes
 //! the memory the map needs, which is refused beyond a limit before any of it is touched.
 
+use crate::arena::{ArenaShape, MAX_BYTES as MAX_ARENA};
 use crate::errno::Errno;
 use crate::error::MapError;
 use crate::mem::round_up8;
 
-use bpf_uapi::{MapTypes, TIMER_BYTES};
+use bpf_uapi::{ARENA_PAGE, MapTypes, TIMER_BYTES};
 
 pub use bpf_uapi::MapType;
 pub use bpf_uapi::flags::{create as flags, update};
@@ -40,6 +41,8 @@ pub(crate) enum Family {
     RedirectHash,
     /// Sockets by key.
     SocketHash,
+    /// Arena.
+    Arena,
 }
 
 impl Family {
@@ -63,6 +66,7 @@ impl Family {
             MapType::DevMap | MapType::CpuMap | MapType::XskMap | MapType::SockMap => Ok(Self::Redirect),
             MapType::DevMapHash => Ok(Self::RedirectHash),
             MapType::SockHash => Ok(Self::SocketHash),
+            MapType::Arena => Ok(Self::Arena),
             MapType::Unspec
             | MapType::ProgArray
             | MapType::StackTrace
@@ -74,7 +78,6 @@ impl Family {
             | MapType::InodeStorage
             | MapType::TaskStorage
             | MapType::CgrpStorage
-            | MapType::Arena
             | MapType::InsnArray => Err(MapError::Unsupported { number: map_type.number(), name: map_type.name() }),
         }
     }
@@ -135,11 +138,11 @@ pub struct MapDef {
     pub key_size: u32,
     /// Bytes of a value; 0 for ring buffers.
     pub value_size: u32,
-    /// Elements, or bytes for ring buffers.
+    /// Elements; bytes for ring buffers; pages for arenas.
     pub max_entries: u32,
     /// Creation [`flags`].
     pub flags: u32,
-    /// Bloom filter: the number of hash functions.
+    /// Bloom filter: the number of hash functions. Arena: the address of its first page for programs, or 0 for any.
     pub map_extra: u64,
     /// Accepted and ignored; needs [`flags::NUMA_NODE`].
     pub numa_node: Option<u32>,
@@ -231,8 +234,8 @@ impl MapDef {
         if self.numa_node.is_some() && !has(flags::NUMA_NODE) {
             return bad(Errno::EINVAL, "the NUMA_NODE flag with a numa_node".into());
         }
-        if self.map_extra != 0 && self.map_type != MapType::BloomFilter {
-            return bad(Errno::EINVAL, "map_extra 0 (only a bloom filter has one)".into());
+        if self.map_extra != 0 && !matches!(self.map_type, MapType::BloomFilter | MapType::Arena) {
+            return bad(Errno::EINVAL, "map_extra 0 (only bloom filters and arenas have one)".into());
         }
         if self.inner.is_some() != self.map_type.is_map_of_maps() {
             return bad(Errno::EINVAL, "an inner map exactly for array_of_maps and hash_of_maps".into());
@@ -241,6 +244,9 @@ impl MapDef {
             inner.validate()?;
             if inner.inner.is_some() {
                 return bad(Errno::EINVAL, "inner maps that are not maps of maps themselves".into());
+            }
+            if inner.map_type == MapType::Arena {
+                return bad(Errno::ENOTSUPP, "inner maps that are not arenas".into());
             }
         }
         if let Some(offset) = self.spin_lock {
@@ -288,6 +294,7 @@ impl MapDef {
             Family::Ring => self.validate_ring(bad),
             Family::Redirect if self.map_type == MapType::SockMap => self.validate_sockets(bad),
             Family::SocketHash => self.validate_sockets(bad),
+            Family::Arena => self.validate_arena(bad),
             Family::Redirect | Family::RedirectHash => self.validate_redirect(bad),
         }
     }
@@ -308,6 +315,7 @@ impl MapDef {
             Family::Queue => flags::NUMA_NODE | ACCESS,
             Family::Bloom => flags::NUMA_NODE | flags::ZERO_SEED | ACCESS,
             Family::Ring => flags::NUMA_NODE,
+            Family::Arena => flags::MMAPABLE,
             Family::Redirect if self.map_type == MapType::CpuMap => flags::NUMA_NODE,
             Family::Redirect | Family::RedirectHash | Family::SocketHash => {
                 flags::NUMA_NODE | flags::RDONLY | flags::WRONLY
@@ -424,6 +432,30 @@ impl MapDef {
         Ok(())
     }
 
+    /// The lower half of an address tells the bytes of an arena apart.
+    fn validate_arena(&self, bad: impl Fn(Errno, String) -> Result<(), MapError>) -> Result<(), MapError> {
+        let (page, bytes) = (u64::from(ARENA_PAGE), u64::from(self.max_entries) * u64::from(ARENA_PAGE));
+        let shaped = self.key_size == 0 && self.value_size == 0 && self.max_entries != 0;
+        if !shaped || self.flags & flags::MMAPABLE == 0 || !self.map_extra.is_multiple_of(page) {
+            let expected = "MMAPABLE, key_size 0, value_size 0, max_entries above 0, map_extra a multiple of 4096";
+            return bad(Errno::EINVAL, self.shape(expected));
+        }
+        if bytes > MAX_ARENA {
+            return bad(Errno::E2BIG, self.shape("max_entries at most 1048576, which is 4 GiB"));
+        }
+        if self.map_extra.checked_add(bytes - 1).is_none_or(|last| last >> 32 != self.map_extra >> 32) {
+            let expected = "map_extra and max_entries such that all addresses have one upper half";
+            return bad(Errno::ERANGE, self.shape(expected));
+        }
+        Ok(())
+    }
+
+    /// Where the memory of an arena is, as programs see it; `None` of other types.
+    #[must_use]
+    pub fn arena(&self) -> Option<ArenaShape> {
+        (self.map_type == MapType::Arena).then(|| ArenaShape::of(self))
+    }
+
     /// A value is a number of four bytes, and for devices and CPUs perhaps one of a program after it.
     fn validate_redirect(&self, bad: impl Fn(Errno, String) -> Result<(), MapError>) -> Result<(), MapError> {
         let sized = self.value_size == 4 || self.value_size == 8 && self.map_type != MapType::XskMap;
@@ -495,7 +527,8 @@ impl MapDef {
             | Family::HashOfMaps
             | Family::Redirect
             | Family::RedirectHash
-            | Family::SocketHash => false,
+            | Family::SocketHash
+            | Family::Arena => false,
         };
         if sized {
             self.same("max_entries", template.max_entries.into(), self.max_entries.into())?;

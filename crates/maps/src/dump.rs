@@ -80,7 +80,8 @@ fn can_be_dumped(map_type: MapType) -> bool {
             | Family::RedirectHash
             | Family::SocketHash,
         ) => true,
-        Ok(Family::Perf | Family::ArrayOfMaps | Family::HashOfMaps | Family::Ring | Family::Bloom) | Err(_) => false,
+        Ok(Family::Perf | Family::ArrayOfMaps | Family::HashOfMaps | Family::Ring | Family::Bloom | Family::Arena)
+        | Err(_) => false,
     }
 }
 
@@ -245,7 +246,8 @@ impl Map {
     /// Copies the whole map. Elements that change meanwhile are copied as of one moment each.
     ///
     /// # Errors
-    /// `ENOTSUPP` for types whose elements cannot be read back: bloom filters, rings, maps of maps, perf event arrays.
+    /// `ENOTSUPP` for types whose elements cannot be read back: bloom filters, rings, maps of maps, perf event arrays,
+    /// arenas.
     pub fn dump(&self) -> Result<Dump, MapError> {
         if !can_be_dumped(self.map_type()) {
             return Err(self.error("dump", Errno::ENOTSUPP));

@@ -37,6 +37,7 @@ fn definition(map_type: MapType) -> MapDef {
         MapType::LpmTrie | MapType::SkStorage => (8, 8, 100_000),
         MapType::Queue | MapType::Stack | MapType::BloomFilter => (0, 8, 1 << 20),
         MapType::RingBuf | MapType::UserRingBuf => (0, 0, 1 << 20),
+        MapType::Arena => (0, 0, 1 << 10),
         MapType::PerfEventArray | MapType::ArrayOfMaps | MapType::HashOfMaps | MapType::XskMap => (4, 4, 1 << 20),
         MapType::CpuMap => (4, 8, 8192),
         _other => (4, 8, 1 << 20),
@@ -44,6 +45,7 @@ fn definition(map_type: MapType) -> MapDef {
     let def = MapDef::new(map_type.name(), map_type, key, value, entries);
     let on_demand = matches!(map_type, MapType::LpmTrie | MapType::SkStorage);
     let def = if on_demand { def.with_flags(flags::NO_PREALLOC) } else { def };
+    let def = if map_type == MapType::Arena { def.with_flags(flags::MMAPABLE) } else { def };
     if map_type.is_map_of_maps() { def.with_inner(MapDef::new("inner", MapType::Array, 4, 8, 1)) } else { def }
 }
 

@@ -15,6 +15,8 @@
 )]
 
 #[cfg(not(loom))]
+mod arena;
+#[cfg(not(loom))]
 mod array;
 #[cfg(not(loom))]
 mod bloom;
@@ -83,6 +85,7 @@ mod value;
 pub use bpf_os::memory::page_size;
 #[cfg(not(loom))]
 pub use {
+    arena::{Arena, ArenaShape},
     create::CreateOptions,
     def::{Kind, MapDef, MapType, flags, implemented_type, implemented_types, update},
     dump::Dump,

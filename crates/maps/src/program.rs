@@ -11,6 +11,7 @@
 
 use std::sync::atomic::AtomicU32;
 
+use crate::arena;
 use crate::def::{MAX_STORAGE_VALUE, MapDef, MapType, update as update_flags};
 use crate::errno::{Errno, ret};
 use crate::header::MapHeader;
@@ -362,6 +363,35 @@ pub unsafe fn storage(map: *const MapHeader, cookie: u64, initial: *const u8, cr
     unsafe { update(map, key, initial, update_flags::NOEXIST, slot) };
     // SAFETY: as before.
     unsafe { lookup(map, key, slot) }
+}
+
+/// `bpf_arena_alloc_pages`: the user address of so many pages in a row, which are zero; 0 if there is no room. At
+/// `address`, unless that is 0. `node` is -1, or 0.
+///
+/// # Safety
+/// See the module.
+pub unsafe fn arena_alloc(map: *const MapHeader, address: u64, pages: u32, node: i32, flags: u64) -> u64 {
+    // SAFETY: a live map (contract).
+    arena::calls::alloc(unsafe { Inner::from_header(map) }, address, pages, node, flags)
+}
+
+/// `bpf_arena_free_pages`: gives back whatever is in use of so many pages at this address.
+///
+/// # Safety
+/// See the module.
+pub unsafe fn arena_free(map: *const MapHeader, address: u64, pages: u32) {
+    // SAFETY: a live map (contract).
+    arena::calls::free(unsafe { Inner::from_header(map) }, address, pages);
+}
+
+/// `bpf_arena_reserve_pages`: 0, and nobody is given these pages until they are freed; `-EBUSY` if some are in use,
+/// `-EINVAL` if there are no such pages.
+///
+/// # Safety
+/// See the module.
+pub unsafe fn arena_reserve(map: *const MapHeader, address: u64, pages: u32) -> i64 {
+    // SAFETY: a live map (contract).
+    arena::calls::reserve(unsafe { Inner::from_header(map) }, address, pages)
 }
 
 /// `bpf_spin_lock`: 0, or `-EDEADLK` if this slot holds the lock already (a signal handler's program met its own

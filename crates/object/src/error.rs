@@ -202,6 +202,9 @@ pub enum SectionProblem {
     /// The section needs BTF to be understood.
     #[error("needs BTF, and the object has no .BTF section: compile with -g")]
     NeedsBtf,
+    /// Variables of an arena, of which the object has none, or several.
+    #[error("holds variables of an arena, and the object has {0} arenas")]
+    Arenas(usize),
     /// A legacy `maps` section that is not an array of as many definitions as it has symbols.
     #[error("{size} bytes do not divide evenly into {symbols} map definitions of at least 20 bytes")]
     LegacyMaps {

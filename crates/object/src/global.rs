@@ -1,19 +1,23 @@
 //! Global data: `.data*`, `.rodata*` and `.bss*` as maps of one value.
 //!
 //! A section becomes an array map of one element; a load of a variable's address becomes "value of that map plus an
-//! offset". Variables come from the symbol table, which has the static ones too; their types come from BTF.
+//! offset". Variables come from the symbol table, which has the static ones too; their types come from BTF. Those of an
+//! arena (`.addr_space.1`) are at its start, and their section belongs to that map.
 
 use std::collections::HashMap;
 
 use crate::btf::{Btf, SectionVar, TypeId};
 use crate::elf::{Elf, SymbolType};
-use crate::error::{ElfError, ObjectError};
+use crate::error::{ElfError, ObjectError, SectionProblem};
 use bpf_uapi::{MapType, flags};
 
 use crate::map::{DataKind, GlobalData, MapDecl, Place, Variable};
 
 /// Most bytes of global data in one object. Our own limit: a `.bss` costs its file nothing, but us its memory.
 pub const MAX_GLOBAL_DATA: u64 = 64 << 20;
+
+/// Where compilers put the variables of address space 1.
+const ARENA_SECTION: &str = ".addr_space.1";
 
 /// Which kind of global data a section holds, if any.
 pub(crate) fn data_kind(name: &str, nobits: bool) -> Option<DataKind> {
@@ -35,25 +39,28 @@ pub(crate) fn data_map(section: &str, data: GlobalData, value_size: u32) -> MapD
     map.max_entries = 1;
     map.flags = match data.kind {
         DataKind::Rodata | DataKind::Kconfig => flags::create::RDONLY_PROG,
-        DataKind::Data | DataKind::Bss => 0,
+        DataKind::Data | DataKind::Bss | DataKind::Arena => 0,
     };
     map.data = Some(data);
     map
 }
 
-/// The data sections that are not empty, as maps, in section order.
+/// Adds the data sections that are not empty, as maps, in section order; the variables of an arena to that one.
 pub(crate) fn parse(
     elf: &Elf<'_>,
     btf: Option<&Btf>,
     datasecs: &HashMap<&str, &[SectionVar]>,
-) -> Result<Vec<MapDecl>, ObjectError> {
+    maps: &mut Vec<MapDecl>,
+) -> Result<(), ObjectError> {
     let mut sum: u64 = 0;
-    let mut maps = Vec::new();
+    let mut parsed = Vec::new();
     for (index, section) in elf.sections.iter().enumerate() {
         let progbits = section.progbits && !section.code;
-        let Some(kind) = data_kind(section.name, section.nobits).filter(|_| progbits || section.nobits) else {
-            continue;
+        let kind = match section.name {
+            ARENA_SECTION => Some(DataKind::Arena),
+            name => data_kind(name, section.nobits),
         };
+        let Some(kind) = kind.filter(|_| progbits || section.nobits) else { continue };
         if section.size == 0 {
             continue;
         }
@@ -67,11 +74,34 @@ pub(crate) fn parse(
         };
         let types = variable_types(btf, datasecs.get(section.name).copied().unwrap_or(&[]));
         let variables = variables(elf, index, &types)?;
-        let mut map = data_map(section.name, GlobalData { kind, bytes, variables, pointer }, value_size);
-        map.place = Place { section: index, start: 0, end: section.size, values: None };
-        maps.push(map);
+        let data = GlobalData { kind, bytes, variables, pointer };
+        if kind == DataKind::Arena {
+            put_into_arena(maps, index, section.name, data)?;
+            continue;
+        }
+        let mut map = data_map(section.name, data, value_size);
+        map.place = Place { section: index, end: section.size, ..Place::default() };
+        parsed.push(map);
     }
-    Ok(maps)
+    maps.append(&mut parsed);
+    Ok(())
+}
+
+/// The variables are where the object's only arena begins.
+fn put_into_arena(maps: &mut [MapDecl], index: usize, section: &str, data: GlobalData) -> Result<(), ObjectError> {
+    let arenas = maps.iter().filter(|map| map.map_type == MapType::Arena).count();
+    let mut unused = maps.iter_mut().filter(|map| map.map_type == MapType::Arena && map.data.is_none());
+    match (unused.next(), arenas) {
+        (Some(map), 1) => {
+            map.data = Some(data);
+            map.place.variables = index;
+            Ok(())
+        }
+        (Some(_), _) | (None, 0) => {
+            Err(ObjectError::Section { section: section.to_owned(), problem: SectionProblem::Arenas(arenas) })
+        }
+        (None, _) => Err(ObjectError::Section { section: section.to_owned(), problem: SectionProblem::Duplicate }),
+    }
 }
 
 type VariableTypes<'a> = HashMap<(&'a str, u32), TypeId>;

@@ -90,16 +90,18 @@ pub enum DataKind {
     Rodata,
     /// `.bss*`: zeroed and writable.
     Bss,
+    /// `.addr_space.1`: the variables at the start of an arena.
+    Arena,
     /// `.kconfig`: the values of external configuration variables, read-only for programs.
     Kconfig,
 }
 
-/// The contents of a map that holds global data: its one value.
+/// The contents of a map that holds global data: its one value, or what an arena begins with.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GlobalData {
     /// Which kind of section it is.
     pub kind: DataKind,
-    /// Initial contents, as long as the map's value.
+    /// Initial contents, as long as the map's value (of an arena, as its section).
     pub bytes: Vec<u8>,
     /// Its variables, by offset.
     pub variables: Vec<Variable>,
@@ -155,9 +157,20 @@ pub(crate) struct Place {
     pub(crate) end: u64,
     /// Byte offset of `values` in the map variable, when it has that field.
     pub(crate) values: Option<u64>,
+    /// Of an arena with variables: the section that these are in; else 0.
+    pub(crate) variables: usize,
 }
 
 impl MapDecl {
+    /// Whether a byte of this section is one of the global data that the map holds.
+    pub(crate) fn holds_data_of(&self, section: usize) -> bool {
+        match &self.data {
+            Some(GlobalData { kind: DataKind::Arena, .. }) => self.place.variables == section,
+            Some(_) => true,
+            None => false,
+        }
+    }
+
     pub(crate) fn new(name: String, section: &str) -> MapDecl {
         MapDecl {
             name,

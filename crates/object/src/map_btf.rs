@@ -41,7 +41,7 @@ pub(crate) fn parse(
         let (start, size) = sizes.get(name).copied().unwrap_or((var.offset.into(), var.size.into()));
         let end = start.saturating_add(size);
         let values = define(btf, ty, &mut map, false).map_err(fail)?;
-        map.place = Place { section, start, end, values };
+        map.place = Place { section, start, end, values, variables: 0 };
         maps.push(map);
     }
     Ok(maps)

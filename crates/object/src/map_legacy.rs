@@ -94,7 +94,7 @@ fn parse_section(elf: &Elf<'_>, section: usize, found: &mut Vec<Legacy>) -> Resu
         map.value_size = field(2);
         map.max_entries = field(3);
         map.flags = field(4);
-        map.place = Place { section, start: start as u64, end: (start + size) as u64, values: None };
+        map.place = Place { section, start: start as u64, end: (start + size) as u64, ..Place::default() };
         if map.map_type.0 == 0 {
             return Err(fail(MapProblem::NoType));
         }

@@ -13,7 +13,7 @@ use crate::elf::{self, Elf};
 use crate::error::{BtfProblem, GlobalProblem, MapProblem, ObjectError, SectionProblem, SymbolProblem};
 use crate::externs::{ExternVariable, Externs, HostFunction};
 use crate::function::{FunctionId, Functions, SLOT};
-use crate::map::MapDecl;
+use crate::map::{DataKind, MapDecl};
 use crate::reloc::{Resolver, relocated_btf};
 use crate::{global, map_btf, map_legacy, struct_ops};
 use bpf_uapi::ProgramType;
@@ -143,7 +143,7 @@ impl Object {
             .map(|(i, _)| i)
             .collect();
         maps.append(&mut map_legacy::parse(&elf, &legacy)?);
-        maps.append(&mut global::parse(&elf, btf.as_deref(), &datasecs)?);
+        global::parse(&elf, btf.as_deref(), &datasecs, &mut maps)?;
 
         let mut externs = Externs::new(btf.as_deref(), &datasecs, maps.len());
         let resolver = Resolver::new(&elf, &maps);
@@ -226,7 +226,7 @@ impl Object {
         self.btf.as_ref()
     }
 
-    /// Sets the initial value of a global variable, in `.rodata`, `.data`, `.bss` or `.kconfig`.
+    /// Sets the initial value of a global variable, in `.rodata`, `.data`, `.bss`, `.kconfig` or an arena.
     ///
     /// # Errors
     /// No variable of that name, several static ones, or a value that is not exactly as long as the variable.
@@ -252,12 +252,12 @@ impl Object {
     /// Sets the size of a map.
     ///
     /// # Errors
-    /// No map of that name, or one that holds global data.
+    /// No map of that name, or one that holds global data and is no arena.
     pub fn set_max_entries(&mut self, name: &str, max_entries: u32) -> Result<(), ObjectError> {
         let Some(map) = self.maps.iter_mut().find(|m| m.name == name) else {
             return Err(self.no_such_map(name));
         };
-        if map.data.is_some() {
+        if map.data.as_ref().is_some_and(|data| data.kind != DataKind::Arena) {
             return Err(ObjectError::Map { map: name.to_owned(), problem: MapProblem::FixedSize });
         }
         map.max_entries = max_entries;

@@ -43,6 +43,11 @@ impl<'a, 'e> Resolver<'a, 'e> {
     pub(crate) fn new(elf: &'a Elf<'e>, maps: &[MapDecl]) -> Resolver<'a, 'e> {
         let places = maps.iter().enumerate().filter(|(_, m)| m.place.section != 0);
         let mut places: Vec<_> = places.map(|(i, m)| (m.place.section, m.place.start, m.place.end, i)).collect();
+        // An arena lies where it is declared, and where its variables are.
+        let variables = maps.iter().enumerate().filter(|(_, m)| m.place.variables != 0);
+        places.extend(
+            variables.filter_map(|(i, m)| Some((m.place.variables, 0, m.data.as_ref()?.bytes.len() as u64, i))),
+        );
         places.sort_unstable();
         Resolver { elf, places }
     }
@@ -150,15 +155,15 @@ impl<'a, 'e> Resolver<'a, 'e> {
             return self.function(functions, section, byte);
         }
         match self.map_at(section, byte) {
-            Some((map, off)) if maps[map].data.is_some() => {
+            Some((map, off)) if maps[map].holds_data_of(section) => {
                 let off = u32::try_from(off).map_err(|_| RelocationProblem::OutOfData(byte, name()))?;
                 Ok(Target::MapValue { map, off })
             }
             Some((map, 0)) => Ok(Target::Map(map)),
             Some(_) => Err(RelocationProblem::NotAMap(byte, name())),
             None if self.places.iter().any(|p| p.0 == section) => {
-                match maps.iter().find(|m| m.place.section == section) {
-                    Some(map) if map.data.is_some() => Err(RelocationProblem::OutOfData(byte, name())),
+                match maps.iter().find(|m| [m.place.section, m.place.variables].contains(&section)) {
+                    Some(map) if map.holds_data_of(section) => Err(RelocationProblem::OutOfData(byte, name())),
                     _ => Err(RelocationProblem::NotAMap(byte, name())),
                 }
             }

@@ -61,7 +61,7 @@ pub(crate) fn parse(
             map.flags = if linked { flags::create::LINK } else { 0 };
             map.value_type = Some(ty);
             map.table = Some(bytes.to_vec());
-            map.place = Place { section: index, start, end, values: Some(0) };
+            map.place = Place { section: index, start, end, values: Some(0), variables: 0 };
             maps.push(map);
         }
     }

@@ -172,6 +172,8 @@ pub mod memory {
         Huge,
         /// Make huge pages now.
         Collapse,
+        /// The pages give their memory back and are zero.
+        Discard,
     }
 
     /// Bytes in a page, as far as the family cares: what memory is aligned to.

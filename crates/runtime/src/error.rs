@@ -123,6 +123,14 @@ pub enum LoadError {
         /// The context.
         context: String,
     },
+    /// An arena needs the verifier to tell which accesses are made in it.
+    #[error("program `{program}`: programs with an arena{} cannot be loaded without verifying them", quoted(.arena))]
+    ArenaNeedsVerifier {
+        /// Which program.
+        program: String,
+        /// The arena's map; `None` if it casts addresses without referring to one.
+        arena: Option<String>,
+    },
     /// It calls a helper that is not registered.
     #[error("program `{program}`, instruction {insn}: helper {id}{}{} is not supported here; register one with `Linker::func`", helper(*.id), in_line(.line))]
     UnknownHelper {
@@ -531,6 +539,11 @@ fn place(insn: &Option<InsnIdx>, origin: &Option<Box<Origin>>) -> String {
         }
     }
     text
+}
+
+/// A map's name, if there is one.
+fn quoted(name: &Option<String>) -> String {
+    name.as_ref().map_or_else(String::new, |name| format!(" (`{name}`)"))
 }
 
 /// The source line of a call.

@@ -9,6 +9,7 @@
 //! Every `unsafe` block is one system call on attributes that live in this module's stack frame. Structures follow
 //! include/uapi/linux/bpf.h, cut after the last field used: the kernel takes any length and zero-fills.
 
+pub mod arena;
 pub mod pinned;
 
 use bpf_isa::{Callee, Imm64, Insn, Reg, Src, Width};
@@ -286,12 +287,16 @@ impl Program {
 
     /// The same for one of the hooks of a program type, by the kernel's number (`enum bpf_attach_type`).
     pub fn load_for(kind: ProgramType, hook: u32, insns: &[u8]) -> Result<Program, LoadError> {
-        match Self::load_logged(kind, hook, insns, &mut []) {
+        Self::load_flagged(kind, hook, 0, insns)
+    }
+
+    fn load_flagged(kind: ProgramType, hook: u32, flags: u32, insns: &[u8]) -> Result<Program, LoadError> {
+        match Self::load_logged(kind, (hook, flags), insns, &mut []) {
             Ok(program) => Ok(program),
             // Again with a log: asking for one up front would slow down every load that succeeds.
             Err(error) => {
                 let mut log = vec![0u8; LOG_SIZE];
-                match Self::load_logged(kind, hook, insns, &mut log) {
+                match Self::load_logged(kind, (hook, flags), insns, &mut log) {
                     Ok(program) => Ok(program),
                     Err(_) => {
                         let end = log.iter().position(|&byte| byte == 0).unwrap_or(log.len());
@@ -302,7 +307,7 @@ impl Program {
         }
     }
 
-    fn load_logged(kind: ProgramType, hook: u32, insns: &[u8], log: &mut [u8]) -> io::Result<Program> {
+    fn load_logged(kind: ProgramType, (hook, flags): (u32, u32), insns: &[u8], log: &mut [u8]) -> io::Result<Program> {
         let mut attr = ProgLoadAttr {
             prog_type: kind.number(),
             insn_cnt: (insns.len() / 8) as u32,
@@ -312,7 +317,7 @@ impl Program {
             log_size: log.len() as u32,
             log_buf: if log.is_empty() { 0 } else { log.as_mut_ptr().expose_provenance() as u64 },
             kern_version: 0,
-            prog_flags: 0,
+            prog_flags: flags,
             prog_name: [0; 16],
             prog_ifindex: 0,
             expected_attach_type: hook,

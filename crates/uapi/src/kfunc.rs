@@ -5,7 +5,7 @@
 //! the runtime, found by exhaustive matches. Functions that compilers call themselves (`memcpy`) are none of these: the
 //! kernel has no such.
 //!
-//! Source: `kernel/bpf/helpers.c`, `kernel/bpf/bpf_iter.c`, `net/core/filter.c` (Linux 6.18).
+//! Source: `kernel/bpf/helpers.c`, `kernel/bpf/arena.c`, `kernel/bpf/bpf_iter.c`, `net/core/filter.c` (Linux 6.18).
 
 macro_rules! kfuncs {
     ($($variant:ident $name:literal;)*) => {
@@ -70,4 +70,7 @@ kfuncs! {
     RcuReadUnlock "bpf_rcu_read_unlock";
     PreemptDisable "bpf_preempt_disable";
     PreemptEnable "bpf_preempt_enable";
+    ArenaAllocPages "bpf_arena_alloc_pages";
+    ArenaFreePages "bpf_arena_free_pages";
+    ArenaReservePages "bpf_arena_reserve_pages";
 }

@@ -175,6 +175,8 @@ pub struct KnownMap {
     pub timer: Option<u32>,
     /// For maps of maps: the shape every inner map has.
     pub inner: Option<Box<KnownMap>>,
+    /// Of an arena: its memory.
+    pub arena: Option<KnownArena>,
     /// The value of a single-element array that can no longer change: loads from it yield constants.
     pub frozen: Option<Vec<u8>>,
 }
@@ -198,9 +200,23 @@ impl KnownMap {
             spin_lock: None,
             timer: None,
             inner: None,
+            arena: None,
             frozen: None,
         }
     }
+}
+
+/// The memory of an arena. Promised: the window lies at one place while programs run, with
+/// [`bpf_analysis::ArenaFact::GUARD`] bytes before and behind it that programs may read and write as well, none of which
+/// is used for anything else; it begins at a multiple of 8.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct KnownArena {
+    /// Bytes that programs may allocate of.
+    pub bytes: u64,
+    /// Bytes in the window: see [`bpf_analysis::ArenaFact::window`].
+    pub window: u64,
+    /// See [`bpf_analysis::ArenaFact::user`].
+    pub user: u64,
 }
 
 /// An argument of a global function.

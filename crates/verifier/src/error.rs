@@ -248,6 +248,9 @@ impl Reason {
                 "compare the pointer plus the access size with the end (`if (p + n > data_end) return`) on every path to the access"
             }
             Reason::NoField { .. } => "use a field the context declares, whole and at its own offset",
+            Reason::MixedContext { first, second } if [first, second].iter().any(|what| *what == "the arena") => {
+                "access the arena and other memory by different instructions"
+            }
             Reason::CtxOffset | Reason::MixedContext { .. } => "access each context field by its own name",
             Reason::Shared(..) => {
                 "have the host's function take `SharedBytes` or `SharedBytesMut` in place of a reference, or copy the bytes to the stack first"

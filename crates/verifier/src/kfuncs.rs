@@ -3,7 +3,7 @@
 //! They are called by index, like a host's functions: whoever links a program puts the prototypes of those that it
 //! names into [`crate::Env::host_functions`].
 
-use bpf_uapi::Kfunc;
+use bpf_uapi::{Kfunc, MapType, MapTypes};
 
 use crate::helpers::{ArgKind, Dynptr, HelperProto, Local, LocalUse, Ret};
 
@@ -11,6 +11,7 @@ use crate::helpers::{ArgKind, Dynptr, HelperProto, Local, LocalUse, Ret};
 pub fn kfunc(kfunc: Kfunc) -> HelperProto {
     use ArgKind::{Ctx, RecordSize, Scalar, Unused};
     const PACKET: ArgKind = ArgKind::Local(Local::Dynptr(Dynptr::Packet), LocalUse::Made);
+    const ARENA: ArgKind = ArgKind::Map(MapTypes::of(&[MapType::Arena]));
     const fn dynptr(how: LocalUse) -> ArgKind {
         ArgKind::Local(Local::Dynptr(Dynptr::Any), how)
     }
@@ -33,6 +34,9 @@ pub fn kfunc(kfunc: Kfunc) -> HelperProto {
         Kfunc::DynptrIsNull | Kfunc::DynptrIsRdonly => (&[dynptr(LocalUse::Read)], Ret::Between(0, 1)),
         Kfunc::DynptrSize => (&[dynptr(LocalUse::Read)], Ret::Scalar),
         Kfunc::DynptrClone => (&[dynptr(LocalUse::Used), dynptr(LocalUse::Made)], Ret::Scalar),
+        // What they return is a number, which the program casts to what it accesses; so is what they are given.
+        Kfunc::ArenaAllocPages => (&[ARENA, Scalar, Scalar, Scalar, Scalar], Ret::Scalar),
+        Kfunc::ArenaFreePages | Kfunc::ArenaReservePages => (&[ARENA, Scalar, Scalar], Ret::Scalar),
         Kfunc::RcuReadLock | Kfunc::RcuReadUnlock | Kfunc::PreemptDisable | Kfunc::PreemptEnable => (&[], Ret::Scalar),
     };
     HelperProto::new(kfunc.id(), kfunc.name(), args, ret)

@@ -195,6 +195,11 @@ impl Needs {
                 n.kill(bit(dst));
                 n.flow_src(src, exact);
             }
+            // Which number it is does not matter to the address that it becomes.
+            Insn::Cast { dst, src, .. } => {
+                n.kill(bit(dst));
+                n.flow(src, false);
+            }
             Insn::MovSx { dst, src, .. } => {
                 let exact = next.is_exact(dst.index());
                 n.kill(bit(dst));

@@ -26,6 +26,7 @@ pub(crate) enum Kind {
     Packet,
     MapValue,
     Mem,
+    Arena,
     /// Different kinds on different paths, or memory of which nobody says what kind it is.
     Mixed,
 }
@@ -159,7 +160,9 @@ impl Notes {
             note.kind = kind;
             note.field = field;
         } else if note.kind != kind {
-            if note.kind == Kind::Context || kind == Kind::Context {
+            // These are addressed in ways of their own.
+            let apart = |kind| matches!(kind, Kind::Context | Kind::Arena);
+            if apart(note.kind) || apart(kind) {
                 return Err((note.kind, kind));
             }
             note.kind = Kind::Mixed;
@@ -298,6 +301,7 @@ impl Notes {
                     Kind::Packet => Some(MemKind::Packet),
                     Kind::MapValue => Some(MemKind::MapValue),
                     Kind::Mem => Some(MemKind::Mem),
+                    Kind::Arena => Some(MemKind::Arena),
                 },
             });
             if let (true, Some(Some(region))) = (note.checked, note.region.get()) {

@@ -43,8 +43,8 @@ impl States {
                 Ty::Uninit(_) => {}
                 Ty::Scalar if v.n == Scalar::UNKNOWN => {}
                 Ty::Scalar => self.numbers.push((r, v.n)),
-                // An empty region may be anywhere, at null too.
-                Ty::Packet { .. } | Ty::PacketEnd { .. } => {}
+                // An empty region may be anywhere, at null too; and an address of the arena is any number.
+                Ty::Packet { .. } | Ty::PacketEnd { .. } | Ty::Arena => {}
                 Ty::Half { .. } => halves |= 1 << r,
                 Ty::Ctx
                 | Ty::Stack { .. }

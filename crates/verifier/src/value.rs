@@ -128,6 +128,9 @@ pub(crate) enum Ty {
     Func {
         subprog: u32,
     },
+    /// An address of the program's arena: any number at all, of which every access makes one inside. It tells nothing
+    /// of where the arena is, so it may be calculated with, compared and stored as a number; its offset is unknown.
+    Arena,
     /// An object on the stack, which is in these bytes; never in a register. The value's `owner` is what must be ended.
     Local(Local),
 }
@@ -149,6 +152,7 @@ impl PartialEq for Ty {
             (Ty::Host { class: a }, Ty::Host { class: b }) => a == b,
             (Ty::Func { subprog: a }, Ty::Func { subprog: b }) => a == b,
             (Ty::Local(a), Ty::Local(b)) => a == b,
+            (Ty::Arena, Ty::Arena) => true,
             (
                 Ty::Uninit(_)
                 | Ty::Scalar
@@ -162,6 +166,7 @@ impl PartialEq for Ty {
                 | Ty::Half { .. }
                 | Ty::Host { .. }
                 | Ty::Func { .. }
+                | Ty::Arena
                 | Ty::Local(_),
                 _,
             ) => false,
@@ -217,6 +222,20 @@ impl Value {
     /// A pointer to the base itself.
     pub(crate) fn pointer(ty: Ty) -> Value {
         Value { ty, null: false, scale: 1, id: 0, delta: 0, owner: 0, tie: 0, n: Scalar::constant(0) }
+    }
+
+    /// An address of the arena.
+    pub(crate) fn arena() -> Value {
+        Value { n: Scalar::UNKNOWN, ..Value::pointer(Ty::Arena) }
+    }
+
+    pub(crate) fn is_arena(&self) -> bool {
+        matches!(self.ty, Ty::Arena)
+    }
+
+    /// The same, where nothing but a number is asked for: an address of the arena is any.
+    pub(crate) fn as_number(self) -> Value {
+        if self.is_arena() { Value::unknown() } else { self }
     }
 
     pub(crate) fn is_scalar(&self) -> bool {
@@ -278,6 +297,7 @@ impl Value {
             | Ty::PacketEnd { .. }
             | Ty::Host { .. }
             | Ty::Func { .. }
+            | Ty::Arena
             | Ty::Local(_) => 0,
         }
     }
@@ -359,6 +379,7 @@ impl fmt::Display for Describe<'_> {
             Ty::Half { region: r, end: true } => write!(f, "low half of the {} end pointer", region(r))?,
             Ty::Host { class } if class == crate::helpers::DYNPTR => f.write_str("dynptr")?,
             Ty::Host { class } => write!(f, "host object of class {class}")?,
+            Ty::Arena => return f.write_str("arena pointer"),
             Ty::Func { subprog } => write!(f, "function {subprog}")?,
             Ty::Local(kind) => f.write_str(kind.name())?,
         }

@@ -32,11 +32,11 @@ mod trail;
 
 use std::time::Instant;
 
-use bpf_analysis::Facts;
+use bpf_analysis::{ArenaFact, Facts};
 use bpf_isa::{Callee, Imm64, Insn, InsnIdx, Program, Reg, Src, Width};
 use bpf_uapi::MapType;
 
-use crate::env::{Env, GlobalArg, KnownMap};
+use crate::env::{Env, GlobalArg, KnownArena, KnownMap};
 use crate::error::{Reason, Res, VerifyError, refuse};
 use crate::faults::planted;
 use crate::helpers::HelperProto;
@@ -181,6 +181,8 @@ pub(crate) struct Walk<'a> {
     epochs: prune::Epochs,
     next_id: u32,
     loops: loops::Engine,
+    /// The first arena that the program refers to.
+    arena: Option<u32>,
     /// At this step, a short number in this register was shifted to the left by 32.
     shifted: Option<(u64, Reg, Value)>,
     /// At this step, the number in this register was negated, less so much: what it was.
@@ -205,6 +207,23 @@ pub(crate) struct Walk<'a> {
     pub(crate) stats: Stats,
     pub(crate) log: log::Log,
     pub(crate) recorded: States,
+}
+
+/// The first arena that the program refers to.
+fn arena_of(program: &Program, env: &Env<'_>) -> Option<u32> {
+    if !program.contents().wide_loads || env.maps.iter().all(|map| map.arena.is_none()) {
+        return None;
+    }
+    program.insns().iter().find_map(|insn| {
+        let Insn::LoadImm64 { imm, .. } = *insn else { return None };
+        let map = match imm {
+            Imm64::Map(map) | Imm64::MapIdx(map) => map,
+            Imm64::MapValue { map, .. } | Imm64::MapIdxValue { map, .. } => map,
+            Imm64::Const(_) | Imm64::Var(_) | Imm64::Func(_) => return None,
+        };
+        let map = u32::try_from(map).ok()?;
+        env.maps.get(map as usize)?.arena.map(|_| map)
+    })
 }
 
 impl<'a> Walk<'a> {
@@ -233,6 +252,7 @@ impl<'a> Walk<'a> {
             epochs: prune::Epochs::default(),
             next_id: FIRST_FREE_ID,
             loops,
+            arena: arena_of(program, env),
             shifted: None,
             negated: None,
             differed: 0,
@@ -253,7 +273,11 @@ impl<'a> Walk<'a> {
 
     /// The facts that the notes of a finished walk amount to. Gives their memory back.
     pub(crate) fn facts(&mut self) -> Facts {
-        let facts = self.notes.collect_facts(self.program, self.env, self.loops.forest());
+        let mut facts = self.notes.collect_facts(self.program, self.env, self.loops.forest());
+        facts.arena = self.arena.and_then(|map| {
+            let KnownArena { window, user, .. } = self.env.maps[map as usize].arena?;
+            Some(ArenaFact { map, window, user })
+        });
         self.scratch.notes = std::mem::take(&mut self.notes);
         self.scratch.loops = std::mem::take(&mut self.loops);
         facts
@@ -497,6 +521,7 @@ impl<'a> Walk<'a> {
             Insn::Alu { width, op, dst, src } => self.alu(width, op, dst, src)?,
             Insn::Mov { width, dst, src } => self.mov(width, dst, src)?,
             Insn::MovSx { width, dst, src, from } => self.mov_sx(width, dst, src, from)?,
+            Insn::Cast { dst, src, to } => self.cast(dst, src, to)?,
             Insn::Neg { width, dst } => self.neg(width, dst)?,
             Insn::End { order, width, dst } => self.end(order, width, dst)?,
             Insn::LoadImm64 { dst, imm } => self.load_imm64(dst, imm)?,
@@ -522,23 +547,23 @@ impl<'a> Walk<'a> {
             Imm64::Const(c) => Value::constant(c),
             Imm64::Map(i) | Imm64::MapIdx(i) => {
                 let map = self.map_index(i)?;
+                self.only_arena(map)?;
                 Value::pointer(Ty::Map { map, inner: false })
             }
             Imm64::MapValue { map, off } | Imm64::MapIdxValue { map, off } => {
                 let map = self.map_index(map)?;
                 let def = &self.env.maps[map as usize];
+                self.only_arena(map)?;
+                if let Some(arena) = def.arena {
+                    self.in_value(map, off.into(), arena.bytes)?;
+                    // The user address, which is a number to the kernel's verifier, too.
+                    self.state.set(dst, Value::unknown());
+                    return Ok(());
+                }
                 if def.kind != MapType::Array {
                     return refuse(Reason::Unsupported("only the values of array maps have a fixed address"));
                 }
-                if off >= def.value_size {
-                    return refuse(Reason::Bounds {
-                        what: crate::value::map_name(self.env, map, false),
-                        size: 1,
-                        min: off.into(),
-                        max: off.into(),
-                        limit: def.value_size.into(),
-                    });
-                }
+                self.in_value(map, off.into(), def.value_size.into())?;
                 let n = Scalar::constant(off.into());
                 Value { n, ..Value::pointer(Ty::MapValue { map, inner: false }) }
             }
@@ -552,6 +577,23 @@ impl<'a> Walk<'a> {
             }
         };
         self.state.set(dst, v);
+        Ok(())
+    }
+
+    /// An address is loaded of a byte that the map has.
+    fn in_value(&self, map: u32, off: u64, limit: u64) -> Res<()> {
+        if off < limit {
+            return Ok(());
+        }
+        let (min, max) = (off as i64, off as i64);
+        refuse(Reason::Bounds { what: crate::value::map_name(self.env, map, false), size: 1, min, max, limit })
+    }
+
+    /// A program has one arena at most: an access does not say which.
+    fn only_arena(&self, map: u32) -> Res<()> {
+        if self.env.maps[map as usize].arena.is_some() && self.arena.is_some_and(|arena| arena != map) {
+            return refuse(Reason::Unsupported("a program uses one arena at most"));
+        }
         Ok(())
     }
 

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use super::error::{AsmError, AsmErrorKind};
 use super::lex::{Column, Cursor, Failure};
 use super::print::{ALU_TOKENS, COND_TOKENS, ORDER_NAMES};
-use crate::{AtomicOp, Callee, EndWidth, Imm64, Insn, Reg, Size, Src, SxWidth, Width};
+use crate::{AddrSpace, AtomicOp, Callee, EndWidth, Imm64, Insn, Reg, Size, Src, SxWidth, Width};
 
 /// A reference to a label, patched when all labels are known.
 struct Fixup<'a> {
@@ -357,6 +357,27 @@ impl<'a> Parser<'a> {
                 self.cursor.require("(")?;
                 let (size, base, off) = self.pointer()?;
                 Insn::LoadAcquire { size, dst: reg, base, off }
+            }
+            "addr_space_cast" => {
+                if width == Width::W32 {
+                    return Err(self.cursor.expected("a 32-bit operand"));
+                }
+                self.cursor.word();
+                self.cursor.require("(")?;
+                let (src_width, src) = self.reg()?;
+                if src_width != Width::W64 {
+                    return Err(self.cursor.expected("a 64-bit register"));
+                }
+                self.cursor.require(",")?;
+                let to = self.number_i32("an address space")?;
+                self.cursor.require(",")?;
+                let from = self.number_i32("an address space")?;
+                let spaces = [AddrSpace::Kernel, AddrSpace::User];
+                let known = |space: &AddrSpace| (to, from) == (space.numbers().0.into(), space.numbers().1.into());
+                match spaces.into_iter().find(known) {
+                    Some(to) => Insn::Cast { dst: reg, src, to },
+                    None => return Err(self.cursor.expected("a cast from address space 1 to 0, or from 0 to 1")),
+                }
             }
             "map" | "var" | "subprog" => {
                 if width == Width::W32 {

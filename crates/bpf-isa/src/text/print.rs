@@ -172,6 +172,10 @@ impl fmt::Display for Insn {
                 };
                 write!(f, "{} = ({from}){}", Named(width, dst), Named(width, src))
             }
+            Insn::Cast { dst, src, to } => {
+                let (to, from) = to.numbers();
+                write!(f, "{dst} = addr_space_cast({src}, {to}, {from})")
+            }
             Insn::Neg { width, dst } => write!(f, "{} = -{}", Named(width, dst), Named(width, dst)),
             Insn::End { order, width, dst } => {
                 let width = match width {

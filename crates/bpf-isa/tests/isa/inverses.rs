@@ -82,6 +82,11 @@ fn insn() -> impl Strategy<Value = Insn> {
         }),
         (width(), reg(), src()).prop_map(|(width, dst, src)| Insn::Mov { width, dst, src }),
         mov_sx(),
+        (reg(), reg(), select(&[AddrSpace::Kernel, AddrSpace::User][..])).prop_map(|(dst, src, to)| Insn::Cast {
+            dst,
+            src,
+            to
+        }),
         (width(), reg()).prop_map(|(width, dst)| Insn::Neg { width, dst }),
         end(),
         (reg(), imm64()).prop_map(|(dst, imm)| Insn::LoadImm64 { dst, imm }),

@@ -139,7 +139,9 @@ impl Lowerer {
                     || options.lower.note
                     || contents.packet_loads
                     || contents.stack.escapes
-                    || !facts.checks.is_empty(),
+                    || !facts.checks.is_empty()
+                    || facts.arena.is_some()
+                    || contents.casts,
             };
             let alloc = options.scratch.homes.allocate(&needs, machine, options.alloc);
             let used = |reg: Reg| contents.registers & 1 << reg as u16 != 0;

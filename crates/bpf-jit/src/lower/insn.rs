@@ -37,6 +37,7 @@ impl<S: Sink> FuncLowerer<'_, S> {
                 let dst = self.write(dst);
                 self.op(Op::Ext { width, signed: true, from, dst, src });
             }
+            Insn::Cast { dst, src, to } => self.cast(dst, src, to),
             Insn::Neg { width, dst } => {
                 let v = self.cur[dst.index()];
                 self.op(Op::Neg { width, dst: v, src: v });
@@ -46,25 +47,25 @@ impl<S: Sink> FuncLowerer<'_, S> {
             Insn::SecondSlot => {}
             Insn::Load { size, sign, dst, base, off } => {
                 self.check_access(size, base, off);
-                let mem = self.mem(base, off);
+                let mem = self.address(base, off);
                 let dst = self.write(dst);
                 self.op(Op::Load { size, signed: sign, swap: false, dst, mem });
             }
             Insn::Store { size, base, off, src } => {
                 self.check_access(size, base, off);
                 let src = self.read_src(src);
-                let mem = self.mem(base, off);
+                let mem = self.address(base, off);
                 self.op(Op::Store { size, mem, src });
             }
             Insn::Atomic { width, op, base, off, src } => self.atomic(width, op, base, off, src),
             Insn::LoadAcquire { size, dst, base, off } => {
-                let mem = self.mem(base, off);
+                let mem = self.atomic_address(size, base, off);
                 let dst = self.write(dst);
                 self.op(Op::LoadAcquire { size, dst, mem });
             }
             Insn::StoreRelease { size, base, off, src } => {
                 let src = self.read(src);
-                let mem = self.mem(base, off);
+                let mem = self.atomic_address(size, base, off);
                 self.op(Op::StoreRelease { size, mem, src });
             }
             Insn::LoadAbs { size, imm } => self.packet_load(size, Val::Imm(i64::from(imm as u32))),
@@ -155,6 +156,10 @@ impl<S: Sink> FuncLowerer<'_, S> {
     pub(super) fn load_imm64(&mut self, dst: Reg, imm: Imm64) {
         let slot = self.span.first;
         let dst = self.write(dst);
+        if let Some(user) = self.arena_value(imm) {
+            self.op(Op::Mov { width: Width::W64, dst, src: Val::Imm(user as i64) });
+            return;
+        }
         self.op(match imm {
             Imm64::Const(value) => Op::Mov { width: Width::W64, dst, src: Val::Imm(value as i64) },
             Imm64::Map(map) | Imm64::MapIdx(map) => Op::SymAddr { dst, symbol: Extern::Map(map as u32).symbol() },
@@ -169,7 +174,7 @@ impl<S: Sink> FuncLowerer<'_, S> {
     }
 
     pub(super) fn atomic(&mut self, width: Width, op: BpfAtomicOp, base: Reg, off: i16, src: Reg) {
-        let mem = self.mem(base, off);
+        let mem = self.atomic_address(width.into(), base, off);
         let (op, fetch) = match op {
             BpfAtomicOp::Add { fetch } => (AtomicOp::Add, fetch),
             BpfAtomicOp::Or { fetch } => (AtomicOp::Or, fetch),

@@ -69,6 +69,8 @@ impl Sink for Listed {
             Some(MemKind::Packet) => Region::Packet,
             Some(MemKind::MapValue) => Region::MapValue,
             Some(MemKind::Mem) => Region::Mem,
+            // The memory of a map that other threads use, and that nothing else of the program's leads to.
+            Some(MemKind::Arena) => Region::Arena,
         }
     }
 

@@ -12,6 +12,7 @@
 //!
 //! Nothing is fused here: `bpf_lir::peephole` does that.
 
+mod arena;
 mod bound;
 mod call;
 mod direct;
@@ -21,8 +22,8 @@ mod listed;
 mod webs;
 
 use crate::externs::{Hidden, Signatures};
-use bpf_analysis::{CallArity, Cfg, Facts, Liveness};
-use bpf_isa::{Callee, Insn, InsnIdx, Program, Subprog, SubprogId};
+use bpf_analysis::{CallArity, Cfg, Facts, Liveness, MemKind};
+use bpf_isa::{Callee, Insn, InsnIdx, Program, Size, Subprog, SubprogId};
 use bpf_jit_code::Needs;
 use bpf_lir::{BlockId, Func, Lir, Span};
 use bpf_uapi::helper_id;
@@ -192,7 +193,7 @@ impl Lowerer {
         let n = program.subprogs().len();
         let checks = options.budget || options.interrupt;
         let contents = program.contents();
-        if !checks && !contents.calls && !contents.packet_loads && facts.checks.is_empty() {
+        if !checks && !contents.calls && !contents.packet_loads && facts.checks.is_empty() && facts.arena.is_none() {
             return;
         }
         // The call graph has no cycle and is at most eight deep, so this settles quickly.
@@ -225,6 +226,11 @@ impl Lowerer {
     ) -> bool {
         if facts.check(InsnIdx(slot)).is_some() {
             return true;
+        }
+        if facts.arena.is_some() && facts.insn(InsnIdx(slot)).memory == Some(MemKind::Arena) {
+            // Whether it is aligned is checked.
+            let access = program.insns()[slot as usize].memory_access();
+            return access.is_some_and(|access| access.kind.is_atomic() && access.size != Size::B);
         }
         let checks = options.budget || options.interrupt;
         match program.insns()[slot as usize] {

@@ -279,12 +279,16 @@ fn the_wrong_type_is_an_error() {
             MapType::LpmTrie | MapType::SkStorage => (8, 8, 8),
             MapType::Queue | MapType::Stack | MapType::BloomFilter => (0, 8, 8),
             MapType::RingBuf | MapType::UserRingBuf => (0, 0, 1 << 16),
+            MapType::Arena => (0, 0, 8),
             MapType::PerfEventArray | MapType::ArrayOfMaps | MapType::HashOfMaps | MapType::XskMap => (4, 4, 8),
             _ => (4, 8, 8),
         };
         let mut def = MapDef::new("m", map_type, key, value, entries);
         if matches!(map_type, MapType::LpmTrie | MapType::SkStorage) {
             def = def.with_flags(flags::NO_PREALLOC);
+        }
+        if map_type == MapType::Arena {
+            def = def.with_flags(flags::MMAPABLE);
         }
         if map_type.is_map_of_maps() {
             def = def.with_inner(MapDef::new("i", MapType::Array, 4, 8, 1));
@@ -349,6 +353,15 @@ fn the_wrong_type_is_an_error() {
             // SAFETY: a live map under a guard with this slot; `value` has 32 bytes.
             let sent = unsafe { program::perf_event_output(ptr, 0, out, 32, out, 0, slot) };
             assert_eq!(sent, if is(&[MapType::PerfEventArray]) { absent } else { invalid }, "{map_type:?}");
+            let arena = is(&[MapType::Arena]);
+            // SAFETY: a live map under a guard.
+            let page = unsafe { program::arena_alloc(ptr, 0, 1, -1, 0) };
+            assert_eq!(page != 0, arena, "{map_type:?}");
+            // SAFETY: a live map under a guard.
+            unsafe { program::arena_free(ptr, page, 1) };
+            // SAFETY: a live map under a guard.
+            let reserved = unsafe { program::arena_reserve(ptr, page, 1) };
+            assert_eq!(reserved, if arena { 0 } else { invalid }, "{map_type:?}");
         });
         // The host's ends want their own type too.
         assert_eq!(bpf_maps::RingBuf::new(&map).is_ok(), is(&[MapType::RingBuf]), "{map_type:?}");

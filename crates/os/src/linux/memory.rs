@@ -209,6 +209,8 @@ pub enum Advice {
     Huge,
     /// Make huge pages now (Linux 6.1).
     Collapse,
+    /// The pages, which are private and anonymous, give their memory back and are zero.
+    Discard,
 }
 
 /// linux/mman.h; not in libc for all targets.
@@ -218,6 +220,7 @@ const MADV_COLLAPSE: libc::c_int = 25;
 ///
 /// # Safety
 /// `at..at + len` is a mapping of the caller's, who accesses it in no forked child if these are not to get it.
+/// To be discarded: whoever uses it may find it zero at any moment.
 ///
 /// # Errors
 /// The kernel does not know the advice, or cannot follow it.
@@ -227,8 +230,10 @@ pub unsafe fn advise(at: *mut u8, len: usize, advice: Advice) -> Result<(), SysE
         Advice::DontFork => libc::MADV_DONTFORK,
         Advice::Huge => libc::MADV_HUGEPAGE,
         Advice::Collapse => MADV_COLLAPSE,
+        Advice::Discard => libc::MADV_DONTNEED,
     };
-    // SAFETY: the caller's mapping (contract); no advice above changes what it holds.
+    // SAFETY: the caller's mapping (contract), which may become zero if it is to be discarded (contract); no other
+    // advice above changes what it holds.
     if unsafe { libc::madvise(at.cast(), len, advice) } == 0 { Ok(()) } else { Err(failed(Call::Madvise)) }
 }
 

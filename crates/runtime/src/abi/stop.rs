@@ -13,7 +13,7 @@ use bpf_isa::InsnIdx;
 use bpf_jit_code::StopCode;
 
 /// What is wrong when a check fails that the verifier left to run time.
-pub(crate) const OUT_OF_BOUNDS: &str = "memory access out of bounds";
+pub(crate) const OUT_OF_BOUNDS: &str = "memory access out of bounds, or an atomic one that is not aligned";
 
 impl Run {
     /// Why the run was stopped; `None` if it was not.

@@ -18,7 +18,7 @@ use crate::program::map_ref::MapRef;
 use bpf_analysis::{AccessCheck, BoundsPlace, CheckRegion};
 use bpf_interp::{Caller, Env, HostMemory, Machine, Memory, Options, Step, Stop, StopKind};
 use bpf_isa::{Imm64, Insn, Program, Reg, Size, Src};
-use bpf_maps::{MapDef, MapHeader};
+use bpf_maps::{MapDef, MapHeader, MapType};
 use bpf_verifier::{
     Access, ArgKind, CallbackKind, ContextLayout, DYNPTR, Effect, Field, FieldKind, HelperProto, Local, LocalUse,
     MapTypes, MemArg, MemSet, Ret, SocketPart,
@@ -716,6 +716,10 @@ impl<'p> Env for Host<'p> {
         match imm {
             Imm64::Map(map) | Imm64::MapIdx(map) => Some(bindings.map(map)?.address()),
             Imm64::MapValue { map, off } | Imm64::MapIdxValue { map, off } => match bindings.map(map)? {
+                MapRef::Data(map) if map.map_type() == MapType::Arena => {
+                    // A number, by which nothing is accessed as it is.
+                    map.def().arena().map(|shape| shape.user + u64::from(off))
+                }
                 MapRef::Data(map) => {
                     let header = map.header();
                     let base = header.base as u64;
@@ -730,6 +734,25 @@ impl<'p> Env for Host<'p> {
             Imm64::Const(value) => Some(value),
             Imm64::Var(_) | Imm64::Func(_) => None,
         }
+    }
+
+    /// Of an access that was found to be in the arena, as emitted code makes it: whatever the base is, it is inside.
+    fn address(&mut self, step: &Step<'_, Running<'p>>, base: u64, off: i16) -> u64 {
+        let sum = base.wrapping_add(off as u64);
+        let Some((arena, insns)) = &step.code.1.left.arena else { return sum };
+        if insns.binary_search(&step.at).is_err() {
+            return sum;
+        }
+        // No memory is there: the access is refused.
+        let Some(MapRef::Data(map)) = step.code.0.bindings().map(arena.map as i32) else { return 0 };
+        let window = map.header().base as u64;
+        let guard = bpf_analysis::ArenaFact::GUARD;
+        self.granted.add_array(window - guard, arena.window + 2 * guard, 1, map.def());
+        (window + (base & (arena.window - 1))).wrapping_add(off as u64)
+    }
+
+    fn user_half(&self, code: &Running<'p>) -> u64 {
+        code.1.left.arena.as_ref().map_or(0, |(arena, _)| arena.user >> 32 << 32)
     }
 
     fn region(&mut self, addr: u64, len: u64, write: bool) -> Option<HostMemory<'_>> {

@@ -9,7 +9,7 @@ use crate::load::verify::field_offset;
 use crate::program::loaded::Loaded;
 use crate::program::map_ref::MapRef;
 use crate::program::table::{ProgTable, Slot};
-use bpf_maps::{CreateOptions, Kind, Map, MapError, MapType, flags, implemented_type};
+use bpf_maps::{Arena, CreateOptions, Kind, Map, MapError, MapType, flags, implemented_type};
 use bpf_object::btf::{Btf, Type, TypeId};
 use bpf_object::{DataKind, Object};
 use bpf_quiesce::{Domain, Owned};
@@ -285,7 +285,9 @@ impl MapSet {
                 (true, DefKind::Data { def: map, contents, constant }, None) => {
                     let map = Map::create_with(map, self.engine.domain(), &options).map_err(fail)?;
                     self.engine.0.metrics.map(&map);
-                    if let Some(contents) = contents {
+                    if let (Some(contents), MapType::Arena) = (&contents, map.map_type()) {
+                        Arena::new(&map).and_then(|arena| arena.initialise(contents)).map_err(fail)?;
+                    } else if let Some(contents) = contents {
                         map.update(&0u32.to_ne_bytes(), &contents, 0).map_err(fail)?;
                     }
                     if let Some(From::Elements(old, mut migrate)) = def.from {

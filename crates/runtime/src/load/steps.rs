@@ -135,6 +135,11 @@ impl<H: 'static> Loading<'_, H> {
             Trust::Interpreter | Trust::Caller if !bindings.missing.is_empty() => {
                 Err(self.unknown_helper(&bindings.missing[0]))
             }
+            // Which accesses are made in it, the verifier finds out.
+            Trust::Interpreter | Trust::Caller if program.contents().casts || bindings.arena().is_some() => {
+                let arena = bindings.arena().map(|map| map.name().to_owned());
+                Err(LoadError::ArenaNeedsVerifier { program: self.name.to_owned(), arena })
+            }
             Trust::Interpreter | Trust::Caller if layout.points_elsewhere() => {
                 Err(LoadError::NeedsVerifier { program: self.name.to_owned(), context: layout.name.to_string() })
             }

@@ -17,7 +17,9 @@ use bpf_isa::{Callee, Insn, Program, Size, Src};
 use bpf_maps::{Map, MapType, flags};
 use bpf_object::btf::{ArgKind, Btf, Type, TypeId};
 use bpf_uapi::Helper;
-use bpf_verifier::{Access, Env, GlobalArg, GlobalFunc, HelperProto, Helpers, KnownMap, SourceLine, Verifier};
+use bpf_verifier::{
+    Access, Env, GlobalArg, GlobalFunc, HelperProto, Helpers, KnownArena, KnownMap, SourceLine, Verifier,
+};
 
 /// What verifying needs besides the program itself.
 pub(crate) struct Subject<'a> {
@@ -148,6 +150,7 @@ fn known_data_map(def: &bpf_maps::MapDef) -> KnownMap {
         access,
         spin_lock: def.spin_lock,
         timer: def.timer,
+        arena: def.arena().map(|shape| KnownArena { bytes: shape.bytes, window: shape.window, user: shape.user }),
         inner: def.inner.as_deref().map(|inner| Box::new(known_inner_map(inner))),
         ..KnownMap::new(&def.name, def.map_type, def.key_size, def.value_size, def.max_entries)
     }

@@ -7,6 +7,7 @@ use crate::program::bound::Bound;
 use crate::program::map_ref::MapRef;
 use bpf_analysis::CallArity;
 use bpf_isa::{Imm64, Insn, InsnIdx, Program};
+use bpf_maps::MapType;
 use bpf_quiesce::Reservation;
 use bpf_uapi::Helper;
 #[cfg(native)]
@@ -15,7 +16,7 @@ use {
     crate::program::bound::missing_host_function,
     bpf_jit::{Extern, Hidden, LowerOptions, MapShape, Signatures},
     bpf_jit_code::Symbol,
-    bpf_maps::{Map, MapType},
+    bpf_maps::Map,
     bpf_uapi::MapTypes,
 };
 
@@ -88,6 +89,12 @@ impl Bindings {
         }
     }
 
+    /// The first arena that the program refers to.
+    pub(crate) fn arena(&self) -> Option<&MapRef> {
+        let is_arena = |map: &&MapRef| matches!(map, MapRef::Data(map) if map.map_type() == MapType::Arena);
+        self.maps.iter().flatten().find(is_arena)
+    }
+
     pub(crate) fn address(&self, at: InsnIdx) -> Option<u64> {
         self.addresses.binary_search_by_key(&at, |a| a.0).ok().map(|i| self.addresses[i].1)
     }
@@ -132,6 +139,13 @@ impl Bindings {
                 }
                 Imm64::MapValue { map, off } | Imm64::MapIdxValue { map, off } => {
                     let address = match self.map(map) {
+                        Some(MapRef::Data(map)) if map.map_type() == MapType::Arena => {
+                            let shape = map.def().arena().filter(|shape| u64::from(off) < shape.bytes);
+                            let Some(shape) = shape else {
+                                return Err(fail(format!("offset {off} is not in arena `{}`", map.name())));
+                            };
+                            shape.user + u64::from(off)
+                        }
                         Some(MapRef::Data(map)) if !map.header().base.is_null() && off < map.header().value_size => {
                             map.header().base as u64 + u64::from(off)
                         }

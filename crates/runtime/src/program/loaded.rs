@@ -16,7 +16,7 @@ use crate::program::map_ref::MapRef;
 use crate::program::name::Name;
 use crate::program::source::Source;
 use crate::program::table::{HostType, Kind, Member, ProgTable};
-use bpf_analysis::{AccessCheck, Facts, RegionBounds};
+use bpf_analysis::{AccessCheck, ArenaFact, Facts, MemKind, RegionBounds};
 use bpf_isa::{InsnIdx, Program};
 use bpf_jit_code::FrameShape;
 use bpf_quiesce::{Domain, Owned};
@@ -148,6 +148,8 @@ pub(crate) struct Left {
     pub(crate) accesses: Vec<AccessCheck>,
     /// The bounds of the context's regions.
     pub(crate) regions: Vec<RegionBounds>,
+    /// The program's arena, and the instructions that access it, ascending.
+    pub(crate) arena: Option<(ArenaFact, Vec<InsnIdx>)>,
     /// What must be zero in frames. The interpreter's always are, unless a test fills them.
     #[cfg(feature = "oracle")]
     pub(crate) zeroed: Vec<bpf_analysis::Zeroed>,
@@ -221,9 +223,15 @@ impl Loaded {
         }
         let Draft { facts, .. } = draft;
         let (accesses, regions) = (facts.checks.clone(), facts.regions.clone());
+        let accesses_arena = |at: &InsnIdx| facts.insn(*at).memory == Some(MemKind::Arena);
+        let arena = facts.arena.map(|arena| {
+            let insns = (0..crate::num::small(program.insns().len())).map(InsnIdx).filter(accesses_arena);
+            (arena, insns.collect())
+        });
         let left = Left {
             accesses,
             regions,
+            arena,
             #[cfg(feature = "oracle")]
             zeroed: facts.zeroed.clone(),
         };

@@ -45,12 +45,16 @@ fn more_slots_than_can_be_are_refused() {
             MapType::LpmTrie | MapType::SkStorage => (8, 8, 10),
             MapType::Queue | MapType::Stack | MapType::BloomFilter => (0, 8, 10),
             MapType::RingBuf | MapType::UserRingBuf => (0, 0, 1 << 16),
+            MapType::Arena => (0, 0, 10),
             MapType::PerfEventArray | MapType::ArrayOfMaps | MapType::HashOfMaps | MapType::XskMap => (4, 4, 10),
             _ => (4, 8, 10),
         };
         let mut def = MapDef::new("m", map_type, key, value, entries);
         if map_type.is_map_of_maps() {
             def = def.with_inner(MapDef::new("inner", MapType::Array, 4, 8, 1));
+        }
+        if map_type == MapType::Arena {
+            def = def.with_flags(flags::MMAPABLE);
         }
         if matches!(map_type, MapType::LpmTrie | MapType::SkStorage) {
             def = def.with_flags(flags::NO_PREALLOC);

@@ -8,6 +8,7 @@ mod common;
 mod support;
 
 mod abi;
+mod arena;
 mod big;
 mod callbacks;
 mod cases;

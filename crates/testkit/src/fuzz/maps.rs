@@ -37,6 +37,8 @@ pub fn maps(data: &[u8]) {
         // What an entry may be depends on its value: `crates/maps/tests/types/kernel.rs` has these.
         MapType::DevMap | MapType::DevMapHash | MapType::CpuMap | MapType::XskMap | MapType::SockMap => {}
         MapType::SockHash => {}
+        // Its model is in `crates/maps/src/arena.rs`.
+        MapType::Arena => {}
         _ => elements(&map, &mut choices, steps),
     }
 }
@@ -57,6 +59,7 @@ fn definition(choices: &mut Choices<'_>) -> MapDef {
         MapType::SkStorage => (8, value, entries, flags::NO_PREALLOC),
         MapType::Queue | MapType::Stack | MapType::BloomFilter => (0, value, entries, 0),
         MapType::RingBuf | MapType::UserRingBuf => (0, 0, 4096 << choices.below(2), 0),
+        MapType::Arena => (0, 0, entries, flags::MMAPABLE),
         _ => (pick(choices, &[1, 4, 8, 13, 16, 40]), value, entries, 0),
     };
     let mut def = MapDef::new("fuzz", map_type, key, value, entries).with_flags(required);

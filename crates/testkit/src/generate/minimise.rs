@@ -60,6 +60,7 @@ fn without(insns: &[Insn], at: usize, run: usize) -> Option<Vec<Insn>> {
             Insn::Alu { .. }
             | Insn::Mov { .. }
             | Insn::MovSx { .. }
+            | Insn::Cast { .. }
             | Insn::Neg { .. }
             | Insn::End { .. }
             | Insn::LoadImm64 {

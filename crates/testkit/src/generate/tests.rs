@@ -14,6 +14,8 @@ fn kind(insn: &Insn) -> String {
         Insn::Alu { width, op, src, .. } => format!("{op:?} {width:?} {}", operand(src)),
         Insn::Mov { width, src, .. } => format!("mov {width:?} {}", operand(src)),
         Insn::MovSx { width, from, .. } => format!("movsx {width:?} {from:?}"),
+        // Not generated: programs here have no arena.
+        Insn::Cast { to, .. } => format!("cast {to:?}"),
         Insn::Neg { width, .. } => format!("neg {width:?}"),
         Insn::End { order, width, .. } => format!("{order:?} {width:?}"),
         Insn::LoadImm64 { .. } => "ld_imm64".into(),

@@ -82,6 +82,7 @@ fn runnable(input: &Input) -> Vec<Insn> {
         Insn::Alu { .. }
         | Insn::Mov { .. }
         | Insn::MovSx { .. }
+        | Insn::Cast { .. }
         | Insn::Neg { .. }
         | Insn::End { .. }
         | Insn::LoadImm64 { .. }

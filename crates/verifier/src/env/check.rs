@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use bpf_uapi::{MapType, TIMER_BYTES};
 
-use super::{ContextLayout, Env, Field, FieldKind, KnownMap, Region};
+use super::{ContextLayout, Env, Field, FieldKind, KnownArena, KnownMap, Region};
 use crate::access::Access;
 use crate::error::{Reason, Res, refuse};
 
@@ -174,10 +174,24 @@ impl KnownMap {
         {
             return bad(format!("map {name} is frozen but no array of one such value"));
         }
+        if self.arena.is_some() != (self.kind == MapType::Arena) {
+            return bad(format!("map {name} has an arena's memory and is none, or is one without"));
+        }
+        if let Some(KnownArena { bytes, window, user }) = self.arena {
+            let inside = window.checked_sub(bytes).is_some_and(|most| user & window.wrapping_sub(1) <= most);
+            if !window.is_power_of_two() || window > 1 << 32 || bytes == 0 || !inside {
+                return bad(format!(
+                    "the memory of arena {name} is not inside a window of a power of two, 4 GiB at most"
+                ));
+            }
+        }
         let outer = matches!(self.kind, MapType::ArrayOfMaps | MapType::HashOfMaps);
         let Some(inner) = &self.inner else { return Ok(()) };
         if !outer {
             return bad(format!("map {name} has inner maps but is no map of maps"));
+        }
+        if inner.arena.is_some() {
+            return bad(format!("map {name} holds arenas, which a program could not tell apart"));
         }
         if inner.inner.is_some() || matches!(inner.kind, MapType::ArrayOfMaps | MapType::HashOfMaps) {
             return bad(format!("map {name}: maps of maps nest only once"));

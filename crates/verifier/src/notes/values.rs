@@ -151,7 +151,7 @@ fn operands(insn: &Insn) -> (Option<Reg>, Option<Reg>) {
     match *insn {
         Insn::Alu { dst, src, .. } | Insn::JumpIf { dst, src, .. } => (Some(dst), of(src)),
         Insn::Mov { src, .. } => (None, of(src)),
-        Insn::MovSx { src, .. } | Insn::LoadInd { src, .. } => (None, Some(src)),
+        Insn::MovSx { src, .. } | Insn::Cast { src, .. } | Insn::LoadInd { src, .. } => (None, Some(src)),
         Insn::Neg { dst, .. } | Insn::End { dst, .. } => (Some(dst), None),
         Insn::Load { .. }
         | Insn::LoadAcquire { .. }
@@ -174,6 +174,7 @@ fn result(insn: &Insn) -> Option<Reg> {
         Insn::Alu { dst, .. }
         | Insn::Mov { dst, .. }
         | Insn::MovSx { dst, .. }
+        | Insn::Cast { dst, .. }
         | Insn::Neg { dst, .. }
         | Insn::End { dst, .. }
         | Insn::LoadImm64 { dst, .. }
@@ -215,6 +216,7 @@ fn access_fact(base: &Value, off: i16, top: usize, env: &Env<'_>) -> Option<Acce
         | Ty::Half { .. }
         | Ty::Host { .. }
         | Ty::Func { .. }
+        | Ty::Arena
         | Ty::Local(_) => return None,
     };
     let at = base.n.bits().add(Tnum::constant(i64::from(off) as u64));

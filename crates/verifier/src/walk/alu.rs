@@ -3,7 +3,7 @@
 //! Pointers allow 64-bit addition and subtraction of bounded numbers, and nothing else: any other operation would turn
 //! an address into a number the program could store or compare.
 
-use bpf_isa::{AluOp, ByteOrder, EndWidth, Reg, Src, SxWidth, Width};
+use bpf_isa::{AddrSpace, AluOp, ByteOrder, EndWidth, Reg, Src, SxWidth, Width};
 
 use super::linear::Form;
 use super::pointers::{MAX_OFFSET, low_half};
@@ -25,6 +25,17 @@ impl Walk<'_> {
         self.decides();
         let d = self.read(dst)?;
         let s = self.read_src(src)?;
+        if d.is_arena() || s.is_arena() {
+            let other = if d.is_arena() { (&s, src) } else { (&d, Src::Reg(dst)) };
+            let v = match other {
+                // Whatever is done to it, it stays an address of the arena, as in the kernel.
+                (v, _) if v.is_scalar() || v.is_arena() => Value::arena(),
+                (v, Src::Reg(r)) => return refuse(Reason::PointerOp(r, v.describe(self.env))),
+                (_, Src::Imm(_)) => return refuse(Reason::Internal("immediate pointer")),
+            };
+            self.state.set(dst, v);
+            return Ok(());
+        }
         let v = match (d.is_scalar(), s.is_scalar()) {
             (false, true) if width == Width::W64 && matches!(op, AluOp::Add | AluOp::Sub) => {
                 let s =
@@ -336,6 +347,10 @@ impl Walk<'_> {
             Src::Reg(r) => r,
         };
         let v = self.peek(r)?;
+        if width == Width::W32 && v.is_arena() {
+            self.state.set(dst, Value::scalar(Scalar::low_bits(32)));
+            return Ok(());
+        }
         if width == Width::W32 && !v.is_scalar() {
             let Some(half) = low_half(v) else {
                 return refuse(Reason::PointerOp(r, v.describe(self.env)));
@@ -353,6 +368,26 @@ impl Walk<'_> {
             d.n = d.n.zext_low();
             (d.id, d.scale, d.delta) = (0, 1, 0);
         }
+        Ok(())
+    }
+
+    /// Any number becomes an address of the arena, and the other way round. The low half of another address does not:
+    /// it would be a number.
+    pub(super) fn cast(&mut self, dst: Reg, src: Reg, to: AddrSpace) -> Res<()> {
+        if self.arena.is_none() {
+            return refuse(Reason::Unsupported("an address space cast needs an arena, and the program refers to none"));
+        }
+        let v = self.peek(src)?;
+        if !v.is_scalar() && !v.is_arena() {
+            return refuse(Reason::PointerOp(src, v.describe(self.env)));
+        }
+        self.state.set(
+            dst,
+            match to {
+                AddrSpace::Kernel => Value::arena(),
+                AddrSpace::User => Value::unknown(),
+            },
+        );
         Ok(())
     }
 

@@ -113,7 +113,7 @@ impl<'a> Walk<'a> {
         };
         match kind {
             ArgKind::None | ArgKind::Unused => {}
-            ArgKind::Scalar | ArgKind::Formatted if v.is_scalar() => {}
+            ArgKind::Scalar | ArgKind::Formatted if v.is_scalar() || v.is_arena() => {}
             ArgKind::Formatted if self.formatted_pointer(proto, i, reg, v, call)? => {}
             ArgKind::Scalar | ArgKind::Formatted => return wrong(self, "a number (an address would leak)"),
             ArgKind::Ctx if !v.null && self.is_ctx(v) => {}
@@ -397,6 +397,7 @@ impl<'a> Walk<'a> {
             | Ty::Half { .. }
             | Ty::Host { .. }
             | Ty::Func { .. }
+            | Ty::Arena
             | Ty::Local(_) => return refuse(Reason::NotMemory(reg, v.describe(self.env))),
         };
         if !mem.from.contains(from) {
@@ -623,6 +624,7 @@ fn other_memory(a: Ty, b: Ty) -> bool {
             | Ty::Half { .. }
             | Ty::Host { .. }
             | Ty::Func { .. }
+            | Ty::Arena
             | Ty::Local(_),
             _,
         ) => false,

@@ -188,6 +188,9 @@ impl Walk<'_> {
                 s = self.name(r);
             }
         }
+        if let (true, true) = (d.is_arena() || s.is_arena(), d.as_number().is_scalar() && s.as_number().is_scalar()) {
+            return self.jump_either_way(off);
+        }
         // Lengths, pointers and null: what they are is needed exactly.
         if !d.is_scalar() || !s.is_scalar() || is_len(&d) || is_len(&s) {
             self.decides();
@@ -238,6 +241,15 @@ impl Walk<'_> {
         self.path = self.extend_path(Decision { insn: here, taken: false });
         apply(&mut self.state, dst, src_reg, &no);
         self.compared_with_len(width, cond, false, &d, &s);
+        Ok(Flow::Next)
+    }
+
+    /// A comparison that nothing is known of, or learnt from.
+    fn jump_either_way(&mut self, off: i16) -> Res<Flow> {
+        let (here, target) = (self.pc, self.target(off.into())?);
+        let copy = self.copy_state();
+        self.push(target, copy, Some(Decision { insn: here, taken: true }), self.epoch)?;
+        self.path = self.extend_path(Decision { insn: here, taken: false });
         Ok(Flow::Next)
     }
 

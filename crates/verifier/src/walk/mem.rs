@@ -196,6 +196,8 @@ impl Walk<'_> {
                 Ok(Place::Untracked(Kind::Packet))
             }
             Ty::PacketEnd { .. } => refuse(Reason::BehindEnd(reg, v.describe(self.env))),
+            // Loads and stores reach it (`place_or_check`); nothing that a helper is given does, as in the kernel.
+            Ty::Arena => refuse(Reason::NotMemory(reg, v.describe(self.env))),
             Ty::Map { .. } | Ty::Half { .. } | Ty::Host { .. } | Ty::Func { .. } | Ty::Local(_) => {
                 refuse(Reason::NotMemory(reg, v.describe(self.env)))
             }
@@ -216,6 +218,9 @@ impl Walk<'_> {
 
     /// Like [`Walk::place`] for a load or store, which a hybrid walk may leave to a check at run time.
     fn place_or_check(&mut self, reg: Reg, v: &Value, off: i64, size: u64, access: Access) -> Res<Place> {
+        if v.is_arena() {
+            return Ok(Place::Untracked(Kind::Arena));
+        }
         let result = self.place(reg, v, off, size, access);
         if !self.hybrid {
             return result;
@@ -293,6 +298,7 @@ impl Walk<'_> {
         if let Err((first, second)) = self.notes.access(self.pc, kind, field) {
             let name = |k: Kind| match k {
                 Kind::Context => "one context field",
+                Kind::Arena => "the arena",
                 Kind::None | Kind::Stack | Kind::MapValue | Kind::Packet | Kind::Mem | Kind::Mixed => "other memory",
             };
             let second_name = if first == second { "another context field" } else { name(second) };
@@ -486,6 +492,8 @@ impl Walk<'_> {
         let bytes = size.bytes() as usize;
         let place = self.place_or_check(base, &b, off.into(), bytes as u64, Access::Write)?;
         self.note_access(place)?;
+        let spill = matches!(place, Place::Stack { depth, .. } if size == Size::DW && depth.is_multiple_of(8));
+        let v = if spill { v } else { v.as_number() };
         if v.is_pointer() {
             let to = match place {
                 Place::Stack { frame, depth, .. } if size == Size::DW && depth.is_multiple_of(8) => {
@@ -538,10 +546,17 @@ impl Walk<'_> {
             | Ty::Mem { .. }
             | Ty::Host { .. }
             | Ty::Func { .. }
+            | Ty::Arena
             | Ty::Local(_) => None,
         };
         if let Some(what) = forbidden {
             return refuse(Reason::AtomicMemory(what));
+        }
+        if b.is_arena() {
+            // Whether it is aligned is seen at run time.
+            let place = Place::Untracked(Kind::Arena);
+            self.note_access(place)?;
+            return Ok(place);
         }
         let place = self.place(base, &b, off.into(), bytes.into(), access)?;
         if !self.aligned(&b, off.into(), bytes) && !planted!(AtomicUnaligned) {
@@ -582,7 +597,7 @@ impl Walk<'_> {
     pub(super) fn atomic(&mut self, width: AtomicWidth, op: AtomicOp, base: Reg, off: i16, src: Reg) -> Res<()> {
         let bits = super::bits_of(width);
         for r in [Some(src), (op == AtomicOp::CmpXchg).then_some(Reg::R0)].into_iter().flatten() {
-            let v = self.read(r)?;
+            let v = self.read(r)?.as_number();
             if !v.is_scalar() {
                 return refuse(Reason::Leak(r, v.describe(self.env), "an atomic operation"));
             }

@@ -31,6 +31,7 @@ fn of_region(v: &Value) -> Option<(u8, bool, bool)> {
         | Ty::Mem { .. }
         | Ty::Host { .. }
         | Ty::Func { .. }
+        | Ty::Arena
         | Ty::Local(_) => None,
     }
 }
@@ -55,6 +56,7 @@ fn one_object(d: &Value, s: &Value) -> bool {
         | Ty::Half { .. }
         | Ty::Host { .. }
         | Ty::Func { .. }
+        | Ty::Arena
         | Ty::Local(_) => false,
     }
 }

@@ -57,6 +57,7 @@ impl Walk<'_> {
             | Ty::Half { .. }
             | Ty::Host { .. }
             | Ty::Func { .. }
+            | Ty::Arena
             | Ty::Local(_) => return refuse(Reason::PointerOp(reg, p.describe(self.env))),
             Ty::Uninit(_) | Ty::Scalar => return refuse(Reason::Internal("offset of a number")),
         }

@@ -51,6 +51,7 @@ pub(super) fn low_half(v: &Value) -> Option<Value> {
         | Ty::Mem { .. }
         | Ty::Host { .. }
         | Ty::Func { .. }
+        | Ty::Arena
         | Ty::Local(_) => None,
     }
 }

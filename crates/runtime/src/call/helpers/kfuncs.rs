@@ -13,6 +13,7 @@ use crate::context::skb::Skb;
 use crate::context::{Context, ContextLayout};
 use crate::num::low;
 use bpf_jit_code::RunCtx;
+use bpf_maps::MapHeader;
 use bpf_uapi::{Errno, Kfunc};
 
 /// The function behind a name, for programs on this context.
@@ -35,11 +36,44 @@ pub(crate) fn kfunc(kfunc: Kfunc, layout: &'static ContextLayout) -> Option<Host
         Kfunc::RcuReadLock | Kfunc::RcuReadUnlock | Kfunc::PreemptDisable | Kfunc::PreemptEnable => {
             HostFn::plain(nothing)
         }
+        Kfunc::ArenaAllocPages => HostFn::plain(arena_alloc_pages),
+        Kfunc::ArenaFreePages => HostFn::plain(arena_free_pages),
+        Kfunc::ArenaReservePages => HostFn::plain(arena_reserve_pages),
     })
 }
 
 extern "C" fn nothing(_: u64, _: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
     0
+}
+
+/// `bpf_arena_alloc_pages(map, address, pages, node, flags)`: the address of pages in a row; 0 if there is no room.
+///
+/// # Safety
+/// `map` must be one of the program's, in whose run the call is made.
+unsafe extern "C" fn arena_alloc_pages(map: u64, at: u64, pages: u64, node: u64, flags: u64, _: *mut RunCtx) -> u64 {
+    let (map, node) = (map as *const MapHeader, low(node).cast_signed());
+    // SAFETY: a live map of the program's, under its run's guard (contract).
+    unsafe { bpf_maps::program::arena_alloc(map, at, low(pages), node, flags) }
+}
+
+/// `bpf_arena_free_pages(map, address, pages)`.
+///
+/// # Safety
+/// As for [`arena_alloc_pages`].
+unsafe extern "C" fn arena_free_pages(map: u64, at: u64, pages: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
+    // SAFETY: a live map of the program's, under its run's guard (contract).
+    unsafe { bpf_maps::program::arena_free(map as *const MapHeader, at, low(pages)) };
+    0
+}
+
+/// `bpf_arena_reserve_pages(map, address, pages)`: 0, or a negative error number.
+///
+/// # Safety
+/// As for [`arena_alloc_pages`].
+unsafe extern "C" fn arena_reserve_pages(map: u64, at: u64, pages: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
+    // SAFETY: a live map of the program's, under its run's guard (contract).
+    let result = unsafe { bpf_maps::program::arena_reserve(map as *const MapHeader, at, low(pages)) };
+    result as u64
 }
 
 /// `struct bpf_iter_num`: the number given last, and the end.

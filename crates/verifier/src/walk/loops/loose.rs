@@ -133,6 +133,7 @@ impl Walk<'_> {
             }
             Insn::Mov { .. }
             | Insn::MovSx { .. }
+            | Insn::Cast { .. }
             | Insn::Neg { .. }
             | Insn::End { .. }
             | Insn::LoadImm64 { .. }

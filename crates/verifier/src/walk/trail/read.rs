@@ -144,6 +144,10 @@ impl Reader<'_> {
             }
             Insn::Mov { dst, src, .. } => self.moved(d, dst, src_bit(src)),
             Insn::MovSx { dst, src, .. } => self.moved(d, dst, bit(src)),
+            Insn::Cast { dst, src, .. } => {
+                n.kill(bit(dst));
+                n.read(bit(src), false);
+            }
             Insn::Neg { dst, .. } | Insn::End { dst, .. } => n.live |= bit(dst),
             Insn::LoadImm64 { dst, .. } => n.kill(bit(dst)),
             Insn::SecondSlot | Insn::Jump { .. } | Insn::MayGoto { .. } => {}

@@ -32,6 +32,7 @@ fn written(insn: &Insn) -> Option<Reg> {
         Insn::Alu { dst, .. }
         | Insn::Mov { dst, .. }
         | Insn::MovSx { dst, .. }
+        | Insn::Cast { dst, .. }
         | Insn::Neg { dst, .. }
         | Insn::End { dst, .. }
         | Insn::LoadImm64 { dst, .. }
@@ -120,7 +121,7 @@ impl<'f> FactWatch<'f> {
         let (dst, src, access) = match self.program.insns()[at.index()] {
             Insn::Alu { dst, src, .. } | Insn::JumpIf { dst, src, .. } => (Some(dst), Some(src), None),
             Insn::Mov { src, .. } => (None, Some(src), None),
-            Insn::MovSx { src, .. } => (None, Some(Src::Reg(src)), None),
+            Insn::MovSx { src, .. } | Insn::Cast { src, .. } => (None, Some(Src::Reg(src)), None),
             Insn::Neg { dst, .. } | Insn::End { dst, .. } => (Some(dst), None, None),
             Insn::Load { base, off, .. } => (None, None, Some((base, off))),
             Insn::Store { base, off, src, .. } => (None, Some(src), Some((base, off))),

@@ -4,8 +4,8 @@
 use bpf_isa::{Program, assemble};
 use bpf_uapi::Kfunc;
 use bpf_verifier::{
-    Access, ArgKind, ContextLayout, Env, Field, FieldKind, GlobalArg, GlobalFunc, HelperProto, Helpers, KnownMap,
-    MapType, MemArg, MemSet, Region, Ret, Verified, Verifier, VerifyError,
+    Access, ArgKind, ContextLayout, Env, Field, FieldKind, GlobalArg, GlobalFunc, HelperProto, Helpers, KnownArena,
+    KnownMap, MapType, MemArg, MemSet, Region, Ret, Verified, Verifier, VerifyError,
 };
 
 /// Indices of the maps in [`maps`], for `map[fd:N]`.
@@ -22,6 +22,13 @@ pub(crate) mod map {
     pub(crate) const FROZEN: usize = 9;
     pub(crate) const USER_RINGBUF: usize = 10;
     pub(crate) const STORAGE: usize = 11;
+}
+
+/// An arena of so many pages.
+fn arena(name: &str, pages: u32) -> KnownMap {
+    let (bytes, window) = (u64::from(pages) * 4096, u64::from(pages).next_power_of_two() * 4096);
+    let arena = Some(KnownArena { bytes, window, user: (1 << 44) + window });
+    KnownMap { arena, ..KnownMap::new(name, MapType::Arena, 0, 0, pages) }
 }
 
 /// One map of each interesting kind.
@@ -47,6 +54,8 @@ pub(crate) fn maps() -> Vec<KnownMap> {
         KnownMap::new("user_ringbuf", MapType::UserRingBuf, 0, 0, 4096),
         KnownMap::new("storage", MapType::SkStorage, 8, 16, 100),
         KnownMap { timer: Some(8), ..KnownMap::new("timed", MapType::Array, 4, 32, 4) },
+        arena("arena", 3),
+        arena("arena2", 1),
     ]
 }
 
