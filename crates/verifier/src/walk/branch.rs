@@ -69,6 +69,11 @@ impl Walk<'_> {
                 Scalar::refine_assign(cond, width, true, &mut yes.0, &mut yes.1),
             ),
         };
+        for (n, apart) in [(&mut no.0, Cond::Eq), (&mut yes.0, Cond::Ne)] {
+            if cond == apart && decided.is_none() {
+                *n = aligned(*n);
+            }
+        }
         // What the loops around this learn of the order of the two.
         let operands = self.relates().then_some((*d, *s));
         let (can_no, can_yes) = match operands {
@@ -573,6 +578,18 @@ fn apply(state: &mut State, dst: Reg, src: Option<Reg>, lesson: &Lesson) {
         Lesson::Null(id, null) => settle_null(state, id, null),
         Lesson::Room(region, id, scale, bytes) => state.learn_room(region, id, scale, bytes),
     }
+}
+
+/// The same numbers, their ranges without what lies beyond the last that has the low bits which are known: where `!=`
+/// has taken off an end, what counts in steps is that far from it.
+fn aligned(n: Scalar) -> Scalar {
+    let unknown = n.bits().mask();
+    let low = !unknown & unknown.wrapping_sub(1);
+    let up = n.smin() & !(low as i64) | (n.bits().value() & low) as i64;
+    let least =
+        if up >= n.smin() { Some(up) } else { i64::try_from(low).ok().and_then(|l| up.checked_add(l)?.checked_add(1)) };
+    let above = least.and_then(|least| n.meet(&Scalar::signed(least, i64::MAX))).unwrap_or(n);
+    above.meet(&Scalar::unsigned(above.aligned_least(), u64::MAX)).unwrap_or(above)
 }
 
 /// The operands of a comparison, as numbers.

@@ -178,7 +178,7 @@ impl Guess {
             moves: Vec::new(),
             first_name: *next_id + 1,
         };
-        // What a line begins with, if that has a name of its own there: the name, and what it is.
+        // What a line begins with, if that has a name of its own there or is a number: the name, and what it is.
         let mut begins: Vec<(u32, Value)> = Vec::new();
         let mut fresh = Fresh(next_id);
         // Region pointers of one base that move together share the new one: old id and scale, the new id, the first's
@@ -196,7 +196,9 @@ impl Guess {
                 let n = if loose { on_line(&start, d, &rounds) } else { v.n };
                 put(&mut state, place, Value { n, ..tied });
                 // At a distance from its line, it is not what that begins with.
-                let begun = |l: &&Line| (l.x, 1, 0) == (tied.line_id(), tied.scale, tied.delta) && l.n >= g.first_name;
+                let begun = |l: &&Line| {
+                    (l.x, 1, 0) == (tied.line_id(), tied.scale, tied.delta) && (l.n >= g.first_name || v.is_scalar())
+                };
                 if let Some(line) = mark.lines.iter().find(begun) {
                     begins.push((line.n, v));
                 }
@@ -620,12 +622,12 @@ fn tie(v: &Value, d: i32, mark: &mut Mark, begins: &[(u32, Value)], fresh: &mut 
     let named = (rises || falls) && d % i32::from(v.scale) == 0;
     // As a number falls that is in a place, and so not negative.
     let like = begins.iter().find_map(|(n, b)| {
-        let line = mark.lines.iter().find(|l| l.n == *n)?;
+        let moves = |l: &&Line| v.scale > 0 && l.step.checked_mul(v.scale.into()) == Some(d) && d < 0;
+        let line = mark.lines.iter().filter(|l| l.n == *n).find(moves)?;
         let alike = b.is_scalar() && (b.line_id(), b.scale) == (v.line_id(), 1) && v.line_id() != 0;
-        let moves = v.scale > 0 && line.step.checked_mul(v.scale.into()) == Some(d) && d < 0;
         // V(id) is V(n) less b's distance.
         let delta = v.delta.checked_sub(b.delta.checked_mul(v.scale.into())?)?;
-        (alike && moves && !named).then_some(v.renamed(line.x, v.scale, delta))
+        (alike && !named).then_some(v.renamed(line.x, v.scale, delta))
     });
     if let Some(v) = like {
         return Some((v, v.n));

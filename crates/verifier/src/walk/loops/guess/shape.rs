@@ -27,7 +27,7 @@ const MAX_STEPS: [u8; 2] = [3, 6];
 /// Numbers that places are seen to be compared with, of one loop.
 const MAX_LIMITS: usize = 48;
 
-/// Low bits of which it is seen whether they stay: those of an address that is aligned.
+/// Low bits of which it is seen whether they stay: those of an address that is aligned, or what one counts by.
 const MAX_LOW: u32 = 4;
 
 /// What a round of a loop changes.
@@ -37,7 +37,7 @@ pub(in crate::walk::loops) struct Shape {
     /// What has been seen to become less, and to become more, than was guessed: how far, and how often that was new.
     pub(super) less: Vec<(Place, i128, u8)>,
     pub(super) more: Vec<(Place, i128, u8)>,
-    /// How many low bits of a pointer's offset are known, and seen to stay as they are.
+    /// How many low bits of a number or a pointer's offset are known, and seen to stay as they are.
     pub(super) low: Vec<(Place, u32)>,
     /// What the loop compares with, and numbers beside that; then what the program does.
     pub(in crate::walk::loops) compared_with: [Vec<u64>; 2],
@@ -86,7 +86,6 @@ impl Shape {
         let most = self.most_steps(place);
         let mut new = false;
         match self.low.iter_mut().find(|(p, _)| *p == place) {
-            _ if e.is_scalar() => {}
             Some((_, bits)) if stay < *bits => (*bits, new) = (stay, true),
             Some(_) => {}
             None => self.low.push((place, stay)),
