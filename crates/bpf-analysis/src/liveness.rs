@@ -105,6 +105,11 @@ impl Liveness {
                 .jump(off)
                 .and_then(|target| program.subprog_starting_at(target))
                 .map_or(RegSet::ARGS, |sub| self.args(sub)),
+            Callee::Reg(reg) => {
+                let caller = program.subprog_of(bpf_isa::InsnIdx(slot));
+                let callees = program.indirect_callees(caller).iter();
+                callees.fold(RegSet::of(reg), |set, pair| set.union(self.args(pair.callee)))
+            }
         }
     }
 

@@ -59,6 +59,14 @@ fn function_at(program: &Program, address: u64) -> Option<InsnIdx> {
     callback_slot(address).filter(|&slot| matches!(program.subprog_starting_at(slot), Some(id) if id != SubprogId(0)))
 }
 
+/// The first instruction of what the call through a register at `at` may call by this address.
+fn indirect_callee(program: &Program, at: InsnIdx, address: u64) -> Option<InsnIdx> {
+    let slot = function_at(program, address)?;
+    let callee = program.subprog_starting_at(slot)?;
+    let callees = program.indirect_callees(program.subprog_of(at));
+    callees.binary_search_by_key(&callee, |pair| pair.callee).ok().map(|_| slot)
+}
+
 impl<C> Caller<'_, '_, C> {
     /// Calls back a subprogram of the calling program, and returns its r0. `callback` is its address as the program
     /// knows it, from `r2 = subprog[...]`.
@@ -307,6 +315,12 @@ fn run_program<E: Env + ?Sized>(
                 let mut caller = Caller { machine: &mut *machine, code, frame: *frame };
                 let value = match callee {
                     Callee::Subprog(off) => call(machine, env, code, *frame, target(pc, off)?, args)?,
+                    Callee::Reg(reg) => {
+                        let address = regs.get(reg);
+                        let program = code.borrow();
+                        let slot = indirect_callee(program, pc, address).ok_or(StopKind::BadCall(address))?;
+                        call(machine, env, code, *frame, slot, args)?
+                    }
                     Callee::Helper(TAIL_CALL) => {
                         if caller.machine.tail_calls < MAX_TAIL_CALLS {
                             // The index is 32 bits, whatever the upper half of r3 says.

@@ -424,7 +424,13 @@ fn one_slot(raw: RawInsn, shape: Shape) -> Result<Insn, DecodeErrorKind> {
             raw.no_imm()?;
             Insn::MayGoto { off: raw.off }
         }
-        Shape::Call => {
+        Shape::Call { reg: true } => {
+            raw.no_src()?;
+            raw.no_off()?;
+            raw.no_imm()?;
+            Insn::Call(Callee::Reg(raw.dst()?))
+        }
+        Shape::Call { reg: false } => {
             raw.no_dst()?;
             raw.no_off()?;
             Insn::Call(match raw.src {
@@ -648,12 +654,13 @@ fn raw_one_slot(insn: Insn) -> RawInsn {
         }
         Insn::MayGoto { off } => RawInsn { code: op::JMP | op::JCOND, off, ..zero },
         Insn::Call(callee) => {
-            let (src, imm) = match callee {
-                Callee::Helper(id) => (0, id as i32),
-                Callee::Subprog(off) => (1, off),
-                Callee::Host(id) => (2, id),
+            let (x, dst, src, imm) = match callee {
+                Callee::Helper(id) => (0, 0, 0, id as i32),
+                Callee::Subprog(off) => (0, 0, 1, off),
+                Callee::Host(id) => (0, 0, 2, id),
+                Callee::Reg(reg) => (op::X, reg as u8, 0, 0),
             };
-            RawInsn { code: op::JMP | op::CALL, src, imm, ..zero }
+            RawInsn { code: op::JMP | op::CALL | x, dst, src, imm, ..zero }
         }
         Insn::Exit => RawInsn { code: op::JMP | op::EXIT, ..zero },
     }

@@ -397,6 +397,9 @@ pub enum Callee {
     Subprog(i32),
     /// src 2: the host function with this BTF id ("kfunc"; in a linked program: index into its host-function table).
     Host(i32),
+    /// The register form (callx): the subprogram whose address, as [`Imm64::Func`] loads it, is in this register (the
+    /// `dst` field, as LLVM 19 and later and GCC encode it; LLVM 18 had it in `imm`, which does not decode).
+    Reg(Reg),
 }
 
 /// A decoded instruction. Jump offsets count slots from the next instruction, as encoded.

@@ -103,7 +103,9 @@ pub(crate) enum Shape {
         reg: bool,
     },
     MayGoto,
-    Call,
+    Call {
+        reg: bool,
+    },
     Exit,
 }
 
@@ -185,7 +187,7 @@ const fn jump(code: u8, width: Width) -> Option<Shape> {
     let bits = code & 0xf0;
     match (bits, width, reg) {
         (JA, _, false) => return Some(Shape::Jump { wide: matches!(width, Width::W32) }),
-        (CALL, Width::W64, false) => return Some(Shape::Call),
+        (CALL, Width::W64, reg) => return Some(Shape::Call { reg }),
         (EXIT, Width::W64, false) => return Some(Shape::Exit),
         (JCOND, Width::W64, false) => return Some(Shape::MayGoto),
         _ => {}

@@ -12,11 +12,18 @@
 //! them by [`Subprog::end`].
 //!
 //! A subprogram is not declared: it starts where a call or a callback reference points, and ends at the next start.
+//!
+//! What a call through a register ([`Callee::Reg`]) calls is not known here, but the call graph must have an edge to it.
+//! It has edges from where a function's address is taken; and from each function that calls through a register to the
+//! *leaves* whose address is taken anywhere: functions that call no subprogram, by which no cycle can arise. A function
+//! that calls others is called through a register only where its own address is taken: whoever runs a program makes
+//! sure that no other is called ([`Program::indirect_callees`]).
 
 use crate::codec::{decode_with, encode_valid, malformed_at};
 use crate::scan::{Contents, Scan};
 use crate::structure::{
-    CallSite, Flow, MAX_CALL_DEPTH, MAX_INSNS, Subprog, SubprogId, ValidateError, ValidateErrorKind,
+    CallSite, Flow, IndirectCallee, MAX_CALL_DEPTH, MAX_INDIRECT_CALLEES, MAX_INSNS, Subprog, SubprogId, ValidateError,
+    ValidateErrorKind,
 };
 use crate::{Callee, Imm64, Insn, InsnIdx};
 
@@ -31,6 +38,8 @@ pub struct Program {
     subprogs: Vec<Subprog>,
     /// Sorted by `at`.
     calls: Vec<CallSite>,
+    /// Sorted, no two alike.
+    indirect: Vec<IndirectCallee>,
     max_call_depth: u32,
 }
 
@@ -71,7 +80,8 @@ impl Program {
     }
 
     /// The rest of validation: what concerns more than one instruction.
-    fn scanned(insns: Vec<Insn>, Scan { mut calls, flow, contents, .. }: Scan) -> Result<Program, ValidateError> {
+    fn scanned(insns: Vec<Insn>, scan: Scan) -> Result<Program, ValidateError> {
+        let Scan { mut calls, flow, contents, indirect_calls, .. } = scan;
         for call in &calls {
             if let Insn::Call(Callee::Subprog(off)) | Insn::LoadImm64 { imm: Imm64::Func(off), .. } =
                 insns[call.at.index()]
@@ -80,6 +90,13 @@ impl Program {
             }
         }
         let subprogs = find_subprogs(insns.len(), &mut calls);
+        let indirect = match indirect_calls.is_empty() {
+            true => Vec::new(),
+            false => {
+                imply_calls(&subprogs, &indirect_calls, &mut calls);
+                find_indirect(&subprogs, &indirect_calls, &calls)?
+            }
+        };
         let mut rest = &flow[..];
         for &subprog in &subprogs {
             let (inside, after) = rest.split_at(rest.partition_point(|flow| flow.at.0 < subprog.end));
@@ -87,7 +104,7 @@ impl Program {
             rest = after;
         }
         let max_call_depth = check_call_graph(&subprogs, &calls)?;
-        Ok(Program { insns, contents, flow, subprogs, calls, max_call_depth })
+        Ok(Program { insns, contents, flow, subprogs, calls, indirect, max_call_depth })
     }
 
     /// The wire format.
@@ -135,7 +152,16 @@ impl Program {
         &self.calls
     }
 
-    /// The calls and callback references that a subprogram contains, in slot order: one entry a site.
+    /// What the calls through registers in a subprogram may call, ascending: never the main program, and nothing that
+    /// the call graph has no edge to. None for a subprogram without such calls.
+    pub fn indirect_callees(&self, caller: SubprogId) -> &[IndirectCallee] {
+        let from = self.indirect.partition_point(|pair| pair.caller < caller);
+        let to = self.indirect.partition_point(|pair| pair.caller <= caller);
+        &self.indirect[from..to]
+    }
+
+    /// The calls and callback references that a subprogram contains, in slot order: one entry a site, and those that
+    /// its calls through registers add.
     pub fn calls_of(&self, id: SubprogId) -> &[CallSite] {
         let Some(subprog) = self.subprogs.get(id.index()) else { return &[] };
         calls_within(&self.calls, *subprog)
@@ -182,6 +208,51 @@ fn find_subprogs(slots: usize, calls: &mut [CallSite]) -> Vec<Subprog> {
     }
     let ends = starts.iter().skip(1).copied().chain([crate::small(slots)]);
     starts.iter().zip(ends).map(|(&start, end)| Subprog { start, end }).collect()
+}
+
+/// Adds the edges from functions that call through registers to the leaves whose address is taken.
+fn imply_calls(subprogs: &[Subprog], indirect_calls: &[InsnIdx], calls: &mut Vec<CallSite>) {
+    let of = |at: InsnIdx| subprogs.partition_point(|s| s.start <= at.0) - 1;
+    let mut callers: Vec<(usize, InsnIdx)> = indirect_calls.iter().map(|&at| (of(at), at)).collect();
+    callers.dedup_by_key(|(subprog, _)| *subprog);
+    let mut is_leaf = vec![true; subprogs.len()];
+    callers.iter().for_each(|&(subprog, _)| is_leaf[subprog] = false);
+    calls.iter().for_each(|call| is_leaf[of(call.at)] = false);
+    let mut leaves: Vec<SubprogId> = calls.iter().filter(|call| call.callback).map(|call| call.callee).collect();
+    leaves.retain(|leaf| is_leaf[leaf.index()]);
+    leaves.sort_unstable();
+    leaves.dedup();
+    if callers.len().saturating_mul(leaves.len()) > MAX_INDIRECT_CALLEES {
+        return;
+    }
+    for (_, at) in callers {
+        calls.extend(leaves.iter().map(|&callee| CallSite { at, callee, callback: true }));
+    }
+    calls.sort_by_key(|call| call.at);
+}
+
+/// What each function with calls through registers may call by them: what it has edges to that are no calls.
+fn find_indirect(
+    subprogs: &[Subprog],
+    indirect_calls: &[InsnIdx],
+    calls: &[CallSite],
+) -> Result<Vec<IndirectCallee>, ValidateError> {
+    let of = |at: InsnIdx| SubprogId(crate::small(subprogs.partition_point(|s| s.start <= at.0) - 1));
+    let (mut found, mut in_all) = (Vec::new(), 0);
+    for sites in indirect_calls.chunk_by(|a, b| of(*a) == of(*b)) {
+        let (caller, before) = (of(sites[0]), found.len());
+        let taken = calls_within(calls, subprogs[caller.index()]).iter().filter(|call| call.callback);
+        found.extend(taken.map(|call| IndirectCallee { caller, callee: call.callee }));
+        found[before..].sort_unstable();
+        found.dedup();
+        // Nobody calls the main program but who runs it.
+        found.retain(|pair| pair.callee != SubprogId(0));
+        in_all += sites.len().saturating_mul(found.len() - before);
+        if in_all > MAX_INDIRECT_CALLEES {
+            return Err(ValidateError { slot: sites[0], kind: ValidateErrorKind::IndirectCallees });
+        }
+    }
+    Ok(found)
 }
 
 /// Checks that control stays inside a subprogram; `flow` is all of its jumps, branches and exits.

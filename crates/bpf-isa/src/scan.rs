@@ -68,6 +68,8 @@ pub(crate) struct Scan {
     /// Their targets are not checked yet.
     pub(crate) flow: Vec<Flow>,
     pub(crate) contents: Contents,
+    /// The calls through a register.
+    pub(crate) indirect_calls: Vec<InsnIdx>,
     /// The registers written before the first jump.
     written: u16,
     /// All ones before the first jump, zero after it.
@@ -87,7 +89,14 @@ impl Scan {
     pub(crate) fn new(slots: usize) -> Scan {
         // A branch in four instructions is common.
         let flow = Vec::with_capacity(slots / 4 + 1);
-        Scan { calls: Vec::new(), flow, contents: Contents::default(), written: 0, straight: u16::MAX }
+        Scan {
+            calls: Vec::new(),
+            flow,
+            contents: Contents::default(),
+            indirect_calls: Vec::new(),
+            written: 0,
+            straight: u16::MAX,
+        }
     }
 
     #[inline(always)]
@@ -237,8 +246,13 @@ impl Scan {
                 self.contents.calls = true;
                 // The arguments.
                 self.contents.registers |= 0b11_1110;
-                if let Callee::Subprog(off) = callee {
-                    self.call(at, off, false);
+                match callee {
+                    Callee::Subprog(off) => self.call(at, off, false),
+                    Callee::Reg(reg) => {
+                        self.operand(Src::Reg(reg));
+                        self.indirect_calls.push(at);
+                    }
+                    Callee::Helper(_) | Callee::Host(_) => {}
                 }
                 Reg::R0
             }

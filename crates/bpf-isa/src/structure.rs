@@ -37,8 +37,23 @@ pub struct CallSite {
     pub at: InsnIdx,
     /// The subprogram called or referred to.
     pub callee: SubprogId,
-    /// Whether this is a callback reference ([`Imm64::Func`](crate::Imm64::Func)) rather than a call.
+    /// Whether this is a callback reference ([`Imm64::Func`](crate::Imm64::Func)) rather than a call, or what follows
+    /// from one: `at` is a call through a register then ([`Callee::Reg`](crate::Callee::Reg)), which may call what others
+    /// have taken the address of.
     pub callback: bool,
+}
+
+/// At most this many functions that calls through registers may call, summed over these calls (and as many edges of
+/// the call graph that only follow from them; in a program with more there are none).
+pub const MAX_INDIRECT_CALLEES: usize = 1 << 16;
+
+/// A function with calls through registers, and one that they may call.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct IndirectCallee {
+    /// The function that calls.
+    pub caller: SubprogId,
+    /// What it may call.
+    pub callee: SubprogId,
 }
 
 /// An instruction after which control may go elsewhere than to the next one: a jump, a branch or an exit.
@@ -103,6 +118,9 @@ pub enum ValidateErrorKind {
         /// The subprogram that would be entered again.
         callee: SubprogId,
     },
+    /// Calls through registers, each with so many functions that it may call, that there are more than
+    /// [`MAX_INDIRECT_CALLEES`] in all.
+    IndirectCallees,
     /// A call by which a chain of calls has more than [`MAX_CALL_DEPTH`] frames.
     CallsTooDeep {
         /// The subprogram called.
@@ -116,6 +134,13 @@ impl fmt::Display for ValidateError {
         match self.kind {
             ValidateErrorKind::Decode(error) => return error.fmt(f),
             ValidateErrorKind::Empty => return f.write_str("the program has no instruction"),
+            ValidateErrorKind::IndirectCallees => {
+                return write!(
+                    f,
+                    "the calls through registers (callx) may call more than {MAX_INDIRECT_CALLEES} functions in all: \
+                     call some of them directly"
+                );
+            }
             ValidateErrorKind::TooLong { slots } => {
                 return write!(f, "the program has {slots} instructions, the limit is {MAX_INSNS}");
             }
@@ -129,7 +154,10 @@ impl fmt::Display for ValidateError {
             | ValidateErrorKind::CallsTooDeep { .. } => write!(f, "instruction {}: ", self.slot)?,
         }
         match self.kind {
-            ValidateErrorKind::Decode(_) | ValidateErrorKind::Empty | ValidateErrorKind::TooLong { .. } => Ok(()),
+            ValidateErrorKind::Decode(_)
+            | ValidateErrorKind::Empty
+            | ValidateErrorKind::IndirectCallees
+            | ValidateErrorKind::TooLong { .. } => Ok(()),
             ValidateErrorKind::Malformed(malformed) => malformed.fmt(f),
             ValidateErrorKind::WritesFramePointer => f.write_str("writes r10, the frame pointer"),
             ValidateErrorKind::TargetOutOfRange { target } => {

@@ -243,6 +243,8 @@ impl Needs {
                         let proto = usize::try_from(i).ok().and_then(|i| env.host_functions.get(i));
                         n = n.join(helper_needs(proto));
                     }
+                    // Whatever it calls.
+                    Callee::Reg(reg) => n.exact(ARGS | bit(reg)),
                     Callee::Subprog(off) => {
                         let entry = target(off);
                         n = n.join(match at.jump(off).and_then(|to| global_at(program, env, to)) {

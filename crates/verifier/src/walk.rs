@@ -647,7 +647,9 @@ impl<'a> Walk<'a> {
                 let proto = usize::try_from(i).ok().and_then(|i| self.env.host_functions.get(i));
                 ("host function", i64::from(i), proto)
             }
-            Callee::Subprog(_) => return refuse(Reason::Internal("a subprogram has no prototype")),
+            Callee::Subprog(_) | Callee::Reg(_) => {
+                return refuse(Reason::Internal("a subprogram has no prototype"));
+            }
         };
         proto.map_or_else(|| refuse(Reason::NoSuch { what, index }), Ok)
     }

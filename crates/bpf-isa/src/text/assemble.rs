@@ -146,6 +146,9 @@ impl<'a> Parser<'a> {
             Ok(Insn::MayGoto { off })
         } else if c.eat_word("call") {
             self.call()
+        } else if c.eat_word("callx") {
+            let (_, reg) = self.reg()?;
+            Ok(Insn::Call(Callee::Reg(reg)))
         } else if c.eat_word("if") {
             self.jump_if()
         } else if c.eat_word("lock") {

@@ -213,6 +213,7 @@ impl fmt::Display for Insn {
             Insn::Call(Callee::Helper(id)) => write!(f, "call {id}"),
             Insn::Call(Callee::Subprog(off)) => write!(f, "call pc{off:+}"),
             Insn::Call(Callee::Host(id)) => write!(f, "call kfunc#{id}"),
+            Insn::Call(Callee::Reg(reg)) => write!(f, "callx {reg}"),
             Insn::Exit => f.write_str("exit"),
         }
     }

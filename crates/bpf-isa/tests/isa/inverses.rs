@@ -68,6 +68,7 @@ fn callee() -> impl Strategy<Value = Callee> {
         any::<u32>().prop_map(Callee::Helper),
         any::<i32>().prop_map(Callee::Subprog),
         any::<i32>().prop_map(Callee::Host),
+        reg().prop_map(Callee::Reg),
     ]
 }
 

@@ -68,7 +68,7 @@ impl<E: Emitter> Sink for &mut Direct<E> {
             Callee::Helper(id) => RegSet::args(f.arity.helper(id)),
             Callee::Host(index) => RegSet::args(f.arity.host(index)),
             // Nobody has looked which of them it reads.
-            Callee::Subprog(_) => RegSet::ARGS,
+            Callee::Subprog(_) | Callee::Reg(_) => RegSet::ARGS,
         }
     }
 

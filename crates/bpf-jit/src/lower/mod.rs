@@ -240,6 +240,8 @@ impl Lowerer {
                         }
                         Callee::Helper(id) => signatures.helper_hidden(id) != Hidden::Nothing,
                         Callee::Host(index) => signatures.host_hidden(index) != Hidden::Nothing,
+                        // It stops the run if there is no such function.
+                        Callee::Reg(_) => true,
                         Callee::Subprog(off) => {
                             subprog_at(program, slot, off).is_some_and(|callee| self.needs_ctx[callee.0 as usize])
                         }

@@ -80,7 +80,7 @@ fn without(insns: &[Insn], at: usize, run: usize) -> Option<Vec<Insn>> {
             | Insn::StoreRelease { .. }
             | Insn::LoadAbs { .. }
             | Insn::LoadInd { .. }
-            | Insn::Call(Callee::Helper(_) | Callee::Host(_))
+            | Insn::Call(Callee::Helper(_) | Callee::Host(_) | Callee::Reg(_))
             | Insn::Exit => {}
         }
         Some(insn)

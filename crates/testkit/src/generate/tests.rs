@@ -32,6 +32,7 @@ fn kind(insn: &Insn) -> String {
             bpf_isa::Callee::Helper(_) => "call helper".into(),
             bpf_isa::Callee::Subprog(_) => "call subprogram".into(),
             bpf_isa::Callee::Host(_) => "call host".into(),
+            bpf_isa::Callee::Reg(_) => "call register".into(),
         },
         Insn::Exit => "exit".into(),
     }
