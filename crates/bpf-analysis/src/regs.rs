@@ -118,6 +118,7 @@ pub(crate) fn effects(insn: &Insn) -> (RegSet, RegSet) {
         Insn::LoadInd { src, .. } => (RegSet::of(src), RegSet::of(Reg::R0)),
         Insn::Call(Callee::Reg(reg)) => (RegSet::ARGS.union(RegSet::of(reg)), RegSet::of(Reg::R0)),
         Insn::Call(Callee::Helper(_) | Callee::Subprog(_) | Callee::Host(_)) => (RegSet::ARGS, RegSet::of(Reg::R0)),
+        Insn::JumpReg { target } => (RegSet::of(target), none),
         Insn::Exit => (RegSet::of(Reg::R0), none),
         Insn::SecondSlot | Insn::Jump { .. } | Insn::MayGoto { .. } => (none, none),
     }

@@ -59,6 +59,13 @@ fn function_at(program: &Program, address: u64) -> Option<InsnIdx> {
     callback_slot(address).filter(|&slot| matches!(program.subprog_starting_at(slot), Some(id) if id != SubprogId(0)))
 }
 
+/// The instruction that an indirect jump at `at` may go to by this number.
+fn indirect_target(program: &Program, at: InsnIdx, named: u64) -> Option<InsnIdx> {
+    let target = InsnIdx::of_target_number(named)?;
+    let targets = program.indirect_targets(program.subprog_of(at));
+    targets.binary_search(&target).ok().map(|_| target)
+}
+
 /// The first instruction of what the call through a register at `at` may call by this address.
 fn indirect_callee(program: &Program, at: InsnIdx, address: u64) -> Option<InsnIdx> {
     let slot = function_at(program, address)?;
@@ -297,6 +304,13 @@ fn run_program<E: Env + ?Sized>(
                 }
             }
             Insn::Jump { off, wide: _ } => next = jump(machine, pc, off)?,
+            Insn::JumpReg { target } => {
+                let named = regs.get(target);
+                next = indirect_target(program, pc, named).ok_or(StopKind::BadJump(named))?;
+                if next <= pc {
+                    machine.tick()?;
+                }
+            }
             Insn::JumpIf { width, cond, dst, src, off } => {
                 if cond.holds(width, regs.get(dst), regs.operand(src)) {
                     next = jump(machine, pc, off.into())?;

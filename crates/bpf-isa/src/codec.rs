@@ -415,6 +415,12 @@ fn one_slot(raw: RawInsn, shape: Shape) -> Result<Insn, DecodeErrorKind> {
                 Insn::Jump { off: raw.off.into(), wide }
             }
         }
+        Shape::JumpReg => {
+            raw.no_src()?;
+            raw.no_off()?;
+            raw.no_imm()?;
+            Insn::JumpReg { target: raw.dst()? }
+        }
         Shape::JumpIf { width, cond, reg } => {
             Insn::JumpIf { width, cond, dst: raw.dst()?, src: raw.operand(reg)?, off: raw.off }
         }
@@ -531,6 +537,7 @@ pub(crate) fn malformed_at(insns: &[Insn], i: usize) -> Option<Malformed> {
         | Insn::Atomic { .. }
         | Insn::LoadAcquire { .. }
         | Insn::StoreRelease { .. }
+        | Insn::JumpReg { .. }
         | Insn::JumpIf { .. }
         | Insn::MayGoto { .. }
         | Insn::Call(_)
@@ -648,6 +655,7 @@ fn raw_one_slot(insn: Insn) -> RawInsn {
         Insn::Jump { off, wide: true } => RawInsn { code: op::JMP32 | op::JA, imm: off, ..zero },
         #[expect(clippy::cast_possible_truncation, reason = "`malformed_at` refuses what does not fit")]
         Insn::Jump { off, wide: false } => RawInsn { code: op::JMP | op::JA, off: off as i16, ..zero },
+        Insn::JumpReg { target } => RawInsn { code: op::JMP | op::JA | op::X, dst: target as u8, ..zero },
         Insn::JumpIf { width, cond, dst, src, off } => {
             let class = if width == Width::W32 { op::JMP32 } else { op::JMP };
             with(RawInsn { code: class | op::cond_bits(cond), dst: dst as u8, off, ..zero }, op::X, src)

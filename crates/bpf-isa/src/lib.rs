@@ -26,8 +26,8 @@ pub use insn::*;
 pub use program::Program;
 pub use scan::{Contents, StackUse};
 pub use structure::{
-    CallSite, Flow, IndirectCallee, MAX_CALL_DEPTH, MAX_INDIRECT_CALLEES, MAX_INSNS, Subprog, SubprogId, ValidateError,
-    ValidateErrorKind,
+    CallSite, Flow, IndirectCallee, MAX_CALL_DEPTH, MAX_INDIRECT_CALLEES, MAX_INDIRECT_EDGES, MAX_INSNS, Subprog,
+    SubprogId, ValidateError, ValidateErrorKind,
 };
 pub use text::{AsmError, AsmErrorKind, Listing, assemble, disassemble};
 

@@ -97,6 +97,7 @@ pub(crate) enum Shape {
     Jump {
         wide: bool,
     },
+    JumpReg,
     JumpIf {
         width: Width,
         cond: Cond,
@@ -187,6 +188,7 @@ const fn jump(code: u8, width: Width) -> Option<Shape> {
     let bits = code & 0xf0;
     match (bits, width, reg) {
         (JA, _, false) => return Some(Shape::Jump { wide: matches!(width, Width::W32) }),
+        (JA, Width::W64, true) => return Some(Shape::JumpReg),
         (CALL, Width::W64, reg) => return Some(Shape::Call { reg }),
         (EXIT, Width::W64, false) => return Some(Shape::Exit),
         (JCOND, Width::W64, false) => return Some(Shape::MayGoto),

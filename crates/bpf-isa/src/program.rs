@@ -18,12 +18,16 @@
 //! *leaves* whose address is taken anywhere: functions that call no subprogram, by which no cycle can arise. A function
 //! that calls others is called through a register only where its own address is taken: whoever runs a program makes
 //! sure that no other is called ([`Program::indirect_callees`]).
+//!
+//! Nor does an indirect jump ([`Insn::JumpReg`]) say where it leads. A program is made with the instructions that its
+//! tables name ([`Program::with_targets`]), and each such jump may lead to all of those that lie in its subprogram, and
+//! to nothing else: whoever runs a program makes sure of that, too.
 
 use crate::codec::{decode_with, encode_valid, malformed_at};
 use crate::scan::{Contents, Scan};
 use crate::structure::{
-    CallSite, Flow, IndirectCallee, MAX_CALL_DEPTH, MAX_INDIRECT_CALLEES, MAX_INSNS, Subprog, SubprogId, ValidateError,
-    ValidateErrorKind,
+    CallSite, Flow, IndirectCallee, MAX_CALL_DEPTH, MAX_INDIRECT_CALLEES, MAX_INDIRECT_EDGES, MAX_INSNS, Subprog,
+    SubprogId, ValidateError, ValidateErrorKind,
 };
 use crate::{Callee, Imm64, Insn, InsnIdx};
 
@@ -34,6 +38,8 @@ pub struct Program {
     contents: Contents,
     /// Sorted by `at`.
     flow: Vec<Flow>,
+    /// Where indirect jumps may lead: ascending, no two alike.
+    targets: Vec<InsnIdx>,
     /// Sorted by `start`; they tile the program.
     subprogs: Vec<Subprog>,
     /// Sorted by `at`.
@@ -55,6 +61,15 @@ impl Program {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn new(insns: Vec<Insn>) -> Result<Program, ValidateError> {
+        Program::with_targets(insns, Vec::new())
+    }
+
+    /// [`Program::new`] of a program whose indirect jumps may lead to these instructions, each to those in its
+    /// subprogram.
+    ///
+    /// # Errors
+    /// The first violation found; [`ValidateErrorKind::BadIndirectTarget`] for a target that is no instruction.
+    pub fn with_targets(insns: Vec<Insn>, targets: Vec<InsnIdx>) -> Result<Program, ValidateError> {
         check_length(insns.len())?;
         let mut scan = Scan::new(insns.len());
         for (i, insn) in insns.iter().enumerate() {
@@ -64,7 +79,7 @@ impl Program {
                 Some(malformed) => Err(ValidateError { slot, kind: ValidateErrorKind::Malformed(malformed) }),
             })?;
         }
-        Program::scanned(insns, scan)
+        Program::scanned(insns, scan, targets)
     }
 
     /// Decodes and validates, faster than one after the other.
@@ -76,11 +91,19 @@ impl Program {
         check_length(bytes.len().div_ceil(8))?;
         let mut scan = Scan::new(bytes.len() / 8);
         let insns = decode_with(bytes, &mut scan)?;
-        Program::scanned(insns, scan)
+        Program::scanned(insns, scan, Vec::new())
     }
 
     /// The rest of validation: what concerns more than one instruction.
-    fn scanned(insns: Vec<Insn>, scan: Scan) -> Result<Program, ValidateError> {
+    fn scanned(insns: Vec<Insn>, scan: Scan, mut targets: Vec<InsnIdx>) -> Result<Program, ValidateError> {
+        targets.sort_unstable();
+        targets.dedup();
+        for &target in &targets {
+            if matches!(insns.get(target.index()), None | Some(Insn::SecondSlot)) {
+                let kind = ValidateErrorKind::BadIndirectTarget { target };
+                return Err(ValidateError { slot: target, kind });
+            }
+        }
         let Scan { mut calls, flow, contents, indirect_calls, .. } = scan;
         for call in &calls {
             if let Insn::Call(Callee::Subprog(off)) | Insn::LoadImm64 { imm: Imm64::Func(off), .. } =
@@ -100,11 +123,14 @@ impl Program {
         let mut rest = &flow[..];
         for &subprog in &subprogs {
             let (inside, after) = rest.split_at(rest.partition_point(|flow| flow.at.0 < subprog.end));
-            check_subprog(&insns, subprog, inside)?;
+            check_subprog(&insns, subprog, inside, within(&targets, subprog))?;
             rest = after;
         }
+        if contents.indirect_jumps && !targets.is_empty() {
+            check_indirect(&insns, &subprogs, &targets)?;
+        }
         let max_call_depth = check_call_graph(&subprogs, &calls)?;
-        Ok(Program { insns, contents, flow, subprogs, calls, indirect, max_call_depth })
+        Ok(Program { insns, contents, flow, targets, subprogs, calls, indirect, max_call_depth })
     }
 
     /// The wire format.
@@ -120,6 +146,16 @@ impl Program {
     /// Takes the instructions out, by slot: to change and validate them again.
     pub fn into_insns(self) -> Vec<Insn> {
         self.insns
+    }
+
+    /// The instructions, by slot, and what indirect jumps may lead to: what [`Program::with_targets`] takes.
+    pub fn into_parts(self) -> (Vec<Insn>, Vec<InsnIdx>) {
+        (self.insns, self.targets)
+    }
+
+    /// Where indirect jumps in a subprogram may lead, ascending.
+    pub fn indirect_targets(&self, id: SubprogId) -> &[InsnIdx] {
+        self.subprogs.get(id.index()).map_or(&[], |subprog| within(&self.targets, *subprog))
     }
 
     /// Which kinds of instructions it has.
@@ -256,7 +292,7 @@ fn find_indirect(
 }
 
 /// Checks that control stays inside a subprogram; `flow` is all of its jumps, branches and exits.
-fn check_subprog(insns: &[Insn], subprog: Subprog, flow: &[Flow]) -> Result<(), ValidateError> {
+fn check_subprog(insns: &[Insn], subprog: Subprog, flow: &[Flow], targets: &[InsnIdx]) -> Result<(), ValidateError> {
     let range = subprog.start..subprog.end;
     for &Flow { at, target } in flow {
         let Some(target) = target else { continue };
@@ -270,7 +306,7 @@ fn check_subprog(insns: &[Insn], subprog: Subprog, flow: &[Flow]) -> Result<(), 
     }
     // Subprograms are never empty: each starts at a slot of the program and ends at a later one.
     let last = InsnIdx(subprog.end - 1);
-    if insns[last.index()].ends_flow() || !reaches_end(insns, subprog) {
+    if insns[last.index()].ends_flow() || !reaches_end(insns, subprog, targets) {
         Ok(())
     } else {
         Err(ValidateError { slot: last, kind: ValidateErrorKind::FallsThrough { subprog } })
@@ -279,7 +315,7 @@ fn check_subprog(insns: &[Insn], subprog: Subprog, flow: &[Flow]) -> Result<(), 
 
 /// Whether control can get from the start of a subprogram to past its end. Asked only of the odd subprogram that ends
 /// in neither `exit` nor `goto`, which is allowed when that end is unreachable. Its jumps have been checked.
-fn reaches_end(insns: &[Insn], Subprog { start, end }: Subprog) -> bool {
+fn reaches_end(insns: &[Insn], Subprog { start, end }: Subprog, mut targets: &[InsnIdx]) -> bool {
     let mut seen = vec![false; (end - start) as usize];
     let mut work = vec![InsnIdx(start)];
     while let Some(mut at) = work.pop() {
@@ -293,6 +329,10 @@ fn reaches_end(insns: &[Insn], Subprog { start, end }: Subprog) -> bool {
             }
             let insn = &insns[at.index()];
             work.extend(insn.jump_offset().and_then(|off| at.jump(off)));
+            if matches!(insn, Insn::JumpReg { .. }) {
+                // Once: all such jumps have the same.
+                work.extend_from_slice(core::mem::take(&mut targets));
+            }
             if insn.ends_flow() {
                 break;
             }
@@ -300,6 +340,31 @@ fn reaches_end(insns: &[Insn], Subprog { start, end }: Subprog) -> bool {
         }
     }
     false
+}
+
+/// Those of the targets that lie in the subprogram.
+fn within(targets: &[InsnIdx], Subprog { start, end }: Subprog) -> &[InsnIdx] {
+    let from = targets.partition_point(|target| target.0 < start);
+    let to = targets.partition_point(|target| target.0 < end);
+    &targets[from..to]
+}
+
+/// Bounds the edges of indirect jumps, of which each has all the targets in its subprogram.
+fn check_indirect(insns: &[Insn], subprogs: &[Subprog], targets: &[InsnIdx]) -> Result<(), ValidateError> {
+    let mut edges = 0usize;
+    for &subprog in subprogs {
+        let each = within(targets, subprog).len();
+        if each == 0 {
+            continue;
+        }
+        let range = subprog.start as usize..subprog.end as usize;
+        let jumps = insns[range].iter().filter(|insn| matches!(insn, Insn::JumpReg { .. })).count();
+        edges = edges.saturating_add(jumps.saturating_mul(each));
+        if edges > MAX_INDIRECT_EDGES {
+            return Err(ValidateError { slot: InsnIdx(subprog.start), kind: ValidateErrorKind::IndirectEdges });
+        }
+    }
+    Ok(())
 }
 
 #[inline]

@@ -15,12 +15,16 @@ use crate::{AluOp, AtomicOp, Callee, Imm64, Insn, InsnIdx, Reg, Src};
 pub struct Contents {
     /// Calls of any sort.
     pub calls: bool,
+    /// Calls through registers ([`Callee::Reg`]).
+    pub indirect_calls: bool,
     /// Two-slot instructions ([`Insn::LoadImm64`]).
     pub wide_loads: bool,
     /// Packet loads ([`Insn::LoadAbs`], [`Insn::LoadInd`]).
     pub packet_loads: bool,
     /// [`Insn::MayGoto`].
     pub may_gotos: bool,
+    /// [`Insn::JumpReg`].
+    pub indirect_jumps: bool,
     /// Divisions and remainders.
     pub divisions: bool,
     /// Shifts by a register.
@@ -231,6 +235,12 @@ impl Scan {
                 self.flow(at, target(off));
                 return Ok(());
             }
+            Insn::JumpReg { target: reg } => {
+                self.contents.indirect_jumps = true;
+                self.operand(Src::Reg(reg));
+                self.flow(at, None);
+                return Ok(());
+            }
             Insn::JumpIf { dst, src, off, .. } => {
                 self.operand(Src::Reg(dst));
                 self.operand(src);
@@ -250,6 +260,7 @@ impl Scan {
                     Callee::Subprog(off) => self.call(at, off, false),
                     Callee::Reg(reg) => {
                         self.operand(Src::Reg(reg));
+                        self.contents.indirect_calls = true;
                         self.indirect_calls.push(at);
                     }
                     Callee::Helper(_) | Callee::Host(_) => {}

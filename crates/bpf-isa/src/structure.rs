@@ -47,6 +47,9 @@ pub struct CallSite {
 /// the call graph that only follow from them; in a program with more there are none).
 pub const MAX_INDIRECT_CALLEES: usize = 1 << 16;
 
+/// At most this many targets of indirect jumps, summed over these jumps.
+pub const MAX_INDIRECT_EDGES: usize = 1 << 18;
+
 /// A function with calls through registers, and one that they may call.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct IndirectCallee {
@@ -61,7 +64,8 @@ pub struct IndirectCallee {
 pub struct Flow {
     /// The instruction.
     pub at: InsnIdx,
-    /// Where it jumps; `None` for an exit.
+    /// Where it jumps; `None` for an exit, and for an indirect jump, which goes to any of its subprogram's
+    /// [`indirect_targets`](crate::Program::indirect_targets).
     pub target: Option<InsnIdx>,
 }
 
@@ -118,6 +122,13 @@ pub enum ValidateErrorKind {
         /// The subprogram that would be entered again.
         callee: SubprogId,
     },
+    /// Indirect jumps, each with the targets in its subprogram, that have more than [`MAX_INDIRECT_EDGES`] in all.
+    IndirectEdges,
+    /// A target of indirect jumps that is no instruction of the program.
+    BadIndirectTarget {
+        /// The slot it names.
+        target: InsnIdx,
+    },
     /// Calls through registers, each with so many functions that it may call, that there are more than
     /// [`MAX_INDIRECT_CALLEES`] in all.
     IndirectCallees,
@@ -134,6 +145,16 @@ impl fmt::Display for ValidateError {
         match self.kind {
             ValidateErrorKind::Decode(error) => return error.fmt(f),
             ValidateErrorKind::Empty => return f.write_str("the program has no instruction"),
+            ValidateErrorKind::IndirectEdges => {
+                return write!(
+                    f,
+                    "the indirect jumps (gotox) have more than {MAX_INDIRECT_EDGES} targets in all: use fewer or smaller \
+                     tables in a function"
+                );
+            }
+            ValidateErrorKind::BadIndirectTarget { target } => {
+                return write!(f, "instruction {target}, a target of indirect jumps, is no instruction of the program");
+            }
             ValidateErrorKind::IndirectCallees => {
                 return write!(
                     f,
@@ -156,6 +177,8 @@ impl fmt::Display for ValidateError {
         match self.kind {
             ValidateErrorKind::Decode(_)
             | ValidateErrorKind::Empty
+            | ValidateErrorKind::IndirectEdges
+            | ValidateErrorKind::BadIndirectTarget { .. }
             | ValidateErrorKind::IndirectCallees
             | ValidateErrorKind::TooLong { .. } => Ok(()),
             ValidateErrorKind::Malformed(malformed) => malformed.fmt(f),

@@ -10,6 +10,7 @@ use crate::def::{Family, MapDef};
 use crate::error::MapError;
 use crate::hash::HashMap;
 use crate::header::MapHeader;
+use crate::insn_array::InsnArray;
 use crate::map::{Map, reserve};
 use crate::nested::{ArrayOfMaps, HashOfMaps};
 use crate::ops::MapOps;
@@ -56,6 +57,7 @@ fn memory_needed(family: Family, def: &MapDef, slots: u32) -> u64 {
         Family::Redirect => IndexMap::memory_needed(def),
         Family::RedirectHash => DeviceHash::memory_needed(def, slots),
         Family::SocketHash => SocketHash::memory_needed(def, slots),
+        Family::InsnArray => InsnArray::memory_needed(def),
     }
 }
 
@@ -73,7 +75,8 @@ fn memory_at_first(family: Family, def: &MapDef, slots: u32) -> u64 {
         | Family::HashOfMaps
         | Family::Redirect
         | Family::RedirectHash
-        | Family::SocketHash => memory_needed(family, def, slots),
+        | Family::SocketHash
+        | Family::InsnArray => memory_needed(family, def, slots),
     }
 }
 
@@ -116,6 +119,7 @@ impl Map {
             Family::HashOfMaps => Box::new(HashOfMaps::new(&def, domain, options.hash_seed).map_err(system)?),
             Family::Redirect => Box::new(IndexMap::new(&def).map_err(system)?),
             Family::RedirectHash => Box::new(DeviceHash::new(&def, domain, options.hash_seed).map_err(system)?),
+            Family::InsnArray => Box::new(InsnArray::new(&def).map_err(system)?),
             Family::SocketHash => Box::new(SocketHash::new(&def, domain, options.hash_seed).map_err(system)?),
         };
         let addressable = ops.addressable();

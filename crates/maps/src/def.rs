@@ -40,6 +40,8 @@ pub(crate) enum Family {
     RedirectHash,
     /// Sockets by key.
     SocketHash,
+    /// Instructions by index.
+    InsnArray,
 }
 
 impl Family {
@@ -63,6 +65,7 @@ impl Family {
             MapType::DevMap | MapType::CpuMap | MapType::XskMap | MapType::SockMap => Ok(Self::Redirect),
             MapType::DevMapHash => Ok(Self::RedirectHash),
             MapType::SockHash => Ok(Self::SocketHash),
+            MapType::InsnArray => Ok(Self::InsnArray),
             MapType::Unspec
             | MapType::ProgArray
             | MapType::StackTrace
@@ -74,8 +77,7 @@ impl Family {
             | MapType::InodeStorage
             | MapType::TaskStorage
             | MapType::CgrpStorage
-            | MapType::Arena
-            | MapType::InsnArray => Err(MapError::Unsupported { number: map_type.number(), name: map_type.name() }),
+            | MapType::Arena => Err(MapError::Unsupported { number: map_type.number(), name: map_type.name() }),
         }
     }
 }
@@ -204,12 +206,12 @@ impl MapDef {
         self
     }
 
-    /// Whether programs may read values, and whether they may write them: the flags, but for redirect maps, whose
-    /// values programs never write.
+    /// Whether programs may read values, and whether they may write them: the flags, but for redirect maps and
+    /// instruction arrays, whose values programs never write.
     #[must_use]
     pub fn program_rights(&self) -> (bool, bool) {
-        let redirect = MapTypes::REDIRECT.contains(self.map_type);
-        (self.flags & flags::WRONLY_PROG == 0, self.flags & flags::RDONLY_PROG == 0 && !redirect)
+        let constant = MapTypes::REDIRECT.contains(self.map_type) || self.map_type == MapType::InsnArray;
+        (self.flags & flags::WRONLY_PROG == 0, self.flags & flags::RDONLY_PROG == 0 && !constant)
     }
 
     /// Checks the definition as the kernel does.
@@ -288,6 +290,7 @@ impl MapDef {
             Family::Ring => self.validate_ring(bad),
             Family::Redirect if self.map_type == MapType::SockMap => self.validate_sockets(bad),
             Family::SocketHash => self.validate_sockets(bad),
+            Family::InsnArray => self.validate_insn_array(bad),
             Family::Redirect | Family::RedirectHash => self.validate_redirect(bad),
         }
     }
@@ -308,6 +311,7 @@ impl MapDef {
             Family::Queue => flags::NUMA_NODE | ACCESS,
             Family::Bloom => flags::NUMA_NODE | flags::ZERO_SEED | ACCESS,
             Family::Ring => flags::NUMA_NODE,
+            Family::InsnArray => 0,
             Family::Redirect if self.map_type == MapType::CpuMap => flags::NUMA_NODE,
             Family::Redirect | Family::RedirectHash | Family::SocketHash => {
                 flags::NUMA_NODE | flags::RDONLY | flags::WRONLY
@@ -334,6 +338,13 @@ impl MapDef {
             return bad(Errno::E2BIG, self.shape("value_size at most 2147483647"));
         }
         self.validate_per_cpu_value(bad)
+    }
+
+    fn validate_insn_array(&self, bad: impl Fn(Errno, String) -> Result<(), MapError>) -> Result<(), MapError> {
+        if self.max_entries == 0 || self.key_size != 4 || self.value_size != crate::insn_array::VALUE_SIZE {
+            return bad(Errno::EINVAL, self.shape("key_size 4, value_size 16, max_entries above 0"));
+        }
+        Ok(())
     }
 
     fn validate_hash(&self, bad: impl Fn(Errno, String) -> Result<(), MapError>) -> Result<(), MapError> {
@@ -495,7 +506,8 @@ impl MapDef {
             | Family::HashOfMaps
             | Family::Redirect
             | Family::RedirectHash
-            | Family::SocketHash => false,
+            | Family::SocketHash
+            | Family::InsnArray => false,
         };
         if sized {
             self.same("max_entries", template.max_entries.into(), self.max_entries.into())?;

@@ -10,6 +10,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use bpf_analysis::{BoundsPlace, RegionBounds};
+use bpf_isa::InsnIdx;
 use bpf_uapi::MapType;
 
 use crate::access::Access;
@@ -177,6 +178,8 @@ pub struct KnownMap {
     pub inner: Option<Box<KnownMap>>,
     /// The value of a single-element array that can no longer change: loads from it yield constants.
     pub frozen: Option<Vec<u8>>,
+    /// Of a map of instructions: what each of its entries names, which can no longer change.
+    pub targets: Vec<InsnIdx>,
 }
 
 impl KnownMap {
@@ -199,6 +202,7 @@ impl KnownMap {
             timer: None,
             inner: None,
             frozen: None,
+            targets: Vec::new(),
         }
     }
 }

@@ -145,6 +145,12 @@ pub enum Reason {
     TailCallInCallback,
     #[error("function {function} is called back by a function that does not take its address itself")]
     ForeignCallback { function: u32 },
+    #[error("{0} must be an instruction loaded from a map of instructions (BPF_MAP_TYPE_INSN_ARRAY), but is {1}")]
+    NotAnInsn(Reg, String),
+    #[error("entry of {map} is loaded in part: instructions are whole, of eight bytes")]
+    PartOfInsn { map: String },
+    #[error("entry {entry} of {map} is instruction {target}, outside of function {function}, which jumps to it")]
+    JumpToOther { map: String, entry: u64, target: InsnIdx, function: u32 },
     #[error("{0} must be the address of a function of this program other than its entry, but is {1}")]
     NotAFunction(Reg, String),
     #[error(
@@ -277,6 +283,10 @@ impl Reason {
             Reason::Leak(..) => "addresses must stay inside the program: copy the data, not the pointer",
             Reason::Unaligned { .. } | Reason::Alignment { .. } => "align the address to the size of the access",
             Reason::ForeignCallback { .. } => "name the callback in the function that calls the helper",
+            Reason::NotAnInsn(..) => {
+                "load an entry of the jump table, 8 bytes at a multiple of 8, and jump to it as it is"
+            }
+            Reason::JumpToOther { .. } => "give each function a table of its own instructions",
             Reason::NotAFunction(..) => {
                 "give the register the address of a function (`ld_imm64` of a subprogram) on every path to the call"
             }
@@ -306,6 +316,7 @@ impl Reason {
             | Reason::FieldUse { .. }
             | Reason::NotMemory(..)
             | Reason::BehindEnd(..)
+            | Reason::PartOfInsn { .. }
             | Reason::DivByZero
             | Reason::ShiftTooWide { .. }
             | Reason::AtomicMemory(_)

@@ -53,8 +53,6 @@ mod with {
         RelationsUnbegun,
         /// Sums of what a loop moves are taken to stay as they are.
         SumsStay,
-        /// The register that has the address of what is called is not read.
-        CalledUnread,
         /// What decides is not needed exactly.
         DecisionsUnmarked,
         /// What was compared with an exact number is not needed exactly itself.

@@ -229,6 +229,8 @@ impl Needs {
                 n.exact(bit(Reg::R6) | bit(src));
             }
             Insn::Jump { off, .. } => n = target(off),
+            // Whatever it goes to.
+            Insn::JumpReg { .. } => n = Need::ALL,
             Insn::JumpIf { dst, src, off, .. } => {
                 n = n.join(target(off.into()));
                 n.exact(bit(dst));

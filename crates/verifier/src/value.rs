@@ -128,6 +128,15 @@ pub(crate) enum Ty {
     Func {
         subprog: u32,
     },
+    /// An entry of a map of instructions, or where one may be: the offset is into what programs see of it, a number of
+    /// eight bytes each.
+    Table {
+        map: u32,
+    },
+    /// An instruction: the entry of the map at the offset, which is a multiple of 8.
+    Insn {
+        map: u32,
+    },
     /// An object on the stack, which is in these bytes; never in a register. The value's `owner` is what must be ended.
     Local(Local),
 }
@@ -148,6 +157,7 @@ impl PartialEq for Ty {
             (Ty::Half { region: a, end: i }, Ty::Half { region: b, end: j }) => (a, i) == (b, j),
             (Ty::Host { class: a }, Ty::Host { class: b }) => a == b,
             (Ty::Func { subprog: a }, Ty::Func { subprog: b }) => a == b,
+            (Ty::Table { map: a }, Ty::Table { map: b }) | (Ty::Insn { map: a }, Ty::Insn { map: b }) => a == b,
             (Ty::Local(a), Ty::Local(b)) => a == b,
             (
                 Ty::Uninit(_)
@@ -162,6 +172,8 @@ impl PartialEq for Ty {
                 | Ty::Half { .. }
                 | Ty::Host { .. }
                 | Ty::Func { .. }
+                | Ty::Table { .. }
+                | Ty::Insn { .. }
                 | Ty::Local(_),
                 _,
             ) => false,
@@ -271,13 +283,14 @@ impl Value {
     pub(crate) fn line_id(&self) -> u32 {
         match self.ty {
             Ty::Scalar | Ty::Packet { .. } | Ty::Half { .. } => self.id,
-            Ty::Stack { .. } | Ty::MapValue { .. } | Ty::Mem { .. } => self.tie,
+            Ty::Stack { .. } | Ty::MapValue { .. } | Ty::Mem { .. } | Ty::Table { .. } => self.tie,
             Ty::Uninit(_)
             | Ty::Ctx
             | Ty::Map { .. }
             | Ty::PacketEnd { .. }
             | Ty::Host { .. }
             | Ty::Func { .. }
+            | Ty::Insn { .. }
             | Ty::Local(_) => 0,
         }
     }
@@ -299,7 +312,7 @@ impl Value {
     /// The same with another name, at another distance.
     pub(crate) fn renamed(mut self, id: u32, scale: i16, delta: i32) -> Value {
         match self.ty {
-            Ty::Stack { .. } | Ty::MapValue { .. } | Ty::Mem { .. } => self.tie = id,
+            Ty::Stack { .. } | Ty::MapValue { .. } | Ty::Mem { .. } | Ty::Table { .. } => self.tie = id,
             _ => self.id = id,
         }
         (self.scale, self.delta) = (scale, delta);
@@ -360,6 +373,8 @@ impl fmt::Display for Describe<'_> {
             Ty::Host { class } if class == crate::helpers::DYNPTR => f.write_str("dynptr")?,
             Ty::Host { class } => write!(f, "host object of class {class}")?,
             Ty::Func { subprog } => write!(f, "function {subprog}")?,
+            Ty::Table { map } => write!(f, "entry of {}", map_name(self.env, map, false))?,
+            Ty::Insn { map } => write!(f, "instruction in {}", map_name(self.env, map, false))?,
             Ty::Local(kind) => f.write_str(kind.name())?,
         }
         match v.n.as_const() {

@@ -16,6 +16,7 @@ mod describe;
 mod differences;
 mod formats;
 mod global;
+mod jumps;
 mod linear;
 mod lines;
 mod log;
@@ -508,6 +509,7 @@ impl<'a> Walk<'a> {
             Insn::LoadAbs { size, .. } => self.legacy_load(size, None)?,
             Insn::LoadInd { size, src, .. } => self.legacy_load(size, Some(src))?,
             Insn::Jump { off, .. } => return self.target(off).map(Flow::To),
+            Insn::JumpReg { target } => return self.jump_register(target),
             Insn::JumpIf { width, cond, dst, src, off } => return self.jump_if(width, cond, dst, src, off),
             Insn::MayGoto { off } => return self.may_goto(off),
             Insn::Call(callee) => return self.call(callee),
@@ -526,20 +528,25 @@ impl<'a> Walk<'a> {
             Imm64::MapValue { map, off } | Imm64::MapIdxValue { map, off } => {
                 let map = self.map_index(map)?;
                 let def = &self.env.maps[map as usize];
-                if def.kind != MapType::Array {
-                    return refuse(Reason::Unsupported("only the values of array maps have a fixed address"));
+                let table = def.kind == MapType::InsnArray;
+                if def.kind != MapType::Array && !table {
+                    return refuse(Reason::Unsupported(
+                        "only the values of array maps and instruction arrays have a fixed address",
+                    ));
                 }
-                if off >= def.value_size {
+                let limit = if table { jumps::table_bytes(def) } else { def.value_size };
+                if off >= limit {
                     return refuse(Reason::Bounds {
                         what: crate::value::map_name(self.env, map, false),
                         size: 1,
                         min: off.into(),
                         max: off.into(),
-                        limit: def.value_size.into(),
+                        limit: limit.into(),
                     });
                 }
                 let n = Scalar::constant(off.into());
-                Value { n, ..Value::pointer(Ty::MapValue { map, inner: false }) }
+                let ty = if table { Ty::Table { map } } else { Ty::MapValue { map, inner: false } };
+                Value { n, ..Value::pointer(ty) }
             }
             Imm64::Var(_) => return refuse(Reason::Unsupported("kernel variables do not exist here")),
             Imm64::Func(off) => {

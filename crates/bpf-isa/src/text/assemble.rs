@@ -141,6 +141,9 @@ impl<'a> Parser<'a> {
         } else if c.eat_word("gotol") {
             let off = self.call_target()?;
             Ok(Insn::Jump { off, wide: true })
+        } else if c.eat_word("gotox") {
+            let (_, target) = self.reg()?;
+            Ok(Insn::JumpReg { target })
         } else if c.eat_word("may_goto") {
             let off = self.jump_target()?;
             Ok(Insn::MayGoto { off })

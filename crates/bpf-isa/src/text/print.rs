@@ -206,6 +206,7 @@ impl fmt::Display for Insn {
                 }
             },
             Insn::Jump { off, wide } => write!(f, "{} {off:+}", if wide { "gotol" } else { "goto" }),
+            Insn::JumpReg { target } => write!(f, "gotox {target}"),
             Insn::JumpIf { width, cond, dst, src, off } => {
                 write!(f, "if {} {cond} {} goto {off:+}", Named(width, dst), Operand(width, src))
             }

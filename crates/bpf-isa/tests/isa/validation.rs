@@ -202,6 +202,35 @@ fn calls_through_registers_are_edges() {
     assert_eq!(program.max_call_depth(), 3);
 }
 
+/// Targets of indirect jumps are instructions of the program; each jump has those in its function, and control that comes
+/// to them must not fall off its end.
+#[test]
+fn targets_of_indirect_jumps_are_checked() {
+    let insns = assemble("call f\nr0 = 0\nexit\nf: gotox r1\nr0 = 1 ll\nexit\nr0 = 2").expect("text");
+    let targets = |list: &[u32]| {
+        let targets = list.iter().map(|slot| InsnIdx(*slot)).collect();
+        Program::with_targets(insns.clone(), targets).map_err(|error| error.kind)
+    };
+    let program = targets(&[6, 4, 1, 4]).expect("valid");
+    let of = |id| program.indirect_targets(SubprogId(id)).iter().map(|target| target.0).collect::<Vec<_>>();
+    assert_eq!([of(0), of(1), of(2)], [vec![1], vec![4, 6], vec![]]);
+    assert!(program.contents().indirect_jumps && targets(&[]).is_ok());
+    for bad in [5, 8, u32::MAX] {
+        let target = InsnIdx(bad);
+        assert_eq!(targets(&[4, bad]), Err(ValidateErrorKind::BadIndirectTarget { target }));
+    }
+    // The last instruction falls off the end as soon as something leads to it.
+    assert!(matches!(targets(&[7]), Err(ValidateErrorKind::FallsThrough { .. })));
+    let many = |jumps: usize, targets: u32| {
+        let mut insns = vec![Insn::JumpReg { target: Reg::R1 }; jumps];
+        insns.extend(vec![Insn::Exit; targets as usize]);
+        let first = jumps as u32;
+        Program::with_targets(insns, (first..first + targets).map(InsnIdx).collect()).map_err(|error| error.kind)
+    };
+    assert!(many(512, 512).is_ok());
+    assert_eq!(many(513, 512), Err(ValidateErrorKind::IndirectEdges));
+}
+
 /// Many calls through registers of many functions: bounded, and refused beyond the bound.
 #[test]
 fn calls_through_registers_are_bounded() {

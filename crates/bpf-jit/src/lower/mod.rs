@@ -192,7 +192,8 @@ impl Lowerer {
         let n = program.subprogs().len();
         let checks = options.budget || options.interrupt;
         let contents = program.contents();
-        if !checks && !contents.calls && !contents.packet_loads && facts.checks.is_empty() {
+        let stops = contents.indirect_jumps || contents.packet_loads || !facts.checks.is_empty();
+        if !checks && !contents.calls && !stops {
             return;
         }
         // The call graph has no cycle and is at most eight deep, so this settles quickly.
@@ -247,6 +248,8 @@ impl Lowerer {
                         }
                     }
             }
+            // It stops the run if that is none of its targets.
+            Insn::JumpReg { .. } => true,
             ref insn => checks && insn.jump_offset().is_some_and(|off| off < 0),
         }
     }

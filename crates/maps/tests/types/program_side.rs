@@ -280,6 +280,7 @@ fn the_wrong_type_is_an_error() {
             MapType::Queue | MapType::Stack | MapType::BloomFilter => (0, 8, 8),
             MapType::RingBuf | MapType::UserRingBuf => (0, 0, 1 << 16),
             MapType::PerfEventArray | MapType::ArrayOfMaps | MapType::HashOfMaps | MapType::XskMap => (4, 4, 8),
+            MapType::InsnArray => (4, 16, 8),
             _ => (4, 8, 8),
         };
         let mut def = MapDef::new("m", map_type, key, value, entries);

@@ -15,8 +15,8 @@ use bpf_jit_code::StopCode;
 /// What is wrong when a check fails that the verifier left to run time.
 pub(crate) const OUT_OF_BOUNDS: &str = "memory access out of bounds";
 
-/// What is wrong when the register of an indirect call holds something else.
-const NO_TARGET: &str = "the register does not hold the address of a function that may be called here";
+/// What is wrong when the register of an indirect jump or call holds something else.
+const NO_TARGET: &str = "the register holds no target that the jump or call (gotox, callx) may have here";
 
 impl Run {
     /// Why the run was stopped; `None` if it was not.

@@ -81,6 +81,7 @@ fn without(insns: &[Insn], at: usize, run: usize) -> Option<Vec<Insn>> {
             | Insn::LoadAbs { .. }
             | Insn::LoadInd { .. }
             | Insn::Call(Callee::Helper(_) | Callee::Host(_) | Callee::Reg(_))
+            | Insn::JumpReg { .. }
             | Insn::Exit => {}
         }
         Some(insn)

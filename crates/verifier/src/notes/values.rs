@@ -162,6 +162,7 @@ fn operands(insn: &Insn) -> (Option<Reg>, Option<Reg>) {
         | Insn::SecondSlot
         | Insn::LoadAbs { .. }
         | Insn::Jump { .. }
+        | Insn::JumpReg { .. }
         | Insn::MayGoto { .. }
         | Insn::Call(_)
         | Insn::Exit => (None, None),
@@ -185,6 +186,7 @@ fn result(insn: &Insn) -> Option<Reg> {
         | Insn::StoreRelease { .. }
         | Insn::SecondSlot
         | Insn::Jump { .. }
+        | Insn::JumpReg { .. }
         | Insn::JumpIf { .. }
         | Insn::MayGoto { .. }
         | Insn::Call(_)
@@ -215,6 +217,8 @@ fn access_fact(base: &Value, off: i16, top: usize, env: &Env<'_>) -> Option<Acce
         | Ty::Half { .. }
         | Ty::Host { .. }
         | Ty::Func { .. }
+        | Ty::Table { .. }
+        | Ty::Insn { .. }
         | Ty::Local(_) => return None,
     };
     let at = base.n.bits().add(Tnum::constant(i64::from(off) as u64));

@@ -397,6 +397,8 @@ impl<'a> Walk<'a> {
             | Ty::Half { .. }
             | Ty::Host { .. }
             | Ty::Func { .. }
+            | Ty::Table { .. }
+            | Ty::Insn { .. }
             | Ty::Local(_) => return refuse(Reason::NotMemory(reg, v.describe(self.env))),
         };
         if !mem.from.contains(from) {
@@ -623,6 +625,8 @@ fn other_memory(a: Ty, b: Ty) -> bool {
             | Ty::Half { .. }
             | Ty::Host { .. }
             | Ty::Func { .. }
+            | Ty::Table { .. }
+            | Ty::Insn { .. }
             | Ty::Local(_),
             _,
         ) => false,

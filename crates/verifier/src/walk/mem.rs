@@ -193,9 +193,13 @@ impl Walk<'_> {
                 Ok(Place::Untracked(Kind::Packet))
             }
             Ty::PacketEnd { .. } => refuse(Reason::BehindEnd(reg, v.describe(self.env))),
-            Ty::Map { .. } | Ty::Half { .. } | Ty::Host { .. } | Ty::Func { .. } | Ty::Local(_) => {
-                refuse(Reason::NotMemory(reg, v.describe(self.env)))
-            }
+            Ty::Map { .. }
+            | Ty::Half { .. }
+            | Ty::Host { .. }
+            | Ty::Func { .. }
+            | Ty::Table { .. }
+            | Ty::Insn { .. }
+            | Ty::Local(_) => refuse(Reason::NotMemory(reg, v.describe(self.env))),
         }
     }
 
@@ -325,6 +329,12 @@ impl Walk<'_> {
             let v = spill.value;
             self.reads_stack(frame, depth, size.bytes() as usize);
             self.state.set(dst, v);
+            return Ok(());
+        }
+        if let (false, Value { ty: Ty::Table { map }, .. }) = (sign, self.state.reg(base)) {
+            let (map, b) = (*map, *self.state.reg(base));
+            let entry = self.load_entry(&b, map, off, size)?;
+            self.state.set(dst, entry);
             return Ok(());
         }
         let v = self.loaded(size, base, off)?;
@@ -517,6 +527,8 @@ impl Walk<'_> {
             | Ty::Mem { .. }
             | Ty::Host { .. }
             | Ty::Func { .. }
+            | Ty::Table { .. }
+            | Ty::Insn { .. }
             | Ty::Local(_) => None,
         };
         if let Some(what) = forbidden {

@@ -30,6 +30,8 @@ fn of_region(v: &Value) -> Option<(u8, bool, bool)> {
         | Ty::Mem { .. }
         | Ty::Host { .. }
         | Ty::Func { .. }
+        | Ty::Table { .. }
+        | Ty::Insn { .. }
         | Ty::Local(_) => None,
     }
 }
@@ -54,6 +56,8 @@ fn one_object(d: &Value, s: &Value) -> bool {
         | Ty::Half { .. }
         | Ty::Host { .. }
         | Ty::Func { .. }
+        | Ty::Table { .. }
+        | Ty::Insn { .. }
         | Ty::Local(_) => false,
     }
 }

@@ -39,7 +39,7 @@ impl Walk<'_> {
             return refuse(Reason::PointerOp(reg, p.describe(self.env)));
         }
         match p.ty {
-            Ty::Stack { .. } | Ty::MapValue { .. } | Ty::Mem { .. } | Ty::Packet { .. } => {}
+            Ty::Stack { .. } | Ty::MapValue { .. } | Ty::Mem { .. } | Ty::Packet { .. } | Ty::Table { .. } => {}
             Ty::Ctx if s.n.as_const().is_some() => {}
             Ty::Ctx => return refuse(Reason::CtxOffset),
             Ty::Map { .. }
@@ -47,6 +47,7 @@ impl Walk<'_> {
             | Ty::Half { .. }
             | Ty::Host { .. }
             | Ty::Func { .. }
+            | Ty::Insn { .. }
             | Ty::Local(_) => return refuse(Reason::PointerOp(reg, p.describe(self.env))),
             Ty::Uninit(_) | Ty::Scalar => return refuse(Reason::Internal("offset of a number")),
         }

@@ -51,6 +51,8 @@ pub(super) fn low_half(v: &Value) -> Option<Value> {
         | Ty::Mem { .. }
         | Ty::Host { .. }
         | Ty::Func { .. }
+        | Ty::Table { .. }
+        | Ty::Insn { .. }
         | Ty::Local(_) => None,
     }
 }

@@ -195,6 +195,7 @@ impl Reader<'_> {
                 n.read(bit(Reg::R6), true);
                 n.live |= bit(src);
             }
+            Insn::JumpReg { target } => n.read(bit(target), true),
             Insn::JumpIf { dst, src, .. } => {
                 self.operands = bit(dst) | src_bit(src);
                 let exact = step.exact || (n.is_exact(self.operands) && !planted!(BoundsUnmarked));
@@ -246,7 +247,6 @@ impl Reader<'_> {
 /// The register that has the address of what is called.
 fn called(callee: Callee) -> u16 {
     match callee {
-        Callee::Reg(_) if planted!(CalledUnread) => 0,
         Callee::Reg(reg) => bit(reg),
         Callee::Helper(_) | Callee::Subprog(_) | Callee::Host(_) => 0,
     }
