@@ -1,7 +1,7 @@
 //! Pruning the graph by what is known to be dead.
 
 use bpf_analysis::{BlockId, Cfg};
-use bpf_isa::{Program, SubprogId, assemble};
+use bpf_isa::{InsnIdx, Program, SubprogId, assemble};
 
 fn program(text: &str) -> Program {
     Program::new(assemble(&text.replace(';', "\n")).unwrap()).unwrap()
