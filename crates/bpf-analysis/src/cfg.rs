@@ -1,7 +1,8 @@
 //! Control-flow graph.
 //!
 //! Blocks are maximal straight-line runs of slots, kept in program order, subprogram after subprogram, so that a block
-//! that does not end the flow falls through to the next one. Unreachable blocks are in the graph and marked. Built in
+//! that does not end the flow falls through to the next one. An indirect jump has an edge to each target that its
+//! subprogram has, or, after [`Cfg::prune`], to those that a verifier has found. Unreachable blocks are in the graph and marked. Built in
 //! two linear sweeps into memory that is reused from program to program.
 
 use bpf_isa::{Flow, Insn, InsnIdx, Program, SubprogId};
@@ -29,15 +30,10 @@ pub struct Block {
     pub taken: Option<BlockId>,
     /// The block it falls through to.
     pub next: Option<BlockId>,
+    /// Where the indirect jump at its end may go: a part of the graph's list ([`Cfg::indirect`]).
+    indirect: (u32, u32),
     /// Whether the subprogram's entry reaches it.
     pub reachable: bool,
-}
-
-impl Block {
-    /// Its successors, the fall-through first.
-    pub fn succs(&self) -> impl Iterator<Item = BlockId> + use<> {
-        self.next.into_iter().chain(self.taken)
-    }
 }
 
 /// The graph of a whole program.
@@ -50,6 +46,8 @@ pub struct Cfg {
     leaders: Vec<u64>,
     /// Slot -> block that starts there; meaningful where `leaders` says that one does.
     block_at: Vec<u32>,
+    /// Targets of indirect jumps, each subprogram's together.
+    indirect: Vec<BlockId>,
     work: Vec<BlockId>,
 }
 
@@ -65,6 +63,7 @@ impl Cfg {
     pub fn build(&mut self, program: &Program) {
         self.mark_leaders(program);
         self.blocks.clear();
+        self.indirect.clear();
         self.subprogs.clear();
         let mut first = 0;
         for sub in program.subprogs() {
@@ -74,7 +73,37 @@ impl Cfg {
             first = end;
         }
         self.link(program);
+        if program.contents().indirect_jumps {
+            self.link_indirect(program);
+        }
         self.mark_reachable();
+    }
+
+    /// The edges of indirect jumps: to all targets in their subprograms.
+    fn link_indirect(&mut self, program: &Program) {
+        for (i, sub) in self.subprogs.iter().enumerate() {
+            let first = crate::small(self.indirect.len());
+            let targets = program.indirect_targets(SubprogId(crate::small(i)));
+            self.indirect.extend(targets.iter().map(|target| BlockId(self.block_at[target.index()])));
+            let all = (first, crate::small(self.indirect.len()));
+            for block in &mut self.blocks[sub.start as usize..sub.end as usize] {
+                if matches!(program.insns()[block.end as usize - 1], Insn::JumpReg { .. }) {
+                    block.indirect = all;
+                }
+            }
+        }
+    }
+
+    /// Where the indirect jump at the end of a block may go; nowhere, if it ends in something else.
+    pub fn indirect(&self, id: BlockId) -> &[BlockId] {
+        let (from, to) = self.blocks[id.index()].indirect;
+        &self.indirect[from as usize..to as usize]
+    }
+
+    /// The successors of a block, the fall-through first.
+    pub fn succs(&self, id: BlockId) -> impl Iterator<Item = BlockId> {
+        let Block { next, taken, .. } = self.blocks[id.index()];
+        next.into_iter().chain(taken).chain(self.indirect(id).iter().copied())
     }
 
     /// Makes the blocks of a subprogram.
@@ -82,7 +111,7 @@ impl Cfg {
         while start < end {
             let next = self.next_leader(start + 1).min(end);
             self.block_at[start as usize] = crate::small(self.blocks.len());
-            self.blocks.push(Block { start, end: next, taken: None, next: None, reachable: false });
+            self.blocks.push(Block { start, end: next, taken: None, next: None, indirect: (0, 0), reachable: false });
             start = next;
         }
     }
@@ -137,7 +166,7 @@ impl Cfg {
             let begins = !starts_dead(&self.blocks, BlockId(crate::small(i)));
             // Control does not come to its end, whatever is there: a jump as well.
             if begins && (block.start + 1..block.end).any(|slot| dead(InsnIdx(slot))) {
-                (self.blocks[i].taken, self.blocks[i].next) = (None, None);
+                (self.blocks[i].taken, self.blocks[i].next, self.blocks[i].indirect) = (None, None, (0, 0));
                 continue;
             }
             let Some(next) = block.next else { continue };
@@ -157,6 +186,7 @@ impl Cfg {
                 (true, true) | (false, false) => {}
             }
         }
+        self.prune_indirect(program, &dead);
         for block in &mut self.blocks {
             block.reachable = false;
         }
@@ -164,6 +194,27 @@ impl Cfg {
         self.work.clear();
         self.work.extend(roots.filter(|id| !starts_dead(&self.blocks, *id)));
         self.spread_reachable();
+    }
+
+    /// Takes out the edges of indirect jumps to what begins dead.
+    fn prune_indirect(&mut self, program: &Program, dead: &impl Fn(InsnIdx) -> bool) {
+        if self.indirect.is_empty() {
+            return;
+        }
+        let all = core::mem::take(&mut self.indirect);
+        for (i, sub) in self.subprogs.iter().enumerate() {
+            let first = crate::small(self.indirect.len());
+            let targets = program.indirect_targets(SubprogId(crate::small(i))).iter();
+            let alive = targets.filter(|target| !dead(**target)).map(|target| BlockId(self.block_at[target.index()]));
+            self.indirect.extend(alive);
+            let left = (first, crate::small(self.indirect.len()));
+            for block in &mut self.blocks[sub.start as usize..sub.end as usize] {
+                if block.indirect.0 < block.indirect.1 {
+                    block.indirect = left;
+                }
+            }
+        }
+        debug_assert!(all.len() >= self.indirect.len());
     }
 
     /// All blocks, in program order.
@@ -200,7 +251,7 @@ impl Cfg {
             }
         }
         // Predecessors, by block: `edges` sorted by their target.
-        let from = |b: u32| self.blocks[b as usize].succs().map(move |s| (s.0, b));
+        let from = |b: u32| self.succs(BlockId(b)).map(move |s| (s.0, b));
         let mut edges: Vec<(u32, u32)> = blocks.clone().flat_map(from).collect();
         edges.sort_unstable();
         let mut list: Vec<u32> = blocks.clone().collect();
@@ -244,6 +295,11 @@ impl Cfg {
             }
             mark(flow.at.0 + 1);
         }
+        if program.contents().indirect_jumps {
+            for sub in 0..crate::small(program.subprogs().len()) {
+                program.indirect_targets(SubprogId(sub)).iter().for_each(|target| mark(target.0));
+            }
+        }
     }
 
     fn mark_reachable(&mut self) {
@@ -261,18 +317,22 @@ impl Cfg {
                             self.work.push(succ);
                         }
                     }
+                    let (from, to) = self.blocks[i as usize].indirect;
+                    self.work.extend_from_slice(&self.indirect[from as usize..to as usize]);
                 }
             }
         }
+        // A target that was marked meanwhile has been looked at, or will be: what is on the list is looked at again.
         self.spread_reachable();
     }
 
     /// Marks what the blocks on the work list reach.
     fn spread_reachable(&mut self) {
         while let Some(id) = self.work.pop() {
-            let block = &mut self.blocks[id.index()];
-            if !core::mem::replace(&mut block.reachable, true) {
-                self.work.extend(block.succs());
+            let Block { taken, next, indirect: (from, to), ref mut reachable, .. } = self.blocks[id.index()];
+            if !core::mem::replace(reachable, true) {
+                self.work.extend(next.into_iter().chain(taken));
+                self.work.extend_from_slice(&self.indirect[from as usize..to as usize]);
             }
         }
     }

@@ -1,4 +1,5 @@
-//! Which tail calls always jump through the same slot of the same table.
+//! Which tail calls always jump through the same slot of the same table, and which calls through registers always call
+//! the same helper.
 //!
 //! Problem: a tail call whose table (r2) and index (r3) are constants can be patched into a direct jump. Compilers load
 //! both right before the call, but keep the table in a saved register when there are several calls, and merge paths
@@ -57,6 +58,39 @@ impl Constants {
         if !program.insns().iter().any(is_tail_call) {
             return found;
         }
+        self.each(program, cfg, |at, insn, regs| {
+            if is_tail_call(insn)
+                && let Value::Map(map) = regs[Reg::R2.index()]
+                && let Value::Number(index) = regs[Reg::R3.index()]
+            {
+                let index = low(index);
+                if entries(map).is_some_and(|entries| index < entries) {
+                    found.push(ConstTailCall { insn: at, map, index });
+                }
+            }
+        });
+        found
+    }
+
+    /// The calls through registers ([`Callee::Reg`]) that hold the same number on every path, ascending, with that number:
+    /// what calls a helper by a pointer to it, whose address is its id, is compiled to that where nothing is optimised.
+    pub fn helper_calls(&mut self, program: &Program, cfg: &Cfg) -> Vec<(InsnIdx, u32)> {
+        let mut found = Vec::new();
+        if program.contents().indirect_calls {
+            self.each(program, cfg, |at, insn, regs| {
+                if let Insn::Call(Callee::Reg(reg)) = *insn
+                    && let Value::Number(id) = regs[reg.index()]
+                    && let Ok(id) = u32::try_from(id)
+                {
+                    found.push((at, id));
+                }
+            });
+        }
+        found
+    }
+
+    /// Visits each instruction that some path reaches with what is known of the registers before it, ascending.
+    fn each(&mut self, program: &Program, cfg: &Cfg, mut visit: impl FnMut(InsnIdx, &Insn, &Regs)) {
         self.at_start.clear();
         self.at_start.resize(cfg.blocks().len(), None);
         for sub in (0..crate::small(program.subprogs().len())).map(SubprogId) {
@@ -66,19 +100,10 @@ impl Constants {
             let Some(mut regs) = *regs else { continue };
             for slot in block.start..block.end {
                 let insn = &program.insns()[slot as usize];
-                if is_tail_call(insn)
-                    && let Value::Map(map) = regs[Reg::R2.index()]
-                    && let Value::Number(index) = regs[Reg::R3.index()]
-                {
-                    let index = low(index);
-                    if entries(map).is_some_and(|entries| index < entries) {
-                        found.push(ConstTailCall { insn: InsnIdx(slot), map, index });
-                    }
-                }
+                visit(InsnIdx(slot), insn, &regs);
                 step(insn, &mut regs);
             }
         }
-        found
     }
 
     /// From a subprogram's entry, where nothing is known, to a fixpoint: each register of each block changes at most
@@ -92,7 +117,7 @@ impl Constants {
             for insn in &program.insns()[block.start as usize..block.end as usize] {
                 step(insn, &mut regs);
             }
-            for next in block.succs() {
+            for next in cfg.succs(id) {
                 let before = self.at_start[next.index()];
                 let after = match before {
                     None => regs,
@@ -166,6 +191,7 @@ fn copied(insn: &Insn, regs: &Regs) -> Option<(Reg, Value)> {
         | Insn::LoadAbs { .. }
         | Insn::LoadInd { .. }
         | Insn::Jump { .. }
+        | Insn::JumpReg { .. }
         | Insn::JumpIf { .. }
         | Insn::MayGoto { .. }
         | Insn::Call(_)

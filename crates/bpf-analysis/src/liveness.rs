@@ -58,7 +58,9 @@ impl Liveness {
         self.args.resize(program.subprogs().len(), RegSet::ARGS);
         self.frames.clear();
         self.frames.resize(program.subprogs().len(), Some(0));
-        self.has_back_edge = program.flow().iter().any(|flow| flow.target.is_some_and(|target| target <= flow.at));
+        let jumps_anywhere = program.contents().indirect_jumps;
+        self.has_back_edge =
+            jumps_anywhere || program.flow().iter().any(|flow| flow.target.is_some_and(|target| target <= flow.at));
         self.order.clear();
         callees_first(program, &mut self.order);
         for i in 0..self.order.len() {
@@ -76,7 +78,7 @@ impl Liveness {
 
     /// Registers live at the end of a block: what its successors need.
     pub fn live_out(&self, cfg: &Cfg, block: BlockId) -> RegSet {
-        cfg.block(block).succs().fold(RegSet::EMPTY, |set, s| set.union(self.live_in(s)))
+        cfg.succs(block).fold(RegSet::EMPTY, |set, s| set.union(self.live_in(s)))
     }
 
     /// The argument registers a subprogram reads.
@@ -105,6 +107,11 @@ impl Liveness {
                 .jump(off)
                 .and_then(|target| program.subprog_starting_at(target))
                 .map_or(RegSet::ARGS, |sub| self.args(sub)),
+            Callee::Reg(reg) => {
+                let caller = program.subprog_of(bpf_isa::InsnIdx(slot));
+                let callees = program.indirect_callees(caller).iter();
+                callees.fold(RegSet::of(reg), |set, pair| set.union(self.args(pair.callee)))
+            }
         }
     }
 

@@ -54,7 +54,7 @@ struct Work {
     /// By number: it is a head.
     is_head: Vec<bool>,
     preds: Vec<Vec<u32>>,
-    stack: Vec<(u32, u8)>,
+    stack: Vec<(u32, u32)>,
 }
 
 impl Work {
@@ -191,6 +191,9 @@ impl Loops {
             let succ = match *next {
                 0 => block.next,
                 1 => block.taken,
+                n if (n as usize) < self.cfg.indirect(BlockId(*b)).len() + 2 => {
+                    Some(self.cfg.indirect(BlockId(*b))[n as usize - 2])
+                }
                 _ => {
                     let n = w.number[*b as usize] as usize;
                     w.last[n] = crate::small(w.block.len()) - 1;
@@ -225,7 +228,7 @@ impl Loops {
             w.preds.resize(count, Vec::new());
         }
         for n in 0..count {
-            for s in self.cfg.block(BlockId(w.block[n])).succs() {
+            for s in self.cfg.succs(BlockId(w.block[n])) {
                 let to = w.number[s.index()];
                 w.preds[to as usize].push(crate::small(n));
             }

@@ -1,6 +1,6 @@
 //! Which registers an instruction reads and writes.
 
-use bpf_isa::{AtomicOp, Insn, Reg, Src};
+use bpf_isa::{AtomicOp, Callee, Insn, Reg, Src};
 use core::fmt;
 
 /// A set of BPF registers.
@@ -116,7 +116,9 @@ pub(crate) fn effects(insn: &Insn) -> (RegSet, RegSet) {
         // The packet is the run's, not what r6 points to, but the instruction demands a context there.
         Insn::LoadAbs { .. } => (none, RegSet::of(Reg::R0)),
         Insn::LoadInd { src, .. } => (RegSet::of(src), RegSet::of(Reg::R0)),
-        Insn::Call(_) => (RegSet::ARGS, RegSet::of(Reg::R0)),
+        Insn::Call(Callee::Reg(reg)) => (RegSet::ARGS.union(RegSet::of(reg)), RegSet::of(Reg::R0)),
+        Insn::Call(Callee::Helper(_) | Callee::Subprog(_) | Callee::Host(_)) => (RegSet::ARGS, RegSet::of(Reg::R0)),
+        Insn::JumpReg { target } => (RegSet::of(target), none),
         Insn::Exit => (RegSet::of(Reg::R0), none),
         Insn::SecondSlot | Insn::Jump { .. } | Insn::MayGoto { .. } => (none, none),
     }

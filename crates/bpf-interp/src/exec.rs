@@ -61,6 +61,21 @@ fn function_at(program: &Program, address: u64) -> Option<InsnIdx> {
     callback_slot(address).filter(|&slot| matches!(program.subprog_starting_at(slot), Some(id) if id != SubprogId(0)))
 }
 
+/// The instruction that an indirect jump at `at` may go to by this number.
+fn indirect_target(program: &Program, at: InsnIdx, named: u64) -> Option<InsnIdx> {
+    let target = InsnIdx::of_target_number(named)?;
+    let targets = program.indirect_targets(program.subprog_of(at));
+    targets.binary_search(&target).ok().map(|_| target)
+}
+
+/// The first instruction of what the call through a register at `at` may call by this address.
+fn indirect_callee(program: &Program, at: InsnIdx, address: u64) -> Option<InsnIdx> {
+    let slot = function_at(program, address)?;
+    let callee = program.subprog_starting_at(slot)?;
+    let callees = program.indirect_callees(program.subprog_of(at));
+    callees.binary_search_by_key(&callee, |pair| pair.callee).ok().map(|_| slot)
+}
+
 impl<C> Caller<'_, '_, C> {
     /// Calls back a subprogram of the calling program, and returns its r0. `callback` is its address as the program
     /// knows it, from `r2 = subprog[...]`.
@@ -303,6 +318,13 @@ fn run_program<E: Env + ?Sized>(
                 }
             }
             Insn::Jump { off, wide: _ } => next = jump(machine, pc, off)?,
+            Insn::JumpReg { target } => {
+                let named = regs.get(target);
+                next = indirect_target(program, pc, named).ok_or(StopKind::BadJump(named))?;
+                if next <= pc {
+                    machine.tick()?;
+                }
+            }
             Insn::JumpIf { width, cond, dst, src, off } => {
                 if cond.holds(width, regs.get(dst), regs.operand(src)) {
                     next = jump(machine, pc, off.into())?;
@@ -321,6 +343,12 @@ fn run_program<E: Env + ?Sized>(
                 let mut caller = Caller { machine: &mut *machine, code, frame: *frame };
                 let value = match callee {
                     Callee::Subprog(off) => call(machine, env, code, *frame, target(pc, off)?, args)?,
+                    Callee::Reg(reg) => {
+                        let address = regs.get(reg);
+                        let program = code.borrow();
+                        let slot = indirect_callee(program, pc, address).ok_or(StopKind::BadCall(address))?;
+                        call(machine, env, code, *frame, slot, args)?
+                    }
                     Callee::Helper(TAIL_CALL) => {
                         if caller.machine.tail_calls < MAX_TAIL_CALLS {
                             // The index is 32 bits, whatever the upper half of r3 says.

@@ -51,6 +51,11 @@ pub enum StopKind {
     NotAdmitted,
     /// The value passed as a callback is not the address of a subprogram of this program.
     BadCallback(u64),
+    /// An indirect jump (gotox) to what is none of its targets ([`bpf_isa::Program::indirect_targets`]).
+    BadJump(u64),
+    /// A call through a register (callx) whose value is not the address of a subprogram that it may call
+    /// ([`bpf_isa::Program::indirect_callees`]).
+    BadCall(u64),
     /// The chain of calls, callbacks included, is longer than [`bpf_isa::MAX_CALL_DEPTH`] frames.
     CallDepth,
     /// The budget of taken back-edges and calls is spent.
@@ -87,6 +92,10 @@ impl fmt::Display for StopKind {
             StopKind::Helper(error) => error.fmt(f),
             StopKind::NotAdmitted => f.write_str("the host does not admit the instruction"),
             StopKind::BadCallback(value) => write!(f, "{value:#x} is not the address of a subprogram"),
+            StopKind::BadJump(value) => write!(f, "{value:#x} is no target of indirect jumps here"),
+            StopKind::BadCall(value) => {
+                write!(f, "{value:#x} is not the address of a subprogram that callx may call here")
+            }
             StopKind::CallDepth => write!(f, "more than {} frames", bpf_isa::MAX_CALL_DEPTH),
             StopKind::Budget => f.write_str("the budget is spent"),
             StopKind::Interrupted => f.write_str("interrupted"),

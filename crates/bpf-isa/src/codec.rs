@@ -426,6 +426,12 @@ fn one_slot(raw: RawInsn, shape: Shape) -> Result<Insn, DecodeErrorKind> {
                 Insn::Jump { off: raw.off.into(), wide }
             }
         }
+        Shape::JumpReg => {
+            raw.no_src()?;
+            raw.no_off()?;
+            raw.no_imm()?;
+            Insn::JumpReg { target: raw.dst()? }
+        }
         Shape::JumpIf { width, cond, reg } => {
             Insn::JumpIf { width, cond, dst: raw.dst()?, src: raw.operand(reg)?, off: raw.off }
         }
@@ -435,7 +441,13 @@ fn one_slot(raw: RawInsn, shape: Shape) -> Result<Insn, DecodeErrorKind> {
             raw.no_imm()?;
             Insn::MayGoto { off: raw.off }
         }
-        Shape::Call => {
+        Shape::Call { reg: true } => {
+            raw.no_src()?;
+            raw.no_off()?;
+            raw.no_imm()?;
+            Insn::Call(Callee::Reg(raw.dst()?))
+        }
+        Shape::Call { reg: false } => {
             raw.no_dst()?;
             raw.no_off()?;
             Insn::Call(match raw.src {
@@ -537,6 +549,7 @@ pub(crate) fn malformed_at(insns: &[Insn], i: usize) -> Option<Malformed> {
         | Insn::Atomic { .. }
         | Insn::LoadAcquire { .. }
         | Insn::StoreRelease { .. }
+        | Insn::JumpReg { .. }
         | Insn::JumpIf { .. }
         | Insn::MayGoto { .. }
         | Insn::Call(_)
@@ -664,18 +677,20 @@ fn raw_one_slot(insn: Insn) -> RawInsn {
         Insn::Jump { off, wide: true } => RawInsn { code: op::JMP32 | op::JA, imm: off, ..zero },
         #[expect(clippy::cast_possible_truncation, reason = "`malformed_at` refuses what does not fit")]
         Insn::Jump { off, wide: false } => RawInsn { code: op::JMP | op::JA, off: off as i16, ..zero },
+        Insn::JumpReg { target } => RawInsn { code: op::JMP | op::JA | op::X, dst: target as u8, ..zero },
         Insn::JumpIf { width, cond, dst, src, off } => {
             let class = if width == Width::W32 { op::JMP32 } else { op::JMP };
             with(RawInsn { code: class | op::cond_bits(cond), dst: dst as u8, off, ..zero }, op::X, src)
         }
         Insn::MayGoto { off } => RawInsn { code: op::JMP | op::JCOND, off, ..zero },
         Insn::Call(callee) => {
-            let (src, imm) = match callee {
-                Callee::Helper(id) => (0, id as i32),
-                Callee::Subprog(off) => (1, off),
-                Callee::Host(id) => (2, id),
+            let (x, dst, src, imm) = match callee {
+                Callee::Helper(id) => (0, 0, 0, id as i32),
+                Callee::Subprog(off) => (0, 0, 1, off),
+                Callee::Host(id) => (0, 0, 2, id),
+                Callee::Reg(reg) => (op::X, reg as u8, 0, 0),
             };
-            RawInsn { code: op::JMP | op::CALL, src, imm, ..zero }
+            RawInsn { code: op::JMP | op::CALL | x, dst, src, imm, ..zero }
         }
         Insn::Exit => RawInsn { code: op::JMP | op::EXIT, ..zero },
     }

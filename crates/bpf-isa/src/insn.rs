@@ -2,7 +2,8 @@
 //!
 //! One variant a *kind* of instruction, one field a degree of freedom, so that an impossible instruction cannot be
 //! written down and a `match` without `_` covers the instruction set. The enum holds what the bits say and no more:
-//! jump offsets stay relative, as encoded. Source: RFC 9669; Linux 6.18 for may_goto, address space casts, load-acquire, store-release.
+//! jump offsets stay relative, as encoded. Source: RFC 9669; Linux 6.18 for may_goto, address space casts, load-acquire
+//! and store-release, 6.19 for gotox.
 
 use core::fmt;
 
@@ -14,6 +15,15 @@ impl InsnIdx {
     /// The index as a `usize`, to index slices.
     pub fn index(self) -> usize {
         self.0 as usize
+    }
+    /// The number that programs know the instruction by as a target of [`Insn::JumpReg`]: its index plus one, so that none
+    /// is null.
+    pub fn target_number(self) -> u64 {
+        u64::from(self.0) + 1
+    }
+    /// The instruction that has this number as a target; `None` if none can have it.
+    pub fn of_target_number(number: u64) -> Option<InsnIdx> {
+        u32::try_from(number.checked_sub(1)?).ok().map(InsnIdx)
     }
     /// The slot `off` slots after the *next* one: the target of a jump at `self` with offset `off`. `None` if that
     /// lies before slot 0 or beyond `u32`.
@@ -417,6 +427,9 @@ pub enum Callee {
     Subprog(i32),
     /// src 2: the host function with this BTF id ("kfunc"; in a linked program: index into its host-function table).
     Host(i32),
+    /// The register form (callx): the subprogram whose address, as [`Imm64::Func`] loads it, is in this register (the
+    /// `dst` field, as LLVM 19 and later and GCC encode it; LLVM 18 had it in `imm`, which does not decode).
+    Reg(Reg),
 }
 
 /// A decoded instruction. Jump offsets count slots from the next instruction, as encoded.
@@ -569,6 +582,13 @@ pub enum Insn {
         /// The JMP32 encoding.
         wide: bool,
     },
+    /// `gotox reg` (Linux 6.19): goes to the instruction that the register names. What may be named are the targets that
+    /// the program was made with ([`crate::Program::indirect_targets`]); each is named by its
+    /// [`InsnIdx::target_number`], which a program has from a map of type `BPF_MAP_TYPE_INSN_ARRAY`.
+    JumpReg {
+        /// The register (the `dst` field).
+        target: Reg,
+    },
     /// `if dst cond src goto off`.
     JumpIf {
         /// Width of the comparison.
@@ -648,7 +668,8 @@ impl Insn {
         if matches!(self, Insn::LoadImm64 { .. }) { 2 } else { 1 }
     }
 
-    /// The offset, in slots from the next instruction, that this instruction may jump to (calls excluded).
+    /// The offset, in slots from the next instruction, that this instruction may jump to (calls and indirect jumps
+    /// excluded).
     pub fn jump_offset(&self) -> Option<i32> {
         match *self {
             Insn::Jump { off, .. } => Some(off),
@@ -668,6 +689,7 @@ impl Insn {
             | Insn::StoreRelease { .. }
             | Insn::LoadAbs { .. }
             | Insn::LoadInd { .. }
+            | Insn::JumpReg { .. }
             | Insn::Call(_)
             | Insn::Exit => None,
         }
@@ -695,6 +717,7 @@ impl Insn {
             | Insn::LoadAbs { .. }
             | Insn::LoadInd { .. }
             | Insn::Jump { .. }
+            | Insn::JumpReg { .. }
             | Insn::JumpIf { .. }
             | Insn::MayGoto { .. }
             | Insn::Call(_)
@@ -704,6 +727,6 @@ impl Insn {
 
     /// Whether control never reaches the next instruction by falling through.
     pub fn ends_flow(&self) -> bool {
-        matches!(self, Insn::Jump { .. } | Insn::Exit)
+        matches!(self, Insn::Jump { .. } | Insn::JumpReg { .. } | Insn::Exit)
     }
 }

@@ -25,7 +25,10 @@ pub use codec::{DecodeError, DecodeErrorKind, EncodeError, Field, Malformed, Raw
 pub use insn::*;
 pub use program::Program;
 pub use scan::{Contents, StackUse};
-pub use structure::{CallSite, Flow, MAX_CALL_DEPTH, MAX_INSNS, Subprog, SubprogId, ValidateError, ValidateErrorKind};
+pub use structure::{
+    CallSite, Flow, IndirectCallee, MAX_CALL_DEPTH, MAX_INDIRECT_CALLEES, MAX_INDIRECT_EDGES, MAX_INSNS, Subprog,
+    SubprogId, ValidateError, ValidateErrorKind,
+};
 pub use text::{AsmError, AsmErrorKind, Listing, assemble, disassemble};
 
 /// A number of slots, subprograms or frames of a program ([`MAX_INSNS`] at most, which is checked before there is a

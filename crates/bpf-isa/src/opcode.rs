@@ -103,13 +103,16 @@ pub(crate) enum Shape {
     Jump {
         wide: bool,
     },
+    JumpReg,
     JumpIf {
         width: Width,
         cond: Cond,
         reg: bool,
     },
     MayGoto,
-    Call,
+    Call {
+        reg: bool,
+    },
     Exit,
 }
 
@@ -191,7 +194,8 @@ const fn jump(code: u8, width: Width) -> Option<Shape> {
     let bits = code & 0xf0;
     match (bits, width, reg) {
         (JA, _, false) => return Some(Shape::Jump { wide: matches!(width, Width::W32) }),
-        (CALL, Width::W64, false) => return Some(Shape::Call),
+        (JA, Width::W64, true) => return Some(Shape::JumpReg),
+        (CALL, Width::W64, reg) => return Some(Shape::Call { reg }),
         (EXIT, Width::W64, false) => return Some(Shape::Exit),
         (JCOND, Width::W64, false) => return Some(Shape::MayGoto),
         _ => {}

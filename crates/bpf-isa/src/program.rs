@@ -12,11 +12,22 @@
 //! them by [`Subprog::end`].
 //!
 //! A subprogram is not declared: it starts where a call or a callback reference points, and ends at the next start.
+//!
+//! What a call through a register ([`Callee::Reg`]) calls is not known here, but the call graph must have an edge to it.
+//! It has edges from where a function's address is taken; and from each function that calls through a register to the
+//! *leaves* whose address is taken anywhere: functions that call no subprogram, by which no cycle can arise. A function
+//! that calls others is called through a register only where its own address is taken: whoever runs a program makes
+//! sure that no other is called ([`Program::indirect_callees`]).
+//!
+//! Nor does an indirect jump ([`Insn::JumpReg`]) say where it leads. A program is made with the instructions that its
+//! tables name ([`Program::with_targets`]), and each such jump may lead to all of those that lie in its subprogram, and
+//! to nothing else: whoever runs a program makes sure of that, too.
 
 use crate::codec::{decode_with, encode_valid, malformed_at};
 use crate::scan::{Contents, Scan};
 use crate::structure::{
-    CallSite, Flow, MAX_CALL_DEPTH, MAX_INSNS, Subprog, SubprogId, ValidateError, ValidateErrorKind,
+    CallSite, Flow, IndirectCallee, MAX_CALL_DEPTH, MAX_INDIRECT_CALLEES, MAX_INDIRECT_EDGES, MAX_INSNS, Subprog,
+    SubprogId, ValidateError, ValidateErrorKind,
 };
 use crate::{Callee, Imm64, Insn, InsnIdx};
 
@@ -27,10 +38,14 @@ pub struct Program {
     contents: Contents,
     /// Sorted by `at`.
     flow: Vec<Flow>,
+    /// Where indirect jumps may lead: ascending, no two alike.
+    targets: Vec<InsnIdx>,
     /// Sorted by `start`; they tile the program.
     subprogs: Vec<Subprog>,
     /// Sorted by `at`.
     calls: Vec<CallSite>,
+    /// Sorted, no two alike.
+    indirect: Vec<IndirectCallee>,
     max_call_depth: u32,
 }
 
@@ -46,6 +61,15 @@ impl Program {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn new(insns: Vec<Insn>) -> Result<Program, ValidateError> {
+        Program::with_targets(insns, Vec::new())
+    }
+
+    /// [`Program::new`] of a program whose indirect jumps may lead to these instructions, each to those in its
+    /// subprogram.
+    ///
+    /// # Errors
+    /// The first violation found; [`ValidateErrorKind::BadIndirectTarget`] for a target that is no instruction.
+    pub fn with_targets(insns: Vec<Insn>, targets: Vec<InsnIdx>) -> Result<Program, ValidateError> {
         check_length(insns.len())?;
         let mut scan = Scan::new(insns.len());
         for (i, insn) in insns.iter().enumerate() {
@@ -55,7 +79,7 @@ impl Program {
                 Some(malformed) => Err(ValidateError { slot, kind: ValidateErrorKind::Malformed(malformed) }),
             })?;
         }
-        Program::scanned(insns, scan)
+        Program::scanned(insns, scan, targets)
     }
 
     /// Decodes and validates, faster than one after the other.
@@ -67,11 +91,20 @@ impl Program {
         check_length(bytes.len().div_ceil(8))?;
         let mut scan = Scan::new(bytes.len() / 8);
         let insns = decode_with(bytes, &mut scan)?;
-        Program::scanned(insns, scan)
+        Program::scanned(insns, scan, Vec::new())
     }
 
     /// The rest of validation: what concerns more than one instruction.
-    fn scanned(insns: Vec<Insn>, Scan { mut calls, flow, contents, .. }: Scan) -> Result<Program, ValidateError> {
+    fn scanned(insns: Vec<Insn>, scan: Scan, mut targets: Vec<InsnIdx>) -> Result<Program, ValidateError> {
+        targets.sort_unstable();
+        targets.dedup();
+        for &target in &targets {
+            if matches!(insns.get(target.index()), None | Some(Insn::SecondSlot)) {
+                let kind = ValidateErrorKind::BadIndirectTarget { target };
+                return Err(ValidateError { slot: target, kind });
+            }
+        }
+        let Scan { mut calls, flow, contents, indirect_calls, .. } = scan;
         for call in &calls {
             if let Insn::Call(Callee::Subprog(off)) | Insn::LoadImm64 { imm: Imm64::Func(off), .. } =
                 insns[call.at.index()]
@@ -80,14 +113,24 @@ impl Program {
             }
         }
         let subprogs = find_subprogs(insns.len(), &mut calls);
+        let indirect = match indirect_calls.is_empty() {
+            true => Vec::new(),
+            false => {
+                imply_calls(&subprogs, &indirect_calls, &mut calls);
+                find_indirect(&subprogs, &indirect_calls, &calls)?
+            }
+        };
         let mut rest = &flow[..];
         for &subprog in &subprogs {
             let (inside, after) = rest.split_at(rest.partition_point(|flow| flow.at.0 < subprog.end));
-            check_subprog(&insns, subprog, inside)?;
+            check_subprog(&insns, subprog, inside, within(&targets, subprog))?;
             rest = after;
         }
+        if contents.indirect_jumps && !targets.is_empty() {
+            check_indirect(&insns, &subprogs, &targets)?;
+        }
         let max_call_depth = check_call_graph(&subprogs, &calls)?;
-        Ok(Program { insns, contents, flow, subprogs, calls, max_call_depth })
+        Ok(Program { insns, contents, flow, targets, subprogs, calls, indirect, max_call_depth })
     }
 
     /// The wire format.
@@ -103,6 +146,16 @@ impl Program {
     /// Takes the instructions out, by slot: to change and validate them again.
     pub fn into_insns(self) -> Vec<Insn> {
         self.insns
+    }
+
+    /// The instructions, by slot, and what indirect jumps may lead to: what [`Program::with_targets`] takes.
+    pub fn into_parts(self) -> (Vec<Insn>, Vec<InsnIdx>) {
+        (self.insns, self.targets)
+    }
+
+    /// Where indirect jumps in a subprogram may lead, ascending.
+    pub fn indirect_targets(&self, id: SubprogId) -> &[InsnIdx] {
+        self.subprogs.get(id.index()).map_or(&[], |subprog| within(&self.targets, *subprog))
     }
 
     /// Which kinds of instructions it has.
@@ -135,7 +188,16 @@ impl Program {
         &self.calls
     }
 
-    /// The calls and callback references that a subprogram contains, in slot order: one entry a site.
+    /// What the calls through registers in a subprogram may call, ascending: never the main program, and nothing that
+    /// the call graph has no edge to. None for a subprogram without such calls.
+    pub fn indirect_callees(&self, caller: SubprogId) -> &[IndirectCallee] {
+        let from = self.indirect.partition_point(|pair| pair.caller < caller);
+        let to = self.indirect.partition_point(|pair| pair.caller <= caller);
+        &self.indirect[from..to]
+    }
+
+    /// The calls and callback references that a subprogram contains, in slot order: one entry a site, and those that
+    /// its calls through registers add.
     pub fn calls_of(&self, id: SubprogId) -> &[CallSite] {
         let Some(subprog) = self.subprogs.get(id.index()) else { return &[] };
         calls_within(&self.calls, *subprog)
@@ -184,8 +246,53 @@ fn find_subprogs(slots: usize, calls: &mut [CallSite]) -> Vec<Subprog> {
     starts.iter().zip(ends).map(|(&start, end)| Subprog { start, end }).collect()
 }
 
+/// Adds the edges from functions that call through registers to the leaves whose address is taken.
+fn imply_calls(subprogs: &[Subprog], indirect_calls: &[InsnIdx], calls: &mut Vec<CallSite>) {
+    let of = |at: InsnIdx| subprogs.partition_point(|s| s.start <= at.0) - 1;
+    let mut callers: Vec<(usize, InsnIdx)> = indirect_calls.iter().map(|&at| (of(at), at)).collect();
+    callers.dedup_by_key(|(subprog, _)| *subprog);
+    let mut is_leaf = vec![true; subprogs.len()];
+    callers.iter().for_each(|&(subprog, _)| is_leaf[subprog] = false);
+    calls.iter().for_each(|call| is_leaf[of(call.at)] = false);
+    let mut leaves: Vec<SubprogId> = calls.iter().filter(|call| call.callback).map(|call| call.callee).collect();
+    leaves.retain(|leaf| is_leaf[leaf.index()]);
+    leaves.sort_unstable();
+    leaves.dedup();
+    if callers.len().saturating_mul(leaves.len()) > MAX_INDIRECT_CALLEES {
+        return;
+    }
+    for (_, at) in callers {
+        calls.extend(leaves.iter().map(|&callee| CallSite { at, callee, callback: true }));
+    }
+    calls.sort_by_key(|call| call.at);
+}
+
+/// What each function with calls through registers may call by them: what it has edges to that are no calls.
+fn find_indirect(
+    subprogs: &[Subprog],
+    indirect_calls: &[InsnIdx],
+    calls: &[CallSite],
+) -> Result<Vec<IndirectCallee>, ValidateError> {
+    let of = |at: InsnIdx| SubprogId(crate::small(subprogs.partition_point(|s| s.start <= at.0) - 1));
+    let (mut found, mut in_all) = (Vec::new(), 0);
+    for sites in indirect_calls.chunk_by(|a, b| of(*a) == of(*b)) {
+        let (caller, before) = (of(sites[0]), found.len());
+        let taken = calls_within(calls, subprogs[caller.index()]).iter().filter(|call| call.callback);
+        found.extend(taken.map(|call| IndirectCallee { caller, callee: call.callee }));
+        found[before..].sort_unstable();
+        found.dedup();
+        // Nobody calls the main program but who runs it.
+        found.retain(|pair| pair.callee != SubprogId(0));
+        in_all += sites.len().saturating_mul(found.len() - before);
+        if in_all > MAX_INDIRECT_CALLEES {
+            return Err(ValidateError { slot: sites[0], kind: ValidateErrorKind::IndirectCallees });
+        }
+    }
+    Ok(found)
+}
+
 /// Checks that control stays inside a subprogram; `flow` is all of its jumps, branches and exits.
-fn check_subprog(insns: &[Insn], subprog: Subprog, flow: &[Flow]) -> Result<(), ValidateError> {
+fn check_subprog(insns: &[Insn], subprog: Subprog, flow: &[Flow], targets: &[InsnIdx]) -> Result<(), ValidateError> {
     let range = subprog.start..subprog.end;
     for &Flow { at, target } in flow {
         let Some(target) = target else { continue };
@@ -199,7 +306,7 @@ fn check_subprog(insns: &[Insn], subprog: Subprog, flow: &[Flow]) -> Result<(), 
     }
     // Subprograms are never empty: each starts at a slot of the program and ends at a later one.
     let last = InsnIdx(subprog.end - 1);
-    if insns[last.index()].ends_flow() || !reaches_end(insns, subprog) {
+    if insns[last.index()].ends_flow() || !reaches_end(insns, subprog, targets) {
         Ok(())
     } else {
         Err(ValidateError { slot: last, kind: ValidateErrorKind::FallsThrough { subprog } })
@@ -208,7 +315,7 @@ fn check_subprog(insns: &[Insn], subprog: Subprog, flow: &[Flow]) -> Result<(), 
 
 /// Whether control can get from the start of a subprogram to past its end. Asked only of the odd subprogram that ends
 /// in neither `exit` nor `goto`, which is allowed when that end is unreachable. Its jumps have been checked.
-fn reaches_end(insns: &[Insn], Subprog { start, end }: Subprog) -> bool {
+fn reaches_end(insns: &[Insn], Subprog { start, end }: Subprog, mut targets: &[InsnIdx]) -> bool {
     let mut seen = vec![false; (end - start) as usize];
     let mut work = vec![InsnIdx(start)];
     while let Some(mut at) = work.pop() {
@@ -222,6 +329,10 @@ fn reaches_end(insns: &[Insn], Subprog { start, end }: Subprog) -> bool {
             }
             let insn = &insns[at.index()];
             work.extend(insn.jump_offset().and_then(|off| at.jump(off)));
+            if matches!(insn, Insn::JumpReg { .. }) {
+                // Once: all such jumps have the same.
+                work.extend_from_slice(core::mem::take(&mut targets));
+            }
             if insn.ends_flow() {
                 break;
             }
@@ -229,6 +340,31 @@ fn reaches_end(insns: &[Insn], Subprog { start, end }: Subprog) -> bool {
         }
     }
     false
+}
+
+/// Those of the targets that lie in the subprogram.
+fn within(targets: &[InsnIdx], Subprog { start, end }: Subprog) -> &[InsnIdx] {
+    let from = targets.partition_point(|target| target.0 < start);
+    let to = targets.partition_point(|target| target.0 < end);
+    &targets[from..to]
+}
+
+/// Bounds the edges of indirect jumps, of which each has all the targets in its subprogram.
+fn check_indirect(insns: &[Insn], subprogs: &[Subprog], targets: &[InsnIdx]) -> Result<(), ValidateError> {
+    let mut edges = 0usize;
+    for &subprog in subprogs {
+        let each = within(targets, subprog).len();
+        if each == 0 {
+            continue;
+        }
+        let range = subprog.start as usize..subprog.end as usize;
+        let jumps = insns[range].iter().filter(|insn| matches!(insn, Insn::JumpReg { .. })).count();
+        edges = edges.saturating_add(jumps.saturating_mul(each));
+        if edges > MAX_INDIRECT_EDGES {
+            return Err(ValidateError { slot: InsnIdx(subprog.start), kind: ValidateErrorKind::IndirectEdges });
+        }
+    }
+    Ok(())
 }
 
 #[inline]

@@ -15,12 +15,16 @@ use crate::{AluOp, AtomicOp, Callee, Imm64, Insn, InsnIdx, Reg, Src};
 pub struct Contents {
     /// Calls of any sort.
     pub calls: bool,
+    /// Calls through registers ([`Callee::Reg`]).
+    pub indirect_calls: bool,
     /// Two-slot instructions ([`Insn::LoadImm64`]).
     pub wide_loads: bool,
     /// Packet loads ([`Insn::LoadAbs`], [`Insn::LoadInd`]).
     pub packet_loads: bool,
     /// [`Insn::MayGoto`].
     pub may_gotos: bool,
+    /// [`Insn::JumpReg`].
+    pub indirect_jumps: bool,
     /// Divisions and remainders.
     pub divisions: bool,
     /// Shifts by a register.
@@ -70,6 +74,8 @@ pub(crate) struct Scan {
     /// Their targets are not checked yet.
     pub(crate) flow: Vec<Flow>,
     pub(crate) contents: Contents,
+    /// The calls through a register.
+    pub(crate) indirect_calls: Vec<InsnIdx>,
     /// The registers written before the first jump.
     written: u16,
     /// All ones before the first jump, zero after it.
@@ -89,7 +95,14 @@ impl Scan {
     pub(crate) fn new(slots: usize) -> Scan {
         // A branch in four instructions is common.
         let flow = Vec::with_capacity(slots / 4 + 1);
-        Scan { calls: Vec::new(), flow, contents: Contents::default(), written: 0, straight: u16::MAX }
+        Scan {
+            calls: Vec::new(),
+            flow,
+            contents: Contents::default(),
+            indirect_calls: Vec::new(),
+            written: 0,
+            straight: u16::MAX,
+        }
     }
 
     #[inline(always)]
@@ -229,6 +242,12 @@ impl Scan {
                 self.flow(at, target(off));
                 return Ok(());
             }
+            Insn::JumpReg { target: reg } => {
+                self.contents.indirect_jumps = true;
+                self.operand(Src::Reg(reg));
+                self.flow(at, None);
+                return Ok(());
+            }
             Insn::JumpIf { dst, src, off, .. } => {
                 self.operand(Src::Reg(dst));
                 self.operand(src);
@@ -244,8 +263,14 @@ impl Scan {
                 self.contents.calls = true;
                 // The arguments.
                 self.contents.registers |= 0b11_1110;
-                if let Callee::Subprog(off) = callee {
-                    self.call(at, off, false);
+                match callee {
+                    Callee::Subprog(off) => self.call(at, off, false),
+                    Callee::Reg(reg) => {
+                        self.operand(Src::Reg(reg));
+                        self.contents.indirect_calls = true;
+                        self.indirect_calls.push(at);
+                    }
+                    Callee::Helper(_) | Callee::Host(_) => {}
                 }
                 Reg::R0
             }

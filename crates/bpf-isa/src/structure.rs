@@ -37,8 +37,26 @@ pub struct CallSite {
     pub at: InsnIdx,
     /// The subprogram called or referred to.
     pub callee: SubprogId,
-    /// Whether this is a callback reference ([`Imm64::Func`](crate::Imm64::Func)) rather than a call.
+    /// Whether this is a callback reference ([`Imm64::Func`](crate::Imm64::Func)) rather than a call, or what follows
+    /// from one: `at` is a call through a register then ([`Callee::Reg`](crate::Callee::Reg)), which may call what others
+    /// have taken the address of.
     pub callback: bool,
+}
+
+/// At most this many functions that calls through registers may call, summed over these calls (and as many edges of
+/// the call graph that only follow from them; in a program with more there are none).
+pub const MAX_INDIRECT_CALLEES: usize = 1 << 16;
+
+/// At most this many targets of indirect jumps, summed over these jumps.
+pub const MAX_INDIRECT_EDGES: usize = 1 << 18;
+
+/// A function with calls through registers, and one that they may call.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct IndirectCallee {
+    /// The function that calls.
+    pub caller: SubprogId,
+    /// What it may call.
+    pub callee: SubprogId,
 }
 
 /// An instruction after which control may go elsewhere than to the next one: a jump, a branch or an exit.
@@ -46,7 +64,8 @@ pub struct CallSite {
 pub struct Flow {
     /// The instruction.
     pub at: InsnIdx,
-    /// Where it jumps; `None` for an exit.
+    /// Where it jumps; `None` for an exit, and for an indirect jump, which goes to any of its subprogram's
+    /// [`indirect_targets`](crate::Program::indirect_targets).
     pub target: Option<InsnIdx>,
 }
 
@@ -103,6 +122,16 @@ pub enum ValidateErrorKind {
         /// The subprogram that would be entered again.
         callee: SubprogId,
     },
+    /// Indirect jumps, each with the targets in its subprogram, that have more than [`MAX_INDIRECT_EDGES`] in all.
+    IndirectEdges,
+    /// A target of indirect jumps that is no instruction of the program.
+    BadIndirectTarget {
+        /// The slot it names.
+        target: InsnIdx,
+    },
+    /// Calls through registers, each with so many functions that it may call, that there are more than
+    /// [`MAX_INDIRECT_CALLEES`] in all.
+    IndirectCallees,
     /// A call by which a chain of calls has more than [`MAX_CALL_DEPTH`] frames.
     CallsTooDeep {
         /// The subprogram called.
@@ -116,6 +145,23 @@ impl fmt::Display for ValidateError {
         match self.kind {
             ValidateErrorKind::Decode(error) => return error.fmt(f),
             ValidateErrorKind::Empty => return f.write_str("the program has no instruction"),
+            ValidateErrorKind::IndirectEdges => {
+                return write!(
+                    f,
+                    "the indirect jumps (gotox) have more than {MAX_INDIRECT_EDGES} targets in all: use fewer or smaller \
+                     tables in a function"
+                );
+            }
+            ValidateErrorKind::BadIndirectTarget { target } => {
+                return write!(f, "instruction {target}, a target of indirect jumps, is no instruction of the program");
+            }
+            ValidateErrorKind::IndirectCallees => {
+                return write!(
+                    f,
+                    "the calls through registers (callx) may call more than {MAX_INDIRECT_CALLEES} functions in all: \
+                     call some of them directly"
+                );
+            }
             ValidateErrorKind::TooLong { slots } => {
                 return write!(f, "the program has {slots} instructions, the limit is {MAX_INSNS}");
             }
@@ -129,7 +175,12 @@ impl fmt::Display for ValidateError {
             | ValidateErrorKind::CallsTooDeep { .. } => write!(f, "instruction {}: ", self.slot)?,
         }
         match self.kind {
-            ValidateErrorKind::Decode(_) | ValidateErrorKind::Empty | ValidateErrorKind::TooLong { .. } => Ok(()),
+            ValidateErrorKind::Decode(_)
+            | ValidateErrorKind::Empty
+            | ValidateErrorKind::IndirectEdges
+            | ValidateErrorKind::BadIndirectTarget { .. }
+            | ValidateErrorKind::IndirectCallees
+            | ValidateErrorKind::TooLong { .. } => Ok(()),
             ValidateErrorKind::Malformed(malformed) => malformed.fmt(f),
             ValidateErrorKind::WritesFramePointer => f.write_str("writes r10, the frame pointer"),
             ValidateErrorKind::TargetOutOfRange { target } => {

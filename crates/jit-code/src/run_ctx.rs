@@ -142,6 +142,8 @@ stop_codes! {
     Access = 3 "access",
     /// A host function returned an error or panicked; the runtime holds it.
     Host = 4 "host",
+    /// An indirect call whose target is none that it may have.
+    Target = 5 "target",
 }
 
 impl StopCode {

@@ -11,6 +11,7 @@ use crate::def::{Family, MapDef};
 use crate::error::MapError;
 use crate::hash::HashMap;
 use crate::header::MapHeader;
+use crate::insn_array::InsnArray;
 use crate::map::{Map, reserve};
 use crate::nested::{ArrayOfMaps, HashOfMaps};
 use crate::ops::MapOps;
@@ -58,6 +59,7 @@ fn memory_needed(family: Family, def: &MapDef, slots: u32) -> u64 {
         Family::RedirectHash => DeviceHash::memory_needed(def, slots),
         Family::SocketHash => SocketHash::memory_needed(def, slots),
         Family::Arena => ArenaMap::memory_needed(def),
+        Family::InsnArray => InsnArray::memory_needed(def),
     }
 }
 
@@ -76,7 +78,8 @@ fn memory_at_first(family: Family, def: &MapDef, slots: u32) -> u64 {
         | Family::Redirect
         | Family::RedirectHash
         | Family::SocketHash
-        | Family::Arena => memory_needed(family, def, slots),
+        | Family::Arena
+        | Family::InsnArray => memory_needed(family, def, slots),
     }
 }
 
@@ -120,6 +123,7 @@ impl Map {
             Family::Redirect => Box::new(IndexMap::new(&def).map_err(system)?),
             Family::RedirectHash => Box::new(DeviceHash::new(&def, domain, options.hash_seed).map_err(system)?),
             Family::Arena => Box::new(ArenaMap::new(&def).map_err(system)?),
+            Family::InsnArray => Box::new(InsnArray::new(&def).map_err(system)?),
             Family::SocketHash => Box::new(SocketHash::new(&def, domain, options.hash_seed).map_err(system)?),
         };
         let addressable = ops.addressable();

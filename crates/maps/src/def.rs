@@ -43,6 +43,8 @@ pub(crate) enum Family {
     SocketHash,
     /// Arena.
     Arena,
+    /// Instructions by index.
+    InsnArray,
 }
 
 impl Family {
@@ -67,6 +69,7 @@ impl Family {
             MapType::DevMapHash => Ok(Self::RedirectHash),
             MapType::SockHash => Ok(Self::SocketHash),
             MapType::Arena => Ok(Self::Arena),
+            MapType::InsnArray => Ok(Self::InsnArray),
             MapType::Unspec
             | MapType::ProgArray
             | MapType::StackTrace
@@ -77,8 +80,7 @@ impl Family {
             | MapType::StructOps
             | MapType::InodeStorage
             | MapType::TaskStorage
-            | MapType::CgrpStorage
-            | MapType::InsnArray => Err(MapError::Unsupported { number: map_type.number(), name: map_type.name() }),
+            | MapType::CgrpStorage => Err(MapError::Unsupported { number: map_type.number(), name: map_type.name() }),
         }
     }
 }
@@ -207,12 +209,12 @@ impl MapDef {
         self
     }
 
-    /// Whether programs may read values, and whether they may write them: the flags, but for redirect maps, whose
-    /// values programs never write.
+    /// Whether programs may read values, and whether they may write them: the flags, but for redirect maps and
+    /// instruction arrays, whose values programs never write.
     #[must_use]
     pub fn program_rights(&self) -> (bool, bool) {
-        let redirect = MapTypes::REDIRECT.contains(self.map_type);
-        (self.flags & flags::WRONLY_PROG == 0, self.flags & flags::RDONLY_PROG == 0 && !redirect)
+        let constant = MapTypes::REDIRECT.contains(self.map_type) || self.map_type == MapType::InsnArray;
+        (self.flags & flags::WRONLY_PROG == 0, self.flags & flags::RDONLY_PROG == 0 && !constant)
     }
 
     /// Checks the definition as the kernel does.
@@ -295,6 +297,7 @@ impl MapDef {
             Family::Redirect if self.map_type == MapType::SockMap => self.validate_sockets(bad),
             Family::SocketHash => self.validate_sockets(bad),
             Family::Arena => self.validate_arena(bad),
+            Family::InsnArray => self.validate_insn_array(bad),
             Family::Redirect | Family::RedirectHash => self.validate_redirect(bad),
         }
     }
@@ -316,6 +319,7 @@ impl MapDef {
             Family::Bloom => flags::NUMA_NODE | flags::ZERO_SEED | ACCESS,
             Family::Ring => flags::NUMA_NODE,
             Family::Arena => flags::MMAPABLE,
+            Family::InsnArray => 0,
             Family::Redirect if self.map_type == MapType::CpuMap => flags::NUMA_NODE,
             Family::Redirect | Family::RedirectHash | Family::SocketHash => {
                 flags::NUMA_NODE | flags::RDONLY | flags::WRONLY
@@ -342,6 +346,13 @@ impl MapDef {
             return bad(Errno::E2BIG, self.shape("value_size at most 2147483647"));
         }
         self.validate_per_cpu_value(bad)
+    }
+
+    fn validate_insn_array(&self, bad: impl Fn(Errno, String) -> Result<(), MapError>) -> Result<(), MapError> {
+        if self.max_entries == 0 || self.key_size != 4 || self.value_size != crate::insn_array::VALUE_SIZE {
+            return bad(Errno::EINVAL, self.shape("key_size 4, value_size 16, max_entries above 0"));
+        }
+        Ok(())
     }
 
     fn validate_hash(&self, bad: impl Fn(Errno, String) -> Result<(), MapError>) -> Result<(), MapError> {
@@ -528,7 +539,8 @@ impl MapDef {
             | Family::Redirect
             | Family::RedirectHash
             | Family::SocketHash
-            | Family::Arena => false,
+            | Family::Arena
+            | Family::InsnArray => false,
         };
         if sized {
             self.same("max_entries", template.max_entries.into(), self.max_entries.into())?;

@@ -77,6 +77,7 @@ fn can_be_dumped(map_type: MapType) -> bool {
             | Family::Trie
             | Family::Queue
             | Family::Redirect
+            | Family::InsnArray
             | Family::RedirectHash
             | Family::SocketHash,
         ) => true,

@@ -40,6 +40,7 @@ fn definition(map_type: MapType) -> MapDef {
         MapType::Arena => (0, 0, 1 << 10),
         MapType::PerfEventArray | MapType::ArrayOfMaps | MapType::HashOfMaps | MapType::XskMap => (4, 4, 1 << 20),
         MapType::CpuMap => (4, 8, 8192),
+        MapType::InsnArray => (4, 16, 1 << 20),
         _other => (4, 8, 1 << 20),
     };
     let def = MapDef::new(map_type.name(), map_type, key, value, entries);

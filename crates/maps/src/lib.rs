@@ -52,6 +52,7 @@ mod hash {
 mod header;
 #[cfg(not(loom))]
 mod host;
+mod insn_array;
 mod lock;
 #[cfg(not(loom))]
 mod map;

@@ -10,6 +10,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use bpf_analysis::{BoundsPlace, RegionBounds};
+use bpf_isa::InsnIdx;
 use bpf_uapi::MapType;
 
 use crate::access::Access;
@@ -179,6 +180,8 @@ pub struct KnownMap {
     pub arena: Option<KnownArena>,
     /// The value of a single-element array that can no longer change: loads from it yield constants.
     pub frozen: Option<Vec<u8>>,
+    /// Of a map of instructions: what each of its entries names, which can no longer change.
+    pub targets: Vec<InsnIdx>,
 }
 
 impl KnownMap {
@@ -202,6 +205,7 @@ impl KnownMap {
             inner: None,
             arena: None,
             frozen: None,
+            targets: Vec::new(),
         }
     }
 }

@@ -145,6 +145,18 @@ pub enum Reason {
     TailCallInCallback,
     #[error("function {function} is called back by a function that does not take its address itself")]
     ForeignCallback { function: u32 },
+    #[error("{0} must be an instruction loaded from a map of instructions (BPF_MAP_TYPE_INSN_ARRAY), but is {1}")]
+    NotAnInsn(Reg, String),
+    #[error("entry of {map} is loaded in part: instructions are whole, of eight bytes")]
+    PartOfInsn { map: String },
+    #[error("entry {entry} of {map} is instruction {target}, outside of function {function}, which jumps to it")]
+    JumpToOther { map: String, entry: u64, target: InsnIdx, function: u32 },
+    #[error("{0} must be the address of a function of this program other than its entry, but is {1}")]
+    NotAFunction(Reg, String),
+    #[error(
+        "function {function}, which calls others, is called by its address in a function that does not take it itself"
+    )]
+    ForeignCall { function: u32 },
     #[error("tail call with {depth} bytes of stack in its callers; at most {limit} are allowed")]
     TailCallDepth { depth: u32, limit: u32 },
     #[error("return value r0 is {got}, but must be {expected}")]
@@ -274,6 +286,16 @@ impl Reason {
             Reason::Leak(..) => "addresses must stay inside the program: copy the data, not the pointer",
             Reason::Unaligned { .. } | Reason::Alignment { .. } => "align the address to the size of the access",
             Reason::ForeignCallback { .. } => "name the callback in the function that calls the helper",
+            Reason::NotAnInsn(..) => {
+                "load an entry of the jump table, 8 bytes at a multiple of 8, and jump to it as it is"
+            }
+            Reason::JumpToOther { .. } => "give each function a table of its own instructions",
+            Reason::NotAFunction(..) => {
+                "give the register the address of a function (`ld_imm64` of a subprogram) on every path to the call"
+            }
+            Reason::ForeignCall { .. } => {
+                "take the function's address in the function that calls it, or let it call no subprogram"
+            }
             Reason::NoSuch { what: "helper", .. } => "this host does not offer the helper to this kind of program",
             Reason::LockHeld { .. } => "release the lock with bpf_spin_unlock first",
             Reason::NoLock | Reason::OtherLock { .. } => "pair bpf_spin_lock and bpf_spin_unlock on the same element",
@@ -297,6 +319,7 @@ impl Reason {
             | Reason::FieldUse { .. }
             | Reason::NotMemory(..)
             | Reason::BehindEnd(..)
+            | Reason::PartOfInsn { .. }
             | Reason::DivByZero
             | Reason::ShiftTooWide { .. }
             | Reason::AtomicMemory(_)

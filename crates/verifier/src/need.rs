@@ -234,6 +234,8 @@ impl Needs {
                 n.exact(bit(Reg::R6) | bit(src));
             }
             Insn::Jump { off, .. } => n = target(off),
+            // Whatever it goes to.
+            Insn::JumpReg { .. } => n = Need::ALL,
             Insn::JumpIf { dst, src, off, .. } => {
                 n = n.join(target(off.into()));
                 n.exact(bit(dst));
@@ -248,6 +250,8 @@ impl Needs {
                         let proto = usize::try_from(i).ok().and_then(|i| env.host_functions.get(i));
                         n = n.join(helper_needs(proto));
                     }
+                    // Whatever it calls.
+                    Callee::Reg(reg) => n.exact(ARGS | bit(reg)),
                     Callee::Subprog(off) => {
                         let entry = target(off);
                         n = n.join(match at.jump(off).and_then(|to| global_at(program, env, to)) {

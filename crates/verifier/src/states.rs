@@ -53,6 +53,8 @@ impl States {
                 | Ty::Mem { .. }
                 | Ty::Host { .. }
                 | Ty::Func { .. }
+                | Ty::Table { .. }
+                | Ty::Insn { .. }
                 | Ty::Local(_) => not_null |= u16::from(!v.null) << r,
             }
         }

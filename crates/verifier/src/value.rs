@@ -131,6 +131,15 @@ pub(crate) enum Ty {
     /// An address of the program's arena: any number at all, of which every access makes one inside. It tells nothing
     /// of where the arena is, so it may be calculated with, compared and stored as a number; its offset is unknown.
     Arena,
+    /// An entry of a map of instructions, or where one may be: the offset is into what programs see of it, a number of
+    /// eight bytes each.
+    Table {
+        map: u32,
+    },
+    /// An instruction: the entry of the map at the offset, which is a multiple of 8.
+    Insn {
+        map: u32,
+    },
     /// An object on the stack, which is in these bytes; never in a register. The value's `owner` is what must be ended.
     Local(Local),
 }
@@ -151,6 +160,7 @@ impl PartialEq for Ty {
             (Ty::Half { region: a, end: i }, Ty::Half { region: b, end: j }) => (a, i) == (b, j),
             (Ty::Host { class: a }, Ty::Host { class: b }) => a == b,
             (Ty::Func { subprog: a }, Ty::Func { subprog: b }) => a == b,
+            (Ty::Table { map: a }, Ty::Table { map: b }) | (Ty::Insn { map: a }, Ty::Insn { map: b }) => a == b,
             (Ty::Local(a), Ty::Local(b)) => a == b,
             (Ty::Arena, Ty::Arena) => true,
             (
@@ -167,6 +177,8 @@ impl PartialEq for Ty {
                 | Ty::Host { .. }
                 | Ty::Func { .. }
                 | Ty::Arena
+                | Ty::Table { .. }
+                | Ty::Insn { .. }
                 | Ty::Local(_),
                 _,
             ) => false,
@@ -290,7 +302,7 @@ impl Value {
     pub(crate) fn line_id(&self) -> u32 {
         match self.ty {
             Ty::Scalar | Ty::Packet { .. } | Ty::Half { .. } => self.id,
-            Ty::Stack { .. } | Ty::MapValue { .. } | Ty::Mem { .. } => self.tie,
+            Ty::Stack { .. } | Ty::MapValue { .. } | Ty::Mem { .. } | Ty::Table { .. } => self.tie,
             Ty::Uninit(_)
             | Ty::Ctx
             | Ty::Map { .. }
@@ -298,6 +310,7 @@ impl Value {
             | Ty::Host { .. }
             | Ty::Func { .. }
             | Ty::Arena
+            | Ty::Insn { .. }
             | Ty::Local(_) => 0,
         }
     }
@@ -319,7 +332,7 @@ impl Value {
     /// The same with another name, at another distance.
     pub(crate) fn renamed(mut self, id: u32, scale: i16, delta: i32) -> Value {
         match self.ty {
-            Ty::Stack { .. } | Ty::MapValue { .. } | Ty::Mem { .. } => self.tie = id,
+            Ty::Stack { .. } | Ty::MapValue { .. } | Ty::Mem { .. } | Ty::Table { .. } => self.tie = id,
             _ => self.id = id,
         }
         (self.scale, self.delta) = (scale, delta);
@@ -381,6 +394,8 @@ impl fmt::Display for Describe<'_> {
             Ty::Host { class } => write!(f, "host object of class {class}")?,
             Ty::Arena => return f.write_str("arena pointer"),
             Ty::Func { subprog } => write!(f, "function {subprog}")?,
+            Ty::Table { map } => write!(f, "entry of {}", map_name(self.env, map, false))?,
+            Ty::Insn { map } => write!(f, "instruction in {}", map_name(self.env, map, false))?,
             Ty::Local(kind) => f.write_str(kind.name())?,
         }
         match v.n.as_const() {

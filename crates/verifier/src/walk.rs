@@ -16,6 +16,7 @@ mod describe;
 mod differences;
 mod formats;
 mod global;
+mod jumps;
 mod linear;
 mod lines;
 mod log;
@@ -534,6 +535,7 @@ impl<'a> Walk<'a> {
             Insn::LoadAbs { size, .. } => self.legacy_load(size, None)?,
             Insn::LoadInd { size, src, .. } => self.legacy_load(size, Some(src))?,
             Insn::Jump { off, .. } => return self.target(off).map(Flow::To),
+            Insn::JumpReg { target } => return self.jump_register(target),
             Insn::JumpIf { width, cond, dst, src, off } => return self.jump_if(width, cond, dst, src, off),
             Insn::MayGoto { off } => return self.may_goto(off),
             Insn::Call(callee) => return self.call(callee),
@@ -560,12 +562,17 @@ impl<'a> Walk<'a> {
                     self.state.set(dst, Value::unknown());
                     return Ok(());
                 }
-                if def.kind != MapType::Array {
-                    return refuse(Reason::Unsupported("only the values of array maps have a fixed address"));
+                let table = def.kind == MapType::InsnArray;
+                if def.kind != MapType::Array && !table {
+                    return refuse(Reason::Unsupported(
+                        "only the values of array maps and instruction arrays have a fixed address",
+                    ));
                 }
-                self.in_value(map, off.into(), def.value_size.into())?;
+                let limit = if table { jumps::table_bytes(def) } else { def.value_size };
+                self.in_value(map, off.into(), limit.into())?;
                 let n = Scalar::constant(off.into());
-                Value { n, ..Value::pointer(Ty::MapValue { map, inner: false }) }
+                let ty = if table { Ty::Table { map } } else { Ty::MapValue { map, inner: false } };
+                Value { n, ..Value::pointer(ty) }
             }
             Imm64::Var(_) => return refuse(Reason::Unsupported("kernel variables do not exist here")),
             Imm64::Func(off) => {
@@ -690,7 +697,9 @@ impl<'a> Walk<'a> {
                 let proto = usize::try_from(i).ok().and_then(|i| self.env.host_functions.get(i));
                 ("host function", i64::from(i), proto)
             }
-            Callee::Subprog(_) => return refuse(Reason::Internal("a subprogram has no prototype")),
+            Callee::Subprog(_) | Callee::Reg(_) => {
+                return refuse(Reason::Internal("a subprogram has no prototype"));
+            }
         };
         proto.map_or_else(|| refuse(Reason::NoSuch { what, index }), Ok)
     }

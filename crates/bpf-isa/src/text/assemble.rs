@@ -141,11 +141,17 @@ impl<'a> Parser<'a> {
         } else if c.eat_word("gotol") {
             let off = self.call_target()?;
             Ok(Insn::Jump { off, wide: true })
+        } else if c.eat_word("gotox") {
+            let (_, target) = self.reg()?;
+            Ok(Insn::JumpReg { target })
         } else if c.eat_word("may_goto") {
             let off = self.jump_target()?;
             Ok(Insn::MayGoto { off })
         } else if c.eat_word("call") {
             self.call()
+        } else if c.eat_word("callx") {
+            let (_, reg) = self.reg()?;
+            Ok(Insn::Call(Callee::Reg(reg)))
         } else if c.eat_word("if") {
             self.jump_if()
         } else if c.eat_word("lock") {

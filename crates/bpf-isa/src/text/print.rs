@@ -210,6 +210,7 @@ impl fmt::Display for Insn {
                 }
             },
             Insn::Jump { off, wide } => write!(f, "{} {off:+}", if wide { "gotol" } else { "goto" }),
+            Insn::JumpReg { target } => write!(f, "gotox {target}"),
             Insn::JumpIf { width, cond, dst, src, off } => {
                 write!(f, "if {} {cond} {} goto {off:+}", Named(width, dst), Operand(width, src))
             }
@@ -217,6 +218,7 @@ impl fmt::Display for Insn {
             Insn::Call(Callee::Helper(id)) => write!(f, "call {id}"),
             Insn::Call(Callee::Subprog(off)) => write!(f, "call pc{off:+}"),
             Insn::Call(Callee::Host(id)) => write!(f, "call kfunc#{id}"),
+            Insn::Call(Callee::Reg(reg)) => write!(f, "callx {reg}"),
             Insn::Exit => f.write_str("exit"),
         }
     }

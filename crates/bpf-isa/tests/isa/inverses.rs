@@ -68,6 +68,7 @@ fn callee() -> impl Strategy<Value = Callee> {
         any::<u32>().prop_map(Callee::Helper),
         any::<i32>().prop_map(Callee::Subprog),
         any::<i32>().prop_map(Callee::Host),
+        reg().prop_map(Callee::Reg),
     ]
 }
 
@@ -89,6 +90,7 @@ fn insn() -> impl Strategy<Value = Insn> {
         }),
         (width(), reg()).prop_map(|(width, dst)| Insn::Neg { width, dst }),
         end(),
+        reg().prop_map(|target| Insn::JumpReg { target }),
         (reg(), imm64()).prop_map(|(dst, imm)| Insn::LoadImm64 { dst, imm }),
         (size(), reg(), reg(), any::<i16>()).prop_map(|(size, dst, base, off)| Insn::Load {
             size,
@@ -207,6 +209,6 @@ fn every_opcode_encodes_back() {
         }
     }
     // 2 classes x (12 two-operand ALU operations and MOV, in two forms, and NEG), 3 END, 2 x 11 jumps in two forms,
-    // JA, gotol, may_goto, call, exit, LD_IMM64, 3 LD_ABS, 3 LD_IND, 4 + 3 LDX, 4 ST, 4 STX, 4 ATOMIC.
-    assert_eq!(accepted.len(), 2 * (12 * 2 + 1) + 3 + 2 * 11 * 2 + 5 + 1 + 6 + 7 + 4 + 4 + 4);
+    // JA, gotol, gotox, may_goto, call, callx, exit, LD_IMM64, 3 LD_ABS, 3 LD_IND, 4 + 3 LDX, 4 ST, 4 STX, 4 ATOMIC.
+    assert_eq!(accepted.len(), 2 * (12 * 2 + 1) + 3 + 2 * 11 * 2 + 7 + 1 + 6 + 7 + 4 + 4 + 4);
 }

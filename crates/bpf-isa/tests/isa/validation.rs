@@ -84,7 +84,8 @@ fn refused_bytes() {
         ("95000000000000", "instruction 0: 7 bytes left, a slot has 8"),
         ("950000000000000095", "instruction 1: 1 bytes left, a slot has 8"),
         ("ff00000000000000", "instruction 0: unknown opcode 0xff"),
-        ("8d02000000000000", "instruction 0: unknown opcode 0x8d"),
+        ("8d00000002000000", "instruction 0: imm is 2, which opcode 0x8d does not define"),
+        ("8d20000000000000", "instruction 0: src is 2, which opcode 0x8d does not define"),
         ("b70b000000000000", "instruction 0: dst is r11: no such register"),
         ("bff0000000000000", "instruction 0: src is r15: no such register"),
         ("bf21010000000000", "instruction 0: imm is 0, which opcode 0xbf does not define"),
@@ -183,6 +184,79 @@ fn call_graph() {
     assert_eq!(program.subprog_starting_at(InsnIdx(5)), Some(SubprogId(1)));
     assert_eq!(program.subprog_starting_at(InsnIdx(6)), None);
     assert_eq!((0..9).map(|i| program.subprog_of(InsnIdx(i)).0).collect::<Vec<_>>(), [0, 0, 0, 0, 0, 1, 1, 2, 2]);
+}
+
+/// Calls through registers have edges to the leaves whose address is taken anywhere, and to what their own function
+/// takes the address of; not to others, which would make cycles.
+#[test]
+fn calls_through_registers_are_edges() {
+    let program = program(
+        "   r1 = subprog[g]
+            r2 = subprog[h]
+            call f
+            exit
+         f: callx r1
+            exit
+         g: r0 = 0
+            exit
+         h: call g
+            exit",
+    )
+    .expect("valid");
+    let callees = |id| program.indirect_callees(SubprogId(id)).iter().map(|p| p.callee.0).collect::<Vec<_>>();
+    assert_eq!([callees(0), callees(1), callees(2), callees(3)], [vec![], vec![2], vec![], vec![]]);
+    let calls = program.calls_of(SubprogId(1)).iter().map(|c| (c.at.0, c.callee.0, c.callback)).collect::<Vec<_>>();
+    assert_eq!(calls, [(6, 2, true)]);
+    assert_eq!(program.max_call_depth(), 3);
+}
+
+/// Targets of indirect jumps are instructions of the program; each jump has those in its function, and control that comes
+/// to them must not fall off its end.
+#[test]
+fn targets_of_indirect_jumps_are_checked() {
+    let insns = assemble("call f\nr0 = 0\nexit\nf: gotox r1\nr0 = 1 ll\nexit\nr0 = 2").expect("text");
+    let targets = |list: &[u32]| {
+        let targets = list.iter().map(|slot| InsnIdx(*slot)).collect();
+        Program::with_targets(insns.clone(), targets).map_err(|error| error.kind)
+    };
+    let program = targets(&[6, 4, 1, 4]).expect("valid");
+    let of = |id| program.indirect_targets(SubprogId(id)).iter().map(|target| target.0).collect::<Vec<_>>();
+    assert_eq!([of(0), of(1), of(2)], [vec![1], vec![4, 6], vec![]]);
+    assert!(program.contents().indirect_jumps && targets(&[]).is_ok());
+    for bad in [5, 8, u32::MAX] {
+        let target = InsnIdx(bad);
+        assert_eq!(targets(&[4, bad]), Err(ValidateErrorKind::BadIndirectTarget { target }));
+    }
+    // The last instruction falls off the end as soon as something leads to it.
+    assert!(matches!(targets(&[7]), Err(ValidateErrorKind::FallsThrough { .. })));
+    let many = |jumps: usize, targets: u32| {
+        let mut insns = vec![Insn::JumpReg { target: Reg::R1 }; jumps];
+        insns.extend(vec![Insn::Exit; targets as usize]);
+        let first = jumps as u32;
+        Program::with_targets(insns, (first..first + targets).map(InsnIdx).collect()).map_err(|error| error.kind)
+    };
+    assert!(many(512, 512).is_ok());
+    assert_eq!(many(513, 512), Err(ValidateErrorKind::IndirectEdges));
+}
+
+/// Many calls through registers of many functions: bounded, and refused beyond the bound.
+#[test]
+fn calls_through_registers_are_bounded() {
+    for (functions, calls, refused) in [(256, 256, false), (256, 257, true), (1, 65_536, false), (1, 65_537, true)] {
+        let mut insns = Vec::new();
+        let end = 2 * functions + calls + 1;
+        for i in 0..functions {
+            let off = end + 2 * i - (2 * i + 1);
+            insns.extend([Insn::LoadImm64 { dst: Reg::R1, imm: Imm64::Func(off) }, Insn::SecondSlot]);
+        }
+        insns.extend(vec![Insn::Call(Callee::Reg(Reg::R1)); calls as usize]);
+        insns.push(Insn::Exit);
+        for _ in 0..functions {
+            insns.extend([Insn::Mov { width: Width::W64, dst: Reg::R0, src: Src::Imm(0) }, Insn::Exit]);
+        }
+        let error = Program::new(insns).err().map(|error| error.kind);
+        assert_eq!(error, refused.then_some(ValidateErrorKind::IndirectCallees), "{functions} {calls}");
+    }
 }
 
 #[test]

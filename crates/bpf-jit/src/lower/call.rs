@@ -1,4 +1,7 @@
 //! Calls: of helpers, host functions and subprograms, look-ups in known maps, tail calls; and the checks before them.
+//!
+//! A call through a register becomes direct calls, of which a comparison with each address chooses: of the few functions
+//! that it may call, none else can be, whatever the register holds, and there is no indirect branch to protect.
 
 use super::func::FuncLowerer;
 use super::func::Sink;
@@ -6,7 +9,7 @@ use super::subprog_at;
 use crate::externs::{Hidden, MapShape};
 use bpf_analysis::{BlockId as BpfBlock, ConstMapCall};
 use bpf_isa::{Callee, Cond, InsnIdx, Reg, Size, Width};
-use bpf_jit_code::RunCtx;
+use bpf_jit_code::{RunCtx, StopCode};
 use bpf_lir::Extern;
 use bpf_lir::{Base, BinOp, CallTarget, Check, Mem, Op, Region, TailKey, VReg, Val};
 use bpf_uapi::helper_id;
@@ -41,6 +44,9 @@ impl<S: Sink> FuncLowerer<'_, S> {
             return;
         }
         let slot = self.span.first;
+        if let Callee::Reg(reg) = callee {
+            return self.call_register(reg);
+        }
         if callee == Callee::Helper(helper_id::MAP_LOOKUP_ELEM)
             && let Some(known) = self.facts.map_call(InsnIdx(slot)).copied()
         {
@@ -58,13 +64,7 @@ impl<S: Sink> FuncLowerer<'_, S> {
                 MapShape::Keyed => return self.keyed_lookup(known.map),
             }
         }
-        let uses = S::call_uses(self, slot, callee);
-        let mut args = [None; 5];
-        for (arg, reg) in args.iter_mut().zip(Reg::ARGS) {
-            if uses.contains(reg) {
-                *arg = Some(self.cur[reg.index()]);
-            }
-        }
+        let args = self.args(callee);
         let (target, hidden, env) = match callee {
             Callee::Helper(id) => (
                 CallTarget::Extern(Extern::Helper(id).symbol()),
@@ -81,6 +81,8 @@ impl<S: Sink> FuncLowerer<'_, S> {
                 let hidden = if self.l.needs_ctx[sub.index()] { Hidden::Ctx } else { Hidden::Nothing };
                 (CallTarget::Subprog(sub), hidden, Extern::HostEnv(0))
             }
+            // Lowered above.
+            Callee::Reg(_) => return,
         };
         let ctx = if hidden == Hidden::Nothing { None } else { Some(self.ctx()) };
         if let (Hidden::Env, Some(ctx)) = (hidden, ctx) {
@@ -91,6 +93,41 @@ impl<S: Sink> FuncLowerer<'_, S> {
         }
         let ret = Some(self.write(Reg::R0));
         self.op(Op::Call { target, args, ctx, ret });
+    }
+
+    /// The argument registers that the call at hand reads.
+    fn args(&self, callee: Callee) -> [Option<VReg>; 5] {
+        let uses = S::call_uses(self, self.span.first, callee);
+        Reg::ARGS.map(|reg| uses.contains(reg).then_some(self.cur[reg.index()]))
+    }
+
+    /// A call of the function whose address is in a register: of each that it may be and that is ever reached, the
+    /// address is compared. Any other number stops the run.
+    fn call_register(&mut self, reg: Reg) {
+        let args = self.args(Callee::Reg(reg));
+        let (program, facts) = (self.program, self.facts);
+        let (address, ctx) = (self.read(reg), self.ctx());
+        let ret = self.write(Reg::R0);
+        let (join, of_function) = (self.new_block(), self.fresh());
+        for pair in program.indirect_callees(self.sub) {
+            let sub = pair.callee;
+            if facts.insn(InsnIdx(program.subprogs()[sub.index()].start)).dead {
+                continue;
+            }
+            let other = self.new_block();
+            self.op(Op::SubprogAddr { dst: of_function, subprog: sub });
+            let (width, cond, b) = (Width::W64, Cond::Ne, Val::Reg(of_function));
+            self.op(Op::Branch { width, cond, a: address, b, target: other });
+            self.end_block();
+            let hidden = self.l.needs_ctx[sub.index()].then_some(ctx);
+            self.op(Op::Call { target: CallTarget::Subprog(sub), args, ctx: hidden, ret: Some(ret) });
+            self.op(Op::Jump { target: join });
+            self.end_block();
+            self.begin_block(other);
+        }
+        self.op(Op::Stop { code: StopCode::Target, ctx });
+        self.end_block();
+        self.begin_block(join);
     }
 
     /// A look-up in a known array: `key < max_entries ? base + key * stride : null`, without the comparison for a known

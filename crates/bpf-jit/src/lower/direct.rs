@@ -63,12 +63,16 @@ impl<E: Emitter> Sink for &mut Direct<E> {
         f.ways_of(off)
     }
 
+    fn block_at(_: &FuncLowerer<'_, Self>, at: InsnIdx) -> BlockId {
+        BlockId(at.0)
+    }
+
     fn call_uses(f: &FuncLowerer<'_, Self>, _: u32, callee: Callee) -> RegSet {
         match callee {
             Callee::Helper(id) => RegSet::args(f.arity.helper(id)),
             Callee::Host(index) => RegSet::args(f.arity.host(index)),
             // Nobody has looked which of them it reads.
-            Callee::Subprog(_) => RegSet::ARGS,
+            Callee::Subprog(_) | Callee::Reg(_) => RegSet::ARGS,
         }
     }
 

@@ -5,7 +5,7 @@ use super::{Arity, Edge, Lowerer};
 use crate::externs::Signatures;
 use crate::lower::{COUNTER_STRIDE, LowerOptions};
 use bpf_analysis::{BlockId as BpfBlock, Facts, RegSet, Zeroed};
-use bpf_isa::{Callee, Program, Reg, Size, Src, SubprogId, Width};
+use bpf_isa::{Callee, InsnIdx, Program, Reg, Size, Src, SubprogId, Width};
 use bpf_jit_code::RunCtx;
 use bpf_lir::{Base, BinOp, BlockId, Extern, Func, Mem, Op, Region, Span, VReg, Val};
 
@@ -26,6 +26,8 @@ pub(super) trait Sink: Sized {
     /// Where the jump over `off` instructions that ends BPF block `b` leads if it is ever taken, and whether control
     /// ever goes on to the next instruction.
     fn ways(f: &FuncLowerer<'_, Self>, b: BpfBlock, off: i32) -> (Option<BlockId>, bool);
+    /// The block that begins with this instruction, a target of a jump.
+    fn block_at(f: &FuncLowerer<'_, Self>, at: InsnIdx) -> BlockId;
     /// The argument registers that the call at `slot` reads.
     fn call_uses(f: &FuncLowerer<'_, Self>, slot: u32, callee: Callee) -> RegSet;
     /// The region that the present instruction accesses, if that is known.

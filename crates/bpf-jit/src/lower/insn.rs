@@ -3,11 +3,11 @@
 use super::func::FuncLowerer;
 use super::func::Sink;
 use super::{Edge, subprog_at};
-use bpf_analysis::BlockId as BpfBlock;
+use bpf_analysis::{BlockId as BpfBlock, Facts};
 use bpf_isa::{
     AluOp, AtomicOp as BpfAtomicOp, ByteOrder, Cond, EndWidth, Imm64, Insn, InsnIdx, Reg, Size, Src, SxWidth, Width,
 };
-use bpf_jit_code::RunCtx;
+use bpf_jit_code::{RunCtx, StopCode};
 use bpf_lir::Extern;
 use bpf_lir::{AtomicOp, Base, BinOp, BlockId, Mem, Op, Region, VReg, Val};
 
@@ -81,6 +81,7 @@ impl<S: Sink> FuncLowerer<'_, S> {
                     self.jump(target, off);
                 }
             }
+            Insn::JumpReg { target } => self.jump_register(target),
             Insn::JumpIf { width, cond, dst, src, off } => match S::ways(self, b, off.into()) {
                 // Known to go one way: the other one is dead.
                 (Some(target), false) => self.jump(target, off.into()),
@@ -113,6 +114,53 @@ impl<S: Sink> FuncLowerer<'_, S> {
             self.checks();
         }
         self.op(Op::Jump { target });
+    }
+
+    /// An indirect jump, by comparisons of the number in the register with those of the instructions that it may go to:
+    /// each halves what is left. To anything else the run does not go, whatever the register holds: it stops. Nor is
+    /// there an indirect branch to protect.
+    fn jump_register(&mut self, reg: Reg) {
+        let (program, facts) = (self.program, self.facts);
+        let (number, ctx) = (self.read(reg), self.ctx());
+        let targets = program.indirect_targets(self.sub);
+        // The next instruction is as far away as the others: the comparisons and the stop are in between.
+        self.next = BlockId(u32::MAX);
+        let stop = self.new_block();
+        self.search(number, targets, facts, stop);
+        self.begin_block(stop);
+        self.op(Op::Stop { code: StopCode::Target, ctx });
+    }
+
+    /// Goes to the one of these targets that has the number, else to `stop`.
+    fn search(&mut self, number: VReg, targets: &[InsnIdx], facts: &Facts, stop: BlockId) {
+        /// So few are compared one after the other.
+        const FEW: usize = 3;
+        if let (true, Some(middle)) = (targets.len() > FEW, targets.get(targets.len() / 2)) {
+            let (lower, upper) = targets.split_at(targets.len() / 2);
+            let rest = self.new_block();
+            self.compare(Cond::Ge, number, *middle, rest);
+            self.search(number, lower, facts, stop);
+            self.begin_block(rest);
+            return self.search(number, upper, facts, stop);
+        }
+        for target in targets.iter().filter(|target| !facts.insn(**target).dead) {
+            let mut to = S::block_at(self, *target);
+            if target.0 <= self.span.first && (self.options.budget || self.options.interrupt) {
+                let through = self.new_block();
+                self.l.edges.push(Edge { block: through, target: to, span: self.span });
+                to = through;
+            }
+            self.compare(Cond::Eq, number, *target, to);
+        }
+        self.op(Op::Jump { target: stop });
+        self.end_block();
+    }
+
+    /// Goes to `target` if the number is so beside that of the instruction.
+    fn compare(&mut self, cond: Cond, a: VReg, beside: InsnIdx, target: BlockId) {
+        let b = Val::Imm(beside.target_number() as i64);
+        self.op(Op::Branch { width: Width::W64, cond, a, b, target });
+        self.end_block();
     }
 
     pub(super) fn alu(&mut self, width: Width, op: AluOp, dst: Reg, src: Src) {

@@ -56,6 +56,11 @@ impl Sink for Listed {
         (block.taken.map(|target| BlockId(target.0)), block.next.is_some())
     }
 
+    fn block_at(f: &FuncLowerer<'_, Self>, at: InsnIdx) -> BlockId {
+        // Every target begins a block.
+        BlockId(f.l.cfg.block_at(at).map_or(0, |block| block.0))
+    }
+
     fn call_uses(f: &FuncLowerer<'_, Self>, slot: u32, _: Callee) -> RegSet {
         f.l.liveness.uses(f.program, slot, f.arity)
     }
@@ -176,7 +181,8 @@ impl FuncLowerer<'_, Listed> {
         let blocks = self.l.cfg.subprog_blocks(self.sub);
         let is_loop = self.l.cfg.blocks()[blocks.start as usize..blocks.end as usize]
             .iter()
-            .any(|block| block.reachable && block.taken == Some(entry));
+            .any(|block| block.reachable && block.taken == Some(entry))
+            || blocks.map(BpfBlock).any(|b| self.l.cfg.block(b).reachable && self.l.cfg.indirect(b).contains(&entry));
         if is_loop && self.open < crate::num::small(self.func.ops.len()) {
             self.end_block();
         }
@@ -213,12 +219,13 @@ impl FuncLowerer<'_, Listed> {
             slot += insn.slots();
             ends = insn.ends_flow();
         }
-        if !ends && block.succs().next().is_none() {
+        if !ends && self.l.cfg.succs(b).next().is_none() {
             // Behind a call that does not return. A block ends somewhere all the same.
             self.return_zero();
         }
 
-        for s in block.succs() {
+        for i in 0.. {
+            let Some(s) = self.l.cfg.succs(b).nth(i) else { break };
             let live = self.live_in(s);
             let entry = &mut self.l.entry_webs[s.index()];
             if entry.known.is_empty() {

@@ -193,7 +193,9 @@ impl Lowerer {
         let n = program.subprogs().len();
         let checks = options.budget || options.interrupt;
         let contents = program.contents();
-        if !checks && !contents.calls && !contents.packet_loads && facts.checks.is_empty() && facts.arena.is_none() {
+        let jumps = contents.indirect_jumps;
+        let stops = jumps || contents.packet_loads || !facts.checks.is_empty() || facts.arena.is_some();
+        if !checks && !contents.calls && !stops {
             return;
         }
         // The call graph has no cycle and is at most eight deep, so this settles quickly.
@@ -246,11 +248,15 @@ impl Lowerer {
                         }
                         Callee::Helper(id) => signatures.helper_hidden(id) != Hidden::Nothing,
                         Callee::Host(index) => signatures.host_hidden(index) != Hidden::Nothing,
+                        // It stops the run if there is no such function.
+                        Callee::Reg(_) => true,
                         Callee::Subprog(off) => {
                             subprog_at(program, slot, off).is_some_and(|callee| self.needs_ctx[callee.0 as usize])
                         }
                     }
             }
+            // It stops the run if that is none of its targets.
+            Insn::JumpReg { .. } => true,
             ref insn => checks && insn.jump_offset().is_some_and(|off| off < 0),
         }
     }

@@ -281,6 +281,7 @@ fn the_wrong_type_is_an_error() {
             MapType::RingBuf | MapType::UserRingBuf => (0, 0, 1 << 16),
             MapType::Arena => (0, 0, 8),
             MapType::PerfEventArray | MapType::ArrayOfMaps | MapType::HashOfMaps | MapType::XskMap => (4, 4, 8),
+            MapType::InsnArray => (4, 16, 8),
             _ => (4, 8, 8),
         };
         let mut def = MapDef::new("m", map_type, key, value, entries);

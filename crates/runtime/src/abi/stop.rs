@@ -15,6 +15,9 @@ use bpf_jit_code::StopCode;
 /// What is wrong when a check fails that the verifier left to run time.
 pub(crate) const OUT_OF_BOUNDS: &str = "memory access out of bounds, or an atomic one that is not aligned";
 
+/// What is wrong when the register of an indirect jump or call holds something else.
+const NO_TARGET: &str = "the register holds no target that the jump or call (gotox, callx) may have here";
+
 impl Run {
     /// Why the run was stopped; `None` if it was not.
     #[inline]
@@ -47,6 +50,7 @@ impl Run {
             Some(StopCode::Interrupted) if self.is_late() => RunError::Deadline { insn, origin: None },
             Some(StopCode::Interrupted) => RunError::Interrupted { insn, origin: None },
             Some(StopCode::Access) => RunError::Access { what: OUT_OF_BOUNDS.into(), insn, origin: None },
+            Some(StopCode::Target) => RunError::Access { what: NO_TARGET.into(), insn, origin: None },
             Some(StopCode::Host) => match self.error.take() {
                 Some(source) => RunError::Host { source: *source, insn, origin: None },
                 None => RunError::Internal("a host function stopped the run without an error".into()),

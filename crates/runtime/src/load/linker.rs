@@ -158,7 +158,7 @@ impl<H: 'static> Linker<H> {
             let Insn::Call(callee) = *insn else { continue };
             let insn = InsnIdx(slot);
             match callee {
-                Callee::Helper(helper_id::TAIL_CALL) | Callee::Subprog(_) => {}
+                Callee::Helper(helper_id::TAIL_CALL) | Callee::Subprog(_) | Callee::Reg(_) => {}
                 Callee::Helper(UNRESOLVED_CALL) => {
                     if bindings.helper(UNRESOLVED_CALL).is_none() {
                         // Above all other ids, so the order stays.

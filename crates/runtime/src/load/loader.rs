@@ -20,6 +20,7 @@ use crate::program::bindings::Bindings;
 use crate::program::loaded::Loaded;
 use crate::program::map_ref::MapRef;
 use crate::program::table::{Member, bind_all};
+use bpf_analysis::{Cfg, Constants};
 use bpf_isa::{Callee, Imm64, Insn, InsnIdx};
 use bpf_jit_code::OptLevel;
 use bpf_maps::{Map, MapType};
@@ -231,6 +232,7 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         program: Result<bpf_isa::Program, bpf_isa::ValidateError>,
     ) -> Result<Program<C, H>, LoadError> {
         let linker = self.linker;
+        let program = program.and_then(helpers_by_number);
         let program = program.map_err(|source| LoadError::Structure { program: name.to_owned(), source })?;
         self.maps.iter().try_for_each(|map| linker.engine.domain().owns(map))?;
         let contents = program.contents();
@@ -297,7 +299,7 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
             let name = program.name();
             let (insns, mut bindings) = self.bind(object, &code, &linked.maps)?;
             let program = structure(name, insns)?;
-            bindings.bind_addresses(name, &program)?;
+            let program = bindings.bind_addresses(name, program)?;
             let loading = Loading { linker, name, layout: C::layout(), code: Some(code.code()), account: None };
             let options = verify::Options { log, hybrid: self.how.trust == Trust::Hybrid };
             let checked = loading.verify(program, &bindings, options).map_err(|error| explain(error, &code))?;
@@ -408,6 +410,9 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
                 ReferenceKind::HostAddress(_) | ReferenceKind::Extern(_) => {}
             }
         }
+        if insns.iter().any(|insn| matches!(insn, Insn::Call(Callee::Reg(_)))) {
+            insns = structure(name, insns)?.into_insns();
+        }
         linker.bind_helpers(name, &insns, C::layout(), &mut bindings)?;
         Ok((insns, bindings))
     }
@@ -477,6 +482,24 @@ pub struct VerifyReport {
     pub log: Vec<String>,
 }
 
+/// Puts calls of helpers in the place of calls through registers that hold a helper's id on every path: a pointer to a
+/// helper is its id, and compilers that do not optimise load it before the call.
+fn helpers_by_number(program: bpf_isa::Program) -> Result<bpf_isa::Program, bpf_isa::ValidateError> {
+    let calls = match program.contents().indirect_calls {
+        true => Constants::default().helper_calls(&program, &Cfg::new(&program)),
+        false => Vec::new(),
+    };
+    if calls.is_empty() {
+        return Ok(program);
+    }
+    let mut insns = program.into_insns();
+    for (at, id) in calls {
+        insns[at.index()] = Insn::Call(Callee::Helper(id));
+    }
+    bpf_isa::Program::new(insns)
+}
+
 fn structure(name: &str, insns: Vec<Insn>) -> Result<bpf_isa::Program, LoadError> {
-    bpf_isa::Program::new(insns).map_err(|source| LoadError::Structure { program: name.to_owned(), source })
+    let program = bpf_isa::Program::new(insns).and_then(helpers_by_number);
+    program.map_err(|source| LoadError::Structure { program: name.to_owned(), source })
 }

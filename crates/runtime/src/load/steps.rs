@@ -99,7 +99,7 @@ impl<H: 'static> Loading<'_, H> {
         if how.budget == Some(0) {
             return Err(LoadError::NoBudget);
         }
-        let mut references = self.bind_addresses(&program, references)?;
+        let (program, mut references) = self.bind_addresses(program, references)?;
         let mut admitted = self.admit(how.trust, program, references.as_deref().unwrap_or(&NO_BINDINGS))?;
         if let (false, Some(bindings)) = (admitted.facts.formats.is_empty(), &mut references) {
             admitted.program = bind_formats(self.name, admitted.program, &admitted.facts, bindings)?;
@@ -111,16 +111,17 @@ impl<H: 'static> Loading<'_, H> {
         self.make(mode, how, admitted, references)
     }
 
-    /// Settles all that instructions refer to; `None` if that is nothing.
+    /// Settles all that instructions refer to, jumps too; `None` if that is nothing.
     fn bind_addresses(
         &self,
-        program: &Program,
+        program: Program,
         mut references: Option<Box<Bindings>>,
-    ) -> Result<Option<Box<Bindings>>, LoadError> {
-        if let Some(bindings) = &mut references {
-            bindings.bind_addresses(self.name, program)?;
-        }
-        Ok(references.filter(|bindings| !bindings.is_empty()))
+    ) -> Result<(Program, Option<Box<Bindings>>), LoadError> {
+        let program = match &mut references {
+            Some(bindings) => bindings.bind_addresses(self.name, program)?,
+            None => program,
+        };
+        Ok((program, references.filter(|bindings| !bindings.is_empty())))
     }
 
     /// Asks whoever is to say that the program is harmless.

@@ -9,7 +9,7 @@ use crate::call::helpers::print::at_site;
 use crate::context::ContextLayout;
 use crate::engine::Engine;
 use crate::error::LoadError;
-use crate::program::bindings::Bindings;
+use crate::program::bindings::{Bindings, instructions};
 use crate::program::bound::Bound;
 use crate::program::map_ref::MapRef;
 use bpf_analysis::Facts;
@@ -128,6 +128,11 @@ fn no_map() -> KnownMap {
 fn known_map(map: &MapRef) -> KnownMap {
     match map {
         MapRef::Progs(table) => KnownMap::new(table.name(), MapType::ProgArray, 4, 4, table.entries()),
+        // One that may still change is none that the program refers to: loading has refused that.
+        MapRef::Data(map) if map.map_type() == MapType::InsnArray => match instructions(map) {
+            Some(targets) => KnownMap { targets, ..known_data_map(map.def()) },
+            None => no_map(),
+        },
         MapRef::Data(map) => KnownMap { frozen: constants(map), ..known_data_map(map.def()) },
     }
 }
@@ -212,7 +217,7 @@ fn rewrite(name: &str, program: Program, facts: &Facts) -> Result<Program, LoadE
     if facts.context_accesses.is_empty() {
         return Ok(program);
     }
-    let mut insns = program.into_insns();
+    let (mut insns, targets) = program.into_parts();
     for access in &facts.context_accesses {
         let fail =
             || LoadError::Internal(format!("program `{name}`: context access at {} cannot be rewritten", access.insn));
@@ -237,7 +242,7 @@ fn rewrite(name: &str, program: Program, facts: &Facts) -> Result<Program, LoadE
             Some(_) | None => return Err(fail()),
         }
     }
-    Program::new(insns).map_err(|source| LoadError::Structure { program: name.to_owned(), source })
+    Program::with_targets(insns, targets).map_err(|source| LoadError::Structure { program: name.to_owned(), source })
 }
 
 /// Binds each call that prints what pointers lead to, to a function that knows what has been proven of them there.
@@ -247,7 +252,7 @@ pub(crate) fn bind_formats(
     facts: &Facts,
     bindings: &mut Bindings,
 ) -> Result<Program, LoadError> {
-    let mut insns = program.into_insns();
+    let (mut insns, targets) = program.into_parts();
     for call in &facts.formats {
         let fail = || LoadError::Internal(format!("program `{name}`: the call at {} prints by no format", call.insn));
         let Some(Insn::Call(callee @ Callee::Helper(_))) = insns.get_mut(call.insn.index()) else { return Err(fail()) };
@@ -257,7 +262,7 @@ pub(crate) fn bind_formats(
         *callee = Callee::Host(i32::try_from(bindings.host.len()).map_err(|_| fail())?);
         bindings.host.push(Some(Bound { proto, func }));
     }
-    Program::new(insns).map_err(|source| LoadError::Structure { program: name.to_owned(), source })
+    Program::with_targets(insns, targets).map_err(|source| LoadError::Structure { program: name.to_owned(), source })
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use crate::program::bound::Bound;
 use crate::program::map_ref::MapRef;
 use bpf_analysis::CallArity;
 use bpf_isa::{Imm64, Insn, InsnIdx, Program};
-use bpf_maps::MapType;
+use bpf_maps::{Map, MapType};
 use bpf_quiesce::Reservation;
 use bpf_uapi::Helper;
 #[cfg(native)]
@@ -16,7 +16,6 @@ use {
     crate::program::bound::missing_host_function,
     bpf_jit::{Extern, Hidden, LowerOptions, MapShape, Signatures},
     bpf_jit_code::Symbol,
-    bpf_maps::Map,
     bpf_uapi::MapTypes,
 };
 
@@ -123,11 +122,12 @@ impl Bindings {
     }
 
     /// Computes [`Bindings::addresses`]: everything a two-slot instruction loads that is not a constant, a map or a
-    /// function.
-    pub(crate) fn bind_addresses(&mut self, name: &str, program: &Program) -> Result<(), LoadError> {
+    /// function. The program comes back with the targets that its instruction arrays name, if it jumps by them.
+    pub(crate) fn bind_addresses(&mut self, name: &str, program: Program) -> Result<Program, LoadError> {
         if !program.contents().wide_loads {
-            return Ok(());
+            return Ok(program);
         }
+        let mut tables: Vec<i32> = Vec::new();
         for (slot, insn) in (0u32..).zip(program.insns()) {
             let Insn::LoadImm64 { imm, .. } = insn else { continue };
             let insn = InsnIdx(slot);
@@ -135,7 +135,11 @@ impl Bindings {
             match *imm {
                 Imm64::Const(_) | Imm64::Func(_) => {}
                 Imm64::Map(map) | Imm64::MapIdx(map) => {
-                    self.map(map).ok_or_else(|| fail(format!("there is no map with index {map}")))?;
+                    let index = map;
+                    let map = self.map(map).ok_or_else(|| fail(format!("there is no map with index {map}")))?;
+                    if insn_array(map).is_some() {
+                        tables.push(index);
+                    }
                 }
                 Imm64::MapValue { map, off } | Imm64::MapIdxValue { map, off } => {
                     let address = match self.map(map) {
@@ -145,6 +149,16 @@ impl Bindings {
                                 return Err(fail(format!("offset {off} is not in arena `{}`", map.name())));
                             };
                             shape.user + u64::from(off)
+                        }
+                        Some(MapRef::Data(table)) if table.map_type() == MapType::InsnArray => {
+                            if u64::from(off) >= 8 * u64::from(table.header().max_entries) {
+                                let name = &table.def().name;
+                                return Err(fail(format!(
+                                    "offset {off} is in no entry of the instruction array `{name}`"
+                                )));
+                            }
+                            tables.push(map);
+                            table.header().base as u64 + u64::from(off)
                         }
                         Some(MapRef::Data(map)) if !map.header().base.is_null() && off < map.header().value_size => {
                             map.header().base as u64 + u64::from(off)
@@ -160,8 +174,40 @@ impl Bindings {
                 Imm64::Var(id) => return Err(fail(format!("kernel variable {id} does not exist in user space"))),
             }
         }
-        Ok(())
+        tables.sort_unstable();
+        tables.dedup();
+        let mut targets = Vec::new();
+        for table in tables.iter().filter_map(|table| insn_array(self.map(*table)?)) {
+            let what = format!("the instruction array `{}` is not frozen (Map::freeze)", table.def().name);
+            let not_frozen = LoadError::Unresolved { program: name.to_owned(), insn: InsnIdx(0), what };
+            targets.extend(instructions(table).ok_or(not_frozen)?);
+        }
+        if targets.is_empty() {
+            return Ok(program);
+        }
+        let (insns, _) = program.into_parts();
+        let program = Program::with_targets(insns, targets);
+        program.map_err(|source| LoadError::Structure { program: name.to_owned(), source })
     }
+}
+
+fn insn_array(map: &MapRef) -> Option<&Map> {
+    match map {
+        MapRef::Data(map) if map.map_type() == MapType::InsnArray => Some(map),
+        MapRef::Data(_) | MapRef::Progs(_) => None,
+    }
+}
+
+/// What each entry of an instruction array names, for good; `None` if the host may still change it.
+pub(crate) fn instructions(table: &Map) -> Option<Vec<InsnIdx>> {
+    if !table.is_frozen() {
+        return None;
+    }
+    let entry = |index: u32| {
+        let value = table.get(&index.to_ne_bytes()).ok()??;
+        value.first_chunk().map(|offset| InsnIdx(u32::from_ne_bytes(*offset)))
+    };
+    (0..table.header().max_entries).map(entry).collect()
 }
 
 impl CallArity for Bindings {

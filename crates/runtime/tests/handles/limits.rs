@@ -47,6 +47,7 @@ fn more_slots_than_can_be_are_refused() {
             MapType::RingBuf | MapType::UserRingBuf => (0, 0, 1 << 16),
             MapType::Arena => (0, 0, 10),
             MapType::PerfEventArray | MapType::ArrayOfMaps | MapType::HashOfMaps | MapType::XskMap => (4, 4, 10),
+            MapType::InsnArray => (4, 16, 10),
             _ => (4, 8, 10),
         };
         let mut def = MapDef::new("m", map_type, key, value, entries);

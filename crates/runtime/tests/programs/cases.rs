@@ -66,8 +66,7 @@ fn external(file: &str, passed: usize, refused: &[&str]) {
 
 #[test]
 fn conformance() {
-    // CALLX is not in the instruction set: the one program that uses it is refused.
-    external("conformance", 312, &["callx"]);
+    external("conformance", 313, &[]);
 }
 
 #[test]

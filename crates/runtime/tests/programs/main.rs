@@ -21,6 +21,7 @@ mod formats;
 mod guest;
 mod helpers;
 mod hybrid;
+mod jumps;
 mod kernel_helpers;
 mod kernel_maps;
 mod lookups;

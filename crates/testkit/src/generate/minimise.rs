@@ -81,7 +81,8 @@ fn without(insns: &[Insn], at: usize, run: usize) -> Option<Vec<Insn>> {
             | Insn::StoreRelease { .. }
             | Insn::LoadAbs { .. }
             | Insn::LoadInd { .. }
-            | Insn::Call(Callee::Helper(_) | Callee::Host(_))
+            | Insn::Call(Callee::Helper(_) | Callee::Host(_) | Callee::Reg(_))
+            | Insn::JumpReg { .. }
             | Insn::Exit => {}
         }
         Some(insn)

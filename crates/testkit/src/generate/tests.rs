@@ -30,10 +30,12 @@ fn kind(insn: &Insn) -> String {
         Insn::Jump { wide, .. } => format!("goto {wide}"),
         Insn::JumpIf { width, cond, src, .. } => format!("if {width:?} {cond:?} {}", operand(src)),
         Insn::MayGoto { .. } => "may_goto".into(),
+        Insn::JumpReg { .. } => "gotox".into(),
         Insn::Call(callee) => match callee {
             bpf_isa::Callee::Helper(_) => "call helper".into(),
             bpf_isa::Callee::Subprog(_) => "call subprogram".into(),
             bpf_isa::Callee::Host(_) => "call host".into(),
+            bpf_isa::Callee::Reg(_) => "call register".into(),
         },
         Insn::Exit => "exit".into(),
     }

@@ -88,6 +88,7 @@ fn runnable(input: &Input) -> Vec<Insn> {
         | Insn::LoadImm64 { .. }
         | Insn::SecondSlot
         | Insn::Jump { .. }
+        | Insn::JumpReg { .. }
         | Insn::JumpIf { .. }
         | Insn::MayGoto { .. }
         | Insn::Call(_)

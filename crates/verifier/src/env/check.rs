@@ -149,8 +149,18 @@ impl Field {
 }
 
 impl KnownMap {
+    /// A map of instructions says what each entry is; programs only read it.
+    fn check_targets(&self) -> Res<()> {
+        let entries = if self.kind == MapType::InsnArray { self.max_entries as usize } else { 0 };
+        if self.targets.len() != entries {
+            return bad(format!("map {} says {} targets; it has {entries}", self.name, self.targets.len()));
+        }
+        Ok(())
+    }
+
     fn check(&self) -> Res<()> {
         let name = &self.name;
+        self.check_targets()?;
         if let Some(at) = self.spin_lock
             && (at % 4 != 0 || at.checked_add(4).is_none_or(|end| end > self.value_size))
         {

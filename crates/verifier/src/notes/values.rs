@@ -162,6 +162,7 @@ fn operands(insn: &Insn) -> (Option<Reg>, Option<Reg>) {
         | Insn::SecondSlot
         | Insn::LoadAbs { .. }
         | Insn::Jump { .. }
+        | Insn::JumpReg { .. }
         | Insn::MayGoto { .. }
         | Insn::Call(_)
         | Insn::Exit => (None, None),
@@ -186,6 +187,7 @@ fn result(insn: &Insn) -> Option<Reg> {
         | Insn::StoreRelease { .. }
         | Insn::SecondSlot
         | Insn::Jump { .. }
+        | Insn::JumpReg { .. }
         | Insn::JumpIf { .. }
         | Insn::MayGoto { .. }
         | Insn::Call(_)
@@ -217,6 +219,8 @@ fn access_fact(base: &Value, off: i16, top: usize, env: &Env<'_>) -> Option<Acce
         | Ty::Host { .. }
         | Ty::Func { .. }
         | Ty::Arena
+        | Ty::Table { .. }
+        | Ty::Insn { .. }
         | Ty::Local(_) => return None,
     };
     let at = base.n.bits().add(Tnum::constant(i64::from(off) as u64));

@@ -398,6 +398,8 @@ impl<'a> Walk<'a> {
             | Ty::Host { .. }
             | Ty::Func { .. }
             | Ty::Arena
+            | Ty::Table { .. }
+            | Ty::Insn { .. }
             | Ty::Local(_) => return refuse(Reason::NotMemory(reg, v.describe(self.env))),
         };
         if !mem.from.contains(from) {
@@ -625,6 +627,8 @@ fn other_memory(a: Ty, b: Ty) -> bool {
             | Ty::Host { .. }
             | Ty::Func { .. }
             | Ty::Arena
+            | Ty::Table { .. }
+            | Ty::Insn { .. }
             | Ty::Local(_),
             _,
         ) => false,

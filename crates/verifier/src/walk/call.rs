@@ -24,6 +24,7 @@ impl<'a> Walk<'a> {
                 };
                 self.call_subprog(sub, target)
             }
+            Callee::Reg(reg) => self.call_register(reg),
             Callee::Helper(_) | Callee::Host(_) => {
                 let proto = self.proto(callee)?;
                 self.call_helper(proto)
@@ -39,6 +40,23 @@ impl<'a> Walk<'a> {
     pub(super) fn clobber_args(&mut self) {
         let gone = Value::uninit(Why::Call(self.pc));
         self.state.top_mut().regs[..6].fill(gone);
+    }
+
+    /// A call of the function whose address is in the register: of one, since another function is another path.
+    fn call_register(&mut self, reg: Reg) -> Res<Flow> {
+        let v = self.read(reg)?;
+        let function = match v.ty {
+            // Nobody calls the main program but who runs it: its context would be missing.
+            Ty::Func { subprog } if subprog != 0 && !v.null && v.n.as_const() == Some(0) => SubprogId(subprog),
+            _ => return refuse(Reason::NotAFunction(reg, v.describe(self.env))),
+        };
+        // As with callbacks: what rests on the call graph would not know of a call that it has no edge for.
+        let callees = self.program.indirect_callees(SubprogId(self.state.top().subprog));
+        if callees.binary_search_by_key(&function, |pair| pair.callee).is_err() {
+            return refuse(Reason::ForeignCall { function: function.0 });
+        }
+        let start = self.program.subprogs()[function.index()].start;
+        self.call_subprog(function, InsnIdx(start))
     }
 
     fn call_subprog(&mut self, sub: SubprogId, target: InsnIdx) -> Res<Flow> {

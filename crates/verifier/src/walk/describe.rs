@@ -97,6 +97,7 @@ impl Walk<'_> {
             Insn::Call(callee @ (Callee::Helper(_) | Callee::Host(_))) => {
                 bpf_analysis::RegSet::args(self.proto(*callee).map_or(0, HelperProto::arity))
             }
+            Insn::Call(Callee::Reg(reg)) => bpf_analysis::RegSet::of(*reg),
             _ => bpf_analysis::uses(insn),
         }
     }

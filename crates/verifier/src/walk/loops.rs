@@ -156,7 +156,8 @@ impl Engine {
     /// Prepares for a program.
     pub(super) fn start(&mut self, program: &bpf_isa::Program, on: bool) {
         let backward = program.flow().iter().any(|f| f.target.is_some_and(|t| t <= f.at));
-        self.on = on && backward;
+        // What indirect jumps lead back to is walked round by round.
+        self.on = on && backward && !program.contents().indirect_jumps;
         self.open.clear();
         self.loose = 0;
         (self.resumed, self.begun, self.attempts) = (false, false, 0);

@@ -198,9 +198,13 @@ impl Walk<'_> {
             Ty::PacketEnd { .. } => refuse(Reason::BehindEnd(reg, v.describe(self.env))),
             // Loads and stores reach it (`place_or_check`); nothing that a helper is given does, as in the kernel.
             Ty::Arena => refuse(Reason::NotMemory(reg, v.describe(self.env))),
-            Ty::Map { .. } | Ty::Half { .. } | Ty::Host { .. } | Ty::Func { .. } | Ty::Local(_) => {
-                refuse(Reason::NotMemory(reg, v.describe(self.env)))
-            }
+            Ty::Map { .. }
+            | Ty::Half { .. }
+            | Ty::Host { .. }
+            | Ty::Func { .. }
+            | Ty::Table { .. }
+            | Ty::Insn { .. }
+            | Ty::Local(_) => refuse(Reason::NotMemory(reg, v.describe(self.env))),
         }
     }
 
@@ -334,6 +338,12 @@ impl Walk<'_> {
             let v = spill.value;
             self.reads_stack(frame, depth, size.bytes() as usize);
             self.state.set(dst, v);
+            return Ok(());
+        }
+        if let (false, Value { ty: Ty::Table { map }, .. }) = (sign, self.state.reg(base)) {
+            let (map, b) = (*map, *self.state.reg(base));
+            let entry = self.load_entry(&b, map, off, size)?;
+            self.state.set(dst, entry);
             return Ok(());
         }
         let v = self.loaded(size, base, off)?;
@@ -547,6 +557,8 @@ impl Walk<'_> {
             | Ty::Host { .. }
             | Ty::Func { .. }
             | Ty::Arena
+            | Ty::Table { .. }
+            | Ty::Insn { .. }
             | Ty::Local(_) => None,
         };
         if let Some(what) = forbidden {

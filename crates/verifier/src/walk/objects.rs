@@ -32,6 +32,8 @@ fn of_region(v: &Value) -> Option<(u8, bool, bool)> {
         | Ty::Host { .. }
         | Ty::Func { .. }
         | Ty::Arena
+        | Ty::Table { .. }
+        | Ty::Insn { .. }
         | Ty::Local(_) => None,
     }
 }
@@ -57,6 +59,8 @@ fn one_object(d: &Value, s: &Value) -> bool {
         | Ty::Host { .. }
         | Ty::Func { .. }
         | Ty::Arena
+        | Ty::Table { .. }
+        | Ty::Insn { .. }
         | Ty::Local(_) => false,
     }
 }

@@ -49,7 +49,7 @@ impl Walk<'_> {
         };
         let p = end.as_ref().unwrap_or(p);
         match p.ty {
-            Ty::Stack { .. } | Ty::MapValue { .. } | Ty::Mem { .. } | Ty::Packet { .. } => {}
+            Ty::Stack { .. } | Ty::MapValue { .. } | Ty::Mem { .. } | Ty::Packet { .. } | Ty::Table { .. } => {}
             Ty::Ctx if s.n.as_const().is_some() => {}
             Ty::Ctx => return refuse(Reason::CtxOffset),
             Ty::Map { .. }
@@ -58,6 +58,7 @@ impl Walk<'_> {
             | Ty::Host { .. }
             | Ty::Func { .. }
             | Ty::Arena
+            | Ty::Insn { .. }
             | Ty::Local(_) => return refuse(Reason::PointerOp(reg, p.describe(self.env))),
             Ty::Uninit(_) | Ty::Scalar => return refuse(Reason::Internal("offset of a number")),
         }

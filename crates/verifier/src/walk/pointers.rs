@@ -52,6 +52,8 @@ pub(super) fn low_half(v: &Value) -> Option<Value> {
         | Ty::Host { .. }
         | Ty::Func { .. }
         | Ty::Arena
+        | Ty::Table { .. }
+        | Ty::Insn { .. }
         | Ty::Local(_) => None,
     }
 }

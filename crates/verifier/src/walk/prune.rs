@@ -168,6 +168,19 @@ impl Pruner {
         for sub in program.subprogs() {
             set(&mut reached, sub.start as usize);
         }
+        if contents.indirect_jumps {
+            // From anywhere in their functions, before them and behind them.
+            (self.any, self.forward) = (true, false);
+            self.numbers |= loops;
+            for sub in 0..crate::num::small(program.subprogs().len()) {
+                for target in program.indirect_targets(bpf_isa::SubprogId(sub)) {
+                    set(&mut reached, target.index());
+                    if !exhaustive && !matches!(insns[target.index()], Insn::MayGoto { .. }) {
+                        set(&mut self.joins, target.index());
+                    }
+                }
+            }
+        }
         for flow in program.flow() {
             let Some(target) = flow.target else { continue };
             self.any = true;

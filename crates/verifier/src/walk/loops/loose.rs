@@ -144,6 +144,7 @@ impl Walk<'_> {
             | Insn::LoadAbs { .. }
             | Insn::LoadInd { .. }
             | Insn::Jump { .. }
+            | Insn::JumpReg { .. }
             | Insn::JumpIf { .. }
             | Insn::MayGoto { .. }
             | Insn::Call(_)

@@ -146,6 +146,8 @@ fn value_covers(old: &Value, new: &Value, ids: &mut IdMap) -> bool {
         | Ty::Host { .. }
         | Ty::Func { .. }
         | Ty::Arena
+        | Ty::Table { .. }
+        | Ty::Insn { .. }
         | Ty::Local(_) => {
             let tied = old.tie == 0 || ((old.scale, old.delta) == (new.scale, new.delta) && ids.same(old.tie, new.tie));
             tied && ids.same(old.id, new.id) && ids.same(old.owner, new.owner)

@@ -199,6 +199,7 @@ impl Reader<'_> {
                 n.read(bit(Reg::R6), true);
                 n.live |= bit(src);
             }
+            Insn::JumpReg { target } => n.read(bit(target), true),
             Insn::JumpIf { dst, src, .. } => {
                 self.operands = bit(dst) | src_bit(src);
                 let exact = step.exact || (n.is_exact(self.operands) && !planted!(BoundsUnmarked));
@@ -221,20 +222,21 @@ impl Reader<'_> {
             Callee::Helper(id) => self.env.helpers.get(id),
             Callee::Host(i) => usize::try_from(i).ok().and_then(|i| self.env.host_functions.get(i)),
             // A global function, verified on its own.
-            Callee::Subprog(_) if step.exact => None,
-            Callee::Subprog(_) => {
-                let callee = (f + 1).min(FRAMES - 1);
-                let of = d.frame(callee);
+            Callee::Subprog(_) | Callee::Reg(_) if step.exact => None,
+            Callee::Subprog(_) | Callee::Reg(_) => {
+                let of = d.frame((f + 1).min(FRAMES - 1));
                 let (live, exact) = (of.live & ARGS, of.exact & ARGS);
                 d.truncate(f + 1);
                 let n = d.frame(f);
                 n.kill(CLOBBERED);
                 n.live |= live;
                 n.exact |= if planted!(ArgumentsUnmarked) { 0 } else { exact };
+                n.read(called(callee), true);
                 return;
             }
         };
         let need = helper_needs(proto);
+        let through = called(callee);
         // Where a callback runs.
         d.truncate(f + 1);
         let n = d.frame(f);
@@ -242,5 +244,14 @@ impl Reader<'_> {
         n.live |= need.live;
         // Of a call that looked at what its arguments are beyond their kinds, all of them are.
         n.exact |= if step.exact { need.live } else { need.exact };
+        n.read(through, true);
+    }
+}
+
+/// The register that has the address of what is called.
+fn called(callee: Callee) -> u16 {
+    match callee {
+        Callee::Reg(reg) => bit(reg),
+        Callee::Helper(_) | Callee::Subprog(_) | Callee::Host(_) => 0,
     }
 }

@@ -1,7 +1,7 @@
 //! The one place where tests touch the verifier: an environment with one of everything, and programs as text.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
-use bpf_isa::{Program, assemble};
+use bpf_isa::{InsnIdx, Program, assemble};
 use bpf_uapi::Kfunc;
 use bpf_verifier::{
     Access, ArgKind, ContextLayout, Env, Field, FieldKind, GlobalArg, GlobalFunc, HelperProto, Helpers, KnownArena,
@@ -168,7 +168,12 @@ pub(crate) fn globals(text: &str) -> Vec<Option<GlobalFunc>> {
 pub(crate) fn with_env<T>(text: &str, f: impl FnOnce(&Env<'_>) -> T) -> T {
     let xdp = || ContextLayout { legacy_loads: text.contains(";skb"), ..xdp() };
     let context = if text.contains(";raw") { ContextLayout::raw(true) } else { xdp() };
-    let (helpers, maps, globals) = (helpers(), maps(), globals(text));
+    let (helpers, mut maps, globals) = (helpers(), maps(), globals(text));
+    let targets = targets(text);
+    if !targets.is_empty() {
+        let table = KnownMap::new("table", MapType::InsnArray, 4, 16, targets.len() as u32);
+        maps.push(KnownMap { access: Access::Read, targets, ..table });
+    }
     let mut env = Env::new(&context, &helpers);
     env.maps = &maps;
     env.global_functions = &globals;
@@ -182,7 +187,19 @@ pub(crate) fn program(text: &str) -> Program {
 
 /// The program of a text, or what is wrong with the text.
 pub(crate) fn try_program(text: &str) -> Result<Program, String> {
-    Program::new(assemble(text).map_err(|e| e.to_string())?).map_err(|e| e.to_string())
+    Program::with_targets(assemble(text).map_err(|e| e.to_string())?, targets(text)).map_err(|e| e.to_string())
+}
+
+/// What the entries of the map `map[fd:15]` name: the labels of a line `;targets`.
+fn targets(text: &str) -> Vec<InsnIdx> {
+    let Some(line) = text.lines().find_map(|l| l.trim().strip_prefix(";targets ")) else { return Vec::new() };
+    let labels: Vec<&str> = line.split_whitespace().collect();
+    // Jumps to them behind the program say where they are.
+    let jumps: String = labels.iter().map(|label| format!("\ngoto {label}")).collect();
+    let insns = assemble(&format!("{text}{jumps}")).expect("a program with these labels");
+    let first = insns.len() - labels.len();
+    let target = |i: usize| InsnIdx(i as u32).jump(insns[i].jump_offset()?);
+    (first..insns.len()).map(|i| target(i).expect("a jump")).collect()
 }
 
 /// Verifies a text.

@@ -1,0 +1,89 @@
+//! Indirect jumps: what they may go to, and where the instructions they name come from.
+//!
+//! Approach: a map of instructions is not memory but a table. A pointer into it ([`Ty::Table`]) moves as one to a map's
+//! value does, and all that can be done with it is to load one whole entry. What is loaded ([`Ty::Insn`]) is not a
+//! number: it is the entry that was at the offset, of which the walk knows the range. Nothing can be done with that but
+//! to copy, to spill and to jump to it. A jump goes each of the ways that the entries in the range name, as a branch.
+//!
+//! Invariants: an entry that is jumped to lies in the running function, and is one of the targets that the program was
+//! made with, so the graph has its edge. Which entries they may be decides where the path goes: the register is needed
+//! exactly, and so is, as any address is, what the entry was loaded by.
+
+use bpf_isa::{InsnIdx, Reg, Size, SubprogId};
+use bpf_uapi::MapType;
+
+use super::{Flow, Res, Walk, refuse};
+use crate::env::KnownMap;
+use crate::error::Reason;
+use crate::value::{Ty, Value, map_name};
+
+/// Bytes of an entry as programs see it.
+const ENTRY: u32 = 8;
+
+/// Bytes of a map of instructions as programs see it.
+pub(super) fn table_bytes(def: &KnownMap) -> u32 {
+    def.max_entries.saturating_mul(ENTRY)
+}
+
+impl Walk<'_> {
+    /// What a load of `size` bytes at `off` behind the pointer into a table yields.
+    pub(super) fn load_entry(&mut self, b: &Value, map: u32, off: i16, size: Size) -> Res<Value> {
+        if size != Size::DW {
+            return refuse(Reason::PartOfInsn { map: map_name(self.env, map, false) });
+        }
+        let (what, limit) = (map_name(self.env, map, false), table_bytes(self.map(map, false)?));
+        let (min, max) = (b.n.smin().saturating_add(off.into()), b.n.smax().saturating_add(off.into()));
+        if min < 0 || max.saturating_add(ENTRY.into()) > i64::from(limit) {
+            return refuse(Reason::Bounds { what, size: ENTRY.into(), min, max, limit: limit.into() });
+        }
+        let n =
+            b.n.alu(bpf_isa::AluOp::Add, bpf_isa::Width::W64, &crate::scalar::Scalar::constant(i64::from(off) as u64));
+        let bits = n.bits();
+        if bits.max() & u64::from(ENTRY - 1) != 0 {
+            return refuse(Reason::Alignment { align: ENTRY, off: b.n.to_string(), what });
+        }
+        Ok(Value { n, ..Value::pointer(Ty::Insn { map }) })
+    }
+
+    /// `gotox`: each way that the entries which the register may hold name.
+    pub(super) fn jump_register(&mut self, reg: Reg) -> Res<Flow> {
+        self.decides();
+        let v = self.read(reg)?;
+        let Ty::Insn { map } = v.ty else { return refuse(Reason::NotAnInsn(reg, v.describe(self.env))) };
+        let env = self.env;
+        let def = &env.maps[map as usize];
+        debug_assert_eq!(def.kind, MapType::InsnArray);
+        let (first, last) = (v.n.umin() / u64::from(ENTRY), v.n.umax() / u64::from(ENTRY));
+        let entries = usize::try_from(first).ok().zip(usize::try_from(last).ok());
+        let Some(entries) = entries.and_then(|(first, last)| def.targets.get(first..=last)) else {
+            return refuse(Reason::Environment(format!("map \"{}\" has fewer entries than it says", def.name)));
+        };
+        let function = self.state.top().subprog;
+        let known = self.program.indirect_targets(SubprogId(function));
+        let mut ways: Vec<InsnIdx> = Vec::new();
+        for (i, &target) in (first..).zip(entries) {
+            if !v.n.contains(i * u64::from(ENTRY)) {
+                continue;
+            }
+            if self.program.subprog_of(target).0 != function {
+                let map = map_name(env, map, false);
+                return refuse(Reason::JumpToOther { map, entry: i, target, function });
+            }
+            if known.binary_search(&target).is_err() {
+                let what = format!("entry {i} of map \"{}\" is no target of the program", def.name);
+                return refuse(Reason::Environment(what));
+            }
+            ways.push(target);
+        }
+        ways.sort_unstable();
+        ways.dedup();
+        let Some((&now, later)) = ways.split_first() else {
+            return refuse(Reason::Internal("an indirect jump to no entry"));
+        };
+        for &target in later.iter().rev() {
+            let state = self.copy_state();
+            self.push(target, state, None, self.epoch)?;
+        }
+        Ok(Flow::To(now))
+    }
+}
