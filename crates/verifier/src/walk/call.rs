@@ -277,6 +277,8 @@ impl<'a> Walk<'a> {
 
     /// The running function returns; `early`: not by an exit, but by a call or load that may end it.
     pub(super) fn exit(&mut self, early: bool) -> Res<Flow> {
+        // What called a callback goes on, and may write.
+        self.state.seen.clear();
         match self.state.top().entry {
             Entry::Root | Entry::Timer => {
                 self.check_exit()?;

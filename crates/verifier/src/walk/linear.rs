@@ -142,7 +142,8 @@ impl State {
         false
     }
 
-    /// The most that the form is, by all that is known near it.
+    /// The most that the form is, by what is said of names and of numbers near it: of pointers nothing, as in
+    /// [`State::proves`].
     pub(in crate::walk) fn most_of_form(&self, form: &Form) -> Option<i128> {
         /// No number's name.
         const IT: u32 = u32::MAX;
@@ -150,7 +151,7 @@ impl State {
         let within = |near: (u32, usize)| {
             let mut rows = Rows::new();
             rows.add_equation(&it.terms, it.constant);
-            let (_, found) = self.rows_about(form, true, near, &mut rows);
+            let (_, found) = self.rows_about(form, false, near, &mut rows);
             if found { None } else { rows.most(IT) }
         };
         NEAR.into_iter().skip(1).filter_map(within).min()
