@@ -119,8 +119,7 @@ pub(crate) static MACHINE: MachineDesc = {
             any_index: false,
             operands: false,
             constants: Constants::TwelveOrMask,
-            // Two more than there are.
-            registers: 26,
+            registers: 24,
         },
         fixed,
     }

@@ -130,8 +130,7 @@ const fn describe(bmi2: bool) -> MachineDesc {
             any_index: true,
             operands: true,
             constants: Constants::Signed32,
-            // Two more than there are.
-            registers: 15,
+            registers: 13,
         },
         fixed,
     }

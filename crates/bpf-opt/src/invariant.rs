@@ -9,11 +9,10 @@
 //! frame move, of places that nothing in the loop may write: other memory may be another thread's, which a loop may wait
 //! for.
 //!
-//! Each value that is kept costs a register in all of the loop, so what a loop holds is counted, generously: the values
-//! that come in, those that several of its blocks share, and the most that one of them has besides. Above what the
-//! machine has, and a few more, nothing moves; the few are read least, so if there is no register for one it is they who
-//! are spilled, and a reload costs what was saved. Nor does anything move out of a loop with a call, which leaves few
-//! registers alone.
+//! Each value that is kept costs a register in all of the loop, and one that is spilled for it costs what was saved. So
+//! what a loop holds is counted, rather too much than too little: the values that come in, those that several of its
+//! blocks share, and the most that live in one of them besides. Above what the machine has, nothing moves; nor does
+//! anything out of a loop with a call, which leaves few registers alone.
 //!
 //! Invariants: nothing that could trap, write or be seen is executed where it was not; a division moves only where each
 //! round has made it, since it takes long. A loop inside [`MAX_NEST`] others is left by as many at most, so all is
@@ -151,8 +150,8 @@ struct Loop {
     before: Option<BlockId>,
     /// The one around it, in `loops`.
     parent: u32,
-    /// How many values it holds at least: from outside, or from one of its blocks to another; and the most that one of
-    /// its blocks has besides.
+    /// How many values it holds at least: from outside, or from one of its blocks to another; and the most that live in
+    /// one of its blocks besides these.
     held: u32,
     local: u32,
     /// There is a call in it.
@@ -363,10 +362,20 @@ impl Invariant {
         }
     }
 
-    /// What one block of a loop adds to it: what it shares with others, and the most values that live in it alone.
+    /// What one block of a loop adds to it: what it shares with others, and how many more values live in it at a time.
     fn count_block(&mut self, func: &Func, block: BlockId, ssa: &Ssa) {
         let inside = self.inside[block.index()];
         let (mut live, mut calls, mut written) = (0u32, false, 0);
+        let ops = func.block_ops(block);
+        // Shared ones live on.
+        for v in ops.iter().filter_map(Op::def).chain(ssa.phis(block).map(|phi| phi.dst)) {
+            if self.shared[v.index()] {
+                self.lives[v.index()] = true;
+                self.share(inside);
+                live += 1;
+            }
+        }
+        let shared = live;
         // What goes on to a phi becomes one with it.
         for succ in ssa.cfg.succs(block) {
             let Some(pred) = ssa.pred(block, succ) else { continue };
@@ -376,33 +385,24 @@ impl Invariant {
             }
         }
         let mut most = live;
-        for op in func.block_ops(block).iter().rev() {
+        for op in ops.iter().rev() {
             if let Some(v) = op.def() {
                 live -= u32::from(core::mem::replace(&mut self.lives[v.index()], false));
-                if self.shared[v.index()] {
-                    self.share(inside);
-                }
             }
             op.for_each_use(|v| live += u32::from(self.lives_in(v, block)));
             most = most.max(live);
             calls |= matches!(op, Op::Call { .. } | Op::TailCall { .. });
             written |= writes(op);
         }
-        for phi in ssa.phis(block) {
-            if self.shared[phi.dst.index()] {
-                self.share(inside);
-            }
-        }
         let this = &mut self.loops[inside as usize];
-        this.local = this.local.max(most);
+        this.local = this.local.max(most - shared);
         this.calls |= calls;
         this.written |= written;
     }
 
-    /// A value is read in a block; says whether it begins to live there, backward, and nowhere else.
+    /// A value is read in a block; says whether it is the block's own and begins to live there, backward.
     fn lives_in(&mut self, v: VReg, block: BlockId) -> bool {
-        let own = self.blocks[v.index()] == block && !self.shared[v.index()];
-        own && !core::mem::replace(&mut self.lives[v.index()], true)
+        self.blocks[v.index()] == block && !core::mem::replace(&mut self.lives[v.index()], true)
     }
 
     /// Whether an op may be made before its loop if its operands are.

@@ -71,7 +71,8 @@ pub(crate) fn run(func: &mut Func, reached: &mut Vec<bool>, places: &mut Vec<u32
 }
 
 /// Puts what is done on the way round a loop, behind a branch that leaves it, in front of the loop's head: the branch goes
-/// there instead, and there is no jump in a round. Whoever fell into the head jumps over it, once for all rounds.
+/// there instead, and there is no jump in a round. Whoever fell into the head jumps over it, once for all rounds, which is
+/// too much where there are few; those that wait for values to be copied are many.
 fn turn(func: &mut Func, reached: &mut [bool], places: &mut [u32]) -> u32 {
     reached.fill(false);
     for (place, block) in func.order.iter().enumerate() {
@@ -86,14 +87,21 @@ fn turn(func: &mut Func, reached: &mut [bool], places: &mut [u32]) -> u32 {
     let mut front: Vec<(u32, u32)> = Vec::new();
     for (at, pair) in func.order.windows(2).enumerate() {
         let &[from, round] = pair else { continue };
-        let (Some(Op::Branch { cond, .. }), [.., Op::Jump { target }]) =
+        let (Some(Op::Branch { cond, target: out, .. }), [.., Op::Jump { target }]) =
             (func.block_ops(from).last(), func.block_ops(round))
         else {
             continue;
         };
+        // Else the way out would have to jump.
+        if func.order.get(at + 2) != Some(out) {
+            continue;
+        }
         let head = places[target.index()];
         let short = (2..=MAX_ROUND).contains(&func.block_ops(round).len());
-        if short && !reached[round.index()] && (1..=crate::num::small(at)).contains(&head) && cond.negate().is_some() {
+        let falls = |head: u32| func.order.get((head as usize).wrapping_sub(1)).is_some_and(|b| func.ends(*b).falls);
+        let copies = |ops: &[Op]| ops.iter().all(|op| matches!(op, Op::Mov { .. } | Op::Jump { .. }));
+        let worth = !falls(head) || copies(func.block_ops(round));
+        if short && worth && !reached[round.index()] && (1..=crate::num::small(at)).contains(&head) && cond.negate().is_some() {
             front.push((head, crate::num::small(at) + 1));
         }
     }
@@ -125,14 +133,10 @@ fn turn(func: &mut Func, reached: &mut [bool], places: &mut [u32]) -> u32 {
             // The branch before it leads to it, and what it led to is what comes next.
             let from = order[place as usize - 1];
             if let Some(last) = func.range(from).last()
-                && let Op::Branch { width, cond, a, b, target } = func.ops[last]
+                && let Op::Branch { width, cond, a, b, .. } = func.ops[last]
                 && let Some(cond) = cond.negate()
             {
                 func.ops[last] = Op::Branch { width, cond, a, b, target: block };
-                if order.get(place as usize + 1) != Some(&target) {
-                    let out = func.new_block([(Op::Jump { target }, func.spans[last])]);
-                    func.order.push(out);
-                }
             }
         } else {
             func.order.push(block);

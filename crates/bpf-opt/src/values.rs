@@ -58,7 +58,7 @@ impl Default for Addresses {
             any_index: true,
             operands: true,
             constants: Constants::Signed32,
-            registers: 15,
+            registers: 13,
         }
     }
 }
