@@ -12,7 +12,8 @@
 //! Each value that is kept costs a register in all of the loop, and one that is spilled for it costs what was saved. So
 //! what a loop holds is counted, rather too much than too little: the values that come in, those that several of its
 //! blocks share, and the most that live in one of them besides. Above what the machine has, nothing moves; nor does
-//! anything out of a loop with a call, which leaves few registers alone.
+//! anything out of a loop with a call, which leaves few registers alone; and what takes one short instruction moves only
+//! where some registers are left.
 //!
 //! Invariants: nothing that could trap, write or be seen is executed where it was not; a division moves only where each
 //! round has made it, since it takes long. A loop inside [`MAX_NEST`] others is left by as many at most, so all is
@@ -28,6 +29,8 @@ use bpf_lir::{Base, BinOp, BlockId, Func, Mem, Op, Span, VReg, Val, narrow};
 const MAX_NEST: usize = 8;
 /// How many of the constants that were made last are looked through for one that is there already.
 const MAX_SEEN: usize = 16;
+/// How many registers more there must be for what takes one short instruction.
+const MARGIN: u32 = 3;
 
 /// Which constants an op takes at no cost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -412,9 +415,8 @@ impl Invariant {
             Op::Mov { src: Val::Imm(_), .. } => self.kept[v.index()],
             Op::Bin { op: BinOp::Div | BinOp::SDiv | BinOp::Mod | BinOp::SMod, .. } => {
                 let head = self.loops[self.inside[block.index()] as usize].head;
-                ssa.cfg.preds(head).iter().all(|pred| {
-                    !ssa.tree.dominates(head, *pred) || ssa.tree.dominates(block, *pred)
-                })
+                let is_in = |pred: &BlockId| !ssa.tree.dominates(head, *pred);
+                ssa.cfg.preds(head).iter().all(|pred| is_in(pred) || ssa.tree.dominates(block, *pred))
             }
             Op::Load { size, mem: Mem { base: Base::Frame, off, .. }, .. } => {
                 let end = i64::from(off) + i64::from(size.bytes());
@@ -427,6 +429,7 @@ impl Invariant {
     /// The block before the outermost loop that an op may leave, which all it leaves have a register for.
     fn outside(&mut self, op: &Op, inside: u32, ssa: &Ssa, registers: u8) -> Option<BlockId> {
         let bytes = if let Op::Load { size, mem, .. } = op { frame_bytes(*mem, *size) } else { 0 };
+        let margin = if is_long(op) { 0 } else { MARGIN };
         let mut to = None;
         let mut next = inside;
         for _ in 0..MAX_NEST {
@@ -434,7 +437,7 @@ impl Invariant {
             let mut made = false;
             op.for_each_use(|v| made |= ssa.tree.dominates(this.head, self.blocks[v.index()]));
             let written = this.written & bytes != 0 && !planted!(FrameNeverWritten);
-            let full = this.calls || this.held + this.local >= u32::from(registers);
+            let full = this.calls || this.held + this.local + margin >= u32::from(registers);
             if made || written || full || this.before.is_none() {
                 break;
             }
@@ -468,9 +471,8 @@ impl Invariant {
         let inside = self.inside[block.index()];
         // Those of loops elsewhere would have to live up to here.
         let around = |made: BlockId| {
-            let mut around = core::iter::successors(self.loops.get(inside as usize), |this| {
-                self.loops.get(this.parent as usize)
-            });
+            let mut around =
+                core::iter::successors(self.loops.get(inside as usize), |this| self.loops.get(this.parent as usize));
             around.by_ref().take(MAX_NEST).any(|this| this.before == Some(made))
         };
         let known = self.constants.iter().rev().take(MAX_SEEN);
@@ -502,6 +504,29 @@ impl Invariant {
             self.ops.extend(moved.iter().map(|(_, op, span)| (*op, *span)));
             self.ops.extend(all().skip(range.len() - usize::from(ends)));
             func.set_ops(*block, self.ops.drain(..));
+        }
+    }
+}
+
+/// Whether an op takes more than one cycle, or a long instruction.
+fn is_long(op: &Op) -> bool {
+    match *op {
+        Op::Bin { op, .. } => match op {
+            BinOp::Mul | BinOp::MulHighU | BinOp::MulHighS | BinOp::Div | BinOp::SDiv | BinOp::Mod | BinOp::SMod => {
+                true
+            }
+            BinOp::Add
+            | BinOp::Sub
+            | BinOp::And
+            | BinOp::Or
+            | BinOp::Xor
+            | BinOp::Shl
+            | BinOp::Shr
+            | BinOp::Sar
+            | BinOp::Rotl => false,
+        },
+        ref op => {
+            matches!(op, Op::Mov { src: Val::Imm(_), .. } | Op::SymAddr { .. } | Op::Load { .. } | Op::Select { .. })
         }
     }
 }

@@ -101,7 +101,12 @@ fn turn(func: &mut Func, reached: &mut [bool], places: &mut [u32]) -> u32 {
         let falls = |head: u32| func.order.get((head as usize).wrapping_sub(1)).is_some_and(|b| func.ends(*b).falls);
         let copies = |ops: &[Op]| ops.iter().all(|op| matches!(op, Op::Mov { .. } | Op::Jump { .. }));
         let worth = !falls(head) || copies(func.block_ops(round));
-        if short && worth && !reached[round.index()] && (1..=crate::num::small(at)).contains(&head) && cond.negate().is_some() {
+        if short
+            && worth
+            && !reached[round.index()]
+            && (1..=crate::num::small(at)).contains(&head)
+            && cond.negate().is_some()
+        {
             front.push((head, crate::num::small(at) + 1));
         }
     }

@@ -6,8 +6,8 @@ use bpf_analysis::{Facts, InsnFact, MemKind};
 use bpf_isa::{Insn, SubprogId};
 use bpf_jit::eval::{Env, Eval, EvalError, Outcome, Region};
 use bpf_jit::{
-    Addresses, Constants, Extern, Func, Lir, Liveness, LowerOptions, Lowerer, Pass, PassOptions, PassScratch, PassSet, VReg,
-    optimise,
+    Addresses, Constants, Extern, Func, Lir, Liveness, LowerOptions, Lowerer, Pass, PassOptions, PassScratch, PassSet,
+    VReg, optimise,
 };
 use bpf_jit_code::{RunCtx, Symbol};
 use bpf_testkit::generate::{self, Shape};
