@@ -5,9 +5,8 @@
 //! the op stood. Approach, in SSA form: the natural loops, innermost first, each with the block before it, which there
 //! is where the loop has a single way in ([`crate::ssa::tidy`] sees to that). An op without effects whose operands are
 //! made outside moves to the block before the outermost loop of which that is true; a constant that its op cannot take
-//! at no cost ([`Constants`]) gets a register there, one for all who read it. Of loads only those of the function's own
-//! frame move, of places that nothing in the loop may write: other memory may be another thread's, which a loop may wait
-//! for.
+//! at no cost ([`Constants`]) gets a register there, one for all who read it. Loads stay: what is in the stack is values
+//! by now (`slots`), and other memory may be another thread's, which a loop may wait for.
 //!
 //! Each value that is kept costs a register in all of the loop, and one that is spilled for it costs what was saved. So
 //! what a loop holds is counted, rather too much than too little: the values that come in, those that several of its
@@ -23,7 +22,7 @@ use crate::dead::is_pure;
 use crate::faults::planted;
 use crate::ssa::{NONE, Ssa};
 use bpf_isa::{Cond, Size, Width};
-use bpf_lir::{Base, BinOp, BlockId, Func, Mem, Op, Span, VReg, Val, narrow};
+use bpf_lir::{BinOp, BlockId, Func, Op, Span, VReg, Val, narrow};
 
 /// Out of how many loops an op moves, and how many of those around it a value is counted in.
 const MAX_NEST: usize = 8;
@@ -159,8 +158,6 @@ struct Loop {
     local: u32,
     /// There is a call in it.
     calls: bool,
-    /// By eight bytes of the frame, from its end on: whether they may be written.
-    written: u64,
 }
 
 /// The memory that it works in.
@@ -211,7 +208,7 @@ impl Invariant {
             for at in range.clone() {
                 let (mut op, span) = (func.ops[at], func.spans[at]);
                 if let Some(v) = op.def()
-                    && self.may_move(&op, v, *block, func, ssa)
+                    && self.may_move(&op, v, *block, ssa)
                     && let Some(to) = self.outside(&op, inside, ssa, registers)
                 {
                     self.blocks[v.index()] = to;
@@ -253,8 +250,8 @@ impl Invariant {
             let this = crate::num::small(self.loops.len());
             let mut before = preds.iter().copied().filter(|pred| !ssa.tree.dominates(block, *pred));
             let before = before.next().filter(|pred| before.next().is_none() && ssa.cfg.succs(*pred).count() == 1);
-            let (held, local, calls, written) = (0, 0, false, 0);
-            self.loops.push(Loop { head: block, before, parent: NONE, held, local, calls, written });
+            let (held, local, calls) = (0, 0, false);
+            self.loops.push(Loop { head: block, before, parent: NONE, held, local, calls });
             self.inside[block.index()] = this;
             while let Some(found) = self.work.pop() {
                 let found = self.outermost(found);
@@ -281,7 +278,7 @@ impl Invariant {
         block
     }
 
-    /// Finds how many values each loop holds, what it writes and whether it calls.
+    /// Finds how many values each loop holds, and whether it calls.
     fn count(&mut self, func: &Func, ssa: &Ssa) {
         let values = func.vregs as usize;
         self.blocks.clear();
@@ -326,11 +323,10 @@ impl Invariant {
         }
         // What is in an inner loop is in those around it.
         for i in 0..self.loops.len() {
-            let Loop { parent, local, calls, written, .. } = self.loops[i];
+            let Loop { parent, local, calls, .. } = self.loops[i];
             if let Some(parent) = self.loops.get_mut(parent as usize) {
                 parent.local = parent.local.max(local);
                 parent.calls |= calls;
-                parent.written |= written;
             }
         }
     }
@@ -368,7 +364,7 @@ impl Invariant {
     /// What one block of a loop adds to it: what it shares with others, and how many more values live in it at a time.
     fn count_block(&mut self, func: &Func, block: BlockId, ssa: &Ssa) {
         let inside = self.inside[block.index()];
-        let (mut live, mut calls, mut written) = (0u32, false, 0);
+        let (mut live, mut calls) = (0u32, false);
         let ops = func.block_ops(block);
         // Shared ones live on.
         for v in ops.iter().filter_map(Op::def).chain(ssa.phis(block).map(|phi| phi.dst)) {
@@ -395,12 +391,10 @@ impl Invariant {
             op.for_each_use(|v| live += u32::from(self.lives_in(v, block)));
             most = most.max(live);
             calls |= matches!(op, Op::Call { .. } | Op::TailCall { .. });
-            written |= writes(op);
         }
         let this = &mut self.loops[inside as usize];
         this.local = this.local.max(most - shared);
         this.calls |= calls;
-        this.written |= written;
     }
 
     /// A value is read in a block; says whether it is the block's own and begins to live there, backward.
@@ -409,7 +403,7 @@ impl Invariant {
     }
 
     /// Whether an op may be made before its loop if its operands are.
-    fn may_move(&self, op: &Op, v: VReg, block: BlockId, func: &Func, ssa: &Ssa) -> bool {
+    fn may_move(&self, op: &Op, v: VReg, block: BlockId, ssa: &Ssa) -> bool {
         match *op {
             // Most constants are parts of the ops that want them, or made on the way to a phi.
             Op::Mov { src: Val::Imm(_), .. } => self.kept[v.index()],
@@ -418,17 +412,12 @@ impl Invariant {
                 let is_in = |pred: &BlockId| !ssa.tree.dominates(head, *pred);
                 ssa.cfg.preds(head).iter().all(|pred| is_in(pred) || ssa.tree.dominates(block, *pred))
             }
-            Op::Load { size, mem: Mem { base: Base::Frame, off, .. }, .. } => {
-                let end = i64::from(off) + i64::from(size.bytes());
-                end <= 0 && i64::from(off) >= -i64::from(func.stack_bytes)
-            }
             ref op => is_pure(op),
         }
     }
 
     /// The block before the outermost loop that an op may leave, which all it leaves have a register for.
     fn outside(&mut self, op: &Op, inside: u32, ssa: &Ssa, registers: u8) -> Option<BlockId> {
-        let bytes = if let Op::Load { size, mem, .. } = op { frame_bytes(*mem, *size) } else { 0 };
         let margin = if is_long(op) { 0 } else { MARGIN };
         let mut to = None;
         let mut next = inside;
@@ -436,9 +425,8 @@ impl Invariant {
             let Some(this) = self.loops.get(next as usize) else { break };
             let mut made = false;
             op.for_each_use(|v| made |= ssa.tree.dominates(this.head, self.blocks[v.index()]));
-            let written = this.written & bytes != 0 && !planted!(FrameNeverWritten);
             let full = this.calls || this.held + this.local + margin >= u32::from(registers);
-            if made || written || full || this.before.is_none() {
+            if made && !planted!(RoundsAlike) || full || this.before.is_none() {
                 break;
             }
             to = this.before;
@@ -526,51 +514,7 @@ fn is_long(op: &Op) -> bool {
             | BinOp::Rotl => false,
         },
         ref op => {
-            matches!(op, Op::Mov { src: Val::Imm(_), .. } | Op::SymAddr { .. } | Op::Load { .. } | Op::Select { .. })
+            matches!(op, Op::Mov { src: Val::Imm(_), .. } | Op::SymAddr { .. } | Op::Select { .. })
         }
-    }
-}
-
-/// By eight bytes of the frame, from its end on, whether an op may write them.
-fn writes(op: &Op) -> u64 {
-    match *op {
-        Op::Store { size, mem, .. } => frame_bytes(mem, size),
-        // These order what is around them, whatever they write.
-        Op::LoadAcquire { .. }
-        | Op::StoreRelease { .. }
-        | Op::Atomic { .. }
-        | Op::CmpXchg { .. }
-        | Op::Call { .. }
-        | Op::TailCall { .. } => u64::MAX,
-        Op::Mov { .. }
-        | Op::Ext { .. }
-        | Op::Bin { .. }
-        | Op::Neg { .. }
-        | Op::Bswap { .. }
-        | Op::AddShift { .. }
-        | Op::Select { .. }
-        | Op::FrameAddr { .. }
-        | Op::SymAddr { .. }
-        | Op::SubprogAddr { .. }
-        | Op::Load { .. }
-        | Op::Check { .. }
-        | Op::Bound { .. }
-        | Op::Stop { .. }
-        | Op::Jump { .. }
-        | Op::Branch { .. }
-        | Op::Exit { .. } => 0,
-    }
-}
-
-/// The pieces of eight bytes, from the frame's end on, that an access may touch: all beyond the first 64 are one.
-fn frame_bytes(mem: Mem, size: Size) -> u64 {
-    match mem.base {
-        Base::Frame => {
-            let piece = |off: i64| (-off).clamp(1, 512).saturating_sub(1) / 8;
-            let (last, first) = (piece(mem.off.into()), piece(i64::from(mem.off) + i64::from(size.bytes()) - 1));
-            (first..=last).fold(0, |all, piece| all | 1 << piece)
-        }
-        Base::Reg(_) | Base::Indexed { .. } if mem.region.may_meet(bpf_lir::Region::Stack) => u64::MAX,
-        Base::Reg(_) | Base::Indexed { .. } => 0,
     }
 }

@@ -32,6 +32,8 @@ use reach::Reach;
 const MAX_DEPTH: u32 = 6;
 /// How many phis of a block are compared with each other.
 const MAX_PHIS: usize = 12;
+/// How many copies of copies are followed then.
+const MAX_COPIES: u32 = 4;
 
 /// What the machine can do, as far as it matters here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -153,15 +155,24 @@ impl Values {
     /// the block are looked at, and [`MAX_PHIS`] at most.
     fn unite_phis(&mut self, func: &Func, ssa: &mut Ssa) {
         for (op, at) in func.order.iter().flat_map(|block| func.range(*block)).map(|at| (&func.ops[at], at)) {
-            if let (Some(v), Op::Mov { width: Width::W64, src: Val::Imm(_), .. }) = (op.def(), op) {
+            if let (Some(v), Op::Mov { .. }) = (op.def(), op) {
                 self.defs[v.index()] = crate::num::small(at);
             }
         }
-        let constant = |v: VReg| match func.ops.get(self.defs[v.index()] as usize) {
-            Some(Op::Mov { src: Val::Imm(imm), .. }) => Some(*imm),
-            Some(_) | None => None,
+        // What it is a copy of, or the constant it is.
+        let origin = |mut v: VReg| {
+            for _ in 0..MAX_COPIES {
+                match func.ops.get(self.defs[v.index()] as usize) {
+                    Some(Op::Mov { width, src: Val::Imm(imm), .. }) => {
+                        return Val::Imm(narrow(*width, *imm as u64) as i64);
+                    }
+                    Some(Op::Mov { width: Width::W64, src: Val::Reg(src), .. }) => v = *src,
+                    Some(_) | None => break,
+                }
+            }
+            Val::Reg(v)
         };
-        let alike = |a: VReg, b: VReg| a == b || constant(a).is_some_and(|imm| constant(b) == Some(imm));
+        let alike = |a: VReg, b: VReg| a == b || origin(a) == origin(b);
         for block in ssa.cfg.rpo() {
             for (i, phi) in ssa.phis(*block).take(MAX_PHIS).enumerate().skip(1) {
                 let args = ssa.args(*block, phi);
