@@ -5,14 +5,14 @@
 //! the op stood. Approach, in SSA form: the natural loops, innermost first, each with the block before it, which there
 //! is where the loop has a single way in ([`crate::ssa::tidy`] sees to that). An op without effects whose operands are
 //! made outside moves to the block before the outermost loop of which that is true; a constant that its op cannot take
-//! at no cost ([`Constants`]) gets a register there, one for all who read it. Loads stay: what is in the stack is values
-//! by now (`slots`), and other memory may be another thread's, which a loop may wait for.
+//! at no cost ([`Constants`]) gets a register there, one for all who read it. Loads stay: what is in the stack is
+//! values by now (`slots`), and other memory may be another thread's, which a loop may wait for.
 //!
 //! Each value that is kept costs a register in all of the loop, and one that is spilled for it costs what was saved. So
 //! what a loop holds is counted, rather too much than too little: the values that come in, those that several of its
 //! blocks share, and the most that live in one of them besides. Above what the machine has, nothing moves; nor does
-//! anything out of a loop with a call, which leaves few registers alone; and what takes one short instruction moves only
-//! where some registers are left.
+//! anything out of a loop with a call, which leaves few registers alone; and what takes one short instruction moves
+//! only where some registers are left.
 //!
 //! Invariants: nothing that could trap, write or be seen is executed where it was not; a division moves only where each
 //! round has made it, since it takes long. A loop inside [`MAX_NEST`] others is left by as many at most, so all is
@@ -217,12 +217,10 @@ impl Invariant {
                 }
                 if let Some(imm) = constants.costly(&op)
                     && let Some(v) = self.constant(func, imm, *block, span, ssa, registers)
-                {
-                    if let Op::Bin { b, .. } | Op::Branch { b, .. } | Op::Select { b, .. } | Op::Store { src: b, .. } =
+                    && let Op::Bin { b, .. } | Op::Branch { b, .. } | Op::Select { b, .. } | Op::Store { src: b, .. } =
                         &mut op
-                    {
-                        *b = Val::Reg(v);
-                    }
+                {
+                    *b = Val::Reg(v);
                 }
                 (func.ops[kept], func.spans[kept]) = (op, span);
                 kept += 1;

@@ -70,9 +70,9 @@ pub(crate) fn run(func: &mut Func, reached: &mut Vec<bool>, places: &mut Vec<u32
     done + turn(func, reached, places)
 }
 
-/// Puts what is done on the way round a loop, behind a branch that leaves it, in front of the loop's head: the branch goes
-/// there instead, and there is no jump in a round. Whoever fell into the head jumps over it, once for all rounds, which is
-/// too much where there are few; those that wait for values to be copied are many.
+/// Puts what is done on the way round a loop, behind a branch that leaves it, in front of the loop's head: the branch
+/// goes there instead, and there is no jump in a round. Whoever fell into the head jumps over it, once for all rounds,
+/// which is too much where there are few; those that wait for values to be copied are many.
 fn turn(func: &mut Func, reached: &mut [bool], places: &mut [u32]) -> u32 {
     reached.fill(false);
     for (place, block) in func.order.iter().enumerate() {

@@ -456,8 +456,8 @@ impl Same {
 
 /// Takes out what control cannot come to and branches that lead where they would fall, gives the entry a block of its
 /// own if something leads back to it, and makes blocks that only follow each other one: what became of a branch that
-/// was converted is no reason to look at what is around it apart. Each loop that there are several ways into, or a branch,
-/// gets a block before it.
+/// was converted is no reason to look at what is around it apart. Each loop that there are several ways into, or a
+/// branch, gets a block before it.
 pub(crate) fn tidy(func: &mut Func, cfg: &mut Cfg) {
     cfg.build(func);
     let mut changed = cfg.rpo().len() < func.order.len();

@@ -151,8 +151,8 @@ impl Values {
         self.table.resize((2 * func.ops.len()).next_power_of_two(), VReg(NONE));
     }
 
-    /// Finds phis of a block that choose the same on every way: a counter and its copy. Of each, only those before it in
-    /// the block are looked at, and [`MAX_PHIS`] at most.
+    /// Finds phis of a block that choose the same on every way: a counter and its copy. Of each, only those before it
+    /// in the block are looked at, and [`MAX_PHIS`] at most.
     fn unite_phis(&mut self, func: &Func, ssa: &mut Ssa) {
         for (op, at) in func.order.iter().flat_map(|block| func.range(*block)).map(|at| (&func.ops[at], at)) {
             if let (Some(v), Op::Mov { .. }) = (op.def(), op) {
