@@ -14,7 +14,7 @@
 //! Four scratch registers are what a load-exclusive loop needs when every operand is in a slot: address, operand, old
 //! value, new value. No operation insists on particular registers, so the allocator is free.
 
-use bpf_jit::{Addresses, FixedOperands, HostReg, HostRegSet, MachineDesc, OpClass};
+use bpf_jit::{Addresses, Constants, FixedOperands, HostReg, HostRegSet, MachineDesc, OpClass};
 
 /// A general-purpose register. Number 31 is the zero register or the stack pointer, depending on the instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -114,7 +114,13 @@ pub(crate) static MACHINE: MachineDesc = {
         ret: HostReg(RET as u8),
         frame: None,
         // Twelve bits of bytes; more if aligned, and what is not costs what adding it would.
-        addresses: Addresses { max_offset: 4095, any_index: false, operands: false },
+        addresses: Addresses {
+            max_offset: 4095,
+            any_index: false,
+            operands: false,
+            constants: Constants::TwelveOrMask,
+            registers: 24,
+        },
         fixed,
     }
 };

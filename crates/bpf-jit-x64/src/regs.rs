@@ -4,7 +4,7 @@
 //! anywhere. rsp is the stack pointer; rbp is the frame pointer of functions with a BPF stack, and an ordinary register
 //! elsewhere.
 
-use bpf_jit::{Addresses, FixedOperands, HostReg, HostRegSet, MachineDesc, OpClass};
+use bpf_jit::{Addresses, Constants, FixedOperands, HostReg, HostRegSet, MachineDesc, OpClass};
 use bpf_jit_code::CpuFeatures;
 
 /// A general-purpose register, by its number in encodings.
@@ -125,7 +125,13 @@ const fn describe(bmi2: bool) -> MachineDesc {
         ctx: CTX.host(),
         ret: Rax.host(),
         frame: Some(Rbp.host()),
-        addresses: Addresses { max_offset: i32::MAX, any_index: true, operands: true },
+        addresses: Addresses {
+            max_offset: i32::MAX,
+            any_index: true,
+            operands: true,
+            constants: Constants::Signed32,
+            registers: 13,
+        },
         fixed,
     }
 }

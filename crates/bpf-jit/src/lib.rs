@@ -43,7 +43,9 @@ pub use bpf_lir::{
 #[cfg(feature = "faults")]
 #[doc(hidden)]
 pub use bpf_opt::faults;
-pub use bpf_opt::{Addresses, Change, Compared, Pass, PassOptions, PassScratch, PassSet, compared, held, optimise};
+pub use bpf_opt::{
+    Addresses, Change, Compared, Constants, Pass, PassOptions, PassScratch, PassSet, compared, held, optimise,
+};
 pub use check::check;
 pub use compiler::{CompileError, CompileOptions, Compiler};
 pub use externs::{Hidden, MapShape, Signatures};

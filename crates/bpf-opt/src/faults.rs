@@ -35,6 +35,8 @@ mod with {
         CopiesInOrder,
         /// A loop does several rounds at once where there may be fewer.
         RoundsUncertain,
+        /// What a round of a loop makes is taken to be what every round makes.
+        RoundsAlike,
         /// A clobber: what an op overwrites is not kept from values that live across it.
         ClobbersIgnored,
         /// Two values that live at one time have one register.

@@ -3,19 +3,24 @@
 //! A compiler for BPF writes `if c goto +1; goto back` where its target is too far for a conditional jump, or where
 //! that is how its blocks came to lie: two jumps a round where one does. Here a branch over a block that only jumps
 //! becomes the opposite branch to where that jumps, and a jump to a block that only jumps goes where that goes. Where a
-//! branch leaves a loop and the jump behind it leads round, the two change places: one jump a round.
+//! branch leaves a loop and the jump behind it leads round, the two change places: one jump a round; copies before that
+//! jump move with it, to where the round begins. Blocks that are empty are no blocks.
 //!
 //! Invariants: ops other than jumps are neither added nor moved; a jump with a check before it is no block that only
 //! jumps, so every check is still passed.
 
-use bpf_lir::{BlockId, Func, Op};
+use bpf_lir::{BlockId, Func, Op, Span};
 
 /// How many jumps in a row are followed.
 const MAX_HOPS: u32 = 4;
+/// The most ops on a way round that is put in front of its loop, its jump among them.
+const MAX_ROUND: usize = 8;
 
 /// Runs over `func`; says how many jumps went.
 pub(crate) fn run(func: &mut Func, reached: &mut Vec<bool>, places: &mut Vec<u32>) -> u32 {
-    let mut done = thread(func);
+    places.clear();
+    places.resize(func.blocks.len(), 0);
+    let mut done = close(func, places) + thread(func);
     places.clear();
     places.resize(func.blocks.len(), 0);
     for (block, place) in func.order.iter().zip(0..) {
@@ -62,7 +67,116 @@ pub(crate) fn run(func: &mut Func, reached: &mut Vec<bool>, places: &mut Vec<u32
         kept += 1;
     }
     func.order.truncate(kept);
+    done + turn(func, reached, places)
+}
+
+/// Puts what is done on the way round a loop, behind a branch that leaves it, in front of the loop's head: the branch
+/// goes there instead, and there is no jump in a round. Whoever fell into the head jumps over it, once for all rounds,
+/// which is too much where there are few; those that wait for values to be copied are many.
+fn turn(func: &mut Func, reached: &mut [bool], places: &mut [u32]) -> u32 {
+    reached.fill(false);
+    for (place, block) in func.order.iter().enumerate() {
+        places[block.index()] = crate::num::small(place);
+    }
+    for i in 0..func.order.len() {
+        if let Some(taken) = func.ends(func.order[i]).taken {
+            reached[taken.index()] = true;
+        }
+    }
+    // By place: the block that goes in front of it, by its own place.
+    let mut front: Vec<(u32, u32)> = Vec::new();
+    for (at, pair) in func.order.windows(2).enumerate() {
+        let &[from, round] = pair else { continue };
+        let (Some(Op::Branch { cond, target: out, .. }), [.., Op::Jump { target }]) =
+            (func.block_ops(from).last(), func.block_ops(round))
+        else {
+            continue;
+        };
+        // Else the way out would have to jump.
+        if func.order.get(at + 2) != Some(out) {
+            continue;
+        }
+        let head = places[target.index()];
+        let short = (2..=MAX_ROUND).contains(&func.block_ops(round).len());
+        let falls = |head: u32| func.order.get((head as usize).wrapping_sub(1)).is_some_and(|b| func.ends(*b).falls);
+        let copies = |ops: &[Op]| ops.iter().all(|op| matches!(op, Op::Mov { .. } | Op::Jump { .. }));
+        let worth = !falls(head) || copies(func.block_ops(round));
+        if short
+            && worth
+            && !reached[round.index()]
+            && (1..=crate::num::small(at)).contains(&head)
+            && cond.negate().is_some()
+        {
+            front.push((head, crate::num::small(at) + 1));
+        }
+    }
+    if front.is_empty() {
+        return 0;
+    }
+    // Of several ways round the first: the others jump.
+    front.sort_unstable();
+    front.dedup_by_key(|(head, _)| *head);
+    let mut moved: Vec<u32> = front.iter().map(|(_, round)| *round).collect();
+    moved.sort_unstable();
+    let order = core::mem::take(&mut func.order);
+    let (mut front, mut moved) = (front.iter().copied().peekable(), moved.iter().copied().peekable());
+    let mut done = 0;
+    for (place, block) in order.iter().copied().enumerate() {
+        let place = crate::num::small(place);
+        if let Some((_, round)) = front.next_if(|(head, _)| *head == place) {
+            let before = func.order.last().copied();
+            if before.is_some_and(|before| func.ends(before).falls) {
+                let over = func.new_block([(Op::Jump { target: block }, Span::default())]);
+                func.order.push(over);
+            }
+            let round = order[round as usize];
+            func.blocks[round.index()].ops.end -= 1;
+            func.order.push(round);
+            done += 1;
+        }
+        if moved.next_if_eq(&place).is_some() {
+            // The branch before it leads to it, and what it led to is what comes next.
+            let from = order[place as usize - 1];
+            if let Some(last) = func.range(from).last()
+                && let Op::Branch { width, cond, a, b, .. } = func.ops[last]
+                && let Some(cond) = cond.negate()
+            {
+                func.ops[last] = Op::Branch { width, cond, a, b, target: block };
+            }
+        } else {
+            func.order.push(block);
+        }
+    }
     done
+}
+
+/// Takes out blocks that are empty: who comes to one comes to the next.
+fn close(func: &mut Func, next: &mut [u32]) -> u32 {
+    let empty = |func: &Func, block: BlockId| func.block_ops(block).is_empty();
+    let Some((entry, rest)) = func.order.split_first() else { return 0 };
+    if !rest.iter().any(|block| empty(func, *block)) {
+        return 0;
+    }
+    let mut full = *entry;
+    for block in rest.iter().rev() {
+        if !empty(func, *block) {
+            full = *block;
+        }
+        next[block.index()] = full.0;
+    }
+    next[entry.index()] = entry.0;
+    for i in 0..func.order.len() {
+        if let Some(last) = func.range(func.order[i]).last()
+            && let Op::Jump { target } | Op::Branch { target, .. } = &mut func.ops[last]
+        {
+            *target = BlockId(next[target.index()]);
+        }
+    }
+    let before = func.order.len();
+    let Func { order, blocks, .. } = func;
+    let entry = order.first().copied();
+    order.retain(|block| Some(*block) == entry || !blocks[block.index()].ops.is_empty());
+    crate::num::small(before - order.len())
 }
 
 /// Lets jumps to blocks that only jump go where those go.

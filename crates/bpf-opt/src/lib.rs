@@ -16,6 +16,7 @@
 //! | `values` | constants, rules, what was computed before; bytes that are one load; division by constants |
 //! | `rules` | the algebraic rules, as data |
 //! | `index` | sums that are addresses, into the accesses that use them |
+//! | `invariant` | what each round of a loop computes anew, before the loop |
 //! | `operand` | values brought to the op that can take them from memory |
 //! | `layout` | jumps that need not be |
 //! | `sweep`, `dead` | what nobody reads, in SSA form and outside |
@@ -36,6 +37,7 @@ mod destruct;
 #[doc(hidden)]
 pub mod faults;
 mod index;
+mod invariant;
 mod layout;
 mod num;
 mod operand;
@@ -51,6 +53,7 @@ mod sweep;
 mod unroll;
 mod values;
 
+pub use invariant::Constants;
 pub use operand::{Compared, compared, held};
 pub use passes::{Pass, PassOptions, PassScratch, PassSet, optimise};
 pub use report::{Change, report};

@@ -7,6 +7,7 @@
 use crate::convert::Convert;
 use crate::destruct::Destruct;
 use crate::index::Index;
+use crate::invariant::Invariant;
 use crate::operand::Operands;
 use crate::slots::Slots;
 use crate::ssa::Ssa;
@@ -53,6 +54,8 @@ passes! {
     Values "values";
     /// Sums that are addresses, into the accesses that use them.
     Index "index";
+    /// What each round of a loop computes anew, before the loop.
+    Invariant "invariant";
     /// Values brought to the op that can take them from memory.
     Operand "operand";
     /// Jumps that need not be.
@@ -74,6 +77,7 @@ impl Pass {
             Pass::Ssa => scratch.in_ssa(func, |_, _| 0),
             Pass::Values => scratch.in_ssa(func, |func, s| s.values(func, options)),
             Pass::Index => scratch.in_ssa(func, |func, s| s.index(func, options)),
+            Pass::Invariant => scratch.in_ssa(func, |func, s| s.invariant(func, options)),
             Pass::Operand => scratch.in_ssa(func, |func, s| s.operands(func, options)),
         };
         debug_assert_eq!(func.verify(usize::MAX), Ok(()), "after {}:\n{func}", self.name());
@@ -125,6 +129,7 @@ pub struct PassScratch {
     ssa: Ssa,
     values: Values,
     index: Index,
+    invariant: Invariant,
     operands: Operands,
     sweep: Sweep,
     destruct: Destruct,
@@ -150,6 +155,11 @@ impl PassScratch {
 
     fn operands(&mut self, func: &mut Func, options: PassOptions) -> u32 {
         if options.addresses.operands { self.operands.run(func, &self.ssa) } else { 0 }
+    }
+
+    fn invariant(&mut self, func: &mut Func, options: PassOptions) -> u32 {
+        let Addresses { constants, registers, .. } = options.addresses;
+        self.invariant.run(func, &self.ssa, constants, registers)
     }
 
     fn index(&mut self, func: &mut Func, options: PassOptions) -> u32 {
@@ -194,6 +204,7 @@ pub(crate) fn each_pass(
             };
             run(Pass::Values, PassScratch::values)
                 + run(Pass::Index, PassScratch::index)
+                + run(Pass::Invariant, PassScratch::invariant)
                 + run(Pass::Operand, PassScratch::operands)
         });
         debug_assert_eq!(func.verify(usize::MAX), Ok(()), "after SSA form:\n{func}");

@@ -16,7 +16,7 @@
 //! cannot come to is not in the order. Linear in ops, in dominance frontiers and in the arguments of phis; above a
 //! limit of those a function is left as it is.
 
-use bpf_lir::{BlockId, Cfg, Dominance, Func, Op, VReg};
+use bpf_lir::{BlockId, Cfg, Dominance, Func, Op, Span, VReg};
 
 /// No value, no block, no place.
 pub(crate) const NONE: u32 = u32::MAX;
@@ -456,7 +456,8 @@ impl Same {
 
 /// Takes out what control cannot come to and branches that lead where they would fall, gives the entry a block of its
 /// own if something leads back to it, and makes blocks that only follow each other one: what became of a branch that
-/// was converted is no reason to look at what is around it apart.
+/// was converted is no reason to look at what is around it apart. Each loop that there are several ways into, or a
+/// branch, gets a block before it.
 pub(crate) fn tidy(func: &mut Func, cfg: &mut Cfg) {
     cfg.build(func);
     let mut changed = cfg.rpo().len() < func.order.len();
@@ -483,6 +484,51 @@ pub(crate) fn tidy(func: &mut Func, cfg: &mut Cfg) {
     if merge(func, cfg) {
         cfg.build(func);
     }
+    if lead_in(func, cfg) {
+        cfg.build(func);
+    }
+}
+
+/// Gives the heads of loops a block before them; says whether there are some that had none.
+fn lead_in(func: &mut Func, cfg: &Cfg) -> bool {
+    let is_in = |pred: &&BlockId, head: BlockId| !cfg.leads_back(**pred, head);
+    let wants = |head: BlockId| {
+        let preds = cfg.preds(head);
+        let mut ways_in = preds.iter().filter(|pred| is_in(pred, head));
+        let first = ways_in.next();
+        let alone = first.is_some_and(|pred| cfg.succs(*pred).count() == 1) && ways_in.next().is_none();
+        first.is_some() && !alone && preds.iter().any(|pred| cfg.leads_back(*pred, head))
+    };
+    if !cfg.rpo().iter().any(|block| wants(*block)) {
+        return false;
+    }
+    let order = core::mem::take(&mut func.order);
+    let mut outside = Vec::new();
+    func.order.reserve(order.len() + 1);
+    for (i, head) in order.iter().copied().enumerate() {
+        if wants(head) {
+            let before = func.new_block([]);
+            for pred in cfg.preds(head).iter().filter(|pred| is_in(pred, head)) {
+                let last = func.range(*pred).last();
+                if let Some(Op::Jump { target } | Op::Branch { target, .. }) = last.map(|last| &mut func.ops[last])
+                    && *target == head
+                {
+                    *target = before;
+                }
+            }
+            let round = i.checked_sub(1).map(|i| order[i]).filter(|last| func.ends(*last).falls);
+            if round.is_some_and(|last| cfg.leads_back(last, head)) {
+                // It is the way round that falls into the head.
+                func.set_ops(before, [(Op::Jump { target: head }, Span::default())]);
+                outside.push(before);
+            } else {
+                func.order.push(before);
+            }
+        }
+        func.order.push(head);
+    }
+    func.order.append(&mut outside);
+    true
 }
 
 /// Makes one of blocks that only follow each other; says whether there were some.

@@ -19,8 +19,9 @@ mod wide;
 
 use crate::dead::is_pure;
 use crate::faults::planted;
+use crate::invariant::Constants;
 use crate::rules::{self, Con, Operands, Out, Pat, Rule, ones};
-use crate::ssa::{NONE, Ssa};
+use crate::ssa::{NONE, Phi, Ssa};
 use bpf_isa::{Cond, Size, Width};
 use bpf_lir::{Base, BinOp, BlockId, Func, Mem, Op, Span, VReg, Val, bswap, extend, narrow};
 use core::hash::{Hash, Hasher};
@@ -29,6 +30,10 @@ use reach::Reach;
 
 /// How deep a rewritten op's parts are rewritten again.
 const MAX_DEPTH: u32 = 6;
+/// How many phis of a block are compared with each other.
+const MAX_PHIS: usize = 12;
+/// How many copies of copies are followed then.
+const MAX_COPIES: u32 = 4;
 
 /// What the machine can do, as far as it matters here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,12 +46,22 @@ pub struct Addresses {
     /// Arithmetic and comparisons take an operand from memory, and `and` of two operands is compared with zero at no
     /// cost.
     pub operands: bool,
+    /// Which constants an op takes at no cost.
+    pub constants: Constants,
+    /// How many values a loop may hold.
+    pub registers: u8,
 }
 
 impl Default for Addresses {
     /// Anything.
     fn default() -> Self {
-        Addresses { max_offset: i32::MAX, any_index: true, operands: true }
+        Addresses {
+            max_offset: i32::MAX,
+            any_index: true,
+            operands: true,
+            constants: Constants::Signed32,
+            registers: 13,
+        }
     }
 }
 
@@ -68,6 +83,8 @@ pub(crate) struct Values {
     reach: Reach,
     memory: Known,
     leaves: Vec<wide::Leaf>,
+    /// Phis that are others.
+    united: Vec<(VReg, VReg)>,
 }
 
 /// One function being rewritten.
@@ -129,8 +146,48 @@ impl Values {
         }
         self.reach.prepare(func, ssa);
         ssa.same.reset(func.vregs);
+        self.unite_phis(func, ssa);
         self.table.clear();
         self.table.resize((2 * func.ops.len()).next_power_of_two(), VReg(NONE));
+    }
+
+    /// Finds phis of a block that choose the same on every way: a counter and its copy. Of each, only those before it
+    /// in the block are looked at, and [`MAX_PHIS`] at most.
+    fn unite_phis(&mut self, func: &Func, ssa: &mut Ssa) {
+        for (op, at) in func.order.iter().flat_map(|block| func.range(*block)).map(|at| (&func.ops[at], at)) {
+            if let (Some(v), Op::Mov { .. }) = (op.def(), op) {
+                self.defs[v.index()] = crate::num::small(at);
+            }
+        }
+        // What it is a copy of, or the constant it is.
+        let origin = |mut v: VReg| {
+            for _ in 0..MAX_COPIES {
+                match func.ops.get(self.defs[v.index()] as usize) {
+                    Some(Op::Mov { width, src: Val::Imm(imm), .. }) => {
+                        return Val::Imm(narrow(*width, *imm as u64) as i64);
+                    }
+                    Some(Op::Mov { width: Width::W64, src: Val::Reg(src), .. }) => v = *src,
+                    Some(_) | None => break,
+                }
+            }
+            Val::Reg(v)
+        };
+        let alike = |a: VReg, b: VReg| a == b || origin(a) == origin(b);
+        for block in ssa.cfg.rpo() {
+            for (i, phi) in ssa.phis(*block).take(MAX_PHIS).enumerate().skip(1) {
+                let args = ssa.args(*block, phi);
+                let is_same = |other: &Phi| ssa.args(*block, *other).iter().zip(args).all(|(a, b)| alike(*a, *b));
+                if let Some(other) = ssa.phis(*block).take(i).find(is_same) {
+                    let reads = core::mem::take(&mut self.uses[phi.dst.index()]);
+                    self.uses[other.dst.index()] += reads;
+                    self.united.push((phi.dst, other.dst));
+                }
+            }
+        }
+        for (v, is) in self.united.drain(..) {
+            ssa.same.set(v, is);
+        }
+        self.defs.fill(NONE);
     }
 
     /// Finds how many low bits of each value may be set: from none on, upward until nothing changes.
@@ -613,10 +670,16 @@ impl Pass<'_> {
             if let Some(value) = self.divide(op, width, a, b, dst, depth) {
                 return Ok(value);
             }
-            if let (BinOp::Or | BinOp::Add | BinOp::Xor, Val::Reg(b)) = (op, b)
-                && let Some(value) = self.wide(width, a, b, dst)
-            {
-                return Ok(value);
+            if let (BinOp::Or | BinOp::Add | BinOp::Xor, Val::Reg(b)) = (op, b) {
+                let rotated = self.rotated_product(width, a, b).or_else(|| self.rotated_product(width, b, a));
+                if let Some((product, by)) = rotated {
+                    self.done += 1;
+                    let op = Op::Bin { op: BinOp::Rotl, width, dst: NEW, a: product, b: Val::Imm(by) };
+                    return Ok(self.value(op, dst, depth + 1));
+                }
+                if let Some(value) = self.wide(width, a, b, dst) {
+                    return Ok(value);
+                }
             }
         }
         // A sum with something shifted a little is one op, and so is what is put into the bits that the shift freed.
@@ -638,6 +701,25 @@ impl Pass<'_> {
             return Ok(self.mov(Width::W32, Val::Reg(a), dst));
         }
         Err(Op::Bin { op, width, dst: NEW, a, b: self.kept(Some(op), width, b, made) })
+    }
+
+    /// `x * c | x * d >> s` where c is d, shifted left by what s leaves of the width: compilers make this of a product
+    /// that is rotated. The product by d, and by how much it is rotated left.
+    ///
+    /// x times d << k is x times d, shifted left by k, modulo any power of two; the rest is a rotation by two shifts.
+    fn rotated_product(&self, width: Width, high: VReg, low: VReg) -> Option<(VReg, i64)> {
+        let bin = |v: VReg, wanted: BinOp| match self.def(v) {
+            Some(&Op::Bin { op, width: found, a, b: Val::Imm(imm), .. }) if op == wanted && found == width => {
+                Some((a, imm))
+            }
+            Some(_) | None => None,
+        };
+        let (x, c) = bin(high, BinOp::Mul)?;
+        let (product, shift) = bin(low, BinOp::Shr)?;
+        let (y, d) = bin(product, BinOp::Mul)?;
+        let left = i64::from(rules::bits(width)) - shift;
+        let shifted = BinOp::Shl.apply(width, d as u64, left as u64);
+        (x == y && shift > 0 && left > 0 && narrow(width, c as u64) == shifted).then_some((product, left))
     }
 
     fn try_rule(&mut self, rule: &Rule, width: Width, a: VReg, b: Val, dst: VReg, depth: u32) -> Option<VReg> {

@@ -1,0 +1,518 @@
+//! What each round of a loop computes anew, before the loop.
+//!
+//! Problem: BPF has ten registers, so a compiler for it makes in a loop what it has no register to keep: constants of
+//! 64 bits, addresses, extensions; and what other passes have made of an op (the multiplier of a division) stands where
+//! the op stood. Approach, in SSA form: the natural loops, innermost first, each with the block before it, which there
+//! is where the loop has a single way in ([`crate::ssa::tidy`] sees to that). An op without effects whose operands are
+//! made outside moves to the block before the outermost loop of which that is true; a constant that its op cannot take
+//! at no cost ([`Constants`]) gets a register there, one for all who read it. Loads stay: what is in the stack is
+//! values by now (`slots`), and other memory may be another thread's, which a loop may wait for.
+//!
+//! Each value that is kept costs a register in all of the loop, and one that is spilled for it costs what was saved. So
+//! what a loop holds is counted, rather too much than too little: the values that come in, those that several of its
+//! blocks share, and the most that live in one of them besides. Above what the machine has, nothing moves; nor does
+//! anything out of a loop with a call, which leaves few registers alone; and what takes one short instruction moves
+//! only where some registers are left.
+//!
+//! Invariants: nothing that could trap, write or be seen is executed where it was not; a division moves only where each
+//! round has made it, since it takes long. A loop inside [`MAX_NEST`] others is left by as many at most, so all is
+//! linear.
+
+use crate::dead::is_pure;
+use crate::faults::planted;
+use crate::ssa::{NONE, Ssa};
+use bpf_isa::{Cond, Size, Width};
+use bpf_lir::{BinOp, BlockId, Func, Op, Span, VReg, Val, narrow};
+
+/// Out of how many loops an op moves, and how many of those around it a value is counted in.
+const MAX_NEST: usize = 8;
+/// How many of the constants that were made last are looked through for one that is there already.
+const MAX_SEEN: usize = 16;
+/// How many registers more there must be for what takes one short instruction.
+const MARGIN: u32 = 3;
+
+/// Which constants an op takes at no cost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Constants {
+    /// Those of 32 bits, sign-extended.
+    Signed32,
+    /// Sums and comparisons those of twelve bits, perhaps shifted by twelve; logic a rotated run of ones, repeated;
+    /// products and stores none but zero.
+    TwelveOrMask,
+}
+
+impl Constants {
+    /// The constant that an op has to put into a register first, as it reads it.
+    fn costly(self, op: &Op) -> Option<i64> {
+        let (width, imm, free) = match *op {
+            Op::Bin { op, width, b: Val::Imm(imm), .. } => (width, imm, self.is_free(op, width, imm)),
+            Op::Branch { width, cond, b: Val::Imm(imm), .. } | Op::Select { width, cond, b: Val::Imm(imm), .. } => {
+                (width, imm, self.is_compared(cond, width, imm))
+            }
+            Op::Store { size, src: Val::Imm(imm), .. } => {
+                let width = if size == Size::DW { Width::W64 } else { Width::W32 };
+                let stored = imm as u64 & crate::rules::ones(size.bits().into());
+                return match self {
+                    Constants::Signed32 => (size == Size::DW && i32::try_from(imm).is_err()).then_some(imm),
+                    Constants::TwelveOrMask => (stored != 0).then_some(narrow(width, stored) as i64),
+                };
+            }
+            Op::Bin { b: Val::Reg(_), .. }
+            | Op::Branch { b: Val::Reg(_), .. }
+            | Op::Select { b: Val::Reg(_), .. }
+            | Op::Store { src: Val::Reg(_), .. }
+            | Op::Mov { .. }
+            | Op::Ext { .. }
+            | Op::Neg { .. }
+            | Op::Bswap { .. }
+            | Op::AddShift { .. }
+            | Op::FrameAddr { .. }
+            | Op::SymAddr { .. }
+            | Op::SubprogAddr { .. }
+            | Op::Load { .. }
+            | Op::LoadAcquire { .. }
+            | Op::StoreRelease { .. }
+            | Op::Atomic { .. }
+            | Op::CmpXchg { .. }
+            | Op::Call { .. }
+            | Op::TailCall { .. }
+            | Op::Check { .. }
+            | Op::Bound { .. }
+            | Op::Stop { .. }
+            | Op::Jump { .. }
+            | Op::Exit { .. } => return None,
+        };
+        (!free).then_some(narrow(width, imm as u64) as i64)
+    }
+
+    fn is_free(self, op: BinOp, width: Width, imm: i64) -> bool {
+        let short = width == Width::W32 || i32::try_from(imm).is_ok();
+        let at_width = sign(width, imm);
+        match (op, self) {
+            // A mask of the low half is a move of 32 bits.
+            (BinOp::And, Constants::Signed32) => short || imm as u64 == 0xffff_ffff,
+            (BinOp::Add | BinOp::Sub | BinOp::Mul | BinOp::Or | BinOp::Xor, Constants::Signed32) => short,
+            (BinOp::Add | BinOp::Sub, Constants::TwelveOrMask) => is_twelve(at_width.unsigned_abs()),
+            (BinOp::And | BinOp::Or | BinOp::Xor, Constants::TwelveOrMask) => is_mask(width, imm),
+            (BinOp::Mul, Constants::TwelveOrMask) | (BinOp::MulHighU | BinOp::MulHighS, _) => false,
+            // Counts are part of the instruction, and division by a constant is its own business.
+            (
+                BinOp::Div
+                | BinOp::SDiv
+                | BinOp::Mod
+                | BinOp::SMod
+                | BinOp::Shl
+                | BinOp::Shr
+                | BinOp::Sar
+                | BinOp::Rotl,
+                _,
+            ) => true,
+        }
+    }
+
+    fn is_compared(self, cond: Cond, width: Width, imm: i64) -> bool {
+        let at_width = sign(width, imm);
+        match self {
+            Constants::Signed32 => width == Width::W32 || i32::try_from(imm).is_ok(),
+            Constants::TwelveOrMask if cond == Cond::Set => is_mask(width, imm),
+            // The next number may do as well.
+            Constants::TwelveOrMask => (-1..=1).any(|by| is_twelve(at_width.saturating_add(by).unsigned_abs())),
+        }
+    }
+}
+
+fn sign(width: Width, imm: i64) -> i64 {
+    match width {
+        Width::W32 => i64::from(crate::num::low(imm)),
+        Width::W64 => imm,
+    }
+}
+
+/// Twelve bits, perhaps shifted by twelve.
+fn is_twelve(magnitude: u64) -> bool {
+    magnitude < 1 << 12 || (magnitude < 1 << 24 && magnitude & 0xfff == 0)
+}
+
+/// A run of ones, rotated, and repeated to fill the width; or all zeros or ones, which registers hold.
+fn is_mask(width: Width, imm: i64) -> bool {
+    let value = match width {
+        Width::W32 => narrow(width, imm as u64) | (imm as u64) << 32,
+        Width::W64 => imm as u64,
+    };
+    let period = [2u32, 4, 8, 16, 32, 64].into_iter().find(|n| value.rotate_left(*n) == value).unwrap_or(64);
+    // In each period it changes to ones once and back once.
+    (value ^ value.rotate_left(1)).count_ones() <= 2 * (64 / period)
+}
+
+/// A loop: the blocks from which its head is come to again without leaving it.
+#[derive(Clone, Copy, Debug)]
+struct Loop {
+    head: BlockId,
+    /// The block before it, where there is one.
+    before: Option<BlockId>,
+    /// The one around it, in `loops`.
+    parent: u32,
+    /// How many values it holds at least: from outside, or from one of its blocks to another; and the most that live in
+    /// one of its blocks besides these.
+    held: u32,
+    local: u32,
+    /// There is a call in it.
+    calls: bool,
+}
+
+/// The memory that it works in.
+#[derive(Debug, Default)]
+pub(crate) struct Invariant {
+    /// Inner ones before those around them.
+    loops: Vec<Loop>,
+    /// By block: the innermost loop that it is in, and the head of the outermost one that was found so far, or itself.
+    inside: Vec<u32>,
+    outermost: Vec<BlockId>,
+    work: Vec<BlockId>,
+    /// By value: the block that it is defined in.
+    blocks: Vec<BlockId>,
+    /// By value: the loop in which it was last counted.
+    counted: Vec<u32>,
+    /// By value: whether other blocks than its own read it.
+    shared: Vec<bool>,
+    /// By value: whether, a constant, it is read where it stays as it is.
+    kept: Vec<bool>,
+    /// By value: whether it is a constant.
+    constant: Vec<bool>,
+    /// By value: whether it lives, in one block.
+    lives: Vec<bool>,
+    /// What moves, with where it goes.
+    moved: Vec<(BlockId, Op, Span)>,
+    /// Constants in registers: made in this block.
+    constants: Vec<(i64, VReg, BlockId)>,
+    ops: Vec<(Op, Span)>,
+}
+
+impl Invariant {
+    /// Runs over `func`, which is in SSA form; says how many ops and constants moved.
+    pub(crate) fn run(&mut self, func: &mut Func, ssa: &Ssa, constants: Constants, registers: u8) -> u32 {
+        self.find_loops(func, ssa);
+        if self.loops.iter().all(|this| this.before.is_none()) {
+            return 0;
+        }
+        self.count(func, ssa);
+        self.moved.clear();
+        self.constants.clear();
+        for block in ssa.cfg.rpo() {
+            let inside = self.inside[block.index()];
+            if inside == NONE {
+                continue;
+            }
+            let range = func.range(*block);
+            let mut kept = range.start;
+            for at in range.clone() {
+                let (mut op, span) = (func.ops[at], func.spans[at]);
+                if let Some(v) = op.def()
+                    && self.may_move(&op, v, *block, ssa)
+                    && let Some(to) = self.outside(&op, inside, ssa, registers)
+                {
+                    self.blocks[v.index()] = to;
+                    self.moved.push((to, op, span));
+                    continue;
+                }
+                if let Some(imm) = constants.costly(&op)
+                    && let Some(v) = self.constant(func, imm, *block, span, ssa, registers)
+                    && let Op::Bin { b, .. } | Op::Branch { b, .. } | Op::Select { b, .. } | Op::Store { src: b, .. } =
+                        &mut op
+                {
+                    *b = Val::Reg(v);
+                }
+                (func.ops[kept], func.spans[kept]) = (op, span);
+                kept += 1;
+            }
+            func.blocks[block.index()].ops = crate::num::small(range.start)..crate::num::small(kept);
+        }
+        self.place(func);
+        crate::num::small(self.moved.len())
+    }
+
+    /// Finds the loops: from each edge that leads back to a block that dominates it, backward.
+    fn find_loops(&mut self, func: &Func, ssa: &Ssa) {
+        self.loops.clear();
+        self.inside.clear();
+        self.inside.resize(func.blocks.len(), NONE);
+        self.outermost.clear();
+        self.outermost.extend((0..crate::num::small(func.blocks.len())).map(BlockId));
+        for block in ssa.cfg.rpo().iter().rev().copied() {
+            let preds = ssa.cfg.preds(block);
+            self.work.clear();
+            self.work.extend(preds.iter().filter(|pred| ssa.tree.dominates(block, **pred)));
+            if self.work.is_empty() {
+                continue;
+            }
+            let this = crate::num::small(self.loops.len());
+            let mut before = preds.iter().copied().filter(|pred| !ssa.tree.dominates(block, *pred));
+            let before = before.next().filter(|pred| before.next().is_none() && ssa.cfg.succs(*pred).count() == 1);
+            let (held, local, calls) = (0, 0, false);
+            self.loops.push(Loop { head: block, before, parent: NONE, held, local, calls });
+            self.inside[block.index()] = this;
+            while let Some(found) = self.work.pop() {
+                let found = self.outermost(found);
+                if found == block {
+                    continue;
+                }
+                // A block of no loop so far, or the head of a loop that is in none.
+                match self.inside[found.index()] {
+                    NONE => self.inside[found.index()] = this,
+                    inner => self.loops[inner as usize].parent = this,
+                }
+                self.outermost[found.index()] = block;
+                self.work.extend(ssa.cfg.preds(found));
+            }
+        }
+    }
+
+    fn outermost(&mut self, mut block: BlockId) -> BlockId {
+        while self.outermost[block.index()] != block {
+            let next = self.outermost[block.index()];
+            self.outermost[block.index()] = self.outermost[next.index()];
+            block = next;
+        }
+        block
+    }
+
+    /// Finds how many values each loop holds, and whether it calls.
+    fn count(&mut self, func: &Func, ssa: &Ssa) {
+        let values = func.vregs as usize;
+        self.blocks.clear();
+        self.blocks.resize(values, func.order[0]);
+        self.counted.clear();
+        self.counted.resize(values, NONE);
+        for flags in [&mut self.shared, &mut self.kept, &mut self.constant, &mut self.lives] {
+            flags.clear();
+            flags.resize(values, false);
+        }
+        for (block, ops) in func.in_order() {
+            for op in ops {
+                if let Some(v) = op.def() {
+                    self.blocks[v.index()] = block;
+                    self.constant[v.index()] = matches!(op, Op::Mov { src: Val::Imm(_), .. });
+                }
+            }
+        }
+        for (block, phi) in ssa.all_phis() {
+            self.blocks[phi.dst.index()] = block;
+        }
+        for block in ssa.cfg.rpo() {
+            for op in func.block_ops(*block) {
+                op.for_each_use(|v| self.read(v, *block, ssa));
+                if let Op::Select { yes: v, .. } | Op::AddShift { b: v, .. } = *op {
+                    self.kept[v.index()] = true;
+                }
+            }
+        }
+        for (block, phi) in ssa.all_phis() {
+            for (arg, pred) in ssa.args(block, phi).iter().zip(ssa.cfg.preds(block)) {
+                // A constant is made on the way.
+                if !self.constant[arg.index()] {
+                    self.read(*arg, *pred, ssa);
+                }
+            }
+        }
+        for block in ssa.cfg.rpo() {
+            if self.inside[block.index()] != NONE {
+                self.count_block(func, *block, ssa);
+            }
+        }
+        // What is in an inner loop is in those around it.
+        for i in 0..self.loops.len() {
+            let Loop { parent, local, calls, .. } = self.loops[i];
+            if let Some(parent) = self.loops.get_mut(parent as usize) {
+                parent.local = parent.local.max(local);
+                parent.calls |= calls;
+            }
+        }
+    }
+
+    /// A value is read in a block: each loop around that which it comes into holds it.
+    fn read(&mut self, v: VReg, block: BlockId, ssa: &Ssa) {
+        let (defined, inside) = (self.blocks[v.index()], self.inside[block.index()]);
+        if defined != block {
+            self.shared[v.index()] = true;
+        }
+        if inside == NONE || core::mem::replace(&mut self.counted[v.index()], inside) == inside {
+            return;
+        }
+        let mut next = inside;
+        for _ in 0..MAX_NEST {
+            let Some(this) = self.loops.get_mut(next as usize) else { return };
+            if ssa.tree.dominates(this.head, defined) {
+                return;
+            }
+            this.held += 1;
+            next = this.parent;
+        }
+    }
+
+    /// A value is defined in a loop and read in several blocks.
+    fn share(&mut self, inside: u32) {
+        let mut next = inside;
+        for _ in 0..MAX_NEST {
+            let Some(this) = self.loops.get_mut(next as usize) else { return };
+            this.held += 1;
+            next = this.parent;
+        }
+    }
+
+    /// What one block of a loop adds to it: what it shares with others, and how many more values live in it at a time.
+    fn count_block(&mut self, func: &Func, block: BlockId, ssa: &Ssa) {
+        let inside = self.inside[block.index()];
+        let (mut live, mut calls) = (0u32, false);
+        let ops = func.block_ops(block);
+        // Shared ones live on.
+        for v in ops.iter().filter_map(Op::def).chain(ssa.phis(block).map(|phi| phi.dst)) {
+            if self.shared[v.index()] {
+                self.lives[v.index()] = true;
+                self.share(inside);
+                live += 1;
+            }
+        }
+        let shared = live;
+        // What goes on to a phi becomes one with it.
+        for succ in ssa.cfg.succs(block) {
+            let Some(pred) = ssa.pred(block, succ) else { continue };
+            for phi in ssa.phis(succ) {
+                let arg = ssa.args(succ, phi)[pred];
+                live += u32::from(!self.constant[arg.index()] && self.lives_in(arg, block));
+            }
+        }
+        let mut most = live;
+        for op in ops.iter().rev() {
+            if let Some(v) = op.def() {
+                live -= u32::from(core::mem::replace(&mut self.lives[v.index()], false));
+            }
+            op.for_each_use(|v| live += u32::from(self.lives_in(v, block)));
+            most = most.max(live);
+            calls |= matches!(op, Op::Call { .. } | Op::TailCall { .. });
+        }
+        let this = &mut self.loops[inside as usize];
+        this.local = this.local.max(most - shared);
+        this.calls |= calls;
+    }
+
+    /// A value is read in a block; says whether it is the block's own and begins to live there, backward.
+    fn lives_in(&mut self, v: VReg, block: BlockId) -> bool {
+        self.blocks[v.index()] == block && !core::mem::replace(&mut self.lives[v.index()], true)
+    }
+
+    /// Whether an op may be made before its loop if its operands are.
+    fn may_move(&self, op: &Op, v: VReg, block: BlockId, ssa: &Ssa) -> bool {
+        match *op {
+            // Most constants are parts of the ops that want them, or made on the way to a phi.
+            Op::Mov { src: Val::Imm(_), .. } => self.kept[v.index()],
+            Op::Bin { op: BinOp::Div | BinOp::SDiv | BinOp::Mod | BinOp::SMod, .. } => {
+                let head = self.loops[self.inside[block.index()] as usize].head;
+                let is_in = |pred: &BlockId| !ssa.tree.dominates(head, *pred);
+                ssa.cfg.preds(head).iter().all(|pred| is_in(pred) || ssa.tree.dominates(block, *pred))
+            }
+            ref op => is_pure(op),
+        }
+    }
+
+    /// The block before the outermost loop that an op may leave, which all it leaves have a register for.
+    fn outside(&mut self, op: &Op, inside: u32, ssa: &Ssa, registers: u8) -> Option<BlockId> {
+        let margin = if is_long(op) { 0 } else { MARGIN };
+        let mut to = None;
+        let mut next = inside;
+        for _ in 0..MAX_NEST {
+            let Some(this) = self.loops.get(next as usize) else { break };
+            let mut made = false;
+            op.for_each_use(|v| made |= ssa.tree.dominates(this.head, self.blocks[v.index()]));
+            let full = this.calls || this.held + this.local + margin >= u32::from(registers);
+            if made && !planted!(RoundsAlike) || full || this.before.is_none() {
+                break;
+            }
+            to = this.before;
+            next = this.parent;
+        }
+        self.hold(inside, next, to.is_some());
+        to
+    }
+
+    /// The loops from one up to another hold a value more.
+    fn hold(&mut self, inside: u32, up_to: u32, more: bool) {
+        let mut next = inside;
+        while more && next != up_to {
+            let this = &mut self.loops[next as usize];
+            this.held += 1;
+            next = this.parent;
+        }
+    }
+
+    /// A constant in a register that reaches this block.
+    fn constant(
+        &mut self,
+        func: &mut Func,
+        imm: i64,
+        block: BlockId,
+        span: Span,
+        ssa: &Ssa,
+        registers: u8,
+    ) -> Option<VReg> {
+        let inside = self.inside[block.index()];
+        // Those of loops elsewhere would have to live up to here.
+        let around = |made: BlockId| {
+            let mut around =
+                core::iter::successors(self.loops.get(inside as usize), |this| self.loops.get(this.parent as usize));
+            around.by_ref().take(MAX_NEST).any(|this| this.before == Some(made))
+        };
+        let known = self.constants.iter().rev().take(MAX_SEEN);
+        if let Some((_, v, _)) = known.filter(|(same, ..)| *same == imm).find(|(_, _, made)| around(*made)) {
+            return Some(*v);
+        }
+        let mut op = Op::Mov { width: Width::W64, dst: VReg(func.vregs), src: Val::Imm(imm) };
+        let to = self.outside(&op, inside, ssa, registers)?;
+        let v = func.new_vreg();
+        if let Some(dst) = op.def_mut() {
+            *dst = v;
+        }
+        self.blocks.push(to);
+        self.moved.push((to, op, span));
+        self.constants.push((imm, v, to));
+        Some(v)
+    }
+
+    /// Puts what moves at the ends of the blocks where it goes, in the order in which it was found.
+    fn place(&mut self, func: &mut Func) {
+        self.moved.sort_by_key(|(block, ..)| *block);
+        for moved in self.moved.chunk_by(|(a, ..), (b, ..)| a == b) {
+            let Some((block, ..)) = moved.first() else { continue };
+            let range = func.range(*block);
+            let ends = func.block_ops(*block).last().is_some_and(Op::ends_block);
+            let all = || range.clone().map(|i| (func.ops[i], func.spans[i]));
+            self.ops.clear();
+            self.ops.extend(all().take(range.len() - usize::from(ends)));
+            self.ops.extend(moved.iter().map(|(_, op, span)| (*op, *span)));
+            self.ops.extend(all().skip(range.len() - usize::from(ends)));
+            func.set_ops(*block, self.ops.drain(..));
+        }
+    }
+}
+
+/// Whether an op takes more than one cycle, or a long instruction.
+fn is_long(op: &Op) -> bool {
+    match *op {
+        Op::Bin { op, .. } => match op {
+            BinOp::Mul | BinOp::MulHighU | BinOp::MulHighS | BinOp::Div | BinOp::SDiv | BinOp::Mod | BinOp::SMod => {
+                true
+            }
+            BinOp::Add
+            | BinOp::Sub
+            | BinOp::And
+            | BinOp::Or
+            | BinOp::Xor
+            | BinOp::Shl
+            | BinOp::Shr
+            | BinOp::Sar
+            | BinOp::Rotl => false,
+        },
+        ref op => {
+            matches!(op, Op::Mov { src: Val::Imm(_), .. } | Op::SymAddr { .. } | Op::Select { .. })
+        }
+    }
+}
