@@ -1,11 +1,15 @@
-//! Builds that not everybody makes: sets of the runtime's features, other systems, and what loom explores.
+//! Builds that not everybody makes: sets of the runtime's features, other systems, the oldest Rust, and what loom
+//! explores.
 //!
 //! Problem: what only some features or systems have breaks unseen where everything is always on, and so does what loom
 //! leaves out. Approach: the library is checked for each set of features that takes something away, and without
-//! features for each target whose standard library is installed; nothing is linked, so no cross linker is needed. A
-//! target that is not installed is reported as skipped.
+//! features for each target whose standard library is installed; nothing is linked, so no cross linker is needed. What
+//! users depend on is checked by the Rust that its manifests promise (`rust-version`), with features that take nothing
+//! away: clippy's `incompatible_msrv` knows the standard library, but not the language, nor what our dependencies need.
+//! A target or a toolchain that is not installed is reported as skipped.
 
-use crate::shell;
+use crate::{publish, shell};
+use anyhow::Context;
 use std::path::Path;
 use std::process::Command;
 
@@ -15,7 +19,13 @@ const SETS: [&str; 5] = ["", "derive", "jit", "debug", "serde,tracing"];
 /// Systems of docs/platforms.md other than those that the tests run on.
 const TARGETS: [&str; 3] = ["riscv64gc-unknown-linux-gnu", "aarch64-apple-darwin", "x86_64-pc-windows-gnu"];
 
-/// Checks each set of features, each target that is installed, and what is built for loom.
+/// What users depend on: that is all of the family that is shipped.
+const SHIPPED: [&str; 3] = ["bpf-runtime", "bpf-cli", "bpf-guest"];
+
+/// Features of [`SHIPPED`] beside the defaults.
+const ALL: &str = "bpf-runtime/cross,bpf-runtime/serde,bpf-runtime/tracing";
+
+/// Checks each set of features, each target that is installed, the oldest Rust, and what is built for loom.
 pub(crate) fn check() -> anyhow::Result<()> {
     for set in SETS {
         shell::run(library().args(["--features", set]))?;
@@ -27,7 +37,29 @@ pub(crate) fn check() -> anyhow::Result<()> {
             println!("SKIPPED {target}: no standard library for it; `rustup target add {target}`");
         }
     }
+    check_oldest()?;
     shell::run(&mut crate::test::for_loom(&["check", "-q", "--profile", "test"], &crate::test::LOOM))
+}
+
+/// Checks what is shipped with the Rust that its manifests promise.
+fn check_oldest() -> anyhow::Result<()> {
+    let metadata = publish::metadata()?;
+    let mut packages = metadata["packages"].as_array().context("no packages")?.iter();
+    let runtime = packages.find(|package| package["name"] == SHIPPED[0]).context("no bpf-runtime")?;
+    let oldest = runtime["rust_version"].as_str().context("the manifest of bpf-runtime has no `rust-version`")?;
+    // By rustup, which finds the compiler beside this cargo: the one that runs us is another's.
+    let rustup = || {
+        let mut rustup = shell::command("rustup");
+        rustup.args(["run", oldest]).env_remove("CARGO").env_remove("RUSTC").env_remove("RUSTUP_TOOLCHAIN");
+        rustup
+    };
+    // Does not install it.
+    if !rustup().args(["rustc", "--version"]).output().is_ok_and(|output| output.status.success()) {
+        println!("SKIPPED Rust {oldest}: not installed; `rustup toolchain install {oldest} --profile minimal`");
+        return Ok(());
+    }
+    let packages = SHIPPED.iter().flat_map(|package| ["-p", package]);
+    shell::run(rustup().args(["cargo", "check", "-q", "--features", ALL]).args(packages))
 }
 
 /// `cargo check` of the library, without features.

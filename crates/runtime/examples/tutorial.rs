@@ -1,7 +1,7 @@
-//! The service of docs/tutorial.md, in one file. Each block of the tutorial is a piece of this one or of
-//! `examples/limit.c`, which the tests hold it to; they run it too.
+//! The service of docs/tutorial.md: the blocks of Rust there, one after the other, are this file, and those of C
+//! `examples/limit.c` and its header, to which the tests hold them; they run it too.
 //!
-//! `cargo run -p bpf-runtime --example tutorial`
+//! `cargo run -p bpf-runtime --example tutorial -- examples/limit.o`
 
 use bpf_runtime::maps::typed::HashMap;
 use bpf_runtime::{
@@ -10,6 +10,7 @@ use bpf_runtime::{
 };
 use std::error::Error;
 use std::time::Duration;
+use std::{env, fs};
 
 /// What plug-ins see of a request.
 #[derive(BpfContext)]
@@ -57,16 +58,16 @@ fn load(
     linker.load::<Request<'_>>(&object, maps)
 }
 
-/// The message that the author of a plug-in gets who forgot a check.
-fn refusal(linker: &Linker<Service>) -> Result<String, Box<dyn Error>> {
-    let unchecked = assemble("r2 = *(u64 *)(r1 + 8)\nr0 = *(u8 *)(r2 + 0)\nexit")?;
-    let refused = linker.loader::<Request<'_>>().insns("unchecked", unchecked);
-    Ok(refused.err().ok_or("reads what may not be there")?.to_string())
+fn main() -> Result<(), Box<dyn Error>> {
+    let Some(path) = env::args().nth(1) else {
+        // For whoever writes plug-ins.
+        print!("{}", Request::c_struct());
+        return Ok(());
+    };
+    serve(&fs::read(path)?)
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
-    let file = include_bytes!("../../../examples/limit.o");
-
+fn serve(file: &[u8]) -> Result<(), Box<dyn Error>> {
     let mut config = Config::default();
     config.budget = Some(100_000);
     let engine = Engine::new(config)?;
@@ -127,11 +128,20 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 }
 
+/// The message that the author of a plug-in gets who forgot a check.
+fn refusal(linker: &Linker<Service>) -> Result<String, Box<dyn Error>> {
+    let unchecked = assemble("r2 = *(u64 *)(r1 + 8)\nr0 = *(u8 *)(r2 + 0)\nexit")?;
+    let refused = linker.loader::<Request<'_>>().insns("unchecked", unchecked);
+    Ok(refused.err().ok_or("reads what may not be there")?.to_string())
+}
+
 #[cfg(test)]
 mod tests {
-    //! docs/tutorial.md: what it shows is what runs here.
+    //! docs/tutorial.md: whoever copies its blocks has what runs here.
 
     use super::*;
+
+    const PLUGIN: &[u8] = include_bytes!("../../../examples/limit.o");
 
     /// The blocks of a language in the tutorial.
     fn blocks(language: &str) -> Vec<&'static str> {
@@ -148,24 +158,38 @@ mod tests {
         found
     }
 
-    #[test]
-    fn the_service_runs() {
-        main().unwrap();
+    /// Its lines that are not empty, from the first of these words on, to the second.
+    fn lines<'t>(text: &'t str, from: &str, to: &str) -> Vec<&'t str> {
+        let text = &text[text.find(from).unwrap_or(0)..];
+        let text = &text[..text.find(to).unwrap_or(text.len())];
+        text.lines().filter(|line| !line.trim().is_empty()).collect()
     }
 
     #[test]
-    fn code_is_of_the_service_and_the_plug_in() {
-        let rust = include_str!("tutorial.rs");
+    fn the_service_runs() {
+        serve(PLUGIN).unwrap();
+    }
+
+    #[test]
+    fn its_blocks_are_the_files() {
+        let whole = |language: &str| blocks(language).concat();
+        let (end, no_end) = ("#[cfg(test)]", "\0");
+        assert_eq!(
+            lines(&whole("rust"), "use ", no_end),
+            lines(include_str!("tutorial.rs"), "use bpf_runtime", end),
+            "docs/tutorial.md and this example"
+        );
         let header = include_str!("../../../examples/limit_request.h");
         assert_eq!(Request::c_struct(), header);
-        let c = [include_str!("../../../examples/limit.c"), header];
-        let (shown_rust, shown_c) = (blocks("rust"), blocks("c"));
-        assert!(shown_rust.len() > 5 && shown_c.len() > 2);
-        for block in shown_rust {
-            assert!(rust.contains(block), "not in the example:\n{block}");
-        }
-        for block in shown_c {
-            assert!(c.iter().any(|source| source.contains(block)), "not in the plug-in:\n{block}");
+        let [shown_header, plugin @ ..] = &blocks("c")[..] else { panic!("no header") };
+        assert_eq!(*shown_header, header);
+        let source = include_str!("../../../examples/limit.c");
+        assert_eq!(lines(&plugin.concat(), "#include", no_end), lines(source, "#include", no_end));
+        // What is shown of other files.
+        let tokio = include_str!("../../maps/examples/async_ringbuf.rs");
+        assert_eq!(blocks("rs").len(), 2);
+        for block in blocks("rs") {
+            assert!(tokio.contains(block), "not in the example:\n{block}");
         }
     }
 

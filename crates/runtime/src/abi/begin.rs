@@ -17,7 +17,7 @@ use crate::abi::machine_stack::INTERPRETER;
 use crate::abi::roots::Roots;
 use crate::abi::run::Run;
 use crate::abi::slots::{Level, Runs};
-use crate::abi::watch::{INTERRUPTED, LATE, NEVER, Watched};
+use crate::abi::watch::{INTERRUPTED, LATE, Watched};
 use crate::context::Parts;
 use crate::error::RunError;
 use bpf_jit_code::Needs;
@@ -125,21 +125,24 @@ unsafe fn run_under<'e>(
     };
     let run = level.run();
     match limits {
-        Some(limits) if limits.needs_watch() => level.watch().begin(level.word(), limits.watched(terms.of)),
-        // Relaxed: whoever changes the word needs nothing else of the run.
+        Some(limits) if limits.needs_watch() => {
+            level.watch().begin(level.word(), limits.watched(terms.of));
+            compiler_fence(Ordering::SeqCst);
+            // After the word was stored: see `abi::clock`.
+            if is_over(runs, limits.deadline()) {
+                compiler_fence(Ordering::SeqCst);
+                // Relaxed: as below.
+                level.word().store(0, Ordering::Relaxed);
+                return Err(*over());
+            }
+        }
+        // Relaxed: whoever changes the word needs nothing else of the run. Who needs no watch has no deadline.
         _ => level.word().store(terms.of, Ordering::Relaxed),
     }
     // From here on, signal handlers of this thread take another run.
     compiler_fence(Ordering::SeqCst);
     let mut budget = terms.budget;
     if let Some(limits) = limits {
-        // After the word was stored: see `abi::clock`.
-        if is_over(runs, limits.deadline()) {
-            compiler_fence(Ordering::SeqCst);
-            // Relaxed: as below.
-            level.word().store(0, Ordering::Relaxed);
-            return Err(*over());
-        }
         budget = budget.min(limits.allowance());
         if many && entry.needs == Needs::Run {
             // SAFETY: the guard's slot is this thread's, and nobody else uses its run's allowance.
@@ -174,10 +177,10 @@ unsafe fn run_under<'e>(
     Ok(r0)
 }
 
-/// Whether the time of a run with this deadline is over.
+/// Whether the time of a run with this deadline is over. The clock never comes to [`crate::abi::watch::NEVER`].
 #[inline(always)]
 fn is_over(runs: &Runs, deadline: u64) -> bool {
-    deadline != NEVER && runs.clock().now() >= deadline
+    runs.clock().now() >= deadline
 }
 
 #[cold]
