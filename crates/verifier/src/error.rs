@@ -277,7 +277,9 @@ impl Reason {
             Reason::Owed { debt: Debt::Record, .. } => "call bpf_ringbuf_submit or bpf_ringbuf_discard on every path",
             Reason::Owed { debt: Debt::Socket, .. } => "call bpf_sk_release on every path where the socket is not null",
             Reason::Owed { debt: Debt::Local(Local::Numbers), .. } => "call bpf_iter_num_destroy on every path",
-            Reason::Owed { debt: Debt::Local(Local::Dynptr(_)), .. } => {
+            Reason::Owed { debt: Debt::Local(Local::Bits), .. } => "call bpf_iter_bits_destroy on every path",
+            Reason::Owed { debt: Debt::Local(Local::Interrupts), .. } => "call bpf_local_irq_restore on every path",
+            Reason::Owed { debt: Debt::Local(Local::Dynptr(_) | Local::Buffer), .. } => {
                 "call bpf_ringbuf_submit_dynptr or bpf_ringbuf_discard_dynptr on every path"
             }
             Reason::InfiniteLoop => "make each round change what the loop's condition tests",

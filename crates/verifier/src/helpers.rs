@@ -88,8 +88,15 @@ pub const DYNPTR: u32 = u32::MAX;
 pub enum Local {
     /// `struct bpf_iter_num`: the numbers of a range, one after the other.
     Numbers,
+    /// `struct bpf_iter_bits`: the numbers of the bits that are set in a copy of some memory.
+    Bits,
+    /// What `bpf_local_irq_save` leaves for `bpf_local_irq_restore`.
+    Interrupts,
     /// `struct bpf_dynptr`: memory whose place and length are known when the program runs.
     Dynptr(Dynptr),
+    /// The bytes that a slice may lie in ([`ArgKind::SliceBuffer`]), as many as it has. Unlike the others the program
+    /// reads them, as numbers; one that writes them takes them back from the slice.
+    Buffer,
 }
 
 /// What a dynptr leads to.
@@ -106,11 +113,12 @@ pub enum Dynptr {
 }
 
 impl Local {
-    /// Bytes of stack, at a multiple of 8.
+    /// Bytes of stack, at a multiple of 8; 0 where that is said elsewhere.
     pub const fn size(self) -> u32 {
         match self {
-            Local::Numbers => 8,
-            Local::Dynptr(_) => 16,
+            Local::Numbers | Local::Interrupts => 8,
+            Local::Bits | Local::Dynptr(_) => 16,
+            Local::Buffer => 0,
         }
     }
 
@@ -118,17 +126,20 @@ impl Local {
     pub const fn name(self) -> &'static str {
         match self {
             Local::Numbers => "iterator over numbers",
+            Local::Bits => "iterator over bits",
+            Local::Interrupts => "saved state of interrupts",
             Local::Dynptr(Dynptr::Any | Dynptr::Memory) => "dynptr",
             Local::Dynptr(Dynptr::Packet) => "dynptr to the packet",
             Local::Dynptr(Dynptr::Record) => "dynptr to a record",
+            Local::Buffer => "buffer of a slice",
         }
     }
 
     /// Whether one that a function made must be ended.
     pub(crate) const fn is_owed(self) -> bool {
         match self {
-            Local::Numbers | Local::Dynptr(Dynptr::Record) => true,
-            Local::Dynptr(Dynptr::Any | Dynptr::Memory | Dynptr::Packet) => false,
+            Local::Numbers | Local::Bits | Local::Interrupts | Local::Dynptr(Dynptr::Record) => true,
+            Local::Dynptr(Dynptr::Any | Dynptr::Memory | Dynptr::Packet) | Local::Buffer => false,
         }
     }
 
@@ -209,6 +220,15 @@ pub enum ArgKind {
     Local(Local, LocalUse),
     /// Anything: the function does not look at it.
     Unused,
+    /// A pointer to memory whose length no argument says, or a number. Promised: of what it leads to, no more is read
+    /// than [`bpf_analysis::Facts::formats`] says for the call and the argument; behind a number, nothing.
+    Peeked {
+        /// Nothing behind its first zero byte.
+        text: bool,
+    },
+    /// Room for the slice that is returned, or 0; the next argument is [`ArgKind::RecordSize`]. Of a packet, the slice
+    /// may be there, and is gone when the program writes there itself. Promised: the function writes all of it.
+    SliceBuffer,
     /// A string: constant data of the program, up to a zero byte in it.
     ConstStr,
     /// A socket, as it was given: by a function, or by the context.
@@ -247,7 +267,7 @@ impl ArgKind {
     /// Whether it is an iterator that elements of this size come of.
     pub(crate) fn is_iterator(self, bytes: u32) -> bool {
         match self {
-            ArgKind::Local(Local::Numbers, LocalUse::Used) => bytes == 4,
+            ArgKind::Local(Local::Numbers | Local::Bits, LocalUse::Used) => bytes == 4,
             _ => false,
         }
     }
@@ -480,6 +500,8 @@ impl Helpers {
             h(Helper::SkLookupUdp, &[Ctx, READ, SIZE, Scalar, Scalar], Ret::SocketOrNull),
             h(Helper::SkcLookupTcp, &[Ctx, READ, SIZE, Scalar, Scalar], Ret::SocketOrNull),
             h(Helper::SkRelease, &[Socket { null: false, release: true }], Ret::Scalar),
+            h(Helper::SkCgroupId, &[SOCKET], Ret::Scalar),
+            h(Helper::SkAncestorCgroupId, &[SOCKET, Scalar], Ret::Scalar),
             h(Helper::SkFullsock, &[SOCKET], Ret::OfSocketOrNull(SocketPart::Itself)),
             h(Helper::TcpSock, &[SOCKET], Ret::OfSocketOrNull(SocketPart::Fields(TCP_SOCKET_BYTES))),
             h(Helper::GetListenerSock, &[SOCKET], Ret::OfSocketOrNull(SocketPart::Other)),

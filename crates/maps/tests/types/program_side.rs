@@ -347,7 +347,7 @@ fn the_wrong_type_is_an_error() {
             let drained = unsafe { program::user_ringbuf_drain(ptr, 0, &mut |_, _| true) };
             assert_eq!(drained, if is(&[MapType::UserRingBuf]) { 0 } else { invalid }, "{map_type:?}");
             // SAFETY: a live map under a guard with this slot; `value` has 32 bytes.
-            let sent = unsafe { program::perf_event_output(ptr, 0, out, 32, out, 0, slot) };
+            let sent = unsafe { program::perf_event_output(ptr, 0, (out, 32), |_| std::iter::empty(), 0, slot) };
             assert_eq!(sent, if is(&[MapType::PerfEventArray]) { absent } else { invalid }, "{map_type:?}");
         });
         // The host's ends want their own type too.

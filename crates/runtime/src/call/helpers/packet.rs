@@ -7,7 +7,8 @@
 
 use crate::call::HostFn;
 use crate::call::helpers::ring::perf_output;
-use crate::call::helpers::{network, skb, socket, system};
+use crate::call::helpers::{frags, network, skb, socket, system};
+use crate::context::frags::XdpFrags;
 use crate::context::packet::{Redirect, Window, Xdp, XdpBuff};
 use crate::context::sk_lookup::SkLookup;
 use crate::context::skb::{SkBuff, Skb};
@@ -22,7 +23,7 @@ use bpf_uapi::{Errno, Helper};
 use bpf_verifier::{ArgKind, HelperProto};
 
 /// A packet keeps at least an Ethernet header.
-const ETH_HLEN: usize = 14;
+pub(super) const ETH_HLEN: usize = 14;
 
 /// Whether the helper exists for packet contexts only.
 pub(crate) fn is_packet_helper(helper: Helper) -> bool {
@@ -31,7 +32,9 @@ pub(crate) fn is_packet_helper(helper: Helper) -> bool {
 
 /// The helper for programs on `layout`.
 pub(crate) fn packet_helper(helper: Helper, layout: &'static ContextLayout) -> Option<&'static HostFn> {
-    let table = if core::ptr::eq(layout, Xdp::layout()) {
+    let in_pieces = core::ptr::eq(layout, XdpFrags::layout());
+    let own = if in_pieces { XDP_FRAGS.iter().find(|h| h.0 == helper) } else { None };
+    let table = if in_pieces || core::ptr::eq(layout, Xdp::layout()) {
         XDP
     } else if core::ptr::eq(layout, Skb::layout()) {
         SKB
@@ -46,7 +49,7 @@ pub(crate) fn packet_helper(helper: Helper, layout: &'static ContextLayout) -> O
     } else {
         return None;
     };
-    table.iter().find(|h| h.0 == helper).map(|h| &h.1)
+    own.or_else(|| table.iter().find(|h| h.0 == helper)).map(|h| &h.1)
 }
 
 /// The prototype for programs on `layout` where it is another than for the rest: a program whose context is the socket
@@ -71,6 +74,15 @@ const XDP: &[(Helper, HostFn)] = &[
     (Helper::XdpGetBuffLen, HostFn::plain(xdp_get_buff_len)),
     (Helper::XdpLoadBytes, HostFn::plain(xdp_load_bytes)),
     (Helper::XdpStoreBytes, HostFn::plain(xdp_store_bytes)),
+];
+
+/// Of packets in pieces, instead of those above.
+const XDP_FRAGS: &[(Helper, HostFn)] = &[
+    (Helper::PerfEventOutput, HostFn::with_run(frags::event_output)),
+    (Helper::XdpAdjustTail, HostFn::plain(frags::adjust_tail)),
+    (Helper::XdpGetBuffLen, HostFn::plain(frags::get_buff_len)),
+    (Helper::XdpLoadBytes, HostFn::plain(frags::load_bytes)),
+    (Helper::XdpStoreBytes, HostFn::plain(frags::store_bytes)),
 ];
 
 const SK_LOOKUP: &[(Helper, HostFn)] = &[(Helper::SkAssign, HostFn::with_run(socket::lookup_sk_assign))];
@@ -199,7 +211,7 @@ unsafe extern "C" fn xdp_adjust_head(context: u64, delta: u64, _: u64, _: u64, _
 ///
 /// # Safety
 /// See the module.
-unsafe extern "C" fn xdp_adjust_tail(context: u64, delta: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
+pub(super) unsafe extern "C" fn xdp_adjust_tail(context: u64, delta: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
     // SAFETY: the context of a running XDP program, which nobody else uses meanwhile (contract).
     let w = unsafe { xdp(context) };
     let (old, end) = (w.data_end(), moved(w.data_end(), delta));
@@ -314,7 +326,7 @@ unsafe extern "C" fn xdp_event_output(
     let window = unsafe { xdp(context) };
     // SAFETY: the program was proven to pass a live perf event array and `size` readable bytes; the window lies in the
     // buffer that is borrowed for the run.
-    unsafe { perf_output(map, flags, (data, size), (window.data(), window.len()), run) }
+    unsafe { perf_output(map, flags, (data, size), |asked| core::iter::once((window.data(), asked)), window.len(), run) }
 }
 
 /// The same of classifiers and socket filters.
@@ -334,7 +346,7 @@ unsafe extern "C" fn skb_event_output(
     let window = unsafe { &(*(context as *const SkBuff<'_>)).window };
     // SAFETY: the program was proven to pass a live perf event array and `size` readable bytes; the window lies in the
     // buffer that is borrowed for the run.
-    unsafe { perf_output(map, flags, (data, size), (window.data(), window.len()), run) }
+    unsafe { perf_output(map, flags, (data, size), |asked| core::iter::once((window.data(), asked)), window.len(), run) }
 }
 
 /// `bpf_redirect(ifindex, flags)` of XDP programs: `XDP_REDIRECT`, or `XDP_ABORTED` for flags, of which there are none.

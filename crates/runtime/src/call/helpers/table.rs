@@ -36,6 +36,8 @@ const SHIPPED: &[(Helper, HostFn)] = &[
     (Helper::Strtoul, HostFn::plain(text::strtoul)),
     (Helper::Jiffies64, HostFn::plain(system::jiffies64)),
     (Helper::GetNetnsCookie, HostFn::with_run(network::get_netns_cookie)),
+    (Helper::SkCgroupId, HostFn::plain(system::zero)),
+    (Helper::SkAncestorCgroupId, HostFn::plain(system::zero)),
     (Helper::KtimeGetBootNs, HostFn::plain(system::ktime_get_boot_ns)),
     (Helper::RingbufOutput, HostFn::with_run(ring::ringbuf_output)),
     (Helper::RingbufReserve, HostFn::with_run(ring::ringbuf_reserve)),
