@@ -293,8 +293,13 @@ pub unsafe fn perf_event_output<C: Iterator<Item = (*mut u8, usize)>>(
 /// # Safety
 /// See the module.
 pub unsafe fn elem_count(map: *const MapHeader) -> u64 {
-    const HASHES: MapTypes =
-        MapTypes::of(&[MapType::Hash, MapType::PerCpuHash, MapType::LruHash, MapType::LruPerCpuHash, MapType::HashOfMaps]);
+    const HASHES: MapTypes = MapTypes::of(&[
+        MapType::Hash,
+        MapType::PerCpuHash,
+        MapType::LruHash,
+        MapType::LruPerCpuHash,
+        MapType::HashOfMaps,
+    ]);
     // SAFETY: a live map (contract).
     let map = unsafe { Inner::from_header(map) };
     if HASHES.contains(map.def.map_type) { map.ops.len() } else { 0 }
@@ -349,7 +354,8 @@ pub unsafe fn set_socket(map: *const MapHeader, key: *const u8, number: u64, fla
     ret(set.unwrap_or(Err(Errno::EINVAL)))
 }
 
-/// `bpf_sk_storage_get`: the value of the socket with this cookie, or null. With `create`, one that has none gets a
+/// `bpf_sk_storage_get`, `bpf_task_storage_get`: the value of the socket with this cookie, or of the thread with this
+/// number, or null. With `create`, one that has none gets a
 /// copy of `initial`, or zeros where that is null; null then means that there is no room, or that it was removed at
 /// once.
 ///
@@ -358,7 +364,7 @@ pub unsafe fn set_socket(map: *const MapHeader, key: *const u8, number: u64, fla
 pub unsafe fn storage(map: *const MapHeader, cookie: u64, initial: *const u8, create: bool, slot: u32) -> *mut u8 {
     static ZEROS: [u64; (MAX_STORAGE_VALUE as usize).div_ceil(8)] = [0; (MAX_STORAGE_VALUE as usize).div_ceil(8)];
     // SAFETY: a live map (contract).
-    if unsafe { def(map) }.map_type != MapType::SkStorage {
+    if !MapTypes::STORAGE.contains(unsafe { def(map) }.map_type) {
         return std::ptr::null_mut();
     }
     let key = (&raw const cookie).cast();

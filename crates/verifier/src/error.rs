@@ -234,6 +234,9 @@ impl Reason {
             Reason::Uninit(_, why) if why.contains("iterator that is gone") => {
                 "keep an iterator as it is, and in a function that has not returned, while its elements are read"
             }
+            Reason::Uninit(_, why) if why.contains("buffer that was written") => {
+                "give each slice a buffer of its own, in a function that has not returned, and write to the slice instead"
+            }
             Reason::Uninit(_, why) if why.contains("consumed") => "do not use a record after submit or discard",
             Reason::Uninit(_, why) if why.contains("since the call") => {
                 "calls clobber r0 to r5: keep the value in r6 to r9 or on the stack"

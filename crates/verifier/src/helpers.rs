@@ -82,6 +82,10 @@ pub enum CallbackKind {
 /// The class of the host object that a user ring buffer's callback receives.
 pub const DYNPTR: u32 = u32::MAX;
 
+/// The class of the host object that stands for a thread (`struct task_struct *`): programs only pass it on. It is a
+/// number, and whatever takes one takes any.
+pub const TASK: u32 = u32::MAX - 1;
+
 /// An object that a program keeps on its stack for functions to work on. It is opaque: the program may neither read nor
 /// write it, and what a store destroys is none any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -293,6 +297,8 @@ pub enum Ret {
     },
     /// A host object of this class, or null, valid to the end of the run.
     HostOrNull(u32),
+    /// The same, and never null.
+    Host(u32),
     /// Nothing: the call ends the run. Promised: it never returns, and what the run owes (records, locks) is given up.
     Never,
     /// The next element of the iterator argument, or null when there is no other: so many bytes, which only the
@@ -473,6 +479,8 @@ impl Helpers {
         const SIZE_OR_ZERO: ArgKind = Size { zero: true };
         const RINGBUF: ArgKind = Map(MapTypes::of(&[MapType::RingBuf]));
         const STORAGE: ArgKind = Map(MapTypes::of(&[MapType::SkStorage]));
+        const TASKS: ArgKind = Map(MapTypes::of(&[MapType::TaskStorage]));
+        const THREAD: ArgKind = Host { class: TASK, null: true };
         let h = HelperProto::of;
         let with = |effect, p: HelperProto| HelperProto { effect, ..p };
         let mut protos = vec![
@@ -507,6 +515,9 @@ impl Helpers {
             h(Helper::GetListenerSock, &[SOCKET], Ret::OfSocketOrNull(SocketPart::Other)),
             h(Helper::SkStorageGet, &[STORAGE, SOCKET, ValueOrNull, Scalar], Ret::MapValueOrNull),
             h(Helper::SkStorageDelete, &[STORAGE, SOCKET], Ret::Scalar),
+            h(Helper::GetCurrentTaskBtf, &[], Ret::Host(TASK)),
+            h(Helper::TaskStorageGet, &[TASKS, THREAD, ValueOrNull, Scalar], Ret::MapValueOrNull),
+            h(Helper::TaskStorageDelete, &[TASKS, THREAD], Ret::Scalar),
             h(Helper::SkAssign, &[Ctx, Socket { null: true, release: false }, Scalar], Ret::Scalar),
             h(Helper::SkbSetTstamp, &[Ctx, Scalar, Scalar], Ret::Scalar),
             h(Helper::TcpRawGenSyncookieIpv4, &[header(20), READ, SIZE], Ret::Scalar),

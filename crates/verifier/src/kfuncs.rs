@@ -52,9 +52,7 @@ pub fn kfunc(kfunc: Kfunc) -> HelperProto {
         Kfunc::DynptrSliceRdwr => {
             (&[dynptr(LocalUse::Used), Scalar, Unused, RecordSize], Ret::SliceOrNull { writable: true })
         }
-        Kfunc::DynptrCopy => {
-            (&[dynptr(LocalUse::Used), Scalar, dynptr(LocalUse::Read), Scalar, Scalar], Ret::Scalar)
-        }
+        Kfunc::DynptrCopy => (&[dynptr(LocalUse::Used), Scalar, dynptr(LocalUse::Read), Scalar, Scalar], Ret::Scalar),
         Kfunc::DynptrMemset => (&[dynptr(LocalUse::Used), Scalar, Scalar, Scalar], Ret::Scalar),
         Kfunc::XdpMetadataRxTimestamp => (&[Ctx, written(8)], Ret::Scalar),
         Kfunc::XdpMetadataRxHash => (&[Ctx, written(4), written(4)], Ret::Scalar),

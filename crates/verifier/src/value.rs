@@ -366,6 +366,7 @@ impl fmt::Display for Describe<'_> {
             Ty::Half { region: r, end: false } => write!(f, "low half of a {} pointer", region(r))?,
             Ty::Half { region: r, end: true } => write!(f, "low half of the {} end pointer", region(r))?,
             Ty::Host { class } if class == crate::helpers::DYNPTR => f.write_str("dynptr")?,
+            Ty::Host { class } if class == crate::helpers::TASK => f.write_str("thread")?,
             Ty::Host { class } => write!(f, "host object of class {class}")?,
             Ty::Func { subprog } => write!(f, "function {subprog}")?,
             Ty::Local(kind) => f.write_str(kind.name())?,

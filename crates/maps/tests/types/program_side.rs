@@ -276,14 +276,14 @@ fn the_wrong_type_is_an_error() {
     let domain = domain();
     for map_type in implemented_types() {
         let (key, value, entries) = match map_type {
-            MapType::LpmTrie | MapType::SkStorage => (8, 8, 8),
+            MapType::LpmTrie | MapType::SkStorage | MapType::TaskStorage => (8, 8, 8),
             MapType::Queue | MapType::Stack | MapType::BloomFilter => (0, 8, 8),
             MapType::RingBuf | MapType::UserRingBuf => (0, 0, 1 << 16),
             MapType::PerfEventArray | MapType::ArrayOfMaps | MapType::HashOfMaps | MapType::XskMap => (4, 4, 8),
             _ => (4, 8, 8),
         };
         let mut def = MapDef::new("m", map_type, key, value, entries);
-        if matches!(map_type, MapType::LpmTrie | MapType::SkStorage) {
+        if matches!(map_type, MapType::LpmTrie | MapType::SkStorage | MapType::TaskStorage) {
             def = def.with_flags(flags::NO_PREALLOC);
         }
         if map_type.is_map_of_maps() {
@@ -294,7 +294,7 @@ fn the_wrong_type_is_an_error() {
         let arrays = is(&[MapType::Array, MapType::PerCpuArray]);
         let hashes = is(&[MapType::Hash, MapType::PerCpuHash, MapType::LruHash, MapType::LruPerCpuHash])
             // By the sockets' cookies, which programs have no way to.
-            || is(&[MapType::SkStorage]);
+            || is(&[MapType::SkStorage, MapType::TaskStorage]);
         let lists = is(&[MapType::Queue, MapType::Stack]);
         let bloom = is(&[MapType::BloomFilter]);
         let (absent, unsupported, invalid) =

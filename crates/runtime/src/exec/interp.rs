@@ -21,7 +21,7 @@ use bpf_isa::{Imm64, Insn, Program, Reg, Size, Src};
 use bpf_maps::{MapDef, MapHeader};
 use bpf_verifier::{
     Access, ArgKind, CallbackKind, ContextLayout, DYNPTR, Effect, Field, FieldKind, HelperProto, Local, LocalUse,
-    MapTypes, MemArg, MemSet, Ret, SocketPart,
+    MapTypes, MemArg, MemSet, Ret, SocketPart, TASK,
 };
 use core::borrow::Borrow;
 use core::ops::Range;
@@ -406,6 +406,8 @@ impl<'p> Host<'p> {
                         return Err(caller.fail(format!("{arg:#x} is no socket that this run has")));
                     }
                 }
+                // A number, which leads nowhere.
+                ArgKind::Host { class: TASK, .. } => {}
                 // Only the verifier can tell a live host object from any other number.
                 ArgKind::Host { .. } => {
                     let name = &bound.proto.name;

@@ -86,7 +86,8 @@ fn run(program: &Program<XdpFrags, ()>, packet: &[u8], cuts: &[usize], room: Roo
 fn a_packet_is_the_same_wherever_it_is_cut() {
     const LEN: usize = 80;
     let room = Room { head: 0, tail: 0, last: 8 };
-    let (numbers, programs) = ([0, 1, 15, 16, 17, 31, 40, 63, 64, 65, 79, 80, 81, 0xffff, 0x1_0000, u32::MAX], programs());
+    let (numbers, programs) =
+        ([0, 1, 15, 16, 17, 31, 40, 63, 64, 65, 79, 80, 81, 0xffff, 0x1_0000, u32::MAX], programs());
     let cuts: Vec<Vec<usize>> = [vec![20, 20, 20, 21, 22], vec![16, 80, 80], vec![17, 33, 34, 64], vec![79]]
         .into_iter()
         .chain((16..=LEN).map(|at| vec![at]))
@@ -169,7 +170,8 @@ fn events_have_all_pieces() {
         let linker = Linker::<()>::new(&engine);
         let slots = engine.domain().max_slots().min(64);
         let map = Map::create(MapDef::new("events", MapType::PerfEventArray, 4, 4, slots), engine.domain()).unwrap();
-        let text = "*(u64 *)(r10 - 8) = 7\nr2 = map[fd:0]\nr3 = 0x28ffffffff ll\nr4 = r10\nr4 += -8\nr5 = 8\ncall 25\nexit";
+        let text =
+            "*(u64 *)(r10 - 8) = 7\nr2 = map[fd:0]\nr3 = 0x28ffffffff ll\nr4 = r10\nr4 += -8\nr5 = 8\ncall 25\nexit";
         let insns = bpf_runtime::assemble(text).unwrap();
         let program = linker.loader::<XdpFrags>().maps(&[&map]).insns("event", insns).unwrap();
         let mut rings: Vec<_> = (0..slots).map(|slot| open_perf_entry(&map, slot, 1 << 12).unwrap()).collect();
@@ -245,7 +247,8 @@ fn pieces_are_as_in_the_kernel() {
     for len in [64, 3520, 3521, 3600, 7616, 7617, 9000, 20_000] {
         let (cuts, room) = as_the_kernel(len);
         let edges = cuts.iter().copied().chain([len, 16, 60, 0xffff, 0x1_0000]);
-        let offsets: Vec<u32> = edges.flat_map(|at| [-32, -17, -16, -15, -1, 0, 1].map(|by| at as i64 + by)).map(|at| at as u32).collect();
+        let offsets: Vec<u32> =
+            edges.flat_map(|at| [-32, -17, -16, -15, -1, 0, 1].map(|by| at as i64 + by)).map(|at| at as u32).collect();
         for what in 0..WHATS {
             for (i, offset) in offsets.iter().copied().enumerate() {
                 let delta = match what {

@@ -53,10 +53,22 @@ fn request(what: u32, number: u32, a: &[u8], b: &[u8]) -> Vec<u8> {
 fn functions_on_text_are_the_kernels() {
     let full = [b'x'; 32];
     let texts: [&[u8]; 13] = [
-        b"", b"a", b"A", b"ab", b"b", b"abcabd", b"abd", b"cabx", b"hello, world", b"WORLD", b"\xe4\xd6z", b"\xc4\xf6Z",
+        b"",
+        b"a",
+        b"A",
+        b"ab",
+        b"b",
+        b"abcabd",
+        b"abd",
+        b"cabx",
+        b"hello, world",
+        b"WORLD",
+        b"\xe4\xd6z",
+        b"\xc4\xf6Z",
         &full,
     ];
-    let numbers = [0, 1, 3, 5, 6, 31, 32, 33, 0xffff_ffff, u32::from(b'a'), u32::from(b'l'), 0xe4, 0x0461, 0x2061, 0x161];
+    let numbers =
+        [0, 1, 3, 5, 6, 31, 32, 33, 0xffff_ffff, u32::from(b'a'), u32::from(b'l'), 0xe4, 0x0461, 0x2061, 0x161];
     let programs = VERIFIED.map(|way| load::<Xdp>(way, &["strings"]));
     let ours = |packet: &[u8]| {
         let [first, rest @ ..] = programs.each_ref().map(|instance| run(instance, "strings", packet));
@@ -129,11 +141,19 @@ fn bits_are_those_that_are_set() {
                 _ => -7,
             };
             for way in VERIFIED {
-                assert_eq!(run(&load::<Xdp>(way, &["bits"]), "bits", &packet), expected, "{way:?}, {count} of {words:?}");
+                assert_eq!(
+                    run(&load::<Xdp>(way, &["bits"]), "bits", &packet),
+                    expected,
+                    "{way:?}, {count} of {words:?}"
+                );
             }
             // The kernel reads on.
             if let (Some(theirs), true) = (&theirs, count <= 4 || count > 511) {
-                assert_eq!(theirs.programs["bits"].test_run_output(&packet).unwrap().0.cast_signed(), expected, "{count}");
+                assert_eq!(
+                    theirs.programs["bits"].test_run_output(&packet).unwrap().0.cast_signed(),
+                    expected,
+                    "{count}"
+                );
             }
         }
     }

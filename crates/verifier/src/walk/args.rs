@@ -603,6 +603,7 @@ fn check_shape(proto: &HelperProto) -> Res<()> {
         | Ret::RecordOrNull
         | Ret::MemOrNull { .. }
         | Ret::HostOrNull(_)
+        | Ret::Host(_)
         | Ret::ElementOrNull(_)
         | Ret::SliceOrNull { .. }
         | Ret::SocketOrNull

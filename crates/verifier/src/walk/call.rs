@@ -197,6 +197,7 @@ impl<'a> Walk<'a> {
                 or_null(self, Ty::Mem { size: bytes, writable, from: Origin::Returned })
             }
             Ret::HostOrNull(class) => or_null(self, Ty::Host { class }),
+            Ret::Host(class) => Value::pointer(Ty::Host { class }),
             Ret::Never => return refuse(Reason::Internal("a result of what does not return")),
             Ret::ElementOrNull(size) => {
                 let (owner, writable) = (call.local.map_or(0, |local| local.owner), planted!(ElementWritable));

@@ -26,14 +26,7 @@ unsafe fn packet<'a>(context: u64) -> &'a mut XdpFragsBuff<'a> {
 ///
 /// # Safety
 /// See [`packet`].
-pub(super) unsafe extern "C" fn adjust_tail(
-    context: u64,
-    delta: u64,
-    c: u64,
-    d: u64,
-    e: u64,
-    run: *mut RunCtx,
-) -> u64 {
+pub(super) unsafe extern "C" fn adjust_tail(context: u64, delta: u64, c: u64, d: u64, e: u64, run: *mut RunCtx) -> u64 {
     // SAFETY: the caller's promise.
     let packet = unsafe { packet(context) };
     if packet.frags().is_empty() {

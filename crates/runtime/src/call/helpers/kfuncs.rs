@@ -7,8 +7,8 @@
 
 use crate::call::HostFn;
 use crate::call::helpers::print::Site;
-use crate::call::helpers::{bits, dynptr, frags, maps, strings};
 use crate::call::helpers::skb::{EINVAL, ret};
+use crate::call::helpers::{bits, dynptr, frags, maps, strings};
 use crate::context::frags::XdpFrags;
 use crate::context::packet::{RxMetadata, Xdp, XdpBuff};
 use crate::context::skb::Skb;

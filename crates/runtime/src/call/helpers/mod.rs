@@ -21,6 +21,7 @@ pub(crate) mod print;
 pub(crate) mod ring;
 mod skb;
 mod socket;
+mod storage;
 mod strings;
 mod syncookie;
 mod system;

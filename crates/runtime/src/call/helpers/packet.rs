@@ -211,7 +211,14 @@ unsafe extern "C" fn xdp_adjust_head(context: u64, delta: u64, _: u64, _: u64, _
 ///
 /// # Safety
 /// See the module.
-pub(super) unsafe extern "C" fn xdp_adjust_tail(context: u64, delta: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
+pub(super) unsafe extern "C" fn xdp_adjust_tail(
+    context: u64,
+    delta: u64,
+    _: u64,
+    _: u64,
+    _: u64,
+    _: *mut RunCtx,
+) -> u64 {
     // SAFETY: the context of a running XDP program, which nobody else uses meanwhile (contract).
     let w = unsafe { xdp(context) };
     let (old, end) = (w.data_end(), moved(w.data_end(), delta));
@@ -326,7 +333,9 @@ unsafe extern "C" fn xdp_event_output(
     let window = unsafe { xdp(context) };
     // SAFETY: the program was proven to pass a live perf event array and `size` readable bytes; the window lies in the
     // buffer that is borrowed for the run.
-    unsafe { perf_output(map, flags, (data, size), |asked| core::iter::once((window.data(), asked)), window.len(), run) }
+    unsafe {
+        perf_output(map, flags, (data, size), |asked| core::iter::once((window.data(), asked)), window.len(), run)
+    }
 }
 
 /// The same of classifiers and socket filters.
@@ -346,7 +355,9 @@ unsafe extern "C" fn skb_event_output(
     let window = unsafe { &(*(context as *const SkBuff<'_>)).window };
     // SAFETY: the program was proven to pass a live perf event array and `size` readable bytes; the window lies in the
     // buffer that is borrowed for the run.
-    unsafe { perf_output(map, flags, (data, size), |asked| core::iter::once((window.data(), asked)), window.len(), run) }
+    unsafe {
+        perf_output(map, flags, (data, size), |asked| core::iter::once((window.data(), asked)), window.len(), run)
+    }
 }
 
 /// `bpf_redirect(ifindex, flags)` of XDP programs: `XDP_REDIRECT`, or `XDP_ABORTED` for flags, of which there are none.

@@ -47,7 +47,12 @@ impl Text {
 
 /// The first index, below `count`, at which `found` is true of the byte; the index of the zero byte before that as an
 /// error of its own, which `end` gives.
-fn scan(s: Text, count: u64, found: impl Fn(u8) -> bool, end: impl Fn(u64) -> Result<u64, Errno>) -> Result<u64, Errno> {
+fn scan(
+    s: Text,
+    count: u64,
+    found: impl Fn(u8) -> bool,
+    end: impl Fn(u64) -> Result<u64, Errno>,
+) -> Result<u64, Errno> {
     let s = s.readable()?;
     for i in 0..count.min(MOST) {
         let byte = s.byte(i)?;

@@ -121,9 +121,19 @@ pub(crate) fn helpers() -> Helpers {
         ),
         HelperProto::new(1008, "host_buffer", &[], Ret::MemOrNull { bytes: 32, writable: true }),
         HelperProto::new(1009, "host_end", &[], Ret::Never),
+        // As for packets in pieces.
+        HelperProto::new(
+            1000,
+            "bpf_dynptr_slice_rdwr",
+            &bpf_verifier::kfunc(Kfunc::DynptrSliceRdwr).args.map(|arg| match arg {
+                ArgKind::Unused => ArgKind::SliceBuffer,
+                arg => arg,
+            }),
+            Ret::SliceOrNull { writable: true },
+        ),
     ];
     // The kernel's functions that are called by name, by numbers.
-    host.extend((1010..).zip(Kfunc::ALL).map(|(id, known)| HelperProto { id, ..bpf_verifier::kfunc(*known) }));
+    host.extend((FIRST_KFUNC..).zip(Kfunc::ALL).map(|(id, known)| HelperProto { id, ..bpf_verifier::kfunc(*known) }));
     for p in host.drain(..) {
         h.add(p).expect("host ids are free");
     }
@@ -171,10 +181,18 @@ pub(crate) fn program(text: &str) -> Program {
     try_program(text).unwrap_or_else(|e| panic!("{e}\n{text}"))
 }
 
-/// The program of a text, or what is wrong with the text.
+/// The program of a text, in which functions of the kernel may be called by name, or what is wrong with the text.
 pub(crate) fn try_program(text: &str) -> Result<Program, String> {
-    Program::new(assemble(text).map_err(|e| e.to_string())?).map_err(|e| e.to_string())
+    let line = |line: &str| match line.strip_prefix("call ").and_then(Kfunc::from_name) {
+        Some(known) => format!("call {}", FIRST_KFUNC + known as u32),
+        None => line.to_owned(),
+    };
+    let text = text.lines().map(line).collect::<Vec<_>>().join("\n");
+    Program::new(assemble(&text).map_err(|e| e.to_string())?).map_err(|e| e.to_string())
 }
+
+/// The number of the first of the kernel's functions that are called by name.
+const FIRST_KFUNC: u32 = 1010;
 
 /// Verifies a text.
 pub(crate) fn verify(text: &str) -> Result<Verified, Box<VerifyError>> {
