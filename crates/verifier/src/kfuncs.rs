@@ -18,7 +18,7 @@ const COUNTED: MapTypes = MapTypes::KEYED.union(MapTypes::of(&[
 
 /// The prototype of a kfunc.
 pub fn kfunc(kfunc: Kfunc) -> HelperProto {
-    use ArgKind::{Ctx, RecordSize, Scalar, Unused};
+    use ArgKind::{Ctx, RecordSize, Scalar, SliceBuffer};
     const PACKET: ArgKind = ArgKind::Local(Local::Dynptr(Dynptr::Packet), LocalUse::Made);
     const fn dynptr(how: LocalUse) -> ArgKind {
         ArgKind::Local(Local::Dynptr(Dynptr::Any), how)
@@ -45,12 +45,11 @@ pub fn kfunc(kfunc: Kfunc) -> HelperProto {
         Kfunc::IterNumNext => (&[numbers(LocalUse::Used)], Ret::ElementOrNull(4)),
         Kfunc::IterNumDestroy => (&[numbers(LocalUse::Ended)], Ret::Scalar),
         Kfunc::DynptrFromSkb | Kfunc::DynptrFromXdp | Kfunc::DynptrFromSkbMeta => (&[Ctx, Scalar, PACKET], Ret::Scalar),
-        // What is there is in one piece, so the buffer for what is not goes unused.
         Kfunc::DynptrSlice => {
-            (&[dynptr(LocalUse::Used), Scalar, Unused, RecordSize], Ret::SliceOrNull { writable: false })
+            (&[dynptr(LocalUse::Used), Scalar, SliceBuffer, RecordSize], Ret::SliceOrNull { writable: false })
         }
         Kfunc::DynptrSliceRdwr => {
-            (&[dynptr(LocalUse::Used), Scalar, Unused, RecordSize], Ret::SliceOrNull { writable: true })
+            (&[dynptr(LocalUse::Used), Scalar, SliceBuffer, RecordSize], Ret::SliceOrNull { writable: true })
         }
         Kfunc::DynptrCopy => (&[dynptr(LocalUse::Used), Scalar, dynptr(LocalUse::Read), Scalar, Scalar], Ret::Scalar),
         Kfunc::DynptrMemset => (&[dynptr(LocalUse::Used), Scalar, Scalar, Scalar], Ret::Scalar),

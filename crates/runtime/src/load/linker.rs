@@ -1,6 +1,6 @@
 //! Linking: what programs refer to meets what the host offers.
 
-use crate::call::helpers::kfuncs::{kfunc, kfunc_prototype};
+use crate::call::helpers::kfuncs::kfunc;
 use crate::call::helpers::packet::{is_packet_helper, own_prototype, packet_helper};
 use crate::call::helpers::table::shipped;
 use crate::call::helpers::timers::own_set_callback;
@@ -117,7 +117,7 @@ impl<H: 'static> Linker<H> {
             return Some(trap());
         }
         let known = Kfunc::from_name(name)?;
-        Some(Bound { proto: kfunc_prototype(known, layout), func: kfunc(known, layout)? })
+        Some(Bound { proto: bpf_verifier::kfunc(known), func: kfunc(known, layout)? })
     }
 
     /// The function behind a helper id: registered ones first, so that nothing shipped can be in the way; then what is

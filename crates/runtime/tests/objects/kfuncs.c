@@ -112,9 +112,10 @@ int bits(struct xdp_md *ctx)
 	error = bpf_iter_bits_new(&it, words, in->number);
 	while ((bit = bpf_iter_bits_next(&it)))
 		sum = sum * 31 + *bit;
-	bit = bpf_iter_bits_next(&it);
+	if (bpf_iter_bits_next(&it))
+		sum = 1001;
 	bpf_iter_bits_destroy(&it);
-	return bit ? 1001 : error ?: sum;
+	return error ?: sum;
 }
 
 SEC("xdp")

@@ -96,7 +96,9 @@ fn a_packet_is_the_same_wherever_it_is_cut() {
     let mut asked = 0;
     for what in [1, 2, 7, 9, 11, 12, 13, 14, 15] {
         for offset in numbers {
-            let ask = Ask { what, offset, len: 16 + offset % 16, delta: 24 };
+            // What is copied does not overlap: pieces are copied one after the other.
+            let (len, delta) = if what == 14 { (1 + offset % 8, 48) } else { (16 + offset % 16, 24) };
+            let ask = Ask { what, offset, len, delta };
             let packet = ask.packet(LEN);
             for (_, program) in &programs {
                 let whole = run(program, &packet, &[], room);
@@ -261,6 +263,10 @@ fn pieces_are_as_in_the_kernel() {
                 };
                 let length = if what == 14 || what == 15 { [0, 1, 16, 300, 5000][i % 5] } else { offset };
                 let ask = Ask { what, offset, len: length, delta };
+                if what == 14 && i64::from(offset).abs_diff(delta.into()) < length.into() {
+                    // The kernel's `memcpy` of what overlaps is as it comes.
+                    continue;
+                }
                 let packet = ask.packet(len);
                 let (r0, after) = match theirs.test_run_output(&packet) {
                     Ok(answer) => answer,

@@ -115,6 +115,11 @@ impl<'a> Walk<'a> {
         };
         match kind {
             ArgKind::None | ArgKind::Unused => {}
+            // Null is looked for before anything is read.
+            ArgKind::Peeked { .. } if v.as_const() == Some(0) => {
+                self.decides();
+                call.values[i] = Some(u32::MAX);
+            }
             ArgKind::Peeked { .. } if v.is_scalar() => {}
             ArgKind::Peeked { text } => call.values[i] = Some(self.peeked(proto, i, reg, v, text)?),
             // Checked with its length, the next argument.

@@ -176,7 +176,7 @@ unsafe fn from_packet(context: u64, len: usize, kind: u32, flags: u64, ptr: u64)
     // What is longer could be adjusted to an offset that is a kind.
     let fits = u32::try_from(len).ok().filter(|size| u64::from(*size) <= MAX_SIZE).ok_or(Errno::E2BIG);
     let fits = if flags == 0 { fits } else { Err(EINVAL) };
-    // One that leads nowhere keeps its kind: see `slice_of_pieces`.
+    // One that leads nowhere keeps its kind: see `slice`.
     let none = Dynptr { offset: kind, ..Dynptr::NULL };
     let made = fits.map_or(none, |size| Dynptr { data: context, size, offset: kind });
     // SAFETY: the caller's promise.
@@ -255,8 +255,15 @@ pub(super) unsafe extern "C" fn copy(to: u64, to_at: u64, from: u64, from_at: u6
         }
         // SAFETY: so many bytes are there; the rest is passed on as the program gave it.
         (Ok(bytes), Err(_)) => unsafe { dynptr_write(to, to_at, bytes as u64, size, 0, run) },
-        // SAFETY: as before.
-        (Err(_), Ok(room)) => unsafe { dynptr_read(room as u64, size, from, from_at, 0, run) },
+        // SAFETY: emitted code waits for this call.
+        (Err(error), Ok(room)) => match unsafe { source.in_pieces(from_at, size) } {
+            Some(Ok((packet, at))) => {
+                // SAFETY: so many bytes are there.
+                unsafe { frags::load(packet, at, room, index(size)) };
+                0
+            }
+            Some(Err(_)) | None => ret(Err(error)),
+        },
         (Err(_), Err(_)) if target.check(to_at, size).and(source.check(from_at, size)).is_err() => {
             ret(Err(Errno::E2BIG))
         }
@@ -405,87 +412,35 @@ pub(super) unsafe extern "C" fn dynptr_data(dynptr: u64, offset: u64, len: u64, 
     bytes.map_or(0, |bytes| bytes.expose_provenance() as u64)
 }
 
-/// `bpf_dynptr_slice(dynptr, offset, buffer, len)`. Whatever is there is in one piece, and `buffer` not needed.
+/// `bpf_dynptr_slice(dynptr, offset, buffer, len)`: of a packet, what is in several pieces is copied to the buffer. Where
+/// that is not needed it is zeroed, as the program may read it. Of other memory, nobody has looked at the buffer.
 ///
 /// # Safety
-/// `dynptr` must be as in [`read`].
-pub(super) unsafe extern "C" fn slice(dynptr: u64, offset: u64, _: u64, len: u64, _: u64, _: *mut RunCtx) -> u64 {
+/// `dynptr` must be as in [`read`]; `buffer` null, or writable for `len` bytes if `dynptr` was to lead to a packet.
+pub(super) unsafe extern "C" fn slice(dynptr: u64, offset: u64, buffer: u64, len: u64, _: u64, _: *mut RunCtx) -> u64 {
     // SAFETY: the caller's promise.
     let from = unsafe { read(dynptr) };
+    let (offset, len) = (u64::from(low(offset)), u64::from(low(len)));
     // SAFETY: emitted code waits for this call.
-    let bytes = unsafe { from.bytes(u64::from(low(offset)), u64::from(low(len))) };
-    bytes.map_or(0, |bytes| bytes.expose_provenance() as u64)
-}
-
-/// `bpf_dynptr_slice(dynptr, offset, buffer, len)` of programs on packets in pieces: what is in several is copied to the
-/// buffer. Where that is not needed it is zeroed, as the program may read it.
-///
-/// # Safety
-/// `dynptr` must be as in [`read`]; `buffer` null, or writable for `len` bytes if `dynptr` is of a packet.
-pub(super) unsafe extern "C" fn slice_of_pieces(
-    dynptr: u64,
-    offset: u64,
-    buffer: u64,
-    len: u64,
-    e: u64,
-    run: *mut RunCtx,
-) -> u64 {
-    // SAFETY: the caller's promise.
-    let from = unsafe { read(dynptr) };
-    let (room, size) = (buffer as *mut u8, index(u64::from(low(len))));
-    // SAFETY: emitted code waits for this call.
-    let Some(found) = (unsafe { from.in_pieces(u64::from(low(offset)), u64::from(low(len))) }) else {
-        if !room.is_null() && from.offset & KIND == XDP_FRAGS {
-            // SAFETY: the caller's promise: it was to lead to a packet.
-            unsafe { core::ptr::write_bytes(room, 0, size) };
-        }
-        // Of other memory nobody has looked at the buffer, nor does this.
-        // SAFETY: the arguments are passed on as the program gave them.
-        return unsafe { slice(dynptr, offset, buffer, len, e, run) };
-    };
-    let place = found.ok().and_then(|(packet, at)| Some((packet, at, packet.find(at, size)?)));
-    match place {
-        Some((packet, at, Range::Pieces)) if !room.is_null() => {
+    let bytes = unsafe { from.bytes(offset, len) };
+    if buffer != 0 && from.offset & KIND != 0 {
+        let (room, size) = (buffer as *mut u8, index(len));
+        // SAFETY: emitted code waits for this call.
+        if let (Err(_), Some(Ok((packet, at)))) = (bytes, unsafe { from.in_pieces(offset, len) }) {
             // SAFETY: the caller's promise.
             unsafe { frags::load(packet, at, room, size) };
             return buffer;
         }
-        _ if !room.is_null() => {
-            // SAFETY: the caller's promise.
-            unsafe { core::ptr::write_bytes(room, 0, size) };
-        }
-        _ => {}
+        // SAFETY: the caller's promise.
+        unsafe { core::ptr::write_bytes(room, 0, size) };
     }
-    match place {
-        Some((_, _, Range::Piece(bytes))) => bytes.expose_provenance() as u64,
-        Some((_, _, Range::Pieces)) | None => 0,
-    }
+    bytes.map_or(0, |bytes| bytes.expose_provenance() as u64)
 }
 
-/// `bpf_dynptr_slice_rdwr(dynptr, offset, buffer, len)` of such. A packet's is never read-only.
+/// `bpf_dynptr_slice_rdwr(dynptr, offset, buffer, len)`. A packet's is never read-only.
 ///
 /// # Safety
-/// As [`slice_of_pieces`].
-pub(super) unsafe extern "C" fn slice_rdwr_of_pieces(
-    dynptr: u64,
-    offset: u64,
-    buffer: u64,
-    len: u64,
-    e: u64,
-    run: *mut RunCtx,
-) -> u64 {
-    // SAFETY: the caller's promise.
-    if unsafe { read(dynptr) }.is_read_only() {
-        return 0;
-    }
-    // SAFETY: the arguments are passed on as the program gave them.
-    unsafe { slice_of_pieces(dynptr, offset, buffer, len, e, run) }
-}
-
-/// `bpf_dynptr_slice_rdwr(dynptr, offset, buffer, len)`.
-///
-/// # Safety
-/// `dynptr` must be as in [`read`].
+/// As [`slice`].
 pub(super) unsafe extern "C" fn slice_rdwr(
     dynptr: u64,
     offset: u64,
@@ -657,7 +612,7 @@ mod tests {
             assert_eq!(adjusted == 0, fits, "{len}");
             // SAFETY: as before.
             let kind = unsafe { read(at) }.offset & KIND;
-            assert_eq!(kind, if fits { XDP } else { 0 }, "{len}");
+            assert_eq!(kind, XDP, "{len}");
         }
     }
 }

@@ -16,7 +16,6 @@ use crate::context::{Context, ContextLayout};
 use crate::num::low;
 use bpf_jit_code::RunCtx;
 use bpf_uapi::{Errno, Kfunc};
-use bpf_verifier::{ArgKind, HelperProto};
 
 /// The function behind a name, for programs on this context.
 pub(crate) fn kfunc(kfunc: Kfunc, layout: &'static ContextLayout) -> Option<HostFn> {
@@ -57,8 +56,6 @@ pub(crate) fn kfunc(kfunc: Kfunc, layout: &'static ContextLayout) -> Option<Host
         Kfunc::XdpPullData if in_pieces(layout) => HostFn::plain(frags::pull_data),
         Kfunc::XdpPullData if core::ptr::eq(layout, Xdp::layout()) => HostFn::plain(frags::pull_nothing),
         Kfunc::XdpPullData => return None,
-        Kfunc::DynptrSlice if in_pieces(layout) => HostFn::plain(dynptr::slice_of_pieces),
-        Kfunc::DynptrSliceRdwr if in_pieces(layout) => HostFn::plain(dynptr::slice_rdwr_of_pieces),
         Kfunc::DynptrSlice => HostFn::plain(dynptr::slice),
         Kfunc::DynptrSliceRdwr => HostFn::plain(dynptr::slice_rdwr),
         Kfunc::DynptrAdjust => HostFn::plain(dynptr::adjust),
@@ -136,18 +133,6 @@ unsafe extern "C" fn rx_vlan_tag(context: u64, protocol: u64, tag: u64, _: u64, 
 /// Whether packets may have several pieces.
 fn in_pieces(layout: &'static ContextLayout) -> bool {
     core::ptr::eq(layout, XdpFrags::layout())
-}
-
-/// Its prototype for programs on this context.
-pub(crate) fn kfunc_prototype(kfunc: Kfunc, layout: &'static ContextLayout) -> HelperProto {
-    let proto = bpf_verifier::kfunc(kfunc);
-    let of_pieces = |arg| if arg == ArgKind::Unused { ArgKind::SliceBuffer } else { arg };
-    match kfunc {
-        Kfunc::DynptrSlice | Kfunc::DynptrSliceRdwr if in_pieces(layout) => {
-            HelperProto { args: proto.args.map(of_pieces), ..proto }
-        }
-        _other => proto,
-    }
 }
 
 extern "C" fn nothing(_: u64, _: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {

@@ -121,16 +121,6 @@ pub(crate) fn helpers() -> Helpers {
         ),
         HelperProto::new(1008, "host_buffer", &[], Ret::MemOrNull { bytes: 32, writable: true }),
         HelperProto::new(1009, "host_end", &[], Ret::Never),
-        // As for packets in pieces.
-        HelperProto::new(
-            1000,
-            "bpf_dynptr_slice_rdwr",
-            &bpf_verifier::kfunc(Kfunc::DynptrSliceRdwr).args.map(|arg| match arg {
-                ArgKind::Unused => ArgKind::SliceBuffer,
-                arg => arg,
-            }),
-            Ret::SliceOrNull { writable: true },
-        ),
     ];
     // The kernel's functions that are called by name, by numbers.
     host.extend((FIRST_KFUNC..).zip(Kfunc::ALL).map(|(id, known)| HelperProto { id, ..bpf_verifier::kfunc(*known) }));
