@@ -254,8 +254,11 @@ fn pieces_are_as_in_the_kernel() {
         for what in 0..WHATS {
             for (i, offset) in offsets.iter().copied().enumerate() {
                 let delta = match what {
-                    // The end: grown by the last piece's room and more, cut into each piece and down to the least.
-                    3 => [i64::from(offset), -i64::from(offset)][i % 2].clamp(i32::MIN.into(), i32::MAX.into()) as i32,
+                    // The end: grown by the last piece's room and more, cut into each piece and down to the least. Not by
+                    // `i32::MIN`, which the kernel negates, and then does nothing.
+                    3 => {
+                        [i64::from(offset), -i64::from(offset)][i % 2].clamp((-i32::MAX).into(), i32::MAX.into()) as i32
+                    }
                     4 => [-216, -217, 14, 100, 3506, 3507, 0][i % 7],
                     5 => [-4, -8, -216, -217, -3, 0, 4][i % 7],
                     14 => [16, 100, 3500, 7600][i % 4],
