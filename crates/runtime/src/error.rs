@@ -123,7 +123,8 @@ pub enum LoadError {
         /// The context.
         context: String,
     },
-    /// It was to be loaded for packets in pieces ([`crate::XdpFrags`]), and does not say that it knows of more than one.
+    /// It was to be loaded for packets in pieces ([`crate::XdpFrags`]), and does not say that it knows of more than
+    /// one.
     #[error(
         "program `{program}` is in section `{section}`, so it knows packets in one piece only: load it for `Xdp`, or put it into a section `xdp.frags`"
     )]

@@ -70,8 +70,8 @@ pub(crate) enum Origin {
     /// A socket: 8-byte aligned. The value's `owner` is the look-up that it must be given back for, or 0 if it lasts to
     /// the end of the run. `borrowed`: it belongs to the one that was looked up, and is not given back itself.
     Socket { borrowed: bool },
-    /// What a dynptr leads to, aligned to nothing; `packet`: to be moved with it. The value's `owner` is the record's, or
-    /// that of the buffer on some frame's stack that it may lie in.
+    /// What a dynptr leads to, aligned to nothing; `packet`: to be moved with it. The value's `owner` is the record's,
+    /// or that of the buffer on some frame's stack that it may lie in.
     Slice { packet: bool },
     /// An element in the iterator that `owner` names, on some frame's stack: 4-byte aligned.
     Element,

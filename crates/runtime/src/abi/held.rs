@@ -16,7 +16,8 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(crate) struct Held {
     count: u32,
-    /// Addresses of samples, and of locks, sockets and bits with [`Held::LOCK`], [`Held::SOCKET`] or [`Held::BITS`] added.
+    /// Addresses of samples, and of locks, sockets and bits with [`Held::LOCK`], [`Held::SOCKET`] or [`Held::BITS`]
+    /// added.
     items: [MaybeUninit<u64>; Held::MAX],
 }
 

@@ -100,6 +100,9 @@ pub(crate) struct Window {
 /// No frame is longer than this (a jumbo frame of the largest IP packet and its headers).
 pub(crate) const MAX_FRAME: u32 = 0x1_0000 + 256;
 
+/// A packet keeps at least an Ethernet header.
+pub(crate) const ETH_HLEN: usize = 14;
+
 /// Most bytes of metadata before a packet (Linux: `xdp_metalen_invalid`).
 pub(crate) const MAX_META: u32 = 255;
 
@@ -240,8 +243,8 @@ pub(crate) fn region(name: &'static str, max_len: u32, ends_at_start_of: Option<
     Region { name: name.into(), writable: true, max_len, min_len: 0, align: 1, ends_at_start_of }
 }
 
-/// What a device has told with a packet, for programs that ask (`bpf_xdp_metadata_rx_hash` and so on). What is `None` it
-/// tells of others, and not of this one (`-ENODATA`).
+/// What a device has told with a packet, for programs that ask (`bpf_xdp_metadata_rx_hash` and so on). What is `None`
+/// it tells of others, and not of this one (`-ENODATA`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RxMetadata {
     /// When it came, in nanoseconds.

@@ -397,7 +397,8 @@ impl<'p> Host<'p> {
                     return Err(caller.fail(format!("{name} needs a verified program")));
                 }
                 ArgKind::Unused => {}
-                // Room where the dynptr is of a packet, which only the verifier can tell; and dynptrs are its programs'.
+                // Room where the dynptr is of a packet, which only the verifier can tell; and dynptrs are its
+                // programs'.
                 ArgKind::SliceBuffer => {}
                 ArgKind::ConstStr => self.check_text(arg, caller)?,
                 ArgKind::Socket { null: true, .. } if arg == 0 => {}

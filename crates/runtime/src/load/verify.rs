@@ -238,7 +238,8 @@ fn rewrite(name: &str, program: Program, facts: &Facts) -> Result<Program, LoadE
     Program::new(insns).map_err(|source| LoadError::Structure { program: name.to_owned(), source })
 }
 
-/// Binds each call that reads what pointers lead to whose length no argument says, to a function that knows what has been proven of them there.
+/// Binds each call that reads what pointers lead to whose length no argument says, to a function that knows what has
+/// been proven of them there.
 pub(crate) fn bind_formats(
     name: &str,
     program: Program,

@@ -80,8 +80,8 @@ fn run(program: &Program<XdpFrags, ()>, packet: &[u8], cuts: &[usize], room: Roo
     (r0, [buff.first.metadata().to_vec(), packet].concat(), buff.first.packet().len())
 }
 
-/// Wherever the packet is cut, with pieces of nothing and of one byte: what does not ask for the first piece is the same
-/// as of a packet in one.
+/// Wherever the packet is cut, with pieces of nothing and of one byte: what does not ask for the first piece is the
+/// same as of a packet in one.
 #[test]
 fn a_packet_is_the_same_wherever_it_is_cut() {
     const LEN: usize = 80;
@@ -254,8 +254,8 @@ fn pieces_are_as_in_the_kernel() {
         for what in 0..WHATS {
             for (i, offset) in offsets.iter().copied().enumerate() {
                 let delta = match what {
-                    // The end: grown by the last piece's room and more, cut into each piece and down to the least. Not by
-                    // `i32::MIN`, which the kernel negates, and then does nothing.
+                    // The end: grown by the last piece's room and more, cut into each piece and down to the least. Not
+                    // by `i32::MIN`, which the kernel negates, and then does nothing.
                     3 => {
                         [i64::from(offset), -i64::from(offset)][i % 2].clamp((-i32::MAX).into(), i32::MAX.into()) as i32
                     }

@@ -132,7 +132,8 @@ impl<'a> Walk<'a> {
         })
     }
 
-    /// How many bytes a function may read behind an argument that is a pointer, or null: of a text, up to its zero byte.
+    /// How many bytes a function may read behind an argument that is a pointer, or null: of a text, up to its zero
+    /// byte.
     pub(super) fn peeked(&mut self, proto: &HelperProto, i: usize, reg: Reg, v: &Value, text: bool) -> Res<u32> {
         /// Linux: `XATTR_SIZE_MAX`, as far as functions on text look.
         const MOST: u32 = 1 << 16;

@@ -48,7 +48,8 @@ unsafe fn run<'a>(ctx: *mut RunCtx) -> &'a mut Run {
 /// `bpf_iter_bits_new(it, words, count)`: empty if it fails.
 ///
 /// # Safety
-/// See [`bits`] and [`run`]; if `SITE`, the hidden argument has a [`Site`](super::print::Site) that `words` is as it says.
+/// See [`bits`] and [`run`]; if `SITE`, the hidden argument has a [`Site`](super::print::Site) that `words` is as it
+/// says.
 pub(super) unsafe extern "C" fn new<const SITE: bool>(
     at: u64,
     words: u64,

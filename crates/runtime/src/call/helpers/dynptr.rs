@@ -412,8 +412,8 @@ pub(super) unsafe extern "C" fn dynptr_data(dynptr: u64, offset: u64, len: u64, 
     bytes.map_or(0, |bytes| bytes.expose_provenance() as u64)
 }
 
-/// `bpf_dynptr_slice(dynptr, offset, buffer, len)`: of a packet, what is in several pieces is copied to the buffer. Where
-/// that is not needed it is zeroed, as the program may read it. Of other memory, nobody has looked at the buffer.
+/// `bpf_dynptr_slice(dynptr, offset, buffer, len)`: of a packet, what is in several pieces is copied to the buffer.
+/// Where that is not needed it is zeroed, as the program may read it. Of other memory, nobody has looked at the buffer.
 ///
 /// # Safety
 /// `dynptr` must be as in [`read`]; `buffer` null, or writable for `len` bytes if `dynptr` was to lead to a packet.

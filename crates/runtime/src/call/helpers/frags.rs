@@ -3,11 +3,10 @@
 //!
 //! Source: `net/core/filter.c` (Linux 6.18).
 
-use crate::call::helpers::packet::{ETH_HLEN, xdp_adjust_tail};
 use crate::call::helpers::ring::perf_output;
 use crate::call::helpers::skb::{EINVAL, ret};
 use crate::context::frags::XdpFragsBuff;
-use crate::context::packet::XdpBuff;
+use crate::context::packet::{ETH_HLEN, XdpBuff};
 use crate::num::low;
 use bpf_jit_code::RunCtx;
 use bpf_uapi::Errno;
@@ -26,14 +25,17 @@ unsafe fn packet<'a>(context: u64) -> &'a mut XdpFragsBuff<'a> {
 ///
 /// # Safety
 /// See [`packet`].
-pub(super) unsafe extern "C" fn adjust_tail(context: u64, delta: u64, c: u64, d: u64, e: u64, run: *mut RunCtx) -> u64 {
+pub(super) unsafe extern "C" fn adjust_tail(context: u64, delta: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
+    let by = low(delta).cast_signed() as isize;
     // SAFETY: the caller's promise.
     let packet = unsafe { packet(context) };
-    if packet.frags().is_empty() {
-        // SAFETY: the context begins with that of other XDP programs; the rest is passed on as the program gave it.
-        return unsafe { xdp_adjust_tail(context, delta, c, d, e, run) };
-    }
-    let moved = packet.move_end(low(delta).cast_signed() as isize, ETH_HLEN);
+    let moved = if packet.frags().is_empty() {
+        let window = &mut packet.first.window;
+        let len = window.len().checked_add_signed(by).filter(|len| *len >= ETH_HLEN);
+        len.is_some_and(|len| window.resize(len))
+    } else {
+        packet.move_end(by, ETH_HLEN)
+    };
     ret(if moved { Ok(0) } else { Err(EINVAL) })
 }
 
@@ -62,8 +64,8 @@ pub(super) fn check(packet: &XdpFragsBuff<'_>, offset: usize, len: usize) -> Res
 /// `to` must be writable for `len` bytes.
 pub(super) unsafe fn load(packet: &XdpFragsBuff<'_>, offset: usize, mut to: *mut u8, len: usize) {
     for (from, size) in packet.parts(offset, len) {
-        // SAFETY: so many bytes are in the piece, and at least as many left of the target. `copy`, because a program may
-        // have put the target into the packet.
+        // SAFETY: so many bytes are in the piece, and at least as many left of the target. `copy`, because a program
+        // may have put the target into the packet.
         unsafe { core::ptr::copy(from, to, size) };
         to = to.wrapping_add(size);
     }

@@ -9,7 +9,7 @@ use crate::call::HostFn;
 use crate::call::helpers::ring::perf_output;
 use crate::call::helpers::{frags, network, skb, socket, system};
 use crate::context::frags::XdpFrags;
-use crate::context::packet::{Redirect, Window, Xdp, XdpBuff};
+use crate::context::packet::{ETH_HLEN, Redirect, Window, Xdp, XdpBuff};
 use crate::context::sk_lookup::SkLookup;
 use crate::context::skb::{SkBuff, Skb};
 use crate::context::sock_addr::{Sock, SockAddr};
@@ -21,9 +21,6 @@ use bpf_maps::{MapHeader, MapType, RedirectEntry, program as map_ops};
 use bpf_uapi::flags::redirect;
 use bpf_uapi::{Errno, Helper};
 use bpf_verifier::{ArgKind, HelperProto};
-
-/// A packet keeps at least an Ethernet header.
-pub(super) const ETH_HLEN: usize = 14;
 
 /// Whether the helper exists for packet contexts only.
 pub(crate) fn is_packet_helper(helper: Helper) -> bool {
@@ -211,14 +208,7 @@ unsafe extern "C" fn xdp_adjust_head(context: u64, delta: u64, _: u64, _: u64, _
 ///
 /// # Safety
 /// See the module.
-pub(super) unsafe extern "C" fn xdp_adjust_tail(
-    context: u64,
-    delta: u64,
-    _: u64,
-    _: u64,
-    _: u64,
-    _: *mut RunCtx,
-) -> u64 {
+unsafe extern "C" fn xdp_adjust_tail(context: u64, delta: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
     // SAFETY: the context of a running XDP program, which nobody else uses meanwhile (contract).
     let w = unsafe { xdp(context) };
     let (old, end) = (w.data_end(), moved(w.data_end(), delta));

@@ -1,9 +1,9 @@
 //! The kernel's functions on text: by name, as programs call them.
 //!
 //! Problem: their arguments are addresses without a length; the kernel reads there whatever it is, and catches the
-//! fault. Approach: with each address comes what the verifier has proven of it at that call ([`Site`]): so many bytes are
-//! read, and to go on behind them is the fault. Where nothing is proven, in programs that nobody has verified, an address
-//! is one that the kernel would not read.
+//! fault. Approach: with each address comes what the verifier has proven of it at that call ([`Site`]): so many bytes
+//! are read, and to go on behind them is the fault. Where nothing is proven, in programs that nobody has verified, an
+//! address is one that the kernel would not read.
 //!
 //! Source: `kernel/bpf/helpers.c` (Linux 6.18).
 
@@ -229,7 +229,8 @@ const FUNCTIONS: [(Kfunc, Function); 12] = [
 /// Function `I` of the list. Results are numbers of 32 bits, as the kernel's.
 ///
 /// # Safety
-/// `ctx` must be the running program's hidden argument; if `SITE`, with a [`Site`] of which the arguments are as it says.
+/// `ctx` must be the running program's hidden argument; if `SITE`, with a [`Site`] of which the arguments are as it
+/// says.
 unsafe extern "C" fn call<const I: usize, const SITE: bool>(
     a: u64,
     b: u64,
