@@ -65,6 +65,7 @@ impl Held {
     }
 
     /// The iterator keeps the address; the end of the run frees what it has not.
+    #[expect(clippy::box_collection, reason = "by an address of one word, which the program's iterator has room for")]
     pub(crate) fn add_bits(&mut self, bits: Box<Vec<u64>>) -> u64 {
         let bits = Box::into_raw(bits).expose_provenance() as u64;
         self.add(bits | Self::BITS);
@@ -81,6 +82,7 @@ impl Held {
 
     /// # Safety
     /// The address must be one of [`Held::add_bits`], and taken off the list.
+    #[expect(clippy::box_collection, reason = "by an address of one word, which the program's iterator has room for")]
     unsafe fn bits(bits: u64) -> Box<Vec<u64>> {
         // SAFETY: made by `Box::into_raw` (contract).
         unsafe { Box::from_raw(core::ptr::with_exposed_provenance_mut(crate::num::index(bits))) }
