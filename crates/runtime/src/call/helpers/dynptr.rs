@@ -242,7 +242,9 @@ pub(super) unsafe extern "C" fn from_skb_meta(
 pub(super) unsafe extern "C" fn copy(to: u64, to_at: u64, from: u64, from_at: u64, size: u64, run: *mut RunCtx) -> u64 {
     let (to_at, from_at, size) = (u64::from(low(to_at)), u64::from(low(from_at)), u64::from(low(size)));
     // SAFETY: the caller's promise.
-    let (source, target) = unsafe { (read(from), read(to)) };
+    let source = unsafe { read(from) };
+    // SAFETY: the caller's promise.
+    let target = unsafe { read(to) };
     // SAFETY: emitted code waits for this call.
     let bytes = unsafe { source.bytes(from_at, size) };
     // SAFETY: as before.
@@ -299,13 +301,13 @@ pub(super) unsafe extern "C" fn memset(dynptr: u64, at: u64, size: u64, byte: u6
     // SAFETY: emitted code waits for this call.
     if let Ok(room) = unsafe { target.bytes(at, size) } {
         // SAFETY: so many bytes are there.
-        unsafe { core::ptr::write_bytes(room, byte as u8, index(size)) };
+        unsafe { core::ptr::write_bytes(room, (byte & 0xff) as u8, index(size)) };
         return 0;
     }
     if let Err(errno) = target.check(at, size) {
         return ret(Err(errno));
     }
-    let chunk = [byte as u8; 256];
+    let chunk = [(byte & 0xff) as u8; 256];
     let from = (&raw const chunk).expose_provenance() as u64;
     for done in (0..size).step_by(chunk.len()) {
         let len = (size - done).min(256);

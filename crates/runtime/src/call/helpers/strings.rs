@@ -41,7 +41,7 @@ impl Text {
 
     /// Its byte argument, as the others are no text.
     fn char(self) -> u8 {
-        self.at as u8
+        (self.at & 0xff) as u8
     }
 }
 
