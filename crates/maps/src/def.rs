@@ -55,9 +55,12 @@ impl Family {
     pub(crate) fn of(map_type: MapType) -> Result<Self, MapError> {
         match map_type {
             MapType::Array | MapType::PerCpuArray => Ok(Self::Array),
-            MapType::Hash | MapType::PerCpuHash | MapType::LruHash | MapType::LruPerCpuHash | MapType::SkStorage => {
-                Ok(Self::Hash)
-            }
+            MapType::Hash
+            | MapType::PerCpuHash
+            | MapType::LruHash
+            | MapType::LruPerCpuHash
+            | MapType::SkStorage
+            | MapType::TaskStorage => Ok(Self::Hash),
             MapType::LpmTrie => Ok(Self::Trie),
             MapType::Queue | MapType::Stack => Ok(Self::Queue),
             MapType::BloomFilter => Ok(Self::Bloom),
@@ -79,7 +82,6 @@ impl Family {
             | MapType::PerCpuCgroupStorage
             | MapType::StructOps
             | MapType::InodeStorage
-            | MapType::TaskStorage
             | MapType::CgrpStorage => Err(MapError::Unsupported { number: map_type.number(), name: map_type.name() }),
         }
     }
@@ -256,9 +258,9 @@ impl MapDef {
             if !fits {
                 return bad(Errno::EINVAL, format!("a 4-byte aligned spin lock inside the value, not offset {offset}"));
             }
-            let lockable = [MapType::Hash, MapType::Array, MapType::LruHash, MapType::SkStorage];
-            if !lockable.contains(&self.map_type) {
-                let expected = "a spin lock only in values of hash, lru_hash, array and sk_storage";
+            let lockable = MapTypes::of(&[MapType::Hash, MapType::Array, MapType::LruHash]).union(MapTypes::STORAGE);
+            if !lockable.contains(self.map_type) {
+                let expected = "a spin lock only in values of hash, lru_hash, array and storage";
                 return bad(Errno::EOPNOTSUPP, expected.into());
             }
         }
@@ -288,7 +290,7 @@ impl MapDef {
         }
         match family {
             Family::Array | Family::ArrayOfMaps | Family::Perf => self.validate_array(bad),
-            Family::Hash if self.map_type == MapType::SkStorage => self.validate_storage(bad),
+            Family::Hash if MapTypes::STORAGE.contains(self.map_type) => self.validate_storage(bad),
             Family::Hash | Family::HashOfMaps => self.validate_hash(bad),
             Family::Trie => self.validate_trie(bad),
             Family::Queue => self.validate_queue(bad),
@@ -311,7 +313,7 @@ impl MapDef {
             Family::Array => ARRAY | flags::MMAPABLE | flags::INNER_MAP,
             Family::ArrayOfMaps => flags::NUMA_NODE | flags::RDONLY | flags::WRONLY,
             Family::Perf => flags::NUMA_NODE | flags::RDONLY | flags::WRONLY | flags::PRESERVE_ELEMS,
-            Family::Hash if self.map_type == MapType::SkStorage => flags::NO_PREALLOC | flags::CLONE,
+            Family::Hash if MapTypes::STORAGE.contains(self.map_type) => flags::NO_PREALLOC | flags::CLONE,
             Family::Hash if self.map_type.is_lru() => HASH | flags::NO_COMMON_LRU,
             Family::Hash | Family::HashOfMaps => HASH,
             Family::Trie => flags::NO_PREALLOC | flags::NUMA_NODE | ACCESS,

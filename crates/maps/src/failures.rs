@@ -34,7 +34,7 @@ fn definitions() -> Vec<MapDef> {
 
 fn definition(map_type: MapType) -> MapDef {
     let (key, value, entries) = match map_type {
-        MapType::LpmTrie | MapType::SkStorage => (8, 8, 100_000),
+        MapType::LpmTrie | MapType::SkStorage | MapType::TaskStorage => (8, 8, 100_000),
         MapType::Queue | MapType::Stack | MapType::BloomFilter => (0, 8, 1 << 20),
         MapType::RingBuf | MapType::UserRingBuf => (0, 0, 1 << 20),
         MapType::Arena => (0, 0, 1 << 10),
@@ -44,7 +44,7 @@ fn definition(map_type: MapType) -> MapDef {
         _other => (4, 8, 1 << 20),
     };
     let def = MapDef::new(map_type.name(), map_type, key, value, entries);
-    let on_demand = matches!(map_type, MapType::LpmTrie | MapType::SkStorage);
+    let on_demand = matches!(map_type, MapType::LpmTrie | MapType::SkStorage | MapType::TaskStorage);
     let def = if on_demand { def.with_flags(flags::NO_PREALLOC) } else { def };
     let def = if map_type == MapType::Arena { def.with_flags(flags::MMAPABLE) } else { def };
     if map_type.is_map_of_maps() { def.with_inner(MapDef::new("inner", MapType::Array, 4, 8, 1)) } else { def }

@@ -208,7 +208,7 @@ pub unsafe extern "C" fn ringbuf_output(
     // SAFETY: a live map (contract).
     let Some(ring) = (unsafe { ring(map, MapType::RingBuf) }) else { return Errno::EINVAL.as_ret() };
     // SAFETY: passed on.
-    ret(unsafe { ring.output(&[(data, index(size))], flags, slot) })
+    ret(unsafe { ring.output(index(size), core::iter::once((data, index(size))), flags, slot) })
 }
 
 /// `bpf_ringbuf_reserve`: `size` writable bytes, or null. They must be given to [`ringbuf_submit`] or
@@ -269,25 +269,41 @@ pub unsafe fn user_ringbuf_drain(
     }
 }
 
-/// `bpf_perf_event_output`: `data`, then as many bytes of `context` as the flags ask for.
+/// `bpf_perf_event_output`: `data`, then as many bytes of the context as the flags ask for, of the `context_size` that
+/// it has: `context` says where so many are, piece by piece.
 ///
 /// # Safety
-/// See the module; `data` and `context` must be readable for their sizes.
-pub unsafe extern "C" fn perf_event_output(
+/// See the module; `data` and the pieces must be readable for their sizes.
+pub unsafe fn perf_event_output<C: Iterator<Item = (*mut u8, usize)>>(
     map: *const MapHeader,
     flags: u64,
-    data: *const u8,
-    size: u64,
-    context: *const u8,
-    context_size: u64,
+    (data, size): (*const u8, u64),
+    context: impl FnOnce(usize) -> C,
+    context_size: usize,
     slot: u32,
 ) -> i64 {
     // SAFETY: a live map (contract).
     let map = unsafe { Inner::from_header(map) };
     let Some(map) = map.ops.as_any().downcast_ref::<PerfMap>() else { return Errno::EINVAL.as_ret() };
-    let (data, context) = ((data, index(size)), (context, index(context_size)));
     // SAFETY: passed on; inside a guard (contract).
-    ret(unsafe { map.output(flags, data, context, slot) })
+    ret(unsafe { map.output(flags, (data, index(size)), context, context_size, slot) })
+}
+
+/// `bpf_map_sum_elem_count`: how many elements a hash has; 0 for maps of other types, of which the kernel counts none.
+///
+/// # Safety
+/// See the module.
+pub unsafe fn elem_count(map: *const MapHeader) -> u64 {
+    const HASHES: MapTypes = MapTypes::of(&[
+        MapType::Hash,
+        MapType::PerCpuHash,
+        MapType::LruHash,
+        MapType::LruPerCpuHash,
+        MapType::HashOfMaps,
+    ]);
+    // SAFETY: a live map (contract).
+    let map = unsafe { Inner::from_header(map) };
+    if HASHES.contains(map.def.map_type) { map.ops.len() } else { 0 }
 }
 
 /// The type and number ([`Map::id`](crate::Map::id)) of a redirect map; `None` for maps of other types.
@@ -339,7 +355,8 @@ pub unsafe fn set_socket(map: *const MapHeader, key: *const u8, number: u64, fla
     ret(set.unwrap_or(Err(Errno::EINVAL)))
 }
 
-/// `bpf_sk_storage_get`: the value of the socket with this cookie, or null. With `create`, one that has none gets a
+/// `bpf_sk_storage_get`, `bpf_task_storage_get`: the value of the socket with this cookie, or of the thread with this
+/// number, or null. With `create`, one that has none gets a
 /// copy of `initial`, or zeros where that is null; null then means that there is no room, or that it was removed at
 /// once.
 ///
@@ -348,7 +365,7 @@ pub unsafe fn set_socket(map: *const MapHeader, key: *const u8, number: u64, fla
 pub unsafe fn storage(map: *const MapHeader, cookie: u64, initial: *const u8, create: bool, slot: u32) -> *mut u8 {
     static ZEROS: [u64; (MAX_STORAGE_VALUE as usize).div_ceil(8)] = [0; (MAX_STORAGE_VALUE as usize).div_ceil(8)];
     // SAFETY: a live map (contract).
-    if unsafe { def(map) }.map_type != MapType::SkStorage {
+    if !MapTypes::STORAGE.contains(unsafe { def(map) }.map_type) {
         return std::ptr::null_mut();
     }
     let key = (&raw const cookie).cast();

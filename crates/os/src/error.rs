@@ -95,7 +95,8 @@ mod tests {
             ($($name:ident)*) => { [$((Errno::$name, libc::$name)),*] };
         }
         let pairs = pairs!(
-            EPERM ENOENT EIO E2BIG EAGAIN ENOMEM EACCES EFAULT EBUSY EEXIST ENODEV EINVAL ENOSPC ERANGE EDEADLK EPROTO
+            EPERM ENOENT EIO E2BIG EAGAIN ENOMEM EACCES EFAULT EBUSY EEXIST ENODEV EINVAL ENOSPC ERANGE EDEADLK ENODATA
+            EPROTO
             EOVERFLOW EPROTOTYPE EOPNOTSUPP EAFNOSUPPORT EALREADY
         );
         for (ours, system) in pairs {

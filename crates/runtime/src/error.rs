@@ -131,6 +131,17 @@ pub enum LoadError {
         /// The arena's map; `None` if it casts addresses without referring to one.
         arena: Option<String>,
     },
+    /// It was to be loaded for packets in pieces ([`crate::XdpFrags`]), and does not say that it knows of more than
+    /// one.
+    #[error(
+        "program `{program}` is in section `{section}`, so it knows packets in one piece only: load it for `Xdp`, or put it into a section `xdp.frags`"
+    )]
+    OnePiece {
+        /// Which program.
+        program: String,
+        /// Its section.
+        section: String,
+    },
     /// It calls a helper that is not registered.
     #[error("program `{program}`, instruction {insn}: helper {id}{}{} is not supported here; register one with `Linker::func`", helper(*.id), in_line(.line))]
     UnknownHelper {

@@ -58,8 +58,9 @@ pub use call::{Caller, HostArg, HostRet, IntoHostFn, Pinned, PinnedMap, PinnedVa
 #[doc(hidden)]
 pub use context::derive;
 pub use context::derive::{BpfContext, ContextBytes, ContextBytesMut, ContextField};
+pub use context::frags::{XdpFrag, XdpFrags, XdpFragsBuff};
 pub use context::network;
-pub use context::packet::{Redirect, Xdp, XdpBuff};
+pub use context::packet::{Redirect, RxMetadata, Xdp, XdpBuff};
 pub use context::sk_lookup::{SkLookup, SkLookupBuff, SkLookupFields};
 pub use context::skb::{FlowKeys, SkBuff, SkFields, Skb};
 pub use context::sock_addr::{Sock, SockAddr, SockAddrBuff, SockAddrFields, SockBuff};

@@ -45,6 +45,12 @@ impl Kfunc {
         Self::ALL.iter().copied().find(|kfunc| kfunc.name() == name)
     }
 
+    /// The one whose prototypes carry this number.
+    #[must_use]
+    pub fn from_id(id: u32) -> Option<Self> {
+        Self::ALL.iter().copied().find(|kfunc| kfunc.id() == id)
+    }
+
     /// The number that prototypes carry: above every helper's, and no program calls by it.
     #[must_use]
     pub const fn id(self) -> u32 {
@@ -66,6 +72,31 @@ kfuncs! {
     DynptrIsRdonly "bpf_dynptr_is_rdonly";
     DynptrSize "bpf_dynptr_size";
     DynptrClone "bpf_dynptr_clone";
+    DynptrFromSkbMeta "bpf_dynptr_from_skb_meta";
+    DynptrCopy "bpf_dynptr_copy";
+    DynptrMemset "bpf_dynptr_memset";
+    XdpPullData "bpf_xdp_pull_data";
+    XdpMetadataRxTimestamp "bpf_xdp_metadata_rx_timestamp";
+    XdpMetadataRxHash "bpf_xdp_metadata_rx_hash";
+    XdpMetadataRxVlanTag "bpf_xdp_metadata_rx_vlan_tag";
+    IterBitsNew "bpf_iter_bits_new";
+    IterBitsNext "bpf_iter_bits_next";
+    IterBitsDestroy "bpf_iter_bits_destroy";
+    Strcmp "bpf_strcmp";
+    Strcasecmp "bpf_strcasecmp";
+    Strchr "bpf_strchr";
+    Strchrnul "bpf_strchrnul";
+    Strnchr "bpf_strnchr";
+    Strrchr "bpf_strrchr";
+    Strlen "bpf_strlen";
+    Strnlen "bpf_strnlen";
+    Strspn "bpf_strspn";
+    Strcspn "bpf_strcspn";
+    Strstr "bpf_strstr";
+    Strnstr "bpf_strnstr";
+    MapSumElemCount "bpf_map_sum_elem_count";
+    LocalIrqSave "bpf_local_irq_save";
+    LocalIrqRestore "bpf_local_irq_restore";
     RcuReadLock "bpf_rcu_read_lock";
     RcuReadUnlock "bpf_rcu_read_unlock";
     PreemptDisable "bpf_preempt_disable";

@@ -178,6 +178,9 @@ impl MapTypes {
     /// Types whose entries are sockets, which programs look up and give back.
     pub const SOCKETS: MapTypes = MapTypes::of(&[MapType::SockMap, MapType::SockHash]);
 
+    /// Types that keep a value for what has an identity in the host: a socket, a thread.
+    pub const STORAGE: MapTypes = MapTypes::of(&[MapType::SkStorage, MapType::TaskStorage]);
+
     /// Types whose values programs find by a key of any kind.
     pub const KEYED: MapTypes = MapTypes::of(&[
         MapType::Hash,

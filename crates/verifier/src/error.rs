@@ -246,6 +246,9 @@ impl Reason {
             Reason::Uninit(_, why) if why.contains("iterator that is gone") => {
                 "keep an iterator as it is, and in a function that has not returned, while its elements are read"
             }
+            Reason::Uninit(_, why) if why.contains("buffer that was written") => {
+                "give each slice a buffer of its own, in a function that has not returned, and write to the slice instead"
+            }
             Reason::Uninit(_, why) if why.contains("consumed") => "do not use a record after submit or discard",
             Reason::Uninit(_, why) if why.contains("since the call") => {
                 "calls clobber r0 to r5: keep the value in r6 to r9 or on the stack"
@@ -302,7 +305,9 @@ impl Reason {
             Reason::Owed { debt: Debt::Record, .. } => "call bpf_ringbuf_submit or bpf_ringbuf_discard on every path",
             Reason::Owed { debt: Debt::Socket, .. } => "call bpf_sk_release on every path where the socket is not null",
             Reason::Owed { debt: Debt::Local(Local::Numbers), .. } => "call bpf_iter_num_destroy on every path",
-            Reason::Owed { debt: Debt::Local(Local::Dynptr(_)), .. } => {
+            Reason::Owed { debt: Debt::Local(Local::Bits), .. } => "call bpf_iter_bits_destroy on every path",
+            Reason::Owed { debt: Debt::Local(Local::Interrupts), .. } => "call bpf_local_irq_restore on every path",
+            Reason::Owed { debt: Debt::Local(Local::Dynptr(_) | Local::Buffer), .. } => {
                 "call bpf_ringbuf_submit_dynptr or bpf_ringbuf_discard_dynptr on every path"
             }
             Reason::InfiniteLoop => "make each round change what the loop's condition tests",

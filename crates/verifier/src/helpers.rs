@@ -82,14 +82,25 @@ pub enum CallbackKind {
 /// The class of the host object that a user ring buffer's callback receives.
 pub const DYNPTR: u32 = u32::MAX;
 
+/// The class of the host object that stands for a thread (`struct task_struct *`): programs only pass it on. It is a
+/// number, and whatever takes one takes any.
+pub const TASK: u32 = u32::MAX - 1;
+
 /// An object that a program keeps on its stack for functions to work on. It is opaque: the program may neither read nor
 /// write it, and what a store destroys is none any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Local {
     /// `struct bpf_iter_num`: the numbers of a range, one after the other.
     Numbers,
+    /// `struct bpf_iter_bits`: the numbers of the bits that are set in a copy of some memory.
+    Bits,
+    /// What `bpf_local_irq_save` leaves for `bpf_local_irq_restore`.
+    Interrupts,
     /// `struct bpf_dynptr`: memory whose place and length are known when the program runs.
     Dynptr(Dynptr),
+    /// The bytes that a slice may lie in ([`ArgKind::SliceBuffer`]), as many as it has. Unlike the others the program
+    /// reads them, as numbers; one that writes them takes them back from the slice.
+    Buffer,
 }
 
 /// What a dynptr leads to.
@@ -106,11 +117,12 @@ pub enum Dynptr {
 }
 
 impl Local {
-    /// Bytes of stack, at a multiple of 8.
+    /// Bytes of stack, at a multiple of 8; 0 where that is said elsewhere.
     pub const fn size(self) -> u32 {
         match self {
-            Local::Numbers => 8,
-            Local::Dynptr(_) => 16,
+            Local::Numbers | Local::Interrupts => 8,
+            Local::Bits | Local::Dynptr(_) => 16,
+            Local::Buffer => 0,
         }
     }
 
@@ -118,17 +130,20 @@ impl Local {
     pub const fn name(self) -> &'static str {
         match self {
             Local::Numbers => "iterator over numbers",
+            Local::Bits => "iterator over bits",
+            Local::Interrupts => "saved state of interrupts",
             Local::Dynptr(Dynptr::Any | Dynptr::Memory) => "dynptr",
             Local::Dynptr(Dynptr::Packet) => "dynptr to the packet",
             Local::Dynptr(Dynptr::Record) => "dynptr to a record",
+            Local::Buffer => "buffer of a slice",
         }
     }
 
     /// Whether one that a function made must be ended.
     pub(crate) const fn is_owed(self) -> bool {
         match self {
-            Local::Numbers | Local::Dynptr(Dynptr::Record) => true,
-            Local::Dynptr(Dynptr::Any | Dynptr::Memory | Dynptr::Packet) => false,
+            Local::Numbers | Local::Bits | Local::Interrupts | Local::Dynptr(Dynptr::Record) => true,
+            Local::Dynptr(Dynptr::Any | Dynptr::Memory | Dynptr::Packet) | Local::Buffer => false,
         }
     }
 
@@ -209,6 +224,15 @@ pub enum ArgKind {
     Local(Local, LocalUse),
     /// Anything: the function does not look at it.
     Unused,
+    /// A pointer to memory whose length no argument says, or a number. Promised: of what it leads to, no more is read
+    /// than [`bpf_analysis::Facts::formats`] says for the call and the argument; behind a number, nothing.
+    Peeked {
+        /// Nothing behind its first zero byte.
+        text: bool,
+    },
+    /// Room for the slice that is returned, or 0; the next argument is [`ArgKind::RecordSize`]. Of a packet, the slice
+    /// may be there, and is gone when the program writes there itself. Promised: the function writes all of it.
+    SliceBuffer,
     /// A string: constant data of the program, up to a zero byte in it.
     ConstStr,
     /// A socket, as it was given: by a function, or by the context.
@@ -247,7 +271,7 @@ impl ArgKind {
     /// Whether it is an iterator that elements of this size come of.
     pub(crate) fn is_iterator(self, bytes: u32) -> bool {
         match self {
-            ArgKind::Local(Local::Numbers, LocalUse::Used) => bytes == 4,
+            ArgKind::Local(Local::Numbers | Local::Bits, LocalUse::Used) => bytes == 4,
             _ => false,
         }
     }
@@ -273,6 +297,8 @@ pub enum Ret {
     },
     /// A host object of this class, or null, valid to the end of the run.
     HostOrNull(u32),
+    /// The same, and never null.
+    Host(u32),
     /// Nothing: the call ends the run. Promised: it never returns, and what the run owes (records, locks) is given up.
     Never,
     /// The next element of the iterator argument, or null when there is no other: so many bytes, which only the
@@ -453,6 +479,8 @@ impl Helpers {
         const SIZE_OR_ZERO: ArgKind = Size { zero: true };
         const RINGBUF: ArgKind = Map(MapTypes::of(&[MapType::RingBuf]));
         const STORAGE: ArgKind = Map(MapTypes::of(&[MapType::SkStorage]));
+        const TASKS: ArgKind = Map(MapTypes::of(&[MapType::TaskStorage]));
+        const THREAD: ArgKind = Host { class: TASK, null: true };
         let h = HelperProto::of;
         let with = |effect, p: HelperProto| HelperProto { effect, ..p };
         let mut protos = vec![
@@ -480,11 +508,16 @@ impl Helpers {
             h(Helper::SkLookupUdp, &[Ctx, READ, SIZE, Scalar, Scalar], Ret::SocketOrNull),
             h(Helper::SkcLookupTcp, &[Ctx, READ, SIZE, Scalar, Scalar], Ret::SocketOrNull),
             h(Helper::SkRelease, &[Socket { null: false, release: true }], Ret::Scalar),
+            h(Helper::SkCgroupId, &[SOCKET], Ret::Scalar),
+            h(Helper::SkAncestorCgroupId, &[SOCKET, Scalar], Ret::Scalar),
             h(Helper::SkFullsock, &[SOCKET], Ret::OfSocketOrNull(SocketPart::Itself)),
             h(Helper::TcpSock, &[SOCKET], Ret::OfSocketOrNull(SocketPart::Fields(TCP_SOCKET_BYTES))),
             h(Helper::GetListenerSock, &[SOCKET], Ret::OfSocketOrNull(SocketPart::Other)),
             h(Helper::SkStorageGet, &[STORAGE, SOCKET, ValueOrNull, Scalar], Ret::MapValueOrNull),
             h(Helper::SkStorageDelete, &[STORAGE, SOCKET], Ret::Scalar),
+            h(Helper::GetCurrentTaskBtf, &[], Ret::Host(TASK)),
+            h(Helper::TaskStorageGet, &[TASKS, THREAD, ValueOrNull, Scalar], Ret::MapValueOrNull),
+            h(Helper::TaskStorageDelete, &[TASKS, THREAD], Ret::Scalar),
             h(Helper::SkAssign, &[Ctx, Socket { null: true, release: false }, Scalar], Ret::Scalar),
             h(Helper::SkbSetTstamp, &[Ctx, Scalar, Scalar], Ret::Scalar),
             h(Helper::TcpRawGenSyncookieIpv4, &[header(20), READ, SIZE], Ret::Scalar),

@@ -5,11 +5,20 @@
 
 use bpf_uapi::{Kfunc, MapType, MapTypes};
 
-use crate::helpers::{ArgKind, Dynptr, HelperProto, Local, LocalUse, Ret};
+use crate::helpers::{ArgKind, Dynptr, Effect, HelperProto, Local, LocalUse, MemArg, Ret};
+
+/// Maps of data that a program may name.
+const COUNTED: MapTypes = MapTypes::KEYED.union(MapTypes::of(&[
+    MapType::Queue,
+    MapType::Stack,
+    MapType::BloomFilter,
+    MapType::RingBuf,
+    MapType::PerfEventArray,
+]));
 
 /// The prototype of a kfunc.
 pub fn kfunc(kfunc: Kfunc) -> HelperProto {
-    use ArgKind::{Ctx, RecordSize, Scalar, Unused};
+    use ArgKind::{Ctx, RecordSize, Scalar, SliceBuffer};
     const PACKET: ArgKind = ArgKind::Local(Local::Dynptr(Dynptr::Packet), LocalUse::Made);
     const ARENA: ArgKind = ArgKind::Map(MapTypes::of(&[MapType::Arena]));
     const fn dynptr(how: LocalUse) -> ArgKind {
@@ -18,18 +27,50 @@ pub fn kfunc(kfunc: Kfunc) -> HelperProto {
     const fn numbers(how: LocalUse) -> ArgKind {
         ArgKind::Local(Local::Numbers, how)
     }
+    const fn bits(how: LocalUse) -> ArgKind {
+        ArgKind::Local(Local::Bits, how)
+    }
+    const fn interrupts(how: LocalUse) -> ArgKind {
+        ArgKind::Local(Local::Interrupts, how)
+    }
+    const fn written(bytes: u32) -> ArgKind {
+        ArgKind::Fixed { bytes, mem: MemArg { align: bytes, ..MemArg::WRITE } }
+    }
+    const TEXT: ArgKind = ArgKind::Peeked { text: true };
+    let effect = match kfunc {
+        Kfunc::XdpPullData => Effect::MovesPacket,
+        _other => Effect::None,
+    };
     let (args, ret): (&[ArgKind], Ret) = match kfunc {
         Kfunc::IterNumNew => (&[numbers(LocalUse::Made), Scalar, Scalar], Ret::Scalar),
         Kfunc::IterNumNext => (&[numbers(LocalUse::Used)], Ret::ElementOrNull(4)),
         Kfunc::IterNumDestroy => (&[numbers(LocalUse::Ended)], Ret::Scalar),
-        Kfunc::DynptrFromSkb | Kfunc::DynptrFromXdp => (&[Ctx, Scalar, PACKET], Ret::Scalar),
-        // What is there is in one piece, so the buffer for what is not goes unused.
+        Kfunc::DynptrFromSkb | Kfunc::DynptrFromXdp | Kfunc::DynptrFromSkbMeta => (&[Ctx, Scalar, PACKET], Ret::Scalar),
         Kfunc::DynptrSlice => {
-            (&[dynptr(LocalUse::Used), Scalar, Unused, RecordSize], Ret::SliceOrNull { writable: false })
+            (&[dynptr(LocalUse::Used), Scalar, SliceBuffer, RecordSize], Ret::SliceOrNull { writable: false })
         }
         Kfunc::DynptrSliceRdwr => {
-            (&[dynptr(LocalUse::Used), Scalar, Unused, RecordSize], Ret::SliceOrNull { writable: true })
+            (&[dynptr(LocalUse::Used), Scalar, SliceBuffer, RecordSize], Ret::SliceOrNull { writable: true })
         }
+        Kfunc::DynptrCopy => (&[dynptr(LocalUse::Used), Scalar, dynptr(LocalUse::Read), Scalar, Scalar], Ret::Scalar),
+        Kfunc::DynptrMemset => (&[dynptr(LocalUse::Used), Scalar, Scalar, Scalar], Ret::Scalar),
+        Kfunc::XdpMetadataRxTimestamp => (&[Ctx, written(8)], Ret::Scalar),
+        Kfunc::XdpMetadataRxHash => (&[Ctx, written(4), written(4)], Ret::Scalar),
+        Kfunc::XdpMetadataRxVlanTag => (&[Ctx, written(2), written(2)], Ret::Scalar),
+        Kfunc::IterBitsNew => (&[bits(LocalUse::Made), ArgKind::Peeked { text: false }, Scalar], Ret::Scalar),
+        Kfunc::IterBitsNext => (&[bits(LocalUse::Used)], Ret::ElementOrNull(4)),
+        Kfunc::IterBitsDestroy => (&[bits(LocalUse::Ended)], Ret::Scalar),
+        Kfunc::Strlen => (&[TEXT], Ret::Scalar),
+        Kfunc::Strchr | Kfunc::Strchrnul | Kfunc::Strrchr | Kfunc::Strnlen => (&[TEXT, Scalar], Ret::Scalar),
+        Kfunc::Strnchr => (&[TEXT, Scalar, Scalar], Ret::Scalar),
+        Kfunc::Strcmp | Kfunc::Strcasecmp | Kfunc::Strspn | Kfunc::Strcspn | Kfunc::Strstr => {
+            (&[TEXT, TEXT], Ret::Scalar)
+        }
+        Kfunc::Strnstr => (&[TEXT, TEXT, Scalar], Ret::Scalar),
+        Kfunc::MapSumElemCount => (&[ArgKind::Map(COUNTED)], Ret::Scalar),
+        Kfunc::LocalIrqSave => (&[interrupts(LocalUse::Made)], Ret::Scalar),
+        Kfunc::LocalIrqRestore => (&[interrupts(LocalUse::Ended)], Ret::Scalar),
+        Kfunc::XdpPullData => (&[Ctx, Scalar], Ret::Scalar),
         Kfunc::DynptrAdjust => (&[dynptr(LocalUse::Used), Scalar, Scalar], Ret::Scalar),
         Kfunc::DynptrIsNull | Kfunc::DynptrIsRdonly => (&[dynptr(LocalUse::Read)], Ret::Between(0, 1)),
         Kfunc::DynptrSize => (&[dynptr(LocalUse::Read)], Ret::Scalar),
@@ -39,5 +80,5 @@ pub fn kfunc(kfunc: Kfunc) -> HelperProto {
         Kfunc::ArenaFreePages | Kfunc::ArenaReservePages => (&[ARENA, Scalar, Scalar], Ret::Scalar),
         Kfunc::RcuReadLock | Kfunc::RcuReadUnlock | Kfunc::PreemptDisable | Kfunc::PreemptEnable => (&[], Ret::Scalar),
     };
-    HelperProto::new(kfunc.id(), kfunc.name(), args, ret)
+    HelperProto { effect, ..HelperProto::new(kfunc.id(), kfunc.name(), args, ret) }
 }

@@ -329,6 +329,8 @@ pub(crate) fn helper_needs(proto: Option<&HelperProto>) -> Need {
             | ArgKind::TimerCallback
             | ArgKind::RecordSize
             | ArgKind::Record
+            | ArgKind::Peeked { .. }
+            | ArgKind::SliceBuffer
             | ArgKind::Local(..)
             | ArgKind::ConstStr
             | ArgKind::Socket { .. }

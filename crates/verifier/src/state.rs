@@ -12,7 +12,7 @@ use bpf_isa::{InsnIdx, Reg};
 
 use crate::env::Region;
 use crate::faults::planted;
-use crate::helpers::CallbackKind;
+use crate::helpers::{CallbackKind, Local};
 use crate::scalar::Scalar;
 use crate::value::{Debt, FIRST_FREE_ID, Origin, Ty, Value, Why, len_id};
 
@@ -186,7 +186,7 @@ impl Frame {
         match self.byte(depth) {
             Byte::Misc | Byte::Zero | Byte::Fresh | Byte::Maybe => true,
             Byte::Uninit => false,
-            Byte::Spill => self.spill_at(depth).is_some_and(|s| s.value.is_scalar()),
+            Byte::Spill => self.spill_at(depth).is_some_and(|s| s.value.is_bytes()),
         }
     }
 
@@ -238,6 +238,7 @@ impl Frame {
     pub(crate) fn load(&self, depth: usize, size: usize) -> Result<Value, usize> {
         if let Some(s) = self.spill_at(depth)
             && usize::from(s.depth) == depth
+            && s.value.ty != Ty::Local(Local::Buffer)
         {
             if s.value.is_local() {
                 return Err(depth);
@@ -264,7 +265,7 @@ impl Frame {
                 Byte::Uninit | Byte::Fresh | Byte::Maybe if planted!(UninitReadable) => {}
                 Byte::Uninit | Byte::Fresh | Byte::Maybe => return Err(d),
                 Byte::Spill => {
-                    if !self.spill_at(d).is_some_and(|s| s.value.is_scalar()) {
+                    if !self.spill_at(d).is_some_and(|s| s.value.is_bytes()) {
                         return Err(d);
                     }
                 }
@@ -286,7 +287,7 @@ impl Frame {
             if top <= low || end >= depth {
                 return true;
             }
-            let rest = if s.value.is_scalar() { Byte::Misc } else { Byte::Uninit };
+            let rest = if s.value.is_bytes() { Byte::Misc } else { Byte::Uninit };
             bytes[end..top].fill(rest);
             false
         });

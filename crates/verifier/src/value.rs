@@ -52,7 +52,9 @@ impl Debt {
         match self {
             Debt::Record => "consumed the record",
             Debt::Socket => "released the socket",
-            Debt::Local(Local::Numbers) => "ended the iterator",
+            Debt::Local(Local::Numbers | Local::Bits) => "ended the iterator",
+            Debt::Local(Local::Interrupts) => "restored the interrupts",
+            Debt::Local(Local::Buffer) => "took the buffer",
             Debt::Local(Local::Dynptr(_)) => "consumed the record",
         }
     }
@@ -68,7 +70,8 @@ pub(crate) enum Origin {
     /// A socket: 8-byte aligned. The value's `owner` is the look-up that it must be given back for, or 0 if it lasts to
     /// the end of the run. `borrowed`: it belongs to the one that was looked up, and is not given back itself.
     Socket { borrowed: bool },
-    /// What a dynptr leads to, aligned to nothing; `packet`: to be moved with it. The value's `owner` is the record's.
+    /// What a dynptr leads to, aligned to nothing; `packet`: to be moved with it. The value's `owner` is the record's,
+    /// or that of the buffer on some frame's stack that it may lie in.
     Slice { packet: bool },
     /// An element in the iterator that `owner` names, on some frame's stack: 4-byte aligned.
     Element,
@@ -264,6 +267,11 @@ impl Value {
         matches!(self.ty, Ty::Local(_))
     }
 
+    /// Whether its bytes on the stack are read as numbers.
+    pub(crate) fn is_bytes(&self) -> bool {
+        matches!(self.ty, Ty::Scalar | Ty::Local(Local::Buffer))
+    }
+
     pub(crate) fn is_uninit(&self) -> bool {
         matches!(self.ty, Ty::Uninit(_))
     }
@@ -391,6 +399,7 @@ impl fmt::Display for Describe<'_> {
             Ty::Half { region: r, end: false } => write!(f, "low half of a {} pointer", region(r))?,
             Ty::Half { region: r, end: true } => write!(f, "low half of the {} end pointer", region(r))?,
             Ty::Host { class } if class == crate::helpers::DYNPTR => f.write_str("dynptr")?,
+            Ty::Host { class } if class == crate::helpers::TASK => f.write_str("thread")?,
             Ty::Host { class } => write!(f, "host object of class {class}")?,
             Ty::Arena => return f.write_str("arena pointer"),
             Ty::Func { subprog } => write!(f, "function {subprog}")?,

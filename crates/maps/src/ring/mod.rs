@@ -196,24 +196,32 @@ impl Ring {
         }
     }
 
-    /// Reserves, copies and commits.
+    /// Reserves `size` bytes, copies the parts, which have as many, and commits.
     ///
     /// # Safety
     /// Each part must be readable for its length.
     #[inline]
-    pub(crate) unsafe fn output(&self, parts: &[(*const u8, usize)], flags: u64, slot: u32) -> OpResult {
+    pub(crate) unsafe fn output(
+        &self,
+        size: usize,
+        parts: impl Iterator<Item = (*const u8, usize)>,
+        flags: u64,
+        slot: u32,
+    ) -> OpResult {
         if flags & !(wakeup::NO_WAKEUP | wakeup::FORCE_WAKEUP) != 0 {
             return Err(Errno::EINVAL);
         }
-        let size: usize = parts.iter().map(|(_, len)| len).sum();
         let header = self.reserve(size as u64, slot).ok_or(Errno::EAGAIN)?;
-        let mut at = header.data();
-        for &(part, len) in parts {
-            // SAFETY: the caller promises that each part is readable for its length, and the record has room for all of
-            // them.
+        let (mut at, mut left) = (header.data(), size);
+        for (part, len) in parts {
+            let len = len.min(left);
+            left -= len;
+            // SAFETY: the caller promises that each part is readable for its length, and the record has room for so
+            // many bytes more.
             unsafe { mem::copy_program(at, part, len) };
             at = at.wrapping_add(len);
         }
+        debug_assert_eq!(left, 0, "the parts are as long as the caller says");
         self.finish(header, flags, false);
         Ok(())
     }

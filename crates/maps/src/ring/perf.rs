@@ -45,13 +45,14 @@ impl PerfMap {
     /// `bpf_perf_event_output`: `data`, and as many bytes of `context` as the flags ask for.
     ///
     /// # Safety
-    /// `data` must be readable for `size` bytes and `context` for `context_size`; the caller must be inside a guard of
-    /// the map's domain.
-    pub(crate) unsafe fn output(
+    /// `data` must be readable for `size` bytes, and so must what `context` says for as many as it is asked for; the
+    /// caller must be inside a guard of the map's domain.
+    pub(crate) unsafe fn output<C: Iterator<Item = (*mut u8, usize)>>(
         &self,
         flags: u64,
         (data, size): (*const u8, usize),
-        (context, context_size): (*const u8, usize),
+        context: impl FnOnce(usize) -> C,
+        context_size: usize,
         slot: u32,
     ) -> OpResult {
         let with_context = ((flags & CONTEXT_LEN_MASK) >> 32) as usize;
@@ -70,8 +71,11 @@ impl PerfMap {
         if index != slot as usize {
             return Err(Errno::EOPNOTSUPP);
         }
+        let context = context(with_context).map(|(at, len)| (at.cast_const(), len));
+        let parts = core::iter::once((data, size)).chain(context);
+        let all = size.checked_add(with_context).ok_or(Errno::E2BIG)?;
         // SAFETY: passed on.
-        let done = unsafe { ring.output(&[(data, size), (context, with_context)], 0, slot) };
+        let done = unsafe { ring.output(all, parts, 0, slot) };
         // Perf rings call a full buffer ENOSPC.
         done.map_err(|errno| if errno == Errno::EAGAIN { Errno::ENOSPC } else { errno })
     }

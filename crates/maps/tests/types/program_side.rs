@@ -276,7 +276,7 @@ fn the_wrong_type_is_an_error() {
     let domain = domain();
     for map_type in implemented_types() {
         let (key, value, entries) = match map_type {
-            MapType::LpmTrie | MapType::SkStorage => (8, 8, 8),
+            MapType::LpmTrie | MapType::SkStorage | MapType::TaskStorage => (8, 8, 8),
             MapType::Queue | MapType::Stack | MapType::BloomFilter => (0, 8, 8),
             MapType::RingBuf | MapType::UserRingBuf => (0, 0, 1 << 16),
             MapType::Arena => (0, 0, 8),
@@ -285,7 +285,7 @@ fn the_wrong_type_is_an_error() {
             _ => (4, 8, 8),
         };
         let mut def = MapDef::new("m", map_type, key, value, entries);
-        if matches!(map_type, MapType::LpmTrie | MapType::SkStorage) {
+        if matches!(map_type, MapType::LpmTrie | MapType::SkStorage | MapType::TaskStorage) {
             def = def.with_flags(flags::NO_PREALLOC);
         }
         if map_type == MapType::Arena {
@@ -299,7 +299,7 @@ fn the_wrong_type_is_an_error() {
         let arrays = is(&[MapType::Array, MapType::PerCpuArray]);
         let hashes = is(&[MapType::Hash, MapType::PerCpuHash, MapType::LruHash, MapType::LruPerCpuHash])
             // By the sockets' cookies, which programs have no way to.
-            || is(&[MapType::SkStorage]);
+            || is(&[MapType::SkStorage, MapType::TaskStorage]);
         let lists = is(&[MapType::Queue, MapType::Stack]);
         let bloom = is(&[MapType::BloomFilter]);
         let (absent, unsupported, invalid) =
@@ -352,7 +352,7 @@ fn the_wrong_type_is_an_error() {
             let drained = unsafe { program::user_ringbuf_drain(ptr, 0, &mut |_, _| true) };
             assert_eq!(drained, if is(&[MapType::UserRingBuf]) { 0 } else { invalid }, "{map_type:?}");
             // SAFETY: a live map under a guard with this slot; `value` has 32 bytes.
-            let sent = unsafe { program::perf_event_output(ptr, 0, out, 32, out, 0, slot) };
+            let sent = unsafe { program::perf_event_output(ptr, 0, (out, 32), |_| std::iter::empty(), 0, slot) };
             assert_eq!(sent, if is(&[MapType::PerfEventArray]) { absent } else { invalid }, "{map_type:?}");
             let arena = is(&[MapType::Arena]);
             // SAFETY: a live map under a guard.

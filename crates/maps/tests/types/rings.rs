@@ -358,10 +358,14 @@ fn perf_events_reach_the_consumer_of_their_slot() {
                 program::perf_event_output(
                     ptr,
                     flags,
-                    data.as_ptr(),
-                    data.len() as u64,
-                    context.as_ptr(),
-                    context.len() as u64,
+                    (data.as_ptr(), data.len() as u64),
+                    // In two pieces.
+                    |asked| {
+                        let first = asked.min(2);
+                        let at = context.as_ptr().cast_mut();
+                        [(at, first), (at.wrapping_add(first), asked - first)].into_iter()
+                    },
+                    context.len(),
                     slot,
                 )
             }

@@ -16,7 +16,8 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(crate) struct Held {
     count: u32,
-    /// Addresses of samples, and of locks and sockets with [`Held::LOCK`] or [`Held::SOCKET`] added.
+    /// Addresses of samples, and of locks, sockets and bits with [`Held::LOCK`], [`Held::SOCKET`] or [`Held::BITS`]
+    /// added.
     items: [MaybeUninit<u64>; Held::MAX],
 }
 
@@ -27,6 +28,8 @@ impl Held {
     const LOCK: u64 = 1;
     /// Marks a socket: the addresses are multiples of 8.
     const SOCKET: u64 = 2;
+    /// Marks bits that an iterator goes over: a `Box<Vec<u64>>`.
+    const BITS: u64 = 4;
     pub(crate) const NOTHING: Held = Held { count: 0, items: [MaybeUninit::uninit(); Held::MAX] };
 
     /// Nothing is held: what is on the list is another run's.
@@ -59,6 +62,30 @@ impl Held {
 
     pub(crate) fn add_socket(&mut self, socket: u64) {
         self.add(socket | Self::SOCKET);
+    }
+
+    /// The iterator keeps the address; the end of the run frees what it has not.
+    #[expect(clippy::box_collection, reason = "by an address of one word, which the program's iterator has room for")]
+    pub(crate) fn add_bits(&mut self, bits: Box<Vec<u64>>) -> u64 {
+        let bits = Box::into_raw(bits).expose_provenance() as u64;
+        self.add(bits | Self::BITS);
+        bits
+    }
+
+    /// Frees them, if they are held.
+    pub(crate) fn free_bits(&mut self, bits: u64) {
+        if self.remove(bits | Self::BITS) {
+            // SAFETY: `add_bits` has put it on the list, from which it is taken once.
+            drop(unsafe { Self::bits(bits) });
+        }
+    }
+
+    /// # Safety
+    /// The address must be one of [`Held::add_bits`], and taken off the list.
+    #[expect(clippy::box_collection, reason = "by an address of one word, which the program's iterator has room for")]
+    unsafe fn bits(bits: u64) -> Box<Vec<u64>> {
+        // SAFETY: made by `Box::into_raw` (contract).
+        unsafe { Box::from_raw(core::ptr::with_exposed_provenance_mut(crate::num::index(bits))) }
     }
 
     /// `false` if the socket is not held.
@@ -109,6 +136,9 @@ impl Held {
                 if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(socket))) {
                     bpf_quiesce::drop_payload(panic);
                 }
+            } else if item & Self::BITS != 0 {
+                // SAFETY: `add_bits` has put it on the list, from which it is now.
+                drop(unsafe { Self::bits(item & !Self::BITS) });
             } else {
                 let sample = core::ptr::with_exposed_provenance_mut(crate::num::index(item));
                 // SAFETY: a live sample (contract), given back once: it is off the list.

@@ -6,6 +6,7 @@
 //! [`BpfContext`](crate::BpfContext).
 
 pub mod derive;
+pub(crate) mod frags;
 pub mod network;
 pub(crate) mod packet;
 pub(crate) mod sk_lookup;

@@ -100,6 +100,9 @@ pub(crate) struct Window {
 /// No frame is longer than this (a jumbo frame of the largest IP packet and its headers).
 pub(crate) const MAX_FRAME: u32 = 0x1_0000 + 256;
 
+/// A packet keeps at least an Ethernet header.
+pub(crate) const ETH_HLEN: usize = 14;
+
 /// Most bytes of metadata before a packet (Linux: `xdp_metalen_invalid`).
 pub(crate) const MAX_META: u32 = 255;
 
@@ -240,6 +243,19 @@ pub(crate) fn region(name: &'static str, max_len: u32, ends_at_start_of: Option<
     Region { name: name.into(), writable: true, max_len, min_len: 0, align: 1, ends_at_start_of }
 }
 
+/// What a device has told with a packet, for programs that ask (`bpf_xdp_metadata_rx_hash` and so on). What is `None`
+/// it tells of others, and not of this one (`-ENODATA`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RxMetadata {
+    /// When it came, in nanoseconds.
+    pub timestamp: Option<u64>,
+    /// The hash of its flow, and of what it is one (`enum xdp_rss_hash_type`).
+    pub hash: Option<(u32, u32)>,
+    /// Protocol and value of the VLAN tag that the device has taken off. Programs read the protocol in network byte
+    /// order.
+    pub vlan_tag: Option<(u16, u16)>,
+}
+
 /// An XDP program's packet and the fields of its `struct xdp_md`.
 #[derive(Debug)]
 #[repr(C)]
@@ -253,6 +269,8 @@ pub struct XdpBuff<'p> {
     pub egress_ifindex: u32,
     /// Where the last `bpf_redirect` of a run sends the packet, should it return `XDP_REDIRECT`.
     pub redirect: Option<Redirect>,
+    /// What the device has told with the packet; `None` for one that tells nothing (`-EOPNOTSUPP`).
+    pub rx: Option<RxMetadata>,
     buffer: PhantomData<&'p mut [u8]>,
 }
 
@@ -272,6 +290,7 @@ impl<'p> XdpBuff<'p> {
             rx_queue_index: 0,
             egress_ifindex: 0,
             redirect: None,
+            rx: None,
             buffer: PhantomData,
         }
     }

@@ -21,7 +21,7 @@ use bpf_isa::{Imm64, Insn, Program, Reg, Size, Src};
 use bpf_maps::{MapDef, MapHeader, MapType};
 use bpf_verifier::{
     Access, ArgKind, CallbackKind, ContextLayout, DYNPTR, Effect, Field, FieldKind, HelperProto, Local, LocalUse,
-    MapTypes, MemArg, MemSet, Ret, SocketPart,
+    MapTypes, MemArg, MemSet, Ret, SocketPart, TASK,
 };
 use core::borrow::Borrow;
 use core::ops::Range;
@@ -382,15 +382,24 @@ impl<'p> Host<'p> {
                     memory[i] = self.check_memory(arg, Local::Numbers.size().into(), OBJECT, caller)?;
                 }
                 ArgKind::Local(Local::Dynptr(_), LocalUse::Read) if self.granted.is_dynptr(arg) => {}
+                // Where nothing is known of the call, nothing is read.
+                ArgKind::Peeked { .. } => {}
+                // It is not looked at.
+                ArgKind::Local(Local::Interrupts, _) => {
+                    memory[i] = self.check_memory(arg, Local::Interrupts.size().into(), OBJECT, caller)?;
+                }
                 // What is there leads anywhere: only the verifier can tell that nobody else has written it.
-                ArgKind::Local(kind @ Local::Dynptr(_), _) if caller.code().1.verified => {
+                ArgKind::Local(kind @ (Local::Dynptr(_) | Local::Bits), _) if caller.code().1.verified => {
                     memory[i] = self.check_memory(arg, kind.size().into(), OBJECT, caller)?;
                 }
-                ArgKind::Local(Local::Dynptr(_), _) => {
+                ArgKind::Local(Local::Dynptr(_) | Local::Bits | Local::Buffer, _) => {
                     let name = &bound.proto.name;
                     return Err(caller.fail(format!("{name} needs a verified program")));
                 }
                 ArgKind::Unused => {}
+                // Room where the dynptr is of a packet, which only the verifier can tell; and dynptrs are its
+                // programs'.
+                ArgKind::SliceBuffer => {}
                 ArgKind::ConstStr => self.check_text(arg, caller)?,
                 ArgKind::Socket { null: true, .. } if arg == 0 => {}
                 ArgKind::Socket { release, .. } => {
@@ -398,6 +407,8 @@ impl<'p> Host<'p> {
                         return Err(caller.fail(format!("{arg:#x} is no socket that this run has")));
                     }
                 }
+                // A number, which leads nowhere.
+                ArgKind::Host { class: TASK, .. } => {}
                 // Only the verifier can tell a live host object from any other number.
                 ArgKind::Host { .. } => {
                     let name = &bound.proto.name;

@@ -5,6 +5,7 @@
 //! so a load that fails leaves nothing behind.
 
 use crate::context::Context;
+use crate::context::frags::XdpFrags;
 use crate::engine::usage::Account;
 use crate::error::LoadError;
 use crate::handle::instance::Instance;
@@ -348,6 +349,10 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         let (mut used, mut size) = (vec![false; wanted.len()], 0);
         // `chosen` grows by what the programs in it can jump to.
         while let Some(&program) = chosen.get(programs.len()) {
+            if core::ptr::eq(C::layout(), XdpFrags::layout()) && !takes_pieces(program) {
+                let (program, section) = (program.name().to_owned(), program.section().to_owned());
+                return Err(LoadError::OnePiece { program, section });
+            }
             let code = object.link_for(program, &types, |name| linker.named(name, C::layout()).is_some())?;
             size += code.code().size();
             if size > MAX_CODE {
@@ -432,6 +437,12 @@ fn open(programs: &[Arc<Loaded>]) -> Result<(), LoadError> {
     #[cfg(native)]
     programs.iter().for_each(Loaded::watch);
     Ok(())
+}
+
+/// Whether its section says that the program takes packets in pieces.
+fn takes_pieces(program: &bpf_object::Program) -> bool {
+    let kind = program.section().trim_start_matches('?').split('/').next();
+    kind == Some("xdp.frags")
 }
 
 /// Which programs the choice of one brings along.

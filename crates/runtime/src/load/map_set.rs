@@ -13,6 +13,7 @@ use bpf_maps::{Arena, CreateOptions, Kind, Map, MapError, MapType, flags, implem
 use bpf_object::btf::{Btf, Type, TypeId};
 use bpf_object::{DataKind, Object};
 use bpf_quiesce::{Domain, Owned};
+use bpf_uapi::MapTypes;
 use std::fmt;
 use std::sync::Arc;
 
@@ -380,8 +381,8 @@ fn definition(object: &Object, map: &bpf_object::MapDecl, slots: u32) -> Result<
     if let Some(btf) = object.btf() {
         let kind = |ty: Option<TypeId>| ty.and_then(|ty| kind_of(btf, ty));
         (def.key_kind, def.value_kind) = (kind(map.key_type), kind(map.value_type));
-        if map_type == MapType::SkStorage {
-            // The descriptor's type, not the cookie's.
+        if MapTypes::STORAGE.contains(map_type) {
+            // The descriptor's type, not that of the cookie or thread.
             def.key_kind = None;
         }
     }
@@ -403,8 +404,10 @@ fn normalised(map_type: MapType, map: &bpf_object::MapDecl, slots: u32) -> (u32,
             let value = if map.value_type.is_some() { 4 } else { or(value, 4) };
             (or(key, 4), value, or(entries, slots))
         }
-        // A descriptor in the kernel, a cookie here; and it says nothing of how many sockets there are.
-        MapType::SkStorage => (if key == 4 { 8 } else { key }, value, or(entries, storages(value))),
+        // A descriptor in the kernel, a cookie or thread here; and it says nothing of how many there are.
+        MapType::SkStorage | MapType::TaskStorage => {
+            (if key == 4 { 8 } else { key }, value, or(entries, storages(value)))
+        }
         _other => (key, value, entries),
     }
 }

@@ -5,6 +5,7 @@
 //! carried out: a load of `data` from a `struct xdp_md` becomes a load of a 64-bit pointer from our own structure, in
 //! the instructions themselves, so that interpreter and JIT need to know nothing about contexts.
 
+use crate::call::helpers::kfuncs::at_site as kfunc_at_site;
 use crate::call::helpers::print::at_site;
 use crate::context::ContextLayout;
 use crate::engine::Engine;
@@ -16,7 +17,7 @@ use bpf_analysis::Facts;
 use bpf_isa::{Callee, Insn, Program, Size, Src};
 use bpf_maps::{Map, MapType, flags};
 use bpf_object::btf::{ArgKind, Btf, Type, TypeId};
-use bpf_uapi::Helper;
+use bpf_uapi::{Helper, Kfunc};
 use bpf_verifier::{
     Access, Env, GlobalArg, GlobalFunc, HelperProto, Helpers, KnownArena, KnownMap, SourceLine, Verifier,
 };
@@ -245,7 +246,8 @@ fn rewrite(name: &str, program: Program, facts: &Facts) -> Result<Program, LoadE
     Program::with_targets(insns, targets).map_err(|source| LoadError::Structure { program: name.to_owned(), source })
 }
 
-/// Binds each call that prints what pointers lead to, to a function that knows what has been proven of them there.
+/// Binds each call that reads what pointers lead to whose length no argument says, to a function that knows what has
+/// been proven of them there.
 pub(crate) fn bind_formats(
     name: &str,
     program: Program,
@@ -255,10 +257,15 @@ pub(crate) fn bind_formats(
     let (mut insns, targets) = program.into_parts();
     for call in &facts.formats {
         let fail = || LoadError::Internal(format!("program `{name}`: the call at {} prints by no format", call.insn));
-        let Some(Insn::Call(callee @ Callee::Helper(_))) = insns.get_mut(call.insn.index()) else { return Err(fail()) };
-        let Callee::Helper(id) = *callee else { return Err(fail()) };
-        let proto = bindings.helper(id).map(|bound| bound.proto.clone()).ok_or_else(fail)?;
-        let func = Helper::from_id(id).and_then(|helper| at_site(helper, &call.known)).ok_or_else(fail)?;
+        let Some(Insn::Call(callee)) = insns.get_mut(call.insn.index()) else { return Err(fail()) };
+        let bound = match *callee {
+            Callee::Helper(id) => bindings.helper(id),
+            Callee::Host(index) => bindings.host(index),
+            Callee::Subprog(_) | Callee::Reg(_) => None,
+        };
+        let proto = bound.map(|bound| bound.proto.clone()).ok_or_else(fail)?;
+        let helper = Helper::from_id(proto.id).and_then(|helper| at_site(helper, &call.known));
+        let func = helper.or_else(|| kfunc_at_site(Kfunc::from_id(proto.id)?, &call.known)).ok_or_else(fail)?;
         *callee = Callee::Host(i32::try_from(bindings.host.len()).map_err(|_| fail())?);
         bindings.host.push(Some(Bound { proto, func }));
     }

@@ -42,7 +42,7 @@ fn more_slots_than_can_be_are_refused() {
     assert_eq!(engine.domain().max_slots(), 65536);
     for &map_type in MapType::ALL {
         let (key, value, entries) = match map_type {
-            MapType::LpmTrie | MapType::SkStorage => (8, 8, 10),
+            MapType::LpmTrie | MapType::SkStorage | MapType::TaskStorage => (8, 8, 10),
             MapType::Queue | MapType::Stack | MapType::BloomFilter => (0, 8, 10),
             MapType::RingBuf | MapType::UserRingBuf => (0, 0, 1 << 16),
             MapType::Arena => (0, 0, 10),
@@ -57,7 +57,7 @@ fn more_slots_than_can_be_are_refused() {
         if map_type == MapType::Arena {
             def = def.with_flags(flags::MMAPABLE);
         }
-        if matches!(map_type, MapType::LpmTrie | MapType::SkStorage) {
+        if matches!(map_type, MapType::LpmTrie | MapType::SkStorage | MapType::TaskStorage) {
             def = def.with_flags(flags::NO_PREALLOC);
         }
         // Values of so many slots may well be too much: then that is what is said.

@@ -207,11 +207,12 @@ const ELSEWHERE: &[(&[u32], &str)] = &[
         "keyed by chance, or a number that the kernel makes: hashes, cookies; a test run's socket has no owner",
     ),
     (&[53, 59, 70, 84, 85, 86, 95, 96, 98, 99, 124], "sockets: network_programs.rs, sockets.rs, sock_hooks.rs"),
-    (&[79, 83], "the kernel's control groups have ids"),
+    (&[79, 83, 128, 129], "the kernel's control groups have ids"),
     (&[93, 94], "locks: network_programs.rs"),
     (&[169, 170, 171, 172], "timers: timers.rs"),
     (&[197, 198, 199, 200, 201, 202, 203], "dynptrs: dynptrs.rs"),
     (&[204, 205], "cookies of another secret: network_programs.rs"),
+    (&[156, 157, 158], "what programs keep of threads: threads.rs, the same program in the kernel"),
     (&[107, 108], "what programs keep of sockets: storage.rs, the same program in the kernel"),
 ];
 

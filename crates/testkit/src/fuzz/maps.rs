@@ -56,7 +56,7 @@ fn definition(choices: &mut Choices<'_>) -> MapDef {
             let entries = if choices.one_in(2) { pick(choices, CROWDS) } else { entries };
             (pick(choices, &[5, 6, 8, 20]), value, entries, flags::NO_PREALLOC)
         }
-        MapType::SkStorage => (8, value, entries, flags::NO_PREALLOC),
+        MapType::SkStorage | MapType::TaskStorage => (8, value, entries, flags::NO_PREALLOC),
         MapType::Queue | MapType::Stack | MapType::BloomFilter => (0, value, entries, 0),
         MapType::RingBuf | MapType::UserRingBuf => (0, 0, 4096 << choices.below(2), 0),
         MapType::Arena => (0, 0, entries, flags::MMAPABLE),

@@ -36,6 +36,8 @@ pub(super) struct Call<'a> {
     pub made: Option<(Local, u8, usize)>,
     /// The object on the stack that is used.
     pub local: Option<Value>,
+    /// Where on the stack the slice that is returned may lie.
+    pub buffer: Option<(u8, usize, usize)>,
     /// The socket argument.
     pub socket: Option<Value>,
     /// The callback's function.
@@ -46,7 +48,7 @@ pub(super) struct Call<'a> {
     pub timer: Option<u32>,
     /// The function that it is to call.
     pub timer_callback: Option<u32>,
-    /// Bytes known to be readable behind the pointers among a format's values.
+    /// Bytes known to be readable behind the pointers among a format's values, or behind arguments that are peeked at.
     pub values: [Option<u32>; FORMAT_VALUES],
     /// Memory arguments: argument number, pointer, bytes, written.
     memory: [Option<(usize, Value, u64, bool)>; 5],
@@ -113,6 +115,18 @@ impl<'a> Walk<'a> {
         };
         match kind {
             ArgKind::None | ArgKind::Unused => {}
+            // Null is looked for before anything is read.
+            ArgKind::Peeked { .. } if v.as_const() == Some(0) => {
+                self.decides();
+                call.values[i] = Some(u32::MAX);
+            }
+            ArgKind::Peeked { .. } if v.is_scalar() => {}
+            ArgKind::Peeked { text } => call.values[i] = Some(self.peeked(proto, i, reg, v, text)?),
+            // Checked with its length, the next argument.
+            ArgKind::SliceBuffer if proto.args.get(i + 1) == Some(&ArgKind::RecordSize) => {}
+            ArgKind::SliceBuffer => {
+                return refuse(Reason::Environment(format!("{}: a buffer without a length", proto.name)));
+            }
             ArgKind::Scalar | ArgKind::Formatted if v.is_scalar() || v.is_arena() => {}
             ArgKind::Formatted if self.formatted_pointer(proto, i, reg, v, call)? => {}
             ArgKind::Scalar | ArgKind::Formatted => return wrong(self, "a number (an address would leak)"),
@@ -226,7 +240,12 @@ impl<'a> Walk<'a> {
                 _ => return wrong(self, "a function of this program"),
             },
             ArgKind::RecordSize => match v.as_const() {
-                Some(n @ 1..0x4000_0000) => call.record_size = crate::num::low(n),
+                Some(n @ 1..0x4000_0000) => {
+                    call.record_size = crate::num::low(n);
+                    if i > 0 && proto.args[i - 1] == ArgKind::SliceBuffer {
+                        self.slice_buffer(proto, i - 1, n, call)?;
+                    }
+                }
                 Some(_) | None => return wrong(self, "a constant size of at least 1"),
             },
             ArgKind::Record => {
@@ -253,6 +272,9 @@ impl<'a> Walk<'a> {
             ArgKind::Local(kind, how @ (LocalUse::Read | LocalUse::Used | LocalUse::Ended)) => {
                 let expected = match kind {
                     Local::Numbers => "an iterator over numbers on the stack",
+                    Local::Bits => "an iterator over bits on the stack",
+                    Local::Interrupts => "what bpf_local_irq_save has left on the stack",
+                    Local::Buffer => return refuse(Reason::Environment(format!("{} asks for a buffer", proto.name))),
                     Local::Dynptr(Dynptr::Record) => "a dynptr to a record on the stack",
                     Local::Dynptr(_) => "a dynptr on the stack",
                 };
@@ -302,6 +324,47 @@ impl<'a> Walk<'a> {
             },
         }
         Ok(())
+    }
+
+    /// Room for a slice of a packet: other memory is in one piece, and its buffer not looked at.
+    fn slice_buffer(&mut self, proto: &HelperProto, i: usize, bytes: u64, call: &mut Call<'a>) -> Res<()> {
+        /// What a slice of the stack has at most: the bytes of a [`crate::state::Spill`].
+        const MOST: u64 = 255;
+        const ROOM: MemArg = MemArg { from: MemSet::STACK.union(MemSet::MAP), ..MemArg::WRITE };
+        if !matches!(call.local, Some(Value { ty: Ty::Local(Local::Dynptr(Dynptr::Packet)), .. })) {
+            return Ok(());
+        }
+        let reg = Reg::ARGS[i];
+        let v = self.read(reg)?;
+        if v.as_const() == Some(0) {
+            return Ok(());
+        }
+        self.memory(proto, i, reg, &v, bytes, ROOM, call)?;
+        if !matches!(v.ty, Ty::Stack { .. }) {
+            return Ok(());
+        }
+        match call.written[i] {
+            Some((Place::Stack { frame, depth, size }, _)) if bytes <= MOST => {
+                call.buffer = Some((frame, depth, size));
+                Ok(())
+            }
+            _ => refuse(Reason::Arg {
+                func: proto.name.to_string(),
+                arg: i + 1,
+                reg,
+                expected: format!("0, a map's value, or at most {MOST} bytes at a known place of the stack"),
+                got: v.describe(self.env),
+            }),
+        }
+    }
+
+    /// The slice that a call returns may lie in these bytes of the stack: its owner.
+    pub(super) fn lend_buffer(&mut self, (frame, depth, size): (u8, usize, usize)) -> u32 {
+        let owner = self.new_id();
+        self.writes_stack(frame.into(), depth, size);
+        let value = Value { owner, ..Value::pointer(Ty::Local(Local::Buffer)) };
+        self.state.frames[usize::from(frame)].store_spill(depth, size, &value);
+        owner
     }
 
     fn map_of(&self, call: &Call<'a>) -> Res<(u32, bool, &'a KnownMap)> {
@@ -548,6 +611,7 @@ fn check_shape(proto: &HelperProto) -> Res<()> {
         | Ret::RecordOrNull
         | Ret::MemOrNull { .. }
         | Ret::HostOrNull(_)
+        | Ret::Host(_)
         | Ret::ElementOrNull(_)
         | Ret::SliceOrNull { .. }
         | Ret::SocketOrNull
@@ -606,7 +670,7 @@ fn disjoint(a: &(usize, Value, u64, bool), b: &(usize, Value, u64, bool)) -> boo
 fn other_memory(a: Ty, b: Ty) -> bool {
     match (a, b) {
         // The frames that a walk knows are younger than all that it was given.
-        (Ty::Stack { .. }, Ty::Mem { from: Origin::Element, .. }) => false,
+        (Ty::Stack { .. }, Ty::Mem { from: Origin::Element | Origin::Slice { .. }, .. }) => false,
         (Ty::Stack { .. }, Ty::Packet { .. } | Ty::MapValue { .. } | Ty::Mem { .. }) => true,
         // `Region` promises that.
         (Ty::Packet { .. }, Ty::MapValue { .. }) => true,

@@ -129,7 +129,9 @@ impl<'a> Walk<'a> {
         if let Some((kind, subprog)) = call.callback.take() {
             return self.enter_callback(kind, subprog);
         }
+        let lent = call.buffer.map(|buffer| self.lend_buffer(buffer));
         let r0 = self.result(proto, &call)?;
+        let r0 = Value { owner: lent.unwrap_or(r0.owner), ..r0 };
         self.clobber_args();
         self.state.set(Reg::R0, r0);
         match proto.ret {
@@ -154,7 +156,7 @@ impl<'a> Walk<'a> {
     }
 
     fn note_call(&mut self, proto: &HelperProto, call: &Call<'_>) {
-        if proto.args.iter().any(|arg| matches!(arg, ArgKind::Formatted | ArgKind::Values)) {
+        if proto.args.iter().any(|arg| matches!(arg, ArgKind::Formatted | ArgKind::Values | ArgKind::Peeked { .. })) {
             self.notes.format(self.pc, call.values);
         }
         let tail_call = proto.effect == Effect::TailCall;
@@ -214,6 +216,7 @@ impl<'a> Walk<'a> {
                 or_null(self, Ty::Mem { size: bytes, writable, from: Origin::Returned })
             }
             Ret::HostOrNull(class) => or_null(self, Ty::Host { class }),
+            Ret::Host(class) => Value::pointer(Ty::Host { class }),
             Ret::Never => return refuse(Reason::Internal("a result of what does not return")),
             Ret::ElementOrNull(size) => {
                 let (owner, writable) = (call.local.map_or(0, |local| local.owner), planted!(ElementWritable));

@@ -118,17 +118,35 @@ impl<'a> Walk<'a> {
             None | Some(Wants::Number) => return Ok(None),
             Some(Wants::Address) => return Ok(Some(0)),
             Some(Wants::Bytes(bytes)) => bytes,
-            Some(Wants::Text) => self.text_behind(&pointer),
+            Some(Wants::Text) => self.readable_behind(&pointer, MAX_TEXT, true),
         };
-        self.prove_memory(reg, &pointer, bytes.into(), MemArg::READ).map_err(|why| match *why {
-            Reason::Environment(_) | Reason::Internal(_) => why,
-            _ => Box::new(Reason::ArgMem { func: proto.name.to_string(), arg: i + 1, reg, why }),
-        })?;
+        self.prove_readable(proto, i, reg, &pointer, bytes)?;
         Ok(Some(bytes))
     }
 
-    /// How many bytes of a string there may be, at least 1: it is proven afterwards.
-    fn text_behind(&self, v: &Value) -> u32 {
+    fn prove_readable(&mut self, proto: &HelperProto, i: usize, reg: Reg, pointer: &Value, bytes: u32) -> Res<()> {
+        let proven = self.prove_memory(reg, pointer, bytes.into(), MemArg::READ);
+        proven.map(drop).map_err(|why| match *why {
+            Reason::Environment(_) | Reason::Internal(_) => why,
+            _ => Box::new(Reason::ArgMem { func: proto.name.to_string(), arg: i + 1, reg, why }),
+        })
+    }
+
+    /// How many bytes a function may read behind an argument that is a pointer, or null: of a text, up to its zero
+    /// byte.
+    pub(super) fn peeked(&mut self, proto: &HelperProto, i: usize, reg: Reg, v: &Value, text: bool) -> Res<u32> {
+        /// Linux: `XATTR_SIZE_MAX`, as far as functions on text look.
+        const MOST: u32 = 1 << 16;
+        // What the function finds depends on how much is proven.
+        self.decides();
+        let pointer = Value { null: false, ..*v };
+        let bytes = self.readable_behind(&pointer, MOST, text);
+        self.prove_readable(proto, i, reg, &pointer, bytes)?;
+        Ok(bytes)
+    }
+
+    /// How many bytes may be readable, at least 1: that is proven afterwards. `text`: up to a zero byte.
+    fn readable_behind(&self, v: &Value, most: u32, text: bool) -> u32 {
         let end = v.n.smax();
         let left = |size: u32| i64::from(size).saturating_sub(end);
         let bytes = match v.ty {
@@ -139,10 +157,10 @@ impl<'a> Walk<'a> {
                     return 1;
                 };
                 let readable = |d: usize| frame.check_readable(d, 1).is_ok();
-                let text = (1..=depth.min(self.frame_bytes())).rev().take_while(|d| readable(*d));
-                let len = text.clone().count();
+                let bytes = (1..=depth.min(self.frame_bytes())).rev().take_while(|d| readable(*d));
+                let len = bytes.clone().count();
                 // It ends where a zero is known to be.
-                let zero = text.clone().position(|d| frame.known_number(d, 1) == Some(0));
+                let zero = bytes.clone().position(|d| text && frame.known_number(d, 1) == Some(0));
                 zero.map_or(len, |at| at + 1) as i64
             }
             Ty::MapValue { map, inner } => match self.map(map, inner) {
@@ -157,7 +175,7 @@ impl<'a> Walk<'a> {
             }
             _ => 1,
         };
-        u32::try_from(bytes.clamp(1, MAX_TEXT.into())).unwrap_or(1)
+        u32::try_from(bytes.clamp(1, most.into())).unwrap_or(1)
     }
 
     /// The format of a call, if its bytes are known.

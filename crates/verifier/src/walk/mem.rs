@@ -154,8 +154,12 @@ impl Walk<'_> {
                     return refuse(Reason::ReadOnly { what: "this memory".into() });
                 }
                 self.within(min, max, size, limit, || format!("memory of {limit} bytes"))?;
-                if from == Origin::Element {
-                    self.element_is_there(reg, v)?;
+                match from {
+                    Origin::Element => self.object_is_there(reg, v, "an element of an iterator that is gone")?,
+                    Origin::Slice { packet: true } if v.owner != 0 => {
+                        self.object_is_there(reg, v, "a slice in a buffer that was written")?;
+                    }
+                    _ => {}
                 }
                 Ok(Place::Untracked(match from {
                     Origin::Record | Origin::Lent { .. } => Kind::Mem,
@@ -208,16 +212,35 @@ impl Walk<'_> {
         }
     }
 
-    /// An element is the stack's bytes that its iterator takes: it is there as long as that is. What ends the one
-    /// without a call (a store, a return from its frame) does not look for elements.
-    fn element_is_there(&mut self, reg: Reg, v: &Value) -> Res<()> {
-        let of = |s: &&Spill| s.value.is_local() && s.value.owner == v.owner;
+    /// The frame, depth and size of the object on the stack that this owner is of.
+    fn object_of(&self, owner: u32) -> Option<(usize, usize, usize)> {
+        let of = |s: &&Spill| s.value.is_local() && s.value.owner == owner;
         let place = |(k, f): (usize, &Frame)| f.spills.iter().find(of).map(|s| (k, s.depth.into(), s.size.into()));
-        let Some((frame, depth, size)) = self.state.frames.iter().enumerate().find_map(place) else {
-            return refuse(Reason::Uninit(reg, "an element of an iterator that is gone".into()));
+        self.state.frames.iter().enumerate().find_map(place)
+    }
+
+    /// An element is the stack's bytes that its iterator takes, and a slice may be those of its buffer: it is there as
+    /// long as these are. What ends the one without a call (a store, a return from its frame) does not look for the
+    /// others.
+    fn object_is_there(&mut self, reg: Reg, v: &Value, gone: &str) -> Res<()> {
+        let Some((frame, depth, size)) = self.object_of(v.owner) else {
+            return refuse(Reason::Uninit(reg, gone.into()));
         };
         self.stack_decides(frame, depth, size);
         Ok(())
+    }
+
+    /// Whether the one is a slice, and the other its buffer: whether it lies there, a program may ask.
+    pub(super) fn is_buffer_of(&self, slice: &Value, buffer: &Value) -> bool {
+        let (Ty::Mem { from: Origin::Slice { packet: true }, .. }, Ty::Stack { frame }) = (slice.ty, buffer.ty) else {
+            return false;
+        };
+        let at = |v: &Value| v.n.as_const().map(u64::cast_signed);
+        slice.owner != 0
+            && at(slice) == Some(0)
+            && self.object_of(slice.owner).is_some_and(|(k, depth, _)| {
+                k == usize::from(frame) && at(buffer).map(i64::unsigned_abs) == Some(depth as u64)
+            })
     }
 
     /// Like [`Walk::place`] for a load or store, which a hybrid walk may leave to a check at run time.

@@ -147,6 +147,9 @@ impl Walk<'_> {
             Some(((_, _, true), (_, _, true))) => true,
             Some(_) => return None,
             None if one_object(d, s) => checked(d) && checked(s),
+            None if matches!(cond, Cond::Eq | Cond::Ne) && (self.is_buffer_of(d, s) || self.is_buffer_of(s, d)) => {
+                return Some([Lesson::Nothing, Lesson::Nothing]);
+            }
             None => return None,
         };
         let nothing = nothing.then_some([Lesson::Nothing, Lesson::Nothing]);

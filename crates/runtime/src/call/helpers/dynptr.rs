@@ -8,9 +8,11 @@
 
 use crate::abi::run::Run;
 use crate::call::helpers::callbacks::CallBack;
+use crate::call::helpers::frags;
 use crate::call::helpers::packet::skb_store_bytes;
 use crate::call::helpers::ring::{ringbuf_discard, ringbuf_reserve, ringbuf_submit};
 use crate::call::helpers::skb::{EINVAL, ret};
+use crate::context::frags::{Range, XdpFragsBuff};
 use crate::context::packet::{Window, XdpBuff};
 use crate::context::skb::SkBuff;
 use crate::error::HelperError;
@@ -36,7 +38,9 @@ const MAX_SIZE: u64 = (1 << 24) - 1;
 /// In `offset`, which is below [`MAX_SIZE`].
 const XDP: u32 = 1 << 28;
 const SKB: u32 = 2 << 28;
-const KIND: u32 = 3 << 28;
+const XDP_FRAGS: u32 = 3 << 28;
+const SKB_META: u32 = 4 << 28;
+const KIND: u32 = 7 << 28;
 const READ_ONLY: u32 = 1 << 31;
 const OFFSET: u32 = (1 << 24) - 1;
 
@@ -58,7 +62,29 @@ impl Dynptr {
         if len > size || offset > size - len { Err(Errno::E2BIG) } else { Ok(()) }
     }
 
-    /// The packet that it leads to, if it is one.
+    /// The packet in pieces that it leads to, if it is one.
+    ///
+    /// # Safety
+    /// The run that made it must be running, and nobody else use its context during the result's use.
+    unsafe fn pieces<'a>(self) -> Option<&'a XdpFragsBuff<'a>> {
+        let context: *mut XdpFragsBuff<'_> = core::ptr::with_exposed_provenance_mut(index(self.data));
+        // SAFETY: made of the context of a program on `XdpFrags`, which outlasts the run.
+        (self.data != 0 && self.offset & KIND == XDP_FRAGS).then(|| unsafe { &*context })
+    }
+
+    /// Of a packet in pieces: it, and where the range begins in it.
+    ///
+    /// # Safety
+    /// As [`Dynptr::pieces`].
+    unsafe fn in_pieces<'a>(self, offset: u64, len: u64) -> Option<Result<(&'a XdpFragsBuff<'a>, usize), Errno>> {
+        // SAFETY: the caller's promise.
+        let packet = unsafe { self.pieces() }?;
+        let at = index(u64::from(self.offset & OFFSET) + offset);
+        let checked = self.check(offset, len).and_then(|()| frags::check(packet, at, index(len)));
+        Some(checked.map(|()| (packet, at)))
+    }
+
+    /// The packet that it leads to, if it is one, and in one piece.
     ///
     /// # Safety
     /// The run that made it must be running, and nobody else use its context during the result's use.
@@ -73,7 +99,8 @@ impl Dynptr {
         }
     }
 
-    /// The address of `len` bytes at `offset`: of the packet as it is now, if the dynptr is of a packet.
+    /// The address of `len` bytes at `offset`: of the packet as it is now, if the dynptr is of a packet; an error where
+    /// they are in several pieces.
     ///
     /// # Safety
     /// As [`Dynptr::window`].
@@ -81,8 +108,23 @@ impl Dynptr {
         if self.data == 0 {
             return Err(EINVAL);
         }
+        // SAFETY: the caller's promise.
+        if let Some(found) = unsafe { self.in_pieces(offset, len) } {
+            let (packet, at) = found?;
+            return match packet.find(at, index(len)) {
+                Some(Range::Piece(bytes)) => Ok(bytes),
+                Some(Range::Pieces) | None => Err(Errno::EFAULT),
+            };
+        }
         self.check(offset, len)?;
         let at = u64::from(self.offset & OFFSET) + offset;
+        if self.offset & KIND == SKB_META {
+            let context: *const SkBuff<'_> = core::ptr::with_exposed_provenance(index(self.data));
+            // SAFETY: made of the context of a program on `__sk_buff`, which outlasts the run.
+            let window = unsafe { &(*context).window };
+            let has = window.metadata().len() as u64;
+            return if at + len <= has { Ok(window.data_meta().wrapping_add(index(at))) } else { Err(Errno::E2BIG) };
+        }
         // SAFETY: the caller's promise.
         match unsafe { self.window() } {
             Some(window) if at + len <= window.len() as u64 => Ok(window.data().wrapping_add(index(at))),
@@ -134,7 +176,9 @@ unsafe fn from_packet(context: u64, len: usize, kind: u32, flags: u64, ptr: u64)
     // What is longer could be adjusted to an offset that is a kind.
     let fits = u32::try_from(len).ok().filter(|size| u64::from(*size) <= MAX_SIZE).ok_or(Errno::E2BIG);
     let fits = if flags == 0 { fits } else { Err(EINVAL) };
-    let made = fits.map_or(Dynptr::NULL, |size| Dynptr { data: context, size, offset: kind });
+    // One that leads nowhere keeps its kind: see `slice`.
+    let none = Dynptr { offset: kind, ..Dynptr::NULL };
+    let made = fits.map_or(none, |size| Dynptr { data: context, size, offset: kind });
     // SAFETY: the caller's promise.
     unsafe { write(ptr, made) };
     ret(fits.map(|_| 0))
@@ -151,6 +195,17 @@ pub(super) unsafe extern "C" fn from_xdp(context: u64, flags: u64, ptr: u64, _: 
     unsafe { from_packet(context, len, XDP, flags, ptr) }
 }
 
+/// `bpf_dynptr_from_xdp(xdp, flags, ptr)` of a packet in pieces.
+///
+/// # Safety
+/// The first argument must be the context of the running program on [`crate::XdpFrags`], `ptr` as in [`write`].
+pub(super) unsafe extern "C" fn from_frags(context: u64, flags: u64, ptr: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
+    // SAFETY: the linker binds this to programs on that context only, and the verifier admits only their context.
+    let len = unsafe { &*(context as *const XdpFragsBuff<'_>) }.packet_len();
+    // SAFETY: the arguments are passed on as the program gave them.
+    unsafe { from_packet(context, len, XDP_FRAGS, flags, ptr) }
+}
+
 /// `bpf_dynptr_from_skb(skb, flags, ptr)`.
 ///
 /// # Safety
@@ -160,6 +215,109 @@ pub(super) unsafe extern "C" fn from_skb(context: u64, flags: u64, ptr: u64, _: 
     let len = unsafe { &*(context as *const SkBuff<'_>) }.window.len();
     // SAFETY: the arguments are passed on as the program gave them.
     unsafe { from_packet(context, len, SKB, flags, ptr) }
+}
+
+/// `bpf_dynptr_from_skb_meta(skb, flags, ptr)`: the metadata before the packet.
+///
+/// # Safety
+/// As [`from_skb`].
+pub(super) unsafe extern "C" fn from_skb_meta(
+    context: u64,
+    flags: u64,
+    ptr: u64,
+    _: u64,
+    _: u64,
+    _: *mut RunCtx,
+) -> u64 {
+    // SAFETY: the linker binds this to programs on that context only, and the verifier admits only their context.
+    let len = unsafe { &*(context as *const SkBuff<'_>) }.window.metadata().len();
+    // SAFETY: the arguments are passed on as the program gave them.
+    unsafe { from_packet(context, len, SKB_META, flags, ptr) }
+}
+
+/// `bpf_dynptr_copy(dst, dst_offset, src, src_offset, size)`.
+///
+/// # Safety
+/// Both must be as in [`read`].
+pub(super) unsafe extern "C" fn copy(to: u64, to_at: u64, from: u64, from_at: u64, size: u64, run: *mut RunCtx) -> u64 {
+    let (to_at, from_at, size) = (u64::from(low(to_at)), u64::from(low(from_at)), u64::from(low(size)));
+    // SAFETY: the caller's promise.
+    let source = unsafe { read(from) };
+    // SAFETY: the caller's promise.
+    let target = unsafe { read(to) };
+    // SAFETY: emitted code waits for this call.
+    let bytes = unsafe { source.bytes(from_at, size) };
+    // SAFETY: as before.
+    let room = if target.is_read_only() { Err(EINVAL) } else { unsafe { target.bytes(to_at, size) } };
+    match (bytes, room) {
+        (Ok(bytes), Ok(room)) => {
+            // SAFETY: so many bytes are in both; `copy`, because both may lead to the same memory.
+            unsafe { core::ptr::copy(bytes, room, index(size)) };
+            0
+        }
+        // SAFETY: so many bytes are there; the rest is passed on as the program gave it.
+        (Ok(bytes), Err(_)) => unsafe { dynptr_write(to, to_at, bytes as u64, size, 0, run) },
+        // SAFETY: emitted code waits for this call.
+        (Err(error), Ok(room)) => match unsafe { source.in_pieces(from_at, size) } {
+            Some(Ok((packet, at))) => {
+                // SAFETY: so many bytes are there.
+                unsafe { frags::load(packet, at, room, index(size)) };
+                0
+            }
+            Some(Err(_)) | None => ret(Err(error)),
+        },
+        (Err(_), Err(_)) if target.check(to_at, size).and(source.check(from_at, size)).is_err() => {
+            ret(Err(Errno::E2BIG))
+        }
+        (Err(_), Err(_)) => {
+            let mut chunk = [0u8; 256];
+            let at = (&raw mut chunk).expose_provenance() as u64;
+            for done in (0..size).step_by(chunk.len()) {
+                let len = (size - done).min(256);
+                // SAFETY: the chunk has so many bytes.
+                let error = unsafe { dynptr_read(at, len, from, from_at + done, 0, run) };
+                // SAFETY: as before.
+                let error = if error == 0 { unsafe { dynptr_write(to, to_at + done, at, len, 0, run) } } else { error };
+                if error != 0 {
+                    return error;
+                }
+            }
+            0
+        }
+    }
+}
+
+/// `bpf_dynptr_memset(dynptr, offset, size, byte)`.
+///
+/// # Safety
+/// `dynptr` must be as in [`read`].
+pub(super) unsafe extern "C" fn memset(dynptr: u64, at: u64, size: u64, byte: u64, _: u64, run: *mut RunCtx) -> u64 {
+    let (at, size) = (u64::from(low(at)), u64::from(low(size)));
+    // SAFETY: the caller's promise.
+    let target = unsafe { read(dynptr) };
+    if target.is_read_only() {
+        return ret(Err(EINVAL));
+    }
+    // SAFETY: emitted code waits for this call.
+    if let Ok(room) = unsafe { target.bytes(at, size) } {
+        // SAFETY: so many bytes are there.
+        unsafe { core::ptr::write_bytes(room, (byte & 0xff) as u8, index(size)) };
+        return 0;
+    }
+    if let Err(errno) = target.check(at, size) {
+        return ret(Err(errno));
+    }
+    let chunk = [(byte & 0xff) as u8; 256];
+    let from = (&raw const chunk).expose_provenance() as u64;
+    for done in (0..size).step_by(chunk.len()) {
+        let len = (size - done).min(256);
+        // SAFETY: the chunk has so many bytes.
+        let error = unsafe { dynptr_write(dynptr, at + done, from, len, 0, run) };
+        if error != 0 {
+            return error;
+        }
+    }
+    0
 }
 
 /// `bpf_dynptr_read(dst, len, dynptr, offset, flags)`. An error zeroes the target.
@@ -177,6 +335,12 @@ pub(super) unsafe extern "C" fn dynptr_read(
     let (len, offset) = (u64::from(low(len)), u64::from(low(offset)));
     // SAFETY: the caller's promise.
     let from = unsafe { read(dynptr) };
+    // SAFETY: emitted code waits for this call.
+    if let (0, Some(Ok((packet, at)))) = (flags, unsafe { from.in_pieces(offset, len) }) {
+        // SAFETY: the program was proven to pass `len` writable bytes at `dst`.
+        unsafe { frags::load(packet, at, dst as *mut u8, index(len)) };
+        return 0;
+    }
     // SAFETY: emitted code waits for this call.
     let bytes = if flags == 0 { unsafe { from.bytes(offset, len) } } else { Err(EINVAL) };
     match bytes {
@@ -209,6 +373,12 @@ pub(super) unsafe extern "C" fn dynptr_write(
     let (len, offset) = (u64::from(low(len)), u64::from(low(offset)));
     // SAFETY: the caller's promise.
     let to = unsafe { read(dynptr) };
+    // SAFETY: emitted code waits for this call.
+    if let (false, 0, Some(Ok((packet, at)))) = (to.is_read_only(), flags, unsafe { to.in_pieces(offset, len) }) {
+        // SAFETY: the program was proven to pass `len` readable bytes at `src`.
+        unsafe { frags::store(packet, at, src as *const u8, index(len)) };
+        return 0;
+    }
     // SAFETY: emitted code waits for this call.
     let bytes = if to.is_read_only() { Err(EINVAL) } else { unsafe { to.bytes(offset, len) } };
     match bytes {
@@ -244,22 +414,35 @@ pub(super) unsafe extern "C" fn dynptr_data(dynptr: u64, offset: u64, len: u64, 
     bytes.map_or(0, |bytes| bytes.expose_provenance() as u64)
 }
 
-/// `bpf_dynptr_slice(dynptr, offset, buffer, len)`. Whatever is there is in one piece, and `buffer` not needed.
+/// `bpf_dynptr_slice(dynptr, offset, buffer, len)`: of a packet, what is in several pieces is copied to the buffer.
+/// Where that is not needed it is zeroed, as the program may read it. Of other memory, nobody has looked at the buffer.
 ///
 /// # Safety
-/// `dynptr` must be as in [`read`].
-pub(super) unsafe extern "C" fn slice(dynptr: u64, offset: u64, _: u64, len: u64, _: u64, _: *mut RunCtx) -> u64 {
+/// `dynptr` must be as in [`read`]; `buffer` null, or writable for `len` bytes if `dynptr` was to lead to a packet.
+pub(super) unsafe extern "C" fn slice(dynptr: u64, offset: u64, buffer: u64, len: u64, _: u64, _: *mut RunCtx) -> u64 {
     // SAFETY: the caller's promise.
     let from = unsafe { read(dynptr) };
+    let (offset, len) = (u64::from(low(offset)), u64::from(low(len)));
     // SAFETY: emitted code waits for this call.
-    let bytes = unsafe { from.bytes(u64::from(low(offset)), u64::from(low(len))) };
+    let bytes = unsafe { from.bytes(offset, len) };
+    if buffer != 0 && from.offset & KIND != 0 {
+        let (room, size) = (buffer as *mut u8, index(len));
+        // SAFETY: emitted code waits for this call.
+        if let (Err(_), Some(Ok((packet, at)))) = (bytes, unsafe { from.in_pieces(offset, len) }) {
+            // SAFETY: the caller's promise.
+            unsafe { frags::load(packet, at, room, size) };
+            return buffer;
+        }
+        // SAFETY: the caller's promise.
+        unsafe { core::ptr::write_bytes(room, 0, size) };
+    }
     bytes.map_or(0, |bytes| bytes.expose_provenance() as u64)
 }
 
-/// `bpf_dynptr_slice_rdwr(dynptr, offset, buffer, len)`.
+/// `bpf_dynptr_slice_rdwr(dynptr, offset, buffer, len)`. A packet's is never read-only.
 ///
 /// # Safety
-/// `dynptr` must be as in [`read`].
+/// As [`slice`].
 pub(super) unsafe extern "C" fn slice_rdwr(
     dynptr: u64,
     offset: u64,
@@ -431,7 +614,7 @@ mod tests {
             assert_eq!(adjusted == 0, fits, "{len}");
             // SAFETY: as before.
             let kind = unsafe { read(at) }.offset & KIND;
-            assert_eq!(kind, if fits { XDP } else { 0 }, "{len}");
+            assert_eq!(kind, XDP, "{len}");
         }
     }
 }

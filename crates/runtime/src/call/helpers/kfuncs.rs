@@ -6,9 +6,11 @@
 //! Source: `kernel/bpf/bpf_iter.c`, `kernel/bpf/helpers.c` (Linux 6.18).
 
 use crate::call::HostFn;
-use crate::call::helpers::dynptr;
+use crate::call::helpers::print::Site;
 use crate::call::helpers::skb::{EINVAL, ret};
-use crate::context::packet::Xdp;
+use crate::call::helpers::{bits, dynptr, frags, maps, strings};
+use crate::context::frags::XdpFrags;
+use crate::context::packet::{RxMetadata, Xdp, XdpBuff};
 use crate::context::skb::Skb;
 use crate::context::{Context, ContextLayout};
 use crate::num::low;
@@ -18,13 +20,43 @@ use bpf_uapi::{Errno, Kfunc};
 
 /// The function behind a name, for programs on this context.
 pub(crate) fn kfunc(kfunc: Kfunc, layout: &'static ContextLayout) -> Option<HostFn> {
+    let xdp = in_pieces(layout) || core::ptr::eq(layout, Xdp::layout());
     Some(match kfunc {
         Kfunc::IterNumNew => HostFn::plain(iter_num_new),
         Kfunc::IterNumNext => HostFn::plain(iter_num_next),
         Kfunc::IterNumDestroy => HostFn::plain(iter_num_destroy),
         Kfunc::DynptrFromSkb if core::ptr::eq(layout, Skb::layout()) => HostFn::plain(dynptr::from_skb),
         Kfunc::DynptrFromXdp if core::ptr::eq(layout, Xdp::layout()) => HostFn::plain(dynptr::from_xdp),
+        Kfunc::DynptrFromXdp if in_pieces(layout) => HostFn::plain(dynptr::from_frags),
         Kfunc::DynptrFromSkb | Kfunc::DynptrFromXdp => return None,
+        Kfunc::DynptrFromSkbMeta if core::ptr::eq(layout, Skb::layout()) => HostFn::plain(dynptr::from_skb_meta),
+        Kfunc::DynptrFromSkbMeta => return None,
+        Kfunc::DynptrCopy => HostFn::with_run(dynptr::copy),
+        Kfunc::DynptrMemset => HostFn::with_run(dynptr::memset),
+        Kfunc::XdpMetadataRxTimestamp if xdp => HostFn::plain(rx_timestamp),
+        Kfunc::XdpMetadataRxHash if xdp => HostFn::plain(rx_hash),
+        Kfunc::XdpMetadataRxVlanTag if xdp => HostFn::plain(rx_vlan_tag),
+        Kfunc::XdpMetadataRxTimestamp | Kfunc::XdpMetadataRxHash | Kfunc::XdpMetadataRxVlanTag => return None,
+        Kfunc::IterBitsNew => HostFn::with_run(bits::new::<false>),
+        Kfunc::IterBitsNext => HostFn::plain(bits::next),
+        Kfunc::IterBitsDestroy => HostFn::with_run(bits::destroy),
+        Kfunc::Strcmp
+        | Kfunc::Strcasecmp
+        | Kfunc::Strchr
+        | Kfunc::Strchrnul
+        | Kfunc::Strnchr
+        | Kfunc::Strrchr
+        | Kfunc::Strlen
+        | Kfunc::Strnlen
+        | Kfunc::Strspn
+        | Kfunc::Strcspn
+        | Kfunc::Strstr
+        | Kfunc::Strnstr => strings::function(kfunc)?,
+        Kfunc::MapSumElemCount => HostFn::plain(maps::map_sum_elem_count),
+        Kfunc::LocalIrqSave | Kfunc::LocalIrqRestore => HostFn::plain(nothing),
+        Kfunc::XdpPullData if in_pieces(layout) => HostFn::plain(frags::pull_data),
+        Kfunc::XdpPullData if core::ptr::eq(layout, Xdp::layout()) => HostFn::plain(frags::pull_nothing),
+        Kfunc::XdpPullData => return None,
         Kfunc::DynptrSlice => HostFn::plain(dynptr::slice),
         Kfunc::DynptrSliceRdwr => HostFn::plain(dynptr::slice_rdwr),
         Kfunc::DynptrAdjust => HostFn::plain(dynptr::adjust),
@@ -40,6 +72,71 @@ pub(crate) fn kfunc(kfunc: Kfunc, layout: &'static ContextLayout) -> Option<Host
         Kfunc::ArenaFreePages => HostFn::plain(arena_free_pages),
         Kfunc::ArenaReservePages => HostFn::plain(arena_reserve_pages),
     })
+}
+
+/// The function behind a name for a call at which so many bytes are known to be readable behind its arguments.
+pub(crate) fn at_site(kfunc: Kfunc, known: &[Option<u32>]) -> Option<HostFn> {
+    let site = Site::new(known);
+    match kfunc {
+        Kfunc::IterBitsNew => Some(HostFn { shim: bits::new::<true>, env: Some(site), needs_ctx: true }),
+        _other => strings::at_site(kfunc, site),
+    }
+}
+
+/// What a device has told with the packet of an XDP program: an error if the host has not said.
+///
+/// # Safety
+/// `context` must be that of a running program on [`Xdp`] or [`XdpFrags`].
+unsafe fn rx<T>(context: u64, of: impl FnOnce(&RxMetadata) -> Option<T>) -> Result<T, Errno> {
+    // SAFETY: the linker binds these functions to programs on such contexts only, both of which begin with an
+    // `XdpBuff`, and the verifier admits only their context.
+    let metadata = unsafe { &(*(context as *const XdpBuff<'_>)).rx };
+    of(metadata.as_ref().ok_or(Errno::EOPNOTSUPP)?).ok_or(Errno::ENODATA)
+}
+
+/// `bpf_xdp_metadata_rx_timestamp(ctx, timestamp)`. An error zeroes what is to be told.
+///
+/// # Safety
+/// See [`rx`]; the second argument must be writable for 8 bytes and aligned to them.
+unsafe extern "C" fn rx_timestamp(context: u64, to: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
+    // SAFETY: the caller's promise.
+    let told = unsafe { rx(context, |rx| rx.timestamp) };
+    // SAFETY: the caller's promise.
+    unsafe { (to as *mut u64).write(told.unwrap_or(0)) };
+    ret(told.map(|_| 0))
+}
+
+/// `bpf_xdp_metadata_rx_hash(ctx, hash, type)`.
+///
+/// # Safety
+/// See [`rx`]; the other arguments must be writable for 4 bytes and aligned to them.
+unsafe extern "C" fn rx_hash(context: u64, hash: u64, kind: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
+    // SAFETY: the caller's promise.
+    let told = unsafe { rx(context, |rx| rx.hash) };
+    // SAFETY: the caller's promise.
+    unsafe { (hash as *mut u32).write(told.map_or(0, |told| told.0)) };
+    // SAFETY: the caller's promise.
+    unsafe { (kind as *mut u32).write(told.map_or(0, |told| told.1)) };
+    ret(told.map(|_| 0))
+}
+
+/// `bpf_xdp_metadata_rx_vlan_tag(ctx, protocol, tag)`.
+///
+/// # Safety
+/// See [`rx`]; the other arguments must be writable for 2 bytes and aligned to them.
+unsafe extern "C" fn rx_vlan_tag(context: u64, protocol: u64, tag: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
+    // SAFETY: the caller's promise.
+    let told = unsafe { rx(context, |rx| rx.vlan_tag) };
+    // SAFETY: the caller's promise.
+    unsafe { (protocol as *mut u16).write(told.map_or(0, |told| told.0.to_be())) };
+    // SAFETY: the caller's promise.
+    unsafe { (tag as *mut u16).write(told.map_or(0, |told| told.1)) };
+    ret(told.map(|_| 0))
+}
+
+/// Whether packets may have several pieces.
+fn in_pieces(layout: &'static ContextLayout) -> bool {
+    core::ptr::eq(layout, XdpFrags::layout())
 }
 
 extern "C" fn nothing(_: u64, _: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {

@@ -128,3 +128,12 @@ pub(super) unsafe extern "C" fn spin_unlock(lock: u64, _: u64, _: u64, _: u64, _
     // answered by an error number.
     (unsafe { map_ops::spin_unlock(lock as *mut u32, run.ctx.slot) }) as u64
 }
+
+/// `bpf_map_sum_elem_count(map)`: of hashes; the kernel counts the elements of no others.
+///
+/// # Safety
+/// `map` must be a live map.
+pub(super) unsafe extern "C" fn map_sum_elem_count(map: u64, _: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
+    // SAFETY: the program was proven to pass a live map.
+    unsafe { map_ops::elem_count(map as *const MapHeader) }
+}

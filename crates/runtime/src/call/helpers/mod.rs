@@ -7,10 +7,12 @@
 //! What the SAFETY comments of these modules call proven of an argument, the verifier has proven, or the interpreter
 //! checks before the call, or whoever loaded the program unverified has promised.
 
+mod bits;
 pub(crate) mod callback_shims;
 pub(crate) mod callbacks;
 pub(crate) mod dynptr;
 mod format;
+mod frags;
 pub(crate) mod kfuncs;
 mod maps;
 mod network;
@@ -19,6 +21,8 @@ pub(crate) mod print;
 pub(crate) mod ring;
 mod skb;
 mod socket;
+mod storage;
+mod strings;
 mod syncookie;
 mod system;
 pub(crate) mod table;

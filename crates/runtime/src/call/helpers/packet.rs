@@ -7,8 +7,9 @@
 
 use crate::call::HostFn;
 use crate::call::helpers::ring::perf_output;
-use crate::call::helpers::{network, skb, socket, system};
-use crate::context::packet::{Redirect, Window, Xdp, XdpBuff};
+use crate::call::helpers::{frags, network, skb, socket, system};
+use crate::context::frags::XdpFrags;
+use crate::context::packet::{ETH_HLEN, Redirect, Window, Xdp, XdpBuff};
 use crate::context::sk_lookup::SkLookup;
 use crate::context::skb::{SkBuff, Skb};
 use crate::context::sock_addr::{Sock, SockAddr};
@@ -21,9 +22,6 @@ use bpf_uapi::flags::redirect;
 use bpf_uapi::{Errno, Helper};
 use bpf_verifier::{ArgKind, HelperProto};
 
-/// A packet keeps at least an Ethernet header.
-const ETH_HLEN: usize = 14;
-
 /// Whether the helper exists for packet contexts only.
 pub(crate) fn is_packet_helper(helper: Helper) -> bool {
     [XDP, SKB, SK_LOOKUP, SOCK, SOCK_ADDR, SOCK_OPS].into_iter().flatten().any(|h| h.0 == helper)
@@ -31,7 +29,9 @@ pub(crate) fn is_packet_helper(helper: Helper) -> bool {
 
 /// The helper for programs on `layout`.
 pub(crate) fn packet_helper(helper: Helper, layout: &'static ContextLayout) -> Option<&'static HostFn> {
-    let table = if core::ptr::eq(layout, Xdp::layout()) {
+    let in_pieces = core::ptr::eq(layout, XdpFrags::layout());
+    let own = if in_pieces { XDP_FRAGS.iter().find(|h| h.0 == helper) } else { None };
+    let table = if in_pieces || core::ptr::eq(layout, Xdp::layout()) {
         XDP
     } else if core::ptr::eq(layout, Skb::layout()) {
         SKB
@@ -46,7 +46,7 @@ pub(crate) fn packet_helper(helper: Helper, layout: &'static ContextLayout) -> O
     } else {
         return None;
     };
-    table.iter().find(|h| h.0 == helper).map(|h| &h.1)
+    own.or_else(|| table.iter().find(|h| h.0 == helper)).map(|h| &h.1)
 }
 
 /// The prototype for programs on `layout` where it is another than for the rest: a program whose context is the socket
@@ -71,6 +71,15 @@ const XDP: &[(Helper, HostFn)] = &[
     (Helper::XdpGetBuffLen, HostFn::plain(xdp_get_buff_len)),
     (Helper::XdpLoadBytes, HostFn::plain(xdp_load_bytes)),
     (Helper::XdpStoreBytes, HostFn::plain(xdp_store_bytes)),
+];
+
+/// Of packets in pieces, instead of those above.
+const XDP_FRAGS: &[(Helper, HostFn)] = &[
+    (Helper::PerfEventOutput, HostFn::with_run(frags::event_output)),
+    (Helper::XdpAdjustTail, HostFn::plain(frags::adjust_tail)),
+    (Helper::XdpGetBuffLen, HostFn::plain(frags::get_buff_len)),
+    (Helper::XdpLoadBytes, HostFn::plain(frags::load_bytes)),
+    (Helper::XdpStoreBytes, HostFn::plain(frags::store_bytes)),
 ];
 
 const SK_LOOKUP: &[(Helper, HostFn)] = &[(Helper::SkAssign, HostFn::with_run(socket::lookup_sk_assign))];
@@ -314,7 +323,9 @@ unsafe extern "C" fn xdp_event_output(
     let window = unsafe { xdp(context) };
     // SAFETY: the program was proven to pass a live perf event array and `size` readable bytes; the window lies in the
     // buffer that is borrowed for the run.
-    unsafe { perf_output(map, flags, (data, size), (window.data(), window.len()), run) }
+    unsafe {
+        perf_output(map, flags, (data, size), |asked| core::iter::once((window.data(), asked)), window.len(), run)
+    }
 }
 
 /// The same of classifiers and socket filters.
@@ -334,7 +345,9 @@ unsafe extern "C" fn skb_event_output(
     let window = unsafe { &(*(context as *const SkBuff<'_>)).window };
     // SAFETY: the program was proven to pass a live perf event array and `size` readable bytes; the window lies in the
     // buffer that is borrowed for the run.
-    unsafe { perf_output(map, flags, (data, size), (window.data(), window.len()), run) }
+    unsafe {
+        perf_output(map, flags, (data, size), |asked| core::iter::once((window.data(), asked)), window.len(), run)
+    }
 }
 
 /// `bpf_redirect(ifindex, flags)` of XDP programs: `XDP_REDIRECT`, or `XDP_ABORTED` for flags, of which there are none.

@@ -23,6 +23,15 @@ pub(crate) struct Site {
 /// Values a call can have (Linux: `MAX_BPRINTF_VARARGS`).
 const MAX_VALUES: usize = 12;
 
+impl Site {
+    /// A call of whose values so many bytes are known to be readable.
+    pub(super) fn new(known: &[Known]) -> Arc<Site> {
+        let mut site = Site::default();
+        site.known.iter_mut().zip(known).for_each(|(to, known)| *to = *known);
+        Arc::new(site)
+    }
+}
+
 /// The function for a call of one of these helpers, of whose values so many bytes are known to be readable.
 pub(crate) fn at_site(helper: Helper, known: &[Known]) -> Option<HostFn> {
     let shim: Shim = match helper {
@@ -31,16 +40,14 @@ pub(crate) fn at_site(helper: Helper, known: &[Known]) -> Option<HostFn> {
         Helper::Snprintf => snprintf::<true>,
         _other => return None,
     };
-    let mut site = Site::default();
-    site.known.iter_mut().zip(known).for_each(|(to, known)| *to = *known);
-    Some(HostFn { shim, env: Some(Arc::new(site)), needs_ctx: true })
+    Some(HostFn { shim, env: Some(Site::new(known)), needs_ctx: true })
 }
 
 /// What is known at the site that is running; nothing of the helper itself.
 ///
 /// # Safety
-/// `ctx` must be the running program's hidden argument; of a function of [`at_site`], `SITE`, so that it leads to one.
-unsafe fn known<const SITE: bool>(ctx: *mut RunCtx) -> [Known; MAX_VALUES] {
+/// `ctx` must be the running program's hidden argument; of a function with a [`Site`], `SITE`, so that it leads to one.
+pub(super) unsafe fn known<const SITE: bool>(ctx: *mut RunCtx) -> [Known; MAX_VALUES] {
     if !SITE {
         return [None; MAX_VALUES];
     }

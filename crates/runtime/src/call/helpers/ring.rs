@@ -121,23 +121,26 @@ pub(crate) unsafe extern "C" fn ringbuf_query(map: u64, what: u64, _: u64, _: u6
     unsafe { map_ops::ringbuf_query(map as *const MapHeader, what) }
 }
 
-/// What `bpf_perf_event_output` appends of the context: the packet, of which there may be none.
-type Packet = (*const u8, usize);
-
-/// Writes an event of `data` and as much of the packet as the flags ask for.
+/// Writes an event of `data` and as much of the packet as the flags ask for, of the `packet_len` bytes that it has:
+/// `packet` says where so many are.
 ///
 /// # Safety
 /// `map` must be a live map, `data` and the packet readable; `ctx` the first field of a [`Run`].
-pub(crate) unsafe fn perf_output(map: u64, flags: u64, data: (u64, u64), packet: Packet, ctx: *mut RunCtx) -> u64 {
+pub(crate) unsafe fn perf_output<P: Iterator<Item = (*mut u8, usize)>>(
+    map: u64,
+    flags: u64,
+    data: (u64, u64),
+    packet: impl FnOnce(usize) -> P,
+    packet_len: usize,
+    ctx: *mut RunCtx,
+) -> u64 {
     // SAFETY: the hidden argument that emitted code (or the interpreter) passes is the first field of this thread's
     // live `Run`.
     let slot = unsafe { slot(ctx) };
-    let (map, (packet, packet_len)) = (map as *const MapHeader, packet);
+    let (map, data) = (map as *const MapHeader, (data.0 as *const u8, data.1));
     // SAFETY: each caller passes what its program was proven to pass: a live perf event array and readable data; and a
-    // packet that lies in the run's buffer, or none.
-    let result =
-        unsafe { map_ops::perf_event_output(map, flags, data.0 as *const u8, data.1, packet, packet_len as u64, slot) };
-    result as u64
+    // packet that lies in the run's buffers, or none.
+    (unsafe { map_ops::perf_event_output(map, flags, data, packet, packet_len, slot) }) as u64
 }
 
 /// `bpf_perf_event_output(ctx, map, flags, data, size)` of programs on contexts other than packets' own: a raw context
@@ -156,8 +159,8 @@ pub(crate) unsafe extern "C" fn perf_event_output(
     // SAFETY: the hidden argument that emitted code (or the interpreter) passes is the first field of this thread's
     // live `Run`.
     let run = unsafe { &*ctx };
-    let packet = (run.packet as *const u8, crate::num::index(run.packet_len));
+    let (packet, len) = (run.packet as *mut u8, crate::num::index(run.packet_len));
     // SAFETY: map and data are as the program was proven to pass them; the packet is the one that the run was given,
     // readable until it ends, and empty where there is none.
-    unsafe { perf_output(map, flags, (data, size), packet, ctx) }
+    unsafe { perf_output(map, flags, (data, size), |asked| core::iter::once((packet, asked)), len, ctx) }
 }

@@ -414,7 +414,7 @@ unsafe fn owner(at: u64) -> Option<u64> {
 ///
 /// # Safety
 /// The map must be live, the value null or of its size; `run` is the running program's hidden argument.
-unsafe fn storage_get(cookie: Option<u64>, [map, value, flags]: [u64; 3], run: *mut RunCtx) -> u64 {
+pub(super) unsafe fn storage_get(cookie: Option<u64>, [map, value, flags]: [u64; 3], run: *mut RunCtx) -> u64 {
     let Some(cookie) = cookie.filter(|_| flags <= local_storage::GET_F_CREATE) else { return 0 };
     let create = flags == local_storage::GET_F_CREATE;
     // SAFETY: the hidden argument is that of the running program.
@@ -427,7 +427,7 @@ unsafe fn storage_get(cookie: Option<u64>, [map, value, flags]: [u64; 3], run: *
 ///
 /// # Safety
 /// The map must be live, and one of storage; `run` is the running program's hidden argument.
-unsafe fn storage_delete(cookie: Option<u64>, map: u64, run: *mut RunCtx) -> u64 {
+pub(super) unsafe fn storage_delete(cookie: Option<u64>, map: u64, run: *mut RunCtx) -> u64 {
     let Some(cookie) = cookie else { return ret(Err(EINVAL)) };
     // SAFETY: the hidden argument is that of the running program.
     let slot = unsafe { (*run).slot };

@@ -81,6 +81,11 @@ pub(super) extern "C" fn get_current_pid_tgid(_: u64, _: u64, _: u64, _: u64, _:
     u64::from(std::process::id()) << 32 | u64::from(thread::id())
 }
 
+/// `bpf_get_current_task_btf()`: the thread that runs the program, by its number: programs only pass it on.
+pub(super) extern "C" fn get_current_task(_: u64, _: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
+    thread::id().into()
+}
+
 /// `bpf_get_current_uid_gid`: group id in the upper half, user id in the lower.
 pub(super) extern "C" fn get_current_uid_gid(_: u64, _: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
     u64::from(process::group()) << 32 | u64::from(process::user())

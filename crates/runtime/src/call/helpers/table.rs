@@ -3,7 +3,7 @@
 use crate::call::HostFn;
 use crate::call::helpers::callback_shims::{By, Drain, ForEach, Loop, shim};
 use crate::call::helpers::print::{snprintf, trace_printk, trace_vprintk};
-use crate::call::helpers::{dynptr, maps, network, ring, socket, syncookie, system, text, timers};
+use crate::call::helpers::{dynptr, maps, network, ring, socket, storage, syncookie, system, text, timers};
 use bpf_uapi::Helper;
 
 /// The helpers, ascending by id.
@@ -36,12 +36,17 @@ const SHIPPED: &[(Helper, HostFn)] = &[
     (Helper::Strtoul, HostFn::plain(text::strtoul)),
     (Helper::Jiffies64, HostFn::plain(system::jiffies64)),
     (Helper::GetNetnsCookie, HostFn::with_run(network::get_netns_cookie)),
+    (Helper::SkCgroupId, HostFn::plain(system::zero)),
+    (Helper::SkAncestorCgroupId, HostFn::plain(system::zero)),
     (Helper::KtimeGetBootNs, HostFn::plain(system::ktime_get_boot_ns)),
     (Helper::RingbufOutput, HostFn::with_run(ring::ringbuf_output)),
     (Helper::RingbufReserve, HostFn::with_run(ring::ringbuf_reserve)),
     (Helper::RingbufSubmit, HostFn::with_run(ring::ringbuf_submit)),
     (Helper::RingbufDiscard, HostFn::with_run(ring::ringbuf_discard)),
     (Helper::RingbufQuery, HostFn::plain(ring::ringbuf_query)),
+    (Helper::TaskStorageGet, HostFn::with_run(storage::task_storage_get)),
+    (Helper::TaskStorageDelete, HostFn::with_run(storage::task_storage_delete)),
+    (Helper::GetCurrentTaskBtf, HostFn::plain(system::get_current_task)),
     (Helper::KtimeGetCoarseNs, HostFn::plain(system::ktime_get_coarse_ns)),
     // Emitted code calls those that check what it does itself ([`super::callback_shims`]), the interpreter none.
     (Helper::ForEachMapElem, HostFn::with_run(shim::<ForEach, By<3>>)),

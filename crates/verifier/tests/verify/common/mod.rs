@@ -132,7 +132,7 @@ pub(crate) fn helpers() -> Helpers {
         HelperProto::new(1009, "host_end", &[], Ret::Never),
     ];
     // The kernel's functions that are called by name, by numbers.
-    host.extend((1010..).zip(Kfunc::ALL).map(|(id, known)| HelperProto { id, ..bpf_verifier::kfunc(*known) }));
+    host.extend((FIRST_KFUNC..).zip(Kfunc::ALL).map(|(id, known)| HelperProto { id, ..bpf_verifier::kfunc(*known) }));
     for p in host.drain(..) {
         h.add(p).expect("host ids are free");
     }
@@ -185,9 +185,14 @@ pub(crate) fn program(text: &str) -> Program {
     try_program(text).unwrap_or_else(|e| panic!("{e}\n{text}"))
 }
 
-/// The program of a text, or what is wrong with the text.
+/// The program of a text, in which functions of the kernel may be called by name, or what is wrong with the text.
 pub(crate) fn try_program(text: &str) -> Result<Program, String> {
-    Program::with_targets(assemble(text).map_err(|e| e.to_string())?, targets(text)).map_err(|e| e.to_string())
+    let line = |line: &str| match line.strip_prefix("call ").and_then(Kfunc::from_name) {
+        Some(known) => format!("call {}", FIRST_KFUNC + known as u32),
+        None => line.to_owned(),
+    };
+    let text = text.lines().map(line).collect::<Vec<_>>().join("\n");
+    Program::with_targets(assemble(&text).map_err(|e| e.to_string())?, targets(&text)).map_err(|e| e.to_string())
 }
 
 /// What the entries of the map `map[fd:15]` name: the labels of a line `;targets`.
@@ -201,6 +206,9 @@ fn targets(text: &str) -> Vec<InsnIdx> {
     let target = |i: usize| InsnIdx(i as u32).jump(insns[i].jump_offset()?);
     (first..insns.len()).map(|i| target(i).expect("a jump")).collect()
 }
+
+/// The number of the first of the kernel's functions that are called by name.
+const FIRST_KFUNC: u32 = 1010;
 
 /// Verifies a text.
 pub(crate) fn verify(text: &str) -> Result<Verified, Box<VerifyError>> {
