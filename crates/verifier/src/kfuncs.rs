@@ -5,11 +5,16 @@
 
 use bpf_uapi::Kfunc;
 
-use crate::helpers::{ArgKind, Dynptr, HelperProto, Local, LocalUse, Ret};
+use crate::helpers::{
+    ArgKind, Dynptr, Effect, Graph, HelperProto, Local, LocalUse, NodeUse, ObjectFrom, ObjectUse, Ret,
+};
 
 /// The prototype of a kfunc.
 pub fn kfunc(kfunc: Kfunc) -> HelperProto {
     use ArgKind::{Ctx, RecordSize, Scalar, Unused};
+    const LIST: ArgKind = ArgKind::Root(Graph::List);
+    const TREE: ArgKind = ArgKind::Root(Graph::Tree);
+    const MEMBER: ArgKind = ArgKind::Node(Graph::Tree, NodeUse::Member);
     const PACKET: ArgKind = ArgKind::Local(Local::Dynptr(Dynptr::Packet), LocalUse::Made);
     const fn dynptr(how: LocalUse) -> ArgKind {
         ArgKind::Local(Local::Dynptr(Dynptr::Any), how)
@@ -33,7 +38,25 @@ pub fn kfunc(kfunc: Kfunc) -> HelperProto {
         Kfunc::DynptrIsNull | Kfunc::DynptrIsRdonly => (&[dynptr(LocalUse::Read)], Ret::Between(0, 1)),
         Kfunc::DynptrSize => (&[dynptr(LocalUse::Read)], Ret::Scalar),
         Kfunc::DynptrClone => (&[dynptr(LocalUse::Used), dynptr(LocalUse::Made)], Ret::Scalar),
+        Kfunc::ObjNew => (&[ArgKind::LocalType, Unused], Ret::ObjectOrNull(ObjectFrom::Made)),
+        Kfunc::ObjDrop => (&[ArgKind::Object(ObjectUse::Given), Unused], Ret::Scalar),
+        Kfunc::RefcountAcquire => {
+            (&[ArgKind::Object(ObjectUse::Shared), Unused], Ret::ObjectOrNull(ObjectFrom::Shared))
+        }
+        Kfunc::ListPushFront | Kfunc::ListPushBack => {
+            (&[LIST, ArgKind::Node(Graph::List, NodeUse::Added), Unused, Unused], Ret::Scalar)
+        }
+        Kfunc::ListPopFront | Kfunc::ListPopBack => (&[LIST], Ret::ObjectOrNull(ObjectFrom::Taken)),
+        Kfunc::ListFront | Kfunc::ListBack => (&[LIST], Ret::ObjectOrNull(ObjectFrom::Seen)),
+        Kfunc::RbtreeAdd => {
+            (&[TREE, ArgKind::Node(Graph::Tree, NodeUse::Added), ArgKind::Compare, Unused, Unused], Ret::Scalar)
+        }
+        Kfunc::RbtreeRemove => (&[TREE, MEMBER], Ret::ObjectOrNull(ObjectFrom::Taken)),
+        Kfunc::RbtreeFirst | Kfunc::RbtreeRoot => (&[TREE], Ret::ObjectOrNull(ObjectFrom::Seen)),
+        Kfunc::RbtreeLeft | Kfunc::RbtreeRight => (&[TREE, MEMBER], Ret::ObjectOrNull(ObjectFrom::Seen)),
         Kfunc::RcuReadLock | Kfunc::RcuReadUnlock | Kfunc::PreemptDisable | Kfunc::PreemptEnable => (&[], Ret::Scalar),
     };
-    HelperProto::new(kfunc.id(), kfunc.name(), args, ret)
+    let graph = args.contains(&LIST) || args.contains(&TREE) || kfunc == Kfunc::RefcountAcquire;
+    let effect = if graph { Effect::Graph } else { Effect::None };
+    HelperProto { effect, ..HelperProto::new(kfunc.id(), kfunc.name(), args, ret) }
 }

@@ -210,6 +210,7 @@ const ELSEWHERE: &[(&[u32], &str)] = &[
     (&[79, 83], "the kernel's control groups have ids"),
     (&[93, 94], "locks: network_programs.rs"),
     (&[169, 170, 171, 172], "timers: timers.rs"),
+    (&[194], "objects: owned.rs"),
     (&[197, 198, 199, 200, 201, 202, 203], "dynptrs: dynptrs.rs"),
     (&[204, 205], "cookies of another secret: network_programs.rs"),
     (&[107, 108], "what programs keep of sockets: storage.rs, the same program in the kernel"),

@@ -14,6 +14,7 @@ mod format;
 pub(crate) mod kfuncs;
 mod maps;
 mod network;
+pub(crate) mod owned;
 pub(crate) mod packet;
 pub(crate) mod print;
 pub(crate) mod ring;
