@@ -65,12 +65,14 @@ SEC("xdp")
 int looks(struct xdp_md *ctx)
 {
 	struct bpf_rb_node *first;
-	int there;
+	int there = 0;
 
 	(void)ctx;
 	bpf_spin_lock(&lock);
 	first = bpf_rbtree_first(&items);
-	there = first != 0;
+	/* Not the pointer, which is gone with the lock. */
+	if (first)
+		there = 1 + (container_of(first, struct item, node)->value >> 32);
 	bpf_spin_unlock(&lock);
 	return there;
 }
