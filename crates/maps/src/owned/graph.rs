@@ -91,7 +91,9 @@ pub(super) unsafe fn begin(object: u64, field: OwnedField) {
     let owner = match field.kind {
         OwnedKind::ListNode => LIST_OWNER,
         OwnedKind::TreeNode => TREE_OWNER,
-        OwnedKind::Kptr { .. } | OwnedKind::ListHead { .. } | OwnedKind::TreeRoot { .. } | OwnedKind::Refcount => return,
+        OwnedKind::Kptr { .. } | OwnedKind::ListHead { .. } | OwnedKind::TreeRoot { .. } | OwnedKind::Refcount => {
+            return;
+        }
     };
     at.set(owner, u64::from(field.offset) << ADDRESS);
 }

@@ -86,7 +86,12 @@ enum DefKind {
 
 impl DefKind {
     /// What the object says of this map of its.
-    fn of(owned: Option<&OwnedTypes<'_>>, object: &Object, map: &bpf_object::MapDecl, slots: u32) -> Result<DefKind, LoadError> {
+    fn of(
+        owned: Option<&OwnedTypes<'_>>,
+        object: &Object,
+        map: &bpf_object::MapDecl,
+        slots: u32,
+    ) -> Result<DefKind, LoadError> {
         if map.map_type == MapType::ProgArray {
             return Ok(DefKind::Progs { entries: map.max_entries });
         }

@@ -2,8 +2,7 @@
 
 use crate::support::ways::{self, Way};
 use bpf_runtime::{
-    Account, Caller, Engine, HelperError, Instance, Linker, LoadError, MapSet, Object, Program, RunError, Xdp,
-    XdpBuff,
+    Account, Caller, Engine, HelperError, Instance, Linker, LoadError, MapSet, Object, Program, RunError, Xdp, XdpBuff,
 };
 use bpf_testkit::kernel::{self, pinned};
 use bpf_testkit::skipped;
@@ -259,9 +258,10 @@ fn maps_are_taken_over_with_what_they_hold() {
     assert_eq!(ask(&old, "stash", [1, 1, 7]), 0);
     assert_eq!(ask(&old, "queue", [2, 0, 8]), 0);
     let object = Object::parse(OBJECT).unwrap();
-    let maps = ["stashes", "queues"].into_iter().try_fold(MapSet::for_object(&engine, &object).unwrap(), |maps, name| {
-        maps.reuse(name, &old.map(name).unwrap())
-    });
+    let maps =
+        ["stashes", "queues"].into_iter().try_fold(MapSet::for_object(&engine, &object).unwrap(), |maps, name| {
+            maps.reuse(name, &old.map(name).unwrap())
+        });
     let new = Linker::<()>::new(&engine).loader::<Xdp>().object(&object, maps.unwrap()).unwrap();
     drop(old);
     engine.reclaim();

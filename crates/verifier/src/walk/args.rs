@@ -315,7 +315,9 @@ impl<'a> Walk<'a> {
                 let known = |id: u32| self.env.local_types.binary_search_by_key(&id, |ty| ty.0).ok();
                 match id.and_then(known) {
                     Some(at) => call.class = Some(self.env.local_types[at].1),
-                    None => return wrong(self, "the number of a type of the program's own that has no lock, list or tree"),
+                    None => {
+                        return wrong(self, "the number of a type of the program's own that has no lock, list or tree");
+                    }
                 }
             }
             ArgKind::Object(how) => {
@@ -338,14 +340,20 @@ impl<'a> Walk<'a> {
             }
             ArgKind::Root(graph) => {
                 let (expected, found) = match graph {
-                    Graph::List => ("a bpf_list_head in a map value", self.owning_field(v, |kind| match kind {
-                        OwnedKind::ListHead { of, node } => Some((of, node)),
-                        _other => None,
-                    })?),
-                    Graph::Tree => ("a bpf_rb_root in a map value", self.owning_field(v, |kind| match kind {
-                        OwnedKind::TreeRoot { of, node } => Some((of, node)),
-                        _other => None,
-                    })?),
+                    Graph::List => (
+                        "a bpf_list_head in a map value",
+                        self.owning_field(v, |kind| match kind {
+                            OwnedKind::ListHead { of, node } => Some((of, node)),
+                            _other => None,
+                        })?,
+                    ),
+                    Graph::Tree => (
+                        "a bpf_rb_root in a map value",
+                        self.owning_field(v, |kind| match kind {
+                            OwnedKind::TreeRoot { of, node } => Some((of, node)),
+                            _other => None,
+                        })?,
+                    ),
                 };
                 let (Some(root), Ty::MapValue { map, inner }) = (found, v.ty) else { return wrong(self, expected) };
                 let held = self.state.lock.map(|lock| (lock.map, lock.inner, lock.id));

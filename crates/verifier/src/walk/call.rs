@@ -7,9 +7,7 @@ use super::mem::socket;
 use super::{Flow, Res, Walk, refuse};
 use crate::error::Reason;
 use crate::faults::planted;
-use crate::helpers::{
-    ArgKind, CallbackKind, DYNPTR, Dynptr, Effect, HelperProto, Local, ObjectFrom, Ret, SocketPart,
-};
+use crate::helpers::{ArgKind, CallbackKind, DYNPTR, Dynptr, Effect, HelperProto, Local, ObjectFrom, Ret, SocketPart};
 use crate::scalar::Scalar;
 use crate::state::{Entry, Frame, Lock};
 use crate::value::{Debt, Origin, Ty, Value, Why};

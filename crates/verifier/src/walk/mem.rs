@@ -43,9 +43,7 @@ pub(super) enum Place {
 /// Whether none of these bytes is a field's that owns objects or is owned by.
 fn plain(fields: &[OwnedField], start: i64, end: i64, what: impl Fn() -> String) -> Res<()> {
     match fields.iter().find(|field| start < field.end().into() && end > field.offset.into()) {
-        Some(field) => {
-            refuse(Reason::ObjectField { what: what(), field: field.kind.name(), offset: field.offset })
-        }
+        Some(field) => refuse(Reason::ObjectField { what: what(), field: field.kind.name(), offset: field.offset }),
         None => Ok(()),
     }
 }

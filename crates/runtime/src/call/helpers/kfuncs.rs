@@ -7,8 +7,8 @@
 
 use crate::call::HostFn;
 use crate::call::helpers::callback_shims::{By, adds_to_tree};
-use crate::call::helpers::{dynptr, owned};
 use crate::call::helpers::skb::{EINVAL, ret};
+use crate::call::helpers::{dynptr, owned};
 use crate::context::packet::Xdp;
 use crate::context::skb::Skb;
 use crate::context::{Context, ContextLayout};

@@ -185,12 +185,7 @@ pub(super) unsafe extern "C" fn list_peek<const FRONT: bool>(
 ///
 /// # Safety
 /// `root` must be a tree in a map's value whose lock the run has, `node` the node of an object for it that the run owns.
-pub(crate) unsafe fn add_to_tree(
-    run: &mut Run,
-    root: u64,
-    node: u64,
-    call: CallBack<'_>,
-) -> Result<u64, HelperError> {
+pub(crate) unsafe fn add_to_tree(run: &mut Run, root: u64, node: u64, call: CallBack<'_>) -> Result<u64, HelperError> {
     // The kernel's functions return a bool: the rest of the register is anything.
     let less = |a: u64, b: u64| Ok::<bool, HelperError>(low(call(run, [a, b, 0, 0, 0])?) & 0xff != 0);
     // SAFETY: the caller's contract; what the program calls changes nothing of a tree.
