@@ -209,7 +209,7 @@ fn load_stopped(way: Way, budget: u64) -> (Engine, Account, Instance<u32>) {
 #[test]
 fn stopped_runs_give_up_what_they_own() {
     for way in VERIFIED {
-        let (engine, account, instance) = load_stopped(way, 3000);
+        let (engine, account, instance) = load_stopped(way, 200);
         let program = |name| -> Program<Xdp, u32> { instance.program::<Xdp>(name).unwrap() };
         let run = |name, mut host: u32, value: u32| {
             let mut packet = [0; 64];
