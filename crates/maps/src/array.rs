@@ -110,9 +110,11 @@ impl ArrayMap {
         // SAFETY: passed on.
         let copy = || unsafe { self.shape.write(words, value) };
         if flags & update::F_LOCK != 0 {
-            return self.shape.locked(words, slot, copy);
+            self.shape.locked(words, slot, copy)?;
+        } else {
+            copy();
         }
-        copy();
+        self.shape.let_go(words, slot);
         Ok(())
     }
 
@@ -129,6 +131,14 @@ impl ArrayMap {
         }
         self.shape.read(words, out);
         Ok(())
+    }
+}
+
+impl Drop for ArrayMap {
+    fn drop(&mut self) {
+        if self.shape.owns() {
+            (0..self.max_entries).for_each(|index| self.shape.let_go_alone(self.element(index, 0)));
+        }
     }
 }
 

@@ -9,7 +9,9 @@ use crate::errno::Errno;
 use crate::error::MapError;
 use crate::mem::round_up8;
 
-use bpf_uapi::{ARENA_PAGE, MapTypes, TIMER_BYTES};
+use std::sync::Arc;
+
+use bpf_uapi::{ARENA_PAGE, MapTypes, OwnedField, OwnedKind, OwnedType, TIMER_BYTES};
 
 pub use bpf_uapi::MapType;
 pub use bpf_uapi::flags::{create as flags, update};
@@ -154,6 +156,9 @@ pub struct MapDef {
     pub spin_lock: Option<u32>,
     /// Byte offset of a `struct bpf_timer` in the value (from BTF): 16 bytes that copies of values leave out.
     pub timer: Option<u32>,
+    /// The fields of a value that own objects (from BTF), which copies of values leave out: the value as a type, and
+    /// behind it the types that it leads to, as [`OwnedType::closure`] numbers them.
+    pub owned: Option<Arc<[OwnedType]>>,
     /// What a key is, where BTF says. No part of the schema.
     pub key_kind: Option<Kind>,
     /// What a value is, where BTF says. No part of the schema.
@@ -177,6 +182,7 @@ impl MapDef {
             numa_node: None,
             spin_lock: None,
             timer: None,
+            owned: None,
             key_kind: None,
             value_kind: None,
             inner: None,
@@ -202,6 +208,18 @@ impl MapDef {
     pub fn with_timer(mut self, offset: u32) -> Self {
         self.timer = Some(offset);
         self
+    }
+
+    /// The same with fields that own objects: see [`MapDef::owned`].
+    #[must_use]
+    pub fn with_owned(mut self, types: Vec<OwnedType>) -> Self {
+        self.owned = Some(types.into());
+        self
+    }
+
+    /// The fields of a value that own objects.
+    pub fn owned_fields(&self) -> &[OwnedField] {
+        self.owned.as_deref().and_then(<[OwnedType]>::first).map_or(&[], |value| &value.fields)
     }
 
     /// The same with the shape of its inner maps.
@@ -278,6 +296,9 @@ impl MapDef {
                 return bad(Errno::EACCES, "a timer only in values that programs may read and write".into());
             }
         }
+        if self.owned.is_some() {
+            self.validate_owned(bad)?;
+        }
         if self.map_type == MapType::BloomFilter && u64::from(self.value_size) > KMALLOC_MAX {
             return bad(Errno::E2BIG, self.shape("a value_size of at most 4 MiB"));
         }
@@ -302,6 +323,41 @@ impl MapDef {
             Family::InsnArray => self.validate_insn_array(bad),
             Family::Redirect | Family::RedirectHash => self.validate_redirect(bad),
         }
+    }
+
+    /// Fields that own objects lie in values as wide as they say, apart from each other, from the lock and the timer.
+    fn validate_owned(&self, bad: impl Fn(Errno, String) -> Result<(), MapError>) -> Result<(), MapError> {
+        let types = self.owned.as_deref().unwrap_or(&[]);
+        let sound = types.first().is_some_and(|value| value.size <= self.value_size && !value.fields.is_empty());
+        if !sound || !types.iter().all(|ty| ty.is_sound(types)) {
+            return bad(Errno::EINVAL, "fields that own objects inside the value, aligned and apart".into());
+        }
+        let overlaps = |start: u32, end: u32| self.owned_fields().iter().any(|f| f.offset < end && start < f.end());
+        let apart = self.spin_lock.is_none_or(|at| !overlaps(at, at + 4))
+            && self.timer.is_none_or(|at| !overlaps(at, at + TIMER_BYTES));
+        if !apart {
+            return bad(Errno::EINVAL, "fields that own objects apart from the lock and the timer".into());
+        }
+        let fits = |field: &OwnedField| match field.kind {
+            OwnedKind::Kptr { .. } => true,
+            OwnedKind::ListHead { .. } | OwnedKind::TreeRoot { .. } => self.spin_lock.is_some(),
+            OwnedKind::ListNode | OwnedKind::TreeNode | OwnedKind::Refcount => false,
+        };
+        if let Some(field) = self.owned_fields().iter().find(|field| !fits(field)) {
+            let what = field.kind.name();
+            let expected = match field.kind.is_root() {
+                true => format!("a bpf_spin_lock beside the {what} at offset {}", field.offset),
+                false => format!("no {what} in a map's value, as at offset {}", field.offset),
+            };
+            return bad(Errno::EINVAL, expected);
+        }
+        if ![MapType::Hash, MapType::Array, MapType::LruHash].contains(&self.map_type) {
+            return bad(Errno::EOPNOTSUPP, "objects only in values of hash, lru_hash and array".into());
+        }
+        if self.program_rights() != (true, true) || self.flags & flags::MMAPABLE != 0 {
+            return bad(Errno::EACCES, "objects only in values that programs read and write, and nobody maps".into());
+        }
+        Ok(())
     }
 
     fn allowed_flags(&self, family: Family) -> u32 {
@@ -558,7 +614,13 @@ impl MapDef {
         self.same("value_size", expected.value_size.into(), self.value_size.into())?;
         self.same("flags", expected.flags.into(), self.flags.into())?;
         self.same("spin_lock", offset(expected.spin_lock), offset(self.spin_lock))?;
-        self.same("timer", offset(expected.timer), offset(self.timer))
+        self.same("timer", offset(expected.timer), offset(self.timer))?;
+        if self.owned == expected.owned {
+            return Ok(());
+        }
+        let fields = |def: &MapDef| def.owned_fields().len() as u64;
+        let (field, expected, got) = ("fields that own objects, or their types", fields(expected), fields(self));
+        Err(MapError::Incompatible { map: self.name.clone(), field, expected, got })
     }
 
     fn same(&self, field: &'static str, expected: u64, got: u64) -> Result<(), MapError> {

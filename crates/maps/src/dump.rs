@@ -248,9 +248,9 @@ impl Map {
     ///
     /// # Errors
     /// `ENOTSUPP` for types whose elements cannot be read back: bloom filters, rings, maps of maps, perf event arrays,
-    /// arenas.
+    /// arenas; and for values that own objects.
     pub fn dump(&self) -> Result<Dump, MapError> {
-        if !can_be_dumped(self.map_type()) {
+        if !can_be_dumped(self.map_type()) || self.def().owned.is_some() {
             return Err(self.error("dump", Errno::ENOTSUPP));
         }
         let mut elements = Vec::new();

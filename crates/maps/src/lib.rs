@@ -63,6 +63,8 @@ mod num;
 #[cfg(not(loom))]
 mod ops;
 #[cfg(not(loom))]
+pub mod owned;
+#[cfg(not(loom))]
 pub mod program;
 #[cfg(not(loom))]
 mod queue;

@@ -8,14 +8,21 @@
 //! A `struct bpf_timer` is whoever runs programs' to fill; 0 in its first word is none. A copy in ends it by that, so
 //! that neither an element that is used again nor one that is written anew has the timer of the value before; a copy
 //! out shows it as zero.
+//!
+//! Pointers to objects, lists and trees ([`crate::owned`]) are programs' to change. A copy in leaves them alone, a copy
+//! out shows them as zero; whoever has written a value anew, taken it out of its map, or is about to use its memory for
+//! another, lets go of what they own ([`Shape::let_go`]). So a program that still has a value which is out of its map may
+//! put something there, and it goes with the next value, or the map.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::def::{MapDef, update};
 use crate::errno::{Errno, OpResult};
 use crate::lock::ValueLock;
 use crate::mem::{self, WORD, words_for};
-use bpf_uapi::TIMER_BYTES;
+use crate::owned::Leaving;
+use bpf_uapi::{OwnedField, TIMER_BYTES};
 
 /// Where the bytes of a value come from.
 #[derive(Clone, Copy)]
@@ -38,7 +45,7 @@ impl Source<'_> {
 }
 
 /// The shape of a map's values.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Shape {
     /// Bytes of a value.
     pub(crate) size: usize,
@@ -46,6 +53,8 @@ pub(crate) struct Shape {
     lock: Option<usize>,
     /// Byte offset of the timer.
     timer: Option<usize>,
+    /// The fields that own objects.
+    owned: Option<Arc<[OwnedField]>>,
 }
 
 /// Bytes of a timer.
@@ -54,25 +63,77 @@ const TIMER: usize = TIMER_BYTES as usize;
 impl Shape {
     pub(crate) fn of(def: &MapDef) -> Self {
         let at = |offset: Option<u32>| offset.map(|offset| offset as usize);
-        Self { size: def.value_size as usize, lock: at(def.spin_lock), timer: at(def.timer) }
+        let owned = (!def.owned_fields().is_empty()).then(|| def.owned_fields().into());
+        Self { size: def.value_size as usize, lock: at(def.spin_lock), timer: at(def.timer), owned }
     }
 
     /// Words of a value.
-    pub(crate) fn words(self) -> usize {
+    pub(crate) fn words(&self) -> usize {
         words_for(self.size)
     }
 
-    pub(crate) fn has_lock(self) -> bool {
+    pub(crate) fn has_lock(&self) -> bool {
         self.lock.is_some()
     }
 
     /// Whether some bytes are not copied as they are.
-    pub(crate) fn has_fields(self) -> bool {
-        self.lock.is_some() || self.timer.is_some()
+    pub(crate) fn has_fields(&self) -> bool {
+        self.lock.is_some() || self.timer.is_some() || self.owned.is_some()
+    }
+
+    fn owned(&self) -> &[OwnedField] {
+        self.owned.as_deref().unwrap_or(&[])
+    }
+
+    /// Lets go of the objects that a value owns. Lists and trees under its lock: where this slot has that already,
+    /// further up its stack, they stay until the next time.
+    #[inline]
+    pub(crate) fn let_go(&self, words: &[AtomicU64], slot: u32) {
+        if self.owned.is_some() {
+            self.let_go_slowly(words, Some(slot));
+        }
+    }
+
+    /// The same of a value that nobody else has any more.
+    #[inline]
+    pub(crate) fn let_go_alone(&self, words: &[AtomicU64]) {
+        if self.owned.is_some() {
+            self.let_go_slowly(words, None);
+        }
+    }
+
+    /// Whether there is anything to let go of.
+    pub(crate) fn owns(&self) -> bool {
+        self.owned.is_some()
+    }
+
+    #[cold]
+    fn let_go_slowly(&self, words: &[AtomicU64], slot: Option<u32>) {
+        let value = words.as_ptr().expose_provenance() as u64;
+        let mut leaving = Leaving::nothing();
+        let mut take = |roots: bool| {
+            for field in self.owned().iter().filter(|field| field.kind.is_root() == roots) {
+                // SAFETY: a field of a map's value, inside of it as its definition was checked for; roots are taken
+                // under the lock below, or where nobody else has the value.
+                unsafe { leaving.take(value + u64::from(field.offset), field.kind) };
+            }
+        };
+        take(false);
+        // Not a lock for nothing: it costs a store that others see.
+        let holds = |field: &&OwnedField| words[field.offset as usize / WORD].load(Ordering::Relaxed) != 0;
+        if self.owned().iter().filter(|field| field.kind.is_root()).any(|field| holds(&field)) {
+            match slot {
+                Some(slot) => {
+                    let _ = self.locked(words, slot, || take(true));
+                }
+                None => take(true),
+            }
+        }
+        leaving.give_up();
     }
 
     /// Checks the update flags every map has: at most `EXIST`, and `F_LOCK` only with a lock.
-    pub(crate) fn check_flags(self, flags: u64) -> OpResult {
+    pub(crate) fn check_flags(&self, flags: u64) -> OpResult {
         let lock_fits = flags & update::F_LOCK == 0 || self.has_lock();
         if flags & !update::F_LOCK > update::EXIST || !lock_fits { Err(Errno::EINVAL) } else { Ok(()) }
     }
@@ -82,7 +143,7 @@ impl Shape {
     /// # Safety
     /// A program's source must be readable for the value size.
     #[inline]
-    pub(crate) unsafe fn write(self, words: &[AtomicU64], source: Source<'_>) {
+    pub(crate) unsafe fn write(&self, words: &[AtomicU64], source: Source<'_>) {
         if self.has_fields() {
             // SAFETY: readable for the value size (contract).
             unsafe { self.write_around(words, source.bytes()) }
@@ -97,7 +158,7 @@ impl Shape {
     /// # Safety
     /// As [`Shape::write`].
     #[inline(always)]
-    pub(crate) unsafe fn write_unlocked(self, words: &[AtomicU64], source: Source<'_>) {
+    pub(crate) unsafe fn write_unlocked(&self, words: &[AtomicU64], source: Source<'_>) {
         // SAFETY: readable for the value size (contract).
         unsafe { mem::store_from_program(words, source.bytes(), self.size) }
     }
@@ -105,11 +166,17 @@ impl Shape {
     /// # Safety
     /// `bytes` must be readable for the value size.
     #[cold]
-    unsafe fn write_around(self, words: &[AtomicU64], bytes: *const u8) {
+    unsafe fn write_around(&self, words: &[AtomicU64], bytes: *const u8) {
         let timer = self.timer.map_or(0..0, |at| at / WORD..(at + TIMER) / WORD);
+        let mut owned = self.owned().iter().peekable();
         for (i, word) in words.iter().enumerate().take(self.words()) {
             // SAFETY: readable for the value size (contract), and `i` is below its words.
             let new = unsafe { mem::load_program_word(bytes, i, self.size) };
+            // All of them are whole words.
+            while owned.next_if(|field| field.end() as usize <= i * WORD).is_some() {}
+            if owned.peek().is_some_and(|field| field.offset as usize <= i * WORD) {
+                continue;
+            }
             match self.lock {
                 _ if timer.contains(&i) => word.store(0, Ordering::Relaxed),
                 Some(lock) if lock / WORD == i => store_around(word, new, lock_mask(lock)),
@@ -120,7 +187,7 @@ impl Shape {
 
     /// Copies a value out to the host, its lock and its timer as zero.
     #[inline]
-    pub(crate) fn read(self, words: &[AtomicU64], out: &mut [u8]) {
+    pub(crate) fn read(&self, words: &[AtomicU64], out: &mut [u8]) {
         mem::load_bytes(words, out);
         if let Some(lock) = self.lock {
             out[lock..lock + 4].fill(0);
@@ -128,11 +195,14 @@ impl Shape {
         if let Some(timer) = self.timer {
             out[timer..timer + TIMER].fill(0);
         }
+        for field in self.owned() {
+            out[field.offset as usize..field.end() as usize].fill(0);
+        }
     }
 
     /// Runs `copy` under the value's lock, if there is one; `EBUSY` where this slot holds it already.
     #[inline]
-    pub(crate) fn locked<T>(self, words: &[AtomicU64], slot: u32, copy: impl FnOnce() -> T) -> OpResult<T> {
+    pub(crate) fn locked<T>(&self, words: &[AtomicU64], slot: u32, copy: impl FnOnce() -> T) -> OpResult<T> {
         let Some(offset) = self.lock else { return Ok(copy()) };
         let half = words[offset / WORD].as_ptr().cast::<u32>();
         // SAFETY: the offset is a multiple of 4 inside the value (checked at creation), so within this word.

@@ -267,6 +267,13 @@ impl Memory {
     fn give_here(&self, bytes: u64) {
         self.used.fetch_sub(bytes, Ordering::Relaxed);
     }
+
+    fn give(&self, bytes: u64) {
+        self.give_here(bytes);
+        if let Some(parent) = &self.parent {
+            parent.give(bytes);
+        }
+    }
 }
 
 /// Adds to a list; those that are gone go when it would grow.
@@ -293,6 +300,19 @@ impl Reservation {
         }
         taken.fetch_add(bytes, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Gives so many bytes of it back: no more than it has. No lock and no allocation.
+    pub fn shrink(&self, bytes: u64) {
+        let Taken { memory, noted, bytes: taken, .. } = &*self.0;
+        let less = |taken: u64| taken.checked_sub(bytes);
+        if taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_err() {
+            return;
+        }
+        memory.give_here(bytes);
+        if let (Some(parent), false) = (&memory.parent, *noted) {
+            parent.give(bytes);
+        }
     }
 
     /// What it was taken from.

@@ -38,7 +38,7 @@ impl Kfunc {
     /// ```
     /// use bpf_uapi::Kfunc;
     /// assert_eq!(Kfunc::from_name("bpf_iter_num_next"), Some(Kfunc::IterNumNext));
-    /// assert_eq!(Kfunc::from_name("bpf_obj_new_impl"), None);
+    /// assert_eq!(Kfunc::from_name("bpf_throw"), None);
     /// ```
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
@@ -104,4 +104,19 @@ kfuncs! {
     ArenaAllocPages "bpf_arena_alloc_pages";
     ArenaFreePages "bpf_arena_free_pages";
     ArenaReservePages "bpf_arena_reserve_pages";
+    ObjNew "bpf_obj_new_impl";
+    ObjDrop "bpf_obj_drop_impl";
+    RefcountAcquire "bpf_refcount_acquire_impl";
+    ListPushFront "bpf_list_push_front_impl";
+    ListPushBack "bpf_list_push_back_impl";
+    ListPopFront "bpf_list_pop_front";
+    ListPopBack "bpf_list_pop_back";
+    ListFront "bpf_list_front";
+    ListBack "bpf_list_back";
+    RbtreeAdd "bpf_rbtree_add_impl";
+    RbtreeRemove "bpf_rbtree_remove";
+    RbtreeFirst "bpf_rbtree_first";
+    RbtreeRoot "bpf_rbtree_root";
+    RbtreeLeft "bpf_rbtree_left";
+    RbtreeRight "bpf_rbtree_right";
 }

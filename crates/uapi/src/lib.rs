@@ -15,6 +15,8 @@
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 #![cfg_attr(not(test), no_std)]
 
+extern crate alloc;
+
 pub mod address_family;
 pub mod context;
 mod errno;
@@ -22,6 +24,7 @@ pub mod flags;
 mod helper;
 mod kfunc;
 mod map_type;
+mod owned;
 mod program_type;
 
 /// Bytes of an arena's page: what programs are compiled for, whatever the machine's is.
@@ -39,4 +42,5 @@ pub use errno::Errno;
 pub use helper::{Helper, helper_id};
 pub use kfunc::Kfunc;
 pub use map_type::{MapType, MapTypes};
+pub use owned::{MAX_OBJECT, OwnedField, OwnedKind, OwnedType};
 pub use program_type::ProgramType;

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bpf_analysis::{BoundsPlace, RegionBounds};
 use bpf_isa::InsnIdx;
-use bpf_uapi::MapType;
+use bpf_uapi::{MapType, OwnedField, OwnedType};
 
 use crate::access::Access;
 use crate::helpers::Helpers;
@@ -174,6 +174,9 @@ pub struct KnownMap {
     pub spin_lock: Option<u32>,
     /// Byte offset of a `struct bpf_timer` in the value.
     pub timer: Option<u32>,
+    /// The fields in the value that own objects, ascending; what they lead to are indices of [`Env::types`]. Promised: each
+    /// leads to an object of that type, or is null or empty, and only the functions over them change it.
+    pub fields: Vec<OwnedField>,
     /// For maps of maps: the shape every inner map has.
     pub inner: Option<Box<KnownMap>>,
     /// Of an arena: its memory.
@@ -187,7 +190,7 @@ pub struct KnownMap {
 impl KnownMap {
     /// The first byte of a value from `from` on that programs may not read or write: the end, or a field's.
     pub(crate) fn plain_until(&self, from: i64) -> u32 {
-        let fields = self.spin_lock.into_iter().chain(self.timer);
+        let fields = self.spin_lock.into_iter().chain(self.timer).chain(self.fields.iter().map(|field| field.offset));
         fields.filter(|at| i64::from(*at) > from).min().unwrap_or(self.value_size)
     }
 
@@ -202,6 +205,7 @@ impl KnownMap {
             access: Access::ReadWrite,
             spin_lock: None,
             timer: None,
+            fields: Vec::new(),
             inner: None,
             arena: None,
             frozen: None,
@@ -285,6 +289,10 @@ pub struct Env<'a> {
     pub context: &'a ContextLayout,
     /// The maps that LD_IMM64 refers to by index.
     pub maps: &'a [KnownMap],
+    /// The types of objects that programs own and that maps and programs name.
+    pub types: &'a [OwnedType],
+    /// By the program's number of a type: the index of those that it may make objects of. Ascending.
+    pub local_types: &'a [(u32, u32)],
     /// Functions called by id.
     pub helpers: &'a Helpers,
     /// Functions called by index (CALL src 2).
@@ -323,6 +331,8 @@ impl<'a> Env<'a> {
         Env {
             context,
             maps: &[],
+            types: &[],
+            local_types: &[],
             helpers,
             host_functions: &[],
             global_functions: &[],
@@ -345,6 +355,11 @@ impl<'a> Env<'a> {
             *len = r.min_len;
         }
         lens
+    }
+
+    /// The type of an object.
+    pub(crate) fn class(&self, class: u32) -> Option<&'a OwnedType> {
+        self.types.get(class as usize)
     }
 
     pub(crate) fn region(&self, r: u8) -> &'a Region {

@@ -83,6 +83,10 @@ pub enum Reason {
     LockAccess { map: String },
     #[error("the timer in {map} may only be used through bpf_timer_init and the other functions over timers")]
     TimerAccess { map: String },
+    #[error("{field} at offset {offset} of {what} may only be used through the functions over objects")]
+    ObjectField { what: String, field: &'static str, offset: u32 },
+    #[error("{what} is used by {func} without the spin lock beside it")]
+    RootUnlocked { func: String, what: String },
     #[error("context {context} has no field at offset {off} with {size} bytes")]
     NoField { context: String, off: i64, size: u64 },
     #[error("context field {field} must be {expected}")]
@@ -182,6 +186,7 @@ fn unpaid(debt: Debt, at: InsnIdx) -> String {
     match debt {
         Debt::Record => format!("record reserved at {at} is neither submitted nor discarded"),
         Debt::Socket => format!("socket looked up at {at} is not released"),
+        Debt::Object => format!("object got at {at} is neither dropped nor given to a list, a tree or a kptr"),
         Debt::Local(kind) => format!("{} made at {at} is not ended", kind.name()),
     }
 }
@@ -249,6 +254,12 @@ impl Reason {
             Reason::Uninit(_, why) if why.contains("buffer that was written") => {
                 "give each slice a buffer of its own, in a function that has not returned, and write to the slice instead"
             }
+            Reason::Uninit(_, why) if why.contains("released the lock") => {
+                "an object in a list or a tree is another's once the lock is released: take what is needed before"
+            }
+            Reason::Uninit(_, why) if why.contains("took the object") => {
+                "do not use an object after it was dropped or given away"
+            }
             Reason::Uninit(_, why) if why.contains("consumed") => "do not use a record after submit or discard",
             Reason::Uninit(_, why) if why.contains("since the call") => {
                 "calls clobber r0 to r5: keep the value in r6 to r9 or on the stack"
@@ -301,9 +312,13 @@ impl Reason {
             }
             Reason::NoSuch { what: "helper", .. } => "this host does not offer the helper to this kind of program",
             Reason::LockHeld { .. } => "release the lock with bpf_spin_unlock first",
+            Reason::RootUnlocked { .. } => "take the bpf_spin_lock of the same value with bpf_spin_lock before",
             Reason::NoLock | Reason::OtherLock { .. } => "pair bpf_spin_lock and bpf_spin_unlock on the same element",
             Reason::Owed { debt: Debt::Record, .. } => "call bpf_ringbuf_submit or bpf_ringbuf_discard on every path",
             Reason::Owed { debt: Debt::Socket, .. } => "call bpf_sk_release on every path where the socket is not null",
+            Reason::Owed { debt: Debt::Object, .. } => {
+                "call bpf_obj_drop on every path where the object is not null, or give it away"
+            }
             Reason::Owed { debt: Debt::Local(Local::Numbers), .. } => "call bpf_iter_num_destroy on every path",
             Reason::Owed { debt: Debt::Local(Local::Bits), .. } => "call bpf_iter_bits_destroy on every path",
             Reason::Owed { debt: Debt::Local(Local::Interrupts), .. } => "call bpf_local_irq_restore on every path",
@@ -321,6 +336,7 @@ impl Reason {
             | Reason::WriteOnly { .. }
             | Reason::LockAccess { .. }
             | Reason::TimerAccess { .. }
+            | Reason::ObjectField { .. }
             | Reason::FieldUse { .. }
             | Reason::NotMemory(..)
             | Reason::BehindEnd(..)

@@ -151,6 +151,12 @@ mod with {
         LockOpen,
         /// A spilled pointer into a record survives its submission.
         RecordSurvives,
+        /// A spilled pointer to an object in a list survives the release of the lock.
+        BorrowSurvives,
+        /// The links of an object are like any other bytes.
+        LinksOpen,
+        /// A list needs no lock.
+        RootsUnlocked,
         /// A run may end without giving back a record.
         RecordForgotten,
         /// States are compared without their stacks.
@@ -210,6 +216,9 @@ mod with {
         /// Those in what loops are known to have written: each lets a program through that reads what was not,
         /// or a pointer (`tests/loops_oracle.rs`).
         pub const OF_FILLS: &[Fault] = &[Fault::FillLeavesHoles, Fault::FillHoldsPointers, Fault::FillForgotten];
+        /// Those in objects that programs own, which no generated program has: each lets a program of `tests/pairs.txt`
+        /// through that is refused (`tests/verify/pairs.rs`).
+        pub const OF_OBJECTS: &[Fault] = &[Fault::BorrowSurvives, Fault::LinksOpen, Fault::RootsUnlocked];
         /// Those in what a path is found to need: each is found by walking paths that were dropped
         /// (`tests/needed.rs`).
         pub const OF_NEEDS: &[Fault] = &[

@@ -166,6 +166,49 @@ pub enum LocalUse {
     Ended,
 }
 
+/// What holds objects together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum Graph {
+    /// `struct bpf_list_head`.
+    List,
+    /// `struct bpf_rb_root`.
+    Tree,
+}
+
+/// What a function does with an object of the program's own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum ObjectUse {
+    /// It takes it from the program, which owns it.
+    Given,
+    /// It makes another owner of it, whoever owns it: it has a `struct bpf_refcount`.
+    Shared,
+}
+
+/// What a function does with the node of an object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum NodeUse {
+    /// It puts it where the root argument is, which owns the object then; the program has lent it until the lock is
+    /// released.
+    Added,
+    /// It looks for it there.
+    Member,
+}
+
+/// Where an object that a function returns comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum ObjectFrom {
+    /// It is new, of the type argument.
+    Made,
+    /// It is the object argument, once more: never null where the program owns that.
+    Shared,
+    /// It was taken out of the root argument: its node.
+    Taken,
+    /// It is in the root argument, which owns it: its node, until the lock is released.
+    Seen,
+    /// It was in the kptr argument.
+    Exchanged,
+}
+
 /// What an argument must be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum ArgKind {
@@ -222,6 +265,21 @@ pub enum ArgKind {
     Record,
     /// An object on the program's stack.
     Local(Local, LocalUse),
+    /// The number of a type of the program's own ([`crate::Env::local_types`]), of which the function makes an object.
+    LocalType,
+    /// An object of the program's own, by its start.
+    Object(ObjectUse),
+    /// A list or a tree in a map's value, whose lock the program has.
+    Root(Graph),
+    /// The node by which an object is in the root argument before it.
+    Node(Graph, NodeUse),
+    /// A function of the program that says whether the first of two nodes, as the node argument is, comes before the
+    /// second. It is called with the lock held, and calls nothing.
+    Compare,
+    /// A pointer to an object in a map's value, or in an object.
+    Kptr,
+    /// What goes there: an object of that type which the program owns, or null.
+    Exchanged,
     /// Anything: the function does not look at it.
     Unused,
     /// A pointer to memory whose length no argument says, or a number. Promised: of what it leads to, no more is read
@@ -264,6 +322,10 @@ impl ArgKind {
                 | ArgKind::Callback(_)
                 | ArgKind::TimerCallback
                 | ArgKind::Local(..)
+                | ArgKind::Object(ObjectUse::Given)
+                | ArgKind::Node(_, NodeUse::Added)
+                | ArgKind::Compare
+                | ArgKind::Exchanged
                 | ArgKind::Socket { release: true, .. }
         )
     }
@@ -314,6 +376,9 @@ pub enum Ret {
     SocketOrNull,
     /// What belongs to the socket argument, or null: so long as that is there.
     OfSocketOrNull(SocketPart),
+    /// An object of the program's own, or null. Promised: its memory stays valid to the end of the run; it is of the type
+    /// that the arguments say, and where the program owns it, nobody frees it before it gives it away.
+    ObjectOrNull(ObjectFrom),
 }
 
 /// What belongs to a socket.
@@ -345,6 +410,8 @@ pub enum Effect {
     Lock,
     /// It releases the spin lock.
     Unlock,
+    /// It works on lists, trees and what is in them: also while the spin lock is held.
+    Graph,
 }
 
 /// A function a program may call.
@@ -588,6 +655,7 @@ impl Helpers {
             h(Helper::TimerSetCallback, &[Timer, TimerCallback], Ret::Scalar),
             h(Helper::TimerStart, &[Timer, Scalar, Scalar], Ret::Scalar),
             h(Helper::TimerCancel, &[Timer], Ret::Scalar),
+            h(Helper::KptrXchg, &[Kptr, Exchanged], Ret::ObjectOrNull(ObjectFrom::Exchanged)),
             h(Helper::Jiffies64, &[], Ret::Scalar),
             h(Helper::KtimeGetBootNs, &[], Ret::Scalar),
             h(Helper::RingbufOutput, &[RINGBUF, READ, SIZE_OR_ZERO, Scalar], Ret::Scalar),

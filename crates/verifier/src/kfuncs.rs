@@ -5,7 +5,9 @@
 
 use bpf_uapi::{Kfunc, MapType, MapTypes};
 
-use crate::helpers::{ArgKind, Dynptr, Effect, HelperProto, Local, LocalUse, MemArg, Ret};
+use crate::helpers::{
+    ArgKind, Dynptr, Effect, Graph, HelperProto, Local, LocalUse, MemArg, NodeUse, ObjectFrom, ObjectUse, Ret,
+};
 
 /// Maps of data that a program may name.
 const COUNTED: MapTypes = MapTypes::KEYED.union(MapTypes::of(&[
@@ -18,7 +20,10 @@ const COUNTED: MapTypes = MapTypes::KEYED.union(MapTypes::of(&[
 
 /// The prototype of a kfunc.
 pub fn kfunc(kfunc: Kfunc) -> HelperProto {
-    use ArgKind::{Ctx, RecordSize, Scalar, SliceBuffer};
+    use ArgKind::{Ctx, RecordSize, Scalar, SliceBuffer, Unused};
+    const LIST: ArgKind = ArgKind::Root(Graph::List);
+    const TREE: ArgKind = ArgKind::Root(Graph::Tree);
+    const MEMBER: ArgKind = ArgKind::Node(Graph::Tree, NodeUse::Member);
     const PACKET: ArgKind = ArgKind::Local(Local::Dynptr(Dynptr::Packet), LocalUse::Made);
     const ARENA: ArgKind = ArgKind::Map(MapTypes::of(&[MapType::Arena]));
     const fn dynptr(how: LocalUse) -> ArgKind {
@@ -37,10 +42,6 @@ pub fn kfunc(kfunc: Kfunc) -> HelperProto {
         ArgKind::Fixed { bytes, mem: MemArg { align: bytes, ..MemArg::WRITE } }
     }
     const TEXT: ArgKind = ArgKind::Peeked { text: true };
-    let effect = match kfunc {
-        Kfunc::XdpPullData => Effect::MovesPacket,
-        _other => Effect::None,
-    };
     let (args, ret): (&[ArgKind], Ret) = match kfunc {
         Kfunc::IterNumNew => (&[numbers(LocalUse::Made), Scalar, Scalar], Ret::Scalar),
         Kfunc::IterNumNext => (&[numbers(LocalUse::Used)], Ret::ElementOrNull(4)),
@@ -78,7 +79,29 @@ pub fn kfunc(kfunc: Kfunc) -> HelperProto {
         // What they return is a number, which the program casts to what it accesses; so is what they are given.
         Kfunc::ArenaAllocPages => (&[ARENA, Scalar, Scalar, Scalar, Scalar], Ret::Scalar),
         Kfunc::ArenaFreePages | Kfunc::ArenaReservePages => (&[ARENA, Scalar, Scalar], Ret::Scalar),
+        Kfunc::ObjNew => (&[ArgKind::LocalType, Unused], Ret::ObjectOrNull(ObjectFrom::Made)),
+        Kfunc::ObjDrop => (&[ArgKind::Object(ObjectUse::Given), Unused], Ret::Scalar),
+        Kfunc::RefcountAcquire => {
+            (&[ArgKind::Object(ObjectUse::Shared), Unused], Ret::ObjectOrNull(ObjectFrom::Shared))
+        }
+        Kfunc::ListPushFront | Kfunc::ListPushBack => {
+            (&[LIST, ArgKind::Node(Graph::List, NodeUse::Added), Unused, Unused], Ret::Scalar)
+        }
+        Kfunc::ListPopFront | Kfunc::ListPopBack => (&[LIST], Ret::ObjectOrNull(ObjectFrom::Taken)),
+        Kfunc::ListFront | Kfunc::ListBack => (&[LIST], Ret::ObjectOrNull(ObjectFrom::Seen)),
+        Kfunc::RbtreeAdd => {
+            (&[TREE, ArgKind::Node(Graph::Tree, NodeUse::Added), ArgKind::Compare, Unused, Unused], Ret::Scalar)
+        }
+        Kfunc::RbtreeRemove => (&[TREE, MEMBER], Ret::ObjectOrNull(ObjectFrom::Taken)),
+        Kfunc::RbtreeFirst | Kfunc::RbtreeRoot => (&[TREE], Ret::ObjectOrNull(ObjectFrom::Seen)),
+        Kfunc::RbtreeLeft | Kfunc::RbtreeRight => (&[TREE, MEMBER], Ret::ObjectOrNull(ObjectFrom::Seen)),
         Kfunc::RcuReadLock | Kfunc::RcuReadUnlock | Kfunc::PreemptDisable | Kfunc::PreemptEnable => (&[], Ret::Scalar),
+    };
+    let graph = args.contains(&LIST) || args.contains(&TREE) || kfunc == Kfunc::RefcountAcquire;
+    let effect = match kfunc {
+        Kfunc::XdpPullData => Effect::MovesPacket,
+        _ if graph => Effect::Graph,
+        _other => Effect::None,
     };
     HelperProto { effect, ..HelperProto::new(kfunc.id(), kfunc.name(), args, ret) }
 }

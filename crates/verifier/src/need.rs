@@ -332,6 +332,13 @@ pub(crate) fn helper_needs(proto: Option<&HelperProto>) -> Need {
             | ArgKind::Peeked { .. }
             | ArgKind::SliceBuffer
             | ArgKind::Local(..)
+            | ArgKind::LocalType
+            | ArgKind::Object(_)
+            | ArgKind::Root(_)
+            | ArgKind::Node(..)
+            | ArgKind::Compare
+            | ArgKind::Kptr
+            | ArgKind::Exchanged
             | ArgKind::ConstStr
             | ArgKind::Socket { .. }
             | ArgKind::Callback(_)

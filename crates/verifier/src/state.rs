@@ -67,6 +67,8 @@ pub(crate) enum Entry {
     Root,
     /// A function that a timer calls, on its own: it returns 0, and no program takes its place.
     Timer,
+    /// A function that orders a tree, on its own: it says which of two nodes comes first, and calls nothing.
+    Compare,
     /// A call; the caller continues here.
     Call { back: InsnIdx },
     /// A callback; the caller continues here when the helper returns.
@@ -682,6 +684,30 @@ impl State {
         self.seen.clear();
         self.forget_differences();
         self.min_len = min_lens;
+    }
+
+    /// What owes the object is paid: it is a list's or a tree's, and the program's to look at until the lock is
+    /// released.
+    pub(crate) fn lend(&mut self, owner: u32) {
+        self.owed.retain(|o| o.id != owner);
+        for v in self.values_mut().filter(|v| v.owner == owner) {
+            if let Ty::Mem { from: Origin::Object { borrowed, .. }, .. } = &mut v.ty {
+                (*borrowed, v.owner) = (true, 0);
+            }
+        }
+    }
+
+    /// The lock is released: what is in lists and trees is others' to take.
+    pub(crate) fn end_borrows(&mut self, at: InsnIdx) {
+        for frame in &mut self.frames {
+            let registers = if planted!(BorrowSurvives) { 11 } else { usize::MAX };
+            for v in frame.values_mut().take(registers) {
+                if let Ty::Mem { from: Origin::Object { borrowed: true, .. }, .. } = v.ty {
+                    *v = Value::uninit(Why::Unlocked(at));
+                }
+            }
+            frame.drop_uninit_spills();
+        }
     }
 
     /// Whether there are differences of which a comparison may show that they have not wrapped round.

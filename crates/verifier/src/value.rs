@@ -29,6 +29,8 @@ pub(crate) enum Why {
     Moved(InsnIdx),
     /// A call at this instruction gave back what it pointed to, or into.
     Consumed(InsnIdx, Debt),
+    /// A call at this instruction released the lock of what held the object.
+    Unlocked(InsnIdx),
     /// What it pointed to was a callback's, and the callback has returned.
     Returned,
     /// No later instruction reads it, so it was forgotten.
@@ -42,6 +44,8 @@ pub enum Debt {
     Record,
     /// A socket that was looked up, to be released.
     Socket,
+    /// An object of the program's own, to be dropped or given to a list, a tree or a kptr.
+    Object,
     /// An object on the stack, to be ended.
     Local(Local),
 }
@@ -52,6 +56,7 @@ impl Debt {
         match self {
             Debt::Record => "consumed the record",
             Debt::Socket => "released the socket",
+            Debt::Object => "took the object",
             Debt::Local(Local::Numbers | Local::Bits) => "ended the iterator",
             Debt::Local(Local::Interrupts) => "restored the interrupts",
             Debt::Local(Local::Buffer) => "took the buffer",
@@ -75,6 +80,10 @@ pub(crate) enum Origin {
     Slice { packet: bool },
     /// An element in the iterator that `owner` names, on some frame's stack: 4-byte aligned.
     Element,
+    /// An object of this type of the program's own ([`crate::Env::types`]): 8-byte aligned. `borrowed`: a list or a tree
+    /// owns it, or may, and it is the program's until the lock is released; else the value's `owner` is what is owed
+    /// for it.
+    Object { class: u32, borrowed: bool },
     /// Lent to the callback that is this frame, until it returns: a key, aligned to 4.
     Lent { frame: u8 },
     /// This argument of the global function that is walked: any memory of its callers' (the packet, a map's value,
@@ -377,6 +386,7 @@ impl fmt::Display for Describe<'_> {
                     Why::Consumed(at, debt) => {
                         write!(f, "invalid since the call at {at}, which {}", debt.paid())
                     }
+                    Why::Unlocked(at) => write!(f, "invalid since the call at {at}, which released the lock"),
                     Why::Returned => f.write_str("invalid since the callback it was given to returned"),
                     Why::Dead => f.write_str("not read any more"),
                 };
@@ -393,6 +403,10 @@ impl fmt::Display for Describe<'_> {
             Ty::Map { map, inner } => f.write_str(&map_name(self.env, map, inner))?,
             Ty::MapValue { map, inner } => write!(f, "value of {}", map_name(self.env, map, inner))?,
             Ty::Mem { from: Origin::Socket { .. }, .. } => f.write_str("socket")?,
+            Ty::Mem { from: Origin::Object { class, borrowed }, .. } => {
+                let name = self.env.types.get(class as usize).map_or("?", |ty| &ty.name);
+                write!(f, "{} of type \"{name}\"", if borrowed { "borrowed object" } else { "object" })?;
+            }
             Ty::Mem { size, .. } => write!(f, "pointer to {size} bytes of memory")?,
             Ty::Packet { region: r } => write!(f, "{} pointer", region(r))?,
             Ty::PacketEnd { region: r } => write!(f, "{} end pointer", region(r))?,

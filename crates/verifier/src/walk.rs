@@ -45,7 +45,7 @@ use crate::kept::{MAX_KEPT, shrink};
 use crate::need::Needs;
 use crate::notes::Notes;
 use crate::scalar::Scalar;
-use crate::state::{Entry, Frame, Room, State};
+use crate::state::{Entry, Frame, Lock, Room, State};
 use crate::states::States;
 use crate::value::{FIRST_FREE_ID, Origin, Ty, Value, len_id};
 use pending::Pending;
@@ -60,6 +60,8 @@ enum Start<'s> {
     Global(&'s [GlobalArg]),
     /// What a timer in a value of this map calls: the map, a key, and that value.
     Timer(u32),
+    /// What orders the trees of a map's values: two nodes.
+    Compare(args::Compare),
 }
 
 /// Where control goes after a step.
@@ -201,6 +203,8 @@ pub(crate) struct Walk<'a> {
     ending: Ending,
     /// By subprogram, if there are global functions: what their calls depend on.
     summaries: Vec<global::Summary>,
+    /// What orders trees: walked on its own, after the program.
+    compares: Vec<args::Compare>,
     /// What timers are to call, by subprogram and the map that they are in: walked on their own, after the program.
     timer_callbacks: Vec<(u32, u32)>,
     started: Option<Instant>,
@@ -263,6 +267,7 @@ impl<'a> Walk<'a> {
             needs_built: false,
             ending: Ending::default(),
             summaries: Vec::new(),
+            compares: Vec::new(),
             timer_callbacks: Vec::new(),
             started: None,
             notes,
@@ -325,13 +330,21 @@ impl<'a> Walk<'a> {
             walked += 1;
             self.walk_from(subprog, Start::Timer(map))?;
         }
+        // Nothing else is called from there.
+        for compare in std::mem::take(&mut self.compares) {
+            self.walk_from(compare.subprog, Start::Compare(compare))?;
+        }
         self.notes.check_stack(self.program, self.env)
     }
 
     /// Walks one root.
     fn walk_from(&mut self, subprog: u32, start: Start<'_>) -> Res<()> {
         let mut state = self.fresh_state();
-        let entry = if matches!(start, Start::Timer(_)) { Entry::Timer } else { Entry::Root };
+        let entry = match start {
+            Start::Timer(_) => Entry::Timer,
+            Start::Compare(_) => Entry::Compare,
+            Start::Program | Start::Global(_) => Entry::Root,
+        };
         state.restart(&Frame::new(0, subprog, entry), self.env.min_lens());
         if planted!(PacketNeverEmpty) {
             state.min_len = state.min_len.map(|len| len.max(1));
@@ -350,6 +363,14 @@ impl<'a> Walk<'a> {
                 state.set(Reg::R1, Value::pointer(Ty::Map { map, inner: false }));
                 state.set(Reg::R2, Value::pointer(Ty::Mem { size: def.key_size, writable: false, from }));
                 state.set(Reg::R3, Value { id, ..Value::pointer(Ty::MapValue { map, inner: false }) });
+            }
+            Start::Compare(args::Compare { class, node, lock, .. }) => {
+                // Of whatever value the tree is in: no function is told it by another name.
+                state.lock = Some(Lock { id: self.new_id(), ..lock });
+                for r in [Reg::R1, Reg::R2] {
+                    let (id, n) = (self.new_id(), Scalar::constant(node.into()));
+                    state.set(r, Value { id, n, ..self.object(class, true)? });
+                }
             }
             Start::Global(args) => {
                 for ((arg, kind), r) in (0..).zip(args).zip(Reg::ARGS) {

@@ -88,8 +88,10 @@ pub(crate) struct HashMap {
     slots: Box<[CachePadded<SlotState>]>,
     per_cpu: Option<PerCpu>,
     clock: Option<Clock>,
-    /// Pre-allocated, without per-CPU values, eviction, locks or timers in values: see [`plain`].
+    /// Pre-allocated, without per-CPU values, eviction, or fields in values that are not copied: see [`plain`].
     is_plain: bool,
+    /// How many elements the slab has.
+    elements: u32,
 }
 
 fn is_prealloc(def: &MapDef) -> bool {
@@ -168,8 +170,10 @@ impl HashMap {
         let apart = spare_stride(def);
         let elements = slots.checked_mul(apart).and_then(|spares| pooled.checked_add(spares)).ok_or(Errno::E2BIG)?;
         let shape = Shape::of(def);
+        let has_fields = shape.has_fields();
+        let words = shape.words();
         let per_cpu = def.map_type.is_per_cpu();
-        let slot_stride = shape.words() * elements as usize;
+        let slot_stride = words * elements as usize;
         let hands = if def.flags & flags::NO_COMMON_LRU != 0 { slots } else { 1 };
         Ok(Self {
             key_size: def.key_size as usize,
@@ -184,7 +188,7 @@ impl HashMap {
                 def.max_entries,
                 elements,
                 words_for(def.key_size as usize),
-                if per_cpu { 0 } else { shape.words() },
+                if per_cpu { 0 } else { words },
             )?,
             pool: if is_prealloc(def) {
                 Pool::Now(FreeList::new(pooled, elements, slots)?)
@@ -201,7 +205,8 @@ impl HashMap {
                 })
                 .transpose()?,
             clock: def.map_type.is_lru().then(|| Clock::new(elements, hands)).transpose()?,
-            is_plain: is_prealloc(def) && !per_cpu && !def.map_type.is_lru() && !shape.has_fields(),
+            is_plain: is_prealloc(def) && !per_cpu && !def.map_type.is_lru() && !has_fields,
+            elements,
         })
     }
 
@@ -342,6 +347,7 @@ impl HashMap {
             if let Some(found) = self.table.find(&key, hash).filter(|found| found.element() == victim) {
                 SlotState::count(&state.removed);
                 if self.remove_found(found, hash) {
+                    self.let_go(found, slot);
                     return Ok(victim);
                 }
                 SlotState::count(&state.added);
@@ -365,7 +371,10 @@ impl HashMap {
         }
         let Some(per_cpu) = &self.per_cpu else {
             // SAFETY: passed on.
-            return self.shape.locked(words, slot, || unsafe { self.shape.write(words, value) });
+            self.shape.locked(words, slot, || unsafe { self.shape.write(words, value) })?;
+            // Whoever had the value that was here before may have put something into it since.
+            self.shape.let_go(words, slot);
+            return Ok(());
         };
         if let Source::Program(_) = value {
             for of in (0..per_cpu.slots).filter(|&of| of != slot as usize) {
@@ -474,6 +483,7 @@ impl HashMap {
             match found {
                 Some(found) if self.table.replace(found, spare) => {
                     self.touch(spare);
+                    self.let_go(found, slot);
                     match (&self.pool, reserved.element.take()) {
                         (Pool::Later(free, _), Some(next)) => {
                             op.set_spare(next);
@@ -496,6 +506,15 @@ impl HashMap {
                 }
                 _ => {}
             }
+        }
+    }
+
+    /// Lets go of what the value of an element owns that is out of the index, and that the caller has not given back
+    /// yet.
+    #[inline]
+    fn let_go(&self, found: Found, slot: u32) {
+        if self.shape.owns() {
+            self.shape.let_go(self.table.extra(found.element()), slot);
         }
     }
 
@@ -524,14 +543,18 @@ impl HashMap {
             })),
             None => {
                 let words = self.table.extra(found.element());
-                self.shape.locked(words, slot, || {
+                let present = self.shape.locked(words, slot, || {
                     let present = self.table.unchanged(found);
                     if present {
                         // SAFETY: passed on.
                         unsafe { self.shape.write(words, value) };
                     }
                     present
-                })
+                })?;
+                if present {
+                    self.shape.let_go(words, slot);
+                }
+                Ok(present)
             }
         }
     }
@@ -558,6 +581,7 @@ impl HashMap {
                 counted = true;
             }
             if self.remove_found(found, hash) {
+                self.let_go(found, slot);
                 match &self.pool {
                     Pool::Now(free) => {
                         // The removed element is in this core's cache: it becomes the spare, which the next insert
@@ -610,5 +634,14 @@ impl HashMap {
     fn position_after(&self, key: &[u8]) -> u64 {
         let found = with_key!(self.key_size, K => self.find(&K::from_host(key)));
         found.map_or(0, |found| self.table.position(found) + 1)
+    }
+}
+
+impl Drop for HashMap {
+    fn drop(&mut self) {
+        if self.shape.owns() {
+            // Those that were removed, too: a program may have put something there afterwards.
+            (0..self.elements).for_each(|element| self.shape.let_go_alone(self.table.extra(element)));
+        }
     }
 }

@@ -1,12 +1,13 @@
-//! What a run owes: ring-buffer records that it has reserved, sockets that it has looked up, and the spin lock that it
-//! has taken.
+//! What a run owes: ring-buffer records that it has reserved, sockets that it has looked up, objects that it owns, and the
+//! spin lock that it has taken.
 //!
 //! Problem: a program that is stopped has not given back what others wait for: a record at which the consumer stops, a
 //! lock that other runs spin on, a host's socket. Approach: helpers note them in a short list of the run, and its end
 //! gives them up.
 
 use crate::context::socket::Socket;
-use bpf_maps::program;
+use crate::error::HelperError;
+use bpf_maps::{owned, program};
 use core::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -19,6 +20,8 @@ pub(crate) struct Held {
     /// Addresses of samples, and of locks, sockets and bits with [`Held::LOCK`], [`Held::SOCKET`] or [`Held::BITS`]
     /// added.
     items: [MaybeUninit<u64>; Held::MAX],
+    /// Objects that it owns, one for each time that it does. As many as the program finds places for.
+    objects: Vec<u64>,
 }
 
 impl Held {
@@ -30,12 +33,13 @@ impl Held {
     const SOCKET: u64 = 2;
     /// Marks bits that an iterator goes over: a `Box<Vec<u64>>`.
     const BITS: u64 = 4;
-    pub(crate) const NOTHING: Held = Held { count: 0, items: [MaybeUninit::uninit(); Held::MAX] };
+    pub(crate) const NOTHING: Held = Held { count: 0, items: [MaybeUninit::uninit(); Held::MAX], objects: Vec::new() };
 
     /// Nothing is held: what is on the list is another run's.
     #[inline]
     pub(super) fn forget(&mut self) {
         self.count = 0;
+        self.objects.clear();
     }
 
     /// Whether one more record fits, and the lock besides.
@@ -93,6 +97,26 @@ impl Held {
         self.remove(socket | Self::SOCKET)
     }
 
+    /// Makes room for one more object, so that what is taken out of a list is not lost.
+    pub(crate) fn expect_object(&mut self) -> Result<(), HelperError> {
+        let room = self.objects.try_reserve(1);
+        room.map_err(|_| HelperError::new("there is no memory to note what objects the run owns"))
+    }
+
+    /// The run owns an object, once more; [`Held::expect_object`] was asked before. Nothing if it is 0.
+    pub(crate) fn add_object(&mut self, object: u64) {
+        if object != 0 {
+            self.objects.push(object);
+        }
+    }
+
+    /// `false` if the object is not the run's.
+    pub(crate) fn remove_object(&mut self, object: u64) -> bool {
+        let Some(i) = self.objects.iter().rposition(|held| *held == object) else { return false };
+        self.objects.swap_remove(i);
+        true
+    }
+
     fn add(&mut self, item: u64) {
         if let Some(place) = self.items.get_mut(self.count as usize) {
             place.write(item);
@@ -114,12 +138,12 @@ impl Held {
         true
     }
 
-    /// Discards the records, releases the lock, and gives back the sockets.
+    /// Discards the records, releases the lock, and gives back the sockets and the objects.
     ///
     /// # Safety
-    /// The items must be live samples, locks that `slot` holds, and references to sockets.
+    /// The items must be live samples, locks that `slot` holds, references to sockets, and objects that the run owns.
     pub(super) unsafe fn release(&mut self, slot: u32) -> bool {
-        let any = self.count != 0;
+        let any = self.count != 0 || !self.objects.is_empty();
         while self.count != 0 {
             self.count -= 1;
             // SAFETY: `add` has written all items below the old count.
@@ -144,6 +168,10 @@ impl Held {
                 // SAFETY: a live sample (contract), given back once: it is off the list.
                 unsafe { program::ringbuf_discard(sample, 0) };
             }
+        }
+        while let Some(object) = self.objects.pop() {
+            // SAFETY: the run owns it (contract), and it is off the list.
+            unsafe { owned::release(object) };
         }
         any
     }

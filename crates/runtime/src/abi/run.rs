@@ -142,7 +142,7 @@ impl Run {
         }
     }
 
-    /// Gives up the records and the lock that the program holds. Whether it held any.
+    /// Gives up the records, the sockets, the objects and the lock that the program holds. Whether it held any.
     #[cold]
     pub(crate) fn release(&mut self) -> bool {
         // SAFETY: the run's guard keeps the maps, and only the helpers change the list.

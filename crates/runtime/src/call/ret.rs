@@ -259,7 +259,7 @@ impl<K: IntoBytes + Immutable, V: FromBytes + IntoBytes + Immutable> PinnedMap<K
     ///
     /// # Errors
     /// [`MapError::WrongType`] for types without look-up by key; [`MapError::Size`]; [`MapError::InvalidDef`] for maps
-    /// that programs may not read and write, or whose values hold a spin lock.
+    /// that programs may not read and write, or whose values hold a spin lock, a timer or objects.
     pub fn new(map: &Map) -> Result<Self, MapError> {
         let (def, name) = (map.def(), || map.name().to_owned());
         match def.map_type {
@@ -278,7 +278,8 @@ impl<K: IntoBytes + Immutable, V: FromBytes + IntoBytes + Immutable> PinnedMap<K
                 return Err(MapError::Size { map: name(), what, expected: expected as usize, got });
             }
         }
-        if def.spin_lock.is_some() || def.timer.is_some() || def.program_rights() != (true, true) {
+        let fields = def.spin_lock.is_some() || def.timer.is_some() || def.owned.is_some();
+        if fields || def.program_rights() != (true, true) {
             let expected = "values that programs may read and write as they are".to_owned();
             let (map, map_type) = (name(), def.map_type);
             return Err(MapError::InvalidDef { map, map_type, errno: Errno::EINVAL.0, expected });

@@ -9,6 +9,7 @@ use crate::abi::run::{Run, word};
 use crate::abi::stop::OUT_OF_BOUNDS;
 use crate::call::helpers::callbacks::{run_for_each, run_loop};
 use crate::call::helpers::dynptr::run_drain;
+use crate::call::helpers::owned::add_to_tree;
 use crate::context::Parts;
 use crate::error::{HelperError, RunError};
 use crate::exec::granted::Granted;
@@ -18,10 +19,11 @@ use crate::program::map_ref::MapRef;
 use bpf_analysis::{AccessCheck, BoundsPlace, CheckRegion};
 use bpf_interp::{Caller, Env, HostMemory, Machine, Memory, Options, Step, Stop, StopKind};
 use bpf_isa::{Imm64, Insn, Program, Reg, Size, Src};
+use bpf_maps::owned::{self, graph};
 use bpf_maps::{MapDef, MapHeader, MapType};
 use bpf_verifier::{
-    Access, ArgKind, CallbackKind, ContextLayout, DYNPTR, Effect, Field, FieldKind, HelperProto, Local, LocalUse,
-    MapTypes, MemArg, MemSet, Ret, SocketPart, TASK,
+    Access, ArgKind, CallbackKind, ContextLayout, DYNPTR, Effect, Field, FieldKind, Graph, HelperProto, Local,
+    LocalUse, MapTypes, MemArg, MemSet, ObjectFrom, Ret, SocketPart, TASK,
 };
 use core::borrow::Borrow;
 use core::ops::Range;
@@ -396,6 +398,25 @@ impl<'p> Host<'p> {
                     let name = &bound.proto.name;
                     return Err(caller.fail(format!("{name} needs a verified program")));
                 }
+                // Whose an object is, and where one may be put, only the verifier can tell.
+                ArgKind::LocalType
+                | ArgKind::Object(_)
+                | ArgKind::Root(_)
+                | ArgKind::Node(..)
+                | ArgKind::Compare
+                | ArgKind::Kptr
+                | ArgKind::Exchanged
+                    if caller.code().1.verified => {}
+                ArgKind::LocalType
+                | ArgKind::Object(_)
+                | ArgKind::Root(_)
+                | ArgKind::Node(..)
+                | ArgKind::Compare
+                | ArgKind::Kptr
+                | ArgKind::Exchanged => {
+                    let name = &bound.proto.name;
+                    return Err(caller.fail(format!("{name} needs a verified program")));
+                }
                 ArgKind::Unused => {}
                 // Room where the dynptr is of a packet, which only the verifier can tell; and dynptrs are its
                 // programs'.
@@ -464,10 +485,13 @@ impl<'p> Host<'p> {
             (Some(held), Effect::Unlock) if held != r1 => {
                 return Err(caller.fail("a spin lock of another element is held"));
             }
-            (Some(_), Effect::Unlock) | (None, _) => {}
+            (Some(_), Effect::Unlock | Effect::Graph) | (None, _) => {}
             (Some(_), Effect::None | Effect::Lock | Effect::MovesPacket | Effect::TailCall) => {
                 return Err(caller.fail(format!("{} is not allowed while a spin lock is held", bound.proto.name)));
             }
+        }
+        if bound.proto.args.contains(&ArgKind::Compare) {
+            return self.add_to_tree(args, caller);
         }
         if let Some(kind) = bound.proto.callback() {
             return self.call_back(kind, args, map, caller);
@@ -487,7 +511,7 @@ impl<'p> Host<'p> {
                 let run = unsafe { &(*self.run).ctx };
                 caller.set_packet(run.packet, run.packet_len);
             }
-            Effect::None | Effect::TailCall => {}
+            Effect::None | Effect::Graph | Effect::TailCall => {}
         }
         match (bound.proto.ret, map) {
             (_, _) if r0 == 0 => {}
@@ -507,10 +531,71 @@ impl<'p> Host<'p> {
             (Ret::OfSocketOrNull(SocketPart::Itself), _) => {}
             (Ret::OfSocketOrNull(SocketPart::Other), _) => self.granted.add_socket(r0, false),
             (Ret::OfSocketOrNull(SocketPart::Fields(bytes)), _) => self.granted.add_returned(r0, bytes.into(), false),
+            (Ret::ObjectOrNull(_), _) => self.grant_object(&bound.proto, r0),
             (Ret::MemOrNull { bytes, writable }, _) => self.granted.add_returned(r0, bytes.into(), writable),
             (_, _) => {}
         }
         Ok(r0)
+    }
+
+    /// The program has got an object, or the node of one, from a call of this function.
+    fn grant_object(&mut self, proto: &HelperProto, at: u64) {
+        let object = match (proto.ret, proto.args[0]) {
+            // SAFETY: the function has returned the node of an object in a list.
+            (Ret::ObjectOrNull(ObjectFrom::Taken | ObjectFrom::Seen), ArgKind::Root(Graph::List)) => unsafe {
+                graph::of_list_node(at)
+            },
+            // SAFETY: the function has returned the node of an object in a tree.
+            (Ret::ObjectOrNull(ObjectFrom::Taken | ObjectFrom::Seen), _) => unsafe { graph::of_tree_node(at) },
+            (_, _) => at,
+        };
+        // SAFETY: an object that the run owns or has borrowed; the run's guard keeps its memory to the end.
+        let size = unsafe { owned::size(object) };
+        self.granted.add_returned(object, size.into(), true);
+    }
+
+    /// `bpf_rbtree_add_impl`, which calls a function of the program with the lock held.
+    fn add_to_tree(
+        &mut self,
+        [root, node, less, ..]: [u64; 5],
+        caller: &mut Caller<'_, '_, Running<'p>>,
+    ) -> Result<u64, Stop> {
+        let run = self.run;
+        let mut stop = None;
+        let mut call = |_: &mut Run, args: [u64; 5]| {
+            for node in &args[..2] {
+                // SAFETY: nodes of objects, the run's own and one in the tree whose lock it has.
+                let object = unsafe { graph::of_tree_node(*node) };
+                // SAFETY: as before.
+                self.granted.add_returned(object, unsafe { owned::size(object) }.into(), true);
+            }
+            caller.call(self, less, args).map_err(|error| {
+                stop = Some(error);
+                HelperError::Stopped
+            })
+        };
+        // What it does is done to the list of a run of its own, which has no object, and to the real one below: the
+        // function that is called may use that.
+        // SAFETY: the run is this thread's.
+        let mut view = unsafe { (*run).view() };
+        // SAFETY: the program was verified to pass a tree whose lock it has, and the node of an object that it owns.
+        let result = unsafe { add_to_tree(&mut view, root, node, &mut call) };
+        match (result, stop) {
+            (_, Some(stop)) => Err(stop),
+            (Err(error), None) => Err(caller.fail(error)),
+            (Ok(r0), None) => {
+                // SAFETY: the node of an object that the run has owned until now.
+                let object = unsafe { graph::of_tree_node(node) };
+                // SAFETY: the run is this thread's, and the machine does not touch it.
+                let held = unsafe { &mut (*run).held };
+                // It is the tree's, or nobody's: then this run's end of it comes now.
+                if held.remove_object(object) && r0 != 0 {
+                    // SAFETY: the run has owned it, and it is off the list.
+                    unsafe { owned::release(object) };
+                }
+                Ok(r0)
+            }
+        }
     }
 
     /// The helpers that call a function of the program.

@@ -4,6 +4,7 @@
 //! compile, place; then initialise prog arrays and maps of maps. Everything is built aside and handed out at the end,
 //! so a load that fails leaves nothing behind.
 
+use crate::call::helpers::owned::own_obj_new;
 use crate::context::Context;
 use crate::context::frags::XdpFrags;
 use crate::engine::usage::Account;
@@ -15,9 +16,11 @@ use crate::handle::prog_array::ProgArray;
 use crate::handle::program::Program;
 use crate::load::linker::Linker;
 use crate::load::map_set::{MapSet, initialise};
+use crate::load::owned::Local;
 use crate::load::steps::{How, Loading, Trust};
 use crate::load::verify;
 use crate::program::bindings::Bindings;
+use crate::program::bound::Bound;
 use crate::program::loaded::Loaded;
 use crate::program::map_ref::MapRef;
 use crate::program::table::{Member, bind_all};
@@ -26,6 +29,7 @@ use bpf_isa::{Callee, Imm64, Insn, InsnIdx};
 use bpf_jit_code::OptLevel;
 use bpf_maps::{Map, MapType};
 use bpf_object::{InitialValue, LinkedCode, Object, Reference, ReferenceKind, Unresolved};
+use bpf_uapi::Kfunc;
 use core::marker::PhantomData;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -269,11 +273,12 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         let linker = self.linker;
         let linked = self.link(object, maps, Reach::TailCalls)?;
         let mut programs = Vec::with_capacity(linked.programs.len());
+        let mut local = None;
         for (program, code) in linked.programs {
             let (name, account) = (program.name(), self.account.as_ref());
             let loading = Loading { linker, name, layout: C::layout(), code: Some(code.code()), account };
             let loaded = self
-                .bind(object, &code, &linked.maps)
+                .bind(object, &code, &linked.maps, &mut local)
                 .and_then(|(insns, bindings)| loading.load(self.how, structure(name, insns)?, Some(Box::new(bindings))))
                 .map_err(|error| explain(error, &code))?;
             programs.push(loaded);
@@ -296,9 +301,10 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         let linker = self.linker;
         let linked = self.link(object, maps, Reach::Named)?;
         let mut reports = Vec::with_capacity(linked.programs.len());
+        let mut local = None;
         for (program, code) in linked.programs {
             let name = program.name();
-            let (insns, mut bindings) = self.bind(object, &code, &linked.maps)?;
+            let (insns, mut bindings) = self.bind(object, &code, &linked.maps, &mut local)?;
             let program = structure(name, insns)?;
             let program = bindings.bind_addresses(name, program)?;
             let loading = Loading { linker, name, layout: C::layout(), code: Some(code.code()), account: None };
@@ -380,11 +386,12 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
     }
 
     /// A program's instructions and what they refer to: by numbers of its own, since the object's may be many.
-    fn bind(
+    fn bind<'o>(
         &self,
-        object: &Object,
+        object: &'o Object,
         code: &LinkedCode,
         maps: &[Option<MapRef>],
+        local: &mut Option<Local<'o>>,
     ) -> Result<(Vec<Insn>, Bindings), LoadError> {
         let (linker, name) = (self.linker, code.code().program());
         let mut insns = code.code().insns().to_vec();
@@ -417,6 +424,16 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         }
         if insns.iter().any(|insn| matches!(insn, Insn::Call(Callee::Reg(_)))) {
             insns = structure(name, insns)?.into_insns();
+        }
+        let makes = |bound: &Bound| bound.proto.id == Kfunc::ObjNew.id();
+        for bound in bindings.host.iter_mut().flatten().filter(|bound| makes(bound)) {
+            let local = match local {
+                Some(local) => local,
+                None => local.insert(Local::new(&linker.engine, object, self.account.as_ref(), name)?),
+            };
+            let types = local.types(&insns);
+            bound.func = own_obj_new(&types);
+            bindings.local_types = Some(types);
         }
         linker.bind_helpers(name, &insns, C::layout(), &mut bindings)?;
         Ok((insns, bindings))

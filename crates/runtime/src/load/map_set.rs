@@ -11,7 +11,7 @@ use crate::program::map_ref::MapRef;
 use crate::program::table::{ProgTable, Slot};
 use bpf_maps::{Arena, CreateOptions, Kind, Map, MapError, MapType, flags, implemented_type};
 use bpf_object::btf::{Btf, Type, TypeId};
-use bpf_object::{DataKind, Object};
+use bpf_object::{DataKind, Object, OwnedTypes};
 use bpf_quiesce::{Domain, Owned};
 use bpf_uapi::MapTypes;
 use std::fmt;
@@ -87,11 +87,16 @@ enum DefKind {
 
 impl DefKind {
     /// What the object says of this map of its.
-    fn of(object: &Object, map: &bpf_object::MapDecl, slots: u32) -> Result<DefKind, LoadError> {
+    fn of(
+        owned: Option<&OwnedTypes<'_>>,
+        object: &Object,
+        map: &bpf_object::MapDecl,
+        slots: u32,
+    ) -> Result<DefKind, LoadError> {
         if map.map_type == MapType::ProgArray {
             return Ok(DefKind::Progs { entries: map.max_entries });
         }
-        let def = match definition(object, map, slots) {
+        let def = match definition(owned, object, map, slots) {
             Ok(def) => def,
             Err(source @ MapError::Unsupported { .. }) => return Ok(DefKind::Unsupported(source)),
             Err(source) => return Err(LoadError::Map { map: map.name.clone(), source }),
@@ -109,11 +114,13 @@ impl MapSet {
     /// error only when a program that refers to it is loaded.
     pub fn for_object(engine: &Engine, object: &Object) -> Result<MapSet, LoadError> {
         let slots = engine.domain().max_slots();
+        let owned = object.btf().map(|btf| OwnedTypes::new(btf));
         let defs = object
             .maps()
             .iter()
             .map(|map| {
-                Ok(Def { name: map.name.clone(), kind: DefKind::of(object, map, slots)?, taken: None, from: None })
+                let kind = DefKind::of(owned.as_ref(), object, map, slots)?;
+                Ok(Def { name: map.name.clone(), kind, taken: None, from: None })
             })
             .collect::<Result<_, LoadError>>()?;
         Ok(MapSet { engine: engine.clone(), defs })
@@ -229,11 +236,12 @@ impl MapSet {
         if self.defs.len() != maps.len() {
             return problem(format!("it has {} maps, the object {}", self.defs.len(), maps.len()));
         }
+        let owned = object.btf().map(|btf| OwnedTypes::new(btf));
         for (def, map) in self.defs.iter().zip(maps) {
             if def.name != map.name {
                 return problem(format!("it has map `{}` where the object has `{}`", def.name, map.name));
             }
-            if def.kind != DefKind::of(object, map, slots)? {
+            if def.kind != DefKind::of(owned.as_ref(), object, map, slots)? {
                 return problem(format!("map `{}` has another definition or other initial contents", def.name));
             }
         }
@@ -365,18 +373,34 @@ fn kind_of(btf: &Btf, ty: TypeId) -> Option<Kind> {
 }
 
 /// The definition of a data map as the maps crate wants it.
-fn definition(object: &Object, map: &bpf_object::MapDecl, slots: u32) -> Result<bpf_maps::MapDef, MapError> {
+fn definition(
+    owned: Option<&OwnedTypes<'_>>,
+    object: &Object,
+    map: &bpf_object::MapDecl,
+    slots: u32,
+) -> Result<bpf_maps::MapDef, MapError> {
     let map_type = implemented_type(map.map_type.0)?;
     let (key_size, value_size, max_entries) = normalised(map_type, map, slots);
     let mut def = bpf_maps::MapDef::new(&map.name, map_type, key_size, value_size, max_entries).with_flags(map.flags);
     def.map_extra = map.map_extra;
     def.numa_node = map.numa_node;
     if let Some(inner) = &map.inner {
-        def = def.with_inner(definition(object, inner, slots)?);
+        def = def.with_inner(definition(owned, object, inner, slots)?);
     }
     if let (Some(btf), Some(value)) = (object.btf(), map.value_type) {
         def.spin_lock = field_offset(btf, value, "bpf_spin_lock");
         def.timer = field_offset(btf, value, "bpf_timer");
+    }
+    if let Some(owned) = owned
+        && (map.value_type.is_some() || map.data.as_ref().is_some_and(|data| !is_read_only(data.kind)))
+    {
+        if map.data.is_some() {
+            def.spin_lock = owned.lock(map);
+        }
+        let types = owned.value(map);
+        if !types.is_empty() {
+            def = def.with_owned(types);
+        }
     }
     if let Some(btf) = object.btf() {
         let kind = |ty: Option<TypeId>| ty.and_then(|ty| kind_of(btf, ty));
@@ -426,7 +450,11 @@ fn ring_size(bytes: u32) -> u32 {
     if bytes == 0 { 0 } else { bytes.max(page).checked_next_power_of_two().unwrap_or(bytes) }
 }
 
+fn is_read_only(kind: DataKind) -> bool {
+    matches!(kind, DataKind::Rodata | DataKind::Kconfig)
+}
+
 /// Whether the map holds constants: `.rodata` and `.kconfig`.
 fn is_constant(map: &bpf_object::MapDecl) -> bool {
-    map.data.as_ref().is_some_and(|data| matches!(data.kind, DataKind::Rodata | DataKind::Kconfig))
+    map.data.as_ref().is_some_and(|data| is_read_only(data.kind))
 }

@@ -8,5 +8,6 @@ pub(crate) mod linker;
 pub(crate) mod listing;
 pub(crate) mod loader;
 pub(crate) mod map_set;
+mod owned;
 mod steps;
 mod verify;

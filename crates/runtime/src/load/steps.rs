@@ -11,6 +11,7 @@ use crate::engine::trace;
 use crate::engine::usage::Account;
 use crate::error::LoadError;
 use crate::load::linker::Linker;
+use crate::load::owned::holds_objects;
 use crate::load::verify::{self, Checked, Subject, bind_formats, verify};
 use crate::program::bindings::{Bindings, NO_BINDINGS};
 use crate::program::loaded::{Draft, Loaded};
@@ -145,6 +146,10 @@ impl<H: 'static> Loading<'_, H> {
                 Err(LoadError::NeedsVerifier { program: self.name.to_owned(), context: layout.name.to_string() })
             }
             Trust::Interpreter | Trust::Caller => {
+                if let (Trust::Interpreter, Some(map)) = (trust, holds_objects(bindings)) {
+                    let context = format!("values of map `{map}`, which hold objects,");
+                    return Err(LoadError::NeedsVerifier { program: self.name.to_owned(), context });
+                }
                 let lines = self.code.map(verify::lines).unwrap_or_default();
                 Ok(Admitted { program, facts: Facts::default(), lines })
             }

@@ -10,6 +10,7 @@ use crate::call::helpers::print::at_site;
 use crate::context::ContextLayout;
 use crate::engine::Engine;
 use crate::error::LoadError;
+use crate::load::owned::Types;
 use crate::program::bindings::{Bindings, instructions};
 use crate::program::bound::Bound;
 use crate::program::map_ref::MapRef;
@@ -60,8 +61,11 @@ pub(crate) fn verify(
     Options { log, hybrid }: Options,
 ) -> Result<Checked, LoadError> {
     let config = engine.config();
-    let maps: Vec<KnownMap> =
-        subject.bindings.maps.iter().map(|map| map.as_ref().map_or_else(no_map, known_map)).collect();
+    let mut types = Types::default();
+    let mut known = |map: &MapRef| known_map(map, &mut types);
+    let maps = subject.bindings.maps.iter().map(|map| map.as_ref().map_or_else(no_map, &mut known));
+    let maps: Vec<KnownMap> = maps.collect();
+    let local_types = types.local(subject.bindings);
     let host: Vec<HelperProto> = subject
         .bindings
         .host
@@ -79,6 +83,8 @@ pub(crate) fn verify(
     let globals = crate::oracle::globals().unwrap_or(globals);
     let env = Env {
         maps: &maps,
+        types: &types.types,
+        local_types: &local_types,
         host_functions: &host,
         global_functions: &globals,
         lines: &lines,
@@ -126,15 +132,15 @@ fn no_map() -> KnownMap {
     KnownMap::new("(not used)", MapType::Array, 4, 1, 1)
 }
 
-fn known_map(map: &MapRef) -> KnownMap {
+fn known_map(map: &MapRef, types: &mut Types) -> KnownMap {
     match map {
         MapRef::Progs(table) => KnownMap::new(table.name(), MapType::ProgArray, 4, 4, table.entries()),
         // One that may still change is none that the program refers to: loading has refused that.
         MapRef::Data(map) if map.map_type() == MapType::InsnArray => match instructions(map) {
-            Some(targets) => KnownMap { targets, ..known_data_map(map.def()) },
+            Some(targets) => KnownMap { targets, ..known_data_map(map.def(), types) },
             None => no_map(),
         },
-        MapRef::Data(map) => KnownMap { frozen: constants(map), ..known_data_map(map.def()) },
+        MapRef::Data(map) => KnownMap { frozen: constants(map), ..known_data_map(map.def(), types) },
     }
 }
 
@@ -146,7 +152,7 @@ fn constants(map: &Map) -> Option<Vec<u8>> {
     map.get(&0u32.to_ne_bytes()).ok().flatten()
 }
 
-fn known_data_map(def: &bpf_maps::MapDef) -> KnownMap {
+fn known_data_map(def: &bpf_maps::MapDef, types: &mut Types) -> KnownMap {
     let access = match def.program_rights() {
         (_, false) => Access::Read,
         (false, true) => Access::Write,
@@ -157,15 +163,16 @@ fn known_data_map(def: &bpf_maps::MapDef) -> KnownMap {
         spin_lock: def.spin_lock,
         timer: def.timer,
         arena: def.arena().map(|shape| KnownArena { bytes: shape.bytes, window: shape.window, user: shape.user }),
-        inner: def.inner.as_deref().map(|inner| Box::new(known_inner_map(inner))),
+        fields: types.fields(def),
+        inner: def.inner.as_deref().map(|inner| Box::new(known_inner_map(inner, types))),
         ..KnownMap::new(&def.name, def.map_type, def.key_size, def.value_size, def.max_entries)
     }
 }
 
 /// The shape of what a map of maps holds: of arrays of any length, only the first element is promised.
-fn known_inner_map(def: &bpf_maps::MapDef) -> KnownMap {
+fn known_inner_map(def: &bpf_maps::MapDef, types: &mut Types) -> KnownMap {
     let any_length = def.flags & flags::INNER_MAP != 0;
-    let shape = known_data_map(def);
+    let shape = known_data_map(def, types);
     KnownMap { max_entries: if any_length { 1 } else { shape.max_entries }, ..shape }
 }
 
@@ -283,7 +290,7 @@ mod tests {
         for (flags, promised) in [(0, 8), (flags::INNER_MAP, 1)] {
             let inner = bpf_maps::MapDef::new("inner", MapType::Array, 4, 8, 8).with_flags(flags);
             let outer = bpf_maps::MapDef::new("outer", MapType::ArrayOfMaps, 4, 4, 2).with_inner(inner);
-            assert_eq!(known_data_map(&outer).inner.unwrap().max_entries, promised);
+            assert_eq!(known_data_map(&outer, &mut Types::default()).inner.unwrap().max_entries, promised);
         }
     }
 }

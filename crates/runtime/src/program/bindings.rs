@@ -1,5 +1,6 @@
 //! What the instructions of a program refer to: maps, helpers, host functions, addresses.
 
+use crate::call::helpers::owned::LocalTypes;
 use crate::call::helpers::timers::TimerProgram;
 use crate::engine::metrics::Counted;
 use crate::error::LoadError;
@@ -10,13 +11,15 @@ use bpf_isa::{Imm64, Insn, InsnIdx, Program};
 use bpf_maps::{Map, MapType};
 use bpf_quiesce::Reservation;
 use bpf_uapi::Helper;
+use std::sync::Arc;
 #[cfg(native)]
 use {
-    crate::call::helpers::callback_shims::calling_back,
+    crate::call::helpers::callback_shims::{adding_to_tree, calling_back},
     crate::program::bound::missing_host_function,
     bpf_jit::{Extern, Hidden, LowerOptions, MapShape, Signatures},
     bpf_jit_code::Symbol,
     bpf_uapi::MapTypes,
+    bpf_verifier::ArgKind,
 };
 
 /// What the instructions of a program refer to.
@@ -32,6 +35,8 @@ pub(crate) struct Bindings {
     pub(crate) host: Vec<Option<Bound>>,
     /// Addresses loaded by two-slot instructions other than plain maps, ascending.
     pub(crate) addresses: Vec<(InsnIdx, u64)>,
+    /// What it may make objects of.
+    pub(crate) local_types: Option<Arc<LocalTypes>>,
     /// What the program has taken of an account.
     pub(crate) memory: Option<Reservation>,
     /// Where its runs are counted.
@@ -45,6 +50,7 @@ pub(crate) static NO_BINDINGS: Bindings = Bindings {
     missing: Vec::new(),
     host: Vec::new(),
     addresses: Vec::new(),
+    local_types: None,
     memory: None,
     counted: None,
 };
@@ -52,9 +58,10 @@ pub(crate) static NO_BINDINGS: Bindings = Bindings {
 impl Bindings {
     /// Whether there is nothing that the code could use.
     pub(crate) fn is_empty(&self) -> bool {
-        let Bindings { maps, helpers, missing, host, addresses, memory, counted } = self;
+        let Bindings { maps, helpers, missing, host, addresses, local_types, memory, counted } = self;
         memory.is_none()
             && counted.is_none()
+            && local_types.is_none()
             && maps.is_empty()
             && helpers.is_empty()
             && missing.is_empty()
@@ -107,7 +114,11 @@ impl Bindings {
                 let Bound { proto, func } = self.helper(id)?;
                 proto.callback().map_or(func.shim, |kind| calling_back(kind, compiled)) as usize
             }
-            Extern::Host(index) => self.host(index as i32).map_or(missing, |b| b.func.shim as usize),
+            Extern::Host(index) => match self.host(index as i32) {
+                Some(bound) if bound.proto.args.contains(&ArgKind::Compare) => adding_to_tree(compiled) as usize,
+                Some(bound) => bound.func.shim as usize,
+                None => missing,
+            },
             Extern::Map(index) => crate::num::index(self.map(index as i32)?.address()),
             Extern::Imm64(at) => crate::num::index(self.address(at)?),
             Extern::HelperEnv(id) => crate::num::index(self.helper(id)?.func.env_address()),

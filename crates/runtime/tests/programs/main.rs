@@ -31,6 +31,7 @@ mod maps;
 mod named;
 mod nested_contexts;
 mod network_programs;
+mod owned;
 mod packets;
 mod redirect;
 mod rings;

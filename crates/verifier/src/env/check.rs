@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use bpf_uapi::{MapType, TIMER_BYTES};
+use bpf_uapi::{MAX_OBJECT, MapType, OwnedKind, OwnedType, TIMER_BYTES};
 
 use super::{ContextLayout, Env, Field, FieldKind, KnownArena, KnownMap, Region};
 use crate::access::Access;
@@ -24,8 +24,17 @@ fn bad<T>(what: String) -> Res<T> {
 impl Env<'_> {
     pub(crate) fn check(&self) -> Res<()> {
         self.context.check()?;
+        for ty in self.types {
+            let rootless = ty.fields.iter().all(|field| !field.kind.is_root());
+            if !ty.is_sound(self.types) || !rootless || ty.size > MAX_OBJECT {
+                return bad(format!("objects of type {} are too large, or have fields that none has", ty.name));
+            }
+        }
+        if self.local_types.iter().any(|(_, class)| self.class(*class).is_none()) {
+            return bad("the program has a type that does not exist".into());
+        }
         for map in self.maps {
-            map.check()?;
+            map.check(self.types)?;
         }
         for func in self.global_functions.iter().flatten() {
             if func.args.len() > 5 {
@@ -158,9 +167,10 @@ impl KnownMap {
         Ok(())
     }
 
-    fn check(&self) -> Res<()> {
+    fn check(&self, types: &[OwnedType]) -> Res<()> {
         let name = &self.name;
         self.check_targets()?;
+        self.check_fields(types)?;
         if let Some(at) = self.spin_lock
             && (at % 4 != 0 || at.checked_add(4).is_none_or(|end| end > self.value_size))
         {
@@ -210,6 +220,35 @@ impl KnownMap {
         if inner.kind == MapType::ProgArray || inner.frozen.is_some() {
             return bad(format!("map {name} has inner maps of a kind that only a table of the program's own may be"));
         }
-        inner.check()
+        inner.check(types)
+    }
+
+    fn check_fields(&self, types: &[OwnedType]) -> Res<()> {
+        if self.fields.is_empty() {
+            return Ok(());
+        }
+        let value = OwnedType { name: String::new(), size: self.value_size, fields: self.fields.clone() };
+        let apart = |start: u32, bytes: u32| {
+            let end = start.saturating_add(bytes);
+            self.fields.iter().all(|field| field.end() <= start || end <= field.offset)
+        };
+        let fits = self.fields.iter().all(|field| match field.kind {
+            OwnedKind::Kptr { .. } => true,
+            OwnedKind::ListHead { .. } | OwnedKind::TreeRoot { .. } => self.spin_lock.is_some(),
+            OwnedKind::ListNode | OwnedKind::TreeNode | OwnedKind::Refcount => false,
+        });
+        let owning = matches!(self.kind, MapType::Hash | MapType::Array | MapType::LruHash)
+            && self.access == Access::ReadWrite
+            && self.frozen.is_none();
+        if !value.is_sound(types)
+            || !fits
+            || !owning
+            || self.spin_lock.is_some_and(|at| !apart(at, 4))
+            || self.timer.is_some_and(|at| !apart(at, TIMER_BYTES))
+        {
+            let name = &self.name;
+            return bad(format!("map {name} has fields that own objects where no value has them"));
+        }
+        Ok(())
     }
 }

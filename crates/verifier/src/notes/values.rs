@@ -208,7 +208,12 @@ fn access_fact(base: &Value, off: i16, top: usize, env: &Env<'_>) -> Option<Acce
         // Any memory of the callers', or of a frame; what two look-ups may both have found; an offset from the other
         // end.
         Ty::Mem {
-            from: Origin::Argument { .. } | Origin::Element | Origin::Slice { .. } | Origin::Socket { .. },
+            from:
+                Origin::Argument { .. }
+                | Origin::Element
+                | Origin::Slice { .. }
+                | Origin::Socket { .. }
+                | Origin::Object { .. },
             ..
         }
         | Ty::PacketEnd { .. } => return None,

@@ -9,16 +9,17 @@ use bpf_isa::Reg;
 
 use super::mem::Place;
 use super::{Res, Walk, refuse};
-use bpf_uapi::MapType;
+use bpf_uapi::{MapType, OwnedKind};
 
 use crate::access::Access;
 use crate::env::KnownMap;
 use crate::error::Reason;
 use crate::faults::planted;
 use crate::helpers::{
-    ArgKind, CallbackKind, DYNPTR, Dynptr, Effect, HelperProto, Local, LocalUse, MemArg, MemSet, Ret, SOCKET_BYTES,
+    ArgKind, CallbackKind, DYNPTR, Dynptr, Effect, Graph, HelperProto, Local, LocalUse, MemArg, MemSet, NodeUse,
+    ObjectUse, Ret, SOCKET_BYTES,
 };
-use crate::state::Owed;
+use crate::state::{Lock, Owed};
 use crate::value::{Debt, Origin, Ty, Value, Why, map_name};
 
 /// What the arguments of one call turned out to be.
@@ -48,12 +49,52 @@ pub(super) struct Call<'a> {
     pub timer: Option<u32>,
     /// The function that it is to call.
     pub timer_callback: Option<u32>,
+    /// The type of the object that is made.
+    pub class: Option<u32>,
+    /// The object argument.
+    pub object: Option<Value>,
+    /// The root argument: the type of what is in it, and where that has its node.
+    pub root: Option<(u32, u32)>,
+    /// The type of the kptr argument.
+    pub kptr: Option<u32>,
+    /// What owes the object that it is in; 0 if it is in none.
+    kptr_in: u32,
+    /// What owes the object that goes into the root.
+    pub lent: u32,
+    /// The function that orders the tree.
+    pub compare: Option<Compare>,
     /// Bytes known to be readable behind the pointers among a format's values, or behind arguments that are peeked at.
     pub values: [Option<u32>; FORMAT_VALUES],
     /// Memory arguments: argument number, pointer, bytes, written.
     memory: [Option<(usize, Value, u64, bool)>; 5],
     /// Stack that an argument lets the helper write: where, and how many bytes at least.
     written: [Option<(Place, u64)>; 5],
+}
+
+/// A function that orders trees of a map's values.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Compare {
+    pub subprog: u32,
+    /// The type of what is in the tree, and where that has its node.
+    pub class: u32,
+    pub node: u32,
+    /// The lock that is held, of one of the calls.
+    pub lock: Lock,
+}
+
+impl Compare {
+    /// Whether its walk is the other's.
+    pub(super) fn is_like(&self, other: &Compare) -> bool {
+        (self.subprog, self.class, self.node) == (other.subprog, other.class, other.node)
+    }
+}
+
+/// The type of an object, and whether it is borrowed, if the pointer is to one that is there.
+fn object_at(v: &Value) -> Option<(u32, bool)> {
+    match v.ty {
+        Ty::Mem { from: Origin::Object { class, borrowed }, .. } if !v.null => Some((class, borrowed)),
+        _ => None,
+    }
 }
 
 impl<'a> Walk<'a> {
@@ -291,6 +332,109 @@ impl<'a> Walk<'a> {
                     Some(_) | None => return wrong(self, expected),
                 }
             }
+            ArgKind::LocalType => {
+                let id = v.as_const().and_then(|id| u32::try_from(id).ok());
+                let known = |id: u32| self.env.local_types.binary_search_by_key(&id, |ty| ty.0).ok();
+                match id.and_then(known) {
+                    Some(at) => call.class = Some(self.env.local_types[at].1),
+                    None => {
+                        return wrong(self, "the number of a type of the program's own that has no lock, list or tree");
+                    }
+                }
+            }
+            ArgKind::Object(how) => {
+                let Some((class, borrowed)) = object_at(v).filter(|_| v.n.as_const() == Some(0)) else {
+                    return wrong(self, "an object of the program's own, by its start");
+                };
+                match how {
+                    ObjectUse::Given if borrowed || v.owner == 0 => {
+                        return wrong(self, "an object that the program owns");
+                    }
+                    ObjectUse::Given => call.given_back = v.owner,
+                    ObjectUse::Shared => {
+                        let fields = self.env.class(class).map_or(&[][..], |ty| &ty.fields);
+                        if fields.iter().all(|field| field.kind != OwnedKind::Refcount) {
+                            return wrong(self, "an object with a bpf_refcount");
+                        }
+                    }
+                }
+                call.object = Some(*v);
+            }
+            ArgKind::Root(graph) => {
+                let (expected, found) = match graph {
+                    Graph::List => (
+                        "a bpf_list_head in a map value",
+                        self.owning_field(v, |kind| match kind {
+                            OwnedKind::ListHead { of, node } => Some((of, node)),
+                            _other => None,
+                        })?,
+                    ),
+                    Graph::Tree => (
+                        "a bpf_rb_root in a map value",
+                        self.owning_field(v, |kind| match kind {
+                            OwnedKind::TreeRoot { of, node } => Some((of, node)),
+                            _other => None,
+                        })?,
+                    ),
+                };
+                let (Some(root), Ty::MapValue { map, inner }) = (found, v.ty) else { return wrong(self, expected) };
+                let held = self.state.lock.map(|lock| (lock.map, lock.inner, lock.id));
+                if held != Some((map, inner, v.id)) && !planted!(RootsUnlocked) {
+                    let (func, what) = (proto.name.to_string(), v.describe(self.env));
+                    return refuse(Reason::RootUnlocked { func, what });
+                }
+                call.root = Some(root);
+            }
+            ArgKind::Node(..) | ArgKind::Compare if call.root.is_none() => {
+                return refuse(Reason::Environment(format!("{}: a node before its root", proto.name)));
+            }
+            ArgKind::Node(_, how) => {
+                let at = v.n.as_const().and_then(|at| u32::try_from(at).ok());
+                let place = object_at(v).zip(at).map(|((class, borrowed), at)| ((class, at), borrowed));
+                match (place, how) {
+                    (Some((place, false)), NodeUse::Added) if Some(place) == call.root && v.owner != 0 => {
+                        call.lent = v.owner;
+                    }
+                    (Some((place, true)), NodeUse::Member) if Some(place) == call.root => {}
+                    (_, NodeUse::Added) => {
+                        return wrong(self, "the node of an object that the program owns, as the root says");
+                    }
+                    (_, NodeUse::Member) => {
+                        return wrong(self, "the node of a borrowed object, as the root says");
+                    }
+                }
+            }
+            ArgKind::Compare => match (v.ty, call.root, self.state.lock) {
+                (Ty::Func { subprog }, Some((class, node)), Some(lock)) if subprog != 0 => {
+                    call.compare = Some(Compare { subprog, class, node, lock });
+                }
+                _ => return wrong(self, "a function of this program"),
+            },
+            ArgKind::Kptr => {
+                let found = self.owning_field(v, |kind| match kind {
+                    OwnedKind::Kptr { to } => Some(to),
+                    _other => None,
+                })?;
+                if found.is_none() {
+                    return wrong(self, "a kptr in a map value or an object");
+                }
+                call.kptr = found;
+                call.kptr_in = v.owner;
+            }
+            ArgKind::Exchanged => {
+                if v.as_const() == Some(0) {
+                    return Ok(());
+                }
+                let owned = object_at(v).filter(|(_, borrowed)| !borrowed && v.owner != 0);
+                if v.n.as_const() != Some(0) || owned.is_none() || owned.map(|(class, _)| class) != call.kptr {
+                    return wrong(self, "an object of the kptr's type that the program owns, or 0");
+                }
+                // Nobody would own it then.
+                if v.owner == call.kptr_in {
+                    return wrong(self, "an object other than the one that the kptr is in");
+                }
+                call.given_back = v.owner;
+            }
             ArgKind::ConstStr if self.is_const_str(v) => {}
             ArgKind::ConstStr => return wrong(self, "a string in constant data, with its zero byte"),
             ArgKind::Socket { null, release } => match v.ty {
@@ -365,6 +509,24 @@ impl<'a> Walk<'a> {
         let value = Value { owner, ..Value::pointer(Ty::Local(Local::Buffer)) };
         self.state.frames[usize::from(frame)].store_spill(depth, size, &value);
         owner
+    }
+
+    /// What a field that owns objects is, if the pointer is to its first byte, in a map's value or an object.
+    fn owning_field<T>(&self, v: &Value, of: impl Fn(OwnedKind) -> Option<T>) -> Res<Option<T>> {
+        if v.null {
+            return Ok(None);
+        }
+        let fields = match v.ty {
+            Ty::MapValue { map, inner } => &self.map(map, inner)?.fields,
+            Ty::Mem { from: Origin::Object { class, .. }, .. } => match self.env.class(class) {
+                Some(ty) => &ty.fields,
+                None => return Ok(None),
+            },
+            _ => return Ok(None),
+        };
+        let at = v.n.as_const();
+        let found = fields.iter().find(|field| Some(u64::from(field.offset)) == at);
+        Ok(found.and_then(|field| of(field.kind)))
     }
 
     fn map_of(&self, call: &Call<'a>) -> Res<(u32, bool, &'a KnownMap)> {
@@ -615,6 +777,7 @@ fn check_shape(proto: &HelperProto) -> Res<()> {
         | Ret::ElementOrNull(_)
         | Ret::SliceOrNull { .. }
         | Ret::SocketOrNull
+        | Ret::ObjectOrNull(_)
         | Ret::OfSocketOrNull(_) => {}
     }
     // The callback's arguments are made of these registers.

@@ -2,12 +2,12 @@
 
 use bpf_isa::{Callee, InsnIdx, Reg, SubprogId};
 
-use super::args::Call;
+use super::args::{Call, Compare};
 use super::mem::socket;
 use super::{Flow, Res, Walk, refuse};
 use crate::error::Reason;
 use crate::faults::planted;
-use crate::helpers::{ArgKind, CallbackKind, DYNPTR, Dynptr, Effect, HelperProto, Local, Ret, SocketPart};
+use crate::helpers::{ArgKind, CallbackKind, DYNPTR, Dynptr, Effect, HelperProto, Local, ObjectFrom, Ret, SocketPart};
 use crate::scalar::Scalar;
 use crate::state::{Entry, Frame, Lock};
 use crate::value::{Debt, Origin, Ty, Value, Why};
@@ -92,15 +92,17 @@ impl<'a> Walk<'a> {
     }
 
     fn call_helper(&mut self, proto: &'a HelperProto) -> Res<Flow> {
+        // What orders a tree leaves that and the lock alone.
+        let allowed = matches!(proto.effect, Effect::Unlock | Effect::Graph) && !self.orders_a_tree();
         if let Some(lock) = self.state.lock
-            && proto.effect != Effect::Unlock
+            && !allowed
         {
             return refuse(Reason::LockHeld { func: proto.name.to_string(), at: lock.at });
         }
         let mut call = self.check_args(proto)?;
         self.note_call(proto, &call);
         match proto.effect {
-            Effect::None => {}
+            Effect::None | Effect::Graph => {}
             Effect::MovesPacket => self.state.packet_moved(self.pc, self.env.min_lens()),
             Effect::TailCall => self.tail_call()?,
             Effect::Lock => {
@@ -116,8 +118,18 @@ impl<'a> Walk<'a> {
         {
             self.timer_callbacks.push((subprog, map));
         }
+        if let Some(compare) = call.compare {
+            self.called_within(compare.subprog)?;
+            let same = |known: &Compare| known.is_like(&compare);
+            if !self.compares.iter().any(same) {
+                self.compares.push(compare);
+            }
+        }
         if call.given_back != 0 {
             self.give_back(call.given_back);
+        }
+        if call.lent != 0 {
+            self.state.lend(call.lent);
         }
         if let Some(made) = call.made {
             self.make_local(made, call.local);
@@ -176,6 +188,7 @@ impl<'a> Walk<'a> {
         if call.lock != Some((held.map, held.inner, held.id)) {
             return refuse(Reason::OtherLock { at: held.at });
         }
+        self.state.end_borrows(self.pc);
         Ok(())
     }
 
@@ -232,6 +245,7 @@ impl<'a> Walk<'a> {
                 Value { owner, null: !planted!(SliceNeverNull), ..v }
             }
             Ret::SocketOrNull => self.looked_up(),
+            Ret::ObjectOrNull(from) => self.object_from(proto, from, call)?,
             Ret::OfSocketOrNull(part) => {
                 let Some(of) = call.socket else {
                     return refuse(Reason::Environment(format!("{} returns a part of no socket", proto.name)));
@@ -249,6 +263,46 @@ impl<'a> Walk<'a> {
         })
     }
 
+    /// An object of the program's own, at its start.
+    pub(super) fn object(&self, class: u32, borrowed: bool) -> Res<Value> {
+        let Some(ty) = self.env.class(class) else {
+            return refuse(Reason::Environment("an object of a type that does not exist".into()));
+        };
+        let from = Origin::Object { class, borrowed };
+        Ok(Value::pointer(Ty::Mem { size: ty.size, writable: true, from }))
+    }
+
+    /// An object that a call returns.
+    fn object_from(&mut self, proto: &HelperProto, from: ObjectFrom, call: &Call<'_>) -> Res<Value> {
+        let shared = call.object.and_then(|v| match v.ty {
+            Ty::Mem { from: Origin::Object { class, .. }, .. } => Some(class),
+            _ => None,
+        });
+        let (class, node) = match from {
+            ObjectFrom::Made => (call.class, 0),
+            ObjectFrom::Shared => (shared, 0),
+            ObjectFrom::Taken | ObjectFrom::Seen => (call.root.map(|root| root.0), call.root.map_or(0, |root| root.1)),
+            ObjectFrom::Exchanged => (call.kptr, 0),
+        };
+        let Some(class) = class else {
+            return refuse(Reason::Environment(format!("{} returns an object of nowhere", proto.name)));
+        };
+        let n = Scalar::constant(node.into());
+        let v = Value { n, ..self.object(class, from == ObjectFrom::Seen)? };
+        if from == ObjectFrom::Seen {
+            return Ok(Value { null: true, id: self.new_id(), ..v });
+        }
+        let id = self.owe(Debt::Object);
+        // There is an owner, who keeps it from going.
+        let exists = from == ObjectFrom::Shared && call.object.is_some_and(|of| of.owner != 0);
+        Ok(Value { null: !exists, id, owner: id, ..v })
+    }
+
+    /// Whether what is walked orders a tree.
+    fn orders_a_tree(&self) -> bool {
+        self.state.frames.first().is_some_and(|frame| frame.entry == Entry::Compare)
+    }
+
     /// A socket that was looked up, or null.
     fn looked_up(&mut self) -> Value {
         let id = self.owe(Debt::Socket);
@@ -257,7 +311,7 @@ impl<'a> Walk<'a> {
 
     /// Whether a helper or a timer has called one of the functions that the walk is in.
     pub(super) fn in_callback(&self) -> bool {
-        self.state.frames.iter().any(|f| matches!(f.entry, Entry::Callback { .. } | Entry::Timer))
+        self.state.frames.iter().any(|f| matches!(f.entry, Entry::Callback { .. } | Entry::Timer | Entry::Compare))
     }
 
     /// A tail call that is taken ends the current function, with whatever the other program returns, and that program
@@ -283,7 +337,7 @@ impl<'a> Walk<'a> {
         // What called a callback goes on, and may write.
         self.state.seen.clear();
         match self.state.top().entry {
-            Entry::Root | Entry::Timer => {
+            Entry::Root | Entry::Timer | Entry::Compare => {
                 self.check_exit()?;
                 Ok(Flow::End)
             }
@@ -309,7 +363,10 @@ impl<'a> Walk<'a> {
         if let Some(o) = self.state.owed.first() {
             return refuse(Reason::Owed { at: o.at, debt: o.debt });
         }
-        if let Some(lock) = self.state.lock {
+        let compares = self.state.top().entry == Entry::Compare;
+        if let Some(lock) = self.state.lock
+            && !compares
+        {
             return refuse(Reason::LockHeld { func: "exit".into(), at: lock.at });
         }
         let Some(r0) = r0 else { return Ok(()) };
@@ -319,6 +376,10 @@ impl<'a> Walk<'a> {
         if self.state.top().entry == Entry::Timer && r0.as_const() != Some(0) {
             let got = r0.describe(self.env);
             return refuse(Reason::Return { got, expected: "0, from a timer's callback".into() });
+        }
+        if compares && r0.n.umax() > 1 {
+            let got = r0.describe(self.env);
+            return refuse(Reason::Return { got, expected: "0 or 1, from what orders a tree".into() });
         }
         if let (0, Some((min, max))) = (self.state.top().subprog, self.env.context.returns)
             && (r0.n.smin() < min || r0.n.smax() > max)
@@ -347,15 +408,20 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Calls a callback for the first time: or not at all, if there is nothing to do.
-    fn enter_callback(&mut self, kind: CallbackKind, subprog: u32) -> Res<Flow> {
-        // The validated call graph has an edge from where the address is taken. What rests on that graph (the depth of
-        // calls, of the machine's stack, which functions move the packet) would not know of a call from
-        // elsewhere.
+    /// A function is called back from this one: the validated call graph has an edge from where the address is taken.
+    /// What rests on that graph (the depth of calls, of the machine's stack, which functions move the packet) would not
+    /// know of a call from elsewhere.
+    fn called_within(&self, subprog: u32) -> Res<()> {
         let within = self.program.calls_of(SubprogId(self.state.top().subprog));
         if within.iter().all(|c| c.callee.0 != subprog) {
             return refuse(Reason::ForeignCallback { function: subprog });
         }
+        Ok(())
+    }
+
+    /// Calls a callback for the first time: or not at all, if there is nothing to do.
+    fn enter_callback(&mut self, kind: CallbackKind, subprog: u32) -> Res<Flow> {
+        self.called_within(subprog)?;
         let back = self.next();
         let entry = Entry::Callback { kind, back, call: self.pc };
         let never = self.copy_state();

@@ -15,7 +15,7 @@ use super::args::Call;
 use super::{Res, Walk};
 use crate::error::Reason;
 use crate::helpers::{ArgKind, HelperProto, MemArg};
-use crate::value::{Ty, Value};
+use crate::value::{Origin, Ty, Value};
 
 /// What a format wants of one value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -167,6 +167,11 @@ impl<'a> Walk<'a> {
                 Ok(def) => left(def.plain_until(end)),
                 Err(_) => 1,
             },
+            Ty::Mem { from: Origin::Object { class, .. }, size, .. } => {
+                let fields = self.env.class(class).map_or(&[][..], |ty| &ty.fields);
+                let next = fields.iter().map(|field| field.offset).find(|at| i64::from(*at) > end);
+                left(next.unwrap_or(size))
+            }
             Ty::Mem { size, .. } => left(size),
             Ty::Packet { region } => {
                 let proven = self.state.room(region, v.id, v.scale, v.least_of_line()).unwrap_or(0);

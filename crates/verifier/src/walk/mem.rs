@@ -5,7 +5,7 @@
 
 use bpf_analysis::CheckRegion;
 use bpf_isa::{AluOp, AtomicOp, AtomicWidth, Reg, Size, Src, Width};
-use bpf_uapi::TIMER_BYTES;
+use bpf_uapi::{OwnedField, TIMER_BYTES};
 
 use super::linear::Form;
 use super::pointers::checkable;
@@ -41,6 +41,14 @@ pub(super) enum Place {
     Field { index: usize, offset: u32 },
     /// Memory whose contents are not tracked.
     Untracked(Kind),
+}
+
+/// Whether none of these bytes is a field's that owns objects or is owned by.
+fn plain(fields: &[OwnedField], start: i64, end: i64, what: impl Fn() -> String) -> Res<()> {
+    match fields.iter().find(|field| start < field.end().into() && end > field.offset.into()) {
+        Some(field) => refuse(Reason::ObjectField { what: what(), field: field.kind.name(), offset: field.offset }),
+        None => Ok(()),
+    }
 }
 
 impl Walk<'_> {
@@ -147,6 +155,8 @@ impl Walk<'_> {
                 {
                     return refuse(Reason::TimerAccess { map: map_name(self.env, map, inner) });
                 }
+                let what = || format!("value of {}", map_name(self.env, map, inner));
+                plain(&def.fields, min, max.saturating_add(size as i64), what)?;
                 Ok(Place::Untracked(Kind::MapValue))
             }
             Ty::Mem { size: limit, writable, from } => {
@@ -161,11 +171,18 @@ impl Walk<'_> {
                     }
                     _ => {}
                 }
+                if let Origin::Object { class, .. } = from
+                    && let Some(ty) = self.env.class(class)
+                    && !planted!(LinksOpen)
+                {
+                    plain(&ty.fields, min, max.saturating_add(size as i64), || format!("type \"{}\"", ty.name))?;
+                }
                 Ok(Place::Untracked(match from {
                     Origin::Record | Origin::Lent { .. } => Kind::Mem,
                     // A map's value, the packet or a caller's stack, which the program may have by another way too.
                     Origin::Returned | Origin::Argument { .. } => Kind::Mixed,
-                    // Two look-ups may find one socket; an element lies in a frame.
+                    // Two look-ups may find one socket, and two pops one object; an element lies in a frame.
+                    Origin::Object { .. } => Kind::Mixed,
                     Origin::Socket { .. } | Origin::Slice { .. } | Origin::Element => Kind::Mixed,
                 }))
             }
@@ -613,7 +630,7 @@ impl Walk<'_> {
                 8
             }
             Ty::Mem { from: Origin::Slice { .. }, .. } => 1,
-            // Frames, map values, records, sockets and what functions return.
+            // Frames, map values, records, sockets, objects and what functions return.
             _ => 8,
         };
         let at = v.n.bits().add(Tnum::constant(off as u64));

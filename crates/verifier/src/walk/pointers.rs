@@ -18,11 +18,11 @@ pub(super) fn checkable(env: &Env<'_>, p: &Value) -> Option<CheckRegion> {
         Ty::Packet { region } => {
             (env.context.bounds(region).place != BoundsPlace::Nowhere).then_some(CheckRegion::Packet(region))
         }
-        // Only a pointer to global data: the elements of other maps are found at run time. And not next to a lock
-        // or a timer, which a check against the whole value would not keep.
+        // Only a pointer to global data: the elements of other maps are found at run time. And not next to a lock,
+        // a timer or a field that owns objects, which a check against the whole value would not keep.
         Ty::MapValue { map, inner: false } if p.id == 0 => {
             let def = &env.maps[map as usize];
-            (def.spin_lock.is_none() && def.timer.is_none())
+            (def.spin_lock.is_none() && def.timer.is_none() && def.fields.is_empty())
                 .then_some(CheckRegion::MapValue { map, size: def.value_size })
         }
         _ => None,

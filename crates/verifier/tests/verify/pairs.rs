@@ -35,3 +35,16 @@ fn unsafe_programs_are_refused_and_their_safe_twins_accepted() {
     }
     assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
 }
+
+#[cfg(feature = "faults")]
+#[test]
+fn faults_in_owned_objects_let_a_refused_program_through() {
+    use bpf_verifier::faults::{Fault, plant};
+    let pairs = common::pairs();
+    for &fault in Fault::OF_OBJECTS {
+        let planted = plant(fault);
+        let found = pairs.iter().filter(|p| has_code(p.refused)).any(|p| common::verify(p.refused).is_ok());
+        drop(planted);
+        assert!(found, "{fault:?} changes nothing");
+    }
+}

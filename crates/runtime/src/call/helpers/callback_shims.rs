@@ -5,6 +5,7 @@ use crate::abi::run::{Run, word};
 use crate::abi::watch::INTERRUPTED;
 use crate::call::helpers::callbacks::{CallBack, run_for_each, run_loop};
 use crate::call::helpers::dynptr::run_drain;
+use crate::call::helpers::owned::add_to_tree;
 use crate::call::{Shim, guarded, leave};
 use crate::error::HelperError;
 use bpf_jit_code::{RunCtx, StopCode};
@@ -14,7 +15,7 @@ use bpf_verifier::CallbackKind;
 /// What the calls that a helper makes are checked for: what the program's own are, as its compiler was told
 /// (`LowerOptions`), and nothing else. The configuration does not say it: a program that is not proven to end counts
 /// under any.
-pub(super) trait Checked {
+pub(crate) trait Checked {
     /// Counts against the run's budget.
     const BUDGET: bool;
     /// Ends an interrupted run.
@@ -22,7 +23,7 @@ pub(super) trait Checked {
 }
 
 /// [`Checked`] by two bits, the budget's in the lower.
-pub(super) enum By<const BITS: u8> {}
+pub(crate) enum By<const BITS: u8> {}
 
 impl<const BITS: u8> Checked for By<BITS> {
     const BUDGET: bool = BITS & 1 != 0;
@@ -45,6 +46,49 @@ pub(crate) fn calling_back(kind: CallbackKind, compiled: &bpf_jit::LowerOptions)
 #[cfg(native)]
 fn shims<H: CallsBack>() -> [Shim; 4] {
     [shim::<H, By<0>>, shim::<H, By<1>>, shim::<H, By<2>>, shim::<H, By<3>>]
+}
+
+/// The function that emitted code compiled like this calls for `bpf_rbtree_add_impl`.
+#[cfg(native)]
+pub(crate) fn adding_to_tree(compiled: &bpf_jit::LowerOptions) -> Shim {
+    match (compiled.budget, compiled.interrupt) {
+        (false, false) => adds_to_tree::<By<0>>,
+        (true, false) => adds_to_tree::<By<1>>,
+        (false, true) => adds_to_tree::<By<2>>,
+        (true, true) => adds_to_tree::<By<3>>,
+    }
+}
+
+/// `bpf_rbtree_add_impl(root, node, less, meta, off)` of emitted code.
+///
+/// # Safety
+/// As for [`add_to_tree`]; `less` must be the entry of a subprogram of the running program, `ctx` the first field of a
+/// [`Run`].
+pub(super) unsafe extern "C" fn adds_to_tree<K: Checked>(
+    root: u64,
+    node: u64,
+    less: u64,
+    _: u64,
+    _: u64,
+    ctx: *mut RunCtx,
+) -> u64 {
+    let result = {
+        // SAFETY: `ctx` is the first field of the `Run` that this thread is in, by a pointer to all of it; emitted
+        // code, which has the only other one, waits for this call.
+        let run = unsafe { &mut *ctx.cast::<Run>() };
+        guarded(run, |run| {
+            // SAFETY: the verifier admits as what orders a tree only the address of one of the program's own
+            // subprograms, which the running code's guard keeps.
+            let mut call = |run: &mut Run, args| unsafe { call_native::<K>(run, less, args) };
+            // SAFETY: the tree and the node were proven to be what the function's prototype says.
+            unsafe { add_to_tree(run, root, node, &mut call) }
+        })
+    };
+    match result {
+        Some(r0) => r0,
+        // SAFETY: this frame holds nothing that needs dropping.
+        None => unsafe { leave(ctx) },
+    }
 }
 
 /// A call made by a helper counts like one made by the program, and can be interrupted like one.

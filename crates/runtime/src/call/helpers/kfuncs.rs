@@ -6,9 +6,10 @@
 //! Source: `kernel/bpf/bpf_iter.c`, `kernel/bpf/helpers.c` (Linux 6.18).
 
 use crate::call::HostFn;
+use crate::call::helpers::callback_shims::{By, adds_to_tree};
 use crate::call::helpers::print::Site;
 use crate::call::helpers::skb::{EINVAL, ret};
-use crate::call::helpers::{bits, dynptr, frags, maps, strings};
+use crate::call::helpers::{bits, dynptr, frags, maps, owned, strings};
 use crate::context::frags::XdpFrags;
 use crate::context::packet::{RxMetadata, Xdp, XdpBuff};
 use crate::context::skb::Skb;
@@ -64,6 +65,23 @@ pub(crate) fn kfunc(kfunc: Kfunc, layout: &'static ContextLayout) -> Option<Host
         Kfunc::DynptrIsRdonly => HostFn::plain(dynptr::is_rdonly),
         Kfunc::DynptrSize => HostFn::plain(dynptr::size),
         Kfunc::DynptrClone => HostFn::plain(dynptr::clone),
+        // Bound to each program by itself ([`owned::own_obj_new`]): without its types there is none.
+        Kfunc::ObjNew => HostFn::plain(nothing),
+        Kfunc::ObjDrop => HostFn::with_run(owned::obj_drop),
+        Kfunc::RefcountAcquire => HostFn::with_run(owned::refcount_acquire),
+        Kfunc::ListPushFront => HostFn::with_run(owned::list_push::<true>),
+        Kfunc::ListPushBack => HostFn::with_run(owned::list_push::<false>),
+        Kfunc::ListPopFront => HostFn::with_run(owned::list_pop::<true>),
+        Kfunc::ListPopBack => HostFn::with_run(owned::list_pop::<false>),
+        Kfunc::ListFront => HostFn::plain(owned::list_peek::<true>),
+        Kfunc::ListBack => HostFn::plain(owned::list_peek::<false>),
+        // Emitted code calls the one that checks what it does itself.
+        Kfunc::RbtreeAdd => HostFn::with_run(adds_to_tree::<By<3>>),
+        Kfunc::RbtreeRemove => HostFn::with_run(owned::rbtree_remove),
+        Kfunc::RbtreeFirst => HostFn::plain(owned::rbtree_first),
+        Kfunc::RbtreeRoot => HostFn::plain(owned::rbtree_root),
+        Kfunc::RbtreeLeft => HostFn::plain(owned::rbtree_child::<true>),
+        Kfunc::RbtreeRight => HostFn::plain(owned::rbtree_child::<false>),
         // A run is inside its guard from beginning to end, and on its thread: there is nothing to hold off.
         Kfunc::RcuReadLock | Kfunc::RcuReadUnlock | Kfunc::PreemptDisable | Kfunc::PreemptEnable => {
             HostFn::plain(nothing)

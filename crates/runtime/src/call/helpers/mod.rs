@@ -16,6 +16,7 @@ mod frags;
 pub(crate) mod kfuncs;
 mod maps;
 mod network;
+pub(crate) mod owned;
 pub(crate) mod packet;
 pub(crate) mod print;
 pub(crate) mod ring;

@@ -3,7 +3,7 @@
 use crate::call::HostFn;
 use crate::call::helpers::callback_shims::{By, Drain, ForEach, Loop, shim};
 use crate::call::helpers::print::{snprintf, trace_printk, trace_vprintk};
-use crate::call::helpers::{dynptr, maps, network, ring, socket, storage, syncookie, system, text, timers};
+use crate::call::helpers::{dynptr, maps, network, owned, ring, socket, storage, syncookie, system, text, timers};
 use bpf_uapi::Helper;
 
 /// The helpers, ascending by id.
@@ -59,6 +59,7 @@ const SHIPPED: &[(Helper, HostFn)] = &[
     (Helper::TraceVprintk, HostFn::with_run(trace_vprintk::<false>)),
     (Helper::Loop, HostFn::with_run(shim::<Loop, By<3>>)),
     (Helper::Strncmp, HostFn::plain(text::strncmp)),
+    (Helper::KptrXchg, HostFn::with_run(owned::kptr_xchg)),
     (Helper::MapLookupPercpuElem, HostFn::plain(maps::map_lookup_percpu_elem)),
     (Helper::DynptrFromMem, HostFn::plain(dynptr::from_mem)),
     (Helper::RingbufReserveDynptr, HostFn::with_run(dynptr::reserve)),

@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 use bpf_isa::{InsnIdx, Program, assemble};
-use bpf_uapi::Kfunc;
+use bpf_uapi::{Kfunc, OwnedField, OwnedKind, OwnedType};
 use bpf_verifier::{
     Access, ArgKind, ContextLayout, Env, Field, FieldKind, GlobalArg, GlobalFunc, HelperProto, Helpers, KnownArena,
     KnownMap, MapType, MemArg, MemSet, Region, Ret, Verified, Verifier, VerifyError,
@@ -56,6 +56,39 @@ pub(crate) fn maps() -> Vec<KnownMap> {
         KnownMap { timer: Some(8), ..KnownMap::new("timed", MapType::Array, 4, 32, 4) },
         arena("arena", 3),
         arena("arena2", 1),
+        holding("holding", 4),
+        holding("own", 1),
+    ]
+}
+
+fn owned(offset: u32, kind: OwnedKind) -> OwnedField {
+    OwnedField { offset, kind }
+}
+
+/// An array whose values hold objects of [`types`]: a lock at 0, a list at 8, a tree at 24, a kptr at 40 and one at 48.
+fn holding(name: &str, entries: u32) -> KnownMap {
+    let fields = vec![
+        owned(8, OwnedKind::ListHead { of: 0, node: 8 }),
+        owned(24, OwnedKind::TreeRoot { of: 0, node: 32 }),
+        owned(40, OwnedKind::Kptr { to: 1 }),
+        owned(48, OwnedKind::Kptr { to: 0 }),
+    ];
+    KnownMap { spin_lock: Some(0), fields, ..KnownMap::new(name, MapType::Array, 4, 64, entries) }
+}
+
+/// Types of objects: one with all fields there are, at 8, 32, 64 and 72; one of 16 plain bytes; one with a kptr to
+/// itself at 8. Programs make them by the numbers 7, 8 and 9.
+pub(crate) fn types() -> Vec<OwnedType> {
+    let node = vec![
+        owned(8, OwnedKind::ListNode),
+        owned(32, OwnedKind::TreeNode),
+        owned(64, OwnedKind::Refcount),
+        owned(72, OwnedKind::Kptr { to: 1 }),
+    ];
+    vec![
+        OwnedType { name: "node".into(), size: 80, fields: node },
+        OwnedType { name: "plain".into(), size: 16, fields: Vec::new() },
+        OwnedType { name: "chain".into(), size: 16, fields: vec![owned(8, OwnedKind::Kptr { to: 2 })] },
     ]
 }
 
@@ -168,7 +201,7 @@ pub(crate) fn globals(text: &str) -> Vec<Option<GlobalFunc>> {
 pub(crate) fn with_env<T>(text: &str, f: impl FnOnce(&Env<'_>) -> T) -> T {
     let xdp = || ContextLayout { legacy_loads: text.contains(";skb"), ..xdp() };
     let context = if text.contains(";raw") { ContextLayout::raw(true) } else { xdp() };
-    let (helpers, mut maps, globals) = (helpers(), maps(), globals(text));
+    let (helpers, mut maps, globals, types) = (helpers(), maps(), globals(text), types());
     let targets = targets(text);
     if !targets.is_empty() {
         let table = KnownMap::new("table", MapType::InsnArray, 4, 16, targets.len() as u32);
@@ -176,6 +209,8 @@ pub(crate) fn with_env<T>(text: &str, f: impl FnOnce(&Env<'_>) -> T) -> T {
     }
     let mut env = Env::new(&context, &helpers);
     env.maps = &maps;
+    env.types = &types;
+    env.local_types = &[(7, 0), (8, 1), (9, 2)];
     env.global_functions = &globals;
     f(&env)
 }
@@ -195,7 +230,7 @@ pub(crate) fn try_program(text: &str) -> Result<Program, String> {
     Program::with_targets(assemble(&text).map_err(|e| e.to_string())?, targets(&text)).map_err(|e| e.to_string())
 }
 
-/// What the entries of the map `map[fd:15]` name: the labels of a line `;targets`.
+/// What the entries of the map `map[fd:17]` name: the labels of a line `;targets`.
 fn targets(text: &str) -> Vec<InsnIdx> {
     let Some(line) = text.lines().find_map(|l| l.trim().strip_prefix(";targets ")) else { return Vec::new() };
     let labels: Vec<&str> = line.split_whitespace().collect();

@@ -1,0 +1,233 @@
+//! Lists and trees beside plain vectors, and the count of objects.
+
+use super::graph::{self, End};
+use super::*;
+use bpf_quiesce::Options;
+use bpf_uapi::OwnedField;
+
+fn pool() -> (Arc<Domain>, Arc<Objects>) {
+    let domain = Domain::new(Options::default());
+    let pool = Objects::new(&domain, domain.memory()).unwrap();
+    (domain, pool)
+}
+
+/// A number, a list's node and a tree's node, and a pointer to another.
+fn ty() -> Arc<OwnedType> {
+    let field = |offset, kind| OwnedField { offset, kind };
+    let fields =
+        vec![field(8, OwnedKind::ListNode), field(32, OwnedKind::TreeNode), field(64, OwnedKind::Kptr { to: 0 })];
+    Arc::new(OwnedType { name: "object".into(), size: 72, fields })
+}
+
+const LIST: OwnedKind = OwnedKind::ListHead { of: 0, node: 8 };
+const TREE: OwnedKind = OwnedKind::TreeRoot { of: 0, node: 32 };
+
+/// Words as a value of a map has them.
+struct Root([AtomicU64; 2]);
+
+impl Root {
+    fn new() -> Root {
+        Root([AtomicU64::new(0), AtomicU64::new(0)])
+    }
+    fn at(&self) -> u64 {
+        self.0.as_ptr().expose_provenance() as u64
+    }
+    fn empty(&self, kind: OwnedKind) {
+        let mut leaving = Leaving::nothing();
+        // SAFETY: a root of this test's.
+        unsafe { leaving.take(self.at(), kind) };
+        leaving.give_up();
+    }
+}
+
+fn number<'a>(object: u64) -> &'a AtomicU64 {
+    // SAFETY: the first eight bytes of an object of this test's.
+    unsafe { AtomicU64::from_ptr(std::ptr::with_exposed_provenance_mut(crate::num::index(object))) }
+}
+
+/// A sequence of numbers.
+fn chance(state: &mut u64) -> u64 {
+    *state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+    *state >> 33
+}
+
+#[test]
+fn lists_are_what_vectors_are() {
+    let (_domain, pool) = pool();
+    let (ty, root) = (ty(), Root::new());
+    let mut model = std::collections::VecDeque::new();
+    let mut state = 1;
+    for n in 0..3000 {
+        let end = if chance(&mut state) % 2 == 0 { End::Front } else { End::Back };
+        if chance(&mut state) % 2 == 0 {
+            let object = pool.make(&ty);
+            number(object).store(n, Ordering::Relaxed);
+            // SAFETY: a list and an object of this test's.
+            assert!(unsafe { graph::push(root.at(), object + 8, end) });
+            // SAFETY: as before.
+            assert!(!unsafe { graph::push(root.at(), object + 8, end) }, "it is in a list");
+            if end == End::Front { model.push_front(n) } else { model.push_back(n) }
+        } else {
+            // SAFETY: as before.
+            let (peeked, popped) = unsafe { (graph::peek(root.at(), end), graph::pop(root.at(), end)) };
+            assert_eq!(peeked, popped);
+            let expected = if end == End::Front { model.pop_front() } else { model.pop_back() };
+            // SAFETY: as before.
+            let object = (popped != 0).then(|| unsafe { graph::of_list_node(popped) });
+            assert_eq!(object.map(|object| number(object).load(Ordering::Relaxed)), expected);
+            // SAFETY: what was taken out is this test's.
+            object.into_iter().for_each(|object| unsafe { release(object) });
+        }
+        assert_eq!(pool.alive(), model.len() as u64);
+    }
+    assert!(!model.is_empty());
+    root.empty(LIST);
+    assert_eq!(pool.alive(), 0);
+}
+
+/// The numbers of a tree in order; checks its links and colours. Returns its black height too.
+fn walk(node: u64, parent: u64, out: &mut Vec<u64>) -> u32 {
+    if node == 0 {
+        return 1;
+    }
+    // SAFETY: words of a node of this test's.
+    let word = |i: u64| number(node + 8 * i).load(Ordering::Relaxed);
+    assert_eq!(word(0) & !1, parent);
+    let black = word(0) & 1 != 0;
+    if !black {
+        assert!(parent == 0 || number(parent).load(Ordering::Relaxed) & 1 != 0, "two red ones");
+    }
+    let left = walk(word(1), node, out);
+    out.push(number(node - 32).load(Ordering::Relaxed));
+    let right = walk(word(2), node, out);
+    assert_eq!(left, right, "as many black nodes on both sides");
+    left + u32::from(black)
+}
+
+#[test]
+fn trees_are_what_sorted_vectors_are() {
+    let (_domain, pool) = pool();
+    let (ty, root) = (ty(), Root::new());
+    let key = |node: u64| number(node - 32).load(Ordering::Relaxed);
+    let mut less = |a: u64, b: u64| Ok::<bool, ()>(key(a) < key(b));
+    let (mut model, mut nodes) = (Vec::<u64>::new(), Vec::<u64>::new());
+    let mut state = 7;
+    for round in 0..2000 {
+        let grows = chance(&mut state) % 8 < if round < 1000 { 5 } else { 3 };
+        if grows || nodes.is_empty() {
+            let (object, n) = (pool.make(&ty), chance(&mut state) % 200);
+            number(object).store(n, Ordering::Relaxed);
+            // SAFETY: a tree and an object of this test's.
+            assert_eq!(unsafe { graph::add(root.at(), object + 32, &mut less) }, Ok(true));
+            // SAFETY: as before.
+            assert_eq!(unsafe { graph::add(root.at(), object + 32, &mut less) }, Ok(false), "it is in a tree");
+            nodes.push(object + 32);
+            model.insert(model.partition_point(|m| *m <= n), n);
+        } else {
+            let at = chance(&mut state) as usize % nodes.len();
+            let node = nodes.swap_remove(at);
+            // SAFETY: as before.
+            assert_eq!(unsafe { graph::remove(root.at(), node) }, node);
+            // SAFETY: as before.
+            assert_eq!(unsafe { graph::remove(root.at(), node) }, 0, "it is in no tree");
+            model.remove(model.iter().position(|m| *m == key(node)).unwrap());
+            // SAFETY: what was taken out is this test's.
+            unsafe { release(graph::of_tree_node(node)) };
+        }
+        let mut numbers = Vec::new();
+        // SAFETY: a tree of this test's.
+        walk(unsafe { graph::top(root.at()) }, 0, &mut numbers);
+        assert_eq!(numbers, model);
+        // SAFETY: as before.
+        let first = unsafe { graph::first(root.at()) };
+        assert_eq!((first != 0).then(|| key(first)), model.first().copied());
+    }
+    assert!(!model.is_empty() && pool.alive() == model.len() as u64);
+    root.empty(TREE);
+    assert_eq!(pool.alive(), 0);
+}
+
+#[test]
+fn a_failed_comparison_leaves_the_node_out() {
+    let (_domain, pool) = pool();
+    let (ty, root) = (ty(), Root::new());
+    let objects = [pool.make(&ty), pool.make(&ty)];
+    // SAFETY: a tree and objects of this test's.
+    assert_eq!(unsafe { graph::add(root.at(), objects[0] + 32, |_, _| Err("none to compare")) }, Ok(true));
+    // SAFETY: as before.
+    assert_eq!(unsafe { graph::add(root.at(), objects[1] + 32, |_, _| Err("stopped")) }, Err("stopped"));
+    // SAFETY: as before: it is still this test's.
+    unsafe { release(objects[1]) };
+    assert_eq!(pool.alive(), 1);
+    root.empty(TREE);
+    assert_eq!(pool.alive(), 0);
+}
+
+#[test]
+fn objects_of_several_owners_go_with_the_last() {
+    let (domain, pool) = pool();
+    let (ty, list, tree) = (ty(), Root::new(), Root::new());
+    let object = pool.make(&ty);
+    let _guard = domain.enter().unwrap();
+    // SAFETY: an object of this test's, and roots.
+    unsafe {
+        assert!(acquire(object));
+        assert!(graph::push(list.at(), object + 8, End::Back));
+        assert_eq!(graph::add(tree.at(), object + 32, |_, _| Ok::<_, ()>(true)), Ok(true));
+    }
+    list.empty(LIST);
+    assert_eq!(pool.alive(), 1);
+    tree.empty(TREE);
+    assert_eq!(pool.alive(), 0);
+    // SAFETY: the guard keeps its memory.
+    assert!(!unsafe { acquire(object) }, "nobody can own it any more");
+}
+
+#[test]
+fn chains_are_given_up_one_after_the_other() {
+    let (_domain, pool) = pool();
+    let ty = ty();
+    let mut first = 0;
+    // Deep enough for a stack to end if each were given up inside the one before.
+    for _ in 0..200_000 {
+        let object = pool.make(&ty);
+        // SAFETY: a kptr of an object of this test's, and an object of the field's type, or none.
+        assert_eq!(unsafe { swap(object + 64, first) }, 0);
+        first = object;
+    }
+    assert_eq!(pool.alive(), 200_000);
+    // SAFETY: this test's.
+    unsafe { release(first) };
+    assert_eq!(pool.alive(), 0);
+}
+
+#[test]
+fn memory_is_counted_and_comes_back() {
+    let domain = Domain::new(Options::default());
+    let account = domain.memory().account("objects", 20_000);
+    let pool = Objects::new(&domain, &account).unwrap();
+    let ty = ty();
+    let mut objects = Vec::new();
+    loop {
+        let object = pool.make(&ty);
+        if object == 0 {
+            break;
+        }
+        objects.push(object);
+    }
+    assert!(objects.len() > 100 && account.used() <= 20_000);
+    // SAFETY: this test's.
+    objects.iter().for_each(|object| unsafe { release(*object) });
+    // Those that wait are freed where there is no other memory.
+    for _ in 0..1000 {
+        let object = pool.make(&ty);
+        assert_ne!(object, 0);
+        // SAFETY: this test's.
+        unsafe { release(object) };
+    }
+    let large = Arc::new(OwnedType { name: "large".into(), size: MAX_OBJECT + 1, fields: Vec::new() });
+    assert_eq!(pool.make(&large), 0);
+    drop(pool);
+    domain.drain().unwrap();
+    assert_eq!(account.used(), 0);
+}

@@ -1,0 +1,278 @@
+//! Objects that programs own: which fields of an object's types hold them.
+//!
+//! Problem: that a map's value has a list of flows in it, ordered by nothing, linked through a field of theirs, is said
+//! by BTF alone: by the names of the kernel's types and by tags (`btf_decl_tag("contains:flow:node")`,
+//! `btf_type_tag("kptr")`). Approach: a value, or a type that a program makes objects of, is described with what it leads
+//! to ([`OwnedType::closure`]), so that two descriptions are equal exactly if the types are, whatever else their objects
+//! define.
+//!
+//! What the kernel refuses in such types (a list of what has no such node, a pointer to a type that is not defined, a
+//! second lock) holds no objects here: it is bytes like others, and functions over objects do not take it. All of it is
+//! hostile input, so what is looked at of one type is bounded.
+//!
+//! Source: `kernel/bpf/btf.c` (`btf_parse_fields`, Linux 6.18) for what is looked for and where.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+use bpf_uapi::{MAX_OBJECT, OwnedField, OwnedKind, OwnedType};
+
+use crate::btf::{Btf, Type, TypeId};
+use crate::map::MapDecl;
+
+/// Fields of one type that hold objects, or are held by (Linux: `BTF_FIELDS_MAX`).
+const MAX_FIELDS: usize = 11;
+/// Structures and arrays inside each other.
+const MAX_DEPTH: usize = 8;
+/// Members looked at for one type, or one variable.
+const MAX_MEMBERS: usize = 1024;
+/// Types that one leads to, itself among them.
+const MAX_TYPES: usize = 64;
+
+/// What is found in a type: fields as BTF has them.
+#[derive(Debug, Default)]
+struct Found {
+    fields: Vec<(u32, Field)>,
+    /// A lock or a timer, which objects have none of here.
+    others: bool,
+    locks: Vec<u32>,
+    members: usize,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Field {
+    Kptr(TypeId),
+    List { of: TypeId, node: u32 },
+    Tree { of: TypeId, node: u32 },
+    ListNode,
+    TreeNode,
+    Refcount,
+}
+
+/// The owning types of an object.
+#[derive(Debug)]
+pub struct OwnedTypes<'b> {
+    btf: &'b Btf,
+    /// `contains:…` by declaration and member.
+    contains: HashMap<(TypeId, i32), &'b str>,
+    /// Structures by name: the first of each.
+    structs: HashMap<&'b str, TypeId>,
+    /// What was found in types of objects before: many lead to one.
+    known: RefCell<HashMap<TypeId, Option<Fields>>>,
+}
+
+/// The fields of a type, by offset.
+type Fields = Vec<(u32, Field)>;
+
+impl<'b> OwnedTypes<'b> {
+    /// Looks for tags and names.
+    pub fn new(btf: &'b Btf) -> OwnedTypes<'b> {
+        let (mut contains, mut structs) = (HashMap::new(), HashMap::new());
+        for (id, ty) in btf.types() {
+            match *ty {
+                Type::DeclTag { name, to, component } => {
+                    if let Some(tag) = btf.name(name).strip_prefix("contains:") {
+                        contains.entry((to, component)).or_insert(tag);
+                    }
+                }
+                Type::Composite { name, union: false, .. } => {
+                    structs.entry(btf.name(name)).or_insert(id);
+                }
+                _ => {}
+            }
+        }
+        OwnedTypes { btf, contains, structs, known: RefCell::default() }
+    }
+
+    /// What a map's values hold: the value, and behind it the types that it leads to. Empty if that is nothing.
+    pub fn value(&self, map: &MapDecl) -> Vec<OwnedType> {
+        let types = self.describe(TypeId(0), map.value_size, &self.found_in(map).fields).unwrap_or_default();
+        if types.first().is_some_and(|value| value.fields.is_empty()) { Vec::new() } else { types }
+    }
+
+    /// Where the spin lock in a map's values is, also in its variables. `None` too if there are several.
+    pub fn lock(&self, map: &MapDecl) -> Option<u32> {
+        match *self.found_in(map).locks {
+            [lock] => Some(lock),
+            _ => None,
+        }
+    }
+
+    fn found_in(&self, map: &MapDecl) -> Found {
+        let mut found = Found::default();
+        match (&map.data, map.value_type) {
+            (Some(data), _) => {
+                for variable in &data.variables {
+                    let Some(id) = variable.ty else { continue };
+                    let Type::Var { ty, .. } = *self.btf.get(id) else { continue };
+                    found.members = 0;
+                    self.look(ty, (id, -1), variable.offset, 0, &mut found);
+                }
+            }
+            (None, Some(value)) => self.look(value, (TypeId(0), -1), 0, 0, &mut found),
+            (None, None) => {}
+        }
+        found
+    }
+
+    /// The type of this number, if a program may make objects of it, with what it leads to. `None` if it is none: too large, with a lock, a list, a tree or a timer
+    /// in it, or one whose objects could own each other in a circle, for ever.
+    pub fn object(&self, number: u32) -> Option<Vec<OwnedType>> {
+        let id = TypeId(number);
+        let found = self.object_fields(id)?;
+        let size = self.btf.size_of(id)?;
+        let types = self.describe(id, size, &found)?;
+        let shared = types.iter().flat_map(|ty| &ty.fields).any(|field| field.kind == OwnedKind::Refcount);
+        let circle = types.iter().flat_map(|ty| &ty.fields).any(|field| field.kind.leads_to() == Some(0));
+        (!(shared && circle)).then_some(types)
+    }
+
+    /// The fields of a type that objects may have.
+    fn object_fields(&self, id: TypeId) -> Option<Fields> {
+        if let Some(known) = self.known.borrow().get(&id) {
+            return known.clone();
+        }
+        let fields = self.find_object_fields(id);
+        self.known.borrow_mut().insert(id, fields.clone());
+        fields
+    }
+
+    fn find_object_fields(&self, id: TypeId) -> Option<Fields> {
+        let is_struct = matches!(self.btf.get(id), Type::Composite { union: false, .. });
+        if !is_struct || self.btf.size_of(id).is_none_or(|size| size == 0 || size > MAX_OBJECT) {
+            return None;
+        }
+        let mut found = Found::default();
+        self.look(id, (TypeId(0), -1), 0, 0, &mut found);
+        let roots = found.fields.iter().any(|(_, field)| matches!(field, Field::List { .. } | Field::Tree { .. }));
+        (!found.others && !roots && found.members <= MAX_MEMBERS).then_some(found.fields)
+    }
+
+    /// A type with these fields, and all that it leads to; `None` if that makes no sense, or is too much. `root`: its
+    /// number, 0 if it has none.
+    fn describe(&self, root: TypeId, size: u32, found: &[(u32, Field)]) -> Option<Vec<OwnedType>> {
+        let mut ids = vec![root];
+        let mut types = vec![self.with_fields(root, size, found, &mut ids)?];
+        while let Some(&id) = ids.get(types.len()) {
+            let found = self.object_fields(id)?;
+            let ty = self.with_fields(id, self.btf.size_of(id)?, &found, &mut ids)?;
+            types.push(ty);
+        }
+        types.iter().all(|ty| ty.is_sound(&types)).then(|| OwnedType::closure(&types, 0))
+    }
+
+    fn with_fields(&self, id: TypeId, size: u32, found: &[(u32, Field)], ids: &mut Vec<TypeId>) -> Option<OwnedType> {
+        let mut fields = Vec::new();
+        for &(offset, field) in found {
+            let mut to = |id: TypeId| {
+                self.object_fields(id)?;
+                let at = ids.iter().position(|known| *known == id).unwrap_or_else(|| {
+                    ids.push(id);
+                    ids.len() - 1
+                });
+                u32::try_from(at).ok()
+            };
+            let kind = match field {
+                Field::Kptr(id) => to(id).map(|to| OwnedKind::Kptr { to }),
+                Field::List { of, node } => to(of).map(|of| OwnedKind::ListHead { of, node }),
+                Field::Tree { of, node } => to(of).map(|of| OwnedKind::TreeRoot { of, node }),
+                Field::ListNode => Some(OwnedKind::ListNode),
+                Field::TreeNode => Some(OwnedKind::TreeNode),
+                Field::Refcount => Some(OwnedKind::Refcount),
+            };
+            // What leads to no object holds none.
+            fields.extend(kind.map(|kind| OwnedField { offset, kind }));
+        }
+        fields.sort_unstable_by_key(|field| field.offset);
+        let name = if id == TypeId(0) { "" } else { self.btf.type_name(id) }.to_owned();
+        (fields.len() <= MAX_FIELDS && ids.len() <= MAX_TYPES).then_some(OwnedType { name, size, fields })
+    }
+
+    /// Looks for fields in what lies at `base` and is declared so.
+    fn look(&self, ty: TypeId, declared: (TypeId, i32), base: u32, depth: usize, found: &mut Found) {
+        found.members += 1;
+        if depth > MAX_DEPTH || found.members > MAX_MEMBERS || found.fields.len() > MAX_FIELDS {
+            return;
+        }
+        let id = self.btf.resolve(ty);
+        match self.btf.get(id) {
+            Type::Ptr { to } => {
+                if let Some(to) = self.kptr(*to) {
+                    found.fields.push((base, Field::Kptr(to)));
+                }
+            }
+            Type::Array { elem, len } => {
+                let size = self.btf.size_of(*elem).unwrap_or(0);
+                for i in 0..*len {
+                    let before = found.fields.len() + found.locks.len();
+                    let Some(at) = size.checked_mul(i).and_then(|at| base.checked_add(at)) else { return };
+                    self.look(*elem, declared, at, depth + 1, found);
+                    // One element is as good as another.
+                    if found.fields.len() + found.locks.len() == before || found.members > MAX_MEMBERS {
+                        return;
+                    }
+                }
+            }
+            Type::Composite { union: false, members, .. } => match self.btf.type_name(id) {
+                "bpf_spin_lock" => {
+                    found.others = true;
+                    found.locks.push(base);
+                }
+                "bpf_timer" | "bpf_res_spin_lock" | "bpf_wq" | "bpf_task_work" => found.others = true,
+                "bpf_list_head" => {
+                    if let Some((of, node)) = self.contained(declared, "bpf_list_node") {
+                        found.fields.push((base, Field::List { of, node }));
+                    }
+                }
+                "bpf_rb_root" => {
+                    if let Some((of, node)) = self.contained(declared, "bpf_rb_node") {
+                        found.fields.push((base, Field::Tree { of, node }));
+                    }
+                }
+                "bpf_list_node" if self.btf.size_of(id) == Some(OwnedKind::ListNode.size()) => {
+                    found.fields.push((base, Field::ListNode));
+                }
+                "bpf_rb_node" if self.btf.size_of(id) == Some(OwnedKind::TreeNode.size()) => {
+                    found.fields.push((base, Field::TreeNode));
+                }
+                "bpf_refcount" => found.fields.push((base, Field::Refcount)),
+                _ => {
+                    for (component, member) in (0..).zip(members) {
+                        let Some(at) = base.checked_add(member.bit_offset / 8) else { return };
+                        if member.bit_size == 0 {
+                            self.look(member.ty, (id, component), at, depth + 1, found);
+                        }
+                    }
+                }
+            },
+            _ => {}
+        }
+    }
+
+    /// The structure that a tagged pointer leads to.
+    fn kptr(&self, mut to: TypeId) -> Option<TypeId> {
+        let mut tagged = false;
+        for _ in 0..MAX_DEPTH {
+            match *self.btf.get(to) {
+                Type::TypeTag { name, to: tagged_type } => {
+                    tagged |= self.btf.name(name) == "kptr";
+                    to = tagged_type;
+                }
+                Type::Qualified { to: qualified, .. } | Type::Typedef { to: qualified, .. } => to = qualified,
+                Type::Composite { union: false, .. } if tagged => return Some(to),
+                _ => return None,
+            }
+        }
+        None
+    }
+
+    /// What a root says that it contains: the structure, and where its node of this type is.
+    fn contained(&self, declared: (TypeId, i32), node_type: &str) -> Option<(TypeId, u32)> {
+        let (name, node) = self.contains.get(&declared)?.split_once(':')?;
+        let of = *self.structs.get(name)?;
+        let Type::Composite { members, .. } = self.btf.get(of) else { return None };
+        let member = members.iter().find(|member| self.btf.name(member.name) == node)?;
+        let is_node = self.btf.type_name(self.btf.resolve(member.ty)) == node_type;
+        (is_node && member.bit_size == 0).then_some((of, member.bit_offset / 8))
+    }
+}

@@ -1,0 +1,273 @@
+//! The kernel's functions over objects that programs own: lists, trees, and pointers in maps' values.
+//!
+//! What they do is in [`bpf_maps::owned`]. A run notes what it owns, so that one that is stopped gives it up; whatever it
+//! is told of an object that it does not own, nothing is done to that.
+//!
+//! Source: `kernel/bpf/helpers.c` (Linux 6.18).
+
+use crate::abi::run::Run;
+use crate::call::helpers::callbacks::CallBack;
+use crate::call::helpers::skb::{EINVAL, ret};
+use crate::call::{HostFn, guarded, leave};
+use crate::error::HelperError;
+use crate::num::low;
+use bpf_jit_code::RunCtx;
+use bpf_maps::owned::graph::{self, End};
+use bpf_maps::owned::{self, Objects};
+use bpf_uapi::OwnedType;
+use std::sync::Arc;
+
+/// The types that a program may make objects of, and where it has them from.
+#[derive(Debug)]
+pub(crate) struct LocalTypes {
+    pub(crate) pool: Arc<Objects>,
+    /// By the program's number, ascending: the type, with all that it leads to.
+    pub(crate) types: Vec<(u32, Arc<OwnedType>, Vec<OwnedType>)>,
+}
+
+/// `bpf_obj_new_impl` of one program.
+pub(crate) fn own_obj_new(types: &Arc<LocalTypes>) -> HostFn {
+    HostFn { env: Some(Arc::clone(types) as _), ..HostFn::with_run(obj_new) }
+}
+
+/// Does something in the run behind the hidden argument; an error ends the run.
+///
+/// # Safety
+/// `ctx` must be the first field of the live [`Run`] that this thread is in, by a pointer to all of it, and the caller's
+/// frame have nothing to drop.
+#[inline(always)]
+unsafe fn in_run(ctx: *mut RunCtx, body: impl FnOnce(&mut Run) -> Result<u64, HelperError>) -> u64 {
+    let result = {
+        // SAFETY: the contract; emitted code, which has the only other pointer, waits for this call.
+        let run = unsafe { &mut *ctx.cast::<Run>() };
+        guarded(run, body)
+    };
+    match result {
+        Some(r0) => r0,
+        // SAFETY: the contract.
+        None => unsafe { leave(ctx) },
+    }
+}
+
+/// `bpf_obj_new_impl(local_type_id, meta)`. Without the types of a program there is none.
+///
+/// # Safety
+/// `ctx` must be the first field of this thread's live [`Run`], whose environment is a [`LocalTypes`].
+unsafe extern "C" fn obj_new(id: u64, _: u64, _: u64, _: u64, _: u64, ctx: *mut RunCtx) -> u64 {
+    // SAFETY: this thread's run.
+    let env = unsafe { (*ctx).host_env } as *const LocalTypes;
+    // SAFETY: what the call has put there (contract), kept by the running program.
+    let LocalTypes { pool, types } = unsafe { &*env };
+    let body = |run: &mut Run| {
+        let Ok(at) = types.binary_search_by_key(&id, |ty| ty.0.into()) else { return Ok(0) };
+        run.held.expect_object()?;
+        let object = pool.make(&types[at].1);
+        run.held.add_object(object);
+        Ok(object)
+    };
+    // SAFETY: the caller's contract.
+    unsafe { in_run(ctx, body) }
+}
+
+/// `bpf_obj_drop_impl(object, meta)`.
+///
+/// # Safety
+/// `ctx` must be the first field of this thread's live [`Run`].
+pub(super) unsafe extern "C" fn obj_drop(object: u64, _: u64, _: u64, _: u64, _: u64, ctx: *mut RunCtx) -> u64 {
+    let body = |run: &mut Run| {
+        give_up(run, object);
+        Ok(0)
+    };
+    // SAFETY: the caller's contract.
+    unsafe { in_run(ctx, body) }
+}
+
+/// The run owns the object no longer, and nobody for it.
+fn give_up(run: &mut Run, object: u64) {
+    if run.held.remove_object(object) {
+        // SAFETY: the run has owned it, and it is off the list.
+        unsafe { owned::release(object) };
+    }
+}
+
+/// `bpf_refcount_acquire_impl(object, meta)`.
+///
+/// # Safety
+/// `object` must be one that the program owns or has borrowed; `ctx` the first field of this thread's live [`Run`].
+pub(super) unsafe extern "C" fn refcount_acquire(object: u64, _: u64, _: u64, _: u64, _: u64, ctx: *mut RunCtx) -> u64 {
+    let body = |run: &mut Run| {
+        run.held.expect_object()?;
+        // SAFETY: an object that is there (contract).
+        let acquired = unsafe { owned::acquire(object) };
+        let object = if acquired { object } else { 0 };
+        run.held.add_object(object);
+        Ok(object)
+    };
+    // SAFETY: the caller's contract.
+    unsafe { in_run(ctx, body) }
+}
+
+/// `bpf_list_push_front_impl(head, node, meta, off)`, or at the back.
+///
+/// # Safety
+/// `head` must be a list in a map's value whose lock the run has, `node` the node of an object for it that the run owns;
+/// `ctx` the first field of this thread's live [`Run`].
+pub(super) unsafe extern "C" fn list_push<const FRONT: bool>(
+    head: u64,
+    node: u64,
+    _: u64,
+    _: u64,
+    _: u64,
+    ctx: *mut RunCtx,
+) -> u64 {
+    let body = |run: &mut Run| {
+        // SAFETY: the node of an object that the run owns (contract).
+        let object = unsafe { graph::of_list_node(node) };
+        // SAFETY: a list whose lock the run has, and that node (contract).
+        if unsafe { graph::push(head, node, end(FRONT)) } {
+            run.held.remove_object(object);
+            return Ok(0);
+        }
+        give_up(run, object);
+        Ok(ret(Err(EINVAL)))
+    };
+    // SAFETY: the caller's contract.
+    unsafe { in_run(ctx, body) }
+}
+
+const fn end(front: bool) -> End {
+    if front { End::Front } else { End::Back }
+}
+
+/// `bpf_list_pop_front(head)`, or at the back.
+///
+/// # Safety
+/// As for [`list_push`], of `head` and `ctx`.
+pub(super) unsafe extern "C" fn list_pop<const FRONT: bool>(
+    head: u64,
+    _: u64,
+    _: u64,
+    _: u64,
+    _: u64,
+    ctx: *mut RunCtx,
+) -> u64 {
+    let body = |run: &mut Run| {
+        run.held.expect_object()?;
+        // SAFETY: a list whose lock the run has (contract).
+        let node = unsafe { graph::pop(head, end(FRONT)) };
+        if node != 0 {
+            // SAFETY: the node of an object that was in the list, and is the run's.
+            run.held.add_object(unsafe { graph::of_list_node(node) });
+        }
+        Ok(node)
+    };
+    // SAFETY: the caller's contract.
+    unsafe { in_run(ctx, body) }
+}
+
+/// `bpf_list_front(head)`, or the back.
+///
+/// # Safety
+/// As for [`list_push`], of `head`.
+pub(super) unsafe extern "C" fn list_peek<const FRONT: bool>(
+    head: u64,
+    _: u64,
+    _: u64,
+    _: u64,
+    _: u64,
+    _: *mut RunCtx,
+) -> u64 {
+    // SAFETY: the caller's contract.
+    unsafe { graph::peek(head, end(FRONT)) }
+}
+
+/// What `bpf_rbtree_add_impl(root, node, less, meta, off)` does, whoever it is that calls `less`.
+///
+/// # Safety
+/// `root` must be a tree in a map's value whose lock the run has, `node` the node of an object for it that the run owns.
+pub(crate) unsafe fn add_to_tree(run: &mut Run, root: u64, node: u64, call: CallBack<'_>) -> Result<u64, HelperError> {
+    // The kernel's functions return a bool: the rest of the register is anything.
+    let less = |a: u64, b: u64| Ok::<bool, HelperError>(low(call(run, [a, b, 0, 0, 0])?) & 0xff != 0);
+    // SAFETY: the caller's contract; what the program calls changes nothing of a tree.
+    let added = unsafe { graph::add(root, node, less) }?;
+    // SAFETY: the node of an object that the run owns, or has until now.
+    let object = unsafe { graph::of_tree_node(node) };
+    if added {
+        run.held.remove_object(object);
+        return Ok(0);
+    }
+    give_up(run, object);
+    Ok(ret(Err(EINVAL)))
+}
+
+/// `bpf_rbtree_remove(root, node)`.
+///
+/// # Safety
+/// As for [`add_to_tree`], of `root`; `node` must be the node of an object that the run owns or has borrowed; `ctx` the
+/// first field of this thread's live [`Run`].
+pub(super) unsafe extern "C" fn rbtree_remove(root: u64, node: u64, _: u64, _: u64, _: u64, ctx: *mut RunCtx) -> u64 {
+    let body = |run: &mut Run| {
+        run.held.expect_object()?;
+        // SAFETY: a tree whose lock the run has, and the node of an object that is there (contract).
+        let node = unsafe { graph::remove(root, node) };
+        if node != 0 {
+            // SAFETY: the node of an object that was in the tree, and is the run's.
+            run.held.add_object(unsafe { graph::of_tree_node(node) });
+        }
+        Ok(node)
+    };
+    // SAFETY: the caller's contract.
+    unsafe { in_run(ctx, body) }
+}
+
+/// `bpf_rbtree_first(root)`.
+///
+/// # Safety
+/// As for [`add_to_tree`], of `root`.
+pub(super) unsafe extern "C" fn rbtree_first(root: u64, _: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
+    // SAFETY: the caller's contract.
+    unsafe { graph::first(root) }
+}
+
+/// `bpf_rbtree_root(root)`.
+///
+/// # Safety
+/// As for [`add_to_tree`], of `root`.
+pub(super) unsafe extern "C" fn rbtree_root(root: u64, _: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
+    // SAFETY: the caller's contract.
+    unsafe { graph::top(root) }
+}
+
+/// `bpf_rbtree_left(root, node)`, or to the right.
+///
+/// # Safety
+/// As for [`rbtree_remove`].
+pub(super) unsafe extern "C" fn rbtree_child<const LEFT: bool>(
+    root: u64,
+    node: u64,
+    _: u64,
+    _: u64,
+    _: u64,
+    _: *mut RunCtx,
+) -> u64 {
+    // SAFETY: the caller's contract.
+    unsafe { graph::child(root, node, LEFT) }
+}
+
+/// `bpf_kptr_xchg(field, object)`.
+///
+/// # Safety
+/// `field` must be a kptr in a map's value or an object that is there, `object` 0 or one of its type that the run owns;
+/// `ctx` the first field of this thread's live [`Run`].
+pub(super) unsafe extern "C" fn kptr_xchg(field: u64, object: u64, _: u64, _: u64, _: u64, ctx: *mut RunCtx) -> u64 {
+    let body = |run: &mut Run| {
+        run.held.expect_object()?;
+        // SAFETY: a kptr that is there, and an object of its type that the run owns (contract).
+        let old = unsafe { owned::swap(field, object) };
+        run.held.remove_object(object);
+        run.held.add_object(old);
+        Ok(old)
+    };
+    // SAFETY: the caller's contract.
+    unsafe { in_run(ctx, body) }
+}

@@ -1,0 +1,226 @@
+//! Objects that programs own, and the fields that lead to them: what of a type is not the program's to read and write.
+//!
+//! Problem: the object file names these fields in its BTF, the verifier keeps programs off them, the maps and the
+//! runtime work on them; all must mean the same bytes. Approach: a type is its size and its fields, by offset; what a
+//! field leads to is an index into a list of types.
+//!
+//! Source: `enum btf_field_type` and the `struct bpf_list_head` … of `include/uapi/linux/bpf.h` (Linux 6.18).
+
+use alloc::string::String;
+use alloc::vec::Vec;
+
+/// What a field is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum OwnedKind {
+    /// A pointer to an object of this type, or null (`__kptr`).
+    Kptr {
+        /// The type's index.
+        to: u32,
+    },
+    /// `struct bpf_list_head`: a list of objects of this type.
+    ListHead {
+        /// The type's index.
+        of: u32,
+        /// Where in it the `struct bpf_list_node` is.
+        node: u32,
+    },
+    /// `struct bpf_list_node`: what an object is in a list by.
+    ListNode,
+    /// `struct bpf_rb_root`: a tree of objects of this type.
+    TreeRoot {
+        /// The type's index.
+        of: u32,
+        /// Where in it the `struct bpf_rb_node` is.
+        node: u32,
+    },
+    /// `struct bpf_rb_node`: what an object is in a tree by.
+    TreeNode,
+    /// `struct bpf_refcount`: the object may have several owners.
+    Refcount,
+}
+
+impl OwnedKind {
+    /// Bytes that it takes.
+    #[must_use]
+    pub const fn size(self) -> u32 {
+        match self {
+            Self::Kptr { .. } => 8,
+            Self::ListHead { .. } | Self::TreeRoot { .. } => 16,
+            Self::ListNode => 24,
+            Self::TreeNode => 32,
+            Self::Refcount => 4,
+        }
+    }
+
+    /// What its offset is a multiple of.
+    #[must_use]
+    pub const fn align(self) -> u32 {
+        match self {
+            Self::Refcount => 4,
+            Self::Kptr { .. } | Self::ListHead { .. } | Self::TreeRoot { .. } | Self::ListNode | Self::TreeNode => 8,
+        }
+    }
+
+    /// The type that it leads to.
+    #[must_use]
+    pub const fn leads_to(self) -> Option<u32> {
+        match self {
+            Self::Kptr { to } => Some(to),
+            Self::ListHead { of, .. } | Self::TreeRoot { of, .. } => Some(of),
+            Self::ListNode | Self::TreeNode | Self::Refcount => None,
+        }
+    }
+
+    /// The same, leading to the type with this index.
+    #[must_use]
+    pub const fn led_to(self, index: u32) -> Self {
+        match self {
+            Self::Kptr { .. } => Self::Kptr { to: index },
+            Self::ListHead { node, .. } => Self::ListHead { of: index, node },
+            Self::TreeRoot { node, .. } => Self::TreeRoot { of: index, node },
+            Self::ListNode | Self::TreeNode | Self::Refcount => self,
+        }
+    }
+
+    /// Whether it holds objects that a lock beside it guards.
+    #[must_use]
+    pub const fn is_root(self) -> bool {
+        matches!(self, Self::ListHead { .. } | Self::TreeRoot { .. })
+    }
+
+    /// What it is, for messages.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Kptr { .. } => "kptr",
+            Self::ListHead { .. } => "bpf_list_head",
+            Self::ListNode => "bpf_list_node",
+            Self::TreeRoot { .. } => "bpf_rb_root",
+            Self::TreeNode => "bpf_rb_node",
+            Self::Refcount => "bpf_refcount",
+        }
+    }
+}
+
+/// A field of a type.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub struct OwnedField {
+    /// Its first byte.
+    pub offset: u32,
+    /// What it is.
+    pub kind: OwnedKind,
+}
+
+impl OwnedField {
+    /// The byte behind it. It does not wrap in a type that makes sense ([`OwnedType::is_sound`]).
+    #[must_use]
+    pub const fn end(self) -> u32 {
+        self.offset.saturating_add(self.kind.size())
+    }
+}
+
+/// A type of objects, or of a map's values.
+#[derive(Clone, PartialEq, Eq, Debug, Hash)]
+pub struct OwnedType {
+    /// Its name, for messages.
+    pub name: String,
+    /// Bytes of it.
+    pub size: u32,
+    /// Its fields, ascending.
+    pub fields: Vec<OwnedField>,
+}
+
+/// Bytes of the largest object (Linux: what `bpf_mem_alloc` serves, less its header).
+pub const MAX_OBJECT: u32 = 4096 - 8;
+
+impl OwnedType {
+    /// The field that begins at this byte.
+    #[must_use]
+    pub fn field_at(&self, offset: u32) -> Option<OwnedKind> {
+        let at = self.fields.binary_search_by_key(&offset, |field| field.offset).ok()?;
+        Some(self.fields[at].kind)
+    }
+
+    /// Whether the fields are ascending, apart, aligned and inside, and lead to one of `types` at the node that they
+    /// say; a list or a tree of objects that cannot be in one is none.
+    #[must_use]
+    pub fn is_sound(&self, types: &[OwnedType]) -> bool {
+        let mut end = 0;
+        self.fields.iter().all(|field| {
+            let follows = field.offset >= end && field.offset.is_multiple_of(field.kind.align());
+            end = field.end();
+            let of = |index: u32| types.get(index as usize);
+            let leads = match field.kind {
+                OwnedKind::Kptr { to } => of(to).is_some(),
+                OwnedKind::ListHead { of: to, node } => {
+                    of(to).is_some_and(|to| to.field_at(node) == Some(OwnedKind::ListNode))
+                }
+                OwnedKind::TreeRoot { of: to, node } => {
+                    of(to).is_some_and(|to| to.field_at(node) == Some(OwnedKind::TreeNode))
+                }
+                OwnedKind::ListNode | OwnedKind::TreeNode | OwnedKind::Refcount => true,
+            };
+            follows && leads && end <= self.size
+        })
+    }
+
+    /// The type with this index and those that it leads to, numbered as they are met: the same for the same type,
+    /// whatever else is in the list. An index that does not exist leads to itself.
+    #[must_use]
+    pub fn closure(types: &[OwnedType], root: u32) -> Vec<OwnedType> {
+        let mut met = alloc::vec![root];
+        let mut closure = Vec::new();
+        while let Some(ty) = met.get(closure.len()).map(|index| types.get(*index as usize)) {
+            let Some(mut ty) = ty.cloned() else {
+                closure.push(OwnedType { name: String::new(), size: 0, fields: Vec::new() });
+                continue;
+            };
+            for field in &mut ty.fields {
+                let Some(to) = field.kind.leads_to() else { continue };
+                let known = met.iter().position(|index| *index == to).unwrap_or(met.len());
+                if known == met.len() {
+                    met.push(to);
+                }
+                field.kind = field.kind.led_to(u32::try_from(known).unwrap_or(u32::MAX));
+            }
+            closure.push(ty);
+        }
+        closure
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+
+    fn ty(name: &str, size: u32, fields: &[(u32, OwnedKind)]) -> OwnedType {
+        let fields = fields.iter().map(|(offset, kind)| OwnedField { offset: *offset, kind: *kind });
+        OwnedType { name: name.into(), size, fields: fields.collect() }
+    }
+
+    #[test]
+    fn types_are_the_same_by_what_they_lead_to() {
+        let node = |to| ty("node", 40, &[(0, OwnedKind::ListNode), (24, OwnedKind::Kptr { to })]);
+        let other = ty("other", 8, &[]);
+        let (a, b) = (vec![other.clone(), node(0)], vec![node(2), ty("more", 4, &[]), other.clone()]);
+        assert_eq!(OwnedType::closure(&a, 1), OwnedType::closure(&b, 0));
+        assert_eq!(OwnedType::closure(&a, 1), [node(1), other]);
+        // Of itself.
+        assert_eq!(OwnedType::closure(&[ty("x", 1, &[]), node(1)], 1), [node(0)]);
+    }
+
+    #[test]
+    fn fields_lie_apart_and_lead_to_nodes() {
+        let types = [ty("node", 24, &[(0, OwnedKind::ListNode)])];
+        let sound = |size, fields: &[(u32, OwnedKind)]| ty("value", size, fields).is_sound(&types);
+        let list = OwnedKind::ListHead { of: 0, node: 0 };
+        assert!(sound(24, &[(0, OwnedKind::Kptr { to: 0 }), (8, list)]));
+        assert!(!sound(23, &[(0, OwnedKind::Kptr { to: 0 }), (8, list)]), "inside");
+        assert!(!sound(24, &[(4, list)]), "aligned");
+        assert!(!sound(24, &[(0, list), (8, OwnedKind::Kptr { to: 0 })]), "apart");
+        assert!(!sound(24, &[(0, OwnedKind::Kptr { to: 1 })]), "of a type that exists");
+        assert!(!sound(24, &[(0, OwnedKind::ListHead { of: 0, node: 8 })]), "at a node");
+        assert!(!sound(24, &[(0, OwnedKind::TreeRoot { of: 0, node: 0 })]), "of its kind");
+    }
+}
