@@ -660,8 +660,10 @@ fn what_contradicts_itself_covers_nothing_else() {
             *imm = Imm64::MapValue { map: 0, off: 8 };
         }
     }
-    let (context, helpers, maps) = (ContextLayout::raw(true), Helpers::none(), common::maps());
+    let (context, helpers) = (ContextLayout::raw(true), Helpers::none());
+    let (maps, types) = (common::maps(), common::types());
     let mut env = Env::new(&context, &helpers);
+    env.types = &types;
     env.maps = &maps;
     let result = Verifier::new().verify(Program::new(insns).expect("valid"), &env);
     let error = result.expect_err("it reads behind the end");
