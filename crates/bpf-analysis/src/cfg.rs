@@ -2,8 +2,8 @@
 //!
 //! Blocks are maximal straight-line runs of slots, kept in program order, subprogram after subprogram, so that a block
 //! that does not end the flow falls through to the next one. An indirect jump has an edge to each target that its
-//! subprogram has, or, after [`Cfg::prune`], to those that a verifier has found. Unreachable blocks are in the graph and marked. Built in
-//! two linear sweeps into memory that is reused from program to program.
+//! subprogram has, or, after [`Cfg::prune`], to those that a verifier has found. Unreachable blocks are in the graph
+//! and marked. Built in two linear sweeps into memory that is reused from program to program.
 
 use bpf_isa::{Flow, Insn, InsnIdx, Program, SubprogId};
 use core::ops::Range;

@@ -72,8 +72,9 @@ impl Constants {
         found
     }
 
-    /// The calls through registers ([`Callee::Reg`]) that hold the same number on every path, ascending, with that number:
-    /// what calls a helper by a pointer to it, whose address is its id, is compiled to that where nothing is optimised.
+    /// The calls through registers ([`Callee::Reg`]) that hold the same number on every path, ascending, with that
+    /// number: what calls a helper by a pointer to it, whose address is its id, is compiled to that where nothing is
+    /// optimised.
     pub fn helper_calls(&mut self, program: &Program, cfg: &Cfg) -> Vec<(InsnIdx, u32)> {
         let mut found = Vec::new();
         if program.contents().indirect_calls {

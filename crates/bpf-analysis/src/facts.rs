@@ -59,8 +59,8 @@ pub enum MemKind {
 ///
 /// An access with [`MemKind::Arena`] is made at `start + (base & (window - 1)) + off`, where `base` is the whole base
 /// register and `off` the instruction's offset. The window, and [`ArenaFact::GUARD`] bytes before and behind it, are
-/// memory that programs may read and write, so no such access leaves it. That holds for this sum alone: what is added to
-/// `base` may not be added behind the `&` instead.
+/// memory that programs may read and write, so no such access leaves it. That holds for this sum alone: what is added
+/// to `base` may not be added behind the `&` instead.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ArenaFact {
     /// The map's index in the program's map list.

@@ -16,8 +16,8 @@ impl InsnIdx {
     pub fn index(self) -> usize {
         self.0 as usize
     }
-    /// The number that programs know the instruction by as a target of [`Insn::JumpReg`]: its index plus one, so that none
-    /// is null.
+    /// The number that programs know the instruction by as a target of [`Insn::JumpReg`]: its index plus one, so that
+    /// none is null.
     pub fn target_number(self) -> u64 {
         u64::from(self.0) + 1
     }
@@ -582,8 +582,8 @@ pub enum Insn {
         /// The JMP32 encoding.
         wide: bool,
     },
-    /// `gotox reg` (Linux 6.19): goes to the instruction that the register names. What may be named are the targets that
-    /// the program was made with ([`crate::Program::indirect_targets`]); each is named by its
+    /// `gotox reg` (Linux 6.19): goes to the instruction that the register names. What may be named are the targets
+    /// that the program was made with ([`crate::Program::indirect_targets`]); each is named by its
     /// [`InsnIdx::target_number`], which a program has from a map of type `BPF_MAP_TYPE_INSN_ARRAY`.
     JumpReg {
         /// The register (the `dst` field).

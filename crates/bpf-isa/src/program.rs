@@ -13,11 +13,11 @@
 //!
 //! A subprogram is not declared: it starts where a call or a callback reference points, and ends at the next start.
 //!
-//! What a call through a register ([`Callee::Reg`]) calls is not known here, but the call graph must have an edge to it.
-//! It has edges from where a function's address is taken; and from each function that calls through a register to the
-//! *leaves* whose address is taken anywhere: functions that call no subprogram, by which no cycle can arise. A function
-//! that calls others is called through a register only where its own address is taken: whoever runs a program makes
-//! sure that no other is called ([`Program::indirect_callees`]).
+//! What a call through a register ([`Callee::Reg`]) calls is not known here, but the call graph must have an edge to
+//! it. It has edges from where a function's address is taken; and from each function that calls through a register to
+//! the *leaves* whose address is taken anywhere: functions that call no subprogram, by which no cycle can arise. A
+//! function that calls others is called through a register only where its own address is taken: whoever runs a program
+//! makes sure that no other is called ([`Program::indirect_callees`]).
 //!
 //! Nor does an indirect jump ([`Insn::JumpReg`]) say where it leads. A program is made with the instructions that its
 //! tables name ([`Program::with_targets`]), and each such jump may lead to all of those that lie in its subprogram, and

@@ -38,8 +38,8 @@ pub struct CallSite {
     /// The subprogram called or referred to.
     pub callee: SubprogId,
     /// Whether this is a callback reference ([`Imm64::Func`](crate::Imm64::Func)) rather than a call, or what follows
-    /// from one: `at` is a call through a register then ([`Callee::Reg`](crate::Callee::Reg)), which may call what others
-    /// have taken the address of.
+    /// from one: `at` is a call through a register then ([`Callee::Reg`](crate::Callee::Reg)), which may call what
+    /// others have taken the address of.
     pub callback: bool,
 }
 

@@ -3,21 +3,21 @@
 //! Problem: a program may make any number an address of its arena and read or write there, and so may do anything at
 //! all inside it, but nothing outside. The kernel keeps 4 GiB of addresses an arena, maps the pages that are allocated,
 //! and lets an access of any other fault: a table of the faulting instructions says where to go on. In user space that
-//! takes a signal handler, which a library should not have; and if all 4 GiB were there, a program could use memory that
-//! nobody counted.
+//! takes a signal handler, which a library should not have; and if all 4 GiB were there, a program could use memory
+//! that nobody counted.
 //!
-//! Approach: a *window* of a power of two, as small as the arena fits into, and emitted code that looks at as many bits of
-//! an address as the window has (the kernel's looks at 32). All of the window is ordinary memory, and so are
-//! [`ARENA_GUARD`] bytes before and behind it, for an access is at an offset of 16 bits. So no access can fault or needs a
-//! comparison, and what a program can come to use is known, and counted, when the arena is made. Allocating a page is
-//! noting that it is in use: it is cleared, then and when it is freed.
+//! Approach: a *window* of a power of two, as small as the arena fits into, and emitted code that looks at as many bits
+//! of an address as the window has (the kernel's looks at 32). All of the window is ordinary memory, and so are
+//! [`ARENA_GUARD`] bytes before and behind it, for an access is at an offset of 16 bits. So no access can fault or
+//! needs a comparison, and what a program can come to use is known, and counted, when the arena is made. Allocating a
+//! page is noting that it is in use: it is cleared, then and when it is freed.
 //!
 //! What differs: a page that is not allocated is memory all the same. In the kernel it reads as zeros and takes no
 //! writes; here it keeps what is written until it is allocated, and addresses behind the arena lead to pages before, so
 //! that a program which uses what it has not allocated harms itself, and only itself.
 //!
 //! Programs and the host know bytes by their *user* address, as in the kernel: a number that the definition says, or
-//! [`USER_BASE`]. Nothing is there, so that it tells nobody where the memory is.
+//! [`crate::arena_shape::USER_BASE`]. Nothing is there, so that it tells nobody where the memory is.
 //!
 //! Invariants: the window and its guards are mapped, readable and writable as long as the map; they are only accessed
 //! atomically, as all map memory. Under the lock, a page is in use if and only if its bit is set.
@@ -29,6 +29,7 @@ use std::sync::{Mutex, PoisonError};
 use bpf_os::memory::{self, Advice};
 use bpf_uapi::{ARENA_GUARD, ARENA_PAGE};
 
+use crate::arena_shape::ArenaShape;
 use crate::def::{MapDef, MapType};
 use crate::errno::{Errno, OpResult};
 use crate::error::MapError;
@@ -40,51 +41,11 @@ use crate::ops::{Addressable, MapOps};
 use crate::queue::no_lookup;
 
 const PAGE: u64 = ARENA_PAGE as u64;
-/// The most that 32 bits of an address tell apart.
-pub(crate) const MAX_BYTES: u64 = 1 << 32;
-/// Where user addresses begin unless the definition says so: far from where systems have anything. Of all arenas but the
-/// largest, some bits of the lower half are set, so that no address becomes null when it is cast.
-const USER_BASE: u64 = 1 << 44;
 /// So many bytes and more are given back to the system when they are cleared.
 const MANY: u64 = 16 * PAGE;
 
-/// Where the memory of an arena is, as programs see it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ArenaShape {
-    /// Bytes of its pages.
-    pub bytes: u64,
-    /// Bytes of the window that they are in: a power of two, 4 GiB at most.
-    pub window: u64,
-    /// The user address of its first byte, at `user & (window - 1)` of the window.
-    pub user: u64,
-}
-
-impl ArenaShape {
-    /// Of a definition that has been validated.
-    pub(crate) fn of(def: &MapDef) -> Self {
-        let bytes = u64::from(def.max_entries) * PAGE;
-        let mut window = bytes.clamp(PAGE, MAX_BYTES).next_power_of_two();
-        let user = match def.map_extra {
-            0 if window < MAX_BYTES => USER_BASE + window,
-            0 => USER_BASE,
-            user => user,
-        };
-        while (user & (window - 1)) + bytes > window && window < MAX_BYTES {
-            window *= 2;
-        }
-        Self { bytes, window, user }
-    }
-
-    /// How far into the window its pages begin.
-    fn first(self) -> u64 {
-        self.user & (self.window - 1)
-    }
-
-    /// The number of the page that an address is in, by its lower half, as in the kernel.
-    fn page_of(self, address: u64) -> u32 {
-        crate::num::low(address).wrapping_sub(crate::num::low(self.user)) / ARENA_PAGE
-    }
+fn shape(def: &MapDef) -> ArenaShape {
+    ArenaShape::of(def.max_entries, def.map_extra)
 }
 
 /// Which pages are in use.
@@ -159,11 +120,11 @@ pub(crate) struct ArenaMap {
 impl ArenaMap {
     /// Bytes an arena of this definition maps: all that programs can reach.
     pub(crate) fn memory_needed(def: &MapDef) -> u64 {
-        ArenaShape::of(def).window + 2 * ARENA_GUARD + u64::from(def.max_entries).div_ceil(64) * WORD as u64
+        shape(def).window + 2 * ARENA_GUARD + u64::from(def.max_entries).div_ceil(64) * WORD as u64
     }
 
     pub(crate) fn new(def: &MapDef) -> OpResult<Self> {
-        let shape = ArenaShape::of(def);
+        let shape = shape(def);
         let bytes = usize::try_from(shape.window + 2 * ARENA_GUARD).map_err(|_| Errno::ENOMEM)?;
         let bits = (def.max_entries as usize).div_ceil(64);
         let mut used = Vec::new();
@@ -386,7 +347,7 @@ impl Arena {
     /// The user address of its first page.
     #[must_use]
     pub fn start(&self) -> u64 {
-        ArenaShape::of(self.map.def()).user
+        shape(self.map.def()).user
     }
 
     /// How many pages it has, of [`Arena::PAGE`] bytes each.
@@ -444,7 +405,8 @@ impl Arena {
     /// As [`Arena::atomic_u64`], of a multiple of 4.
     pub fn atomic_u32(&self, address: u64) -> Result<&AtomicU32, MapError> {
         let word = self.aligned(address, 4)?.as_ptr().cast_mut().cast::<u32>();
-        // SAFETY: as above, four bytes at a multiple of 4.
+        // SAFETY: four bytes of the pages at a multiple of 4, mapped as long as the map, which lives as long as `self`;
+        // they are only accessed atomically.
         Ok(unsafe { AtomicU32::from_ptr(word) })
     }
 
@@ -518,7 +480,7 @@ mod tests {
                     assert!((user & 0xffff_ffff) + u64::from(pages) * PAGE > 1 << 32, "{pages} {user:#x}");
                     continue;
                 }
-                let shape = ArenaShape::of(&def);
+                let shape = shape(&def);
                 assert!(shape.window.is_power_of_two() && shape.window <= 1 << 32, "{shape:?}");
                 assert!(shape.first() + shape.bytes <= shape.window, "{shape:?}");
                 assert_eq!(shape.user >> 32, (shape.user + shape.bytes - 1) >> 32, "{shape:?}");

@@ -4,7 +4,7 @@
 //! same bad definition yields the same error number, with a message that says what was expected. It also computes
 //! the memory the map needs, which is refused beyond a limit before any of it is touched.
 
-use crate::arena::{ArenaShape, MAX_BYTES as MAX_ARENA};
+use crate::arena_shape::{ArenaShape, MAX_BYTES as MAX_ARENA};
 use crate::errno::Errno;
 use crate::error::MapError;
 use crate::mem::round_up8;
@@ -407,7 +407,7 @@ impl MapDef {
     }
 
     fn validate_insn_array(&self, bad: impl Fn(Errno, String) -> Result<(), MapError>) -> Result<(), MapError> {
-        if self.max_entries == 0 || self.key_size != 4 || self.value_size != crate::insn_array::VALUE_SIZE {
+        if self.max_entries == 0 || self.key_size != 4 || self.value_size != INSN_VALUE_SIZE {
             return bad(Errno::EINVAL, self.shape("key_size 4, value_size 16, max_entries above 0"));
         }
         Ok(())
@@ -522,7 +522,7 @@ impl MapDef {
     /// Where the memory of an arena is, as programs see it; `None` of other types.
     #[must_use]
     pub fn arena(&self) -> Option<ArenaShape> {
-        (self.map_type == MapType::Arena).then(|| ArenaShape::of(self))
+        (self.map_type == MapType::Arena).then(|| ArenaShape::of(self.max_entries, self.map_extra))
     }
 
     /// A value is a number of four bytes, and for devices and CPUs perhaps one of a program after it.
@@ -642,6 +642,9 @@ const MAX_PER_CPU_VALUE: usize = 32 << 10;
 
 /// The kernel's `NR_CPUS`, as distributions set it: the most entries of a CPU map.
 const MAX_CPUS: u32 = 8192;
+
+/// Bytes of a value of an instruction array (`struct bpf_insn_array_value`).
+pub(crate) const INSN_VALUE_SIZE: u32 = 16;
 
 /// The kernel's `BPF_LOCAL_STORAGE_MAX_VALUE_SIZE`: 16 bits, less its element's header.
 pub(crate) const MAX_STORAGE_VALUE: u32 = 65535 - 128;

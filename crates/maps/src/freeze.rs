@@ -42,9 +42,10 @@ impl Map {
     /// ```
     ///
     /// # Errors
-    /// `ENOTSUPP` for values with a spin lock, a timer or objects; `EPERM` for a map the host may not write to, so also for a
-    /// frozen one; `EBUSY` while the host writes to an array or has an end of a ring, if [`Map::mmap_fd`] was handed
-    /// out, while another thread freezes the map, and, for types that make it wait, inside a run of the calling thread.
+    /// `ENOTSUPP` for values with a spin lock, a timer or objects; `EPERM` for a map the host may not write to, so also
+    /// for a frozen one; `EBUSY` while the host writes to an array or has an end of a ring, if [`Map::mmap_fd`] was
+    /// handed out, while another thread freezes the map, and, for types that make it wait, inside a run of the calling
+    /// thread.
     pub fn freeze(&self) -> Result<(), MapError> {
         const OP: &str = "freeze";
         if self.def().spin_lock.is_some() || self.def().timer.is_some() || self.def().owned.is_some() {

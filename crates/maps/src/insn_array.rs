@@ -1,24 +1,21 @@
 //! Arrays of instructions: the tables that indirect jumps (`gotox`) go by.
 //!
 //! Problem: the host says which instruction each entry names, in a value of sixteen bytes (the kernel's `struct
-//! bpf_insn_array_value`: `orig_off`, `xlated_off`, `jitted_off` and padding), and programs load entries of eight bytes.
-//! Approach: one word an entry, the number that programs know the instruction by; the host's value is made of it. The
-//! kernel moves instructions and has addresses for them, so it fills in the other two; here programs stay as they are and
-//! no jump goes to an address, so both are zero.
+//! bpf_insn_array_value`: `orig_off`, `xlated_off`, `jitted_off` and padding), and programs load entries of eight
+//! bytes. Approach: one word an entry, the number that programs know the instruction by; the host's value is made of
+//! it. The kernel moves instructions and has addresses for them, so it fills in the other two; here programs stay as
+//! they are and no jump goes to an address, so both are zero.
 //!
 //! Invariants: programs only read. What a program was loaded with stays, since loading asks for a frozen map.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::def::{MapDef, update};
+use crate::def::{INSN_VALUE_SIZE as VALUE_SIZE, MapDef, update};
 use crate::errno::{Errno, OpResult};
 use crate::header::LookupFn;
 use crate::mem::Table;
 use crate::ops::{Addressable, Cursor, MapOps};
 use crate::queue::no_lookup;
-
-/// Bytes of a value as the host sees it.
-pub(crate) const VALUE_SIZE: u32 = 16;
 
 /// Bytes of an entry as programs see it.
 const ENTRY: usize = 8;

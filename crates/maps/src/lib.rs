@@ -16,6 +16,7 @@
 
 #[cfg(not(loom))]
 mod arena;
+mod arena_shape;
 #[cfg(not(loom))]
 mod array;
 #[cfg(not(loom))]
@@ -88,7 +89,8 @@ mod value;
 pub use bpf_os::memory::page_size;
 #[cfg(not(loom))]
 pub use {
-    arena::{Arena, ArenaShape},
+    arena::Arena,
+    arena_shape::ArenaShape,
     create::CreateOptions,
     def::{Kind, MapDef, MapType, flags, implemented_type, implemented_types, update},
     dump::Dump,

@@ -11,8 +11,8 @@
 //!
 //! Pointers to objects, lists and trees ([`crate::owned`]) are programs' to change. A copy in leaves them alone, a copy
 //! out shows them as zero; whoever has written a value anew, taken it out of its map, or is about to use its memory for
-//! another, lets go of what they own ([`Shape::let_go`]). So a program that still has a value which is out of its map may
-//! put something there, and it goes with the next value, or the map.
+//! another, lets go of what they own ([`Shape::let_go`]). So a program that still has a value which is out of its map
+//! may put something there, and it goes with the next value, or the map.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

@@ -2,9 +2,9 @@
 //!
 //! Problem: that a map's value has a list of flows in it, ordered by nothing, linked through a field of theirs, is said
 //! by BTF alone: by the names of the kernel's types and by tags (`btf_decl_tag("contains:flow:node")`,
-//! `btf_type_tag("kptr")`). Approach: a value, or a type that a program makes objects of, is described with what it leads
-//! to ([`OwnedType::closure`]), so that two descriptions are equal exactly if the types are, whatever else their objects
-//! define.
+//! `btf_type_tag("kptr")`). Approach: a value, or a type that a program makes objects of, is described with what it
+//! leads to ([`OwnedType::closure`]), so that two descriptions are equal exactly if the types are, whatever else their
+//! objects define.
 //!
 //! What the kernel refuses in such types (a list of what has no such node, a pointer to a type that is not defined, a
 //! second lock) holds no objects here: it is bytes like others, and functions over objects do not take it. All of it is
@@ -115,8 +115,9 @@ impl<'b> OwnedTypes<'b> {
         found
     }
 
-    /// The type of this number, if a program may make objects of it, with what it leads to. `None` if it is none: too large, with a lock, a list, a tree or a timer
-    /// in it, or one whose objects could own each other in a circle, for ever.
+    /// The type of this number, if a program may make objects of it, with what it leads to. `None` if it is none: too
+    /// large, with a lock, a list, a tree or a timer in it, or one whose objects could own each other in a circle, for
+    /// ever.
     pub fn object(&self, number: u32) -> Option<Vec<OwnedType>> {
         let id = TypeId(number);
         let found = self.object_fields(id)?;

@@ -30,8 +30,8 @@ mod program_type;
 /// Bytes of an arena's page: what programs are compiled for, whatever the machine's is.
 pub const ARENA_PAGE: u32 = 4096;
 
-/// Bytes before and behind an arena's window that belong to it: an access is at an offset of 16 bits and has eight bytes
-/// at most, in whole pages.
+/// Bytes before and behind an arena's window that belong to it: an access is at an offset of 16 bits and has eight
+/// bytes at most, in whole pages.
 pub const ARENA_GUARD: u64 = 9 * ARENA_PAGE as u64;
 
 /// Bytes of a `struct bpf_timer`, at a multiple of 8 of a map's value.

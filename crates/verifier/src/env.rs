@@ -174,8 +174,8 @@ pub struct KnownMap {
     pub spin_lock: Option<u32>,
     /// Byte offset of a `struct bpf_timer` in the value.
     pub timer: Option<u32>,
-    /// The fields in the value that own objects, ascending; what they lead to are indices of [`Env::types`]. Promised: each
-    /// leads to an object of that type, or is null or empty, and only the functions over them change it.
+    /// The fields in the value that own objects, ascending; what they lead to are indices of [`Env::types`]. Promised:
+    /// each leads to an object of that type, or is null or empty, and only the functions over them change it.
     pub fields: Vec<OwnedField>,
     /// For maps of maps: the shape every inner map has.
     pub inner: Option<Box<KnownMap>>,
@@ -215,8 +215,8 @@ impl KnownMap {
 }
 
 /// The memory of an arena. Promised: the window lies at one place while programs run, with
-/// [`bpf_analysis::ArenaFact::GUARD`] bytes before and behind it that programs may read and write as well, none of which
-/// is used for anything else; it begins at a multiple of 8.
+/// [`bpf_analysis::ArenaFact::GUARD`] bytes before and behind it that programs may read and write as well, none of
+/// which is used for anything else; it begins at a multiple of 8.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KnownArena {
     /// Bytes that programs may allocate of.

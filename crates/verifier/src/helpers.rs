@@ -376,8 +376,8 @@ pub enum Ret {
     SocketOrNull,
     /// What belongs to the socket argument, or null: so long as that is there.
     OfSocketOrNull(SocketPart),
-    /// An object of the program's own, or null. Promised: its memory stays valid to the end of the run; it is of the type
-    /// that the arguments say, and where the program owns it, nobody frees it before it gives it away.
+    /// An object of the program's own, or null. Promised: its memory stays valid to the end of the run; it is of the
+    /// type that the arguments say, and where the program owns it, nobody frees it before it gives it away.
     ObjectOrNull(ObjectFrom),
 }
 

@@ -451,8 +451,8 @@ pub(crate) struct Difference {
     pub bits: u32,
 }
 
-/// A number that was loaded from a region: `size` bytes at `start + scale * V(id) + at`. Nobody has written to any region
-/// since, so a load of the same bytes yields it again (see `walk::seen`).
+/// A number that was loaded from a region: `size` bytes at `start + scale * V(id) + at`. Nobody has written to any
+/// region since, so a load of the same bytes yields it again (see `walk::seen`).
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Seen {
     pub region: u8,

@@ -80,9 +80,9 @@ pub(crate) enum Origin {
     Slice { packet: bool },
     /// An element in the iterator that `owner` names, on some frame's stack: 4-byte aligned.
     Element,
-    /// An object of this type of the program's own ([`crate::Env::types`]): 8-byte aligned. `borrowed`: a list or a tree
-    /// owns it, or may, and it is the program's until the lock is released; else the value's `owner` is what is owed
-    /// for it.
+    /// An object of this type of the program's own ([`crate::Env::types`]): 8-byte aligned. `borrowed`: a list or a
+    /// tree owns it, or may, and it is the program's until the lock is released; else the value's `owner` is what is
+    /// owed for it.
     Object { class: u32, borrowed: bool },
     /// Lent to the callback that is this frame, until it returns: a key, aligned to 4.
     Lent { frame: u8 },

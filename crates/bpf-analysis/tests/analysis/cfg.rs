@@ -39,7 +39,8 @@ fn functions_that_only_dead_code_calls_are_unreachable() {
     assert!(blocks[0].1);
 }
 
-/// An indirect jump leads to each target of its function, and, once a verifier has been asked, to those that it reaches.
+/// An indirect jump leads to each target of its function, and, once a verifier has been asked, to those that it
+/// reaches.
 #[test]
 fn indirect_jumps_have_an_edge_to_each_target() {
     let text = "r2 = 1\na: gotox r1\nb: r0 = r3\nexit\nc: r0 = r4\nexit\nr0 = 9\nexit";

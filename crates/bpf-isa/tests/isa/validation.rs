@@ -210,8 +210,8 @@ fn calls_through_registers_are_edges() {
     assert_eq!(program.max_call_depth(), 3);
 }
 
-/// Targets of indirect jumps are instructions of the program; each jump has those in its function, and control that comes
-/// to them must not fall off its end.
+/// Targets of indirect jumps are instructions of the program; each jump has those in its function, and control that
+/// comes to them must not fall off its end.
 #[test]
 fn targets_of_indirect_jumps_are_checked() {
     let insns = assemble("call f\nr0 = 0\nexit\nf: gotox r1\nr0 = 1 ll\nexit\nr0 = 2").expect("text");

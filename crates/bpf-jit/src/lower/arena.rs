@@ -1,9 +1,9 @@
 //! The program's arena: addresses, and what is accessed by them.
 //!
 //! Problem: a program may make any number an address of its arena, and no access may leave it. Approach: an access is
-//! made at `start + (base & (window - 1)) + off`, in memory that reaches as far as an offset and a size do on both sides
-//! of the window ([`ArenaFact`]). So nothing is compared, nothing can fault, and whatever the optimiser finds out about
-//! the base is of no consequence: it sees the `&` as it sees any other, and an address as the sum that it is.
+//! made at `start + (base & (window - 1)) + off`, in memory that reaches as far as an offset and a size do on both
+//! sides of the window ([`ArenaFact`]). So nothing is compared, nothing can fault, and whatever the optimiser finds out
+//! about the base is of no consequence: it sees the `&` as it sees any other, and an address as the sum that it is.
 //!
 //! What is accessed atomically must be aligned, of which nothing is known: such an address is checked, by the same op
 //! that hybrid verification's checks use.

@@ -1,7 +1,8 @@
 //! Calls: of helpers, host functions and subprograms, look-ups in known maps, tail calls; and the checks before them.
 //!
-//! A call through a register becomes direct calls, of which a comparison with each address chooses: of the few functions
-//! that it may call, none else can be, whatever the register holds, and there is no indirect branch to protect.
+//! A call through a register becomes direct calls, of which a comparison with each address chooses: of the few
+//! functions that it may call, none else can be, whatever the register holds, and there is no indirect branch to
+//! protect.
 
 use super::func::FuncLowerer;
 use super::func::Sink;

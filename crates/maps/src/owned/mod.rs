@@ -2,10 +2,10 @@
 //!
 //! Problem: programs make objects and hand them from run to run, in lists and trees that a lock in a map's value guards
 //! and in pointers that lie in values or in other objects. Whoever gives up the last hold on an object, a program, a
-//! map that is changed or dropped, or a run that is stopped, must free it and what it holds, while another run may still
-//! look at it. Approach: in front of each object is a [`Header`] that counts its owners and says of what type it is, so
-//! that its address is enough for everything. Objects that nobody owns wait for a grace period ([`Objects`]) and are
-//! freed by whoever makes or drops others of the pool; the lists and trees are [`graph`].
+//! map that is changed or dropped, or a run that is stopped, must free it and what it holds, while another run may
+//! still look at it. Approach: in front of each object is a [`Header`] that counts its owners and says of what type it
+//! is, so that its address is enough for everything. Objects that nobody owns wait for a grace period ([`Objects`]) and
+//! are freed by whoever makes or drops others of the pool; the lists and trees are [`graph`].
 //!
 //! Invariants: the memory of an object stays as long as any guard that was there when it lost its last owner; the
 //! special fields ([`OwnedType`]) of objects and values are written here only, so an address in one is that of an
@@ -56,10 +56,10 @@ pub struct Objects {
     batch: UnsafeCell<Option<(GracePeriod, Dead)>>,
 }
 
-// SAFETY: `batch` is only accessed by the thread that set `busy`; headers without owners are the pool's alone, and may be
-// freed by any thread.
+// SAFETY: `batch` is only accessed by the thread that set `busy`; headers without owners are the pool's alone, and may
+// be freed by any thread.
 unsafe impl Send for Objects {}
-// SAFETY: as above.
+// SAFETY: `batch` is only accessed by the thread that set `busy`, whoever shares the pool; the rest is atomic.
 unsafe impl Sync for Objects {}
 
 impl fmt::Debug for Objects {
@@ -332,8 +332,8 @@ impl Leaving {
     /// Takes what the field of this kind at `field` owns.
     ///
     /// # Safety
-    /// It must be one of a map's value that is there; of a list or a tree, its lock must be the caller's, or nobody else
-    /// have the value.
+    /// It must be one of a map's value that is there; of a list or a tree, its lock must be the caller's, or nobody
+    /// else have the value.
     pub(crate) unsafe fn take(&mut self, field: u64, kind: OwnedKind) {
         match kind {
             OwnedKind::Kptr { .. } => {

@@ -1,5 +1,5 @@
-//! What a run owes: ring-buffer records that it has reserved, sockets that it has looked up, objects that it owns, and the
-//! spin lock that it has taken.
+//! What a run owes: ring-buffer records that it has reserved, sockets that it has looked up, objects that it owns, and
+//! the spin lock that it has taken.
 //!
 //! Problem: a program that is stopped has not given back what others wait for: a record at which the consumer stops, a
 //! lock that other runs spin on, a host's socket. Approach: helpers note them in a short list of the run, and its end

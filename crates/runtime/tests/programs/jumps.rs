@@ -171,7 +171,7 @@ fn jumps_and_calls_of_anything_else_stop_the_run() {
         // SAFETY: it reads the eight bytes that it is given, and stops or ends after that.
         let jumps = unsafe { linker.loader::<Raw>().maps(&[&map]).unverified() };
         let jumps = jumps.insns("jumps", assemble(jump).unwrap()).unwrap();
-        // SAFETY: the same.
+        // SAFETY: it reads the eight bytes that it is given, and calls `f` or stops.
         let calls = unsafe { linker.loader::<Raw>().unverified() }.insns("calls", assemble(call).unwrap()).unwrap();
         let known: Vec<u64> = targets.iter().map(|slot| u64::from(*slot) + 1).collect();
         for number in [0, 1, 2, 5, 6, 7, 8, 9, 10, 1 << 32, u64::MAX, 0xbf00_0000_0000_0005] {

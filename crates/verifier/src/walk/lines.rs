@@ -26,6 +26,21 @@ pub(super) const ANYWHERE: i128 = 1 << 40;
 /// Equations followed from one bound to the next.
 pub(super) const MAX_HOPS: u32 = 3;
 
+/// One part of a sum is known now: the other and the whole are at a distance, either way. The part itself may be
+/// forgotten before that is asked for.
+pub(super) fn constant_part(t: &Sum, id: u32, is: i128, facts: &mut Vec<Room>) {
+    let (other, apart) = match id {
+        id if id == t.b && id != t.a => (t.a, i128::from(t.scale).checked_mul(is)),
+        id if id == t.a && id != t.b && t.scale == 1 => (t.b, Some(is)),
+        _ => return,
+    };
+    let apart = apart.and_then(|by| i64::try_from(by.checked_add(t.delta.into())?).ok());
+    // The negative of each distance is one, too.
+    let Some(apart) = apart.filter(|by| *by != i64::MIN) else { return };
+    facts.push(Room { id: other, scale: 1, bytes: apart, hi: t.s });
+    facts.push(Room { id: t.s, scale: 1, bytes: -apart, hi: other });
+}
+
 fn floor_div(a: i128, b: i128) -> i128 {
     a.div_euclid(b)
 }
@@ -171,7 +186,7 @@ impl State {
         let mut facts: Vec<Room> = Vec::new();
         if min == max && min >= 0 {
             let lines: Vec<Sum> = self.line_sums().collect();
-            lines.iter().for_each(|t| super::sums::constant_part(t, id, min, &mut facts));
+            lines.iter().for_each(|t| constant_part(t, id, min, &mut facts));
         }
         for mark in self.frames.iter().flat_map(|f| &f.loops) {
             for line in &mark.lines {

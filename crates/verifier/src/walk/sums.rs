@@ -266,7 +266,7 @@ impl State {
             let t = self.sums[i];
             let (scale, delta) = (i128::from(t.scale), i128::from(t.delta));
             if min == max {
-                constant_part(&t, id, min, facts);
+                super::lines::constant_part(&t, id, min, facts);
             }
             if t.s == id {
                 if let Ok(max) = i64::try_from(max) {
@@ -334,21 +334,6 @@ impl State {
         let (room, twice) = (&self.room, self.wholes_twice());
         self.sums.retain(|t| t.says_something(&held, room, &twice));
     }
-}
-
-/// One part of a sum is known now: the other and the whole are at a distance, either way. The part itself may be
-/// forgotten before that is asked for.
-pub(super) fn constant_part(t: &Sum, id: u32, is: i128, facts: &mut Vec<Room>) {
-    let (other, apart) = match id {
-        id if id == t.b && id != t.a => (t.a, i128::from(t.scale).checked_mul(is)),
-        id if id == t.a && id != t.b && t.scale == 1 => (t.b, Some(is)),
-        _ => return,
-    };
-    let apart = apart.and_then(|by| i64::try_from(by.checked_add(t.delta.into())?).ok());
-    // The negative of each distance is one, too.
-    let Some(apart) = apart.filter(|by| *by != i64::MIN) else { return };
-    facts.push(Room { id: other, scale: 1, bytes: apart, hi: t.s });
-    facts.push(Room { id: t.s, scale: 1, bytes: -apart, hi: other });
 }
 
 /// The greatest number of this width.

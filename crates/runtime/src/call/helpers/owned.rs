@@ -1,7 +1,7 @@
 //! The kernel's functions over objects that programs own: lists, trees, and pointers in maps' values.
 //!
-//! What they do is in [`bpf_maps::owned`]. A run notes what it owns, so that one that is stopped gives it up; whatever it
-//! is told of an object that it does not own, nothing is done to that.
+//! What they do is in [`bpf_maps::owned`]. A run notes what it owns, so that one that is stopped gives it up; whatever
+//! it is told of an object that it does not own, nothing is done to that.
 //!
 //! Source: `kernel/bpf/helpers.c` (Linux 6.18).
 
@@ -33,8 +33,8 @@ pub(crate) fn own_obj_new(types: &Arc<LocalTypes>) -> HostFn {
 /// Does something in the run behind the hidden argument; an error ends the run.
 ///
 /// # Safety
-/// `ctx` must be the first field of the live [`Run`] that this thread is in, by a pointer to all of it, and the caller's
-/// frame have nothing to drop.
+/// `ctx` must be the first field of the live [`Run`] that this thread is in, by a pointer to all of it, and the
+/// caller's frame have nothing to drop.
 #[inline(always)]
 unsafe fn in_run(ctx: *mut RunCtx, body: impl FnOnce(&mut Run) -> Result<u64, HelperError>) -> u64 {
     let result = {
@@ -110,8 +110,8 @@ pub(super) unsafe extern "C" fn refcount_acquire(object: u64, _: u64, _: u64, _:
 /// `bpf_list_push_front_impl(head, node, meta, off)`, or at the back.
 ///
 /// # Safety
-/// `head` must be a list in a map's value whose lock the run has, `node` the node of an object for it that the run owns;
-/// `ctx` the first field of this thread's live [`Run`].
+/// `head` must be a list in a map's value whose lock the run has, `node` the node of an object for it that the run
+/// owns; `ctx` the first field of this thread's live [`Run`].
 pub(super) unsafe extern "C" fn list_push<const FRONT: bool>(
     head: u64,
     node: u64,
@@ -184,7 +184,8 @@ pub(super) unsafe extern "C" fn list_peek<const FRONT: bool>(
 /// What `bpf_rbtree_add_impl(root, node, less, meta, off)` does, whoever it is that calls `less`.
 ///
 /// # Safety
-/// `root` must be a tree in a map's value whose lock the run has, `node` the node of an object for it that the run owns.
+/// `root` must be a tree in a map's value whose lock the run has, `node` the node of an object for it that the run
+/// owns.
 pub(crate) unsafe fn add_to_tree(run: &mut Run, root: u64, node: u64, call: CallBack<'_>) -> Result<u64, HelperError> {
     // The kernel's functions return a bool: the rest of the register is anything.
     let less = |a: u64, b: u64| Ok::<bool, HelperError>(low(call(run, [a, b, 0, 0, 0])?) & 0xff != 0);

@@ -125,8 +125,8 @@ impl Rows {
         false
     }
 
-    /// The most that this unknown is, when all others have been taken out of them; `None` if nothing says so, or if that
-    /// was not found out.
+    /// The most that this unknown is, when all others have been taken out of them; `None` if nothing says so, or if
+    /// that was not found out.
     pub(super) fn most(mut self, id: u32) -> Option<i128> {
         let columns = self.columns.len();
         let of = self.columns.iter().position(|x| *x == id)?;
