@@ -163,7 +163,7 @@ fn speaks_the_plugin_protocol() {
     let object = std::fs::read(root().join("examples/filter.o")).unwrap();
     assert_eq!(bpf(&["plugin", "--elf", "00"], &object).stdout, b"1\n");
     assert!(fails(&["plugin"], b"not hex").contains("not hex"));
-    assert!(fails(&["plugin"], b"8d00000000000000").contains("unknown opcode 0x8d"));
+    assert!(fails(&["plugin"], b"8e00000000000000").contains("unknown opcode 0x8e"));
 }
 
 #[test]

@@ -100,7 +100,7 @@ fn a_failing_call_leaves_no_half_of_a_map() {
             let (key, mut value) = (vec![1; def.key_size as usize], vec![0; map.host_value_size()]);
             value[0] = 1;
             let key = if def.map_type == MapType::LpmTrie { [32u32.to_ne_bytes(), [1; 4]].concat() } else { key };
-            let by_index = matches!(Family::of(def.map_type), Ok(Family::Array | Family::Redirect));
+            let by_index = matches!(Family::of(def.map_type), Ok(Family::Array | Family::Redirect | Family::InsnArray));
             let key = if by_index { 1u32.to_ne_bytes().to_vec() } else { key };
             map.set(&key, &value).unwrap();
         }

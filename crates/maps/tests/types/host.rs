@@ -108,9 +108,9 @@ fn bad_input_is_told_what_was_expected() {
     let small = Map::create_with(MapDef::new("m", MapType::Array, 4, 8, 1024), &domain, &options);
     assert!(matches!(small, Err(MapError::MemoryLimit { needed: 8192, limit: 1000, .. })));
 
-    let error = implemented_type(29).unwrap_err();
-    assert_eq!(error.to_string(), "map type 29 (task_storage) is not supported");
-    for number in [19, 26, 28, 32, 3, 99] {
+    let error = implemented_type(28).unwrap_err();
+    assert_eq!(error.to_string(), "map type 28 (inode_storage) is not supported");
+    for number in [19, 26, 32, 3, 99] {
         assert!(matches!(implemented_type(number), Err(MapError::Unsupported { .. })), "{number}");
     }
     for map_type in implemented_types() {
