@@ -469,7 +469,9 @@ impl Walk<'_> {
             return;
         }
         let max = u64::from(self.env.region(region).max_len);
-        let bound = |v: Value| if v.id == len_id(region) { Value { n: Scalar::unsigned(0, max), ..v } } else { v };
+        // Of the end itself; a multiple of the length, or what lies behind the end, may be more.
+        let end = |v: &Value| (v.id, v.scale, v.delta) == (len_id(region), 1, 0);
+        let bound = |v: Value| if end(&v) { Value { n: Scalar::unsigned(0, max), ..v } } else { v };
         if matches!(cond, Cond::SLt | Cond::SLe | Cond::SGt | Cond::SGe) {
             return;
         }
