@@ -12,7 +12,7 @@
 //!
 //! Source: `kernel/bpf/btf.c` (`btf_parse_fields`, Linux 6.18) for what is looked for and where.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
 use bpf_uapi::{MAX_OBJECT, OwnedField, OwnedKind, OwnedType};
@@ -28,6 +28,9 @@ const MAX_DEPTH: usize = 8;
 const MAX_MEMBERS: usize = 1024;
 /// Types that one leads to, itself among them.
 const MAX_TYPES: usize = 64;
+/// Types described of one object file, each time that one leads to them: a number of a program's may name each of its
+/// types, each leads to others, and every description is kept.
+const MAX_DESCRIBED: usize = 1 << 17;
 
 /// What is found in a type: fields as BTF has them.
 #[derive(Debug, Default)]
@@ -59,6 +62,8 @@ pub struct OwnedTypes<'b> {
     structs: HashMap<&'b str, TypeId>,
     /// What was found in types of objects before: many lead to one.
     known: RefCell<HashMap<TypeId, Option<Fields>>>,
+    /// How many types were described.
+    described: Cell<usize>,
 }
 
 /// The fields of a type, by offset.
@@ -81,7 +86,7 @@ impl<'b> OwnedTypes<'b> {
                 _ => {}
             }
         }
-        OwnedTypes { btf, contains, structs, known: RefCell::default() }
+        OwnedTypes { btf, contains, structs, known: RefCell::default(), described: Cell::new(0) }
     }
 
     /// What a map's values hold: the value, and behind it the types that it leads to. Empty if that is nothing.
@@ -163,6 +168,11 @@ impl<'b> OwnedTypes<'b> {
     }
 
     fn with_fields(&self, id: TypeId, size: u32, found: &[(u32, Field)], ids: &mut Vec<TypeId>) -> Option<OwnedType> {
+        let described = self.described.get() + 1;
+        if described > MAX_DESCRIBED {
+            return None;
+        }
+        self.described.set(described);
         let mut fields = Vec::new();
         for &(offset, field) in found {
             let mut to = |id: TypeId| {

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use bpf_isa::InsnIdx;
-use bpf_object::Object;
+use bpf_object::{Object, OwnedTypes};
 use common::*;
 
 /// Counts the bytes in use, and their peak. All tests of this binary together must stay below the limit, which is
@@ -411,5 +411,32 @@ fn btf_ext_that_says_too_much() {
     for len in 0..good.len() {
         exercise(&object(&good[..len]));
     }
+    check_peak();
+}
+
+/// Each of many types leads to as many others as there may be, and a program may make objects of all of them.
+#[test]
+fn types_of_objects_that_lead_to_many() {
+    let mut btf = Btf::new();
+    let int = btf.int();
+    let mut to = btf.structure(&[("end", int)]);
+    for _ in 0..62 {
+        let tagged = btf.ty("kptr", 18, 0, to, &[]);
+        let next = btf.ptr(tagged);
+        to = btf.structure(&[("next", next)]);
+    }
+    let tagged = btf.ty("kptr", 18, 0, to, &[]);
+    let next = btf.ptr(tagged);
+    let first = btf.structure(&[("next", next)]);
+    let last = (0..20_000).map(|_| btf.structure(&[("next", next)])).max().unwrap();
+    let mut elf = Elf::new();
+    let code = elf.code("xdp", &RETURN_0);
+    elf.symbol("main", code, FUNC, 0, 16);
+    elf.section(".BTF", PROGBITS, 0, &btf.build());
+    let object = Object::parse(&elf.build()).unwrap();
+    let types = OwnedTypes::new(object.btf().unwrap());
+    assert_eq!(types.object(first).map(|all| all.len()), Some(64));
+    let described: usize = (first..=last).filter_map(|number| types.object(number)).map(|all| all.len()).sum();
+    assert!(described <= 1 << 17, "{described}");
     check_peak();
 }
