@@ -112,8 +112,10 @@ impl Dead {
     /// Frees the memory of the objects.
     fn free(mut self, memory: &Reservation) {
         while let Some(header) = self.pop() {
-            // SAFETY: an object without owners, for which nobody waits any more: it is read out once.
-            let ty = unsafe { std::ptr::read(&raw const (*header.as_ptr()).ty) };
+            // SAFETY: an object without owners, for which nobody waits any more: its header is there until below.
+            let field = unsafe { &raw const (*header.as_ptr()).ty };
+            // SAFETY: initialised when the object was made; it is read out once.
+            let ty = unsafe { std::ptr::read(field) };
             let layout = layout_of(&ty);
             // SAFETY: allocated with this layout, as its type says, and not used from here on.
             unsafe { dealloc(header.as_ptr().cast(), layout) };
@@ -139,8 +141,10 @@ fn header_of(object: u64) -> *mut Header {
 
 /// An object has lost its last owner and holds nothing any more: it waits in its pool.
 fn retire(header: NonNull<Header>) {
-    // SAFETY: the object has no owner and is on no list, so nobody else uses the field, which is read out once.
-    let pool = unsafe { ManuallyDrop::take(&mut (*header.as_ptr()).pool) };
+    // SAFETY: the object has no owner and is on no list, so nobody else uses the field.
+    let field = unsafe { &mut (*header.as_ptr()).pool };
+    // SAFETY: initialised when the object was made; it is read out once.
+    let pool = unsafe { ManuallyDrop::take(field) };
     pool.alive.fetch_sub(1, Ordering::Relaxed);
     let mut top = pool.dead.load(Ordering::Relaxed);
     loop {
@@ -343,8 +347,12 @@ impl Leaving {
                 unsafe { disown(held, &mut self.0) };
             }
             OwnedKind::ListHead { .. } | OwnedKind::TreeRoot { .. } => {
+                let give_up = |object| {
+                    // SAFETY: the root has owned what is taken out of it.
+                    unsafe { disown(object, &mut self.0) }
+                };
                 // SAFETY: a root whose lock the caller has, or nobody else (contract).
-                unsafe { graph::drain(field, kind, |object| disown(object, &mut self.0)) };
+                unsafe { graph::drain(field, kind, give_up) };
             }
             OwnedKind::ListNode | OwnedKind::TreeNode | OwnedKind::Refcount => {}
         }

@@ -58,8 +58,8 @@ fn lists_are_what_vectors_are() {
     let mut model = std::collections::VecDeque::new();
     let mut state = 1;
     for n in 0..3000 {
-        let end = if chance(&mut state) % 2 == 0 { End::Front } else { End::Back };
-        if chance(&mut state) % 2 == 0 {
+        let end = if chance(&mut state).is_multiple_of(2) { End::Front } else { End::Back };
+        if chance(&mut state).is_multiple_of(2) {
             let object = pool.make(&ty);
             number(object).store(n, Ordering::Relaxed);
             // SAFETY: a list and an object of this test's.
@@ -69,7 +69,9 @@ fn lists_are_what_vectors_are() {
             if end == End::Front { model.push_front(n) } else { model.push_back(n) }
         } else {
             // SAFETY: as before.
-            let (peeked, popped) = unsafe { (graph::peek(root.at(), end), graph::pop(root.at(), end)) };
+            let peeked = unsafe { graph::peek(root.at(), end) };
+            // SAFETY: as before.
+            let popped = unsafe { graph::pop(root.at(), end) };
             assert_eq!(peeked, popped);
             let expected = if end == End::Front { model.pop_front() } else { model.pop_back() };
             // SAFETY: as before.
@@ -131,8 +133,10 @@ fn trees_are_what_sorted_vectors_are() {
             // SAFETY: as before.
             assert_eq!(unsafe { graph::remove(root.at(), node) }, 0, "it is in no tree");
             model.remove(model.iter().position(|m| *m == key(node)).unwrap());
+            // SAFETY: a node of a tree.
+            let object = unsafe { graph::of_tree_node(node) };
             // SAFETY: what was taken out is this test's.
-            unsafe { release(graph::of_tree_node(node)) };
+            unsafe { release(object) };
         }
         let mut numbers = Vec::new();
         // SAFETY: a tree of this test's.
@@ -169,12 +173,12 @@ fn objects_of_several_owners_go_with_the_last() {
     let (ty, list, tree) = (ty(), Root::new(), Root::new());
     let object = pool.make(&ty);
     let _guard = domain.enter().unwrap();
-    // SAFETY: an object of this test's, and roots.
-    unsafe {
-        assert!(acquire(object));
-        assert!(graph::push(list.at(), object + 8, End::Back));
-        assert_eq!(graph::add(tree.at(), object + 32, |_, _| Ok::<_, ()>(true)), Ok(true));
-    }
+    // SAFETY: an object of this test's.
+    assert!(unsafe { acquire(object) });
+    // SAFETY: a list of this test's, and one of the object's owners.
+    assert!(unsafe { graph::push(list.at(), object + 8, End::Back) });
+    // SAFETY: a tree of this test's, and the other owner.
+    assert_eq!(unsafe { graph::add(tree.at(), object + 32, |_, _| Ok::<_, ()>(true)) }, Ok(true));
     list.empty(LIST);
     assert_eq!(pool.alive(), 1);
     tree.empty(TREE);
