@@ -383,6 +383,8 @@ impl Walk<'_> {
         if let (false, Value { ty: Ty::Table { map }, .. }) = (sign, self.state.reg(base)) {
             let (map, b) = (*map, *self.state.reg(base));
             let entry = self.load_entry(&b, map, off, size)?;
+            // On no other path is it an access of the arena or of the context, which is made in another way.
+            self.note_access(Place::Untracked(Kind::MapValue))?;
             self.state.set(dst, entry);
             return Ok(());
         }
