@@ -511,9 +511,11 @@ pub struct VerifyReport {
 }
 
 /// Puts calls of helpers in the place of calls through registers that hold a helper's id on every path: a pointer to a
-/// helper is its id, and compilers that do not optimise load it before the call.
+/// helper is its id, and compilers that do not optimise load it before the call. Not where there are indirect jumps,
+/// whose ways are not known yet.
 fn helpers_by_number(program: bpf_isa::Program) -> Result<bpf_isa::Program, bpf_isa::ValidateError> {
-    let calls = match program.contents().indirect_calls {
+    let contents = program.contents();
+    let calls = match contents.indirect_calls && !contents.indirect_jumps {
         true => Constants::default().helper_calls(&program, &Cfg::new(&program)),
         false => Vec::new(),
     };
