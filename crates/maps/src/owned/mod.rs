@@ -3,7 +3,7 @@
 //! Problem: programs make objects and hand them from run to run, in lists and trees that a lock in a map's value guards
 //! and in pointers that lie in values or in other objects. Whoever gives up the last hold on an object, a program, a
 //! map that is changed or dropped, or a run that is stopped, must free it and what it holds, while another run may
-//! still look at it. Approach: in front of each object is a [`Header`] that counts its owners and says of what type it
+//! still look at it. Approach: in front of each object is a header that counts its owners and says of what type it
 //! is, so that its address is enough for everything. Objects that nobody owns wait for a grace period ([`Objects`]) and
 //! are freed by whoever makes or drops others of the pool; the lists and trees are [`graph`].
 //!
