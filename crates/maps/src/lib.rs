@@ -16,6 +16,7 @@
 
 #[cfg(not(loom))]
 mod arena;
+#[cfg(not(loom))]
 mod arena_shape;
 #[cfg(not(loom))]
 mod array;
@@ -53,6 +54,7 @@ mod hash {
 mod header;
 #[cfg(not(loom))]
 mod host;
+#[cfg(not(loom))]
 mod insn_array;
 mod lock;
 #[cfg(not(loom))]
