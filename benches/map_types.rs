@@ -74,7 +74,7 @@ fn main() {
 }
 
 fn domain(slots: usize) -> std::sync::Arc<Domain> {
-    Domain::new(Options { max_slots: slots as u32, ..Options::default() })
+    Domain::new(Options::default().with_max_slots(slots as u32))
 }
 
 fn rows<const K: usize, const V: usize>(

@@ -23,7 +23,7 @@ fn definition(key: usize, value: usize, elements: usize, threads: usize) -> MapD
 }
 
 fn create(def: &MapDef) -> Map {
-    Map::create(def.clone(), &Domain::new(Options { max_slots: 64, ..Options::default() })).expect("memory")
+    Map::create(def.clone(), &Domain::new(Options::default().with_max_slots(64))).expect("memory")
 }
 
 /// A peer: how it looks up (and copies the value), inserts or replaces, and removes.

@@ -78,7 +78,7 @@ fn beside_a_runner<R>(domain: &Domain, f: impl FnOnce() -> R) -> R {
 fn primitives() -> Table {
     let packs = packs();
     let domain = packs.domain();
-    let fenced = Domain::new(bpf_quiesce::Options { barriers: Barriers::Fenced, ..Default::default() });
+    let fenced = Domain::new(bpf_quiesce::Options::default().with_barriers(Barriers::Fenced));
     let (text, slot) = patchable(&packs);
     let target = Patch::Jump(text.base() as usize + 64);
     let measure = || {

@@ -69,7 +69,7 @@ fn state(domain: &Arc<Domain>) -> (usize, usize, usize) {
 #[test]
 fn a_failing_call_leaves_no_half_of_a_map() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let domain = Domain::new(Options { max_slots: 3, ..Options::default() });
+    let domain = Domain::new(Options::default().with_max_slots(3));
     let before = state(&domain);
     let mut reached = CALLS.map(|call| (call, 0));
     for def in definitions() {
@@ -165,7 +165,7 @@ fn lent_arrays(domain: &Arc<Domain>) {
 #[test]
 fn a_wait_that_fails_is_an_error_and_the_next_one_is_not() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let domain = Domain::new(Options { max_slots: 3, ..Options::default() });
+    let domain = Domain::new(Options::default().with_max_slots(3));
     let map = Map::create(definition(MapType::RingBuf), &domain).unwrap();
     let mut ring = RingBuf::new(&map).unwrap();
     let (waited, reached) = failing(Call::Poll, 0, || ring.poll(Some(std::time::Duration::ZERO)));
@@ -177,7 +177,7 @@ fn a_wait_that_fails_is_an_error_and_the_next_one_is_not() {
 #[test]
 fn what_is_beyond_the_limit_is_refused_before_it_is_mapped() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let domain = Domain::new(Options { max_slots: 3, ..Options::default() });
+    let domain = Domain::new(Options::default().with_max_slots(3));
     for def in definitions() {
         let map = Map::create(def.clone(), &domain).unwrap();
         let (mapped, used) = (mapped_bytes() as u64, map.memory_usage());
@@ -209,7 +209,7 @@ fn what_is_beyond_the_limit_is_refused_before_it_is_mapped() {
 fn every_memory_file_keeps_its_length() {
     use std::os::fd::AsRawFd;
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let domain = Domain::new(Options { max_slots: 3, ..Options::default() });
+    let domain = Domain::new(Options::default().with_max_slots(3));
     let maps: Vec<Map> = definitions().into_iter().map(|def| Map::create(def, &domain).unwrap()).collect();
     let perf = maps.iter().find(|map| map.map_type() == MapType::PerfEventArray).unwrap();
     let _entry = open_perf_entry(perf, 0, 1 << 16).unwrap();

@@ -270,7 +270,7 @@ impl World {
 
 fn schedule(seed: u64, arena: &'static Arena, barriers: Barriers) -> u64 {
     const PLAYERS: usize = 3;
-    let domain = Domain::new(bpf_quiesce::Options { barriers, ..bpf_quiesce::Options::default() });
+    let domain = Domain::new(bpf_quiesce::Options::default().with_barriers(barriers));
     let keep_empty = (seed % 3) as usize * GRANULE;
     let options =
         Options { pack_size: GRANULE, keep_empty, random_offset: false, collapse_percent: 101, ..Options::default() };

@@ -69,7 +69,7 @@ fn denied_from_the_start_everything_but_dependent_pokes_works() {
 
 #[test]
 fn a_barrier_that_fails_later_delays_and_is_reported() {
-    let options = bpf_quiesce::Options { max_slots: 1, when_full: WhenFull::Error, ..Default::default() };
+    let options = bpf_quiesce::Options::default().with_max_slots(1).with_when_full(WhenFull::Error);
     let domain = Domain::new(options);
     if !domain.has_core_barrier() {
         println!("SKIPPED: membarrier is denied here from the start");

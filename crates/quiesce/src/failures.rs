@@ -15,7 +15,7 @@ fn failing<R>(command: Membarrier, f: impl FnOnce() -> R) -> R {
 }
 
 fn domain(when_full: WhenFull) -> Arc<Domain> {
-    Domain::new(Options { max_slots: 1, when_full, ..Options::default() })
+    Domain::new(Options::default().with_max_slots(1).with_when_full(when_full))
 }
 
 /// False, loudly, where the kernel grants none of it (Miri, gVisor).

@@ -72,7 +72,15 @@ pub use users::{SHARDS, Users, thread_number};
 pub const MAX_SLOTS: u32 = 1 << 16;
 
 /// How a [`Domain`] is set up.
+///
+/// ```
+/// use bpf_quiesce::{Domain, Options, WhenFull};
+///
+/// let domain = Domain::new(Options::default().with_max_slots(4).with_when_full(WhenFull::Error));
+/// assert_eq!(domain.max_slots(), 4);
+/// ```
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Options {
     /// How many threads may run at a time: at least 1, at most [`MAX_SLOTS`].
     pub max_slots: u32,
@@ -88,6 +96,32 @@ impl Default for Options {
     /// 64 slots, waiting when they are all in use, the best barriers this process is granted, no limit of memory.
     fn default() -> Self {
         Self { max_slots: 64, when_full: WhenFull::Wait, barriers: Barriers::Auto, memory_limit: u64::MAX }
+    }
+}
+
+impl Options {
+    /// The same with this [`Options::max_slots`].
+    pub fn with_max_slots(mut self, max_slots: u32) -> Options {
+        self.max_slots = max_slots;
+        self
+    }
+
+    /// The same with this [`Options::when_full`].
+    pub fn with_when_full(mut self, when_full: WhenFull) -> Options {
+        self.when_full = when_full;
+        self
+    }
+
+    /// The same with these [`Options::barriers`].
+    pub fn with_barriers(mut self, barriers: Barriers) -> Options {
+        self.barriers = barriers;
+        self
+    }
+
+    /// The same with this [`Options::memory_limit`].
+    pub fn with_memory_limit(mut self, memory_limit: u64) -> Options {
+        self.memory_limit = memory_limit;
+        self
     }
 }
 

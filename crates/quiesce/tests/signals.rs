@@ -69,7 +69,7 @@ fn stepping(domain: &Arc<Domain>, f: impl FnOnce()) -> (u32, u32) {
 }
 
 fn domain(barriers: Barriers, max_slots: u32) -> Arc<Domain> {
-    Domain::new(Options { max_slots, when_full: WhenFull::Error, barriers, ..Options::default() })
+    Domain::new(Options::default().with_max_slots(max_slots).with_when_full(WhenFull::Error).with_barriers(barriers))
 }
 
 #[test]

@@ -506,7 +506,7 @@ fn a_hash_costs_at_most_24_bytes_an_element_beyond_key_and_value() {
 /// A small map is small: what it takes of the domain's memory, and what it says it takes.
 #[test]
 fn small_maps_take_a_few_kilobytes() {
-    let domain = Domain::new(Options { max_slots: 64, ..Options::default() });
+    let domain = Domain::new(Options::default().with_max_slots(64));
     let of = |def: MapDef| {
         let before = domain.memory().used();
         let map = Map::create(def, &domain).unwrap();
@@ -543,7 +543,7 @@ fn maps_that_grow_stop_at_the_limit() {
         (MapDef::new("p", MapType::PerCpuHash, 4, 128, 100_000).with_flags(flags::NO_PREALLOC), 1036),
         (MapDef::new("t", MapType::LpmTrie, 8, 1024, 100_000).with_flags(flags::NO_PREALLOC), 1052),
     ] {
-        let domain = Domain::new(Options { max_slots: 8, ..Options::default() });
+        let domain = Domain::new(Options::default().with_max_slots(8));
         let account = domain.memory().account("plug-in", 16 << 20);
         let mut options = CreateOptions::default();
         options.account = Some(Arc::clone(&account));

@@ -6,7 +6,7 @@ use bpf_maps::{Errno, Map, MapDef, MapHeader, MapType, flags, implemented_types,
 use bpf_quiesce::{Domain, Options};
 
 fn domain() -> Arc<Domain> {
-    Domain::new(Options { max_slots: 4, ..Options::default() })
+    Domain::new(Options::default().with_max_slots(4))
 }
 
 fn create(def: MapDef) -> Map {

@@ -166,7 +166,7 @@ fn all_traps(at: *const u8, len: usize) -> bool {
 #[test]
 fn freed_code_is_traps_and_an_abandoned_program_leaves_no_trace() {
     for barriers in [Barriers::Auto, Barriers::Fenced] {
-        let domain = Domain::new(bpf_quiesce::Options { barriers, ..Default::default() });
+        let domain = Domain::new(bpf_quiesce::Options::default().with_barriers(barriers));
         let packs = Packs::new(Arc::clone(&domain), Options::default()).unwrap();
         let keep = load(&packs, 1, 100);
         let before = packs.stats();

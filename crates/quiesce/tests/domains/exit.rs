@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 fn domains() -> impl Iterator<Item = Arc<Domain>> {
     // One slot: a second thread that runs has taken it over.
     [Barriers::Auto, Barriers::Fenced].into_iter().map(|barriers| {
-        Domain::new(Options { max_slots: 1, when_full: WhenFull::Error, barriers, ..Default::default() })
+        Domain::new(Options::default().with_max_slots(1).with_when_full(WhenFull::Error).with_barriers(barriers))
     })
 }
 

@@ -145,12 +145,12 @@ impl Engine {
         if config.budget == Some(0) || config.hybrid_budget == 0 {
             return Err(EngineError::NoBudget);
         }
-        let domain = Domain::new(bpf_quiesce::Options {
-            max_slots: config.max_slots,
-            when_full: config.when_full,
-            memory_limit: config.memory_limit,
-            ..bpf_quiesce::Options::default()
-        });
+        let domain = Domain::new(
+            bpf_quiesce::Options::default()
+                .with_max_slots(config.max_slots)
+                .with_when_full(config.when_full)
+                .with_memory_limit(config.memory_limit),
+        );
         let packs = config.packs.clone();
         #[cfg(native)]
         // A perf map is for anonymous memory.

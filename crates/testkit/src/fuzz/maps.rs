@@ -20,7 +20,7 @@ const ENOTSUPP: i32 = 524;
 pub fn maps(data: &[u8]) {
     let mut choices = Choices::from_bytes(data);
     let def = definition(&mut choices);
-    let domain = Domain::new(Options { max_slots: 3, ..Options::default() });
+    let domain = Domain::new(Options::default().with_max_slots(3));
     let mut options = bpf_maps::CreateOptions::default();
     options.memory_limit = 1 << 22;
     options.hash_seed = Some(choices.byte().into());
