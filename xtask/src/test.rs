@@ -1,5 +1,5 @@
-//! `cargo xtask test`: every test of the workspace, natively and on arm64 (but those of [`TOOLS`]), the concurrent
-//! protocols under loom, and the tests with deliberate bugs.
+//! `cargo xtask test`: every test of the workspace, natively and on arm64 (but those of [`TOOLS`] and [`PORTABLE`]), the
+//! concurrent protocols under loom, and the tests with deliberate bugs.
 //!
 //! The output of cargo is passed through and read on its way: the `test result:` lines and the `SKIPPED` lines (one
 //! from each test that misses something it needs) are summed over all test binaries of both architectures, and the sum
@@ -48,6 +48,10 @@ pub(crate) const LOOM: [&str; 2] = ["bpf-quiesce", "bpf-maps"];
 /// What is only ever run on the machine of whoever works on the project: building it for another one takes minutes.
 const TOOLS: [&str; 2] = ["bpf-prove", "xtask"];
 
+/// Without a line that depends on the architecture: what their tests say natively holds on each, and takes ten times as
+/// long to say under emulation. What they do there is seen in the runtime's tests; named by `-p`, theirs run too.
+const PORTABLE: [&str; 7] = ["bpf-analysis", "bpf-isa", "bpf-lir", "bpf-object", "bpf-opt", "bpf-uapi", "bpf-verifier"];
+
 /// Cargo with these arguments, for the libraries of these crates as loom explores them.
 pub(crate) fn for_loom(args: &[&str], crates: &[&str]) -> Command {
     let mut cargo = shell::cargo();
@@ -86,8 +90,8 @@ pub(crate) fn run(install: bool, packages: &[String]) -> anyhow::Result<()> {
         let emulated = match arm64::Cross::find(install)? {
             Ok(cross) => {
                 println!("\n== aarch64: {}", cross.describe());
-                let tools = if packages.is_empty() { &TOOLS[..] } else { &[] };
-                let without = tools.iter().flat_map(|tool| ["--exclude", tool]);
+                let left_out = TOOLS.iter().chain(&PORTABLE).filter(|_| packages.is_empty());
+                let without = left_out.flat_map(|package| ["--exclude", package]);
                 cargo_test(cross.cargo().args(["test", "--no-fail-fast"]).args(&selection).args(without).args([
                     // Doc tests are compiled one by one, and say nothing about the architecture.
                     "--lib",
@@ -197,6 +201,23 @@ mod tests {
         assert_eq!(tally, Tally { passed: 13, failed: 2, skipped: 2 });
         assert_eq!(copy, text.as_bytes());
         assert_eq!(tally.to_string(), "13 passed, 2 failed, 2 skipped");
+    }
+
+    #[test]
+    fn what_is_portable_has_no_line_for_an_architecture() {
+        let metadata = crate::publish::metadata().unwrap();
+        for package in metadata["packages"].as_array().unwrap() {
+            if !PORTABLE.contains(&package["name"].as_str().unwrap()) {
+                continue;
+            }
+            let manifest = std::path::Path::new(package["manifest_path"].as_str().unwrap());
+            let found = Command::new("grep")
+                .args(["-rlE", r"target_(arch|endian|pointer_width)|\bunsafe \{"])
+                .arg(manifest.with_file_name("src"))
+                .output()
+                .unwrap();
+            assert_eq!(String::from_utf8(found.stdout).unwrap(), "", "{manifest:?}");
+        }
     }
 
     #[test]
