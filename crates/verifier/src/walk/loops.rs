@@ -91,6 +91,8 @@ struct Attempt {
     weakened: bool,
     /// Simpler guesses have failed: places are related to each other.
     related: bool,
+    /// That has failed, too: what is about to be forgotten is asked how far what stays is apart.
+    distant: bool,
     /// These have failed, too: what is loaded is remembered, and the first rounds of inner loops are walked by
     /// themselves.
     peels: bool,
@@ -200,6 +202,11 @@ impl Engine {
     /// Whether an open guess relates places to each other: then all that a state knows is asked.
     pub(super) fn rich(&self) -> bool {
         self.open.iter().any(|a| a.related)
+    }
+
+    /// Whether distances of what stays are taken from what is about to be forgotten.
+    pub(super) fn keeps_distances(&self) -> bool {
+        self.open.iter().any(|a| a.distant)
     }
 
     /// Whether what is loaded from regions is remembered (see [`super::seen`]).
@@ -319,6 +326,7 @@ impl Walk<'_> {
             tries: 0,
             weakened: false,
             related: false,
+            distant: false,
             peels: false,
             steps: 0,
             wraps: false,
@@ -520,16 +528,20 @@ impl Walk<'_> {
         let a = &mut self.loops.open[i];
         let (id, forest) = (a.id, &self.loops.forest);
         let refused = matches!(why, LoopFailure::Refused { .. });
+        // What costs most comes last: a question for each pair of names, wherever something is forgotten.
         if a.related || !a.shape.may_relate(refused) {
             // No end was seen, though it has loops inside: in the first rounds of these, more may be known.
             let inside = |inner: usize| inner != id as usize && forest.contains(id, forest.loops()[inner].head);
             let peels = why == LoopFailure::Endless && !a.peels && (0..forest.loops().len()).any(inside);
-            if !peels {
+            if peels {
+                a.peels = true;
+                for (_, head) in self.loops.heads.iter_mut().enumerate().filter(|(inner, _)| inside(*inner)) {
+                    head.peeled = true;
+                }
+            } else if a.related && !a.distant {
+                a.distant = true;
+            } else {
                 return self.give_up(i, why);
-            }
-            a.peels = true;
-            for (_, head) in self.loops.heads.iter_mut().enumerate().filter(|(inner, _)| inside(*inner)) {
-                head.peeled = true;
             }
         }
         a.related = true;

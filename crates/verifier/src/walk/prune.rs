@@ -575,7 +575,7 @@ impl Walk<'_> {
         self.leave_loops();
         // No state that is kept has them: what one compares with it may not.
         self.state.forget_differences();
-        let before = (self.loops.rich() && !self.state.sums.is_empty()).then(|| self.copy_state());
+        let before = (self.loops.keeps_distances() && !self.state.sums.is_empty()).then(|| self.copy_state());
         // What two numbers were compared to be may decide the next comparison of them, which is that of a compiler.
         let rich = self.loops.rich();
         let room = std::mem::take(&mut self.state.room);
