@@ -166,7 +166,7 @@ const SHORT_STEPS_PER_SLOT: u64 = 16;
 /// Steps of a first walk that makes no guesses, beside some for each instruction: a loop that ends in so many needs
 /// none.
 const FIRST_STEPS: u64 = 256;
-const FIRST_STEPS_PER_SLOT: u64 = 2;
+const FIRST_STEPS_PER_SLOT: u64 = 8;
 /// Steps from one look at the clock to the next.
 const TIMED_STEPS: u64 = 256;
 
