@@ -84,6 +84,7 @@ impl Verifier {
             if loops && result.is_err() {
                 let started = walk.started;
                 walk = Walk::new(env, &program, &mut self.scratch, Mode::Accelerated, values);
+                walk.shorten_again();
                 walk.share_time(started, 3);
                 result = walk.run();
             }

@@ -167,6 +167,10 @@ const SHORT_STEPS_PER_SLOT: u64 = 16;
 /// none.
 const FIRST_STEPS: u64 = 256;
 const FIRST_STEPS_PER_SLOT: u64 = 8;
+/// And how often a loop may come round in it.
+const FIRST_ROUNDS: usize = 3;
+/// How many times the steps of a walk that guesses are given to another one, where round by round all else is refused.
+const LONGER: u64 = 3;
 /// Steps from one look at the clock to the next.
 const TIMED_STEPS: u64 = 256;
 
@@ -175,6 +179,8 @@ pub(crate) struct Walk<'a> {
     /// Leave checks for run time where there is no proof.
     hybrid: bool,
     mode: Mode,
+    /// It is a first one, which gives up where a loop comes round too often.
+    first: bool,
     /// What is known of numbers is noted, if that does not take too long.
     values: bool,
     /// The limit on steps.
@@ -254,6 +260,7 @@ impl<'a> Walk<'a> {
             env,
             hybrid: mode == Mode::Hybrid,
             mode,
+            first: false,
             values,
             program,
             insns: program.insns(),
@@ -304,8 +311,15 @@ impl<'a> Walk<'a> {
         self.steps = steps.min(self.env.limits.steps);
     }
 
+    /// Gives it the steps of another one that guesses.
+    pub(crate) fn shorten_again(&mut self) {
+        self.shorten();
+        self.steps = (LONGER * self.steps).min(self.env.limits.steps);
+    }
+
     /// Gives it the steps of a first walk.
     pub(crate) fn shorten_first(&mut self) {
+        self.first = true;
         let steps = FIRST_STEPS + FIRST_STEPS_PER_SLOT * self.insns.len() as u64;
         self.steps = steps.min(self.env.limits.steps);
     }
