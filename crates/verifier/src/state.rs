@@ -581,6 +581,9 @@ impl State {
     /// as much is not followed again, so the work is that of looking at all facts a few times for each name.
     pub(crate) fn below_by_facts(&self, id: u32, scale: i16, hi: u32) -> Option<i64> {
         let mut best = (id == hi && scale == 1).then_some(0);
+        if scale <= 0 || !self.room.iter().any(|f| f.id == id) || !self.room.iter().any(|f| f.hi == hi) {
+            return best;
+        }
         // What is no less than the multiple, by so much: a name, how often, and the distance.
         let mut reached: Vec<(u32, i16, i64)> = Vec::new();
         let mut layer = (0, 0);

@@ -4,7 +4,7 @@ use bpf_analysis::Facts;
 use bpf_isa::{InsnIdx, Program};
 
 use crate::env::{Env, Limits};
-use crate::error::VerifyError;
+use crate::error::{Reason, VerifyError};
 use crate::kept;
 use crate::states::States;
 use crate::walk::{Mode, Scratch, Stats, Walk};
@@ -50,29 +50,51 @@ impl Verifier {
 
     fn walk(&mut self, program: Program, env: &Env<'_>) -> Result<Verified, Box<VerifyError>> {
         let mut values = env.values;
-        let limited = |result: &Result<(), Box<VerifyError>>| result.as_ref().is_err_and(|e| e.reason.is_limit());
+        let gives_up = |result: &Result<(), Box<VerifyError>>| {
+            result.as_ref().is_err_and(|e| e.reason.is_limit() || matches!(e.reason, Reason::Time(_)))
+        };
         let loops = program.flow().iter().any(|f| f.target.is_some_and(|target| target <= f.at));
-        let mut walk = Walk::new(env, &program, &mut self.scratch, Mode::Accelerated, values);
-        if values || loops {
-            walk.shorten();
+        // A short loop ends soon, and where nothing is guessed, paths that differ in numbers are dropped. But what is
+        // asked of numbers is what is known of each round.
+        let plainly = loops && !values && !env.record_states && !env.exhaustive;
+        let mut walk = Walk::new(env, &program, &mut self.scratch, Mode::Plain, values);
+        let mut result = Ok(());
+        if plainly {
+            walk.shorten_first();
+            result = walk.run();
         }
-        let mut result = walk.run();
+        if !plainly || result.is_err() {
+            let started = walk.started;
+            walk = Walk::new(env, &program, &mut self.scratch, Mode::Accelerated, values);
+            if values || loops {
+                walk.shorten();
+                walk.share_time(started, 1);
+            }
+            result = walk.run();
+        }
         // What is known of numbers, and guesses about loops, are worth some steps, not all: with them, paths that
         // differ in numbers are not dropped.
-        if walk.is_short() && limited(&result) {
+        if walk.is_short() && gives_up(&result) {
             values = false;
+            let started = walk.started;
             let mode = if loops { Mode::Plain } else { Mode::Accelerated };
             walk = Walk::new(env, &program, &mut self.scratch, mode, values);
+            walk.share_time(started, if loops { 2 } else { 4 });
             result = walk.run();
             if loops && result.is_err() {
+                let started = walk.started;
                 walk = Walk::new(env, &program, &mut self.scratch, Mode::Accelerated, values);
+                walk.shorten_again();
+                walk.share_time(started, 3);
                 result = walk.run();
             }
         }
         // Guesses may cost more than they save: what can be walked round by round is.
-        if walk.guessed() && limited(&result) {
+        if walk.guessed() && gives_up(&result) {
+            let started = walk.started;
             let (log, loops) = result.err().map(|e| (e.log, e.loops)).unwrap_or_default();
             walk = Walk::new(env, &program, &mut self.scratch, Mode::Plain, values);
+            walk.share_time(started, 4);
             log.into_iter().for_each(|line| walk.log.push(env.limits.log_lines, line));
             result = walk.run();
             // What the loops were guessed to do says more than where a walk of their rounds ended.

@@ -31,7 +31,7 @@ mod seen;
 mod sums;
 mod trail;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bpf_analysis::{ArenaFact, Facts};
 use bpf_isa::{Callee, Imm64, Insn, InsnIdx, Program, Reg, Src, Width};
@@ -163,12 +163,24 @@ pub(crate) enum Mode {
 /// a walk drops fewer paths. One that needs more is walked without.
 const SHORT_STEPS: u64 = 20_000;
 const SHORT_STEPS_PER_SLOT: u64 = 16;
+/// Steps of a first walk that makes no guesses, beside some for each instruction: a loop that ends in so many needs
+/// none.
+const FIRST_STEPS: u64 = 256;
+const FIRST_STEPS_PER_SLOT: u64 = 8;
+/// And how often a loop may come round in it.
+const FIRST_ROUNDS: usize = 3;
+/// How many times the steps of a walk that guesses are given to another one, where round by round all else is refused.
+const LONGER: u64 = 3;
+/// Steps from one look at the clock to the next.
+const TIMED_STEPS: u64 = 256;
 
 pub(crate) struct Walk<'a> {
     env: &'a Env<'a>,
     /// Leave checks for run time where there is no proof.
     hybrid: bool,
     mode: Mode,
+    /// It is a first one, which gives up where a loop comes round too often.
+    first: bool,
     /// What is known of numbers is noted, if that does not take too long.
     values: bool,
     /// The limit on steps.
@@ -207,7 +219,9 @@ pub(crate) struct Walk<'a> {
     compares: Vec<args::Compare>,
     /// What timers are to call, by subprogram and the map that they are in: walked on their own, after the program.
     timer_callbacks: Vec<(u32, u32)>,
-    started: Option<Instant>,
+    /// When this verification first looked at the clock, and what it may take until this walk ends.
+    pub(crate) started: Option<Instant>,
+    time: Duration,
     pub(crate) notes: Notes,
     pub(crate) stats: Stats,
     pub(crate) log: log::Log,
@@ -246,6 +260,7 @@ impl<'a> Walk<'a> {
             env,
             hybrid: mode == Mode::Hybrid,
             mode,
+            first: false,
             values,
             program,
             insns: program.insns(),
@@ -270,6 +285,7 @@ impl<'a> Walk<'a> {
             compares: Vec::new(),
             timer_callbacks: Vec::new(),
             started: None,
+            time: env.limits.time,
             notes,
             stats: Stats::default(),
             log: log::Log::default(),
@@ -293,6 +309,26 @@ impl<'a> Walk<'a> {
     pub(crate) fn shorten(&mut self) {
         let steps = SHORT_STEPS + SHORT_STEPS_PER_SLOT * self.insns.len() as u64;
         self.steps = steps.min(self.env.limits.steps);
+    }
+
+    /// Gives it the steps of another one that guesses.
+    pub(crate) fn shorten_again(&mut self) {
+        self.shorten();
+        self.steps = (LONGER * self.steps).min(self.env.limits.steps);
+    }
+
+    /// Gives it the steps of a first walk.
+    pub(crate) fn shorten_first(&mut self) {
+        self.first = true;
+        let steps = FIRST_STEPS + FIRST_STEPS_PER_SLOT * self.insns.len() as u64;
+        self.steps = steps.min(self.env.limits.steps);
+    }
+
+    /// Gives it a part of the time that the verification may take: what began it, and the share that may be gone when
+    /// it ends.
+    pub(crate) fn share_time(&mut self, started: Option<Instant>, quarters: u32) {
+        self.started = started;
+        self.time = self.env.limits.time * quarters / 4;
     }
 
     /// Whether it has fewer steps than the limits allow.
@@ -522,7 +558,7 @@ impl<'a> Walk<'a> {
             return refuse(Reason::Steps(self.steps));
         }
         // A clock costs more than a step: look at it now and then.
-        if self.stats.steps.is_multiple_of(4096) {
+        if self.stats.steps.is_multiple_of(TIMED_STEPS) {
             return self.check_time();
         }
         Ok(())
@@ -530,7 +566,7 @@ impl<'a> Walk<'a> {
 
     fn check_time(&mut self) -> Res<()> {
         let started = *self.started.get_or_insert_with(Instant::now);
-        if started.elapsed() > self.env.limits.time {
+        if started.elapsed() > self.time {
             return refuse(Reason::Time(self.env.limits.time));
         }
         Ok(())

@@ -127,8 +127,9 @@ impl State {
         }
         // What is near the question answers it mostly.
         let mut last = 0;
+        let mut rows = Rows::new();
         for (hops, most) in NEAR {
-            let mut rows = Rows::new();
+            rows.clear();
             rows.add(&negation.terms, negation.constant);
             let (seen, found) = self.rows_about(form, pointers, (hops, most), &mut rows);
             if found || rows.contradict().unwrap_or(false) {
@@ -148,8 +149,9 @@ impl State {
         /// No number's name.
         const IT: u32 = u32::MAX;
         let it = form.clone().plus(&Form::name(IT), -1)?;
+        let mut rows = Rows::new();
         let within = |near: (u32, usize)| {
-            let mut rows = Rows::new();
+            rows.clear();
             rows.add_equation(&it.terms, it.constant);
             let (_, found) = self.rows_about(form, false, near, &mut rows);
             if found { None } else { rows.most(IT) }

@@ -91,6 +91,8 @@ struct Attempt {
     weakened: bool,
     /// Simpler guesses have failed: places are related to each other.
     related: bool,
+    /// That has failed, too: what is about to be forgotten is asked how far what stays is apart.
+    distant: bool,
     /// These have failed, too: what is loaded is remembered, and the first rounds of inner loops are walked by
     /// themselves.
     peels: bool,
@@ -128,6 +130,9 @@ struct Head {
     peeled: bool,
     /// What changed in a round, the last time that was proven.
     shape: Option<Shape>,
+    /// Whether that took a guess which relates places, and one that keeps distances: others begin with that.
+    related: bool,
+    distant: bool,
     /// Why it was not proven the last time, and what was guessed.
     failure: Option<Box<(LoopFailure, Parts)>>,
 }
@@ -200,6 +205,11 @@ impl Engine {
     /// Whether an open guess relates places to each other: then all that a state knows is asked.
     pub(super) fn rich(&self) -> bool {
         self.open.iter().any(|a| a.related)
+    }
+
+    /// Whether distances of what stays are taken from what is about to be forgotten.
+    pub(super) fn keeps_distances(&self) -> bool {
+        self.open.iter().any(|a| a.distant)
     }
 
     /// Whether what is loaded from regions is remembered (see [`super::seen`]).
@@ -319,6 +329,7 @@ impl Walk<'_> {
             tries: 0,
             weakened: false,
             related: false,
+            distant: false,
             peels: false,
             steps: 0,
             wraps: false,
@@ -328,10 +339,12 @@ impl Walk<'_> {
         let i = self.loops.open.len() - 1;
         if let Some(shape) = shape {
             self.loops.open[i].shape = shape;
+            self.begin_as_before(i);
             if self.start_loose(i) {
                 return Ok(true);
             }
-            self.loops.open[i].shape = Shape::default();
+            let a = &mut self.loops.open[i];
+            (a.shape, a.related, a.distant) = (Shape::default(), false, false);
         }
         self.watch(i);
         Ok(false)
@@ -353,6 +366,9 @@ impl Walk<'_> {
         self.state.top_mut().loops.pop();
         let a = &mut self.loops.open[i];
         let seen = guess::compare(&a.entry, &self.state, &mut a.shape);
+        if seen {
+            self.begin_as_before(i);
+        }
         if seen && self.start_loose(i) { Ok(()) } else { self.give_up(i, LoopFailure::Unlike) }
     }
 
@@ -520,22 +536,42 @@ impl Walk<'_> {
         let a = &mut self.loops.open[i];
         let (id, forest) = (a.id, &self.loops.forest);
         let refused = matches!(why, LoopFailure::Refused { .. });
+        // What costs most comes last: a question for each pair of names, wherever something is forgotten.
         if a.related || !a.shape.may_relate(refused) {
             // No end was seen, though it has loops inside: in the first rounds of these, more may be known.
             let inside = |inner: usize| inner != id as usize && forest.contains(id, forest.loops()[inner].head);
             let peels = why == LoopFailure::Endless && !a.peels && (0..forest.loops().len()).any(inside);
-            if !peels {
+            if peels {
+                a.peels = true;
+                for (_, head) in self.loops.heads.iter_mut().enumerate().filter(|(inner, _)| inside(*inner)) {
+                    head.peeled = true;
+                }
+            } else if a.related && !a.distant {
+                a.distant = true;
+            } else {
                 return self.give_up(i, why);
             }
-            a.peels = true;
-            for (_, head) in self.loops.heads.iter_mut().enumerate().filter(|(inner, _)| inside(*inner)) {
-                head.peeled = true;
-            }
         }
+        self.relate(i);
+        if self.start_loose(i) { Ok(()) } else { self.give_up(i, why) }
+    }
+
+    /// The attempt begins anew, with places that are related to each other.
+    fn relate(&mut self, i: usize) {
+        let a = &mut self.loops.open[i];
+        let (id, forest) = (a.id, &self.loops.forest);
         a.related = true;
         a.shape.relate(self.insns, |at| forest.contains(id, InsnIdx(crate::num::small(at))));
         (a.tries, a.weakened) = (0, false);
-        if self.start_loose(i) { Ok(()) } else { self.give_up(i, why) }
+    }
+
+    /// The attempt begins as far on as the last one about the loop got.
+    fn begin_as_before(&mut self, i: usize) {
+        let head = &self.loops.heads[self.loops.open[i].id as usize];
+        if head.related && self.loops.open[i].shape.may_relate(true) {
+            self.loops.open[i].distant = head.distant;
+            self.relate(i);
+        }
     }
 
     /// Walks the loop round by round from the state that entered it.
@@ -598,6 +634,7 @@ impl Walk<'_> {
         let a = &mut self.loops.open[i];
         let head = &mut self.loops.heads[a.id as usize];
         head.shape = Some(a.shape.reusable());
+        (head.related, head.distant) = (a.related, a.distant);
         head.failures = 0;
         let (id, rounds) = (a.id, a.guess.as_ref().and_then(Guess::rounds));
         self.note_rounds(id, rounds);

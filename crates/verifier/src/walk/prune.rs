@@ -32,7 +32,7 @@ use bpf_isa::{Insn, InsnIdx, Program, Reg};
 
 use super::linear::Form;
 use super::trail::{Ending, Needed, forget_unneeded};
-use super::{Res, Walk, refuse, shrink};
+use super::{FIRST_ROUNDS, Res, Walk, refuse, shrink};
 use crate::error::Reason;
 use crate::faults::planted;
 use crate::need::Need;
@@ -404,6 +404,9 @@ impl Walk<'_> {
             }
             if kept.open {
                 ancestors += 1;
+                if self.first && ancestors > FIRST_ROUNDS {
+                    return refuse(Reason::Steps(self.steps));
+                }
                 if ancestors <= MAX_ANCESTORS
                     && !self.epochs.passed_since(self.epoch, kept.number, &self.state.owed)
                     && covers(&kept.state, &self.state, &mut pruner.ids)
@@ -575,7 +578,7 @@ impl Walk<'_> {
         self.leave_loops();
         // No state that is kept has them: what one compares with it may not.
         self.state.forget_differences();
-        let before = (self.loops.rich() && !self.state.sums.is_empty()).then(|| self.copy_state());
+        let before = (self.loops.keeps_distances() && !self.state.sums.is_empty()).then(|| self.copy_state());
         // What two numbers were compared to be may decide the next comparison of them, which is that of a compiler.
         let rich = self.loops.rich();
         let room = std::mem::take(&mut self.state.room);

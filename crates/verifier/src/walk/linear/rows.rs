@@ -3,6 +3,7 @@
 //! Problem: questions are many and small, so memory that each row allocates costs more than what is asked. Approach: a
 //! row has a coefficient for each of a few columns, in place; the columns are the unknowns in the order in which they
 //! came. What does not fit (an unknown too many, a number too large) is left out, and what is left out proves nothing.
+//! The same memory serves for one attempt at an answer after the other.
 //!
 //! Invariants: each row says `sum of coefficient * V + constant <= 0`, or `= 0` of an equation, and follows from those
 //! that were added. Coefficients are at most [`MAX_COEFFICIENT`] and constants [`MAX_NUMBER`], either way.
@@ -13,8 +14,18 @@ use super::MAX_NUMBER;
 const COLUMNS: usize = 20;
 /// Rows at any time.
 const MAX_ROWS: usize = 44;
-/// So the sum of two products of two of them fits 128 bits.
+/// So the negative of each is one, too.
 const MAX_COEFFICIENT: i128 = 1 << 62;
+/// By which coefficients are hashed, column by column: powers of an odd number.
+const HASHED_BY: [u64; COLUMNS] = {
+    let mut by = [0x9e37_79b9_7f4a_7c15u64; COLUMNS];
+    let mut at = 1;
+    while at < COLUMNS {
+        by[at] = by[at - 1].wrapping_mul(by[0]);
+        at += 1;
+    }
+    by
+};
 
 #[derive(Clone, Copy, Debug)]
 struct Row {
@@ -30,18 +41,34 @@ pub(super) struct Rows {
     columns: Vec<u32>,
     equal: Vec<Row>,
     less: Vec<Row>,
+    /// Those that an unknown is being taken out of.
+    with: Vec<Row>,
+}
+
+/// A product that overflows is none. Mostly, both are short.
+fn times(constant: i128, by: i64) -> Option<i128> {
+    match i64::try_from(constant) {
+        Ok(short) => Some(i128::from(short) * i128::from(by)),
+        Err(_) => constant.checked_mul(by.into()),
+    }
 }
 
 impl Row {
     /// `a` times this row plus `b` times the other, in the first columns. `None` if an entry overflows.
     fn combined(&self, a: i64, other: &Row, b: i64, columns: usize) -> Option<Row> {
         let mut out = Row { by: [0; COLUMNS], constant: 0, key: 0 };
+        let mut over = false;
         let pairs = self.by.iter().zip(&other.by);
         for (out, (x, y)) in out.by.iter_mut().zip(pairs).take(columns) {
-            let sum = i128::from(*x) * i128::from(a) + i128::from(*y) * i128::from(b);
-            *out = i64::try_from(sum).ok().filter(|_| sum.abs() <= MAX_COEFFICIENT)?;
+            let ((x, x_over), (y, y_over)) = (x.overflowing_mul(a), y.overflowing_mul(b));
+            let (sum, sum_over) = x.overflowing_add(y);
+            over |= x_over | y_over | sum_over | (sum.unsigned_abs() > MAX_COEFFICIENT.unsigned_abs() as u64);
+            *out = sum;
         }
-        let (x, y) = (self.constant.checked_mul(a.into())?, other.constant.checked_mul(b.into())?);
+        if over {
+            return None;
+        }
+        let (x, y) = (times(self.constant, a)?, times(other.constant, b)?);
         out.constant = x.checked_add(y).filter(|c| c.unsigned_abs() <= MAX_NUMBER)?;
         Some(out)
     }
@@ -71,7 +98,16 @@ impl Row {
 impl Rows {
     /// Empty, for one question after the other.
     pub(super) fn new() -> Rows {
-        Rows { columns: Vec::with_capacity(COLUMNS), equal: Vec::new(), less: Vec::with_capacity(MAX_ROWS) }
+        let (equal, with) = (Vec::new(), Vec::new());
+        Rows { columns: Vec::with_capacity(COLUMNS), equal, less: Vec::with_capacity(MAX_ROWS / 2), with }
+    }
+
+    /// Empties them for the next attempt.
+    pub(super) fn clear(&mut self) {
+        self.columns.clear();
+        self.equal.clear();
+        self.less.clear();
+        self.with.clear();
     }
 
     /// The terms as a row. `None` if they do not fit.
@@ -110,11 +146,9 @@ impl Rows {
     fn add_row(&mut self, mut row: Row) -> bool {
         let columns = self.columns.len();
         row.reduce(columns);
-        row.key = 0;
-        for c in row.by.iter().take(columns) {
-            // Of different rows it mostly differs.
-            row.key = row.key.rotate_left(5).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ c.cast_unsigned();
-        }
+        // Of different rows it mostly differs.
+        let hashed = row.by.iter().zip(&HASHED_BY).take(columns);
+        row.key = hashed.fold(0, |key, (c, by)| key.wrapping_add(c.cast_unsigned().wrapping_mul(*by)));
         if row.by.iter().take(columns).all(|c| *c == 0) {
             return row.constant > 0;
         }
@@ -127,7 +161,7 @@ impl Rows {
 
     /// The most that this unknown is, when all others have been taken out of them; `None` if nothing says so, or if
     /// that was not found out.
-    pub(super) fn most(mut self, id: u32) -> Option<i128> {
+    pub(super) fn most(&mut self, id: u32) -> Option<i128> {
         let columns = self.columns.len();
         let of = self.columns.iter().position(|x| *x == id)?;
         while let Some(e) = self.equal.pop() {
@@ -142,12 +176,8 @@ impl Rows {
             for other in self.equal.iter_mut().filter(|other| other.by[at] != 0) {
                 *other = other.combined(1, &e, -other.by[at] * c, columns)?;
             }
-            let with: Vec<Row> = self.less.extract_if(.., |r| r.by[at] != 0).collect();
-            for other in with {
-                let row = other.combined(1, &e, -other.by[at] * c, columns)?;
-                if self.add_row(row) {
-                    return None;
-                }
+            if self.replace(at, &e, c, columns)? {
+                return None;
             }
         }
         while let Some(at) = self.next_unknown(columns, Some(of)) {
@@ -173,9 +203,27 @@ impl Rows {
         used.min_by_key(cost)
     }
 
+    /// Takes an unknown out of the inequalities that an equation has `c` times, once with either sign. Whether they
+    /// contradict each other; `None` if a number is too large.
+    fn replace(&mut self, at: usize, e: &Row, c: i64, columns: usize) -> Option<bool> {
+        let mut with = std::mem::take(&mut self.with);
+        with.clear();
+        with.extend(self.less.extract_if(.., |r| r.by[at] != 0));
+        for other in &with {
+            let row = other.combined(1, e, -other.by[at] * c, columns)?;
+            if self.add_row(row) {
+                return Some(true);
+            }
+        }
+        self.with = with;
+        Some(false)
+    }
+
     /// Takes an unknown out of the inequalities. Whether they contradict each other; `None` if there are too many.
     fn eliminate(&mut self, at: usize, columns: usize) -> Option<bool> {
-        let with: Vec<Row> = self.less.extract_if(.., |r| r.by[at] != 0).collect();
+        let mut with = std::mem::take(&mut self.with);
+        with.clear();
+        with.extend(self.less.extract_if(.., |r| r.by[at] != 0));
         for a in with.iter().filter(|r| r.by[at] > 0) {
             for b in with.iter().filter(|r| r.by[at] < 0) {
                 let row = a.combined(-b.by[at], b, a.by[at], columns)?;
@@ -184,12 +232,13 @@ impl Rows {
                 }
             }
         }
+        self.with = with;
         (self.less.len() <= MAX_ROWS).then_some(false)
     }
 
     /// Takes one unknown after the other out of them. Whether they contradict each other; `None` if that was not found
     /// out.
-    pub(super) fn contradict(mut self) -> Option<bool> {
+    pub(super) fn contradict(&mut self) -> Option<bool> {
         let columns = self.columns.len();
         // An equation with an unknown that it has once says what that is.
         while let Some(e) = self.equal.pop() {
@@ -210,12 +259,8 @@ impl Rows {
             for other in self.equal.iter_mut().filter(|other| other.by[at] != 0) {
                 *other = other.combined(1, &e, -other.by[at] * c, columns)?;
             }
-            let with: Vec<Row> = self.less.extract_if(.., |r| r.by[at] != 0).collect();
-            for other in with {
-                let row = other.combined(1, &e, -other.by[at] * c, columns)?;
-                if self.add_row(row) {
-                    return Some(true);
-                }
+            if self.replace(at, &e, c, columns)? {
+                return Some(true);
             }
         }
         while let Some(at) = self.next_unknown(columns, None) {
