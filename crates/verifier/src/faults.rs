@@ -171,6 +171,8 @@ mod with {
         AtomicUnaligned,
         /// An atomic fetch leaves its register as it was.
         FetchForgotten,
+        /// What was shifted to the left comes back, whatever has been done to the register since.
+        ShiftedOverwritten,
         /// A signed comparison bounds as an unsigned one.
         SignedIsUnsigned,
         /// A comparison of lower halves bounds the whole.

@@ -3,7 +3,7 @@
 //! Pointers allow 64-bit addition and subtraction of bounded numbers, and nothing else: any other operation would turn
 //! an address into a number the program could store or compare.
 
-use bpf_isa::{AddrSpace, AluOp, ByteOrder, EndWidth, Reg, Src, SxWidth, Width};
+use bpf_isa::{AddrSpace, AluOp, ByteOrder, EndWidth, Insn, InsnIdx, Reg, Src, SxWidth, Width};
 
 use super::linear::Form;
 use super::pointers::{MAX_OFFSET, low_half};
@@ -11,13 +11,32 @@ use super::{Res, Walk, bits_of, refuse};
 use crate::error::Reason;
 use crate::faults::planted;
 use crate::scalar::Scalar;
+use crate::tnum::ones;
 use crate::value::{FIRST_FREE_ID, Ty, Value};
+
+/// Numbers that are remembered to have been shifted to the left, and instructions for which they are.
+const MAX_SHIFTED: usize = 3;
+const MAX_BETWEEN: usize = 6;
+
+/// A number with a name that was shifted to the left by 32.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shifted {
+    at: InsnIdx,
+    reg: Reg,
+    v: Value,
+}
+
+/// Whether it is a signed number of 32 bits.
+fn is_int(n: &Scalar) -> bool {
+    n.smin() >= i32::MIN.into() && n.smax() <= i32::MAX.into()
+}
 
 impl Walk<'_> {
     pub(super) fn alu(&mut self, width: Width, op: AluOp, dst: Reg, src: Src) -> Res<()> {
         if let Src::Imm(i) = src {
             check_immediate(op, width, i)?;
         }
+        let op = self.unsigned(width, op, dst, src);
         if self.numbers(width, op, dst, src) {
             return Ok(());
         }
@@ -65,6 +84,33 @@ impl Walk<'_> {
         };
         self.state.set(dst, v);
         Ok(())
+    }
+
+    /// Of numbers that are not negative, a signed division is an unsigned one.
+    fn unsigned(&self, width: Width, op: AluOp, dst: Reg, src: Src) -> AluOp {
+        let unsigned = match op {
+            AluOp::SDiv => AluOp::Div,
+            AluOp::SMod => AluOp::Mod,
+            AluOp::Add
+            | AluOp::Sub
+            | AluOp::Mul
+            | AluOp::Div
+            | AluOp::Mod
+            | AluOp::Or
+            | AluOp::And
+            | AluOp::Xor
+            | AluOp::Lsh
+            | AluOp::Rsh
+            | AluOp::Arsh => return op,
+        };
+        let most = ones::<u64>(bits_of(width) - 1);
+        let positive = |r: Reg| self.state.reg(r).is_scalar() && self.state.reg(r).n.umax() <= most;
+        let positive = positive(dst)
+            && match src {
+                Src::Reg(r) => positive(r),
+                Src::Imm(i) => i >= 0,
+            };
+        if positive { unsigned } else { op }
     }
 
     /// The operation in place, if both operands are numbers.
@@ -118,19 +164,32 @@ impl Walk<'_> {
         }
     }
 
-    /// A shift to the left by 32 and back again leaves a short number as it is, and its name: what a cast is without
-    /// 32-bit moves. Of an index, it comes back so far that it is multiplied.
+    /// A shift to the left by 32 and back again leaves a number as it is, and its name, if it fits 32 bits: what a cast
+    /// is without 32-bit moves. Of an index, it comes back so far that it is multiplied. Compilers put two of these
+    /// pairs into each other.
+    ///
+    /// Claim: what comes back is the number that was shifted. Proof: the path has not ended since, nor met another
+    /// one (both forget what was shifted); so from there to here it went over what lies between, which is no jump and
+    /// leaves the register alone.
     fn zero_extended(&mut self, width: Width, op: AluOp, dst: Reg, src: Src) -> bool {
         let (Width::W64, Src::Imm(by)) = (width, src) else { return false };
-        let v = *self.state.reg(dst);
         match op {
-            AluOp::Lsh if by == 32 && v.is_short() && v.id != 0 => self.shifted = Some((self.stats.steps, dst, v)),
+            AluOp::Lsh if by == 32 => {
+                let v = *self.state.reg(dst);
+                self.shifted.retain(|s| s.reg != dst);
+                if v.is_scalar() && v.id != 0 && (v.is_short() || is_int(&v.n)) {
+                    if self.shifted.len() >= MAX_SHIFTED {
+                        self.shifted.remove(0);
+                    }
+                    self.shifted.push(Shifted { at: self.pc, reg: dst, v });
+                }
+            }
             AluOp::Rsh | AluOp::Arsh if (1..=32).contains(&by) => {
-                if let Some((step, r, v)) = self.shifted.take()
-                    && (step + 1, r) == (self.stats.steps, dst)
-                    // Not negative, as a number of 32 bits.
-                    && (op == AluOp::Rsh || v.n.umax() <= i32::MAX as u64)
-                {
+                let Some(i) = self.shifted.iter().position(|s| s.reg == dst) else { return false };
+                let Shifted { at, v, .. } = self.shifted.swap_remove(i);
+                // A number of 32 bits comes back as it was; signed, if it is one of these.
+                let fits = if op == AluOp::Rsh { v.is_short() } else { is_int(&v.n) };
+                if fits && self.untouched_since(at, dst) {
                     self.state.set(dst, v);
                     return by == 32 || self.numbers(width, AluOp::Lsh, dst, Src::Imm(32 - by));
                 }
@@ -138,6 +197,35 @@ impl Walk<'_> {
             _ => {}
         }
         false
+    }
+
+    /// Whether only a few instructions lie between there and here, in a row, that leave the register as it was.
+    fn untouched_since(&self, at: InsnIdx, r: Reg) -> bool {
+        let between = self.insns.get(at.index() + 1..self.pc.index()).filter(|between| between.len() <= MAX_BETWEEN);
+        let leaves = |insn: &Insn| match *insn {
+            Insn::Alu { dst, .. }
+            | Insn::Mov { dst, .. }
+            | Insn::MovSx { dst, .. }
+            | Insn::Neg { dst, .. }
+            | Insn::End { dst, .. }
+            | Insn::Load { dst, .. } => dst != r || planted!(ShiftedOverwritten),
+            Insn::Store { .. } => true,
+            Insn::Cast { .. }
+            | Insn::LoadImm64 { .. }
+            | Insn::SecondSlot
+            | Insn::Atomic { .. }
+            | Insn::LoadAcquire { .. }
+            | Insn::StoreRelease { .. }
+            | Insn::LoadAbs { .. }
+            | Insn::LoadInd { .. }
+            | Insn::Jump { .. }
+            | Insn::JumpReg { .. }
+            | Insn::JumpIf { .. }
+            | Insn::MayGoto { .. }
+            | Insn::Call(_)
+            | Insn::Exit => false,
+        };
+        between.is_some_and(|between| between.iter().all(leaves))
     }
 
     /// The operands, where the order of the result beside them is worth knowing: in loops, and of what is no longer
@@ -393,6 +481,12 @@ impl Walk<'_> {
 
     pub(super) fn mov_sx(&mut self, width: Width, dst: Reg, src: Reg, from: SxWidth) -> Res<()> {
         let s = self.number(src)?;
+        // A number of so many bits stays as it is.
+        let most = ones::<u64>(from.bits() - 1);
+        let fits = s.smin() >= -(most as i64) - 1 && s.smax() <= most as i64;
+        if s.umax() <= most || (width == Width::W64 && fits) {
+            return self.mov(Width::W64, dst, Src::Reg(src));
+        }
         let n = s.sign_extend(from.bits());
         let n = if width == Width::W32 { n.zext_low() } else { n };
         self.state.set(dst, Value::scalar(n));

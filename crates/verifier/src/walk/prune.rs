@@ -381,7 +381,8 @@ impl Walk<'_> {
             return Ok(false);
         }
         // The state may be another one from here on.
-        (self.shifted, self.negated) = (None, None);
+        self.shifted.clear();
+        self.negated = None;
         self.forget();
         if let Some(done) = self.came_round()? {
             return Ok(done);
@@ -461,7 +462,8 @@ impl Walk<'_> {
     fn keep(&mut self, round: bool, iterator: u32, base: u32) -> Res<()> {
         self.trail_enter();
         // It is no part of the state: what the next step makes of it, others that this one covers may not.
-        (self.shifted, self.negated) = (None, None);
+        self.shifted.clear();
+        self.negated = None;
         let state = self.copy_state();
         let bytes = state.bytes() + state.frames.len() * size_of::<Needed>();
         let (hits, misses, epoch) = (0, 0, self.epoch);
