@@ -193,7 +193,15 @@ impl Guess {
                 && let v = divided(&mut state, &v, d, fresh.0)
                 && let Some((tied, start)) = tie(&v, d, &mut mark, &begins, &mut fresh)
             {
-                let n = if loose { on_line(&start, d, &rounds) } else { v.n };
+                let n = match loose {
+                    // A pointer falls no further than its memory begins: before that, no comparison would say anything.
+                    true if v.is_pointer() && d < 0 => {
+                        let n = on_line(&start, d, &rounds);
+                        n.meet(&Scalar::signed(loosened(&v, env).smin(), i64::MAX)).unwrap_or(n)
+                    }
+                    true => on_line(&start, d, &rounds),
+                    false => v.n,
+                };
                 put(&mut state, place, Value { n, ..tied });
                 // At a distance from its line, it is not what that begins with.
                 let begun = |l: &&Line| {
