@@ -188,6 +188,8 @@ pub(crate) struct Walk<'a> {
     arena: Option<u32>,
     /// Numbers that were shifted to the left by 32 a few instructions ago, on this path ([`alu`]).
     shifted: Vec<alu::Shifted>,
+    /// Such numbers of which there is a copy: names last longer than registers stay as they are.
+    halves: Vec<alu::Half>,
     /// At this step, the number in this register was negated, less so much: what it was.
     negated: Option<(u64, Reg, Value, i32)>,
     /// The step that made the newest difference which may have wrapped round.
@@ -259,6 +261,7 @@ impl<'a> Walk<'a> {
             loops,
             arena: arena_of(program, env),
             shifted: Vec::new(),
+            halves: Vec::new(),
             negated: None,
             differed: 0,
             facts: Vec::new(),

@@ -17,6 +17,8 @@ use crate::value::{FIRST_FREE_ID, Ty, Value};
 /// Numbers that are remembered to have been shifted to the left, and instructions for which they are.
 const MAX_SHIFTED: usize = 3;
 const MAX_BETWEEN: usize = 6;
+/// Steps within which a copy of such a number is expected to be used.
+const SOON: u64 = 16;
 
 /// A number with a name that was shifted to the left by 32.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +26,17 @@ pub(super) struct Shifted {
     at: InsnIdx,
     reg: Reg,
     v: Value,
+}
+
+/// `V(shifted)` is this number, shifted to the left by 32.
+///
+/// It says so of names, each of which means the same as long as a state has it: on whatever path. But no state that is
+/// kept says it, so none is remembered when one is (`Walk::keep`): what is covered by that need not be so.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Half {
+    pub(super) shifted: u32,
+    pub(super) v: Value,
+    step: u64,
 }
 
 /// Whether it is a signed number of 32 bits.
@@ -185,11 +198,15 @@ impl Walk<'_> {
                 }
             }
             AluOp::Rsh | AluOp::Arsh if (1..=32).contains(&by) => {
-                let Some(i) = self.shifted.iter().position(|s| s.reg == dst) else { return false };
-                let Shifted { at, v, .. } = self.shifted.swap_remove(i);
+                let found = self.shifted.iter().position(|s| s.reg == dst).map(|i| self.shifted.swap_remove(i));
+                let d = self.state.reg(dst);
+                let named = |h: &&Half| d.is_scalar() && (d.id, d.scale, d.delta) == (h.shifted, 1, 0);
+                let half = self.halves.iter().find(named).map(|h| h.v);
+                let Some(v) = found.filter(|s| self.untouched_since(s.at, dst)).map(|s| s.v).or(half) else {
+                    return false;
+                };
                 // A number of 32 bits comes back as it was; signed, if it is one of these.
-                let fits = if op == AluOp::Rsh { v.is_short() } else { is_int(&v.n) };
-                if fits && self.untouched_since(at, dst) {
+                if if op == AluOp::Rsh { v.is_short() } else { is_int(&v.n) } {
                     self.state.set(dst, v);
                     return by == 32 || self.numbers(width, AluOp::Lsh, dst, Src::Imm(32 - by));
                 }
@@ -197,6 +214,24 @@ impl Walk<'_> {
             _ => {}
         }
         false
+    }
+
+    /// A number has been copied, and both have a name: if it has just been shifted, that is known of the name.
+    fn copied(&mut self, from: Reg) {
+        let just = |s: &&Shifted| s.reg == from && s.at.0 + 1 == self.pc.0;
+        let Some(Shifted { v, .. }) = self.shifted.iter().find(just).copied() else { return };
+        let r = self.state.reg(from);
+        if r.is_scalar() && r.id != 0 && (r.scale, r.delta) == (1, 0) {
+            if self.halves.len() >= MAX_SHIFTED {
+                self.halves.remove(0);
+            }
+            self.halves.push(Half { shifted: r.id, v, step: self.stats.steps });
+        }
+    }
+
+    /// Whether a number has been shifted so lately that it is about to come back.
+    pub(super) fn awaits_half(&self) -> bool {
+        self.halves.last().is_some_and(|h| self.stats.steps - h.step <= SOON)
     }
 
     /// Whether only a few instructions lie between there and here, in a row, that leave the register as it was.
@@ -455,6 +490,8 @@ impl Walk<'_> {
             let d = &mut regs[dst.index()];
             d.n = d.n.zext_low();
             (d.id, d.scale, d.delta) = (0, 1, 0);
+        } else if !self.shifted.is_empty() {
+            self.copied(r);
         }
         Ok(())
     }

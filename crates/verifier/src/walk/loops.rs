@@ -371,6 +371,7 @@ impl Walk<'_> {
         self.live_bytes = self.live_bytes.saturating_sub(freed);
         (self.pc, self.path, self.epoch) = (a.at, a.path, a.epoch);
         self.shifted.clear();
+        self.halves.clear();
         self.recorded.truncate(a.recorded);
         // The oldest copy: what was noted since is of walks that do not count.
         if let Some(notes) = self.loops.open[i..].iter_mut().find_map(|a| a.notes.take()) {

@@ -376,6 +376,10 @@ impl Walk<'_> {
         if self.state.has_differences() && (!join || self.awaits_comparison()) {
             return Ok(false);
         }
+        // Nor does any know what comes back from where it has been shifted.
+        if !join && self.awaits_half() {
+            return Ok(false);
+        }
         if pruner.forward && self.scratch.pending.is_empty() && first {
             // Nothing was here before, and nothing will come.
             return Ok(false);
@@ -463,6 +467,7 @@ impl Walk<'_> {
         self.trail_enter();
         // It is no part of the state: what the next step makes of it, others that this one covers may not.
         self.shifted.clear();
+        self.halves.clear();
         self.negated = None;
         let state = self.copy_state();
         let bytes = state.bytes() + state.frames.len() * size_of::<Needed>();
@@ -612,7 +617,7 @@ impl Walk<'_> {
             self.keep_distances(&before);
             self.scratch.pool.push(before);
         }
-        forget_ids(&mut self.state, &mut self.scratch.prune.id_scratch, false);
+        forget_ids(&mut self.state, &mut self.scratch.prune.id_scratch, false, &self.halves);
     }
 
     /// Where places are related to each other: what is about to be forgotten may be all that tells how far what stays
@@ -660,7 +665,7 @@ impl Pruner {
             kept.state.seen.clear();
         }
         if forget_unneeded(&mut kept.state, &self.needed[first..], self.sums) {
-            forget_ids(&mut kept.state, &mut self.id_scratch, self.sums);
+            forget_ids(&mut kept.state, &mut self.id_scratch, self.sums, &[]);
         }
     }
 }
