@@ -186,7 +186,7 @@ pub(crate) struct Walk<'a> {
     loops: loops::Engine,
     /// The first arena that the program refers to.
     arena: Option<u32>,
-    /// Numbers that were shifted to the left by 32 a few instructions ago, on this path ([`alu`]).
+    /// Numbers that were shifted to the left a few instructions ago, on this path ([`alu`]).
     shifted: Vec<alu::Shifted>,
     /// Such numbers of which there is a copy: names last longer than registers stay as they are.
     halves: Vec<alu::Half>,

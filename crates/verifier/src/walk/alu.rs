@@ -20,15 +20,16 @@ const MAX_BETWEEN: usize = 6;
 /// Steps within which a copy of such a number is expected to be used.
 const SOON: u64 = 16;
 
-/// A number with a name that was shifted to the left by 32.
+/// A number with a name that was shifted to the left.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shifted {
     at: InsnIdx,
     reg: Reg,
+    by: u32,
     v: Value,
 }
 
-/// `V(shifted)` is this number, shifted to the left by 32.
+/// `V(shifted)` is this number, shifted to the left by so much.
 ///
 /// It says so of names, each of which means the same as long as a state has it: on whatever path. But no state that is
 /// kept says it, so none is remembered when one is (`Walk::keep`): what is covered by that need not be so.
@@ -36,12 +37,17 @@ pub(super) struct Shifted {
 pub(super) struct Half {
     pub(super) shifted: u32,
     pub(super) v: Value,
+    by: u32,
     step: u64,
 }
 
-/// Whether it is a signed number of 32 bits.
-fn is_int(n: &Scalar) -> bool {
-    n.smin() >= i32::MIN.into() && n.smax() <= i32::MAX.into()
+/// Whether a number that is shifted to the left by so much, less than 64, comes back as it was: by a shift that keeps
+/// its sign, or one that has none.
+fn fits(n: &Scalar, by: u32, signed: bool) -> bool {
+    match signed {
+        false => n.umax() <= ones::<u64>(64 - by) || planted!(ShiftsLoseNothing),
+        true => n.smin() >= -(1 << (63 - by)) && n.smax() < 1 << (63 - by),
+    }
 }
 
 impl Walk<'_> {
@@ -177,38 +183,44 @@ impl Walk<'_> {
         }
     }
 
-    /// A shift to the left by 32 and back again leaves a number as it is, and its name, if it fits 32 bits: what a cast
-    /// is without 32-bit moves. Of an index, it comes back so far that it is multiplied. Compilers put two of these
-    /// pairs into each other.
+    /// A shift to the left and back again leaves a number as it is, and its name, if nothing is lost at the top: what a
+    /// cast is without 32-bit moves. Of an index, it comes back so far that it is multiplied; of a length in bytes, so
+    /// far that it is divided. Compilers put two of these pairs into each other.
     ///
     /// Claim: what comes back is the number that was shifted. Proof: the path has not ended since, nor met another
     /// one (both forget what was shifted); so from there to here it went over what lies between, which is no jump and
     /// leaves the register alone.
     fn zero_extended(&mut self, width: Width, op: AluOp, dst: Reg, src: Src) -> bool {
         let (Width::W64, Src::Imm(by)) = (width, src) else { return false };
+        let Ok(by) = u32::try_from(by) else { return false };
         match op {
-            AluOp::Lsh if by == 32 => {
+            AluOp::Lsh if (1..=32).contains(&by) => {
+                self.assume_short(by, dst);
                 let v = *self.state.reg(dst);
                 self.shifted.retain(|s| s.reg != dst);
-                if v.is_scalar() && v.id != 0 && (v.is_short() || is_int(&v.n)) {
+                if v.is_scalar() && v.id != 0 && (fits(&v.n, by, false) || fits(&v.n, by, true)) {
                     if self.shifted.len() >= MAX_SHIFTED {
                         self.shifted.remove(0);
                     }
-                    self.shifted.push(Shifted { at: self.pc, reg: dst, v });
+                    self.shifted.push(Shifted { at: self.pc, reg: dst, by, v });
                 }
             }
             AluOp::Rsh | AluOp::Arsh if (1..=32).contains(&by) => {
                 let found = self.shifted.iter().position(|s| s.reg == dst).map(|i| self.shifted.swap_remove(i));
+                let found = found.filter(|s| self.untouched_since(s.at, dst)).map(|s| (s.by, s.v));
                 let d = self.state.reg(dst);
                 let named = |h: &&Half| d.is_scalar() && (d.id, d.scale, d.delta) == (h.shifted, 1, 0);
-                let half = self.halves.iter().find(named).map(|h| h.v);
-                let Some(v) = found.filter(|s| self.untouched_since(s.at, dst)).map(|s| s.v).or(half) else {
-                    return false;
-                };
-                // A number of 32 bits comes back as it was; signed, if it is one of these.
-                if if op == AluOp::Rsh { v.is_short() } else { is_int(&v.n) } {
+                let half = || self.halves.iter().find(named).map(|h| (h.by, h.v));
+                let Some((up, v)) = found.or_else(half) else { return false };
+                // A number that may be negative comes back as far at most: it is not to be divided.
+                let signed = op == AluOp::Arsh;
+                if fits(&v.n, up, signed) && (v.n.smin() >= 0 || by <= up) {
                     self.state.set(dst, v);
-                    return by == 32 || self.numbers(width, AluOp::Lsh, dst, Src::Imm(32 - by));
+                    return match by.cast_signed() - up.cast_signed() {
+                        0 => true,
+                        less @ ..0 => self.numbers(width, AluOp::Lsh, dst, Src::Imm(-less)),
+                        more => self.numbers(width, AluOp::Rsh, dst, Src::Imm(more)),
+                    };
                 }
             }
             _ => {}
@@ -216,16 +228,31 @@ impl Walk<'_> {
         false
     }
 
+    /// While a loop's guess is made: what a place has that is cast to 32 bits is taken to fit them.
+    fn assume_short(&mut self, by: u32, r: Reg) {
+        let v = *self.state.reg(r);
+        if by == 32
+            && self.loops.assumes()
+            && v.is_scalar()
+            && v.id != 0
+            && !fits(&v.n, by, false)
+            && !fits(&v.n, by, true)
+            && let Some(n) = v.n.meet(&Scalar::low_bits(32))
+        {
+            self.state.bound_by(&Value { n, ..v });
+        }
+    }
+
     /// A number has been copied, and both have a name: if it has just been shifted, that is known of the name.
     fn copied(&mut self, from: Reg) {
         let just = |s: &&Shifted| s.reg == from && s.at.0 + 1 == self.pc.0;
-        let Some(Shifted { v, .. }) = self.shifted.iter().find(just).copied() else { return };
+        let Some(Shifted { by, v, .. }) = self.shifted.iter().find(just).copied() else { return };
         let r = self.state.reg(from);
         if r.is_scalar() && r.id != 0 && (r.scale, r.delta) == (1, 0) {
             if self.halves.len() >= MAX_SHIFTED {
                 self.halves.remove(0);
             }
-            self.halves.push(Half { shifted: r.id, v, step: self.stats.steps });
+            self.halves.push(Half { shifted: r.id, v, by, step: self.stats.steps });
         }
     }
 

@@ -109,7 +109,8 @@ impl Walk<'_> {
         let v = Value { n, ..*v };
         if len.is_none() {
             // What has been proven need not be again: an index that is counted on from here is bounded by it.
-            self.state.bound_by(&v);
+            let less = Scalar::signed(min, most - i64::from(planted!(ProvenLess)));
+            self.state.bound_by(&Value { n: n.meet(&less).unwrap_or(n), ..v });
         }
         Some(v)
     }

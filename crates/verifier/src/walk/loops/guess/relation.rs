@@ -6,6 +6,7 @@
 use std::fmt;
 
 use super::place::{Place, value};
+use crate::faults::planted;
 use crate::state::{Frame, Room, State, Sum};
 use crate::value::{FIRST_FREE_ID, Ty, Value};
 use crate::walk::linear::Form;
@@ -163,7 +164,7 @@ impl Relation {
         match self {
             // `a + b <= -bytes`.
             Relation::SumBelow { a, b, bytes, end: Of::Zero } => {
-                if let Some(most) = bytes.checked_neg() {
+                if let Some(most) = bytes.checked_neg().and_then(|m| m.checked_sub(planted!(BoundedSumsLess).into())) {
                     bounded(a, b, most, state);
                 }
             }

@@ -278,7 +278,7 @@ impl Guess {
         let of = |id: u32| {
             let place = |o: &Place| value(back, *o).filter(|v| v.line_id() == id && v.scale == 1).map(|v| (*o, v));
             let own = self.own.iter().find_map(|o| place(&o.place));
-            let found = own.or_else(|| self.steps.iter().find_map(place));
+            let found = own.or_else(|| self.steps.iter().chain(&self.same).find_map(place));
             match found {
                 Some((p, v)) => Some((Of::Place(p), i64::from(v.delta))),
                 None if id != 0 && id < self.first_name => Some((Of::Name(id), 0)),
