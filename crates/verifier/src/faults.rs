@@ -171,6 +171,20 @@ mod with {
         AtomicUnaligned,
         /// An atomic fetch leaves its register as it was.
         FetchForgotten,
+        /// What was shifted to the left comes back, whatever has been done to the register since.
+        ShiftedOverwritten,
+        /// A shift to the left loses nothing at the top.
+        ShiftsLoseNothing,
+        /// Two numbers whose sum is related to a constant are less than that.
+        BoundedSumsLess,
+        /// What an access was proven by bounds its index by one less.
+        ProvenLess,
+        /// A part of a sum that is constant ties the rest one too far.
+        ConstantPartMore,
+        /// What is about to be forgotten keeps distances that are one too far.
+        DistancesMore,
+        /// After the first round of a loop, which is walked by itself, nothing comes.
+        PeeledEnds,
         /// A signed comparison bounds as an unsigned one.
         SignedIsUnsigned,
         /// A comparison of lower halves bounds the whole.
@@ -205,6 +219,8 @@ mod with {
             Fault::SumsNeverWrap,
             Fault::LinesBelowZero,
             Fault::BasesMoveApart,
+            Fault::ShiftedOverwritten,
+            Fault::ShiftsLoseNothing,
         ];
         /// Those in sums of what a loop moves, and in differences of it (`tests/loops_oracle.rs`).
         pub const OF_SUMS: &[Fault] = &[
@@ -212,6 +228,10 @@ mod with {
             Fault::DifferencesWrapEarly,
             Fault::RemainderForgotten,
             Fault::SeenSurvivesStores,
+            Fault::BoundedSumsLess,
+            Fault::ProvenLess,
+            Fault::ConstantPartMore,
+            Fault::PeeledEnds,
         ];
         /// Those in what loops are known to have written: each lets a program through that reads what was not,
         /// or a pointer (`tests/loops_oracle.rs`).

@@ -198,8 +198,10 @@ pub(crate) struct Walk<'a> {
     loops: loops::Engine,
     /// The first arena that the program refers to.
     arena: Option<u32>,
-    /// At this step, a short number in this register was shifted to the left by 32.
-    shifted: Option<(u64, Reg, Value)>,
+    /// Numbers that were shifted to the left a few instructions ago, on this path ([`alu`]).
+    shifted: Vec<alu::Shifted>,
+    /// Such numbers of which there is a copy: names last longer than registers stay as they are.
+    halves: Vec<alu::Half>,
     /// At this step, the number in this register was negated, less so much: what it was.
     negated: Option<(u64, Reg, Value, i32)>,
     /// The step that made the newest difference which may have wrapped round.
@@ -273,7 +275,8 @@ impl<'a> Walk<'a> {
             next_id: FIRST_FREE_ID,
             loops,
             arena: arena_of(program, env),
-            shifted: None,
+            shifted: Vec::new(),
+            halves: Vec::new(),
             negated: None,
             differed: 0,
             facts: Vec::new(),
@@ -487,6 +490,7 @@ impl<'a> Walk<'a> {
 
     fn end_path(&mut self) {
         let ending = std::mem::take(&mut self.ending);
+        self.shifted.clear();
         // A loose walk that is over is rewound, its trail too.
         if !self.loose_walk_over() {
             self.trail_end(ending);

@@ -3,7 +3,7 @@
 //! Pointers allow 64-bit addition and subtraction of bounded numbers, and nothing else: any other operation would turn
 //! an address into a number the program could store or compare.
 
-use bpf_isa::{AddrSpace, AluOp, ByteOrder, EndWidth, Reg, Src, SxWidth, Width};
+use bpf_isa::{AddrSpace, AluOp, ByteOrder, EndWidth, Insn, InsnIdx, Reg, Src, SxWidth, Width};
 
 use super::linear::Form;
 use super::pointers::{MAX_OFFSET, low_half};
@@ -11,13 +11,51 @@ use super::{Res, Walk, bits_of, refuse};
 use crate::error::Reason;
 use crate::faults::planted;
 use crate::scalar::Scalar;
+use crate::tnum::ones;
 use crate::value::{FIRST_FREE_ID, Ty, Value};
+
+/// Numbers that are remembered to have been shifted to the left, and instructions for which they are.
+const MAX_SHIFTED: usize = 3;
+const MAX_BETWEEN: usize = 6;
+/// Steps within which a copy of such a number is expected to be used.
+const SOON: u64 = 16;
+
+/// A number with a name that was shifted to the left.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shifted {
+    at: InsnIdx,
+    reg: Reg,
+    by: u32,
+    v: Value,
+}
+
+/// `V(shifted)` is this number, shifted to the left by so much.
+///
+/// It says so of names, each of which means the same as long as a state has it: on whatever path. But no state that is
+/// kept says it, so none is remembered when one is (`Walk::keep`): what is covered by that need not be so.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Half {
+    pub(super) shifted: u32,
+    pub(super) v: Value,
+    by: u32,
+    step: u64,
+}
+
+/// Whether a number that is shifted to the left by so much, less than 64, comes back as it was: by a shift that keeps
+/// its sign, or one that has none.
+fn fits(n: &Scalar, by: u32, signed: bool) -> bool {
+    match signed {
+        false => n.umax() <= ones::<u64>(64 - by) || planted!(ShiftsLoseNothing),
+        true => n.smin() >= -(1 << (63 - by)) && n.smax() < 1 << (63 - by),
+    }
+}
 
 impl Walk<'_> {
     pub(super) fn alu(&mut self, width: Width, op: AluOp, dst: Reg, src: Src) -> Res<()> {
         if let Src::Imm(i) = src {
             check_immediate(op, width, i)?;
         }
+        let op = self.unsigned(width, op, dst, src);
         if self.numbers(width, op, dst, src) {
             return Ok(());
         }
@@ -65,6 +103,33 @@ impl Walk<'_> {
         };
         self.state.set(dst, v);
         Ok(())
+    }
+
+    /// Of numbers that are not negative, a signed division is an unsigned one.
+    fn unsigned(&self, width: Width, op: AluOp, dst: Reg, src: Src) -> AluOp {
+        let unsigned = match op {
+            AluOp::SDiv => AluOp::Div,
+            AluOp::SMod => AluOp::Mod,
+            AluOp::Add
+            | AluOp::Sub
+            | AluOp::Mul
+            | AluOp::Div
+            | AluOp::Mod
+            | AluOp::Or
+            | AluOp::And
+            | AluOp::Xor
+            | AluOp::Lsh
+            | AluOp::Rsh
+            | AluOp::Arsh => return op,
+        };
+        let most = ones::<u64>(bits_of(width) - 1);
+        let positive = |r: Reg| self.state.reg(r).is_scalar() && self.state.reg(r).n.umax() <= most;
+        let positive = positive(dst)
+            && match src {
+                Src::Reg(r) => positive(r),
+                Src::Imm(i) => i >= 0,
+            };
+        if positive { unsigned } else { op }
     }
 
     /// The operation in place, if both operands are numbers.
@@ -118,26 +183,111 @@ impl Walk<'_> {
         }
     }
 
-    /// A shift to the left by 32 and back again leaves a short number as it is, and its name: what a cast is without
-    /// 32-bit moves. Of an index, it comes back so far that it is multiplied.
+    /// A shift to the left and back again leaves a number as it is, and its name, if nothing is lost at the top: what a
+    /// cast is without 32-bit moves. Of an index, it comes back so far that it is multiplied; of a length in bytes, so
+    /// far that it is divided. Compilers put two of these pairs into each other.
+    ///
+    /// Claim: what comes back is the number that was shifted. Proof: the path has not ended since, nor met another
+    /// one (both forget what was shifted); so from there to here it went over what lies between, which is no jump and
+    /// leaves the register alone.
     fn zero_extended(&mut self, width: Width, op: AluOp, dst: Reg, src: Src) -> bool {
         let (Width::W64, Src::Imm(by)) = (width, src) else { return false };
-        let v = *self.state.reg(dst);
+        let Ok(by) = u32::try_from(by) else { return false };
         match op {
-            AluOp::Lsh if by == 32 && v.is_short() && v.id != 0 => self.shifted = Some((self.stats.steps, dst, v)),
+            AluOp::Lsh if (1..=32).contains(&by) => {
+                self.assume_short(by, dst);
+                let v = *self.state.reg(dst);
+                self.shifted.retain(|s| s.reg != dst);
+                if v.is_scalar() && v.id != 0 && (fits(&v.n, by, false) || fits(&v.n, by, true)) {
+                    if self.shifted.len() >= MAX_SHIFTED {
+                        self.shifted.remove(0);
+                    }
+                    self.shifted.push(Shifted { at: self.pc, reg: dst, by, v });
+                }
+            }
             AluOp::Rsh | AluOp::Arsh if (1..=32).contains(&by) => {
-                if let Some((step, r, v)) = self.shifted.take()
-                    && (step + 1, r) == (self.stats.steps, dst)
-                    // Not negative, as a number of 32 bits.
-                    && (op == AluOp::Rsh || v.n.umax() <= i32::MAX as u64)
-                {
+                let found = self.shifted.iter().position(|s| s.reg == dst).map(|i| self.shifted.swap_remove(i));
+                let found = found.filter(|s| self.untouched_since(s.at, dst)).map(|s| (s.by, s.v));
+                let d = self.state.reg(dst);
+                let named = |h: &&Half| d.is_scalar() && (d.id, d.scale, d.delta) == (h.shifted, 1, 0);
+                let half = || self.halves.iter().find(named).map(|h| (h.by, h.v));
+                let Some((up, v)) = found.or_else(half) else { return false };
+                // A number that may be negative comes back as far at most: it is not to be divided.
+                let signed = op == AluOp::Arsh;
+                if fits(&v.n, up, signed) && (v.n.smin() >= 0 || by <= up) {
                     self.state.set(dst, v);
-                    return by == 32 || self.numbers(width, AluOp::Lsh, dst, Src::Imm(32 - by));
+                    return match by.cast_signed() - up.cast_signed() {
+                        0 => true,
+                        less @ ..0 => self.numbers(width, AluOp::Lsh, dst, Src::Imm(-less)),
+                        more => self.numbers(width, AluOp::Rsh, dst, Src::Imm(more)),
+                    };
                 }
             }
             _ => {}
         }
         false
+    }
+
+    /// While a loop's guess is made: what a place has that is cast to 32 bits is taken to fit them.
+    fn assume_short(&mut self, by: u32, r: Reg) {
+        let v = *self.state.reg(r);
+        if by == 32
+            && self.loops.assumes()
+            && v.is_scalar()
+            && v.id != 0
+            && !fits(&v.n, by, false)
+            && !fits(&v.n, by, true)
+            && let Some(n) = v.n.meet(&Scalar::low_bits(32))
+        {
+            self.state.bound_by(&Value { n, ..v });
+        }
+    }
+
+    /// A number has been copied, and both have a name: if it has just been shifted, that is known of the name.
+    fn copied(&mut self, from: Reg) {
+        let just = |s: &&Shifted| s.reg == from && s.at.0 + 1 == self.pc.0;
+        let Some(Shifted { by, v, .. }) = self.shifted.iter().find(just).copied() else { return };
+        let r = self.state.reg(from);
+        if r.is_scalar() && r.id != 0 && (r.scale, r.delta) == (1, 0) {
+            if self.halves.len() >= MAX_SHIFTED {
+                self.halves.remove(0);
+            }
+            self.halves.push(Half { shifted: r.id, v, by, step: self.stats.steps });
+        }
+    }
+
+    /// Whether a number has been shifted so lately that it is about to come back.
+    pub(super) fn awaits_half(&self) -> bool {
+        self.halves.last().is_some_and(|h| self.stats.steps - h.step <= SOON)
+    }
+
+    /// Whether only a few instructions lie between there and here, in a row, that leave the register as it was.
+    fn untouched_since(&self, at: InsnIdx, r: Reg) -> bool {
+        let between = self.insns.get(at.index() + 1..self.pc.index()).filter(|between| between.len() <= MAX_BETWEEN);
+        let leaves = |insn: &Insn| match *insn {
+            Insn::Alu { dst, .. }
+            | Insn::Mov { dst, .. }
+            | Insn::MovSx { dst, .. }
+            | Insn::Neg { dst, .. }
+            | Insn::End { dst, .. }
+            | Insn::Load { dst, .. } => dst != r || planted!(ShiftedOverwritten),
+            Insn::Store { .. } => true,
+            Insn::Cast { .. }
+            | Insn::LoadImm64 { .. }
+            | Insn::SecondSlot
+            | Insn::Atomic { .. }
+            | Insn::LoadAcquire { .. }
+            | Insn::StoreRelease { .. }
+            | Insn::LoadAbs { .. }
+            | Insn::LoadInd { .. }
+            | Insn::Jump { .. }
+            | Insn::JumpReg { .. }
+            | Insn::JumpIf { .. }
+            | Insn::MayGoto { .. }
+            | Insn::Call(_)
+            | Insn::Exit => false,
+        };
+        between.is_some_and(|between| between.iter().all(leaves))
     }
 
     /// The operands, where the order of the result beside them is worth knowing: in loops, and of what is no longer
@@ -367,6 +517,8 @@ impl Walk<'_> {
             let d = &mut regs[dst.index()];
             d.n = d.n.zext_low();
             (d.id, d.scale, d.delta) = (0, 1, 0);
+        } else if !self.shifted.is_empty() {
+            self.copied(r);
         }
         Ok(())
     }
@@ -393,6 +545,12 @@ impl Walk<'_> {
 
     pub(super) fn mov_sx(&mut self, width: Width, dst: Reg, src: Reg, from: SxWidth) -> Res<()> {
         let s = self.number(src)?;
+        // A number of so many bits stays as it is.
+        let most = ones::<u64>(from.bits() - 1);
+        let fits = s.smin() >= -(most as i64) - 1 && s.smax() <= most as i64;
+        if s.umax() <= most || (width == Width::W64 && fits) {
+            return self.mov(Width::W64, dst, Src::Reg(src));
+        }
         let n = s.sign_extend(from.bits());
         let n = if width == Width::W32 { n.zext_low() } else { n };
         self.state.set(dst, Value::scalar(n));

@@ -29,6 +29,17 @@ pub(super) enum Lesson {
     Room(u8, u32, i16, u32),
 }
 
+impl Lesson {
+    /// The operands as they are once this is learnt: pointers, of which one may have been before its region until the
+    /// comparison showed that it lies behind the other.
+    fn operands(&self, d: &Value, s: &Value) -> (Value, Value) {
+        match *self {
+            Lesson::Offsets(a, b) => (Value { n: a, ..*d }, Value { n: b, ..*s }),
+            Lesson::Never | Lesson::Nothing | Lesson::Numbers(..) | Lesson::Null(..) | Lesson::Room(..) => (*d, *s),
+        }
+    }
+}
+
 impl Walk<'_> {
     pub(super) fn jump_if(&mut self, width: Width, cond: Cond, dst: Reg, src: Src, off: i16) -> Res<Flow> {
         match self.jump_if_numbers(width, cond, dst, src, off)? {
@@ -225,12 +236,12 @@ impl Walk<'_> {
             (Lesson::Never, Lesson::Never) => return Ok(Flow::End),
             (Lesson::Never, _) => {
                 apply(&mut self.state, dst, src_reg, &yes);
-                self.compared_with_len(width, cond, true, &d, &s);
+                self.compared_with_len(width, cond, true, yes.operands(&d, &s));
                 return Ok(Flow::To(target));
             }
             (_, Lesson::Never) => {
                 apply(&mut self.state, dst, src_reg, &no);
-                self.compared_with_len(width, cond, false, &d, &s);
+                self.compared_with_len(width, cond, false, no.operands(&d, &s));
                 return Ok(Flow::Next);
             }
             _ => {}
@@ -240,12 +251,12 @@ impl Walk<'_> {
         // The copy takes the jump; `learn` works on the current state, so swap it in for a moment.
         let current = std::mem::replace(&mut self.state, copy);
         apply(&mut self.state, dst, src_reg, &yes);
-        self.compared_with_len(width, cond, true, &d, &s);
+        self.compared_with_len(width, cond, true, yes.operands(&d, &s));
         let copy = std::mem::replace(&mut self.state, current);
         self.push(target, copy, Some(Decision { insn: here, taken: true }), self.epoch)?;
         self.path = self.extend_path(Decision { insn: here, taken: false });
         apply(&mut self.state, dst, src_reg, &no);
-        self.compared_with_len(width, cond, false, &d, &s);
+        self.compared_with_len(width, cond, false, no.operands(&d, &s));
         Ok(Flow::Next)
     }
 
@@ -409,7 +420,8 @@ impl Walk<'_> {
     }
 
     /// If one operand is a region's length, what the outcome says of pointers at the other one.
-    fn compared_with_len(&mut self, width: Width, cond: Cond, taken: bool, d: &Value, s: &Value) {
+    fn compared_with_len(&mut self, width: Width, cond: Cond, taken: bool, (d, s): (Value, Value)) {
+        let (d, s) = (&d, &s);
         if self.relates() {
             self.compared_in_loop(width, cond, taken, d, s);
         }

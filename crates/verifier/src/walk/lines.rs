@@ -37,6 +37,7 @@ pub(super) fn constant_part(t: &Sum, id: u32, is: i128, facts: &mut Vec<Room>) {
     let apart = apart.and_then(|by| i64::try_from(by.checked_add(t.delta.into())?).ok());
     // The negative of each distance is one, too.
     let Some(apart) = apart.filter(|by| *by != i64::MIN) else { return };
+    let apart = apart + i64::from(planted!(ConstantPartMore));
     facts.push(Room { id: other, scale: 1, bytes: apart, hi: t.s });
     facts.push(Room { id: t.s, scale: 1, bytes: -apart, hi: other });
 }

@@ -262,7 +262,7 @@ impl Walk<'_> {
         if mark.round == Round::Peeled {
             self.state.top_mut().loops.pop();
             self.loops.begun = true;
-            return Ok(None);
+            return Ok(planted!(PeeledEnds).then_some(true));
         }
         let (k, round) = (mark.k.id, mark.round);
         let Some(i) = self.loops.open.iter().rposition(|a| a.k == k) else {
@@ -386,6 +386,8 @@ impl Walk<'_> {
         let freed = self.scratch.prune.discard(a.kept, opened, &mut self.scratch.pool);
         self.live_bytes = self.live_bytes.saturating_sub(freed);
         (self.pc, self.path, self.epoch) = (a.at, a.path, a.epoch);
+        self.shifted.clear();
+        self.halves.clear();
         self.recorded.truncate(a.recorded);
         // The oldest copy: what was noted since is of walks that do not count.
         if let Some(notes) = self.loops.open[i..].iter_mut().find_map(|a| a.notes.take()) {

@@ -106,7 +106,13 @@ impl Walk<'_> {
             }
         };
         let n = v.n.meet(&Scalar::signed(min, most))?;
-        Some(Value { n, ..*v })
+        let v = Value { n, ..*v };
+        if len.is_none() {
+            // What has been proven need not be again: an index that is counted on from here is bounded by it.
+            let less = Scalar::signed(min, most - i64::from(planted!(ProvenLess)));
+            self.state.bound_by(&Value { n: n.meet(&less).unwrap_or(n), ..v });
+        }
+        Some(v)
     }
 
     fn place_of(&mut self, reg: Reg, v: &Value, off: i64, size: u64, access: Access) -> Res<Place> {

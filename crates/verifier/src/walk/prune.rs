@@ -376,12 +376,17 @@ impl Walk<'_> {
         if self.state.has_differences() && (!join || self.awaits_comparison()) {
             return Ok(false);
         }
+        // Nor does any know what comes back from where it has been shifted.
+        if !join && self.awaits_half() {
+            return Ok(false);
+        }
         if pruner.forward && self.scratch.pending.is_empty() && first {
             // Nothing was here before, and nothing will come.
             return Ok(false);
         }
         // The state may be another one from here on.
-        (self.shifted, self.negated) = (None, None);
+        self.shifted.clear();
+        self.negated = None;
         self.forget();
         if let Some(done) = self.came_round()? {
             return Ok(done);
@@ -464,7 +469,9 @@ impl Walk<'_> {
     fn keep(&mut self, round: bool, iterator: u32, base: u32) -> Res<()> {
         self.trail_enter();
         // It is no part of the state: what the next step makes of it, others that this one covers may not.
-        (self.shifted, self.negated) = (None, None);
+        self.shifted.clear();
+        self.halves.clear();
+        self.negated = None;
         let state = self.copy_state();
         let bytes = state.bytes() + state.frames.len() * size_of::<Needed>();
         let (hits, misses, epoch) = (0, 0, self.epoch);
@@ -613,7 +620,7 @@ impl Walk<'_> {
             self.keep_distances(&before);
             self.scratch.pool.push(before);
         }
-        forget_ids(&mut self.state, &mut self.scratch.prune.id_scratch, false);
+        forget_ids(&mut self.state, &mut self.scratch.prune.id_scratch, false, &self.halves);
     }
 
     /// Where places are related to each other: what is about to be forgotten may be all that tells how far what stays
@@ -635,6 +642,7 @@ impl Walk<'_> {
                 let most = apart.and_then(|f| before.most_of_form(&f)).and_then(|most| i64::try_from(most).ok());
                 if let Some(bytes) = most.and_then(i64::checked_neg) {
                     debug_assert!(i != j);
+                    let bytes = bytes + i64::from(planted!(DistancesMore));
                     self.state.learn_below(crate::state::Room { id: *x, scale: 1, bytes, hi: *y });
                 }
             }
@@ -661,7 +669,7 @@ impl Pruner {
             kept.state.seen.clear();
         }
         if forget_unneeded(&mut kept.state, &self.needed[first..], self.sums) {
-            forget_ids(&mut kept.state, &mut self.id_scratch, self.sums);
+            forget_ids(&mut kept.state, &mut self.id_scratch, self.sums, &[]);
         }
     }
 }

@@ -1,4 +1,4 @@
-// mcpu: v3
+// mcpu: v3 v2 v4
 //
 // Loops as one writes C, bounded by what a place is compared with, by a constant table, an end that was moved, or how far two pointers are apart.
 #include <linux/types.h>

@@ -104,6 +104,8 @@ pub(super) struct Guess {
     /// Numbers with a name that were taken to stay as they are, and did not.
     moved: Vec<Place>,
     measures: Measures,
+    /// Places that stay as they are, and have a name for that.
+    same: Vec<Place>,
     /// Places are related to each other: those of them that are entered, with the names of the sums that they are
     /// about, and those that did not come back.
     related: bool,
@@ -171,6 +173,7 @@ impl Guess {
             broken: Vec::new(),
             moved: Vec::new(),
             measures: Measures::default(),
+            same: Vec::new(),
             related: shape.relates(),
             relations: Vec::new(),
             refuted: Vec::new(),
@@ -193,7 +196,15 @@ impl Guess {
                 && let v = divided(&mut state, &v, d, fresh.0)
                 && let Some((tied, start)) = tie(&v, d, &mut mark, &begins, &mut fresh)
             {
-                let n = if loose { on_line(&start, d, &rounds) } else { v.n };
+                let n = match loose {
+                    // A pointer falls no further than its memory begins: before that, no comparison would say anything.
+                    true if v.is_pointer() && d < 0 => {
+                        let n = on_line(&start, d, &rounds);
+                        n.meet(&Scalar::signed(loosened(&v, env).smin(), i64::MAX)).unwrap_or(n)
+                    }
+                    true => on_line(&start, d, &rounds),
+                    false => v.n,
+                };
                 put(&mut state, place, Value { n, ..tied });
                 // At a distance from its line, it is not what that begins with.
                 let begun = |l: &&Line| {
@@ -256,7 +267,11 @@ impl Guess {
             {
                 let id = fresh.name();
                 mark.ids.push(id);
-                put(&mut state, place, v.renamed(id, 1, 0));
+                let v = v.renamed(id, 1, 0);
+                put(&mut state, place, v);
+                // It is the same number when the loop begins.
+                put(&mut g.entry, place, v);
+                g.same.push(place);
             }
         }
         for (n, v) in begins {

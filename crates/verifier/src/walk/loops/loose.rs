@@ -14,6 +14,7 @@ use super::{Attempt, LOOSE_STEPS, LOOSE_STEPS_PER_SLOT, MAX_FILLED, Phase};
 use crate::error::{LoopFailure, Reason};
 use crate::scalar::Scalar;
 use crate::value::{Ty, Value};
+use crate::walk::pointers::size_of;
 use crate::walk::{Res, Walk};
 
 impl Walk<'_> {
@@ -97,6 +98,22 @@ impl Walk<'_> {
         Ok(false)
     }
 
+    /// In a loose walk, what is accessed is taken to be inside its memory: so is what it is counted on with.
+    fn assume_within(&mut self, base: Reg, off: i16, size: Size) {
+        let v = *self.state.reg(base);
+        let (min, max) = match v.ty {
+            Ty::Stack { .. } => (-i64::from(self.env.frame_bytes), 0),
+            Ty::MapValue { .. } | Ty::Mem { .. } => (0, size_of(&v, self.env).into()),
+            _other => return,
+        };
+        let (off, size) = (i64::from(off), i64::from(size.bytes()));
+        if v.tie != 0
+            && let Some(n) = v.n.meet(&Scalar::signed(min - off, max - off - size))
+        {
+            self.state.bound_by(&Value { n, ..v });
+        }
+    }
+
     /// Handles a refused step. In a loose walk the path goes on as if it had been allowed: then `true`.
     pub(in crate::walk) fn tolerate(&mut self, insn: &Insn, reason: &Reason) -> bool {
         if !matches!(
@@ -108,6 +125,9 @@ impl Walk<'_> {
                 | Reason::OffsetUnbounded(..)
         ) {
             return false;
+        }
+        if let Insn::Load { size, base, off, .. } | Insn::Store { size, base, off, .. } = *insn {
+            self.assume_within(base, off, size);
         }
         match *insn {
             Insn::Load { size, sign: false, dst, base, off } => {

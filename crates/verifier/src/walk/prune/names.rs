@@ -7,12 +7,16 @@
 
 use crate::state::{Frame, Room, State, Sum};
 use crate::value::{FIRST_FREE_ID, Value};
+use crate::walk::alu::Half;
 
 /// Removes the ids of numbers that nothing else has, and facts about ids that nothing has. The facts stay if `asked`:
 /// some path has asked what follows from all of them together. Then one that contradicts another may have answered,
 /// whatever they are about, and what has been walked rests on both.
-pub(super) fn forget_ids(state: &mut State, ids: &mut Vec<u32>, asked: bool) {
+///
+/// Numbers that may come back from where they have been shifted keep their names (`halves`).
+pub(super) fn forget_ids(state: &mut State, ids: &mut Vec<u32>, asked: bool, halves: &[Half]) {
     ids.clear();
+    ids.extend(halves.iter().flat_map(|h| [h.shifted, h.shifted, h.v.id, h.v.id]));
     let named = |v: &Value| [v.id, v.tie];
     ids.extend(state.frames.iter().flat_map(Frame::values).flat_map(named).filter(|id| *id >= FIRST_FREE_ID));
     // The names of a loop's round last as long as it.

@@ -6,6 +6,7 @@
 use std::fmt;
 
 use super::place::{Place, value};
+use crate::faults::planted;
 use crate::state::{Frame, Room, State, Sum};
 use crate::value::{FIRST_FREE_ID, Ty, Value};
 use crate::walk::linear::Form;
@@ -15,6 +16,8 @@ use crate::walk::linear::Form;
 pub(super) enum Of {
     Place(Place),
     Name(u32),
+    /// 0, as the end of a sum: its distance is a constant bound.
+    Zero,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,6 +39,7 @@ impl fmt::Display for Of {
         match self {
             Of::Place(p) => p.fmt(f),
             Of::Name(id) => write!(f, "#{id}"),
+            Of::Zero => f.write_str("0"),
         }
     }
 }
@@ -58,6 +62,7 @@ impl Of {
         match self {
             Of::Place(p) => Form::of(&value(state, p)?),
             Of::Name(id) => Some(Form::name(id)),
+            Of::Zero => Some(Form::constant(0)),
         }
     }
 
@@ -65,6 +70,7 @@ impl Of {
     pub(super) fn named(self, state: &State) -> Option<(u32, i16, i64)> {
         match self {
             Of::Name(id) => Some((id, 1, 0)),
+            Of::Zero => None,
             Of::Place(p) => {
                 let v = value(state, p)?;
                 (v.line_id() != 0).then_some((v.line_id(), v.scale, v.delta.into()))
@@ -82,6 +88,7 @@ impl Of {
                 let mut named = state.frames.iter().flat_map(Frame::values).filter(|v| v.line_id() == id);
                 named.any(Value::is_of_no_negative) || names.sums.iter().any(|t| t.a == id || t.b == id)
             }
+            Of::Zero => false,
             Of::Place(p) => value(state, p).zip(value(names, p)).is_some_and(|(v, named)| {
                 matches!(v.ty, Ty::Scalar | Ty::Packet { .. })
                     && (v.is_scalar() || v.n.smin() >= i64::from(named.delta.max(v.delta)).max(0))
@@ -145,14 +152,22 @@ impl Relation {
 
     /// Enters it in the state, where the places have these names. A sum that it needs gets this one.
     pub(super) fn enter(self, names: &State, state: &mut State, name: u32) {
-        // What the name is at a distance from `a + b`.
-        let named = |a: Of, b: Of, state: &mut State| {
+        // What the name is at a distance from `a + b`, which is `most` at most.
+        let bounded = |a: Of, b: Of, most: i64, state: &mut State| {
             let [(a, 1, x), (b, 1, y)] = [a.named(names)?, b.named(names)?] else { return None };
-            state.push_sum(Sum { s: name, a, b, scale: 1, delta: 0, max: i64::MAX, split: false });
-            state.sums.iter().any(|t| t.s == name).then_some(())?;
-            x.checked_add(y)
+            let apart = x.checked_add(y)?;
+            let max = if most == i64::MAX { most } else { most.checked_sub(apart)? };
+            state.push_sum(Sum { s: name, a, b, scale: 1, delta: 0, max, split: false });
+            state.sums.iter().any(|t| t.s == name).then_some(apart)
         };
+        let named = |a: Of, b: Of, state: &mut State| bounded(a, b, i64::MAX, state);
         match self {
+            // `a + b <= -bytes`.
+            Relation::SumBelow { a, b, bytes, end: Of::Zero } => {
+                if let Some(most) = bytes.checked_neg().and_then(|m| m.checked_sub(planted!(BoundedSumsLess).into())) {
+                    bounded(a, b, most, state);
+                }
+            }
             Relation::SumBelow { a, b, bytes, end } => {
                 let Some((hi, 1, above)) = end.named(names) else { return };
                 let Some(at) = named(a, b, state) else { return };
@@ -229,6 +244,6 @@ impl Relation {
 
     /// Whether the guess has names for what it is about.
     pub(super) fn is_named(self, state: &State) -> bool {
-        self.about().all(|of| of.named(state).is_some())
+        self.about().all(|of| of == Of::Zero || of.named(state).is_some())
     }
 }

@@ -278,7 +278,7 @@ impl Guess {
         let of = |id: u32| {
             let place = |o: &Place| value(back, *o).filter(|v| v.line_id() == id && v.scale == 1).map(|v| (*o, v));
             let own = self.own.iter().find_map(|o| place(&o.place));
-            let found = own.or_else(|| self.steps.iter().find_map(place));
+            let found = own.or_else(|| self.steps.iter().chain(&self.same).find_map(place));
             match found {
                 Some((p, v)) => Some((Of::Place(p), i64::from(v.delta))),
                 None if id != 0 && id < self.first_name => Some((Of::Name(id), 0)),
@@ -291,6 +291,10 @@ impl Guess {
             let ((a, x), (b, y)) = if matches!(a, Of::Place(_)) { ((a, x), (b, y)) } else { ((b, y), (a, x)) };
             // V(s) = a + b + apart
             let apart = t.delta.saturating_sub(x).saturating_sub(y);
+            // A sum of which only a constant says how large it is.
+            if t.max < i64::MAX && [a, b].iter().any(|of| matches!(of, Of::Place(_))) {
+                found.push(Relation::SumBelow { a, b, bytes: apart.saturating_sub(t.max), end: Of::Zero });
+            }
             for f in back.room.iter().filter(|f| f.scale == 1) {
                 let new = if f.id == t.s {
                     of(f.hi).map(|(end, z)| {
