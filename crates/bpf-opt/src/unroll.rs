@@ -11,8 +11,8 @@
 //! that, counted in the direction in which it goes.
 //!
 //! A sum (or `or`, or `xor`) that nothing else in the round reads is summed up for the copies first, and added once.
-//! A loop in which a round waits for anything else of the round before than sums and what grows by constants stays as
-//! it is: there is nothing to gain (a walk through a table, a hash).
+//! A round that waits for anything else of the one before (a walk through a table, a hash) is copied all the same: the
+//! copies need neither comparisons nor jumps, and count once.
 //!
 //! Invariants: every op of a round is executed as often and in the order as before, but for the comparisons whose
 //! outcome is known and for such sums, which are the same in any order; a check that a jump back passes is passed by
@@ -24,7 +24,7 @@ use bpf_isa::{Cond, Width};
 use bpf_lir::{BinOp, BlockId, Ends, Func, Op, Span, VReg, Val, narrow};
 
 /// The most ops of a round, its jump aside ...
-const MAX_OPS: usize = 10;
+const MAX_OPS: usize = 16;
 /// ... and up to how many with a sum are copied how often ...
 const SHORT: (usize, usize) = (5, 8);
 /// ... and all others.
@@ -178,15 +178,15 @@ impl Unroll {
                 Cond::Eq | Cond::Gt | Cond::Ge | Cond::SGt | Cond::SGe | Cond::Set => false,
             };
             let mut this = Loop { first, last, latch, out, counter, step, width, cond, limit, copies: COPIES };
-            if self.adds_up(&this)? && self.body.len() <= SHORT.0 {
+            if self.adds_up(&this) && self.body.len() <= SHORT.0 {
                 this.copies = SHORT.1;
             }
             (fixed && ends && this.known_limit().is_some()).then_some(this)
         })
     }
 
-    /// Whether there is a sum; `None` if a round waits for something else of the round before.
-    fn adds_up(&self, this: &Loop) -> Option<bool> {
+    /// Whether there is a sum, and nothing else that a round waits for but what grows by constants.
+    fn adds_up(&self, this: &Loop) -> bool {
         let mut sums = false;
         for (i, (op, _)) in self.body.iter().enumerate() {
             let Some(v) = op.def() else { continue };
@@ -196,12 +196,12 @@ impl Unroll {
             if waits && !defined {
                 let sum = self.added(i, this).is_some();
                 if !sum && self.step(v, Width::W32).is_none() {
-                    return None;
+                    return false;
                 }
                 sums |= sum;
             }
         }
-        Some(sums)
+        sums
     }
 
     /// What a round adds to a value, if it changes it by a constant, once.
