@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use bpf_analysis::{BoundsPlace, RegionBounds};
-use bpf_isa::InsnIdx;
+use bpf_isa::{InsnIdx, SubprogId};
 use bpf_uapi::{MapType, OwnedField, OwnedType};
 
 use crate::access::Access;
@@ -310,6 +310,10 @@ pub struct Env<'a> {
     /// The program is a function that returns nothing: what r0 holds at its end is nobody's. Only where
     /// [`ContextLayout::returns`] asks for nothing.
     pub void: bool,
+    /// The program's exception callback, which the main program has a call of, be it one that is never reached: it is
+    /// given what was thrown ([`crate::Ret::Thrown`]), and returns what the program does. Without one, what was thrown
+    /// is that.
+    pub exception: Option<SubprogId>,
     /// Limits on the work.
     pub limits: Limits,
     /// Record what is known of numbers, addresses and loops, for an optimiser ([`bpf_analysis::Facts::values`],
@@ -340,6 +344,7 @@ impl<'a> Env<'a> {
             frame_bytes: 512,
             hybrid: false,
             void: false,
+            exception: None,
             limits: Limits::default(),
             values: false,
             log: false,

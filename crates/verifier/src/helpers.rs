@@ -363,6 +363,10 @@ pub enum Ret {
     Host(u32),
     /// Nothing: the call ends the run. Promised: it never returns, and what the run owes (records, locks) is given up.
     Never,
+    /// Nothing: the call throws. The program ends, through all of its functions, with the first argument as its result,
+    /// or with what its exception callback ([`crate::Env::exception`]) makes of it. Promised: nothing of any of the
+    /// functions happens any more, and the program's caller goes on as after any exit.
+    Thrown,
     /// The next element of the iterator argument, or null when there is no other: so many bytes, which only the
     /// iterator changes. Promised: after finitely many calls it is null.
     ElementOrNull(u32),

@@ -93,6 +93,7 @@ pub(crate) fn verify(
         log,
         hybrid,
         void: subject.code.is_some_and(is_void),
+        exception: subject.code.and_then(|code| program.subprog_starting_at(code.exception_callback()?)),
         #[cfg(feature = "oracle")]
         record_states: crate::oracle::recording(),
         ..Env::new(subject.layout, subject.helpers)
@@ -195,6 +196,10 @@ fn global_functions(code: &bpf_object::Code, program: &Program, layout: &Context
     let Some(btf) = code.btf() else { return Vec::new() };
     let signature = |(i, sub): (usize, &bpf_isa::Subprog)| {
         let function = code.functions().iter().find(|f| f.start.0 == sub.start && f.global && i > 0)?;
+        // Walked by itself too, but as what the program ends with.
+        if code.exception_callback() == Some(function.start) {
+            return None;
+        }
         let (_, args) = btf.prototype(function.ty?)?;
         let args = args.iter().map(|arg| global_arg(btf, arg, layout)).collect::<Option<Vec<_>>>()?;
         Some(GlobalFunc { name: function.name.clone(), args })

@@ -101,6 +101,11 @@ impl Bindings {
         self.maps.iter().flatten().find(is_arena)
     }
 
+    /// Whether a function that the program calls throws.
+    pub(crate) fn throws(&self) -> bool {
+        self.host.iter().flatten().any(|bound| bound.proto.ret == bpf_verifier::Ret::Thrown)
+    }
+
     pub(crate) fn address(&self, at: InsnIdx) -> Option<u64> {
         self.addresses.binary_search_by_key(&at, |a| a.0).ok().map(|i| self.addresses[i].1)
     }

@@ -752,6 +752,9 @@ fn check_shape(proto: &HelperProto) -> Res<()> {
         Ret::Never if proto.effect != Effect::None || proto.args.iter().any(|arg| arg.outlasts_the_call()) => {
             return wrong("it does not return, but does something to what comes after it");
         }
+        Ret::Thrown if proto.effect != Effect::None || proto.args[0] != ArgKind::Scalar || proto.arity() != 1 => {
+            return wrong("it throws something else than one number");
+        }
         Ret::ElementOrNull(bytes) if !proto.args.iter().any(|arg| arg.is_iterator(bytes)) => {
             return wrong("an element of no iterator");
         }
@@ -768,6 +771,7 @@ fn check_shape(proto: &HelperProto) -> Res<()> {
         }
         Ret::Scalar
         | Ret::Never
+        | Ret::Thrown
         | Ret::Between(..)
         | Ret::MapValueOrNull
         | Ret::RecordOrNull
