@@ -120,4 +120,7 @@ kfuncs! {
     RbtreeLeft "bpf_rbtree_left";
     RbtreeRight "bpf_rbtree_right";
     Throw "bpf_throw";
+    WqInit "bpf_wq_init";
+    WqSetCallback "bpf_wq_set_callback_impl";
+    WqStart "bpf_wq_start";
 }

@@ -174,6 +174,8 @@ pub struct KnownMap {
     pub spin_lock: Option<u32>,
     /// Byte offset of a `struct bpf_timer` in the value.
     pub timer: Option<u32>,
+    /// Byte offset of a `struct bpf_wq` in the value.
+    pub work: Option<u32>,
     /// The fields in the value that own objects, ascending; what they lead to are indices of [`Env::types`]. Promised:
     /// each leads to an object of that type, or is null or empty, and only the functions over them change it.
     pub fields: Vec<OwnedField>,
@@ -190,8 +192,14 @@ pub struct KnownMap {
 impl KnownMap {
     /// The first byte of a value from `from` on that programs may not read or write: the end, or a field's.
     pub(crate) fn plain_until(&self, from: i64) -> u32 {
-        let fields = self.spin_lock.into_iter().chain(self.timer).chain(self.fields.iter().map(|field| field.offset));
+        let fields =
+            self.spin_lock.into_iter().chain(self.deferred()).chain(self.fields.iter().map(|field| field.offset));
         fields.filter(|at| i64::from(*at) > from).min().unwrap_or(self.value_size)
+    }
+
+    /// Where in a value are a timer and work for later.
+    pub(crate) fn deferred(&self) -> impl Iterator<Item = u32> {
+        self.timer.into_iter().chain(self.work)
     }
 
     /// A map that programs may read and write, without extras.
@@ -205,6 +213,7 @@ impl KnownMap {
             access: Access::ReadWrite,
             spin_lock: None,
             timer: None,
+            work: None,
             fields: Vec::new(),
             inner: None,
             arena: None,

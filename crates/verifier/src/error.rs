@@ -81,7 +81,9 @@ pub enum Reason {
     WriteOnly { what: String },
     #[error("the spin lock in {map} may only be used through bpf_spin_lock and bpf_spin_unlock")]
     LockAccess { map: String },
-    #[error("the timer in {map} may only be used through bpf_timer_init and the other functions over timers")]
+    #[error(
+        "the timer or bpf_wq in {map} may only be used through bpf_timer_init, bpf_wq_init and the other functions over it"
+    )]
     TimerAccess { map: String },
     #[error("{field} at offset {offset} of {what} may only be used through the functions over objects")]
     ObjectField { what: String, field: &'static str, offset: u32 },

@@ -254,9 +254,11 @@ pub enum ArgKind {
     SpinLock,
     /// The timer in a map value, of a map of the program's own.
     Timer,
+    /// The work for later (`struct bpf_wq`) in a map value, of a map of the program's own.
+    Work,
     /// The map whose value that is.
     TimerMap,
-    /// A function of the program that the timer is to call: with the map, the key, and the value that it is in. It is
+    /// A function of the program that the timer, or what does the work, is to call: with the map, the key, and the value that it is in. It is
     /// called by no run of the program, but later, and gets no context.
     TimerCallback,
     /// A known size: that of the record returned.

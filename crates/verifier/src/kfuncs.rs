@@ -97,6 +97,9 @@ pub fn kfunc(kfunc: Kfunc) -> HelperProto {
         Kfunc::RbtreeLeft | Kfunc::RbtreeRight => (&[TREE, MEMBER], Ret::ObjectOrNull(ObjectFrom::Seen)),
         Kfunc::RcuReadLock | Kfunc::RcuReadUnlock | Kfunc::PreemptDisable | Kfunc::PreemptEnable => (&[], Ret::Scalar),
         Kfunc::Throw => (&[Scalar], Ret::Thrown),
+        Kfunc::WqInit => (&[ArgKind::Work, ArgKind::TimerMap, Scalar], Ret::Scalar),
+        Kfunc::WqSetCallback => (&[ArgKind::Work, ArgKind::TimerCallback, Scalar, Unused], Ret::Scalar),
+        Kfunc::WqStart => (&[ArgKind::Work, Scalar], Ret::Scalar),
     };
     let effect = match kfunc {
         Kfunc::XdpPullData => Effect::MovesPacket,
@@ -158,7 +161,10 @@ pub fn kfunc(kfunc: Kfunc) -> HelperProto {
         | Kfunc::ArenaReservePages
         | Kfunc::ObjNew
         | Kfunc::ObjDrop
-        | Kfunc::Throw => Effect::None,
+        | Kfunc::Throw
+        | Kfunc::WqInit
+        | Kfunc::WqSetCallback
+        | Kfunc::WqStart => Effect::None,
     };
     HelperProto { effect, ..HelperProto::new(kfunc.id(), kfunc.name(), args, ret) }
 }

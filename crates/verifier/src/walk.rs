@@ -286,7 +286,7 @@ impl<'a> Walk<'a> {
     pub(crate) fn facts(&mut self) -> Facts {
         let mut facts = self.notes.collect_facts(self.program, self.env, self.loops.forest());
         facts.throws = self.throwing_calls();
-        facts.exception = self.env.exception;
+        facts.exception = self.env.exception.filter(|_| self.thrown);
         facts.arena = self.arena.and_then(|map| {
             let KnownArena { window, user, .. } = self.env.maps[map as usize].arena?;
             Some(ArenaFact { map, window, user })
@@ -296,9 +296,9 @@ impl<'a> Walk<'a> {
         facts
     }
 
-    /// The calls that may throw, whether they are reached or not.
+    /// The calls that may throw, whether they are reached or not; none if no path throws.
     fn throwing_calls(&self) -> Vec<InsnIdx> {
-        if self.summaries.iter().all(|summary| !summary.throws) {
+        if !self.thrown {
             return Vec::new();
         }
         let throws = |(at, insn): &(InsnIdx, &Insn)| {

@@ -364,6 +364,7 @@ impl<'p> Host<'p> {
                 // What is there names one of the engine's timers, and a callback one of the program's functions that is
                 // fit for it; whose an object is, and where one may be put: only the verifier can tell.
                 ArgKind::Timer
+                | ArgKind::Work
                 | ArgKind::TimerMap
                 | ArgKind::TimerCallback
                 | ArgKind::LocalType

@@ -138,7 +138,7 @@ impl<H: 'static> Loading<'_, H> {
                 Err(self.unknown_helper(&bindings.missing[0]))
             }
             // Which calls may throw, the verifier finds out.
-            Trust::Interpreter | Trust::Caller if bindings.throws() => {
+            Trust::Interpreter | Trust::Caller if bindings.throws(&program) => {
                 Err(LoadError::ThrowNeedsVerifier { program: self.name.to_owned() })
             }
             // Which accesses are made in it, the verifier finds out.

@@ -163,6 +163,7 @@ fn known_data_map(def: &bpf_maps::MapDef, types: &mut Types) -> KnownMap {
         access,
         spin_lock: def.spin_lock,
         timer: def.timer,
+        work: def.work,
         arena: def.arena().map(|shape| KnownArena { bytes: shape.bytes, window: shape.window, user: shape.user }),
         fields: types.fields(def),
         inner: def.inner.as_deref().map(|inner| Box::new(known_inner_map(inner, types))),

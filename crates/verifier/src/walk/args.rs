@@ -258,15 +258,13 @@ impl<'a> Walk<'a> {
                 }
                 _ => return wrong(self, "the spin lock in a map value"),
             },
-            ArgKind::Timer => match v.ty {
-                Ty::MapValue { map, inner: false } if !v.null => {
-                    let at = self.map(map, false)?.timer;
-                    match (at, v.n.as_const()) {
-                        (Some(at), Some(off)) if u64::from(at) == off => call.timer = Some(map),
-                        _ => return wrong(self, "the timer in a map value"),
-                    }
-                }
-                _ => return wrong(self, "the timer in a map value"),
+            ArgKind::Timer => match self.deferred(v, |def| def.timer)? {
+                Some(map) => call.timer = Some(map),
+                None => return wrong(self, "the timer in a map value"),
+            },
+            ArgKind::Work => match self.deferred(v, |def| def.work)? {
+                Some(map) => call.timer = Some(map),
+                None => return wrong(self, "the bpf_wq in a map value"),
             },
             ArgKind::TimerMap | ArgKind::TimerCallback if call.timer.is_none() => {
                 return refuse(Reason::Environment(format!("{}: of a timer that is no argument before", proto.name)));
@@ -527,6 +525,13 @@ impl<'a> Walk<'a> {
         let at = v.n.as_const();
         let found = fields.iter().find(|field| Some(u64::from(field.offset)) == at);
         Ok(found.and_then(|field| of(field.kind)))
+    }
+
+    /// The map of whose value the pointer is to the timer, or to the work for later.
+    fn deferred(&self, v: &Value, at: impl Fn(&KnownMap) -> Option<u32>) -> Res<Option<u32>> {
+        let Ty::MapValue { map, inner: false } = v.ty else { return Ok(None) };
+        let at = at(self.map(map, false)?).map(u64::from);
+        Ok((!v.null && at.is_some() && at == v.n.as_const()).then_some(map))
     }
 
     fn map_of(&self, call: &Call<'a>) -> Res<(u32, bool, &'a KnownMap)> {

@@ -9,7 +9,7 @@ use crate::call::HostFn;
 use crate::call::helpers::callback_shims::{AddToTree, By, shim};
 use crate::call::helpers::print::Site;
 use crate::call::helpers::skb::{EINVAL, ret};
-use crate::call::helpers::{bits, dynptr, frags, maps, owned, strings};
+use crate::call::helpers::{bits, dynptr, frags, maps, owned, strings, timers};
 use crate::context::frags::XdpFrags;
 use crate::context::packet::{RxMetadata, Xdp, XdpBuff};
 use crate::context::skb::Skb;
@@ -87,6 +87,9 @@ pub(crate) fn kfunc(kfunc: Kfunc, layout: &'static ContextLayout) -> Option<Host
             HostFn::plain(nothing)
         }
         Kfunc::Throw => HostFn::with_run(throw),
+        Kfunc::WqInit => HostFn::with_run(timers::wq_init),
+        Kfunc::WqSetCallback => timers::own_wq_set_callback(),
+        Kfunc::WqStart => HostFn::with_run(timers::wq_start),
         Kfunc::ArenaAllocPages => HostFn::plain(arena_alloc_pages),
         Kfunc::ArenaFreePages => HostFn::plain(arena_free_pages),
         Kfunc::ArenaReservePages => HostFn::plain(arena_reserve_pages),
@@ -156,7 +159,10 @@ pub(crate) fn at_site(kfunc: Kfunc, known: &[Option<u32>]) -> Option<HostFn> {
         | Kfunc::RbtreeRoot
         | Kfunc::RbtreeLeft
         | Kfunc::RbtreeRight
-        | Kfunc::Throw => None,
+        | Kfunc::Throw
+        | Kfunc::WqInit
+        | Kfunc::WqSetCallback
+        | Kfunc::WqStart => None,
     }
 }
 

@@ -53,7 +53,7 @@ pub(crate) fn maps() -> Vec<KnownMap> {
         },
         KnownMap::new("user_ringbuf", MapType::UserRingBuf, 0, 0, 4096),
         KnownMap::new("storage", MapType::SkStorage, 8, 16, 100),
-        KnownMap { timer: Some(8), ..KnownMap::new("timed", MapType::Array, 4, 32, 4) },
+        KnownMap { timer: Some(8), work: Some(32), ..KnownMap::new("timed", MapType::Array, 4, 48, 4) },
         arena("arena", 3),
         arena("arena2", 1),
         holding("holding", 4),
