@@ -195,6 +195,11 @@ pub struct Facts {
     pub loops: Vec<LoopFact>,
     /// The program's arena, if it refers to one.
     pub arena: Option<ArenaFact>,
+    /// Calls that may throw, ascending: of what throws, and of functions that call it.
+    pub throws: Vec<InsnIdx>,
+    /// What is called with what was thrown, and returns what the program does; without one, the program returns what
+    /// was thrown. The main program has a call of it.
+    pub exception: Option<SubprogId>,
 }
 
 /// Bytes of a function's frame that the program may read where it has not written them.
@@ -227,6 +232,11 @@ impl Facts {
     /// What is known about the numbers at `insn`; the default if nothing.
     pub fn values(&self, insn: InsnIdx) -> ValueFacts {
         self.values.get(insn.index()).copied().unwrap_or_default()
+    }
+
+    /// Whether the call at `insn` may throw.
+    pub fn may_throw(&self, insn: InsnIdx) -> bool {
+        self.throws.binary_search(&insn).is_ok()
     }
 
     /// What is known about the loop with this head, if there is one.

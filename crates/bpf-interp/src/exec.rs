@@ -365,6 +365,17 @@ fn run_program<E: Env + ?Sized>(
                     Callee::Host(id) => env.host_function(id, args, &mut caller)?,
                 };
                 regs.set(Reg::R0, value);
+                if machine.thrown {
+                    if frame.depth == 1 {
+                        machine.thrown = false;
+                        if let Some(callback) = env.exception(code) {
+                            machine.tick()?;
+                            let value = call(machine, env, code, *frame, callback, [value, 0, 0, 0, 0])?;
+                            regs.set(Reg::R0, value);
+                        }
+                    }
+                    return Ok(Exit::Return);
+                }
             }
             Insn::Exit => return Ok(Exit::Return),
         }

@@ -100,6 +100,12 @@ pub trait Env {
         base.wrapping_add(off as u64)
     }
 
+    /// The function that is called with what the program has thrown ([`Caller::throw`]), and returns what the program
+    /// does. By default there is none, and the program returns what was thrown.
+    fn exception(&self, _code: &Self::Code) -> Option<InsnIdx> {
+        None
+    }
+
     /// The upper half of the user addresses of the program's arena; the lower half is 0. By default all of it is.
     fn user_half(&self, _code: &Self::Code) -> u64 {
         0

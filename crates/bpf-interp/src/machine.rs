@@ -54,6 +54,8 @@ pub struct Machine<'a> {
     /// What the run began with in r2. A tail call hands it on with the context; see [`crate::Env::tail_call`].
     pub(crate) r2: u64,
     pub(crate) tail_calls: u32,
+    /// The call at hand has thrown, and no main program has handled it yet.
+    pub(crate) thrown: bool,
     /// What is left, if any program has counted.
     budget: Option<u64>,
     /// Whether this one counts.
@@ -67,7 +69,7 @@ impl<'a> Machine<'a> {
         memory.set_frame_bytes(options.stack_bytes);
         memory.set_fill(options.stack_fill);
         let Options { budget, interrupt, .. } = options;
-        Machine { memory, r2: 0, tail_calls: 0, budget, counts: budget.is_some(), interrupt }
+        Machine { memory, r2: 0, tail_calls: 0, thrown: false, budget, counts: budget.is_some(), interrupt }
     }
 
     /// How many tail calls the run has taken.
@@ -198,6 +200,12 @@ impl<'a, C> Caller<'_, 'a, C> {
         self.machine.counts = budget.is_some();
         self.machine.budget = self.machine.budget.or(budget);
         self.machine.interrupt = interrupt;
+    }
+
+    /// The call throws: what it returns is returned by all functions, up to the main program, which handles it
+    /// ([`crate::Env::exception`]).
+    pub fn throw(&mut self) {
+        self.machine.thrown = true;
     }
 
     /// Says where LD_ABS and LD_IND find the packet from here on ([`Memory::set_packet`]): a helper has moved it.

@@ -17,6 +17,8 @@ pub(crate) enum ContextArg {
     Raw,
     /// `struct xdp_md`: the input is a packet.
     Xdp,
+    /// `struct xdp_md`, of programs of sections `xdp.frags`: the input is a packet, in pieces with --frag-size.
+    XdpFrags,
     /// `struct __sk_buff`: the input is a packet.
     Skb,
     /// `struct bpf_sk_lookup`, of zeros.
@@ -108,6 +110,7 @@ impl Chosen {
             (Why::OneOfSeveral, _) => Some("xdp or skb"),
             (Why::Only, ContextArg::Raw) => Some("raw"),
             (Why::Only, ContextArg::Xdp) => Some("xdp"),
+            (Why::Only, ContextArg::XdpFrags) => Some("xdp-frags"),
             (Why::Only, ContextArg::Skb) => Some("skb"),
             (Why::Only, ContextArg::SkLookup) => Some("sk-lookup"),
             (Why::Only, ContextArg::Sock) => Some("sock"),

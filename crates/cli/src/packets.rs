@@ -7,6 +7,7 @@
 
 use crate::input::{Inputs, Packet};
 use anyhow::{Context, Result, bail};
+use bpf_runtime::{XdpBuff, XdpFrag};
 use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
 use pcap_file::pcapng::PcapNgWriter;
 use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketBlock;
@@ -28,8 +29,8 @@ pub(crate) struct Slot {
     /// Bytes of the buffer in front of the packet, and behind it.
     pub(crate) room: usize,
     pub(crate) len: usize,
-    /// The part of the buffer that the last run left as the packet.
-    left: Range<usize>,
+    /// The parts of the buffer that the last run left as the packet, in order.
+    left: Vec<Range<usize>>,
     time: Duration,
 }
 
@@ -41,13 +42,49 @@ impl Slot {
             buffer.splice(0..0, std::iter::repeat_n(0, room));
             buffer.resize(room + len + room, 0);
         }
-        Slot { buffer, room, len, left: room..room + len, time: packet.time }
+        Slot { buffer, room, len, left: vec![room..room + len], time: packet.time }
     }
 
-    /// Notes what a run left: a part of the buffer, found by its address.
-    pub(crate) fn leave(&mut self, (address, len): (usize, usize)) {
-        let at = address.wrapping_sub(self.buffer.as_ptr().addr()).min(self.buffer.len());
-        self.left = at..(at + len).min(self.buffer.len());
+    /// Notes what a run left: parts of the buffer, found by their addresses.
+    pub(crate) fn leave(&mut self, parts: impl IntoIterator<Item = (usize, usize)>) {
+        let (start, end) = (self.buffer.as_ptr().addr(), self.buffer.len());
+        self.left.clear();
+        self.left.extend(parts.into_iter().map(|(address, len)| {
+            let at = address.wrapping_sub(start).min(end);
+            at..(at + len).min(end)
+        }));
+    }
+
+    /// Bytes that the last run left.
+    fn left_len(&self) -> usize {
+        self.left.iter().map(Range::len).sum()
+    }
+
+    /// What the last run left.
+    fn left(&self) -> Cow<'_, [u8]> {
+        match self.left.as_slice() {
+            [one] => Cow::Borrowed(&self.buffer[one.clone()]),
+            several => several.iter().flat_map(|part| &self.buffer[part.clone()]).copied().collect(),
+        }
+    }
+
+    /// The packet as pieces of so many bytes, the last of which has the room behind the packet.
+    pub(crate) fn pieces(&mut self, size: usize) -> (XdpBuff<'_>, Vec<XdpFrag<'_>>) {
+        let first = self.len.min(size);
+        let (head, mut rest) = match first == self.len {
+            true => (&mut self.buffer[..], &mut [][..]),
+            false => self.buffer.split_at_mut(self.room + first),
+        };
+        let mut frags = Vec::with_capacity((self.len - first).div_ceil(size));
+        let mut left = self.len - first;
+        while left > 0 {
+            let len = left.min(size);
+            left -= len;
+            let (piece, behind) = rest.split_at_mut(if left == 0 { rest.len() } else { len });
+            frags.push(XdpFrag::with_room(piece, len));
+            rest = behind;
+        }
+        (XdpBuff::with_room(head, self.room, first), frags)
     }
 }
 
@@ -93,7 +130,7 @@ impl Capture<'_> {
     pub(crate) fn write(self, link: DataLink, slots: &[Slot], returned: &[u64]) -> Result<()> {
         let mut snaplen = SNAP_LEN;
         for slot in slots {
-            snaplen = snaplen.max(u32::try_from(slot.left.len())?);
+            snaplen = snaplen.max(u32::try_from(slot.left_len())?);
         }
         let chosen = |(_, verdict): &(_, &u64)| self.only.is_empty() || self.only.contains(verdict);
         let packets = slots.iter().zip(returned).filter(chosen).map(|(slot, _)| slot);
@@ -116,8 +153,8 @@ fn write_pcap<'a>(
     let header = PcapHeader { datalink, snaplen, endianness: Endianness::Little, ..PcapHeader::default() };
     let mut writer = PcapWriter::with_header(file, header)?;
     for slot in packets {
-        let packet = &slot.buffer[slot.left.clone()];
-        writer.write_packet(&PcapPacket::new(slot.time, u32::try_from(packet.len())?, packet))?;
+        let packet = slot.left();
+        writer.write_packet(&PcapPacket::new(slot.time, u32::try_from(packet.len())?, &packet))?;
     }
     Ok(writer.into_writer().flush()?)
 }
@@ -133,12 +170,12 @@ fn write_pcapng<'a>(
     let options = vec![InterfaceDescriptionOption::IfTsResol(9)];
     writer.write_pcapng_block(InterfaceDescriptionBlock { linktype, snaplen, options })?;
     for slot in packets {
-        let packet = &slot.buffer[slot.left.clone()];
+        let packet = slot.left();
         writer.write_pcapng_block(EnhancedPacketBlock {
             interface_id: 0,
             timestamp: slot.time,
             original_len: u32::try_from(packet.len())?,
-            data: Cow::Borrowed(packet),
+            data: packet,
             options: Vec::new(),
         })?;
     }

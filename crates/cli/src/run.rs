@@ -5,9 +5,9 @@ use crate::load::{EngineArgs, NoHost, Trust};
 use crate::out::{self, line};
 use crate::packets::{self, Slot};
 use crate::{fill, input, load, maps};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use bpf_runtime::{Engine, Linker, Object, Program, Raw, RunError, SkBuff, SkLookup, SkLookupBuff, Skb, Xdp, XdpBuff};
-use bpf_runtime::{Sock, SockAddr, SockAddrBuff, SockBuff, SockOps, SockOpsBuff};
+use bpf_runtime::{Sock, SockAddr, SockAddrBuff, SockBuff, SockOps, SockOpsBuff, XdpFrags, XdpFragsBuff};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -45,6 +45,9 @@ pub(crate) struct Args {
     /// Room in front of each packet and behind it, for programs that move its ends; drivers leave 256 bytes.
     #[arg(long, value_name = "BYTES", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=65536))]
     headroom: u32,
+    /// Give XDP programs of sections xdp.frags each packet in pieces of so many bytes.
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    frag_size: Option<u32>,
     #[command(flatten)]
     out: packets::OutArgs,
     #[command(flatten)]
@@ -97,7 +100,13 @@ fn run_object(engine: &Engine, path: &Path, args: &Args) -> Result<()> {
     let load = Load { engine, linker: &linker, object: &object, name, trust, repeat: args.repeat, values: &values };
     let context = Chosen::of(engine, &linker, &object, chosen, args.ctx);
     let place = || context.place(path, chosen);
-    let outcome = match context.to_run().with_context(place)? {
+    let runs_on = match (context.to_run().with_context(place)?, args.frag_size) {
+        (ContextArg::Xdp, Some(_)) => ContextArg::XdpFrags,
+        (context, None) => context,
+        (ContextArg::XdpFrags, Some(_)) => ContextArg::XdpFrags,
+        (_, Some(_)) => return Err(anyhow!("--frag-size is for XDP programs")).with_context(place),
+    };
+    let outcome = match runs_on {
         ContextArg::Raw => load.go::<Raw>(&mut packets, |program, slot| {
             // Programs do not move the ends of plain memory.
             let (start, end) = (slot.room, slot.room + slot.len);
@@ -107,6 +116,15 @@ fn run_object(engine: &Engine, path: &Path, args: &Args) -> Result<()> {
             let mut buff = XdpBuff::with_room(&mut slot.buffer, slot.room, slot.len);
             let result = program.run(&mut (), &mut buff);
             let left = packets::place(buff.packet());
+            slot.leave([left]);
+            result
+        }),
+        ContextArg::XdpFrags => load.go::<XdpFrags>(&mut packets, |program, slot| {
+            let size = args.frag_size.map_or(usize::MAX, |size| size as usize);
+            let (first, mut frags) = slot.pieces(size);
+            let mut buff = XdpFragsBuff::new(first, &mut frags);
+            let result = program.run(&mut (), &mut buff);
+            let left: Vec<_> = buff.pieces().map(packets::place).collect();
             slot.leave(left);
             result
         }),
@@ -114,7 +132,7 @@ fn run_object(engine: &Engine, path: &Path, args: &Args) -> Result<()> {
             let mut buff = SkBuff::with_room(&mut slot.buffer, slot.room, slot.len);
             let result = program.run(&mut (), &mut buff);
             let left = packets::place(buff.packet());
-            slot.leave(left);
+            slot.leave([left]);
             result
         }),
         ContextArg::SkLookup => {

@@ -6,6 +6,7 @@ use crate::out::{self, Look, text};
 use anyhow::{Result, bail};
 use bpf_runtime::{
     Context, Engine, Linker, LoadError, MapSet, Object, Raw, SkLookup, Skb, Sock, SockAddr, SockOps, VerifyReport, Xdp,
+    XdpFrags,
 };
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -82,6 +83,7 @@ fn verify_object(engine: &Engine, path: &Path, args: &Args) -> Result<bool> {
         let result = match chosen.context {
             ContextArg::Raw => verify::<Raw>(&linker, &object, maps, name, args),
             ContextArg::Xdp => verify::<Xdp>(&linker, &object, maps, name, args),
+            ContextArg::XdpFrags => verify::<XdpFrags>(&linker, &object, maps, name, args),
             ContextArg::Skb => verify::<Skb>(&linker, &object, maps, name, args),
             ContextArg::SkLookup => verify::<SkLookup>(&linker, &object, maps, name, args),
             ContextArg::Sock => verify::<Sock>(&linker, &object, maps, name, args),

@@ -641,6 +641,31 @@ fn packets_grow_into_their_headroom() {
     assert!(read(&root().join(data)) == read(Path::new(&back)));
 }
 
+/// A packet in pieces is one packet to who looks at all of it, and comes out as one.
+#[test]
+fn packets_are_given_in_pieces() {
+    let folder = Folder::new("pieces");
+    let object = "crates/cli/tests/objects/pieces.o";
+    let run = ["run", object, "--program", "pieces", "--data", "hex:0102030405060708090a", "--json"];
+    let out = folder.file("out.pcap");
+    for (extra, returned, end) in [
+        (&["--ctx", "xdp-frags"][..], "10010", &[9, 0xee][..]),
+        (&["--frag-size", "4", "--repeat", "2"][..], "4010", &[9, 0xee][..]),
+        (&["--frag-size", "5", "--headroom", "16"][..], "5010", &[9, 0xee, 0, 0][..]),
+        (&["--frag-size", "64"][..], "10010", &[9, 0xee][..]),
+    ] {
+        let text = succeeds(&[&run[..], extra, &["--out", &out]].concat());
+        let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(report["returned"].as_object().unwrap().keys().collect::<Vec<_>>(), [returned], "{extra:?}");
+        let packet = std::fs::read(&out).unwrap().split_off(24 + 16);
+        assert_eq!(packet, [&[1, 2, 3, 4, 5, 6, 7, 8][..], end].concat(), "{extra:?}");
+    }
+    let one = fails(&["run", object, "--program", "whole", "--frag-size", "4"], b"");
+    assert!(one.contains("xdp.frags"), "{one}");
+    let other = fails(&["run", "examples/filter.o", "--frag-size", "4"], b"");
+    assert!(other.contains("--frag-size is for XDP programs"), "{other}");
+}
+
 #[test]
 fn several_objects_have_their_turn() {
     let (good, bad) = ("examples/filter.o", "benches/programs/parse.o");

@@ -54,6 +54,9 @@ pub struct RunCtx {
     pub stop_sp: u64,
     /// arm64: the link register there, which a function that calls nobody has not stored.
     pub stop_link: u64,
+    /// Not 0 from when a program throws until its main function has been left for, or has handled it: each function
+    /// returns what was thrown.
+    pub thrown: u64,
 }
 
 /// An offset as instructions have it.
@@ -105,6 +108,8 @@ impl RunCtx {
     pub const STOP_PC_OFFSET: i32 = displacement(core::mem::offset_of!(RunCtx, stop_pc));
     /// Offset of [`RunCtx::allowance`].
     pub const ALLOWANCE_OFFSET: i32 = displacement(core::mem::offset_of!(RunCtx, allowance));
+    /// Offset of [`RunCtx::thrown`].
+    pub const THROWN_OFFSET: i32 = displacement(core::mem::offset_of!(RunCtx, thrown));
     /// Offset of [`RunCtx::counters`].
     pub const COUNTERS_OFFSET: i32 = displacement(core::mem::offset_of!(RunCtx, counters));
 }

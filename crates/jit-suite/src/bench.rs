@@ -61,6 +61,7 @@ impl Start {
             stop_pc: 0,
             stop_sp: 0,
             stop_link: 0,
+            thrown: 0,
             allowance: 0x411e,
             counters: 0,
         }

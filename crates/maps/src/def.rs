@@ -156,6 +156,8 @@ pub struct MapDef {
     pub spin_lock: Option<u32>,
     /// Byte offset of a `struct bpf_timer` in the value (from BTF): 16 bytes that copies of values leave out.
     pub timer: Option<u32>,
+    /// Byte offset of a `struct bpf_wq` in the value (from BTF): as a timer's, of as many bytes.
+    pub work: Option<u32>,
     /// The fields of a value that own objects (from BTF), which copies of values leave out: the value as a type, and
     /// behind it the types that it leads to, as [`OwnedType::closure`] numbers them.
     pub owned: Option<Arc<[OwnedType]>>,
@@ -182,6 +184,7 @@ impl MapDef {
             numa_node: None,
             spin_lock: None,
             timer: None,
+            work: None,
             owned: None,
             key_kind: None,
             value_kind: None,
@@ -201,6 +204,18 @@ impl MapDef {
     pub fn with_spin_lock(mut self, offset: u32) -> Self {
         self.spin_lock = Some(offset);
         self
+    }
+
+    /// The same with a `struct bpf_wq` at this byte of the value.
+    #[must_use]
+    pub fn with_work(mut self, offset: u32) -> Self {
+        self.work = Some(offset);
+        self
+    }
+
+    /// Where in a value are a timer and work for later: 16 bytes each, which lead to callbacks.
+    pub fn deferred(&self) -> impl Iterator<Item = u32> {
+        self.timer.into_iter().chain(self.work)
     }
 
     /// The same with a `struct bpf_timer` at this byte of the value.
@@ -282,18 +297,20 @@ impl MapDef {
                 return bad(Errno::EOPNOTSUPP, expected.into());
             }
         }
-        if let Some(offset) = self.timer {
+        for (what, offset) in [("timer", self.timer), ("bpf_wq", self.work)] {
+            let Some(offset) = offset else { continue };
             let end = u64::from(offset) + u64::from(TIMER_BYTES);
-            let apart = self.spin_lock.is_none_or(|lock| lock + 4 <= offset || u64::from(lock) >= end);
+            let apart = self.spin_lock.is_none_or(|lock| lock + 4 <= offset || u64::from(lock) >= end)
+                && self.deferred().filter(|at| at.abs_diff(offset) < TIMER_BYTES).count() == 1;
             if !offset.is_multiple_of(8) || end > self.value_size.into() || !apart {
-                let expected = format!("an 8-byte aligned timer of 16 bytes inside the value, not at offset {offset}");
+                let expected = format!("an 8-byte aligned {what} of 16 bytes inside the value, not at offset {offset}");
                 return bad(Errno::EINVAL, expected);
             }
             if ![MapType::Hash, MapType::Array, MapType::LruHash].contains(&self.map_type) {
-                return bad(Errno::EOPNOTSUPP, "a timer only in values of hash, lru_hash and array".into());
+                return bad(Errno::EOPNOTSUPP, format!("a {what} only in values of hash, lru_hash and array"));
             }
             if self.program_rights() != (true, true) {
-                return bad(Errno::EACCES, "a timer only in values that programs may read and write".into());
+                return bad(Errno::EACCES, format!("a {what} only in values that programs may read and write"));
             }
         }
         if self.owned.is_some() {
@@ -334,7 +351,7 @@ impl MapDef {
         }
         let overlaps = |start: u32, end: u32| self.owned_fields().iter().any(|f| f.offset < end && start < f.end());
         let apart = self.spin_lock.is_none_or(|at| !overlaps(at, at + 4))
-            && self.timer.is_none_or(|at| !overlaps(at, at + TIMER_BYTES));
+            && self.deferred().all(|at| !overlaps(at, at + TIMER_BYTES));
         if !apart {
             return bad(Errno::EINVAL, "fields that own objects apart from the lock and the timer".into());
         }
@@ -615,6 +632,7 @@ impl MapDef {
         self.same("flags", expected.flags.into(), self.flags.into())?;
         self.same("spin_lock", offset(expected.spin_lock), offset(self.spin_lock))?;
         self.same("timer", offset(expected.timer), offset(self.timer))?;
+        self.same("bpf_wq", offset(expected.work), offset(self.work))?;
         if self.owned == expected.owned {
             return Ok(());
         }

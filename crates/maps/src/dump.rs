@@ -250,7 +250,7 @@ impl Map {
     /// `ENOTSUPP` for types whose elements cannot be read back: bloom filters, rings, maps of maps, perf event arrays,
     /// arenas; and for values that own objects.
     pub fn dump(&self) -> Result<Dump, MapError> {
-        if !can_be_dumped(self.map_type()) || self.def().owned.is_some() {
+        if !can_be_dumped(self.map_type()) || self.def().owned.is_some() || self.def().work.is_some() {
             return Err(self.error("dump", Errno::ENOTSUPP));
         }
         let mut elements = Vec::new();

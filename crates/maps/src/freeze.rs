@@ -48,7 +48,7 @@ impl Map {
     /// thread.
     pub fn freeze(&self) -> Result<(), MapError> {
         const OP: &str = "freeze";
-        if self.def().spin_lock.is_some() || self.def().timer.is_some() || self.def().owned.is_some() {
+        if self.def().spin_lock.is_some() || self.def().deferred().next().is_some() || self.def().owned.is_some() {
             return Err(self.error(OP, Errno::ENOTSUPP));
         }
         self.writable(OP)?;

@@ -5,7 +5,7 @@
 //! recycled element takes it, so that a locked writer that was overtaken by a delete never writes into the next
 //! key's value ([`crate::hash`] relies on it).
 //!
-//! A `struct bpf_timer` is whoever runs programs' to fill; 0 in its first word is none. A copy in ends it by that, so
+//! A `struct bpf_timer`, or `struct bpf_wq`, is whoever runs programs' to fill; 0 in its first word is none. A copy in ends it by that, so
 //! that neither an element that is used again nor one that is written anew has the timer of the value before; a copy
 //! out shows it as zero.
 //!
@@ -51,20 +51,20 @@ pub(crate) struct Shape {
     pub(crate) size: usize,
     /// Byte offset of the spin lock.
     lock: Option<usize>,
-    /// Byte offset of the timer.
-    timer: Option<usize>,
+    /// Byte offsets of the timer and of the work for later.
+    deferred: [Option<usize>; 2],
     /// The fields that own objects.
     owned: Option<Arc<[OwnedField]>>,
 }
 
-/// Bytes of a timer.
+/// Bytes of a timer, and of work for later.
 const TIMER: usize = TIMER_BYTES as usize;
 
 impl Shape {
     pub(crate) fn of(def: &MapDef) -> Self {
         let at = |offset: Option<u32>| offset.map(|offset| offset as usize);
         let owned = (!def.owned_fields().is_empty()).then(|| def.owned_fields().into());
-        Self { size: def.value_size as usize, lock: at(def.spin_lock), timer: at(def.timer), owned }
+        Self { size: def.value_size as usize, lock: at(def.spin_lock), deferred: [at(def.timer), at(def.work)], owned }
     }
 
     /// Words of a value.
@@ -78,7 +78,7 @@ impl Shape {
 
     /// Whether some bytes are not copied as they are.
     pub(crate) fn has_fields(&self) -> bool {
-        self.lock.is_some() || self.timer.is_some() || self.owned.is_some()
+        self.lock.is_some() || self.deferred != [None; 2] || self.owned.is_some()
     }
 
     fn owned(&self) -> &[OwnedField] {
@@ -167,7 +167,7 @@ impl Shape {
     /// `bytes` must be readable for the value size.
     #[cold]
     unsafe fn write_around(&self, words: &[AtomicU64], bytes: *const u8) {
-        let timer = self.timer.map_or(0..0, |at| at / WORD..(at + TIMER) / WORD);
+        let deferred = self.deferred.map(|at| at.map_or(0..0, |at| at / WORD..(at + TIMER) / WORD));
         let mut owned = self.owned().iter().peekable();
         for (i, word) in words.iter().enumerate().take(self.words()) {
             // SAFETY: readable for the value size (contract), and `i` is below its words.
@@ -178,7 +178,7 @@ impl Shape {
                 continue;
             }
             match self.lock {
-                _ if timer.contains(&i) => word.store(0, Ordering::Relaxed),
+                _ if deferred.iter().any(|words| words.contains(&i)) => word.store(0, Ordering::Relaxed),
                 Some(lock) if lock / WORD == i => store_around(word, new, lock_mask(lock)),
                 _ => word.store(new, Ordering::Relaxed),
             }
@@ -192,8 +192,8 @@ impl Shape {
         if let Some(lock) = self.lock {
             out[lock..lock + 4].fill(0);
         }
-        if let Some(timer) = self.timer {
-            out[timer..timer + TIMER].fill(0);
+        for at in self.deferred.into_iter().flatten() {
+            out[at..at + TIMER].fill(0);
         }
         for field in self.owned() {
             out[field.offset as usize..field.end() as usize].fill(0);

@@ -158,6 +158,7 @@ pub struct Code {
     pub(crate) core: Vec<CoreRelocation>,
     pub(crate) lines: Vec<LineRecord>,
     pub(crate) btf: Option<Arc<Btf>>,
+    pub(crate) exception: Option<InsnIdx>,
 }
 
 impl Code {
@@ -214,6 +215,11 @@ impl Code {
             column: record.column,
             text: btf.text(record.text),
         })
+    }
+    /// The function that the program names as its exception callback (`btf_decl_tag("exception_callback:NAME")`). The
+    /// program ends in a call of it and an exit, which nothing reaches.
+    pub fn exception_callback(&self) -> Option<InsnIdx> {
+        self.exception
     }
     /// The object's types.
     pub fn btf(&self) -> Option<&Btf> {

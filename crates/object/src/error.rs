@@ -93,6 +93,16 @@ pub enum ObjectError {
         /// What is wrong.
         problem: CallProblem,
     },
+    /// What a program names as its exception callback (`btf_decl_tag("exception_callback:NAME")`) cannot be one.
+    #[error("program `{program}`, exception callback `{callback}`: {problem}")]
+    ExceptionCallback {
+        /// The program.
+        program: String,
+        /// The name.
+        callback: String,
+        /// What is wrong.
+        problem: &'static str,
+    },
     /// The object has no program of this name.
     #[error("no program `{name}` (the object has: {available})")]
     NoSuchProgram {

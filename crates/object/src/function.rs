@@ -117,6 +117,11 @@ impl Functions {
         self.at(section, slot).and_then(|(id, inside)| (inside == 0).then_some(id))
     }
 
+    /// The function of this name.
+    pub(crate) fn named(&self, name: &str) -> Option<FunctionId> {
+        self.list.iter().position(|f| f.names.iter().any(|n| n.name == name)).map(FunctionId)
+    }
+
     pub(crate) fn get(&self, id: FunctionId) -> Result<&Function, ObjectError> {
         self.list.get(id.0).ok_or(ObjectError::Internal("a function that does not exist"))
     }

@@ -5,12 +5,15 @@
 //! the new places; map references become indices into the object's maps, calls of host functions indices into its
 //! host functions. Relative jumps move with their function unchanged. A call into the *same* function (assembly with
 //! local labels) is left as it is: the function is copied whole.
+//!
+//! What a program names as its exception callback (`btf_decl_tag("exception_callback:NAME")`) nobody calls; so that it
+//! is part of the program, and of its call graph, the program ends in a call of it and an exit, which nothing reaches.
 
 use std::collections::HashMap;
 
 use bpf_isa::{Callee, Imm64, Insn, InsnIdx, MAX_INSNS};
 
-use crate::btf::LineRecord;
+use crate::btf::{LineRecord, Type};
 use crate::code::{Code, CodeFunction, CoreKind, CoreRelocation, Reference, ReferenceKind};
 use crate::error::{CallProblem, ObjectError};
 use crate::function::{Function, FunctionId, Target};
@@ -28,11 +31,18 @@ pub(crate) fn build(object: &Object, program: &Program) -> Result<Code, ObjectEr
         core: Vec::new(),
         lines: Vec::new(),
         btf: object.btf.clone(),
+        exception: None,
     };
     for placed in &layout.placed {
         let function = object.functions.get(placed.id)?;
         layout.copy(function, placed, &mut code)?;
         describe(object, function, placed.start, &mut code)?;
+        if let (0, Some(start)) = (placed.start, layout.exception()) {
+            let at = InsnIdx(placed.start + function.len);
+            code.insns.extend([with_function(Insn::Call(Callee::Subprog(0)), at, start)?, Insn::Exit]);
+            code.functions.iter_mut().for_each(|main| main.len += PAD);
+            code.exception = Some(InsnIdx(start));
+        }
     }
     Ok(code)
 }
@@ -52,11 +62,17 @@ struct Layout<'a> {
     starts: HashMap<FunctionId, u32>,
     /// Instruction slots laid out so far.
     len: usize,
+    /// What the program names as its exception callback.
+    exception: Option<FunctionId>,
 }
+
+/// Slots behind the program that call its exception callback.
+const PAD: u32 = 2;
 
 impl<'a> Layout<'a> {
     fn new(object: &'a Object, program: &'a Program) -> Result<Layout<'a>, ObjectError> {
-        let mut layout = Layout { object, program, placed: Vec::new(), starts: HashMap::new(), len: 0 };
+        let exception = exception_callback(object, program)?;
+        let mut layout = Layout { object, program, placed: Vec::new(), starts: HashMap::new(), len: 0, exception };
         // An explicit stack: a hostile object can make the chain of calls as long as the file.
         let mut stack = vec![(layout.place(program.function)?, 0)];
         while let Some((caller, next)) = stack.pop() {
@@ -74,13 +90,23 @@ impl<'a> Layout<'a> {
         let function = self.object.functions.get(id)?;
         let too_many = || ObjectError::TooManyInsns { program: self.program.name().to_owned(), max: MAX_INSNS };
         let start = u32::try_from(self.len).map_err(|_| too_many())?;
+        let mut calls = calls(self.object, function)?;
         self.len += function.len as usize;
+        if let (true, Some(callback)) = (self.placed.is_empty(), self.exception) {
+            calls.push((function.len, callback));
+            self.len += PAD as usize;
+        }
         if self.len > MAX_INSNS {
             return Err(too_many());
         }
         self.starts.insert(id, start);
-        self.placed.push(Placed { id, start, calls: calls(self.object, function)? });
+        self.placed.push(Placed { id, start, calls });
         Ok(self.placed.len() - 1)
+    }
+
+    /// Where the exception callback is.
+    fn exception(&self) -> Option<u32> {
+        self.starts.get(&self.exception?).copied()
     }
 
     fn copy(&self, function: &Function, placed: &Placed, code: &mut Code) -> Result<(), ObjectError> {
@@ -104,6 +130,29 @@ impl<'a> Layout<'a> {
             code.insns.push(insn);
         }
         Ok(())
+    }
+}
+
+/// The function that a tag of the program's names as its exception callback.
+fn exception_callback(object: &Object, program: &Program) -> Result<Option<FunctionId>, ObjectError> {
+    let (Some(btf), Some(ty)) = (&object.btf, object.functions.get(program.function)?.ty) else { return Ok(None) };
+    let tag = |name| btf.name(name).strip_prefix("exception_callback:");
+    let mut tags = btf.types().filter_map(|(_, of)| match *of {
+        Type::DeclTag { name, to, component: -1 } if to == ty => tag(name),
+        _ => None,
+    });
+    let Some(name) = tags.next() else { return Ok(None) };
+    let wrong = |problem| {
+        let (program, callback) = (program.name().to_owned(), name.to_owned());
+        Err(ObjectError::ExceptionCallback { program, callback, problem })
+    };
+    if tags.next().is_some() {
+        return wrong("it is not the only one that the program names");
+    }
+    match object.functions.named(name) {
+        Some(id) if object.functions.get(id)?.names.iter().any(|n| n.exported) => Ok(Some(id)),
+        Some(_) => wrong("it is a static function, and must be global"),
+        None => wrong("the object has no function of this name"),
     }
 }
 

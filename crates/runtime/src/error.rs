@@ -131,6 +131,12 @@ pub enum LoadError {
         /// The arena's map; `None` if it casts addresses without referring to one.
         arena: Option<String>,
     },
+    /// An exception needs the verifier to tell which calls may throw it.
+    #[error("program `{program}`: programs that throw (`bpf_throw`) cannot be loaded without verifying them")]
+    ThrowNeedsVerifier {
+        /// Which program.
+        program: String,
+    },
     /// It was to be loaded for packets in pieces ([`crate::XdpFrags`]), and does not say that it knows of more than
     /// one.
     #[error(

@@ -38,7 +38,7 @@ impl Kfunc {
     /// ```
     /// use bpf_uapi::Kfunc;
     /// assert_eq!(Kfunc::from_name("bpf_iter_num_next"), Some(Kfunc::IterNumNext));
-    /// assert_eq!(Kfunc::from_name("bpf_throw"), None);
+    /// assert_eq!(Kfunc::from_name("bpf_ct_release"), None);
     /// ```
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
@@ -119,4 +119,8 @@ kfuncs! {
     RbtreeRoot "bpf_rbtree_root";
     RbtreeLeft "bpf_rbtree_left";
     RbtreeRight "bpf_rbtree_right";
+    Throw "bpf_throw";
+    WqInit "bpf_wq_init";
+    WqSetCallback "bpf_wq_set_callback_impl";
+    WqStart "bpf_wq_start";
 }

@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use bpf_analysis::{BoundsPlace, RegionBounds};
-use bpf_isa::InsnIdx;
+use bpf_isa::{InsnIdx, SubprogId};
 use bpf_uapi::{MapType, OwnedField, OwnedType};
 
 use crate::access::Access;
@@ -174,6 +174,8 @@ pub struct KnownMap {
     pub spin_lock: Option<u32>,
     /// Byte offset of a `struct bpf_timer` in the value.
     pub timer: Option<u32>,
+    /// Byte offset of a `struct bpf_wq` in the value.
+    pub work: Option<u32>,
     /// The fields in the value that own objects, ascending; what they lead to are indices of [`Env::types`]. Promised:
     /// each leads to an object of that type, or is null or empty, and only the functions over them change it.
     pub fields: Vec<OwnedField>,
@@ -190,8 +192,14 @@ pub struct KnownMap {
 impl KnownMap {
     /// The first byte of a value from `from` on that programs may not read or write: the end, or a field's.
     pub(crate) fn plain_until(&self, from: i64) -> u32 {
-        let fields = self.spin_lock.into_iter().chain(self.timer).chain(self.fields.iter().map(|field| field.offset));
+        let fields =
+            self.spin_lock.into_iter().chain(self.deferred()).chain(self.fields.iter().map(|field| field.offset));
         fields.filter(|at| i64::from(*at) > from).min().unwrap_or(self.value_size)
+    }
+
+    /// Where in a value are a timer and work for later.
+    pub(crate) fn deferred(&self) -> impl Iterator<Item = u32> {
+        self.timer.into_iter().chain(self.work)
     }
 
     /// A map that programs may read and write, without extras.
@@ -205,6 +213,7 @@ impl KnownMap {
             access: Access::ReadWrite,
             spin_lock: None,
             timer: None,
+            work: None,
             fields: Vec::new(),
             inner: None,
             arena: None,
@@ -310,6 +319,10 @@ pub struct Env<'a> {
     /// The program is a function that returns nothing: what r0 holds at its end is nobody's. Only where
     /// [`ContextLayout::returns`] asks for nothing.
     pub void: bool,
+    /// The program's exception callback, which the main program has a call of, be it one that is never reached: it is
+    /// given what was thrown ([`crate::Ret::Thrown`]), and returns what the program does. Without one, what was thrown
+    /// is that.
+    pub exception: Option<SubprogId>,
     /// Limits on the work.
     pub limits: Limits,
     /// Record what is known of numbers, addresses and loops, for an optimiser ([`bpf_analysis::Facts::values`],
@@ -340,6 +353,7 @@ impl<'a> Env<'a> {
             frame_bytes: 512,
             hybrid: false,
             void: false,
+            exception: None,
             limits: Limits::default(),
             values: false,
             log: false,

@@ -81,7 +81,9 @@ pub enum Reason {
     WriteOnly { what: String },
     #[error("the spin lock in {map} may only be used through bpf_spin_lock and bpf_spin_unlock")]
     LockAccess { map: String },
-    #[error("the timer in {map} may only be used through bpf_timer_init and the other functions over timers")]
+    #[error(
+        "the timer or bpf_wq in {map} may only be used through bpf_timer_init, bpf_wq_init and the other functions over it"
+    )]
     TimerAccess { map: String },
     #[error("{field} at offset {offset} of {what} may only be used through the functions over objects")]
     ObjectField { what: String, field: &'static str, offset: u32 },
@@ -147,6 +149,8 @@ pub enum Reason {
     Owed { at: InsnIdx, debt: Debt },
     #[error("tail call inside a callback")]
     TailCallInCallback,
+    #[error("exception is thrown inside a callback")]
+    ThrowInCallback,
     #[error("function {function} is called back by a function that does not take its address itself")]
     ForeignCallback { function: u32 },
     #[error("{0} must be an instruction loaded from a map of instructions (BPF_MAP_TYPE_INSN_ARRAY), but is {1}")]
@@ -310,6 +314,7 @@ impl Reason {
             Reason::ForeignCall { .. } => {
                 "take the function's address in the function that calls it, or let it call no subprogram"
             }
+            Reason::ThrowInCallback => "return from the callback, and throw where the helper was called",
             Reason::NoSuch { what: "helper", .. } => "this host does not offer the helper to this kind of program",
             Reason::LockHeld { .. } => "release the lock with bpf_spin_unlock first",
             Reason::RootUnlocked { .. } => "take the bpf_spin_lock of the same value with bpf_spin_lock before",

@@ -159,6 +159,10 @@ mod with {
         RootsUnlocked,
         /// A run may end without giving back a record.
         RecordForgotten,
+        /// What throws may own what it must give back.
+        ThrownOwes,
+        /// A callback may throw.
+        CallbackThrows,
         /// States are compared without their stacks.
         StacksAlike,
         /// States are compared without regard to which pointers may be null.
@@ -238,7 +242,8 @@ mod with {
         pub const OF_FILLS: &[Fault] = &[Fault::FillLeavesHoles, Fault::FillHoldsPointers, Fault::FillForgotten];
         /// Those in objects that programs own, which no generated program has: each lets a program of `tests/pairs.txt`
         /// through that is refused (`tests/verify/pairs.rs`).
-        pub const OF_OBJECTS: &[Fault] = &[Fault::BorrowSurvives, Fault::LinksOpen, Fault::RootsUnlocked];
+        pub const OF_OBJECTS: &[Fault] =
+            &[Fault::BorrowSurvives, Fault::LinksOpen, Fault::RootsUnlocked, Fault::ThrownOwes, Fault::CallbackThrows];
         /// Those in what a path is found to need: each is found by walking paths that were dropped
         /// (`tests/needed.rs`).
         pub const OF_NEEDS: &[Fault] = &[

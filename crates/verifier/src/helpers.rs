@@ -254,9 +254,11 @@ pub enum ArgKind {
     SpinLock,
     /// The timer in a map value, of a map of the program's own.
     Timer,
+    /// The work for later (`struct bpf_wq`) in a map value, of a map of the program's own.
+    Work,
     /// The map whose value that is.
     TimerMap,
-    /// A function of the program that the timer is to call: with the map, the key, and the value that it is in. It is
+    /// A function of the program that the timer, or what does the work, is to call: with the map, the key, and the value that it is in. It is
     /// called by no run of the program, but later, and gets no context.
     TimerCallback,
     /// A known size: that of the record returned.
@@ -363,6 +365,10 @@ pub enum Ret {
     Host(u32),
     /// Nothing: the call ends the run. Promised: it never returns, and what the run owes (records, locks) is given up.
     Never,
+    /// Nothing: the call throws. The program ends, through all of its functions, with the first argument as its result,
+    /// or with what its exception callback ([`crate::Env::exception`]) makes of it. Promised: nothing of any of the
+    /// functions happens any more, and the program's caller goes on as after any exit.
+    Thrown,
     /// The next element of the iterator argument, or null when there is no other: so many bytes, which only the
     /// iterator changes. Promised: after finitely many calls it is null.
     ElementOrNull(u32),

@@ -96,12 +96,75 @@ pub fn kfunc(kfunc: Kfunc) -> HelperProto {
         Kfunc::RbtreeFirst | Kfunc::RbtreeRoot => (&[TREE], Ret::ObjectOrNull(ObjectFrom::Seen)),
         Kfunc::RbtreeLeft | Kfunc::RbtreeRight => (&[TREE, MEMBER], Ret::ObjectOrNull(ObjectFrom::Seen)),
         Kfunc::RcuReadLock | Kfunc::RcuReadUnlock | Kfunc::PreemptDisable | Kfunc::PreemptEnable => (&[], Ret::Scalar),
+        Kfunc::Throw => (&[Scalar], Ret::Thrown),
+        Kfunc::WqInit => (&[ArgKind::Work, ArgKind::TimerMap, Scalar], Ret::Scalar),
+        Kfunc::WqSetCallback => (&[ArgKind::Work, ArgKind::TimerCallback, Scalar, Unused], Ret::Scalar),
+        Kfunc::WqStart => (&[ArgKind::Work, Scalar], Ret::Scalar),
     };
-    let graph = args.contains(&LIST) || args.contains(&TREE) || kfunc == Kfunc::RefcountAcquire;
     let effect = match kfunc {
         Kfunc::XdpPullData => Effect::MovesPacket,
-        _ if graph => Effect::Graph,
-        _other => Effect::None,
+        Kfunc::RefcountAcquire
+        | Kfunc::ListPushFront
+        | Kfunc::ListPushBack
+        | Kfunc::ListPopFront
+        | Kfunc::ListPopBack
+        | Kfunc::ListFront
+        | Kfunc::ListBack
+        | Kfunc::RbtreeAdd
+        | Kfunc::RbtreeRemove
+        | Kfunc::RbtreeFirst
+        | Kfunc::RbtreeRoot
+        | Kfunc::RbtreeLeft
+        | Kfunc::RbtreeRight => Effect::Graph,
+        Kfunc::IterNumNew
+        | Kfunc::IterNumNext
+        | Kfunc::IterNumDestroy
+        | Kfunc::DynptrFromSkb
+        | Kfunc::DynptrFromXdp
+        | Kfunc::DynptrSlice
+        | Kfunc::DynptrSliceRdwr
+        | Kfunc::DynptrAdjust
+        | Kfunc::DynptrIsNull
+        | Kfunc::DynptrIsRdonly
+        | Kfunc::DynptrSize
+        | Kfunc::DynptrClone
+        | Kfunc::DynptrFromSkbMeta
+        | Kfunc::DynptrCopy
+        | Kfunc::DynptrMemset
+        | Kfunc::XdpMetadataRxTimestamp
+        | Kfunc::XdpMetadataRxHash
+        | Kfunc::XdpMetadataRxVlanTag
+        | Kfunc::IterBitsNew
+        | Kfunc::IterBitsNext
+        | Kfunc::IterBitsDestroy
+        | Kfunc::Strcmp
+        | Kfunc::Strcasecmp
+        | Kfunc::Strchr
+        | Kfunc::Strchrnul
+        | Kfunc::Strnchr
+        | Kfunc::Strrchr
+        | Kfunc::Strlen
+        | Kfunc::Strnlen
+        | Kfunc::Strspn
+        | Kfunc::Strcspn
+        | Kfunc::Strstr
+        | Kfunc::Strnstr
+        | Kfunc::MapSumElemCount
+        | Kfunc::LocalIrqSave
+        | Kfunc::LocalIrqRestore
+        | Kfunc::RcuReadLock
+        | Kfunc::RcuReadUnlock
+        | Kfunc::PreemptDisable
+        | Kfunc::PreemptEnable
+        | Kfunc::ArenaAllocPages
+        | Kfunc::ArenaFreePages
+        | Kfunc::ArenaReservePages
+        | Kfunc::ObjNew
+        | Kfunc::ObjDrop
+        | Kfunc::Throw
+        | Kfunc::WqInit
+        | Kfunc::WqSetCallback
+        | Kfunc::WqStart => Effect::None,
     };
     HelperProto { effect, ..HelperProto::new(kfunc.id(), kfunc.name(), args, ret) }
 }

@@ -325,6 +325,7 @@ pub(crate) fn helper_needs(proto: Option<&HelperProto>) -> Need {
             | ArgKind::Fixed { .. }
             | ArgKind::SpinLock
             | ArgKind::Timer
+            | ArgKind::Work
             | ArgKind::TimerMap
             | ArgKind::TimerCallback
             | ArgKind::RecordSize

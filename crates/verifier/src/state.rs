@@ -69,6 +69,8 @@ pub(crate) enum Entry {
     Timer,
     /// A function that orders a tree, on its own: it says which of two nodes comes first, and calls nothing.
     Compare,
+    /// What was thrown.
+    Exception,
     /// A call; the caller continues here.
     Call { back: InsnIdx },
     /// A callback; the caller continues here when the helper returns.

@@ -34,13 +34,13 @@ mod trail;
 use std::time::{Duration, Instant};
 
 use bpf_analysis::{ArenaFact, Facts};
-use bpf_isa::{Callee, Imm64, Insn, InsnIdx, Program, Reg, Src, Width};
+use bpf_isa::{Callee, Imm64, Insn, InsnIdx, Program, Reg, Src, SubprogId, Width};
 use bpf_uapi::MapType;
 
 use crate::env::{Env, GlobalArg, KnownArena, KnownMap};
 use crate::error::{Reason, Res, VerifyError, refuse};
 use crate::faults::planted;
-use crate::helpers::HelperProto;
+use crate::helpers::{HelperProto, Ret};
 use crate::kept::{MAX_KEPT, shrink};
 use crate::need::Needs;
 use crate::notes::Notes;
@@ -62,6 +62,8 @@ enum Start<'s> {
     Timer(u32),
     /// What orders the trees of a map's values: two nodes.
     Compare(args::Compare),
+    /// What is called with what was thrown.
+    Exception,
 }
 
 /// Where control goes after a step.
@@ -221,6 +223,8 @@ pub(crate) struct Walk<'a> {
     compares: Vec<args::Compare>,
     /// What timers are to call, by subprogram and the map that they are in: walked on their own, after the program.
     timer_callbacks: Vec<(u32, u32)>,
+    /// Some path throws.
+    thrown: bool,
     /// When this verification first looked at the clock, and what it may take until this walk ends.
     pub(crate) started: Option<Instant>,
     time: Duration,
@@ -287,6 +291,7 @@ impl<'a> Walk<'a> {
             summaries: Vec::new(),
             compares: Vec::new(),
             timer_callbacks: Vec::new(),
+            thrown: false,
             started: None,
             time: env.limits.time,
             notes,
@@ -299,6 +304,8 @@ impl<'a> Walk<'a> {
     /// The facts that the notes of a finished walk amount to. Gives their memory back.
     pub(crate) fn facts(&mut self) -> Facts {
         let mut facts = self.notes.collect_facts(self.program, self.env, self.loops.forest());
+        facts.throws = self.throwing_calls();
+        facts.exception = self.env.exception.filter(|_| self.thrown);
         facts.arena = self.arena.and_then(|map| {
             let KnownArena { window, user, .. } = self.env.maps[map as usize].arena?;
             Some(ArenaFact { map, window, user })
@@ -306,6 +313,29 @@ impl<'a> Walk<'a> {
         self.scratch.notes = std::mem::take(&mut self.notes);
         self.scratch.loops = std::mem::take(&mut self.loops);
         facts
+    }
+
+    /// The calls that may throw, whether they are reached or not; none if no path throws.
+    fn throwing_calls(&self) -> Vec<InsnIdx> {
+        if !self.thrown {
+            return Vec::new();
+        }
+        let throws = |(at, insn): &(InsnIdx, &Insn)| {
+            let Insn::Call(callee) = **insn else { return false };
+            match callee {
+                Callee::Helper(_) | Callee::Host(_) => self.proto(callee).is_ok_and(|proto| proto.ret == Ret::Thrown),
+                Callee::Subprog(off) => {
+                    let callee = at.jump(off).and_then(|target| self.program.subprog_starting_at(target));
+                    callee.is_some_and(|callee| self.summary(callee).throws)
+                }
+                Callee::Reg(_) => {
+                    let callees = self.program.indirect_callees(self.program.subprog_of(*at));
+                    callees.iter().any(|pair| self.summary(pair.callee).throws)
+                }
+            }
+        };
+        let insns = (0..).map(InsnIdx).zip(self.insns);
+        insns.filter(throws).map(|(at, _)| at).collect()
     }
 
     /// Gives it few steps.
@@ -359,6 +389,12 @@ impl<'a> Walk<'a> {
         self.scratch.prune.start(self.program, self.env.exhaustive, self.values, accelerated);
         self.loops.start(self.program, self.mode == Mode::Accelerated && !self.env.exhaustive);
         self.needs_built = false;
+        let throw = |proto: &HelperProto| proto.ret == Ret::Thrown;
+        let may_throw = self.program.contents().calls
+            && (self.env.host_functions.iter().any(throw) || self.env.helpers.iter().any(throw));
+        if may_throw || !self.env.global_functions.is_empty() {
+            self.summaries = self.effects();
+        }
         if !self.env.global_functions.is_empty() {
             self.walk_global_functions()?;
         }
@@ -368,6 +404,12 @@ impl<'a> Walk<'a> {
         while let Some(&(subprog, map)) = self.timer_callbacks.get(walked) {
             walked += 1;
             self.walk_from(subprog, Start::Timer(map))?;
+        }
+        if let (true, Some(callback)) = (self.thrown, self.env.exception) {
+            if self.program.calls_of(SubprogId(0)).iter().all(|call| call.callee != callback || callback.0 == 0) {
+                return refuse(Reason::Environment("an exception callback that the main program does not call".into()));
+            }
+            self.walk_from(callback.0, Start::Exception)?;
         }
         // Nothing else is called from there.
         for compare in std::mem::take(&mut self.compares) {
@@ -382,6 +424,7 @@ impl<'a> Walk<'a> {
         let entry = match start {
             Start::Timer(_) => Entry::Timer,
             Start::Compare(_) => Entry::Compare,
+            Start::Exception => Entry::Exception,
             Start::Program | Start::Global(_) => Entry::Root,
         };
         state.restart(&Frame::new(0, subprog, entry), self.env.min_lens());
@@ -411,6 +454,7 @@ impl<'a> Walk<'a> {
                     state.set(r, Value { id, n, ..self.object(class, true)? });
                 }
             }
+            Start::Exception => state.set(Reg::R1, Value::unknown()),
             Start::Global(args) => {
                 for ((arg, kind), r) in (0..).zip(args).zip(Reg::ARGS) {
                     let v = match *kind {

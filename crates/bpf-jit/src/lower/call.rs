@@ -92,8 +92,36 @@ impl<S: Sink> FuncLowerer<'_, S> {
             let mem = Mem { region: Region::Run, ..Mem::new(Base::Reg(ctx), RunCtx::HOST_ENV_OFFSET) };
             self.op(Op::Store { size: Size::DW, mem, src: Val::Reg(dst) });
         }
-        let ret = Some(self.write(Reg::R0));
-        self.op(Op::Call { target, args, ctx, ret });
+        let ret = self.write(Reg::R0);
+        self.op(Op::Call { target, args, ctx, ret: Some(ret) });
+        self.thrown(ret);
+    }
+
+    /// Behind a call that may throw: what was thrown is returned at once, up to the main program, which handles it. So
+    /// all functions are left as they are by an exit, and what called the program goes on. A callback of a helper never
+    /// throws.
+    fn thrown(&mut self, value: VReg) {
+        let facts = self.facts;
+        if !facts.may_throw(InsnIdx(self.span.first)) {
+            return;
+        }
+        let thrown = self.ctx_field(RunCtx::THROWN_OFFSET);
+        let on = self.new_block();
+        self.op(Op::Branch { width: Width::W64, cond: Cond::Eq, a: thrown, b: Val::Imm(0), target: on });
+        self.end_block();
+        if self.sub.0 == 0 {
+            let mem = self.run_field(RunCtx::THROWN_OFFSET);
+            self.op(Op::Store { size: Size::DW, mem, src: Val::Imm(0) });
+            if let Some(callback) = facts.exception {
+                self.checks();
+                let ctx = self.l.needs_ctx[callback.index()].then(|| self.ctx());
+                let args = [Some(value), None, None, None, None];
+                self.op(Op::Call { target: CallTarget::Subprog(callback), args, ctx, ret: Some(value) });
+            }
+        }
+        self.op(Op::Exit { value });
+        self.end_block();
+        self.begin_block(on);
     }
 
     /// The argument registers that the call at hand reads.
@@ -129,6 +157,7 @@ impl<S: Sink> FuncLowerer<'_, S> {
         self.op(Op::Stop { code: StopCode::Target, ctx });
         self.end_block();
         self.begin_block(join);
+        self.thrown(ret);
     }
 
     /// A look-up in a known array: `key < max_entries ? base + key * stride : null`, without the comparison for a known

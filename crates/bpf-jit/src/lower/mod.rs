@@ -239,6 +239,7 @@ impl Lowerer {
             Insn::LoadAbs { .. } | Insn::LoadInd { .. } => true,
             Insn::Call(callee) => {
                 checks
+                    || facts.may_throw(InsnIdx(slot))
                     || match callee {
                         Callee::Helper(helper_id::TAIL_CALL) => true,
                         Callee::Helper(helper_id::MAP_LOOKUP_ELEM)

@@ -180,7 +180,7 @@ fn a_timers_bytes_are_no_copies() {
         MapDef::new("lru", MapType::LruHash, 4, 32, 2),
     ] {
         let (map_type, name) = (def.map_type, def.name.clone());
-        let map = create(def.with_timer(8));
+        let map = create(if name == "hash" { def.with_work(8) } else { def.with_timer(8) });
         let key = 1u32.to_ne_bytes();
         let seen = |last: u8| [[0xff; 8], [0; 8], [0; 8], [last; 8]].concat();
         map.set(&key, &[0xff; 32]).unwrap();
@@ -230,6 +230,10 @@ fn timers_are_where_they_can_be() {
         (array.clone().with_timer(u32::MAX - 7), libc::EINVAL),
         (array.clone().with_timer(8).with_spin_lock(20), libc::EINVAL),
         (array.clone().with_flags(flags::RDONLY_PROG).with_timer(8), libc::EACCES),
+        (array.clone().with_work(20), libc::EINVAL),
+        (array.clone().with_timer(8).with_work(16), libc::EINVAL),
+        (array.clone().with_work(8).with_spin_lock(20), libc::EINVAL),
+        (MapDef::new("q", MapType::Queue, 0, 32, 1).with_work(8), libc::EOPNOTSUPP),
         (MapDef::new("p", MapType::PerCpuArray, 4, 32, 1).with_timer(8), libc::EOPNOTSUPP),
         (MapDef::new("q", MapType::Queue, 0, 32, 1).with_timer(8), libc::EOPNOTSUPP),
     ] {

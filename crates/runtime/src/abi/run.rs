@@ -80,6 +80,7 @@ impl Run {
             stop_pc: 0,
             stop_sp: 0,
             stop_link: 0,
+            thrown: 0,
             allowance: i64::MAX,
             counters: 0,
         };

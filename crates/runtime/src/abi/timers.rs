@@ -1,4 +1,5 @@
-//! Timers in map values: what `struct bpf_timer` stands for.
+//! Timers in map values: what `struct bpf_timer` stands for, and `struct bpf_wq`, which is one that is due when it is
+//! started.
 //!
 //! Problem: a program sets a timer in one run, and its callback is to run later, in no run's time, without the map, the
 //! element, the program or the engine being there for its sake. Approach: nothing calls by itself. A host lets a
@@ -9,7 +10,7 @@
 //!
 //! Invariants: what is noted keeps neither map nor program. A callback's address is used by the program only that it is
 //! an address of, told by a number of its own, while that program is run. There are at most twice as many notes as
-//! maps that are alive have values, but for a few; each is counted in the domain's memory. Whoever has the notes
+//! maps that are alive have such fields, but for a few; each is counted in the domain's memory. Whoever has the notes
 //! neither waits nor calls.
 
 use bpf_maps::{Errno, Map, WeakMap};
@@ -45,11 +46,21 @@ struct Notes {
 struct Timer {
     number: u64,
     map: WeakMap,
+    field: Deferred,
     clock: Clock,
     callback: Option<Callback>,
     /// When it is due, by its clock.
     due: Option<u64>,
     _memory: Reservation,
+}
+
+/// What of a value leads to a callback.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Deferred {
+    /// `struct bpf_timer`.
+    Timer,
+    /// `struct bpf_wq`.
+    Work,
 }
 
 /// A function of a program.
@@ -126,14 +137,14 @@ impl Timers {
         change(&mut self.notes.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// `bpf_timer_init`.
+    /// `bpf_timer_init`, and `bpf_wq_init`.
     ///
     /// # Safety
-    /// `address` must be that of the timer in a value of `map`, which is alive; `slot` the caller's.
+    /// `address` must be that of this field in a value of `map`, which is alive; `slot` the caller's.
     pub(crate) unsafe fn init(
         &self,
         slot: u32,
-        address: u64,
+        (field, address): (Deferred, u64),
         map: impl FnOnce() -> WeakMap,
         flags: u64,
         domain: &Arc<Domain>,
@@ -157,7 +168,8 @@ impl Timers {
             }
             let memory = domain.memory().reserve(NOTE).map_err(|_| Errno::ENOMEM)?;
             notes.last += 1;
-            let timer = Timer { number: notes.last, map: map(), clock, callback: None, due: None, _memory: memory };
+            let timer =
+                Timer { number: notes.last, map: map(), field, clock, callback: None, due: None, _memory: memory };
             notes.timers.insert(address, timer);
             // SAFETY: the caller's contract. Relaxed: read under the lock, or to be compared.
             unsafe { number(address) }.store(notes.last, Ordering::Relaxed);
@@ -245,9 +257,9 @@ impl Timers {
         found.unwrap_or_default()
     }
 
-    /// Begins the callback of a timer that was due: its map, and the callback's address. `None` if it is not due any
+    /// Begins the callback of a timer that was due: its map, the callback's address, and the field. `None` if it is not due any
     /// more, or gone. [`Timers::end`] must follow.
-    pub(crate) fn begin(&self, slot: u32, due: Due, program: u64) -> Option<(Map, u64)> {
+    pub(crate) fn begin(&self, slot: u32, due: Due, program: u64) -> Option<(Map, u64, Deferred)> {
         let Due { address, number: expected, .. } = due;
         let begun = self.with(slot, |notes| {
             let timer = notes.timers.get_mut(&address).filter(|timer| timer.number == expected).ok_or(Errno::ENOENT)?;
@@ -261,16 +273,16 @@ impl Timers {
             debug_assert!(timer.due == Some(at));
             timer.due = None;
             notes.running.push((slot, address));
-            Ok((map, callback.address))
+            Ok((map, callback.address, timer.field))
         });
-        let (map, callback) = begun.ok()?;
+        let (map, callback, field) = begun.ok()?;
         // SAFETY: the map that the timer was made in is alive, by this handle.
         let current = unsafe { number(address) }.load(Ordering::Relaxed) == expected;
         if !current {
             self.end(slot, due);
             return None;
         }
-        Some((map, callback))
+        Some((map, callback, field))
     }
 
     /// The callback has returned.

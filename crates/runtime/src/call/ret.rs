@@ -278,7 +278,7 @@ impl<K: IntoBytes + Immutable, V: FromBytes + IntoBytes + Immutable> PinnedMap<K
                 return Err(MapError::Size { map: name(), what, expected: expected as usize, got });
             }
         }
-        let fields = def.spin_lock.is_some() || def.timer.is_some() || def.owned.is_some();
+        let fields = def.spin_lock.is_some() || def.deferred().next().is_some() || def.owned.is_some();
         if fields || def.program_rights() != (true, true) {
             let expected = "values that programs may read and write as they are".to_owned();
             let (map, map_type) = (name(), def.map_type);

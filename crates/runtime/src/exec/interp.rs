@@ -362,12 +362,18 @@ impl<'p> Host<'p> {
                     }
                 }
                 // What is there names one of the engine's timers, and a callback one of the program's functions that is
-                // fit for it: only the verifier can tell.
-                ArgKind::Timer | ArgKind::TimerMap | ArgKind::TimerCallback if caller.code().1.verified => {}
-                ArgKind::Timer | ArgKind::TimerMap | ArgKind::TimerCallback => {
-                    let name = &bound.proto.name;
-                    return Err(caller.fail(format!("{name} needs a verified program")));
-                }
+                // fit for it; whose an object is, and where one may be put: only the verifier can tell.
+                ArgKind::Timer
+                | ArgKind::Work
+                | ArgKind::TimerMap
+                | ArgKind::TimerCallback
+                | ArgKind::LocalType
+                | ArgKind::Object(_)
+                | ArgKind::Root(_)
+                | ArgKind::Node(..)
+                | ArgKind::Compare
+                | ArgKind::Kptr
+                | ArgKind::Exchanged => Self::only_verified(bound, caller)?,
                 ArgKind::RecordSize => {
                     if !(1..1 << 30).contains(&arg) {
                         return Err(caller.fail(format!("a record of {arg} bytes")));
@@ -391,31 +397,9 @@ impl<'p> Host<'p> {
                     memory[i] = self.check_memory(arg, Local::Interrupts.size().into(), OBJECT, caller)?;
                 }
                 // What is there leads anywhere: only the verifier can tell that nobody else has written it.
-                ArgKind::Local(kind @ (Local::Dynptr(_) | Local::Bits), _) if caller.code().1.verified => {
+                ArgKind::Local(kind @ (Local::Dynptr(_) | Local::Bits | Local::Buffer), _) => {
+                    Self::only_verified(bound, caller)?;
                     memory[i] = self.check_memory(arg, kind.size().into(), OBJECT, caller)?;
-                }
-                ArgKind::Local(Local::Dynptr(_) | Local::Bits | Local::Buffer, _) => {
-                    let name = &bound.proto.name;
-                    return Err(caller.fail(format!("{name} needs a verified program")));
-                }
-                // Whose an object is, and where one may be put, only the verifier can tell.
-                ArgKind::LocalType
-                | ArgKind::Object(_)
-                | ArgKind::Root(_)
-                | ArgKind::Node(..)
-                | ArgKind::Compare
-                | ArgKind::Kptr
-                | ArgKind::Exchanged
-                    if caller.code().1.verified => {}
-                ArgKind::LocalType
-                | ArgKind::Object(_)
-                | ArgKind::Root(_)
-                | ArgKind::Node(..)
-                | ArgKind::Compare
-                | ArgKind::Kptr
-                | ArgKind::Exchanged => {
-                    let name = &bound.proto.name;
-                    return Err(caller.fail(format!("{name} needs a verified program")));
                 }
                 ArgKind::Unused => {}
                 // Room where the dynptr is of a packet, which only the verifier can tell; and dynptrs are its
@@ -431,16 +415,22 @@ impl<'p> Host<'p> {
                 // A number, which leads nowhere.
                 ArgKind::Host { class: TASK, .. } => {}
                 // Only the verifier can tell a live host object from any other number.
-                ArgKind::Host { .. } => {
-                    let name = &bound.proto.name;
-                    return Err(caller.fail(format!("{name} needs a verified program")));
-                }
+                ArgKind::Host { .. } => return Err(Self::unverified(bound, caller)),
             }
         }
         if bound.proto.disjoint && overlap(&memory) {
             return Err(caller.fail(format!("arguments of {} overlap, and one of them is written", bound.proto.name)));
         }
         Ok(map)
+    }
+
+    /// What only the verifier can tell is left to it.
+    fn only_verified(bound: &Bound, caller: &Caller<'_, '_, Running<'p>>) -> Result<(), Stop> {
+        if caller.code().1.verified { Ok(()) } else { Err(Self::unverified(bound, caller)) }
+    }
+
+    fn unverified(bound: &Bound, caller: &Caller<'_, '_, Running<'p>>) -> Stop {
+        caller.fail(format!("{} needs a verified program", bound.proto.name))
     }
 
     /// Checks a memory argument; what it covers, and whether the function writes it.
@@ -502,6 +492,13 @@ impl<'p> Host<'p> {
         // is 0, so that the shim returns after an error.
         let r0 = unsafe { (bound.func.shim)(r1, r2, r3, r4, r5, self.run.cast()) };
         self.stopped(caller)?;
+        if bound.proto.ret == Ret::Thrown {
+            caller.throw();
+            // Emitted code asks by it.
+            // SAFETY: the run is this thread's, and the machine does not touch it.
+            unsafe { (*self.run).ctx.thrown = 0 };
+            return Ok(r0);
+        }
         match bound.proto.effect {
             // The prototypes have the lock in r1.
             Effect::Lock => self.lock = Some(r1),
@@ -845,6 +842,10 @@ impl<'p> Env for Host<'p> {
         let guard = bpf_analysis::ArenaFact::GUARD;
         self.granted.add_array(window - guard, arena.window + 2 * guard, 1, map.def());
         (window + (base & (arena.window - 1))).wrapping_add(off as u64)
+    }
+
+    fn exception(&self, code: &Running<'p>) -> Option<bpf_isa::InsnIdx> {
+        code.1.left.exception
     }
 
     fn user_half(&self, code: &Running<'p>) -> u64 {

@@ -6,6 +6,7 @@
 //! gone, and its timer with it.
 
 use crate::abi::begin;
+use crate::abi::timers::Deferred;
 use crate::context::Parts;
 use crate::error::RunError;
 use crate::exec::interp::{self, Start};
@@ -40,10 +41,14 @@ impl Loaded {
             let map;
             let guard = engine.domain.enter()?;
             let slot = guard.slot();
-            let Some((of, callback)) = timers.begin(slot, due, program) else { continue };
+            let Some((of, callback, field)) = timers.begin(slot, due, program) else { continue };
             map = of;
             let def = map.def();
-            let value = due.address() - u64::from(def.timer.unwrap_or(0));
+            let at = match field {
+                Deferred::Timer => def.timer,
+                Deferred::Work => def.work,
+            };
+            let value = due.address() - u64::from(at.unwrap_or(0));
             // Whole words, as keys of maps lie in.
             let mut words = vec![0u64; (def.key_size as usize).div_ceil(8)];
             let bytes = words.as_mut_ptr().cast::<u8>();

@@ -436,6 +436,7 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
             bindings.local_types = Some(types);
         }
         linker.bind_helpers(name, &insns, C::layout(), &mut bindings)?;
+        bindings.unify_timer_programs();
         Ok((insns, bindings))
     }
 }

@@ -390,6 +390,7 @@ fn definition(
     if let (Some(btf), Some(value)) = (object.btf(), map.value_type) {
         def.spin_lock = field_offset(btf, value, "bpf_spin_lock");
         def.timer = field_offset(btf, value, "bpf_timer");
+        def.work = field_offset(btf, value, "bpf_wq");
     }
     if let Some(owned) = owned
         && (map.value_type.is_some() || map.data.as_ref().is_some_and(|data| !is_read_only(data.kind)))

@@ -137,6 +137,10 @@ impl<H: 'static> Loading<'_, H> {
             Trust::Interpreter | Trust::Caller if !bindings.missing.is_empty() => {
                 Err(self.unknown_helper(&bindings.missing[0]))
             }
+            // Which calls may throw, the verifier finds out.
+            Trust::Interpreter | Trust::Caller if bindings.throws(&program) => {
+                Err(LoadError::ThrowNeedsVerifier { program: self.name.to_owned() })
+            }
             // Which accesses are made in it, the verifier finds out.
             Trust::Interpreter | Trust::Caller if program.contents().casts || bindings.arena().is_some() => {
                 let arena = bindings.arena().map(|map| map.name().to_owned());

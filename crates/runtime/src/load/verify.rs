@@ -93,6 +93,7 @@ pub(crate) fn verify(
         log,
         hybrid,
         void: subject.code.is_some_and(is_void),
+        exception: subject.code.and_then(|code| program.subprog_starting_at(code.exception_callback()?)),
         #[cfg(feature = "oracle")]
         record_states: crate::oracle::recording(),
         ..Env::new(subject.layout, subject.helpers)
@@ -162,6 +163,7 @@ fn known_data_map(def: &bpf_maps::MapDef, types: &mut Types) -> KnownMap {
         access,
         spin_lock: def.spin_lock,
         timer: def.timer,
+        work: def.work,
         arena: def.arena().map(|shape| KnownArena { bytes: shape.bytes, window: shape.window, user: shape.user }),
         fields: types.fields(def),
         inner: def.inner.as_deref().map(|inner| Box::new(known_inner_map(inner, types))),
@@ -195,6 +197,10 @@ fn global_functions(code: &bpf_object::Code, program: &Program, layout: &Context
     let Some(btf) = code.btf() else { return Vec::new() };
     let signature = |(i, sub): (usize, &bpf_isa::Subprog)| {
         let function = code.functions().iter().find(|f| f.start.0 == sub.start && f.global && i > 0)?;
+        // Walked by itself too, but as what the program ends with.
+        if code.exception_callback() == Some(function.start) {
+            return None;
+        }
         let (_, args) = btf.prototype(function.ty?)?;
         let args = args.iter().map(|arg| global_arg(btf, arg, layout)).collect::<Option<Vec<_>>>()?;
         Some(GlobalFunc { name: function.name.clone(), args })

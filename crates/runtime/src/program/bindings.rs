@@ -7,7 +7,7 @@ use crate::error::LoadError;
 use crate::program::bound::Bound;
 use crate::program::map_ref::MapRef;
 use bpf_analysis::CallArity;
-use bpf_isa::{Imm64, Insn, InsnIdx, Program};
+use bpf_isa::{Callee, Imm64, Insn, InsnIdx, Program};
 use bpf_maps::{Map, MapType};
 use bpf_quiesce::Reservation;
 use bpf_uapi::Helper;
@@ -73,10 +73,20 @@ impl Bindings {
         self.helpers.binary_search_by_key(&id, |h| h.0).ok().map(|i| &self.helpers[i].1)
     }
 
-    /// The number by which timers know the program, if it sets their callbacks by the shipped helper.
+    /// The number by which timers know the program, if it sets their callbacks, or those of work for later, by the
+    /// shipped functions.
     pub(crate) fn timer_program(&self) -> Option<u64> {
-        let env = self.helper(Helper::TimerSetCallback.id())?.func.env.as_ref()?;
-        env.downcast_ref().map(|TimerProgram(number)| *number)
+        let number = |bound: &Bound| bound.func.env.as_ref()?.downcast_ref().map(|TimerProgram(number)| *number);
+        let helper = self.helper(Helper::TimerSetCallback.id());
+        helper.into_iter().chain(self.host.iter().flatten()).find_map(number)
+    }
+
+    /// Timers and work for later know the program by one number.
+    pub(crate) fn unify_timer_programs(&mut self) {
+        let timers = self.helper(Helper::TimerSetCallback.id()).and_then(|bound| bound.func.env.clone());
+        let Some(env) = timers.filter(|env| env.is::<TimerProgram>()) else { return };
+        let works = |bound: &&mut Bound| bound.func.env.as_ref().is_some_and(|env| env.is::<TimerProgram>());
+        self.host.iter_mut().flatten().filter(works).for_each(|bound| bound.func.env = Some(env.clone()));
     }
 
     pub(crate) fn host(&self, index: i32) -> Option<&Bound> {
@@ -99,6 +109,15 @@ impl Bindings {
     pub(crate) fn arena(&self) -> Option<&MapRef> {
         let is_arena = |map: &&MapRef| matches!(map, MapRef::Data(map) if map.map_type() == MapType::Arena);
         self.maps.iter().flatten().find(is_arena)
+    }
+
+    /// Whether the program calls what throws.
+    pub(crate) fn throws(&self, program: &Program) -> bool {
+        let throws = |insn: &Insn| {
+            let Insn::Call(Callee::Host(index)) = *insn else { return false };
+            self.host(index).is_some_and(|bound| bound.proto.ret == bpf_verifier::Ret::Thrown)
+        };
+        program.contents().calls && program.insns().iter().any(throws)
     }
 
     pub(crate) fn address(&self, at: InsnIdx) -> Option<u64> {

@@ -150,6 +150,8 @@ pub(crate) struct Left {
     pub(crate) regions: Vec<RegionBounds>,
     /// The program's arena, and the instructions that access it, ascending.
     pub(crate) arena: Option<(ArenaFact, Vec<InsnIdx>)>,
+    /// What is called with what the program throws.
+    pub(crate) exception: Option<InsnIdx>,
     /// What must be zero in frames. The interpreter's always are, unless a test fills them.
     #[cfg(feature = "oracle")]
     pub(crate) zeroed: Vec<bpf_analysis::Zeroed>,
@@ -232,6 +234,7 @@ impl Loaded {
             accesses,
             regions,
             arena,
+            exception: facts.exception.map(|sub| InsnIdx(program.subprogs()[sub.index()].start)),
             #[cfg(feature = "oracle")]
             zeroed: facts.zeroed.clone(),
         };

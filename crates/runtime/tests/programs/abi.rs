@@ -277,6 +277,7 @@ fn emitted_code_preserves_the_callee_saved_registers() {
             stop_pc: 0,
             stop_sp: 0,
             stop_link: 0,
+            thrown: 0,
             allowance: i64::MAX,
             counters: 0,
         };

@@ -43,6 +43,7 @@ mod sockets;
 mod stopped;
 mod storage;
 mod threads;
+mod throws;
 mod timers;
 mod unstoppable;
 mod zeroed;

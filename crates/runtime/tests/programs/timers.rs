@@ -261,3 +261,49 @@ fn timers_are_set_and_called_by_many_threads() {
         assert_eq!(call_back(&instance, "one"), 1, "{way:?}");
     }
 }
+
+/// Work for later is a timer that is due at once: the kernel loads the object unchanged, and all maps are the same there
+/// in the end.
+#[test]
+fn work_for_later_is_done_as_the_kernel_does_it() {
+    const WORKS: &[u8] = include_bytes!("../objects/works.o");
+    const MAPS: [&str; 3] = ["array", "hash", "answers"];
+    let object = Object::parse(WORKS).unwrap();
+    let mut ours = Vec::new();
+    for way in VERIFIED {
+        let engine = ways::engine(way, |_| {});
+        let maps = MapSet::for_object(&engine, &object).unwrap();
+        let instance = Linker::<()>::new(&engine).loader::<Xdp>().object(&object, maps).unwrap();
+        assert_eq!(run(&instance, "ask", 0), 2, "{way:?}");
+        let asked: Vec<i64> = (0..10).map(|at| answer(&instance, at)).collect();
+        assert_eq!(asked, [EINVAL, EINVAL, 0, EBUSY, EINVAL, EINVAL, 0, EINVAL, 0, 0], "{way:?}");
+        // Two, and the timer when its nanosecond is over; then one again, and once more.
+        while call_back(&instance, "ask") > 0 {}
+        let array = elements(&instance.map("array").unwrap());
+        let calls = u64::from_ne_bytes(array[&1u32.to_ne_bytes()[..]][..8].try_into().unwrap());
+        assert_eq!(calls, 1001, "{way:?}");
+        ours.push(MAPS.map(|map| elements(&instance.map(map).unwrap())));
+    }
+    assert!(ours.iter().all(|maps| *maps == ours[0]));
+
+    if let Err(reason) = kernel::available() {
+        return skipped("work for later against the kernel", &reason);
+    }
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/objects/works.o");
+    let theirs = match pinned::load(&path) {
+        Ok(theirs) => theirs,
+        Err(reason @ pinned::NotLoaded::NoLoader(_)) => {
+            return skipped("work for later against the kernel", &reason.to_string());
+        }
+        Err(refused) => panic!("{refused}"),
+    };
+    assert_eq!(theirs.programs["ask"].test_run_output(&[0; 64]).unwrap().0, 2);
+    let theirs = || MAPS.map(|map| theirs.maps[map].elements().unwrap());
+    for _ in 0..1000 {
+        if theirs() == ours[0] {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(theirs(), ours[0]);
+}

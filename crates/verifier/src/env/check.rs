@@ -176,14 +176,17 @@ impl KnownMap {
         {
             return bad(format!("the spin lock of map {name} at {at} is not inside a value, aligned"));
         }
-        if let Some(at) = self.timer {
+        for at in self.deferred() {
             let end = at.checked_add(TIMER_BYTES).filter(|end| at % 8 == 0 && *end <= self.value_size);
-            if end.is_none_or(|end| self.spin_lock.is_some_and(|lock| lock < end && at < lock + 4)) {
-                return bad(format!("the timer of map {name} at {at} is not inside a value, aligned and apart"));
+            let apart = self.deferred().filter(|other| other.abs_diff(at) < TIMER_BYTES).count() == 1;
+            if !apart || end.is_none_or(|end| self.spin_lock.is_some_and(|lock| lock < end && at < lock + 4)) {
+                return bad(format!(
+                    "the timer or bpf_wq of map {name} at {at} is not inside a value, aligned and apart"
+                ));
             }
             let timed = matches!(self.kind, MapType::Hash | MapType::Array | MapType::LruHash);
             if !timed || self.access != Access::ReadWrite || self.frozen.is_some() {
-                return bad(format!("map {name} has a timer, and is none whose values have"));
+                return bad(format!("map {name} has a timer or bpf_wq, and is none whose values have"));
             }
         }
         if self.kind.is_array() && (self.key_size != 4 || self.max_entries == 0) {
@@ -244,7 +247,7 @@ impl KnownMap {
             || !fits
             || !owning
             || self.spin_lock.is_some_and(|at| !apart(at, 4))
-            || self.timer.is_some_and(|at| !apart(at, TIMER_BYTES))
+            || self.deferred().any(|at| !apart(at, TIMER_BYTES))
         {
             let name = &self.name;
             return bad(format!("map {name} has fields that own objects where no value has them"));

@@ -258,15 +258,13 @@ impl<'a> Walk<'a> {
                 }
                 _ => return wrong(self, "the spin lock in a map value"),
             },
-            ArgKind::Timer => match v.ty {
-                Ty::MapValue { map, inner: false } if !v.null => {
-                    let at = self.map(map, false)?.timer;
-                    match (at, v.n.as_const()) {
-                        (Some(at), Some(off)) if u64::from(at) == off => call.timer = Some(map),
-                        _ => return wrong(self, "the timer in a map value"),
-                    }
-                }
-                _ => return wrong(self, "the timer in a map value"),
+            ArgKind::Timer => match self.deferred(v, |def| def.timer)? {
+                Some(map) => call.timer = Some(map),
+                None => return wrong(self, "the timer in a map value"),
+            },
+            ArgKind::Work => match self.deferred(v, |def| def.work)? {
+                Some(map) => call.timer = Some(map),
+                None => return wrong(self, "the bpf_wq in a map value"),
             },
             ArgKind::TimerMap | ArgKind::TimerCallback if call.timer.is_none() => {
                 return refuse(Reason::Environment(format!("{}: of a timer that is no argument before", proto.name)));
@@ -529,6 +527,13 @@ impl<'a> Walk<'a> {
         Ok(found.and_then(|field| of(field.kind)))
     }
 
+    /// The map of whose value the pointer is to the timer, or to the work for later.
+    fn deferred(&self, v: &Value, at: impl Fn(&KnownMap) -> Option<u32>) -> Res<Option<u32>> {
+        let Ty::MapValue { map, inner: false } = v.ty else { return Ok(None) };
+        let at = at(self.map(map, false)?).map(u64::from);
+        Ok((!v.null && at.is_some() && at == v.n.as_const()).then_some(map))
+    }
+
     fn map_of(&self, call: &Call<'a>) -> Res<(u32, bool, &'a KnownMap)> {
         call.map.map_or_else(|| refuse(Reason::Environment("a key or value argument precedes its map".into())), Ok)
     }
@@ -752,6 +757,9 @@ fn check_shape(proto: &HelperProto) -> Res<()> {
         Ret::Never if proto.effect != Effect::None || proto.args.iter().any(|arg| arg.outlasts_the_call()) => {
             return wrong("it does not return, but does something to what comes after it");
         }
+        Ret::Thrown if proto.effect != Effect::None || proto.args[0] != ArgKind::Scalar || proto.arity() != 1 => {
+            return wrong("it throws something else than one number");
+        }
         Ret::ElementOrNull(bytes) if !proto.args.iter().any(|arg| arg.is_iterator(bytes)) => {
             return wrong("an element of no iterator");
         }
@@ -768,6 +776,7 @@ fn check_shape(proto: &HelperProto) -> Res<()> {
         }
         Ret::Scalar
         | Ret::Never
+        | Ret::Thrown
         | Ret::Between(..)
         | Ret::MapValueOrNull
         | Ret::RecordOrNull

@@ -138,6 +138,9 @@ impl<'a> Walk<'a> {
             // The run ends here, in whatever function it is; nothing that it holds is read any more.
             return Ok(Flow::End);
         }
+        if proto.ret == Ret::Thrown {
+            return self.throw();
+        }
         if let Some((kind, subprog)) = call.callback.take() {
             return self.enter_callback(kind, subprog);
         }
@@ -149,6 +152,29 @@ impl<'a> Walk<'a> {
         match proto.ret {
             Ret::ElementOrNull(_) => self.next_element(r0.owner),
             _ => Ok(Flow::Next),
+        }
+    }
+
+    /// The program ends with the number in r1, whatever functions it is in, or with what its exception callback, which
+    /// is walked on its own, makes of that.
+    fn throw(&mut self) -> Res<Flow> {
+        if self.in_callback() && !planted!(CallbackThrows) {
+            return refuse(Reason::ThrowInCallback);
+        }
+        self.check_thrown()?;
+        if self.env.exception.is_none() {
+            let cookie = *self.state.reg(Reg::R1);
+            self.check_returned(&cookie)?;
+        }
+        self.thrown = true;
+        Ok(Flow::End)
+    }
+
+    /// What is thrown leaves nothing behind: no function that is left gives anything back.
+    pub(super) fn check_thrown(&self) -> Res<()> {
+        match self.state.owed.first() {
+            Some(o) if !planted!(ThrownOwes) => refuse(Reason::Owed { at: o.at, debt: o.debt }),
+            Some(_) | None => Ok(()),
         }
     }
 
@@ -230,7 +256,7 @@ impl<'a> Walk<'a> {
             }
             Ret::HostOrNull(class) => or_null(self, Ty::Host { class }),
             Ret::Host(class) => Value::pointer(Ty::Host { class }),
-            Ret::Never => return refuse(Reason::Internal("a result of what does not return")),
+            Ret::Never | Ret::Thrown => return refuse(Reason::Internal("a result of what does not return")),
             Ret::ElementOrNull(size) => {
                 let (owner, writable) = (call.local.map_or(0, |local| local.owner), planted!(ElementWritable));
                 Value { owner, ..Value::pointer(Ty::Mem { size, writable, from: Origin::Element }) }
@@ -311,7 +337,10 @@ impl<'a> Walk<'a> {
 
     /// Whether a helper or a timer has called one of the functions that the walk is in.
     pub(super) fn in_callback(&self) -> bool {
-        self.state.frames.iter().any(|f| matches!(f.entry, Entry::Callback { .. } | Entry::Timer | Entry::Compare))
+        self.state
+            .frames
+            .iter()
+            .any(|f| matches!(f.entry, Entry::Callback { .. } | Entry::Timer | Entry::Compare | Entry::Exception))
     }
 
     /// A tail call that is taken ends the current function, with whatever the other program returns, and that program
@@ -337,7 +366,7 @@ impl<'a> Walk<'a> {
         // What called a callback goes on, and may write.
         self.state.seen.clear();
         match self.state.top().entry {
-            Entry::Root | Entry::Timer | Entry::Compare => {
+            Entry::Root | Entry::Timer | Entry::Compare | Entry::Exception => {
                 self.check_exit()?;
                 Ok(Flow::End)
             }
@@ -381,13 +410,19 @@ impl<'a> Walk<'a> {
             let got = r0.describe(self.env);
             return refuse(Reason::Return { got, expected: "0 or 1, from what orders a tree".into() });
         }
-        if let (0, Some((min, max))) = (self.state.top().subprog, self.env.context.returns)
-            && (r0.n.smin() < min || r0.n.smax() > max)
-        {
-            let got = r0.describe(self.env);
-            return refuse(Reason::Return { got, expected: format!("within {min}..={max}") });
+        let of_program = self.state.top().subprog == 0 || self.state.top().entry == Entry::Exception;
+        if of_program { self.check_returned(&r0) } else { Ok(()) }
+    }
+
+    /// What the program returns.
+    fn check_returned(&self, r0: &Value) -> Res<()> {
+        match self.env.context.returns {
+            Some((min, max)) if r0.n.smin() < min || r0.n.smax() > max => {
+                let got = r0.describe(self.env);
+                refuse(Reason::Return { got, expected: format!("within {min}..={max}") })
+            }
+            Some(_) | None => Ok(()),
         }
-        Ok(())
     }
 
     /// Returns from a subprogram to its caller.

@@ -56,7 +56,7 @@ impl Walk<'_> {
             }
             for f in &self.state.frames {
                 match f.entry {
-                    Entry::Root | Entry::Timer | Entry::Compare => {}
+                    Entry::Root | Entry::Timer | Entry::Compare | Entry::Exception => {}
                     Entry::Call { back } => calls.push(InsnIdx(back.0 - 1)),
                     Entry::Callback { call, .. } => calls.push(call),
                 }

@@ -16,7 +16,7 @@ use crate::access::Access;
 use crate::env::{GlobalArg, GlobalFunc};
 use crate::error::Reason;
 use crate::faults::planted;
-use crate::helpers::Effect;
+use crate::helpers::{Effect, Ret};
 use crate::value::Value;
 
 /// What calls of a function must know of it.
@@ -26,6 +26,8 @@ pub(super) struct Summary {
     moves_packet: bool,
     /// It may be replaced by another program, itself or through what it calls.
     tail_calls: bool,
+    /// It may throw, itself or through what it calls.
+    pub(super) throws: bool,
     /// What the address of each memory argument must be a multiple of; 0 for anything.
     align: [u32; 5],
 }
@@ -33,7 +35,6 @@ pub(super) struct Summary {
 impl Walk<'_> {
     /// Walks them all, callees first.
     pub(super) fn walk_global_functions(&mut self) -> Res<()> {
-        self.summaries = self.effects();
         for sub in self.callees_first() {
             if let Some(Some(func)) = self.env.global_functions.get(sub as usize) {
                 self.walk_from(sub, Start::Global(&func.args))?;
@@ -68,18 +69,19 @@ impl Walk<'_> {
     }
 
     /// The summaries before any walk: what the instructions alone say.
-    fn effects(&self) -> Vec<Summary> {
+    pub(super) fn effects(&self) -> Vec<Summary> {
         let of = |insn: &Insn| match *insn {
             Insn::Call(c @ (Callee::Helper(_) | Callee::Host(_))) => {
-                self.proto(c).map_or(Effect::TailCall, |p| p.effect)
+                self.proto(c).map_or((Effect::TailCall, false), |p| (p.effect, p.ret == Ret::Thrown))
             }
-            _ => Effect::None,
+            _ => (Effect::None, false),
         };
         let mut all: Vec<Summary> = Vec::new();
         for sub in self.program.subprogs() {
             let mut summary = Summary::default();
             for insn in &self.insns[sub.start as usize..sub.end as usize] {
-                let effect = of(insn);
+                let (effect, throws) = of(insn);
+                summary.throws |= throws;
                 summary.tail_calls |= effect == Effect::TailCall;
                 summary.moves_packet |=
                     matches!(effect, Effect::MovesPacket | Effect::TailCall) && !planted!(GlobalMovesNothing);
@@ -93,9 +95,15 @@ impl Walk<'_> {
                 let caller = &mut all[self.program.subprog_of(c.at).index()];
                 caller.moves_packet |= callee.moves_packet;
                 caller.tail_calls |= callee.tail_calls;
+                caller.throws |= callee.throws;
             }
         }
         all
+    }
+
+    /// What calls of a function must know of it.
+    pub(super) fn summary(&self, sub: SubprogId) -> Summary {
+        self.summaries.get(sub.index()).copied().unwrap_or_default()
     }
 
     /// The walk of a global function takes this argument's address to be a multiple of `align`.
@@ -109,9 +117,15 @@ impl Walk<'_> {
     /// A global function is verified on its own for all arguments of its signature; here only these are checked.
     pub(super) fn call_global(&mut self, sub: SubprogId, func: &GlobalFunc) -> Res<Flow> {
         self.decides();
-        let summary = self.summaries.get(sub.index()).copied().unwrap_or_default();
+        let summary = self.summary(sub);
         if summary.tail_calls && self.in_callback() {
             return refuse(Reason::TailCallInCallback);
+        }
+        if summary.throws {
+            if self.in_callback() && !planted!(CallbackThrows) {
+                return refuse(Reason::ThrowInCallback);
+            }
+            self.check_thrown()?;
         }
         for (i, (arg, reg)) in func.args.iter().zip(Reg::ARGS).enumerate() {
             let v = self.read(reg)?;

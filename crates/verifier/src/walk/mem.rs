@@ -155,10 +155,8 @@ impl Walk<'_> {
                         return refuse(Reason::LockAccess { map: map_name(self.env, map, inner) });
                     }
                 }
-                if let Some(timer) = def.timer.map(i64::from)
-                    && min < timer + i64::from(TIMER_BYTES)
-                    && max + size as i64 > timer
-                {
+                let touches = |at: i64| min < at + i64::from(TIMER_BYTES) && max + size as i64 > at;
+                if def.deferred().any(|at| touches(at.into())) {
                     return refuse(Reason::TimerAccess { map: map_name(self.env, map, inner) });
                 }
                 let what = || format!("value of {}", map_name(self.env, map, inner));

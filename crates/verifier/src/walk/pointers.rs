@@ -22,7 +22,7 @@ pub(super) fn checkable(env: &Env<'_>, p: &Value) -> Option<CheckRegion> {
         // a timer or a field that owns objects, which a check against the whole value would not keep.
         Ty::MapValue { map, inner: false } if p.id == 0 => {
             let def = &env.maps[map as usize];
-            (def.spin_lock.is_none() && def.timer.is_none() && def.fields.is_empty())
+            (def.spin_lock.is_none() && def.deferred().next().is_none() && def.fields.is_empty())
                 .then_some(CheckRegion::MapValue { map, size: def.value_size })
         }
         _ => None,

@@ -594,7 +594,7 @@ impl Walk<'_> {
         let frames = self.state.frames.len();
         for k in 0..frames {
             let need = match self.state.frames.get(k + 1).map(|f| f.entry) {
-                None | Some(Entry::Root | Entry::Timer | Entry::Compare) => needs.at(at),
+                None | Some(Entry::Root | Entry::Timer | Entry::Compare | Entry::Exception) => needs.at(at),
                 Some(Entry::Call { back }) => needs.at(back),
                 Some(Entry::Callback { back, .. }) => {
                     let n = needs.at(back);

@@ -34,60 +34,26 @@ impl<const BITS: u8> Checked for By<BITS> {
 /// same to all code.
 #[cfg(native)]
 pub(crate) fn calling_back(kind: CallbackKind, compiled: &bpf_jit::LowerOptions) -> Shim {
-    let by = usize::from(compiled.budget) | usize::from(compiled.interrupt) << 1;
     match kind {
-        CallbackKind::Loop => shims::<Loop>()[by],
-        CallbackKind::ForEach => shims::<ForEach>()[by],
-        CallbackKind::Drain => shims::<Drain>()[by],
+        CallbackKind::Loop => shim_of::<Loop>(compiled),
+        CallbackKind::ForEach => shim_of::<ForEach>(compiled),
+        CallbackKind::Drain => shim_of::<Drain>(compiled),
     }
 }
 
-/// The helper's functions, by the bits of [`By`].
-#[cfg(native)]
-fn shims<H: CallsBack>() -> [Shim; 4] {
-    [shim::<H, By<0>>, shim::<H, By<1>>, shim::<H, By<2>>, shim::<H, By<3>>]
-}
-
-/// The function that emitted code compiled like this calls for `bpf_rbtree_add_impl`.
+/// The same of `bpf_rbtree_add_impl`.
 #[cfg(native)]
 pub(crate) fn adding_to_tree(compiled: &bpf_jit::LowerOptions) -> Shim {
-    match (compiled.budget, compiled.interrupt) {
-        (false, false) => adds_to_tree::<By<0>>,
-        (true, false) => adds_to_tree::<By<1>>,
-        (false, true) => adds_to_tree::<By<2>>,
-        (true, true) => adds_to_tree::<By<3>>,
-    }
+    shim_of::<AddToTree>(compiled)
 }
 
-/// `bpf_rbtree_add_impl(root, node, less, meta, off)` of emitted code.
-///
-/// # Safety
-/// As for [`add_to_tree`]; `less` must be the entry of a subprogram of the running program, `ctx` the first field of a
-/// [`Run`].
-pub(super) unsafe extern "C" fn adds_to_tree<K: Checked>(
-    root: u64,
-    node: u64,
-    less: u64,
-    _: u64,
-    _: u64,
-    ctx: *mut RunCtx,
-) -> u64 {
-    let result = {
-        // SAFETY: `ctx` is the first field of the `Run` that this thread is in, by a pointer to all of it; emitted
-        // code, which has the only other one, waits for this call.
-        let run = unsafe { &mut *ctx.cast::<Run>() };
-        guarded(run, |run| {
-            // SAFETY: the verifier admits as what orders a tree only the address of one of the program's own
-            // subprograms, which the running code's guard keeps.
-            let mut call = |run: &mut Run, args| unsafe { call_native::<K>(run, less, args) };
-            // SAFETY: the tree and the node were proven to be what the function's prototype says.
-            unsafe { add_to_tree(run, root, node, &mut call) }
-        })
-    };
-    match result {
-        Some(r0) => r0,
-        // SAFETY: this frame holds nothing that needs dropping.
-        None => unsafe { leave(ctx) },
+#[cfg(native)]
+fn shim_of<H: CallsBack>(compiled: &bpf_jit::LowerOptions) -> Shim {
+    match (compiled.budget, compiled.interrupt) {
+        (false, false) => shim::<H, By<0>>,
+        (true, false) => shim::<H, By<1>>,
+        (false, true) => shim::<H, By<2>>,
+        (true, true) => shim::<H, By<3>>,
     }
 }
 
@@ -133,55 +99,81 @@ unsafe fn call_native<K: Checked>(run: &mut Run, callback: u64, args: [u64; 5]) 
 
 /// A helper that calls back.
 pub(super) trait CallsBack {
-    /// What it does with its arguments but the callback: the first, the third and the fourth.
+    /// Which of its arguments is the callback.
+    const CALLBACK: usize;
+
+    /// What it does with its arguments.
     ///
     /// # Safety
-    /// `first` is what the helper's prototype says: a live map, if it says so.
-    unsafe fn run(run: &mut Run, first: u64, arg: u64, flags: u64, call: CallBack<'_>) -> Result<u64, HelperError>;
+    /// They are what the helper's prototype says.
+    unsafe fn run(run: &mut Run, args: [u64; 5], call: CallBack<'_>) -> Result<u64, HelperError>;
 }
 
-/// `bpf_loop`, whose first argument is a number.
+/// `bpf_loop(rounds, callback, arg, flags)`.
 pub(super) enum Loop {}
 
 impl CallsBack for Loop {
-    unsafe fn run(run: &mut Run, first: u64, arg: u64, flags: u64, call: CallBack<'_>) -> Result<u64, HelperError> {
-        run_loop(run, first, arg, flags, call)
+    const CALLBACK: usize = 1;
+
+    unsafe fn run(run: &mut Run, args: [u64; 5], call: CallBack<'_>) -> Result<u64, HelperError> {
+        let [rounds, _, arg, flags, _] = args;
+        run_loop(run, rounds, arg, flags, call)
     }
 }
 
-/// `bpf_for_each_map_elem`, whose first argument is a map.
+/// `bpf_for_each_map_elem(map, callback, arg, flags)`.
 pub(super) enum ForEach {}
 
 impl CallsBack for ForEach {
-    unsafe fn run(run: &mut Run, first: u64, arg: u64, flags: u64, call: CallBack<'_>) -> Result<u64, HelperError> {
-        // SAFETY: `first` is a live map (contract).
-        unsafe { run_for_each(run, first, arg, flags, call) }
+    const CALLBACK: usize = 1;
+
+    unsafe fn run(run: &mut Run, args: [u64; 5], call: CallBack<'_>) -> Result<u64, HelperError> {
+        let [map, _, arg, flags, _] = args;
+        // SAFETY: a live map (contract).
+        unsafe { run_for_each(run, map, arg, flags, call) }
     }
 }
 
-/// `bpf_user_ringbuf_drain`, whose first argument is a map.
+/// `bpf_user_ringbuf_drain(map, callback, arg, flags)`.
 pub(super) enum Drain {}
 
 impl CallsBack for Drain {
-    unsafe fn run(run: &mut Run, first: u64, arg: u64, flags: u64, call: CallBack<'_>) -> Result<u64, HelperError> {
-        // SAFETY: `first` is a live map (contract).
-        unsafe { run_drain(run, first, arg, flags, call) }
+    const CALLBACK: usize = 1;
+
+    unsafe fn run(run: &mut Run, args: [u64; 5], call: CallBack<'_>) -> Result<u64, HelperError> {
+        let [map, _, arg, flags, _] = args;
+        // SAFETY: a live map (contract).
+        unsafe { run_drain(run, map, arg, flags, call) }
     }
 }
 
-/// What emitted code calls: the helper's second argument is the callback.
+/// `bpf_rbtree_add_impl(root, node, less, meta, off)`.
+pub(super) enum AddToTree {}
+
+impl CallsBack for AddToTree {
+    const CALLBACK: usize = 2;
+
+    unsafe fn run(run: &mut Run, args: [u64; 5], call: CallBack<'_>) -> Result<u64, HelperError> {
+        let [root, node, ..] = args;
+        // SAFETY: a tree whose lock the run has, and the node of an object that it owns (contract).
+        unsafe { add_to_tree(run, root, node, call) }
+    }
+}
+
+/// What emitted code calls.
 ///
 /// # Safety
-/// `first` as [`CallsBack::run`] says; `callback` must be the entry of a subprogram of the running program; `ctx` the
-/// first field of a [`Run`].
+/// The arguments as [`CallsBack::run`] says, of which the callback is the entry of a subprogram of the running program;
+/// `ctx` must be the first field of a [`Run`].
 pub(super) unsafe extern "C" fn shim<H: CallsBack, K: Checked>(
-    first: u64,
-    callback: u64,
-    arg: u64,
-    flags: u64,
-    _: u64,
+    r1: u64,
+    r2: u64,
+    r3: u64,
+    r4: u64,
+    r5: u64,
     ctx: *mut RunCtx,
 ) -> u64 {
+    let args = [r1, r2, r3, r4, r5];
     let result = {
         // SAFETY: `ctx` is the first field of the `Run` that this thread is in, by a pointer to all of it; emitted
         // code, which has the only other one, waits for this call.
@@ -189,9 +181,9 @@ pub(super) unsafe extern "C" fn shim<H: CallsBack, K: Checked>(
         guarded(run, |run| {
             // SAFETY: the verifier admits as callback only the address of one of the program's own subprograms, which
             // the running code's guard keeps.
-            let mut call = |run: &mut Run, args| unsafe { call_native::<K>(run, callback, args) };
-            // SAFETY: the first argument was proven to be what the helper's prototype says.
-            unsafe { H::run(run, first, arg, flags, &mut call) }
+            let mut call = |run: &mut Run, given| unsafe { call_native::<K>(run, args[H::CALLBACK], given) };
+            // SAFETY: the arguments were proven to be what the helper's prototype says.
+            unsafe { H::run(run, args, &mut call) }
         })
     };
     match result {

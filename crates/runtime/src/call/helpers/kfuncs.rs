@@ -6,10 +6,10 @@
 //! Source: `kernel/bpf/bpf_iter.c`, `kernel/bpf/helpers.c` (Linux 6.18).
 
 use crate::call::HostFn;
-use crate::call::helpers::callback_shims::{By, adds_to_tree};
+use crate::call::helpers::callback_shims::{AddToTree, By, shim};
 use crate::call::helpers::print::Site;
 use crate::call::helpers::skb::{EINVAL, ret};
-use crate::call::helpers::{bits, dynptr, frags, maps, owned, strings};
+use crate::call::helpers::{bits, dynptr, frags, maps, owned, strings, timers};
 use crate::context::frags::XdpFrags;
 use crate::context::packet::{RxMetadata, Xdp, XdpBuff};
 use crate::context::skb::Skb;
@@ -76,7 +76,7 @@ pub(crate) fn kfunc(kfunc: Kfunc, layout: &'static ContextLayout) -> Option<Host
         Kfunc::ListFront => HostFn::plain(owned::list_peek::<true>),
         Kfunc::ListBack => HostFn::plain(owned::list_peek::<false>),
         // Emitted code calls the one that checks what it does itself.
-        Kfunc::RbtreeAdd => HostFn::with_run(adds_to_tree::<By<3>>),
+        Kfunc::RbtreeAdd => HostFn::with_run(shim::<AddToTree, By<3>>),
         Kfunc::RbtreeRemove => HostFn::with_run(owned::rbtree_remove),
         Kfunc::RbtreeFirst => HostFn::plain(owned::rbtree_first),
         Kfunc::RbtreeRoot => HostFn::plain(owned::rbtree_root),
@@ -86,6 +86,10 @@ pub(crate) fn kfunc(kfunc: Kfunc, layout: &'static ContextLayout) -> Option<Host
         Kfunc::RcuReadLock | Kfunc::RcuReadUnlock | Kfunc::PreemptDisable | Kfunc::PreemptEnable => {
             HostFn::plain(nothing)
         }
+        Kfunc::Throw => HostFn::with_run(throw),
+        Kfunc::WqInit => HostFn::with_run(timers::wq_init),
+        Kfunc::WqSetCallback => timers::own_wq_set_callback(),
+        Kfunc::WqStart => HostFn::with_run(timers::wq_start),
         Kfunc::ArenaAllocPages => HostFn::plain(arena_alloc_pages),
         Kfunc::ArenaFreePages => HostFn::plain(arena_free_pages),
         Kfunc::ArenaReservePages => HostFn::plain(arena_reserve_pages),
@@ -97,7 +101,68 @@ pub(crate) fn at_site(kfunc: Kfunc, known: &[Option<u32>]) -> Option<HostFn> {
     let site = Site::new(known);
     match kfunc {
         Kfunc::IterBitsNew => Some(HostFn { shim: bits::new::<true>, env: Some(site), needs_ctx: true }),
-        _other => strings::at_site(kfunc, site),
+        Kfunc::Strcmp
+        | Kfunc::Strcasecmp
+        | Kfunc::Strchr
+        | Kfunc::Strchrnul
+        | Kfunc::Strnchr
+        | Kfunc::Strrchr
+        | Kfunc::Strlen
+        | Kfunc::Strnlen
+        | Kfunc::Strspn
+        | Kfunc::Strcspn
+        | Kfunc::Strstr
+        | Kfunc::Strnstr => strings::at_site(kfunc, site),
+        Kfunc::IterNumNew
+        | Kfunc::IterNumNext
+        | Kfunc::IterNumDestroy
+        | Kfunc::DynptrFromSkb
+        | Kfunc::DynptrFromXdp
+        | Kfunc::DynptrSlice
+        | Kfunc::DynptrSliceRdwr
+        | Kfunc::DynptrAdjust
+        | Kfunc::DynptrIsNull
+        | Kfunc::DynptrIsRdonly
+        | Kfunc::DynptrSize
+        | Kfunc::DynptrClone
+        | Kfunc::DynptrFromSkbMeta
+        | Kfunc::DynptrCopy
+        | Kfunc::DynptrMemset
+        | Kfunc::XdpPullData
+        | Kfunc::XdpMetadataRxTimestamp
+        | Kfunc::XdpMetadataRxHash
+        | Kfunc::XdpMetadataRxVlanTag
+        | Kfunc::IterBitsNext
+        | Kfunc::IterBitsDestroy
+        | Kfunc::MapSumElemCount
+        | Kfunc::LocalIrqSave
+        | Kfunc::LocalIrqRestore
+        | Kfunc::RcuReadLock
+        | Kfunc::RcuReadUnlock
+        | Kfunc::PreemptDisable
+        | Kfunc::PreemptEnable
+        | Kfunc::ArenaAllocPages
+        | Kfunc::ArenaFreePages
+        | Kfunc::ArenaReservePages
+        | Kfunc::ObjNew
+        | Kfunc::ObjDrop
+        | Kfunc::RefcountAcquire
+        | Kfunc::ListPushFront
+        | Kfunc::ListPushBack
+        | Kfunc::ListPopFront
+        | Kfunc::ListPopBack
+        | Kfunc::ListFront
+        | Kfunc::ListBack
+        | Kfunc::RbtreeAdd
+        | Kfunc::RbtreeRemove
+        | Kfunc::RbtreeFirst
+        | Kfunc::RbtreeRoot
+        | Kfunc::RbtreeLeft
+        | Kfunc::RbtreeRight
+        | Kfunc::Throw
+        | Kfunc::WqInit
+        | Kfunc::WqSetCallback
+        | Kfunc::WqStart => None,
     }
 }
 
@@ -159,6 +224,16 @@ fn in_pieces(layout: &'static ContextLayout) -> bool {
 
 extern "C" fn nothing(_: u64, _: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
     0
+}
+
+/// `bpf_throw(cookie)`: its callers, which look at [`RunCtx::thrown`] then, return the cookie.
+///
+/// # Safety
+/// `ctx` must be the hidden argument of a verified program.
+unsafe extern "C" fn throw(cookie: u64, _: u64, _: u64, _: u64, _: u64, ctx: *mut RunCtx) -> u64 {
+    // SAFETY: this thread's run; emitted code, which reads the field, waits for this call.
+    unsafe { (*ctx).thrown = 1 };
+    cookie
 }
 
 /// `bpf_arena_alloc_pages(map, address, pages, node, flags)`: the address of pages in a row; 0 if there is no room.

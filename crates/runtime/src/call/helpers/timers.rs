@@ -1,4 +1,5 @@
-//! The helpers over timers in map values: the kernel's, by the kernel's ids.
+//! The helpers over timers in map values, the kernel's, by the kernel's ids; and the functions over work for later
+//! (`struct bpf_wq`), which is a timer that is due at once.
 //!
 //! What they note, and who calls back, is in [`crate::abi::timers`]. `bpf_timer_set_callback` is bound to each program
 //! by itself: an address of a function says nothing without the program that it is of.
@@ -6,8 +7,9 @@
 //! Source: `kernel/bpf/helpers.c` (Linux 6.18).
 
 use crate::abi::run::{Run, RunConfig};
-use crate::abi::timers::{Callback, program_number};
-use crate::call::HostFn;
+use crate::abi::timers::{Callback, Deferred, program_number};
+use crate::call::{HostFn, Shim};
+use crate::num::low;
 use bpf_jit_code::RunCtx;
 use bpf_maps::{Errno, MapHeader, program as map_ops};
 use std::sync::Arc;
@@ -17,7 +19,16 @@ pub(crate) struct TimerProgram(pub(crate) u64);
 
 /// `bpf_timer_set_callback` of one program.
 pub(crate) fn own_set_callback() -> HostFn {
-    HostFn { env: Some(Arc::new(TimerProgram(program_number()))), ..HostFn::with_run(set_callback) }
+    own(set_callback)
+}
+
+fn own(shim: Shim) -> HostFn {
+    HostFn { env: Some(Arc::new(TimerProgram(program_number()))), ..HostFn::with_run(shim) }
+}
+
+/// `bpf_wq_set_callback_impl` of one program.
+pub(crate) fn own_wq_set_callback() -> HostFn {
+    own(wq_set_callback)
 }
 
 /// The run's slot and what it reads of its engine.
@@ -41,12 +52,19 @@ fn ret(result: Result<u64, Errno>) -> u64 {
 /// # Safety
 /// `timer` must be the timer in a value of the live map `map`; `ctx` the first field of a [`Run`].
 pub(super) unsafe extern "C" fn init(timer: u64, map: u64, flags: u64, _: u64, _: u64, ctx: *mut RunCtx) -> u64 {
+    // SAFETY: the caller's contract.
+    unsafe { init_field(Deferred::Timer, timer, map, flags, ctx) }
+}
+
+/// # Safety
+/// As for [`init`], of this field.
+unsafe fn init_field(field: Deferred, at: u64, map: u64, flags: u64, ctx: *mut RunCtx) -> u64 {
     // SAFETY: the hidden argument is the first field of this thread's live `Run`.
     let (slot, config) = unsafe { of_run(ctx) };
     // SAFETY: the program was proven to pass a live map.
     let weak = || unsafe { map_ops::weak(map as *const MapHeader) };
-    // SAFETY: the program was proven to pass the timer in a value of that map; the slot is the run's.
-    ret(unsafe { config.timers.init(slot, timer, weak, flags, &config.domain) }.map(|()| 0))
+    // SAFETY: the program was proven to pass the field in a value of that map; the slot is the run's.
+    ret(unsafe { config.timers.init(slot, (field, at), weak, flags, &config.domain) }.map(|()| 0))
 }
 
 /// `bpf_timer_set_callback(timer, callback)`.
@@ -93,3 +111,49 @@ pub(super) unsafe extern "C" fn cancel(timer: u64, _: u64, _: u64, _: u64, _: u6
     // SAFETY: the program was proven to pass the timer in a value of one of its maps; the slot is the run's.
     ret(unsafe { config.timers.cancel(slot, timer) }.map(u64::from))
 }
+
+/// `bpf_wq_init(wq, map, flags)`.
+///
+/// # Safety
+/// `wq` must be the `struct bpf_wq` in a value of the live map `map`; `ctx` the first field of a [`Run`].
+pub(super) unsafe extern "C" fn wq_init(wq: u64, map: u64, flags: u64, _: u64, _: u64, ctx: *mut RunCtx) -> u64 {
+    if low(flags) != 0 {
+        return ret(Err(Errno::EINVAL));
+    }
+    // SAFETY: the caller's contract.
+    unsafe { init_field(Deferred::Work, wq, map, CLOCK_MONOTONIC, ctx) }
+}
+
+/// `bpf_wq_set_callback_impl(wq, callback, flags, aux)`.
+///
+/// # Safety
+/// As for [`set_callback`], of a `struct bpf_wq`.
+pub(super) unsafe extern "C" fn wq_set_callback(
+    wq: u64,
+    callback: u64,
+    flags: u64,
+    _: u64,
+    _: u64,
+    ctx: *mut RunCtx,
+) -> u64 {
+    if low(flags) != 0 {
+        return ret(Err(Errno::EINVAL));
+    }
+    // SAFETY: what is asked of a timer's argument holds of this one's (contract).
+    unsafe { set_callback(wq, callback, 0, 0, 0, ctx) }
+}
+
+/// `bpf_wq_start(wq, flags)`.
+///
+/// # Safety
+/// As for [`start`], of a `struct bpf_wq`.
+pub(super) unsafe extern "C" fn wq_start(wq: u64, flags: u64, _: u64, _: u64, _: u64, ctx: *mut RunCtx) -> u64 {
+    if low(flags) != 0 {
+        return ret(Err(Errno::EINVAL));
+    }
+    // SAFETY: what is asked of a timer's argument holds of this one's (contract).
+    unsafe { start(wq, 0, 0, 0, 0, ctx) }
+}
+
+/// `CLOCK_MONOTONIC`, as a timer's flags have it.
+const CLOCK_MONOTONIC: u64 = 1;

@@ -1,7 +1,7 @@
 //! The one place where tests touch the verifier: an environment with one of everything, and programs as text.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
-use bpf_isa::{InsnIdx, Program, assemble};
+use bpf_isa::{InsnIdx, Program, SubprogId, assemble};
 use bpf_uapi::{Kfunc, OwnedField, OwnedKind, OwnedType};
 use bpf_verifier::{
     Access, ArgKind, ContextLayout, Env, Field, FieldKind, GlobalArg, GlobalFunc, HelperProto, Helpers, KnownArena,
@@ -53,7 +53,7 @@ pub(crate) fn maps() -> Vec<KnownMap> {
         },
         KnownMap::new("user_ringbuf", MapType::UserRingBuf, 0, 0, 4096),
         KnownMap::new("storage", MapType::SkStorage, 8, 16, 100),
-        KnownMap { timer: Some(8), ..KnownMap::new("timed", MapType::Array, 4, 32, 4) },
+        KnownMap { timer: Some(8), work: Some(32), ..KnownMap::new("timed", MapType::Array, 4, 48, 4) },
         arena("arena", 3),
         arena("arena2", 1),
         holding("holding", 4),
@@ -212,6 +212,8 @@ pub(crate) fn with_env<T>(text: &str, f: impl FnOnce(&Env<'_>) -> T) -> T {
     env.types = &types;
     env.local_types = &[(7, 0), (8, 1), (9, 2)];
     env.global_functions = &globals;
+    let exception = text.lines().find_map(|l| l.trim().strip_prefix(";exception "));
+    env.exception = exception.map(|sub| SubprogId(sub.parse().expect("the number of a subprogram")));
     f(&env)
 }
 
