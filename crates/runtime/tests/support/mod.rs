@@ -157,8 +157,9 @@ pub(crate) fn options() -> Vec<Variant> {
     ]
 }
 
-/// How many times as much a soak (`BPF_SOAK=N`) does.
+/// How many times as much a soak (`BPF_SOAK=N`) does; a quarter where code is usually emulated.
 pub(crate) fn soak(count: u64) -> u64 {
+    let count = if cfg!(target_arch = "aarch64") { count.div_ceil(4) } else { count };
     count * std::env::var("BPF_SOAK").ok().and_then(|times| times.parse().ok()).unwrap_or(1)
 }
 
