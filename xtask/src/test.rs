@@ -93,11 +93,10 @@ pub(crate) fn run(install: bool, packages: &[String]) -> anyhow::Result<()> {
                 let left_out = TOOLS.iter().chain(&PORTABLE).filter(|_| packages.is_empty());
                 let without = left_out.flat_map(|package| ["--exclude", package]);
                 cargo_test(cross.cargo().args(["test", "--no-fail-fast"]).args(&selection).args(without).args([
-                    // Doc tests are compiled one by one, and say nothing about the architecture.
+                    // Doc tests are compiled one by one, and say nothing about the architecture; examples are for people.
                     "--lib",
                     "--bins",
                     "--tests",
-                    "--examples",
                 ]))?
             }
             Err(Missing { what, how }) => {
