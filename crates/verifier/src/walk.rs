@@ -219,7 +219,7 @@ pub(crate) struct Walk<'a> {
     compares: Vec<args::Compare>,
     /// What timers are to call, by subprogram and the map that they are in: walked on their own, after the program.
     timer_callbacks: Vec<(u32, u32)>,
-    /// When this verification first looked at the clock, and what it may take until this walk ends.
+    /// When this walk, or one whose time it shares, first looked at the clock, and what may be gone when it ends.
     pub(crate) started: Option<Instant>,
     time: Duration,
     pub(crate) notes: Notes,
