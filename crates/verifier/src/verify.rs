@@ -76,28 +76,30 @@ impl Verifier {
         // differ in numbers are not dropped.
         if walk.is_short() && gives_up(&result) {
             values = false;
-            let started = walk.started;
             let mode = if loops { Mode::Plain } else { Mode::Accelerated };
+            // It has all of the time: others have had a quarter, and get what it leaves.
             walk = Walk::new(env, &program, &mut self.scratch, mode, values);
-            walk.share_time(started, if loops { 2 } else { 4 });
             result = walk.run();
-            if loops && result.is_err() {
+            if let (true, Err(refused)) = (loops, &mut result) {
                 let started = walk.started;
                 walk = Walk::new(env, &program, &mut self.scratch, Mode::Accelerated, values);
                 walk.shorten_again();
-                walk.share_time(started, 3);
-                result = walk.run();
+                walk.share_time(started, 4);
+                match walk.run() {
+                    // What the loops were guessed to do says more than where a walk of their rounds ended; but that
+                    // is where it ended, and not at the few steps of a walk that guesses.
+                    again if gives_up(&again) => refused.loops = again.err().map(|e| e.loops).unwrap_or_default(),
+                    again => result = again,
+                }
             }
-        }
-        // Guesses may cost more than they save: what can be walked round by round is.
-        if walk.guessed() && gives_up(&result) {
+        } else if walk.guessed() && gives_up(&result) {
+            // Guesses may cost more than they save: what can be walked round by round is.
             let started = walk.started;
             let (log, loops) = result.err().map(|e| (e.log, e.loops)).unwrap_or_default();
             walk = Walk::new(env, &program, &mut self.scratch, Mode::Plain, values);
             walk.share_time(started, 4);
             log.into_iter().for_each(|line| walk.log.push(env.limits.log_lines, line));
             result = walk.run();
-            // What the loops were guessed to do says more than where a walk of their rounds ended.
             if let Err(e) = &mut result {
                 e.loops = loops;
             }

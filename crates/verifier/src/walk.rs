@@ -225,7 +225,7 @@ pub(crate) struct Walk<'a> {
     timer_callbacks: Vec<(u32, u32)>,
     /// Some path throws.
     thrown: bool,
-    /// When this verification first looked at the clock, and what it may take until this walk ends.
+    /// When this walk, or one whose time it shares, first looked at the clock, and what may be gone when it ends.
     pub(crate) started: Option<Instant>,
     time: Duration,
     pub(crate) notes: Notes,
