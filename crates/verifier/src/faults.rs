@@ -185,10 +185,6 @@ mod with {
         ProvenLess,
         /// A part of a sum that is constant ties the rest one too far.
         ConstantPartMore,
-        /// What is about to be forgotten keeps distances that are one too far.
-        DistancesMore,
-        /// After the first round of a loop, which is walked by itself, nothing comes.
-        PeeledEnds,
         /// A signed comparison bounds as an unsigned one.
         SignedIsUnsigned,
         /// A comparison of lower halves bounds the whole.
@@ -235,7 +231,6 @@ mod with {
             Fault::BoundedSumsLess,
             Fault::ProvenLess,
             Fault::ConstantPartMore,
-            Fault::PeeledEnds,
         ];
         /// Those in what loops are known to have written: each lets a program through that reads what was not,
         /// or a pointer (`tests/loops_oracle.rs`).

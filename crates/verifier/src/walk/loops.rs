@@ -262,7 +262,7 @@ impl Walk<'_> {
         if mark.round == Round::Peeled {
             self.state.top_mut().loops.pop();
             self.loops.begun = true;
-            return Ok(planted!(PeeledEnds).then_some(true));
+            return Ok(None);
         }
         let (k, round) = (mark.k.id, mark.round);
         let Some(i) = self.loops.open.iter().rposition(|a| a.k == k) else {

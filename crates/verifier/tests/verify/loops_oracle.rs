@@ -363,66 +363,46 @@ fn each_fault_of_sums_is_found() {
              if r8 < 65 goto a
              out:"
         }
-        // As many as there is room for, and one more behind the last.
+        // The first is no more than the third, over the second; and one more is written behind it.
         Fault::ProvenLess => {
-            "r6 = *(u8 *)(r1 + 0)
-             r6 &= 31
-             r8 = *(u8 *)(r1 + 1)
-             r8 &= 63
-             if r6 > r8 goto out
-             r7 = 0
-             a: r5 = r10
-             r5 += -64
-             r5 += r6
-             r5 += r7
-             *(u8 *)(r5 + 0) = 1
-             *(u8 *)(r5 + 1) = 1
-             r7 += 1
-             r9 = r6
-             r9 += r7
-             if r9 > r8 goto out
-             if r7 < 90 goto a
-             out:"
+            "r3 = *(u8 *)(r1 + 0)
+             r3 >>= 6
+             r4 = *(u8 *)(r1 + 1)
+             r4 >>= 6
+             r5 = *(u8 *)(r1 + 2)
+             r5 >>= 6
+             r0 = r3
+             r0 = r4
+             r0 = r5
+             if r3 > r4 goto out
+             if r4 > r5 goto out
+             if r5 > 2 goto out
+             r6 = r10
+             r6 += -3
+             r6 += r3
+             *(u8 *)(r6 + 0) = 1
+             *(u8 *)(r6 + 1) = 1
+             out: r3 = 0
+             a: r3 += 1
+             if r3 < 3 goto a"
         }
-        // Four of them, and 4 is one more.
+        // One of them, and 1 is one more.
         Fault::ConstantPartMore => {
             "r3 = *(u8 *)(r1 + 0)
-             r3 &= 7
+             r3 >>= 6
              r4 = *(u8 *)(r1 + 1)
-             r4 &= 7
+             r4 >>= 6
              r5 = r3
              r5 += r4
-             if r4 != 3 goto out
-             if r5 > 7 goto out
+             if r4 != 1 goto out
+             if r5 > 2 goto out
              r6 = r10
-             r6 += -4
+             r6 += -1
              r6 += r3
              *(u8 *)(r6 + 0) = 1
              out: r3 = 0
              a: r3 += 1
              if r3 < 3 goto a"
-        }
-        // It is the second round that leads out of the buffer.
-        Fault::PeeledEnds => {
-            "r4 = 0
-             a: r5 = r1
-             r5 += r4
-             r6 = *(u8 *)(r5 + 0)
-             if r6 < 128 goto c
-             b: r5 = r1
-             r5 += r4
-             r6 = *(u8 *)(r5 + 0)
-             if r6 < 128 goto d
-             r4 += 1
-             r4 += 1
-             if r4 < r2 goto b
-             r0 = *(u8 *)(r5 + 2)
-             goto out
-             d: if r4 < r2 goto a
-             goto out
-             c: r4 += 1
-             if r4 < r2 goto a
-             out:"
         }
         // The inner loop's first test fails, as another byte is there.
         Fault::SeenSurvivesStores => {

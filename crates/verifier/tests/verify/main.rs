@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `pairs`, `messages` | unsafe programs and their safe twins; what authors read about each |
 //! | `soundness`, `loops_oracle`, `kernel` | generated programs (`border`), run, or before the kernel's verifier |
-//! | `needed`, `paths`, `rests_on`, `relations` | pruning and conclusions against naive twins, and attacks on them |
+//! | `needed`, `paths`, `rests_on`, `relations`, `habits` | pruning and conclusions against naive twins, and attacks on them |
 //! | `loops`, `precision`, `samples` | compiled programs: the folders beside this one, and samples from elsewhere |
 //! | `facts`, `hybrid` | what is handed on |
 //! | `environment`, `hostile` | bad environments, programs that want endless work |
@@ -14,6 +14,7 @@ mod border;
 mod common;
 mod environment;
 mod facts;
+mod habits;
 mod hostile;
 mod hybrid;
 mod kernel;

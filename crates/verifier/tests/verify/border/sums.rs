@@ -19,6 +19,10 @@ impl Gen<'_, '_> {
     fn line(&mut self, s: &str) {
         writeln!(self.text, "{s}").expect("a string");
     }
+    fn picked(&mut self, of: &[&str]) {
+        let s = self.c.pick(of);
+        self.line(s);
+    }
     fn label(&mut self) -> String {
         self.labels += 1;
         format!("s{}", self.labels)
@@ -222,6 +226,98 @@ impl Gen<'_, '_> {
     }
 }
 
+impl Gen<'_, '_> {
+    /// A copy to the stack's array, as far as two numbers together leave room.
+    fn room(&mut self) {
+        let (head, out) = (self.label(), self.label());
+        self.loaded("r6", &[31, 63]);
+        self.line("r7 = 0");
+        self.line(&format!("{head}:"));
+        self.line("r1 = r10");
+        self.line("r1 += -64");
+        self.line("r1 += r6");
+        self.line("r1 += r7");
+        self.line("*(u8 *)(r1 + 0) = 7");
+        self.line("r7 += 1");
+        self.loaded("r0", &[7]);
+        self.line(&format!("if r0 == 0 goto {out}"));
+        self.line("r1 = r6");
+        self.picked(&["r1 += r7", "r1 += r7", "r1 += r0"]);
+        if self.c.one_in(4) {
+            self.line("r6 += 1");
+        }
+        let (most, stay) = (self.c.pick(&[64, 63, 65, 32]), self.c.pick(&["<", "<", "<="]));
+        self.line(&format!("if r1 {stay} {most} goto {head}"));
+        self.line(&format!("{out}:"));
+    }
+
+    /// Two pointers into the buffer that move towards each other.
+    fn meet(&mut self) {
+        let (head, out) = (self.label(), self.label());
+        let size = self.c.pick(&[1i32, 2, 4]);
+        let (up, down) = (self.c.pick(&[size, size, 1]), self.c.pick(&[size, size, 1, -size]));
+        let least = self.c.pick(&[size, 2 * size, 0]);
+        self.line(&format!("if r8 < {least} goto {out}"));
+        self.line("r2 = r8");
+        self.line(&format!("r2 &= -{size}"));
+        self.line("r3 = r9");
+        self.line("r3 += r2");
+        let last = self.c.pick(&[size, size, 2 * size]);
+        self.line(&format!("r3 += -{last}"));
+        self.line("r2 = r9");
+        self.line(&format!("{head}:"));
+        if self.c.one_in(2) {
+            self.line(&format!("if r2 >= r3 goto {out}"));
+        }
+        let access = [("u8", 1), ("u16", 2), ("u32", 4)][size.trailing_zeros() as usize].0;
+        let off = self.c.pick(&[0i32, 0, 0, 1, -1]);
+        self.line(&format!("r0 = *({access} *)(r2 + 0)"));
+        self.line(&format!("r0 = *({access} *)(r3 {off:+})"));
+        self.line(&format!("r2 += {up}"));
+        self.line(&format!("r3 += {}", -down));
+        let stay = self.c.pick(&["<", "<", "<=", "!="]);
+        self.line(&format!("if r2 {stay} r3 goto {head}"));
+        self.line(&format!("{out}:"));
+    }
+
+    /// Numbers that are shifted up and down, and something between the two.
+    fn casts(&mut self) {
+        let out = self.label();
+        let size = self.c.pick(&["u8", "u32", "u64"]);
+        self.line(&format!("if r8 < 16 goto {out}"));
+        self.line(&format!("r6 = *({size} *)(r9 + 8)"));
+        self.line("r7 = *(u8 *)(r9 + 1)");
+        if self.c.one_in(2) {
+            self.line("r6 += -1");
+        }
+        let (up, down) = (self.c.pick(&[32, 32, 30, 33, 3]), self.c.pick(&[32, 32, 32, 31, 3]));
+        let sign = self.c.pick(&["", "", "s"]);
+        self.line("r2 = r6");
+        self.line(&format!("r2 <<= {up}"));
+        match self.c.below(6) {
+            0 => self.line("r3 = r2"),
+            1 => self.line("r2 = r7"),
+            2 => self.line("r2 += 1"),
+            3 => {
+                self.line("r3 = r2");
+                self.line(&format!("if r7 > 9 goto {out}"));
+                self.picked(&["r2 = r3", "r2 <<= 1", "r3 = r7"]);
+            }
+            _ => {
+                self.line("r3 = r7");
+                self.line("r3 <<= 32");
+            }
+        }
+        self.line(&format!("r2 {sign}>>= {down}"));
+        let most = self.c.pick(&[15, 7, 16, 3]);
+        self.line(&format!("if r2 {sign}> {most} goto {out}"));
+        self.line("r1 = r9");
+        self.picked(&["r1 += r6", "r1 += r6", "r1 += r2"]);
+        self.line("r0 = *(u8 *)(r1 + 0)");
+        self.line(&format!("{out}:"));
+    }
+}
+
 /// Makes a program.
 pub(crate) fn generate(c: &mut Choices<'_>) -> Option<Program> {
     let mut g = Gen { c, text: String::new(), labels: 0 };
@@ -231,7 +327,13 @@ pub(crate) fn generate(c: &mut Choices<'_>) -> Option<Program> {
         g.line(&format!("*(u64 *)(r10 - {off}) = 0"));
     }
     for _ in 0..1 + g.c.below(2) {
-        if g.c.one_in(4) { g.range() } else { g.search() }
+        match g.c.below(8) {
+            0..=1 => g.range(),
+            2 => g.room(),
+            3 => g.meet(),
+            4 => g.casts(),
+            _ => g.search(),
+        }
     }
     // So that there is a loop in every program, whatever it is about.
     let last = g.label();

@@ -1,0 +1,190 @@
+//! What compilers make of casts, of ends that meet and of copies: each rule beside programs for which it does not hold.
+
+use crate::common;
+
+fn refused(text: &str) {
+    if common::verify(text).is_ok() {
+        panic!("accepted:\n{text}");
+    }
+}
+
+fn accepted(text: &str) {
+    if let Err(e) = common::verify(text) {
+        panic!("{e}\n{text}");
+    }
+}
+
+/// Two casts by shifts, one put into the other: the first number is compared, the other used.
+const CASTS: &str = ";raw
+    if r2 < 16 goto out
+    r3 = *(u32 *)(r1 + 0)
+    r4 = *(u32 *)(r1 + 4)
+    r5 = r3
+    r6 = r4
+    r5 <<= 32
+    r6 <<= 32
+    r5 >>= 32
+    r6 >>= 32
+    if r5 > 15 goto out
+    if r6 > 7 goto out
+    r1 += r3
+    r0 = *(u8 *)(r1 + 0)
+    out: r0 = 0
+    exit";
+
+#[test]
+fn what_comes_back_from_a_shift_is_what_was_shifted() {
+    accepted(CASTS);
+    // One byte further.
+    refused(&CASTS.replace("> 15", "> 16"));
+    // The other number comes back.
+    refused(&CASTS.replace("r1 += r3", "r1 += r4\nr1 += 9"));
+    // Its upper half is lost.
+    refused(&CASTS.replace("r3 = *(u32 *)", "r3 = *(u64 *)"));
+    // It is another one by then.
+    refused(&CASTS.replace("r5 >>= 32", "r5 = r6\nr5 >>= 32"));
+    refused(&CASTS.replace("r5 >>= 32", "r5 += 1\nr5 <<= 1\nr5 >>= 32"));
+    // It comes back by a sign that it did not have.
+    refused(&CASTS.replace("r5 >>= 32", "r5 s>>= 32").replace("r5 > 15", "r5 s> 15"));
+    // It comes back half of it.
+    refused(&CASTS.replace("r5 >>= 32", "r5 >>= 33"));
+}
+
+/// The copy of a shifted number comes back after a comparison.
+const COPY: &str = ";raw
+    if r2 < 8 goto out
+    r3 = *(u8 *)(r1 + 0)
+    r4 = *(u8 *)(r1 + 1)
+    r5 = r3
+    r5 <<= 32
+    r6 = r5
+    r6 >>= 32
+    if r6 == r4 goto out
+    r5 s>>= 32
+    if r5 s> 7 goto out
+    r1 += r3
+    r0 = *(u8 *)(r1 + 0)
+    out: r0 = 0
+    exit";
+
+#[test]
+fn a_shifted_number_is_known_by_its_copy() {
+    accepted(COPY);
+    refused(&COPY.replace("s> 7", "s> 8"));
+    // Half of it.
+    refused(&COPY.replace("r5 s>>= 32", "r5 >>= 1\nr5 s>>= 32"));
+    // The copy is of another.
+    refused(&COPY.replace("r6 = r5", "r6 = r5\nr5 = r4\nr5 <<= 32"));
+    // On one of two ways it is another number, and they meet.
+    refused(&COPY.replace("if r6 == r4 goto out", "if r6 != r4 goto b\nr5 = 0\nb: r7 = 0"));
+}
+
+/// A length in bytes, shifted up and down: what is left are words.
+const WORDS: &str = ";raw
+    r3 = r2
+    r3 <<= 30
+    r3 s>>= 32
+    if r3 s< 1 goto out
+    r0 = *(u32 *)(r1 + 0)
+    out: r0 = 0
+    exit";
+
+#[test]
+fn a_shift_further_back_divides() {
+    accepted(WORDS);
+    refused(&WORDS.replace("r1 + 0", "r1 + 1"));
+    refused(&WORDS.replace("s< 1", "s< 0"));
+    // Halves of words.
+    refused(&WORDS.replace("r3 <<= 30", "r3 <<= 31"));
+}
+
+/// Numbers that are not negative, extended and divided by sign.
+const SIGNED: &str = ";raw
+    if r2 < 64 goto out
+    r3 = *(u32 *)(r1 + 0)
+    if r3 > 100 goto out
+    r4 = (s8)r3
+    if r4 > 63 goto out
+    r5 = r1
+    r5 += r3
+    r0 = *(u8 *)(r5 + 0)
+    r4 = r3
+    r4 += 64
+    r4 s/= 2
+    r1 += r4
+    r0 = *(u8 *)(r1 + 0)
+    out: r0 = 0
+    exit";
+
+#[test]
+fn signed_operations_on_positive_numbers_are_unsigned() {
+    accepted(SIGNED);
+    refused(&SIGNED.replace("r4 > 63", "r4 > 64"));
+    // 255 is -1: as a signed number, it is less.
+    refused(&SIGNED.replace("r3 > 100", "r3 > 255").replace("r4 > 63", "r4 s> 63"));
+    refused(&SIGNED.replace("s/= 2", "s/= -2"));
+}
+
+/// Two ends that meet.
+const ENDS: &str = ";raw
+    r0 = 0
+    if r2 < 8 goto out
+    r2 &= -4
+    r3 = r1
+    r3 += r2
+    r3 += -4
+    r2 = r1
+    r2 += 4
+    a: r4 = r2
+    r5 = *(u32 *)(r4 - 4)
+    r0 = *(u32 *)(r3 + 0)
+    r2 += 4
+    r3 += -4
+    if r4 < r3 goto a
+    out: r0 = 0
+    exit";
+
+#[test]
+fn ends_that_meet_stay_inside() {
+    accepted(ENDS);
+    // Beyond either end of the buffer.
+    refused(&ENDS.replace("(r3 + 0)", "(r3 + 4)"));
+    refused(&ENDS.replace("(r4 - 4)", "(r4 - 8)"));
+    // They pass each other.
+    refused(&ENDS.replace("r4 < r3", "r4 != r3"));
+    // Each is the other's end.
+    refused(&ENDS.replace("r4 < r3", "r3 < r4"));
+    // It rises, too.
+    refused(&ENDS.replace("r3 += -4\n    if", "r3 += 4\n    if"));
+}
+
+/// A copy as far as there is room: two numbers and a constant.
+const ROOM: &str = ";raw
+    if r2 < 4 goto out
+    r6 = *(u8 *)(r1 + 0)
+    r6 &= 63
+    r4 = *(u8 *)(r1 + 2)
+    r7 = 0
+    a: r5 = r10
+    r5 += -64
+    r5 += r6
+    r5 += r7
+    *(u8 *)(r5 + 0) = 1
+    r7 += 1
+    if r7 == r4 goto out
+    r8 = r6
+    r8 += r7
+    if r8 < 64 goto a
+    out: r0 = 0
+    exit";
+
+#[test]
+fn two_numbers_have_room_below_a_constant() {
+    accepted(ROOM);
+    refused(&ROOM.replace("r8 < 64", "r8 < 65"));
+    refused(&ROOM.replace("r6 &= 63", "r6 &= 127"));
+    // What is compared is not their sum.
+    refused(&ROOM.replace("r8 += r7", "r8 += r4"));
+    // One of them moves on behind the comparison.
+    refused(&ROOM.replace("if r8 < 64 goto a", "r6 += 1\nif r8 < 64 goto a"));
+}
