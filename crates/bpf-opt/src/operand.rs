@@ -3,13 +3,13 @@
 //! A machine with memory operands adds, compares and so on with what a load would find, and tests the bits that two
 //! operands share without computing them; one with shifted operands adds what it shifts, rotates, extends or
 //! multiplies ([`Takes`]). Nothing in the intermediate form says so: a value that is read once, by the very next op, is
-//! [`held`] by the allocator and the emitter, both of whom ask here. What is done to the form is to bring such pairs together: in
-//! SSA form, an op whose only reader stands further down in its block moves down to it. So does a selection to the next
-//! one by the same comparison, which then is made once.
+//! [`held`] by the allocator and the emitter, both of whom ask here. What is done to the form is to bring such pairs
+//! together: in SSA form, an op whose only reader stands further down in its block moves down to it. So does a
+//! selection to the next one by the same comparison, or the branch by the same operands, which are then compared once.
 //!
 //! Invariants: a load moves past nothing but ops that only compute and plain loads, so whatever a program writes,
-//! checks or calls, it has done before a load that traps in an unverified program as before. At most [`MAX_DISTANCE`] ops are
-//! moved up by one.
+//! checks or calls, it has done before a load that traps in an unverified program as before. At most [`MAX_DISTANCE`]
+//! ops are moved up by one.
 
 use crate::dead::is_pure;
 use crate::ssa::{NONE, Ssa};
