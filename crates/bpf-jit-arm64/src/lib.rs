@@ -55,7 +55,7 @@ impl Backend for Arm64 {
         let frame = Frame::new(shape, alloc, options)?;
         code.frames.push(frame.shape());
         self.s.begin_function(shape, options, code);
-        let mut emitter = Emitter { s: &mut self.s, code, options, alloc, frame, epilogue: None };
+        let mut emitter = Emitter { s: &mut self.s, code, options, alloc, frame, epilogue: None, held: None };
         emitter.enter(shape);
         Ok(emitter)
     }
@@ -77,11 +77,26 @@ pub struct Emitter<'a> {
     frame: Frame,
     /// The epilogue that exits share, if it is too long to be repeated.
     epilogue: Option<Label>,
+    /// The op before, if its value is in no register ([`bpf_jit::held`]): this op takes its operands instead.
+    held: Option<Op>,
 }
 
 impl bpf_jit::Emitter for Emitter<'_> {
     #[inline(always)]
     fn op(&mut self, op: &Op, insn: u32, next: BlockId) {
+        self.mark(insn);
+        if op.def().is_some_and(|v| self.alloc.is_held(v)) {
+            self.held = Some(*op);
+            return;
+        }
+        let bound = self.held.map_or(0, |maker| size_bound(&maker));
+        let start = self.s.buf.len();
+        self.emit::<true>(op, next);
+        debug_assert!(self.s.buf.len() - start <= bound + size_bound(op), "{op:?}");
+    }
+
+    #[inline(always)]
+    fn op_alone(&mut self, op: &Op, insn: u32, next: BlockId) {
         self.mark(insn);
         let start = self.s.buf.len();
         self.emit::<false>(op, next);

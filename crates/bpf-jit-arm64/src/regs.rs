@@ -14,7 +14,7 @@
 //! Four scratch registers are what a load-exclusive loop needs when every operand is in a slot: address, operand, old
 //! value, new value. No operation insists on particular registers, so the allocator is free.
 
-use bpf_jit::{Addresses, Constants, FixedOperands, HostReg, HostRegSet, MachineDesc, OpClass};
+use bpf_jit::{Addresses, Constants, FixedOperands, HostReg, HostRegSet, MachineDesc, OpClass, Takes};
 
 /// A general-purpose register. Number 31 is the zero register or the stack pointer, depending on the instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -117,7 +117,7 @@ pub(crate) static MACHINE: MachineDesc = {
         addresses: Addresses {
             max_offset: 4095,
             any_index: false,
-            operands: false,
+            operands: Takes::Shifted,
             constants: Constants::TwelveOrMask,
             registers: 24,
         },

@@ -272,7 +272,7 @@ impl Emitter<'_> {
         self.s.moves.push(Move { dst, src: MoveSrc::Loc(self.alloc.loc(v)) });
     }
 
-    fn slot(slot: u32) -> Addr {
+    pub(crate) fn slot(slot: u32) -> Addr {
         Addr { base: Rsp, disp: 8 * slot as i32 }
     }
 
@@ -284,6 +284,12 @@ impl Emitter<'_> {
     pub(crate) fn store_slot(&mut self, slot: u32, src: Gpr) {
         let m = Self::slot(slot);
         mem!(self.s.buf, m; mov [rax], Rq(src));
+    }
+
+    /// A constant, sign-extended, into a slot.
+    pub(crate) fn store_imm_slot(&mut self, slot: u32, imm: i32) {
+        let m = Self::slot(slot);
+        mem!(self.s.buf, m, 4; mov QWORD [rax], DWORD imm);
     }
 
     /// The register that holds `v`: its own, or `scratch`, loaded from its slot.

@@ -26,7 +26,7 @@ use crate::frame::Frame;
 use crate::jump::Jump;
 use crate::regs::Gpr;
 use bpf_isa::Width;
-use bpf_jit::{Alloc, Backend, BlockId, EmitError, EmitOptions, MachineDesc, Op, Shape, Skeleton};
+use bpf_jit::{Alloc, Backend, BlockId, EmitError, EmitOptions, MachineDesc, Op, Shape, Skeleton, Val};
 use bpf_jit_code::layout::Label;
 use bpf_jit_code::{Code, UnwindOp};
 
@@ -133,6 +133,14 @@ impl bpf_jit::Emitter for Emitter<'_> {
         self.emit::<true>(op, next);
         if !matches!(op, Op::Bin { .. }) {
             self.flags = None;
+        }
+        // A move leaves the flags alone.
+        if let (Op::Mov { dst, src: Val::Reg(_), .. }, Some((last, at))) = (op, &mut self.selected)
+            && *at == start
+            && last.a != *dst
+            && last.b != Val::Reg(*dst)
+        {
+            *at = self.s.buf.len();
         }
         debug_assert!(self.s.buf.len() - start <= bound + size_bound(op), "{op:?}");
     }

@@ -4,7 +4,7 @@
 //! anywhere. rsp is the stack pointer; rbp is the frame pointer of functions with a BPF stack, and an ordinary register
 //! elsewhere.
 
-use bpf_jit::{Addresses, Constants, FixedOperands, HostReg, HostRegSet, MachineDesc, OpClass};
+use bpf_jit::{Addresses, Constants, FixedOperands, HostReg, HostRegSet, MachineDesc, OpClass, Takes};
 use bpf_jit_code::CpuFeatures;
 
 /// A general-purpose register, by its number in encodings.
@@ -128,7 +128,7 @@ const fn describe(bmi2: bool) -> MachineDesc {
         addresses: Addresses {
             max_offset: i32::MAX,
             any_index: true,
-            operands: true,
+            operands: Takes::Memory,
             constants: Constants::Signed32,
             registers: 13,
         },

@@ -19,7 +19,7 @@ use crate::machine::{FixedOperands, HostReg, HostRegSet, MachineDesc};
 use crate::weights::Weights;
 use bpf_isa::Width;
 use bpf_lir::{Base, BinOp, Func, Liveness, Mem, Op, TailKey, VReg, Val};
-use bpf_opt::held;
+use bpf_opt::{Takes, held};
 use core::ops::Range;
 
 /// Where a virtual register lives.
@@ -41,7 +41,7 @@ pub struct Alloc {
     /// Number of stack slots.
     pub slots: u32,
     /// By virtual register: nobody has it in a register. It is read once, by the op after the one that makes it, which
-    /// takes it from memory or need not know it ([`bpf_opt::held`]); its location means nothing.
+    /// takes it from memory or makes it on the way ([`bpf_opt::held`]); its location means nothing.
     pub held: Vec<bool>,
 }
 
@@ -184,7 +184,7 @@ impl Allocator {
         self.definitions.clear();
         self.partners.clear();
         self.live.clear();
-        self.count(func, machine);
+        self.count(func);
         let call_clobbers = machine.call_clobbers();
         if self.find_targets(func) {
             self.walk_loops(func, machine, call_clobbers);
@@ -201,12 +201,10 @@ impl Allocator {
         }
     }
 
-    /// Finds which values are copied, and counts how often each is named, if that matters.
-    fn count(&mut self, func: &Func, machine: &MachineDesc) {
+    /// Finds which values are copied, and counts how often each is named.
+    fn count(&mut self, func: &Func) {
         self.named.clear();
-        if machine.addresses.operands {
-            self.named.resize(func.vregs as usize, 0);
-        }
+        self.named.resize(func.vregs as usize, 0);
         let named = &mut self.named;
         let mut name = |v: VReg| {
             if let Some(count) = named.get_mut(v.index()) {
@@ -234,14 +232,15 @@ impl Allocator {
         while let Some((op, before)) = left.split_last() {
             left = before;
             if let Some(maker) = before.last()
-                && !self.named.is_empty()
-                && let Some(v) = held(maker, op)
+                && let Some(v) = held(machine.addresses.operands, maker, op)
                 // Written once and read once.
                 && self.named[v.index()] == 2
             {
                 self.named[v.index()] = HELD;
-                // What it is made of lives until this op has made its own result.
-                maker.for_each_use(|v| self.read(v));
+                // What is in memory is found there after the other operand has come to the result's place.
+                if machine.addresses.operands == Takes::Memory {
+                    maker.for_each_use(|v| self.read(v));
+                }
                 self.visit(&turned(op, v), machine, call_clobbers);
                 self.forget(v);
                 maker.for_each_use(|v| self.read(v));

@@ -44,7 +44,7 @@ pub use bpf_lir::{
 #[doc(hidden)]
 pub use bpf_opt::faults;
 pub use bpf_opt::{
-    Addresses, Change, Compared, Constants, Pass, PassOptions, PassScratch, PassSet, compared, held, optimise,
+    Addresses, Change, Compared, Constants, Pass, PassOptions, PassScratch, PassSet, Takes, compared, held, optimise,
 };
 pub use check::check;
 pub use compiler::{CompileError, CompileOptions, Compiler};

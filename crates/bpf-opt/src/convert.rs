@@ -14,6 +14,8 @@
 //! branch, since it is read behind it on the way that jumps: by the ops that are skipped, or by what is found from
 //! there on within [`MAX_LOOK`] ops; the comparison's operands are changed by the last selection alone.
 
+mod bounds;
+
 use crate::ssa::{NO_VALUE, NONE};
 use bpf_isa::{Cond, Width};
 use bpf_lir::{BinOp, BlockId, Func, Op, Span, VReg, Val};
@@ -61,6 +63,7 @@ pub(crate) struct Convert {
     changed: Vec<(VReg, VReg)>,
     /// The ops of a block without its branch.
     straight: Vec<(Op, Span)>,
+    bounds: bounds::Bounds,
 }
 
 impl Convert {
@@ -125,7 +128,7 @@ impl Convert {
             }
             done += 1;
         }
-        done
+        done + self.one_way_out(func)
     }
 
     /// Finds what is computed instead of a branch over these ops to `to`.

@@ -17,7 +17,7 @@
 //! | `rules` | the algebraic rules, as data |
 //! | `index` | sums that are addresses, into the accesses that use them |
 //! | `invariant` | what each round of a loop computes anew, before the loop |
-//! | `operand` | values brought to the op that can take them from memory |
+//! | `operand` | values brought to the op that can make them on the way |
 //! | `layout` | jumps that need not be |
 //! | `sweep`, `dead` | what nobody reads, in SSA form and outside |
 //! | `num` | casts that lose nothing, by name |
@@ -54,7 +54,7 @@ mod unroll;
 mod values;
 
 pub use invariant::Constants;
-pub use operand::{Compared, compared, held};
+pub use operand::{Compared, Takes, compared, held};
 pub use passes::{Pass, PassOptions, PassScratch, PassSet, optimise};
 pub use report::{Change, report};
 pub use values::Addresses;

@@ -1,14 +1,15 @@
-//! Values that an op may leave where they are: in memory, or in two operands of an `and`.
+//! Values that the op that reads them makes on the way: by a load, a test, a shift, a product.
 //!
 //! A machine with memory operands adds, compares and so on with what a load would find, and tests the bits that two
-//! operands share without computing them. Nothing in the intermediate form says so: a value that is read once, by the
-//! very next op, is [`held`] by the allocator and the emitter, both of whom ask here. What is done to the form is to
-//! bring such pairs together: in SSA form, a load or an `and` whose only reader stands further down in its block moves
-//! down to it. So does a selection to the next one by the same comparison, which then is made once.
+//! operands share without computing them; one with shifted operands adds what it shifts, rotates, extends or
+//! multiplies ([`Takes`]). Nothing in the intermediate form says so: a value that is read once, by the very next op, is
+//! [`held`] by the allocator and the emitter, both of whom ask here. What is done to the form is to bring such pairs
+//! together: in SSA form, an op whose only reader stands further down in its block moves down to it. So does a
+//! selection to the next one by the same comparison, or the branch by the same operands, which are then compared once.
 //!
-//! Invariants: it moves past nothing but ops that only compute and plain loads, so whatever a program writes, checks or
-//! calls, it has done before a load that traps in an unverified program as before. At most [`MAX_DISTANCE`] ops are
-//! moved up by one.
+//! Invariants: a load moves past nothing but ops that only compute and plain loads, so whatever a program writes,
+//! checks or calls, it has done before a load that traps in an unverified program as before. At most [`MAX_DISTANCE`]
+//! ops are moved up by one.
 
 use crate::dead::is_pure;
 use crate::ssa::{NONE, Ssa};
@@ -36,8 +37,48 @@ pub enum Compared {
     },
 }
 
+/// What a machine's ops take in place of a register.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Takes {
+    /// An operand from memory, and two of an `and` that is compared with zero.
+    Memory,
+    /// A second operand that is shifted or rotated by a constant, inverted, extended, or a product.
+    Shifted,
+}
+
 /// The value that `user`, which comes right after `maker`, need not have in a register, if it is read nowhere else.
-pub fn held(maker: &Op, user: &Op) -> Option<VReg> {
+pub fn held(takes: Takes, maker: &Op, user: &Op) -> Option<VReg> {
+    match takes {
+        Takes::Memory => in_memory(maker, user),
+        Takes::Shifted => shifted(maker, user),
+    }
+}
+
+/// The second operand of arithmetic, if the machine makes it of what `maker` makes it of.
+fn shifted(maker: &Op, user: &Op) -> Option<VReg> {
+    let (Op::Bin { op, width, a, b: Val::Reg(b), .. }, Some(v)) = (*user, maker.def()) else { return None };
+    let logic = matches!(op, BinOp::And | BinOp::Or | BinOp::Xor);
+    let sum = matches!(op, BinOp::Add | BinOp::Sub);
+    let fits = if let Op::Bin { op: by, width: made, b: Val::Imm(imm), .. } = *maker {
+        let shifts = matches!(by, BinOp::Shl | BinOp::Shr | BinOp::Sar) && (logic || sum) || by == BinOp::Rotl && logic;
+        made == width
+            && (shifts && (1..i64::from(crate::rules::bits(width))).contains(&imm)
+                || by == BinOp::Xor && logic && imm == -1)
+    } else if let Op::Bin { op: BinOp::Mul, width: made, .. } = *maker {
+        sum && made == width
+    } else if let Op::Mov { width: Width::W32, src: Val::Reg(_), .. } = *maker {
+        sum && width == Width::W64
+    } else if let Op::Ext { width: made, signed, from: Size::B | Size::H | Size::W, .. } = *maker {
+        // What was extended to 32 bits is zero above.
+        sum && (!signed || made == width || width == Width::W32)
+    } else {
+        false
+    };
+    let turned = a == v && op != BinOp::Sub;
+    (fits && a != b && (b == v || turned)).then_some(v)
+}
+
+fn in_memory(maker: &Op, user: &Op) -> Option<VReg> {
     if let Op::Load { size, signed: false, swap: false, dst, mem } = *maker {
         if let Op::Bin { op, width, dst: result, a, b: Val::Reg(b) } = *user {
             let fits = access(width) == size && a != b && takes_memory(op) && !names(mem, result);
@@ -164,7 +205,7 @@ pub(crate) struct Operands {
 
 impl Operands {
     /// Runs over `func`, which is in SSA form; says how many values were brought to their readers.
-    pub(crate) fn run(&mut self, func: &mut Func, ssa: &Ssa) -> u32 {
+    pub(crate) fn run(&mut self, func: &mut Func, ssa: &Ssa, takes: Takes) -> u32 {
         let values = func.vregs as usize;
         self.uses.clear();
         self.uses.resize(values, 0);
@@ -189,14 +230,16 @@ impl Operands {
                 func.ops[at].for_each_use(|v| {
                     let def = self.defs[v.index()] as usize;
                     let near = range.contains(&def) && def < at && at - def <= MAX_DISTANCE;
-                    if near && self.uses[v.index()] == 1 && held(&func.ops[def], &func.ops[at]) == Some(v) {
+                    if near && self.uses[v.index()] == 1 && held(takes, &func.ops[def], &func.ops[at]) == Some(v) {
                         // The later one: it is the shorter way.
                         found = found.max(Some(def));
                     }
                 });
                 let Some(def) = found else { continue };
                 let between = &func.ops[def + 1..at];
-                if between.is_empty() || !between.iter().all(|op| is_pure(op) || matches!(op, Op::Load { .. })) {
+                let free = is_pure(&func.ops[def]);
+                if between.is_empty() || !free && !between.iter().all(|op| is_pure(op) || matches!(op, Op::Load { .. }))
+                {
                     continue;
                 }
                 func.ops[def..at].rotate_left(1);
@@ -208,31 +251,39 @@ impl Operands {
                 }
                 done += 1;
             }
-            done += gather(func, range);
+            if takes == Takes::Memory {
+                done += gather(func, range);
+            }
         }
         done
     }
 }
 
-/// Brings selections by one comparison together, which is then made once: the first moves down to the second, past what
-/// does not read it. Two branches over one op each, by the same comparison, leave them apart.
+/// Brings selections by one comparison together, which is then made once: the first moves down to the second, or to the
+/// branch that asks the same, past what does not read it. Two branches over one op each, by the same comparison, leave
+/// them apart.
 fn gather(func: &mut Func, range: core::ops::Range<usize>) -> u32 {
     let mut done = 0;
     let mut last: Option<(usize, VReg, Comparison)> = None;
     for at in range {
-        let Op::Select { width, cond, a, b, dst, .. } = func.ops[at] else { continue };
-        let by = Comparison { width, cond, a, b };
+        let (by, selected) = if let Op::Select { width, cond, a, b, dst, .. } = func.ops[at] {
+            (Comparison { width, cond, a, b }, Some(dst))
+        } else if let Op::Branch { width, cond, a, b, .. } = func.ops[at] {
+            (Comparison { width, cond, a, b }, None)
+        } else {
+            continue;
+        };
         if let Some((first, made, same)) = last
-            && same == by
+            && (same == by || selected.is_none() && Comparison { cond: by.cond, ..same } == by)
             && (2..=MAX_DISTANCE).contains(&(at - first))
-            && held(&func.ops[at - 1], &func.ops[at]).is_none()
+            && in_memory(&func.ops[at - 1], &func.ops[at]).is_none()
             && !func.ops[first + 1..at].iter().any(|op| reads(op, made))
         {
             func.ops[first..at].rotate_left(1);
             func.spans[first..at].rotate_left(1);
             done += 1;
         }
-        last = Some((at, dst, by));
+        last = selected.map(|dst| (at, dst, by));
     }
     done
 }

@@ -56,7 +56,7 @@ passes! {
     Index "index";
     /// What each round of a loop computes anew, before the loop.
     Invariant "invariant";
-    /// Values brought to the op that can take them from memory.
+    /// Values brought to the op that can make them on the way.
     Operand "operand";
     /// Jumps that need not be.
     Layout "layout";
@@ -154,7 +154,7 @@ impl PassScratch {
     }
 
     fn operands(&mut self, func: &mut Func, options: PassOptions) -> u32 {
-        if options.addresses.operands { self.operands.run(func, &self.ssa) } else { 0 }
+        self.operands.run(func, &self.ssa, options.addresses.operands)
     }
 
     fn invariant(&mut self, func: &mut Func, options: PassOptions) -> u32 {

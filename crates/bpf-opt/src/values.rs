@@ -2,9 +2,9 @@
 //!
 //! One walk in reverse postorder over a function in SSA form, which is written anew on the way. Each op is looked at
 //! with its operands as they are by now: constants are folded, the rules of `rules` applied, bytes that are loaded side
-//! by side and put together become one load (`wide`), division by a constant a multiplication (`divide`), what a load
-//! would find is taken from the store or load before it (`memory`); and what the same op on the same operands has
-//! computed before, on every way here, is not computed again.
+//! by side and put together become one load (`wide`), division by a constant a multiplication (`divide`), two products
+//! that make a rotation one (`rotated`), what a load would find is taken from the store or load before it (`memory`);
+//! and what the same op on the same operands has computed before, on every way here, is not computed again.
 //!
 //! Nothing moves but loads that become one: it stands where they are put together, and no write is between.
 //!
@@ -15,11 +15,13 @@
 mod divide;
 mod memory;
 mod reach;
+mod rotated;
 mod wide;
 
 use crate::dead::is_pure;
 use crate::faults::planted;
 use crate::invariant::Constants;
+use crate::operand::Takes;
 use crate::rules::{self, Con, Operands, Out, Pat, Rule, ones};
 use crate::ssa::{NONE, Phi, Ssa};
 use bpf_isa::{Cond, Size, Width};
@@ -43,9 +45,8 @@ pub struct Addresses {
     /// What an index is shifted by: any of 0 to 3, with an offset beside it; else by the access's own size or not at
     /// all, and without an offset.
     pub any_index: bool,
-    /// Arithmetic and comparisons take an operand from memory, and `and` of two operands is compared with zero at no
-    /// cost.
-    pub operands: bool,
+    /// What an op takes in place of a register.
+    pub operands: Takes,
     /// Which constants an op takes at no cost.
     pub constants: Constants,
     /// How many values a loop may hold.
@@ -58,7 +59,7 @@ impl Default for Addresses {
         Addresses {
             max_offset: i32::MAX,
             any_index: true,
-            operands: true,
+            operands: Takes::Memory,
             constants: Constants::Signed32,
             registers: 13,
         }
@@ -701,25 +702,6 @@ impl Pass<'_> {
             return Ok(self.mov(Width::W32, Val::Reg(a), dst));
         }
         Err(Op::Bin { op, width, dst: NEW, a, b: self.kept(Some(op), width, b, made) })
-    }
-
-    /// `x * c | x * d >> s` where c is d, shifted left by what s leaves of the width: compilers make this of a product
-    /// that is rotated. The product by d, and by how much it is rotated left.
-    ///
-    /// x times d << k is x times d, shifted left by k, modulo any power of two; the rest is a rotation by two shifts.
-    fn rotated_product(&self, width: Width, high: VReg, low: VReg) -> Option<(VReg, i64)> {
-        let bin = |v: VReg, wanted: BinOp| match self.def(v) {
-            Some(&Op::Bin { op, width: found, a, b: Val::Imm(imm), .. }) if op == wanted && found == width => {
-                Some((a, imm))
-            }
-            Some(_) | None => None,
-        };
-        let (x, c) = bin(high, BinOp::Mul)?;
-        let (product, shift) = bin(low, BinOp::Shr)?;
-        let (y, d) = bin(product, BinOp::Mul)?;
-        let left = i64::from(rules::bits(width)) - shift;
-        let shifted = BinOp::Shl.apply(width, d as u64, left as u64);
-        (x == y && shift > 0 && left > 0 && narrow(width, c as u64) == shifted).then_some((product, left))
     }
 
     fn try_rule(&mut self, rule: &Rule, width: Width, a: VReg, b: Val, dst: VReg, depth: u32) -> Option<VReg> {

@@ -11,7 +11,7 @@ use crate::jump::Jump;
 use crate::regs::{AUX, Gpr, TMP0, TMP1, TMP2};
 use bpf_isa::{Size, SubprogId, Width};
 use bpf_jit::num::{low_word, small};
-use bpf_jit::{BinOp, VReg, Val};
+use bpf_jit::{BinOp, Op, VReg, Val};
 use bpf_jit_code::{Reloc, RelocKind, Symbol};
 use dynasmrt::aarch64::{encode_logical_immediate_32bit, encode_logical_immediate_64bit};
 
@@ -239,6 +239,9 @@ impl Emitter<'_> {
     }
 
     pub(crate) fn bin<const FUSES: bool>(&mut self, op: BinOp, width: Width, dst: VReg, a: VReg, b: Val) {
+        if FUSES && let Some(maker) = self.held.take() {
+            return self.bin_with(op, width, dst, a, b, maker);
+        }
         match op {
             BinOp::Add => self.add(width, dst, a, b),
             BinOp::Sub => self.sub(width, dst, a, b),
@@ -256,6 +259,104 @@ impl Emitter<'_> {
             BinOp::SDiv => self.div(true, width, dst, a, b),
             BinOp::Mod => self.rem(false, width, dst, a, b),
             BinOp::SMod => self.rem(true, width, dst, a, b),
+        }
+    }
+
+    /// An op whose second operand it makes itself, as `maker` would have.
+    fn bin_with(&mut self, op: BinOp, width: Width, dst: VReg, a: VReg, b: Val, maker: Op) {
+        let (Some(v), Val::Reg(b)) = (maker.def(), b) else {
+            return debug_assert!(false, "{maker:?} is held for an op that does not read it");
+        };
+        let (a, d) = (self.get(if b == v { a } else { b }, TMP0), self.target(dst));
+        if let Op::Bin { op: BinOp::Mul, a: x, b: Val::Reg(y), .. } = maker {
+            let (x, y) = (self.get(x, TMP1), self.get(y, TMP2));
+            if op == BinOp::Sub {
+                asm_w!(&mut self.s.buf, width; msub R(d), R(x), R(y), R(a));
+            } else {
+                asm_w!(&mut self.s.buf, width; madd R(d), R(x), R(y), R(a));
+            }
+        } else if let Op::Bin { op: by, a: x, b: Val::Imm(imm), .. } = maker {
+            let x = self.get(x, TMP1);
+            self.shifted(op, by, width, [d, a, x], imm);
+        } else if let Op::Mov { src: Val::Reg(x), .. } = maker {
+            let x = self.get(x, TMP1);
+            self.extended(op == BinOp::Sub, width, false, Size::W, [d, a, x]);
+        } else if let Op::Ext { signed, from, src: x, .. } = maker {
+            let x = self.get(x, TMP1);
+            self.extended(op == BinOp::Sub, width, signed, from, [d, a, x]);
+        } else {
+            debug_assert!(false, "{maker:?} is held");
+        }
+        self.put(dst, d);
+    }
+
+    /// `d = a op (x by imm)`.
+    fn shifted(&mut self, op: BinOp, by: BinOp, width: Width, [d, a, x]: [Gpr; 3], imm: i64) {
+        let n = count(width, imm);
+        let ror = count(width, imm.wrapping_neg());
+        macro_rules! second {
+            ($name:ident) => {
+                if by == BinOp::Shl {
+                    asm_w!(&mut self.s.buf, width; $name R(d), R(a), R(x), lsl n)
+                } else if by == BinOp::Shr {
+                    asm_w!(&mut self.s.buf, width; $name R(d), R(a), R(x), lsr n)
+                } else {
+                    debug_assert_eq!(by, BinOp::Sar);
+                    asm_w!(&mut self.s.buf, width; $name R(d), R(a), R(x), asr n)
+                }
+            };
+        }
+        macro_rules! logic {
+            ($name:ident $inverted:ident) => {
+                if by == BinOp::Rotl {
+                    asm_w!(&mut self.s.buf, width; $name R(d), R(a), R(x), ror ror)
+                } else if by == BinOp::Xor {
+                    asm_w!(&mut self.s.buf, width; $inverted R(d), R(a), R(x))
+                } else {
+                    second!($name)
+                }
+            };
+        }
+        match op {
+            BinOp::Add => second!(add),
+            BinOp::Sub => second!(sub),
+            BinOp::And => logic!(and bic),
+            BinOp::Or => logic!(orr orn),
+            BinOp::Xor => logic!(eor eon),
+            BinOp::Mul
+            | BinOp::MulHighU
+            | BinOp::MulHighS
+            | BinOp::Div
+            | BinOp::SDiv
+            | BinOp::Mod
+            | BinOp::SMod
+            | BinOp::Shl
+            | BinOp::Shr
+            | BinOp::Sar
+            | BinOp::Rotl => debug_assert!(false, "{op:?} takes no shifted operand"),
+        }
+    }
+
+    /// `d = a + x` or `a - x`, x extended.
+    fn extended(&mut self, sub: bool, width: Width, signed: bool, from: Size, [d, a, x]: [Gpr; 3]) {
+        macro_rules! sum {
+            ($extend:ident) => {
+                match (sub, width) {
+                    (false, Width::W32) => asm!(&mut self.s.buf; add WSP(d), WSP(a), W(x), $extend),
+                    (true, Width::W32) => asm!(&mut self.s.buf; sub WSP(d), WSP(a), W(x), $extend),
+                    (false, Width::W64) => asm!(&mut self.s.buf; add XSP(d), XSP(a), W(x), $extend),
+                    (true, Width::W64) => asm!(&mut self.s.buf; sub XSP(d), XSP(a), W(x), $extend),
+                }
+            };
+        }
+        match (from, signed) {
+            (Size::B, false) => sum!(uxtb),
+            (Size::H, false) => sum!(uxth),
+            (Size::W, false) => sum!(uxtw),
+            (Size::B, true) => sum!(sxtb),
+            (Size::H, true) => sum!(sxth),
+            (Size::W, true) => sum!(sxtw),
+            (Size::DW, _) => debug_assert!(false, "nothing to extend"),
         }
     }
 

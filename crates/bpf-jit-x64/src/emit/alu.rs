@@ -11,7 +11,7 @@ use crate::regs::{SCRATCH, SCRATCH2};
 use crate::{Emitter, Flags};
 use bpf_isa::{Size, SubprogId, Width};
 use bpf_jit::num::{few, low_byte, low_word, small};
-use bpf_jit::{BinOp, Op, VReg, Val};
+use bpf_jit::{BinOp, Loc, Op, VReg, Val};
 use bpf_jit_code::{Reloc, RelocKind, Symbol};
 
 /// Two-operand instructions that share their encodings, by their number in them (Intel SDM vol. 2, table A-6, group 1).
@@ -102,10 +102,16 @@ impl Emitter<'_> {
                     Width::W32 => u64::from(low_word(imm) as u32),
                     Width::W64 => imm as u64,
                 };
+                if let (Loc::Slot(slot), Ok(imm)) = (self.alloc.loc(dst), i32::try_from(value as i64)) {
+                    return self.store_imm_slot(slot, imm);
+                }
                 self.load_imm(d, value);
             }
             Val::Reg(src) => {
                 let src = self.get(src, SCRATCH);
+                if width == Width::W64 && d == SCRATCH {
+                    return self.set(dst, src);
+                }
                 self.narrow(width, d, src);
             }
         }
@@ -146,6 +152,9 @@ impl Emitter<'_> {
         if FUSES && let Some(maker) = self.held.take() {
             return self.bin_with_memory(op, width, dst, a, b, maker);
         }
+        if FUSES && self.bin_in_slots(op, width, dst, a, b) {
+            return;
+        }
         match op {
             BinOp::And if FUSES && self.alloc.is_held(dst) => self.held = Some(Op::Bin { op, width, dst, a, b }),
             BinOp::Add => self.two(width, dst, a, b, Self::add),
@@ -167,6 +176,85 @@ impl Emitter<'_> {
         }
     }
 
+    /// Arithmetic on operands in slots, where they are; false if they must come to registers.
+    #[inline(always)]
+    fn bin_in_slots(&mut self, op: BinOp, width: Width, dst: VReg, a: VReg, b: Val) -> bool {
+        let slot = |v: VReg| match self.alloc.loc(v) {
+            Loc::Slot(slot) => Some(slot),
+            Loc::Reg(_) => None,
+        };
+        let second = if let Val::Reg(b) = b { slot(b) } else { None };
+        match (slot(a), second) {
+            (None, None) => false,
+            (first, second) => !self.alloc.is_held(dst) && self.in_slots(op, width, dst, (a, first), (b, second)),
+        }
+    }
+
+    /// The same, each operand with its slot.
+    fn in_slots(
+        &mut self,
+        op: BinOp,
+        width: Width,
+        dst: VReg,
+        (a, first): (VReg, Option<u32>),
+        (b, second): (Val, Option<u32>),
+    ) -> bool {
+        let alu = match op {
+            BinOp::Add => Some(Alu::Add),
+            BinOp::Sub => Some(Alu::Sub),
+            BinOp::And => Some(Alu::And),
+            BinOp::Or => Some(Alu::Or),
+            BinOp::Xor => Some(Alu::Xor),
+            BinOp::Mul => None,
+            BinOp::MulHighU
+            | BinOp::MulHighS
+            | BinOp::Div
+            | BinOp::SDiv
+            | BinOp::Mod
+            | BinOp::SMod
+            | BinOp::Shl
+            | BinOp::Shr
+            | BinOp::Sar
+            | BinOp::Rotl => return false,
+        };
+        // In place: all 64 bits, as a result of 32 has to be zero above.
+        if let (Some(alu), Some(slot), Width::W64) = (alu, first, width)
+            && self.alloc.loc(dst) == Loc::Slot(slot)
+        {
+            let m = Self::slot(slot).into();
+            match b {
+                Val::Imm(imm) => {
+                    let Ok(imm) = i32::try_from(imm) else { return false };
+                    asm!(
+                        self.s.buf, [memory(m, 4), modrm_number(alu as u8), shorten_imm, at_width(width)];
+                        add QWORD [rax], DWORD imm
+                    );
+                }
+                Val::Reg(b) => {
+                    let b = self.get(b, SCRATCH);
+                    asm!(self.s.buf, [memory(m, 0), opcode_number(alu as u8), at_width(width)]; add [rax], Rq(b));
+                }
+            }
+            return true;
+        }
+        let (other, slot) = match (second, first, b) {
+            (Some(slot), _, Val::Reg(_)) => (a, slot),
+            (None, Some(slot), Val::Reg(b)) if op != BinOp::Sub => (b, slot),
+            (_, _, Val::Reg(_) | Val::Imm(_)) => return false,
+        };
+        let (d, m) = (self.target(dst), Self::slot(slot).into());
+        self.load_into(width, d, other);
+        match alu {
+            Some(alu) => {
+                self.alu_mem(alu, width, d, m);
+                self.note_flags(width, d);
+            }
+            None => asm!(self.s.buf, [memory(m, 0), at_width(width)]; imul Rq(d), [rax]),
+        }
+        self.put(dst, d);
+        true
+    }
+
     /// Emits an op on registers: `d` and `a` may be [`SCRATCH`], `b` [`SCRATCH2`], which is free where `b` is a
     /// constant.
     #[inline(always)]
@@ -179,11 +267,12 @@ impl Emitter<'_> {
         emit: impl FnOnce(&mut Self, Width, Gpr, Gpr, Operand),
     ) {
         let d = self.target(dst);
-        let a = self.get(a, SCRATCH);
         let b = match b {
             Val::Reg(b) => Operand::Reg(self.get(b, SCRATCH2)),
             Val::Imm(imm) => Operand::Imm(at_width(width, imm)),
         };
+        // From a slot to where the result will be, if nothing is there that is read.
+        let a = self.get(a, if b == Operand::Reg(d) { SCRATCH } else { d });
         emit(self, width, d, a, b);
         self.put(dst, d);
     }

@@ -8,7 +8,7 @@ use crate::regs::{SCRATCH, SCRATCH2};
 use crate::{Emitter, Flags};
 use bpf_isa::{Cond, Size, Width};
 use bpf_jit::num::{few, low_byte, low_half, low_word};
-use bpf_jit::{BlockId, Compared, Op, VReg, Val, compared};
+use bpf_jit::{BlockId, Compared, Loc, Op, VReg, Val, compared};
 use bpf_jit_code::layout::Label;
 
 /// `a cond b` at a width.
@@ -18,6 +18,14 @@ pub(crate) struct Comparison {
     pub(crate) cond: Cond,
     pub(crate) a: VReg,
     pub(crate) b: Val,
+}
+
+/// Whether one comparison sets the flags that tell both: a subtraction of the same two, but none that was left out
+/// because the flags said already whether something is zero.
+fn same_flags(one: Comparison, other: Comparison) -> bool {
+    let zero = matches!(one.b, Val::Imm(imm) if at_width(one.width, imm) == 0);
+    let test = one.cond == Cond::Set || other.cond == Cond::Set;
+    !zero && !test && Comparison { cond: other.cond, ..one } == other
 }
 
 impl Emitter<'_> {
@@ -73,8 +81,11 @@ impl Emitter<'_> {
         if FUSES
             && let Some((last, at)) = self.selected
             && at == self.s.buf.len()
-            && last == comparison
+            && (last == comparison || same_flags(last, comparison))
         {
+            return comparison.cond.into();
+        }
+        if FUSES && self.compare_slots(comparison) {
             return comparison.cond.into();
         }
         let Comparison { width, cond, a, b } = comparison;
@@ -98,6 +109,33 @@ impl Emitter<'_> {
             }
         }
         cond.into()
+    }
+
+    /// Compares with what is in a slot, there; false if there is no such operand, or it must come to a register.
+    fn compare_slots(&mut self, Comparison { width, cond, a, b }: Comparison) -> bool {
+        let test = cond == Cond::Set;
+        let size = match width {
+            Width::W32 => Size::W,
+            Width::W64 => Size::DW,
+        };
+        match (self.alloc.loc(a), b) {
+            (Loc::Slot(slot), Val::Imm(imm)) => {
+                let Ok(imm) = i32::try_from(at_width(width, imm)) else { return false };
+                self.compare_memory(size, Self::slot(slot).into(), test, imm);
+                true
+            }
+            (Loc::Reg(a), Val::Reg(b)) if !test => {
+                let Loc::Slot(slot) = self.alloc.loc(b) else { return false };
+                self.alu_mem(Alu::Cmp, width, a.into(), Self::slot(slot).into());
+                true
+            }
+            (Loc::Slot(slot), Val::Reg(b)) if !test => {
+                let (b, cmp, m) = (self.get(b, SCRATCH), Alu::Cmp as u8, Self::slot(slot).into());
+                asm!(self.s.buf, [memory(m, 0), opcode_number(cmp), at_width(width)]; add [rax], Rq(b));
+                true
+            }
+            (Loc::Reg(_), Val::Imm(_)) | (_, Val::Reg(_)) => false,
+        }
     }
 
     /// Whether the zero flag tells already whether this much of a register is zero.

@@ -8,7 +8,7 @@ use bpf_analysis::Facts;
 use bpf_isa::Width;
 use bpf_jit::{
     Alloc, AllocOptions, Allocator, Backend, Cfg, EmitOptions, Func, HostReg, HostRegSet, Lir, Loc, LowerOptions,
-    Lowerer, MachineDesc, Op, PassOptions, PassScratch, VReg, Val, optimise,
+    Lowerer, MachineDesc, Op, PassOptions, PassScratch, Takes, VReg, Val, optimise,
 };
 use bpf_jit_arm64::Arm64;
 use bpf_jit_code::CpuFeatures;
@@ -33,7 +33,11 @@ fn step(held: &mut Held, [before, op, after]: [Option<&Op>; 3], alloc: &Alloc, m
     let left = op.def().filter(|v| alloc.is_held(*v));
     if let Some(v) = left {
         // Its operands are read by the next op, which asks for nothing else of it.
-        assert_eq!(after.and_then(|user| bpf_jit::held(op, user)), Some(v), "{op:?} is left to {after:?}");
+        assert_eq!(
+            after.and_then(|user| bpf_jit::held(machine.addresses.operands, op, user)),
+            Some(v),
+            "{op:?} is left to {after:?}"
+        );
         return;
     }
     let holds = |v: VReg| {
@@ -47,7 +51,7 @@ fn step(held: &mut Held, [before, op, after]: [Option<&Op>; 3], alloc: &Alloc, m
         let maker = before.filter(|maker| maker.def() == Some(v)).unwrap();
         maker.for_each_use(holds);
         // The other operand is moved to the result's place before memory is read.
-        if let Op::Bin { dst, a, b, .. } = *op {
+        if let (Op::Bin { dst, a, b, .. }, Takes::Memory) = (*op, machine.addresses.operands) {
             let moved = if a == v { b } else { Val::Reg(a) };
             maker.for_each_use(|part| {
                 assert!(moved == Val::Reg(dst) || alloc.loc(part) != alloc.loc(dst), "{op:?} overwrites {part:?}");

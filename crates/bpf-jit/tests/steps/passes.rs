@@ -7,7 +7,7 @@ use bpf_isa::{Insn, SubprogId};
 use bpf_jit::eval::{Env, Eval, EvalError, Outcome, Region};
 use bpf_jit::{
     Addresses, Constants, Extern, Func, Lir, Liveness, LowerOptions, Lowerer, Pass, PassOptions, PassScratch, PassSet,
-    VReg, optimise,
+    Takes, VReg, optimise,
 };
 use bpf_jit_code::{RunCtx, Symbol};
 use bpf_testkit::generate::{self, Shape};
@@ -101,7 +101,7 @@ fn programs_compute_the_same_after_any_passes_in_any_order() {
                 1 => Addresses {
                     max_offset: 4095,
                     any_index: false,
-                    operands: false,
+                    operands: Takes::Shifted,
                     constants: Constants::TwelveOrMask,
                     registers: 26,
                 },
