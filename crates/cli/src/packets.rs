@@ -42,7 +42,7 @@ impl Slot {
             buffer.splice(0..0, std::iter::repeat_n(0, room));
             buffer.resize(room + len + room, 0);
         }
-        Slot { buffer, room, len, left: vec![room..room + len], time: packet.time }
+        Slot { buffer, room, len, left: core::iter::once(room..room + len).collect(), time: packet.time }
     }
 
     /// Notes what a run left: parts of the buffer, found by their addresses.

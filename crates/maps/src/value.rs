@@ -5,9 +5,9 @@
 //! recycled element takes it, so that a locked writer that was overtaken by a delete never writes into the next
 //! key's value ([`crate::hash`] relies on it).
 //!
-//! A `struct bpf_timer`, or `struct bpf_wq`, is whoever runs programs' to fill; 0 in its first word is none. A copy in ends it by that, so
-//! that neither an element that is used again nor one that is written anew has the timer of the value before; a copy
-//! out shows it as zero.
+//! A `struct bpf_timer`, or `struct bpf_wq`, is whoever runs programs' to fill; 0 in its first word is none. A copy in
+//! ends it by that, so that neither an element that is used again nor one that is written anew has the timer of the
+//! value before; a copy out shows it as zero.
 //!
 //! Pointers to objects, lists and trees ([`crate::owned`]) are programs' to change. A copy in leaves them alone, a copy
 //! out shows them as zero; whoever has written a value anew, taken it out of its map, or is about to use its memory for

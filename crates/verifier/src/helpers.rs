@@ -258,8 +258,8 @@ pub enum ArgKind {
     Work,
     /// The map whose value that is.
     TimerMap,
-    /// A function of the program that the timer, or what does the work, is to call: with the map, the key, and the value that it is in. It is
-    /// called by no run of the program, but later, and gets no context.
+    /// A function of the program that the timer, or what does the work, is to call: with the map, the key, and the
+    /// value that it is in. It is called by no run of the program, but later, and gets no context.
     TimerCallback,
     /// A known size: that of the record returned.
     RecordSize,

@@ -9,10 +9,12 @@
 SEC("xdp.frags")
 int pieces(struct xdp_md *ctx)
 {
-	__u32 first = (long)ctx->data_end - (long)ctx->data;
+	__u64 first = (long)ctx->data_end - (long)ctx->data;
 	__u64 whole = bpf_xdp_get_buff_len(ctx);
 	__u8 last = 0xee;
 
+	/* Now, and not when the packet has moved. */
+	asm volatile("" : "+r"(first));
 	if (whole)
 		bpf_xdp_store_bytes(ctx, whole - 1, &last, 1);
 	bpf_xdp_adjust_tail(ctx, 2);

@@ -257,8 +257,8 @@ impl Timers {
         found.unwrap_or_default()
     }
 
-    /// Begins the callback of a timer that was due: its map, the callback's address, and the field. `None` if it is not due any
-    /// more, or gone. [`Timers::end`] must follow.
+    /// Begins the callback of a timer that was due: its map, the callback's address, and the field. `None` if it is not
+    /// due any more, or gone. [`Timers::end`] must follow.
     pub(crate) fn begin(&self, slot: u32, due: Due, program: u64) -> Option<(Map, u64, Deferred)> {
         let Due { address, number: expected, .. } = due;
         let begun = self.with(slot, |notes| {

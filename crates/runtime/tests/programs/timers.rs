@@ -262,8 +262,8 @@ fn timers_are_set_and_called_by_many_threads() {
     }
 }
 
-/// Work for later is a timer that is due at once: the kernel loads the object unchanged, and all maps are the same there
-/// in the end.
+/// Work for later is a timer that is due at once: the kernel loads the object unchanged, and all maps are the same in
+/// the end.
 #[test]
 fn work_for_later_is_done_as_the_kernel_does_it() {
     const WORKS: &[u8] = include_bytes!("../objects/works.o");
