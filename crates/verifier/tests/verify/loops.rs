@@ -117,6 +117,22 @@ fn the_log_has_a_limit() {
     assert!(log[0].starts_with("0:") && log[2].contains("log_lines") && log[4].starts_with("7:"), "{log:#?}");
 }
 
+/// A loop that ends soon is not guessed about, unless what is known of its rounds is asked for; one that goes on is.
+#[test]
+fn what_ends_soon_needs_no_guess() {
+    let guessed = |rounds: u32, values: bool| {
+        let text = format!("r3 = 0\na: r3 += 1\nif r3 != {rounds} goto a\nr0 = 0\nexit");
+        let program = Program::new(bpf_isa::assemble(&text).expect("instructions")).expect("valid");
+        let (context, helpers) = (ContextLayout::raw(true), Helpers::none());
+        let mut env = Env::new(&context, &helpers);
+        (env.log, env.values) = (true, values);
+        let verified = Verifier::new().verify(program, &env).expect("it is safe");
+        verified.log().iter().any(|line| line.starts_with("loop at"))
+    };
+    assert!(!guessed(3, false));
+    assert!(guessed(3, true) && guessed(100, false) && guessed(100, true));
+}
+
 /// What two variables of a round were to each other says nothing of the next, in which the greater one is less.
 #[test]
 fn an_order_ends_with_the_round_that_changes_the_greater() {
