@@ -1,5 +1,6 @@
 //! `emit x64|arm64 none|speed BYTECODE CODE [lir]`: the instructions of one file, eight bytes a slot, to the bare
-//! machine code in another, for `cargo xtask count`, which runs it in a page of its own; `lir` prints what was emitted.
+//! machine code in another, which can be run in a page of its own and its instructions counted (docs/optimiser.md);
+//! `lir` prints what was emitted.
 //!
 //! Compiled as the speed programs are: unverified, without budget or interruption, for the widest set of features.
 
