@@ -71,10 +71,26 @@ impl Verifier {
                 walk.share_time(started, 1);
             }
             result = walk.run();
+            if result.is_err() && !gives_up(&result) && walk.assumed_within() {
+                // What was assumed of accesses has found guesses that hold, and others would have been enough.
+                let started = walk.started;
+                let short = walk.is_short();
+                walk = Walk::new(env, &program, &mut self.scratch, Mode::Accelerated, values);
+                if short {
+                    walk.shorten();
+                    walk.share_time(started, 2);
+                }
+                walk.assume_no_access();
+                let again = walk.run();
+                if again.is_ok() {
+                    result = again;
+                }
+            }
         }
         // What is known of numbers, and guesses about loops, are worth some steps, not all: with them, paths that
         // differ in numbers are not dropped.
         if walk.is_short() && gives_up(&result) {
+            let assumed = walk.assumed_within();
             values = false;
             let mode = if loops { Mode::Plain } else { Mode::Accelerated };
             // It has all of the time: others have had a quarter, and get what it leaves.
@@ -84,6 +100,9 @@ impl Verifier {
                 let started = walk.started;
                 walk = Walk::new(env, &program, &mut self.scratch, Mode::Accelerated, values);
                 walk.shorten_again();
+                if assumed {
+                    walk.assume_no_access();
+                }
                 walk.share_time(started, 4);
                 match walk.run() {
                     // What the loops were guessed to do says more than where a walk of their rounds ended; but that

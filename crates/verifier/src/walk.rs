@@ -260,7 +260,8 @@ impl<'a> Walk<'a> {
         values: bool,
     ) -> Walk<'a> {
         let notes = std::mem::take(&mut scratch.notes);
-        let loops = std::mem::take(&mut scratch.loops);
+        let mut loops = std::mem::take(&mut scratch.loops);
+        loops.anywhere = false;
         Walk {
             steps: env.limits.steps,
             env,

@@ -155,6 +155,11 @@ pub(super) struct Engine {
     pub(super) attempts: u64,
     /// Questions asked about single steps of this walk.
     asked: std::cell::Cell<u32>,
+    /// In loose walks, what is accessed may be anywhere. Else it is taken to be inside its memory, which finds simpler
+    /// guesses, and not always those that are enough.
+    pub(super) anywhere: bool,
+    /// That was of use.
+    assumed_within: bool,
 }
 
 impl Engine {
@@ -166,6 +171,7 @@ impl Engine {
         self.open.clear();
         self.loose = 0;
         (self.resumed, self.begun, self.attempts) = (false, false, 0);
+        self.assumed_within = false;
         self.asked.set(0);
         self.heads.clear();
         if self.on {
@@ -234,6 +240,16 @@ impl Engine {
 }
 
 impl Walk<'_> {
+    /// Makes its loose walks assume nothing of what is accessed.
+    pub(crate) fn assume_no_access(&mut self) {
+        self.loops.anywhere = true;
+    }
+
+    /// Whether a loose walk took an access to be inside its memory that was not proven to be.
+    pub(crate) fn assumed_within(&self) -> bool {
+        self.loops.assumed_within
+    }
+
     /// At a join, after forgetting: takes off the marks of loops that have been left.
     pub(super) fn leave_loops(&mut self) {
         let top = self.state.frames.len() - 1;

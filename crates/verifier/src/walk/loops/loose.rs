@@ -108,9 +108,11 @@ impl Walk<'_> {
         };
         let (off, size) = (i64::from(off), i64::from(size.bytes()));
         if v.tie != 0
+            && !self.loops.anywhere
             && let Some(n) = v.n.meet(&Scalar::signed(min - off, max - off - size))
         {
             self.state.bound_by(&Value { n, ..v });
+            self.loops.assumed_within = true;
         }
     }
 
