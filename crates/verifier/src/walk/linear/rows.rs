@@ -62,7 +62,7 @@ impl Row {
         for (out, (x, y)) in out.by.iter_mut().zip(pairs).take(columns) {
             let ((x, x_over), (y, y_over)) = (x.overflowing_mul(a), y.overflowing_mul(b));
             let (sum, sum_over) = x.overflowing_add(y);
-            over |= x_over | y_over | sum_over | (sum.unsigned_abs() > MAX_COEFFICIENT.unsigned_abs() as u64);
+            over |= x_over | y_over | sum_over | (i128::from(sum).abs() > MAX_COEFFICIENT);
             *out = sum;
         }
         if over {
