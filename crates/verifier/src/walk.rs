@@ -362,7 +362,8 @@ impl<'a> Walk<'a> {
     /// it ends.
     pub(crate) fn share_time(&mut self, started: Option<Instant>, quarters: u32) {
         self.started = started;
-        self.time = self.env.limits.time * quarters / 4;
+        // In this order: a host without a limit may give the longest time that there is.
+        self.time = self.env.limits.time / 4 * quarters;
     }
 
     /// Whether it has fewer steps than the limits allow.

@@ -24,6 +24,7 @@ const SOON: u64 = 16;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shifted {
     at: InsnIdx,
+    step: u64,
     reg: Reg,
     by: u32,
     v: Value,
@@ -31,8 +32,9 @@ pub(super) struct Shifted {
 
 /// `V(shifted)` is this number, shifted to the left by so much.
 ///
-/// It says so of names, each of which means the same as long as a state has it: on whatever path. But no state that is
-/// kept says it, so none is remembered when one is (`Walk::keep`): what is covered by that need not be so.
+/// It says so of names, each of which means the same as long as a state has it: on whatever path. But a region's length
+/// is another one when the packet has moved ([`Walk::packet_moved`]). And no state that is kept says it, so none is
+/// remembered when one is (`Walk::keep`): what is covered by that need not be so.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Half {
     pub(super) shifted: u32,
@@ -187,9 +189,10 @@ impl Walk<'_> {
     /// cast is without 32-bit moves. Of an index, it comes back so far that it is multiplied; of a length in bytes, so
     /// far that it is divided. Compilers put two of these pairs into each other.
     ///
-    /// Claim: what comes back is the number that was shifted. Proof: the path has not ended since, nor met another
-    /// one (both forget what was shifted); so from there to here it went over what lies between, which is no jump and
-    /// leaves the register alone.
+    /// Claim: what comes back is the number that was shifted. Proof: the path has not ended since (that forgets what was
+    /// shifted), and has taken as many steps as there are instructions from there to here, of which none jumps; so it
+    /// went over what lies between, which leaves the register alone. (Joins forget it, too, but not each: see
+    /// `Walk::at_join`.)
     fn zero_extended(&mut self, width: Width, op: AluOp, dst: Reg, src: Src) -> bool {
         let (Width::W64, Src::Imm(by)) = (width, src) else { return false };
         let Ok(by) = u32::try_from(by) else { return false };
@@ -202,12 +205,12 @@ impl Walk<'_> {
                     if self.shifted.len() >= MAX_SHIFTED {
                         self.shifted.remove(0);
                     }
-                    self.shifted.push(Shifted { at: self.pc, reg: dst, by, v });
+                    self.shifted.push(Shifted { at: self.pc, step: self.stats.steps, reg: dst, by, v });
                 }
             }
             AluOp::Rsh | AluOp::Arsh if (1..=32).contains(&by) => {
                 let found = self.shifted.iter().position(|s| s.reg == dst).map(|i| self.shifted.swap_remove(i));
-                let found = found.filter(|s| self.untouched_since(s.at, dst)).map(|s| (s.by, s.v));
+                let found = found.filter(|s| self.untouched_since(s)).map(|s| (s.by, s.v));
                 let d = self.state.reg(dst);
                 let named = |h: &&Half| d.is_scalar() && (d.id, d.scale, d.delta) == (h.shifted, 1, 0);
                 let half = || self.halves.iter().find(named).map(|h| (h.by, h.v));
@@ -245,7 +248,7 @@ impl Walk<'_> {
 
     /// A number has been copied, and both have a name: if it has just been shifted, that is known of the name.
     fn copied(&mut self, from: Reg) {
-        let just = |s: &&Shifted| s.reg == from && s.at.0 + 1 == self.pc.0;
+        let just = |s: &&Shifted| s.reg == from && s.step + 1 == self.stats.steps;
         let Some(Shifted { by, v, .. }) = self.shifted.iter().find(just).copied() else { return };
         let r = self.state.reg(from);
         if r.is_scalar() && r.id != 0 && (r.scale, r.delta) == (1, 0) {
@@ -256,14 +259,28 @@ impl Walk<'_> {
         }
     }
 
+    /// The packet has moved in the current state: what is said of its lengths is said of none any more.
+    pub(super) fn packet_moved(&mut self) {
+        self.state.packet_moved(self.pc, self.env.min_lens());
+        self.forget_lengths();
+    }
+
+    /// The same of the halves of lengths alone, where it has moved in a state that is walked later.
+    pub(super) fn forget_lengths(&mut self) {
+        self.halves.retain(|h| h.v.id >= FIRST_FREE_ID);
+    }
+
     /// Whether a number has been shifted so lately that it is about to come back.
     pub(super) fn awaits_half(&self) -> bool {
         self.halves.last().is_some_and(|h| self.stats.steps - h.step <= SOON)
     }
 
     /// Whether only a few instructions lie between there and here, in a row, that leave the register as it was.
-    fn untouched_since(&self, at: InsnIdx, r: Reg) -> bool {
+    fn untouched_since(&self, s: &Shifted) -> bool {
+        let (at, r) = (s.at, s.reg);
         let between = self.insns.get(at.index() + 1..self.pc.index()).filter(|between| between.len() <= MAX_BETWEEN);
+        let straight = |between: &&[Insn]| self.stats.steps - s.step == between.len() as u64 + 1;
+        let between = between.filter(straight);
         let leaves = |insn: &Insn| match *insn {
             Insn::Alu { dst, .. }
             | Insn::Mov { dst, .. }

@@ -103,7 +103,7 @@ impl<'a> Walk<'a> {
         self.note_call(proto, &call);
         match proto.effect {
             Effect::None | Effect::Graph => {}
-            Effect::MovesPacket => self.state.packet_moved(self.pc, self.env.min_lens()),
+            Effect::MovesPacket => self.packet_moved(),
             Effect::TailCall => self.tail_call()?,
             Effect::Lock => {
                 let Some((map, inner, id)) = call.lock else {
@@ -357,6 +357,7 @@ impl<'a> Walk<'a> {
         }
         let mut returned = self.copy_state();
         returned.packet_moved(self.pc, self.env.min_lens());
+        self.forget_lengths();
         returned.set(Reg::R0, Value::unknown());
         self.push_return(returned)
     }

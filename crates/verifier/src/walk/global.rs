@@ -156,7 +156,7 @@ impl Walk<'_> {
             }
         }
         if summary.moves_packet {
-            self.state.packet_moved(self.pc, self.env.min_lens());
+            self.packet_moved();
         }
         self.clobber_args();
         self.state.set(Reg::R0, Value::unknown());

@@ -46,6 +46,16 @@ fn an_explosion_of_paths_stops_at_each_limit() {
     assert_eq!(reason(&|limits| limits.time = time), Reason::Time(time));
 }
 
+/// Each walk gets a share of the time, of whatever there is.
+#[test]
+fn there_need_be_no_limit_of_time() {
+    let text = format!("r5 = 0\na: r5 += 1\nif r5 < 1000 goto a\n{}", bits(30));
+    let mut limits = Limits::default();
+    (limits.steps, limits.time, limits.log_lines) = (50_000, Duration::MAX, 0);
+    let reason = verify_limited(&text, limits).expect_err("2^30 paths").reason;
+    assert_eq!(reason, Reason::Steps(50_000));
+}
+
 /// The default limits hold for programs of every shape that multiplies work.
 #[test]
 fn default_limits_bound_time_and_memory() {
