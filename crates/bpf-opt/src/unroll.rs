@@ -355,7 +355,7 @@ impl Loop {
             Cond::Ne => return Some(Val::Imm(imm)),
             Cond::Eq | Cond::Gt | Cond::Ge | Cond::SGt | Cond::SGe | Cond::Set => false,
         };
-        fits.then_some(Val::Imm(imm - most))
+        fits.then_some(Val::Imm(imm.wrapping_sub(most)))
     }
 
     /// What counts as zero: the least number there is.

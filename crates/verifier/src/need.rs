@@ -15,7 +15,7 @@
 use bpf_isa::{AtomicOp, Callee, Insn, InsnIdx, Program, Reg, Src};
 
 use crate::env::{Env, GlobalArg, GlobalFunc};
-use crate::helpers::{ArgKind, Effect, HelperProto};
+use crate::helpers::{ArgKind, Effect, HelperProto, Ret};
 use crate::kept::shrink;
 
 const fn bit(r: Reg) -> u16 {
@@ -305,8 +305,11 @@ pub(crate) fn helper_needs(proto: Option<&HelperProto>) -> Need {
         n.exact(ARGS);
         return n;
     };
-    // The number of iterations bounds a callback's index; a tail call's index may select a direct jump.
-    let exact = proto.effect == Effect::TailCall || proto.args.iter().any(|a| matches!(a, ArgKind::Callback(_)));
+    // The number of iterations bounds a callback's index; a tail call's index may select a direct jump; what is thrown
+    // may be what the program returns.
+    let exact = proto.effect == Effect::TailCall
+        || proto.ret == Ret::Thrown
+        || proto.args.iter().any(|a| matches!(a, ArgKind::Callback(_)));
     for (arg, r) in proto.args.iter().zip(Reg::ARGS) {
         match arg {
             ArgKind::None => {}

@@ -401,17 +401,17 @@ impl<'a> Walk<'a> {
             self.walk_global_functions()?;
         }
         self.walk_from(0, Start::Program)?;
-        // A callback may set others.
-        let mut walked = 0;
-        while let Some(&(subprog, map)) = self.timer_callbacks.get(walked) {
-            walked += 1;
-            self.walk_from(subprog, Start::Timer(map))?;
-        }
         if let (true, Some(callback)) = (self.thrown, self.env.exception) {
             if self.program.calls_of(SubprogId(0)).iter().all(|call| call.callee != callback || callback.0 == 0) {
                 return refuse(Reason::Environment("an exception callback that the main program does not call".into()));
             }
             self.walk_from(callback.0, Start::Exception)?;
+        }
+        // All of the above may set timers, and a timer's callback others.
+        let mut walked = 0;
+        while let Some(&(subprog, map)) = self.timer_callbacks.get(walked) {
+            walked += 1;
+            self.walk_from(subprog, Start::Timer(map))?;
         }
         // Nothing else is called from there.
         for compare in std::mem::take(&mut self.compares) {

@@ -197,9 +197,10 @@ pub(crate) fn globals(text: &str) -> Vec<Option<GlobalFunc>> {
 }
 
 /// Runs `f` with the environment for a program text: `;raw` selects the raw context, otherwise xdp; `;skb` adds legacy
-/// loads to it.
+/// loads to it, `;verdict` lets programs return 0 or 1 only.
 pub(crate) fn with_env<T>(text: &str, f: impl FnOnce(&Env<'_>) -> T) -> T {
-    let xdp = || ContextLayout { legacy_loads: text.contains(";skb"), ..xdp() };
+    let returns = text.contains(";verdict").then_some((0, 1));
+    let xdp = || ContextLayout { legacy_loads: text.contains(";skb"), returns, ..xdp() };
     let context = if text.contains(";raw") { ContextLayout::raw(true) } else { xdp() };
     let (helpers, mut maps, globals, types) = (helpers(), maps(), globals(text), types());
     let targets = targets(text);
