@@ -94,9 +94,7 @@ pub(crate) fn run(install: bool, packages: &[String]) -> anyhow::Result<()> {
                 let without = left_out.flat_map(|package| ["--exclude", package]);
                 cargo_test(cross.cargo().args(["test", "--no-fail-fast"]).args(&selection).args(without).args([
                     // Doc tests are compiled one by one, and say nothing about the architecture; examples are for people.
-                    "--lib",
-                    "--bins",
-                    "--tests",
+                    "--lib", "--bins", "--tests",
                 ]))?
             }
             Err(Missing { what, how }) => {
