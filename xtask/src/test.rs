@@ -1,5 +1,5 @@
-//! `cargo xtask test`: every test of the workspace, natively and on arm64 (but those of [`TOOLS`] and [`PORTABLE`]), the
-//! concurrent protocols under loom, and the tests with deliberate bugs.
+//! `cargo xtask test`: every test of the workspace, natively and on arm64 (but those of [`TOOLS`] and [`PORTABLE`]),
+//! the concurrent protocols under loom, and the tests with deliberate bugs.
 //!
 //! The output of cargo is passed through and read on its way: the `test result:` lines and the `SKIPPED` lines (one
 //! from each test that misses something it needs) are summed over all test binaries of both architectures, and the sum
@@ -93,7 +93,8 @@ pub(crate) fn run(install: bool, packages: &[String]) -> anyhow::Result<()> {
                 let left_out = TOOLS.iter().chain(&PORTABLE).filter(|_| packages.is_empty());
                 let without = left_out.flat_map(|package| ["--exclude", package]);
                 cargo_test(cross.cargo().args(["test", "--no-fail-fast"]).args(&selection).args(without).args([
-                    // Doc tests are compiled one by one, and say nothing about the architecture; examples are for people.
+                    // Doc tests are compiled one by one, and say nothing about the architecture; examples are for
+                    // people.
                     "--lib", "--bins", "--tests",
                 ]))?
             }

@@ -54,8 +54,8 @@ impl Verifier {
             result.as_ref().is_err_and(|e| e.reason.is_limit() || matches!(e.reason, Reason::Time(_)))
         };
         let loops = program.flow().iter().any(|f| f.target.is_some_and(|target| target <= f.at));
-        // A short loop ends soon, and where nothing is guessed, paths that differ in numbers are dropped. But where what
-        // is known of numbers is asked for, that is what holds in each round, and how many there are.
+        // A short loop ends soon, and where nothing is guessed, paths that differ in numbers are dropped. But where
+        // what is known of numbers is asked for, that is what holds in each round, and how many there are.
         let plainly = loops && !values && !env.exhaustive;
         let mut walk = Walk::new(env, &program, &mut self.scratch, Mode::Plain, values);
         let mut result = Ok(());

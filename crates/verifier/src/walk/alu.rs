@@ -189,9 +189,9 @@ impl Walk<'_> {
     /// cast is without 32-bit moves. Of an index, it comes back so far that it is multiplied; of a length in bytes, so
     /// far that it is divided. Compilers put two of these pairs into each other.
     ///
-    /// Claim: what comes back is the number that was shifted. Proof: the path has not ended since (that forgets what was
-    /// shifted), and has taken as many steps as there are instructions from there to here, of which none jumps; so it
-    /// went over what lies between, which leaves the register alone. (Joins forget it, too, but not each: see
+    /// Claim: what comes back is the number that was shifted. Proof: the path has not ended since (that forgets what
+    /// was shifted), and has taken as many steps as there are instructions from there to here, of which none jumps; so
+    /// it went over what lies between, which leaves the register alone. (Joins forget it, too, but not each: see
     /// `Walk::at_join`.)
     fn zero_extended(&mut self, width: Width, op: AluOp, dst: Reg, src: Src) -> bool {
         let (Width::W64, Src::Imm(by)) = (width, src) else { return false };
