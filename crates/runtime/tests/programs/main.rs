@@ -15,6 +15,7 @@ mod cases;
 mod constants;
 mod contexts;
 mod core_relocations;
+mod counted;
 mod differential;
 mod dynptrs;
 mod formats;
