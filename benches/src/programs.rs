@@ -110,6 +110,18 @@ programs! {
     hashmap bench_hashmap noise;
     checksum bench_checksum noise;
     varint bench_varint noise;
+    utf8 bench_utf8 letters;
+    heap bench_heap noise;
+    xxh bench_xxh noise;
+    murmur bench_murmur noise;
+    masks bench_masks noise;
+    mul256 bench_mul256 noise;
+    bsearch bench_bsearch noise;
+    strsearch bench_strsearch noise;
+    dfa bench_dfa text;
+    vwrite bench_vwrite noise;
+    crct bench_crct noise;
+    json bench_json text;
 }
 
 /// Pseudo-random words (splitmix64), the same on every run.
@@ -165,6 +177,40 @@ fn frames(words: &mut [u64]) {
             *word = bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
         }
     }
+}
+
+/// Fills words with the UTF-8 bytes of what `letter` makes of random numbers.
+fn written(words: &mut [u64], letter: impl Fn(u64) -> char) {
+    noise(words);
+    let mut bytes = Vec::new();
+    let mut buffer = [0; 4];
+    // At least a byte each, and the words are as many numbers over and over.
+    for n in words.iter().flat_map(|word| (0..8).map(move |turn| word.rotate_left(8 * turn))) {
+        bytes.extend_from_slice(letter(n).encode_utf8(&mut buffer).as_bytes());
+    }
+    for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(8)) {
+        *word = bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+    }
+}
+
+/// Text of few different characters, brackets and quotes among them.
+fn text(words: &mut [u64]) {
+    const LETTERS: &[u8] = b"abcdefgh ijklmnop {}[]\"\",,:0123456789-\n";
+    written(words, |n| char::from(LETTERS[(n >> 32) as usize % LETTERS.len()]));
+}
+
+/// Characters of one to four bytes, half of them of one.
+fn letters(words: &mut [u64]) {
+    written(words, |n| {
+        let (kind, n) = (n % 6, n >> 32);
+        let code = match kind {
+            0..3 => 32 + n % 95,
+            3 => 0x80 + n % 0x780,
+            4 => 0x800 + n % 0xc800,
+            _ => 0x1_0000 + n % 0xf_0000,
+        };
+        u32::try_from(code).ok().and_then(char::from_u32).unwrap_or('?')
+    });
 }
 
 #[cfg(test)]

@@ -1,0 +1,158 @@
+//! Instructions that a run of each speed program executes, which no other load and no placement changes: at both levels
+//! and natively.
+//!
+//! `cargo run -p bpf-benches --bin count -- [--arm64] [NAME ..]`
+//!
+//! The machine code alone lies in a page and is called from C (`count.c`) under qemu-user, one instruction a block of
+//! translation, each of which it notes; two runs less one are the program's own. So no machine of the architecture is
+//! needed, and x86-64 and arm64 are counted in one way. Natively is clang 19 at -O2 for that architecture, vectors
+//! included. Needs clang-19, qemu-user, and for arm64 `aarch64-linux-gnu-gcc` (`cargo xtask test --install`).
+//!
+//! Fails if a result is not the native one, or a program executes more at `speed` than at `none`.
+
+use bpf_analysis::Facts;
+use bpf_benches::{
+    measure,
+    programs::{ALL, Program},
+    table::Table,
+};
+use bpf_jit::{Backend, CompileOptions, Compiler};
+use bpf_jit_code::{Arch, Code, CpuFeatures, OptLevel};
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+/// How programs for an architecture are made and run.
+struct Target {
+    arch: Arch,
+    clang: &'static str,
+    linker: &'static str,
+    emulator: &'static str,
+}
+
+const X64: Target = Target { arch: Arch::X64, clang: "x86_64-linux-gnu", linker: "clang-19", emulator: "qemu-x86_64" };
+
+const ARM64: Target =
+    Target { arch: Arch::Arm64, clang: "aarch64-linux-gnu", linker: "aarch64-linux-gnu-gcc", emulator: "qemu-aarch64" };
+
+fn main() -> Result<()> {
+    let (options, names): (Vec<String>, Vec<String>) = std::env::args().skip(1).partition(|arg| arg.starts_with('-'));
+    let target = match options.as_slice() {
+        [] => X64,
+        [only] if only == "--arm64" => ARM64,
+        _ => return Err("count [--arm64] [NAME ..]".into()),
+    };
+    let folder = std::env::temp_dir().join(format!("bpf-count-{}", std::process::id()));
+    fs::create_dir_all(&folder)?;
+    let counted = count(&target, &names, &folder);
+    fs::remove_dir_all(&folder)?;
+    counted
+}
+
+fn count(target: &Target, names: &[String], folder: &Path) -> Result<()> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let heading = ["instructions", "none", "speed", "native", "x native", "bytes"];
+    let mut table = Table::new(heading.map(String::from));
+    let (mut ratios, mut slower) = (Vec::new(), Vec::new());
+    let harness = folder.join("harness");
+    link(target, &[root.join("count.c")], None, &harness)?;
+    // `empty` is what calling it takes.
+    for program in ALL.iter().filter(|p| p.name != "empty" && (names.is_empty() || names.contains(&p.name.into()))) {
+        let memory = folder.join("memory");
+        fs::write(&memory, program.memory().bytes())?;
+        let expected = program.run_native(program.memory().bytes());
+        let [object, native] = ["native.o", "native"].map(|name| folder.join(name));
+        let source = root.join("programs").join(program.name).with_extension("c");
+        let clang = ["-O2", "-c", "-target", target.clang];
+        run(Command::new("clang-19")
+            .args(clang)
+            .arg("-I")
+            .arg(root.join("programs"))
+            .arg(source)
+            .arg("-o")
+            .arg(&object))?;
+        link(target, &[root.join("count.c"), object], Some(program), &native)?;
+        let natively = executed(target, &native, &memory, &memory, expected)?;
+        let mut ours = [0; 2];
+        let mut bytes = 0;
+        for (level, executed_at) in [OptLevel::None, OptLevel::Speed].into_iter().zip(&mut ours) {
+            let code = compile(target.arch, program, level)?;
+            bytes = code.bytes.len();
+            let file = folder.join("code");
+            fs::write(&file, code.bytes)?;
+            *executed_at = executed(target, &harness, &memory, &file, expected)
+                .map_err(|why| format!("{} at {level:?}: {why}", program.name))?;
+        }
+        let [none, speed] = ours;
+        #[expect(clippy::cast_precision_loss, reason = "a ratio")]
+        let ratio = speed as f64 / natively as f64;
+        ratios.push(ratio);
+        if speed > none {
+            slower.push(program.name);
+        }
+        let figures = [none, speed, natively].map(|n| n.to_string());
+        let cells = std::iter::once(program.name.to_owned()).chain(figures);
+        table.row(cells.chain([format!("{ratio:.2}"), bytes.to_string()]));
+    }
+    println!("{table}\ngeometric mean: {:.3}", measure::geometric_mean(ratios.iter().copied()));
+    if slower.is_empty() { Ok(()) } else { Err(format!("more at speed than at none: {}", slower.join(", ")).into()) }
+}
+
+fn compile(arch: Arch, program: &Program, level: OptLevel) -> Result<Code> {
+    match arch {
+        Arch::X64 => compile_with(bpf_jit_x64::X64::default(), arch, program, level),
+        Arch::Arm64 => compile_with(bpf_jit_arm64::Arm64::default(), arch, program, level),
+    }
+}
+
+/// As the other benches have it: unverified, neither budget nor interruption.
+fn compile_with(backend: impl Backend, arch: Arch, program: &Program, opt_level: OptLevel) -> Result<Code> {
+    let program = bpf_isa::Program::from_bytes(&program.code())?;
+    let facts = Facts { insns: vec![Default::default(); program.insns().len()], ..Facts::default() };
+    let mut options = CompileOptions { opt_level, ..CompileOptions::default() };
+    options.emit.features = CpuFeatures::ALL;
+    let mut code = Code::new(arch);
+    Compiler::new(backend).compile(&program, &facts, &(), &options, &mut code).map_err(|e| e.to_string())?;
+    if code.relocs.is_empty() { Ok(code) } else { Err("it needs symbols, and nobody resolves them".into()) }
+}
+
+fn link(target: &Target, files: &[PathBuf], native: Option<&Program>, to: &Path) -> Result<()> {
+    let mut command = Command::new(target.linker);
+    command.args(["-O1", "-static"]).args(files).arg("-o").arg(to);
+    if let Some(program) = native {
+        command.arg(format!("-DNATIVE=bench_{}", program.name));
+    }
+    run(&mut command)
+}
+
+fn run(command: &mut Command) -> Result<()> {
+    let status = command.status().map_err(|why| format!("{}: {why}", command.get_program().display()))?;
+    if status.success() { Ok(()) } else { Err(format!("{command:?}: {status}").into()) }
+}
+
+/// The instructions of one run, whose result is compared.
+fn executed(target: &Target, program: &Path, memory: &Path, code: &Path, expected: u32) -> Result<u64> {
+    let traced = |runs: &str| -> Result<u64> {
+        let mut command = Command::new(target.emulator);
+        command.args(["-cpu", "max", "-one-insn-per-tb", "-d", "exec,nochain", "-D", "/dev/stdout"]);
+        command.arg(program).arg(memory).arg(runs).arg(code).stdout(Stdio::piped());
+        let mut child = command.spawn().map_err(|why| format!("{}: {why}", target.emulator))?;
+        let (mut lines, mut result) = (0, None);
+        for line in child.stdout.take().map(BufReader::new).into_iter().flat_map(BufRead::lines) {
+            let line = line?;
+            lines += u64::from(line.starts_with("Trace"));
+            // What the program prints may come in the middle of a line.
+            result = line.split_once("result ").map_or(result, |(_, value)| value.trim().parse::<u32>().ok());
+        }
+        if child.wait()?.success() && result == Some(expected) {
+            return Ok(lines);
+        }
+        Err(format!("the result is {result:?}, natively {expected}").into())
+    };
+    Ok(traced("2")? - traced("1")?)
+}
