@@ -16,8 +16,9 @@ use bpf_lir::{BlockId, Func, Op, Span, VReg, Val, narrow};
 
 /// The most ops between the two branches.
 const MAX_BETWEEN: usize = 6;
-/// How many minima are made.
+/// How many minima are made, and for how many pairs of branches one is sought: each is a look at the blocks before.
 const MAX_LIMITS: usize = 64;
+const MAX_TRIES: u32 = 256;
 
 /// A minimum.
 #[derive(Clone, Copy, Debug)]
@@ -66,15 +67,16 @@ impl Convert {
             return 0;
         }
         self.bounds.limits.clear();
-        let mut done = 0;
+        let (mut done, mut tries) = (0, 0);
         for place in 0..func.order.len() {
-            if self.bounds.inner[place] == NONE || self.bounds.limits.len() == MAX_LIMITS {
+            if self.bounds.inner[place] == NONE || self.bounds.limits.len() == MAX_LIMITS || tries == MAX_TRIES {
                 continue;
             }
             let Some(pair) = self.pair(func, place) else { continue };
-            if done == 0 {
+            if tries == 0 {
                 self.find_defs(func);
             }
+            tries += 1;
             if let Some(limit) = self.limit(func, &pair, place) {
                 let from = func.order[place];
                 func.blocks[from.index()].ops.end -= 1;
