@@ -1,8 +1,8 @@
 //! Generated loops whose counters stop around their limits, at all widths and signs, up and down, by any step: the
 //! interpreter against machine code, results, memory and where a budget stops them.
 //!
-//! Problem: the optimiser copies rounds, turns loops and moves limits, and what goes wrong there goes wrong by one, near
-//! the ends of the number range, or in a loop that is left in the middle. Generated programs seldom come there.
+//! Problem: the optimiser copies rounds, turns loops and moves limits, and what goes wrong there goes wrong by one,
+//! near the ends of the number range, or in a loop that is left in the middle. Generated programs seldom come there.
 //! Approach: a counter begins few steps before its limit, which is any number or one of those at the ends.
 
 use crate::support::{Failure, Outcome, Variant, allocations, jit, soak};
