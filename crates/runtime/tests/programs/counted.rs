@@ -165,5 +165,5 @@ fn machine_code_ends_where_the_interpreter_does() {
             }
         }
     }
-    assert!(ended > 100 && stopped > 100, "{ended} ended, {stopped} were stopped");
+    assert!(ended > 50 && stopped > 50, "{ended} ended, {stopped} were stopped");
 }
