@@ -57,7 +57,8 @@ impl Verifier {
         // A short loop ends soon, and where nothing is guessed, paths that differ in numbers are dropped. But where
         // what is known of numbers is asked for, that is what holds in each round, and how many there are.
         let plainly = loops && !values && !env.exhaustive;
-        let mut walk = Walk::new(env, &program, &mut self.scratch, Mode::Plain, values);
+        let first = if plainly { Mode::Plain } else { Mode::Accelerated };
+        let mut walk = Walk::new(env, &program, &mut self.scratch, first, values);
         let mut result = Ok(());
         if plainly {
             walk.shorten_first();
@@ -65,7 +66,9 @@ impl Verifier {
         }
         if !plainly || result.is_err() {
             let started = walk.started;
-            walk = Walk::new(env, &program, &mut self.scratch, Mode::Accelerated, values);
+            if plainly {
+                walk = Walk::new(env, &program, &mut self.scratch, Mode::Accelerated, values);
+            }
             if values || loops {
                 walk.shorten();
                 walk.share_time(started, 1);
