@@ -34,6 +34,7 @@ mod tnum;
 mod value;
 mod verify;
 mod walk;
+mod ways;
 
 pub use access::Access;
 pub use bpf_uapi::{Helper, MapType, MapTypes};
