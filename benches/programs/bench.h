@@ -23,9 +23,21 @@ typedef long long s64;
 #define SECTION
 #endif
 
+/* Copies of the native form (build.rs): each has a name of its own, and lies elsewhere in its cache line. */
+#ifdef PLACE
+#define NAMED(name, form, place) bench_##name##_##form##_##place
+#define COPY(name, form, place) NAMED(name, form, place)
+#define FUNCTION(name) COPY(name, FORM, PLACE)
+#define QUOTED(text) #text
+#define TEXT(text) QUOTED(text)
+__asm__(".text\n.p2align 6\n.skip 16 * " TEXT(PLACE));
+#else
+#define FUNCTION(name) bench_##name
+#endif
+
 #define ENTRY(name)                                             \
-	SECTION u32 bench_##name(u8 *memory, u64 length);       \
-	u32 bench_##name(u8 *memory, u64 length)
+	SECTION u32 FUNCTION(name)(u8 *memory, u64 length);     \
+	u32 FUNCTION(name)(u8 *memory, u64 length)
 
 #define NOINLINE static __attribute__((noinline)) SECTION
 #define INLINE static inline __attribute__((always_inline))

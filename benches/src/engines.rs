@@ -13,7 +13,7 @@ use crate::engine::Engine;
 
 /// The native code, first, and everything of [`loaders`].
 pub fn all() -> Vec<Box<dyn Engine>> {
-    let mut engines: Vec<Box<dyn Engine>> = vec![Box::new(native::Native)];
+    let mut engines: Vec<Box<dyn Engine>> = vec![Box::new(native::Native::new()), Box::new(native::Native::scalar())];
     engines.extend(loaders());
     engines
 }
@@ -21,7 +21,13 @@ pub fn all() -> Vec<Box<dyn Engine>> {
 /// Every engine that loads programs and can run here. A peer that cannot is announced and left out.
 pub fn loaders() -> Vec<Box<dyn Engine>> {
     let mut engines: Vec<Box<dyn Engine>> = Vec::new();
-    for ours in [ours::Ours::jit(), ours::Ours::unoptimised(), ours::Ours::save_all(), ours::Ours::interpreter()] {
+    for ours in [
+        ours::Ours::jit(),
+        ours::Ours::verified(),
+        ours::Ours::unoptimised(),
+        ours::Ours::save_all(),
+        ours::Ours::interpreter(),
+    ] {
         match ours {
             Ok(ours) => engines.push(Box::new(ours)),
             Err(why) => bpf_testkit::skipped("an engine of ours", &why),

@@ -1,30 +1,52 @@
-//! The same C, compiled for this machine: the yardstick.
+//! The same C, compiled for this machine: the yardstick. Each load takes the next of a program's copies.
 
 use crate::{
     engine::{Engine, Loaded},
-    programs::{ALL, Program},
+    programs::{self, ALL},
 };
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Native code.
 #[derive(Debug)]
-pub(super) struct Native;
+pub(super) struct Native {
+    name: &'static str,
+    vectors: bool,
+    loads: AtomicUsize,
+}
+
+impl Native {
+    /// As the compiler makes it.
+    pub(super) fn new() -> Native {
+        Native { name: "native", vectors: true, loads: AtomicUsize::new(0) }
+    }
+
+    /// Without vectors, which BPF does not have.
+    pub(super) fn scalar() -> Native {
+        Native { name: "no vectors", vectors: false, loads: AtomicUsize::new(0) }
+    }
+}
+
+/// One copy.
+struct Copy(programs::Native);
 
 impl Engine for Native {
     fn name(&self) -> &str {
-        "native"
+        self.name
     }
 
     fn load(&self, code: &[u8], _length: usize) -> Result<Box<dyn Loaded>, String> {
         let program = ALL.iter().find(|program| program.code() == code).ok_or("not one of the speed programs")?;
-        Ok(Box::new(*program))
+        let copies = program.natives(self.vectors);
+        // Relaxed: a number is all that is wanted.
+        Ok(Box::new(Copy(copies[self.loads.fetch_add(1, Ordering::Relaxed) % copies.len()])))
     }
 }
 
-impl Loaded for Program {
+impl Loaded for Copy {
     fn run(&mut self, memory: &mut [u8], repeat: u32) -> Result<u32, String> {
         let mut result = 0;
         for _ in 0..repeat {
-            result = std::hint::black_box(self.run_native(std::hint::black_box(memory)));
+            result = std::hint::black_box(programs::run(self.0, std::hint::black_box(memory)));
         }
         Ok(result)
     }

@@ -1,4 +1,5 @@
-//! This project: the JIT (structural validation only, like the peers without a verifier) and the interpreter.
+//! This project: the JIT, with the verifier and without (structural validation only, like the peers that have none),
+//! and the interpreter.
 //!
 //! A run is `Program::run`: run guard, execution slot and entry stub are in the figures, as a user pays for them.
 
@@ -11,12 +12,25 @@ pub(super) struct Ours {
     name: &'static str,
     engine: bpf_runtime::Engine,
     linker: Linker<()>,
-    interpreted: bool,
+    trust: Trust,
+}
+
+/// What programs are taken to be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Trust {
+    Verified,
+    Unverified,
+    Interpreted,
 }
 
 struct Run(Program<Raw, ()>);
 
 impl Ours {
+    /// The verifier and the JIT.
+    pub(super) fn verified() -> Result<Ours, String> {
+        Ok(Ours { trust: Trust::Verified, ..Ours::new("verified", |_| {})? })
+    }
+
     /// The JIT.
     pub(super) fn jit() -> Result<Ours, String> {
         Ours::new("ours", |_| {})
@@ -34,15 +48,14 @@ impl Ours {
 
     /// The interpreter.
     pub(super) fn interpreter() -> Result<Ours, String> {
-        Ours::new("interp", |config| config.mode = Mode::Interpreter)
+        Ok(Ours { trust: Trust::Interpreted, ..Ours::new("interp", |config| config.mode = Mode::Interpreter)? })
     }
 
     fn new(name: &'static str, configure: impl FnOnce(&mut Config)) -> Result<Ours, String> {
         let mut config = Config::default();
         configure(&mut config);
-        let mode = config.mode;
         let engine = bpf_runtime::Engine::new(config).map_err(|e| e.to_string())?;
-        Ok(Ours { name, linker: Linker::new(&engine), engine, interpreted: mode == Mode::Interpreter })
+        Ok(Ours { name, linker: Linker::new(&engine), engine, trust: Trust::Unverified })
     }
 }
 
@@ -52,13 +65,15 @@ impl Engine for Ours {
     }
 
     fn load(&self, code: &[u8], _length: usize) -> Result<Box<dyn Loaded>, String> {
-        let program = if self.interpreted {
-            self.linker.loader().interpreted().bytes("bench", code)
-        } else {
+        let loader = self.linker.loader();
+        let loader = match self.trust {
+            Trust::Verified => loader,
             // SAFETY: the bench programs stay within the memory they are given: the kernel's verifier accepts them with
             // it.
-            unsafe { self.linker.loader().unverified() }.bytes("bench", code)
+            Trust::Unverified => unsafe { loader.unverified() },
+            Trust::Interpreted => loader.interpreted(),
         };
+        let program = loader.bytes("bench", code);
         Ok(Box::new(Run(program.map_err(|e| e.to_string())?)))
     }
 
