@@ -368,6 +368,10 @@ impl<'a> Walk<'a> {
         self.state.seen.clear();
         match self.state.top().entry {
             Entry::Root | Entry::Timer | Entry::Compare | Entry::Exception => {
+                if matches!(self.state.top().entry, Entry::Timer | Entry::Compare) {
+                    // What these return is asked whatever the program may return.
+                    self.decides();
+                }
                 self.check_exit()?;
                 Ok(Flow::End)
             }

@@ -271,6 +271,8 @@ impl Walk<'_> {
         if mark.round == Round::Peeled {
             self.state.top_mut().loops.pop();
             self.loops.begun = true;
+            // What is proven from here on is of the rounds that follow; and others that come here may be dropped.
+            self.note_rounds(id, None);
             return Ok(None);
         }
         let (k, round) = (mark.k.id, mark.round);

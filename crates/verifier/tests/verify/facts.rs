@@ -72,6 +72,32 @@ fn rounds_of_loops() {
     assert_eq!(rounds(nest), [(1, Some(4)), (2, Some(6))]);
     // It shrinks, nobody knows how fast.
     assert_eq!(rounds("r0 = r2\na: r0 >>= 1\nif r0 != 0 goto a\nexit"), [(1, None)]);
+    // Digits, seven in a row: that the outer loop ends is seen only once the inner one's first round is walked by
+    // itself. The bound that is proven then, of 6, is that of the rounds after it.
+    let digits = "
+        r3 = 0
+        a: if r3 >= r2 goto out
+        r4 = r1
+        r4 += r3
+        r5 = *(u8 *)(r4 + 0)
+        if r5 < 48 goto no
+        if r5 > 57 goto no
+        r6 = 0
+        b: if r6 > 6 goto a
+        if r3 >= r2 goto a
+        r4 = r1
+        r4 += r3
+        r5 = *(u8 *)(r4 + 0)
+        if r5 < 48 goto a
+        if r5 > 57 goto a
+        r6 += 1
+        r3 += 1
+        goto b
+        no: r3 += 1
+        goto a
+        out: r0 = 0
+        exit";
+    assert_eq!(rounds(digits), [(1, None), (8, None)]);
     // What a round does is known for all of them.
     let facts = facts_of("r0 = 0\na: r0 += 2\nif r0 != 64 goto a\nexit", true);
     let moved = facts.values(InsnIdx(1));

@@ -206,7 +206,7 @@ impl Reader<'_> {
                 n.read(self.operands, exact);
             }
             Insn::Call(callee) => self.call(d, callee, step, f),
-            Insn::Exit => n.read(1, self.env.context.returns.is_some()),
+            Insn::Exit => n.read(1, step.exact || self.env.context.returns.is_some()),
         }
     }
 
