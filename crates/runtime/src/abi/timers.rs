@@ -258,8 +258,9 @@ impl Timers {
     }
 
     /// Begins the callback of a timer that was due: its map, the callback's address, and the field. `None` if it is not
-    /// due any more, or gone. [`Timers::end`] must follow.
-    pub(crate) fn begin(&self, slot: u32, due: Due, program: u64) -> Option<(Map, u64, Deferred)> {
+    /// due any more, or gone. Else [`Timers::end`] must follow, also where there is a map alone: the element that the
+    /// timer was in is another's by now.
+    pub(crate) fn begin(&self, slot: u32, due: Due, program: u64) -> Option<(Map, Option<(u64, Deferred)>)> {
         let Due { address, number: expected, .. } = due;
         let begun = self.with(slot, |notes| {
             let timer = notes.timers.get_mut(&address).filter(|timer| timer.number == expected).ok_or(Errno::ENOENT)?;
@@ -278,11 +279,7 @@ impl Timers {
         let (map, callback, field) = begun.ok()?;
         // SAFETY: the map that the timer was made in is alive, by this handle.
         let current = unsafe { number(address) }.load(Ordering::Relaxed) == expected;
-        if !current {
-            self.end(slot, due);
-            return None;
-        }
-        Some((map, callback, field))
+        Some((map, current.then_some((callback, field))))
     }
 
     /// The callback has returned.

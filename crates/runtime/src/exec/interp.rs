@@ -445,7 +445,8 @@ impl<'p> Host<'p> {
             return Ok((0, 0, false));
         }
         let writes = mem.access != Access::Read;
-        if mem.from == MemSet::OWNED {
+        // What only this run may have, the function may take a reference to.
+        if MemSet::OWNED.contains(mem.from) {
             caller.check_own(at, crate::num::index(len), writes)?;
         } else {
             caller.check(self, at, crate::num::index(len), writes)?;

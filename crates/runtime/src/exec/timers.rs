@@ -41,8 +41,12 @@ impl Loaded {
             let map;
             let guard = engine.domain.enter()?;
             let slot = guard.slot();
-            let Some((of, callback, field)) = timers.begin(slot, due, program) else { continue };
+            let Some((of, begun)) = timers.begin(slot, due, program) else { continue };
             map = of;
+            let Some((callback, field)) = begun else {
+                timers.end(slot, due);
+                continue;
+            };
             let def = map.def();
             let at = match field {
                 Deferred::Timer => def.timer,
