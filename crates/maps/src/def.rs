@@ -152,8 +152,10 @@ pub struct MapDef {
     pub map_extra: u64,
     /// Accepted and ignored; needs [`flags::NUMA_NODE`].
     pub numa_node: Option<u32>,
-    /// Byte offset of a `struct bpf_spin_lock` in the value (from BTF).
+    /// Byte offset of the lock in the value (from BTF), a `struct bpf_spin_lock` or a `struct bpf_res_spin_lock`.
     pub spin_lock: Option<u32>,
+    /// That lock is a `struct bpf_res_spin_lock`.
+    pub resilient_lock: bool,
     /// Byte offset of a `struct bpf_timer` in the value (from BTF): 16 bytes that copies of values leave out.
     pub timer: Option<u32>,
     /// Byte offset of a `struct bpf_wq` in the value (from BTF): as a timer's, of as many bytes.
@@ -183,6 +185,7 @@ impl MapDef {
             map_extra: 0,
             numa_node: None,
             spin_lock: None,
+            resilient_lock: false,
             timer: None,
             work: None,
             owned: None,
@@ -203,6 +206,13 @@ impl MapDef {
     #[must_use]
     pub fn with_spin_lock(mut self, offset: u32) -> Self {
         self.spin_lock = Some(offset);
+        self
+    }
+
+    /// The same with a `struct bpf_res_spin_lock` at this byte of the value.
+    #[must_use]
+    pub fn with_res_spin_lock(mut self, offset: u32) -> Self {
+        (self.spin_lock, self.resilient_lock) = (Some(offset), true);
         self
     }
 
@@ -296,6 +306,9 @@ impl MapDef {
                 let expected = "a spin lock only in values of hash, lru_hash, array and storage";
                 return bad(Errno::EOPNOTSUPP, expected.into());
             }
+        }
+        if self.resilient_lock && self.spin_lock.is_none() {
+            return bad(Errno::EINVAL, "a resilient lock only where there is a lock".into());
         }
         for (what, offset) in [("timer", self.timer), ("bpf_wq", self.work)] {
             let Some(offset) = offset else { continue };
@@ -631,6 +644,7 @@ impl MapDef {
         self.same("value_size", expected.value_size.into(), self.value_size.into())?;
         self.same("flags", expected.flags.into(), self.flags.into())?;
         self.same("spin_lock", offset(expected.spin_lock), offset(self.spin_lock))?;
+        self.same("bpf_res_spin_lock", expected.resilient_lock.into(), self.resilient_lock.into())?;
         self.same("timer", offset(expected.timer), offset(self.timer))?;
         self.same("bpf_wq", offset(expected.work), offset(self.work))?;
         if self.owned == expected.owned {

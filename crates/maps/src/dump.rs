@@ -172,7 +172,9 @@ impl Dump {
         let [key_size, value_size, host_value_size] = [reader.u32()?, reader.u32()?, reader.u32()?];
         let mut def = MapDef::new("", map_type, key_size, value_size, reader.u32()?);
         def.flags = reader.u32()?;
-        def.spin_lock = Some(reader.u32()?).filter(|&offset| offset != u32::MAX);
+        // Locks are aligned to 4 bytes: an offset that ends in a 1 is that of a resilient one.
+        let lock = Some(reader.u32()?).filter(|&offset| offset != u32::MAX);
+        (def.spin_lock, def.resilient_lock) = (lock.map(|at| at & !1), lock.is_some_and(|at| at & 1 != 0));
         def.timer = reader.u32()?.checked_sub(1);
         def.map_extra = reader.u64()?;
         let count = reader.u64()?;
@@ -220,7 +222,8 @@ impl Dump {
         let host_value_size = u32::try_from(self.host_value_size)
             .map_err(|_| MapError::BadDump(format!("values of {} bytes", self.host_value_size)))?;
         let sizes = [def.map_type as u32, def.key_size, def.value_size, host_value_size];
-        let (lock, timer) = (def.spin_lock.unwrap_or(u32::MAX), def.timer.map_or(0, |offset| offset.saturating_add(1)));
+        let lock = def.spin_lock.map_or(u32::MAX, |at| at | u32::from(def.resilient_lock));
+        let (lock, timer) = (lock, def.timer.map_or(0, |offset| offset.saturating_add(1)));
         for n in sizes.into_iter().chain([def.max_entries, def.flags, lock, timer]) {
             writer.u32(n)?;
         }

@@ -6,14 +6,20 @@
 //! Approach: spin briefly, then yield, then sleep. The chunk lock counts its releases, so that an inserter knows
 //! whether another insert came between its search and its locking; re-entry is excluded before (one operation per
 //! execution slot and map, [`crate::hash`]). The value lock stores its owner's execution slot, so that taking it twice
-//! is an error and not a deadlock.
+//! is an error and not a deadlock. A `bpf_res_spin_lock` is the same word, waited for no longer than
+//! [`PATIENCE`]: so those who hold one and want another get away from each other.
 
+use crate::errno::{Errno, OpResult};
 use crate::sync::{AtomicU32, Ordering, spin_loop, yield_now};
+use std::time::{Duration, Instant};
 
 /// Rounds of spinning, about 1 µs.
 const SPINS: u32 = 64;
 /// Rounds after which a waiter no longer yields but sleeps.
 const ASLEEP: u32 = SPINS + 16;
+
+/// How long taking a resilient lock waits (Linux: `RES_DEF_TIMEOUT`).
+pub(crate) const PATIENCE: Duration = Duration::from_millis(250);
 
 /// The insert lock of a chunk: bit 0 held, the rest counts releases.
 ///
@@ -86,7 +92,7 @@ fn rest(round: &mut u32) {
     }
 }
 
-/// A `struct bpf_spin_lock` in a map value: 0 free, else the owner's slot plus one, and bit 31 while somebody sleeps.
+/// A `struct bpf_spin_lock` or `bpf_res_spin_lock` in a map value: 0 free, else the owner's slot plus one, and bit 31 while somebody sleeps.
 #[derive(Debug)]
 pub(crate) struct ValueLock<'a>(&'a AtomicU32);
 
@@ -113,6 +119,42 @@ impl<'a> ValueLock<'a> {
                 Err(seen) => {
                     marked = WAITERS;
                     self.sleep(seen);
+                }
+            }
+        }
+    }
+
+    /// Takes the lock for `slot`, which may hold others: `-EDEADLK` if it holds this one already, `-ETIMEDOUT` if
+    /// nobody released it for so long, or what `waits` says, which is asked again and again with the slot that has it.
+    #[inline]
+    pub(crate) fn lock_within(
+        &self,
+        slot: u32,
+        patience: Duration,
+        waits: impl FnMut(u32) -> OpResult,
+    ) -> OpResult {
+        // Acquire pairs with the release in `unlock`.
+        match self.0.compare_exchange(0, slot + 1, Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => Ok(()),
+            Err(_) => self.wait_within(slot, patience, waits),
+        }
+    }
+
+    #[cold]
+    fn wait_within(&self, slot: u32, patience: Duration, mut waits: impl FnMut(u32) -> OpResult) -> OpResult {
+        let me = slot + 1;
+        let (mut round, start) = (0, Instant::now());
+        loop {
+            // Acquire pairs with the release in `unlock`. Nobody is asked to wake this one, which sleeps for a while.
+            match self.0.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => return Ok(()),
+                Err(seen) if seen & !WAITERS == me => return Err(Errno::EDEADLK),
+                Err(seen) => {
+                    waits((seen & !WAITERS).wrapping_sub(1))?;
+                    if start.elapsed() >= patience {
+                        return Err(Errno::ETIMEDOUT);
+                    }
+                    rest(&mut round);
                 }
             }
         }

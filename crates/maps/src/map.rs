@@ -456,7 +456,7 @@ impl Map {
     }
 
     fn check_lock(&self, op: &'static str, flags: u64) -> Result<(), MapError> {
-        let lock_fits = flags & update::F_LOCK == 0 || self.0.def.spin_lock.is_some();
+        let lock_fits = flags & update::F_LOCK == 0 || (self.0.def.spin_lock.is_some() && !self.0.def.resilient_lock);
         if lock_fits { Ok(()) } else { Err(self.error(op, Errno::EINVAL)) }
     }
 

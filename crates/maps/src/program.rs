@@ -15,7 +15,7 @@ use crate::arena;
 use crate::def::{MAX_STORAGE_VALUE, MapDef, MapType, update as update_flags};
 use crate::errno::{Errno, ret};
 use crate::header::MapHeader;
-use crate::lock::ValueLock;
+use crate::lock::{PATIENCE, ValueLock};
 use crate::map::{Inner, Map, WeakMap};
 use crate::num::index;
 use crate::redirect::{DeviceHash, IndexMap, RedirectEntry};
@@ -423,7 +423,21 @@ pub unsafe extern "C" fn spin_lock(lock: *mut u32, slot: u32) -> i64 {
     if ValueLock::new(word).lock(slot) { 0 } else { Errno::EDEADLK.as_ret() }
 }
 
-/// `bpf_spin_unlock`: 0, or `-EPERM` if this slot does not hold the lock.
+/// `bpf_res_spin_lock`: 0, or `-EDEADLK` if this slot holds the lock already, `-ETIMEDOUT` if nobody released it for a
+/// quarter of a second, or what `waits` says, which is asked again and again with the slot that holds it.
+///
+/// # Safety
+/// As [`spin_lock`], of a `struct bpf_res_spin_lock`.
+pub unsafe fn res_spin_lock(lock: *mut u32, slot: u32, mut waits: impl FnMut(u32) -> Result<(), Errno>) -> i64 {
+    // SAFETY: aligned and mapped (contract), and only accessed atomically by this crate.
+    let word = unsafe { AtomicU32::from_ptr(lock) };
+    match ValueLock::new(word).lock_within(slot, PATIENCE, &mut waits) {
+        Ok(()) => 0,
+        Err(errno) => errno.as_ret(),
+    }
+}
+
+/// `bpf_spin_unlock`, `bpf_res_spin_unlock`: 0, or `-EPERM` if this slot does not hold the lock.
 ///
 /// # Safety
 /// As [`spin_lock`].

@@ -49,8 +49,10 @@ impl Source<'_> {
 pub(crate) struct Shape {
     /// Bytes of a value.
     pub(crate) size: usize,
-    /// Byte offset of the spin lock.
+    /// Byte offset of the lock.
     lock: Option<usize>,
+    /// It is a resilient one, which no update can be asked to take.
+    resilient: bool,
     /// Byte offsets of the timer and of the work for later.
     deferred: [Option<usize>; 2],
     /// The fields that own objects.
@@ -64,7 +66,13 @@ impl Shape {
     pub(crate) fn of(def: &MapDef) -> Self {
         let at = |offset: Option<u32>| offset.map(|offset| offset as usize);
         let owned = (!def.owned_fields().is_empty()).then(|| def.owned_fields().into());
-        Self { size: def.value_size as usize, lock: at(def.spin_lock), deferred: [at(def.timer), at(def.work)], owned }
+        Self {
+            size: def.value_size as usize,
+            lock: at(def.spin_lock),
+            resilient: def.resilient_lock,
+            deferred: [at(def.timer), at(def.work)],
+            owned,
+        }
     }
 
     /// Words of a value.
@@ -134,7 +142,7 @@ impl Shape {
 
     /// Checks the update flags every map has: at most `EXIST`, and `F_LOCK` only with a lock.
     pub(crate) fn check_flags(&self, flags: u64) -> OpResult {
-        let lock_fits = flags & update::F_LOCK == 0 || self.has_lock();
+        let lock_fits = flags & update::F_LOCK == 0 || (self.has_lock() && !self.resilient);
         if flags & !update::F_LOCK > update::EXIST || !lock_fits { Err(Errno::EINVAL) } else { Ok(()) }
     }
 

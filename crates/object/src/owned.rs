@@ -38,7 +38,8 @@ struct Found {
     fields: Vec<(u32, Field)>,
     /// A lock or a timer, which objects have none of here.
     others: bool,
-    locks: Vec<u32>,
+    /// Where locks are, and whether each is a resilient one.
+    locks: Vec<(u32, bool)>,
     members: usize,
 }
 
@@ -95,8 +96,9 @@ impl<'b> OwnedTypes<'b> {
         if types.first().is_some_and(|value| value.fields.is_empty()) { Vec::new() } else { types }
     }
 
-    /// Where the spin lock in a map's values is, also in its variables. `None` too if there are several.
-    pub fn lock(&self, map: &MapDecl) -> Option<u32> {
+    /// Where the lock in a map's values is, also in its variables, and whether it is a `bpf_res_spin_lock`. `None` too if
+    /// there are several.
+    pub fn lock(&self, map: &MapDecl) -> Option<(u32, bool)> {
         match *self.found_in(map).locks {
             [lock] => Some(lock),
             _ => None,
@@ -225,11 +227,11 @@ impl<'b> OwnedTypes<'b> {
                 }
             }
             Type::Composite { union: false, members, .. } => match self.btf.type_name(id) {
-                "bpf_spin_lock" => {
+                lock @ ("bpf_spin_lock" | "bpf_res_spin_lock") => {
                     found.others = true;
-                    found.locks.push(base);
+                    found.locks.push((base, lock == "bpf_res_spin_lock"));
                 }
-                "bpf_timer" | "bpf_res_spin_lock" | "bpf_wq" | "bpf_task_work" => found.others = true,
+                "bpf_timer" | "bpf_wq" | "bpf_task_work" => found.others = true,
                 "bpf_list_head" => {
                     if let Some((of, node)) = self.contained(declared, "bpf_list_node") {
                         found.fields.push((base, Field::List { of, node }));

@@ -20,6 +20,7 @@ const FIXED: &[&str] = &[
     "bpf_rb_root",
     "bpf_redir_neigh",
     "bpf_refcount",
+    "bpf_res_spin_lock",
     "bpf_sock",
     "bpf_sock_tuple",
     "bpf_spin_lock",

@@ -61,6 +61,8 @@ errnos! {
     ERANGE = 34,
     /// Taking this lock would wait for oneself.
     EDEADLK = 35,
+    /// It took too long.
+    ETIMEDOUT = 110,
     /// Nothing is known of this one.
     ENODATA = 61,
     /// A protocol that the operation does not know.

@@ -123,4 +123,8 @@ kfuncs! {
     WqInit "bpf_wq_init";
     WqSetCallback "bpf_wq_set_callback_impl";
     WqStart "bpf_wq_start";
+    ResSpinLock "bpf_res_spin_lock";
+    ResSpinUnlock "bpf_res_spin_unlock";
+    ResSpinLockIrqsave "bpf_res_spin_lock_irqsave";
+    ResSpinUnlockIrqrestore "bpf_res_spin_unlock_irqrestore";
 }

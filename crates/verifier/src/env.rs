@@ -170,8 +170,10 @@ pub struct KnownMap {
     pub max_entries: u32,
     /// What *programs* may do to it (BPF_F_RDONLY_PROG, BPF_F_WRONLY_PROG).
     pub access: Access,
-    /// Byte offset of a `struct bpf_spin_lock` in the value.
+    /// Byte offset of the lock in the value, a `struct bpf_spin_lock` or a `struct bpf_res_spin_lock`.
     pub spin_lock: Option<u32>,
+    /// That lock is a `struct bpf_res_spin_lock`.
+    pub resilient_lock: bool,
     /// Byte offset of a `struct bpf_timer` in the value.
     pub timer: Option<u32>,
     /// Byte offset of a `struct bpf_wq` in the value.
@@ -212,6 +214,7 @@ impl KnownMap {
             max_entries,
             access: Access::ReadWrite,
             spin_lock: None,
+            resilient_lock: false,
             timer: None,
             work: None,
             fields: Vec::new(),

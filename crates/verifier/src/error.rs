@@ -79,15 +79,15 @@ pub enum Reason {
     ReadOnly { what: String },
     #[error("{what} may not be read")]
     WriteOnly { what: String },
-    #[error("the spin lock in {map} may only be used through bpf_spin_lock and bpf_spin_unlock")]
-    LockAccess { map: String },
+    #[error("the lock in {map} may only be used through {}", lock_functions(*resilient))]
+    LockAccess { map: String, resilient: bool },
     #[error(
         "the timer or bpf_wq in {map} may only be used through bpf_timer_init, bpf_wq_init and the other functions over it"
     )]
     TimerAccess { map: String },
     #[error("{field} at offset {offset} of {what} may only be used through the functions over objects")]
     ObjectField { what: String, field: &'static str, offset: u32 },
-    #[error("{what} is used by {func} without the spin lock beside it")]
+    #[error("{what} is used by {func} without the lock beside it")]
     RootUnlocked { func: String, what: String },
     #[error("context {context} has no field at offset {off} with {size} bytes")]
     NoField { context: String, off: i64, size: u64 },
@@ -139,12 +139,14 @@ pub enum Reason {
     ArgMem { func: String, arg: usize, reg: Reg, why: Box<Reason> },
     #[error("arguments {a} and {b} of {func} may overlap, and one of them is written")]
     Overlap { func: String, a: usize, b: usize },
-    #[error("{func} is not allowed while the spin lock taken at {at} is held")]
+    #[error("{func} is not allowed while the lock taken at {at} is held")]
     LockHeld { func: String, at: InsnIdx },
-    #[error("no spin lock is held")]
+    #[error("no lock is held")]
     NoLock,
-    #[error("spin lock of a different element is held since {at}")]
+    #[error("the lock that was taken last, at {at}, is another one, or was taken by another function")]
     OtherLock { at: InsnIdx },
+    #[error("the same lock is held since {at}")]
+    LockTwice { at: InsnIdx },
     #[error("{}", unpaid(*debt, *at))]
     Owed { at: InsnIdx, debt: Debt },
     #[error("tail call inside a callback")]
@@ -183,6 +185,11 @@ pub enum Reason {
     Environment(String),
     #[error("internal error of the verifier: {0}")]
     Internal(&'static str),
+}
+
+/// Who uses a lock.
+fn lock_functions(resilient: bool) -> &'static str {
+    if resilient { "bpf_res_spin_lock, bpf_res_spin_unlock and their like" } else { "bpf_spin_lock and bpf_spin_unlock" }
 }
 
 /// What is still owed at the end.
@@ -316,9 +323,12 @@ impl Reason {
             }
             Reason::ThrowInCallback => "return from the callback, and throw where the helper was called",
             Reason::NoSuch { what: "helper", .. } => "this host does not offer the helper to this kind of program",
-            Reason::LockHeld { .. } => "release the lock with bpf_spin_unlock first",
-            Reason::RootUnlocked { .. } => "take the bpf_spin_lock of the same value with bpf_spin_lock before",
-            Reason::NoLock | Reason::OtherLock { .. } => "pair bpf_spin_lock and bpf_spin_unlock on the same element",
+            Reason::LockHeld { .. } => "release the lock first (bpf_spin_unlock, bpf_res_spin_unlock)",
+            Reason::RootUnlocked { .. } => "take the bpf_spin_lock or bpf_res_spin_lock of the same value before",
+            Reason::NoLock | Reason::OtherLock { .. } => {
+                "release locks in the reverse order, each on its element, by the function that goes with the one that took it"
+            }
+            Reason::LockTwice { .. } => "take each lock once; it would fail with -EDEADLK",
             Reason::Owed { debt: Debt::Record, .. } => "call bpf_ringbuf_submit or bpf_ringbuf_discard on every path",
             Reason::Owed { debt: Debt::Socket, .. } => "call bpf_sk_release on every path where the socket is not null",
             Reason::Owed { debt: Debt::Object, .. } => {
@@ -326,7 +336,12 @@ impl Reason {
             }
             Reason::Owed { debt: Debt::Local(Local::Numbers), .. } => "call bpf_iter_num_destroy on every path",
             Reason::Owed { debt: Debt::Local(Local::Bits), .. } => "call bpf_iter_bits_destroy on every path",
-            Reason::Owed { debt: Debt::Local(Local::Interrupts), .. } => "call bpf_local_irq_restore on every path",
+            Reason::Owed { debt: Debt::Local(Local::Interrupts { lock: false }), .. } => {
+                "call bpf_local_irq_restore on every path"
+            }
+            Reason::Owed { debt: Debt::Local(Local::Interrupts { lock: true }), .. } => {
+                "call bpf_res_spin_unlock_irqrestore on every path where the lock was taken"
+            }
             Reason::Owed { debt: Debt::Local(Local::Dynptr(_) | Local::Buffer), .. } => {
                 "call bpf_ringbuf_submit_dynptr or bpf_ringbuf_discard_dynptr on every path"
             }

@@ -147,6 +147,10 @@ mod with {
         PacketNeverEmpty,
         /// A helper that writes up to so many bytes is taken to write all of them.
         HelperWritesMost,
+        /// Which locks are held makes no difference to what is walked again, only how many.
+        LocksAlike,
+        /// A lock that may fail is always taken.
+        LockNeverFails,
         /// A spin lock's bytes are like any others.
         LockOpen,
         /// A spilled pointer into a record survives its submission.

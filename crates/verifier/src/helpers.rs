@@ -94,8 +94,12 @@ pub enum Local {
     Numbers,
     /// `struct bpf_iter_bits`: the numbers of the bits that are set in a copy of some memory.
     Bits,
-    /// What `bpf_local_irq_save` leaves for `bpf_local_irq_restore`.
-    Interrupts,
+    /// What `bpf_local_irq_save` leaves for `bpf_local_irq_restore`; `lock`: what `bpf_res_spin_lock_irqsave` leaves
+    /// for `bpf_res_spin_unlock_irqrestore`.
+    Interrupts {
+        /// Which of the two.
+        lock: bool,
+    },
     /// `struct bpf_dynptr`: memory whose place and length are known when the program runs.
     Dynptr(Dynptr),
     /// The bytes that a slice may lie in ([`ArgKind::SliceBuffer`]), as many as it has. Unlike the others the program
@@ -120,7 +124,7 @@ impl Local {
     /// Bytes of stack, at a multiple of 8; 0 where that is said elsewhere.
     pub const fn size(self) -> u32 {
         match self {
-            Local::Numbers | Local::Interrupts => 8,
+            Local::Numbers | Local::Interrupts { .. } => 8,
             Local::Bits | Local::Dynptr(_) => 16,
             Local::Buffer => 0,
         }
@@ -131,7 +135,7 @@ impl Local {
         match self {
             Local::Numbers => "iterator over numbers",
             Local::Bits => "iterator over bits",
-            Local::Interrupts => "saved state of interrupts",
+            Local::Interrupts { .. } => "saved state of interrupts",
             Local::Dynptr(Dynptr::Any | Dynptr::Memory) => "dynptr",
             Local::Dynptr(Dynptr::Packet) => "dynptr to the packet",
             Local::Dynptr(Dynptr::Record) => "dynptr to a record",
@@ -142,7 +146,7 @@ impl Local {
     /// Whether one that a function made must be ended.
     pub(crate) const fn is_owed(self) -> bool {
         match self {
-            Local::Numbers | Local::Bits | Local::Interrupts | Local::Dynptr(Dynptr::Record) => true,
+            Local::Numbers | Local::Bits | Local::Interrupts { .. } | Local::Dynptr(Dynptr::Record) => true,
             Local::Dynptr(Dynptr::Any | Dynptr::Memory | Dynptr::Packet) | Local::Buffer => false,
         }
     }
@@ -250,8 +254,11 @@ pub enum ArgKind {
         /// What it must be.
         mem: MemArg,
     },
-    /// The spin lock in a map value.
-    SpinLock,
+    /// The lock in a map value: a `bpf_spin_lock`, or a resilient one, `bpf_res_spin_lock`.
+    Lock {
+        /// Which.
+        resilient: bool,
+    },
     /// The timer in a map value, of a map of the program's own.
     Timer,
     /// The work for later (`struct bpf_wq`) in a map value, of a map of the program's own.
@@ -412,12 +419,50 @@ pub enum Effect {
     MovesPacket,
     /// It may replace the current function by another program.
     TailCall,
-    /// It takes the spin lock.
-    Lock,
-    /// It releases the spin lock.
-    Unlock,
-    /// It works on lists, trees and what is in them: also while the spin lock is held.
-    Graph,
+    /// It takes the lock argument. A [`LockKind::is_resilient`] one is taken if the result is 0; else the result is an
+    /// error number, and the lock is not taken.
+    Lock(LockKind),
+    /// It releases the lock argument, which is of this kind and was taken last of those that are held.
+    Unlock(LockKind),
+    /// Nothing, and it may be called while a lock is held: it waits for nobody, and calls no function of the host's.
+    UnderLock,
+}
+
+impl Effect {
+    /// Whether the call may be made while a lock is held.
+    pub fn is_fit_for_locked(self) -> bool {
+        match self {
+            Effect::Lock(kind) => kind.is_resilient(),
+            Effect::Unlock(_) | Effect::UnderLock => true,
+            Effect::None | Effect::MovesPacket | Effect::TailCall => false,
+        }
+    }
+}
+
+/// The greatest error number (`include/linux/err.h`).
+pub(crate) const MAX_ERRNO: i64 = 4095;
+/// What taking a lock returns that may fail.
+pub(crate) const LOCK_RESULT: Ret = Ret::Between(-MAX_ERRNO, 0);
+
+/// How a lock is taken, and so how it is released.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum LockKind {
+    /// `bpf_spin_lock`: only while no other is held.
+    Spin,
+    /// `bpf_res_spin_lock`: others may be held. Taking it may fail, so that nobody waits for ever.
+    Resilient,
+    /// The same, with interrupts disabled.
+    ResilientIrq,
+}
+
+impl LockKind {
+    /// Whether taking it may fail.
+    pub fn is_resilient(self) -> bool {
+        match self {
+            LockKind::Spin => false,
+            LockKind::Resilient | LockKind::ResilientIrq => true,
+        }
+    }
 }
 
 /// A function a program may call.
@@ -553,6 +598,7 @@ impl Helpers {
         const RINGBUF: ArgKind = Map(MapTypes::of(&[MapType::RingBuf]));
         const STORAGE: ArgKind = Map(MapTypes::of(&[MapType::SkStorage]));
         const TASKS: ArgKind = Map(MapTypes::of(&[MapType::TaskStorage]));
+        const SPIN_LOCK: ArgKind = Lock { resilient: false };
         const THREAD: ArgKind = Host { class: TASK, null: true };
         let h = HelperProto::of;
         let with = |effect, p: HelperProto| HelperProto { effect, ..p };
@@ -655,8 +701,8 @@ impl Helpers {
             h(Helper::MapPushElem, &[Map(PUSHED), Value, Scalar], Ret::Scalar),
             h(Helper::MapPopElem, &[Map(QUEUES), ValueOut], Ret::Scalar),
             h(Helper::MapPeekElem, &[Map(PUSHED), ValueOut], Ret::Scalar),
-            with(Effect::Lock, h(Helper::SpinLock, &[SpinLock], Ret::Scalar)),
-            with(Effect::Unlock, h(Helper::SpinUnlock, &[SpinLock], Ret::Scalar)),
+            with(Effect::Lock(LockKind::Spin), h(Helper::SpinLock, &[SPIN_LOCK], Ret::Scalar)),
+            with(Effect::Unlock(LockKind::Spin), h(Helper::SpinUnlock, &[SPIN_LOCK], Ret::Scalar)),
             h(Helper::TimerInit, &[Timer, TimerMap, Scalar], Ret::Scalar),
             h(Helper::TimerSetCallback, &[Timer, TimerCallback], Ret::Scalar),
             h(Helper::TimerStart, &[Timer, Scalar, Scalar], Ret::Scalar),

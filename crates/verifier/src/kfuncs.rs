@@ -6,7 +6,7 @@
 use bpf_uapi::{Kfunc, MapType, MapTypes};
 
 use crate::helpers::{
-    ArgKind, Dynptr, Effect, Graph, HelperProto, Local, LocalUse, MemArg, NodeUse, ObjectFrom, ObjectUse, Ret,
+    ArgKind, Dynptr, Effect, Graph, HelperProto, LOCK_RESULT, Local, LocalUse, LockKind, MemArg, NodeUse, ObjectFrom, ObjectUse, Ret,
 };
 
 /// Maps of data that a program may name.
@@ -35,9 +35,10 @@ pub fn kfunc(kfunc: Kfunc) -> HelperProto {
     const fn bits(how: LocalUse) -> ArgKind {
         ArgKind::Local(Local::Bits, how)
     }
-    const fn interrupts(how: LocalUse) -> ArgKind {
-        ArgKind::Local(Local::Interrupts, how)
+    const fn interrupts(lock: bool, how: LocalUse) -> ArgKind {
+        ArgKind::Local(Local::Interrupts { lock }, how)
     }
+    const LOCK: ArgKind = ArgKind::Lock { resilient: true };
     const fn written(bytes: u32) -> ArgKind {
         ArgKind::Fixed { bytes, mem: MemArg { align: bytes, ..MemArg::WRITE } }
     }
@@ -69,8 +70,12 @@ pub fn kfunc(kfunc: Kfunc) -> HelperProto {
         }
         Kfunc::Strnstr => (&[TEXT, TEXT, Scalar], Ret::Scalar),
         Kfunc::MapSumElemCount => (&[ArgKind::Map(COUNTED)], Ret::Scalar),
-        Kfunc::LocalIrqSave => (&[interrupts(LocalUse::Made)], Ret::Scalar),
-        Kfunc::LocalIrqRestore => (&[interrupts(LocalUse::Ended)], Ret::Scalar),
+        Kfunc::LocalIrqSave => (&[interrupts(false, LocalUse::Made)], Ret::Scalar),
+        Kfunc::LocalIrqRestore => (&[interrupts(false, LocalUse::Ended)], Ret::Scalar),
+        Kfunc::ResSpinLock => (&[LOCK], LOCK_RESULT),
+        Kfunc::ResSpinUnlock => (&[LOCK], Ret::Scalar),
+        Kfunc::ResSpinLockIrqsave => (&[LOCK, interrupts(true, LocalUse::Made)], LOCK_RESULT),
+        Kfunc::ResSpinUnlockIrqrestore => (&[LOCK, interrupts(true, LocalUse::Ended)], Ret::Scalar),
         Kfunc::XdpPullData => (&[Ctx, Scalar], Ret::Scalar),
         Kfunc::DynptrAdjust => (&[dynptr(LocalUse::Used), Scalar, Scalar], Ret::Scalar),
         Kfunc::DynptrIsNull | Kfunc::DynptrIsRdonly => (&[dynptr(LocalUse::Read)], Ret::Between(0, 1)),
@@ -103,7 +108,14 @@ pub fn kfunc(kfunc: Kfunc) -> HelperProto {
     };
     let effect = match kfunc {
         Kfunc::XdpPullData => Effect::MovesPacket,
-        Kfunc::RefcountAcquire
+        Kfunc::ResSpinLock => Effect::Lock(LockKind::Resilient),
+        Kfunc::ResSpinLockIrqsave => Effect::Lock(LockKind::ResilientIrq),
+        Kfunc::ResSpinUnlock => Effect::Unlock(LockKind::Resilient),
+        Kfunc::ResSpinUnlockIrqrestore => Effect::Unlock(LockKind::ResilientIrq),
+        Kfunc::IterNumNew
+        | Kfunc::IterNumNext
+        | Kfunc::IterNumDestroy
+        | Kfunc::RefcountAcquire
         | Kfunc::ListPushFront
         | Kfunc::ListPushBack
         | Kfunc::ListPopFront
@@ -115,11 +127,8 @@ pub fn kfunc(kfunc: Kfunc) -> HelperProto {
         | Kfunc::RbtreeFirst
         | Kfunc::RbtreeRoot
         | Kfunc::RbtreeLeft
-        | Kfunc::RbtreeRight => Effect::Graph,
-        Kfunc::IterNumNew
-        | Kfunc::IterNumNext
-        | Kfunc::IterNumDestroy
-        | Kfunc::DynptrFromSkb
+        | Kfunc::RbtreeRight => Effect::UnderLock,
+        Kfunc::DynptrFromSkb
         | Kfunc::DynptrFromXdp
         | Kfunc::DynptrSlice
         | Kfunc::DynptrSliceRdwr

@@ -326,7 +326,7 @@ pub(crate) fn helper_needs(proto: Option<&HelperProto>) -> Need {
             | ArgKind::Values
             | ArgKind::Size { .. }
             | ArgKind::Fixed { .. }
-            | ArgKind::SpinLock
+            | ArgKind::Lock { .. }
             | ArgKind::Timer
             | ArgKind::Work
             | ArgKind::TimerMap

@@ -12,7 +12,7 @@ use bpf_isa::{InsnIdx, Reg};
 
 use crate::env::Region;
 use crate::faults::planted;
-use crate::helpers::{CallbackKind, Local};
+use crate::helpers::{CallbackKind, Local, LockKind};
 use crate::scalar::Scalar;
 use crate::value::{Debt, FIRST_FREE_ID, Origin, Ty, Value, Why, len_id};
 
@@ -397,15 +397,22 @@ const MAX_FACTS: usize = 64;
 /// Facts that are chained to reach from one value to another.
 const MAX_FACTS_CHAINED: u32 = 3;
 
-/// The spin lock that is held.
+/// A lock that is held.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Lock {
-    /// Map, and the id of the element.
+    pub kind: LockKind,
+    pub of: LockOf,
+    /// Where it was taken.
+    pub at: InsnIdx,
+}
+
+/// Whose lock it is: that of an element, by its map and its name. Two names may be of one element, one is of one alone;
+/// without a name it is the only element of its map.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct LockOf {
     pub map: u32,
     pub inner: bool,
     pub id: u32,
-    /// Where it was taken.
-    pub at: InsnIdx,
 }
 
 /// A proven fact: `scale * V(id) + bytes <= V(hi)`. Where `hi` is the length of a region, so many bytes follow V in it.
@@ -483,7 +490,8 @@ pub(crate) struct Owed {
 pub(crate) struct State {
     pub frames: Vec<Frame>,
     pub owed: Vec<Owed>,
-    pub lock: Option<Lock>,
+    /// In the order in which they were taken.
+    pub locks: Vec<Lock>,
     /// Proven least length of each region.
     pub min_len: [u32; Region::MAX_REGIONS],
     pub room: Vec<Room>,
@@ -503,10 +511,10 @@ impl Clone for State {
     }
     fn clone_from(&mut self, other: &State) {
         // By name, so that nothing new is left out.
-        let State { frames, owed, lock, min_len, room, sums, wraps, differences, seen } = other;
+        let State { frames, owed, locks, min_len, room, sums, wraps, differences, seen } = other;
         self.frames.clone_from(frames);
         self.owed.clone_from(owed);
-        self.lock = *lock;
+        self.locks.clone_from(locks);
         self.min_len = *min_len;
         self.room.clone_from(room);
         self.sums.clone_from(sums);
@@ -521,14 +529,15 @@ impl State {
     /// each program, so whatever stayed would be said of other numbers.
     pub(crate) fn restart(&mut self, root: &Frame, least: [u32; Region::MAX_REGIONS]) {
         // By name, so that nothing new is left out.
-        let State { frames, owed, lock, min_len, room, sums, wraps, differences, seen } = self;
+        let State { frames, owed, locks, min_len, room, sums, wraps, differences, seen } = self;
         frames.truncate(1);
         match frames.first_mut() {
             Some(first) => first.clone_from(root),
             None => frames.push(root.clone()),
         }
-        (*lock, *min_len) = (None, least);
+        *min_len = least;
         owed.clear();
+        locks.clear();
         room.clear();
         sums.clear();
         wraps.clear();
@@ -702,7 +711,7 @@ impl State {
         }
     }
 
-    /// The lock is released: what is in lists and trees is others' to take.
+    /// A lock is released: what is in lists and trees is others' to take.
     pub(crate) fn end_borrows(&mut self, at: InsnIdx) {
         for frame in &mut self.frames {
             let registers = if planted!(BorrowSurvives) { 11 } else { usize::MAX };

@@ -58,7 +58,7 @@ impl Debt {
             Debt::Socket => "released the socket",
             Debt::Object => "took the object",
             Debt::Local(Local::Numbers | Local::Bits) => "ended the iterator",
-            Debt::Local(Local::Interrupts) => "restored the interrupts",
+            Debt::Local(Local::Interrupts { .. }) => "restored the interrupts",
             Debt::Local(Local::Buffer) => "took the buffer",
             Debt::Local(Local::Dynptr(_)) => "consumed the record",
         }

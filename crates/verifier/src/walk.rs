@@ -45,7 +45,7 @@ use crate::kept::{MAX_KEPT, shrink};
 use crate::need::Needs;
 use crate::notes::Notes;
 use crate::scalar::Scalar;
-use crate::state::{Entry, Frame, Lock, Room, State};
+use crate::state::{Entry, Frame, Lock, LockOf, Room, State};
 use crate::states::States;
 use crate::value::{FIRST_FREE_ID, Origin, Ty, Value, len_id};
 use crate::ways::Course;
@@ -397,7 +397,8 @@ impl<'a> Walk<'a> {
             }
             Start::Compare(args::Compare { class, node, lock, .. }) => {
                 // Of whatever value the tree is in: no function is told it by another name.
-                state.lock = Some(Lock { id: self.new_id(), ..lock });
+                let of = LockOf { id: self.new_id(), ..lock.of };
+                state.locks.push(Lock { of, ..lock });
                 for r in [Reg::R1, Reg::R2] {
                     let (id, n) = (self.new_id(), Scalar::constant(node.into()));
                     state.set(r, Value { id, n, ..self.object(class, true)? });

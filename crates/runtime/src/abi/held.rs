@@ -1,5 +1,5 @@
 //! What a run owes: ring-buffer records that it has reserved, sockets that it has looked up, objects that it owns, and
-//! the spin lock that it has taken.
+//! the locks that it has taken.
 //!
 //! Problem: a program that is stopped has not given back what others wait for: a record at which the consumer stops, a
 //! lock that other runs spin on, a host's socket. Approach: helpers note them in a short list of the run, and its end
@@ -12,7 +12,7 @@ use core::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// What a program has reserved, looked up or locked: records, at which the consumer stops, sockets, a lock. A program
+/// What a program has reserved, looked up or locked: records, at which the consumer stops, sockets, locks. A program
 /// that ends has given all of it back, as the verifier proves; one that is stopped has not.
 #[derive(Debug)]
 pub(crate) struct Held {
@@ -42,7 +42,7 @@ impl Held {
         self.objects.clear();
     }
 
-    /// Whether one more record fits, and the lock besides.
+    /// Whether one more record or resilient lock fits, and a spin lock besides.
     pub(crate) fn has_room(&self) -> bool {
         (self.count as usize) < Self::MAX - 1
     }
@@ -58,6 +58,11 @@ impl Held {
 
     pub(crate) fn add_lock(&mut self, lock: u64) {
         self.add(lock | Self::LOCK);
+    }
+
+    /// Whether the run has taken this lock.
+    pub(crate) fn has_lock(&self, lock: u64) -> bool {
+        (0..self.count as usize).any(|i| self.item(i) == lock | Self::LOCK)
     }
 
     pub(crate) fn remove_lock(&mut self, lock: u64) -> bool {
@@ -138,7 +143,7 @@ impl Held {
         true
     }
 
-    /// Discards the records, releases the lock, and gives back the sockets and the objects.
+    /// Discards the records, releases the locks, and gives back the sockets and the objects.
     ///
     /// # Safety
     /// The items must be live samples, locks that `slot` holds, references to sockets, and objects that the run owns.

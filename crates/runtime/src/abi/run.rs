@@ -32,6 +32,8 @@ pub(crate) struct RunConfig {
     pub(crate) network: Option<Arc<dyn Network>>,
     /// The timers in values of its maps.
     pub(crate) timers: Timers,
+    /// By slot: the lock that its run waits for, or 0.
+    pub(crate) awaited: Box<[AtomicU64]>,
     /// In whose guard runs are.
     pub(crate) domain: Arc<Domain>,
 }
@@ -143,7 +145,7 @@ impl Run {
         }
     }
 
-    /// Gives up the records, the sockets, the objects and the lock that the program holds. Whether it held any.
+    /// Gives up the records, the sockets, the objects and the locks that the program holds. Whether it held any.
     #[cold]
     pub(crate) fn release(&mut self) -> bool {
         // SAFETY: the run's guard keeps the maps, and only the helpers change the list.

@@ -40,6 +40,7 @@ use bpf_quiesce::Domain;
 use bpf_verifier::Verifier;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 #[cfg(native)]
 use {
@@ -166,6 +167,7 @@ impl Engine {
         #[cfg(native)]
         let debug = config.debug.any().then(|| Registry::new(&config.debug)).transpose()?;
         let run_config = RunConfig {
+            awaited: (0..domain.max_slots()).map(|_| AtomicU64::new(0)).collect(),
             max_nested: config.max_nested_runs,
             stack: StackNeed::new(config.max_machine_stack, config.stack_reserve),
             print: config.print.clone(),

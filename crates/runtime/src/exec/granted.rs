@@ -33,6 +33,8 @@ struct Locks {
     first: u64,
     /// From one to the next.
     stride: u64,
+    /// They are resilient ones.
+    resilient: bool,
 }
 
 impl Extent {
@@ -43,18 +45,18 @@ impl Extent {
 
     /// Whether a lock is among these bytes, which are inside.
     fn touches_lock(&self, at: u64, len: u64) -> bool {
-        let Some(Locks { first, stride }) = self.locks else { return false };
+        let Some(Locks { first, stride, .. }) = self.locks else { return false };
         // The first one that ends behind `at`.
         let lock = first + at.saturating_sub(first + 3).div_ceil(stride) * stride;
         len != 0 && lock < at + len
     }
 
-    /// Whether a lock begins at this address.
-    fn has_lock_at(&self, addr: u64) -> bool {
-        let (Some(Locks { first, stride }), Some(at)) = (self.locks, addr.checked_sub(self.start)) else {
+    /// Whether a lock of this kind begins at this address.
+    fn has_lock_at(&self, addr: u64, kind: bool) -> bool {
+        let (Some(Locks { first, stride, resilient }), Some(at)) = (self.locks, addr.checked_sub(self.start)) else {
             return false;
         };
-        at < self.len && at.checked_sub(first).is_some_and(|behind| behind % stride == 0)
+        resilient == kind && at < self.len && at.checked_sub(first).is_some_and(|behind| behind % stride == 0)
     }
 
     fn overlaps(&self, other: &Extent) -> bool {
@@ -192,9 +194,9 @@ impl<'p> Granted<'p> {
         self.dynptrs.contains(&address)
     }
 
-    /// Whether the spin lock of a map value is at this address.
-    pub(crate) fn is_lock(&self, address: u64) -> bool {
-        self.around(address).any(|extent| extent.has_lock_at(address))
+    /// Whether the lock of a map value is at this address, of this kind.
+    pub(crate) fn is_lock(&self, address: u64, resilient: bool) -> bool {
+        self.around(address).any(|extent| extent.has_lock_at(address, resilient))
     }
 
     /// Whether the program may access these bytes.
@@ -206,7 +208,8 @@ impl<'p> Granted<'p> {
 /// `len` bytes of values of a map, one every `stride` bytes.
 fn values(start: u64, len: u64, stride: u64, def: &MapDef) -> Extent {
     let (read, write) = def.program_rights();
-    let locks = def.spin_lock.map(|at| Locks { first: at.into(), stride: stride.max(1) });
+    let resilient = def.resilient_lock;
+    let locks = def.spin_lock.map(|at| Locks { first: at.into(), stride: stride.max(1), resilient });
     Extent { start, len, read, write, locks, record: false }
 }
 
@@ -227,7 +230,7 @@ mod tests {
         assert!(!granted.covers(0x1000, 8, true) && !granted.covers(0x1006, 4, true), "the lock is not written");
         assert!(!granted.covers(0xfff, 1, false) && !granted.covers(0x1010, 1, false));
         assert!(!granted.covers(0x1008, u64::MAX, false) && !granted.covers(u64::MAX, 8, false));
-        assert!(granted.is_lock(0x1004) && !granted.is_lock(0x1000));
+        assert!(granted.is_lock(0x1004, false) && !granted.is_lock(0x1004, true) && !granted.is_lock(0x1000, false));
         granted.add_value(0x2000, 16, &MapDef::new("r", MapType::Hash, 4, 16, 1).with_flags(flags::RDONLY_PROG));
         granted.add_value(0x3000, 16, &MapDef::new("w", MapType::Hash, 4, 16, 1).with_flags(flags::WRONLY_PROG));
         assert!(granted.covers(0x2000, 1, false) && !granted.covers(0x2000, 1, true));
@@ -245,7 +248,7 @@ mod tests {
             let in_lock = (4..8).contains(&(at % 16));
             assert_eq!(granted.covers(0x1000 + at, 1, true), !in_lock, "{at}");
             assert!(granted.covers(0x1000 + at, 1, false), "{at}");
-            assert_eq!(granted.is_lock(0x1000 + at), at % 16 == 4, "{at}");
+            assert_eq!(granted.is_lock(0x1000 + at, false), at % 16 == 4, "{at}");
             // Longer writes, compared with their bytes.
             for len in 0..=48 - at {
                 let bytes = (at..at + len).all(|at| !(4..8).contains(&(at % 16)));

@@ -23,7 +23,7 @@ use bpf_maps::owned::{self, graph};
 use bpf_maps::{MapDef, MapHeader, MapType};
 use bpf_verifier::{
     Access, ArgKind, CallbackKind, ContextLayout, DYNPTR, Effect, Field, FieldKind, Graph, HelperProto, Local,
-    LocalUse, MapTypes, MemArg, MemSet, ObjectFrom, Ret, SocketPart, TASK,
+    LocalUse, LockKind, MapTypes, MemArg, MemSet, ObjectFrom, Ret, SocketPart, TASK,
 };
 use core::borrow::Borrow;
 use core::ops::Range;
@@ -79,7 +79,7 @@ pub(crate) unsafe fn run(
     let mut granted = Granted::default();
     // SAFETY: the caller's contract: the parts agree with the layout.
     unsafe { sockets(program.layout, parts) }.for_each(|socket| granted.add_socket(socket, false));
-    let mut host = Host { run, entered: Vec::new(), granted, lock: None };
+    let mut host = Host { run, entered: Vec::new(), granted, locks: Vec::new() };
     let (mut machine, code) = (Machine::new(memory, options), Running(program, what));
     let result = match start {
         Start::Program => machine.run(&mut host, &code, [r1, parts.context_len as u64]),
@@ -95,7 +95,7 @@ pub(crate) unsafe fn run(
     match result {
         Ok(_) if kept => {
             let what =
-                "the program ended with a ring-buffer record that it had reserved, or with a spin lock".to_owned();
+                "the program ended with a ring-buffer record that it had reserved, or with a lock".to_owned();
             Err(program.locate(RunError::Access { what, insn: None, origin: None }, 0, Vec::new()))
         }
         Ok(r0) => Ok(r0),
@@ -268,9 +268,9 @@ struct Host<'p> {
     /// The programs that its tail calls entered, in order. They live as long as the outermost one's guard.
     entered: Vec<&'p Loaded>,
     granted: Granted<'p>,
-    /// The spin lock that the program has: it may have one, and until it gives that back it may call nothing else.
-    /// Otherwise programs could wait for each other, which neither a budget nor an interruption ends.
-    lock: Option<u64>,
+    /// The locks that the program has, as it took them. Until it has given them back it may call little else: whoever
+    /// waits for a spin lock waits for ever, which neither a budget nor an interruption ends.
+    locks: Vec<(u64, LockKind)>,
 }
 
 /// What an iterator or a dynptr is on the stack.
@@ -356,9 +356,9 @@ impl<'p> Host<'p> {
                     memory[i] = self.check_memory(arg, len, mem, caller)?;
                 }
                 ArgKind::Fixed { bytes, mem } => memory[i] = self.check_memory(arg, bytes.into(), mem, caller)?,
-                ArgKind::SpinLock => {
-                    if !self.granted.is_lock(arg) {
-                        return Err(caller.fail("not the spin lock of a map value"));
+                ArgKind::Lock { resilient } => {
+                    if !self.granted.is_lock(arg, resilient) {
+                        return Err(caller.fail("not the lock of a map value, or not of this kind"));
                     }
                 }
                 // What is there names one of the engine's timers, and a callback one of the program's functions that is
@@ -393,8 +393,8 @@ impl<'p> Host<'p> {
                 // Where nothing is known of the call, nothing is read.
                 ArgKind::Peeked { .. } => {}
                 // It is not looked at.
-                ArgKind::Local(Local::Interrupts, _) => {
-                    memory[i] = self.check_memory(arg, Local::Interrupts.size().into(), OBJECT, caller)?;
+                ArgKind::Local(kind @ Local::Interrupts { .. }, _) => {
+                    memory[i] = self.check_memory(arg, kind.size().into(), OBJECT, caller)?;
                 }
                 // What is there leads anywhere: only the verifier can tell that nobody else has written it.
                 ArgKind::Local(kind @ (Local::Dynptr(_) | Local::Bits | Local::Buffer), _) => {
@@ -472,14 +472,18 @@ impl<'p> Host<'p> {
     fn call(&mut self, bound: &Bound, args: [u64; 5], caller: &mut Caller<'_, '_, Running<'p>>) -> Result<u64, Stop> {
         let map = self.check(bound, args, caller)?;
         let [r1, r2, r3, r4, r5] = args;
-        match (self.lock, bound.proto.effect) {
-            (Some(held), Effect::Unlock) if held != r1 => {
-                return Err(caller.fail("a spin lock of another element is held"));
+        if let Some(last) = self.locks.last() {
+            match bound.proto.effect {
+                Effect::Unlock(kind) if *last != (r1, kind) => {
+                    return Err(caller.fail("the lock that was taken last is another one, or was taken otherwise"));
+                }
+                effect if !effect.is_fit_for_locked() => {
+                    return Err(caller.fail(format!("{} is not allowed while a lock is held", bound.proto.name)));
+                }
+                _ => {}
             }
-            (Some(_), Effect::Unlock | Effect::Graph) | (None, _) => {}
-            (Some(_), Effect::None | Effect::Lock | Effect::MovesPacket | Effect::TailCall) => {
-                return Err(caller.fail(format!("{} is not allowed while a spin lock is held", bound.proto.name)));
-            }
+        } else if matches!(bound.proto.effect, Effect::Unlock(_)) {
+            return Err(caller.fail(format!("{}: no lock is held", bound.proto.name)));
         }
         if bound.proto.args.contains(&ArgKind::Compare) {
             return self.add_to_tree(args, caller);
@@ -502,14 +506,15 @@ impl<'p> Host<'p> {
         }
         match bound.proto.effect {
             // The prototypes have the lock in r1.
-            Effect::Lock => self.lock = Some(r1),
-            Effect::Unlock => self.lock = None,
+            Effect::Lock(kind) if r0 == 0 => self.locks.push((r1, kind)),
+            Effect::Lock(_) => {}
+            Effect::Unlock(_) => drop(self.locks.pop()),
             Effect::MovesPacket => {
                 // SAFETY: the run is this thread's; the helper has said there where the packet is now.
                 let run = unsafe { &(*self.run).ctx };
                 caller.set_packet(run.packet, run.packet_len);
             }
-            Effect::None | Effect::Graph | Effect::TailCall => {}
+            Effect::None | Effect::UnderLock | Effect::TailCall => {}
         }
         match (bound.proto.ret, map) {
             (_, _) if r0 == 0 => {}
@@ -728,8 +733,8 @@ impl<'p> Env for Host<'p> {
         index: u32,
         caller: &mut Caller<'_, '_, Running<'p>>,
     ) -> Result<Option<Running<'p>>, Stop> {
-        if self.lock.is_some() {
-            return Err(caller.fail("a tail call is not allowed while a spin lock is held"));
+        if !self.locks.is_empty() {
+            return Err(caller.fail("a tail call is not allowed while a lock is held"));
         }
         match Self::map(caller, array)? {
             MapRef::Progs(table) => Ok(table.word(index).and_then(|program| {

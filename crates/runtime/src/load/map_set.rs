@@ -389,6 +389,10 @@ fn definition(
     }
     if let (Some(btf), Some(value)) = (object.btf(), map.value_type) {
         def.spin_lock = field_offset(btf, value, "bpf_spin_lock");
+        if def.spin_lock.is_none() {
+            def.spin_lock = field_offset(btf, value, "bpf_res_spin_lock");
+            def.resilient_lock = def.spin_lock.is_some();
+        }
         def.timer = field_offset(btf, value, "bpf_timer");
         def.work = field_offset(btf, value, "bpf_wq");
     }
@@ -396,7 +400,8 @@ fn definition(
         && (map.value_type.is_some() || map.data.as_ref().is_some_and(|data| !is_read_only(data.kind)))
     {
         if map.data.is_some() {
-            def.spin_lock = owned.lock(map);
+            let lock = owned.lock(map);
+            (def.spin_lock, def.resilient_lock) = (lock.map(|lock| lock.0), lock.is_some_and(|lock| lock.1));
         }
         let types = owned.value(map);
         if !types.is_empty() {

@@ -162,6 +162,7 @@ fn known_data_map(def: &bpf_maps::MapDef, types: &mut Types) -> KnownMap {
     KnownMap {
         access,
         spin_lock: def.spin_lock,
+        resilient_lock: def.resilient_lock,
         timer: def.timer,
         work: def.work,
         arena: def.arena().map(|shape| KnownArena { bytes: shape.bytes, window: shape.window, user: shape.user }),

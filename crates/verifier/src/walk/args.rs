@@ -16,10 +16,10 @@ use crate::env::KnownMap;
 use crate::error::Reason;
 use crate::faults::planted;
 use crate::helpers::{
-    ArgKind, CallbackKind, DYNPTR, Dynptr, Effect, Graph, HelperProto, Local, LocalUse, MemArg, MemSet, NodeUse,
+    ArgKind, CallbackKind, DYNPTR, Dynptr, Effect, Graph, HelperProto, LOCK_RESULT, Local, LocalUse, MemArg, MemSet, NodeUse,
     ObjectUse, Ret, SOCKET_BYTES,
 };
-use crate::state::{Lock, Owed};
+use crate::state::{Lock, LockOf, Owed};
 use crate::value::{Debt, Origin, Ty, Value, Why, map_name};
 
 /// What the arguments of one call turned out to be.
@@ -43,8 +43,8 @@ pub(super) struct Call<'a> {
     pub socket: Option<Value>,
     /// The callback's function.
     pub callback: Option<(CallbackKind, u32)>,
-    /// The spin lock's place.
-    pub lock: Option<(u32, bool, u32)>,
+    /// Whose the lock argument is.
+    pub lock: Option<LockOf>,
     /// The map that the timer is in.
     pub timer: Option<u32>,
     /// The function that it is to call.
@@ -55,6 +55,8 @@ pub(super) struct Call<'a> {
     pub object: Option<Value>,
     /// The root argument: the type of what is in it, and where that has its node.
     pub root: Option<(u32, u32)>,
+    /// The lock that guards it, which is held.
+    root_lock: Option<Lock>,
     /// The type of the kptr argument.
     pub kptr: Option<u32>,
     /// What owes the object that it is in; 0 if it is in none.
@@ -248,16 +250,15 @@ impl<'a> Walk<'a> {
                 self.sized_memory(proto, i - 1, base_reg, &base, sizes, mem, call)?;
             }
             ArgKind::Fixed { bytes, mem } => self.memory(proto, i, reg, v, bytes.into(), mem, call)?,
-            ArgKind::SpinLock => match v.ty {
-                Ty::MapValue { map, inner } if !v.null => {
-                    let def = self.map(map, inner)?;
-                    match (def.spin_lock, v.n.as_const()) {
-                        (Some(at), Some(off)) if u64::from(at) == off => call.lock = Some((map, inner, v.id)),
-                        _ => return wrong(self, "the spin lock in a map value"),
-                    }
+            ArgKind::Lock { resilient } => {
+                call.lock = self.lock_at(v, resilient)?;
+                if call.lock.is_none() {
+                    return wrong(self, match resilient {
+                        false => "the spin lock in a map value",
+                        true => "the bpf_res_spin_lock in a map value",
+                    });
                 }
-                _ => return wrong(self, "the spin lock in a map value"),
-            },
+            }
             ArgKind::Timer => match self.deferred(v, |def| def.timer)? {
                 Some(map) => call.timer = Some(map),
                 None => return wrong(self, "the timer in a map value"),
@@ -312,7 +313,8 @@ impl<'a> Walk<'a> {
                 let expected = match kind {
                     Local::Numbers => "an iterator over numbers on the stack",
                     Local::Bits => "an iterator over bits on the stack",
-                    Local::Interrupts => "what bpf_local_irq_save has left on the stack",
+                    Local::Interrupts { lock: false } => "what bpf_local_irq_save has left on the stack",
+                    Local::Interrupts { lock: true } => "what bpf_res_spin_lock_irqsave has left on the stack",
                     Local::Buffer => return refuse(Reason::Environment(format!("{} asks for a buffer", proto.name))),
                     Local::Dynptr(Dynptr::Record) => "a dynptr to a record on the stack",
                     Local::Dynptr(_) => "a dynptr on the stack",
@@ -322,6 +324,9 @@ impl<'a> Walk<'a> {
                 self.stack_decides(frame.into(), depth, size);
                 match self.state.frames[usize::from(frame)].spilled(depth, size).map(|spill| spill.value) {
                     Some(local) if matches!(local.ty, Ty::Local(of) if kind.includes(of)) => {
+                        if how == LocalUse::Ended && !self.is_restored_in_order(&local) {
+                            return wrong(self, "the state of interrupts that was saved last");
+                        }
                         call.local = Some(local);
                         if how == LocalUse::Ended {
                             call.given_back = local.owner;
@@ -376,8 +381,9 @@ impl<'a> Walk<'a> {
                     ),
                 };
                 let (Some(root), Ty::MapValue { map, inner }) = (found, v.ty) else { return wrong(self, expected) };
-                let held = self.state.lock.map(|lock| (lock.map, lock.inner, lock.id));
-                if held != Some((map, inner, v.id)) && !planted!(RootsUnlocked) {
+                let of = LockOf { map, inner, id: v.id };
+                call.root_lock = self.state.locks.iter().find(|lock| lock.of == of).copied();
+                if call.root_lock.is_none() && !planted!(RootsUnlocked) {
                     let (func, what) = (proto.name.to_string(), v.describe(self.env));
                     return refuse(Reason::RootUnlocked { func, what });
                 }
@@ -402,7 +408,7 @@ impl<'a> Walk<'a> {
                     }
                 }
             }
-            ArgKind::Compare => match (v.ty, call.root, self.state.lock) {
+            ArgKind::Compare => match (v.ty, call.root, call.root_lock) {
                 (Ty::Func { subprog }, Some((class, node)), Some(lock)) if subprog != 0 => {
                     call.compare = Some(Compare { subprog, class, node, lock });
                 }
@@ -466,6 +472,22 @@ impl<'a> Walk<'a> {
             },
         }
         Ok(())
+    }
+
+    /// The lock of this kind that the pointer is to.
+    fn lock_at(&self, v: &Value, resilient: bool) -> Res<Option<LockOf>> {
+        let Ty::MapValue { map, inner } = v.ty else { return Ok(None) };
+        let def = self.map(map, inner)?;
+        let here = def.spin_lock.is_some_and(|at| v.n.as_const() == Some(at.into()));
+        let is_one = here && def.resilient_lock == resilient && !v.null;
+        Ok(is_one.then_some(LockOf { map, inner, id: v.id }))
+    }
+
+    /// Whether no interrupts were saved since those that are restored now, if that is what the object is.
+    fn is_restored_in_order(&self, local: &Value) -> bool {
+        let saved = |o: &&Owed| matches!(o.debt, Debt::Local(Local::Interrupts { .. }));
+        !matches!(local.ty, Ty::Local(Local::Interrupts { .. }))
+            || self.state.owed.iter().rfind(saved).is_none_or(|last| last.id == local.owner)
     }
 
     /// Room for a slice of a packet: other memory is in one piece, and its buffer not looked at.
@@ -754,6 +776,9 @@ fn check_shape(proto: &HelperProto) -> Res<()> {
         Ret::Between(min, max) if min > max => return wrong("it returns no number at all"),
         Ret::RecordOrNull if !proto.args.contains(&ArgKind::RecordSize) => return wrong("a record of no size"),
         // Whatever else a call does is only right if what comes after it is walked.
+        _ if matches!(proto.effect, Effect::Lock(kind) if kind.is_resilient()) && proto.ret != LOCK_RESULT => {
+            return wrong("it takes a lock that may fail, and does not say so");
+        }
         Ret::Never if proto.effect != Effect::None || proto.args.iter().any(|arg| arg.outlasts_the_call()) => {
             return wrong("it does not return, but does something to what comes after it");
         }

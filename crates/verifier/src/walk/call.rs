@@ -7,9 +7,11 @@ use super::mem::socket;
 use super::{Flow, Res, Walk, refuse};
 use crate::error::Reason;
 use crate::faults::planted;
-use crate::helpers::{ArgKind, CallbackKind, DYNPTR, Dynptr, Effect, HelperProto, Local, ObjectFrom, Ret, SocketPart};
+use crate::helpers::{
+    ArgKind, CallbackKind, DYNPTR, Dynptr, Effect, HelperProto, Local, LockKind, MAX_ERRNO, ObjectFrom, Ret, SocketPart,
+};
 use crate::scalar::Scalar;
-use crate::state::{Entry, Frame, Lock};
+use crate::state::{Entry, Frame, Lock, State};
 use crate::value::{Debt, Origin, Ty, Value, Why};
 use bpf_uapi::MapTypes;
 
@@ -60,9 +62,11 @@ impl<'a> Walk<'a> {
     }
 
     fn call_subprog(&mut self, sub: SubprogId, target: InsnIdx) -> Res<Flow> {
-        let name = || format!("function {}", sub.0);
-        if let Some(lock) = self.state.lock {
-            return refuse(Reason::LockHeld { func: name(), at: lock.at });
+        // A function that is walked here is walked with the lock held. Of one that is walked by itself nobody knows.
+        if let Some(lock) = self.state.locks.last()
+            && (self.orders_a_tree() || self.env.global_functions.get(sub.index()).is_some_and(Option::is_some))
+        {
+            return refuse(Reason::LockHeld { func: format!("function {}", sub.0), at: lock.at });
         }
         if let Some(Some(func)) = self.env.global_functions.get(sub.index()) {
             return self.call_global(sub, func);
@@ -93,25 +97,21 @@ impl<'a> Walk<'a> {
 
     fn call_helper(&mut self, proto: &'a HelperProto) -> Res<Flow> {
         // What orders a tree leaves that and the lock alone.
-        let allowed = matches!(proto.effect, Effect::Unlock | Effect::Graph) && !self.orders_a_tree();
-        if let Some(lock) = self.state.lock
+        let allowed = proto.effect.is_fit_for_locked() && !self.orders_a_tree();
+        if let Some(lock) = self.state.locks.last()
             && !allowed
         {
             return refuse(Reason::LockHeld { func: proto.name.to_string(), at: lock.at });
         }
         let mut call = self.check_args(proto)?;
         self.note_call(proto, &call);
+        let mut failed = None;
         match proto.effect {
-            Effect::None | Effect::Graph => {}
+            Effect::None | Effect::UnderLock => {}
             Effect::MovesPacket => self.packet_moved(),
             Effect::TailCall => self.tail_call()?,
-            Effect::Lock => {
-                let Some((map, inner, id)) = call.lock else {
-                    return refuse(Reason::Environment(format!("{} takes no lock", proto.name)));
-                };
-                self.state.lock = Some(Lock { map, inner, id, at: self.pc });
-            }
-            Effect::Unlock => self.unlock(&call)?,
+            Effect::Lock(kind) => failed = self.lock(proto, kind, &call)?,
+            Effect::Unlock(kind) => self.unlock(kind, &call)?,
         }
         if let (Some(subprog), Some(map)) = (call.timer_callback, call.timer)
             && !self.timer_callbacks.contains(&(subprog, map))
@@ -149,6 +149,11 @@ impl<'a> Walk<'a> {
         let r0 = Value { owner: lent.unwrap_or(r0.owner), ..r0 };
         self.clobber_args();
         self.state.set(Reg::R0, r0);
+        if let Some(failed) = failed {
+            self.state.set(Reg::R0, Value::constant(0));
+            let next = self.next();
+            self.push(next, failed, None, self.epoch)?;
+        }
         match proto.ret {
             Ret::ElementOrNull(_) => self.next_element(r0.owner),
             _ => Ok(Flow::Next),
@@ -209,9 +214,30 @@ impl<'a> Walk<'a> {
         self.notes.call(self.pc, (!inner).then_some(map), key, tail_call);
     }
 
-    fn unlock(&mut self, call: &Call<'_>) -> Res<()> {
-        let Some(held) = self.state.lock.take() else { return refuse(Reason::NoLock) };
-        if call.lock != Some((held.map, held.inner, held.id)) {
+    /// Takes a lock. The state after a call that has not taken it, if there may be one.
+    fn lock(&mut self, proto: &HelperProto, kind: LockKind, call: &Call<'_>) -> Res<Option<State>> {
+        let Some(of) = call.lock else {
+            return refuse(Reason::Environment(format!("{} takes no lock", proto.name)));
+        };
+        // It would fail. One element by two names is told apart when the program runs.
+        if let Some(held) = self.state.locks.iter().find(|held| held.of == of) {
+            return refuse(Reason::LockTwice { at: held.at });
+        }
+        let failed = (kind.is_resilient() && !planted!(LockNeverFails)).then(|| {
+            let mut failed = self.copy_state();
+            let gone = Value::uninit(Why::Call(self.pc));
+            failed.top_mut().regs[..6].fill(gone);
+            failed.set(Reg::R0, Value::scalar(Scalar::signed(-MAX_ERRNO, -1)));
+            failed
+        });
+        self.state.locks.push(Lock { kind, of, at: self.pc });
+        Ok(failed)
+    }
+
+    /// Releases the lock that was taken last.
+    fn unlock(&mut self, kind: LockKind, call: &Call<'_>) -> Res<()> {
+        let Some(held) = self.state.locks.pop() else { return refuse(Reason::NoLock) };
+        if call.lock != Some(held.of) || kind != held.kind {
             return refuse(Reason::OtherLock { at: held.at });
         }
         self.state.end_borrows(self.pc);
@@ -398,7 +424,7 @@ impl<'a> Walk<'a> {
             return refuse(Reason::Owed { at: o.at, debt: o.debt });
         }
         let compares = self.state.top().entry == Entry::Compare;
-        if let Some(lock) = self.state.lock
+        if let Some(lock) = self.state.locks.last()
             && !compares
         {
             return refuse(Reason::LockHeld { func: "exit".into(), at: lock.at });
@@ -432,9 +458,6 @@ impl<'a> Walk<'a> {
 
     /// Returns from a subprogram to its caller.
     fn leave_frame(&mut self) -> Res<()> {
-        if let Some(lock) = self.state.lock {
-            return refuse(Reason::LockHeld { func: "returning".into(), at: lock.at });
-        }
         let r0 = *self.state.reg(Reg::R0);
         let gone = crate::num::few(self.state.frames.len()) - 1;
         if matches!(r0.ty, Ty::Stack { frame } if frame == gone) {
@@ -539,7 +562,7 @@ impl<'a> Walk<'a> {
         if let Some(o) = self.state.owed.iter().find(|o| o.frame >= frame) {
             return refuse(Reason::Owed { at: o.at, debt: o.debt });
         }
-        if let Some(lock) = self.state.lock {
+        if let Some(lock) = self.state.locks.last() {
             return refuse(Reason::LockHeld { func: "returning from a callback".into(), at: lock.at });
         }
         let Frame { subprog, outer_epoch: outer, since, .. } = *self.state.top();

@@ -152,7 +152,10 @@ impl Walk<'_> {
                 if let Some(lock) = def.spin_lock {
                     let lock = i64::from(lock);
                     if min < lock + 4 && max + size as i64 > lock && !planted!(LockOpen) {
-                        return refuse(Reason::LockAccess { map: map_name(self.env, map, inner) });
+                        return refuse(Reason::LockAccess {
+                            map: map_name(self.env, map, inner),
+                            resilient: def.resilient_lock,
+                        });
                     }
                 }
                 let touches = |at: i64| min < at + i64::from(TIMER_BYTES) && max + size as i64 > at;
@@ -720,7 +723,7 @@ impl Walk<'_> {
         if let Some(r) = index {
             self.number(r)?;
         }
-        if let Some(lock) = self.state.lock {
+        if let Some(lock) = self.state.locks.last() {
             return refuse(Reason::LockHeld { func: "a legacy packet load".into(), at: lock.at });
         }
         // Returning early ends the run, which may owe nothing, or goes on in the caller.

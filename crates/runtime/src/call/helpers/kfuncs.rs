@@ -55,6 +55,8 @@ pub(crate) fn kfunc(kfunc: Kfunc, layout: &'static ContextLayout) -> Option<Host
         | Kfunc::Strnstr => strings::function(kfunc)?,
         Kfunc::MapSumElemCount => HostFn::plain(maps::map_sum_elem_count),
         Kfunc::LocalIrqSave | Kfunc::LocalIrqRestore => HostFn::plain(nothing),
+        Kfunc::ResSpinLock | Kfunc::ResSpinLockIrqsave => HostFn::with_run(maps::res_spin_lock),
+        Kfunc::ResSpinUnlock | Kfunc::ResSpinUnlockIrqrestore => HostFn::with_run(maps::spin_unlock),
         Kfunc::XdpPullData if in_pieces(layout) => HostFn::plain(frags::pull_data),
         Kfunc::XdpPullData if core::ptr::eq(layout, Xdp::layout()) => HostFn::plain(frags::pull_nothing),
         Kfunc::XdpPullData => return None,
@@ -137,6 +139,10 @@ pub(crate) fn at_site(kfunc: Kfunc, known: &[Option<u32>]) -> Option<HostFn> {
         | Kfunc::MapSumElemCount
         | Kfunc::LocalIrqSave
         | Kfunc::LocalIrqRestore
+        | Kfunc::ResSpinLock
+        | Kfunc::ResSpinUnlock
+        | Kfunc::ResSpinLockIrqsave
+        | Kfunc::ResSpinUnlockIrqrestore
         | Kfunc::RcuReadLock
         | Kfunc::RcuReadUnlock
         | Kfunc::PreemptDisable

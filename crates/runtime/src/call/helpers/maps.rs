@@ -1,4 +1,7 @@
-//! Helpers over maps of data, and the spin locks in their values.
+//! Helpers over maps of data, and the locks in their values.
+//!
+//! A resilient lock is not waited for if its owner waits for one of this run's: each slot says what its run waits for.
+//! Longer circles, and those through runs further up a thread's stack, end because waiting does.
 
 use crate::abi::run::Run;
 use crate::call::helpers::socket::numbered;
@@ -7,6 +10,8 @@ use crate::error::HelperError;
 use crate::num::low;
 use bpf_jit_code::RunCtx;
 use bpf_maps::{MapHeader, program as map_ops};
+use bpf_uapi::Errno;
+use std::sync::atomic::Ordering;
 
 /// The slot of the run behind the hidden argument.
 ///
@@ -115,7 +120,44 @@ pub(super) unsafe extern "C" fn spin_lock(lock: u64, _: u64, _: u64, _: u64, _: 
     unsafe { leave(ctx) }
 }
 
-/// `bpf_spin_unlock`.
+/// `bpf_res_spin_lock`, `bpf_res_spin_lock_irqsave`: there are no interrupts to disable.
+///
+/// # Safety
+/// As [`spin_lock`].
+pub(super) unsafe extern "C" fn res_spin_lock(lock: u64, _: u64, _: u64, _: u64, _: u64, ctx: *mut RunCtx) -> u64 {
+    // SAFETY: `ctx` is the first field of the `Run` that this thread is in, by a pointer to all of it; emitted code,
+    // which has the only other one, waits for this call.
+    let run = unsafe { &mut *ctx.cast::<Run>() };
+    if !run.held.has_room() {
+        return Errno::ENOMEM.as_ret() as u64;
+    }
+    // SAFETY: the engine's, which outlives the run.
+    let awaited = unsafe { &(*run.config).awaited };
+    let slot = run.ctx.slot;
+    let of = |slot: u32| awaited.get(slot as usize);
+    let (held, mut waited) = (&run.held, false);
+    let waits = |owner: u32| {
+        // Relaxed, here and below: a hint that is looked at again and again, and carries no data.
+        if let Some(mine) = of(slot) {
+            mine.store(lock, Ordering::Relaxed);
+            waited = true;
+        }
+        let other = of(owner).map_or(0, |other| other.load(Ordering::Relaxed));
+        if other != 0 && held.has_lock(other) { Err(Errno::EDEADLK) } else { Ok(()) }
+    };
+    // SAFETY: the verifier (or the interpreter's check) admits only the lock's field of a value that the run may reach,
+    // aligned to 4; the slot is the run's own.
+    let taken = unsafe { map_ops::res_spin_lock(lock as *mut u32, slot, waits) };
+    if waited && let Some(mine) = of(slot) {
+        mine.store(0, Ordering::Relaxed);
+    }
+    if taken == 0 {
+        run.held.add_lock(lock);
+    }
+    taken as u64
+}
+
+/// `bpf_spin_unlock`, and the functions that release resilient locks.
 ///
 /// # Safety
 /// As [`spin_lock`].

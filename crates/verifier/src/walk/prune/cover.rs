@@ -5,7 +5,7 @@
 
 use crate::faults::planted;
 use crate::scalar::Scalar;
-use crate::state::{Byte, Fill, Frame, Mark, Round, Seen, Spill, State, Sum};
+use crate::state::{Byte, Fill, Frame, Lock, Mark, Round, Seen, Spill, State, Sum};
 use crate::value::{FIRST_FREE_ID, Ty, Value};
 use crate::walk::shrink;
 
@@ -65,7 +65,7 @@ impl IdMap {
 
 /// Whether every concrete state of `new` is one of `old`, up to the names of ids.
 pub(in crate::walk) fn covers(old: &State, new: &State, ids: &mut IdMap) -> bool {
-    if !same_shape(old, new) || old.owed.len() != new.owed.len() || old.lock.is_some() != new.lock.is_some() {
+    if !same_shape(old, new) || old.owed.len() != new.owed.len() || old.locks.len() != new.locks.len() {
         return false;
     }
     ids.0.clear();
@@ -74,10 +74,7 @@ pub(in crate::walk) fn covers(old: &State, new: &State, ids: &mut IdMap) -> bool
         && frames.clone().all(|(o, n)| o.regs.iter().zip(&n.regs).all(|(o, n)| value_covers(o, n, ids)))
         && (planted!(StacksAlike) || frames.all(|(o, n)| stack_covers(o, n, ids)))
         && old.owed.iter().zip(&new.owed).all(|(o, n)| (o.frame, o.debt) == (n.frame, n.debt) && ids.same(o.id, n.id))
-        && match (old.lock, new.lock) {
-            (Some(o), Some(n)) => (o.map, o.inner) == (n.map, n.inner) && ids.same(o.id, n.id),
-            _ => true,
-        }
+        && old.locks.iter().zip(&new.locks).all(|(o, n)| lock_covers(o, n, ids))
         && old.min_len.iter().zip(&new.min_len).all(|(o, n)| n >= o)
         && old.seen.iter().all(|o| new.seen.iter().any(|n| seen_covers(o, n, ids)))
         && old.sums.iter().all(|o| new.sums.iter().any(|n| sum_covers(o, n, ids)))
@@ -94,6 +91,12 @@ pub(in crate::walk) fn covers(old: &State, new: &State, ids: &mut IdMap) -> bool
                     .is_some_and(|(id, hi)| new.below(id, o.scale, hi) >= Some(o.bytes))
             }
         })
+}
+
+/// Whether it is the same lock, taken alike: it is released by the same calls.
+fn lock_covers(o: &Lock, n: &Lock, ids: &mut IdMap) -> bool {
+    let same = (o.kind, o.of.map, o.of.inner) == (n.kind, n.of.map, n.of.inner) && ids.same(o.of.id, n.of.id);
+    same || planted!(LocksAlike)
 }
 
 /// Whether what the old state says of the rounds of loops holds in the new one. The names of rounds stand for each

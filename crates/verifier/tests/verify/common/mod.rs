@@ -58,6 +58,12 @@ pub(crate) fn maps() -> Vec<KnownMap> {
         arena("arena2", 1),
         holding("holding", 4),
         holding("own", 1),
+        KnownMap {
+            spin_lock: Some(4),
+            resilient_lock: true,
+            ..KnownMap::new("resilient", MapType::Hash, 4, 16, 10)
+        },
+        KnownMap { resilient_lock: true, ..holding("resilient_own", 1) },
     ]
 }
 
@@ -235,7 +241,7 @@ pub(crate) fn try_program(text: &str) -> Result<Program, String> {
     Program::with_targets(assemble(&text).map_err(|e| e.to_string())?, targets(&text)).map_err(|e| e.to_string())
 }
 
-/// What the entries of the map `map[fd:17]` name: the labels of a line `;targets`.
+/// What the entries of the map `map[fd:19]` name: the labels of a line `;targets`.
 fn targets(text: &str) -> Vec<InsnIdx> {
     let Some(line) = text.lines().find_map(|l| l.trim().strip_prefix(";targets ")) else { return Vec::new() };
     let labels: Vec<&str> = line.split_whitespace().collect();

@@ -19,7 +19,7 @@ pub(super) enum Widen {
 
 /// Makes `into` hold what `other` holds, too. `false` if it cannot.
 pub(super) fn merge(into: &mut State, other: &State, widen: Widen, next_id: &mut u32) -> bool {
-    if into.frames.len() != other.frames.len() || into.owed != other.owed || into.lock != other.lock {
+    if into.frames.len() != other.frames.len() || into.owed != other.owed || into.locks != other.locks {
         return false;
     }
     for (i, o) in into.frames.iter_mut().zip(&other.frames) {

@@ -175,7 +175,7 @@ pub(in crate::walk::loops) fn name_all(state: &mut State, shape: &mut Shape, nex
 
 /// Finds out what a round changed, from what entered it and what came back. `false` if it cannot be guessed about.
 pub(in crate::walk::loops) fn compare(entry: &State, back: &State, shape: &mut Shape) -> bool {
-    if entry.frames.len() != back.frames.len() || entry.owed != back.owed || entry.lock != back.lock {
+    if entry.frames.len() != back.frames.len() || entry.owed != back.owed || entry.locks != back.locks {
         return false;
     }
     shape.changes.clear();
