@@ -35,6 +35,16 @@ mod with {
         FillHoldsPointers,
         /// A state where less is filled is covered, too.
         FillForgotten,
+        /// An element that a store may miss is taken to hold what was stored.
+        ContentOverwritten,
+        /// What is written to an array leaves what is known of all its elements.
+        ContentSurvives,
+        /// A store between two elements is one of an element.
+        ContentMisaligned,
+        /// Elements that a loop may not have written are taken to be written.
+        ContentNeverFresh,
+        /// A state where less is known of an array's elements is covered, too.
+        ContentForgotten,
         /// What rests on a round that is still open is taken to end.
         RestsForgotten,
         /// A sum of two unknown numbers is taken not to wrap.

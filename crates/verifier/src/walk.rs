@@ -390,6 +390,7 @@ impl<'a> Walk<'a> {
         let accelerated = self.mode == Mode::Accelerated;
         self.scratch.prune.start(self.program, self.env.exhaustive, self.values, accelerated);
         self.loops.start(self.program, self.mode == Mode::Accelerated && !self.env.exhaustive);
+        self.scratch.prune.tell_fresh(self.relates());
         self.needs_built = false;
         let throw = |proto: &HelperProto| proto.ret == Ret::Thrown;
         let may_throw = self.program.contents().calls

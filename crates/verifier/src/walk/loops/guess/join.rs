@@ -38,6 +38,11 @@ pub(super) fn merge(into: &mut State, other: &State, widen: Widen, next_id: &mut
                 il.start = il.start.join(&ol.start);
             }
         }
+        let contents = i.joined_contents(o, |n, joined| match widen {
+            Widen::Not | Widen::Near => *joined,
+            Widen::Far if joined.subset(n) => *n,
+            Widen::Far => Scalar::low_bits(64 - joined.umax().leading_zeros()),
+        });
         i.grow(o.bytes.len());
         let bytes = &mut i.bytes;
         i.spills.retain_mut(|s| {
@@ -55,6 +60,7 @@ pub(super) fn merge(into: &mut State, other: &State, widen: Widen, next_id: &mut
             s.value = v;
             true
         });
+        i.contents = contents;
         i.fills.retain_mut(|f| {
             let like = o.fills.iter().find(|o| (o.id, o.scale, o.bottom) == (f.id, f.scale, f.bottom));
             // One that falls behind its round would do so in the next one, too.
