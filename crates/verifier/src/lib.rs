@@ -35,6 +35,7 @@ mod tnum;
 mod value;
 mod verify;
 mod walk;
+mod ways;
 
 pub use access::Access;
 pub use bpf_uapi::{Helper, MapType, MapTypes};

@@ -48,6 +48,7 @@ use crate::scalar::Scalar;
 use crate::state::{Entry, Frame, Lock, Room, State};
 use crate::states::States;
 use crate::value::{FIRST_FREE_ID, Origin, Ty, Value, len_id};
+use crate::ways::Course;
 use pending::Pending;
 use trail::{Ending, Trail};
 
@@ -161,18 +162,6 @@ pub(crate) enum Mode {
     Hybrid,
 }
 
-/// Steps of a walk that notes what is known of numbers, or guesses about loops, beside some for each instruction: such
-/// a walk drops fewer paths. One that needs more is walked without.
-const SHORT_STEPS: u64 = 20_000;
-const SHORT_STEPS_PER_SLOT: u64 = 16;
-/// Steps of a first walk that makes no guesses, beside some for each instruction: a loop that ends in so many needs
-/// none.
-const FIRST_STEPS: u64 = 256;
-const FIRST_STEPS_PER_SLOT: u64 = 8;
-/// And how often a loop may come round in it.
-const FIRST_ROUNDS: usize = 3;
-/// How many times the steps of a walk that guesses are given to another one, where round by round all else is refused.
-const LONGER: u64 = 3;
 /// Steps from one look at the clock to the next.
 const TIMED_STEPS: u64 = 256;
 
@@ -181,8 +170,8 @@ pub(crate) struct Walk<'a> {
     /// Leave checks for run time where there is no proof.
     hybrid: bool,
     mode: Mode,
-    /// It is a first one, which gives up where a loop comes round too often.
-    first: bool,
+    /// It gives up where a loop comes round more often.
+    rounds: usize,
     /// What is known of numbers is noted, if that does not take too long.
     values: bool,
     /// The limit on steps.
@@ -225,8 +214,8 @@ pub(crate) struct Walk<'a> {
     timer_callbacks: Vec<(u32, u32)>,
     /// Some path throws.
     thrown: bool,
-    /// When this walk, or one whose time it shares, first looked at the clock, and what may be gone when it ends.
-    pub(crate) started: Option<Instant>,
+    /// When the program's first walk began, and what may be gone when this one ends.
+    started: Instant,
     time: Duration,
     pub(crate) notes: Notes,
     pub(crate) stats: Stats,
@@ -252,22 +241,17 @@ fn arena_of(program: &Program, env: &Env<'_>) -> Option<u32> {
 }
 
 impl<'a> Walk<'a> {
-    pub(crate) fn new(
-        env: &'a Env<'a>,
-        program: &'a Program,
-        scratch: &'a mut Scratch,
-        mode: Mode,
-        values: bool,
-    ) -> Walk<'a> {
+    pub(crate) fn new(env: &'a Env<'a>, program: &'a Program, scratch: &'a mut Scratch, course: Course) -> Walk<'a> {
+        let Course { mode, values, assumes, rounds, steps, started, time } = course;
         let notes = std::mem::take(&mut scratch.notes);
         let mut loops = std::mem::take(&mut scratch.loops);
-        loops.anywhere = false;
+        loops.anywhere = !assumes;
         Walk {
-            steps: env.limits.steps,
+            steps,
             env,
             hybrid: mode == Mode::Hybrid,
             mode,
-            first: false,
+            rounds,
             values,
             program,
             insns: program.insns(),
@@ -293,8 +277,8 @@ impl<'a> Walk<'a> {
             compares: Vec::new(),
             timer_callbacks: Vec::new(),
             thrown: false,
-            started: None,
-            time: env.limits.time,
+            started,
+            time,
             notes,
             stats: Stats::default(),
             log: log::Log::default(),
@@ -337,43 +321,6 @@ impl<'a> Walk<'a> {
         };
         let insns = (0..).map(InsnIdx).zip(self.insns);
         insns.filter(throws).map(|(at, _)| at).collect()
-    }
-
-    /// Gives it few steps.
-    pub(crate) fn shorten(&mut self) {
-        let steps = SHORT_STEPS + SHORT_STEPS_PER_SLOT * self.insns.len() as u64;
-        self.steps = steps.min(self.env.limits.steps);
-    }
-
-    /// Gives it the steps of another one that guesses.
-    pub(crate) fn shorten_again(&mut self) {
-        self.shorten();
-        self.steps = (LONGER * self.steps).min(self.env.limits.steps);
-    }
-
-    /// Gives it the steps of a first walk.
-    pub(crate) fn shorten_first(&mut self) {
-        self.first = true;
-        let steps = FIRST_STEPS + FIRST_STEPS_PER_SLOT * self.insns.len() as u64;
-        self.steps = steps.min(self.env.limits.steps);
-    }
-
-    /// Gives it a part of the time that the verification may take: what began it, and the share that may be gone when
-    /// it ends.
-    pub(crate) fn share_time(&mut self, started: Option<Instant>, quarters: u32) {
-        self.started = started;
-        // In this order: a host without a limit may give the longest time that there is.
-        self.time = self.env.limits.time / 4 * quarters;
-    }
-
-    /// Whether it has fewer steps than the limits allow.
-    pub(crate) fn is_short(&self) -> bool {
-        self.steps < self.env.limits.steps
-    }
-
-    /// Whether some loop was walked from a guess.
-    pub(crate) fn guessed(&self) -> bool {
-        self.loops.attempts > 0
     }
 
     /// Walks the main program and every global function.
@@ -616,8 +563,7 @@ impl<'a> Walk<'a> {
     }
 
     fn check_time(&mut self) -> Res<()> {
-        let started = *self.started.get_or_insert_with(Instant::now);
-        if started.elapsed() > self.time {
+        if self.started.elapsed() > self.time {
             return refuse(Reason::Time(self.env.limits.time));
         }
         Ok(())

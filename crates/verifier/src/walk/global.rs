@@ -74,7 +74,28 @@ impl Walk<'_> {
             Insn::Call(c @ (Callee::Helper(_) | Callee::Host(_))) => {
                 self.proto(c).map_or((Effect::TailCall, false), |p| (p.effect, p.ret == Ret::Thrown))
             }
-            _ => (Effect::None, false),
+            // Those of the callee are added below.
+            Insn::Call(Callee::Subprog(_) | Callee::Reg(_))
+            | Insn::Alu { .. }
+            | Insn::Mov { .. }
+            | Insn::MovSx { .. }
+            | Insn::Cast { .. }
+            | Insn::Neg { .. }
+            | Insn::End { .. }
+            | Insn::LoadImm64 { .. }
+            | Insn::SecondSlot
+            | Insn::Load { .. }
+            | Insn::Store { .. }
+            | Insn::Atomic { .. }
+            | Insn::LoadAcquire { .. }
+            | Insn::StoreRelease { .. }
+            | Insn::LoadAbs { .. }
+            | Insn::LoadInd { .. }
+            | Insn::Jump { .. }
+            | Insn::JumpReg { .. }
+            | Insn::JumpIf { .. }
+            | Insn::MayGoto { .. }
+            | Insn::Exit => (Effect::None, false),
         };
         let mut all: Vec<Summary> = Vec::new();
         for sub in self.program.subprogs() {

@@ -151,8 +151,6 @@ pub(super) struct Engine {
     resumed: bool,
     /// The path has come round for the first time in a loop whose first round is walked by itself.
     begun: bool,
-    /// Attempts made.
-    pub(super) attempts: u64,
     /// Questions asked about single steps of this walk.
     asked: std::cell::Cell<u32>,
     /// In loose walks, what is accessed may be anywhere. Else it is taken to be inside its memory, which finds simpler
@@ -170,7 +168,7 @@ impl Engine {
         self.on = on && backward && !program.contents().indirect_jumps;
         self.open.clear();
         self.loose = 0;
-        (self.resumed, self.begun, self.attempts) = (false, false, 0);
+        (self.resumed, self.begun) = (false, false);
         self.assumed_within = false;
         self.asked.set(0);
         self.heads.clear();
@@ -240,11 +238,6 @@ impl Engine {
 }
 
 impl Walk<'_> {
-    /// Makes its loose walks assume nothing of what is accessed.
-    pub(crate) fn assume_no_access(&mut self) {
-        self.loops.anywhere = true;
-    }
-
     /// Whether a loose walk took an access to be inside its memory that was not proven to be.
     pub(crate) fn assumed_within(&self) -> bool {
         self.loops.assumed_within
@@ -325,7 +318,6 @@ impl Walk<'_> {
         let entry = self.copy_state();
         let mark = self.trail_mark();
         let k = self.new_id();
-        self.loops.attempts += 1;
         self.check_memory(entry.bytes())?;
         self.loops.open.push(Attempt {
             id,

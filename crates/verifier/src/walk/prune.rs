@@ -32,7 +32,7 @@ use bpf_isa::{Insn, InsnIdx, Program, Reg};
 
 use super::linear::Form;
 use super::trail::{Ending, Needed, forget_unneeded};
-use super::{FIRST_ROUNDS, Res, Walk, refuse, shrink};
+use super::{Res, Walk, refuse, shrink};
 use crate::error::Reason;
 use crate::faults::planted;
 use crate::need::Need;
@@ -414,7 +414,7 @@ impl Walk<'_> {
             }
             if kept.open {
                 ancestors += 1;
-                if self.first && ancestors > FIRST_ROUNDS {
+                if ancestors > self.rounds {
                     return refuse(Reason::Steps(self.steps));
                 }
                 if ancestors <= MAX_ANCESTORS

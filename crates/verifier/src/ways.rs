@@ -1,0 +1,181 @@
+//! The walks that a program may get, one after another.
+//!
+//! Problem: no way to walk a program is best for all. Guessing what stays true in a loop proves a million rounds at
+//! once, and costs more than walking three; noting what is known of each number serves the optimiser, and keeps paths
+//! apart that would be one.
+//!
+//! Approach: a [`Way`] is one. Nearly all programs are accepted by their first or second; [`Ways::refused`]
+//! says, from how one was refused, which is tried then. Each has a share of the steps and of the time, so that a hard
+//! program leaves something for the way that may suit it.
+//!
+//! Invariants: what one walk concluded is not known to the next, so each is a proof of its own, and the order decides
+//! over work and messages only. Ways only go forward, so there are at most as many walks as variants.
+
+use std::time::{Duration, Instant};
+
+use bpf_isa::Program;
+
+use crate::env::{Env, Limits};
+use crate::error::{Reason, VerifyError};
+use crate::walk::{Mode, Walk};
+
+/// Steps of a walk that notes what is known of numbers, or guesses about loops, beside some for each instruction: such
+/// a walk drops fewer paths. One that needs more is walked without.
+const SHORT_STEPS: u64 = 20_000;
+const SHORT_STEPS_PER_SLOT: u64 = 16;
+/// Steps of a first walk that makes no guesses, beside some for each instruction: a loop that ends in so many needs
+/// none.
+const FIRST_STEPS: u64 = 256;
+const FIRST_STEPS_PER_SLOT: u64 = 8;
+/// And how often a loop may come round in it.
+const FIRST_ROUNDS: usize = 3;
+/// How many times the steps of a walk that guesses are given to another one, where round by round all else is refused.
+const LONGER: u64 = 3;
+
+/// A way to walk a program, in the order in which they are tried.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Way {
+    /// Round by round, and few rounds: a short loop ends soon, and where nothing is guessed, paths that differ in
+    /// numbers are dropped.
+    FewRounds,
+    /// Loops from guesses; with [`Env::values`], noting what is known of numbers. All that a program without loops
+    /// needs.
+    Guesses,
+    /// The same without assumptions about accesses: with them, guesses were found that hold, and others may be enough.
+    UnassumingGuesses,
+    /// Round by round, noting nothing: what guesses and notes cost may be more than they save.
+    Rounds,
+    /// Guesses with more steps, where round by round there is no end.
+    MoreGuesses,
+    /// With checks left for run time. A proof is better than a check: only what has none comes here.
+    Checked,
+}
+
+/// What a walk is told of its way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Course {
+    /// What it makes of loops and of accesses.
+    pub(crate) mode: Mode,
+    /// Whether it notes what is known of numbers.
+    pub(crate) values: bool,
+    /// Whether its guesses assume that what is accessed lies inside its memory.
+    pub(crate) assumes: bool,
+    /// How often a loop may come round at most.
+    pub(crate) rounds: usize,
+    /// After how many steps it gives up.
+    pub(crate) steps: u64,
+    /// When the program's first walk began, and how long after that this one gives up.
+    pub(crate) started: Instant,
+    pub(crate) time: Duration,
+}
+
+impl Course {
+    /// Straight to the end: all that the limits allow.
+    pub(crate) fn new(mode: Mode, env: &Env<'_>) -> Course {
+        let Limits { steps, time, .. } = env.limits;
+        let started = Instant::now();
+        Course { mode, values: env.values, assumes: true, rounds: usize::MAX, steps, started, time }
+    }
+}
+
+/// A program between its walks: which is next, and what those before have found.
+#[derive(Debug)]
+pub(crate) struct Ways<'a> {
+    env: &'a Env<'a>,
+    /// Steps of a short walk.
+    short: u64,
+    /// Steps of the first walk round by round.
+    first: u64,
+    loops: bool,
+    way: Way,
+    /// What all walks have in common.
+    course: Course,
+    /// Whether one of them has assumed something of accesses.
+    assumed: bool,
+    refused: Option<Box<VerifyError>>,
+}
+
+impl<'a> Ways<'a> {
+    /// Before the first walk.
+    pub(crate) fn new(program: &Program, env: &'a Env<'a>) -> Ways<'a> {
+        let loops = program.flow().iter().any(|f| f.target.is_some_and(|target| target <= f.at));
+        // Where what is known of numbers is asked for, that is what holds in each round, and how many there are.
+        let plainly = loops && !env.values && !env.exhaustive;
+        let slots = program.insns().len() as u64;
+        Ways {
+            env,
+            short: SHORT_STEPS + SHORT_STEPS_PER_SLOT * slots,
+            first: FIRST_STEPS + FIRST_STEPS_PER_SLOT * slots,
+            loops,
+            way: if plainly { Way::FewRounds } else { Way::Guesses },
+            course: Course::new(Mode::Accelerated, env),
+            assumed: false,
+            refused: None,
+        }
+    }
+
+    /// How the next walk goes.
+    pub(crate) fn course(&self) -> Course {
+        let course = self.course;
+        let short = course.steps.min(self.short);
+        // In this order: a host without a limit may give the longest time that there is.
+        let quarters = |n: u32| course.time / 4 * n;
+        match self.way {
+            Way::FewRounds => {
+                Course { mode: Mode::Plain, rounds: FIRST_ROUNDS, steps: course.steps.min(self.first), ..course }
+            }
+            Way::Guesses if self.has_more() => Course { steps: short, time: quarters(1), ..course },
+            Way::Guesses => course,
+            Way::UnassumingGuesses => Course { steps: short, time: quarters(2), assumes: false, ..course },
+            Way::Rounds if self.loops => Course { mode: Mode::Plain, ..course },
+            Way::Rounds => course,
+            Way::MoreGuesses => {
+                Course { steps: course.steps.min(LONGER * self.short), assumes: !self.assumed, ..course }
+            }
+            Way::Checked => Course { mode: Mode::Hybrid, ..course },
+        }
+    }
+
+    /// Whether another way is left to a program that guesses, or notes, have not proven.
+    fn has_more(&self) -> bool {
+        self.loops || self.course.values
+    }
+
+    /// Takes note of how a walk was refused, and turns to the next.
+    ///
+    /// # Errors
+    /// The refusal to tell, if none is left.
+    pub(crate) fn refused(mut self, walk: Walk<'_>, mut error: Box<VerifyError>) -> Result<Self, Box<VerifyError>> {
+        let gave_up = error.reason.is_limit() || matches!(error.reason, Reason::Time(_));
+        self.assumed |= walk.assumed_within();
+        let (next, refused) = match (self.way, self.refused.take()) {
+            (Way::FewRounds, _) => (Some(Way::Guesses), error),
+            (Way::Guesses, _) if gave_up && self.has_more() => (Some(Way::Rounds), error),
+            (Way::Guesses, _) if !gave_up && self.assumed => (Some(Way::UnassumingGuesses), error),
+            (Way::UnassumingGuesses, Some(refused)) => (None, refused),
+            // What the loops were guessed to do says more than where a walk of their rounds ended; but that is where
+            // it ended, and not at the few steps of a walk that guesses.
+            (Way::Rounds, Some(refused)) => {
+                error.loops = refused.loops;
+                let longer = self.loops && self.short < self.course.steps;
+                (longer.then_some(Way::MoreGuesses), error)
+            }
+            (Way::MoreGuesses, Some(mut refused)) if gave_up => {
+                refused.loops = error.loops;
+                (None, refused)
+            }
+            (Way::Checked, _) => return Err(error),
+            (Way::Guesses | Way::UnassumingGuesses | Way::Rounds | Way::MoreGuesses, _) => (None, error),
+        };
+        self.way = match next {
+            Some(next) => next,
+            None if self.env.hybrid && refused.reason.may_be_checked() => Way::Checked,
+            None => return Err(refused),
+        };
+        if self.way == Way::Rounds {
+            self.course.values = false;
+        }
+        self.refused = Some(refused);
+        Ok(self)
+    }
+}
