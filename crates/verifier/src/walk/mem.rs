@@ -430,6 +430,7 @@ impl Walk<'_> {
                 {
                     self.readable_if_zeroed(frame, (depth, span), self.loops.is_around(self.pc), d)?;
                 }
+                self.loops.missed_elements |= !self.loops.elements && self.relates();
                 self.element(frame.into(), &b, off, size, (depth, span)).unwrap_or(any)
             }
             Place::Field { index, .. } => {
@@ -454,7 +455,7 @@ impl Walk<'_> {
 
     /// The places on the stack that an access may be made at.
     fn elements(&self, b: &Value, off: i16, size: Size, (depth, span): (usize, usize)) -> Option<Grid> {
-        if !self.relates() {
+        if !self.knows_elements() {
             return None;
         }
         let (off, size) = (i64::from(off), i64::from(size.bytes()));
