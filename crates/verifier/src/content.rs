@@ -15,6 +15,7 @@
 use crate::faults::planted;
 use crate::scalar::Scalar;
 use crate::state::{Content, Frame};
+use crate::tnum::ones;
 
 /// Contents that a frame has at a time.
 const MAX_CONTENTS: usize = 6;
@@ -69,6 +70,11 @@ impl Grid {
         apart < self.size || apart + other.size > step
     }
 
+    /// Whether this bounds a number of its size.
+    fn bounds(&self, n: &Scalar) -> bool {
+        n.umax() < ones(8 * crate::num::small(crate::num::size(self.size.unsigned_abs())))
+    }
+
     fn elements(&self) -> impl Iterator<Item = i64> + use<> {
         (self.first..=self.last).step_by(usize::try_from(self.stride).unwrap_or(1).max(1))
     }
@@ -77,9 +83,9 @@ impl Grid {
 impl Frame {
     /// The number in each element of the grid that was written: `Some(None)` if surely none was, `None` if nothing is
     /// known of them.
-    fn elements(&self, grid: &Grid) -> Option<Option<Scalar>> {
+    pub(crate) fn elements(&self, grid: &Grid) -> Option<Option<Scalar>> {
         if let Some(c) = self.contents.iter().find(|c| c.grid.holds(grid)) {
-            return Some(Some(c.n));
+            return Some(c.n);
         }
         if grid.last - grid.first >= MAX_ELEMENTS * grid.stride || grid.last + grid.size > 0 {
             return None;
@@ -92,9 +98,12 @@ impl Frame {
                 Ok(v) if v.is_scalar() => v.n,
                 Ok(_) => return None,
                 Err(_) if self.is_fresh(depth, size) => continue,
-                Err(_) => self.content_of(&Grid::at(depth, size))?,
+                Err(_) => match self.content_of(&Grid::at(depth, size))? {
+                    Some(n) => n,
+                    None => continue,
+                },
             };
-            if n == Scalar::low_bits(8 * crate::num::small(size)) {
+            if !grid.bounds(&n) {
                 return None;
             }
             all = Some(all.map_or(n, |all| all.join(&n)));
@@ -102,30 +111,29 @@ impl Frame {
         Some(all)
     }
 
-    /// What is true of each of these places, if something was written there.
-    pub(crate) fn content_of(&self, grid: &Grid) -> Option<Scalar> {
+    /// The same, by what is said of all of an array.
+    fn content_of(&self, grid: &Grid) -> Option<Option<Scalar>> {
         self.contents.iter().find(|c| c.grid.holds(grid)).map(|c| c.n)
     }
 
-    /// The same of one place.
+    /// What is said of one place of an array.
     pub(crate) fn content_at(&self, depth: usize, size: usize) -> Option<Scalar> {
-        if self.contents.is_empty() { None } else { self.content_of(&Grid::at(depth, size)) }
+        if self.contents.is_empty() { None } else { self.content_of(&Grid::at(depth, size))? }
     }
 
     /// Whether what the content says is true in this frame.
     pub(crate) fn has_content(&self, c: &Content) -> bool {
         match self.elements(&c.grid) {
-            Some(Some(n)) => n.subset(&c.n),
+            Some(Some(n)) => c.n.is_some_and(|of| n.subset(&of)),
             Some(None) => true,
             None => false,
         }
     }
 
     /// Before a number is stored at one of these places: what holds of them afterwards. Else, of what is written there
-    /// nothing is known.
-    pub(crate) fn widened(&self, grid: &Grid, n: &Scalar) -> Option<Content> {
-        let any = |n: &Scalar| *n == Scalar::low_bits(8 * crate::num::small(usize::try_from(grid.size).unwrap_or(8)));
-        if grid.stride < grid.size || any(n) {
+    /// nothing is known. While `guessing`, that an array is written counts, too.
+    pub(crate) fn widened(&self, grid: &Grid, n: &Scalar, guessing: bool) -> Option<Content> {
+        if grid.stride < grid.size || (!grid.bounds(n) && !guessing) {
             return None;
         }
         // All of the array that is known so far, if this is of the same.
@@ -140,12 +148,12 @@ impl Frame {
             Some(before) if !planted!(ContentOverwritten) => before.join(n),
             _ => *n,
         };
-        (!any(&n)).then_some(Content { grid: whole, n })
+        (guessing || grid.bounds(&n)).then_some(Content { grid: whole, n: Some(n) })
     }
 
     /// Something was written there; `content` is what holds of it.
     pub(crate) fn set_content(&mut self, grid: &Grid, content: Option<Content>) {
-        self.contents.retain(|c| !c.grid.meets(grid));
+        self.contents.retain(|c| !c.grid.meets(grid) || planted!(ContentSurvives));
         if let Some(c) = content {
             self.contents.retain(|o| !o.grid.meets(&c.grid));
             if self.contents.len() < MAX_CONTENTS {
@@ -184,10 +192,10 @@ impl Frame {
                     }
                     _ => None,
                 };
-                known = known.zip(n).map(|(all, v)| all.join(&v.n));
+                known = known.zip(n).map(|(all, v)| Some(all.map_or(v.n, |all| all.join(&v.n))));
             }
             if let Some(n) = known
-                && n != Scalar::low_bits(8 * crate::num::small(usize::try_from(c.grid.size).unwrap_or(8)))
+                && n.is_none_or(|n| c.grid.bounds(&n))
             {
                 c.n = n;
                 self.contents.push(c);
@@ -195,20 +203,20 @@ impl Frame {
         }
     }
 
-    /// What both say of their arrays; `widen` makes a range that is new one that is likely to stay.
-    pub(crate) fn joined_contents(&self, other: &Frame, widen: impl Fn(&Scalar, &Scalar) -> Scalar) -> Vec<Content> {
+    /// What both say of their arrays: `join` makes one range of two. One that nothing was written to has none.
+    pub(crate) fn joined_contents(
+        &self,
+        other: &Frame,
+        join: impl Fn(Option<Scalar>, Option<Scalar>) -> Option<Scalar>,
+    ) -> Vec<Content> {
         let mut out: Vec<Content> = Vec::new();
         for c in self.contents.iter().chain(&other.contents) {
-            if out.iter().any(|o| o.grid.meets(&c.grid)) {
-                continue;
-            }
-            let n = match (self.elements(&c.grid), other.elements(&c.grid)) {
-                (Some(Some(a)), Some(Some(b))) => widen(&a, &a.join(&b)),
-                (Some(Some(a)), Some(None)) => a,
-                (Some(None), Some(Some(b))) => b,
-                _ => continue,
-            };
-            if n != Scalar::low_bits(8 * crate::num::small(usize::try_from(c.grid.size).unwrap_or(8))) {
+            if out.len() < MAX_CONTENTS
+                && !out.iter().any(|o| o.grid.meets(&c.grid))
+                && let (Some(a), Some(b)) = (self.elements(&c.grid), other.elements(&c.grid))
+                && let n = join(a, b)
+                && n.is_none_or(|n| c.grid.bounds(&n))
+            {
                 out.push(Content { n, ..*c });
             }
         }

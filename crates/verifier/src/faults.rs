@@ -249,6 +249,14 @@ mod with {
         /// through that is refused (`tests/verify/pairs.rs`).
         pub const OF_OBJECTS: &[Fault] =
             &[Fault::BorrowSurvives, Fault::LinksOpen, Fault::RootsUnlocked, Fault::ThrownOwes, Fault::CallbackThrows];
+        /// Those in what is known of the elements of arrays: the same.
+        pub const OF_CONTENTS: &[Fault] = &[
+            Fault::ContentOverwritten,
+            Fault::ContentSurvives,
+            Fault::ContentMisaligned,
+            Fault::ContentNeverFresh,
+            Fault::ContentForgotten,
+        ];
         /// Those in what a path is found to need: each is found by walking paths that were dropped
         /// (`tests/needed.rs`).
         pub const OF_NEEDS: &[Fault] = &[

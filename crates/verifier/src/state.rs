@@ -65,7 +65,8 @@ pub(crate) struct Fill {
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Content {
     pub grid: Grid,
-    pub n: Scalar,
+    /// `None`: nothing was written.
+    pub n: Option<Scalar>,
 }
 
 /// How a frame was entered, and so how it is left.
@@ -758,7 +759,12 @@ impl State {
     /// The memory that its contents take: the same for the same state, whatever its vectors held before, as limits
     /// count it.
     pub(crate) fn bytes(&self) -> usize {
-        let frame = |f: &Frame| size_of::<Frame>() + f.bytes.len() + f.spills.len() * size_of::<Spill>() + f.contents.len() * size_of::<Content>();
+        let frame = |f: &Frame| {
+            size_of::<Frame>()
+                + f.bytes.len()
+                + f.spills.len() * size_of::<Spill>()
+                + f.contents.len() * size_of::<Content>()
+        };
         self.frames.iter().map(frame).sum::<usize>() + size_of::<State>()
     }
 

@@ -473,11 +473,8 @@ impl Walk<'_> {
     /// What is known of each number that a load at a place that is not known may yield.
     fn element(&self, frame: usize, b: &Value, off: i16, size: Size, at: (usize, usize)) -> Option<Value> {
         let frame = &self.state.frames[frame];
-        if frame.contents.is_empty() {
-            return None;
-        }
-        let n = frame.content_of(&self.elements(b, off, size, at)?)?;
         // What was not written reads as 0.
+        let n = frame.elements(&self.elements(b, off, size, at)?)?.unwrap_or(Scalar::constant(0));
         let written = frame.check_readable(at.0, at.1).is_ok() || planted!(ContentNeverFresh);
         Some(Value::scalar(if written { n } else { n.join(&Scalar::constant(0)) }))
     }
@@ -615,8 +612,9 @@ impl Walk<'_> {
                     Some(grid) => {
                         let fits = v.n.umax() <= crate::tnum::ones(size.bits());
                         let n = if fits { v.n } else { v.n.truncate(size.bits()) };
+                        let guessing = self.loops.guessing();
                         let frame = &mut self.state.frames[f];
-                        let content = frame.widened(&grid, &n);
+                        let content = frame.widened(&grid, &n, guessing);
                         frame.store_element(depth, span);
                         frame.set_content(&grid, content);
                     }
