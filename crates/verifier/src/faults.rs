@@ -65,6 +65,8 @@ mod with {
         SumsStay,
         /// What a division or a mask leaves is taken to be nothing.
         RemainderForgotten,
+        /// What is divided is taken to be what its name names, without its distance.
+        SplitForgetsDistance,
         /// A number that was loaded from a region is taken to be there still after a store to one.
         SeenSurvivesStores,
         /// What decides is not needed exactly.
@@ -249,13 +251,14 @@ mod with {
         /// through that is refused (`tests/verify/pairs.rs`).
         pub const OF_OBJECTS: &[Fault] =
             &[Fault::BorrowSurvives, Fault::LinksOpen, Fault::RootsUnlocked, Fault::ThrownOwes, Fault::CallbackThrows];
-        /// Those in what is known of the elements of arrays: the same.
+        /// Those in what is known of the elements of arrays, and of parts of numbers: the same.
         pub const OF_CONTENTS: &[Fault] = &[
             Fault::ContentOverwritten,
             Fault::ContentSurvives,
             Fault::ContentMisaligned,
             Fault::ContentNeverFresh,
             Fault::ContentForgotten,
+            Fault::SplitForgetsDistance,
         ];
         /// Those in what a path is found to need: each is found by walking paths that were dropped
         /// (`tests/needed.rs`).
