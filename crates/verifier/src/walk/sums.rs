@@ -81,7 +81,7 @@ impl State {
             return;
         }
         if self.sums.len() >= MAX_SUMS {
-            self.sums.remove(0);
+            self.sums.remove(self.least_sum());
         }
         self.sums.push(sum);
         // What is known now of the order to its like may be forgotten when its parts are.
@@ -93,6 +93,18 @@ impl State {
                 }
             }
         }
+    }
+
+    /// The sum to forget for a new one: the oldest of those that say nothing of what is held, as most of a hash, or the
+    /// oldest.
+    fn least_sum(&self) -> usize {
+        let values = self.frames.iter().flat_map(Frame::values).map(Value::line_id);
+        let marks = self.frames.iter().flat_map(|f| &f.loops).flat_map(|m| m.ids.iter().copied());
+        let mut held: Vec<u32> = values.chain(marks).collect();
+        held.sort_unstable();
+        let held = |id: u32| id < FIRST_FREE_ID || held.binary_search(&id).is_ok();
+        let twice = self.wholes_twice();
+        self.sums.iter().position(|t| !t.says_something(&held, &self.room, &twice)).unwrap_or(0)
     }
 
     /// Whether the named value may be negative. Only pointers that may have begun before their region are.
