@@ -35,6 +35,16 @@ mod with {
         FillHoldsPointers,
         /// A state where less is filled is covered, too.
         FillForgotten,
+        /// An element that a store may miss is taken to hold what was stored.
+        ContentOverwritten,
+        /// What is written to an array leaves what is known of all its elements.
+        ContentSurvives,
+        /// A store between two elements is one of an element.
+        ContentMisaligned,
+        /// Elements that a loop may not have written are taken to be written.
+        ContentNeverFresh,
+        /// A state where less is known of an array's elements is covered, too.
+        ContentForgotten,
         /// What rests on a round that is still open is taken to end.
         RestsForgotten,
         /// A sum of two unknown numbers is taken not to wrap.
@@ -55,6 +65,8 @@ mod with {
         SumsStay,
         /// What a division or a mask leaves is taken to be nothing.
         RemainderForgotten,
+        /// What is divided is taken to be what its name names, without its distance.
+        SplitForgetsDistance,
         /// A number that was loaded from a region is taken to be there still after a store to one.
         SeenSurvivesStores,
         /// What decides is not needed exactly.
@@ -243,6 +255,15 @@ mod with {
         /// through that is refused (`tests/verify/pairs.rs`).
         pub const OF_OBJECTS: &[Fault] =
             &[Fault::BorrowSurvives, Fault::LinksOpen, Fault::RootsUnlocked, Fault::ThrownOwes, Fault::CallbackThrows];
+        /// Those in what is known of the elements of arrays, and of parts of numbers: the same.
+        pub const OF_CONTENTS: &[Fault] = &[
+            Fault::ContentOverwritten,
+            Fault::ContentSurvives,
+            Fault::ContentMisaligned,
+            Fault::ContentNeverFresh,
+            Fault::ContentForgotten,
+            Fault::SplitForgetsDistance,
+        ];
         /// Those in what a path is found to need: each is found by walking paths that were dropped
         /// (`tests/needed.rs`).
         pub const OF_NEEDS: &[Fault] = &[

@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod content;
 mod env;
 mod error;
 #[cfg_attr(feature = "faults", doc(hidden))]

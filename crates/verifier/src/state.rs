@@ -10,6 +10,7 @@
 
 use bpf_isa::{InsnIdx, Reg};
 
+use crate::content::Grid;
 use crate::env::Region;
 use crate::faults::planted;
 use crate::helpers::{CallbackKind, Local, LockKind};
@@ -60,6 +61,14 @@ pub(crate) struct Fill {
     pub delta: i64,
 }
 
+/// Each number that was written in these places of a frame is in a range (see `crate::content`).
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) struct Content {
+    pub grid: Grid,
+    /// `None`: nothing was written.
+    pub n: Option<Scalar>,
+}
+
 /// How a frame was entered, and so how it is left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Entry {
@@ -87,6 +96,8 @@ pub(crate) struct Frame {
     pub spills: Vec<Spill>,
     /// Arrays that a loop is filling.
     pub fills: Vec<Fill>,
+    /// Arrays of whose elements something is known.
+    pub contents: Vec<Content>,
     pub entry: Entry,
     pub subprog: u32,
     /// The epoch outside (see `walk::prune`). No part of the state proper.
@@ -143,6 +154,7 @@ impl Clone for Frame {
             rest: self.rest,
             spills: self.spills.clone(),
             fills: self.fills.clone(),
+            contents: self.contents.clone(),
             entry: self.entry,
             subprog: self.subprog,
             outer_epoch: self.outer_epoch,
@@ -153,12 +165,13 @@ impl Clone for Frame {
     /// Keeps the vectors' memory, which `derive` would not.
     fn clone_from(&mut self, other: &Frame) {
         // By name, so that nothing new is left out.
-        let Frame { regs, bytes, rest, spills, fills, entry, subprog, outer_epoch, since, loops } = other;
+        let Frame { regs, bytes, rest, spills, fills, contents, entry, subprog, outer_epoch, since, loops } = other;
         self.regs = *regs;
         self.bytes.clone_from(bytes);
         self.rest = *rest;
         self.spills.clone_from(spills);
         self.fills.clone_from(fills);
+        self.contents.clone_from(contents);
         self.entry = *entry;
         self.subprog = *subprog;
         self.outer_epoch = *outer_epoch;
@@ -171,9 +184,9 @@ impl Frame {
     pub(crate) fn new(index: u8, subprog: u32, entry: Entry) -> Frame {
         let mut regs = [Value::uninit(Why::Never); 11];
         regs[Reg::R10.index()] = Value::pointer(Ty::Stack { frame: index });
-        let (bytes, spills, fills, loops) = Default::default();
+        let (bytes, spills, fills, contents, loops) = Default::default();
         let rest = Byte::Fresh;
-        Frame { regs, bytes, rest, spills, fills, entry, subprog, outer_epoch: 0, since: 0, loops }
+        Frame { regs, bytes, rest, spills, fills, contents, entry, subprog, outer_epoch: 0, since: 0, loops }
     }
 
     /// The kind of the byte at r10 - depth.
@@ -258,7 +271,8 @@ impl Frame {
         if let Some(v) = self.known_number(depth, size) {
             return Ok(Value::constant(v));
         }
-        Ok(Value::scalar(Scalar::low_bits(8 * crate::num::small(size))))
+        let any = Scalar::low_bits(8 * crate::num::small(size));
+        Ok(Value::scalar(self.content_at(depth, size).and_then(|n| n.meet(&any)).unwrap_or(any)))
     }
 
     /// Whether the `size` bytes from r10 - depth were written, and hold no part of a pointer.
@@ -312,6 +326,7 @@ impl Frame {
                 self.spills.iter_mut().find(|s| (usize::from(s.depth), usize::from(s.size)) == (depth, size))
         {
             spill.value = *value;
+            self.change_contents(depth, size, value);
             return;
         }
         self.grow(depth);
@@ -322,6 +337,14 @@ impl Frame {
             // A frame has at most u16::MAX bytes, checked when the walk starts.
             self.spills
                 .insert(at, Spill { depth: crate::num::half(depth), size: crate::num::few(size), value: *value });
+        }
+        self.change_contents(depth, size, value);
+    }
+
+    fn change_contents(&mut self, depth: usize, size: usize, value: &Value) {
+        match value.is_scalar() {
+            true => self.stored(depth, size),
+            false => self.end_contents(depth, size),
         }
     }
 
@@ -335,6 +358,7 @@ impl Frame {
         self.bytes[depth - size..depth].fill(Byte::Spill);
         let at = self.spills.partition_point(|s| usize::from(s.depth) < depth);
         self.spills.insert(at, Spill { depth: crate::num::half(depth), size: crate::num::few(size), value: *value });
+        self.change_contents(depth, size, value);
     }
 
     /// Makes `size` bytes at r10 - depth some number each.
@@ -342,11 +366,18 @@ impl Frame {
         self.grow(depth);
         self.clear_spills(depth, size);
         self.bytes[depth - size..depth].fill(Byte::Misc);
+        self.end_contents(depth, size);
     }
 
     /// A store somewhere within the `size` bytes from r10 - depth: what was there may be overwritten, and what was
     /// not written may still be fresh.
     pub(crate) fn store_somewhere(&mut self, depth: usize, size: usize) {
+        self.end_contents(depth, size);
+        self.store_element(depth, size);
+    }
+
+    /// The same of a number, after which the frame's contents are told what it was.
+    pub(crate) fn store_element(&mut self, depth: usize, size: usize) {
         self.grow(depth);
         self.clear_spills(depth, size);
         for b in &mut self.bytes[depth - size..depth] {
@@ -737,7 +768,12 @@ impl State {
     /// The memory that its contents take: the same for the same state, whatever its vectors held before, as limits
     /// count it.
     pub(crate) fn bytes(&self) -> usize {
-        let frame = |f: &Frame| size_of::<Frame>() + f.bytes.len() + f.spills.len() * size_of::<Spill>();
+        let frame = |f: &Frame| {
+            size_of::<Frame>()
+                + f.bytes.len()
+                + f.spills.len() * size_of::<Spill>()
+                + f.contents.len() * size_of::<Content>()
+        };
         self.frames.iter().map(frame).sum::<usize>() + size_of::<State>()
     }
 

@@ -242,10 +242,10 @@ fn arena_of(program: &Program, env: &Env<'_>) -> Option<u32> {
 
 impl<'a> Walk<'a> {
     pub(crate) fn new(env: &'a Env<'a>, program: &'a Program, scratch: &'a mut Scratch, course: Course) -> Walk<'a> {
-        let Course { mode, values, assumes, rounds, steps, started, time } = course;
+        let Course { mode, values, assumes, elements, rounds, steps, started, time } = course;
         let notes = std::mem::take(&mut scratch.notes);
         let mut loops = std::mem::take(&mut scratch.loops);
-        loops.anywhere = !assumes;
+        (loops.anywhere, loops.elements) = (!assumes, elements);
         Walk {
             steps,
             env,
@@ -337,6 +337,7 @@ impl<'a> Walk<'a> {
         let accelerated = self.mode == Mode::Accelerated;
         self.scratch.prune.start(self.program, self.env.exhaustive, self.values, accelerated);
         self.loops.start(self.program, self.mode == Mode::Accelerated && !self.env.exhaustive);
+        self.scratch.prune.tell_fresh(self.knows_elements());
         self.needs_built = false;
         let throw = |proto: &HelperProto| proto.ret == Ret::Thrown;
         let may_throw = self.program.contents().calls

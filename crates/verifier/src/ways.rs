@@ -41,7 +41,10 @@ enum Way {
     /// Loops from guesses; with [`Env::values`], noting what is known of numbers. All that a program without loops
     /// needs.
     Guesses,
-    /// The same without assumptions about accesses: with them, guesses were found that hold, and others may be enough.
+    /// The same, and what is true of every element of an array on the stack ([`crate::content`]). States tell apart then
+    /// what was never written, which other programs need not.
+    Elements,
+    /// [`Way::Guesses`] without assumptions about accesses: with them, guesses were found that hold, and others may be enough.
     UnassumingGuesses,
     /// Round by round, noting nothing: what guesses and notes cost may be more than they save.
     Rounds,
@@ -60,6 +63,8 @@ pub(crate) struct Course {
     pub(crate) values: bool,
     /// Whether its guesses assume that what is accessed lies inside its memory.
     pub(crate) assumes: bool,
+    /// Whether it knows of arrays on the stack what is true of every element.
+    pub(crate) elements: bool,
     /// How often a loop may come round at most.
     pub(crate) rounds: usize,
     /// After how many steps it gives up.
@@ -74,7 +79,7 @@ impl Course {
     pub(crate) fn new(mode: Mode, env: &Env<'_>) -> Course {
         let Limits { steps, time, .. } = env.limits;
         let started = Instant::now();
-        Course { mode, values: env.values, assumes: true, rounds: usize::MAX, steps, started, time }
+        Course { mode, values: env.values, assumes: true, elements: false, rounds: usize::MAX, steps, started, time }
     }
 }
 
@@ -92,6 +97,8 @@ pub(crate) struct Ways<'a> {
     course: Course,
     /// Whether one of them has assumed something of accesses.
     assumed: bool,
+    /// Whether the walk that guesses gave up.
+    gave_up: bool,
     refused: Option<Box<VerifyError>>,
 }
 
@@ -110,6 +117,7 @@ impl<'a> Ways<'a> {
             way: if plainly { Way::FewRounds } else { Way::Guesses },
             course: Course::new(Mode::Accelerated, env),
             assumed: false,
+            gave_up: false,
             refused: None,
         }
     }
@@ -126,7 +134,8 @@ impl<'a> Ways<'a> {
             }
             Way::Guesses if self.has_more() => Course { steps: short, time: quarters(1), ..course },
             Way::Guesses => course,
-            Way::UnassumingGuesses => Course { steps: short, time: quarters(2), assumes: false, ..course },
+            Way::Elements => Course { steps: short, time: quarters(2), elements: true, ..course },
+            Way::UnassumingGuesses => Course { steps: short, time: quarters(3), assumes: false, ..course },
             Way::Rounds if self.loops => Course { mode: Mode::Plain, ..course },
             Way::Rounds => course,
             Way::MoreGuesses => {
@@ -148,10 +157,19 @@ impl<'a> Ways<'a> {
     pub(crate) fn refused(mut self, walk: Walk<'_>, mut error: Box<VerifyError>) -> Result<Self, Box<VerifyError>> {
         let gave_up = error.reason.is_limit() || matches!(error.reason, Reason::Time(_));
         self.assumed |= walk.assumed_within();
+        let has_more = self.has_more();
+        let after_guesses = |assumed: bool, gave_up: bool| match gave_up {
+            true => has_more.then_some(Way::Rounds),
+            false => assumed.then_some(Way::UnassumingGuesses),
+        };
         let (next, refused) = match (self.way, self.refused.take()) {
             (Way::FewRounds, _) => (Some(Way::Guesses), error),
-            (Way::Guesses, _) if gave_up && self.has_more() => (Some(Way::Rounds), error),
-            (Way::Guesses, _) if !gave_up && self.assumed => (Some(Way::UnassumingGuesses), error),
+            (Way::Guesses, _) if walk.missed_elements() => {
+                self.gave_up = gave_up;
+                (Some(Way::Elements), error)
+            }
+            (Way::Guesses, _) => (after_guesses(self.assumed, gave_up), error),
+            (Way::Elements, Some(refused)) => (after_guesses(self.assumed, self.gave_up), refused),
             (Way::UnassumingGuesses, Some(refused)) => (None, refused),
             // What the loops were guessed to do says more than where a walk of their rounds ended; but that is where
             // it ended, and not at the few steps of a walk that guesses.
@@ -165,7 +183,7 @@ impl<'a> Ways<'a> {
                 (None, refused)
             }
             (Way::Checked, _) => return Err(error),
-            (Way::Guesses | Way::UnassumingGuesses | Way::Rounds | Way::MoreGuesses, _) => (None, error),
+            (Way::Elements | Way::UnassumingGuesses | Way::Rounds | Way::MoreGuesses, _) => (None, error),
         };
         self.way = match next {
             Some(next) => next,

@@ -158,6 +158,10 @@ pub(super) struct Engine {
     pub(super) anywhere: bool,
     /// That was of use.
     assumed_within: bool,
+    /// What is true of every element of an array is known (see `crate::content`).
+    pub(super) elements: bool,
+    /// It was not, and might have been of use.
+    pub(super) missed_elements: bool,
 }
 
 impl Engine {
@@ -169,7 +173,7 @@ impl Engine {
         self.open.clear();
         self.loose = 0;
         (self.resumed, self.begun) = (false, false);
-        self.assumed_within = false;
+        (self.assumed_within, self.missed_elements) = (false, false);
         self.asked.set(0);
         self.heads.clear();
         if self.on {
@@ -241,6 +245,16 @@ impl Walk<'_> {
     /// Whether a loose walk took an access to be inside its memory that was not proven to be.
     pub(crate) fn assumed_within(&self) -> bool {
         self.loops.assumed_within
+    }
+
+    /// Whether a number was loaded from somewhere in an array, of whose elements nothing was known.
+    pub(crate) fn missed_elements(&self) -> bool {
+        self.loops.missed_elements
+    }
+
+    /// Whether what is true of every element of an array on the stack is known.
+    pub(super) fn knows_elements(&self) -> bool {
+        self.loops.elements && self.relates()
     }
 
     /// At a join, after forgetting: takes off the marks of loops that have been left.

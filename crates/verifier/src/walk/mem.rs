@@ -11,6 +11,7 @@ use super::linear::Form;
 use super::pointers::checkable;
 use super::{Res, Walk, refuse};
 use crate::access::Access;
+use crate::content::Grid;
 use crate::env::FieldKind;
 use crate::error::Reason;
 use crate::faults::planted;
@@ -432,7 +433,8 @@ impl Walk<'_> {
                 {
                     self.readable_if_zeroed(frame, (depth, span), self.loops.is_around(self.pc), d)?;
                 }
-                any
+                self.loops.missed_elements |= !self.loops.elements && self.relates();
+                self.element(frame.into(), &b, off, size, (depth, span)).unwrap_or(any)
             }
             Place::Field { index, .. } => {
                 let f = &self.env.context.fields[index];
@@ -452,6 +454,32 @@ impl Walk<'_> {
             Place::Untracked(Kind::Packet) => self.load_region(&b, off, size),
             Place::Untracked(_) => any,
         })
+    }
+
+    /// The places on the stack that an access may be made at.
+    fn elements(&self, b: &Value, off: i16, size: Size, (depth, span): (usize, usize)) -> Option<Grid> {
+        if !self.knows_elements() {
+            return None;
+        }
+        let (off, size) = (i64::from(off), i64::from(size.bytes()));
+        let (min, max) = (-(depth as i64), span as i64 - depth as i64 - size);
+        // By the low bits that are known, or by the number that it moves with.
+        let bits = 1i64 << b.n.bits().mask().trailing_zeros().min(8);
+        let by_bits = (bits, (b.n.bits().value() as i64).wrapping_add(off));
+        let by_name = (i64::from(b.scale), i64::from(b.delta) + off);
+        let (stride, at) = if b.tie != 0 && by_name.0 > bits { by_name } else { by_bits };
+        let first = min + at.wrapping_sub(min).rem_euclid(stride);
+        let last = first + (max - first).div_euclid(stride) * stride;
+        (first <= last && last + size <= 0).then_some(Grid { first, last, stride, size })
+    }
+
+    /// What is known of each number that a load at a place that is not known may yield.
+    fn element(&self, frame: usize, b: &Value, off: i16, size: Size, at: (usize, usize)) -> Option<Value> {
+        let frame = &self.state.frames[frame];
+        // What was not written reads as 0.
+        let n = frame.elements(&self.elements(b, off, size, at)?)?.unwrap_or(Scalar::constant(0));
+        let written = frame.check_readable(at.0, at.1).is_ok() || planted!(ContentNeverFresh);
+        Some(Value::scalar(if written { n } else { n.join(&Scalar::constant(0)) }))
     }
 
     /// What a load yields of a map that can no longer change: the constant there, or, at an offset that is not known,
@@ -582,7 +610,19 @@ impl Walk<'_> {
             }
             Place::StackWithin { frame, depth, span } => {
                 self.writes_within(frame.into(), depth, span);
-                self.state.frames[usize::from(frame)].store_somewhere(depth, span);
+                let f = usize::from(frame);
+                match self.elements(&b, off, size, (depth, span)) {
+                    Some(grid) => {
+                        let fits = v.n.umax() <= crate::tnum::ones(size.bits());
+                        let n = if fits { v.n } else { v.n.truncate(size.bits()) };
+                        let guessing = self.loops.guessing();
+                        let frame = &mut self.state.frames[f];
+                        let content = frame.widened(&grid, &n, guessing);
+                        frame.store_element(depth, span);
+                        frame.set_content(&grid, content);
+                    }
+                    None => self.state.frames[f].store_somewhere(depth, span),
+                }
                 self.fills(base, off, size);
             }
             Place::Field { .. } | Place::Untracked(_) => self.state.regions_written(),

@@ -206,6 +206,11 @@ impl Pruner {
         }
     }
 
+    /// What is known of arrays is told from what was never written to them: states are compared accordingly.
+    pub(super) fn tell_fresh(&mut self, told: bool) {
+        self.ids.start(told);
+    }
+
     /// A new root: what was kept for the last one is finished.
     pub(super) fn start_root(&mut self) {
         // They stay as they are: nothing comes back to them.

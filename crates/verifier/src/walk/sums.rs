@@ -11,6 +11,7 @@
 
 use bpf_isa::{AluOp, Width};
 
+use crate::faults::planted;
 use crate::state::{Frame, Line, Room, State, Sum};
 use crate::value::{FIRST_FREE_ID, Value};
 
@@ -80,7 +81,7 @@ impl State {
             return;
         }
         if self.sums.len() >= MAX_SUMS {
-            self.sums.remove(0);
+            self.sums.remove(self.least_sum());
         }
         self.sums.push(sum);
         // What is known now of the order to its like may be forgotten when its parts are.
@@ -92,6 +93,18 @@ impl State {
                 }
             }
         }
+    }
+
+    /// The sum to forget for a new one: the oldest of those that say nothing of what is held, as most of a hash, or the
+    /// oldest.
+    fn least_sum(&self) -> usize {
+        let values = self.frames.iter().flat_map(Frame::values).map(Value::line_id);
+        let marks = self.frames.iter().flat_map(|f| &f.loops).flat_map(|m| m.ids.iter().copied());
+        let mut held: Vec<u32> = values.chain(marks).collect();
+        held.sort_unstable();
+        let held = |id: u32| id < FIRST_FREE_ID || held.binary_search(&id).is_ok();
+        let twice = self.wholes_twice();
+        self.sums.iter().position(|t| !t.says_something(&held, &self.room, &twice)).unwrap_or(0)
     }
 
     /// Whether the named value may be negative. Only pointers that may have begun before their region are.
@@ -213,22 +226,17 @@ impl State {
         Some((a, 0))
     }
 
-    /// What `x % scale` and `x / scale` make of a number, or a mask and a shift: the names of the two.
-    fn split(&mut self, x: u32, scale: i64, next_id: &mut u32) -> (u32, u32) {
-        if let Some(sum) = self.sums.iter().find(|t| t.split && t.s == x && t.scale == scale) {
+    /// What `n % scale` and `n / scale` make of a number, `V(x) + ahead`, or a mask and a shift: the names of the two.
+    fn split(&mut self, (x, ahead): (u32, i32), scale: i64, next_id: &mut u32) -> (u32, u32) {
+        // V(x) = rest + scale * quotient - ahead
+        let delta = if planted!(SplitForgetsDistance) { 0 } else { -i64::from(ahead) };
+        if let Some(sum) = self.sums.iter().find(|t| t.split && (t.s, t.scale, t.delta) == (x, scale, delta)) {
             return (sum.a, sum.b);
         }
         *next_id += 2;
         let (a, b) = (*next_id - 1, *next_id);
-        self.push_sum(Sum { s: x, a, b, scale, delta: 0, max: i64::MAX, split: true });
+        self.push_sum(Sum { s: x, a, b, scale, delta, max: i64::MAX, split: true });
         (a, b)
-    }
-
-    /// What is left of a number without this part of it.
-    fn rest(&mut self, whole: u32, part: u32, next_id: &mut u32) -> Option<u32> {
-        let alone = Value { id: part, ..Value::unknown() };
-        let named = self.name_difference((whole, 0), &alone, next_id);
-        named.filter(|(_, apart)| *apart == 0).map(|(id, _)| id)
     }
 
     /// The middle of two numbers, `(V(a) + V(b)) / 2`, lies between them: facts about its name.
@@ -344,6 +352,12 @@ fn top(width: Width) -> u64 {
     }
 }
 
+/// Whether what a division or a mask makes of a number gets a name. At a distance from its own name, that is worth more
+/// than it costs in loops only, where an index is halved.
+fn splits(state: &State, d: &Value) -> bool {
+    d.id != 0 && d.scale == 1 && d.n.umax() <= MAX_SPLIT && (d.delta == 0 || state.in_guessed_loop())
+}
+
 /// What an operation makes of two named numbers, if that is a sum, a difference or a part of one: its name, scale and
 /// distance. The operation does not wrap, and leaves `max` at most.
 pub(super) fn result_name(
@@ -368,10 +382,10 @@ pub(super) fn result_name(
             None if d.scale != 1 => None,
             None => state.name_difference((d.id, d.delta), s, next_id).map(|(id, delta)| (id, 1, delta)),
         },
-        AluOp::Div | AluOp::Mod if d.id != 0 && (d.scale, d.delta) == (1, 0) && d.n.umax() <= MAX_SPLIT => {
+        AluOp::Div | AluOp::Mod if splits(state, d) => {
             // x = x % c + c * (x / c), as of any number that is not 0.
             let c = s.n.as_const().and_then(|c| i64::try_from(c).ok()).filter(|c| (2..=MAX_DIVISOR).contains(c))?;
-            let (rest, quotient) = state.split(d.id, c, next_id);
+            let (rest, quotient) = state.split((d.id, d.delta), c, next_id);
             Some((if op == AluOp::Div { quotient } else { rest }, 1, 0))
         }
         // Of a number that was shifted to the left before: `(x << 8) & 0xf00` is `(x & 15) << 8`.
@@ -382,16 +396,17 @@ pub(super) fn result_name(
             if !fits || !(mask + 1).is_power_of_two() {
                 return None;
             }
-            let (low, _) = state.split(d.id, i64::try_from(mask + 1).ok()?, next_id);
+            let (low, _) = state.split((d.id, 0), i64::try_from(mask + 1).ok()?, next_id);
             Some((low, d.scale, 0))
         }
-        AluOp::And | AluOp::Rsh if d.id != 0 && (d.scale, d.delta) == (1, 0) && d.n.umax() <= MAX_SPLIT => {
+        AluOp::And | AluOp::Rsh if splits(state, d) => {
             let c = s.n.as_const()?;
             // What is left without the low bits: the whole less them.
             let cleared = c.trailing_zeros();
             if op == AluOp::And && (1..15).contains(&cleared) && c & top(width) | ((1 << cleared) - 1) == top(width) {
-                let (low, _) = state.split(d.id, 1 << cleared, next_id);
-                return state.rest(d.id, low, next_id).map(|id| (id, 1, 0));
+                let (low, _) = state.split((d.id, d.delta), 1 << cleared, next_id);
+                let low = Value { id: low, ..Value::unknown() };
+                return state.name_difference((d.id, d.delta), &low, next_id).map(|(id, delta)| (id, 1, delta));
             }
             let bits = match op {
                 AluOp::And => u64::BITS - c.leading_zeros(),
@@ -401,7 +416,7 @@ pub(super) fn result_name(
             if bits == 0 || bits >= whole.min(63) || (op == AluOp::And && c.count_ones() != bits) {
                 return None;
             }
-            let (low, high) = state.split(d.id, 1 << bits, next_id);
+            let (low, high) = state.split((d.id, d.delta), 1 << bits, next_id);
             Some((if op == AluOp::And { low } else { high }, 1, 0))
         }
         AluOp::And

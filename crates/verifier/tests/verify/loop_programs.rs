@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use bpf_isa::Program;
-use bpf_object::{Object, ProgramType};
+use bpf_object::{DataKind, Object, ProgramType};
 use bpf_verifier::{Access, ContextLayout, Env, Helpers, KnownMap, MapType};
 
 /// A program of an object.
@@ -31,10 +31,11 @@ pub(crate) fn load(path: &Path) -> Vec<Named> {
     let mut out = Vec::new();
     for p in object.programs() {
         let code = object.link(p, |_| false).expect("it links").into_code();
-        let map = |d: &bpf_object::MapDecl| KnownMap {
-            access: Access::Read,
-            frozen: d.data.as_ref().map(|d| d.bytes.clone()),
-            ..KnownMap::new(&d.name, MapType::Array, 4, d.value_size, 1)
+        // What the loader freezes is known, and what it does not may change at any time.
+        let map = |d: &bpf_object::MapDecl| {
+            let frozen = d.data.as_ref().filter(|d| d.kind == DataKind::Rodata).map(|d| d.bytes.clone());
+            let access = if frozen.is_some() { Access::Read } else { Access::ReadWrite };
+            KnownMap { access, frozen, ..KnownMap::new(&d.name, MapType::Array, 4, d.value_size, 1) }
         };
         out.push(Named {
             name: p.name().to_owned(),

@@ -16,14 +16,19 @@ pub(super) fn same_shape(a: &State, b: &State) -> bool {
 }
 
 /// Which id of the old state stands for which of the new: one to one. And the ids that stand for nothing but
-/// themselves.
+/// themselves; and whether it matters that a byte is fresh (see `crate::content`).
 #[derive(Debug, Default)]
-pub(in crate::walk) struct IdMap(Vec<(u32, u32)>, Vec<u32>);
+pub(in crate::walk) struct IdMap(Vec<(u32, u32)>, Vec<u32>, bool);
 
 impl IdMap {
     /// Frees scratch memory beyond `bytes`.
     pub(super) fn trim(&mut self, bytes: usize) {
         shrink(&mut self.0, bytes);
+    }
+
+    /// Before a program: whether it matters that a byte is fresh.
+    pub(super) fn start(&mut self, fresh: bool) {
+        self.2 = fresh;
     }
 
     /// Before states are compared: the names that stand for nothing but themselves.
@@ -177,6 +182,9 @@ fn stack_covers(old: &Frame, new: &Frame, ids: &mut IdMap) -> bool {
     if !old.spills.iter().all(|o| spill_covered(o, new, ids)) || !old.fills.iter().all(|o| fill_covered(o, new, ids)) {
         return false;
     }
+    if !old.contents.iter().all(|c| new.has_content(c) || planted!(ContentForgotten)) {
+        return false;
+    }
     if old.bytes == new.bytes && (old.rest == new.rest || old.rest == Byte::Uninit) && !old.bytes.contains(&Byte::Spill)
     {
         return true;
@@ -186,6 +194,8 @@ fn stack_covers(old: &Frame, new: &Frame, ids: &mut IdMap) -> bool {
     (1..=depths).all(|depth| match old.byte(depth) {
         Byte::Uninit | Byte::Spill => true,
         // What reads either asks that it is zeroed, and takes it for any number.
+        // But where what was written to an array is told from what was not, it is not any number.
+        Byte::Fresh if ids.2 => new.byte(depth) == Byte::Fresh || planted!(FreshAlike),
         Byte::Fresh => new.is_number(depth) || planted!(FreshAlike),
         // Nor was it a mistake to read it, as it is where nothing was written at all.
         Byte::Maybe => (new.is_number(depth) && new.byte(depth) != Byte::Fresh) || planted!(FreshAlike),

@@ -20,6 +20,7 @@ pub(super) fn widen(old: &State, new: &mut State) {
                 *nv = nv.unlinked();
             }
         }
+        n.contents.retain(|c| o.has_content(c));
         let mut lost: Vec<(u16, u8)> = Vec::new();
         for ns in &mut n.spills {
             if !ns.value.is_scalar() {

@@ -135,6 +135,12 @@ impl Needed {
             }
             !loose && self.live_bytes.any(end, top)
         });
+        // Nor of what is known of an array of which nothing is read.
+        frame.contents.retain(|c| {
+            let (end, top) = (-(c.grid.last + c.grid.size), -c.grid.first);
+            let (end, top) = (crate::num::size(end.unsigned_abs()), crate::num::size(top.unsigned_abs()));
+            top > TRACKED || self.live_bytes.any(end, top)
+        });
         for (i, byte) in bytes.iter_mut().enumerate().take(TRACKED) {
             if !self.live_bytes.has(i) {
                 *byte = Byte::Uninit;

@@ -38,6 +38,7 @@ pub(super) fn merge(into: &mut State, other: &State, widen: Widen, next_id: &mut
                 il.start = il.start.join(&ol.start);
             }
         }
+        let contents = i.joined_contents(o, |n, by| join_content(n, by, widen));
         i.grow(o.bytes.len());
         let bytes = &mut i.bytes;
         i.spills.retain_mut(|s| {
@@ -55,6 +56,7 @@ pub(super) fn merge(into: &mut State, other: &State, widen: Widen, next_id: &mut
             s.value = v;
             true
         });
+        i.contents = contents;
         i.fills.retain_mut(|f| {
             let like = o.fills.iter().find(|o| (o.id, o.scale, o.bottom) == (f.id, f.scale, f.bottom));
             // One that falls behind its round would do so in the next one, too.
@@ -97,6 +99,21 @@ pub(super) fn merge(into: &mut State, other: &State, widen: Widen, next_id: &mut
         None => false,
     });
     true
+}
+
+/// What is true of all elements of an array in both. What entered a loop is what is guessed at first: in a loose walk
+/// anything may be stored.
+fn join_content(n: Option<Scalar>, by: Option<Scalar>, widen: Widen) -> Option<Scalar> {
+    let (Some(n), Some(by)) = (n, by) else { return if widen == Widen::Not { n } else { n.or(by) } };
+    let joined = n.join(&by);
+    match widen {
+        Widen::Not => Some(n),
+        _ if joined.subset(&n) => Some(n),
+        Widen::Near => Some(joined),
+        // To its number of bits, and if that was left, to nothing at all.
+        Widen::Far if n.umin() == 0 && n.umax() & n.umax().wrapping_add(1) == 0 => Some(Scalar::UNKNOWN),
+        Widen::Far => Some(Scalar::low_bits(64 - joined.umax().leading_zeros())),
+    }
 }
 
 fn join(a: &Value, b: &Value, widen: Widen, next_id: &mut u32) -> Value {

@@ -5,6 +5,7 @@ use super::place::{Place, What, places, value};
 use crate::env::Env;
 use crate::error::LoopFailure;
 use crate::state::State;
+use crate::value::Value;
 
 impl Guess {
     /// What is guessed: registers of the running frame, and slots that a round changes.
@@ -20,6 +21,11 @@ impl Guess {
             if let (Some(v), true) = (value(&self.state, place), of_frame) {
                 out.push((place.to_string(), v.describe(env)));
             }
+        }
+        for c in &top.contents {
+            let (first, last) = (-c.grid.first, -c.grid.last);
+            let n = c.n.map_or("not written".into(), |n| Value::scalar(n).describe(env));
+            out.push((format!("each of [r10 - {first}] to [r10 - {last}]"), n));
         }
         out
     }
