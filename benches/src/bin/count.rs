@@ -1,7 +1,11 @@
 //! Instructions that a run of each speed program executes, which no other load and no placement changes: at both levels
 //! and natively.
 //!
-//! `cargo run -p bpf-benches --bin count -- [--arm64] [NAME ..]`
+//! `cargo run -p bpf-benches --bin count -- [--arm64] [NAME ..] [FILE.c ..]`
+//!
+//! A file is a program in the form of `benches/programs` that is none of these (yet); its memory is noise. What was
+//! compiled is left for listings in the folder that `COUNT_KEEP` names: `NAME.bpf` bare BPF, `NAME.speed` bare machine
+//! code, `NAME.native.o` native.
 //!
 //! The machine code alone lies in a page and is called from C (`count.c`) under qemu-user, one instruction a block of
 //! translation, each of which it notes; two runs less one are the program's own. So no machine of the architecture is
@@ -46,7 +50,7 @@ fn main() -> Result<()> {
     let target = match options.as_slice() {
         [] => X64,
         [only] if only == "--arm64" => ARM64,
-        _ => return Err("count [--arm64] [NAME ..]".into()),
+        _ => return Err("count [--arm64] [NAME ..] [FILE.c ..]".into()),
     };
     let folder = std::env::temp_dir().join(format!("bpf-count-{}", std::process::id()));
     fs::create_dir_all(&folder)?;
@@ -55,50 +59,90 @@ fn main() -> Result<()> {
     counted
 }
 
+/// What is counted: a speed program, or a file in the form of one.
+struct Case {
+    name: String,
+    source: PathBuf,
+    code: Vec<u8>,
+    memory: Vec<u8>,
+    /// `None` if only native code under emulation tells.
+    expected: Option<u32>,
+}
+
+impl Case {
+    fn of(program: &Program) -> Case {
+        let source = programs_folder().join(program.name).with_extension("c");
+        let mut memory = program.memory();
+        let before = memory.bytes().to_vec();
+        let expected = Some(program.run_native(memory.bytes()));
+        Case { name: program.name.into(), source, code: program.code(), memory: before, expected }
+    }
+
+    fn of_file(source: PathBuf, folder: &Path) -> Result<Case> {
+        let name = source.file_stem().and_then(|stem| stem.to_str()).ok_or("a file is NAME.c")?.to_owned();
+        let object = folder.join(&name).with_extension("o");
+        clang(&["-target", "bpf", "-mcpu=v3"], &source, &object)?;
+        let code = bpf_testkit::elf::section(&fs::read(object)?, "bench")?;
+        let noise = Program::named("walk").ok_or("walk has noise")?.memory().bytes().to_vec();
+        Ok(Case { name, source, code, memory: noise, expected: None })
+    }
+}
+
+fn programs_folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("programs")
+}
+
+fn clang(target: &[&str], source: &Path, to: &Path) -> Result<()> {
+    let folder = programs_folder();
+    run(Command::new("clang-19").args(["-O2", "-c"]).args(target).arg("-I").arg(folder).arg(source).arg("-o").arg(to))
+}
+
 fn count(target: &Target, names: &[String], folder: &Path) -> Result<()> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let keep = std::env::var_os("COUNT_KEEP").map(PathBuf::from);
     let heading = ["instructions", "none", "speed", "native", "x native", "bytes"];
     let mut table = Table::new(heading.map(String::from));
     let (mut ratios, mut slower) = (Vec::new(), Vec::new());
     let harness = folder.join("harness");
-    link(target, &[root.join("count.c")], None, &harness)?;
+    let main = Path::new(env!("CARGO_MANIFEST_DIR")).join("count.c");
+    link(target, &[main.clone()], None, &harness)?;
     // `empty` is what calling it takes.
-    for program in ALL.iter().filter(|p| p.name != "empty" && (names.is_empty() || names.contains(&p.name.into()))) {
+    let asked = |p: &&Program| p.name != "empty" && (names.is_empty() || names.contains(&p.name.into()));
+    let mut cases: Vec<Case> = ALL.iter().filter(asked).map(Case::of).collect();
+    for file in names.iter().filter(|name| name.ends_with(".c")) {
+        cases.push(Case::of_file(file.into(), folder)?);
+    }
+    for case in cases {
         let memory = folder.join("memory");
-        fs::write(&memory, program.memory().bytes())?;
-        let expected = program.run_native(program.memory().bytes());
+        fs::write(&memory, &case.memory)?;
         let [object, native] = ["native.o", "native"].map(|name| folder.join(name));
-        let source = root.join("programs").join(program.name).with_extension("c");
-        let clang = ["-O2", "-c", "-target", target.clang];
-        run(Command::new("clang-19")
-            .args(clang)
-            .arg("-I")
-            .arg(root.join("programs"))
-            .arg(source)
-            .arg("-o")
-            .arg(&object))?;
-        link(target, &[root.join("count.c"), object], Some(program), &native)?;
-        let natively = executed(target, &native, &memory, &memory, expected)?;
+        clang(&["-target", target.clang], &case.source, &object)?;
+        link(target, &[main.clone(), object.clone()], Some(&case.name), &native)?;
+        let (natively, result) = executed(target, &native, &memory, &memory, case.expected)?;
         let mut ours = [0; 2];
-        let mut bytes = 0;
+        let mut code = Vec::new();
         for (level, executed_at) in [OptLevel::None, OptLevel::Speed].into_iter().zip(&mut ours) {
-            let code = compile(target.arch, program, level)?;
-            bytes = code.bytes.len();
+            code = compile(target.arch, &case.code, level)?.bytes;
             let file = folder.join("code");
-            fs::write(&file, code.bytes)?;
-            *executed_at = executed(target, &harness, &memory, &file, expected)
-                .map_err(|why| format!("{} at {level:?}: {why}", program.name))?;
+            fs::write(&file, &code)?;
+            (*executed_at, _) = executed(target, &harness, &memory, &file, Some(result))
+                .map_err(|why| format!("{} at {level:?}: {why}", case.name))?;
+        }
+        if let Some(keep) = &keep {
+            let kept = |kind: &str| keep.join(format!("{}.{kind}", case.name));
+            fs::write(kept("bpf"), &case.code)?;
+            fs::write(kept("speed"), &code)?;
+            fs::copy(&object, kept("native.o"))?;
         }
         let [none, speed] = ours;
         #[expect(clippy::cast_precision_loss, reason = "a ratio")]
         let ratio = speed as f64 / natively as f64;
         ratios.push(ratio);
-        if speed > none {
-            slower.push(program.name);
-        }
         let figures = [none, speed, natively].map(|n| n.to_string());
-        let cells = std::iter::once(program.name.to_owned()).chain(figures);
-        table.row(cells.chain([format!("{ratio:.2}"), bytes.to_string()]));
+        let cells = std::iter::once(case.name.clone()).chain(figures);
+        table.row(cells.chain([format!("{ratio:.2}"), code.len().to_string()]));
+        if speed > none {
+            slower.push(case.name);
+        }
     }
     println!("{table}\ngeometric mean: {:.3}", measure::geometric_mean(ratios.iter().copied()));
     if !slower.is_empty() {
@@ -107,7 +151,7 @@ fn count(target: &Target, names: &[String], folder: &Path) -> Result<()> {
     Ok(())
 }
 
-fn compile(arch: Arch, program: &Program, level: OptLevel) -> Result<Code> {
+fn compile(arch: Arch, program: &[u8], level: OptLevel) -> Result<Code> {
     match arch {
         Arch::X64 => compile_with(bpf_jit_x64::X64::default(), arch, program, level),
         Arch::Arm64 => compile_with(bpf_jit_arm64::Arm64::default(), arch, program, level),
@@ -115,8 +159,8 @@ fn compile(arch: Arch, program: &Program, level: OptLevel) -> Result<Code> {
 }
 
 /// As the other benches have it: unverified, neither budget nor interruption.
-fn compile_with(backend: impl Backend, arch: Arch, program: &Program, opt_level: OptLevel) -> Result<Code> {
-    let program = bpf_isa::Program::from_bytes(&program.code())?;
+fn compile_with(backend: impl Backend, arch: Arch, program: &[u8], opt_level: OptLevel) -> Result<Code> {
+    let program = bpf_isa::Program::from_bytes(program)?;
     let facts = Facts { insns: vec![Default::default(); program.insns().len()], ..Facts::default() };
     let mut options = CompileOptions { opt_level, ..CompileOptions::default() };
     options.emit.features = CpuFeatures::ALL;
@@ -125,11 +169,11 @@ fn compile_with(backend: impl Backend, arch: Arch, program: &Program, opt_level:
     if code.relocs.is_empty() { Ok(code) } else { Err("it needs symbols, and nobody resolves them".into()) }
 }
 
-fn link(target: &Target, files: &[PathBuf], native: Option<&Program>, to: &Path) -> Result<()> {
+fn link(target: &Target, files: &[PathBuf], native: Option<&str>, to: &Path) -> Result<()> {
     let mut command = Command::new(target.linker);
     command.args(["-O1", "-static"]).args(files).arg("-o").arg(to);
-    if let Some(program) = native {
-        command.arg(format!("-DNATIVE=bench_{}", program.name));
+    if let Some(name) = native {
+        command.arg(format!("-DNATIVE=bench_{name}"));
     }
     run(&mut command)
 }
@@ -139,9 +183,9 @@ fn run(command: &mut Command) -> Result<()> {
     if status.success() { Ok(()) } else { Err(format!("{command:?}: {status}").into()) }
 }
 
-/// The instructions of one run, whose result is compared.
-fn executed(target: &Target, program: &Path, memory: &Path, code: &Path, expected: u32) -> Result<u64> {
-    let traced = |runs: &str| -> Result<u64> {
+/// The instructions of one run, and its result, which is compared.
+fn executed(target: &Target, program: &Path, memory: &Path, code: &Path, expected: Option<u32>) -> Result<(u64, u32)> {
+    let traced = |runs: &str| -> Result<(u64, u32)> {
         let mut command = Command::new(target.emulator);
         command.args(["-cpu", "max", "-one-insn-per-tb", "-d", "exec,nochain", "-D", "/dev/stdout"]);
         command.arg(program).arg(memory).arg(runs).arg(code).stdout(Stdio::piped());
@@ -153,10 +197,13 @@ fn executed(target: &Target, program: &Path, memory: &Path, code: &Path, expecte
             // What the program prints may come in the middle of a line.
             result = line.split_once("result ").map_or(result, |(_, value)| value.trim().parse::<u32>().ok());
         }
-        if child.wait()?.success() && result == Some(expected) {
-            return Ok(lines);
+        match result {
+            Some(result) if child.wait()?.success() && expected.is_none_or(|expected| expected == result) => {
+                Ok((lines, result))
+            }
+            Some(_) | None => Err(format!("the result is {result:?}, natively {expected:?}").into()),
         }
-        Err(format!("the result is {result:?}, natively {expected}").into())
     };
-    Ok(traced("2")? - traced("1")?)
+    let ((twice, result), (once, _)) = (traced("2")?, traced("1")?);
+    Ok((twice - once, result))
 }

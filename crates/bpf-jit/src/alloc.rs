@@ -9,13 +9,14 @@
 //! colouring, values with preferences first. An interference is written down once, with the value that comes into being
 //! while the other lives: a copy of the live list, and no list is ever sorted, turned round or searched. BPF has ten
 //! registers and a lowered program at most a few values more, fewer than either machine has registers, so greedy
-//! colouring practically never needs a slot; where it does, a slot is always correct, and the values are coloured once
-//! more by how much they are read and written, so that those of inner loops are not the ones that go without. Linear in
-//! ops times live values.
+//! colouring rarely needs a slot; where it does, a slot is always correct, and the values are coloured once more in a better
+//! order (`simplify`), in which those of inner loops are not the ones that go without. Slots are shared as registers are.
+//! Linear in ops times live values.
 //!
 //! Invariant: any outcome that respects (1) and (2) is correct. `AllocOptions` makes random ones, for tests.
 
 use crate::machine::{FixedOperands, HostReg, HostRegSet, MachineDesc};
+use crate::simplify::Simplify;
 use crate::weights::Weights;
 use bpf_isa::Width;
 use bpf_lir::{Base, BinOp, Func, Liveness, Mem, Op, TailKey, VReg, Val};
@@ -84,6 +85,7 @@ pub struct Allocator {
     live: Vec<VReg>,
     order: Vec<VReg>,
     weights: Weights,
+    simplify: Simplify,
     /// By value, where the machine has such operands: how often it is read and written, up to 3, and once it was found
     /// to be in no register, [`HELD`].
     named: Vec<u8>,
@@ -100,6 +102,9 @@ struct Value {
     taken: HostRegSet,
     /// Its own register, once it has one.
     own: HostRegSet,
+    /// The same of slots, by bit; those from the 64th on are not shared.
+    taken_slots: u64,
+    own_slots: u64,
     loc: Option<Loc>,
     /// Its place among the live values, or [`NONE`].
     live_at: u32,
@@ -146,6 +151,8 @@ const FRESH: Value = Value {
     wanted: HostRegSet::EMPTY,
     taken: HostRegSet::EMPTY,
     own: HostRegSet::EMPTY,
+    taken_slots: 0,
+    own_slots: 0,
     loc: None,
     live_at: NONE,
     definitions: NONE,
@@ -606,13 +613,14 @@ impl Allocator {
         }
         self.colour_in_order((0..wishes, vregs..2 * vregs - wishes), pool, machine, options, out);
         if out.slots > 0 && options.seed.is_none() {
-            // Then who goes without is to be who is read least.
-            let weights = self.weights.of(func);
-            self.order.clear();
-            self.order.extend((0..crate::num::small(vregs)).map(VReg));
-            self.order.sort_by_key(|v| core::cmp::Reverse(weights[v.index()]));
+            let mut simplify = core::mem::take(&mut self.simplify);
+            let (mut order, mut weights) = (core::mem::take(&mut self.order), core::mem::take(&mut self.weights));
+            let registers = self.values.iter().map(|value| pool.without(value.forbidden).len());
+            simplify.order(weights.of(func), registers, |pair| self.each_conflict(pair), &mut order);
+            (self.simplify, self.order, self.weights) = (simplify, order, weights);
             for value in &mut self.values {
                 (value.loc, value.own, value.taken) = (None, HostRegSet::EMPTY, HostRegSet::EMPTY);
+                (value.own_slots, value.taken_slots) = (0, 0);
             }
             self.colour_in_order((0..vregs, 0..0), pool, machine, options, out);
         }
@@ -654,22 +662,19 @@ impl Allocator {
                 None => self.choose(v, allowed, callee_saved, saved, machine),
             };
             let Some(reg) = reg else {
-                self.values[v.index()].loc = Some(Loc::Slot(out.slots));
-                out.slots += 1;
+                let slot = self.choose_slot(v, out.slots);
+                out.slots = out.slots.max(slot + 1);
+                self.values[v.index()].loc = Some(Loc::Slot(slot));
+                let own = 1u64.checked_shl(slot).unwrap_or(0);
+                self.values[v.index()].own_slots = own;
+                self.tell(v, |value| value.taken_slots |= own);
                 continue;
             };
             let own = HostRegSet::of(&[reg]);
             saved = saved.union(own.intersection(callee_saved));
             let value = &mut self.values[v.index()];
             (value.loc, value.own) = (Some(Loc::Reg(reg)), own);
-            let mut definition = value.definitions;
-            while let Some(d) = self.definitions.get(definition as usize) {
-                for o in &self.conflicts[d.start as usize..d.end as usize] {
-                    let taken = &mut self.values[o.index()].taken;
-                    *taken = taken.union(own);
-                }
-                definition = d.next;
-            }
+            self.tell(v, |value| value.taken = value.taken.union(own));
         }
         out.locs.clear();
         // Every value got a location above.
@@ -678,6 +683,47 @@ impl Allocator {
         out.held.extend(self.named.iter().map(|named| *named == HELD));
         out.saves.clear();
         out.saves.extend(machine.callee_saved.iter().filter(|r| saved.contains(**r)));
+    }
+
+    /// Each pair of values that live at once, perhaps several times.
+    fn each_conflict(&self, pair: &mut dyn FnMut(VReg, VReg)) {
+        for (v, value) in (0..).map(VReg).zip(&self.values) {
+            for o in chain(value.definitions, &self.definitions, |d| d.next).flat_map(|d| self.live_after(d)) {
+                if *o != v {
+                    pair(v, *o);
+                }
+            }
+        }
+    }
+
+    /// Tells all that live where a value is defined.
+    #[inline(always)]
+    fn tell(&mut self, v: VReg, mut what: impl FnMut(&mut Value)) {
+        let mut definition = self.values[v.index()].definitions;
+        while let Some(d) = self.definitions.get(definition as usize) {
+            for o in &self.conflicts[d.start as usize..d.end as usize] {
+                what(&mut self.values[o.index()]);
+            }
+            definition = d.next;
+        }
+    }
+
+    /// A slot that no value is in which lives at the same time: that of one it is copied from or to, which saves the
+    /// copy, or else the first one; a new one if there is none of the first 64.
+    fn choose_slot(&self, v: VReg, slots: u32) -> u32 {
+        let value = &self.values[v.index()];
+        let mut free = !value.taken_slots;
+        for o in chain(value.definitions, &self.definitions, |d| d.next).flat_map(|d| self.live_after(d)) {
+            if !planted!(ConflictsIgnored) {
+                free &= !self.values[o.index()].own_slots;
+            }
+        }
+        let mut partners = chain(value.partners, &self.partners, |p| p.next).map(|p| &self.values[p.value.index()]);
+        let shared = partners.find(|partner| partner.own_slots & free != 0).map(|partner| partner.own_slots);
+        match shared.unwrap_or(free & 1u64.checked_shl(slots).map_or(u64::MAX, |above| above - 1)).trailing_zeros() {
+            64 => slots,
+            slot => slot,
+        }
     }
 
     fn live_after(&self, definition: &Definition) -> &[VReg] {

@@ -28,6 +28,7 @@ mod machine;
 mod moves;
 #[doc(hidden)]
 pub mod num;
+mod simplify;
 mod skeleton;
 mod weights;
 

@@ -8,11 +8,15 @@
 //! address afterwards. That the address of a stack is not known to who was not given it is assumed of unverified
 //! programs too; a program that guesses it finds what machine code keeps there.
 //!
+//! A compiler puts values of several sizes into one piece, one after the other. Such a piece becomes a value too if no
+//! load takes more than what any store that it may see has stored, which one walk over the blocks finds out: what is
+//! above is then read by nobody.
+//!
 //! Invariants: runs before SSA form; a value that no store came before is zero, as good as anything that may lie in a
 //! stack. The stack that is left is as large as before, or none.
 
 use bpf_isa::{Size, Width};
-use bpf_lir::{Base, Func, Mem, Op, Span, VReg, Val};
+use bpf_lir::{Base, Cfg, Func, Mem, Op, Span, VReg, Val};
 
 /// How many values times ops there may be: a value of this kind may live all through the function, and whoever
 /// allocates registers writes down for each op what lives across it.
@@ -27,6 +31,8 @@ struct Piece {
     size: Size,
     /// Nothing overlaps it.
     apart: bool,
+    /// Stores are of several sizes: its number among those pieces.
+    mixed: Option<u32>,
     /// How many loads and stores there are.
     accesses: u32,
     value: VReg,
@@ -43,6 +49,19 @@ pub(crate) struct Slots {
     order: Vec<u32>,
     /// What gives the values their first content.
     new: Vec<Op>,
+    cfg: Cfg,
+    /// By block: of each mixed piece, by four bits, the sizes of the stores that a load at its end may see.
+    stored: Vec<u64>,
+}
+
+/// How many pieces may have stores of several sizes.
+const MAX_MIXED: u32 = 16;
+/// How often all blocks are walked to find which stores loads may see; a nest of loops takes one walk more for each.
+const MAX_WALKS: u32 = 8;
+
+/// The bits of a mixed piece for a store of this size.
+fn stores(number: u32, size: Size) -> u64 {
+    u64::from(size.bytes()) << (4 * number)
 }
 
 impl Slots {
@@ -52,6 +71,7 @@ impl Slots {
             return 0;
         }
         self.divide(func.stack_bytes);
+        self.see(func);
         self.leave(MAX_REACH / func.ops.len().max(1));
         let mut new = core::mem::take(&mut self.new);
         new.clear();
@@ -106,15 +126,27 @@ impl Slots {
     /// Makes pieces of what begins at one place, and sees which are apart.
     fn divide(&mut self, stack_bytes: u32) {
         self.pieces.clear();
+        let mut mixed = 0;
         self.accesses.sort_unstable_by_key(|(off, size, store)| (*off, core::cmp::Reverse(size.bytes()), *store));
         for (off, size, store) in &self.accesses {
             match self.pieces.last_mut() {
-                // Loads may take less than the piece, stores not.
+                // Loads may take less than the piece, stores only if nobody then takes more.
                 Some(piece) if piece.off == *off => {
-                    piece.apart &= !store || piece.size == *size;
+                    if *store && piece.size != *size && piece.mixed.is_none() {
+                        piece.mixed = Some(mixed);
+                        piece.apart &= mixed < MAX_MIXED;
+                        mixed += 1;
+                    }
                     piece.accesses += 1;
                 }
-                _ => self.pieces.push(Piece { off: *off, size: *size, apart: true, accesses: 1, value: VReg(0) }),
+                _ => self.pieces.push(Piece {
+                    off: *off,
+                    size: *size,
+                    apart: true,
+                    mixed: None,
+                    accesses: 1,
+                    value: VReg(0),
+                }),
             }
         }
         // What overlaps anything before it, which reaches furthest, is not apart, nor is that.
@@ -133,6 +165,51 @@ impl Slots {
                 (reach, furthest) = (end, i);
             }
         }
+    }
+
+    /// Finds the mixed pieces of which a load may take more than a store that it sees has stored: they stay.
+    fn see(&mut self, func: &Func) {
+        if !self.pieces.iter().any(|piece| piece.apart && piece.mixed.is_some()) {
+            return;
+        }
+        self.cfg.build(func);
+        self.stored.clear();
+        self.stored.resize(func.blocks.len(), 0);
+        let (mut changed, mut walks) = (true, 0);
+        while changed && walks < MAX_WALKS {
+            (changed, walks) = (false, walks + 1);
+            for block in self.cfg.rpo() {
+                let seen = self.cfg.preds(*block).iter().fold(0, |seen, pred| seen | self.stored[pred.index()]);
+                let stored = func.block_ops(*block).iter().fold(seen, |seen, op| self.stored_after(op, seen));
+                changed |= core::mem::replace(&mut self.stored[block.index()], stored) != stored;
+            }
+        }
+        let mut stay = if changed { u64::MAX } else { 0 };
+        for block in self.cfg.rpo() {
+            let mut seen = self.cfg.preds(*block).iter().fold(0, |seen, pred| seen | self.stored[pred.index()]);
+            for op in func.block_ops(*block) {
+                if let Op::Load { size, mem, .. } = op
+                    && let Some(number) = self.piece(*mem).and_then(|piece| piece.mixed)
+                {
+                    // Sizes below this one.
+                    stay |= seen & (stores(number, *size) - stores(number, Size::B));
+                }
+                seen = self.stored_after(op, seen);
+            }
+        }
+        for piece in &mut self.pieces {
+            piece.apart &= piece.mixed.is_none_or(|number| stay >> (4 * number.min(MAX_MIXED - 1)) & 15 == 0);
+        }
+    }
+
+    /// Which stores may be seen behind an op.
+    fn stored_after(&self, op: &Op, seen: u64) -> u64 {
+        if let Op::Store { size, mem, .. } = op
+            && let Some(number) = self.piece(*mem).and_then(|piece| piece.mixed)
+        {
+            return seen & !(15 << (4 * number)) | stores(number, *size);
+        }
+        seen
     }
 
     /// Leaves all but the `most` pieces where they are that are accessed most.

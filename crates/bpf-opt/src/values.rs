@@ -335,6 +335,18 @@ impl Pass<'_> {
         }
     }
 
+    /// The value by which a shift at this width may as well go: what leaves the bits of the count that are looked at.
+    fn count(&self, width: Width, v: VReg) -> VReg {
+        let looked_at = u64::from(rules::bits(width)) - 1;
+        match self.def(v) {
+            Some(Op::Bin { op: BinOp::And, a, b: Val::Imm(mask), .. }) if *mask as u64 & looked_at == looked_at => {
+                self.low(Width::W32, *a)
+            }
+            Some(Op::Ext { src, .. }) => *src,
+            Some(_) | None => self.low(Width::W32, v),
+        }
+    }
+
     /// One op of the function.
     fn op(&mut self, mut op: Op) {
         op.for_each_use_mut(|v| {
@@ -628,7 +640,21 @@ impl Pass<'_> {
         }
         let mut made = None;
         if let Val::Reg(v) = b {
-            b = self.operand(self.low(width, v));
+            b = self.operand(match op {
+                BinOp::Shl | BinOp::Shr | BinOp::Sar | BinOp::Rotl => self.count(width, v),
+                BinOp::Add
+                | BinOp::Sub
+                | BinOp::Mul
+                | BinOp::MulHighU
+                | BinOp::MulHighS
+                | BinOp::Div
+                | BinOp::SDiv
+                | BinOp::Mod
+                | BinOp::SMod
+                | BinOp::And
+                | BinOp::Or
+                | BinOp::Xor => self.low(width, v),
+            });
             made = Some(v);
         }
         if let Val::Reg(v) = b

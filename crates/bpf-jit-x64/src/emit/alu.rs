@@ -108,7 +108,11 @@ impl Emitter<'_> {
                 self.load_imm(d, value);
             }
             Val::Reg(src) => {
-                let src = self.get(src, SCRATCH);
+                if self.alloc.loc(dst) == self.alloc.loc(src) && width == Width::W64 {
+                    return;
+                }
+                // From a slot to where it is to be.
+                let src = self.get(src, d);
                 if width == Width::W64 && d == SCRATCH {
                     return self.set(dst, src);
                 }
