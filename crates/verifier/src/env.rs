@@ -282,7 +282,7 @@ pub struct Limits {
     pub states: usize,
     /// Bytes in those states.
     pub memory: usize,
-    /// Wall-clock time.
+    /// Wall-clock time of all walks of a verification together.
     pub time: Duration,
     /// Lines of the log that are kept: half of them from the beginning, half from the end.
     pub log_lines: usize,
