@@ -107,7 +107,7 @@ fn threads_take_locks_in_every_order() {
                     for i in 0..rounds {
                         // Half of the threads in the one order, half in the other.
                         let (a, b) = (i % 4, (i + 1 + i / 4 % 3) % 4);
-                        let (a, b) = if thread % 2 == 0 { (a, b) } else { (b, a) };
+                        let (a, b) = if thread.is_multiple_of(2) { (a, b) } else { (b, a) };
                         match ask(instance, "transfer", [a, b, thread + 1]) {
                             0 => moved += 1,
                             error => assert!([EDEADLK, ETIMEDOUT].contains(&error), "{error}, {way:?}"),
