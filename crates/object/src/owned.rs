@@ -96,8 +96,8 @@ impl<'b> OwnedTypes<'b> {
         if types.first().is_some_and(|value| value.fields.is_empty()) { Vec::new() } else { types }
     }
 
-    /// Where the lock in a map's values is, also in its variables, and whether it is a `bpf_res_spin_lock`. `None` too if
-    /// there are several.
+    /// Where the lock in a map's values is, also in its variables, and whether it is a `bpf_res_spin_lock`. `None` too
+    /// if there are several.
     pub fn lock(&self, map: &MapDecl) -> Option<(u32, bool)> {
         match *self.found_in(map).locks {
             [lock] => Some(lock),

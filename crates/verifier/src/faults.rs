@@ -253,8 +253,15 @@ mod with {
         pub const OF_FILLS: &[Fault] = &[Fault::FillLeavesHoles, Fault::FillHoldsPointers, Fault::FillForgotten];
         /// Those in objects that programs own, which no generated program has: each lets a program of `tests/pairs.txt`
         /// through that is refused (`tests/verify/pairs.rs`).
-        pub const OF_OBJECTS: &[Fault] =
-            &[Fault::BorrowSurvives, Fault::LinksOpen, Fault::RootsUnlocked, Fault::ThrownOwes, Fault::CallbackThrows];
+        pub const OF_OBJECTS: &[Fault] = &[
+            Fault::BorrowSurvives,
+            Fault::LinksOpen,
+            Fault::RootsUnlocked,
+            Fault::ThrownOwes,
+            Fault::CallbackThrows,
+            Fault::LocksAlike,
+            Fault::LockNeverFails,
+        ];
         /// Those in what is known of the elements of arrays, and of parts of numbers: the same.
         pub const OF_CONTENTS: &[Fault] = &[
             Fault::ContentOverwritten,

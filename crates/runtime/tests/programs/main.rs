@@ -35,6 +35,7 @@ mod network_programs;
 mod owned;
 mod packets;
 mod redirect;
+mod res_locks;
 mod rings;
 mod samples;
 mod skb;

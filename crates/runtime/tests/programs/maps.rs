@@ -306,7 +306,7 @@ fn interpreted_programs_do_not_wait_for_each_other() {
                 for _ in 0..20 {
                     barrier.wait();
                     let error = program.run(&mut (), &mut [0; 4]).unwrap_err().to_string();
-                    assert!(error.contains("bpf_map_update_elem is not allowed while a spin lock is held"), "{error}");
+                    assert!(error.contains("bpf_map_update_elem is not allowed while a lock is held"), "{error}");
                 }
                 finished.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             });
