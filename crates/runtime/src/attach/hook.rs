@@ -379,12 +379,14 @@ impl<C: Context, H: 'static> Hook<C, H> {
         limits: &RunLimits,
     ) -> Result<u64, RunError> {
         let (runs, terms) = (&self.engine.0.runs, self.terms());
+        // The image first: what is current inside the guard keeps its address to the guard's end. A list that was found
+        // before may be of one that is gone, and another one at its address.
+        let image = self.image.current();
         // SAFETY: inside the guard.
         let list = unsafe { self.list.get() };
         let named = || list.iter().map(|listed| listed.program.limited());
         let limits = Limits::new(limits, runs, list.checks(), named).map_err(|error| *error)?;
-        let (image, roots) = (self.image.current(), RunOf { hook: self, list });
-        let code = image.entry();
+        let (code, roots) = (image.entry(), RunOf { hook: self, list });
         // The limits are for this very list. While it is being replaced, the image may be of another one.
         if code.is_null() || !list.is_of(code) {
             return begin::begin_limited(runs, guard, host, parts, (terms, limits), &roots, |run, parts| {
