@@ -600,6 +600,7 @@ impl<C: Context, H: 'static> Hook<C, H> {
 
     /// Publishes what `edit` makes of the list, then lets go of the old one.
     fn change(&self, edit: impl FnOnce(&mut State<C, H>) -> Result<(), HookError>) -> Result<(), HookError> {
+        self.may_change()?;
         let mut state = self.lock();
         let mut next = state.next();
         let from = next.made;
@@ -626,6 +627,7 @@ impl<C: Context, H: 'static> Hook<C, H> {
 
     /// What these edits make of the list as it is now, all or none.
     pub(super) fn prepare(&self, edits: &[Edit<C, H>]) -> Result<Prepared<C, H>, HookError> {
+        self.may_change()?;
         let mut next = self.lock().next();
         let from = next.made;
         edits.iter().try_for_each(|edit| self.apply(&mut next, edit))?;
@@ -679,6 +681,11 @@ impl<C: Context, H: 'static> Hook<C, H> {
         let list = Arc::new(list.instead_of(std::mem::take(&mut next.list)));
         next.list = Arc::downgrade(&list);
         Replacing { old: std::mem::replace(state, next), gone, list: self.list.replace(list), made }
+    }
+
+    /// Not in a forked child: the lock may be held for ever by a thread that it does not have.
+    fn may_change(&self) -> Result<(), HookError> {
+        if self.engine.domain().is_forked() { Err(bpf_prog_pack::Error::Forked.into()) } else { Ok(()) }
     }
 
     /// Nothing that panics leaves the state half changed, so poison means nothing.
