@@ -268,6 +268,7 @@ impl<C: Context, H: 'static> Dispatcher<C, H> {
     /// for all changes.
     pub fn attach(&self, program: &Program<C, H>) -> Result<(), DispatcherError> {
         self.engine.domain().owns(&**program.loaded())?;
+        self.may_change()?;
         let mut state = self.lock();
         if let Some(at) = position_of(&state.attached, program) {
             state.attached[at].references += 1;
@@ -300,6 +301,7 @@ impl<C: Context, H: 'static> Dispatcher<C, H> {
     /// # Errors
     /// [`DispatcherError::NotAttached`], [`DispatcherError::Image`].
     pub fn detach(&self, program: &Program<C, H>) -> Result<(), DispatcherError> {
+        self.may_change()?;
         let mut state = self.lock();
         let at = position_of(&state.attached, program).ok_or(DispatcherError::NotAttached)?;
         if state.attached[at].references > 1 {
@@ -352,6 +354,7 @@ impl<C: Context, H: 'static> Dispatcher<C, H> {
     /// # Errors
     /// [`DispatcherError::Image`].
     pub fn set_statistics(&self, on: bool) -> Result<(), DispatcherError> {
+        self.may_change()?;
         let mut state = self.lock();
         if state.statistics != on {
             self.tree.set_enabled(!on)?;
@@ -422,6 +425,11 @@ impl<C: Context, H: 'static> Dispatcher<C, H> {
         drop(state);
         drop(gone);
         old.retire(self.engine.domain());
+    }
+
+    /// Not in a forked child: the lock may be held for ever by a thread that it does not have.
+    fn may_change(&self) -> Result<(), DispatcherError> {
+        if self.engine.domain().is_forked() { Err(bpf_prog_pack::Error::Forked.into()) } else { Ok(()) }
     }
 
     /// Nothing that panics leaves the state half changed, so poison means nothing.

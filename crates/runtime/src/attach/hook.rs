@@ -158,6 +158,8 @@ pub(super) struct State<C, H> {
     statistics: bool,
     /// Changes so far.
     version: u64,
+    /// The version that has made the list what it is: that of the change which made it so first, if it was put back.
+    made: u64,
     /// What the edits have taken out, while it is being made: dropping a handle may run deferred drops.
     gone: Vec<Attached<C, H>>,
 }
@@ -172,8 +174,8 @@ pub(super) enum Edit<C, H> {
     Detach(Program<C, H>),
     /// As [`Hook::replace`].
     Replace(Program<C, H>, Program<C, H>),
-    /// The whole list as it was once.
-    Restore(Vec<Attached<C, H>>),
+    /// The whole list as the version has made it.
+    Restore(Vec<Attached<C, H>>, u64),
 }
 
 /// A change that needs only to be published.
@@ -182,17 +184,19 @@ pub(super) struct Prepared<C, H> {
     /// `None`: the list is walked.
     image: Option<StagedImage>,
     list: List,
+    /// The version that has made the list from which this was made.
+    from: u64,
 }
 
 impl<C, H> Prepared<C, H> {
-    /// The version that it was made from.
-    pub(super) fn version(&self) -> u64 {
-        self.next.version - 1
+    /// The version that has made the list from which this was made.
+    pub(super) fn from(&self) -> u64 {
+        self.from
     }
 
-    /// Whether the hook is still as it was made from.
+    /// Whether nobody has changed the hook since.
     pub(super) fn is_for(&self, state: &State<C, H>) -> bool {
-        state.version == self.version()
+        state.version == self.next.version - 1
     }
 }
 
@@ -202,12 +206,12 @@ pub(super) struct Replacing<C, H> {
     old: State<C, H>,
     gone: Vec<Attached<C, H>>,
     list: Replaced<Arc<List>>,
-    version: u64,
+    made: u64,
 }
 
 impl<C: Context, H: 'static> Replacing<C, H> {
-    /// Lets go of it, without the lock. The programs that were attached before, and the version since.
-    pub(super) fn finish(self, hook: &Hook<C, H>) -> (Vec<Attached<C, H>>, u64) {
+    /// Lets go of it, without the lock. What puts the list back, and the version that has made what there is now.
+    pub(super) fn finish(self, hook: &Hook<C, H>) -> (Edit<C, H>, u64) {
         // Relaxed: a statistic.
         hook.engine.0.metrics.changes.fetch_add(1, Ordering::Relaxed);
         if cfg!(feature = "tracing") {
@@ -217,7 +221,7 @@ impl<C: Context, H: 'static> Replacing<C, H> {
         }
         drop(self.gone);
         self.list.retire(hook.engine.domain());
-        (self.old.attached, self.version)
+        (Edit::Restore(self.old.attached, self.old.made), self.made)
     }
 }
 
@@ -306,6 +310,7 @@ impl<C: Context, H: 'static> Hook<C, H> {
             list: Arc::downgrade(&list),
             statistics: false,
             version: 0,
+            made: 0,
             gone: Vec::new(),
         };
         let hook = Hook {
@@ -379,12 +384,14 @@ impl<C: Context, H: 'static> Hook<C, H> {
         limits: &RunLimits,
     ) -> Result<u64, RunError> {
         let (runs, terms) = (&self.engine.0.runs, self.terms());
+        // The image first: what is current inside the guard keeps its address to the guard's end. A list that was found
+        // before may be of one that is gone, and another one at its address.
+        let image = self.image.current();
         // SAFETY: inside the guard.
         let list = unsafe { self.list.get() };
         let named = || list.iter().map(|listed| listed.program.limited());
         let limits = Limits::new(limits, runs, list.checks(), named).map_err(|error| *error)?;
-        let (image, roots) = (self.image.current(), RunOf { hook: self, list });
-        let code = image.entry();
+        let (code, roots) = (image.entry(), RunOf { hook: self, list });
         // The limits are for this very list. While it is being replaced, the image may be of another one.
         if code.is_null() || !list.is_of(code) {
             return begin::begin_limited(runs, guard, host, parts, (terms, limits), &roots, |run, parts| {
@@ -531,7 +538,8 @@ impl<C: Context, H: 'static> Hook<C, H> {
 
     /// What the edit makes of a list that is not published.
     fn apply(&self, state: &mut State<C, H>, edit: &Edit<C, H>) -> Result<(), HookError> {
-        let State { attached, gone, .. } = state;
+        let State { attached, gone, made, version, .. } = state;
+        *made = *version;
         match edit {
             Edit::Attach(program, attachment) => {
                 if attachment.continue_on.is_some() && !matches!(self.policy, Policy::FirstVerdict { .. }) {
@@ -558,8 +566,9 @@ impl<C: Context, H: 'static> Hook<C, H> {
                 gone.push(std::mem::replace(&mut attached[position], Attached::new(new, attachment)));
                 Ok(())
             }
-            Edit::Restore(before) => {
+            Edit::Restore(before, by) => {
                 gone.append(&mut std::mem::replace(attached, before.clone()));
+                *made = *by;
                 Ok(())
             }
         }
@@ -591,11 +600,13 @@ impl<C: Context, H: 'static> Hook<C, H> {
 
     /// Publishes what `edit` makes of the list, then lets go of the old one.
     fn change(&self, edit: impl FnOnce(&mut State<C, H>) -> Result<(), HookError>) -> Result<(), HookError> {
+        self.may_change()?;
         let mut state = self.lock();
         let mut next = state.next();
+        let from = next.made;
         // A list that was not published goes without the lock, with its last handles of programs.
         let prepared = match edit(&mut next) {
-            Ok(()) => self.ready(next),
+            Ok(()) => self.ready(next, from),
             Err(error) => Err((error, next)),
         };
         match prepared {
@@ -616,15 +627,17 @@ impl<C: Context, H: 'static> Hook<C, H> {
 
     /// What these edits make of the list as it is now, all or none.
     pub(super) fn prepare(&self, edits: &[Edit<C, H>]) -> Result<Prepared<C, H>, HookError> {
+        self.may_change()?;
         let mut next = self.lock().next();
+        let from = next.made;
         edits.iter().try_for_each(|edit| self.apply(&mut next, edit))?;
-        self.ready(next).map_err(|(error, _)| error)
+        self.ready(next, from).map_err(|(error, _)| error)
     }
 
-    /// List and image of this state.
-    fn ready(&self, next: State<C, H>) -> Result<Prepared<C, H>, (HookError, State<C, H>)> {
+    /// List and image of this state, which was made from the list that the version `from` has made.
+    fn ready(&self, next: State<C, H>, from: u64) -> Result<Prepared<C, H>, (HookError, State<C, H>)> {
         match self.ready_parts(&next) {
-            Ok((image, list)) => Ok(Prepared { next, image, list }),
+            Ok((image, list)) => Ok(Prepared { next, image, list, from }),
             Err(error) => Err((error, next)),
         }
     }
@@ -658,16 +671,21 @@ impl<C: Context, H: 'static> Hook<C, H> {
 
     /// Publishes what was made from this very state.
     pub(super) fn publish(&self, state: &mut State<C, H>, prepared: Prepared<C, H>) -> Replacing<C, H> {
-        let Prepared { mut next, image, list } = prepared;
+        let Prepared { mut next, image, list, .. } = prepared;
         match image {
             Some(image) => self.image.publish_staged(image),
             // A run that begins before the list below is replaced walks the old one.
             None => self.image.withdraw(),
         }
-        let (version, gone) = (next.version, std::mem::take(&mut next.gone));
+        let (made, gone) = (next.made, std::mem::take(&mut next.gone));
         let list = Arc::new(list.instead_of(std::mem::take(&mut next.list)));
         next.list = Arc::downgrade(&list);
-        Replacing { old: std::mem::replace(state, next), gone, list: self.list.replace(list), version }
+        Replacing { old: std::mem::replace(state, next), gone, list: self.list.replace(list), made }
+    }
+
+    /// Not in a forked child: the lock may be held for ever by a thread that it does not have.
+    fn may_change(&self) -> Result<(), HookError> {
+        if self.engine.domain().is_forked() { Err(bpf_prog_pack::Error::Forked.into()) } else { Ok(()) }
     }
 
     /// Nothing that panics leaves the state half changed, so poison means nothing.
@@ -679,12 +697,13 @@ impl<C: Context, H: 'static> Hook<C, H> {
 impl<C: Context, H: 'static> State<C, H> {
     /// A copy that may become the next one.
     fn next(&self) -> Self {
-        let State { attached, list, statistics, version, gone: _ } = self;
+        let State { attached, list, statistics, version, made, gone: _ } = self;
         State {
             attached: attached.clone(),
             list: Weak::clone(list),
             statistics: *statistics,
             version: version + 1,
+            made: *made,
             gone: Vec::new(),
         }
     }

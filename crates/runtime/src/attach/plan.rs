@@ -312,16 +312,18 @@ impl<'p> Plan<'p> {
     /// Changes the slots and publishes all hooks, under the locks of all hooks: what the slots held. `None`, and
     /// nothing has changed, if somebody has changed a hook since it was prepared.
     fn publish(&mut self) -> Result<Option<Vec<TableSlot>>, PlanError> {
-        let mut order: Vec<usize> = (0..self.hooks.len()).collect();
-        order.sort_by_key(|&at| self.hooks[at].hook());
-        let same = order.iter().all(|&at| self.hooks[at].lock());
+        let mut order: Vec<_> = self.hooks.iter_mut().enumerate().collect();
+        order.sort_by_key(|(_, change)| change.hook());
+        let mut locked: Vec<_> = order.into_iter().map(|(at, change)| (at, change.lock())).collect();
+        let same = locked.iter().all(|(_, change)| change.is_same());
         let slots: Vec<_> = self.slots.iter().map(|slot| (slot.table(), slot.change.clone())).collect();
         let exchanged = same.then(|| exchange(&slots));
         if exchanged.as_ref().is_some_and(Exchanged::is_done) {
             // In the plan's order.
-            self.hooks.iter_mut().for_each(|change| change.publish());
+            locked.sort_by_key(|(at, _)| *at);
+            locked.iter_mut().for_each(|(_, change)| change.publish());
         }
-        self.hooks.iter_mut().for_each(|change| change.unlock());
+        drop(locked);
         exchanged.map(Exchanged::finish).transpose().map_err(|refused| match refused {
             NotExchanged::Unexpected => PlanError::Changed,
             NotExchanged::Refused(array, source) => PlanError::ProgArray { array, source },
@@ -352,7 +354,7 @@ enum Refused {
 }
 
 /// Changes of one hook, whatever its context and host.
-trait Change<'p> {
+trait Change<'p>: Send {
     /// Its address.
     fn hook(&self) -> *const ();
 
@@ -361,13 +363,8 @@ trait Change<'p> {
     /// Makes the next list and image.
     fn prepare(&mut self) -> Result<(), Refused>;
 
-    /// Takes the lock. Whether the hook is as it was when it was prepared.
-    fn lock(&mut self) -> bool;
-
-    /// Publishes what was prepared, under the lock.
-    fn publish(&mut self);
-
-    fn unlock(&mut self);
+    /// Takes the lock.
+    fn lock(&mut self) -> Box<dyn Locked + '_>;
 
     /// Ends the replacement, and returns the change that would undo it.
     fn finish(self: Box<Self>) -> Box<dyn Change<'p> + 'p>;
@@ -376,16 +373,15 @@ trait Change<'p> {
 struct HookChange<'p, C, H> {
     hook: &'p Hook<C, H>,
     edits: Vec<Edit<C, H>>,
-    /// Only if this is the hook's version.
+    /// Only if the hook's list is what this version has made it.
     expected: Option<u64>,
     prepared: Option<Prepared<C, H>>,
-    lock: Option<MutexGuard<'p, State<C, H>>>,
     replaced: Option<Replacing<C, H>>,
 }
 
 impl<'p, C, H> HookChange<'p, C, H> {
     fn new(hook: &'p Hook<C, H>, edits: Vec<Edit<C, H>>, expected: Option<u64>) -> Self {
-        HookChange { hook, edits, expected, prepared: None, lock: None, replaced: None }
+        HookChange { hook, edits, expected, prepared: None, replaced: None }
     }
 }
 
@@ -400,39 +396,52 @@ impl<'p, C: Context + 'p, H: 'static> Change<'p> for HookChange<'p, C, H> {
 
     fn prepare(&mut self) -> Result<(), Refused> {
         let prepared = self.hook.prepare(&self.edits).map_err(Refused::Hook)?;
-        if self.expected.is_some_and(|expected| expected != prepared.version()) {
+        if self.expected.is_some_and(|expected| expected != prepared.from()) {
             return Err(Refused::Changed);
         }
         self.prepared = Some(prepared);
         Ok(())
     }
 
-    fn lock(&mut self) -> bool {
-        let state = self.hook.lock();
-        let same = self.prepared.as_ref().is_some_and(|prepared| prepared.is_for(&state));
-        self.lock = Some(state);
-        same
-    }
-
-    fn publish(&mut self) {
-        if let (Some(state), Some(prepared)) = (&mut self.lock, self.prepared.take()) {
-            self.replaced = Some(self.hook.publish(state, prepared));
-        }
-    }
-
-    fn unlock(&mut self) {
-        self.lock = None;
+    fn lock(&mut self) -> Box<dyn Locked + '_> {
+        Box::new(LockedHook { state: self.hook.lock(), change: self })
     }
 
     fn finish(mut self: Box<Self>) -> Box<dyn Change<'p> + 'p> {
         let hook = self.hook;
         let (edits, expected) = match self.replaced.take() {
             Some(replaced) => {
-                let (attached, version) = replaced.finish(hook);
-                (vec![Edit::Restore(attached)], Some(version))
+                let (back, made) = replaced.finish(hook);
+                (vec![back], Some(made))
             }
             None => (Vec::new(), None),
         };
         Box::new(HookChange::new(hook, edits, expected))
+    }
+}
+
+/// A change whose hook is locked.
+trait Locked {
+    /// Whether the hook is as it was when the change was prepared.
+    fn is_same(&self) -> bool;
+
+    /// Publishes what was prepared.
+    fn publish(&mut self);
+}
+
+struct LockedHook<'c, 'p, C, H> {
+    state: MutexGuard<'p, State<C, H>>,
+    change: &'c mut HookChange<'p, C, H>,
+}
+
+impl<C: Context, H: 'static> Locked for LockedHook<'_, '_, C, H> {
+    fn is_same(&self) -> bool {
+        self.change.prepared.as_ref().is_some_and(|prepared| prepared.is_for(&self.state))
+    }
+
+    fn publish(&mut self) {
+        if let Some(prepared) = self.change.prepared.take() {
+            self.change.replaced = Some(self.change.hook.publish(&mut self.state, prepared));
+        }
     }
 }

@@ -213,6 +213,9 @@ impl<T> Drop for Published<T> {
 #[must_use = "it leaks unless it is retired"]
 pub(crate) struct Replaced<T>(*mut T, PhantomData<Box<T>>);
 
+// SAFETY: it owns a `T`, which those who still read it share: so it may go where an `Arc<T>` may.
+unsafe impl<T: Send + Sync> Send for Replaced<T> {}
+
 impl<T: Send + 'static> Replaced<T> {
     /// Drops it after a grace period. May run deferred callbacks: hold no lock.
     pub(crate) fn retire(self, domain: &Domain) {

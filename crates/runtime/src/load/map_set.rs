@@ -17,7 +17,8 @@ use bpf_uapi::MapTypes;
 use std::fmt;
 use std::sync::Arc;
 
-/// The maps an object will be loaded with: new ones, except where one is taken over.
+/// The maps an object will be loaded with: new ones, except where one is taken over. Of several things that are said of
+/// one map, the last counts.
 ///
 /// ```no_run
 /// # use bpf_runtime::*;
@@ -49,6 +50,18 @@ struct Def {
     taken: Option<MapRef>,
     /// What is put into it when it is made.
     from: Option<From>,
+}
+
+impl Def {
+    /// This map, and no new one.
+    fn take(&mut self, map: MapRef) {
+        (self.taken, self.from) = (Some(map), None);
+    }
+
+    /// A new one with these contents.
+    fn fill(&mut self, from: From) {
+        (self.taken, self.from) = (None, Some(from));
+    }
 }
 
 /// Where a new map's contents come from.
@@ -144,7 +157,7 @@ impl MapSet {
                 return Err(LoadError::NotFound { what: "data map", name: name.to_owned(), have: have() });
             }
         }
-        self.defs[i].taken = Some(MapRef::Data(map.clone()));
+        self.defs[i].take(MapRef::Data(map.clone()));
         Ok(self)
     }
 
@@ -165,7 +178,7 @@ impl MapSet {
             let source = ProgArrayError::Size { declared: entries, given: array.entries() };
             return Err(LoadError::ProgArray { array: name.to_owned(), source });
         }
-        self.defs[at].taken = Some(MapRef::Progs(Arc::clone(array.table())));
+        self.defs[at].take(MapRef::Progs(Arc::clone(array.table())));
         Ok(self)
     }
 
@@ -180,7 +193,7 @@ impl MapSet {
         array: &ProgArray<C, H>,
     ) -> Result<MapSet, LoadError> {
         let at = self.array(name, array)?;
-        self.defs[at].from = Some(From::Slots(Arc::clone(array.table())));
+        self.defs[at].fill(From::Slots(Arc::clone(array.table())));
         Ok(self)
     }
 
@@ -212,7 +225,7 @@ impl MapSet {
             return Err(LoadError::NotFound { what: "data map", name: name.to_owned(), have });
         };
         self.engine.domain().owns(map)?;
-        self.defs[at].from = Some(From::Elements(map.clone(), Box::new(migrate)));
+        self.defs[at].fill(From::Elements(map.clone(), Box::new(migrate)));
         Ok(self)
     }
 

@@ -201,6 +201,11 @@ impl ProgTable {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Not in a forked child: the lock may be held for ever by a thread that it does not have.
+    fn may_change(&self) -> Result<(), ProgArrayError> {
+        if self.domain.is_forked() { Err(ProgArrayError::Text(PokeError::Forked.to_string())) } else { Ok(()) }
+    }
+
     /// Only programs on this context from now on, with such a host.
     pub(crate) fn bind(&self, layout: &'static ContextLayout, host: HostType) -> Result<(), ProgArrayError> {
         let mut state = self.lock();
@@ -210,6 +215,7 @@ impl ProgTable {
 
     /// Sets and clears slots, all or none.
     pub(crate) fn update(self: &Arc<Self>, changes: Vec<(u32, Option<Arc<dyn Member>>)>) -> Result<(), ProgArrayError> {
+        self.may_change()?;
         let mut state = self.lock();
         let bound = self.check(&state, &changes)?;
         let (result, left) = self.apply(&mut state, changes, bound, Failing::Undo);
@@ -218,8 +224,11 @@ impl ProgTable {
         result
     }
 
-    /// Whether the slot holds what the change expects of it.
+    /// Whether the slot holds what the change expects of it. Not looked at in a forked child, where no change is made.
     pub(crate) fn holds(&self, change: &Exchange) -> bool {
+        if self.domain.is_forked() {
+            return true;
+        }
         let state = self.lock();
         change.expected.as_ref().is_none_or(|slot| same(slot, &state.programs.get(&change.index).cloned()))
     }
@@ -242,6 +251,7 @@ impl ProgTable {
     }
 
     pub(crate) fn clear(self: &Arc<Self>, index: u32) -> Result<(), ProgArrayError> {
+        self.may_change()?;
         let mut state = self.lock();
         self.check_index(index)?;
         if !state.programs.contains_key(&index) {
@@ -424,6 +434,12 @@ pub(crate) enum NotExchanged {
 /// after all is known to be possible but that code can be patched. Runs see one slot after the other.
 pub(crate) fn exchange<'t>(changes: &[(&'t Arc<ProgTable>, Exchange)]) -> Exchanged<'t> {
     let mut tables: Vec<&'t Arc<ProgTable>> = changes.iter().map(|(table, _)| *table).collect();
+    let refused = |table: &ProgTable, error| Err(NotExchanged::Refused(table.name().to_owned(), error));
+    for table in &tables {
+        if let Err(error) = table.may_change() {
+            return Exchanged { result: refused(table, error), held: Vec::new(), left: Vec::new() };
+        }
+    }
     // The order in which locks are taken, as in `bind_all`.
     tables.sort_by_key(|table| Arc::as_ptr(table));
     tables.dedup_by_key(|table| Arc::as_ptr(table));
@@ -446,7 +462,6 @@ pub(crate) fn exchange<'t>(changes: &[(&'t Arc<ProgTable>, Exchange)]) -> Exchan
         let own = changes.iter().filter(|(of, _)| Arc::ptr_eq(of, table));
         own.map(|(_, change)| (change.index, change.new.clone())).collect()
     };
-    let refused = |table: &ProgTable, error| Err(NotExchanged::Refused(table.name().to_owned(), error));
     let mut bounds = Vec::with_capacity(tables.len());
     for (table, state) in tables.iter().zip(&states) {
         match table.check(state, &new(table)) {

@@ -57,6 +57,53 @@ fn all_of_a_plan_is_done_and_can_be_put_back() {
     }
 }
 
+/// Whatever was changed after a plan and put back since is no change; nor is whether programs are counted.
+#[test]
+fn plans_are_put_back_one_after_the_other() {
+    for engine in engines(|_| ()) {
+        let linker = Linker::new(&engine);
+        let (one, two, three) = (returns(&linker, 1), returns(&linker, 2), returns(&linker, 3));
+        let hook = hook(&engine);
+        hook.attach(&one).unwrap();
+        let first = Plan::new().replace(&hook, &one, &two).commit().unwrap();
+        let second = Plan::new().replace(&hook, &two, &three).commit().unwrap();
+        // Out of turn it is a change.
+        let refused = Plan::new().attach(&hook, &two).commit().unwrap();
+        assert!(matches!(second.roll_back(), Err(PlanError::Changed)));
+        refused.roll_back().unwrap();
+        let again = Plan::new().replace(&hook, &three, &two).commit().unwrap();
+        again.roll_back().unwrap();
+        assert_eq!(hook.run(&mut (), &mut []).unwrap(), 3);
+        hook.replace(&three, &two).unwrap();
+        // The same programs, put there by somebody else.
+        assert!(matches!(first.roll_back(), Err(PlanError::Changed)));
+
+        let first = Plan::new().replace(&hook, &two, &three).commit().unwrap();
+        let second = Plan::new().detach(&hook, &three).commit().unwrap();
+        hook.set_statistics(true).unwrap();
+        second.roll_back().unwrap();
+        first.roll_back().unwrap();
+        assert_eq!(hook.run(&mut (), &mut []).unwrap(), 2);
+        assert_eq!(hook.statistics()[0].runs, 1, "still counted");
+    }
+}
+
+/// A task may wait between a plan and going back, and go on in another thread.
+#[test]
+fn plans_may_go_to_other_threads() {
+    let engine = Engine::new(Config::default()).unwrap();
+    let one = returns(&Linker::new(&engine), 1);
+    let hook = hook(&engine);
+    let plan = Plan::new().attach(&hook, &one);
+    let result = std::thread::scope(|scope| {
+        let done = scope.spawn(|| plan.commit().unwrap()).join().unwrap();
+        assert_eq!(hook.run(&mut (), &mut []).unwrap(), 1);
+        scope.spawn(|| done.roll_back()).join().unwrap()
+    });
+    result.unwrap();
+    assert!(hook.programs().is_empty());
+}
+
 #[test]
 fn a_plan_that_is_refused_changes_nothing() {
     let other = Engine::new(Config::default()).unwrap();
@@ -396,4 +443,10 @@ fn a_map_whose_schema_has_changed_is_refused_or_migrated() {
     let wrong = set().migrate("seen", &old, |key, value| Some((key.to_vec(), value.to_vec()))).unwrap();
     let error = linker.load::<Request<'_>>(&object, wrong).unwrap_err();
     assert!(matches!(error, LoadError::Map { .. }), "{error}");
+    // Of what is said of a map, the last counts.
+    let last = set().reuse("seen", &seen).unwrap().migrate("seen", &old, |_, _| None).unwrap();
+    let migrated = linker.load::<Request<'_>>(&object, last).unwrap().map("seen").unwrap();
+    assert_eq!((migrated.len(), migrated.id() == seen.id()), (0, false));
+    let last = set().migrate("seen", &old, |_, _| panic!("not to be migrated")).unwrap().reuse("seen", &seen).unwrap();
+    assert_eq!(linker.load::<Request<'_>>(&object, last).unwrap().map("seen").unwrap().id(), seen.id());
 }

@@ -1,0 +1,77 @@
+//! A child that is forked while other threads of its parent change hooks, dispatchers and prog arrays is refused what
+//! it would change of them: no lock that one of those threads held at the fork is waited for.
+//!
+//! Alone in its file (its own process), and one test.
+#![cfg(all(target_os = "linux", not(miri)))]
+
+mod common;
+
+use bpf_runtime::{
+    Dispatcher, DispatcherError, Hook, HookError, Linker, PackError, Plan, PlanError, Policy, ProgArray,
+    ProgArrayError, Program, Raw, assemble,
+};
+use common::engines::engines;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+#[test]
+fn a_child_changes_nothing_of_its_parents() {
+    for engine in engines(|_| ()) {
+        let linker = Linker::<()>::new(&engine);
+        let load = || -> Program<Raw, ()> { linker.loader().insns("one", assemble("r0 = 1\nexit").unwrap()).unwrap() };
+        let (here, there) = (load(), load());
+        let hook = Hook::<Raw, ()>::new(&engine, Policy::RunAll { result: 0 }).unwrap();
+        let dispatcher = Dispatcher::<Raw, ()>::new(&engine).unwrap();
+        let array = ProgArray::<Raw, ()>::create(&engine, "array", 2).unwrap();
+        let jumps = assemble("r2 = map[fd:0]\nr3 = 0\ncall 12\nr0 = 0\nexit").unwrap();
+        // Sites to be patched, so that changes take their time.
+        let jumps = || linker.loader::<Raw>().prog_arrays(&[&array]).insns("jumps", jumps.clone()).unwrap();
+        let _jumps: Vec<_> = (0..4).map(|_| jumps()).collect();
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    hook.attach(&there).unwrap();
+                    dispatcher.attach(&there).unwrap();
+                    array.set(0, &there).unwrap();
+                    array.clear(0).unwrap();
+                    dispatcher.detach(&there).unwrap();
+                    hook.detach(&there).unwrap();
+                }
+            });
+            let refused = |change: usize| match change {
+                0 => matches!(hook.attach(&here), Err(HookError::Image(PackError::Forked))),
+                1 => matches!(dispatcher.attach(&here), Err(DispatcherError::Image(PackError::Forked))),
+                2 => matches!(array.set(0, &here), Err(ProgArrayError::Text(_))),
+                3 => matches!(Plan::new().set(&array, 0, &here).commit(), Err(PlanError::ProgArray { .. })),
+                _ => matches!(Plan::new().attach(&hook, &here).commit(), Err(PlanError::Hook { hook: 0, .. })),
+            };
+            let mut wrong = Vec::new();
+            for round in 0..60 {
+                let plan = Plan::new().set(&array, 1, &here).commit().unwrap();
+                // SAFETY: the child tries some changes and leaves through `_exit`.
+                let child = unsafe { libc::fork() };
+                assert!(child >= 0);
+                if child == 0 {
+                    // SAFETY: ends a child that waits for ever.
+                    unsafe { libc::alarm(20) };
+                    let all = (0..5).all(|change| refused((round + change) % 5));
+                    let all = all && matches!(plan.roll_back(), Err(PlanError::ProgArray { .. }));
+                    // SAFETY: ends the child without running the parent's destructors twice.
+                    unsafe { libc::_exit(i32::from(!all)) };
+                }
+                let mut status = 0;
+                // SAFETY: waits for our child and writes its status.
+                assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+                if status != 0 {
+                    wrong.push((round, status));
+                }
+                plan.roll_back().unwrap();
+                if wrong.len() > 1 {
+                    break;
+                }
+            }
+            stop.store(true, Ordering::Relaxed);
+            assert_eq!(wrong, [], "rounds whose child did not end well, and how it ended");
+        });
+    }
+}
