@@ -127,12 +127,7 @@ impl<'a> ValueLock<'a> {
     /// Takes the lock for `slot`, which may hold others: `-EDEADLK` if it holds this one already, `-ETIMEDOUT` if
     /// nobody released it for so long, or what `waits` says, which is asked again and again with the slot that has it.
     #[inline]
-    pub(crate) fn lock_within(
-        &self,
-        slot: u32,
-        patience: Duration,
-        waits: impl FnMut(u32) -> OpResult,
-    ) -> OpResult {
+    pub(crate) fn lock_within(&self, slot: u32, patience: Duration, waits: impl FnMut(u32) -> OpResult) -> OpResult {
         // Acquire pairs with the release in `unlock`.
         match self.0.compare_exchange(0, slot + 1, Ordering::Acquire, Ordering::Relaxed) {
             Ok(_) => Ok(()),

@@ -189,7 +189,11 @@ pub enum Reason {
 
 /// Who uses a lock.
 fn lock_functions(resilient: bool) -> &'static str {
-    if resilient { "bpf_res_spin_lock, bpf_res_spin_unlock and their like" } else { "bpf_spin_lock and bpf_spin_unlock" }
+    if resilient {
+        "bpf_res_spin_lock, bpf_res_spin_unlock and their like"
+    } else {
+        "bpf_spin_lock and bpf_spin_unlock"
+    }
 }
 
 /// What is still owed at the end.

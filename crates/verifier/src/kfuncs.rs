@@ -6,7 +6,8 @@
 use bpf_uapi::{Kfunc, MapType, MapTypes};
 
 use crate::helpers::{
-    ArgKind, Dynptr, Effect, Graph, HelperProto, LOCK_RESULT, Local, LocalUse, LockKind, MemArg, NodeUse, ObjectFrom, ObjectUse, Ret,
+    ArgKind, Dynptr, Effect, Graph, HelperProto, LOCK_RESULT, Local, LocalUse, LockKind, MemArg, NodeUse, ObjectFrom,
+    ObjectUse, Ret,
 };
 
 /// Maps of data that a program may name.

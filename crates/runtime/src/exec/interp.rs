@@ -94,8 +94,7 @@ pub(crate) unsafe fn run(
     let kept = run.release();
     match result {
         Ok(_) if kept => {
-            let what =
-                "the program ended with a ring-buffer record that it had reserved, or with a lock".to_owned();
+            let what = "the program ended with a ring-buffer record that it had reserved, or with a lock".to_owned();
             Err(program.locate(RunError::Access { what, insn: None, origin: None }, 0, Vec::new()))
         }
         Ok(r0) => Ok(r0),

@@ -16,8 +16,8 @@ use crate::env::KnownMap;
 use crate::error::Reason;
 use crate::faults::planted;
 use crate::helpers::{
-    ArgKind, CallbackKind, DYNPTR, Dynptr, Effect, Graph, HelperProto, LOCK_RESULT, Local, LocalUse, MemArg, MemSet, NodeUse,
-    ObjectUse, Ret, SOCKET_BYTES,
+    ArgKind, CallbackKind, DYNPTR, Dynptr, Effect, Graph, HelperProto, LOCK_RESULT, Local, LocalUse, MemArg, MemSet,
+    NodeUse, ObjectUse, Ret, SOCKET_BYTES,
 };
 use crate::state::{Lock, LockOf, Owed};
 use crate::value::{Debt, Origin, Ty, Value, Why, map_name};
@@ -253,10 +253,13 @@ impl<'a> Walk<'a> {
             ArgKind::Lock { resilient } => {
                 call.lock = self.lock_at(v, resilient)?;
                 if call.lock.is_none() {
-                    return wrong(self, match resilient {
-                        false => "the spin lock in a map value",
-                        true => "the bpf_res_spin_lock in a map value",
-                    });
+                    return wrong(
+                        self,
+                        match resilient {
+                            false => "the spin lock in a map value",
+                            true => "the bpf_res_spin_lock in a map value",
+                        },
+                    );
                 }
             }
             ArgKind::Timer => match self.deferred(v, |def| def.timer)? {

@@ -58,11 +58,7 @@ pub(crate) fn maps() -> Vec<KnownMap> {
         arena("arena2", 1),
         holding("holding", 4),
         holding("own", 1),
-        KnownMap {
-            spin_lock: Some(4),
-            resilient_lock: true,
-            ..KnownMap::new("resilient", MapType::Hash, 4, 16, 10)
-        },
+        KnownMap { spin_lock: Some(4), resilient_lock: true, ..KnownMap::new("resilient", MapType::Hash, 4, 16, 10) },
         KnownMap { resilient_lock: true, ..holding("resilient_own", 1) },
     ]
 }
