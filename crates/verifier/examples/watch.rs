@@ -2,8 +2,8 @@
 //! watched. Stops at the first violation.
 //!
 //! `cargo run --release -p bpf-verifier --example watch -- [programs] [first seed] [hybrid] [loops] [sums]
-//! [orders]`, a million by default; `loops` takes the generator of loops, `sums` that of sums that a third number
-//! bounds, `orders` that of chains of comparisons.
+//! [orders] [elements]`, a million by default; `loops` takes the generator of loops, `sums` that of sums that a third
+//! number bounds, `orders` that of chains of comparisons, `elements` that of indices kept in arrays.
 
 #[path = "../tests/verify/border/mod.rs"]
 mod border;
@@ -16,15 +16,12 @@ use border::{Oracle, Outcome, generate};
 use bpf_testkit::generate::Choices;
 
 fn main() -> ExitCode {
-    let [hybrid, loops, sums, orders] =
-        ["hybrid", "loops", "sums", "orders"].map(|word| std::env::args().any(|a| a == word));
-    let mut args = std::env::args()
-        .skip(1)
-        .filter(|a| !["hybrid", "loops", "sums", "orders"].contains(&a.as_str()))
-        .map(|a| a.parse::<u64>());
+    const WORDS: [&str; 5] = ["hybrid", "loops", "sums", "orders", "elements"];
+    let [hybrid, loops, sums, orders, elements] = WORDS.map(|word| std::env::args().any(|a| a == word));
+    let mut args = std::env::args().skip(1).filter(|a| !WORDS.contains(&a.as_str())).map(|a| a.parse::<u64>());
     let (Some(Ok(count)), Some(Ok(first))) = (args.next().or(Some(Ok(1_000_000))), args.next().or(Some(Ok(1 << 32))))
     else {
-        eprintln!("usage: watch [programs] [first seed] [hybrid] [loops] [sums] [orders]");
+        eprintln!("usage: watch [programs] [first seed] [hybrid] [loops] [sums] [orders] [elements]");
         return ExitCode::FAILURE;
     };
     let start = Instant::now();
@@ -33,10 +30,11 @@ fn main() -> ExitCode {
     let mut refused: BTreeMap<String, u64> = BTreeMap::new();
     for seed in first..first + count {
         let mut c = Choices::from_seed(seed);
-        let program = match (loops, sums, orders) {
-            (true, _, _) => border::loops::generate(&mut c),
-            (_, true, _) => border::sums::generate(&mut c),
-            (_, _, true) => border::orders::generate(&mut c),
+        let program = match (loops, sums, orders, elements) {
+            (true, ..) => border::loops::generate(&mut c),
+            (_, true, ..) => border::sums::generate(&mut c),
+            (_, _, true, _) => border::orders::generate(&mut c),
+            (.., true) => border::elements::generate(&mut c),
             _ => Some(generate(&mut c)),
         };
         let Some(program) = program else { continue };

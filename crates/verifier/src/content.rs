@@ -49,7 +49,7 @@ impl Grid {
     }
 
     /// Whether each place of the other is one of this grid, were it to go on for ever.
-    fn aligns(&self, other: &Grid) -> bool {
+    pub(crate) fn aligns(&self, other: &Grid) -> bool {
         self.size == other.size
             && (other.first - self.first) % self.stride == 0
             && (other.step() % self.stride == 0 || planted!(ContentMisaligned))
@@ -75,7 +75,7 @@ impl Grid {
         n.umax() < ones(8 * crate::num::small(crate::num::size(self.size.unsigned_abs())))
     }
 
-    fn elements(&self) -> impl Iterator<Item = i64> + use<> {
+    pub(crate) fn elements(&self) -> impl Iterator<Item = i64> + use<> {
         (self.first..=self.last).step_by(usize::try_from(self.stride).unwrap_or(1).max(1))
     }
 }

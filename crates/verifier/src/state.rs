@@ -373,11 +373,19 @@ impl Frame {
     /// not written may still be fresh.
     pub(crate) fn store_somewhere(&mut self, depth: usize, size: usize) {
         self.end_contents(depth, size);
-        self.store_element(depth, size);
+        self.may_store(depth, size);
     }
 
-    /// The same of a number, after which the frame's contents are told what it was.
-    pub(crate) fn store_element(&mut self, depth: usize, size: usize) {
+    /// A number is stored at one of these places. The frame's contents are told what it was, afterwards.
+    pub(crate) fn store_element(&mut self, grid: &Grid) {
+        let deepest = |at: i64| crate::num::size(at.unsigned_abs());
+        if grid.stride < grid.size {
+            return self.may_store(deepest(grid.first), deepest(grid.first) - deepest(grid.last + grid.size));
+        }
+        grid.elements().for_each(|at| self.may_store(deepest(at), deepest(grid.size)));
+    }
+
+    fn may_store(&mut self, depth: usize, size: usize) {
         self.grow(depth);
         self.clear_spills(depth, size);
         for b in &mut self.bytes[depth - size..depth] {

@@ -41,10 +41,11 @@ enum Way {
     /// Loops from guesses; with [`Env::values`], noting what is known of numbers. All that a program without loops
     /// needs.
     Guesses,
-    /// The same, and what is true of every element of an array on the stack ([`crate::content`]). States tell apart then
-    /// what was never written, which other programs need not.
+    /// The same, and what is true of every element of an array on the stack ([`crate::content`]). States tell apart
+    /// then what was never written, which other programs need not.
     Elements,
-    /// [`Way::Guesses`] without assumptions about accesses: with them, guesses were found that hold, and others may be enough.
+    /// [`Way::Guesses`] without assumptions about accesses: with them, guesses were found that hold, and others may be
+    /// enough.
     UnassumingGuesses,
     /// Round by round, noting nothing: what guesses and notes cost may be more than they save.
     Rounds,

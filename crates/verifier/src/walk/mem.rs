@@ -18,12 +18,21 @@ use crate::faults::planted;
 use crate::helpers::SOCKET_BYTES;
 use crate::notes::Kind;
 use crate::scalar::Scalar;
-use crate::state::{Frame, Spill};
+use crate::state::{Content, Frame, Spill};
 use crate::tnum::Tnum;
 use crate::value::{Origin, Ty, Value, len_id, map_name};
 
 /// Constants that a load may yield, and that are looked at for what they have in common.
 const MAX_CONSTANTS: i64 = 1024;
+
+/// Of a pointer to the stack: how far the places are apart that it may point to, and one of these, or what lies a
+/// multiple of that from them. By the low bits that are known, or by the number that it moves with.
+fn step_of(b: &Value, off: i16) -> (i64, i64) {
+    let off = i64::from(off);
+    let bits = 1i64 << b.n.bits().mask().trailing_zeros().min(8);
+    let by_name = (i64::from(b.scale), i64::from(b.delta) + off);
+    if b.tie != 0 && by_name.0 > bits { by_name } else { (bits, (b.n.bits().value() as i64).wrapping_add(off)) }
+}
 
 /// A pointer to a socket.
 pub(super) fn socket(borrowed: bool) -> Value {
@@ -461,23 +470,37 @@ impl Walk<'_> {
         if !self.knows_elements() {
             return None;
         }
-        let (off, size) = (i64::from(off), i64::from(size.bytes()));
+        let size = i64::from(size.bytes());
         let (min, max) = (-(depth as i64), span as i64 - depth as i64 - size);
-        // By the low bits that are known, or by the number that it moves with.
-        let bits = 1i64 << b.n.bits().mask().trailing_zeros().min(8);
-        let by_bits = (bits, (b.n.bits().value() as i64).wrapping_add(off));
-        let by_name = (i64::from(b.scale), i64::from(b.delta) + off);
-        let (stride, at) = if b.tie != 0 && by_name.0 > bits { by_name } else { by_bits };
+        let (stride, at) = step_of(b, off);
         let first = min + at.wrapping_sub(min).rem_euclid(stride);
         let last = first + (max - first).div_euclid(stride) * stride;
         (first <= last && last + size <= 0).then_some(Grid { first, last, stride, size })
+    }
+
+    /// In a loose walk: what a load yields that is not proven to be inside an array of whose elements something is known,
+    /// taken that it is.
+    pub(super) fn likely_element(&self, b: &Value, off: i16, size: Size) -> Option<Value> {
+        let Ty::Stack { frame } = b.ty else { return None };
+        if !self.loops.guessing() || !self.knows_elements() {
+            return None;
+        }
+        let frame = self.state.frames.get(usize::from(frame))?;
+        let (stride, at) = step_of(b, off);
+        let grid = Grid { first: at, last: at + stride, stride, size: size.bytes().into() };
+        let like = |c: &&Content| c.grid.aligns(&grid);
+        let n = frame.contents.iter().filter(like).filter_map(|c| c.n).reduce(|a, b| a.join(&b))?;
+        Some(Value::scalar(n))
     }
 
     /// What is known of each number that a load at a place that is not known may yield.
     fn element(&self, frame: usize, b: &Value, off: i16, size: Size, at: (usize, usize)) -> Option<Value> {
         let frame = &self.state.frames[frame];
         // What was not written reads as 0.
-        let n = frame.elements(&self.elements(b, off, size, at)?)?.unwrap_or(Scalar::constant(0));
+        let Some(n) = frame.elements(&self.elements(b, off, size, at)?) else {
+            return self.likely_element(b, off, size);
+        };
+        let n = n.unwrap_or(Scalar::constant(0));
         let written = frame.check_readable(at.0, at.1).is_ok() || planted!(ContentNeverFresh);
         Some(Value::scalar(if written { n } else { n.join(&Scalar::constant(0)) }))
     }
@@ -618,7 +641,7 @@ impl Walk<'_> {
                         let guessing = self.loops.guessing();
                         let frame = &mut self.state.frames[f];
                         let content = frame.widened(&grid, &n, guessing);
-                        frame.store_element(depth, span);
+                        frame.store_element(&grid);
                         frame.set_content(&grid, content);
                     }
                     None => self.state.frames[f].store_somewhere(depth, span),

@@ -1,7 +1,7 @@
 //! Generated loops run as the verifier said they would: a short run; `examples/watch.rs` with `loops` is the long
 //! one.
 
-use crate::border::{Oracle, Outcome, loops, orders, sums};
+use crate::border::{Oracle, Outcome, elements, loops, orders, sums};
 use bpf_isa::Program;
 use bpf_testkit::generate::Choices;
 
@@ -43,6 +43,31 @@ fn accepted_chains_of_orders_stay_within_the_abstract_states() {
     let (accepted, refused, violation) = watch(15_000..17_000, orders::generate);
     assert_eq!(violation, None);
     assert!(accepted > 200 && refused > 200, "{accepted} accepted, {refused} refused");
+}
+
+#[test]
+fn accepted_indices_in_arrays_stay_within_the_abstract_states() {
+    let (accepted, refused, violation) = watch(0..1500, elements::generate);
+    assert_eq!(violation, None);
+    assert!(accepted > 100 && refused > 100, "{accepted} accepted, {refused} refused");
+}
+
+/// Generated programs find the deliberate bugs in what is known of arrays.
+#[cfg(feature = "faults")]
+#[test]
+fn generated_programs_find_faults_of_arrays() {
+    use bpf_verifier::faults::{Fault, plant};
+
+    let of_arrays = Fault::OF_CONTENTS.iter().filter(|f| **f != Fault::SplitForgetsDistance);
+    let missed: Vec<&Fault> = of_arrays
+        .filter(|fault| {
+            plant(Some(**fault));
+            let found = (0..16).any(|i| watch(i * 250..(i + 1) * 250, elements::generate).2.is_some());
+            plant(None);
+            !found
+        })
+        .collect();
+    assert!(missed.is_empty(), "not found: {missed:?}");
 }
 
 /// Each deliberate bug in the proofs of loops lets a program through that is wrong, and the oracle sees it run.

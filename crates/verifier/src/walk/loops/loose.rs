@@ -133,8 +133,9 @@ impl Walk<'_> {
         }
         match *insn {
             Insn::Load { size, sign: false, dst, base, off } => {
-                let constants = self.frozen(self.state.reg(base), off, size);
-                self.state.set(dst, constants.unwrap_or(Value::scalar(Scalar::low_bits(size.bits()))));
+                let b = self.state.reg(base);
+                let known = self.frozen(b, off, size).or_else(|| self.likely_element(b, off, size));
+                self.state.set(dst, known.unwrap_or(Value::scalar(Scalar::low_bits(size.bits()))));
                 true
             }
             Insn::Load { dst, .. } => {
