@@ -200,6 +200,9 @@ impl<C, H> Prepared<C, H> {
     }
 }
 
+/// Why a change was not made, and the list that it would have made, to be dropped without the hook's lock.
+type Unready<C, H> = Box<(HookError, State<C, H>)>;
+
 /// What a change has replaced. To be dropped without the hook's lock: programs may have a `Drop` that changes it.
 #[must_use = "the list leaks unless it is finished"]
 pub(super) struct Replacing<C, H> {
@@ -607,7 +610,7 @@ impl<C: Context, H: 'static> Hook<C, H> {
         // A list that was not published goes without the lock, with its last handles of programs.
         let prepared = match edit(&mut next) {
             Ok(()) => self.ready(next, from),
-            Err(error) => Err((error, next)),
+            Err(error) => Err(Box::new((error, next))),
         };
         match prepared {
             Ok(prepared) => {
@@ -617,8 +620,9 @@ impl<C: Context, H: 'static> Hook<C, H> {
                 drop(replaced.finish(self));
                 Ok(())
             }
-            Err((error, next)) => {
+            Err(refused) => {
                 drop(state);
+                let (error, next) = *refused;
                 drop(next);
                 Err(error)
             }
@@ -631,14 +635,14 @@ impl<C: Context, H: 'static> Hook<C, H> {
         let mut next = self.lock().next();
         let from = next.made;
         edits.iter().try_for_each(|edit| self.apply(&mut next, edit))?;
-        self.ready(next, from).map_err(|(error, _)| error)
+        self.ready(next, from).map_err(|refused| refused.0)
     }
 
     /// List and image of this state, which was made from the list that the version `from` has made.
-    fn ready(&self, next: State<C, H>, from: u64) -> Result<Prepared<C, H>, (HookError, State<C, H>)> {
+    fn ready(&self, next: State<C, H>, from: u64) -> Result<Prepared<C, H>, Unready<C, H>> {
         match self.ready_parts(&next) {
             Ok((image, list)) => Ok(Prepared { next, image, list, from }),
-            Err(error) => Err((error, next)),
+            Err(error) => Err(Box::new((error, next))),
         }
     }
 
