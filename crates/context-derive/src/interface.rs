@@ -55,7 +55,7 @@ pub(crate) fn expand(mut input: ItemTrait) -> Result<TokenStream> {
         let signature = &method.sig;
         implementations.push(quote! {
             #signature {
-                match self.ops.0.call(#at, self.host, &mut *#argument)? {
+                match self.ops.0.call(#at, self.host, &mut *#argument, self.limits)? {
                     ::core::option::Option::Some(r0) =>
                         ::core::result::Result::Ok(::bpf_runtime::interfaces::FromR0::from_r0(r0)),
                     ::core::option::Option::None => #otherwise,
@@ -104,7 +104,7 @@ pub(crate) fn expand(mut input: ItemTrait) -> Result<TokenStream> {
 
             /// With the host state for the calls that follow. Each runs the version that is there when it begins.
             #vis fn with<'a>(&'a self, host: &'a mut H) -> #with<'a, H> {
-                #with { ops: self, host }
+                #with { ops: self, host, limits: ::core::option::Option::None }
             }
 
             /// Puts what `new` has in the place of this one's programs, in one step, while others call them.
@@ -129,6 +129,17 @@ pub(crate) fn expand(mut input: ItemTrait) -> Result<TokenStream> {
         #vis struct #with<'a, H> {
             ops: &'a #ops<H>,
             host: &'a mut H,
+            limits: ::core::option::Option<&'a ::bpf_runtime::RunLimits>,
+        }
+
+        #[allow(dead_code, reason = "not every host limits its calls")]
+        impl<'a, H> #with<'a, H> {
+            /// Under these limits, each call by itself: a budget, a deadline, who may end it. A program that was loaded
+            /// without the checks that they need is refused when it is called (`RunError::Unlimited`).
+            #vis fn limits(mut self, limits: &'a ::bpf_runtime::RunLimits) -> Self {
+                self.limits = ::core::option::Option::Some(limits);
+                self
+            }
         }
 
         impl<H: 'static> #ident for #with<'_, H> {

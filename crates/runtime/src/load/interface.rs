@@ -9,6 +9,7 @@
 //! Invariant: a version is dropped a grace period after it was replaced, so a call that has found its program keeps
 //! running it.
 
+use crate::abi::limits::RunLimits;
 use crate::attach::published::{Published, ReclaimOnDrop};
 use crate::context::Context;
 use crate::error::{LoadError, RunError};
@@ -230,19 +231,30 @@ impl<C: Context, H: 'static> Table<C, H> {
         Ok(Table(Arc::new(Shared { version: Published::new(version), latest, reclaim })))
     }
 
-    /// Runs the program of a method; `None` if the table has none.
+    /// Runs the program of a method, under limits if there are any; `None` if the table has no program for it.
     ///
     /// # Errors
     /// [`RunError`] of the run.
-    pub fn call(&self, method: usize, host: &mut H, mut data: C::Data<'_, '_>) -> Result<Option<u64>, RunError> {
+    pub fn call(
+        &self,
+        method: usize,
+        host: &mut H,
+        mut data: C::Data<'_, '_>,
+        limits: Option<&RunLimits>,
+    ) -> Result<Option<u64>, RunError> {
         let guard = self.0.reclaim.0.domain().enter()?;
         // SAFETY: inside the guard, of the domain that versions are retired to.
         let version = unsafe { self.0.version.get() };
         let Some(program) = version.programs.get(method).and_then(Option::as_ref) else { return Ok(None) };
-        let parts = C::parts(&mut data);
-        // SAFETY: `data` is borrowed to the end of this call and agrees with `C`, for which the program was loaded, and
-        // `H` is its linker's; the guard keeps the version and is of its engine's domain.
-        unsafe { program.loaded().run_under(guard, core::ptr::from_mut(host).cast(), parts) }.map(Some)
+        let (program, parts, host) = (program.loaded(), C::parts(&mut data), core::ptr::from_mut(host).cast());
+        match limits {
+            // SAFETY: `data` is borrowed to the end of this call and agrees with `C`, for which the program was loaded,
+            // and `H` is its linker's; the guard keeps the version and is of its engine's domain.
+            None => unsafe { program.run_under(guard, host, parts) },
+            // SAFETY: as above.
+            Some(limits) => unsafe { program.run_limited(guard, host, parts, limits) },
+        }
+        .map(Some)
     }
 
     /// Puts what `new` has now in the place of this one's programs, in one step: each call runs the old version or the

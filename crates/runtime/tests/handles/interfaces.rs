@@ -1,8 +1,9 @@
 //! Tables of programs as implementations of a trait.
 
 use crate::common::engines::engines;
-use bpf_runtime::{BpfContext, Engine, InterfaceError, Linker, MapSet, Object, RunError, interface};
+use bpf_runtime::{BpfContext, Engine, InterfaceError, Linker, MapSet, Object, RunError, RunLimits, interface};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// A connection to be given a backend.
 #[derive(BpfContext, Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,6 +55,32 @@ fn methods_run_programs_and_defaults() {
         let mut policy = small.with(&mut host);
         policy.done(&mut conn).unwrap();
         assert_eq!((policy.pick(&mut conn).unwrap(), policy.weigh(&mut conn).unwrap(), conn.seen), (9, 109, 1));
+    }
+}
+
+#[test]
+fn calls_end_by_their_limits() {
+    for engine in engines(|config| config.interruptible = true) {
+        let small = load(&engine, "small").unwrap();
+        let mut conn = Conn { port: 7, seen: 0 };
+        let far = RunLimits::new().deadline(engine.deadline_in(Duration::from_secs(3600)).unwrap());
+        assert_eq!(small.with(&mut ()).limits(&far).pick(&mut conn).unwrap(), 9);
+        let near = RunLimits::new().deadline(engine.deadline_in(Duration::from_millis(1)).unwrap());
+        let mut host = ();
+        let mut policy = small.with(&mut host).limits(&near);
+        let over = loop {
+            match policy.pick(&mut conn) {
+                Ok(_) => std::thread::yield_now(),
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(over, RunError::Deadline { .. }), "{over}");
+        // What a default calls too; and what is called without limits is not concerned.
+        assert!(matches!(policy.weigh(&mut conn), Err(RunError::Deadline { .. })));
+        assert_eq!(small.with(&mut ()).weigh(&mut conn).unwrap(), 109);
+        let counted = RunLimits::new().budget(1);
+        let refused = small.with(&mut ()).limits(&counted).pick(&mut conn);
+        assert!(matches!(refused, Err(RunError::Unlimited { .. })), "{refused:?}");
     }
 }
 
