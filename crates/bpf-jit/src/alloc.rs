@@ -616,7 +616,8 @@ impl Allocator {
             let mut simplify = core::mem::take(&mut self.simplify);
             let (mut order, mut weights) = (core::mem::take(&mut self.order), core::mem::take(&mut self.weights));
             let registers = self.values.iter().map(|value| pool.without(value.forbidden).len());
-            simplify.order(weights.of(func), registers, |pair| self.each_conflict(pair), &mut order);
+            let conflicts = (self.conflicts.len(), |pair: &mut dyn FnMut(VReg, VReg)| self.each_conflict(pair));
+            simplify.order(weights.of(func), registers, conflicts, &mut order);
             (self.simplify, self.order, self.weights) = (simplify, order, weights);
             for value in &mut self.values {
                 (value.loc, value.own, value.taken) = (None, HostRegSet::EMPTY, HostRegSet::EMPTY);

@@ -98,6 +98,8 @@ impl Convert {
             }
             let branch = Branch { width, cond, a, b, span: func.spans[at] };
             self.straight.clear();
+            // What is left of the block that was skipped.
+            let mut rest = None;
             let (found, join) = match func.ends(over).taken {
                 None if Some(target) == to && func.ends(over).falls => {
                     (self.skipped(func, branch, func.range(over), target), None)
@@ -111,10 +113,8 @@ impl Convert {
                 }
                 Some(join) if join == target && self.is_selected(func, i, branch) => {
                     let mut ops = func.range(over);
-                    let jump = ops.next_back().map(|at| (func.ops[at], func.spans[at]));
-                    let found = self.skipped(func, branch, ops, target);
-                    self.straight.extend(jump);
-                    (found, None)
+                    rest = ops.next_back().map(|at| (func.ops[at], func.spans[at]));
+                    (self.skipped(func, branch, ops, target), None)
                 }
                 Some(_) | None => (None, None),
             };
@@ -130,7 +130,7 @@ impl Convert {
             func.set_ops(over, self.straight.drain(..));
             // Behind each other, and so one block.
             func.blocks[from.index()].ops = start..crate::num::small(func.ops.len());
-            func.set_ops(over, []);
+            func.set_ops(over, rest);
             self.reached[target.index()] -= 1;
             if let Some(join) = join {
                 func.set_ops(target, []);
