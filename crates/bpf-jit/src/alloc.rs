@@ -9,9 +9,9 @@
 //! colouring, values with preferences first. An interference is written down once, with the value that comes into being
 //! while the other lives: a copy of the live list, and no list is ever sorted, turned round or searched. BPF has ten
 //! registers and a lowered program at most a few values more, fewer than either machine has registers, so greedy
-//! colouring rarely needs a slot; where it does, a slot is always correct, and the values are coloured once more in a better
-//! order (`simplify`), in which those of inner loops are not the ones that go without. Slots are shared as registers are.
-//! Linear in ops times live values.
+//! colouring rarely needs a slot; where it does, a slot is always correct, and the values are coloured once more in a
+//! better order (`simplify`), in which those of inner loops are not the ones that go without. Slots are shared as
+//! registers are. Linear in ops times live values.
 //!
 //! Invariant: any outcome that respects (1) and (2) is correct. `AllocOptions` makes random ones, for tests.
 

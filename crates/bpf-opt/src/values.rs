@@ -483,8 +483,8 @@ impl Pass<'_> {
         }
     }
 
-    /// Whether an address is better left the sum of two values that it is: the machine has no offset beside an index, and
-    /// one of the two is there already, with the constant added to it, for a loop as a rule, and not without.
+    /// Whether an address is better left the sum of two values that it is: the machine has no offset beside an index,
+    /// and one of the two is there already, with the constant added to it, for a loop as a rule, and not without.
     fn is_indexed(&self, v: VReg, off: i32, size: Size) -> bool {
         if self.addresses.any_index || off != 0 {
             return false;
