@@ -9,9 +9,9 @@
 //! colouring, values with preferences first. An interference is written down once, with the value that comes into being
 //! while the other lives: a copy of the live list, and no list is ever sorted, turned round or searched. BPF has ten
 //! registers and a lowered program at most a few values more, fewer than either machine has registers, so greedy
-//! colouring rarely needs a slot; where it does, a slot is always correct, and the values are coloured once more in a better
-//! order (`simplify`), in which those of inner loops are not the ones that go without. Slots are shared as registers are.
-//! Linear in ops times live values.
+//! colouring rarely needs a slot; where it does, a slot is always correct, and the values are coloured once more in a
+//! better order (`simplify`), in which those of inner loops are not the ones that go without. Slots are shared as
+//! registers are. Linear in ops times live values.
 //!
 //! Invariant: any outcome that respects (1) and (2) is correct. `AllocOptions` makes random ones, for tests.
 
@@ -616,7 +616,8 @@ impl Allocator {
             let mut simplify = core::mem::take(&mut self.simplify);
             let (mut order, mut weights) = (core::mem::take(&mut self.order), core::mem::take(&mut self.weights));
             let registers = self.values.iter().map(|value| pool.without(value.forbidden).len());
-            simplify.order(weights.of(func), registers, |pair| self.each_conflict(pair), &mut order);
+            let conflicts = (self.conflicts.len(), |pair: &mut dyn FnMut(VReg, VReg)| self.each_conflict(pair));
+            simplify.order(weights.of(func), registers, conflicts, &mut order);
             (self.simplify, self.order, self.weights) = (simplify, order, weights);
             for value in &mut self.values {
                 (value.loc, value.own, value.taken) = (None, HostRegSet::EMPTY, HostRegSet::EMPTY);

@@ -7,8 +7,8 @@
 //! values are left, the one that is read and written least for as many as it is in the way of is taken out; it goes
 //! without if it then finds none.
 //!
-//! Invariant: an order of all values; what it is decides nothing but how good the outcome is. Linear in conflicts and in
-//! values times their logarithm.
+//! Invariant: an order of all values; what it is decides nothing but how good the outcome is. Linear in conflicts and
+//! values, but for their logarithm. Above [`MAX_CONFLICTS`], for which no memory is taken, values come by their weight.
 
 use bpf_lir::VReg;
 
@@ -30,24 +30,32 @@ pub(crate) struct Simplify {
 
 const GONE: u32 = u32::MAX;
 
+/// Of how many conflicts a graph is made: so many neighbours, twice, of four bytes each.
+const MAX_CONFLICTS: usize = 1 << 22;
+
 impl Simplify {
     /// Puts the values into `order`, the first to be coloured first.
     ///
     /// `conflicts` calls its argument with each pair of values that live at once, perhaps several times; `registers`
-    /// is how many registers a value may be in, `weights` how much it is read and written.
+    /// is how many registers a value may be in, `weights` how much it is read and written. There are `count` conflicts.
     pub(crate) fn order(
         &mut self,
         weights: &[u64],
         registers: impl Iterator<Item = u32>,
-        conflicts: impl Fn(&mut dyn FnMut(VReg, VReg)),
+        (count, conflicts): (usize, impl Fn(&mut dyn FnMut(VReg, VReg))),
         order: &mut Vec<VReg>,
     ) {
         let values = weights.len();
+        if count > MAX_CONFLICTS {
+            order.clear();
+            order.extend((0..crate::num::small(values)).map(VReg));
+            return order.sort_by_key(|v| core::cmp::Reverse(weights[v.index()]));
+        }
         self.registers.clear();
         self.registers.extend(registers);
         self.find_edges(values, conflicts);
         self.worth.clear();
-        // A weight is below 2^18 times the ops, which are fewer than 2^32.
+        // A weight is at most 2^18 for each time an op names a value, which are fewer than 2^34.
         self.worth.extend(weights.iter().zip(&self.degrees).map(|(w, d)| (w << 12) / u64::from(d + 1)));
         self.by_worth.clear();
         self.by_worth.extend(0..crate::num::small(values));

@@ -7,7 +7,8 @@
 //! selected; so is the one value that both ways of `if c x = a else x = b` make with one op each. That is about where
 //! compilers of native code draw the line. A branch over an op and a jump to the same place stays: at the end of a loop
 //! the op makes what the next round begins with, and a selection lets that wait for what was compared (a heap sort took
-//! 1.4 times as long).
+//! 1.4 times as long); but where something is selected by the same comparison already, the round waits for it anyway,
+//! and the branch would only ask once more (a binary search).
 //!
 //! Runs before SSA form, where a value that meets another needs no phi to be changed. Invariants: nothing that could
 //! trap, write or be seen is computed on a way on which it was not; a selected value was written on every way to the
@@ -28,6 +29,8 @@ const MAX_VALUES: usize = 2;
 /// How many ops and blocks are looked at to find out whether a value is read again. Few values are not decided by then,
 /// and what is live everywhere takes longer to find than all else here.
 const MAX_LOOK: u32 = 256;
+/// How many ops before a branch a selection by the same comparison is looked for.
+const MAX_BACK: usize = 16;
 
 /// The comparison of a branch.
 #[derive(Clone, Copy)]
@@ -90,11 +93,13 @@ impl Convert {
             let (from, over, to) = (func.order[i], func.order[i + 1], func.order.get(i + 2).copied());
             let Some(at) = func.range(from).last() else { continue };
             let Op::Branch { width, cond, a, b, target } = func.ops[at] else { continue };
-            if self.reached[over.index()] != 0 || func.block_ops(over).len() > MAX_OPS {
+            if self.reached[over.index()] != 0 || func.block_ops(over).len() > MAX_OPS + 1 {
                 continue;
             }
             let branch = Branch { width, cond, a, b, span: func.spans[at] };
             self.straight.clear();
+            // What is left of the block that was skipped.
+            let mut rest = None;
             let (found, join) = match func.ends(over).taken {
                 None if Some(target) == to && func.ends(over).falls => {
                     (self.skipped(func, branch, func.range(over), target), None)
@@ -105,6 +110,11 @@ impl Convert {
                         && func.order.get(i + 3) == Some(&join) =>
                 {
                     (self.either(func, branch, [over, target], join), Some(join))
+                }
+                Some(join) if join == target && self.is_selected(func, i, branch) => {
+                    let mut ops = func.range(over);
+                    rest = ops.next_back().map(|at| (func.ops[at], func.spans[at]));
+                    (self.skipped(func, branch, ops, target), None)
                 }
                 Some(_) | None => (None, None),
             };
@@ -120,7 +130,7 @@ impl Convert {
             func.set_ops(over, self.straight.drain(..));
             // Behind each other, and so one block.
             func.blocks[from.index()].ops = start..crate::num::small(func.ops.len());
-            func.set_ops(over, []);
+            func.set_ops(over, rest);
             self.reached[target.index()] -= 1;
             if let Some(join) = join {
                 func.set_ops(target, []);
@@ -129,6 +139,34 @@ impl Convert {
             done += 1;
         }
         done + self.one_way_out(func)
+    }
+
+    /// Whether something is selected by the comparison of the branch that ends the block at this place in the order, in
+    /// straight code before it.
+    fn is_selected(&self, func: &Func, place: usize, branch: Branch) -> bool {
+        let mut left = MAX_BACK;
+        for at in (0..=place).rev() {
+            let block = func.order[at];
+            let ends = func.ends(block);
+            if at != place && (ends.taken.is_some() || !ends.falls) {
+                return false;
+            }
+            for op in func.block_ops(block).iter().rev().filter(|op| !op.ends_block()) {
+                if let Op::Select { width, cond, a, b, .. } = *op
+                    && (width, cond, a, b) == (branch.width, branch.cond, branch.a, branch.b)
+                {
+                    return !op.def().is_some_and(|v| branch.reads(v));
+                }
+                left -= 1;
+                if left == 0 || op.def().is_some_and(|v| branch.reads(v)) {
+                    return false;
+                }
+            }
+            if self.reached[block.index()] != 0 {
+                return false;
+            }
+        }
+        false
     }
 
     /// Finds what is computed instead of a branch over these ops to `to`.

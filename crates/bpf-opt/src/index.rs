@@ -3,8 +3,8 @@
 //! `a + (b << 2)` is an instruction of its own, and one that a machine's loads and stores compute on the way. Approach:
 //! in SSA form, where operands are the same wherever they are read. A sum whose uses are all addresses of plain loads
 //! and stores goes into each of them and is then read by nobody; a sum that something else reads too stays where it is.
-//! So does one with more uses than [`MAX_USES`], and one that is used outside of its loops or blocks: two values would
-//! live on where there was one.
+//! So does one with more uses than [`MAX_USES`], and one that is used in another block where one of the two is read no
+//! more, there or in a later block: two values would live on where there was one.
 //!
 //! Invariants: the address is the same number modulo 2^64 whichever op adds, so nothing is asked of the program; the
 //! region that an access was found to be in stays with it. One look at each op.
@@ -34,6 +34,8 @@ pub(crate) struct Index {
     blocks: Vec<BlockId>,
     /// By value: how often it is the address of an access that may have an index; [`NONE`] once it is anything else.
     uses: Vec<u32>,
+    /// By value: the last place in the reverse postorder where it is read.
+    last: Vec<u32>,
 }
 
 impl Index {
@@ -82,9 +84,18 @@ impl Index {
                 }
             }
         }
+        self.last.clear();
+        self.last.resize(values, 0);
         for (block, phi) in ssa.all_phis() {
-            for arg in ssa.args(block, phi) {
+            for (arg, pred) in ssa.args(block, phi).iter().zip(ssa.cfg.preds(block)) {
                 self.uses[arg.index()] = NONE;
+                self.last[arg.index()] = self.last[arg.index()].max(ssa.cfg.place(*pred));
+            }
+        }
+        for (block, ops) in func.in_order() {
+            let place = ssa.cfg.place(block);
+            for op in ops {
+                op.for_each_use(|v| self.last[v.index()] = self.last[v.index()].max(place));
             }
         }
         for (block, ops) in func.in_order() {
@@ -95,10 +106,12 @@ impl Index {
                 });
                 op.for_each_use(|v| {
                     let is_address = address.is_some_and(|(base, mem)| {
-                        let shift = self.sum(func, v, addresses).map(|sum| sum.shift);
+                        let here = self.blocks[v.index()] == block;
+                        let lives = |v: VReg| here || self.last[v.index()] >= ssa.cfg.place(block);
                         base == v
-                            && self.blocks[v.index()] == block
-                            && shift.is_some_and(|shift| self.fits(op, mem, shift, addresses))
+                            && self.sum(func, v, addresses).is_some_and(|sum| {
+                                lives(sum.base) && lives(sum.index) && self.fits(op, mem, sum.shift, addresses)
+                            })
                     });
                     let uses = &mut self.uses[v.index()];
                     *uses = if is_address && *uses != NONE { *uses + 1 } else { NONE };

@@ -22,6 +22,11 @@ pub fn rules() -> impl Iterator<Item = RuleAt> {
     })
 }
 
+/// The multiplier by which a product that is rotated left by so much is recognised, beside the other one.
+pub fn rotated_multiplier<T: Word>(width: Width, d: T, left: u8) -> T {
+    crate::values::shifted(width, d, left)
+}
+
 impl RuleAt {
     /// What the table calls it.
     pub fn name(&self) -> &'static str {

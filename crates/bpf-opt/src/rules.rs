@@ -22,6 +22,8 @@ pub(crate) enum Pat {
     Is(i64),
     /// An operation at the rule's width.
     Op(BinOp, &'static Pat, &'static Pat),
+    /// The negative, at the rule's width.
+    Neg(&'static Pat),
 }
 
 /// A constant made of constants.
@@ -117,9 +119,11 @@ rules! {
     "x + x": Add X, X => Out::Op(Shl, &OX, &Out::Con(Con::Is(1)));
     "(x + c) + d": Add Pat::Op(Add, &X, &C), D => Out::Op(Add, &OX, &Out::Con(Con::Op(Add, &KC, &KD)));
     "(x - y) + y": Add Pat::Op(Sub, &X, &Y), Y => OX;
+    "-x + y": Add Pat::Neg(&X), Y => Out::Op(Sub, &Out::V(1), &OX);
     "x << c + x >> d": Add Pat::Op(Shl, &X, &C), Pat::Op(Shr, &X, &D), if ROTATES, NOT_ZERO => ROTATED;
     "x - c": Sub X, C => Out::Op(Add, &OX, &Out::Con(Con::Op(Sub, &Con::Is(0), &KC)));
     "x - x": Sub X, X => ZERO;
+    "x - -y": Sub X, Pat::Neg(&Y) => Out::Op(Add, &OX, &Out::V(1));
     "(x + y) - x": Sub Pat::Op(Add, &X, &Y), X => Out::V(1);
     "x * 0": Mul X, Pat::Is(0) => ZERO;
     "x * 1": Mul X, Pat::Is(1) => OX;
@@ -244,6 +248,7 @@ impl Pat {
             Pat::Op(op, a, b) => {
                 op.apply_to(width, a.value(width, values, constants), b.value(width, values, constants))
             }
+            Pat::Neg(of) => narrow(T::ZERO.wrapping_sub(of.value(width, values, constants))),
         }
     }
 }
@@ -270,6 +275,8 @@ pub(crate) struct Operands {
     pub(crate) first: Option<BinOp>,
     /// The arithmetic that makes the second one.
     pub(crate) second: Option<BinOp>,
+    /// One of them is a negative.
+    pub(crate) negative: bool,
     /// The second one is a constant.
     pub(crate) constant: bool,
 }
@@ -280,6 +287,7 @@ impl Rule {
     pub(crate) fn may_match(&self, operands: &Operands) -> bool {
         let made = |pat: &Pat, by: Option<BinOp>| match pat {
             Pat::Op(op, ..) => by == Some(*op),
+            Pat::Neg(_) => operands.negative,
             Pat::V(_) | Pat::K(_) | Pat::Is(_) => true,
         };
         let constant = matches!(self.b, Pat::K(_) | Pat::Is(_));

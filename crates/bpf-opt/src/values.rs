@@ -16,6 +16,7 @@ mod divide;
 mod memory;
 mod reach;
 mod rotated;
+pub(crate) use rotated::shifted;
 mod wide;
 
 use crate::dead::is_pure;
@@ -393,18 +394,18 @@ impl Pass<'_> {
     fn effect(&mut self, op: Op) -> Op {
         match op {
             Op::Store { size, mem, src } => {
-                let mem = self.mem(mem);
+                let mem = self.mem(mem, Some(size));
                 let src = match src {
                     Val::Reg(v) => self.operand(self.low_bytes(size, v)),
                     Val::Imm(_) => src,
                 };
                 Op::Store { size, mem, src }
             }
-            Op::StoreRelease { size, mem, src } => Op::StoreRelease { size, mem: self.mem(mem), src },
-            Op::LoadAcquire { size, dst, mem } => Op::LoadAcquire { size, dst, mem: self.mem(mem) },
-            Op::Atomic { op, width, mem, src, fetch } => Op::Atomic { op, width, mem: self.mem(mem), src, fetch },
+            Op::StoreRelease { size, mem, src } => Op::StoreRelease { size, mem: self.mem(mem, None), src },
+            Op::LoadAcquire { size, dst, mem } => Op::LoadAcquire { size, dst, mem: self.mem(mem, None) },
+            Op::Atomic { op, width, mem, src, fetch } => Op::Atomic { op, width, mem: self.mem(mem, None), src, fetch },
             Op::CmpXchg { width, mem, expected, new, dst } => {
-                Op::CmpXchg { width, mem: self.mem(mem), expected, new, dst }
+                Op::CmpXchg { width, mem: self.mem(mem, None), expected, new, dst }
             }
             Op::Branch { width, cond, a, b, target } => {
                 let (width, cond, a, b) = self.comparison(width, cond, a, b);
@@ -451,9 +452,13 @@ impl Pass<'_> {
         }
     }
 
-    /// An address: constants added to its base become part of it, also those added to one part of a sum.
-    fn mem(&mut self, mem: Mem) -> Mem {
+    /// An address: constants added to its base become part of it, also those added to one part of a sum. `plain` is the
+    /// size of a plain load or store, which may have an index.
+    fn mem(&mut self, mem: Mem, plain: Option<Size>) -> Mem {
         let Base::Reg(v) = mem.base else { return mem };
+        if plain.is_some_and(|size| self.is_indexed(v, mem.off, size)) {
+            return mem;
+        }
         if let Some((sum, added)) = self.apart(v)
             && let Some(off) = added.checked_add(i64::from(mem.off)).and_then(|off| i32::try_from(off).ok())
             && off.unsigned_abs() <= self.addresses.max_offset as u32
@@ -476,6 +481,26 @@ impl Pass<'_> {
             }
             Some(_) | None => mem,
         }
+    }
+
+    /// Whether an address is better left the sum of two values that it is: the machine has no offset beside an index,
+    /// and one of the two is there already, with the constant added to it, for a loop as a rule, and not without.
+    fn is_indexed(&self, v: VReg, off: i32, size: Size) -> bool {
+        if self.addresses.any_index || off != 0 {
+            return false;
+        }
+        let there = |v: VReg| {
+            let sum = matches!(self.def(v), Some(Op::Bin { op: BinOp::Add, b: Val::Imm(_), .. }));
+            sum && self.s.blocks[v.index()] != self.block
+        };
+        let made = match self.def(v) {
+            Some(&Op::Bin { op: BinOp::Add, width: Width::W64, a, b: Val::Reg(b), .. }) => there(a) || there(b),
+            Some(&Op::AddShift { width: Width::W64, a, shift, .. }) => {
+                there(a) && (shift == 0 || 1 << shift == size.bytes())
+            }
+            Some(_) | None => false,
+        };
+        made && self.apart(v).is_some_and(|(sum, _)| self.known(&sum).is_none())
     }
 
     /// A sum of two values, one of which is the sum of one and a constant: of the two without it, and the constant.
@@ -562,7 +587,7 @@ impl Pass<'_> {
                 Op::Select { width, cond, a, b, dst: NEW, yes, no }
             }
             Op::Load { size, signed, swap, mem, .. } => {
-                let mem = self.mem(mem);
+                let mem = self.mem(mem, Some(size));
                 match self.load(size, signed, swap, mem, dst, depth) {
                     Ok(value) => return value,
                     Err(op) => return self.push(op, dst),
@@ -687,7 +712,9 @@ impl Pass<'_> {
                 Some(_) | None => None,
             };
             let second = if let Val::Reg(b) = b { made_by(b) } else { None };
-            let operands = Operands { first: made_by(a), second, constant: matches!(b, Val::Imm(_)) };
+            let negative = |v: VReg| matches!(self.def(v), Some(Op::Neg { .. }));
+            let negative = negative(a) || matches!(b, Val::Reg(b) if negative(b));
+            let operands = Operands { first: made_by(a), second, negative, constant: matches!(b, Val::Imm(_)) };
             for rule in rules::of(op).iter().filter(|rule| rule.may_match(&operands)) {
                 if let Some(value) = self.try_rule(rule, width, a, b, dst, depth) {
                     self.done += 1;
@@ -820,7 +847,13 @@ impl Pass<'_> {
                 }
                 Some(_) | None => false,
             },
-            (Pat::V(_) | Pat::Op(..), Val::Imm(_)) | (Pat::K(_) | Pat::Is(_), Val::Reg(_)) => false,
+            (Pat::Neg(of), Val::Reg(v)) => match self.def(v) {
+                Some(Op::Neg { width: found_width, src, .. }) if *found_width == width => {
+                    self.matches(of, Val::Reg(*src), width, found)
+                }
+                Some(_) | None => false,
+            },
+            (Pat::V(_) | Pat::Op(..) | Pat::Neg(_), Val::Imm(_)) | (Pat::K(_) | Pat::Is(_), Val::Reg(_)) => false,
         }
     }
 
@@ -847,7 +880,25 @@ impl Pass<'_> {
 
     /// The value that this op has computed before on every way here, or else this op's own.
     fn number(&mut self, op: Op, dst: VReg) -> VReg {
-        let sought = key(&op);
+        match self.look_up(&op) {
+            (_, Some(known)) if self.may_live(known) => known,
+            (at, _) => {
+                let value = self.push(op, dst);
+                self.s.table[at] = value;
+                value
+            }
+        }
+    }
+
+    /// The value that this op has computed before on every way here.
+    fn known(&self, op: &Op) -> Option<VReg> {
+        self.look_up(op).1
+    }
+
+    /// The place of an op in the table, and the value that is there, if it is what the op computes and was computed on
+    /// every way here.
+    fn look_up(&self, op: &Op) -> (usize, Option<VReg>) {
+        let sought = key(op);
         let mut hasher = Fold(0);
         sought.hash(&mut hasher);
         let mask = self.s.table.len() - 1;
@@ -862,16 +913,11 @@ impl Pass<'_> {
             if self.def(known).is_some_and(|def| key(def) == sought) {
                 let dominates =
                     planted!(DominanceIgnored) || self.ssa.tree.dominates(self.s.blocks[known.index()], self.block);
-                if dominates && self.may_live(known) {
-                    return known;
-                }
-                break;
+                return (at, dominates.then_some(known));
             }
             at = (at + 1) & mask;
         }
-        let value = self.push(op, dst);
-        self.s.table[at] = value;
-        value
+        (at, None)
     }
 }
 

@@ -8,7 +8,8 @@ use crate::paths::word::U;
 use crate::paths::{any, assume, claim, one_of};
 use bpf_isa::Width;
 use bpf_isa::word::Word;
-use bpf_opt::proof::{RuleAt, rules};
+use bpf_lir::BinOp;
+use bpf_opt::proof::{RuleAt, rotated_multiplier, rules};
 
 fn equal(rule: RuleAt) {
     let bits: u32 = match rule.width {
@@ -35,7 +36,33 @@ fn equal(rule: RuleAt) {
     claim("both sides are equal", || was == is);
 }
 
+/// `x * c | x * d >> s`, c as the optimiser wants it, is `x * d` rotated. No solver compares two products of 64 unknown
+/// bits, so each step is a claim of its own: c is d times a power of two; products associate; and a number times that
+/// power, and shifted right, is rotated.
+fn rotated(width: Width) {
+    let bits: u8 = match width {
+        Width::W32 => 32,
+        Width::W64 => 64,
+    };
+    let at = |op: BinOp, a: U, b: U| op.apply_to(width, a, b);
+    let left = one_of(1..bits.into());
+    let (d, x, product) = (any(), any(), any());
+    let power = U::of(1 << left);
+    let c = rotated_multiplier(width, d, left as u8);
+    claim("the multiplier is the other one times a power of two", || c == at(BinOp::Mul, d, power));
+    let (once, twice) = (at(BinOp::Mul, d, power), at(BinOp::Mul, x, d));
+    claim("products associate", || at(BinOp::Mul, x, once) == at(BinOp::Mul, twice, power));
+    let parts = (at(BinOp::Mul, product, power), at(BinOp::Shr, product, U::of(u64::from(bits) - left)));
+    for op in [BinOp::Or, BinOp::Add, BinOp::Xor] {
+        let whole = at(BinOp::Rotl, product, U::of(left));
+        claim("the parts are the product, rotated", || at(op, parts.0, parts.1) == whole);
+    }
+}
+
 /// One for each rule at each of its widths.
 pub(crate) fn obligations() -> Vec<Obligation> {
-    rules().map(|rule| proof(format!("rule {} ({:?})", rule.name(), rule.width), move || equal(rule))).collect()
+    let table = rules().map(|rule| proof(format!("rule {} ({:?})", rule.name(), rule.width), move || equal(rule)));
+    let products = [Width::W32, Width::W64];
+    let products = products.map(|width| proof(format!("rotated products ({width:?})"), move || rotated(width)));
+    table.chain(products).collect()
 }

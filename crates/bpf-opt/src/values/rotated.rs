@@ -6,7 +6,14 @@
 use super::Pass;
 use crate::rules;
 use bpf_isa::Width;
+use bpf_isa::word::Word;
 use bpf_lir::{BinOp, Op, VReg, Val, narrow};
+
+/// The multiplier of the part whose product is shifted left, where `d` is that of the other part and the product by `d`
+/// is rotated left by so much; proven to be right (`cargo xtask prove`).
+pub(crate) fn shifted<T: Word>(width: Width, d: T, left: u8) -> T {
+    BinOp::Shl.apply_to(width, d, T::of(left.into()))
+}
 
 impl Pass<'_> {
     /// `x * c | x * d >> s` where c is d, shifted left by what s leaves of the width: compilers make this of a product
@@ -23,8 +30,9 @@ impl Pass<'_> {
         let (x, c) = bin(high, BinOp::Mul)?;
         let (product, shift) = bin(low, BinOp::Shr)?;
         let (y, d) = bin(product, BinOp::Mul)?;
-        let left = i64::from(rules::bits(width)) - shift;
-        let shifted = BinOp::Shl.apply(width, d as u64, left as u64);
-        (x == y && shift > 0 && left > 0 && narrow(width, c as u64) == shifted).then_some((product, left))
+        let bits = rules::bits(width);
+        let left = u8::try_from(shift).ok().filter(|shift| (1..bits).contains(shift)).map(|shift| bits - shift)?;
+        let same = narrow(width, c as u64) == shifted(width, d as u64, left);
+        (x == y && same).then_some((product, left.into()))
     }
 }
