@@ -1,10 +1,10 @@
 //! What is true of every element of an array on the stack.
 //!
 //! Problem: a store at an index that is not known exactly may land anywhere in an array, so no slot keeps its value,
-//! and what is loaded from there could be any number: one that is an index again (a queue, a parent, a failure table) is
-//! then not bounded. Approach: a frame says of places at equal distances that what was written to each is in one range
-//! ([`Content`]). Such a store begins one, of what the elements hold so far and of what is stored, and each further one
-//! widens it. An exact store is known better by its slot, and widens it, too.
+//! and what is loaded from there could be any number: one that is an index again (a queue, a parent, a failure table)
+//! is then not bounded. Approach: a frame says of places at equal distances that what was written to each is in one
+//! range ([`Content`]). Such a store begins one, of what the elements hold so far and of what is stored, and each
+//! further one widens it. An exact store is known better by its slot, and widens it, too.
 //!
 //! Invariants: each element of a content is a number of its range that was written as a whole, or nothing was written
 //! to any of its bytes since the function was entered, and it reads as 0. Whatever else is written to a byte of an
