@@ -1,10 +1,10 @@
 //! What is true of every element of an array on the stack.
 //!
-//! Problem: a store at an index that is not known exactly may land anywhere in an array, so no slot keeps its value, and
-//! what is loaded from there could be any number: one that is an index again (a queue, a parent, a failure table) is
-//! then not bounded. Approach: a frame says of places at equal distances that what was written to each is in one range
-//! ([`Content`]). Such a store begins one, of what the elements hold so far and of what is stored, and each further one
-//! widens it. An exact store is known better by its slot, and widens it, too.
+//! Problem: a store at an index that is not known exactly may land anywhere in an array, so no slot keeps its value,
+//! and what is loaded from there could be any number: one that is an index again (a queue, a parent, a failure table)
+//! is then not bounded. Approach: a frame says of places at equal distances that what was written to each is in one
+//! range ([`Content`]). Such a store begins one, of what the elements hold so far and of what is stored, and each
+//! further one widens it. An exact store is known better by its slot, and widens it, too.
 //!
 //! Invariants: each element of a content is a number of its range that was written as a whole, or nothing was written
 //! to any of its bytes since the function was entered, and it reads as 0. Whatever else is written to a byte of an
@@ -14,23 +14,13 @@
 
 use crate::faults::planted;
 use crate::scalar::Scalar;
-use crate::state::{Content, Frame};
+use crate::state::{Content, Frame, Grid};
 use crate::tnum::ones;
 
 /// Contents that a frame has at a time.
 const MAX_CONTENTS: usize = 6;
 /// Elements that one has.
 const MAX_ELEMENTS: i64 = 512;
-
-/// Numbers of so many bytes at `first`, `first + stride`, ..., `last`, from r10.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Grid {
-    pub first: i64,
-    pub last: i64,
-    /// Not less than the size.
-    pub stride: i64,
-    pub size: i64,
-}
 
 fn gcd(a: i64, b: i64) -> i64 {
     if b == 0 { a } else { gcd(b, a % b) }

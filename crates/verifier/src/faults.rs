@@ -193,6 +193,8 @@ mod with {
         FetchForgotten,
         /// What was shifted to the left comes back, whatever has been done to the register since.
         ShiftedOverwritten,
+        /// What has been shifted comes back from any named number that is shifted.
+        HalfOfAnother,
         /// A shift to the left loses nothing at the top.
         ShiftsLoseNothing,
         /// Two numbers whose sum is related to a constant are less than that.
@@ -270,6 +272,7 @@ mod with {
             Fault::ContentNeverFresh,
             Fault::ContentForgotten,
             Fault::SplitForgetsDistance,
+            Fault::HalfOfAnother,
         ];
         /// Those in what a path is found to need: each is found by walking paths that were dropped
         /// (`tests/needed.rs`).

@@ -10,7 +10,6 @@
 
 use bpf_isa::{InsnIdx, Reg};
 
-use crate::content::Grid;
 use crate::env::Region;
 use crate::faults::planted;
 use crate::helpers::{CallbackKind, Local, LockKind};
@@ -59,6 +58,16 @@ pub(crate) struct Fill {
     /// Above 0.
     pub scale: i16,
     pub delta: i64,
+}
+
+/// Numbers of so many bytes at `first`, `first + stride`, ..., `last`, from r10.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Grid {
+    pub first: i64,
+    pub last: i64,
+    /// Not less than the size.
+    pub stride: i64,
+    pub size: i64,
 }
 
 /// Each number that was written in these places of a frame is in a range (see `crate::content`).

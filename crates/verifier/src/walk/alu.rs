@@ -212,7 +212,10 @@ impl Walk<'_> {
                 let found = self.shifted.iter().position(|s| s.reg == dst).map(|i| self.shifted.swap_remove(i));
                 let found = found.filter(|s| self.untouched_since(s)).map(|s| (s.by, s.v));
                 let d = self.state.reg(dst);
-                let named = |h: &&Half| d.is_scalar() && (d.id, d.scale, d.delta) == (h.shifted, 1, 0);
+                let named = |h: &&Half| {
+                    let same = (d.id, d.scale, d.delta) == (h.shifted, 1, 0) || planted!(HalfOfAnother);
+                    d.is_scalar() && same
+                };
                 let half = || self.halves.iter().find(named).map(|h| (h.by, h.v));
                 let Some((up, v)) = found.or_else(half) else { return false };
                 // A number that may be negative comes back as far at most: it is not to be divided.

@@ -11,14 +11,13 @@ use super::linear::Form;
 use super::pointers::checkable;
 use super::{Res, Walk, refuse};
 use crate::access::Access;
-use crate::content::Grid;
 use crate::env::FieldKind;
 use crate::error::Reason;
 use crate::faults::planted;
 use crate::helpers::SOCKET_BYTES;
 use crate::notes::Kind;
 use crate::scalar::Scalar;
-use crate::state::{Content, Frame, Spill};
+use crate::state::{Content, Frame, Grid, Spill};
 use crate::tnum::Tnum;
 use crate::value::{Origin, Ty, Value, len_id, map_name};
 
@@ -478,8 +477,8 @@ impl Walk<'_> {
         (first <= last && last + size <= 0).then_some(Grid { first, last, stride, size })
     }
 
-    /// In a loose walk: what a load yields that is not proven to be inside an array of whose elements something is known,
-    /// taken that it is.
+    /// In a loose walk: what a load yields that is not proven to be inside an array of whose elements something is
+    /// known, taken that it is.
     pub(super) fn likely_element(&self, b: &Value, off: i16, size: Size) -> Option<Value> {
         let Ty::Stack { frame } = b.ty else { return None };
         if !self.loops.guessing() || !self.knows_elements() {

@@ -1,8 +1,8 @@
-//! Programs that keep indices in an array on the stack: loops and single stores write it, by an index, through a pointer
-//! that a function got, across elements or beside them; what is loaded from it is where the next access goes.
+//! Programs that keep indices in an array on the stack: loops and single stores write it, by an index, through a
+//! pointer that a function got, across elements or beside them; what is loaded from it is where the next access goes.
 //!
-//! Masks are mostly as wide as the array is long, at times wider; now and then an element is skipped, or one path writes
-//! what the other does not.
+//! Masks are mostly as wide as the array is long, at times wider; now and then an element is skipped, or one path
+//! writes what the other does not.
 
 use std::fmt::Write;
 
