@@ -1,8 +1,8 @@
 //! The speed programs: their BPF bytes, their native functions, and the memory they work on.
 //!
-//! One C source each, in `benches/programs`; `cargo xtask objects` makes the BPF objects and build.rs the native code, in
-//! several copies.
-//! They are pure: they read and write their memory, leave the same memory when run again, and return 32 bits.
+//! One C source each, in `benches/programs`; `cargo xtask objects` makes the BPF objects and build.rs the native code,
+//! in several copies. They are pure: they read and write their memory, leave the same memory when run again, and return
+//! 32 bits.
 
 use bpf_testkit::elf;
 

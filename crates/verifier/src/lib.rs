@@ -14,6 +14,7 @@
 
 mod access;
 mod content;
+mod course;
 mod env;
 mod error;
 #[cfg_attr(feature = "faults", doc(hidden))]

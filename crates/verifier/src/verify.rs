@@ -3,12 +3,13 @@
 use bpf_analysis::Facts;
 use bpf_isa::{InsnIdx, Program};
 
+use crate::course::{Course, Mode};
 use crate::env::{Env, Limits};
 use crate::error::VerifyError;
 use crate::kept;
 use crate::states::States;
-use crate::walk::{Mode, Scratch, Stats, Walk};
-use crate::ways::{Course, Ways};
+use crate::walk::{Scratch, Stats, Walk};
+use crate::ways::Ways;
 
 /// Steps after which it is not known whether a refused program would be accepted with checks at run time: that is only
 /// for the message.

@@ -37,6 +37,7 @@ use bpf_analysis::{ArenaFact, Facts};
 use bpf_isa::{Callee, Imm64, Insn, InsnIdx, Program, Reg, Src, SubprogId, Width};
 use bpf_uapi::MapType;
 
+use crate::course::{Course, Mode};
 use crate::env::{Env, GlobalArg, KnownArena, KnownMap};
 use crate::error::{Reason, Res, VerifyError, refuse};
 use crate::faults::planted;
@@ -48,7 +49,6 @@ use crate::scalar::Scalar;
 use crate::state::{Entry, Frame, Lock, LockOf, Room, State};
 use crate::states::States;
 use crate::value::{FIRST_FREE_ID, Origin, Ty, Value, len_id};
-use crate::ways::Course;
 use pending::Pending;
 use trail::{Ending, Trail};
 
@@ -149,17 +149,6 @@ pub struct Stats {
     pub pruned: usize,
     /// Most bytes of states held at once.
     pub peak_bytes: usize,
-}
-
-/// How programs are walked.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Mode {
-    /// Loops from guesses, as far as these are proven.
-    Accelerated,
-    /// Loops round by round.
-    Plain,
-    /// The same, with checks left for run time where there is no proof.
-    Hybrid,
 }
 
 /// Steps from one look at the clock to the next.

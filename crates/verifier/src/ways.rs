@@ -11,13 +11,12 @@
 //! Invariants: what one walk concluded is not known to the next, so each is a proof of its own, and the order decides
 //! over work and messages only. Ways only go forward, so there are at most as many walks as variants.
 
-use std::time::{Duration, Instant};
-
 use bpf_isa::Program;
 
-use crate::env::{Env, Limits};
+use crate::course::{Course, Mode};
+use crate::env::Env;
 use crate::error::{Reason, VerifyError};
-use crate::walk::{Mode, Walk};
+use crate::walk::Walk;
 
 /// Steps of a walk that notes what is known of numbers, or guesses about loops, beside some for each instruction: such
 /// a walk drops fewer paths. One that needs more is walked without.
@@ -53,35 +52,6 @@ enum Way {
     MoreGuesses,
     /// With checks left for run time. A proof is better than a check: only what has none comes here.
     Checked,
-}
-
-/// What a walk is told of its way.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Course {
-    /// What it makes of loops and of accesses.
-    pub(crate) mode: Mode,
-    /// Whether it notes what is known of numbers.
-    pub(crate) values: bool,
-    /// Whether its guesses assume that what is accessed lies inside its memory.
-    pub(crate) assumes: bool,
-    /// Whether it knows of arrays on the stack what is true of every element.
-    pub(crate) elements: bool,
-    /// How often a loop may come round at most.
-    pub(crate) rounds: usize,
-    /// After how many steps it gives up.
-    pub(crate) steps: u64,
-    /// When the program's first walk began, and how long after that this one gives up.
-    pub(crate) started: Instant,
-    pub(crate) time: Duration,
-}
-
-impl Course {
-    /// Straight to the end: all that the limits allow.
-    pub(crate) fn new(mode: Mode, env: &Env<'_>) -> Course {
-        let Limits { steps, time, .. } = env.limits;
-        let started = Instant::now();
-        Course { mode, values: env.values, assumes: true, elements: false, rounds: usize::MAX, steps, started, time }
-    }
 }
 
 /// A program between its walks: which is next, and what those before have found.

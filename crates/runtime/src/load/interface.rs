@@ -251,7 +251,8 @@ impl<C: Context, H: 'static> Table<C, H> {
             // SAFETY: `data` is borrowed to the end of this call and agrees with `C`, for which the program was loaded,
             // and `H` is its linker's; the guard keeps the version and is of its engine's domain.
             None => unsafe { program.run_under(guard, host, parts) },
-            // SAFETY: as above.
+            // SAFETY: `data` is borrowed to the end of this call and agrees with `C`, for which the program was loaded,
+            // and `H` is its linker's; the guard keeps the version and is of its engine's domain.
             Some(limits) => unsafe { program.run_limited(guard, host, parts, limits) },
         }
         .map(Some)

@@ -1,0 +1,45 @@
+//! What a walk is told of its way: by [`crate::ways`], which decides, to [`crate::walk`], which goes it.
+
+use std::time::{Duration, Instant};
+
+use crate::env::{Env, Limits};
+
+/// How programs are walked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Mode {
+    /// Loops from guesses, as far as these are proven.
+    Accelerated,
+    /// Loops round by round.
+    Plain,
+    /// The same, with checks left for run time where there is no proof.
+    Hybrid,
+}
+
+/// What a walk is told of its way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Course {
+    /// What it makes of loops and of accesses.
+    pub(crate) mode: Mode,
+    /// Whether it notes what is known of numbers.
+    pub(crate) values: bool,
+    /// Whether its guesses assume that what is accessed lies inside its memory.
+    pub(crate) assumes: bool,
+    /// Whether it knows of arrays on the stack what is true of every element.
+    pub(crate) elements: bool,
+    /// How often a loop may come round at most.
+    pub(crate) rounds: usize,
+    /// After how many steps it gives up.
+    pub(crate) steps: u64,
+    /// When the program's first walk began, and how long after that this one gives up.
+    pub(crate) started: Instant,
+    pub(crate) time: Duration,
+}
+
+impl Course {
+    /// Straight to the end: all that the limits allow.
+    pub(crate) fn new(mode: Mode, env: &Env<'_>) -> Course {
+        let Limits { steps, time, .. } = env.limits;
+        let started = Instant::now();
+        Course { mode, values: env.values, assumes: true, elements: false, rounds: usize::MAX, steps, started, time }
+    }
+}
