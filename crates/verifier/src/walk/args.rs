@@ -726,7 +726,14 @@ impl<'a> Walk<'a> {
             None => 0,
         };
         let size = kind.size() as usize;
-        self.writes_stack(frame.into(), depth, size);
+        match kind {
+            // Where the lock is not taken, what was there is there still: the path that goes on with that leaves the
+            // trail behind this step.
+            Local::Interrupts { lock: true } => self.writes_within(frame.into(), depth, size),
+            Local::Interrupts { lock: false } | Local::Numbers | Local::Bits | Local::Dynptr(_) | Local::Buffer => {
+                self.writes_stack(frame.into(), depth, size);
+            }
+        }
         let value = Value { owner, ..Value::pointer(Ty::Local(kind)) };
         self.state.frames[usize::from(frame)].store_spill(depth, size, &value);
     }
