@@ -26,14 +26,17 @@ pub(crate) fn check() -> anyhow::Result<Vec<String>> {
     Ok(stale.map(|(name, _)| format!("docs/{name} is not what it is made from: run `cargo xtask pictures`")).collect())
 }
 
-fn pictures() -> anyhow::Result<[(&'static str, String); 5]> {
-    let comparison = fs::read_to_string(shell::root().join("docs/comparison.md"))?;
+fn pictures() -> anyhow::Result<[(&'static str, String); 7]> {
+    let read = |document: &str| fs::read_to_string(shell::root().join("docs").join(document));
+    let (comparison, optimiser) = (read("comparison.md")?, read("optimiser.md")?);
     Ok([
         ("data-path.svg", data_path()),
         ("pack.svg", pack()),
         ("poke.svg", poke()),
         ("tree.svg", tree()),
         ("comparison.svg", bars(&tables(&comparison)?)),
+        ("speed.svg", dots(&tables(section(&optimiser, "## Time a run")?)?)),
+        ("quality.svg", quality(&tables(section(&optimiser, "## What code costs")?)?)?),
     ])
 }
 
@@ -286,6 +289,91 @@ fn tables(document: &str) -> anyhow::Result<Vec<Plot>> {
     }
     anyhow::ensure!(!plots.is_empty(), "the document has no tables of figures");
     Ok(plots)
+}
+
+/// A document's section, to the next heading of its level.
+fn section<'d>(document: &'d str, heading: &str) -> anyhow::Result<&'d str> {
+    let (_, rest) = document.split_once(&format!("\n{heading}\n")).with_context(|| format!("no `{heading}`"))?;
+    Ok(rest.split("\n## ").next().unwrap_or(rest))
+}
+
+/// A colour for each contender, told apart by those who see few colours too.
+const CONTENDERS: [&str; 7] = ["#e69f00", "#0072b2", "#56b4e9", "#009e73", "#999999", "#cc79a7", "#d55e00"];
+
+/// Where `value` is on a logarithmic scale of `length` pixels.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a place in a picture")]
+fn logarithmic(value: f64, least: f64, most: f64, length: u32) -> u32 {
+    ((value.clamp(least, most) / least).ln() / (most / least).ln() * f64::from(length)) as u32
+}
+
+/// A row for each label, a dot in it for each plot, by one logarithmic scale of times of native code.
+fn dots(plots: &[Plot]) -> String {
+    let (left, top, width, row_height) = (110, 50, 660, 16);
+    let rows = plots.first().map_or(0, |plot| u32::try_from(plot.bars.len()).unwrap_or(0));
+    let mut svg = Svg::new(left + width + 40, top + rows * row_height + 20);
+    let mut x = left;
+    for (plot, fill) in plots.iter().zip(CONTENDERS) {
+        let name = plot.title.rsplit(": ").next().unwrap_or(&plot.title);
+        svg.push(format_args!(r#"<circle cx="{x}" cy="12" r="5" fill="{fill}"/>"#));
+        svg.text(x + 9, 16, Anchor::Start, SMALL, name);
+        x += 100;
+    }
+    let place = |value| left + logarithmic(value, 0.4, 4.0, width);
+    for (mark, label) in [(0.5, "0.5"), (0.75, "0.75"), (1.0, "native"), (1.5, "1.5"), (2.0, "2"), (3.0, "3")] {
+        let (x, end) = (place(mark), top + rows * row_height);
+        let stroke = if label == "native" { "#555" } else { "#ddd" };
+        svg.push(format_args!(r#"<path d="M{x},{top} V{end}" stroke="{stroke}"/>"#));
+        svg.text(x, top - 8, Anchor::Middle, SMALL, label);
+    }
+    for row in 0..rows {
+        let y = top + row * row_height + row_height / 2;
+        if let Some((label, _)) = plots.first().and_then(|plot| plot.bars.get(row as usize)) {
+            svg.text(left - 8, y + 4, Anchor::End, SMALL, label);
+        }
+        // Ours last, on top.
+        for (plot, fill) in plots.iter().zip(CONTENDERS).rev() {
+            if let Some((_, value)) = plot.bars.get(row as usize) {
+                let x = place(*value);
+                svg.push(format_args!(r#"<circle cx="{x}" cy="{y}" r="4" fill="{fill}"/>"#));
+            }
+        }
+    }
+    svg.finish()
+}
+
+/// What takes how long to compile, and how good the code is: two plots with the same labels, microseconds and times of
+/// native code.
+fn quality(plots: &[Plot]) -> anyhow::Result<String> {
+    let (left, top, width, height) = (60, 20, 640, 300);
+    let [micros, native, ..] = plots else { anyhow::bail!("a table of two columns of figures is wanted") };
+    let mut svg = Svg::new(left + width + 60, top + height + 50);
+    let across = |value| left + logarithmic(value, 1.0, 10_000.0, width);
+    let down = |value| top + height - logarithmic(value, 1.0, 2.2, height);
+    for mark in [1.0, 10.0, 100.0, 1000.0, 10_000.0] {
+        let (x, end) = (across(mark), top + height);
+        svg.push(format_args!(r##"<path d="M{x},{top} V{end}" stroke="#ddd"/>"##));
+        svg.text(x, end + 18, Anchor::Middle, SMALL, &mark.to_string());
+    }
+    for mark in [1.0, 1.2, 1.4, 1.6, 1.8, 2.0] {
+        let (y, end) = (down(mark), left + width);
+        svg.push(format_args!(r##"<path d="M{left},{y} H{end}" stroke="#ddd"/>"##));
+        svg.text(left - 8, y + 4, Anchor::End, SMALL, &mark.to_string());
+    }
+    svg.text(
+        left + width / 2,
+        top + height + 38,
+        Anchor::Middle,
+        SMALL,
+        "microseconds to load a program of some 64 instructions",
+    );
+    svg.text(left, 12, Anchor::Start, SMALL, "time a run, x native");
+    for ((label, micros), (_, native)) in micros.bars.iter().zip(&native.bars) {
+        let (x, y) = (across(*micros), down(*native));
+        let fill = if label.starts_with("ours") { "#0072b2" } else { "#d55e00" };
+        svg.push(format_args!(r#"<circle cx="{x}" cy="{y}" r="5" fill="{fill}"/>"#));
+        svg.text(x + 9, y + 4, Anchor::Start, SMALL, label);
+    }
+    Ok(svg.finish())
 }
 
 /// Bars below each other, each plot by its own scale.
