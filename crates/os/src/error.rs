@@ -96,8 +96,7 @@ mod tests {
         }
         let pairs = pairs!(
             EPERM ENOENT EIO E2BIG EAGAIN ENOMEM EACCES EFAULT EBUSY EEXIST ENODEV EINVAL ENOSPC ERANGE EDEADLK ENODATA
-            EPROTO
-            EOVERFLOW EPROTOTYPE EOPNOTSUPP EAFNOSUPPORT EALREADY
+            EPROTO EOVERFLOW EPROTOTYPE EOPNOTSUPP EAFNOSUPPORT EALREADY ETIMEDOUT
         );
         for (ours, system) in pairs {
             assert_eq!(ours.0, system, "{ours}");
