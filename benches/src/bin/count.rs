@@ -104,7 +104,7 @@ fn count(target: &Target, names: &[String], folder: &Path) -> Result<()> {
     let (mut ratios, mut slower) = (Vec::new(), Vec::new());
     let harness = folder.join("harness");
     let main = Path::new(env!("CARGO_MANIFEST_DIR")).join("count.c");
-    link(target, &[main.clone()], None, &harness)?;
+    link(target, std::slice::from_ref(&main), None, &harness)?;
     // `empty` is what calling it takes.
     let asked = |p: &&Program| p.name != "empty" && (names.is_empty() || names.contains(&p.name.into()));
     let mut cases: Vec<Case> = ALL.iter().filter(asked).map(Case::of).collect();
