@@ -260,7 +260,8 @@ fn split(svg: &mut Svg, first: u32, end: u32, depth: u32) -> u32 {
 /// A column of figures.
 struct Plot {
     title: String,
-    bars: Vec<(String, f64)>,
+    /// "-" in the table is no figure: `None`.
+    bars: Vec<(String, Option<f64>)>,
 }
 
 /// The columns of figures in a document's tables.
@@ -283,7 +284,8 @@ fn tables(document: &str) -> anyhow::Result<Vec<Plot>> {
             continue;
         }
         for (plot, cell) in plots[columns.clone()].iter_mut().zip(&cells[1..]) {
-            let value = cell.parse().with_context(|| format!("`{cell}` in `{line}` is no figure"))?;
+            let value = (*cell != "-").then(|| cell.parse()).transpose();
+            let value = value.with_context(|| format!("`{cell}` in `{line}` is no figure"))?;
             plot.bars.push((cells[0].replace("**", ""), value));
         }
     }
@@ -332,7 +334,7 @@ fn dots(plots: &[Plot]) -> String {
         }
         // Ours last, on top.
         for (plot, fill) in plots.iter().zip(CONTENDERS).rev() {
-            if let Some((_, value)) = plot.bars.get(row as usize) {
+            if let Some((_, Some(value))) = plot.bars.get(row as usize) {
                 let x = place(*value);
                 svg.push(format_args!(r#"<circle cx="{x}" cy="{y}" r="4" fill="{fill}"/>"#));
             }
@@ -368,6 +370,7 @@ fn quality(plots: &[Plot]) -> anyhow::Result<String> {
     );
     svg.text(left, 12, Anchor::Start, SMALL, "time a run, x native");
     for ((label, micros), (_, native)) in micros.bars.iter().zip(&native.bars) {
+        let (Some(micros), Some(native)) = (micros, native) else { continue };
         let (x, y) = (across(*micros), down(*native));
         let fill = if label.starts_with("ours") { "#0072b2" } else { "#d55e00" };
         svg.push(format_args!(r#"<circle cx="{x}" cy="{y}" r="5" fill="{fill}"/>"#));
@@ -384,8 +387,9 @@ fn bars(plots: &[Plot]) -> String {
     let mut y = 24;
     for plot in plots {
         svg.text(20, y, Anchor::Start, r#" font-weight="bold""#, &plot.title);
-        let most = plot.bars.iter().map(|(_, value)| *value).fold(f64::MIN_POSITIVE, f64::max);
-        for (label, value) in &plot.bars {
+        let figures = || plot.bars.iter().filter_map(|(label, value)| Some((label, (*value)?)));
+        let most = figures().map(|(_, value)| value).fold(f64::MIN_POSITIVE, f64::max);
+        for (label, value) in figures() {
             y += 20;
             let fill = if label.contains("wasmtime") {
                 "#d55e00"
@@ -411,11 +415,11 @@ mod tests {
 
     #[test]
     fn figures_are_read_from_tables() {
-        let document = "| runs | ns | µs |\n|---|---|---|\n| **a**: b | 1.5 | 2 |\n| c | 3 | 4 |\n\ntext | here\n";
+        let document = "| runs | ns | µs |\n|---|---|---|\n| **a**: b | 1.5 | 2 |\n| c | 3 | - |\n\ntext | here\n";
         let plots = tables(document).unwrap();
         let read: Vec<_> = plots.iter().map(|plot| (plot.title.as_str(), plot.bars.clone())).collect();
-        let bars = |a, c| vec![("a: b".to_owned(), a), ("c".to_owned(), c)];
-        assert_eq!(read, [("runs: ns", bars(1.5, 3.0)), ("runs: µs", bars(2.0, 4.0))]);
+        let bars = |a, c| vec![("a: b".to_owned(), Some(a)), ("c".to_owned(), c)];
+        assert_eq!(read, [("runs: ns", bars(1.5, Some(3.0))), ("runs: µs", bars(2.0, None))]);
         assert!(tables("text").is_err() && tables("| a | b |\n| c | d |").is_err());
     }
 }

@@ -26,6 +26,8 @@ use crate::arch;
 pub(crate) const GRANULE: usize = 64 << 10;
 /// The huge page this crate knows; larger ranges are aligned to it.
 pub(crate) const HUGE: usize = 2 << 20;
+/// How often a place is looked for in each gap.
+const TRIES: usize = 4;
 /// No reservation smaller than this is worth having near the text.
 const LEAST: usize = 8 << 20;
 
@@ -65,7 +67,10 @@ impl Arena {
         let here = Self::reserve as *const () as usize;
         let mut len = limit;
         while len >= LEAST {
-            for at in places(&mappings, here, len, reach) {
+            // Something may be there that is not in the list: what another thread has mapped since, and under an
+            // emulator all that is the emulator's own. So each gap is tried at some places.
+            let tried = (0..TRIES).flat_map(|_| places(&mappings, here, len, reach));
+            for at in tried {
                 if let Ok(base) = memory::reserve(Some(at), len) {
                     return Ok(Self::at(base.addr(), len));
                 }

@@ -59,12 +59,20 @@ fn calls_reach_the_host_directly_and_distant_code_through_a_veneer() {
     // Far: another reservation, with the same code in it. The kernel puts it near the shared libraries.
     let far = far_constant(4242);
     let code = calls(Symbol::new(5));
-    for (target, value, veneer) in [(near, 42, 0), (far, 4242, 16)] {
+    let (direct, through) = (code.bytes.len(), code.bytes.len().next_multiple_of(16) + 16);
+    let neighbour = load(&packs, 7, 0);
+    // Under an emulator the text may lie amid what the emulator has mapped for itself, without room near it.
+    let to_near = if cfg!(target_arch = "aarch64") { direct..=through } else { direct..=direct };
+    for (target, value, expected) in [
+        (neighbour.entry(0).unwrap().addr(), 7, direct..=direct),
+        (near, 42, to_near),
+        (far, 4242, through..=through),
+    ] {
         let text =
             packs.stage(&code, |symbol| (symbol == Symbol::new(5)).then_some(target)).unwrap().finalize().unwrap();
         // SAFETY: made by `calls`, and loaded.
         assert_eq!(unsafe { run(text.entry(0).unwrap()) }, value);
-        assert_eq!(text.len(), code.bytes.len().next_multiple_of(16.min(veneer.max(1))) + veneer, "{target:#x}");
+        assert!(expected.contains(&text.len()), "{} bytes to {target:#x}", text.len());
     }
 }
 
