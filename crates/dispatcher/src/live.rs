@@ -145,9 +145,10 @@ impl LiveImage {
         self.exchange(None);
     }
 
-    /// Bytes of executable memory the current image takes.
+    /// Bytes of executable memory the current image takes. In a forked child, 0 if it was being replaced at the fork.
     pub fn footprint(&self) -> usize {
-        self.lock().as_ref().map_or(0, |placed| placed.text.footprint())
+        let placed = self.packs.domain().lock_to_read(&self.placed);
+        placed.and_then(|placed| Some(placed.as_ref()?.text.footprint())).unwrap_or(0)
     }
 
     fn exchange(&self, placed: Option<Placed>) {
@@ -327,15 +328,16 @@ impl Dispatcher {
     /// # Errors
     /// See [`Error`].
     pub fn set_enabled(&self, enabled: bool) -> Result<(), Error> {
+        self.may_change()?;
         let mut state = self.lock();
         let next = State { enabled, ..state.clone() };
         *state = self.rebuilt(next)?;
         Ok(())
     }
 
-    /// A snapshot.
+    /// A snapshot. In a forked child, an empty one if the tree was being changed at the fork.
     pub fn stats(&self) -> Stats {
-        let state = self.lock();
+        let Some(state) = self.image.packs.domain().lock_to_read(&self.state) else { return Stats::default() };
         let entries = state.entries.len();
         Stats {
             entries,
@@ -348,6 +350,7 @@ impl Dispatcher {
 
     /// Publishes what `edit` makes of the entries, then stores it.
     fn change<E: From<Error>>(&self, edit: impl FnOnce(&mut Vec<Counted>) -> Result<Rebuild, E>) -> Result<(), E> {
+        self.may_change()?;
         let mut state = self.lock();
         let mut next = state.clone();
         *state = match edit(&mut next.entries)? {
@@ -375,6 +378,11 @@ impl Dispatcher {
             }
         }
         Ok(state)
+    }
+
+    /// Not in a forked child: the lock may be held for ever by a thread that it does not have.
+    fn may_change(&self) -> Result<(), Error> {
+        if self.image.packs.domain().is_forked() { Err(Error::Forked) } else { Ok(()) }
     }
 
     /// Nothing panics while holding it, so poison means nothing.

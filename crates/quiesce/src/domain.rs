@@ -15,8 +15,8 @@ use std::cell::RefCell;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -150,6 +150,19 @@ impl Domain {
     /// work there: the parent, which changes and frees what they protect, knows nothing of them.
     pub fn is_forked(&self) -> bool {
         self.core.forked()
+    }
+
+    /// Takes a lock to look at what it guards, poisoned or not. In a forked child, `None` if it is held: whoever held
+    /// it at the fork may be a thread that the child does not have, and would never give it up.
+    pub fn lock_to_read<'m, T>(&self, mutex: &'m Mutex<T>) -> Option<MutexGuard<'m, T>> {
+        if !self.is_forked() {
+            return Some(mutex.lock().unwrap_or_else(PoisonError::into_inner));
+        }
+        match mutex.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     /// Whether guards go without fences (`membarrier` was granted).

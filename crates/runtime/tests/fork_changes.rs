@@ -1,5 +1,5 @@
 //! A child that is forked while other threads of its parent change hooks, dispatchers and prog arrays is refused what
-//! it would change of them: no lock that one of those threads held at the fork is waited for.
+//! it would change of them, and may look at them: no lock that one of those threads held at the fork is waited for.
 //!
 //! Alone in its file (its own process), and one test.
 #![cfg(all(target_os = "linux", not(miri)))]
@@ -7,11 +7,27 @@
 mod common;
 
 use bpf_runtime::{
-    Dispatcher, DispatcherError, Hook, HookError, Linker, PackError, Plan, PlanError, Policy, ProgArray,
-    ProgArrayError, Program, Raw, assemble,
+    BpfContext, Dispatcher, DispatcherError, Hook, HookError, InterfaceError, Linker, MapSet, Object, PackError, Plan,
+    PlanError, Policy, ProgArray, ProgArrayError, Program, Raw, RunError, assemble, interface,
 };
 use common::engines::engines;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+#[derive(BpfContext)]
+#[repr(C)]
+struct Conn {
+    port: u32,
+    #[bpf(writable)]
+    seen: u32,
+}
+
+#[interface]
+#[expect(dead_code, reason = "replaced, not called")]
+trait Picks {
+    fn pick(&mut self, conn: &mut Conn) -> Result<u32, RunError>;
+    fn done(&mut self, conn: &mut Conn) -> Result<(), RunError>;
+    fn weigh(&mut self, conn: &mut Conn) -> Result<i64, RunError>;
+}
 
 #[test]
 fn a_child_changes_nothing_of_its_parents() {
@@ -26,6 +42,12 @@ fn a_child_changes_nothing_of_its_parents() {
         // Sites to be patched, so that changes take their time.
         let jumps = || linker.loader::<Raw>().prog_arrays(&[&array]).insns("jumps", jumps.clone()).unwrap();
         let _jumps: Vec<_> = (0..4).map(|_| jumps()).collect();
+        let object = Object::parse(include_bytes!("objects/policy.o")).unwrap();
+        let table = || {
+            let maps = MapSet::for_object(&engine, &object).unwrap();
+            PicksOps::load(linker.loader(), &object, "full", maps).unwrap()
+        };
+        let (table, other) = (table(), table());
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -34,6 +56,7 @@ fn a_child_changes_nothing_of_its_parents() {
                     dispatcher.attach(&there).unwrap();
                     array.set(0, &there).unwrap();
                     array.clear(0).unwrap();
+                    table.replace(&other).unwrap();
                     dispatcher.detach(&there).unwrap();
                     hook.detach(&there).unwrap();
                 }
@@ -42,8 +65,20 @@ fn a_child_changes_nothing_of_its_parents() {
                 0 => matches!(hook.attach(&here), Err(HookError::Image(PackError::Forked))),
                 1 => matches!(dispatcher.attach(&here), Err(DispatcherError::Image(PackError::Forked))),
                 2 => matches!(array.set(0, &here), Err(ProgArrayError::Text(_))),
-                3 => matches!(Plan::new().set(&array, 0, &here).commit(), Err(PlanError::ProgArray { .. })),
+                3 => matches!(table.replace(&other), Err(InterfaceError::Forked)),
+                4 => matches!(Plan::new().set(&array, 0, &here).commit(), Err(PlanError::ProgArray { .. })),
                 _ => matches!(Plan::new().attach(&hook, &here).commit(), Err(PlanError::Hook { hook: 0, .. })),
+            };
+            // What only looks is told what there is to be seen, or nothing.
+            let looks = || {
+                let hook_programs = hook.programs().len().max(hook.statistics().len());
+                let seen = hook_programs.max(dispatcher.stats().entries).max(array.iter().count());
+                let weight = table.setting("weight");
+                weight.is_some_and(|weight| weight == 5u32.to_ne_bytes())
+                    && table.instance().maps().count() == 1
+                    && seen <= 2
+                    && array.get(0).is_none_or(|program| program.name() == "one")
+                    && array.tracked_sites(0) <= 4
             };
             let mut wrong = Vec::new();
             for round in 0..60 {
@@ -54,7 +89,8 @@ fn a_child_changes_nothing_of_its_parents() {
                 if child == 0 {
                     // SAFETY: ends a child that waits for ever.
                     unsafe { libc::alarm(20) };
-                    let all = (0..5).all(|change| refused((round + change) % 5));
+                    let all = (0..6).all(|change| refused((round + change) % 6));
+                    let all = all && looks();
                     let all = all && matches!(plan.roll_back(), Err(PlanError::ProgArray { .. }));
                     // SAFETY: ends the child without running the parent's destructors twice.
                     unsafe { libc::_exit(i32::from(!all)) };

@@ -63,11 +63,9 @@ fn calls_reach_the_host_directly_and_distant_code_through_a_veneer() {
     let neighbour = load(&packs, 7, 0);
     // Under an emulator the text may lie amid what the emulator has mapped for itself, without room near it.
     let to_near = if cfg!(target_arch = "aarch64") { direct..=through } else { direct..=direct };
-    for (target, value, expected) in [
-        (neighbour.entry(0).unwrap().addr(), 7, direct..=direct),
-        (near, 42, to_near),
-        (far, 4242, through..=through),
-    ] {
+    for (target, value, expected) in
+        [(neighbour.entry(0).unwrap().addr(), 7, direct..=direct), (near, 42, to_near), (far, 4242, through..=through)]
+    {
         let text =
             packs.stage(&code, |symbol| (symbol == Symbol::new(5)).then_some(target)).unwrap().finalize().unwrap();
         // SAFETY: made by `calls`, and loaded.

@@ -332,6 +332,7 @@ impl<C: Context, H: 'static> Dispatcher<C, H> {
     /// # Errors
     /// [`DispatcherError::Image`].
     pub fn set_hits(&self, hits: &[(&Program<C, H>, u64)]) -> Result<(), DispatcherError> {
+        self.may_change()?;
         let address = |program: &Program<C, H>| Some(program.loaded().entry()?.code as usize);
         let hits: Vec<_> = hits.iter().filter_map(|(program, hits)| Some((address(program)?, *hits))).collect();
         Ok(self.tree.set_hits(&hits)?)
@@ -342,6 +343,7 @@ impl<C: Context, H: 'static> Dispatcher<C, H> {
     /// # Errors
     /// [`DispatcherError::Image`].
     pub fn optimize(&self) -> Result<(), DispatcherError> {
+        self.may_change()?;
         let state = self.lock();
         let counted = |a: &Attached<C, H>| Some((a.program.loaded().entry()?.code as usize, a.counters.runs()));
         let hits: Vec<_> = state.attached.iter().filter_map(counted).collect();
@@ -363,17 +365,18 @@ impl<C: Context, H: 'static> Dispatcher<C, H> {
         Ok(())
     }
 
-    /// A snapshot.
+    /// A snapshot. In a forked child, without programs if they were being changed at the fork.
     pub fn stats(&self) -> DispatcherStats {
-        let state = self.lock();
-        let (tree, entries) = (self.tree.stats(), state.attached.len());
+        let state = self.engine.domain().lock_to_read(&self.state);
+        let attached = state.as_ref().map_or(&[][..], |state| &state.attached);
+        let (tree, entries) = (self.tree.stats(), attached.len());
         DispatcherStats {
             entries,
             direct: tree.direct,
-            fallback: entries - tree.direct,
+            fallback: entries.saturating_sub(tree.direct),
             updates: tree.updates,
             footprint: tree.footprint,
-            programs: state.attached.iter().map(|a| a.counters.stats(a.program.name())).collect(),
+            programs: attached.iter().map(|a| a.counters.stats(a.program.name())).collect(),
             unlisted: self.unlisted.runs(),
         }
     }

@@ -513,9 +513,9 @@ impl<C: Context, H: 'static> Hook<C, H> {
         self.edit(&Edit::Replace(old.clone(), new.clone()))
     }
 
-    /// The programs, in order.
+    /// The programs, in order. In a forked child, none if they were being changed at the fork.
     pub fn programs(&self) -> Vec<Program<C, H>> {
-        self.lock().attached.iter().map(|attached| attached.program.clone()).collect()
+        self.attached(|attached| attached.program.clone())
     }
 
     /// Switches counting and timing of programs on or off. On, they are called one by one from Rust, with two readings
@@ -530,9 +530,15 @@ impl<C: Context, H: 'static> Hook<C, H> {
         })
     }
 
-    /// What was counted while statistics were on, by program, in order. Interpreted programs are always counted.
+    /// What was counted while statistics were on, by program, in order. Interpreted programs are always counted. In a
+    /// forked child, nothing if the programs were being changed at the fork.
     pub fn statistics(&self) -> Vec<ProgramStats> {
-        self.lock().attached.iter().map(|a| a.counters.stats(a.program.name())).collect()
+        self.attached(|attached| attached.counters.stats(attached.program.name()))
+    }
+
+    fn attached<T>(&self, of_each: impl Fn(&Attached<C, H>) -> T) -> Vec<T> {
+        let state = self.engine.domain().lock_to_read(&self.state);
+        state.map_or_else(Vec::new, |state| state.attached.iter().map(of_each).collect())
     }
 
     fn edit(&self, edit: &Edit<C, H>) -> Result<(), HookError> {

@@ -21,9 +21,7 @@ use crate::context::Context;
 use crate::error::ProgArrayError;
 use crate::handle::prog_array::ProgArray;
 use crate::handle::program::Program;
-use crate::program::table::{
-    Exchange, Exchanged, Member, NotExchanged, ProgTable, Slot as TableSlot, UserHold, exchange,
-};
+use crate::program::table::{Exchange, Member, NotExchanged, ProgTable, Slot as TableSlot, UserHold, exchange};
 use bpf_quiesce::{Domain, Owned, WaitError};
 use std::fmt;
 use std::sync::{Arc, MutexGuard};
@@ -61,8 +59,11 @@ pub enum PlanError {
     OtherEngine,
     /// What is to be put back was changed by others meanwhile; or others kept on changing it while the plan was carried
     /// out.
-    #[error("somebody else has changed a hook or a prog array of the plan")]
-    Changed,
+    #[error("somebody else has changed {place}")]
+    Changed {
+        /// Which hook of the plan, in the order in which it names them from 0, or which slot of which prog array.
+        place: String,
+    },
     /// Going back waits for the runs of what was there, and cannot.
     #[error("going back waits for the runs that are going on: {0}")]
     Wait(#[from] WaitError),
@@ -240,8 +241,8 @@ impl<'p> Plan<'p> {
     /// The same of a plan that puts back what another took out.
     fn carry_back(mut self) -> Result<(), PlanError> {
         self.prepare()?;
-        if !self.slots.iter().all(|slot| slot.table().holds(&slot.change)) {
-            return Err(PlanError::Changed);
+        if let Some(slot) = self.slots.iter().find(|slot| !slot.table().holds(&slot.change)) {
+            return Err(changed_slot(slot.table().name(), slot.change.index));
         }
         // Without hooks no run is of one version or the other.
         let waits = self.slots.first().map(|slot| Arc::clone(slot.table().domain())).filter(|_| !self.hooks.is_empty());
@@ -254,7 +255,7 @@ impl<'p> Plan<'p> {
         match result {
             Ok(()) => Ok(()),
             // Whoever has changed a slot since the hooks went back has come after us.
-            Err(PlanError::Changed) => {
+            Err(PlanError::Changed { .. }) => {
                 for slot in &slots.slots {
                     let _ = exchange(&[(slot.table(), slot.change.clone())]).finish();
                 }
@@ -269,15 +270,23 @@ impl<'p> Plan<'p> {
 
     /// Makes all changes, again if others change a hook meanwhile. What undoes them.
     fn change(&mut self) -> Result<Plan<'p>, PlanError> {
+        let mut changed = 0;
         for _ in 0..ATTEMPTS {
             self.prepare()?;
-            let Some(held) = self.publish()? else { continue };
+            let held = match self.publish() {
+                Ok(held) => held,
+                Err(NotPublished::Changed(hook)) => {
+                    changed = hook;
+                    continue;
+                }
+                Err(NotPublished::Refused(error)) => return Err(error),
+            };
             // Without the locks: what was taken out is kept for going back, the rest is dropped here.
             let hooks = std::mem::take(&mut self.hooks).into_iter().map(|change| change.finish()).collect();
             let slots = self.slots.iter().zip(held).map(|(slot, held)| slot.back(held)).collect();
             return Ok(Plan { hooks, slots });
         }
-        Err(PlanError::Changed)
+        Err(changed_hook(changed))
     }
 
     /// One engine, no slot twice.
@@ -302,33 +311,51 @@ impl<'p> Plan<'p> {
     fn prepare(&mut self) -> Result<(), PlanError> {
         for (hook, change) in self.hooks.iter_mut().enumerate() {
             change.prepare().map_err(|error| match error {
-                Refused::Changed => PlanError::Changed,
+                Refused::Changed => changed_hook(hook),
                 Refused::Hook(source) => PlanError::Hook { hook, source },
             })?;
         }
         Ok(())
     }
 
-    /// Changes the slots and publishes all hooks, under the locks of all hooks: what the slots held. `None`, and
-    /// nothing has changed, if somebody has changed a hook since it was prepared.
-    fn publish(&mut self) -> Result<Option<Vec<TableSlot>>, PlanError> {
+    /// Changes the slots and publishes all hooks, under the locks of all hooks: what the slots held.
+    fn publish(&mut self) -> Result<Vec<TableSlot>, NotPublished> {
         let mut order: Vec<_> = self.hooks.iter_mut().enumerate().collect();
         order.sort_by_key(|(_, change)| change.hook());
         let mut locked: Vec<_> = order.into_iter().map(|(at, change)| (at, change.lock())).collect();
-        let same = locked.iter().all(|(_, change)| change.is_same());
+        if let Some((at, _)) = locked.iter().find(|(_, change)| !change.is_same()) {
+            return Err(NotPublished::Changed(*at));
+        }
         let slots: Vec<_> = self.slots.iter().map(|slot| (slot.table(), slot.change.clone())).collect();
-        let exchanged = same.then(|| exchange(&slots));
-        if exchanged.as_ref().is_some_and(Exchanged::is_done) {
+        let exchanged = exchange(&slots);
+        if exchanged.is_done() {
             // In the plan's order.
             locked.sort_by_key(|(at, _)| *at);
             locked.iter_mut().for_each(|(_, change)| change.publish());
         }
         drop(locked);
-        exchanged.map(Exchanged::finish).transpose().map_err(|refused| match refused {
-            NotExchanged::Unexpected => PlanError::Changed,
-            NotExchanged::Refused(array, source) => PlanError::ProgArray { array, source },
+        exchanged.finish().map_err(|refused| {
+            NotPublished::Refused(match refused {
+                NotExchanged::Unexpected(array, index) => changed_slot(&array, index),
+                NotExchanged::Refused(array, source) => PlanError::ProgArray { array, source },
+            })
         })
     }
+}
+
+/// Why nothing of a plan was published.
+enum NotPublished {
+    /// Somebody has changed this hook since it was prepared.
+    Changed(usize),
+    Refused(PlanError),
+}
+
+fn changed_hook(hook: usize) -> PlanError {
+    PlanError::Changed { place: format!("hook {hook} of the plan") }
+}
+
+fn changed_slot(array: &str, index: u32) -> PlanError {
+    PlanError::Changed { place: format!("slot {index} of prog array `{array}`") }
 }
 
 impl<'p> Applied<'p> {

@@ -51,8 +51,9 @@ impl Account {
     }
 }
 
-/// What an [`Account`] has been taken by.
+/// What an [`Account`] has been taken by. With the feature `serde` it can be serialised, as can [`Usage`].
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct AccountUsage {
     /// Its name.
@@ -62,11 +63,13 @@ pub struct AccountUsage {
     /// Bytes that it has taken.
     pub used: u64,
     /// The maps, prog arrays and programs that took them.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "serialise_held"))]
     pub held: Vec<Held>,
 }
 
 /// What an engine's memory has been taken by: [`Engine::usage`].
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Usage {
     /// [`crate::Config::memory_limit`].
@@ -81,9 +84,26 @@ pub struct Usage {
     /// ([`crate::Config::max_machine_stack`], twice where it tail-calls).
     pub stack_limit: u64,
     /// Maps and prog arrays that are in no account.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "serialise_held"))]
     pub held: Vec<Held>,
     /// The accounts that are in use.
     pub accounts: Vec<AccountUsage>,
+}
+
+/// A list of objects with the fields of [`Held`], whose holder is its name.
+#[cfg(feature = "serde")]
+fn serialise_held<S: serde::Serializer>(held: &[Held], serializer: S) -> Result<S::Ok, S::Error> {
+    #[derive(serde::Serialize)]
+    struct Entry<'h> {
+        holder: String,
+        name: &'h str,
+        bytes: u64,
+    }
+    serializer.collect_seq(held.iter().map(|held| Entry {
+        holder: held.holder.to_string(),
+        name: &held.name,
+        bytes: held.bytes,
+    }))
 }
 
 fn usage_of(memory: &Memory, domain: &Domain) -> AccountUsage {

@@ -94,7 +94,8 @@ impl<C: Context, H: 'static> ProgArray<C, H> {
         self.hold.0.update(owned.collect())
     }
 
-    /// How many direct sites are patched when this slot changes.
+    /// How many direct sites are patched when this slot changes. In a forked child, 0 if the array was being changed at
+    /// the fork; so for what it holds.
     pub fn tracked_sites(&self, index: u32) -> usize {
         self.hold.0.tracked(index)
     }

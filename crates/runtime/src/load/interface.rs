@@ -54,7 +54,7 @@ impl fmt::Display for Returns {
     }
 }
 
-/// A type that a method may return: an integer, `bool`, or `()`.
+/// A type that a method may return: an integer (also for a C enumeration of its size), `bool`, or `()`.
 #[diagnostic::on_unimplemented(
     message = "a method of an interface cannot return `{Self}`",
     label = "not an integer, `bool` or `()`",
@@ -153,6 +153,9 @@ pub enum InterfaceError {
     /// A replacement of another engine.
     #[error(transparent)]
     OtherEngine(#[from] OtherDomain),
+    /// The calling process is a forked child, where nothing is replaced.
+    #[error("a table is not replaced in a forked child")]
+    Forked,
 }
 
 /// A table of programs that implements an interface, shared: clones are the same, and see its replacement. What the
@@ -262,11 +265,14 @@ impl<C: Context, H: 'static> Table<C, H> {
     /// new one. `new` stays as it is.
     ///
     /// # Errors
-    /// [`InterfaceError::OtherEngine`].
+    /// [`InterfaceError::OtherEngine`], [`InterfaceError::Forked`].
     pub fn replace(&self, new: &Table<C, H>) -> Result<(), InterfaceError> {
         let domain = self.0.reclaim.0.domain();
         let version = new.version();
         domain.owns(&*version)?;
+        if domain.is_forked() {
+            return Err(InterfaceError::Forked);
+        }
         let mut latest = self.latest();
         let replaced = self.0.version.replace(Arc::clone(&version));
         // Not the last reference to it: `replaced` has one, which goes without the lock.
@@ -288,7 +294,12 @@ impl<C: Context, H: 'static> Table<C, H> {
     }
 
     fn version(&self) -> Arc<Version<C, H>> {
-        Arc::clone(&self.latest())
+        match self.0.reclaim.0.domain().lock_to_read(&self.0.latest) {
+            Some(latest) => Arc::clone(&latest),
+            // SAFETY: in a forked child nobody replaces it (`replace`), so it is not retired. What another thread of
+            // the parent was putting in its place at the fork is not published there, or is this.
+            None => Arc::clone(unsafe { self.0.version.get() }),
+        }
     }
 
     /// Nothing under the lock panics, so poison means nothing.
@@ -388,6 +399,11 @@ impl Checks<'_> {
         let found = match *btf.get(btf.resolve(*ret)) {
             Type::Void => Some(Returns { bytes: 0, signed: false }),
             Type::Int { size, signed, .. } => Some(Returns { bytes: size as usize, signed }),
+            // Of either sign, unless one of its values is negative: the same bytes.
+            Type::Enum { size, ref values, .. } => {
+                let signed = returns.signed || values.iter().any(|(_, value)| *value < 0);
+                Some(Returns { bytes: size as usize, signed })
+            }
             _ => None,
         };
         if found != Some(returns) {

@@ -201,6 +201,11 @@ impl ProgTable {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// To look only. In a forked child, `None` if it is held.
+    fn lock_to_read(&self) -> Option<MutexGuard<'_, State>> {
+        self.domain.lock_to_read(&self.state)
+    }
+
     /// Not in a forked child: the lock may be held for ever by a thread that it does not have.
     fn may_change(&self) -> Result<(), ProgArrayError> {
         if self.domain.is_forked() { Err(ProgArrayError::Text(PokeError::Forked.to_string())) } else { Ok(()) }
@@ -208,9 +213,13 @@ impl ProgTable {
 
     /// Only programs on this context from now on, with such a host.
     pub(crate) fn bind(&self, layout: &'static ContextLayout, host: HostType) -> Result<(), ProgArrayError> {
-        let mut state = self.lock();
-        state.bound = state.bound.on(layout, host)?;
-        Ok(())
+        match self.lock_to_read() {
+            Some(mut state) => {
+                state.bound = state.bound.on(layout, host)?;
+                Ok(())
+            }
+            None => self.may_change(),
+        }
     }
 
     /// Sets and clears slots, all or none.
@@ -265,18 +274,18 @@ impl ProgTable {
     }
 
     pub(crate) fn get(&self, index: u32) -> Option<Arc<dyn Member>> {
-        self.lock().programs.get(&index).cloned()
+        self.lock_to_read()?.programs.get(&index).cloned()
     }
 
     /// The slots below `entries` that are set, as a change of another table.
     pub(crate) fn filled(&self, entries: u32) -> Vec<(u32, Option<Arc<dyn Member>>)> {
-        let state = self.lock();
+        let Some(state) = self.lock_to_read() else { return Vec::new() };
         state.programs.range(..entries).map(|(index, program)| (*index, Some(Arc::clone(program)))).collect()
     }
 
     /// The programs in it that are not among those seen, once each.
     pub(crate) fn programs(&self, seen: &mut HashSet<*const ()>) -> Vec<Arc<dyn Member>> {
-        let state = self.lock();
+        let Some(state) = self.lock_to_read() else { return Vec::new() };
         state.programs.values().filter(|program| seen.insert(Arc::as_ptr(program).cast())).cloned().collect()
     }
 
@@ -315,7 +324,7 @@ impl ProgTable {
 
     /// How many sites jump through a slot.
     pub(crate) fn tracked(&self, index: u32) -> usize {
-        self.lock().sites.tracked(index)
+        self.lock_to_read().map_or(0, |state| state.sites.tracked(index))
     }
 
     /// Frees what was deferred until the runs of then were over.
@@ -424,8 +433,8 @@ impl Exchanged<'_> {
 
 /// Why no slot was changed.
 pub(crate) enum NotExchanged {
-    /// A slot holds something else than is expected of it.
-    Unexpected,
+    /// This slot of the table of this name holds something else than is expected of it.
+    Unexpected(String, u32),
     /// A change of the table of this name is impossible.
     Refused(String, ProgArrayError),
 }
@@ -450,12 +459,12 @@ pub(crate) fn exchange<'t>(changes: &[(&'t Arc<ProgTable>, Exchange)]) -> Exchan
     };
     let held: Vec<Slot> = changes.iter().map(held).collect();
     let mut exchanged = Exchanged { result: Ok(()), held, left: Vec::new() };
-    let expected = |((_, change), held): (&(_, Exchange), &Slot)| match &change.expected {
-        Some(expected) => same(expected, held),
-        None => true,
+    let unexpected = |((_, change), held): &(&(_, Exchange), &Slot)| match &change.expected {
+        Some(expected) => !same(expected, held),
+        None => false,
     };
-    if !changes.iter().zip(&exchanged.held).all(expected) {
-        exchanged.result = Err(NotExchanged::Unexpected);
+    if let Some(((table, change), _)) = changes.iter().zip(&exchanged.held).find(unexpected) {
+        exchanged.result = Err(NotExchanged::Unexpected(table.name().to_owned(), change.index));
         return exchanged;
     }
     let new = |table: &Arc<ProgTable>| -> Vec<(u32, Slot)> {

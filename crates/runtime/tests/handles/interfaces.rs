@@ -101,7 +101,46 @@ fn what_does_not_fit_is_refused() {
             assert_eq!(message, format!("`pick` of table `{table}` is {found}{wanted}"));
         }
         let InterfaceError::NoTable { have, .. } = load(&engine, "gone").expect_err("refused") else { panic!() };
-        assert!(have.contains(&"full".to_owned()) && have.len() == 8, "{have:?}");
+        assert!(have.contains(&"full".to_owned()) && have.len() == 9, "{have:?}");
+    }
+}
+
+/// What returns C enumerations.
+#[interface]
+trait Judge {
+    fn judge(&mut self, conn: &mut Conn) -> Result<u32, RunError>;
+    fn lean(&mut self, conn: &mut Conn) -> Result<i32, RunError>;
+}
+
+/// The same with another idea of their signs.
+#[interface]
+#[expect(dead_code, reason = "refused before it is called")]
+trait OtherJudge {
+    fn judge(&mut self, conn: &mut Conn) -> Result<i32, RunError>;
+    fn lean(&mut self, conn: &mut Conn) -> Result<u32, RunError>;
+}
+
+#[test]
+fn an_enumeration_is_an_integer() {
+    for engine in engines(|_| ()) {
+        let object = Object::parse(include_bytes!("../objects/policy.o")).expect("an object");
+        let linker = Linker::<()>::new(&engine);
+        let maps = || MapSet::for_object(&engine, &object).expect("its maps");
+        let judge = JudgeOps::load(linker.loader(), &object, "enumerations", maps()).unwrap();
+        let mut host = ();
+        let mut judge = judge.with(&mut host);
+        let mut of = |port| {
+            let mut conn = Conn { port, seen: 0 };
+            (judge.judge(&mut conn).unwrap(), judge.lean(&mut conn).unwrap())
+        };
+        assert_eq!((of(22), of(4001)), ((1, -1), (0, 1)));
+        // Without negative values either will do; with one, it is signed.
+        let refused = OtherJudgeOps::load(linker.loader(), &object, "enumerations", maps()).expect_err("refused");
+        assert_eq!(
+            refused.to_string(),
+            "`lean` of table `enumerations` is a function that returns `enum lean`; the host calls a function of one \
+             pointer to `struct conn` that returns an unsigned integer of 4 bytes"
+        );
     }
 }
 

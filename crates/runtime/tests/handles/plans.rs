@@ -47,12 +47,14 @@ fn all_of_a_plan_is_done_and_can_be_put_back() {
         // What others have changed since is not put back.
         let done = plan().commit().unwrap();
         a.attach(&one).unwrap();
-        assert!(matches!(done.roll_back(), Err(PlanError::Changed)));
+        let refused = done.roll_back().expect_err("a change");
+        assert_eq!(refused.to_string(), "somebody else has changed hook 0 of the plan");
         assert_eq!(results(), (1, 3));
         a.detach(&one).unwrap();
         let done = Plan::new().set(&array, 3, &one).commit().unwrap();
         array.set(3, &two).unwrap();
-        assert!(matches!(done.roll_back(), Err(PlanError::Changed)));
+        let refused = done.roll_back().expect_err("a change");
+        assert_eq!(refused.to_string(), "somebody else has changed slot 3 of prog array `array`");
         assert!(Plan::new().commit().is_ok());
     }
 }
@@ -69,14 +71,14 @@ fn plans_are_put_back_one_after_the_other() {
         let second = Plan::new().replace(&hook, &two, &three).commit().unwrap();
         // Out of turn it is a change.
         let refused = Plan::new().attach(&hook, &two).commit().unwrap();
-        assert!(matches!(second.roll_back(), Err(PlanError::Changed)));
+        assert!(matches!(second.roll_back(), Err(PlanError::Changed { .. })));
         refused.roll_back().unwrap();
         let again = Plan::new().replace(&hook, &three, &two).commit().unwrap();
         again.roll_back().unwrap();
         assert_eq!(hook.run(&mut (), &mut []).unwrap(), 3);
         hook.replace(&three, &two).unwrap();
         // The same programs, put there by somebody else.
-        assert!(matches!(first.roll_back(), Err(PlanError::Changed)));
+        assert!(matches!(first.roll_back(), Err(PlanError::Changed { .. })));
 
         let first = Plan::new().replace(&hook, &two, &three).commit().unwrap();
         let second = Plan::new().detach(&hook, &three).commit().unwrap();

@@ -41,6 +41,12 @@ fn usage_names_plug_ins_and_their_maps() {
         let (maps, code): (Vec<_>, Vec<_>) = of.held.iter().partition(|held| held.holder != Holder::Program);
         let maps: u64 = maps.iter().map(|held| held.bytes).sum();
         assert!(code.iter().all(|held| held.bytes > 0));
+        let json = serde_json::to_value(&usage).expect("it serialises");
+        let first = &of.held[0];
+        let expected = serde_json::json!({
+            "holder": first.holder.to_string(), "name": first.name, "bytes": first.bytes,
+        });
+        assert_eq!((&json["accounts"][0]["held"][0], &json["code_used"]), (&expected, &usage.code_used.into()));
         // Code is counted with the memory for all code.
         assert_eq!(usage.used, maps + usage.code_mapped);
         // What is in no account is listed beside them.

@@ -97,3 +97,37 @@ SEC(".struct_ops")
 struct no_function number = {
 	.pick = 1,
 };
+
+enum verdict {
+	PASS,
+	DROP,
+};
+
+enum lean {
+	LEFT = -1,
+	UPRIGHT,
+	RIGHT,
+};
+
+struct judge {
+	enum verdict (*judge)(struct conn *c);
+	enum lean (*lean)(struct conn *c);
+};
+
+SEC("struct_ops/judge")
+enum verdict odd_ports(struct conn *c)
+{
+	return c->port % 2 ? PASS : DROP;
+}
+
+SEC("struct_ops/lean")
+enum lean low_ports(struct conn *c)
+{
+	return c->port < 1024 ? LEFT : RIGHT;
+}
+
+SEC(".struct_ops")
+struct judge enumerations = {
+	.judge = odd_ports,
+	.lean = low_ports,
+};
