@@ -45,6 +45,8 @@ pub(crate) fn run(check: bool) -> anyhow::Result<()> {
                 shell::command(clang)
                     .args(["-O2", "-g", "-target", "bpf", "-Wall", "-Wextra", "-Werror", "-ffile-compilation-dir=."])
                     .arg(format!("-mcpu={cpu}"))
+                    // <linux/icmp.h> includes a part of libc, which asks for its 32-bit files otherwise.
+                    .arg("-D__x86_64__")
                     // Debian keeps <asm/types.h> in the multiarch folder, which the bpf target does not search.
                     .args(["-I/usr/include/x86_64-linux-gnu", "-c"])
                     .arg(&source)
