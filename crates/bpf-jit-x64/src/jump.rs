@@ -131,17 +131,34 @@ impl Branch for Jump {
     fn pad(len: usize, out: &mut Vec<u8>) {
         let mut left = len;
         while left > 0 {
-            let n = left.min(5);
+            let n = left.min(9);
             match n {
                 1 => reg!(*out; nop),
                 2 => reg!(*out; xchg ax, ax),
                 3 => reg!(*out; nop DWORD [rax]),
                 4 => reg!(*out; nop DWORD [BYTE rax + 0]),
-                _ => nop5(out),
+                5 => nop5(out),
+                6 => {
+                    out.push(OPERAND_SIZE);
+                    nop5(out);
+                }
+                7 => reg!(*out; nop DWORD [DWORD rax + 0]),
+                8 => nop8(out),
+                _ => {
+                    out.push(OPERAND_SIZE);
+                    nop8(out);
+                }
             }
             left -= n;
         }
     }
+}
+
+/// A prefix that makes a nop a byte longer.
+const OPERAND_SIZE: u8 = 0x66;
+
+fn nop8(out: &mut Vec<u8>) {
+    reg!(*out; nop DWORD [DWORD rax + rax * 1 + 0]);
 }
 
 /// The five-byte nop of a patch slot.

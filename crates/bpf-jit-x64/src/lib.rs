@@ -168,6 +168,16 @@ impl bpf_jit::Emitter for Emitter<'_> {
         self.s.bind(self.s.block(block));
     }
 
+    /// Decoded instructions are kept by lines of 64 bytes, and a line more a round costs a loop that is short up to a
+    /// quarter of its time (docs/optimiser.md). Padding that would be run is half a line at most.
+    fn begin_loop(&mut self, falls: bool) {
+        self.s.begin_loop(if falls { 31 } else { 63 });
+    }
+
+    fn end_loop(&mut self) {
+        self.s.end_loop();
+    }
+
     fn finish(mut self) -> Result<(), EmitError> {
         self.stubs();
         // int3.

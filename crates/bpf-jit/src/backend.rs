@@ -141,6 +141,28 @@ impl Shape {
 /// What follows the last block.
 const NO_BLOCK: BlockId = BlockId(u32::MAX);
 
+/// The loops of a function that have no other one in them, as the code lies: the places in the order of the first and
+/// of the last block of each, ascending.
+fn innermost_loops(func: &Func) -> Vec<(usize, usize)> {
+    let mut place = vec![usize::MAX; func.blocks.len()];
+    for (i, block) in func.order.iter().enumerate() {
+        place[block.index()] = i;
+    }
+    let mut loops: Vec<(usize, usize)> = Vec::new();
+    for (last, block) in func.order.iter().enumerate() {
+        let Some(first) = func.ends(*block).taken.map(|target| place[target.index()]).filter(|to| *to <= last) else {
+            continue;
+        };
+        // What was found before lies within this loop, reaches into it, or lies before it.
+        match loops.last_mut() {
+            Some(known) if known.0 == first => known.1 = last,
+            Some(known) if known.1 >= first => {}
+            _ => loops.push((first, last)),
+        }
+    }
+    loops
+}
+
 /// A function being emitted, op by op in the order of its code. Its prologue is done.
 pub trait Emitter {
     /// Emits an op that was made from the instruction `insn`; `next` is the block that follows the op's own.
@@ -163,6 +185,13 @@ pub trait Emitter {
 
     /// What follows is this block.
     fn begin_block(&mut self, block: BlockId);
+
+    /// What follows is a loop without another one in it, which control falls into or comes to by jumps only. A backend
+    /// whose processors fetch loops better from some places than from others puts it there.
+    fn begin_loop(&mut self, _falls: bool) {}
+
+    /// The loop ends here.
+    fn end_loop(&mut self) {}
 
     /// Ends the function.
     fn finish(self) -> Result<(), EmitError>;
@@ -214,13 +243,22 @@ pub trait Backend {
             let id = SubprogId(crate::num::small(i));
             let alloc = allocs.get(i).ok_or(EmitError::Internal("a function without an allocation"))?;
             let shape = Shape::of(id, func, address_taken.get(i) == Some(&true));
+            let loops = innermost_loops(func);
+            let mut loops = loops.iter().peekable();
             let mut emitter = self.function(&shape, alloc, options, code)?;
             for (i, block) in func.order.iter().enumerate() {
+                if loops.peek().is_some_and(|first_to_last| first_to_last.0 == i) {
+                    let before = i.checked_sub(1).map(|before| func.ends(func.order[before]));
+                    emitter.begin_loop(before.is_none_or(|ends| ends.falls || ends.taken == Some(*block)));
+                }
                 let next = func.order.get(i + 1).copied().unwrap_or(NO_BLOCK);
                 emitter.begin_block(*block);
                 let ops = func.range(*block);
                 for (op, span) in func.ops[ops.clone()].iter().zip(&func.spans[ops]) {
                     emitter.op(op, span.first, next);
+                }
+                if loops.next_if(|first_to_last| first_to_last.1 == i).is_some() {
+                    emitter.end_loop();
                 }
             }
             emitter.finish()?;

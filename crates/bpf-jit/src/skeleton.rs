@@ -72,6 +72,8 @@ pub struct Skeleton<B> {
     stops: [Option<Label>; StopCode::ALL.len()],
     /// How many notes on frames there were before the present function.
     notes: usize,
+    /// Where the loop being emitted ends, if it is to lie in few lines of the cache.
+    end_of_loop: Option<Label>,
 }
 
 impl<B: Branch> Default for Skeleton<B> {
@@ -87,6 +89,7 @@ impl<B: Branch> Default for Skeleton<B> {
             blocks: BlockLabels::default(),
             stops: [None; StopCode::ALL.len()],
             notes: 0,
+            end_of_loop: None,
         }
     }
 }
@@ -170,6 +173,20 @@ impl<B: Branch> Skeleton<B> {
         let label = self.layout.label();
         self.bind(label);
         label
+    }
+
+    /// A loop begins here, without another one in it. Up to `max` bytes of padding go before it.
+    pub fn begin_loop(&mut self, max: u8) {
+        let end = self.layout.label();
+        self.end_of_loop = Some(end);
+        self.layout.align_loop(&mut self.buf, end, max);
+    }
+
+    /// And ends here.
+    pub fn end_loop(&mut self) {
+        if let Some(end) = self.end_of_loop.take() {
+            self.bind(end);
+        }
     }
 
     /// Appends a branch.

@@ -7,6 +7,10 @@
 //!
 //! Alignment is exact in every round: it may shrink as branches grow, but branches never do, so that still ends.
 //!
+//! A loop may need padding so as to lie in as few lines of the cache as it can. How much is known when its branches have
+//! their lengths, which the padding may change again: so both are done in turn, a few times, and what counts is that
+//! the last thing done is to lengthen branches. A loop that was moved by that lies no worse than without padding.
+//!
 //! A patch slot may need padding so as not to cross an aligned eight-byte word. Distances are judged with every padding
 //! at its greatest, and the padding really needed is known only while moving: real distances are never longer than
 //! judged.
@@ -59,6 +63,8 @@ enum Site<B> {
     Branch { at: u32, branch: B, target: Label, len: u8 },
     /// Up to `max` bytes of padding so that the patch slot that follows does not cross a word.
     Pad { at: u32, max: u8 },
+    /// Before a loop that ends at `end`: `len` bytes of padding in the present layout, `max` at most.
+    Loop { at: u32, end: Label, max: u8, len: u8 },
     /// Up to `to - 1` bytes, so that what follows lies at a multiple of `to`; `len` in the present layout.
     Align { at: u32, to: u8, fill: [u8; 4], len: u8 },
 }
@@ -66,20 +72,22 @@ enum Site<B> {
 impl<B: Branch> Site<B> {
     fn at(&self) -> u32 {
         match *self {
-            Site::Branch { at, .. } | Site::Pad { at, .. } | Site::Align { at, .. } => at,
+            Site::Branch { at, .. } | Site::Pad { at, .. } | Site::Loop { at, .. } | Site::Align { at, .. } => at,
         }
     }
     fn reserved(&self) -> u32 {
         match *self {
             Site::Branch { branch, .. } => branch.lengths().1.into(),
-            Site::Pad { max, .. } => max.into(),
+            Site::Pad { max, .. } | Site::Loop { max, .. } => max.into(),
             Site::Align { to, .. } => u32::from(to) - 1,
         }
     }
     /// Bytes saved against the reserved form, paddings counted at their greatest.
     fn saved(&self) -> u32 {
         match *self {
-            Site::Branch { len, .. } | Site::Align { len, .. } => self.reserved() - u32::from(len),
+            Site::Branch { len, .. } | Site::Loop { len, .. } | Site::Align { len, .. } => {
+                self.reserved() - u32::from(len)
+            }
             Site::Pad { .. } => 0,
         }
     }
@@ -93,6 +101,19 @@ struct Bound {
 }
 
 const UNBOUND: Bound = Bound { at: u32::MAX, sites: 0 };
+
+/// Bytes of a cache line, by which instructions are fetched and decoded ones kept: of every x86-64 processor.
+const LINE: u32 = 64;
+/// Loops longer than this are not worth a line less.
+const LONGEST_LOOP: u32 = 4 * LINE;
+/// How often loops are placed anew because branches have grown.
+const PLACINGS: u32 = 3;
+
+/// Padding before a loop of `len` bytes that would lie at `at`, so that it lies in as few lines as it can.
+fn loop_padding(at: u32, len: u32) -> u32 {
+    let lines = |at: u32| (at % LINE + len).div_ceil(LINE);
+    if len <= LONGEST_LOOP && lines(at) > lines(0) { LINE - at % LINE } else { 0 }
+}
 
 /// Branches and labels of the code being emitted. Reused from program to program.
 #[derive(Debug)]
@@ -160,6 +181,13 @@ impl<B: Branch> Layout<B> {
         buf.resize(buf.len() + usize::from(max), 0);
     }
 
+    /// A loop begins at the end of `buf`, without another one in it, that ends where the label is bound. Up to `max`
+    /// bytes of padding, at most 63, go before it if it lies in fewer lines of the cache then.
+    pub fn align_loop(&mut self, buf: &mut Vec<u8>, end: Label, max: u8) {
+        self.sites.push(Site::Loop { at: small(buf.len()), end, max, len: 0 });
+        buf.resize(buf.len() + usize::from(max), 0);
+    }
+
     /// What is emitted next lies at a multiple of `to` bytes from the start of the code, a power of two up to 128. The
     /// bytes before it repeat `fill` and must not be run. Only in code without patch slots, whose padding is not
     /// known before the code is written.
@@ -187,8 +215,33 @@ impl<B: Branch> Layout<B> {
     /// [`Layout::offset`] gives the final offsets of labels, and [`Layout::relocate`] those of anything else.
     pub fn finish(&mut self, buf: &[u8], out: &mut Vec<u8>) -> Result<(), OutOfReach> {
         self.relax()?;
+        for _ in 0..PLACINGS {
+            if !self.place_loops(small(out.len())) {
+                break;
+            }
+            self.relax()?;
+        }
         self.write(buf, out);
         Ok(())
+    }
+
+    /// Pads loops by where they lie now; whether any padding has changed. The code will begin at `base`.
+    fn place_loops(&mut self, base: u32) -> bool {
+        // What earlier paddings have grown by, less what they have shrunk by.
+        let mut moved = 0u32;
+        let mut changed = false;
+        for i in 0..self.sites.len() {
+            let Site::Loop { at, end, max, len } = self.sites[i] else { continue };
+            let start = (base + at - self.saved_before[i]).wrapping_add(moved);
+            let after = at + u32::from(max) - self.saved_before[i + 1];
+            let end_at = self.labels[end.0 as usize];
+            let padding = loop_padding(start, end_at.at - self.saved_before[end_at.sites as usize] - after);
+            let padding = if padding <= u32::from(max) { padding.to_le_bytes()[0] } else { 0 };
+            moved = moved.wrapping_add(padding.into()).wrapping_sub(len.into());
+            changed |= padding != len;
+            self.sites[i] = Site::Loop { at, end, max, len: padding };
+        }
+        changed
     }
 
     /// Turns ascending offsets in the buffer into offsets in the final code, after [`Layout::finish`].
@@ -259,7 +312,7 @@ impl<B: Branch> Layout<B> {
         for (i, site) in self.sites.iter().enumerate() {
             self.saved_before[i] = saved;
             saved += match *site {
-                Site::Branch { .. } | Site::Align { .. } => site.saved(),
+                Site::Branch { .. } | Site::Loop { .. } | Site::Align { .. } => site.saved(),
                 Site::Pad { at, max } => {
                     let start = base + at - saved;
                     let crosses = start / PATCH_WORD != (start + slot - 1) / PATCH_WORD;
@@ -287,6 +340,7 @@ impl<B: Branch> Layout<B> {
                     let saved_here = self.saved_before[i + 1] - self.saved_before[i];
                     B::pad(usize::from(max) - saved_here as usize, out);
                 }
+                Site::Loop { len, .. } => B::pad(len.into(), out),
                 Site::Align { fill, len, .. } => out.extend(fill.iter().cycle().take(len.into())),
             }
         }
@@ -460,6 +514,67 @@ mod tests {
             let offsets: Vec<usize> = labels.iter().map(|label| layout.offset(*label).unwrap() as usize).collect();
             assert!(offsets.iter().all(|at| at % 16 == 0), "{offsets:?}");
             assert!(targets(&out).iter().all(|target| offsets.contains(target)), "{offsets:?}");
+        }
+    }
+
+    #[test]
+    fn loops_lie_in_as_few_lines_as_they_can() {
+        let mut seed = 9u64;
+        let mut next = |n: usize| {
+            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (seed >> 33) as usize % n
+        };
+        let mut padded = 0;
+        for _ in 0..500 {
+            let mut layout = Layout::default();
+            let mut buf = Vec::new();
+            let mut loops = Vec::new();
+            // Jumps back that reach as short ones or do not, whatever the padding.
+            for _ in 0..1 + next(8) {
+                buf.resize(buf.len() + next(100), 0x11);
+                let end = layout.label();
+                let before = small(buf.len());
+                layout.align_loop(&mut buf, end, 63);
+                let head = layout.label();
+                layout.bind(&buf, head);
+                let mark = small(buf.len());
+                buf.resize(buf.len() + 1 + next(120), 0x11);
+                layout.branch(&mut buf, Jmp, head);
+                layout.bind(&buf, end);
+                loops.push((before, mark, head, end));
+            }
+            let mut out = Vec::new();
+            layout.finish(&buf, &mut out).unwrap();
+            let mut marks: Vec<u32> = loops.iter().flat_map(|(before, mark, ..)| [*before, *mark]).collect();
+            layout.relocate(marks.iter_mut());
+            let mut heads = Vec::new();
+            for ((_, _, head, end), marks) in loops.iter().zip(marks.chunks(2)) {
+                let (head, end) = (layout.offset(*head).unwrap(), layout.offset(*end).unwrap());
+                assert_eq!((end - 1) / LINE - head / LINE + 1, (end - head).div_ceil(LINE));
+                // What lies before the loop is not moved by its padding, which does nothing.
+                assert_eq!(marks[1], head);
+                assert!(out[marks[0] as usize..head as usize].iter().all(|byte| *byte == 0x90));
+                padded += usize::from(marks[0] != head);
+                heads.push(head as usize);
+            }
+            assert_eq!(targets(&out), heads);
+        }
+        assert!(padded > 100, "{padded}");
+    }
+
+    #[test]
+    fn a_loop_that_would_need_more_padding_stays_where_it_is() {
+        for (lead, at) in [(33, 64), (32, 32)] {
+            let mut layout: Layout<Jmp> = Layout::default();
+            let mut buf = vec![0x11; lead];
+            let end = layout.label();
+            layout.align_loop(&mut buf, end, 31);
+            let head = layout.label();
+            layout.bind(&buf, head);
+            buf.extend_from_slice(&[0x11; 60]);
+            layout.bind(&buf, end);
+            layout.finish(&buf, &mut Vec::new()).unwrap();
+            assert_eq!(layout.offset(head), Some(at), "{lead}");
         }
     }
 
