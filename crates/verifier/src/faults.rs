@@ -163,6 +163,8 @@ mod with {
         LocksAlike,
         /// A lock that may fail is always taken.
         LockNeverFails,
+        /// What is to be saved on the stack as a lock is taken is taken to be written where it is not, too.
+        SavedUntaken,
         /// A spin lock's bytes are like any others.
         LockOpen,
         /// A spilled pointer into a record survives its submission.
@@ -263,6 +265,7 @@ mod with {
             Fault::CallbackThrows,
             Fault::LocksAlike,
             Fault::LockNeverFails,
+            Fault::SavedUntaken,
         ];
         /// Those in what is known of the elements of arrays, and of parts of numbers: the same.
         pub const OF_CONTENTS: &[Fault] = &[

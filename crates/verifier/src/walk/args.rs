@@ -729,8 +729,10 @@ impl<'a> Walk<'a> {
         match kind {
             // Where the lock is not taken, what was there is there still: the path that goes on with that leaves the
             // trail behind this step.
-            Local::Interrupts { lock: true } => self.writes_within(frame.into(), depth, size),
-            Local::Interrupts { lock: false } | Local::Numbers | Local::Bits | Local::Dynptr(_) | Local::Buffer => {
+            Local::Interrupts { lock: true } if !planted!(SavedUntaken) => {
+                self.writes_within(frame.into(), depth, size);
+            }
+            Local::Interrupts { .. } | Local::Numbers | Local::Bits | Local::Dynptr(_) | Local::Buffer => {
                 self.writes_stack(frame.into(), depth, size);
             }
         }
