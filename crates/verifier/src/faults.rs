@@ -173,6 +173,10 @@ mod with {
         BorrowSurvives,
         /// The links of an object are like any other bytes.
         LinksOpen,
+        /// An object that was loaded from where it is stashed is never null.
+        LoadedNeverNull,
+        /// An object that was loaded from where it is stashed takes others.
+        LoadedTakes,
         /// A list needs no lock.
         RootsUnlocked,
         /// A run may end without giving back a record.
@@ -266,6 +270,8 @@ mod with {
             Fault::LocksAlike,
             Fault::LockNeverFails,
             Fault::SavedUntaken,
+            Fault::LoadedNeverNull,
+            Fault::LoadedTakes,
         ];
         /// Those in what is known of the elements of arrays, and of parts of numbers: the same.
         pub const OF_CONTENTS: &[Fault] = &[
