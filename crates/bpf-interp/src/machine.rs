@@ -125,8 +125,8 @@ impl<'a> Machine<'a> {
         if let Some(place) = self.memory.find(addr, len, write) {
             return Ok(place);
         }
-        match env.region(addr, len.count(), write) {
-            Some(memory) => Ok(Place::of_host(addr, len, memory)),
+        match env.region(addr, len.count(), write).and_then(|memory| Place::of_host(addr, len, memory)) {
+            Some(place) => Ok(place),
             None => Err(StopKind::BadAccess { addr, size: len.count(), write }),
         }
     }

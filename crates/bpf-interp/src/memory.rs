@@ -216,9 +216,13 @@ impl Drop for Frame {
 
 /// Memory the host vouches for, for one access: the answer of [`crate::Env::region`].
 ///
-/// It has no content: making one asserts that the access asked about is valid, for the lifetime.
+/// Making one asserts that the access asked about is valid, for the lifetime.
 #[derive(Debug)]
-pub struct HostMemory<'m>(PhantomData<&'m [AtomicU8]>);
+pub struct HostMemory<'m> {
+    /// Other bytes that the access goes to: where, and how many there are.
+    instead: Option<(u64, u64)>,
+    memory: PhantomData<&'m [AtomicU8]>,
+}
 
 impl<'m> HostMemory<'m> {
     /// Vouches for the bytes that [`crate::Env::region`] was asked about.
@@ -228,7 +232,14 @@ impl<'m> HostMemory<'m> {
     /// process (even where the program may only read them), and accessed by others only atomically; no Rust reference
     /// to them may exist other than to atomics or cells.
     pub unsafe fn vouch() -> HostMemory<'m> {
-        HostMemory(PhantomData)
+        HostMemory { instead: None, memory: PhantomData }
+    }
+
+    /// Lets the access go to these bytes instead: so a host that must know what is loaded loads it first, and shows
+    /// that to the program. An access of more bytes is a bad one.
+    pub fn instead(bytes: &'m [AtomicU8]) -> HostMemory<'m> {
+        let instead = Some((bytes.as_ptr().expose_provenance() as u64, bytes.len() as u64));
+        HostMemory { instead, memory: PhantomData }
     }
 
     /// Vouches for bytes that lie within shared atomic memory. `None` if they do not.
@@ -244,7 +255,7 @@ impl<'m> HostMemory<'m> {
     pub fn within(memory: &'m [AtomicU8], addr: u64, len: u64) -> Option<HostMemory<'m>> {
         let start = memory.as_ptr().expose_provenance() as u64;
         let region = Region { start, len: memory.len() as u64, frozen: false };
-        region.contains(addr, len).then_some(HostMemory(PhantomData))
+        region.contains(addr, len).then_some(HostMemory { instead: None, memory: PhantomData })
     }
 }
 
@@ -284,9 +295,10 @@ fn native(number: u64) -> usize {
 }
 
 impl<'m, L: Extent> Place<'m, L> {
-    /// The place of an access that the host vouched for.
-    pub(crate) fn of_host(addr: u64, len: L, HostMemory(memory): HostMemory<'m>) -> Place<'m, L> {
-        Place { addr, len, frozen: false, memory }
+    /// The place of an access that the host vouched for; `None` if what it is to go to instead is too short.
+    pub(crate) fn of_host(addr: u64, len: L, HostMemory { instead, memory }: HostMemory<'m>) -> Option<Place<'m, L>> {
+        let (addr, bytes) = instead.unwrap_or((addr, u64::MAX));
+        (len.count() <= bytes).then_some(Place { addr, len, frozen: false, memory })
     }
 
     fn ptr(&self) -> *mut u8 {

@@ -131,19 +131,18 @@ impl MapOps for QueueMap {
     }
 
     unsafe fn next_value(&self, out: *mut u8, remove: bool, slot: u32) -> OpResult {
-        self.next(remove, slot, |value| match value {
-            Some(words) => {
-                // SAFETY: writable for the value size (contract).
-                unsafe { mem::load_to_program(words, out, self.shape.size) };
-                Ok(())
-            }
-            None => {
-                // The kernel clears the program's buffer when there is nothing to copy.
-                // SAFETY: the caller's buffer is writable for a value.
-                unsafe { mem::zero_program(out, self.shape.size) };
-                Err(Errno::ENOENT)
-            }
-        })?
+        let copied = self.next(remove, slot, |value| {
+            // SAFETY: writable for the value size (contract).
+            value.map(|words| unsafe { mem::load_to_program(words, out, self.shape.size) }).ok_or(Errno::ENOENT)
+        });
+        let result = copied.and_then(|copied| copied);
+        if result.is_err() {
+            // The kernel clears the program's buffer when there is nothing to copy; here also where the queue is busy,
+            // further up the stack, since the verifier takes the buffer to be written.
+            // SAFETY: the caller's buffer is writable for a value.
+            unsafe { mem::zero_program(out, self.shape.size) };
+        }
+        result
     }
 
     fn lookup(&self, _key: &[u8], out: &mut [u8], _flags: u64, slot: u32) -> OpResult {

@@ -10,7 +10,7 @@
 use crate::context::ContextLayout;
 use bpf_analysis::Facts;
 use bpf_isa::{Insn, InsnIdx, MemoryAccess, Program};
-use bpf_uapi::Kfunc;
+use bpf_uapi::{Kfunc, OwnedType};
 use bpf_verifier::{Env, FieldKind, GlobalFunc, KnownMap, States, Stats, Verified};
 use std::cell::RefCell;
 
@@ -19,6 +19,8 @@ use std::cell::RefCell;
 struct Watch {
     recording: bool,
     globals: Vec<Option<GlobalFunc>>,
+    /// Types that programs without an object may make objects of: those of the numbers 1, 2 and so on.
+    types: Vec<OwnedType>,
     /// Whether programs without an object have the kernel's functions.
     kfuncs: bool,
     states: Option<States>,
@@ -61,6 +63,17 @@ thread_local!(static WATCH: RefCell<Watch> = RefCell::default());
 /// one without an object, the host function with index `i` is the one of `bpf_uapi::Kfunc::ALL[i]`.
 pub fn declare(globals: Vec<Option<GlobalFunc>>) {
     WATCH.with_borrow_mut(|w| (w.globals, w.kfuncs, w.recording, w.reusing) = (globals, true, false, false));
+}
+
+/// From now on, programs without an object that this thread loads make objects of these types, by their places in the
+/// list; of the first none. All that they lead to is in it.
+pub fn declare_types(types: Vec<OwnedType>) {
+    WATCH.with_borrow_mut(|w| w.types = types);
+}
+
+/// What programs without an object may make objects of.
+pub(crate) fn types() -> Vec<OwnedType> {
+    WATCH.with_borrow(|w| w.types.clone())
 }
 
 /// The next loads of this thread are recorded; runs are compared with the last.

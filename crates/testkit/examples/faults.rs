@@ -5,9 +5,17 @@
 //! found.
 
 use bpf_testkit::generate::Choices;
-use bpf_testkit::soundness::{self, Oracle, Outcome, Tally};
+use bpf_testkit::soundness::{self, Generated, Oracle, Outcome, Tally};
 use bpf_verifier::faults::{Fault, plant};
 use std::process::ExitCode;
+
+/// Those in objects are in programs that own some.
+fn generate(fault: Fault, choices: &mut Choices<'_>) -> Generated {
+    match Fault::OF_OBJECTS.contains(&fault) {
+        true => soundness::generate_owning(choices),
+        false => soundness::generate(choices),
+    }
+}
 
 fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
@@ -21,13 +29,13 @@ fn main() -> ExitCode {
         plant(Some(fault));
         let found = (1 << 40..(1u64 << 40) + most).find_map(|seed| {
             let mut choices = Choices::from_seed(seed);
-            let generated = soundness::generate(&mut choices);
+            let generated = generate(fault, &mut choices);
             let outcome = oracle.check(&generated, 4, &mut choices);
             let what = tally.count(&generated, outcome).err()?;
             // The interpreter alone takes what only runs long for endless. From the same inputs.
             plant(None);
             let mut choices = Choices::from_seed(seed);
-            soundness::generate(&mut choices);
+            generate(fault, &mut choices);
             let right = oracle.check(&generated, 4, &mut choices);
             plant(Some(fault));
             (!matches!(right, Outcome::Violation(_))).then_some((seed, what))

@@ -33,7 +33,11 @@ fn main() -> ExitCode {
     let mut seed = first;
     while tally.accepted < wanted {
         let mut choices = Choices::from_seed(seed);
-        let generated = soundness::generate(&mut choices);
+        // Every fourth one has objects of its own.
+        let generated = match seed % 4 {
+            3 => soundness::generate_owning(&mut choices),
+            _ => soundness::generate(&mut choices),
+        };
         let outcome = oracle.check(&generated, 2, &mut choices);
         if let Err(what) = tally.count(&generated, outcome) {
             let count = violations.entry(kind(&what)).or_default();

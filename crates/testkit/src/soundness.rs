@@ -19,6 +19,7 @@ mod fills;
 mod flow;
 mod locals;
 mod needs;
+mod objects;
 #[cfg(feature = "oracle")]
 mod oracle;
 mod relations;
@@ -80,11 +81,15 @@ pub enum MapId {
     Constants,
     /// Hash of one map like those of `Outer`.
     OuterHash,
+    /// An array's one value that holds objects, with a spin lock.
+    Holding,
+    /// The same with a resilient one.
+    HoldingResilient,
 }
 
 impl MapId {
     /// All of them, in the order of their indices.
-    pub const ALL: [MapId; 10] = [
+    pub const ALL: [MapId; 12] = [
         MapId::Array,
         MapId::Hash,
         MapId::Outer,
@@ -95,6 +100,8 @@ impl MapId {
         MapId::PerCpu,
         MapId::Constants,
         MapId::OuterHash,
+        MapId::Holding,
+        MapId::HoldingResilient,
     ];
 }
 
@@ -143,6 +150,8 @@ pub(crate) enum Role {
     ForEach(MapId),
     /// Verified on its own: memory of so many bytes or null, a number, and perhaps the context.
     Global { bytes: u32, context: bool },
+    /// Orders a tree of objects.
+    Less,
 }
 
 /// A program made of these choices.
@@ -169,11 +178,48 @@ pub fn generate(choices: &mut Choices<'_>) -> Generated {
                 context: choices.one_in(2) || context == Context::Xdp,
             },
         };
-        let function = Function::generate(choices, context, role, &callees, (related, &mut lures));
+        let kind = if related { Kind::Related } else { Kind::Mixed };
+        let function = Function::generate(choices, context, role, &callees, (kind, &mut lures));
         callees.push(function);
     }
-    let main = Function::generate(choices, context, Role::Main, &callees, (related, &mut lures));
+    let kind = if related { Kind::Related } else { Kind::Mixed };
+    let main = Function::generate(choices, context, Role::Main, &callees, (kind, &mut lures));
     link(context, main, callees, lured && lures < all)
+}
+
+/// What functions are made of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    /// Of all statements but those about objects.
+    Mixed,
+    /// Of loops whose variables are related.
+    Related,
+    /// Half of them of objects that programs own.
+    Owning,
+}
+
+/// A program made of these choices, half of whose statements are about objects that it owns, exceptions, and calls by a
+/// register.
+///
+/// # Panics
+/// If the program is not valid: a bug of the generator.
+pub fn generate_owning(choices: &mut Choices<'_>) -> Generated {
+    let context = choices.pick(&[Context::Raw, Context::Raw, Context::Skb, Context::Xdp]);
+    let mut lures = u32::from(choices.one_in(2));
+    let lured = lures > 0;
+    let mut callees = vec![Function::less()];
+    for _ in 0..choices.below(4) {
+        let role = match choices.below(6) {
+            0..=2 => Role::Static,
+            3 => Role::Loop,
+            4 => Role::ForEach(MapId::Array),
+            _ => Role::Global { bytes: 16, context: true },
+        };
+        let function = Function::generate(choices, context, role, &callees, (Kind::Owning, &mut lures));
+        callees.push(function);
+    }
+    let main = Function::generate(choices, context, Role::Main, &callees, (Kind::Owning, &mut lures));
+    link(context, main, callees, lured && lures == 0)
 }
 
 /// Lays out the functions that are called, main first, and resolves the calls.
@@ -211,7 +257,7 @@ fn link(context: Context, main: Function, callees: Vec<Function>, lured: bool) -
                 args.extend(context.then_some(Arg::Context));
                 Some(args)
             }
-            Role::Main | Role::Static | Role::Loop | Role::ForEach(_) => None,
+            Role::Main | Role::Static | Role::Loop | Role::ForEach(_) | Role::Less => None,
         });
         insns.append(&mut function.code);
     }

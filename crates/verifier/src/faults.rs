@@ -163,6 +163,8 @@ mod with {
         LocksAlike,
         /// A lock that may fail is always taken.
         LockNeverFails,
+        /// What is to be saved on the stack as a lock is taken is taken to be written where it is not, too.
+        SavedUntaken,
         /// A spin lock's bytes are like any others.
         LockOpen,
         /// A spilled pointer into a record survives its submission.
@@ -171,6 +173,10 @@ mod with {
         BorrowSurvives,
         /// The links of an object are like any other bytes.
         LinksOpen,
+        /// An object that was loaded from where it is stashed is never null.
+        LoadedNeverNull,
+        /// An object that was loaded from where it is stashed takes others.
+        LoadedTakes,
         /// A list needs no lock.
         RootsUnlocked,
         /// A run may end without giving back a record.
@@ -263,6 +269,9 @@ mod with {
             Fault::CallbackThrows,
             Fault::LocksAlike,
             Fault::LockNeverFails,
+            Fault::SavedUntaken,
+            Fault::LoadedNeverNull,
+            Fault::LoadedTakes,
         ];
         /// Those in what is known of the elements of arrays, and of parts of numbers: the same.
         pub const OF_CONTENTS: &[Fault] = &[

@@ -14,7 +14,7 @@ use crate::env::Region;
 use crate::faults::planted;
 use crate::helpers::{CallbackKind, Local, LockKind};
 use crate::scalar::Scalar;
-use crate::value::{Debt, FIRST_FREE_ID, Origin, Ty, Value, Why, len_id};
+use crate::value::{Debt, FIRST_FREE_ID, Hold, Origin, Ty, Value, Why, len_id};
 
 /// What a stack byte holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -753,8 +753,8 @@ impl State {
     pub(crate) fn lend(&mut self, owner: u32) {
         self.owed.retain(|o| o.id != owner);
         for v in self.values_mut().filter(|v| v.owner == owner) {
-            if let Ty::Mem { from: Origin::Object { borrowed, .. }, .. } = &mut v.ty {
-                (*borrowed, v.owner) = (true, 0);
+            if let Ty::Mem { from: Origin::Object { hold, .. }, .. } = &mut v.ty {
+                (*hold, v.owner) = (Hold::Borrowed, 0);
             }
         }
     }
@@ -764,7 +764,7 @@ impl State {
         for frame in &mut self.frames {
             let registers = if planted!(BorrowSurvives) { 11 } else { usize::MAX };
             for v in frame.values_mut().take(registers) {
-                if let Ty::Mem { from: Origin::Object { borrowed: true, .. }, .. } = v.ty {
+                if let Ty::Mem { from: Origin::Object { hold: Hold::Borrowed, .. }, .. } = v.ty {
                     *v = Value::uninit(Why::Unlocked(at));
                 }
             }

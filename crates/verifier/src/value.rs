@@ -65,6 +65,18 @@ impl Debt {
     }
 }
 
+/// How a program has an object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Hold {
+    /// It owns it: the value's `owner` is what is owed for it.
+    Owned,
+    /// A list or a tree owns it, or may, and it is the program's until the lock is released.
+    Borrowed,
+    /// It was loaded from where somebody stashed it. Others may take it out and drop it meanwhile: its memory is there
+    /// to the end of the run, and nothing that is put into it then would be anybody's.
+    Loaded,
+}
+
 /// Where memory of a fixed size comes from: so where it may lie, how it is aligned, and how long it lasts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Origin {
@@ -80,10 +92,8 @@ pub(crate) enum Origin {
     Slice { packet: bool },
     /// An element in the iterator that `owner` names, on some frame's stack: 4-byte aligned.
     Element,
-    /// An object of this type of the program's own ([`crate::Env::types`]): 8-byte aligned. `borrowed`: a list or a
-    /// tree owns it, or may, and it is the program's until the lock is released; else the value's `owner` is what is
-    /// owed for it.
-    Object { class: u32, borrowed: bool },
+    /// An object of this type of the program's own ([`crate::Env::types`]): 8-byte aligned.
+    Object { class: u32, hold: Hold },
     /// Lent to the callback that is this frame, until it returns: a key, aligned to 4.
     Lent { frame: u8 },
     /// This argument of the global function that is walked: any memory of its callers' (the packet, a map's value,
@@ -403,9 +413,14 @@ impl fmt::Display for Describe<'_> {
             Ty::Map { map, inner } => f.write_str(&map_name(self.env, map, inner))?,
             Ty::MapValue { map, inner } => write!(f, "value of {}", map_name(self.env, map, inner))?,
             Ty::Mem { from: Origin::Socket { .. }, .. } => f.write_str("socket")?,
-            Ty::Mem { from: Origin::Object { class, borrowed }, .. } => {
+            Ty::Mem { from: Origin::Object { class, hold }, .. } => {
                 let name = self.env.types.get(class as usize).map_or("?", |ty| &ty.name);
-                write!(f, "{} of type \"{name}\"", if borrowed { "borrowed object" } else { "object" })?;
+                let what = match hold {
+                    Hold::Owned => "object",
+                    Hold::Borrowed => "borrowed object",
+                    Hold::Loaded => "loaded object",
+                };
+                write!(f, "{what} of type \"{name}\"")?;
             }
             Ty::Mem { size, .. } => write!(f, "pointer to {size} bytes of memory")?,
             Ty::Packet { region: r } => write!(f, "{} pointer", region(r))?,

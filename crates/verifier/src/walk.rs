@@ -48,7 +48,7 @@ use crate::notes::Notes;
 use crate::scalar::Scalar;
 use crate::state::{Entry, Frame, Lock, LockOf, Room, State};
 use crate::states::States;
-use crate::value::{FIRST_FREE_ID, Origin, Ty, Value, len_id};
+use crate::value::{FIRST_FREE_ID, Hold, Origin, Ty, Value, len_id};
 use pending::Pending;
 use trail::{Ending, Trail};
 
@@ -391,7 +391,7 @@ impl<'a> Walk<'a> {
                 state.locks.push(Lock { of, ..lock });
                 for r in [Reg::R1, Reg::R2] {
                     let (id, n) = (self.new_id(), Scalar::constant(node.into()));
-                    state.set(r, Value { id, n, ..self.object(class, true)? });
+                    state.set(r, Value { id, n, ..self.object(class, Hold::Borrowed)? });
                 }
             }
             Start::Exception => state.set(Reg::R1, Value::unknown()),

@@ -325,6 +325,17 @@ pub unsafe fn swap(field: u64, object: u64) -> u64 {
     word.swap(object, Ordering::AcqRel)
 }
 
+/// The object that the field leads to at this moment, or 0: the field owns it, or has until now.
+///
+/// # Safety
+/// `field` must be the address of a kptr in a value of a map that is there.
+pub unsafe fn stashed(field: u64) -> u64 {
+    // SAFETY: an aligned kptr (contract), which is accessed by atomics only.
+    let word = unsafe { AtomicU64::from_ptr(std::ptr::with_exposed_provenance_mut(crate::num::index(field))) };
+    // Acquire pairs with the release in `swap`: what was written to the object before is seen.
+    word.load(Ordering::Acquire)
+}
+
 /// What the fields of a value own, on its way out: see [`crate::value::Shape`].
 pub(crate) struct Leaving(Dead);
 

@@ -47,6 +47,11 @@ impl Held {
         (self.count as usize) < Self::MAX - 1
     }
 
+    /// Whether nothing more can be noted.
+    pub(crate) fn is_full(&self) -> bool {
+        self.count as usize >= Self::MAX
+    }
+
     pub(crate) fn add_record(&mut self, sample: u64) {
         self.add(sample);
     }
@@ -65,6 +70,7 @@ impl Held {
         (0..self.count as usize).any(|i| self.item(i) == lock | Self::LOCK)
     }
 
+    /// `false` if the lock is not held.
     pub(crate) fn remove_lock(&mut self, lock: u64) -> bool {
         self.remove(lock | Self::LOCK)
     }

@@ -11,12 +11,13 @@
 //! (its arrays), not by what it does, unless a host function returns memory that overlaps other.
 
 use bpf_maps::MapDef;
+use bpf_uapi::{OwnedField, OwnedKind};
 use bpf_verifier::SOCKET_BYTES;
 use std::collections::BTreeMap;
 
 /// Memory that a program may use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Extent {
+struct Extent<'p> {
     start: u64,
     len: u64,
     read: bool,
@@ -24,6 +25,8 @@ struct Extent {
     locks: Option<Locks>,
     /// It is a record that was reserved.
     record: bool,
+    /// From one value to the next, if it is of values, and the fields of each that own objects.
+    owned: (u64, &'p [OwnedField]),
 }
 
 /// The spin locks in an extent, four bytes each, which programs do not write to.
@@ -37,7 +40,7 @@ struct Locks {
     resilient: bool,
 }
 
-impl Extent {
+impl Extent<'_> {
     fn covers(&self, addr: u64, len: u64, write: bool) -> bool {
         let inside = addr >= self.start && len <= self.len && addr - self.start <= self.len - len;
         inside && (if write { self.write && !self.touches_lock(addr - self.start, len) } else { self.read })
@@ -49,6 +52,15 @@ impl Extent {
         // The first one that ends behind `at`.
         let lock = first + at.saturating_sub(first + 3).div_ceil(stride) * stride;
         len != 0 && lock < at + len
+    }
+
+    /// Whether a pointer to an object begins at this address.
+    fn has_kptr_at(&self, addr: u64) -> bool {
+        let ((stride, fields), Some(at)) = (self.owned, addr.checked_sub(self.start)) else { return false };
+        let kptr = |field: &OwnedField| {
+            matches!(field.kind, OwnedKind::Kptr { .. }) && u64::from(field.offset) == at % stride.max(1)
+        };
+        at < self.len && fields.iter().any(kptr)
     }
 
     /// Whether a lock of this kind begins at this address.
@@ -68,21 +80,24 @@ impl Extent {
 #[derive(Debug, Default)]
 pub(crate) struct Granted<'p> {
     /// By first address.
-    apart: BTreeMap<u64, Extent>,
+    apart: BTreeMap<u64, Extent<'p>>,
     /// What overlaps those.
-    others: Vec<Extent>,
+    others: Vec<Extent<'p>>,
     /// The keys that callbacks are given, innermost last.
-    keys: Vec<Extent>,
+    keys: Vec<Extent<'p>>,
     /// Inner maps found, by address.
     inner: BTreeMap<u64, &'p MapDef>,
     /// Sockets, and whether each was looked up and is still to be given back.
     sockets: Vec<(u64, bool)>,
     /// Records of user ring buffers whose callbacks are running, innermost last.
     dynptrs: Vec<u64>,
+    /// Whether some value holds objects.
+    kptrs: bool,
 }
 
 impl<'p> Granted<'p> {
-    fn add(&mut self, extent: Extent) {
+    fn add(&mut self, extent: Extent<'p>) {
+        self.kptrs |= !extent.owned.1.is_empty();
         if self.others.contains(&extent) || extent.len == 0 {
             return;
         }
@@ -98,20 +113,21 @@ impl<'p> Granted<'p> {
     }
 
     /// The extents that may cover this address.
-    fn around(&self, addr: u64) -> impl Iterator<Item = &Extent> {
+    fn around(&self, addr: u64) -> impl Iterator<Item = &Extent<'p>> {
         let before = self.apart.range(..=addr).next_back();
         before.into_iter().map(|(_, extent)| extent).chain(&self.others).chain(&self.keys)
     }
 
     /// A value of a map, with the rights that programs have to it.
-    pub(crate) fn add_value(&mut self, start: u64, len: u64, def: &MapDef) {
+    pub(crate) fn add_value(&mut self, start: u64, len: u64, def: &'p MapDef) {
         self.add(values(start, len, len, def));
     }
 
     /// All values of an array.
-    pub(crate) fn add_array(&mut self, start: u64, len: u64, stride: u64, def: &MapDef) {
+    pub(crate) fn add_array(&mut self, start: u64, len: u64, stride: u64, def: &'p MapDef) {
         // Never among those apart: its values may be added one by one too.
         let extent = values(start, len, stride, def);
+        self.kptrs |= !extent.owned.1.is_empty();
         if !self.others.contains(&extent) {
             self.others.push(extent);
         }
@@ -119,7 +135,7 @@ impl<'p> Granted<'p> {
 
     /// Memory that a host function returned, and that stays for the run.
     pub(crate) fn add_returned(&mut self, start: u64, len: u64, write: bool) {
-        self.add(Extent { start, len, read: true, write, locks: None, record: false });
+        self.add(Extent { start, len, read: true, write, locks: None, record: false, owned: (0, &[]) });
     }
 
     /// What a dynptr leads to: as long as the run, for all that the interpreter knows; the verifier knows better.
@@ -129,7 +145,7 @@ impl<'p> Granted<'p> {
 
     /// A record that was reserved.
     pub(crate) fn add_record(&mut self, start: u64, len: u64) {
-        self.add(Extent { start, len, read: true, write: true, locks: None, record: true });
+        self.add(Extent { start, len, read: true, write: true, locks: None, record: true, owned: (0, &[]) });
     }
 
     /// Takes a record back; `false` if there is none at this address.
@@ -143,7 +159,7 @@ impl<'p> Granted<'p> {
 
     /// The key that a callback is given, until [`Granted::take_key`].
     pub(crate) fn add_key(&mut self, start: u64, len: u64) {
-        self.keys.push(Extent { start, len, read: true, write: false, locks: None, record: false });
+        self.keys.push(Extent { start, len, read: true, write: false, locks: None, record: false, owned: (0, &[]) });
     }
 
     /// The callback has returned.
@@ -199,6 +215,11 @@ impl<'p> Granted<'p> {
         self.around(address).any(|extent| extent.has_lock_at(address, resilient))
     }
 
+    /// Whether a pointer to an object lies at this address, in a map's value.
+    pub(crate) fn is_kptr(&self, address: u64) -> bool {
+        self.kptrs && self.around(address).any(|extent| extent.has_kptr_at(address))
+    }
+
     /// Whether the program may access these bytes.
     pub(crate) fn covers(&self, addr: u64, len: u64, write: bool) -> bool {
         self.around(addr).any(|extent| extent.covers(addr, len, write))
@@ -206,23 +227,26 @@ impl<'p> Granted<'p> {
 }
 
 /// `len` bytes of values of a map, one every `stride` bytes.
-fn values(start: u64, len: u64, stride: u64, def: &MapDef) -> Extent {
+fn values(start: u64, len: u64, stride: u64, def: &MapDef) -> Extent<'_> {
     let (read, write) = def.program_rights();
     let resilient = def.resilient_lock;
     let locks = def.spin_lock.map(|at| Locks { first: at.into(), stride: stride.max(1), resilient });
-    Extent { start, len, read, write, locks, record: false }
+    Extent { start, len, read, write, locks, record: false, owned: (stride, def.owned_fields()) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use bpf_maps::{MapType, flags};
+    use bpf_uapi::OwnedType;
 
     #[test]
     fn rights_and_ends_are_kept() {
-        let mut granted = Granted::default();
         let mut def = MapDef::new("m", MapType::Hash, 4, 16, 1);
         def.spin_lock = Some(4);
+        let read_only = MapDef::new("r", MapType::Hash, 4, 16, 1).with_flags(flags::RDONLY_PROG);
+        let write_only = MapDef::new("w", MapType::Hash, 4, 16, 1).with_flags(flags::WRONLY_PROG);
+        let mut granted = Granted::default();
         granted.add_value(0x1000, 16, &def);
         assert!(
             granted.covers(0x1000, 4, true) && granted.covers(0x1008, 8, true) && granted.covers(0x1000, 16, false)
@@ -231,17 +255,32 @@ mod tests {
         assert!(!granted.covers(0xfff, 1, false) && !granted.covers(0x1010, 1, false));
         assert!(!granted.covers(0x1008, u64::MAX, false) && !granted.covers(u64::MAX, 8, false));
         assert!(granted.is_lock(0x1004, false) && !granted.is_lock(0x1004, true) && !granted.is_lock(0x1000, false));
-        granted.add_value(0x2000, 16, &MapDef::new("r", MapType::Hash, 4, 16, 1).with_flags(flags::RDONLY_PROG));
-        granted.add_value(0x3000, 16, &MapDef::new("w", MapType::Hash, 4, 16, 1).with_flags(flags::WRONLY_PROG));
+        granted.add_value(0x2000, 16, &read_only);
+        granted.add_value(0x3000, 16, &write_only);
         assert!(granted.covers(0x2000, 1, false) && !granted.covers(0x2000, 1, true));
         assert!(!granted.covers(0x3000, 1, false) && granted.covers(0x3000, 1, true));
     }
 
     #[test]
-    fn no_lock_of_an_array_is_written() {
+    fn pointers_to_objects_are_known() {
+        let ty = |name: &str, size, fields| OwnedType { name: name.into(), size, fields };
+        let kptr = OwnedField { offset: 8, kind: OwnedKind::Kptr { to: 1 } };
+        let types = vec![ty("value", 24, vec![kptr]), ty("object", 8, Vec::new())];
+        let mut def = MapDef::new("m", MapType::Array, 4, 24, 2);
+        def.owned = Some(types.into());
         let mut granted = Granted::default();
+        granted.add_value(0x1000, 24, &def);
+        granted.add_array(0x2000, 48, 24, &def);
+        for at in (0x0ff8..0x1030).chain(0x1ff8..0x2040) {
+            assert_eq!(granted.is_kptr(at), [0x1008, 0x2008, 0x2020].contains(&at), "{at:#x}");
+        }
+    }
+
+    #[test]
+    fn no_lock_of_an_array_is_written() {
         let mut def = MapDef::new("m", MapType::Array, 4, 12, 3);
         def.spin_lock = Some(4);
+        let mut granted = Granted::default();
         granted.add_array(0x1000, 48, 16, &def);
         granted.add_value(0x1010, 12, &def);
         for at in 0..48u64 {
@@ -260,13 +299,13 @@ mod tests {
     /// What is walked stays short, however much a run is given.
     #[test]
     fn many_values_are_found_by_address() {
-        let mut granted = Granted::default();
         let def = MapDef::new("m", MapType::Hash, 4, 16, 80_000);
         let locked = {
             let mut def = MapDef::new("a", MapType::Array, 4, 16, 1);
             def.spin_lock = Some(0);
             def
         };
+        let mut granted = Granted::default();
         granted.add_array(0x10, 64, 16, &locked);
         for round in 0..2 {
             for i in 0..80_000u64 {

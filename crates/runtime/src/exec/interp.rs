@@ -27,6 +27,7 @@ use bpf_verifier::{
 };
 use core::borrow::Borrow;
 use core::ops::Range;
+use core::sync::atomic::AtomicU8;
 
 /// Where a run begins.
 #[derive(Clone, Copy)]
@@ -79,7 +80,7 @@ pub(crate) unsafe fn run(
     let mut granted = Granted::default();
     // SAFETY: the caller's contract: the parts agree with the layout.
     unsafe { sockets(program.layout, parts) }.for_each(|socket| granted.add_socket(socket, false));
-    let mut host = Host { run, entered: Vec::new(), granted, locks: Vec::new() };
+    let mut host = Host { run, entered: Vec::new(), granted, locks: Vec::new(), stashed: Default::default() };
     let (mut machine, code) = (Machine::new(memory, options), Running(program, what));
     let result = match start {
         Start::Program => machine.run(&mut host, &code, [r1, parts.context_len as u64]),
@@ -270,6 +271,8 @@ struct Host<'p> {
     /// The locks that the program has, as it took them. Until it has given them back it may call little else: whoever
     /// waits for a spin lock waits for ever, which neither a budget nor an interruption ends.
     locks: Vec<(u64, LockKind)>,
+    /// The object, or 0, that a load from a map's value has found: others may have changed that since.
+    stashed: [AtomicU8; 8],
 }
 
 /// What an iterator or a dynptr is on the stack.
@@ -538,6 +541,20 @@ impl<'p> Host<'p> {
             (_, _) => {}
         }
         Ok(r0)
+    }
+
+    /// What a load of the pointer to an object yields that is stashed in a map's value: the object is granted first, so
+    /// what is loaded must be the same then.
+    fn load_stashed(&mut self, field: u64) -> HostMemory<'_> {
+        // SAFETY: of a value that the run was given, where its map's definition says that one is.
+        let object = unsafe { owned::stashed(field) };
+        if object != 0 {
+            // SAFETY: an object that the field owned a moment ago: the run's guard keeps its memory to the end.
+            let size = unsafe { owned::size(object) };
+            self.granted.add_returned(object, size.into(), true);
+        }
+        self.stashed = object.to_ne_bytes().map(AtomicU8::new);
+        HostMemory::instead(&self.stashed)
     }
 
     /// The program has got an object, or the node of one, from a call of this function.
@@ -858,6 +875,9 @@ impl<'p> Env for Host<'p> {
     }
 
     fn region(&mut self, addr: u64, len: u64, write: bool) -> Option<HostMemory<'_>> {
+        if len == 8 && !write && self.granted.is_kptr(addr) {
+            return Some(self.load_stashed(addr));
+        }
         self.granted.covers(addr, len, write).then(|| {
             // SAFETY: the bytes belong to a value of a live map or to a record, which stay mapped for the run and are
             // only accessed by atomics, or to a key, which the helper keeps; the maps crate hands out

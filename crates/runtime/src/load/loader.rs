@@ -249,6 +249,13 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
             if contents.calls {
                 let names = crate::oracle::host_functions();
                 bindings.host = names.map(|name| linker.named(name, C::layout())).collect();
+                if let Some(types) = crate::load::owned::declared(&linker.engine, self.account.as_ref()) {
+                    let makes = |bound: &&mut Bound| bound.proto.id == Kfunc::ObjNew.id();
+                    for bound in bindings.host.iter_mut().flatten().filter(makes) {
+                        bound.func = own_obj_new(&types);
+                    }
+                    bindings.local_types = Some(types);
+                }
             }
             if contents.calls {
                 linker.bind_helpers(name, program.insns(), C::layout(), bindings)?;

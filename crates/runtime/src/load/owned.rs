@@ -112,6 +112,20 @@ impl<'o> Local<'o> {
     }
 }
 
+/// What a program without an object may make objects of, as a test has declared it.
+#[cfg(feature = "oracle")]
+pub(crate) fn declared(engine: &Engine, account: Option<&Account>) -> Option<Arc<LocalTypes>> {
+    let all = crate::oracle::types();
+    let pool = (!all.is_empty()).then(|| {
+        let memory = account.map_or(engine.domain().memory(), Account::memory);
+        Objects::new(engine.domain(), memory)
+    });
+    let closure = |number: u32| OwnedType::closure(&all, number);
+    let ty = |number: u32| Some((number, Arc::new(closure(number).first()?.clone()), closure(number)));
+    let types = (1..crate::num::small(all.len())).filter_map(ty).collect();
+    Some(Arc::new(LocalTypes { pool: pool?.ok()?, types }))
+}
+
 /// Whether values of some map hold objects: only the verifier can tell what programs do with those.
 pub(crate) fn holds_objects(bindings: &Bindings) -> Option<&str> {
     let holds = |def: &bpf_maps::MapDef| def.owned.is_some();

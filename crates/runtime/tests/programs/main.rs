@@ -27,6 +27,7 @@ mod jumps;
 mod kernel_helpers;
 mod kernel_maps;
 mod kfuncs;
+mod lock_threads;
 mod lookups;
 mod maps;
 mod named;

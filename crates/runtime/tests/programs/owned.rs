@@ -9,15 +9,20 @@ use bpf_testkit::skipped;
 use std::path::Path;
 
 const OBJECT: &[u8] = include_bytes!("../objects/owned.o");
+const LOADS: &[u8] = include_bytes!("../objects/owned_loads.o");
 const STOPPED: &[u8] = include_bytes!("../objects/owned_stopped.o");
 const VERIFIED: [Way; 3] = [Way::Verified, Way::Unoptimised, Way::VerifiedInterpreted];
 const PROGRAMS: [&str; 4] = ["stash", "queue", "order", "share"];
 
 /// An engine, an account that all of its objects are counted in, and the object.
 fn load(way: Way) -> (Engine, Account, Instance<()>) {
+    load_object(way, OBJECT)
+}
+
+fn load_object(way: Way, object: &[u8]) -> (Engine, Account, Instance<()>) {
     let engine = ways::engine(way, |_| {});
     let account = engine.account("objects", 1 << 30);
-    let object = Object::parse(OBJECT).unwrap();
+    let object = Object::parse(object).unwrap();
     let maps = MapSet::for_object(&engine, &object).unwrap();
     let linker = Linker::<()>::new(&engine);
     let instance = linker.loader::<Xdp>().account(&account).object(&object, maps);
@@ -57,6 +62,9 @@ fn asks(name: &str, count: u64) -> Vec<[u64; 3]> {
             "stash" => [[1, 1, 2, 3, 4, 11, 12, 13, 14, 21, 22, 23][below(12) as usize], below(2), i % 300],
             "queue" => [[1, 2, 1, 2, 3, 4, 5, 6][below(8) as usize], below(3), i % 300],
             "order" => [[1, 1, 2, 3, 3, 4][below(6) as usize], below(60), i % 300],
+            "indexed" => [[1, 2, 3, 3, 4][below(5) as usize], below(4), i % 300],
+            "keyed" => [[1, 1, 2, 3, 3, 4, 4, 5][below(8) as usize], below(4), i % 300],
+            "variable" => [[1, 2][below(2) as usize], 0, i % 300],
             _share => [[1, 1, 2, 3, 5, 6][below(6) as usize], below(60), i % 300],
         })
         .collect()
@@ -65,7 +73,44 @@ fn asks(name: &str, count: u64) -> Vec<[u64; 3]> {
 /// The kernel loads the object unchanged, and answers the same.
 #[test]
 fn answers_are_the_kernels() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/objects/owned.o");
+    compare("owned.o", OBJECT, &PROGRAMS, 200);
+}
+
+/// What is stashed is looked at, written and shared without being taken out, as in the kernel.
+#[test]
+fn loads_are_the_kernels() {
+    compare("owned_loads.o", LOADS, &["indexed", "keyed", "variable"], 100);
+}
+
+/// Objects are taken out, dropped and replaced while other threads look at them and become owners of them.
+#[test]
+fn what_is_loaded_stays_while_others_drop_it() {
+    for way in VERIFIED {
+        let (engine, account, instance) = load_object(way, LOADS);
+        let rounds = if way == Way::VerifiedInterpreted { 3_000 } else { 30_000u64 };
+        std::thread::scope(|scope| {
+            for thread in 0..4u64 {
+                let instance = &instance;
+                scope.spawn(move || {
+                    for i in 0..rounds {
+                        let what = if thread < 2 { [1, 2, 1, 5][i as usize % 4] } else { 3 + i % 2 };
+                        let name = ["indexed", "keyed"][(i / 4) as usize % 2];
+                        // An array's elements are not deleted.
+                        let what = if what == 5 && name == "indexed" { 1 } else { what };
+                        let answer = ask(instance, name, [what, i % 3, i]);
+                        assert!(answer < 1000, "{name} {what}: {answer}, {way:?}");
+                    }
+                });
+            }
+        });
+        drop(instance);
+        is_used_up(&engine, &account);
+    }
+}
+
+/// The kernel loads the object unchanged, and answers the same; at least so many answers are different ones.
+fn compare(file: &str, object: &[u8], programs: &[&str], different: usize) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/objects").join(file);
     let theirs = match kernel::available().map(|()| pinned::load(&path)) {
         Ok(Ok(theirs)) => Some(theirs),
         Ok(Err(reason @ pinned::NotLoaded::NoLoader(_))) => {
@@ -80,9 +125,9 @@ fn answers_are_the_kernels() {
     };
     let mut first: Option<Vec<u64>> = None;
     for way in VERIFIED {
-        let (engine, account, instance) = load(way);
+        let (engine, account, instance) = load_object(way, object);
         let mut answers = Vec::new();
-        for name in PROGRAMS {
+        for &name in programs {
             for what in asks(name, 600) {
                 let answer = ask(&instance, name, what);
                 assert!(answer < 1000, "{name} {what:?}: {answer}, {way:?}");
@@ -92,14 +137,14 @@ fn answers_are_the_kernels() {
         let mut kinds = answers.clone();
         kinds.sort_unstable();
         kinds.dedup();
-        assert!(kinds.len() > 200, "they say something: {}", kinds.len());
+        assert!(kinds.len() > different, "they say something: {}", kinds.len());
         assert_eq!(*first.get_or_insert_with(|| answers.clone()), answers, "{way:?}");
         drop(instance);
         is_used_up(&engine, &account);
     }
     let (Some(theirs), Some(ours)) = (theirs, first) else { return };
     let mut ours = ours.into_iter();
-    for name in PROGRAMS {
+    for &name in programs {
         for (i, what) in asks(name, 600).into_iter().enumerate() {
             let (answer, _) = theirs.programs[name].test_run_output(&packet(what)).unwrap();
             assert_eq!(ours.next(), Some(answer.into()), "{name}, {i}: {what:?}");

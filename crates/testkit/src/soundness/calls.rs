@@ -10,7 +10,7 @@ const COST: u32 = super::STEPS / 4;
 
 impl Builder<'_, '_> {
     /// Whether code of this cost may be called so many times from here; if so it is counted.
-    fn affordable(&mut self, cost: u32, times: u32) -> bool {
+    pub(super) fn affordable(&mut self, cost: u32, times: u32) -> bool {
         let total = cost.saturating_mul(times).saturating_mul(self.rounds);
         let fits = self.cost.saturating_add(total) <= COST;
         if fits {
@@ -209,7 +209,7 @@ impl Builder<'_, '_> {
     }
 
     /// r3 (or the argument) = the area of this function's slots, at times that of its caller.
-    fn area(&mut self, arg: Reg) {
+    pub(super) fn area(&mut self, arg: Reg) {
         if self.has_area() && self.busy.slots & 0xf0 == 0 && self.c.one_in(3) {
             self.mov(arg, AREA);
         } else {
@@ -218,7 +218,7 @@ impl Builder<'_, '_> {
     }
 
     /// The callees of some roles that may be called here.
-    fn callees(&self, wanted: impl Fn(Role) -> bool) -> Vec<usize> {
+    pub(super) fn callees(&self, wanted: impl Fn(Role) -> bool) -> Vec<usize> {
         let fits = |i: &usize| {
             let f = &self.callees[*i];
             // A callee changes the numbers it is given, and may move the packet.
@@ -283,7 +283,7 @@ impl Builder<'_, '_> {
     }
 
     /// What a call of it means for this function.
-    fn take_over(&mut self, i: usize) {
+    pub(super) fn take_over(&mut self, i: usize) {
         let f = &self.callees[i];
         self.moves |= f.moves;
         self.maps |= f.maps;

@@ -18,7 +18,7 @@
 //! The area is what lies from r10 - 104 up. A statement that relies on something over a gap *reserves* it: the numbers,
 //! slots and registers in [`Builder::busy`] are not touched by others meanwhile.
 
-use super::{AREA, CTX, Context, MapId, Role};
+use super::{AREA, CTX, Context, Kind, MapId, Role};
 use crate::generate::Choices;
 use bpf_isa::{AluOp, Callee, Cond, Imm64, Insn, Reg, Size, Src, Width};
 
@@ -88,6 +88,8 @@ pub(super) struct Builder<'b, 'c> {
     pub(super) c: &'b mut Choices<'c>,
     pub(super) context: Context,
     pub(super) role: Role,
+    /// Whether half of the statements are about objects.
+    pub(super) owning: bool,
     pub(super) callees: &'b [Function],
     /// How many things may still be made wrong.
     pub(super) lures: &'b mut u32,
@@ -110,12 +112,13 @@ impl Function {
         context: Context,
         role: Role,
         callees: &[Function],
-        (related, lures): (bool, &mut u32),
+        (kind, lures): (Kind, &mut u32),
     ) -> Function {
         let mut b = Builder {
             c,
             context,
             role,
+            owning: kind == Kind::Owning,
             callees,
             lures,
             code: Vec::new(),
@@ -134,6 +137,7 @@ impl Function {
         if context == Context::Xdp && moves && b.c.one_in(2) {
             b.move_packet();
         }
+        let related = kind == Kind::Related;
         if related {
             b.related_loop();
         }
@@ -345,7 +349,7 @@ impl Builder<'_, '_> {
                     self.store(Size::DW, Reg::R10, LEN_SLOT, Src::Imm(0));
                 }
             }
-            Role::Static => self.mov(AREA, Reg::R1),
+            Role::Static | Role::Less => self.mov(AREA, Reg::R1),
             Role::Loop => self.mov(AREA, Reg::R2),
             Role::ForEach(_) => {
                 self.mov(AREA, Reg::R4);
@@ -366,7 +370,7 @@ impl Builder<'_, '_> {
             Role::Static => [Some(Reg::R2), Some(Reg::R3)],
             Role::Loop => [Some(Reg::R1), None],
             Role::Global { .. } => [Some(Reg::R2), None],
-            Role::Main | Role::ForEach(_) => [None, None],
+            Role::Main | Role::ForEach(_) | Role::Less => [None, None],
         };
         for (dst, given) in [Reg::R8, Reg::R9].into_iter().zip(numbers) {
             match given {
@@ -413,7 +417,7 @@ impl Builder<'_, '_> {
                     self.imm(Reg::R0, 0);
                 }
             }
-            Role::Main | Role::Static | Role::Global { .. } => {
+            Role::Main | Role::Static | Role::Global { .. } | Role::Less => {
                 let r = self.number();
                 if r != Reg::R0 {
                     self.add(Reg::R0, r);

@@ -64,7 +64,7 @@ enum Kind {
 
 impl Builder<'_, '_> {
     /// A call of a function of the kernel's: the runtime's oracle gives each program all of them.
-    fn kfunc(&mut self, kfunc: Kfunc) {
+    pub(super) fn kfunc(&mut self, kfunc: Kfunc) {
         self.push(Insn::Call(Callee::Host(kfunc as i32)));
     }
 

@@ -26,6 +26,9 @@ impl Builder<'_, '_> {
         if self.code.len() > 260 || self.depth >= 5 {
             return self.arithmetic();
         }
+        if self.owning && self.c.one_in(2) {
+            return self.owning();
+        }
         let call_free = self.busy.locked;
         if self.role != Role::Main && self.c.one_in(6) {
             return self.given();
@@ -542,7 +545,7 @@ impl Builder<'_, '_> {
     /// What the function was given: the element of a for_each, the memory of a global function, slots of the caller.
     fn given(&mut self) {
         match self.role {
-            Role::Main => self.own_memory(),
+            Role::Main | Role::Less => self.own_memory(),
             Role::Static | Role::Loop | Role::ForEach(_) if self.c.one_in(2) => self.accumulated(),
             Role::Static | Role::Loop => {
                 let place = self.numbers();

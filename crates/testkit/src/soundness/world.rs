@@ -3,6 +3,7 @@
 //! A world is made once and used for many programs: before each run the maps that the program uses are put into a state
 //! that a seed decides, and afterwards what they hold is read back, in an order that no engine decides.
 
+use super::objects::{HOLDING_VALUE, types};
 use super::{ARRAY_VALUE, CONSTANTS, GLOBAL_VALUE, HASH_VALUE, INNER_VALUE, MapId};
 use crate::generate::Choices;
 use bpf_runtime::maps::flags;
@@ -24,6 +25,11 @@ impl std::fmt::Debug for World {
 
 /// The map's definition.
 fn definition(map: MapId) -> MapDef {
+    let holding = |name| {
+        let mut def = MapDef::new(name, MapType::Array, 4, HOLDING_VALUE, 1);
+        def.owned = Some(types().into());
+        def
+    };
     let inner = || MapDef::new("inner", MapType::Array, 4, INNER_VALUE, 3);
     match map {
         MapId::Array => MapDef::new("array", MapType::Array, 4, ARRAY_VALUE, 4),
@@ -35,6 +41,8 @@ fn definition(map: MapId) -> MapDef {
         MapId::Ring => MapDef::new("ring", MapType::RingBuf, 0, 0, 4096),
         MapId::PerCpu => MapDef::new("percpu", MapType::PerCpuArray, 4, 16, 2),
         MapId::Constants => MapDef::new("constants", MapType::Array, 4, CONSTANTS, 1).with_flags(flags::RDONLY_PROG),
+        MapId::Holding => holding("holding").with_spin_lock(0),
+        MapId::HoldingResilient => holding("resilient").with_res_spin_lock(0),
         MapId::OuterHash => MapDef::new("outer_hash", MapType::HashOfMaps, 4, 4, 2).with_inner(inner()),
     }
 }
@@ -113,6 +121,12 @@ impl World {
                 self.at(MapId::Locked).update(&index(i), &value, 0)?;
             }
         }
+        for map in [MapId::Holding, MapId::HoldingResilient].into_iter().filter(|map| uses(*map)) {
+            // By that it lets go of what it holds.
+            let mut value = bytes(HOLDING_VALUE);
+            value[..56].fill(0);
+            self.at(map).update(&index(0), &value, 0)?;
+        }
         if uses(MapId::Queue) {
             let map = self.at(MapId::Queue);
             while map.pop(&mut [0; 16])? {}
@@ -140,7 +154,14 @@ impl World {
     pub(super) fn contents(&mut self, used: u16) -> Result<Vec<u8>, MapError> {
         let uses = |map: MapId| used >> map as u8 & 1 != 0;
         let mut all = Vec::new();
-        let arrays = [(MapId::Global, 1), (MapId::Array, 4), (MapId::Locked, 2), (MapId::PerCpu, 2)];
+        let arrays = [
+            (MapId::Global, 1),
+            (MapId::Array, 4),
+            (MapId::Locked, 2),
+            (MapId::PerCpu, 2),
+            (MapId::Holding, 1),
+            (MapId::HoldingResilient, 1),
+        ];
         for (map, entries) in arrays.into_iter().filter(|(map, _)| uses(*map)) {
             for i in 0..entries as u32 {
                 all.extend(self.at(map).get(&i.to_ne_bytes())?.unwrap_or_default());

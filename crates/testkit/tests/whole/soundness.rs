@@ -52,6 +52,52 @@ fn accepted_programs_run_as_promised_on_all_engines() {
     }
 }
 
+/// The same of programs with objects that they own, exceptions and calls by a register.
+#[test]
+fn accepted_programs_with_objects_run_as_promised_on_all_engines() {
+    let mut oracle = Oracle::new();
+    let mut tally = Tally::default();
+    let mut text = String::new();
+    for seed in 0..3000 / OF {
+        let mut choices = Choices::from_seed(seed);
+        let generated = soundness::generate_owning(&mut choices);
+        let outcome = oracle.check(&generated, 2, &mut choices);
+        let before = tally.accepted;
+        if let Err(what) = tally.count(&generated, outcome) {
+            panic!("seed {seed}: {what}");
+        }
+        if tally.accepted > before {
+            text.push_str(&generated.program.to_string());
+        }
+    }
+    let refused: u64 = tally.refused.values().sum();
+    assert!(tally.accepted > 1500 / OF && refused > 200 / OF && tally.steps > 100_000 / OF, "{tally}");
+    assert!(tally.refused_without_lure < 150 / OF, "{tally}");
+    for reason in ["Owed", "MaybeNull", "Arg", "ObjectField", "LockHeld", "RootUnlocked"] {
+        assert!(OF > 1 || tally.refused.contains_key(reason), "{reason} is never the reason: {tally}");
+    }
+    // What is accepted does each of these.
+    use bpf_uapi::Kfunc;
+    let calls = [
+        Kfunc::ObjNew,
+        Kfunc::ObjDrop,
+        Kfunc::RefcountAcquire,
+        Kfunc::ListPushFront,
+        Kfunc::ListPopBack,
+        Kfunc::ListFront,
+        Kfunc::RbtreeAdd,
+        Kfunc::RbtreeRemove,
+        Kfunc::RbtreeLeft,
+        Kfunc::Throw,
+        Kfunc::ResSpinLock,
+        Kfunc::ResSpinLockIrqsave,
+    ];
+    for call in calls.map(|kfunc| bpf_isa::Insn::Call(bpf_isa::Callee::Host(kfunc as i32)).to_string()) {
+        assert!(OF > 1 || text.contains(&format!("{call}\n")), "no `{call}`");
+    }
+    assert!(text.contains("callx r4") && text.contains("call 194\n"));
+}
+
 /// A run that takes long is no run without an end: may_goto allows 8 million rounds, a loop that a guess proves any
 /// number.
 #[test]

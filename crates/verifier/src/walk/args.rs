@@ -20,7 +20,7 @@ use crate::helpers::{
     NodeUse, ObjectUse, Ret, SOCKET_BYTES,
 };
 use crate::state::{Lock, LockOf, Owed};
-use crate::value::{Debt, Origin, Ty, Value, Why, map_name};
+use crate::value::{Debt, Hold, Origin, Ty, Value, Why, map_name};
 
 /// What the arguments of one call turned out to be.
 #[derive(Debug, Default)]
@@ -91,10 +91,10 @@ impl Compare {
     }
 }
 
-/// The type of an object, and whether it is borrowed, if the pointer is to one that is there.
-fn object_at(v: &Value) -> Option<(u32, bool)> {
+/// The type of an object, and how the program has it, if the pointer is to one that is there.
+fn object_at(v: &Value) -> Option<(u32, Hold)> {
     match v.ty {
-        Ty::Mem { from: Origin::Object { class, borrowed }, .. } if !v.null => Some((class, borrowed)),
+        Ty::Mem { from: Origin::Object { class, hold }, .. } if !v.null => Some((class, hold)),
         _ => None,
     }
 }
@@ -349,11 +349,11 @@ impl<'a> Walk<'a> {
                 }
             }
             ArgKind::Object(how) => {
-                let Some((class, borrowed)) = object_at(v).filter(|_| v.n.as_const() == Some(0)) else {
+                let Some((class, hold)) = object_at(v).filter(|_| v.n.as_const() == Some(0)) else {
                     return wrong(self, "an object of the program's own, by its start");
                 };
                 match how {
-                    ObjectUse::Given if borrowed || v.owner == 0 => {
+                    ObjectUse::Given if hold != Hold::Owned || v.owner == 0 => {
                         return wrong(self, "an object that the program owns");
                     }
                     ObjectUse::Given => call.given_back = v.owner,
@@ -397,12 +397,12 @@ impl<'a> Walk<'a> {
             }
             ArgKind::Node(_, how) => {
                 let at = v.n.as_const().and_then(|at| u32::try_from(at).ok());
-                let place = object_at(v).zip(at).map(|((class, borrowed), at)| ((class, at), borrowed));
+                let place = object_at(v).zip(at).map(|((class, hold), at)| ((class, at), hold));
                 match (place, how) {
-                    (Some((place, false)), NodeUse::Added) if Some(place) == call.root && v.owner != 0 => {
+                    (Some((place, Hold::Owned)), NodeUse::Added) if Some(place) == call.root && v.owner != 0 => {
                         call.lent = v.owner;
                     }
-                    (Some((place, true)), NodeUse::Member) if Some(place) == call.root => {}
+                    (Some((place, Hold::Borrowed)), NodeUse::Member) if Some(place) == call.root => {}
                     (_, NodeUse::Added) => {
                         return wrong(self, "the node of an object that the program owns, as the root says");
                     }
@@ -422,8 +422,10 @@ impl<'a> Walk<'a> {
                     OwnedKind::Kptr { to } => Some(to),
                     _other => None,
                 })?;
-                if found.is_none() {
-                    return wrong(self, "a kptr in a map value or an object");
+                // What is put into an object that nobody owns by then would be nobody's.
+                let loaded = matches!(object_at(v), Some((_, Hold::Loaded))) && !planted!(LoadedTakes);
+                if found.is_none() || loaded {
+                    return wrong(self, "a kptr in a map value, or in an object that the program owns or has borrowed");
                 }
                 call.kptr = found;
                 call.kptr_in = v.owner;
@@ -432,7 +434,7 @@ impl<'a> Walk<'a> {
                 if v.as_const() == Some(0) {
                     return Ok(());
                 }
-                let owned = object_at(v).filter(|(_, borrowed)| !borrowed && v.owner != 0);
+                let owned = object_at(v).filter(|(_, hold)| *hold == Hold::Owned && v.owner != 0);
                 if v.n.as_const() != Some(0) || owned.is_none() || owned.map(|(class, _)| class) != call.kptr {
                     return wrong(self, "an object of the kptr's type that the program owns, or 0");
                 }
@@ -535,7 +537,7 @@ impl<'a> Walk<'a> {
     }
 
     /// What a field that owns objects is, if the pointer is to its first byte, in a map's value or an object.
-    fn owning_field<T>(&self, v: &Value, of: impl Fn(OwnedKind) -> Option<T>) -> Res<Option<T>> {
+    pub(super) fn owning_field<T>(&self, v: &Value, of: impl Fn(OwnedKind) -> Option<T>) -> Res<Option<T>> {
         if v.null {
             return Ok(None);
         }
@@ -729,8 +731,10 @@ impl<'a> Walk<'a> {
         match kind {
             // Where the lock is not taken, what was there is there still: the path that goes on with that leaves the
             // trail behind this step.
-            Local::Interrupts { lock: true } => self.writes_within(frame.into(), depth, size),
-            Local::Interrupts { lock: false } | Local::Numbers | Local::Bits | Local::Dynptr(_) | Local::Buffer => {
+            Local::Interrupts { lock: true } if !planted!(SavedUntaken) => {
+                self.writes_within(frame.into(), depth, size);
+            }
+            Local::Interrupts { .. } | Local::Numbers | Local::Bits | Local::Dynptr(_) | Local::Buffer => {
                 self.writes_stack(frame.into(), depth, size);
             }
         }

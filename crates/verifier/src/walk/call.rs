@@ -12,7 +12,7 @@ use crate::helpers::{
 };
 use crate::scalar::Scalar;
 use crate::state::{Entry, Frame, Lock, State};
-use crate::value::{Debt, Origin, Ty, Value, Why};
+use crate::value::{Debt, Hold, Origin, Ty, Value, Why};
 use bpf_uapi::MapTypes;
 
 impl<'a> Walk<'a> {
@@ -316,11 +316,11 @@ impl<'a> Walk<'a> {
     }
 
     /// An object of the program's own, at its start.
-    pub(super) fn object(&self, class: u32, borrowed: bool) -> Res<Value> {
+    pub(super) fn object(&self, class: u32, hold: Hold) -> Res<Value> {
         let Some(ty) = self.env.class(class) else {
             return refuse(Reason::Environment("an object of a type that does not exist".into()));
         };
-        let from = Origin::Object { class, borrowed };
+        let from = Origin::Object { class, hold };
         Ok(Value::pointer(Ty::Mem { size: ty.size, writable: true, from }))
     }
 
@@ -340,7 +340,8 @@ impl<'a> Walk<'a> {
             return refuse(Reason::Environment(format!("{} returns an object of nowhere", proto.name)));
         };
         let n = Scalar::constant(node.into());
-        let v = Value { n, ..self.object(class, from == ObjectFrom::Seen)? };
+        let hold = if from == ObjectFrom::Seen { Hold::Borrowed } else { Hold::Owned };
+        let v = Value { n, ..self.object(class, hold)? };
         if from == ObjectFrom::Seen {
             return Ok(Value { null: true, id: self.new_id(), ..v });
         }

@@ -5,7 +5,7 @@
 
 use bpf_analysis::CheckRegion;
 use bpf_isa::{AluOp, AtomicOp, AtomicWidth, Reg, Size, Src, Width};
-use bpf_uapi::{OwnedField, TIMER_BYTES};
+use bpf_uapi::{OwnedField, OwnedKind, TIMER_BYTES};
 
 use super::linear::Form;
 use super::pointers::checkable;
@@ -19,7 +19,7 @@ use crate::notes::Kind;
 use crate::scalar::Scalar;
 use crate::state::{Content, Frame, Grid, Spill};
 use crate::tnum::Tnum;
-use crate::value::{Origin, Ty, Value, len_id, map_name};
+use crate::value::{Hold, Origin, Ty, Value, len_id, map_name};
 
 /// Constants that a load may yield, and that are looked at for what they have in common.
 const MAX_CONSTANTS: i64 = 1024;
@@ -404,6 +404,10 @@ impl Walk<'_> {
             self.state.set(dst, entry);
             return Ok(());
         }
+        if !sign && let Some(object) = self.load_stashed(size, base, off)? {
+            self.state.set(dst, object);
+            return Ok(());
+        }
         let v = self.loaded(size, base, off)?;
         let v = match (sign, v.is_scalar()) {
             (false, _) => v,
@@ -412,6 +416,30 @@ impl Walk<'_> {
         };
         self.state.set(dst, v);
         Ok(())
+    }
+
+    /// The object that a load finds, or null, if it is that of a kptr in a map's value, whole. Nobody keeps others from
+    /// taking it out, but the run's guard keeps its memory: the kernel's rule where it is in a section of RCU.
+    fn load_stashed(&mut self, size: Size, base: Reg, off: i16) -> Res<Option<Value>> {
+        let b = *self.state.reg(base);
+        let (Ty::MapValue { map, inner }, Some(at), Size::DW) = (b.ty, b.n.as_const(), size) else { return Ok(None) };
+        let field = Value { n: Scalar::constant(at.wrapping_add_signed(off.into())), ..b };
+        let to = |kind| match kind {
+            OwnedKind::Kptr { to } => Some(to),
+            _other => None,
+        };
+        let Some(class) = self.owning_field(&field, to)? else { return Ok(None) };
+        if !self.map(map, inner)?.access.reads() {
+            return refuse(Reason::WriteOnly { what: format!("value of {}", map_name(self.env, map, inner)) });
+        }
+        // On no other path is it an access of the arena or of the context, which is made in another way.
+        self.note_access(Place::Untracked(Kind::MapValue))?;
+        if self.hybrid && !self.notes.region(self.pc, None, true) {
+            let (first, second) = ("memory that needs a check".into(), "other memory".into());
+            return refuse(Reason::MixedContext { first, second });
+        }
+        let object = self.object(class, Hold::Loaded)?;
+        Ok(Some(Value { null: !planted!(LoadedNeverNull), id: self.new_id(), ..object }))
     }
 
     /// What a load of `size` bytes at `base + off` yields.

@@ -95,7 +95,8 @@ pub(super) unsafe extern "C" fn map_lookup_percpu_elem(
     (unsafe { map_ops::lookup_percpu(map as *const MapHeader, key as *const u8, low(cpu)) }) as u64
 }
 
-/// `bpf_spin_lock`. A lock that this slot holds already ends the run: waiting for it would never end.
+/// `bpf_spin_lock`. A lock that this slot holds already ends the run: waiting for it would never end. So does one that
+/// the run could not be told to give back, should it be stopped: nobody verified has so many.
 ///
 /// # Safety
 /// `lock` must be the lock in a live map value; `ctx` the first field of a [`Run`].
@@ -104,12 +105,16 @@ pub(super) unsafe extern "C" fn spin_lock(lock: u64, _: u64, _: u64, _: u64, _: 
         // SAFETY: `ctx` is the first field of the `Run` that this thread is in, by a pointer to all of it; emitted
         // code, which has the only other one, waits for this call.
         let run = unsafe { &mut *ctx.cast::<Run>() };
+        let fits = !run.held.is_full();
         // SAFETY: the verifier (or the interpreter's check) admits only the lock's field of a value that the run may
         // reach, aligned to 4; the slot is the run's own.
-        let taken = unsafe { map_ops::spin_lock(lock as *mut u32, run.ctx.slot) } == 0;
-        match taken {
-            true => run.held.add_lock(lock),
-            false => run.fail(HelperError::new("bpf_spin_lock: a run further up this thread's stack holds the lock")),
+        let taken = fits && unsafe { map_ops::spin_lock(lock as *mut u32, run.ctx.slot) } == 0;
+        match (fits, taken) {
+            (_, true) => run.held.add_lock(lock),
+            (true, false) => {
+                run.fail(HelperError::new("bpf_spin_lock: a run further up this thread's stack holds the lock"));
+            }
+            (false, false) => run.fail(HelperError::new("bpf_spin_lock: the run has too many locks and records")),
         }
         taken
     };
@@ -157,7 +162,8 @@ pub(super) unsafe extern "C" fn res_spin_lock(lock: u64, _: u64, _: u64, _: u64,
     taken as u64
 }
 
-/// `bpf_spin_unlock`, and the functions that release resilient locks.
+/// `bpf_spin_unlock`, and the functions that release resilient locks: `-EPERM` for one that this run has not taken, and
+/// nothing is done to it. A run further up the thread's stack, which has the same slot, may have.
 ///
 /// # Safety
 /// As [`spin_lock`].
@@ -165,7 +171,9 @@ pub(super) unsafe extern "C" fn spin_unlock(lock: u64, _: u64, _: u64, _: u64, _
     // SAFETY: `ctx` is the first field of the `Run` that this thread is in, by a pointer to all of it; emitted code,
     // which has the only other one, waits for this call.
     let run = unsafe { &mut *ctx.cast::<Run>() };
-    run.held.remove_lock(lock);
+    if !run.held.remove_lock(lock) {
+        return Errno::EPERM.as_ret() as u64;
+    }
     // SAFETY: only a lock of a value that the run may reach is admitted here; that the slot does not hold it is
     // answered by an error number.
     (unsafe { map_ops::spin_unlock(lock as *mut u32, run.ctx.slot) }) as u64
