@@ -43,8 +43,25 @@ struct Contents {
 
 #[derive(Deserialize)]
 struct Entry {
-    key: String,
-    value: String,
+    key: Text,
+    value: Text,
+}
+
+/// What reports have as text; who writes the file by hand writes numbers as numbers.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected a string or a number")]
+enum Text {
+    Text(String),
+    Number(serde_json::Number),
+}
+
+impl Text {
+    fn into_string(self) -> String {
+        match self {
+            Text::Text(text) => text,
+            Text::Number(number) => number.to_string(),
+        }
+    }
 }
 
 impl FillArgs {
@@ -55,7 +72,11 @@ impl FillArgs {
             let text = input::read_text(path)?;
             let file: File = serde_json::from_str(&text).with_context(|| path.display().to_string())?;
             for Contents { name, entries } in file.maps {
-                values.extend(entries.into_iter().map(|Entry { key, value }| Value { map: name.clone(), key, value }));
+                values.extend(entries.into_iter().map(|Entry { key, value }| Value {
+                    map: name.clone(),
+                    key: key.into_string(),
+                    value: value.into_string(),
+                }));
             }
         }
         for text in &self.map {
@@ -107,7 +128,7 @@ fn value_bytes(text: &str, map: &Map) -> Result<Vec<u8>> {
 /// So many bytes from a number or hex digits.
 fn bytes(text: &str, size: usize) -> Result<Vec<u8>> {
     if !matches!(size, 1 | 2 | 4 | 8) {
-        let bytes = input::parse_hex(text)?;
+        let bytes = input::parse_hex(text).with_context(|| format!("not {size} bytes in hex"))?;
         if bytes.len() != size {
             bail!("{} bytes, the map has {size}", bytes.len());
         }
@@ -117,7 +138,7 @@ fn bytes(text: &str, size: usize) -> Result<Vec<u8>> {
         Some(digits) => u64::from_str_radix(digits, 16).map(i128::from),
         None => text.parse(),
     }
-    .context("not a number")?;
+    .with_context(|| format!("not a number, as {size} bytes are written"))?;
     let bits = size * 8;
     if number < -(1 << (bits - 1)) || number >= 1 << bits {
         bail!("does not fit into {size} bytes");

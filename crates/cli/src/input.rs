@@ -83,7 +83,8 @@ pub(crate) fn packets(data: Option<&str>) -> Result<Inputs> {
             [0xa1, 0xb2, 0xc3, 0xd4] | [0xd4, 0xc3, 0xb2, 0xa1] | [0xa1, 0xb2, 0x3c, 0x4d] | [0x4d, 0x3c, 0xb2, 0xa1],
         ) => pcap(&bytes).with_context(|| format!("{data} is not a valid capture")),
         Some([0x0a, 0x0d, 0x0d, 0x0a]) => pcapng(&bytes).with_context(|| format!("{data} is not a valid capture")),
-        Some(_) if path.extension().is_some_and(|e| e == "pcap" || e == "pcapng") => {
+        // One that is empty or cut off among them: that is not a packet of no bytes.
+        _ if path.extension().is_some_and(|e| e == "pcap" || e == "pcapng") => {
             bail!("{data} does not begin like a capture")
         }
         _ => Ok(Inputs::one(bytes)),

@@ -17,7 +17,7 @@ pub(crate) struct Completions {
 /// Write manual pages, one for the command and one for each subcommand.
 #[derive(clap::Args)]
 pub(crate) struct Man {
-    /// The folder, `/usr/local/share/man/man1` say.
+    /// The folder, `/usr/local/share/man/man1` say. It is made if it is not there.
     folder: PathBuf,
 }
 
@@ -29,7 +29,8 @@ pub(crate) fn completions(args: &Completions, mut command: clap::Command) -> Res
 }
 
 pub(crate) fn man(args: &Man, command: clap::Command) -> Result<ExitCode> {
-    clap_mangen::generate_to(command, &args.folder)
+    std::fs::create_dir_all(&args.folder)
+        .and_then(|()| clap_mangen::generate_to(command, &args.folder))
         .with_context(|| format!("cannot write to {}", args.folder.display()))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -226,7 +226,12 @@ fn progress(rounds: u32) -> ProgressBar {
 }
 
 fn print(report: &Report) -> Result<()> {
-    line!("{}: {} inputs, {} runs, {:.1} ns a run", report.program, report.inputs, report.runs, report.ns_per_run)?;
+    if report.runs == 0 {
+        // An empty capture: there is no time a run.
+        line!("{}: no inputs, no runs", report.program)?;
+    } else {
+        line!("{}: {} inputs, {} runs, {:.1} ns a run", report.program, report.inputs, report.runs, report.ns_per_run)?;
+    }
     line!("returned:")?;
     let most = report.returned.values().copied().max().unwrap_or(1);
     for (value, count) in &report.returned {

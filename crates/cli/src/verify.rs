@@ -3,7 +3,7 @@
 use crate::context::{Chosen, ContextArg};
 use crate::load::{self, EngineArgs};
 use crate::out::{self, Look, text};
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use bpf_runtime::{
     Context, Engine, Linker, LoadError, MapSet, Object, Raw, SkLookup, Skb, Sock, SockAddr, SockOps, VerifyReport, Xdp,
     XdpFrags,
@@ -75,6 +75,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 fn verify_object(engine: &Engine, path: &Path, args: &Args) -> Result<bool> {
     let object = load::object_for(path, args.btf.as_deref())?;
     let linker = Linker::<load::NoHost>::new(engine);
+    if let Some(name) = &args.program {
+        object.program(name).with_context(|| path.display().to_string())?;
+    }
     let mut verdicts = Vec::new();
     for program in object.programs().iter().filter(|p| args.program.as_deref().is_none_or(|name| name == p.name())) {
         let maps = MapSet::for_object(engine, &object)?;
@@ -98,7 +101,7 @@ fn verify_object(engine: &Engine, path: &Path, args: &Args) -> Result<bool> {
         });
     }
     if verdicts.is_empty() {
-        bail!("{}: the object has no such program", path.display());
+        bail!("{}: the object has no program", path.display());
     }
     if args.json {
         out::json(&verdicts)?;

@@ -504,8 +504,8 @@ fn maps_are_filled_before_the_first_run() {
         ("verdicts=0", "not of the form NAME=KEY:VALUE"),
         ("other=0:1", "there is no map `other` to fill; the program's maps: verdicts, .rodata"),
         ("verdicts=x:1", "map `verdicts`, key x, value 1: that is no key of it: not a number"),
-        ("verdicts=0:1e3", "that is no value of it: not hex"),
-        (".rodata=0:1e3", "that is no value of it: not a number"),
+        ("verdicts=0:1e3", "that is no value of it: not 24 bytes in hex: not hex"),
+        (".rodata=0:1e3", "that is no value of it: not a number, as 8 bytes are written"),
         (".rodata=0:1", "map `.rodata`, key 0, value 1"),
         ("verdicts=4294967296:00", "that is no key of it: does not fit into 4 bytes"),
         ("verdicts=0:00", "that is no value of it: 1 bytes, the map has 24"),
@@ -514,10 +514,19 @@ fn maps_are_filled_before_the_first_run() {
         let message = fails(&["run", object, "--map", map], b"");
         assert!(message.contains(expected), "{map}: {message}");
     }
-    for text in ["", "[]", "{\"maps\": [{}]}", "{\"maps\": [{\"name\": \"verdicts\", \"entries\": [{\"key\": 1}]}]}"] {
+    // Who writes the file writes numbers as numbers.
+    let value = "01".repeat(24);
+    let by_hand = |key: &str| {
+        format!("{{\"maps\": [{{\"name\": \"verdicts\", \"entries\": [{{\"key\": {key}, \"value\": \"{value}\"}}]}}]}}")
+    };
+    std::fs::write(&path, by_hand("9")).unwrap();
+    let report = succeeds(&["run", object, "--maps", &path, "--json"]);
+    assert!(report.contains(&value), "{report}");
+    let no_key = "{\"maps\": [{\"name\": \"verdicts\", \"entries\": [{\"key\": 1}]}]}";
+    for text in ["", "[]", "{\"maps\": [{}]}", no_key, &by_hand("[9]"), &by_hand("9.5")] {
         std::fs::write(&path, text).unwrap();
         let message = fails(&["run", object, "--maps", &path], b"");
-        assert!(message.contains("report.json"), "{text}: {message}");
+        assert!(message.contains("report.json") || message.contains("no key of it"), "{text}: {message}");
     }
 }
 
@@ -552,13 +561,40 @@ fn shells_and_man_know_the_command() {
     }
     assert_eq!(bpf(&["completions", "cmd.exe"], b"").status.code(), Some(2));
     let folder = Folder::new("man");
-    succeeds(&["man", &folder.file("")]);
+    succeeds(&["man", &folder.file("not/there/yet")]);
     for (page, word) in [("bpf.1", "verify"), ("bpf-run.1", "headroom"), ("bpf-man.1", "FOLDER")] {
-        let text = std::fs::read_to_string(folder.file(page)).unwrap();
+        let text = std::fs::read_to_string(folder.file(&format!("not/there/yet/{page}"))).unwrap();
         assert!(text.contains(word), "{page}");
     }
-    let message = fails(&["man", "/nonexistent/folder"], b"");
-    assert!(message.contains("cannot write to /nonexistent/folder"), "{message}");
+    // Below a file there can be no folder.
+    let message = fails(&["man", "examples/filter.o/folder"], b"");
+    assert!(message.contains("cannot write to examples/filter.o/folder"), "{message}");
+}
+
+/// A file that is named as a capture and is none is not taken for one packet of its bytes, not even of no bytes; a
+/// capture without packets has no time a run.
+#[test]
+fn captures_without_packets_are_told_from_none() {
+    let folder = Folder::new("captures");
+    let path = folder.file("empty.pcap");
+    for bytes in [&b""[..], b"\xd4\xc3", b"text"] {
+        std::fs::write(&path, bytes).unwrap();
+        let message = fails(&["run", "examples/filter.o", "--data", &path], b"");
+        assert!(message.contains("does not begin like a capture"), "{message}");
+    }
+    let header = &std::fs::read(root().join("examples/packets.pcap")).unwrap()[..24];
+    std::fs::write(&path, header).unwrap();
+    let report = succeeds(&["run", "examples/filter.o", "--data", &path]);
+    assert!(report.starts_with("filter: no inputs, no runs\n"), "{report}");
+}
+
+/// A program's name that is none: the message has those that are, whichever command is asked.
+#[test]
+fn unknown_programs_are_answered_with_the_known() {
+    for command in ["run", "verify", "disasm"] {
+        let message = fails(&[command, "examples/filter.o", "--program", "nope"], b"");
+        assert!(message.contains("no program `nope` (the object has: filter)"), "{command}: {message}");
+    }
 }
 
 /// The example of a file of cases in docs/command.md passes.
