@@ -35,6 +35,18 @@ mod with {
         FillHoldsPointers,
         /// A state where less is filled is covered, too.
         FillForgotten,
+        /// What is left up to the end of an array is taken to be counted from the frame's top.
+        DistanceForgetsPlace,
+        /// A byte that was seen not to be one character is taken to be no other either.
+        UnlikeAnything,
+        /// A state in which less is known of what a byte is not is covered, too.
+        UnlikeForgotten,
+        /// What stays is taken to be further apart than what is forgotten tells.
+        DistancesKeptMore,
+        /// The first round of a loop that is walked by itself is taken for all of them.
+        PeeledIsAll,
+        /// Of two pointers into one object, one that is not behind the other is taken to be before it.
+        PointersNeverMeet,
         /// An element that a store may miss is taken to hold what was stored.
         ContentOverwritten,
         /// What is written to an array leaves what is known of all its elements.
@@ -255,6 +267,12 @@ mod with {
             Fault::BoundedSumsLess,
             Fault::ProvenLess,
             Fault::ConstantPartMore,
+            Fault::DistanceForgetsPlace,
+            Fault::UnlikeAnything,
+            Fault::UnlikeForgotten,
+            Fault::DistancesKeptMore,
+            Fault::PeeledIsAll,
+            Fault::PointersNeverMeet,
         ];
         /// Those in what loops are known to have written: each lets a program through that reads what was not,
         /// or a pointer (`tests/loops_oracle.rs`).

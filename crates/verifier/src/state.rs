@@ -394,6 +394,22 @@ impl Frame {
         grid.elements().for_each(|at| self.may_store(deepest(at), deepest(grid.size)));
     }
 
+    /// A store somewhere, as it is; or, in a walk that proves nothing and in which an index leads further than it will,
+    /// one that leaves the pointers alone that lie beside its array.
+    pub(crate) fn stores_near(&mut self, beside: bool, store: impl FnOnce(&mut Frame)) {
+        let pointers: Vec<Spill> = match beside {
+            true => self.spills.iter().filter(|s| s.value.is_pointer()).copied().collect(),
+            false => Vec::new(),
+        };
+        store(self);
+        for s in pointers.into_iter().filter(|s| !self.spills.iter().any(|t| t.depth == s.depth)).collect::<Vec<_>>() {
+            let top = usize::from(s.depth);
+            self.bytes[top - usize::from(s.size)..top].fill(Byte::Spill);
+            let at = self.spills.partition_point(|t| t.depth < s.depth);
+            self.spills.insert(at, s);
+        }
+    }
+
     fn may_store(&mut self, depth: usize, size: usize) {
         self.grow(depth);
         self.clear_spills(depth, size);
@@ -518,6 +534,19 @@ pub(crate) struct Seen {
     pub at: i64,
     pub size: u8,
     pub value: Value,
+    /// Numbers that it was compared with and is not, as far as there is room; unused ones are 0 and do not count.
+    pub not: [u64; MAX_UNLIKE],
+    pub unlike: u8,
+}
+
+/// Numbers that one which was loaded is remembered not to be.
+pub(crate) const MAX_UNLIKE: usize = 4;
+
+impl Seen {
+    /// Whether it is remembered not to be this number.
+    pub(crate) fn is_not(&self, c: u64) -> bool {
+        self.not[..usize::from(self.unlike)].contains(&c)
+    }
 }
 
 /// What must be given back: a record, a socket, an object on the stack.

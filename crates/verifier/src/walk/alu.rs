@@ -92,10 +92,17 @@ impl Walk<'_> {
                 let d = if self.loops.guessing() { self.assume_near(dst, &s) } else { d };
                 self.pointer_add(reg, &s, &d, false)?
             }
-            (false, false) if op == AluOp::Sub => match self.distance(width, &d, &s) {
-                Some(distance) => distance,
-                None => return refuse(Reason::TwoPointers(dst, s.describe(self.env))),
-            },
+            (false, false) if op == AluOp::Sub => {
+                // It gets a name, so that a comparison of what is left bounds the pointer, too.
+                let tied = match src {
+                    Src::Reg(r) => self.tied(r),
+                    Src::Imm(_) => s,
+                };
+                match self.distance(width, &d, &tied) {
+                    Some(distance) => distance,
+                    None => return refuse(Reason::TwoPointers(dst, s.describe(self.env))),
+                }
+            }
             (false, false) => return refuse(Reason::TwoPointers(dst, s.describe(self.env))),
             (false, true) => return refuse(Reason::PointerOp(dst, d.describe(self.env))),
             (true, _) => {

@@ -71,7 +71,12 @@ impl Walk<'_> {
             (Some(a), Some(b)) => Some(cond.holds(width, a, b)),
             _ => None,
         };
-        let (mut no, mut yes) = ((d.n, s.n), (d.n, s.n));
+        let operands = match cond {
+            // What has to be a multiple is one: it may differ by no less.
+            Cond::Eq | Cond::Ne => (aligned(d.n), aligned(s.n)),
+            _ => (d.n, s.n),
+        };
+        let (mut no, mut yes) = (operands, operands);
         let (can_no, can_yes) = match decided {
             // Nothing is learnt.
             Some(taken) => (!taken, taken),
@@ -87,6 +92,15 @@ impl Walk<'_> {
         }
         // What the loops around this learn of the order of the two.
         let operands = self.relates().then_some((*d, *s));
+        // What has been seen not to be equal is not.
+        let unlike = match self.state.seen.is_empty() {
+            true => None,
+            false => super::seen::compared_for_equality(width, cond, d, s),
+        };
+        let (can_no, can_yes) = match unlike {
+            Some(at) if can_no && can_yes && self.known_unlike(at) => (cond == Cond::Eq, cond == Cond::Ne),
+            _ => (can_no, can_yes),
+        };
         let (can_no, can_yes) = match operands {
             Some((d, s)) if can_no && can_yes => self.possible((width, cond), &d, &s),
             _ => (can_no, can_yes),
@@ -96,6 +110,10 @@ impl Walk<'_> {
             let here = self.pc;
             let mut taken = self.copy_state();
             learn_numbers(&mut taken, dst, src_reg, &yes);
+            if let Some((id, c)) = unlike {
+                let apart = if cond == Cond::Ne { &mut taken } else { &mut self.state };
+                apart.is_unlike(id, c);
+            }
             if let Some(operands) = &operands {
                 let (d, s) = refined(operands, &yes);
                 taken.compared((width, cond, true), &d, &s, self.loops.guessing(), &mut self.next_id);
@@ -596,9 +614,12 @@ fn apply(state: &mut State, dst: Reg, src: Option<Reg>, lesson: &Lesson) {
 
 /// The same numbers, their ranges without what lies beyond the last that has the low bits which are known: where `!=`
 /// has taken off an end, what counts in steps is that far from it.
-fn aligned(n: Scalar) -> Scalar {
+pub(super) fn aligned(n: Scalar) -> Scalar {
     let unknown = n.bits().mask();
     let low = !unknown & unknown.wrapping_sub(1);
+    if low == 0 {
+        return n;
+    }
     let up = n.smin() & !(low as i64) | (n.bits().value() & low) as i64;
     let least =
         if up >= n.smin() { Some(up) } else { i64::try_from(low).ok().and_then(|l| up.checked_add(l)?.checked_add(1)) };

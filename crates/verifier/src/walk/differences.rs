@@ -8,6 +8,8 @@
 //! A difference `w = v - by` that has not wrapped is at most `most(v) - by`; one that is compared to be above that has
 //! (`i - 255 > -258` is how `i + 2 <= 256` is compiled), and is `v - by + 2^bits`.
 //!
+//! What counts up to 0 from a negative number is one, too: there, `x + 1` is beside `x` if it has wrapped.
+//!
 //! What is taken off may be another number, too (`a[j - gap]` is computed before `j >= gap` is asked, [`Difference`]):
 //! as soon as that is known to be no more than the whole, the three are a sum like any other; and what is added to the
 //! difference again makes the whole, wrapped or not.
@@ -39,14 +41,28 @@ impl Walk<'_> {
     pub(super) fn may_wrap(&self, width: Width, op: AluOp, dst: Reg, src: Src) -> Option<Wrap> {
         let (AluOp::Add, Src::Imm(i)) = (op, src) else { return None };
         let d = self.state.reg(dst);
-        if i >= 0 || !d.is_scalar() || d.id == 0 || d.scale != 1 || !(width == Width::W64 || d.is_short()) {
+        if !d.is_scalar() || d.id == 0 || d.scale != 1 || !(width == Width::W64 || d.is_short()) {
             return None;
+        }
+        if i >= 0 {
+            return self.may_overflow(width, d, i);
         }
         let by = i64::from(i.unsigned_abs()) - i64::from(d.delta);
         // What it names fits the width, so that a result tells by its size alone whether it has wrapped.
         let fits = i128::from(d.n.umax()) - i128::from(d.delta) < 1 << bits_of(width);
         let wraps = d.n.umin() < u64::from(i.unsigned_abs()) && by > 0 && fits && self.relates();
         wraps.then_some(Wrap { w: 0, v: d.id, by, bits: bits_of(width) })
+    }
+
+    /// The same of a number that counts up to 0 from below it, in 32 bits: `x + c` is `x - (2^32 - c)`, and is beside
+    /// `x` where that has wrapped round.
+    fn may_overflow(&self, width: Width, d: &Value, i: i32) -> Option<Wrap> {
+        let (i, all) = (i64::from(i), 1i64 << 32);
+        let negative = d.n.umin() > i32::MAX as u64;
+        let may = width == Width::W32 && i > 0 && negative && d.n.umax() >= (all - i).cast_unsigned();
+        let by = all - i - i64::from(d.delta);
+        let fits = i128::from(d.n.umax()) - i128::from(d.delta) < i128::from(all) && (1..all).contains(&by);
+        (may && fits && self.relates()).then_some(Wrap { w: 0, v: d.id, by, bits: 32 })
     }
 
     /// The same of a multiple (`4 * n - 4`): it gets a name of its own first, as only what has one is remembered.

@@ -242,20 +242,20 @@ impl State {
                 continue;
             }
             self.wraps.swap_remove(i);
-            if whole && let Ok(by) = i64::try_from(by) {
-                self.learn_below(Room { id: w, scale: 1, bytes: by, hi: v });
-                self.learn_below(Room { id: v, scale: 1, bytes: -by, hi: w });
-            }
-            if whole {
+            // V(v) is V(w) and this. Facts and names say so, where it is small: of one that has wrapped, if little was
+            // added rather than much taken off.
+            let apart = if whole { by } else { by - all };
+            let small = i32::try_from(apart).ok().filter(|apart| whole || *apart > -(1 << 16));
+            if let Some(by) = small {
+                self.learn_below(Room { id: w, scale: 1, bytes: by.into(), hi: v });
+                self.learn_below(Room { id: v, scale: 1, bytes: -i64::from(by), hi: w });
                 // So values on the line of the difference are on that of the number that it was taken off.
-                let by = i32::try_from(by).unwrap_or(0);
-                for value in self.values_mut().filter(|value| value.line_id() == w && by > 0) {
+                for value in self.values_mut().filter(|value| value.line_id() == w) {
                     if let Some(delta) = by.checked_mul(value.scale.into()).and_then(|by| value.delta.checked_sub(by)) {
                         *value = value.renamed(v, value.scale, delta);
                     }
                 }
             }
-            let apart = if whole { by } else { by - all };
             if id == w {
                 self.bound(v, min.max(0) + apart, (max + apart).max(0), hops - 1);
             } else {

@@ -283,6 +283,10 @@ impl Walk<'_> {
             return Ok(None);
         }
         if mark.round == Round::Peeled {
+            if planted!(PeeledIsAll) {
+                self.ending = trail::Ending::Open;
+                return Ok(Some(true));
+            }
             self.state.top_mut().loops.pop();
             self.loops.begun = true;
             // What is proven from here on is of the rounds that follow; and others that come here may be dropped.

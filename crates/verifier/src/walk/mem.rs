@@ -467,7 +467,12 @@ impl Walk<'_> {
                 if let Err(d) = self.state.frames[usize::from(frame)].check_readable(depth, span)
                     && !self.state.is_filled(frame.into(), (depth, span), from, bytes as i64)
                 {
-                    self.readable_if_zeroed(frame, (depth, span), self.loops.is_around(self.pc), d)?;
+                    let readable = self.readable_if_zeroed(frame, (depth, span), self.loops.is_around(self.pc), d);
+                    // While a loop's guess is made, an index leads further than it will: what lies beside the array is
+                    // not read.
+                    if !self.loops.guessing() {
+                        readable?;
+                    }
                 }
                 self.loops.missed_elements |= !self.loops.elements && self.relates();
                 self.element(frame.into(), &b, off, size, (depth, span)).unwrap_or(any)
@@ -668,10 +673,13 @@ impl Walk<'_> {
                         let guessing = self.loops.guessing();
                         let frame = &mut self.state.frames[f];
                         let content = frame.widened(&grid, &n, guessing);
-                        frame.store_element(&grid);
+                        frame.stores_near(guessing, |frame| frame.store_element(&grid));
                         frame.set_content(&grid, content);
                     }
-                    None => self.state.frames[f].store_somewhere(depth, span),
+                    None => {
+                        let guessing = self.loops.guessing();
+                        self.state.frames[f].stores_near(guessing, |frame| frame.store_somewhere(depth, span));
+                    }
                 }
                 self.fills(base, off, size);
             }

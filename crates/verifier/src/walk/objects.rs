@@ -7,12 +7,13 @@
 //! or the result of a call, by the region. Addresses order as offsets do as long as no offset lies before address 0; so
 //! one that may is not compared.
 
-use bpf_isa::{AluOp, Cond, Width};
+use bpf_isa::{AluOp, Cond, Reg, Width};
 
 use super::Walk;
-use super::branch::Lesson;
+use super::branch::{Lesson, aligned};
 use super::linear::Form;
 use super::pointers::{LOWEST_ADDRESS, bounded, checkable};
+use crate::faults::planted;
 use crate::scalar::Scalar;
 use crate::value::{Ty, Value, len_id};
 
@@ -75,7 +76,7 @@ impl Walk<'_> {
                 }
                 self.region_distance(a, (d, d_end), (s, s_end))
             }
-            _ if one_object(d, s) => Value::scalar(d.n.alu(AluOp::Sub, Width::W64, &s.n)),
+            _ if one_object(d, s) => self.object_distance(d, s),
             _ => return None,
         };
         Some(match width {
@@ -83,6 +84,52 @@ impl Walk<'_> {
             Width::W32 if distance.is_short() => distance,
             Width::W32 => Value::scalar(distance.n.zext_low()),
         })
+    }
+
+    /// The pointer, which moves with a number of its own from now on if it is at a place that is not known, in an
+    /// object other than a region: with how far it is from the least place that it may be at, so that is not negative.
+    pub(super) fn tied(&mut self, r: Reg) -> Value {
+        let v = *self.state.reg(r);
+        let object = matches!(v.ty, Ty::Stack { .. } | Ty::MapValue { .. } | Ty::Mem { .. });
+        let unknown = v.n.as_const().is_none() && bounded(&v.n);
+        if object && unknown && v.tie == 0 && !v.null && self.relates() {
+            let least = i32::try_from(v.n.smin()).unwrap_or(0);
+            let v = v.renamed(self.new_id(), 1, least);
+            self.state.set(r, v);
+            return v;
+        }
+        v
+    }
+
+    /// The difference of two pointers into one object other than a region: of one that moves with a number and one at a
+    /// fixed place, it moves with that number, too, forwards or backwards (`end - p` is what is left).
+    ///
+    /// Claim: what has a name here is `scale * V + delta` exactly. Proof: offsets are, and are within ±2^31, so their
+    /// difference is that of integers; a number is the same if that is not negative. While a loop's guess is made, it
+    /// is taken not to be.
+    fn object_distance(&mut self, d: &Value, s: &Value) -> Value {
+        let n = d.n.alu(AluOp::Sub, Width::W64, &s.n);
+        let n = match self.loops.guessing() {
+            true => n.meet(&Scalar::signed(0, i64::MAX)).unwrap_or(n),
+            false => n,
+        };
+        let apart = Value::scalar(n);
+        if n.smin() < 0 || !self.relates() {
+            return apart;
+        }
+        let fixed = |v: &Value| v.n.as_const().and_then(|c| i32::try_from(c.cast_signed()).ok());
+        let named = match (fixed(d), fixed(s)) {
+            (None, Some(at)) if d.tie != 0 => d.delta.checked_sub(at).map(|delta| (d.tie, d.scale, delta)),
+            (Some(at), None) if s.tie != 0 => {
+                let at = if planted!(DistanceForgetsPlace) { 0 } else { at };
+                at.checked_sub(s.delta).and_then(|delta| Some((s.tie, s.scale.checked_neg()?, delta)))
+            }
+            _ => None,
+        };
+        let Some((id, scale, delta)) = named else { return apart };
+        // Others may rest on that.
+        self.decides();
+        apart.renamed(id, scale, delta)
     }
 
     /// The difference of two pointers into one region; whether each is its end.
@@ -157,6 +204,7 @@ impl Walk<'_> {
         let by_offset = match cond {
             Cond::Eq | Cond::Ne => cond,
             Cond::Gt => Cond::SGt,
+            Cond::Ge if planted!(PointersNeverMeet) => Cond::SGt,
             Cond::Ge => Cond::SGe,
             Cond::Lt => Cond::SLt,
             Cond::Le => Cond::SLe,
@@ -180,6 +228,8 @@ impl Walk<'_> {
         let same = (d.id, d.scale) == (s.id, s.scale);
         let (a, b) = match regions {
             Some(_) if same => (constant(d.delta), constant(s.delta)),
+            // What has to be a multiple is one: it may differ by no less.
+            _ if matches!(by_offset, Cond::Eq | Cond::Ne) => (aligned(d.n), aligned(s.n)),
             _ => (d.n, s.n),
         };
         Some([false, true].map(|taken| match Scalar::refine(by_offset, Width::W64, taken, &a, &b) {

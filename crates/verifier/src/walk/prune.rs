@@ -647,6 +647,7 @@ impl Walk<'_> {
                 let most = apart.and_then(|f| before.most_of_form(&f)).and_then(|most| i64::try_from(most).ok());
                 if let Some(bytes) = most.and_then(i64::checked_neg) {
                     debug_assert!(i != j);
+                    let bytes = bytes.saturating_add(i64::from(planted!(DistancesKeptMore)));
                     self.state.learn_below(crate::state::Room { id: *x, scale: 1, bytes, hi: *y });
                 }
             }

@@ -832,3 +832,190 @@ fn a_byte_that_is_read_twice_is_the_same() {
     // Another test.
     refused(&RUNS.replace("if r6 < 128 goto d", "if r6 < 129 goto d"));
 }
+
+/// A pointer that writes an array on the stack, and how much is left of that.
+const ROOM_LEFT: &str = ";raw
+    r0 = 0
+    if r2 == 0 goto out
+    r3 = r1
+    r3 += r2
+    r4 = r10
+    r4 += -64
+    r5 = r10
+    r5 += -8
+    a: r6 = r5
+    r6 -= r4
+    if r6 s< 2 goto out
+    r7 = *(u8 *)(r1 + 0)
+    *(u8 *)(r4 + 0) = r7
+    if r7 > 99 goto b
+    *(u8 *)(r4 + 1) = 1
+    r4 += 1
+    b: r4 += 1
+    r1 += 1
+    if r1 < r3 goto a
+    out: r0 = 0
+    exit";
+
+#[test]
+fn what_is_left_up_to_the_end_of_an_array_bounds_the_pointer() {
+    accepted(ROOM_LEFT);
+    accepted(&ROOM_LEFT.replace("r5 += -8", "r5 += 0"));
+    // One byte is enough for one, and not for two.
+    refused(&ROOM_LEFT.replace("r5 += -8", "r5 += 0").replace("s< 2", "s< 1"));
+    // The end lies behind the frame's.
+    refused(&ROOM_LEFT.replace("r5 += -8", "r5 += 8"));
+    // It is the other way round.
+    let round = ROOM_LEFT.replace("r6 = r5\n    r6 -= r4", "r6 = r4\n    r6 -= r5");
+    accepted(&round);
+    refused(&round.replace("s< 2", "s> 2"));
+    // It moves further than has been asked for.
+    refused(&ROOM_LEFT.replace("b: r4 += 1", "b: r4 += 1\n*(u8 *)(r4 + 8) = 1"));
+}
+
+/// `for (n = 1000; n--; )`, counted up to 0.
+const COUNTED_UP: &str = ";raw
+    r0 = 0
+    if r2 < 8 goto out
+    w4 = -5
+    w3 = 0
+    a: w4 += 1
+    w5 = 1
+    if w4 == 0 goto b
+    w5 = 0
+    b: if w5 != 0 goto out
+    r6 = r1
+    r6 += r3
+    r7 = *(u8 *)(r6 + 0)
+    w3 += 1
+    if w7 != 9 goto a
+    w3 += -1
+    goto a
+    out: r0 = 0
+    exit";
+
+#[test]
+fn what_counts_up_to_0_from_a_negative_number_bounds_the_rounds() {
+    accepted(COUNTED_UP);
+    accepted(&COUNTED_UP.replace("w4 = -5", "w4 = -9"));
+    // One round more than there are bytes.
+    refused(&COUNTED_UP.replace("w4 = -5", "w4 = -10"));
+    refused(&COUNTED_UP.replace("w4 = -5", "w4 = -2000"));
+    // It steps over 0, and goes on for 2^31 rounds.
+    refused(&COUNTED_UP.replace("w4 += 1", "w4 += 2"));
+    // At 64 bits it counts to 2^32 and beyond.
+    refused(&COUNTED_UP.replace("w4 == 0", "r4 == 0").replace("w4 += 1", "r4 += 1"));
+    // One path does not count.
+    refused(&COUNTED_UP.replace("w3 += -1", "w4 += -1"));
+}
+
+/// What ends each word is compared in the outer loop and in the inner one.
+const COOKIES: &str = ";raw
+    r0 = 0
+    if r2 == 0 goto out
+    r3 = 0
+    a: r4 = r1
+    r4 += r3
+    r5 = *(u8 *)(r4 + 0)
+    if r5 == 59 goto c
+    if r5 == 32 goto c
+    b: r4 = r1
+    r4 += r3
+    r5 = *(u8 *)(r4 + 0)
+    if r5 == 59 goto d
+    if r5 == 32 goto d
+    r3 += 1
+    if r3 < r2 goto b
+    goto out
+    c: r3 += 1
+    d: if r3 < r2 goto a
+    out: r0 = 0
+    exit";
+
+#[test]
+fn a_byte_that_was_not_a_character_is_none_when_it_is_loaded_again() {
+    accepted(COOKIES);
+    let inner = |text: &str| COOKIES.replacen("goto d\n    if r5 == 32 goto d", text, 1);
+    assert_ne!(inner(""), COOKIES);
+    // Another character ends the inner loop.
+    refused(&inner("goto d\n    if r5 == 33 goto d"));
+    // Another byte is compared.
+    refused(
+        &COOKIES.replace("b: r4 = r1\n    r4 += r3", "b: r4 = r1\n    r4 += r3\n    r4 += -1\n    if r3 == 0 goto out"),
+    );
+    // It is written to.
+    refused(&COOKIES.replace("    b: r4 = r1", "    *(u8 *)(r1 + 0) = 59\n    b: r4 = r1"));
+    // As a half, it is compared whole.
+    refused(
+        &COOKIES
+            .replace("r5 = *(u8 *)(r4 + 0)\n    if r5 == 59 goto c", "r5 = *(u8 *)(r4 + 0)\n    if r5 == 315 goto c"),
+    );
+}
+
+/// Words of two bytes up to an end: where one is not at the end, there is a whole one.
+const WORDS: &str = ";raw
+    r0 = 0
+    r2 &= -2
+    if r2 s< 1 goto out
+    r3 = r1
+    r3 += r2
+    a: r5 = r1
+    r5 += 2
+    r4 = *(u16 *)(r1 + 0)
+    if w4 > 99 goto b
+    if r5 == r3 goto out
+    r4 = *(u16 *)(r5 + 0)
+    r5 += 2
+    b: r1 = r5
+    if r1 < r3 goto a
+    out: r0 = 0
+    exit";
+
+#[test]
+fn what_is_not_at_an_aligned_end_is_a_whole_word_before_it() {
+    accepted(WORDS);
+    refused(&WORDS.replace("r2 &= -2\n", ""));
+    refused(&WORDS.replace("(u16 *)(r5 + 0)", "(u32 *)(r5 + 0)"));
+    refused(&WORDS.replace("if r5 == r3 goto out\n", ""));
+}
+
+/// An array beside a pointer that is kept on the stack: while a guess is made, an index leads further than it will.
+const BESIDE: &str = ";raw
+    r0 = 0
+    if r2 < 8 goto out
+    r3 = r10
+    r3 += -40
+    *(u64 *)(r10 - 40) = r1
+    *(u64 *)(r10 - 32) = 1
+    *(u64 *)(r10 - 24) = 1
+    *(u64 *)(r10 - 16) = 1
+    *(u64 *)(r10 - 8) = 1
+    r4 = *(u8 *)(r1 + 0)
+    r4 &= 3
+    if r4 == 0 goto out
+    r5 = r4
+    r5 <<= 3
+    r3 += r5
+    a: r6 = *(u64 *)(r3 + 0)
+    r7 = *(u8 *)(r1 + 1)
+    if r6 >= r7 goto out
+    *(u64 *)(r3 + 8) = r6
+    r3 += -8
+    r4 += -1
+    if r4 != 0 goto a
+    out: r0 = 0
+    exit";
+
+#[test]
+fn what_is_kept_beside_an_array_is_not_read_by_a_guess() {
+    accepted(BESIDE);
+    // The pointer is read in the last round.
+    refused(&BESIDE.replace("(r3 + 0)", "(r3 - 8)"));
+    refused(&BESIDE.replace("(r3 + 0)", "(r3 - 1)"));
+    // It is written over, and used afterwards.
+    refused(
+        &BESIDE
+            .replace("(r3 + 8) = r6", "(r3 - 8) = r6")
+            .replace("out: r0 = 0", "r1 = *(u64 *)(r10 - 40)\nr0 = *(u8 *)(r1 + 0)\nout: r0 = 0"),
+    );
+}

@@ -174,7 +174,8 @@ fn sum_covers(o: &Sum, n: &Sum, ids: &mut IdMap) -> bool {
 /// Whether what the old state has seen in a region the new one has seen, too.
 fn seen_covers(o: &Seen, n: &Seen, ids: &mut IdMap) -> bool {
     let place = |s: &Seen| (s.region, s.scale, s.at, s.size);
-    let same = place(o) == place(n) && ids.would_be(o.id, n.id) && ids.would_be(o.value.id, n.value.id);
+    let unlike = || o.not[..usize::from(o.unlike)].iter().all(|c| n.is_not(*c)) || planted!(UnlikeForgotten);
+    let same = place(o) == place(n) && unlike() && ids.would_be(o.id, n.id) && ids.would_be(o.value.id, n.value.id);
     same && ids.same(o.id, n.id) && value_covers(&o.value, &n.value, ids)
 }
 

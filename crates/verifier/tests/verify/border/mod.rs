@@ -19,7 +19,7 @@ use bpf_isa::{
 };
 use bpf_testkit::generate::Choices;
 use bpf_verifier::{
-    ArgKind, CallbackKind, ContextLayout, Env, HelperProto, Helpers, Reason, Region, Ret, Verified, Verifier,
+    ArgKind, CallbackKind, ContextLayout, Env, HelperProto, Helpers, MemArg, Reason, Region, Ret, Verified, Verifier,
     VerifyError,
 };
 
@@ -504,7 +504,10 @@ pub(crate) struct Oracle {
     pub(crate) compared: u64,
 }
 
-/// bpf_loop, for the interpreter; and the watcher.
+/// A function of the host that writes so many bytes.
+const WRITES: u32 = 182;
+
+/// bpf_loop and [`WRITES`], for the interpreter; and the watcher.
 struct Watch<'v> {
     verified: &'v Verified,
     steps: u64,
@@ -542,6 +545,10 @@ impl Host for Watch<'_> {
     type Code = std::rc::Rc<Program>;
 
     fn helper(&mut self, id: u32, args: [u64; 5], caller: &mut Caller<'_, '_, Self::Code>) -> Result<u64, Stop> {
+        if id == WRITES {
+            let len = usize::try_from(args[1]).unwrap_or(usize::MAX).min(512);
+            return caller.write(self, args[0], &[0xfe; 512][..len]).map(|()| 0);
+        }
         if id != 181 {
             return Err(caller.stop(StopKind::UnknownHelper(id)));
         }
@@ -575,6 +582,8 @@ impl Oracle {
         let mut helpers = Helpers::none();
         let args = [ArgKind::Scalar, ArgKind::Callback(CallbackKind::Loop), ArgKind::CallbackCtx, ArgKind::Scalar];
         helpers.add(HelperProto::new(181, "bpf_loop", &args, Ret::Scalar)).expect("the id is free");
+        let args = [ArgKind::Mem(MemArg::WRITE), ArgKind::Size { zero: true }];
+        helpers.add(HelperProto::new(WRITES, "writes", &args, Ret::Scalar)).expect("the id is free");
         Oracle { context, helpers, verifier: Verifier::new(), hybrid, compared: 0 }
     }
 
