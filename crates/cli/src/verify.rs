@@ -3,7 +3,7 @@
 use crate::context::{Chosen, ContextArg};
 use crate::load::{self, EngineArgs};
 use crate::out::{self, Look, text};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context as _, Result, bail};
 use bpf_runtime::{
     Context, Engine, Linker, LoadError, MapSet, Object, Raw, SkLookup, Skb, Sock, SockAddr, SockOps, VerifyReport, Xdp,
     XdpFrags,
