@@ -37,6 +37,8 @@ mod with {
         RoundsUncertain,
         /// What a round of a loop makes is taken to be what every round makes.
         RoundsAlike,
+        /// A field of bits takes one more than it should.
+        FieldsTooWide,
         /// A clobber: what an op overwrites is not kept from values that live across it.
         ClobbersIgnored,
         /// Two values that live at one time have one register.
