@@ -90,7 +90,7 @@ fn one_field(op: &Op) -> Option<Field> {
             Field { src, width: Width::W64, signed: false, from: 0, to: 0, bits: 32 }
         }
         Op::Ext { width, signed, from: from @ (Size::B | Size::H | Size::W), src, .. } => {
-            let bits = count(8 * u32::from(from.bytes()));
+            let bits = count(8 * from.bytes());
             Field { src, width, signed, from: 0, to: 0, bits }
         }
         Op::Bin { op: BinOp::And, width, a: src, b: Val::Imm(imm), .. } => {
