@@ -23,7 +23,7 @@
 use crate::Emitter;
 use crate::asm::asm;
 use crate::emit::alu::{add_imm, mov_imm};
-use crate::emit::mem::{Address, load, store};
+use crate::emit::mem::{Address, Extend, Index, load, store};
 use crate::jump::Jump;
 use crate::regs::{ARGS, CALLEE_SAVED, CTX, Gpr, RET, TMP0, TMP1, TMP2};
 use bpf_isa::{Size, Width};
@@ -313,25 +313,41 @@ impl Emitter<'_> {
         }
     }
 
-    /// The address of an operand, its base in a register (`TMP1` if it comes from a slot).
-    pub(crate) fn address(&mut self, mem: Mem) -> Address {
+    /// The address of an operand, its base in a register (`TMP1` if it comes from a slot); `extended` is of what the
+    /// index is made.
+    pub(crate) fn address(&mut self, mem: Mem, extended: Option<(VReg, bool)>) -> Address {
         match mem.base {
             Base::Reg(v) => Address { base: self.get(v, TMP1), off: mem.off.into() },
             Base::Frame => Address { base: Gpr::SP, off: self.frame_offset(mem.off) },
             Base::Indexed { base, index, shift } => {
-                let (base, index) = (self.get(base, TMP1), self.get(index, TMP2));
-                asm!(&mut self.s.buf; add X(TMP1), X(base), X(index), lsl u32::from(shift & 3));
+                let (base, Index { reg, extend, .. }) = (self.get(base, TMP1), self.index(index, extended, false));
+                let shift = u32::from(shift & 3);
+                match extend {
+                    Extend::Whole => asm!(&mut self.s.buf; add X(TMP1), X(base), X(reg), lsl shift),
+                    Extend::Zero => asm!(&mut self.s.buf; add XSP(TMP1), XSP(base), W(reg), uxtw shift),
+                    Extend::Sign => asm!(&mut self.s.buf; add XSP(TMP1), XSP(base), W(reg), sxtw shift),
+                }
                 Address { base: TMP1, off: mem.off.into() }
             }
         }
     }
 
+    /// The index in a register (`TMP2` if it comes from a slot).
+    fn index(&mut self, index: VReg, extended: Option<(VReg, bool)>, scaled: bool) -> Index {
+        let (of, extend) = match extended {
+            None => (index, Extend::Whole),
+            Some((of, false)) => (of, Extend::Zero),
+            Some((of, true)) => (of, Extend::Sign),
+        };
+        Index { reg: self.get(of, TMP2), extend, scaled }
+    }
+
     /// Base and index of an operand whose address this machine's loads and stores of so many bytes take as it is: an
-    /// index times one or the access's own size, and no offset beside it. Says whether the index is scaled.
-    pub(crate) fn indexed(&mut self, size: Size, mem: Mem) -> Option<(Gpr, Gpr, bool)> {
+    /// index times one or the access's own size, and no offset beside it.
+    pub(crate) fn indexed(&mut self, size: Size, mem: Mem, extended: Option<(VReg, bool)>) -> Option<(Gpr, Index)> {
         match mem.base {
             Base::Indexed { base, index, shift } if mem.off == 0 && (shift == 0 || 1 << shift == size.bytes()) => {
-                Some((self.get(base, TMP1), self.get(index, TMP2), shift > 0))
+                Some((self.get(base, TMP1), self.index(index, extended, shift > 0)))
             }
             Base::Indexed { .. } | Base::Reg(_) | Base::Frame => None,
         }

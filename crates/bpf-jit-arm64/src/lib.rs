@@ -5,7 +5,7 @@
 //! registers; operands in slots pass through four scratch registers (`regs`).
 //!
 //! Invariants: no memory, address or host is touched, so this crate works on any host; an op is correct wherever the
-//! allocation put its operands, and whichever of them share a register; flags never live from one op to the next; no
+//! allocation put its operands, and whichever of them share a register; what flags say outlives an op only as `told`; no
 //! immediate reaches dynasm unchecked. docs/abi.md describes the machine ABI.
 #![cfg(any(target_arch = "aarch64", feature = "any-host"))]
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
@@ -19,9 +19,10 @@ mod jump;
 mod regs;
 mod tail_call;
 
+use crate::emit::branch::Comparison;
 use crate::frame::Frame;
-use crate::jump::Jump;
-use bpf_jit::{Alloc, Backend, BlockId, EmitError, EmitOptions, MachineDesc, Op, Shape, Skeleton};
+use crate::jump::{Cc, Jump};
+use bpf_jit::{Alloc, Backend, BlockId, EmitError, EmitOptions, MachineDesc, Op, Shape, Skeleton, Val};
 use bpf_jit_code::layout::Label;
 use bpf_jit_code::{Code, UnwindOp};
 
@@ -55,7 +56,8 @@ impl Backend for Arm64 {
         let frame = Frame::new(shape, alloc, options)?;
         code.frames.push(frame.shape());
         self.s.begin_function(shape, options, code);
-        let mut emitter = Emitter { s: &mut self.s, code, options, alloc, frame, epilogue: None, held: None };
+        let mut emitter =
+            Emitter { s: &mut self.s, code, options, alloc, frame, epilogue: None, held: None, told: None };
         emitter.enter(shape);
         Ok(emitter)
     }
@@ -79,6 +81,9 @@ pub struct Emitter<'a> {
     epilogue: Option<Label>,
     /// The op before, if its value is in no register ([`bpf_jit::held`]): this op takes its operands instead.
     held: Option<Op>,
+    /// The comparison that the flags hold, of a selection after which none of its operands was written, and the
+    /// condition that tells whether it holds.
+    told: Option<(Comparison, Cc)>,
 }
 
 impl bpf_jit::Emitter for Emitter<'_> {
@@ -92,6 +97,7 @@ impl bpf_jit::Emitter for Emitter<'_> {
         let bound = self.held.map_or(0, |maker| size_bound(&maker));
         let start = self.s.buf.len();
         self.emit::<true>(op, next);
+        self.keep_told(op);
         debug_assert!(self.s.buf.len() - start <= bound + size_bound(op), "{op:?}");
     }
 
@@ -109,6 +115,7 @@ impl bpf_jit::Emitter for Emitter<'_> {
 
     #[inline]
     fn begin_block(&mut self, block: BlockId) {
+        self.told = None;
         self.s.bind(self.s.block(block));
     }
 
@@ -124,6 +131,43 @@ impl Emitter<'_> {
     fn enter(&mut self, shape: &Shape) {
         self.prologue();
         self.parameters(shape);
+    }
+
+    /// Notes what `op` has done to the flags, and to what they were made of. Arithmetic, loads and stores leave them
+    /// alone.
+    #[inline(always)]
+    fn keep_told(&mut self, op: &Op) {
+        let Some((Comparison { a, b, .. }, _)) = self.told else { return };
+        let kept = match op {
+            // A selection has noted its own.
+            Op::Select { .. }
+            | Op::Mov { .. }
+            | Op::Ext { .. }
+            | Op::Bin { .. }
+            | Op::Neg { .. }
+            | Op::Bswap { .. }
+            | Op::AddShift { .. }
+            | Op::FrameAddr { .. }
+            | Op::Load { .. }
+            | Op::Store { .. } => op.def().is_none_or(|dst| a != dst && b != Val::Reg(dst)),
+            Op::SymAddr { .. }
+            | Op::SubprogAddr { .. }
+            | Op::LoadAcquire { .. }
+            | Op::StoreRelease { .. }
+            | Op::Atomic { .. }
+            | Op::CmpXchg { .. }
+            | Op::Call { .. }
+            | Op::TailCall { .. }
+            | Op::Check { .. }
+            | Op::Bound { .. }
+            | Op::Stop { .. }
+            | Op::Jump { .. }
+            | Op::Branch { .. }
+            | Op::Exit { .. } => false,
+        };
+        if !kept {
+            self.told = None;
+        }
     }
 
     /// Appends a branch.

@@ -4,9 +4,10 @@
 //! that is how its blocks came to lie: two jumps a round where one does. Here a branch over a block that only jumps
 //! becomes the opposite branch to where that jumps, and a jump to a block that only jumps goes where that goes. Where a
 //! branch leaves a loop and the jump behind it leads round, the two change places: one jump a round; copies before that
-//! jump move with it, to where the round begins. Blocks that are empty are no blocks.
+//! jump move with it, to where the round begins. A jump back to a block that only asks whether to leave the loop asks
+//! itself. Blocks that are empty are no blocks.
 //!
-//! Invariants: ops other than jumps are neither added nor moved; a jump with a check before it is no block that only
+//! Invariants: ops other than jumps and branches are neither added nor moved; a jump with a check before it is no block that only
 //! jumps, so every check is still passed.
 
 use bpf_lir::{BlockId, Func, Op, Span};
@@ -67,7 +68,55 @@ pub(crate) fn run(func: &mut Func, reached: &mut Vec<bool>, places: &mut Vec<u32
         kept += 1;
     }
     func.order.truncate(kept);
-    done + turn(func, reached, places)
+    done + turn(func, reached, places) + ask(func, places)
+}
+
+/// Lets a jump back to a block that is only a branch be that branch, and behind it a jump to where that falls: one jump
+/// less a round, and no more on the way out.
+fn ask(func: &mut Func, places: &mut Vec<u32>) -> u32 {
+    places.clear();
+    places.resize(func.blocks.len(), 0);
+    for (place, block) in func.order.iter().enumerate() {
+        places[block.index()] = crate::num::small(place);
+    }
+    // All before the first changes: by place, the branch, its own place among the ops, and where it falls.
+    let mut found: Vec<(usize, Op, usize, BlockId)> = Vec::new();
+    for (place, block) in func.order.iter().enumerate() {
+        let Some(Op::Jump { target: head }) = func.block_ops(*block).last() else { continue };
+        let at = places[head.index()] as usize;
+        let (true, Some(falls)) = ((1..place).contains(&at), func.order.get(at + 1)) else { continue };
+        if falls == block {
+            continue;
+        }
+        if let [branch @ Op::Branch { .. }] = func.block_ops(*head) {
+            found.push((place, *branch, func.range(*head).start, *falls));
+        }
+    }
+    if found.is_empty() {
+        return 0;
+    }
+    let order = core::mem::take(&mut func.order);
+    let mut asking = found.iter().peekable();
+    for (place, block) in order.iter().enumerate() {
+        func.order.push(*block);
+        let Some((_, branch, at, falls)) = asking.next_if(|(asking, ..)| *asking == place) else { continue };
+        let (Op::Branch { width, cond, a, b, target }, Some(last)) = (*branch, func.range(*block).last()) else {
+            continue;
+        };
+        // What comes next is fallen into, whichever way it is.
+        let next = order.get(place + 1);
+        let (cond, target, falls) = match cond.negate() {
+            Some(not) if next == Some(&target) => (not, *falls, target),
+            Some(_) | None => (cond, target, *falls),
+        };
+        func.ops[last] = Op::Branch { width, cond, a, b, target };
+        func.spans[last] = func.spans[*at];
+        if next != Some(&falls) {
+            let out = func.new_block([(Op::Jump { target: falls }, func.spans[*at])]);
+            func.order.push(out);
+        }
+    }
+    crate::num::small(found.len())
 }
 
 /// Puts what is done on the way round a loop, behind a branch that leaves it, in front of the loop's head: the branch

@@ -12,6 +12,7 @@
 //! ops are moved up by one.
 
 use crate::dead::is_pure;
+use crate::num::count;
 use crate::ssa::{NONE, Ssa};
 use bpf_isa::{Cond, Size, Width};
 use bpf_lir::{Base, BinOp, Func, Mem, Op, VReg, Val, narrow};
@@ -42,7 +43,9 @@ pub enum Compared {
 pub enum Takes {
     /// An operand from memory, and two of an `and` that is compared with zero.
     Memory,
-    /// A second operand that is shifted or rotated by a constant, inverted, extended, or a product.
+    /// A second operand that is shifted or rotated by a constant, inverted, extended, or a product; a field of bits in
+    /// place of two shifts, masks or extensions; an `and` that is compared with zero; one side of a selection that is a
+    /// small constant, one more, inverted or negated; an index that is extended.
     Shifted,
 }
 
@@ -50,8 +53,168 @@ pub enum Takes {
 pub fn held(takes: Takes, maker: &Op, user: &Op) -> Option<VReg> {
     match takes {
         Takes::Memory => in_memory(maker, user),
-        Takes::Shifted => shifted(maker, user),
+        Takes::Shifted => {
+            let v = maker.def()?;
+            let taken = shifted(maker, user) == Some(v)
+                || tested(maker, user) == Some(v)
+                || field(maker, user).is_some()
+                || side(maker, user).is_some()
+                || extended_index(maker, user).is_some();
+            taken.then_some(v)
+        }
     }
+}
+
+/// Bits of a register, moved and extended: what `ubfx`, `sbfx`, `ubfiz` and `sbfiz` make.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Field {
+    /// Of this register.
+    pub src: VReg,
+    /// The width of the result, which is zero above it.
+    pub width: Width,
+    /// Whether the highest bit fills what is above it.
+    pub signed: bool,
+    /// The lowest bit in the source.
+    pub from: u8,
+    /// Where that bit goes. It, or `from`, is 0.
+    pub to: u8,
+    /// How many bits.
+    pub bits: u8,
+}
+
+/// What an op does to one register, as a [`Field`] of it, if it is one; both `from` and `to` may be other than 0.
+fn one_field(op: &Op) -> Option<Field> {
+    let whole = crate::rules::bits;
+    Some(match *op {
+        Op::Mov { width: Width::W32, src: Val::Reg(src), .. } => {
+            Field { src, width: Width::W64, signed: false, from: 0, to: 0, bits: 32 }
+        }
+        Op::Ext { width, signed, from: from @ (Size::B | Size::H | Size::W), src, .. } => {
+            let bits = count(8 * from.bytes());
+            Field { src, width, signed, from: 0, to: 0, bits }
+        }
+        Op::Bin { op: BinOp::And, width, a: src, b: Val::Imm(imm), .. } => {
+            let mask = narrow(width, imm as u64);
+            let (from, bits) = (mask.trailing_zeros(), mask.count_ones());
+            // A run of ones.
+            if mask == 0 || u64::MAX >> (64 - bits) << from != mask {
+                return None;
+            }
+            let from = count(from);
+            Field { src, width, signed: false, from, to: from, bits: count(bits) }
+        }
+        Op::Bin { op: by @ (BinOp::Shl | BinOp::Shr | BinOp::Sar), width, a: src, b: Val::Imm(imm), .. } => {
+            let n = u8::try_from(imm).ok().filter(|n| (1..whole(width)).contains(n))?;
+            let (from, to) = if by == BinOp::Shl { (0, n) } else { (n, 0) };
+            Field { src, width, signed: by == BinOp::Sar, from, to, bits: whole(width) - n }
+        }
+        _ => return None,
+    })
+}
+
+/// The field that `user` makes of what `maker` reads, and of nothing else.
+pub fn field(maker: &Op, user: &Op) -> Option<Field> {
+    let (f, v) = (one_field(maker)?, maker.def()?);
+    if let Op::Neg { width, src, .. } = *user {
+        // One bit, all over.
+        let bit = src == v && f.bits == 1 && !f.signed && f.to == 0;
+        return (bit && f.from < crate::rules::bits(width)).then_some(Field { width, signed: true, ..f });
+    }
+    let g = one_field(user).filter(|g| g.src == v)?;
+    let width = |width| i32::from(crate::rules::bits(width));
+    let [f_from, f_to, f_bits, g_from, g_to, g_bits] = [f.from, f.to, f.bits, g.from, g.to, g.bits].map(i32::from);
+    // Where the bits of `v` that are the field's begin and end, and those that `user` takes.
+    let (begin, end) = (g_from.max(f_to), (g_from + g_bits).min(f_to + f_bits));
+    let mut signed = g.signed;
+    if g_from + g_bits > f_to + f_bits {
+        // Above the field is its sign, as far as the maker's width, or nothing.
+        if f.signed && (!g.signed || g_from + g_bits > width(f.width)) {
+            return None;
+        }
+        signed = f.signed;
+    }
+    let (from, to) = (f_from + begin - f_to, g_to + begin - g_from);
+    let bits = (end - begin).min(width(g.width) - to);
+    let bits = if crate::faults::planted!(FieldsTooWide) { bits + 1 } else { bits };
+    if bits <= 0 || from != 0 && to != 0 {
+        return None;
+    }
+    let made = if from + bits <= width(g.width) {
+        g.width
+    } else if !signed && to + bits <= width(g.width) {
+        Width::W64
+    } else {
+        return None;
+    };
+    let [from, to, bits] = [from, to, bits].map(|n| count(n.unsigned_abs()));
+    Some(Field { src: f.src, width: made, signed, from, to, bits })
+}
+
+/// One side of a selection, made on the way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Side {
+    /// It is the side that is taken where the condition holds.
+    pub yes: bool,
+    /// What it is made of; `None` is zero.
+    pub of: Option<VReg>,
+    /// How.
+    pub as_: SideAs,
+}
+
+/// How one side of a selection is made of a register.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SideAs {
+    /// It is that.
+    Same,
+    /// One more.
+    Next,
+    /// Each bit inverted.
+    Inverted,
+    /// Negated.
+    Negated,
+}
+
+/// The side of the selection `user` that it makes on the way, as `maker` would.
+pub fn side(maker: &Op, user: &Op) -> Option<Side> {
+    let (v, Op::Select { a, b, yes, no, .. }) = (maker.def()?, *user) else { return None };
+    if a == v || b == Val::Reg(v) || (yes == v) == (no == v) {
+        return None;
+    }
+    let (of, as_) = match *maker {
+        Op::Mov { width, src: Val::Imm(imm), .. } => match narrow(width, imm as u64) {
+            0 => (None, SideAs::Same),
+            1 => (None, SideAs::Next),
+            u64::MAX => (None, SideAs::Inverted),
+            _ => return None,
+        },
+        Op::Bin { op: BinOp::Add, width: Width::W64, a, b: Val::Imm(1), .. } => (Some(a), SideAs::Next),
+        Op::Bin { op: BinOp::Xor, width: Width::W64, a, b: Val::Imm(-1), .. } => (Some(a), SideAs::Inverted),
+        Op::Neg { width: Width::W64, src, .. } => (Some(src), SideAs::Negated),
+        _ => return None,
+    };
+    Some(Side { yes: yes == v, of, as_ })
+}
+
+/// The register whose lower half, extended, is the index of the load or store `user`; whether by its sign.
+pub fn extended_index(maker: &Op, user: &Op) -> Option<(VReg, bool)> {
+    let v = maker.def()?;
+    let mem = match *user {
+        Op::Load { mem, .. } => mem,
+        Op::Store { mem, src, .. } if src != Val::Reg(v) => mem,
+        _ => return None,
+    };
+    let Base::Indexed { base, index, .. } = mem.base else { return None };
+    let Field { src, width: Width::W64, signed, bits: 32, from: 0, to: 0 } = one_field(maker)? else { return None };
+    (index == v && base != v).then_some((src, signed))
+}
+
+/// An `and`, if all that `user` wants to know is whether it is zero.
+fn tested(maker: &Op, user: &Op) -> Option<VReg> {
+    let Op::Bin { op: BinOp::And, width, dst, a: x, b: mask } = *maker else { return None };
+    let Comparison { width: tested, cond, a, b } = comparison(user, dst)?;
+    let zero = matches!(cond, Cond::Eq | Cond::Ne) && matches!(b, Val::Imm(imm) if narrow(tested, imm as u64) == 0);
+    let whole = tested == Width::W64 || width == Width::W32;
+    (a == dst && zero && whole && x != dst && mask != Val::Reg(dst)).then_some(dst)
 }
 
 /// The second operand of arithmetic, if the machine makes it of what `maker` makes it of.
@@ -88,13 +251,7 @@ fn in_memory(maker: &Op, user: &Op) -> Option<VReg> {
         let Comparison { width, cond, a, b } = comparison(user, dst)?;
         return compared(size, dst, width, cond, a, b).map(|_| dst);
     }
-    if let Op::Bin { op: BinOp::And, width, dst, a: x, b: mask } = *maker {
-        let Comparison { width: tested, cond, a, b } = comparison(user, dst)?;
-        let zero = matches!(cond, Cond::Eq | Cond::Ne) && matches!(b, Val::Imm(imm) if narrow(tested, imm as u64) == 0);
-        let whole = tested == Width::W64 || width == Width::W32;
-        return (a == dst && zero && whole && x != dst && mask != Val::Reg(dst)).then_some(dst);
-    }
-    None
+    tested(maker, user)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -292,4 +449,124 @@ fn reads(op: &Op, v: VReg) -> bool {
     let mut read = false;
     op.for_each_use(|used| read |= used == v);
     read
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const X: VReg = VReg(0);
+    const V: VReg = VReg(1);
+    const R: VReg = VReg(2);
+
+    /// Every op of one register that may be a field.
+    fn ops(dst: VReg, src: VReg) -> Vec<Op> {
+        let mut out = vec![Op::Mov { width: Width::W32, dst, src: Val::Reg(src) }];
+        for width in [Width::W32, Width::W64] {
+            out.push(Op::Neg { width, dst, src });
+            let sizes = if width == Width::W32 { &[Size::B, Size::H][..] } else { &[Size::B, Size::H, Size::W] };
+            for from in sizes.iter().copied() {
+                out.extend([false, true].map(|signed| Op::Ext { width, signed, from, dst, src }));
+            }
+            let bits = i64::from(crate::rules::bits(width));
+            for n in [1, 2, 7, 8, 15, 16, 17, 24, 31, 32, 33, 48, 62, 63].into_iter().filter(|n| *n < bits) {
+                let op = |op, imm| Op::Bin { op, width, dst, a: src, b: Val::Imm(imm) };
+                out.extend([BinOp::Shl, BinOp::Shr, BinOp::Sar].map(|by| op(by, n)));
+                out.extend([!(-1 << n), 1 << n, 3 << n, -1 << n].map(|mask| op(BinOp::And, mask)));
+            }
+        }
+        out
+    }
+
+    fn cut(width: Width, value: u64) -> u64 {
+        narrow(width, value)
+    }
+
+    /// Bits `from ..` of `x`, so many, with their sign or zeros above.
+    fn bits_of(x: u64, from: u8, bits: u8, signed: bool) -> u64 {
+        let high = x << (64 - bits - from);
+        if signed { (high as i64 >> (64 - bits)) as u64 } else { high >> (64 - bits) }
+    }
+
+    fn apply(op: &Op, x: u64) -> u64 {
+        match *op {
+            Op::Mov { width, .. } => cut(width, x),
+            Op::Neg { width, .. } => cut(width, x.wrapping_neg()),
+            Op::Ext { width, signed, from, .. } => cut(width, bits_of(x, 0, 8 * from.bytes() as u8, signed)),
+            Op::Bin { op, width, b: Val::Imm(imm), .. } => {
+                let x = cut(width, x);
+                cut(
+                    width,
+                    match (op, width) {
+                        (BinOp::And, _) => x & imm as u64,
+                        (BinOp::Shl, _) => x << imm,
+                        (BinOp::Shr, _) => x >> imm,
+                        (BinOp::Sar, Width::W64) => (x as i64 >> imm) as u64,
+                        (BinOp::Sar, Width::W32) => (x as u32 as i32 >> imm) as u64,
+                        _ => unreachable!("{op:?}"),
+                    },
+                )
+            }
+            _ => unreachable!("{op:?}"),
+        }
+    }
+
+    /// How many pairs are one field, each compared over some values.
+    fn compare() -> Result<usize, String> {
+        let mut fields = 0;
+        let values =
+            [0, 1, u64::MAX, 1 << 31, 1 << 63, 0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210, 0xa5a5_5a5a_c3c3_3c3c];
+        for maker in ops(V, X) {
+            for user in ops(R, V) {
+                let Some(Field { src, width, signed, from, to, bits }) = field(&maker, &user) else { continue };
+                fields += 1;
+                let whole = crate::rules::bits(width);
+                if src != X || from != 0 && to != 0 || bits == 0 || from + bits > whole || to + bits > whole {
+                    return Err(format!("{maker:?}; {user:?}: no machine has {from} {to} {bits}"));
+                }
+                for x in values {
+                    let (two, one) = (apply(&user, apply(&maker, x)), bits_of(x, from, bits, signed));
+                    let one = cut(width, one << to);
+                    if two != one {
+                        return Err(format!("{maker:?}; {user:?} of {x:#x}: {two:#x}, as a field {one:#x}"));
+                    }
+                }
+            }
+        }
+        Ok(fields)
+    }
+
+    #[test]
+    fn fields_are_what_both_ops_make() {
+        let fields = compare().unwrap_or_else(|why| panic!("{why}"));
+        assert!(fields > 2000, "{fields}");
+    }
+
+    #[cfg(feature = "faults")]
+    #[test]
+    fn a_field_too_wide_is_noticed() {
+        crate::faults::plant(Some(crate::faults::Fault::FieldsTooWide));
+        let compared = compare();
+        crate::faults::plant(None);
+        assert!(compared.is_err());
+    }
+
+    /// The sides of a selection that a machine makes on the way, and what it does not.
+    #[test]
+    fn sides_of_selections() {
+        let user = Op::Select { width: Width::W64, cond: Cond::Gt, a: X, b: Val::Imm(7), dst: R, yes: V, no: VReg(3) };
+        let constant = |width, imm| side(&Op::Mov { width, dst: V, src: Val::Imm(imm) }, &user);
+        let made = |of, as_| Some(Side { yes: true, of, as_ });
+        assert_eq!(constant(Width::W64, 0), made(None, SideAs::Same));
+        assert_eq!(constant(Width::W32, 1), made(None, SideAs::Next));
+        assert_eq!(constant(Width::W64, -1), made(None, SideAs::Inverted));
+        // The selection is of 64 bits: this one is zero above.
+        assert_eq!(constant(Width::W32, -1), None);
+        let next = |width| Op::Bin { op: BinOp::Add, width, dst: V, a: X, b: Val::Imm(1) };
+        assert_eq!(side(&next(Width::W64), &user), made(Some(X), SideAs::Next));
+        assert_eq!(side(&next(Width::W32), &user), None);
+        assert_eq!(side(&Op::Neg { width: Width::W64, dst: V, src: X }, &user), made(Some(X), SideAs::Negated));
+        let compared = Op::Select { width: Width::W64, cond: Cond::Gt, a: V, b: Val::Imm(7), dst: R, yes: V, no: X };
+        assert_eq!(side(&next(Width::W64), &compared), None);
+    }
 }

@@ -11,7 +11,7 @@ use crate::jump::Jump;
 use crate::regs::{AUX, Gpr, TMP0, TMP1, TMP2};
 use bpf_isa::{Size, SubprogId, Width};
 use bpf_jit::num::{low_word, small};
-use bpf_jit::{BinOp, Op, VReg, Val};
+use bpf_jit::{BinOp, Field, Op, VReg, Val, field};
 use bpf_jit_code::{Reloc, RelocKind, Symbol};
 use dynasmrt::aarch64::{encode_logical_immediate_32bit, encode_logical_immediate_64bit};
 
@@ -181,7 +181,10 @@ enum Shift {
 }
 
 impl Emitter<'_> {
-    pub(crate) fn mov(&mut self, width: Width, dst: VReg, src: Val) {
+    pub(crate) fn mov<const FUSES: bool>(&mut self, op: &Op, width: Width, dst: VReg, src: Val) {
+        if FUSES && self.field(op) {
+            return;
+        }
         match src {
             Val::Imm(imm) => {
                 let d = self.target(dst);
@@ -209,7 +212,18 @@ impl Emitter<'_> {
         }
     }
 
-    pub(crate) fn ext(&mut self, width: Width, signed: bool, from: Size, dst: VReg, src: VReg) {
+    pub(crate) fn ext<const FUSES: bool>(
+        &mut self,
+        op: &Op,
+        width: Width,
+        signed: bool,
+        from: Size,
+        dst: VReg,
+        src: VReg,
+    ) {
+        if FUSES && self.field(op) {
+            return;
+        }
         let (s, d) = (self.get(src, TMP0), self.target(dst));
         match (from, signed, width) {
             (Size::B, false, _) => asm!(&mut self.s.buf; uxtb W(d), W(s)),
@@ -226,7 +240,10 @@ impl Emitter<'_> {
         self.put(dst, d);
     }
 
-    pub(crate) fn neg(&mut self, width: Width, dst: VReg, src: VReg) {
+    pub(crate) fn neg<const FUSES: bool>(&mut self, op: &Op, width: Width, dst: VReg, src: VReg) {
+        if FUSES && self.field(op) {
+            return;
+        }
         let (s, d) = (self.get(src, TMP0), self.target(dst));
         asm_w!(&mut self.s.buf, width; neg R(d), R(s));
         self.put(dst, d);
@@ -238,7 +255,10 @@ impl Emitter<'_> {
         self.put(dst, d);
     }
 
-    pub(crate) fn bin<const FUSES: bool>(&mut self, op: BinOp, width: Width, dst: VReg, a: VReg, b: Val) {
+    pub(crate) fn bin<const FUSES: bool>(&mut self, whole: &Op, op: BinOp, width: Width, dst: VReg, a: VReg, b: Val) {
+        if FUSES && self.field(whole) {
+            return;
+        }
         if FUSES && let Some(maker) = self.held.take() {
             return self.bin_with(op, width, dst, a, b, maker);
         }
@@ -260,6 +280,27 @@ impl Emitter<'_> {
             BinOp::Mod => self.rem(false, width, dst, a, b),
             BinOp::SMod => self.rem(true, width, dst, a, b),
         }
+    }
+
+    /// A field of bits of what the op before reads, if that is what it and `op` make: one instruction.
+    #[inline(always)]
+    fn field(&mut self, op: &Op) -> bool {
+        let Some(maker) = &self.held else { return false };
+        let (Some(Field { src, width, signed, from, to, bits }), Some(dst)) = (field(maker, op), op.def()) else {
+            return false;
+        };
+        self.held = None;
+        let (s, d) = (self.get(src, TMP0), self.target(dst));
+        let [from, to, bits] = [from, to, bits].map(u32::from);
+        let code = &mut self.s.buf;
+        match (signed, to) {
+            (false, 0) => asm_w!(code, width; ubfx R(d), R(s), from, bits),
+            (true, 0) => asm_w!(code, width; sbfx R(d), R(s), from, bits),
+            (false, _) => asm_w!(code, width; ubfiz R(d), R(s), to, bits),
+            (true, _) => asm_w!(code, width; sbfiz R(d), R(s), to, bits),
+        }
+        self.put(dst, d);
+        true
     }
 
     /// An op whose second operand it makes itself, as `maker` would have.
@@ -421,6 +462,10 @@ impl Emitter<'_> {
             (Logic::Xor, true) => asm_w!(&mut self.s.buf, width; eon R(d), R(a), R(b)),
         }
         self.put(dst, d);
+    }
+
+    pub(crate) fn and(&mut self, width: Width, dst: VReg, a: VReg, b: Val) {
+        self.logic(Logic::And, width, dst, a, b);
     }
 
     fn shift(&mut self, op: Shift, width: Width, dst: VReg, a: VReg, b: Val) {

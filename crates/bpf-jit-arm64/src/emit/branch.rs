@@ -12,10 +12,10 @@ use crate::jump::{Cc, Jump};
 use crate::regs::{AUX, Gpr, TMP0, TMP1};
 use bpf_isa::Width;
 use bpf_jit::num::{few, low_word};
-use bpf_jit::{BlockId, Cond, VReg, Val};
+use bpf_jit::{BinOp, BlockId, Cond, Op, Side, SideAs, VReg, Val, side};
 
 /// `a cond b` at a width.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Comparison {
     pub(crate) width: Width,
     pub(crate) cond: Cond,
@@ -37,6 +37,17 @@ fn limits(width: Width) -> (i64, i64) {
         Width::W32 => (i32::MIN.into(), i32::MAX.into()),
         Width::W64 => (i64::MIN, i64::MAX),
     }
+}
+
+/// Whether the flags of one comparison tell another: they are those of the same instruction.
+fn same_flags(one: Comparison, other: Comparison) -> bool {
+    let plain = match one.b {
+        Val::Reg(_) => true,
+        // Else the constant was moved by one together with the condition, or taken off in two parts.
+        Val::Imm(imm) => AddImm::of(signed(one.width, imm).unsigned_abs()).is_some(),
+    };
+    let test = one.cond == Cond::Set || other.cond == Cond::Set;
+    one == other || plain && !test && Comparison { cond: other.cond, ..one } == other
 }
 
 /// What a comparison yields, if every first operand gives the same.
@@ -172,9 +183,49 @@ impl Emitter<'_> {
         }
     }
 
+    /// Appends the comparison, unless the flags tell it already.
+    fn flags_or_told<const FUSES: bool>(&mut self, comparison: Comparison) -> Cc {
+        if FUSES
+            && let Some((told, told_cc)) = self.told
+            && same_flags(told, comparison)
+        {
+            return if told == comparison { told_cc } else { cc(comparison.cond) };
+        }
+        let a = self.get(comparison.a, TMP0);
+        self.flags(comparison, a)
+    }
+
+    /// Whether the value that the op before made is only compared with zero: then the `and` that made it.
+    fn take_tested(&mut self, a: VReg) -> Option<(Width, VReg, Val)> {
+        let Some(Op::Bin { op: BinOp::And, width, dst, a: x, b }) = self.held else { return None };
+        (a == dst).then(|| {
+            self.held = None;
+            (width, x, b)
+        })
+    }
+
+    /// Tells whether two values have bits in common; the condition is one for equality with zero.
+    fn test(&mut self, width: Width, a: VReg, b: Val, cond: Cond) -> Cc {
+        let a = self.get(a, TMP0);
+        self.flags(Comparison { width, cond: Cond::Set, a: VReg(0), b }, a);
+        cc(cond)
+    }
+
     pub(crate) fn branch<const FUSES: bool>(&mut self, comparison: Comparison, target: BlockId, next: BlockId) {
+        let tested = if FUSES { self.take_tested(comparison.a) } else { None };
         if target == next {
             return;
+        }
+        if let Some((width, a, b)) = tested {
+            let set = comparison.cond == Cond::Ne;
+            let jump = match b {
+                Val::Imm(imm) if low_bits(width, imm).is_power_of_two() => {
+                    let bit = few(low_bits(width, imm).trailing_zeros() as usize);
+                    Jump::Bit { set, bit, reg: self.get(a, TMP0) }
+                }
+                Val::Reg(_) | Val::Imm(_) => Jump::If(self.test(width, a, b, comparison.cond)),
+            };
+            return self.go(jump, self.s.block(target));
         }
         match constant_outcome(comparison) {
             Some(true) => return self.jump(target, next),
@@ -182,38 +233,98 @@ impl Emitter<'_> {
             None => {}
         }
         let Comparison { width, cond, a, b } = comparison;
-        let a = self.get(a, TMP0);
         let jump = match b {
-            Val::Imm(imm) => fused(width, cond, a, imm),
-            Val::Reg(_) => None,
+            Val::Imm(imm) if fused(width, cond, Gpr::ZR, imm).is_some() => {
+                let a = self.get(a, TMP0);
+                fused(width, cond, a, imm)
+            }
+            Val::Imm(_) | Val::Reg(_) => None,
         };
-        let jump = jump.unwrap_or_else(|| Jump::If(self.flags(comparison, a)));
+        let jump = jump.unwrap_or_else(|| Jump::If(self.flags_or_told::<FUSES>(comparison)));
         self.go(jump, self.s.block(target));
     }
 
-    pub(crate) fn select(&mut self, comparison: Comparison, dst: VReg, yes: VReg, no: VReg) {
+    pub(crate) fn select<const FUSES: bool>(
+        &mut self,
+        op: &Op,
+        comparison: Comparison,
+        dst: VReg,
+        yes: VReg,
+        no: VReg,
+    ) {
+        let side = if FUSES {
+            self.held.and_then(|maker| side(&maker, op)).map(|side| (side, self.held.take()))
+        } else {
+            None
+        };
         if let Some(outcome) = constant_outcome(comparison) {
-            return self.mov(Width::W64, dst, Val::Reg(if outcome { yes } else { no }));
+            return match side {
+                Some((side, Some(maker))) if side.yes == outcome => {
+                    self.side_alone(dst, maker);
+                }
+                Some(_) | None => self.mov::<false>(op, Width::W64, dst, Val::Reg(if outcome { yes } else { no })),
+            };
         }
-        let a = self.get(comparison.a, TMP0);
-        let cc = self.flags(comparison, a);
+        let tested = if FUSES { self.take_tested(comparison.a) } else { None };
+        let mut cc = match tested {
+            Some((width, a, b)) => self.test(width, a, b, comparison.cond),
+            None => self.flags_or_told::<FUSES>(comparison),
+        };
+        let told = cc;
         // Loads leave the flags alone.
-        let (y, n, d) = (self.get(yes, TMP0), self.get(no, TMP1), self.target(dst));
-        match cc {
-            Cc::Eq => asm!(&mut self.s.buf; csel X(d), X(y), X(n), eq),
-            Cc::Ne => asm!(&mut self.s.buf; csel X(d), X(y), X(n), ne),
-            Cc::Hs => asm!(&mut self.s.buf; csel X(d), X(y), X(n), hs),
-            Cc::Lo => asm!(&mut self.s.buf; csel X(d), X(y), X(n), lo),
-            Cc::Hi => asm!(&mut self.s.buf; csel X(d), X(y), X(n), hi),
-            Cc::Ls => asm!(&mut self.s.buf; csel X(d), X(y), X(n), ls),
-            Cc::Ge => asm!(&mut self.s.buf; csel X(d), X(y), X(n), ge),
-            Cc::Lt => asm!(&mut self.s.buf; csel X(d), X(y), X(n), lt),
-            Cc::Gt => asm!(&mut self.s.buf; csel X(d), X(y), X(n), gt),
-            Cc::Le => asm!(&mut self.s.buf; csel X(d), X(y), X(n), le),
-            Cc::Mi => asm!(&mut self.s.buf; csel X(d), X(y), X(n), mi),
-            Cc::Pl => asm!(&mut self.s.buf; csel X(d), X(y), X(n), pl),
+        let mut side_as = SideAs::Same;
+        let (y, n) = match side {
+            None => (self.get(yes, TMP0), self.get(no, TMP1)),
+            Some((Side { yes: is_yes, of, as_ }, _)) => {
+                // The instructions make the other side: the one that is taken where their condition does not hold.
+                if is_yes {
+                    cc = cc.inverted();
+                }
+                side_as = as_;
+                let other = self.get(if is_yes { no } else { yes }, TMP0);
+                (other, of.map_or(Gpr::ZR, |of| self.get(of, TMP1)))
+            }
+        };
+        let d = self.target(dst);
+        macro_rules! choose {
+            ($name:ident) => {
+                match cc {
+                    Cc::Eq => asm!(&mut self.s.buf; $name X(d), X(y), X(n), eq),
+                    Cc::Ne => asm!(&mut self.s.buf; $name X(d), X(y), X(n), ne),
+                    Cc::Hs => asm!(&mut self.s.buf; $name X(d), X(y), X(n), hs),
+                    Cc::Lo => asm!(&mut self.s.buf; $name X(d), X(y), X(n), lo),
+                    Cc::Hi => asm!(&mut self.s.buf; $name X(d), X(y), X(n), hi),
+                    Cc::Ls => asm!(&mut self.s.buf; $name X(d), X(y), X(n), ls),
+                    Cc::Ge => asm!(&mut self.s.buf; $name X(d), X(y), X(n), ge),
+                    Cc::Lt => asm!(&mut self.s.buf; $name X(d), X(y), X(n), lt),
+                    Cc::Gt => asm!(&mut self.s.buf; $name X(d), X(y), X(n), gt),
+                    Cc::Le => asm!(&mut self.s.buf; $name X(d), X(y), X(n), le),
+                    Cc::Mi => asm!(&mut self.s.buf; $name X(d), X(y), X(n), mi),
+                    Cc::Pl => asm!(&mut self.s.buf; $name X(d), X(y), X(n), pl),
+                }
+            };
+        }
+        match side_as {
+            SideAs::Same => choose!(csel),
+            SideAs::Next => choose!(csinc),
+            SideAs::Inverted => choose!(csinv),
+            SideAs::Negated => choose!(csneg),
         }
         self.put(dst, d);
+        if FUSES {
+            let changed = comparison.a == dst || comparison.b == Val::Reg(dst);
+            self.told = (tested.is_none() && !changed).then_some((comparison, told));
+        }
+    }
+
+    /// What one side of a selection is, where it is always taken.
+    fn side_alone(&mut self, dst: VReg, maker: Op) {
+        match maker {
+            Op::Mov { width, src, .. } => self.mov::<false>(&maker, width, dst, src),
+            Op::Neg { width, src, .. } => self.neg::<false>(&maker, width, dst, src),
+            Op::Bin { op, width, a, b, .. } => self.bin::<false>(&maker, op, width, dst, a, b),
+            _ => debug_assert!(false, "{maker:?} is held for a selection"),
+        }
     }
 
     pub(crate) fn jump(&mut self, target: BlockId, next: BlockId) {

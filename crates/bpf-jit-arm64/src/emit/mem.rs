@@ -9,7 +9,7 @@ use crate::asm::asm;
 use crate::emit::alu::{add_imm, low_bits, mov_imm};
 use crate::regs::{AUX, Gpr, TMP0, TMP1};
 use bpf_isa::{Size, Width};
-use bpf_jit::{Mem, VReg, Val};
+use bpf_jit::{Mem, Op, VReg, Val, extended_index};
 
 /// An address; register 31 is the stack pointer.
 #[derive(Clone, Copy)]
@@ -48,14 +48,38 @@ macro_rules! access {
     };
 }
 
+/// An index as an address takes it.
+#[derive(Clone, Copy)]
+pub(crate) struct Index {
+    pub(crate) reg: Gpr,
+    pub(crate) extend: Extend,
+    /// Whether it counts elements, not bytes.
+    pub(crate) scaled: bool,
+}
+
+/// How much of an index register counts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Extend {
+    Whole,
+    /// The lower half, above which is zero.
+    Zero,
+    /// The lower half, with its sign.
+    Sign,
+}
+
 /// One access with an index register.
 macro_rules! indexed {
-    ($code:expr, $name:ident $family:ident($reg:expr), $shift:literal, $base:expr, $index:expr, $scaled:expr) => {
-        match $scaled {
-            false => asm!($code; $name $family($reg), [XSP($base), X($index)]),
-            true => asm!($code; $name $family($reg), [XSP($base), X($index), lsl $shift]),
+    ($code:expr, $name:ident $family:ident($reg:expr), $shift:literal, $base:expr, $index:expr) => {{
+        let Index { reg, extend, scaled } = $index;
+        match (extend, scaled) {
+            (Extend::Whole, false) => asm!($code; $name $family($reg), [XSP($base), X(reg)]),
+            (Extend::Whole, true) => asm!($code; $name $family($reg), [XSP($base), X(reg), lsl $shift]),
+            (Extend::Zero, false) => asm!($code; $name $family($reg), [XSP($base), W(reg), uxtw]),
+            (Extend::Zero, true) => asm!($code; $name $family($reg), [XSP($base), W(reg), uxtw $shift]),
+            (Extend::Sign, false) => asm!($code; $name $family($reg), [XSP($base), W(reg), sxtw]),
+            (Extend::Sign, true) => asm!($code; $name $family($reg), [XSP($base), W(reg), sxtw $shift]),
         }
-    };
+    }};
 }
 
 /// The encodable form of `off`; an index is put into `AUX`.
@@ -82,25 +106,25 @@ pub(crate) fn load(code: &mut Vec<u8>, size: Size, signed: bool, d: Gpr, at: Add
 }
 
 /// Appends `d = base[index]`, extended to 64 bits; elements are bytes, or scaled by the size.
-fn load_indexed(code: &mut Vec<u8>, size: Size, signed: bool, d: Gpr, (base, index, scaled): (Gpr, Gpr, bool)) {
+fn load_indexed(code: &mut Vec<u8>, size: Size, signed: bool, d: Gpr, (base, index): (Gpr, Index)) {
     match (size, signed) {
-        (Size::B, false) => asm!(code; ldrb W(d), [XSP(base), X(index)]),
-        (Size::H, false) => indexed!(code, ldrh W(d), 1, base, index, scaled),
-        (Size::W, false) => indexed!(code, ldr W(d), 2, base, index, scaled),
-        (Size::DW, _) => indexed!(code, ldr X(d), 3, base, index, scaled),
-        (Size::B, true) => asm!(code; ldrsb X(d), [XSP(base), X(index)]),
-        (Size::H, true) => indexed!(code, ldrsh X(d), 1, base, index, scaled),
-        (Size::W, true) => indexed!(code, ldrsw X(d), 2, base, index, scaled),
+        (Size::B, false) => indexed!(code, ldrb W(d), 0, base, index),
+        (Size::H, false) => indexed!(code, ldrh W(d), 1, base, index),
+        (Size::W, false) => indexed!(code, ldr W(d), 2, base, index),
+        (Size::DW, _) => indexed!(code, ldr X(d), 3, base, index),
+        (Size::B, true) => indexed!(code, ldrsb X(d), 0, base, index),
+        (Size::H, true) => indexed!(code, ldrsh X(d), 1, base, index),
+        (Size::W, true) => indexed!(code, ldrsw X(d), 2, base, index),
     }
 }
 
 /// Appends `base[index] = s`; elements are bytes, or scaled by the size.
-fn store_indexed(code: &mut Vec<u8>, size: Size, s: Gpr, (base, index, scaled): (Gpr, Gpr, bool)) {
+fn store_indexed(code: &mut Vec<u8>, size: Size, s: Gpr, (base, index): (Gpr, Index)) {
     match size {
-        Size::B => asm!(code; strb W(s), [XSP(base), X(index)]),
-        Size::H => indexed!(code, strh W(s), 1, base, index, scaled),
-        Size::W => indexed!(code, str W(s), 2, base, index, scaled),
-        Size::DW => indexed!(code, str X(s), 3, base, index, scaled),
+        Size::B => indexed!(code, strb W(s), 0, base, index),
+        Size::H => indexed!(code, strh W(s), 1, base, index),
+        Size::W => indexed!(code, str W(s), 2, base, index),
+        Size::DW => indexed!(code, str X(s), 3, base, index),
     }
 }
 
@@ -132,7 +156,7 @@ impl Emitter<'_> {
 
     /// A register that holds the address itself, or the stack pointer: for instructions without an offset.
     pub(crate) fn exact_address(&mut self, mem: Mem) -> Gpr {
-        let Address { base, off } = self.address(mem);
+        let Address { base, off } = self.address(mem, None);
         if off == 0 {
             return base;
         }
@@ -140,13 +164,32 @@ impl Emitter<'_> {
         TMP1
     }
 
-    /// No op is held for another here, so whether it `FUSES` makes no difference.
-    pub(crate) fn load<const FUSES: bool>(&mut self, size: Size, signed: bool, swap: bool, dst: VReg, mem: Mem) {
+    /// The register that the op before would have extended for `op`'s index.
+    #[inline(always)]
+    fn take_index<const FUSES: bool>(&mut self, op: &Op) -> Option<(VReg, bool)> {
+        if !FUSES {
+            return None;
+        }
+        let found = extended_index(self.held.as_ref()?, op)?;
+        self.held = None;
+        Some(found)
+    }
+
+    pub(crate) fn load<const FUSES: bool>(
+        &mut self,
+        op: &Op,
+        size: Size,
+        signed: bool,
+        swap: bool,
+        dst: VReg,
+        mem: Mem,
+    ) {
         let d = self.target(dst);
-        if let Some(at) = self.indexed(size, mem) {
+        let extended = self.take_index::<FUSES>(op);
+        if let Some(at) = self.indexed(size, mem, extended) {
             load_indexed(&mut self.s.buf, size, signed, d, at);
         } else {
-            let at = self.address(mem);
+            let at = self.address(mem, extended);
             load(&mut self.s.buf, size, signed, d, at);
         }
         if swap && size != Size::B {
@@ -155,7 +198,8 @@ impl Emitter<'_> {
         self.put(dst, d);
     }
 
-    pub(crate) fn store(&mut self, size: Size, mem: Mem, src: Val) {
+    pub(crate) fn store<const FUSES: bool>(&mut self, op: &Op, size: Size, mem: Mem, src: Val) {
+        let extended = self.take_index::<FUSES>(op);
         // Only the bits that are stored need be materialised.
         let src = match (src, size) {
             (Val::Imm(imm), Size::B) => Val::Imm(imm & 0xff),
@@ -163,11 +207,11 @@ impl Emitter<'_> {
             (Val::Imm(imm), Size::W) => Val::Imm(imm & 0xffff_ffff),
             (Val::Imm(_), Size::DW) | (Val::Reg(_), _) => src,
         };
-        if let Some(at) = self.indexed(size, mem) {
+        if let Some(at) = self.indexed(size, mem, extended) {
             let s = self.val(Width::W64, src, TMP0);
             store_indexed(&mut self.s.buf, size, s, at);
         } else {
-            let (at, s) = (self.address(mem), self.val(Width::W64, src, TMP0));
+            let (at, s) = (self.address(mem, extended), self.val(Width::W64, src, TMP0));
             store(&mut self.s.buf, size, s, at);
         }
     }

@@ -68,7 +68,7 @@ impl Emitter<'_> {
         if !signed && let Some(log2) = log2(width, b) {
             // The remainder is the low bits; of 2^0 there are none.
             let mask = (1u64 << log2) - 1;
-            return self.bin::<false>(bpf_jit::BinOp::And, width, dst, a, Val::Imm(mask as i64));
+            return self.and(width, dst, a, Val::Imm(mask as i64));
         }
         let (a, b, d) = (self.get(a, TMP0), self.val(width, b, TMP1), self.target(dst));
         if signed {
