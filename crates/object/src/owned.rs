@@ -140,7 +140,8 @@ impl<'b> OwnedTypes<'b> {
             let to = field.kind.leads_to().and_then(|to| types.get(to as usize));
             field.kind.is_root() && to.is_some_and(|to| has(to, OwnedKind::is_root))
         });
-        (!(shared && circle) && !deep).then_some(types)
+        let endless = deep || (shared && circle);
+        (!endless).then_some(types)
     }
 
     /// The fields of a type that objects may have.
