@@ -371,7 +371,7 @@ impl MapDef {
         let fits = |field: &OwnedField| match field.kind {
             OwnedKind::Kptr { .. } => true,
             OwnedKind::ListHead { .. } | OwnedKind::TreeRoot { .. } => self.spin_lock.is_some(),
-            OwnedKind::ListNode | OwnedKind::TreeNode | OwnedKind::Refcount => false,
+            OwnedKind::ListNode | OwnedKind::TreeNode | OwnedKind::Refcount | OwnedKind::Lock { .. } => false,
         };
         if let Some(field) = self.owned_fields().iter().find(|field| !fits(field)) {
             let what = field.kind.name();

@@ -36,7 +36,7 @@ const MAX_DESCRIBED: usize = 1 << 17;
 #[derive(Debug, Default)]
 struct Found {
     fields: Vec<(u32, Field)>,
-    /// A lock or a timer, which objects have none of here.
+    /// A timer, which objects have none of here.
     others: bool,
     /// Where locks are, and whether each is a resilient one.
     locks: Vec<(u32, bool)>,
@@ -51,6 +51,7 @@ enum Field {
     ListNode,
     TreeNode,
     Refcount,
+    Lock { resilient: bool },
 }
 
 /// The owning types of an object.
@@ -123,8 +124,9 @@ impl<'b> OwnedTypes<'b> {
     }
 
     /// The type of this number, if a program may make objects of it, with what it leads to. `None` if it is none: too
-    /// large, with a lock, a list, a tree or a timer in it, or one whose objects could own each other in a circle, for
-    /// ever.
+    /// large, with a timer or several locks in it, with a list or a tree and no lock, or one whose objects could own
+    /// each other in a circle, for ever. (Linux: a type that has a node and a root has no root of types that have one,
+    /// `btf_check_and_fixup_fields`.)
     pub fn object(&self, number: u32) -> Option<Vec<OwnedType>> {
         let id = TypeId(number);
         let found = self.object_fields(id)?;
@@ -132,7 +134,14 @@ impl<'b> OwnedTypes<'b> {
         let types = self.describe(id, size, &found)?;
         let shared = types.iter().flat_map(|ty| &ty.fields).any(|field| field.kind == OwnedKind::Refcount);
         let circle = types.iter().flat_map(|ty| &ty.fields).any(|field| field.kind.leads_to() == Some(0));
-        (!(shared && circle)).then_some(types)
+        let has = |ty: &OwnedType, of: fn(OwnedKind) -> bool| ty.fields.iter().any(|field| of(field.kind));
+        let is_node = |kind| matches!(kind, OwnedKind::ListNode | OwnedKind::TreeNode);
+        let deep = types.iter().filter(|ty| has(ty, is_node)).flat_map(|ty| &ty.fields).any(|field| {
+            let to = field.kind.leads_to().and_then(|to| types.get(to as usize));
+            field.kind.is_root() && to.is_some_and(|to| has(to, OwnedKind::is_root))
+        });
+        let endless = deep || (shared && circle);
+        (!endless).then_some(types)
     }
 
     /// The fields of a type that objects may have.
@@ -153,7 +162,12 @@ impl<'b> OwnedTypes<'b> {
         let mut found = Found::default();
         self.look(id, (TypeId(0), -1), 0, 0, &mut found);
         let roots = found.fields.iter().any(|(_, field)| matches!(field, Field::List { .. } | Field::Tree { .. }));
-        (!found.others && !roots && found.members <= MAX_MEMBERS).then_some(found.fields)
+        match *found.locks {
+            [] if !roots => {}
+            [(at, resilient)] => found.fields.push((at, Field::Lock { resilient })),
+            _ => return None,
+        }
+        (!found.others && found.members <= MAX_MEMBERS).then_some(found.fields)
     }
 
     /// A type with these fields, and all that it leads to; `None` if that makes no sense, or is too much. `root`: its
@@ -192,6 +206,7 @@ impl<'b> OwnedTypes<'b> {
                 Field::ListNode => Some(OwnedKind::ListNode),
                 Field::TreeNode => Some(OwnedKind::TreeNode),
                 Field::Refcount => Some(OwnedKind::Refcount),
+                Field::Lock { resilient } => Some(OwnedKind::Lock { resilient }),
             };
             // What leads to no object holds none.
             fields.extend(kind.map(|kind| OwnedField { offset, kind }));
@@ -228,7 +243,6 @@ impl<'b> OwnedTypes<'b> {
             }
             Type::Composite { union: false, members, .. } => match self.btf.type_name(id) {
                 lock @ ("bpf_spin_lock" | "bpf_res_spin_lock") => {
-                    found.others = true;
                     found.locks.push((base, lock == "bpf_res_spin_lock"));
                 }
                 "bpf_timer" | "bpf_wq" | "bpf_task_work" => found.others = true,

@@ -37,6 +37,12 @@ pub enum OwnedKind {
     TreeNode,
     /// `struct bpf_refcount`: the object may have several owners.
     Refcount,
+    /// `struct bpf_spin_lock`, or `struct bpf_res_spin_lock`, which guards the lists and trees in the same object. (A
+    /// map says of its values by itself where their lock is.)
+    Lock {
+        /// It is a resilient one.
+        resilient: bool,
+    },
 }
 
 impl OwnedKind {
@@ -48,7 +54,7 @@ impl OwnedKind {
             Self::ListHead { .. } | Self::TreeRoot { .. } => 16,
             Self::ListNode => 24,
             Self::TreeNode => 32,
-            Self::Refcount => 4,
+            Self::Refcount | Self::Lock { .. } => 4,
         }
     }
 
@@ -56,7 +62,7 @@ impl OwnedKind {
     #[must_use]
     pub const fn align(self) -> u32 {
         match self {
-            Self::Refcount => 4,
+            Self::Refcount | Self::Lock { .. } => 4,
             Self::Kptr { .. } | Self::ListHead { .. } | Self::TreeRoot { .. } | Self::ListNode | Self::TreeNode => 8,
         }
     }
@@ -67,7 +73,7 @@ impl OwnedKind {
         match self {
             Self::Kptr { to } => Some(to),
             Self::ListHead { of, .. } | Self::TreeRoot { of, .. } => Some(of),
-            Self::ListNode | Self::TreeNode | Self::Refcount => None,
+            Self::ListNode | Self::TreeNode | Self::Refcount | Self::Lock { .. } => None,
         }
     }
 
@@ -78,7 +84,7 @@ impl OwnedKind {
             Self::Kptr { .. } => Self::Kptr { to: index },
             Self::ListHead { node, .. } => Self::ListHead { of: index, node },
             Self::TreeRoot { node, .. } => Self::TreeRoot { of: index, node },
-            Self::ListNode | Self::TreeNode | Self::Refcount => self,
+            Self::ListNode | Self::TreeNode | Self::Refcount | Self::Lock { .. } => self,
         }
     }
 
@@ -98,6 +104,8 @@ impl OwnedKind {
             Self::TreeRoot { .. } => "bpf_rb_root",
             Self::TreeNode => "bpf_rb_node",
             Self::Refcount => "bpf_refcount",
+            Self::Lock { resilient: false } => "bpf_spin_lock",
+            Self::Lock { resilient: true } => "bpf_res_spin_lock",
         }
     }
 }
@@ -141,6 +149,15 @@ impl OwnedType {
         Some(self.fields[at].kind)
     }
 
+    /// The lock in an object of it, and whether it is a resilient one.
+    #[must_use]
+    pub fn lock(&self) -> Option<(u32, bool)> {
+        self.fields.iter().find_map(|field| match field.kind {
+            OwnedKind::Lock { resilient } => Some((field.offset, resilient)),
+            _other => None,
+        })
+    }
+
     /// Whether the fields are ascending, apart, aligned and inside, and lead to one of `types` at the node that they
     /// say; a list or a tree of objects that cannot be in one is none.
     #[must_use]
@@ -158,7 +175,7 @@ impl OwnedType {
                 OwnedKind::TreeRoot { of: to, node } => {
                     of(to).is_some_and(|to| to.field_at(node) == Some(OwnedKind::TreeNode))
                 }
-                OwnedKind::ListNode | OwnedKind::TreeNode | OwnedKind::Refcount => true,
+                OwnedKind::ListNode | OwnedKind::TreeNode | OwnedKind::Refcount | OwnedKind::Lock { .. } => true,
             };
             follows && leads && end <= self.size
         })

@@ -470,13 +470,21 @@ pub(crate) struct Lock {
     pub at: InsnIdx,
 }
 
-/// Whose lock it is: that of an element, by its map and its name. Two names may be of one element, one is of one alone;
-/// without a name it is the only element of its map.
+/// Whose lock it is: that of an element, by its map and its name, or of an object, by what is owed for it. Two names
+/// may be of one, one is of one alone; an element without a name is the only one of its map.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct LockOf {
-    pub map: u32,
-    pub inner: bool,
+    pub within: Within,
     pub id: u32,
+}
+
+/// What a lock is in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Within {
+    /// A value of this map.
+    Value { map: u32, inner: bool },
+    /// An object of this type that the program owns.
+    Object { class: u32 },
 }
 
 /// A proven fact: `scale * V(id) + bytes <= V(hi)`. Where `hi` is the length of a region, so many bytes follow V in it.

@@ -1,11 +1,11 @@
 //! Lists and trees of objects, linked through fields of the objects themselves.
 //!
-//! A root lies in a map's value, 16 bytes: the first and the last node of a list, or the topmost node of a tree. A node
-//! lies in an object: of a list the next node, the one before and the *owner*; of a tree the parent (whose lowest bit
-//! says that the node is black), the left and the right child, and the owner. The owner is the address of the root that
-//! the node is in, or 0, in the lower 48 bits, and above them the node's offset in its object: so a node's address is
-//! enough to find the object, whoever has it. No address of memory is longer (Linux gives longer ones only to those who
-//! ask for them).
+//! A root lies in a map's value or in an object, 16 bytes: the first and the last node of a list, or the topmost node
+//! of a tree. A node lies in an object: of a list the next node, the one before and the *owner*; of a tree the parent
+//! (whose lowest bit says that the node is black), the left and the right child, and the owner. The owner is the
+//! address of the root that the node is in, or 0, in the lower 48 bits, and above them the node's offset in its object:
+//! so a node's address is enough to find the object, whoever has it. No address of memory is longer (Linux gives longer
+//! ones only to those who ask for them).
 //!
 //! Trees are red and black (Guibas and Sedgewick), as the kernel's, so that a program that walks one down sees a tree
 //! of the kernel's height.
@@ -91,9 +91,11 @@ pub(super) unsafe fn begin(object: u64, field: OwnedField) {
     let owner = match field.kind {
         OwnedKind::ListNode => LIST_OWNER,
         OwnedKind::TreeNode => TREE_OWNER,
-        OwnedKind::Kptr { .. } | OwnedKind::ListHead { .. } | OwnedKind::TreeRoot { .. } | OwnedKind::Refcount => {
-            return;
-        }
+        OwnedKind::Kptr { .. }
+        | OwnedKind::ListHead { .. }
+        | OwnedKind::TreeRoot { .. }
+        | OwnedKind::Refcount
+        | OwnedKind::Lock { .. } => return,
     };
     at.set(owner, u64::from(field.offset) << ADDRESS);
 }
@@ -143,8 +145,8 @@ impl End {
 /// Puts a node into a list, which owns its object then; `false` if it is in a list already: the caller owns it still.
 ///
 /// # Safety
-/// `head` must be a `struct bpf_list_head` in a map's value whose lock the caller has, `node` the node of an object for
-/// such lists that the caller owns.
+/// `head` must be a `struct bpf_list_head` in a value or an object whose lock the caller has, `node` the node of an
+/// object for such lists that the caller owns.
 pub unsafe fn push(head: u64, node: u64, end: End) -> bool {
     let (head, node) = (At(head), At(node));
     if !node.claim(LIST_OWNER, head.0) {
@@ -370,8 +372,8 @@ fn lowest(mut node: At) -> At {
 /// a tree already, and where `less` fails: the caller owns it still.
 ///
 /// # Safety
-/// `root` must be a `struct bpf_rb_root` in a map's value whose lock the caller has, and `less` changes nothing of it;
-/// `node` the node of an object for such trees that the caller owns.
+/// `root` must be a `struct bpf_rb_root` in a value or an object whose lock the caller has, and `less` changes nothing
+/// of it; `node` the node of an object for such trees that the caller owns.
 pub unsafe fn add<E>(root: u64, node: u64, mut less: impl FnMut(u64, u64) -> Result<bool, E>) -> Result<bool, E> {
     let (tree, node) = (Tree(At(root)), At(node));
     if !node.claim(TREE_OWNER, root) {
@@ -443,7 +445,7 @@ pub unsafe fn child(root: u64, node: u64, left: bool) -> u64 {
 /// Empties a list or a tree: each object, which it owned, is `left`'s.
 ///
 /// # Safety
-/// `root` must be a root of this kind in a map's value whose lock the caller has, or that nobody else has.
+/// `root` must be a root of this kind in a value or an object whose lock the caller has, or that nobody else has.
 pub(super) unsafe fn drain(root: u64, kind: OwnedKind, mut left: impl FnMut(u64)) {
     match kind {
         OwnedKind::ListHead { .. } => loop {
@@ -473,6 +475,10 @@ pub(super) unsafe fn drain(root: u64, kind: OwnedKind, mut left: impl FnMut(u64)
                 node = parent;
             }
         }
-        OwnedKind::Kptr { .. } | OwnedKind::ListNode | OwnedKind::TreeNode | OwnedKind::Refcount => {}
+        OwnedKind::Kptr { .. }
+        | OwnedKind::ListNode
+        | OwnedKind::TreeNode
+        | OwnedKind::Refcount
+        | OwnedKind::Lock { .. } => {}
     }
 }

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 
 use bpf_quiesce::{Domain, GracePeriod, Memory, MemoryFull, Reservation};
-use bpf_uapi::{MAX_OBJECT, OwnedKind, OwnedType};
+use bpf_uapi::{MAX_OBJECT, OwnedField, OwnedKind, OwnedType};
 
 /// Objects without an owner that a pool has before it looks whether a grace period is over.
 const BATCH: u32 = 64;
@@ -98,14 +98,36 @@ impl Dead {
             let ty = Arc::clone(unsafe { &(*header.as_ptr()).ty });
             let object = object_of(header);
             for field in &ty.fields {
-                if matches!(field.kind, OwnedKind::Kptr { .. }) {
-                    // SAFETY: a kptr of this type's object, which nobody else has any more.
-                    let held = unsafe { swap(object + u64::from(field.offset), 0) };
-                    // SAFETY: what the field has owned.
-                    unsafe { disown(held, &mut self) };
-                }
+                // SAFETY: a field of this type's object, whose lists and trees nobody else has any more: only an owner
+                // takes its lock, and an owner has it for as long.
+                unsafe { self.take(object + u64::from(field.offset), field.kind) };
             }
             retire(header);
+        }
+    }
+
+    /// Takes what the field of this kind at `field` owns.
+    ///
+    /// # Safety
+    /// It must be one of a map's value or of an object that is there; of a list or a tree, its lock must be the
+    /// caller's, or nobody else use it.
+    unsafe fn take(&mut self, field: u64, kind: OwnedKind) {
+        match kind {
+            OwnedKind::Kptr { .. } => {
+                // SAFETY: a kptr in a value or an object (contract).
+                let held = unsafe { swap(field, 0) };
+                // SAFETY: what the field has owned.
+                unsafe { disown(held, self) };
+            }
+            OwnedKind::ListHead { .. } | OwnedKind::TreeRoot { .. } => {
+                let give_up = |object| {
+                    // SAFETY: the root has owned what is taken out of it.
+                    unsafe { disown(object, self) }
+                };
+                // SAFETY: a root whose lock the caller has, or nobody else (contract).
+                unsafe { graph::drain(field, kind, give_up) };
+            }
+            OwnedKind::ListNode | OwnedKind::TreeNode | OwnedKind::Refcount | OwnedKind::Lock { .. } => {}
         }
     }
 
@@ -186,7 +208,8 @@ impl Objects {
 
     /// Makes an object of zeros, which the caller owns; 0 if there is no memory, or none so large.
     pub fn make(self: &Arc<Self>, ty: &Arc<OwnedType>) -> u64 {
-        if ty.size > MAX_OBJECT || ty.fields.iter().any(|field| field.kind.is_root() || field.end() > ty.size) {
+        let guarded = |field: &OwnedField| !field.kind.is_root() || ty.lock().is_some();
+        if ty.size > MAX_OBJECT || !ty.fields.iter().all(|field| guarded(field) && field.end() <= ty.size) {
             return 0;
         }
         let layout = layout_of(ty);
@@ -312,6 +335,15 @@ pub unsafe fn size(object: u64) -> u32 {
     unsafe { &(*header_of(object)).ty }.size
 }
 
+/// The lock in an object, and whether it is a resilient one.
+///
+/// # Safety
+/// As for [`size`].
+pub unsafe fn lock(object: u64) -> Option<(u32, bool)> {
+    // SAFETY: the contract: the header is there, and its type does not change.
+    unsafe { &(*header_of(object)).ty }.lock()
+}
+
 /// `bpf_kptr_xchg`: puts an object, or 0, into the field and takes out what was there. What was the caller's is the
 /// field's, and the other way round.
 ///
@@ -350,23 +382,8 @@ impl Leaving {
     /// It must be one of a map's value that is there; of a list or a tree, its lock must be the caller's, or nobody
     /// else have the value.
     pub(crate) unsafe fn take(&mut self, field: u64, kind: OwnedKind) {
-        match kind {
-            OwnedKind::Kptr { .. } => {
-                // SAFETY: a kptr in a value (contract).
-                let held = unsafe { swap(field, 0) };
-                // SAFETY: what the field has owned.
-                unsafe { disown(held, &mut self.0) };
-            }
-            OwnedKind::ListHead { .. } | OwnedKind::TreeRoot { .. } => {
-                let give_up = |object| {
-                    // SAFETY: the root has owned what is taken out of it.
-                    unsafe { disown(object, &mut self.0) }
-                };
-                // SAFETY: a root whose lock the caller has, or nobody else (contract).
-                unsafe { graph::drain(field, kind, give_up) };
-            }
-            OwnedKind::ListNode | OwnedKind::TreeNode | OwnedKind::Refcount => {}
-        }
+        // SAFETY: the caller's contract.
+        unsafe { self.0.take(field, kind) }
     }
 
     /// Gives it up.

@@ -138,6 +138,12 @@ impl<'p> Granted<'p> {
         self.add(Extent { start, len, read: true, write, locks: None, record: false, owned: (0, &[]) });
     }
 
+    /// An object of the program's, with its lock, if it has one, and whether that is a resilient one.
+    pub(crate) fn add_object(&mut self, start: u64, len: u64, lock: Option<(u32, bool)>) {
+        let locks = lock.map(|(at, resilient)| Locks { first: at.into(), stride: len.max(1), resilient });
+        self.add(Extent { start, len, read: true, write: true, locks, record: false, owned: (0, &[]) });
+    }
+
     /// What a dynptr leads to: as long as the run, for all that the interpreter knows; the verifier knows better.
     pub(crate) fn add_slice(&mut self, start: u64, len: u64, write: bool) {
         self.add_returned(start, len, write);

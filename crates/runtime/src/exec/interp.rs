@@ -550,8 +550,7 @@ impl<'p> Host<'p> {
         let object = unsafe { owned::stashed(field) };
         if object != 0 {
             // SAFETY: an object that the field owned a moment ago: the run's guard keeps its memory to the end.
-            let size = unsafe { owned::size(object) };
-            self.granted.add_returned(object, size.into(), true);
+            unsafe { self.grant(object) };
         }
         self.stashed = object.to_ne_bytes().map(AtomicU8::new);
         HostMemory::instead(&self.stashed)
@@ -569,8 +568,19 @@ impl<'p> Host<'p> {
             (_, _) => at,
         };
         // SAFETY: an object that the run owns or has borrowed; the run's guard keeps its memory to the end.
+        unsafe { self.grant(object) };
+    }
+
+    /// The program may use the object, and take its lock.
+    ///
+    /// # Safety
+    /// It must be one whose memory stays to the run's end.
+    unsafe fn grant(&mut self, object: u64) {
+        // SAFETY: the contract.
         let size = unsafe { owned::size(object) };
-        self.granted.add_returned(object, size.into(), true);
+        // SAFETY: as before.
+        let lock = unsafe { owned::lock(object) };
+        self.granted.add_object(object, size.into(), lock);
     }
 
     /// `bpf_rbtree_add_impl`, which calls a function of the program with the lock held.
@@ -586,7 +596,7 @@ impl<'p> Host<'p> {
                 // SAFETY: nodes of objects, the run's own and one in the tree whose lock it has.
                 let object = unsafe { graph::of_tree_node(*node) };
                 // SAFETY: as before.
-                self.granted.add_returned(object, unsafe { owned::size(object) }.into(), true);
+                unsafe { self.grant(object) };
             }
             caller.call(self, less, args).map_err(|error| {
                 stop = Some(error);

@@ -10,6 +10,7 @@ use std::path::Path;
 
 const OBJECT: &[u8] = include_bytes!("../objects/owned.o");
 const LOADS: &[u8] = include_bytes!("../objects/owned_loads.o");
+const NESTED: &[u8] = include_bytes!("../objects/owned_nested.o");
 const STOPPED: &[u8] = include_bytes!("../objects/owned_stopped.o");
 const VERIFIED: [Way; 3] = [Way::Verified, Way::Unoptimised, Way::VerifiedInterpreted];
 const PROGRAMS: [&str; 4] = ["stash", "queue", "order", "share"];
@@ -65,6 +66,8 @@ fn asks(name: &str, count: u64) -> Vec<[u64; 3]> {
             "indexed" => [[1, 2, 3, 3, 4][below(5) as usize], below(4), i % 300],
             "keyed" => [[1, 1, 2, 3, 3, 4, 4, 5][below(8) as usize], below(4), i % 300],
             "variable" => [[1, 2][below(2) as usize], 0, i % 300],
+            "bin" => [[1, 1, 1, 1, 2, 3, 4][below(7) as usize], below(4), i % 300],
+            "crate" => [[1, 1, 1, 2, 2, 3][below(6) as usize], below(2), (7 * i) % 300],
             _share => [[1, 1, 2, 3, 5, 6][below(6) as usize], below(60), i % 300],
         })
         .collect()
@@ -80,6 +83,12 @@ fn answers_are_the_kernels() {
 #[test]
 fn loads_are_the_kernels() {
     compare("owned_loads.o", LOADS, &["indexed", "keyed", "variable"], 100);
+}
+
+/// Objects hold lists and trees of others, which their own locks guard, and drop them as they are dropped.
+#[test]
+fn objects_in_objects_are_the_kernels() {
+    compare("owned_nested.o", NESTED, &["bin", "crate"], 100);
 }
 
 /// Objects are taken out, dropped and replaced while other threads look at them and become owners of them.

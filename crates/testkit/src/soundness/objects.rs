@@ -8,7 +8,7 @@
 use super::emit::{Builder, Busy, Function, POINTERS};
 use super::{MapId, Role};
 use bpf_isa::{AluOp, Callee, Cond, Imm64, Insn, Reg, Size, Src};
-use bpf_uapi::{Kfunc, OwnedField, OwnedKind, OwnedType};
+use bpf_uapi::Kfunc;
 
 /// Types of objects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,15 +22,13 @@ enum Class {
 }
 
 /// Where a value has its list, its tree, and pointers to a plain object and to a node.
-const LIST: u32 = 8;
-const TREE: u32 = 24;
-const PLAIN: u32 = 40;
-const NODE: u32 = 48;
-/// Bytes of a value: the last 8 are a number.
-pub(crate) const HOLDING_VALUE: u32 = 64;
+pub(super) const LIST: u32 = 8;
+pub(super) const TREE: u32 = 24;
+pub(super) const PLAIN: u32 = 40;
+pub(super) const NODE: u32 = 48;
 /// Where an object has its nodes.
-const LIST_NODE: i32 = 8;
-const TREE_NODE: i32 = 32;
+pub(super) const LIST_NODE: i32 = 8;
+pub(super) const TREE_NODE: i32 = 32;
 
 impl Class {
     /// The program's number of the type.
@@ -69,36 +67,6 @@ impl Class {
     }
 }
 
-/// A value of the arrays that hold objects, and the types that it leads to: behind it those of the numbers 1, 2 and 3.
-pub(crate) fn types() -> Vec<OwnedType> {
-    let field = |offset, kind| OwnedField { offset, kind };
-    let ty = |name: &str, size, fields| OwnedType { name: name.into(), size, fields };
-    vec![
-        ty(
-            "",
-            HOLDING_VALUE,
-            vec![
-                field(LIST, OwnedKind::ListHead { of: 1, node: LIST_NODE as u32 }),
-                field(TREE, OwnedKind::TreeRoot { of: 1, node: TREE_NODE as u32 }),
-                field(PLAIN, OwnedKind::Kptr { to: 2 }),
-                field(NODE, OwnedKind::Kptr { to: 1 }),
-            ],
-        ),
-        ty(
-            "node",
-            80,
-            vec![
-                field(LIST_NODE as u32, OwnedKind::ListNode),
-                field(TREE_NODE as u32, OwnedKind::TreeNode),
-                field(64, OwnedKind::Refcount),
-                field(72, OwnedKind::Kptr { to: 2 }),
-            ],
-        ),
-        ty("plain", 16, Vec::new()),
-        ty("chain", 16, vec![field(8, OwnedKind::Kptr { to: 3 })]),
-    ]
-}
-
 /// What compares the nodes of a tree.
 fn less() -> Vec<Insn> {
     let load = |dst| Insn::Load { size: Size::DW, sign: false, dst, base: dst, off: -TREE_NODE as i16 };
@@ -126,8 +94,8 @@ impl Builder<'_, '_> {
         }
         match self.c.below(10) {
             0..=3 => self.made(),
-            4 => self.from_list(),
-            5 => self.from_tree(),
+            4 => self.listed(),
+            5 => self.ordered_ones(),
             6 | 7 => self.loaded(),
             8 => self.throws(),
             _ => self.by_register(),
@@ -400,7 +368,7 @@ impl Builder<'_, '_> {
     }
 
     /// The first or the last object of a list, which is looked at before at times.
-    fn from_list(&mut self) {
+    fn listed(&mut self) {
         self.found(LIST_NODE, |b, map| {
             if b.c.one_in(3) {
                 b.map_value(Reg::R1, map, LIST);
@@ -419,7 +387,7 @@ impl Builder<'_, '_> {
     }
 
     /// The first object of a tree, or one near its root.
-    fn from_tree(&mut self) {
+    fn ordered_ones(&mut self) {
         self.found(TREE_NODE, |b, map| {
             let (from_root, down) = (b.c.one_in(2), b.c.pick(&[Kfunc::RbtreeLeft, Kfunc::RbtreeRight]));
             b.map_value(Reg::R1, map, TREE);

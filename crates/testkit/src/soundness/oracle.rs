@@ -307,7 +307,7 @@ fn load(world: &World, generated: &Generated, level: OptLevel, verified: Verifie
         };
         GlobalFunc { name: "global".into(), args: args.iter().map(arg).collect() }
     };
-    oracle::declare_types(super::objects::types());
+    oracle::declare_types(super::world::types());
     oracle::declare(generated.globals.iter().map(|args| args.as_ref().map(signature)).collect());
     match verified {
         Verified::Watched => oracle::record(),

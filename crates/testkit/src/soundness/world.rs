@@ -3,11 +3,12 @@
 //! A world is made once and used for many programs: before each run the maps that the program uses are put into a state
 //! that a seed decides, and afterwards what they hold is read back, in an order that no engine decides.
 
-use super::objects::{HOLDING_VALUE, types};
+use super::objects::{LIST, LIST_NODE, NODE, PLAIN, TREE, TREE_NODE};
 use super::{ARRAY_VALUE, CONSTANTS, GLOBAL_VALUE, HASH_VALUE, INNER_VALUE, MapId};
 use crate::generate::Choices;
 use bpf_runtime::maps::flags;
 use bpf_runtime::{Config, Engine, Linker, Map, MapDef, MapError, MapType, Mode, RingBuf};
+use bpf_uapi::{OwnedField, OwnedKind, OwnedType};
 use std::time::Duration;
 
 pub(super) struct World {
@@ -21,6 +22,39 @@ impl std::fmt::Debug for World {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("World").field("linker", &self.linker).finish_non_exhaustive()
     }
+}
+
+/// Bytes of a value that holds objects: the last 8 are a number.
+const HOLDING_VALUE: u32 = 64;
+
+/// A value of the arrays that hold objects, and the types that it leads to: behind it those of the numbers 1, 2 and 3.
+pub(super) fn types() -> Vec<OwnedType> {
+    let field = |offset, kind| OwnedField { offset, kind };
+    let ty = |name: &str, size, fields| OwnedType { name: name.into(), size, fields };
+    vec![
+        ty(
+            "",
+            HOLDING_VALUE,
+            vec![
+                field(LIST, OwnedKind::ListHead { of: 1, node: LIST_NODE as u32 }),
+                field(TREE, OwnedKind::TreeRoot { of: 1, node: TREE_NODE as u32 }),
+                field(PLAIN, OwnedKind::Kptr { to: 2 }),
+                field(NODE, OwnedKind::Kptr { to: 1 }),
+            ],
+        ),
+        ty(
+            "node",
+            80,
+            vec![
+                field(LIST_NODE as u32, OwnedKind::ListNode),
+                field(TREE_NODE as u32, OwnedKind::TreeNode),
+                field(64, OwnedKind::Refcount),
+                field(72, OwnedKind::Kptr { to: 2 }),
+            ],
+        ),
+        ty("plain", 16, Vec::new()),
+        ty("chain", 16, vec![field(8, OwnedKind::Kptr { to: 3 })]),
+    ]
 }
 
 /// The map's definition.

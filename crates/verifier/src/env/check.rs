@@ -25,8 +25,12 @@ impl Env<'_> {
     pub(crate) fn check(&self) -> Res<()> {
         self.context.check()?;
         for ty in self.types {
-            let rootless = ty.fields.iter().all(|field| !field.kind.is_root());
-            if !ty.is_sound(self.types) || !rootless || ty.size > MAX_OBJECT {
+            let count = |of: fn(OwnedKind) -> bool| ty.fields.iter().filter(|field| of(field.kind)).count();
+            let guarded = match count(|kind| matches!(kind, OwnedKind::Lock { .. })) {
+                0 => count(OwnedKind::is_root) == 0,
+                locks => locks == 1,
+            };
+            if !ty.is_sound(self.types) || !guarded || ty.size > MAX_OBJECT {
                 return bad(format!("objects of type {} are too large, or have fields that none has", ty.name));
             }
         }
@@ -238,7 +242,7 @@ impl KnownMap {
         let fits = self.fields.iter().all(|field| match field.kind {
             OwnedKind::Kptr { .. } => true,
             OwnedKind::ListHead { .. } | OwnedKind::TreeRoot { .. } => self.spin_lock.is_some(),
-            OwnedKind::ListNode | OwnedKind::TreeNode | OwnedKind::Refcount => false,
+            OwnedKind::ListNode | OwnedKind::TreeNode | OwnedKind::Refcount | OwnedKind::Lock { .. } => false,
         });
         let owning = matches!(self.kind, MapType::Hash | MapType::Array | MapType::LruHash)
             && self.access == Access::ReadWrite

@@ -9,7 +9,7 @@ use bpf_isa::Reg;
 
 use super::mem::Place;
 use super::{Res, Walk, refuse};
-use bpf_uapi::{MapType, OwnedKind};
+use bpf_uapi::{MapType, OwnedKind, OwnedType};
 
 use crate::access::Access;
 use crate::env::KnownMap;
@@ -19,7 +19,7 @@ use crate::helpers::{
     ArgKind, CallbackKind, DYNPTR, Dynptr, Effect, Graph, HelperProto, LOCK_RESULT, Local, LocalUse, MemArg, MemSet,
     NodeUse, ObjectUse, Ret, SOCKET_BYTES,
 };
-use crate::state::{Lock, LockOf, Owed};
+use crate::state::{Lock, LockOf, Owed, Within};
 use crate::value::{Debt, Hold, Origin, Ty, Value, Why, map_name};
 
 /// What the arguments of one call turned out to be.
@@ -88,6 +88,18 @@ impl Compare {
     /// Whether its walk is the other's.
     pub(super) fn is_like(&self, other: &Compare) -> bool {
         (self.subprog, self.class, self.node) == (other.subprog, other.class, other.node)
+    }
+}
+
+/// What has the lock beside what is pointed to, if a program may take it: a map's value, or an object that it owns, so
+/// that nobody frees it meanwhile.
+fn lock_owner(v: &Value) -> Option<LockOf> {
+    match v.ty {
+        Ty::MapValue { map, inner } if !v.null => Some(LockOf { within: Within::Value { map, inner }, id: v.id }),
+        Ty::Mem { from: Origin::Object { class, hold: Hold::Owned }, .. } if !v.null && v.owner != 0 => {
+            Some(LockOf { within: Within::Object { class }, id: v.owner })
+        }
+        _ => None,
     }
 }
 
@@ -256,8 +268,8 @@ impl<'a> Walk<'a> {
                     return wrong(
                         self,
                         match resilient {
-                            false => "the spin lock in a map value",
-                            true => "the bpf_res_spin_lock in a map value",
+                            false => "the spin lock in a map value, or in an object that the program owns",
+                            true => "the bpf_res_spin_lock in a map value, or in an object that the program owns",
                         },
                     );
                 }
@@ -344,7 +356,7 @@ impl<'a> Walk<'a> {
                 match id.and_then(known) {
                     Some(at) => call.class = Some(self.env.local_types[at].1),
                     None => {
-                        return wrong(self, "the number of a type of the program's own that has no lock, list or tree");
+                        return wrong(self, "the number of a type of the program's own that objects are made of");
                     }
                 }
             }
@@ -369,22 +381,21 @@ impl<'a> Walk<'a> {
             ArgKind::Root(graph) => {
                 let (expected, found) = match graph {
                     Graph::List => (
-                        "a bpf_list_head in a map value",
+                        "a bpf_list_head in a map value, or in an object that the program owns",
                         self.owning_field(v, |kind| match kind {
                             OwnedKind::ListHead { of, node } => Some((of, node)),
                             _other => None,
                         })?,
                     ),
                     Graph::Tree => (
-                        "a bpf_rb_root in a map value",
+                        "a bpf_rb_root in a map value, or in an object that the program owns",
                         self.owning_field(v, |kind| match kind {
                             OwnedKind::TreeRoot { of, node } => Some((of, node)),
                             _other => None,
                         })?,
                     ),
                 };
-                let (Some(root), Ty::MapValue { map, inner }) = (found, v.ty) else { return wrong(self, expected) };
-                let of = LockOf { map, inner, id: v.id };
+                let (Some(root), Some(of)) = (found, lock_owner(v)) else { return wrong(self, expected) };
                 call.root_lock = self.state.locks.iter().find(|lock| lock.of == of).copied();
                 if call.root_lock.is_none() && !planted!(RootsUnlocked) {
                     let (func, what) = (proto.name.to_string(), v.describe(self.env));
@@ -481,11 +492,16 @@ impl<'a> Walk<'a> {
 
     /// The lock of this kind that the pointer is to.
     fn lock_at(&self, v: &Value, resilient: bool) -> Res<Option<LockOf>> {
-        let Ty::MapValue { map, inner } = v.ty else { return Ok(None) };
-        let def = self.map(map, inner)?;
-        let here = def.spin_lock.is_some_and(|at| v.n.as_const() == Some(at.into()));
-        let is_one = here && def.resilient_lock == resilient && !v.null;
-        Ok(is_one.then_some(LockOf { map, inner, id: v.id }))
+        let lock = match v.ty {
+            Ty::MapValue { map, inner } => {
+                let def = self.map(map, inner)?;
+                def.spin_lock.map(|at| (at, def.resilient_lock))
+            }
+            Ty::Mem { from: Origin::Object { class, .. }, .. } => self.env.class(class).and_then(OwnedType::lock),
+            _ => None,
+        };
+        let is_one = lock.is_some_and(|(at, kind)| v.n.as_const() == Some(at.into()) && kind == resilient);
+        Ok(lock_owner(v).filter(|_| is_one))
     }
 
     /// Whether no interrupts were saved since those that are restored now, if that is what the object is.

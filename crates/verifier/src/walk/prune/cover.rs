@@ -100,7 +100,7 @@ pub(in crate::walk) fn covers(old: &State, new: &State, ids: &mut IdMap) -> bool
 
 /// Whether it is the same lock, taken alike: it is released by the same calls.
 fn lock_covers(o: &Lock, n: &Lock, ids: &mut IdMap) -> bool {
-    let same = (o.kind, o.of.map, o.of.inner) == (n.kind, n.of.map, n.of.inner) && ids.same(o.of.id, n.of.id);
+    let same = (o.kind, o.of.within) == (n.kind, n.of.within) && ids.same(o.of.id, n.of.id);
     same || planted!(LocksAlike)
 }
 

@@ -78,8 +78,20 @@ fn holding(name: &str, entries: u32) -> KnownMap {
     KnownMap { spin_lock: Some(0), fields, ..KnownMap::new(name, MapType::Array, 4, 64, entries) }
 }
 
-/// Types of objects: one with all fields there are, at 8, 32, 64 and 72; one of 16 plain bytes; one with a kptr to
-/// itself at 8. Programs make them by the numbers 7, 8 and 9.
+/// A type with a lock at 8, a list at 16, a tree at 32 and owners that are counted at 48.
+fn holder(resilient: bool) -> OwnedType {
+    let fields = vec![
+        owned(8, OwnedKind::Lock { resilient }),
+        owned(16, OwnedKind::ListHead { of: 0, node: 8 }),
+        owned(32, OwnedKind::TreeRoot { of: 0, node: 32 }),
+        owned(48, OwnedKind::Refcount),
+    ];
+    OwnedType { name: "holder".into(), size: 56, fields }
+}
+
+/// Types of objects: one with all fields of what is in lists and trees, at 8, 32, 64 and 72; one of 16 plain bytes; one
+/// with a kptr to itself at 8; two that hold objects, with locks of both kinds. Programs make them by the numbers 7 to
+/// 11.
 pub(crate) fn types() -> Vec<OwnedType> {
     let node = vec![
         owned(8, OwnedKind::ListNode),
@@ -91,6 +103,8 @@ pub(crate) fn types() -> Vec<OwnedType> {
         OwnedType { name: "node".into(), size: 80, fields: node },
         OwnedType { name: "plain".into(), size: 16, fields: Vec::new() },
         OwnedType { name: "chain".into(), size: 16, fields: vec![owned(8, OwnedKind::Kptr { to: 2 })] },
+        holder(false),
+        holder(true),
     ]
 }
 
@@ -215,7 +229,7 @@ pub(crate) fn with_env<T>(text: &str, f: impl FnOnce(&Env<'_>) -> T) -> T {
     env.limits.time = std::time::Duration::from_secs(600);
     env.maps = &maps;
     env.types = &types;
-    env.local_types = &[(7, 0), (8, 1), (9, 2)];
+    env.local_types = &[(7, 0), (8, 1), (9, 2), (10, 3), (11, 4)];
     env.global_functions = &globals;
     let exception = text.lines().find_map(|l| l.trim().strip_prefix(";exception "));
     env.exception = exception.map(|sub| SubprogId(sub.parse().expect("the number of a subprogram")));
