@@ -107,6 +107,8 @@ mod with {
         OtherSideForgotten,
         /// A path that is covered needs nothing.
         CoveringUnneeded,
+        /// What is proven of a region's length is not needed by what asks for it.
+        LengthsUnmarked,
         /// The early return of a legacy load is not walked.
         LegacyReturnForgotten,
         /// A legacy load's result is taken to be a byte.
@@ -301,6 +303,8 @@ mod with {
             Fault::SplitForgetsDistance,
             Fault::HalfOfAnother,
         ];
+        /// Those in what is needed of lengths of regions: the same.
+        pub const OF_LENGTHS: &[Fault] = &[Fault::LengthsUnmarked];
         /// Those in what a path is found to need: each is found by walking paths that were dropped
         /// (`tests/needed.rs`).
         pub const OF_NEEDS: &[Fault] = &[

@@ -24,6 +24,7 @@ mod helpers;
 mod interval;
 mod kept;
 mod kfuncs;
+mod lens;
 mod need;
 mod notes;
 mod num;

@@ -13,6 +13,7 @@ use bpf_isa::{InsnIdx, Reg};
 use crate::env::Region;
 use crate::faults::planted;
 use crate::helpers::{CallbackKind, Local, LockKind};
+use crate::lens::Lens;
 use crate::scalar::Scalar;
 use crate::value::{Debt, FIRST_FREE_ID, Hold, Origin, Ty, Value, Why, len_id};
 
@@ -578,7 +579,7 @@ pub(crate) struct State {
     /// In the order in which they were taken.
     pub locks: Vec<Lock>,
     /// Proven least length of each region.
-    pub min_len: [u32; Region::MAX_REGIONS],
+    pub min_len: Lens,
     pub room: Vec<Room>,
     pub sums: Vec<Sum>,
     /// From one join to the next, as the differences are.
@@ -600,7 +601,7 @@ impl Clone for State {
         self.frames.clone_from(frames);
         self.owed.clone_from(owed);
         self.locks.clone_from(locks);
-        self.min_len = *min_len;
+        self.min_len.clone_from(min_len);
         self.room.clone_from(room);
         self.sums.clone_from(sums);
         self.wraps.clone_from(wraps);
@@ -620,7 +621,7 @@ impl State {
             Some(first) => first.clone_from(root),
             None => frames.push(root.clone()),
         }
-        *min_len = least;
+        *min_len = Lens::new(least);
         owed.clear();
         locks.clear();
         room.clear();
@@ -782,7 +783,7 @@ impl State {
         self.sums.clear();
         self.seen.clear();
         self.forget_differences();
-        self.min_len = min_lens;
+        self.min_len.move_all(min_lens);
     }
 
     /// What owes the object is paid: it is a list's or a tree's, and the program's to look at until the lock is

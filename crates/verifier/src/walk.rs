@@ -43,6 +43,7 @@ use crate::error::{Reason, Res, VerifyError, refuse};
 use crate::faults::planted;
 use crate::helpers::{HelperProto, Ret};
 use crate::kept::{MAX_KEPT, shrink};
+use crate::lens::Lens;
 use crate::need::Needs;
 use crate::notes::Notes;
 use crate::scalar::Scalar;
@@ -368,7 +369,7 @@ impl<'a> Walk<'a> {
         };
         state.restart(&Frame::new(0, subprog, entry), self.env.min_lens());
         if planted!(PacketNeverEmpty) {
-            state.min_len = state.min_len.map(|len| len.max(1));
+            state.min_len = Lens::new(self.env.min_lens().map(|len| len.max(1)));
         }
         match start {
             Start::Program if self.env.context.raw => {

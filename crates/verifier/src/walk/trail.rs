@@ -32,6 +32,9 @@
 //! * where the path ended because a finished state covers it, that one's needs are the path's ([`Ending::As`]), and
 //!   what fits the one fits the other. Which finished before which is an order, so this ends.
 //!
+//! What is proven of a region's length is no place, but needed in the same way ([`crate::lens`]): a path on which no
+//! step asked for it is walked alike whatever it is; its need ends only where the regions are replaced by others.
+//!
 //! So a path that is dropped, because a finished state that has forgotten all this covers it, does nothing that the
 //! walk has not seen. It may hold other numbers at an instruction than any walked path did: what is noted of an
 //! instruction may rest only on what is exact there, or not on numbers at all. States recorded for tests forget what
@@ -50,6 +53,7 @@ use bpf_isa::Reg;
 
 use super::Walk;
 use crate::faults::planted;
+use crate::lens::Regions;
 use crate::state::{Spill, State, TRACKED};
 use crate::value::{FIRST_FREE_ID, Value};
 use demand::{Demand, FRAMES};
@@ -175,11 +179,23 @@ impl Walk<'_> {
     #[inline]
     pub(super) fn trail_enter(&mut self) {
         self.scratch.prune.sums |= !self.state.sums.is_empty();
+        let (asked, moved) = self.state.min_len.take_asked();
+        if asked != 0 || moved {
+            self.enter_lengths(asked, moved);
+        }
         let trail = &mut self.scratch.trail;
         if trail.unentered {
             trail.unentered = false;
             trail.steps.push(trail.now);
         }
+    }
+
+    /// Since the last entry, the path has asked for the lengths of these regions; `moved`: they have been replaced by
+    /// what is always known. Where both happened, not known in which order, none is taken to be replaced.
+    fn enter_lengths(&mut self, asked: Regions, moved: bool) {
+        let asked = if planted!(LengthsUnmarked) { 0 } else { asked };
+        let moved = moved && asked == 0;
+        self.effect(Step { kind: Kind::Lengths, from: asked.into(), to: moved.into(), ..Step::default() });
     }
 
     pub(super) fn trail_mark(&mut self) -> Mark {

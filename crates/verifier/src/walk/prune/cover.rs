@@ -80,7 +80,7 @@ pub(in crate::walk) fn covers(old: &State, new: &State, ids: &mut IdMap) -> bool
         && (planted!(StacksAlike) || frames.all(|(o, n)| stack_covers(o, n, ids)))
         && old.owed.iter().zip(&new.owed).all(|(o, n)| (o.frame, o.debt) == (n.frame, n.debt) && ids.same(o.id, n.id))
         && old.locks.iter().zip(&new.locks).all(|(o, n)| lock_covers(o, n, ids))
-        && old.min_len.iter().zip(&new.min_len).all(|(o, n)| n >= o)
+        && old.min_len.covers(&new.min_len)
         && old.seen.iter().all(|o| new.seen.iter().any(|n| seen_covers(o, n, ids)))
         && old.sums.iter().all(|o| new.sums.iter().any(|n| sum_covers(o, n, ids)))
         && old.room.iter().all(|o| match (ids.new_name(o.id), ids.new_name(o.hi)) {

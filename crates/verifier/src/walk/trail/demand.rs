@@ -7,6 +7,7 @@
 
 use bpf_isa::{MAX_CALL_DEPTH, Reg};
 
+use crate::lens::Regions;
 use crate::state::{Byte, Frame, State, TRACKED};
 use crate::value::{FIRST_FREE_ID, Value, Why};
 
@@ -65,16 +66,25 @@ pub(in crate::walk) struct Needed {
     pub(super) exact: u16,
     pub(super) live_bytes: Bytes,
     pub(super) exact_bytes: Bytes,
+    /// The regions whose proven least lengths are asked for. Of all frames: the first one's says it.
+    pub(super) lengths: Regions,
 }
 
 impl Needed {
-    const ALL: Needed = Needed { live: u16::MAX, exact: u16::MAX, live_bytes: Bytes::ALL, exact_bytes: Bytes::ALL };
+    const ALL: Needed = Needed {
+        live: u16::MAX,
+        exact: u16::MAX,
+        live_bytes: Bytes::ALL,
+        exact_bytes: Bytes::ALL,
+        lengths: Regions::MAX,
+    };
 
     fn join(&mut self, other: &Needed) {
         self.live |= other.live;
         self.exact |= other.exact;
         self.live_bytes.join(&other.live_bytes);
         self.exact_bytes.join(&other.exact_bytes);
+        self.lengths |= other.lengths;
     }
 
     pub(super) fn read(&mut self, regs: u16, exact: bool) {
@@ -89,9 +99,9 @@ impl Needed {
         self.exact &= !regs;
     }
 
-    /// The same with every live number exact.
+    /// The same with every live number exact, and the lengths of regions with them.
     pub(in crate::walk) fn with_numbers(self) -> Needed {
-        Needed { exact: self.live, exact_bytes: self.live_bytes, ..self }
+        Needed { exact: self.live, exact_bytes: self.live_bytes, lengths: Regions::MAX, ..self }
     }
 
     pub(super) fn is_exact(&self, regs: u16) -> bool {
@@ -225,6 +235,7 @@ pub(in crate::walk) fn forget_unneeded(state: &mut State, needed: &[Needed], sum
     let related = if sums { related_names(state) } else { Vec::new() };
     let related = related.as_slice();
     let mut any = false;
+    state.min_len.forget_all_but(needed.first().map_or(0, |n| n.lengths));
     for (k, frame) in state.frames.iter_mut().enumerate() {
         let needed = needed.get(k).copied().unwrap_or_default();
         any |= needed.loosen_regs(&mut frame.regs, related);

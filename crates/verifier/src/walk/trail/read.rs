@@ -31,6 +31,8 @@ pub(super) enum Kind {
     TiedReg,
     /// The same of the bytes `from .. to`.
     TiedBytes,
+    /// Asked for the least lengths of the regions of the bits of `from`; with `to`, the regions are others since.
+    Lengths,
 }
 
 /// An entry of the trail. What an instruction reads and writes stands before it.
@@ -118,6 +120,13 @@ impl Reader<'_> {
             Kind::TiedReg => {
                 let flows = d.frame(f).is_exact(1 << from);
                 self.flow(d, flows);
+            }
+            Kind::Lengths => {
+                let n = d.frame(0);
+                if step.to != 0 {
+                    n.lengths = 0;
+                }
+                n.lengths |= crate::num::few(from);
             }
             Kind::TiedBytes => {
                 let flows = d.frame(f).exact_bytes.any(from, to);

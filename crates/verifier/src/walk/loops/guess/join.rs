@@ -79,9 +79,7 @@ pub(super) fn merge(into: &mut State, other: &State, widen: Widen, next_id: &mut
             i.rest = Byte::Uninit;
         }
     }
-    for (a, b) in into.min_len.iter_mut().zip(&other.min_len) {
-        *a = (*a).min(*b);
-    }
+    into.min_len.meet(&other.min_len);
     into.sums.retain_mut(|t| match other.sums.iter().find(|o| Sum { max: t.max, split: t.split, ..**o } == *t) {
         Some(o) => {
             (t.max, t.split) = (t.max.max(o.max), t.split && o.split);
