@@ -4,9 +4,12 @@
 //! taken from the last to the first, so that inner loops are found before the outer ones and each is collapsed
 //! (union-find) into its head. Time is nearly linear in the blocks and edges, whatever their shape.
 //!
+//! A loop is what is strongly connected with its head among all that is below the head in the depth-first tree, however
+//! it is entered: so each cycle has the first of its blocks as the head of a loop that contains it.
+//!
 //! Invariant: a loop is called *natural* only if it and all others of its subprogram are entered at their heads alone.
-//! One loop that is entered elsewhere makes every loop of its subprogram not natural, since depth-first numbers do not
-//! then say from where a head is reached.
+//! One loop that is entered elsewhere makes every loop of its subprogram not natural: which of its entries is the head
+//! is then chance, and passing the head is not the only way in.
 
 use crate::cfg::{BlockId, Cfg};
 use bpf_isa::{InsnIdx, Program, SubprogId};
@@ -238,7 +241,9 @@ impl Loops {
         let mut in_body = vec![NONE; count];
         for head in (0..crate::small(count)).rev() {
             body.clear();
-            let preds = std::mem::take(&mut w.preds[head as usize]);
+            let mut preds = std::mem::take(&mut w.preds[head as usize]);
+            // From where it is entered elsewhere: a loop around it has to contain that as what leads to its head.
+            let mut entries: Vec<u32> = Vec::new();
             for &p in &preds {
                 if !w.above(head, p) {
                     continue;
@@ -258,6 +263,7 @@ impl Loops {
                     let p = w.find(p);
                     if !w.above(head, p) {
                         irreducible = true;
+                        entries.push(p);
                     } else if p != head && in_body[p as usize] != head {
                         in_body[p as usize] = head;
                         body.push(p);
@@ -270,6 +276,7 @@ impl Loops {
                 w.head[*b as usize] = head;
                 w.set[*b as usize] = head;
             }
+            preds.append(&mut entries);
             w.preds[head as usize] = preds;
         }
         irreducible

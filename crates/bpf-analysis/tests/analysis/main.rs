@@ -3,3 +3,4 @@
 mod cfg;
 mod constants;
 mod liveness;
+mod loops;

@@ -15,9 +15,15 @@
 //!
 //! Invariants: only a checking walk that ended without a refusal proves anything. What a thrown-away walk kept is
 //! thrown away with it, its notes too. A path that comes back is dropped only inside the guess that its own mark names.
-//! Loops that can be entered elsewhere than at their head are not touched, so that a state with a mark of a loop at its
-//! head has come round in it: leaving the loop leads over a join outside, where [`Walk::leave_loops`] takes the mark
-//! off, before anything leads back in.
+//! A state with a mark of a loop at its head has come round in it: leaving the loop leads over a join outside, where
+//! [`Walk::leave_loops`] takes the mark off, before anything leads back in.
+//!
+//! Claim: that is so of loops that are entered elsewhere than at their head, too. Proof: a loop is the strongly
+//! connected part with its head of what is below the head in a depth-first tree (`bpf_analysis::Loops`). A way out of
+//! it and back in closes a cycle with a way through it. The first node of a cycle in depth-first order is above all
+//! others; if that were the head or below it, so would be the whole cycle, which then were inside the loop. So it is
+//! above the head, on the way outside, and the head of a loop around: a join. What is walked of a loop before its head
+//! is first reached is walked as it is, like anything before a loop.
 
 mod guess;
 mod loose;
@@ -179,7 +185,7 @@ impl Engine {
         if self.on {
             self.forest.build(program);
             let short = program.insns().len() <= RELATED_SLOTS;
-            self.relates = short && self.forest.loops().iter().any(|l| l.natural);
+            self.relates = short && !self.forest.loops().is_empty();
             self.heads.resize(self.forest.loops().len(), Head::default());
         }
     }
@@ -320,12 +326,11 @@ impl Walk<'_> {
             return Ok(false);
         }
         let Some(id) = self.loops.forest.headed(self.pc) else { return Ok(false) };
-        let l = self.loops.forest.loops()[id as usize];
         if self.state.top().loops.iter().any(|m| m.id == id) {
             return Ok(false);
         }
         let head = &self.loops.heads[id as usize];
-        if !l.natural || head.failures >= MAX_FAILURES {
+        if head.failures >= MAX_FAILURES {
             self.note_rounds(id, None);
             return Ok(false);
         }

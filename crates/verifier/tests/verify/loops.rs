@@ -188,12 +188,16 @@ fn nests_and_irreducible_loops_end_within_the_limits() {
         assert_eq!(e.reason, bpf_verifier::Reason::Steps(50_000), "{e}");
         assert!(e.to_string().contains("Limits::steps"), "{e}");
     }
-    // Entered in its middle: walked round by round, and the error says so.
-    let text = "r0 = 0\nr3 = 0\nif r2 == 0 goto b\na: r3 += 1\nb: r3 += 1\nif r3 != 1000001 goto a\nexit";
-    let program = Program::new(bpf_isa::assemble(text).expect("instructions")).expect("valid");
-    let error = Verifier::new().verify(program, &env).expect_err("it is too long");
-    assert_eq!(error.reason, bpf_verifier::Reason::Steps(50_000));
-    assert!(error.loops.iter().any(|l| l.why == bpf_verifier::LoopFailure::Irreducible), "{error}");
+    // Entered in its middle: from there it ends, and from its head it steps over its end.
+    let text = |step: u32| {
+        let text =
+            format!("r0 = 0\nr3 = 0\nif r2 == 0 goto b\na: r3 += {step}\nb: r3 += 1\nif r3 != 1000001 goto a\nexit");
+        Program::new(bpf_isa::assemble(&text).expect("instructions")).expect("valid")
+    };
+    let error = Verifier::new().verify(text(1), &env).expect_err("it has no end");
+    assert!(error.loops.iter().any(|l| l.head.0 == 3), "{error}");
+    let verified = Verifier::new().verify(text(0), &env).expect("it ends");
+    assert!(verified.stats().steps < 100, "{:?}", verified.stats());
 }
 
 /// A pointer that falls by a number of rounds that nothing ties to where it began leaves its memory, whatever its name

@@ -32,6 +32,13 @@ fn accepted_loops_stay_within_the_abstract_states() {
 }
 
 #[test]
+fn accepted_loops_that_are_entered_in_their_middle_stay_within_the_abstract_states() {
+    let (accepted, refused, violation) = watch(0..120, loops::generate_entered);
+    assert_eq!(violation, None);
+    assert!(accepted > 10 && refused > 20, "{accepted} accepted, {refused} refused");
+}
+
+#[test]
 fn accepted_sums_stay_within_the_abstract_states() {
     let (accepted, refused, violation) = watch(0..300, sums::generate);
     assert_eq!(violation, None);

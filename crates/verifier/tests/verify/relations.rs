@@ -1019,3 +1019,35 @@ fn what_is_kept_beside_an_array_is_not_read_by_a_guess() {
             .replace("out: r0 = 0", "r1 = *(u64 *)(r10 - 40)\nr0 = *(u8 *)(r1 + 0)\nout: r0 = 0"),
     );
 }
+
+/// A loop that is entered at its head and in its middle, up to a length.
+const ENTERED: &str = ";raw
+    r0 = 0
+    if r2 < 8 goto out
+    r6 = r2
+    r6 += -2
+    r3 = 0
+    r4 = *(u8 *)(r1 + 0)
+    if r4 > 99 goto b
+    a: r5 = r1
+    r5 += r3
+    r0 = *(u8 *)(r5 + 0)
+    r3 += 1
+    b: r5 = r1
+    r5 += r3
+    r0 = *(u8 *)(r5 + 1)
+    r3 += 1
+    if r3 < r6 goto a
+    out: r0 = 0
+    exit";
+
+#[test]
+fn a_loop_that_is_entered_in_its_middle_is_proven_from_its_head() {
+    accepted(ENTERED);
+    refused(&ENTERED.replace("(r5 + 1)", "(r5 + 2)"));
+    refused(&ENTERED.replace("if r3 < r6", "if r3 < r2"));
+    // Where it is entered in its middle, it begins too far.
+    refused(&ENTERED.replace("if r4 > 99 goto b", "if r4 <= 99 goto a\nr3 = 7\ngoto b"));
+    // It does not move on.
+    refused(&ENTERED.replace("r3 += 1\n", ""));
+}

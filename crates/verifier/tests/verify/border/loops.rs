@@ -26,6 +26,8 @@ struct Gen<'c, 'b> {
     /// Registers that hold pointers into the buffer.
     pointers: Vec<&'static str>,
     loops: u32,
+    /// Loops may be entered in their middle.
+    entered: bool,
 }
 
 impl Gen<'_, '_> {
@@ -304,6 +306,11 @@ impl Gen<'_, '_> {
                 }
             }
         };
+        if self.entered && self.c.one_in(2) {
+            self.load_number();
+            let bit = self.c.pick(&[1, 2, 4]);
+            self.line(&format!("if r0 & {bit} goto {next}"));
+        }
         self.line(&format!("{head}:"));
         if top {
             let body = self.label();
@@ -357,7 +364,17 @@ impl Gen<'_, '_> {
 
 /// Makes a program.
 pub(crate) fn generate(c: &mut Choices<'_>) -> Option<Program> {
-    let mut g = Gen { c, text: String::new(), labels: 0, depth: 0, used: Vec::new(), pointers: Vec::new(), loops: 0 };
+    generate_with(c, false)
+}
+
+/// Makes a program whose loops may be entered in their middle.
+pub(crate) fn generate_entered(c: &mut Choices<'_>) -> Option<Program> {
+    generate_with(c, true)
+}
+
+fn generate_with(c: &mut Choices<'_>, entered: bool) -> Option<Program> {
+    let mut g =
+        Gen { c, text: String::new(), labels: 0, depth: 0, used: Vec::new(), pointers: Vec::new(), loops: 0, entered };
     g.line("r9 = r1");
     g.line("r8 = r2");
     for r in VARS {
