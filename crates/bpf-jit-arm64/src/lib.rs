@@ -5,8 +5,8 @@
 //! registers; operands in slots pass through four scratch registers (`regs`).
 //!
 //! Invariants: no memory, address or host is touched, so this crate works on any host; an op is correct wherever the
-//! allocation put its operands, and whichever of them share a register; what flags say outlives an op only as `told`; no
-//! immediate reaches dynasm unchecked. docs/abi.md describes the machine ABI.
+//! allocation put its operands, and whichever of them share a register; what flags say outlives an op only as `told`;
+//! no immediate reaches dynasm unchecked. docs/abi.md describes the machine ABI.
 #![cfg(any(target_arch = "aarch64", feature = "any-host"))]
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 #![forbid(unsafe_code)]

@@ -7,8 +7,8 @@
 //! jump move with it, to where the round begins. A jump back to a block that only asks whether to leave the loop asks
 //! itself. Blocks that are empty are no blocks.
 //!
-//! Invariants: ops other than jumps and branches are neither added nor moved; a jump with a check before it is no block that only
-//! jumps, so every check is still passed.
+//! Invariants: ops other than jumps and branches are neither added nor moved; a jump with a check before it is no block
+//! that only jumps, so every check is still passed.
 
 use bpf_lir::{BlockId, Func, Op, Span};
 

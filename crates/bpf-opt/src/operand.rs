@@ -108,7 +108,30 @@ fn one_field(op: &Op) -> Option<Field> {
             let (from, to) = if by == BinOp::Shl { (0, n) } else { (n, 0) };
             Field { src, width, signed: by == BinOp::Sar, from, to, bits: whole(width) - n }
         }
-        _ => return None,
+        Op::Mov { .. }
+        | Op::Ext { .. }
+        | Op::Bin { .. }
+        | Op::Neg { .. }
+        | Op::Bswap { .. }
+        | Op::AddShift { .. }
+        | Op::Select { .. }
+        | Op::FrameAddr { .. }
+        | Op::SymAddr { .. }
+        | Op::SubprogAddr { .. }
+        | Op::Load { .. }
+        | Op::Store { .. }
+        | Op::LoadAcquire { .. }
+        | Op::StoreRelease { .. }
+        | Op::Atomic { .. }
+        | Op::CmpXchg { .. }
+        | Op::Call { .. }
+        | Op::TailCall { .. }
+        | Op::Check { .. }
+        | Op::Bound { .. }
+        | Op::Stop { .. }
+        | Op::Jump { .. }
+        | Op::Branch { .. }
+        | Op::Exit { .. } => return None,
     })
 }
 
@@ -190,7 +213,30 @@ pub fn side(maker: &Op, user: &Op) -> Option<Side> {
         Op::Bin { op: BinOp::Add, width: Width::W64, a, b: Val::Imm(1), .. } => (Some(a), SideAs::Next),
         Op::Bin { op: BinOp::Xor, width: Width::W64, a, b: Val::Imm(-1), .. } => (Some(a), SideAs::Inverted),
         Op::Neg { width: Width::W64, src, .. } => (Some(src), SideAs::Negated),
-        _ => return None,
+        Op::Mov { .. }
+        | Op::Ext { .. }
+        | Op::Bin { .. }
+        | Op::Neg { .. }
+        | Op::Bswap { .. }
+        | Op::AddShift { .. }
+        | Op::Select { .. }
+        | Op::FrameAddr { .. }
+        | Op::SymAddr { .. }
+        | Op::SubprogAddr { .. }
+        | Op::Load { .. }
+        | Op::Store { .. }
+        | Op::LoadAcquire { .. }
+        | Op::StoreRelease { .. }
+        | Op::Atomic { .. }
+        | Op::CmpXchg { .. }
+        | Op::Call { .. }
+        | Op::TailCall { .. }
+        | Op::Check { .. }
+        | Op::Bound { .. }
+        | Op::Stop { .. }
+        | Op::Jump { .. }
+        | Op::Branch { .. }
+        | Op::Exit { .. } => return None,
     };
     Some(Side { yes: yes == v, of, as_ })
 }
@@ -507,7 +553,27 @@ mod tests {
                     },
                 )
             }
-            _ => unreachable!("{op:?}"),
+            Op::Bin { .. }
+            | Op::Bswap { .. }
+            | Op::AddShift { .. }
+            | Op::Select { .. }
+            | Op::FrameAddr { .. }
+            | Op::SymAddr { .. }
+            | Op::SubprogAddr { .. }
+            | Op::Load { .. }
+            | Op::Store { .. }
+            | Op::LoadAcquire { .. }
+            | Op::StoreRelease { .. }
+            | Op::Atomic { .. }
+            | Op::CmpXchg { .. }
+            | Op::Call { .. }
+            | Op::TailCall { .. }
+            | Op::Check { .. }
+            | Op::Bound { .. }
+            | Op::Stop { .. }
+            | Op::Jump { .. }
+            | Op::Branch { .. }
+            | Op::Exit { .. } => unreachable!("{op:?}"),
         }
     }
 

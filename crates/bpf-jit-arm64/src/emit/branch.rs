@@ -323,7 +323,29 @@ impl Emitter<'_> {
             Op::Mov { width, src, .. } => self.mov::<false>(&maker, width, dst, src),
             Op::Neg { width, src, .. } => self.neg::<false>(&maker, width, dst, src),
             Op::Bin { op, width, a, b, .. } => self.bin::<false>(&maker, op, width, dst, a, b),
-            _ => debug_assert!(false, "{maker:?} is held for a selection"),
+            Op::Ext { .. }
+            | Op::Bswap { .. }
+            | Op::AddShift { .. }
+            | Op::Select { .. }
+            | Op::FrameAddr { .. }
+            | Op::SymAddr { .. }
+            | Op::SubprogAddr { .. }
+            | Op::Load { .. }
+            | Op::Store { .. }
+            | Op::LoadAcquire { .. }
+            | Op::StoreRelease { .. }
+            | Op::Atomic { .. }
+            | Op::CmpXchg { .. }
+            | Op::Call { .. }
+            | Op::TailCall { .. }
+            | Op::Check { .. }
+            | Op::Bound { .. }
+            | Op::Stop { .. }
+            | Op::Jump { .. }
+            | Op::Branch { .. }
+            | Op::Exit { .. } => {
+                debug_assert!(false, "{maker:?} is held for a selection");
+            }
         }
     }
 

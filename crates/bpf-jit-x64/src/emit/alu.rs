@@ -94,7 +94,7 @@ impl Emitter<'_> {
     }
 
     #[inline(always)]
-    pub(crate) fn mov(&mut self, width: Width, dst: VReg, src: Val) {
+    pub(crate) fn mov<const FUSES: bool>(&mut self, _: &Op, width: Width, dst: VReg, src: Val) {
         let d = self.target(dst);
         match src {
             Val::Imm(imm) => {
@@ -122,7 +122,15 @@ impl Emitter<'_> {
         self.put(dst, d);
     }
 
-    pub(crate) fn ext(&mut self, width: Width, signed: bool, from: Size, dst: VReg, src: VReg) {
+    pub(crate) fn ext<const FUSES: bool>(
+        &mut self,
+        _: &Op,
+        width: Width,
+        signed: bool,
+        from: Size,
+        dst: VReg,
+        src: VReg,
+    ) {
         let d = self.target(dst);
         let s = self.get(src, SCRATCH);
         match (signed, from, width) {
@@ -139,7 +147,7 @@ impl Emitter<'_> {
         self.put(dst, d);
     }
 
-    pub(crate) fn neg(&mut self, width: Width, dst: VReg, src: VReg) {
+    pub(crate) fn neg<const FUSES: bool>(&mut self, _: &Op, width: Width, dst: VReg, src: VReg) {
         let d = self.target(dst);
         let s = self.get(src, SCRATCH);
         self.copy(width, d, s);
@@ -152,7 +160,7 @@ impl Emitter<'_> {
     }
 
     #[inline(always)]
-    pub(crate) fn bin<const FUSES: bool>(&mut self, op: BinOp, width: Width, dst: VReg, a: VReg, b: Val) {
+    pub(crate) fn bin<const FUSES: bool>(&mut self, _: &Op, op: BinOp, width: Width, dst: VReg, a: VReg, b: Val) {
         if FUSES && let Some(maker) = self.held.take() {
             return self.bin_with_memory(op, width, dst, a, b, maker);
         }

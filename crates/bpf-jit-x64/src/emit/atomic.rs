@@ -26,7 +26,8 @@ impl Emitter<'_> {
     /// Every x86-64 load acquires (Intel SDM vol. 3A, 9.2.2).
     #[inline(always)]
     pub(crate) fn load_acquire(&mut self, size: Size, dst: VReg, mem: Mem) {
-        self.load::<false>(size, false, false, dst, mem);
+        let load = bpf_jit::Op::Load { size, signed: false, swap: false, dst, mem };
+        self.load::<false>(&load, size, false, false, dst, mem);
     }
 
     /// And every store releases.

@@ -235,7 +235,7 @@ impl Emitter<'_> {
         }
     }
 
-    pub(crate) fn select(&mut self, comparison: Comparison, dst: VReg, yes: VReg, no: VReg) {
+    pub(crate) fn select<const FUSES: bool>(&mut self, _: &Op, comparison: Comparison, dst: VReg, yes: VReg, no: VReg) {
         let plain = self.held.is_none();
         let cc = self.compare::<true>(comparison);
         // From here to the cmov only moves: they leave the flags alone.

@@ -11,9 +11,17 @@ use bpf_jit::{Mem, Op, VReg, Val};
 
 impl Emitter<'_> {
     #[inline(always)]
-    pub(crate) fn load<const FUSES: bool>(&mut self, size: Size, signed: bool, swap: bool, dst: VReg, mem: Mem) {
+    pub(crate) fn load<const FUSES: bool>(
+        &mut self,
+        op: &Op,
+        size: Size,
+        signed: bool,
+        swap: bool,
+        dst: VReg,
+        mem: Mem,
+    ) {
         if FUSES && self.alloc.is_held(dst) {
-            self.held = Some(Op::Load { size, signed, swap, dst, mem });
+            self.held = Some(*op);
             return;
         }
         let d = self.target(dst);
@@ -67,7 +75,7 @@ impl Emitter<'_> {
     }
 
     #[inline(always)]
-    pub(crate) fn store(&mut self, size: Size, mem: Mem, src: Val) {
+    pub(crate) fn store<const FUSES: bool>(&mut self, _: &Op, size: Size, mem: Mem, src: Val) {
         match src {
             Val::Reg(src) => self.store_reg(size, mem, src),
             Val::Imm(imm) => {

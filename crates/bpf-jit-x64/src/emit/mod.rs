@@ -19,20 +19,20 @@ impl Emitter<'_> {
     #[inline(always)]
     pub(crate) fn emit<const FUSES: bool>(&mut self, op: &Op, next: BlockId) {
         match *op {
-            Op::Mov { width, dst, src } => self.mov(width, dst, src),
-            Op::Ext { width, signed, from, dst, src } => self.ext(width, signed, from, dst, src),
-            Op::Bin { op, width, dst, a, b } => self.bin::<FUSES>(op, width, dst, a, b),
-            Op::Neg { width, dst, src } => self.neg(width, dst, src),
+            Op::Mov { width, dst, src } => self.mov::<FUSES>(op, width, dst, src),
+            Op::Ext { width, signed, from, dst, src } => self.ext::<FUSES>(op, width, signed, from, dst, src),
+            Op::Bin { op: bin, width, dst, a, b } => self.bin::<FUSES>(op, bin, width, dst, a, b),
+            Op::Neg { width, dst, src } => self.neg::<FUSES>(op, width, dst, src),
             Op::Bswap { size, dst, src } => self.bswap(size, dst, src),
             Op::AddShift { width, dst, a, b, shift } => self.add_shift(width, dst, a, b, shift),
             Op::Select { width, cond, a, b, dst, yes, no } => {
-                self.select(Comparison { width, cond, a, b }, dst, yes, no)
+                self.select::<FUSES>(op, Comparison { width, cond, a, b }, dst, yes, no)
             }
             Op::FrameAddr { dst, off } => self.frame_addr(dst, off),
             Op::SymAddr { dst, symbol } => self.sym_addr(dst, symbol),
             Op::SubprogAddr { dst, subprog } => self.subprog_addr(dst, subprog),
-            Op::Load { size, signed, swap, dst, mem } => self.load::<FUSES>(size, signed, swap, dst, mem),
-            Op::Store { size, mem, src } => self.store(size, mem, src),
+            Op::Load { size, signed, swap, dst, mem } => self.load::<FUSES>(op, size, signed, swap, dst, mem),
+            Op::Store { size, mem, src } => self.store::<FUSES>(op, size, mem, src),
             Op::LoadAcquire { size, dst, mem } => self.load_acquire(size, dst, mem),
             Op::StoreRelease { size, mem, src } => self.store_release(size, mem, src),
             Op::Atomic { op, width, mem, src, fetch } => self.atomic(op, width, mem, src, fetch),

@@ -99,7 +99,7 @@ impl Emitter<'_> {
                 self.narrow(width, d, a);
             }
             (Wanted::Quotient, -1) if signed => {
-                self.neg(width, dst, a);
+                self.neg::<false>(&bpf_jit::Op::Neg { width, dst, src: a }, width, dst, a);
                 return true;
             }
             (Wanted::Remainder, -1) if signed => self.load_imm(d, 0),
