@@ -868,7 +868,9 @@ fn what_is_left_up_to_the_end_of_an_array_bounds_the_pointer() {
     // It is the other way round.
     let round = ROOM_LEFT.replace("r6 = r5\n    r6 -= r4", "r6 = r4\n    r6 -= r5");
     accepted(&round);
-    refused(&round.replace("s< 2", "s> 2"));
+    // Room is asked for up to the end of the frame, and beyond.
+    accepted(&round.replace("s< 2", "s> 2"));
+    refused(&round.replace("s< 2", "s> 8"));
     // It moves further than has been asked for.
     refused(&ROOM_LEFT.replace("b: r4 += 1", "b: r4 += 1\n*(u8 *)(r4 + 8) = 1"));
 }
