@@ -55,6 +55,8 @@ static __always_inline int put(struct shelf *shelf, __u64 value)
 	if (!plain)
 		return 1001;
 	plain->value = value;
+	/* In the kernel what a new object holds is what the last one left there. */
+	plain->looks = 0;
 	plain = bpf_kptr_xchg(&shelf->plain, plain);
 	if (plain)
 		bpf_obj_drop(plain);

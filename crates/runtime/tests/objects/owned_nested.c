@@ -123,6 +123,8 @@ int bin(struct xdp_md *ctx)
 		bin = bpf_obj_new(struct bin);
 		if (!bin)
 			return 1002;
+		/* In the kernel what a new object holds is what the last one left there. */
+		bin->puts = 0;
 	}
 	switch (ask->what) {
 	case 1:
@@ -178,6 +180,7 @@ int crate(struct xdp_md *ctx)
 		crate = bpf_obj_new(struct crate);
 		if (!crate)
 			return 1002;
+		crate->puts = 0;
 	}
 	if (ask->what == 3) {
 		answer = crate->puts & 255;
