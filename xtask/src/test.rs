@@ -66,7 +66,7 @@ pub(crate) fn run(install: bool, packages: &[String]) -> anyhow::Result<()> {
         packages => packages.iter().flat_map(|package| ["-p", package]).collect(),
     };
     if install {
-        install_network_tools();
+        install_tools();
     }
     let mut total = Tally::default();
     let native = cargo_test(shell::cargo().args(["test", "--no-fail-fast"]).args(&selection))?;
@@ -114,10 +114,11 @@ pub(crate) fn run(install: bool, packages: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What the live example's test joins namespaces with. Without it that test says that it is skipped.
-fn install_network_tools() {
+/// What the live example's test joins namespaces with, and the loader of the tests beside the kernel. Without them
+/// those tests say that they are skipped.
+fn install_tools() {
     let missing = |(tool, package)| shell::first_available(&[tool]).is_none().then_some(package);
-    let tools = [("ip", "iproute2"), ("ping", "iputils-ping"), ("ethtool", "ethtool")];
+    let tools = [("ip", "iproute2"), ("ping", "iputils-ping"), ("ethtool", "ethtool"), ("bpftool", "bpftool")];
     let packages: Vec<&str> = tools.into_iter().filter_map(missing).collect();
     if packages.is_empty() || shell::first_available(&["apt-get"]).is_none() {
         return;
