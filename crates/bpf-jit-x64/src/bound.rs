@@ -1,9 +1,11 @@
 //! How large emitted code can get.
 //!
 //! The fuzz target and the tests hold every emission against these bounds; a caller can size memory by them. They count
-//! every operand in a slot, every displacement and constant at its longest and every branch in its long form.
+//! every operand in a slot, every displacement and constant at its longest, every branch in its long form,
+//! and the padding before each loop.
 
-use bpf_jit::{BinOp, Func, Lir, Op, TailKey, Val};
+use bpf_jit::{BinOp, Func, Lir, Op, TailKey, Val, innermost_loops};
+use bpf_jit_code::layout::LOOP_PADDING;
 
 /// A load or store of a slot: REX, opcode, ModRM, SIB, disp32.
 const SLOT: usize = 8;
@@ -72,7 +74,8 @@ pub fn size_bound(op: &Op) -> usize {
 
 /// Upper bound of the bytes a function takes.
 pub fn func_size_bound(func: &Func) -> usize {
-    PROLOGUE + func.all_ops().map(size_bound).sum::<usize>()
+    let padding = usize::from(LOOP_PADDING) * innermost_loops(func).len();
+    PROLOGUE + func.all_ops().map(size_bound).sum::<usize>() + padding
 }
 
 /// Upper bound of the bytes a program takes.

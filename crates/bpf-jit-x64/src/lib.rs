@@ -27,7 +27,7 @@ use crate::jump::Jump;
 use crate::regs::Gpr;
 use bpf_isa::Width;
 use bpf_jit::{Alloc, Backend, BlockId, EmitError, EmitOptions, MachineDesc, Op, Shape, Skeleton, Val};
-use bpf_jit_code::layout::Label;
+use bpf_jit_code::layout::{LOOP_PADDING, Label};
 use bpf_jit_code::{Code, UnwindOp};
 
 pub use crate::bound::{func_size_bound, program_size_bound, size_bound};
@@ -41,6 +41,8 @@ pub struct X64 {
 }
 
 impl Backend for X64 {
+    const ALIGNS_LOOPS: bool = true;
+
     fn machine(&self, options: &EmitOptions) -> &'static MachineDesc {
         regs::machine(&options.features)
     }
@@ -171,7 +173,7 @@ impl bpf_jit::Emitter for Emitter<'_> {
     /// Decoded instructions are kept by lines of 64 bytes, and a line more a round costs a loop that is short up to a
     /// quarter of its time (docs/optimiser.md). Padding that would be run is half a line at most.
     fn begin_loop(&mut self, falls: bool) {
-        self.s.begin_loop(if falls { 31 } else { 63 });
+        self.s.begin_loop(if falls { LOOP_PADDING / 2 } else { LOOP_PADDING });
     }
 
     fn end_loop(&mut self) {

@@ -143,7 +143,7 @@ const NO_BLOCK: BlockId = BlockId(u32::MAX);
 
 /// The loops of a function that have no other one in them, as the code lies: the places in the order of the first and
 /// of the last block of each, ascending.
-fn innermost_loops(func: &Func) -> Vec<(usize, usize)> {
+pub fn innermost_loops(func: &Func) -> Vec<(usize, usize)> {
     let mut place = vec![usize::MAX; func.blocks.len()];
     for (i, block) in func.order.iter().enumerate() {
         place[block.index()] = i;
@@ -186,8 +186,8 @@ pub trait Emitter {
     /// What follows is this block.
     fn begin_block(&mut self, block: BlockId);
 
-    /// What follows is a loop without another one in it, which control falls into or comes to by jumps only. A backend
-    /// whose processors fetch loops better from some places than from others puts it there.
+    /// What follows is a loop without another one in it, which control falls into or comes to by jumps only. Called
+    /// where [`Backend::ALIGNS_LOOPS`].
     fn begin_loop(&mut self, _falls: bool) {}
 
     /// The loop ends here.
@@ -199,6 +199,9 @@ pub trait Emitter {
 
 /// An emitter for one architecture. It owns scratch memory that is reused from program to program.
 pub trait Backend {
+    /// Its processors fetch loops better from some places than from others, so it is told of them.
+    const ALIGNS_LOOPS: bool = false;
+
     /// How it emits a function.
     type Emitter<'a>: Emitter
     where
@@ -243,7 +246,7 @@ pub trait Backend {
             let id = SubprogId(crate::num::small(i));
             let alloc = allocs.get(i).ok_or(EmitError::Internal("a function without an allocation"))?;
             let shape = Shape::of(id, func, address_taken.get(i) == Some(&true));
-            let loops = innermost_loops(func);
+            let loops = if Self::ALIGNS_LOOPS { innermost_loops(func) } else { Vec::new() };
             let mut loops = loops.iter().peekable();
             let mut emitter = self.function(&shape, alloc, options, code)?;
             for (i, block) in func.order.iter().enumerate() {

@@ -33,7 +33,7 @@ mod skeleton;
 mod weights;
 
 pub use alloc::{Alloc, AllocOptions, Allocator, Loc};
-pub use backend::{Backend, EmitError, EmitOptions, Emitter, Shape};
+pub use backend::{Backend, EmitError, EmitOptions, Emitter, Shape, innermost_loops};
 pub use bpf_jit_code::OptLevel;
 #[cfg(feature = "eval")]
 pub use bpf_lir::eval;

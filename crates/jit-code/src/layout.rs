@@ -104,6 +104,8 @@ const UNBOUND: Bound = Bound { at: u32::MAX, sites: 0 };
 
 /// Bytes of a cache line, by which instructions are fetched and decoded ones kept: of every x86-64 processor.
 const LINE: u32 = 64;
+/// The most padding that a loop needs.
+pub const LOOP_PADDING: u8 = 63;
 /// Loops longer than this are not worth a line less.
 const LONGEST_LOOP: u32 = 4 * LINE;
 /// How often loops are placed anew because branches have grown.
@@ -182,7 +184,7 @@ impl<B: Branch> Layout<B> {
     }
 
     /// A loop begins at the end of `buf`, without another one in it, that ends where the label is bound. Up to `max`
-    /// bytes of padding, at most 63, go before it if it lies in fewer lines of the cache then.
+    /// bytes of padding, at most [`LOOP_PADDING`], go before it if it lies in fewer lines of the cache then.
     pub fn align_loop(&mut self, buf: &mut Vec<u8>, end: Label, max: u8) {
         self.sites.push(Site::Loop { at: small(buf.len()), end, max, len: 0 });
         buf.resize(buf.len() + usize::from(max), 0);

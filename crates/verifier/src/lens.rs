@@ -8,7 +8,8 @@
 //!
 //! Invariants: whatever a step of the walk makes of a length goes through a method that leaves the bit. Comparisons of
 //! states ([`Lens::covers`]) leave none: they prove what they say of the states that they are given. A copy has the
-//! bits that are not taken yet: on its path, too, that has happened.
+//! bits that are not taken yet: on its path, too, that has happened. Whoever asks a copy that is then thrown away hands
+//! its bits on ([`Lens::ask_as`]), but for guesses about loops, in which all lengths are needed (`with_numbers`).
 
 use std::cell::Cell;
 use std::ops::{Index, IndexMut};
@@ -77,6 +78,11 @@ impl Lens {
     #[inline]
     pub(crate) fn take_asked(&mut self) -> (Regions, bool) {
         (self.asked.take(), std::mem::take(&mut self.moved))
+    }
+
+    /// What the other was asked for is asked of this one.
+    pub(crate) fn ask_as(&self, other: &Lens) {
+        self.asked.set(self.asked.get() | other.asked.get());
     }
 
     fn ask(&self, region: usize) {

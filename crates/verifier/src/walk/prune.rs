@@ -623,6 +623,7 @@ impl Walk<'_> {
         self.state.room = room;
         if let Some(before) = before {
             self.keep_distances(&before);
+            self.state.min_len.ask_as(&before.min_len);
             self.scratch.pool.push(before);
         }
         forget_ids(&mut self.state, &mut self.scratch.prune.id_scratch, false, &self.halves);

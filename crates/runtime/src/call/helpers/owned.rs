@@ -93,7 +93,8 @@ fn give_up(run: &mut Run, object: u64) {
 /// `bpf_refcount_acquire_impl(object, meta)`.
 ///
 /// # Safety
-/// `object` must be one that the program owns or has borrowed; `ctx` the first field of this thread's live [`Run`].
+/// `object` must be one that the program owns, has borrowed or has loaded, so that its memory stays to the run's end;
+/// `ctx` the first field of this thread's live [`Run`].
 pub(super) unsafe extern "C" fn refcount_acquire(object: u64, _: u64, _: u64, _: u64, _: u64, ctx: *mut RunCtx) -> u64 {
     let body = |run: &mut Run| {
         run.held.expect_object()?;
@@ -110,8 +111,8 @@ pub(super) unsafe extern "C" fn refcount_acquire(object: u64, _: u64, _: u64, _:
 /// `bpf_list_push_front_impl(head, node, meta, off)`, or at the back.
 ///
 /// # Safety
-/// `head` must be a list in a map's value whose lock the run has, `node` the node of an object for it that the run
-/// owns; `ctx` the first field of this thread's live [`Run`].
+/// `head` must be a list in a value or an object whose lock the run has, `node` the node of an object for it that the
+/// run owns; `ctx` the first field of this thread's live [`Run`].
 pub(super) unsafe extern "C" fn list_push<const FRONT: bool>(
     head: u64,
     node: u64,
@@ -184,8 +185,8 @@ pub(super) unsafe extern "C" fn list_peek<const FRONT: bool>(
 /// What `bpf_rbtree_add_impl(root, node, less, meta, off)` does, whoever it is that calls `less`.
 ///
 /// # Safety
-/// `root` must be a tree in a map's value whose lock the run has, `node` the node of an object for it that the run
-/// owns.
+/// `root` must be a tree in a value or an object whose lock the run has, `node` the node of an object for it that the
+/// run owns.
 pub(crate) unsafe fn add_to_tree(run: &mut Run, root: u64, node: u64, call: CallBack<'_>) -> Result<u64, HelperError> {
     // The kernel's functions return a bool: the rest of the register is anything.
     let less = |a: u64, b: u64| Ok::<bool, HelperError>(low(call(run, [a, b, 0, 0, 0])?) & 0xff != 0);
