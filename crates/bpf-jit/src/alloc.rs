@@ -715,7 +715,7 @@ impl Allocator {
         let value = &self.values[v.index()];
         let mut free = !value.taken_slots;
         for o in chain(value.definitions, &self.definitions, |d| d.next).flat_map(|d| self.live_after(d)) {
-            if !planted!(ConflictsIgnored) {
+            if !planted!(ConflictsIgnored) && !planted!(SlotsIgnored) {
                 free &= !self.values[o.index()].own_slots;
             }
         }

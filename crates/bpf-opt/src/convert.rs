@@ -17,6 +17,7 @@
 
 mod bounds;
 
+use crate::faults::planted;
 use crate::ssa::{NO_VALUE, NONE};
 use bpf_isa::{Cond, Width};
 use bpf_lir::{BinOp, BlockId, Func, Op, Span, VReg, Val};
@@ -202,6 +203,9 @@ impl Convert {
         });
         // The comparison is made again for each.
         changed.sort_unstable_by_key(|(v, _)| branch.reads(*v));
+        if planted!(ComparedLate) {
+            changed.reverse();
+        }
         let compared = changed.iter().filter(|(v, _)| branch.reads(*v)).count();
         let few = !changed.is_empty() && changed.len() <= MAX_VALUES && compared <= 1;
         self.straight.extend(changed.iter().map(|(v, new)| branch.select(*v, *v, *new)));

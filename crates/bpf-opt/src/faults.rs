@@ -39,15 +39,25 @@ mod with {
         RoundsAlike,
         /// A field of bits takes one more than it should.
         FieldsTooWide,
+        /// A piece of the stack becomes a value though a load takes more than a store stored.
+        MixedUnseen,
+        /// Of two limits of a loop the greater one is taken.
+        GreaterBound,
+        /// A comparison is made again with what a selection before it has changed.
+        ComparedLate,
+        /// Any mask of a shift's count goes.
+        CountsUnmasked,
         /// A clobber: what an op overwrites is not kept from values that live across it.
         ClobbersIgnored,
         /// Two values that live at one time have one register.
         ConflictsIgnored,
+        /// Two values that live at one time have one slot.
+        SlotsIgnored,
     }
 
     impl Fault {
         /// Those in how registers are allocated, which the crate above does: what is computed stays the same.
-        pub const OF_ALLOCATION: &[Fault] = &[Fault::ClobbersIgnored, Fault::ConflictsIgnored];
+        pub const OF_ALLOCATION: &[Fault] = &[Fault::ClobbersIgnored, Fault::ConflictsIgnored, Fault::SlotsIgnored];
         /// Those that this crate's own tests find: generated programs do not come to them natively.
         pub const OF_OWN_TESTS: &[Fault] = &[Fault::FieldsTooWide];
     }

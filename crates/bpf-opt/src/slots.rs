@@ -15,6 +15,7 @@
 //! Invariants: runs before SSA form; a value that no store came before is zero, as good as anything that may lie in a
 //! stack. The stack that is left is as large as before, or none.
 
+use crate::faults::planted;
 use bpf_isa::{Size, Width};
 use bpf_lir::{Base, Cfg, Func, Mem, Op, Span, VReg, Val};
 
@@ -184,7 +185,13 @@ impl Slots {
                 changed |= core::mem::replace(&mut self.stored[block.index()], stored) != stored;
             }
         }
-        let mut stay = if changed { u64::MAX } else { 0 };
+        let mut stay = if planted!(MixedUnseen) {
+            return;
+        } else if changed {
+            u64::MAX
+        } else {
+            0
+        };
         for block in self.cfg.rpo() {
             let mut seen = self.cfg.preds(*block).iter().fold(0, |seen, pred| seen | self.stored[pred.index()]);
             for op in func.block_ops(*block) {

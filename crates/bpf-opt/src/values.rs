@@ -340,7 +340,9 @@ impl Pass<'_> {
     fn count(&self, width: Width, v: VReg) -> VReg {
         let looked_at = u64::from(rules::bits(width)) - 1;
         match self.def(v) {
-            Some(Op::Bin { op: BinOp::And, a, b: Val::Imm(mask), .. }) if *mask as u64 & looked_at == looked_at => {
+            Some(Op::Bin { op: BinOp::And, a, b: Val::Imm(mask), .. })
+                if *mask as u64 & looked_at == looked_at || planted!(CountsUnmasked) =>
+            {
                 self.low(Width::W32, *a)
             }
             Some(Op::Ext { src, .. }) => *src,

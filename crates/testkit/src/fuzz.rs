@@ -122,7 +122,7 @@ pub fn optimise(data: &[u8]) {
     options.skip = if choices.one_in(2) { PassSet::from_bits(choices.imm() as u16) } else { PassSet::default() };
     let kind = choices.below(3);
     let damaged = kind == 2;
-    let budget = if choices.one_in(2) { u64::from(choices.below(200)) } else { 20_000 };
+    let budget = if choices.one_in(2) { 1 + u64::from(choices.below(199)) } else { 20_000 };
     let (insns, memory) = if damaged {
         let Ok(program) = Program::from_bytes(&generate::wild(&mut choices)) else { return };
         // Others return what only they know.
@@ -132,7 +132,8 @@ pub fn optimise(data: &[u8]) {
         }
         (program.insns().to_vec(), vec![7; 64])
     } else if kind == 1 {
-        let insns = generate::aliases(&mut choices);
+        let little = choices.one_in(2);
+        let insns = if little { generate::aliases(&mut choices) } else { generate::pressure(&mut choices) };
         (insns, (0..64).map(|_| choices.byte()).collect())
     } else {
         let generated = generate::generate(&mut choices, &Shape { packet_loads: true, ..Shape::default() });

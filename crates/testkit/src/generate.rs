@@ -19,12 +19,14 @@ mod aliases;
 mod choices;
 mod function;
 mod minimise;
+mod pressure;
 mod statements;
 mod wild;
 
 pub use aliases::aliases;
 pub use choices::Choices;
 pub use minimise::minimise;
+pub use pressure::pressure;
 pub use wild::wild;
 
 use bpf_isa::{Insn, Program};

@@ -4,6 +4,7 @@
 //! by intersection. Every operand must be in its location when it is read; calls and ops with fixed operands wipe what
 //! they clobber. So it needs neither liveness nor interference, which are what the allocator may get wrong.
 
+use crate::passes::stack_facts;
 use bpf_analysis::Facts;
 use bpf_isa::Width;
 use bpf_jit::{
@@ -162,6 +163,37 @@ fn production_allocations_are_right_and_need_no_slot() {
     assert!(slots < 60, "slots are for the rare function: {slots} in all");
 }
 
+/// Programs with more values than registers, each optimised for its machine: colouring a second time, and slots that
+/// values share.
+fn each_under_pressure(mut f: impl FnMut(&MachineDesc, &Func)) {
+    let (mut lowerer, mut lir) = (Lowerer::default(), Lir::default());
+    for seed in 0..400 {
+        let insns = generate::pressure(&mut generate::Choices::from_seed(seed));
+        let program = bpf_isa::Program::new(insns).unwrap();
+        let checks = seed % 2 == 0;
+        let options = LowerOptions { budget: checks, interrupt: checks, ..LowerOptions::default() };
+        for machine in machines() {
+            lowerer.lower(&program, &stack_facts(&program), &(), &options, &mut lir);
+            let options = PassOptions { addresses: machine.addresses, ..PassOptions::default() };
+            optimise(&mut lir, options, &mut PassScratch::default());
+            lir.funcs.iter().for_each(|func| f(machine, func));
+        }
+    }
+}
+
+#[test]
+fn allocations_under_pressure_are_right_and_share_slots() {
+    let (mut allocator, mut alloc) = (Allocator::default(), Alloc::default());
+    let (mut slots, mut in_slots) = (0, 0);
+    each_under_pressure(|machine, func| {
+        allocator.allocate(func, machine, &AllocOptions::default(), &mut alloc);
+        check(func, &alloc, machine);
+        slots += alloc.slots as usize;
+        in_slots += alloc.locs.iter().filter(|loc| matches!(loc, Loc::Slot(_))).count();
+    });
+    assert!(slots > 1000 && in_slots > 20 + slots, "{in_slots} values in {slots} slots");
+}
+
 #[test]
 fn any_restriction_is_right() {
     let mut allocator = Allocator::default();
@@ -246,19 +278,20 @@ fn faults_of_allocation_are_found() {
     use bpf_jit::faults::{Fault, plant};
     for &fault in Fault::OF_ALLOCATION {
         let mut found = 0;
-        each_lowered(|_, lir| {
-            for func in &lir.funcs {
-                let wrong = |planted| {
-                    plant(planted);
-                    let mut alloc = Alloc::default();
-                    Allocator::default().allocate(func, machines()[0], &AllocOptions::default(), &mut alloc);
-                    plant(None);
-                    std::panic::catch_unwind(|| check(func, &alloc, machines()[0])).is_err()
-                };
-                assert!(!wrong(None));
-                found += u32::from(wrong(Some(fault)));
-            }
-        });
+        let mut look = |machine: &MachineDesc, func: &Func| {
+            let wrong = |planted| {
+                plant(planted);
+                let mut alloc = Alloc::default();
+                Allocator::default().allocate(func, machine, &AllocOptions::default(), &mut alloc);
+                plant(None);
+                std::panic::catch_unwind(|| check(func, &alloc, machine)).is_err()
+            };
+            assert!(!wrong(None));
+            found += u32::from(wrong(Some(fault)));
+        };
+        each_lowered(|_, lir| lir.funcs.iter().for_each(|func| look(machines()[0], func)));
+        each_under_pressure(look);
+        println!("{fault:?}: {found}");
         assert!(found > 0, "{fault:?}: not found");
     }
 }

@@ -10,6 +10,7 @@
 
 use super::Convert;
 use crate::dead::is_pure;
+use crate::faults::planted;
 use crate::ssa::NONE;
 use bpf_isa::{Cond, Width};
 use bpf_lir::{BlockId, Func, Op, Span, VReg, Val, narrow};
@@ -212,6 +213,7 @@ impl Convert {
             let Limit { width, below, of, constant, value, .. } = *limit;
             let no = func.new_vreg();
             let b = Val::Imm(constant);
+            let below = if planted!(GreaterBound) { below.negate().unwrap_or(below) } else { below };
             ops.push((Op::Mov { width: Width::W64, dst: no, src: b }, span));
             ops.push((Op::Select { width, cond: below, a: of, b, dst: value, yes: of, no }, span));
         };
