@@ -715,9 +715,13 @@ impl Allocator {
         let value = &self.values[v.index()];
         let mut free = !value.taken_slots;
         for o in chain(value.definitions, &self.definitions, |d| d.next).flat_map(|d| self.live_after(d)) {
-            if !planted!(ConflictsIgnored) && !planted!(SlotsIgnored) {
-                free &= !self.values[o.index()].own_slots;
+            if planted!(ConflictsIgnored) {
+                continue;
             }
+            if planted!(SlotsIgnored) {
+                continue;
+            }
+            free &= !self.values[o.index()].own_slots;
         }
         let mut partners = chain(value.partners, &self.partners, |p| p.next).map(|p| &self.values[p.value.index()]);
         let shared = partners.find(|partner| partner.own_slots & free != 0).map(|partner| partner.own_slots);

@@ -9,11 +9,13 @@ mod dispatcher;
 mod loops;
 mod maps;
 mod operations;
+mod sides;
 
 pub use dispatcher::dispatcher;
 pub use loops::loops;
 pub use maps::maps;
 pub use operations::operations;
+pub use sides::sides;
 
 use crate::generate::{self, Choices, Generated, HELPER_ID, Shape};
 use bpf_analysis::{CallArity, Facts};

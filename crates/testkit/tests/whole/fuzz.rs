@@ -42,6 +42,11 @@ fn loops() {
     on_noise(fuzz::loops, 2000);
 }
 
+#[test]
+fn sides() {
+    on_noise(fuzz::sides, 2000);
+}
+
 /// The comparison is worth something only if it notices: each deliberate bug in the optimiser. Those in how registers
 /// are allocated would be found by what else a process does; `bpf-jit`'s tests have a checker that finds them.
 #[cfg(feature = "faults")]
