@@ -215,15 +215,19 @@ pub(super) struct Replacing<C, H> {
 impl<C: Context, H: 'static> Replacing<C, H> {
     /// Lets go of it, without the lock. What puts the list back, and the version that has made what there is now.
     pub(super) fn finish(self, hook: &Hook<C, H>) -> (Edit<C, H>, u64) {
-        // Relaxed: a statistic.
-        hook.engine.0.metrics.changes.fetch_add(1, Ordering::Relaxed);
-        if cfg!(feature = "tracing") {
-            let after = hook.programs();
-            let before: Vec<_> = self.old.attached.iter().map(|attached| attached.program.name()).collect();
-            trace::changed(&before, &after.iter().map(Program::name).collect::<Vec<_>>());
-        }
         drop(self.gone);
         self.list.retire(hook.engine.domain());
+        // The first list, with nothing in it, is made with the hook: that is no change of it.
+        if self.old.version > 0 {
+            // Relaxed: a statistic.
+            hook.engine.0.metrics.changes.fetch_add(1, Ordering::Relaxed);
+            if cfg!(feature = "tracing") {
+                let after = hook.programs();
+                let before: Vec<_> = self.old.attached.iter().map(|attached| attached.program.name()).collect();
+                // Last, since it may panic.
+                trace::changed(&before, &after.iter().map(Program::name).collect::<Vec<_>>());
+            }
+        }
         (Edit::Restore(self.old.attached, self.old.made), self.made)
     }
 }

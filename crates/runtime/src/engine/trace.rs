@@ -1,6 +1,7 @@
-//! What is told to `tracing`, behind the feature of that name: loads, refusals, changes of hooks, and stops of runs.
+//! What is told to `tracing`, behind the feature of that name: loads, refusals, changes of hooks and of prog arrays, and stops
+//! of runs.
 //!
-//! Invariant: nothing is told under a lock of a hook, and nothing by runs that succeed: a subscriber may do what it
+//! Invariant: nothing is told under a lock of a hook or an array, and nothing by runs that succeed: a subscriber may do what it
 //! likes.
 
 use crate::error::{LoadError, RunError};
@@ -23,6 +24,10 @@ mod imp {
 
     pub(crate) fn changed(before: &[&str], after: &[&str]) {
         tracing::info!(?before, ?after, "hook changed");
+    }
+
+    pub(crate) fn slot_changed(array: &str, index: u32, before: Option<&str>, after: Option<&str>) {
+        tracing::info!(array, index, before, after, "prog array changed");
     }
 
     pub(crate) fn stays_slow(program: &str, error: &LoadError) {
@@ -50,6 +55,8 @@ mod imp {
     pub(crate) fn refused(_: &LoadError) {}
 
     pub(crate) fn changed(_: &[&str], _: &[&str]) {}
+
+    pub(crate) fn slot_changed(_: &str, _: u32, _: Option<&str>, _: Option<&str>) {}
 
     pub(crate) fn stays_slow(_: &str, _: &LoadError) {}
 

@@ -14,6 +14,7 @@
 
 use crate::engine::Engine;
 use crate::engine::config::Mode;
+use crate::engine::trace;
 use crate::engine::usage::Account;
 use crate::error::{LoadError, ProgArrayError};
 use bpf_prog_pack::PokeError;
@@ -41,6 +42,12 @@ pub(crate) trait Member: Owned + Any + fmt::Debug + Send + Sync {
 /// A program as the target of sites.
 #[derive(Clone, Debug)]
 pub(crate) struct Jump(Arc<dyn Member>);
+
+impl Jump {
+    fn name(&self) -> &str {
+        self.0.named().1
+    }
+}
 
 impl Target for Jump {
     fn address(&self) -> usize {
@@ -372,8 +379,8 @@ impl ProgTable {
                 });
             }
         }
-        let kept: Box<dyn Any> = Box::new((free, changes));
-        (result, Left { old, settled: state.sites.is_settled(), _kept: kept })
+        let done = result.is_ok() || failing == Failing::GoOn;
+        (result, Left { old, changes, done, settled: state.sites.is_settled(), _kept: Box::new(free) })
     }
 }
 
@@ -382,6 +389,10 @@ impl ProgTable {
 struct Left {
     /// What was in the slots.
     old: Vec<Arc<dyn Member>>,
+    /// What was to be changed.
+    changes: Vec<Change<Jump>>,
+    /// Whether it was.
+    done: bool,
     /// Whether no site waits to be freed.
     settled: bool,
     /// What must not go under the lock.
@@ -389,9 +400,14 @@ struct Left {
 }
 
 impl Left {
-    /// Lets go of what the table does not hold any more, after a grace period.
+    /// Lets go of what the table does not hold any more, after a grace period, and tells of what was changed.
     fn finish(self, table: &Arc<ProgTable>) {
-        let Left { old, settled, _kept } = self;
+        self.defer(table).tell(table);
+    }
+
+    /// The same without telling: that may panic, so it comes after all else that there is to do.
+    fn defer(self, table: &Arc<ProgTable>) -> Told {
+        let Left { old, changes, done, settled, _kept } = self;
         drop(_kept);
         if !old.is_empty() {
             // A run may have read the word and not have jumped yet. CPUs that hold a jump of a site are covered as
@@ -405,6 +421,19 @@ impl Left {
                     table.settle();
                 }
             });
+        }
+        Told(if done { changes } else { Vec::new() })
+    }
+}
+
+/// Changes of a table that were made and are to be told to whoever follows them.
+struct Told(Vec<Change<Jump>>);
+
+impl Told {
+    fn tell(self, table: &ProgTable) {
+        for Change { index, old, new } in self.0.iter().filter(|change| change.old.is_some() || change.new.is_some()) {
+            let (old, new) = (old.as_ref().map(Jump::name), new.as_ref().map(Jump::name));
+            trace::slot_changed(table.name(), *index, old, new);
         }
     }
 }
@@ -426,7 +455,8 @@ impl Exchanged<'_> {
 
     /// Lets go of what the tables do not hold any more, without any lock. What the slots held.
     pub(crate) fn finish(self) -> Result<Vec<Slot>, NotExchanged> {
-        self.left.into_iter().for_each(|(table, left)| left.finish(table));
+        let told: Vec<_> = self.left.into_iter().map(|(table, left)| (table, left.defer(table))).collect();
+        told.into_iter().for_each(|(table, told)| told.tell(table));
         self.result.map(|()| self.held)
     }
 }

@@ -1,0 +1,161 @@
+//! What is told to `tracing` (the feature): loads, refusals, changes of hooks and prog arrays, stops of runs.
+//!
+//! One process, and one test after the other: which events anybody wants to hear is kept by `tracing` for the process,
+//! and one that another thread is just the first to tell may be missed.
+
+mod common;
+
+use bpf_runtime::{Config, Engine, Hook, Linker, Plan, Policy, ProgArray, Program, Raw, assemble};
+use common::engines::engines;
+use std::fmt::{Debug, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Keeps what it is told, a line each; panics over what begins so.
+#[derive(Clone, Default)]
+struct Listener {
+    lines: Arc<Mutex<Vec<String>>>,
+    hates: Option<&'static str>,
+}
+
+/// The fields of an event or a span, the message first.
+#[derive(Default)]
+struct Line {
+    message: String,
+    fields: String,
+}
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        if field.name() == "message" {
+            self.message = format!("{value:?}");
+        } else {
+            write!(self.fields, " {}={value:?}", field.name()).unwrap();
+        }
+    }
+}
+
+impl Listener {
+    fn note(&self, line: String) {
+        assert!(self.hates.is_none_or(|hated| !line.starts_with(hated)), "{line}");
+        self.lines.lock().unwrap().push(line);
+    }
+
+    fn take(&self) -> Vec<String> {
+        std::mem::take(&mut *self.lines.lock().unwrap())
+    }
+}
+
+impl Subscriber for Listener {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target().starts_with("bpf_runtime")
+    }
+
+    fn new_span(&self, span: &Attributes<'_>) -> Id {
+        let mut line = Line::default();
+        span.record(&mut line);
+        self.note(format!("{}{}", span.metadata().name(), line.fields));
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut line = Line::default();
+        event.record(&mut line);
+        self.note(format!("{}{}", line.message, line.fields));
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+fn returns(linker: &Linker<()>, name: &str, value: u64) -> Program<Raw, ()> {
+    linker.loader().insns(name, assemble(&format!("r0 = {value}\nexit")).unwrap()).unwrap()
+}
+
+#[test]
+fn what_happens_is_told() {
+    let _alone = alone();
+    for engine in engines(|_| ()) {
+        let listener = Listener::default();
+        tracing::subscriber::with_default(listener.clone(), || {
+            let linker = Linker::<()>::new(&engine);
+            let one = returns(&linker, "one", 1);
+            let [span, loaded] = listener.take().try_into().unwrap();
+            assert_eq!(span, "bpf_load program=\"one\"");
+            assert!(loaded.starts_with("program loaded code_bytes="), "{loaded}");
+            let refused = linker.loader::<Raw>().insns("bad", assemble("r0 = r5\nexit").unwrap());
+            let error = refused.expect_err("r5 is nothing");
+            assert_eq!(listener.take()[1], format!("program refused error={error}"));
+
+            let hook = Hook::<Raw, ()>::new(&engine, Policy::LastWins { empty: 0 }).unwrap();
+            hook.attach(&one).unwrap();
+            assert_eq!(listener.take(), [r#"hook changed before=[] after=["one"]"#]);
+
+            let array = ProgArray::<Raw, ()>::create(&engine, "stages", 8).unwrap();
+            let two = returns(&linker, "two", 2);
+            listener.take();
+            array.set(3, &one).unwrap();
+            array.set(3, &two).unwrap();
+            array.clear(3).unwrap();
+            array.clear(3).expect_err("it is empty");
+            array.update([(9, Some(&one))]).expect_err("there is no such slot");
+            let told = listener.take();
+            assert_eq!(
+                told,
+                [
+                    r#"prog array changed array="stages" index=3 after="one""#,
+                    r#"prog array changed array="stages" index=3 before="one" after="two""#,
+                    r#"prog array changed array="stages" index=3 before="two""#,
+                ]
+            );
+            // A plan: what is empty and stays so is no change.
+            let plan = Plan::new().set(&array, 0, &two).clear(&array, 1).replace(&hook, &one, &two);
+            let done = plan.commit().unwrap();
+            let slot = r#"prog array changed array="stages" index=0 after="two""#;
+            assert_eq!(listener.take(), [slot, r#"hook changed before=["one"] after=["two"]"#]);
+            drop(done);
+
+            let endless = assemble("r0 = 0\nr0 += 1\ngoto -2").unwrap();
+            let endless = linker.loader::<Raw>().hybrid().budget(10).insns("endless", endless).unwrap();
+            listener.take();
+            let error = endless.run(&mut (), &mut []).expect_err("it is endless");
+            assert_eq!(listener.take(), [format!("run stopped program=\"endless\" error={error}")]);
+            // What is in an array when its last user lets go of it.
+            drop(array);
+            assert_eq!(listener.take(), [r#"prog array changed array="stages" index=0 before="two""#]);
+        });
+    }
+}
+
+/// Whoever is told may panic: the change is made, and what was taken out waits for the runs it may be in.
+#[test]
+fn a_listener_that_panics_loses_nothing() {
+    let _alone = alone();
+    let engine = Engine::new(Config::default()).unwrap();
+    let linker = Linker::<()>::new(&engine);
+    let array = ProgArray::<Raw, ()>::create(&engine, "stages", 8).unwrap();
+    let (one, two) = (returns(&linker, "one", 1), returns(&linker, "two", 2));
+    array.update([(0, Some(&one)), (1, Some(&one))]).unwrap();
+    drop(one);
+    let listener = Listener { hates: Some("prog array changed"), ..Listener::default() };
+    let changed = tracing::subscriber::with_default(listener, || {
+        catch_unwind(AssertUnwindSafe(|| array.update([(0, Some(&two)), (1, None)])))
+    });
+    assert!(changed.is_err(), "the listener panics");
+    let held: Vec<_> = array.iter().map(|(index, program)| (index, program.name().to_owned())).collect();
+    assert_eq!(held, [(0, "two".to_owned())]);
+    array.set(1, &two).unwrap();
+}
