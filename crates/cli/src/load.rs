@@ -181,7 +181,7 @@ fn loader<C: bpf_runtime::Context>(linker: &Linker<NoHost>, mode: Mode, trust: T
         (Trust::Checked, _) => linker.loader().hybrid(),
         (Trust::Unverified, Mode::Interpreter) => linker.loader().interpreted(),
         // SAFETY: the user who runs the command vouches for the program, as with any other native code given to a tool.
-        (Trust::Unverified, Mode::Jit) => unsafe { linker.loader().unverified() },
+        (Trust::Unverified, _) => unsafe { linker.loader().unverified() },
     }
 }
 

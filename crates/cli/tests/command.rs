@@ -411,7 +411,7 @@ fn plug_ins_in_rust_are_compiled() {
     assert_eq!(String::from_utf8(output.stdout).unwrap().trim(), path);
     let inspected = succeeds(&["inspect", path]);
     std::fs::remove_file(&object).unwrap();
-    for line in ["program limit (section request/limit", "host function say", "map SEEN (lru_hash): key 4 bytes"] {
+    for line in ["program limit (section request/limit", "host function say", "map seen (lru_hash): key 4 bytes"] {
         assert!(inspected.contains(line), "{line}: {inspected}");
     }
 }

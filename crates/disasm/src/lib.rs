@@ -33,6 +33,7 @@ pub struct Line {
 
 /// Bytes that are no instruction, or a branch into the middle of one.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum DisasmError {
     /// No instruction starts here.
     #[error("no instruction at offset {offset}: {message}")]

@@ -1,9 +1,11 @@
 //! A chain of programs: what their verdicts do.
 
 use bpf_jit_code::Needs;
+use core::ops::ControlFlow;
 
 /// What the verdicts of a chain's programs do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Policy {
     /// The first verdict on which the chain does not continue is its result; `pass` if there is none. It continues on
     /// `pass`, and a program may say otherwise ([`Link::continue_on`]). With `pass` = 2 this is libxdp's dispatcher
@@ -34,10 +36,23 @@ impl Policy {
             | Policy::RunAll { result: value } => value,
         }
     }
+
+    /// What a program's verdict makes of the result so far, where programs are called one by one: how the chain goes
+    /// on, or ends. `continue_on` as in [`Link`].
+    pub fn after(self, result: u64, verdict: u64, continue_on: Option<Verdicts>) -> ControlFlow<u64, u64> {
+        match self {
+            Policy::FirstVerdict { pass } if !continue_on.unwrap_or(Verdicts::One(pass)).contains(verdict) => {
+                ControlFlow::Break(verdict)
+            }
+            Policy::FirstVerdict { .. } | Policy::RunAll { .. } => ControlFlow::Continue(result),
+            Policy::LastWins { .. } => ControlFlow::Continue(verdict),
+        }
+    }
 }
 
 /// Verdicts on which a chain continues.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 pub enum Verdicts {
     /// This verdict.
     One(u64),

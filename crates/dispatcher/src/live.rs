@@ -196,6 +196,7 @@ impl Drop for LiveImage {
 
 /// What a [`Dispatcher`] tells about itself.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[non_exhaustive]
 pub struct Stats {
     /// Different programs attached.
     pub entries: usize,

@@ -10,6 +10,7 @@
 
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
+use syn::parse::Parser;
 use syn::{DeriveInput, Error, FnArg, ItemFn, ItemStatic, LitStr, Result, Signature};
 
 /// A program in this section; see `bpf_guest::program`.
@@ -21,14 +22,15 @@ pub fn program(section: proc_macro::TokenStream, item: proc_macro::TokenStream) 
 /// A map; see `bpf_guest::map`.
 #[proc_macro_attribute]
 pub fn map(arguments: proc_macro::TokenStream, item: proc_macro::TokenStream) -> proc_macro::TokenStream {
-    let arguments = TokenStream::from(arguments);
-    finish(syn::parse(item).and_then(|item: ItemStatic| {
-        if arguments.is_empty() {
-            expand_map(&item)
-        } else {
-            Err(Error::new_spanned(arguments, "a map is described by its type alone"))
+    let mut name = None;
+    let parser = syn::meta::parser(|meta| {
+        if !meta.path.is_ident("name") {
+            return Err(meta.error("a map is described by its type: there is only `name = \"...\"` to be said here"));
         }
-    }))
+        name = Some(meta.value()?.parse::<LitStr>()?);
+        Ok(())
+    });
+    finish(parser.parse(arguments).and_then(|()| expand_map(&syn::parse(item)?, name.as_ref())))
 }
 
 /// A context; see `bpf_guest::BpfContext`.
@@ -80,13 +82,21 @@ fn check_signature(sig: &Signature) -> Result<()> {
     odd.into_iter().flatten().next().map_or(Ok(()), Err)
 }
 
-fn expand_map(item: &ItemStatic) -> Result<TokenStream> {
+fn expand_map(item: &ItemStatic, name: Option<&LitStr>) -> Result<TokenStream> {
     if let syn::StaticMutability::Mut(token) = &item.mutability {
         return Err(Error::new_spanned(token, "a map is changed through its methods: no `mut`"));
     }
+    let symbol = match name {
+        // Loaders read it from a list of names with a zero behind each.
+        Some(name) if name.value().is_empty() || name.value().contains('\0') => {
+            return Err(Error::new_spanned(name, "a map has a name, without zeros in it"));
+        }
+        Some(name) => quote!(export_name = #name),
+        None => quote!(no_mangle),
+    };
     let ty = &item.ty;
     Ok(quote! {
-        #[cfg_attr(target_arch = "bpf", unsafe(no_mangle), unsafe(link_section = ".maps"))]
+        #[cfg_attr(target_arch = "bpf", unsafe(#symbol), unsafe(link_section = ".maps"))]
         #item
         const _: fn() = || {
             fn is_map<M: ::bpf_guest::maps::Map>() {}

@@ -64,18 +64,26 @@ pub mod xdp;
 /// ```
 pub use bpf_guest_macros::BpfContext;
 
-/// A map: a static of one of the types in [`maps`]. Its name is the static's.
+/// A map: a static of one of the types in [`maps`]. Its name is the static's, or the one that is given.
 ///
 /// ```
 /// use bpf_guest::{map, maps::Array};
 ///
 /// #[map]
 /// static LIMITS: Array<u32, 8> = Array::new();
+///
+/// #[map(name = "seen")] // as the service asks for it
+/// static SEEN: Array<u64, 8> = Array::new();
 /// ```
 ///
 /// ```compile_fail
 /// #[bpf_guest::map]
 /// static LIMITS: u32 = 8; // not a map
+/// ```
+///
+/// ```compile_fail
+/// #[bpf_guest::map(name = "")] // no name
+/// static LIMITS: bpf_guest::maps::Array<u32, 8> = bpf_guest::maps::Array::new();
 /// ```
 pub use bpf_guest_macros::map;
 

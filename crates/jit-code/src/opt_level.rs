@@ -3,6 +3,7 @@
 
 /// How much work to put into code.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
+#[non_exhaustive]
 pub enum OptLevel {
     /// One pass, each BPF register in one place throughout: several times faster to compile, for programs that run once
     /// or a few times. A program that was not verified and reads r1 to r5 after a call finds anything there.

@@ -147,6 +147,7 @@ impl<R: Read> Reader<R> {
 
 /// A dump in memory: the definition of the map it was made of, and its elements.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Dump {
     /// The schema, without the kinds that BTF told.
     pub def: MapDef,

@@ -13,6 +13,7 @@ use crate::ops::Cursor;
 
 /// How far a batch operation got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Batch {
     /// Elements transferred.
     pub count: usize,

@@ -26,6 +26,7 @@ use crate::arena::{Arena, HUGE};
 
 /// What pages a pack's code lies in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Backing {
     /// Pages of the base size (4 KiB on most hosts).
     BasePages,

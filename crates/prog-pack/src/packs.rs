@@ -80,6 +80,7 @@ impl Default for Options {
 
 /// What [`Packs::stats`] tells. Bytes are of whole chunks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct Stats {
     /// Packs mapped, and how many of them hold nothing.
     pub packs: usize,

@@ -127,6 +127,7 @@ impl Options {
 
 /// What [`Domain::enter`] does when more than [`Options::max_slots`] threads want to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum WhenFull {
     /// Waits, first come first served.
     Wait,

@@ -105,6 +105,7 @@ impl fmt::Display for Whose {
 /// A reservation did not fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{needed} bytes are needed; of the {limit} that {whose} may take, {left} are left")]
+#[non_exhaustive]
 pub struct MemoryFull {
     /// Bytes asked for.
     pub needed: u64,
@@ -119,6 +120,7 @@ pub struct MemoryFull {
 /// A limit was not lowered so far: more is in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{used} bytes are in use; a limit of {limit} is below that")]
+#[non_exhaustive]
 pub struct LimitBelowUse {
     /// The limit asked for.
     pub limit: u64,

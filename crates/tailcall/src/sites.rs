@@ -10,6 +10,7 @@
 //! agree, nothing is freed early, and the next update tries again.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::ops::RangeInclusive;
 
 use crate::order::{Barrier, Clock, Elapsed, Fences, Grace};
@@ -50,6 +51,7 @@ pub struct Change<T> {
 
 /// Why an update was undone.
 #[derive(Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum UpdateError<E, B> {
     /// An instruction was not replaced.
     Poke(E),
@@ -58,6 +60,18 @@ pub enum UpdateError<E, B> {
     /// A bug in this crate: a token did not cover what it was made for.
     Internal,
 }
+
+impl<E: fmt::Display, B: fmt::Display> fmt::Display for UpdateError<E, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            UpdateError::Poke(error) => error.fmt(f),
+            UpdateError::Barrier(error) => error.fmt(f),
+            UpdateError::Internal => f.write_str("internal error: a barrier came too early"),
+        }
+    }
+}
+
+impl<E: fmt::Debug + fmt::Display, B: fmt::Debug + fmt::Display> core::error::Error for UpdateError<E, B> {}
 
 impl<E, B> From<Failure<E>> for UpdateError<E, B> {
     fn from(failure: Failure<E>) -> Self {

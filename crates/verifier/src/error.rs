@@ -46,6 +46,7 @@ pub struct VerifyError {
 
 /// A branch decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Decision {
     /// The conditional jump.
     pub insn: InsnIdx,

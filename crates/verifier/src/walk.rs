@@ -141,6 +141,7 @@ impl Scratch {
 
 /// Work done by one verification.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Stats {
     /// Instructions walked, over all paths.
     pub steps: u64,

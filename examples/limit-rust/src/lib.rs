@@ -22,8 +22,8 @@ const ALLOW: u32 = 0;
 const REFUSE: u32 = 1;
 const LIMIT_PER_CLIENT: u64 = 3;
 
-// Requests of each client. The least recently seen make room for new ones.
-#[map]
+// Requests of each client. The least recently seen make room for new ones. The names are those that the service asks for.
+#[map(name = "seen")]
 static SEEN: LruHashMap<u32, u64, 4096> = LruHashMap::new();
 
 /// What the service is told, without waiting for it.
@@ -34,11 +34,11 @@ pub struct Event {
     verdict: u32,
 }
 
-#[map]
+#[map(name = "events")]
 static EVENTS: RingBuf<65536> = RingBuf::new();
 
 /// Programs for parts of the site; empty slots are passed over.
-#[map]
+#[map(name = "routes")]
 static ROUTES: ProgArray<1> = ProgArray::new();
 
 host_functions! {

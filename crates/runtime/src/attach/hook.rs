@@ -32,6 +32,7 @@ use bpf_quiesce::{Guard, OtherDomain};
 use std::borrow::Borrow;
 use std::collections::HashSet;
 use std::fmt;
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -451,12 +452,9 @@ impl<C: Context, H: 'static> Hook<C, H> {
             unsafe { (*run).ctx.budget = program.budget.min(allowance) };
             // SAFETY: a program on `C` for host state `H`, kept by the list; the parts are those of `Hook::run`.
             let verdict = unsafe { counters.run(program, run, parts) }?;
-            match self.policy {
-                Policy::FirstVerdict { pass } if !continue_on.unwrap_or(Verdicts::One(pass)).contains(verdict) => {
-                    return Ok(verdict);
-                }
-                Policy::FirstVerdict { .. } | Policy::RunAll { .. } => {}
-                Policy::LastWins { .. } => result = verdict,
+            match self.policy.after(result, verdict, *continue_on) {
+                ControlFlow::Continue(so_far) => result = so_far,
+                ControlFlow::Break(result) => return Ok(result),
             }
         }
         Ok(result)

@@ -86,6 +86,7 @@ impl Network for Unconfigured {}
 /// What became of a packet that was sent: `NET_XMIT_*`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
+#[non_exhaustive]
 pub enum Sent {
     /// It is on its way.
     Queued = 0,
@@ -135,6 +136,7 @@ impl FibVerdict {
 /// byte order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
+#[non_exhaustive]
 pub struct FibLookup {
     /// `AF_INET` or `AF_INET6`.
     pub family: u8,

@@ -17,6 +17,7 @@ use {
 
 /// How programs are executed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[non_exhaustive]
 pub enum Mode {
     /// As machine code.
     #[default]

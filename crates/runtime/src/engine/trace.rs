@@ -1,8 +1,8 @@
-//! What is told to `tracing`, behind the feature of that name: loads, refusals, changes of hooks and of prog arrays, and stops
-//! of runs.
+//! What is told to `tracing`, behind the feature of that name: loads, refusals, changes of hooks and of prog arrays,
+//! and stops of runs.
 //!
-//! Invariant: nothing is told under a lock of a hook or an array, and nothing by runs that succeed: a subscriber may do what it
-//! likes.
+//! Invariant: nothing is told under a lock of a hook or an array, and nothing by runs that succeed: a subscriber may do
+//! what it likes.
 
 use crate::error::{LoadError, RunError};
 

@@ -501,6 +501,7 @@ struct Linked<'o> {
 
 /// What [`Loader::verify`] says of an accepted program.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct VerifyReport {
     /// The program.
     pub program: String,

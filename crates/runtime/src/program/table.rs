@@ -559,11 +559,7 @@ enum Failing {
 }
 
 fn text_error(error: UpdateError<PokeError, CoreBarrierError>) -> ProgArrayError {
-    ProgArrayError::Text(match error {
-        UpdateError::Poke(error) => error.to_string(),
-        UpdateError::Barrier(error) => error.to_string(),
-        UpdateError::Internal => "internal error: a barrier came too early".into(),
-    })
+    ProgArrayError::Text(error.to_string())
 }
 
 impl Bound {

@@ -41,10 +41,10 @@ fn a_plug_in_in_rust_does_what_it_says() {
         let mut run = |client, path: &[u8]| limit.run(&mut said, &mut request(client, path)).unwrap();
         assert_eq!([0; 5].map(|_| run(7, b"/")), [0, 0, 0, 1, 1]);
         assert_eq!([0; 2].map(|_| run(8, b"")), [0, 0]);
-        let seen: HashMap<u32, u64> = instance.map("SEEN").unwrap().typed().unwrap();
+        let seen: HashMap<u32, u64> = instance.map("seen").unwrap().typed().unwrap();
         assert_eq!((seen.get(&7).unwrap(), seen.get(&8).unwrap(), seen.get(&9).unwrap()), (Some(5), Some(2), None));
 
-        let mut events = RingBuf::new(&instance.map("EVENTS").unwrap()).unwrap();
+        let mut events = RingBuf::new(&instance.map("events").unwrap()).unwrap();
         let record: [u8; 8] = events.next_record().unwrap().to_vec().try_into().unwrap();
         assert_eq!(record, *bytes_of(&[7, 1]), "the fourth request");
         assert_eq!(events.next_record().unwrap().to_vec(), bytes_of(&[7, 1]), "and the fifth");
@@ -52,7 +52,7 @@ fn a_plug_in_in_rust_does_what_it_says() {
 
         // Passed over while the slot is empty; a home page then.
         assert_eq!(run(9, b"/~"), 0);
-        let routes: ProgArray<Request<'_>, Vec<String>> = instance.prog_array("ROUTES").unwrap();
+        let routes: ProgArray<Request<'_>, Vec<String>> = instance.prog_array("routes").unwrap();
         routes.set(0, &instance.program("home").unwrap()).unwrap();
         let mut home = request(9, b"/~me");
         assert_eq!(limit.run(&mut said, &mut home).unwrap(), 0);

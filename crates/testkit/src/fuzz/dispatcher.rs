@@ -209,6 +209,7 @@ impl Hooked {
                         None => known.verdict == pass,
                         Some(Verdicts::One(one)) => known.verdict == one,
                         Some(Verdicts::Set(set)) => (0..64).any(|bit| set >> bit & 1 == 1 && known.verdict == bit),
+                        Some(other) => panic!("no model of {other:?}"),
                     };
                     if !goes_on {
                         return (known.verdict, note);
@@ -216,6 +217,7 @@ impl Hooked {
                 }
                 Policy::LastWins { .. } => last = known.verdict,
                 Policy::RunAll { .. } => {}
+                other => panic!("no model of {other:?}"),
             }
         }
         (last, note)

@@ -112,7 +112,7 @@ fn run(mode: Mode, insns: Vec<Insn>) -> Result<(u64, Vec<u64>), String> {
     let program = match mode {
         Mode::Interpreter => linker.loader::<Raw>().interpreted().insns("snapshot", insns),
         // SAFETY: the caller has seen the program end on the interpreter, which checks every access.
-        Mode::Jit => unsafe { linker.loader::<Raw>().unverified() }.insns("snapshot", insns),
+        _ => unsafe { linker.loader::<Raw>().unverified() }.insns("snapshot", insns),
     };
     let mut memory: Vec<u64> = (0..64u64).map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect();
     let r0 = program.map_err(|e| e.to_string())?.run(&mut (), memory.as_mut_bytes()).map_err(|e| e.to_string())?;
