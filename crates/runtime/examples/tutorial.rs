@@ -176,6 +176,8 @@ mod tests {
     #[test]
     fn the_service_runs() {
         serve(PLUGIN).unwrap();
+        // The same plug-in in Rust: docs/rust-plugins.md.
+        serve(include_bytes!("../../../examples/limit_rust.o")).unwrap();
     }
 
     #[test]
