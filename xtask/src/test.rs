@@ -45,8 +45,9 @@ impl fmt::Display for Tally {
 /// The crates whose protocols loom explores: those with `cfg(loom)` in them.
 pub(crate) const LOOM: [&str; 2] = ["bpf-quiesce", "bpf-maps"];
 
-/// What is only ever run on the machine of whoever works on the project: building it for another one takes minutes.
-const TOOLS: [&str; 2] = ["bpf-prove", "xtask"];
+/// What is only ever run on the machine of whoever works on the project, and services around the runtime, whose own
+/// tests run on both: building them and what they depend on for another machine takes minutes.
+const TOOLS: [&str; 4] = ["bpf-prove", "xtask", "bpf-benches", "bpf-example-*"];
 
 /// Without a line that depends on the architecture: what their tests say natively holds on each, and takes ten times as
 /// long to say under emulation. What they do there is seen in the runtime's tests; named by `-p`, theirs run too.
