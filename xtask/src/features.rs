@@ -70,7 +70,7 @@ fn library() -> Command {
 }
 
 /// Whether the compiler has a standard library for this target.
-fn installed(target: &str) -> bool {
+pub(crate) fn installed(target: &str) -> bool {
     let output = shell::command("rustc").args(["--print", "target-libdir", "--target", target]).output();
     let folder = output.ok().and_then(|output| String::from_utf8(output.stdout).ok());
     folder.is_some_and(|folder| Path::new(folder.trim()).is_dir())

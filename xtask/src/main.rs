@@ -12,6 +12,7 @@ mod capture;
 mod check;
 mod dependencies;
 mod docs;
+mod elsewhere;
 mod examples;
 mod features;
 mod kernel_arm64;
@@ -54,6 +55,12 @@ enum Command {
     Check,
     /// Sets of features, and other systems whose standard library is installed: `cargo check` of each.
     Features,
+    /// The tests of what needs no machine code, on riscv64 (qemu-user) and Windows (Wine): docs/platforms.md.
+    Elsewhere {
+        /// Install what this needs and the machine lacks (Debian; needs root).
+        #[arg(long)]
+        install: bool,
+    },
     /// Rewrite the lists of public interfaces, xtask/api/*.txt, which the rules compare.
     Api,
     /// Draw the pictures of the documents, docs/*.svg; benches draw their own by `--plot`.
@@ -127,6 +134,7 @@ fn main() -> anyhow::Result<()> {
         Command::Bless => test::bless(),
         Command::Check => check::run(),
         Command::Features => features::check(),
+        Command::Elsewhere { install } => elsewhere::run(install),
         Command::Api => api::bless(),
         Command::Pictures => pictures::draw(),
         Command::Rules => rules::check(),

@@ -16,6 +16,7 @@ pub mod elf;
 #[cfg(feature = "engines")]
 pub mod fuzz;
 pub mod generate;
+#[cfg(target_os = "linux")]
 pub mod kernel;
 #[cfg(feature = "engines")]
 pub mod kernel_object;

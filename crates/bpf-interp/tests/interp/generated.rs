@@ -6,6 +6,7 @@
 use bpf_interp::{Caller, Env, Machine, Memory, Options, Stop, StopKind};
 use bpf_isa::Program;
 use bpf_testkit::generate::{self, Choices, Generated, HELPER_ID, Shape};
+#[cfg(target_os = "linux")]
 use bpf_testkit::kernel::{self, RawProgram};
 
 struct Host<'p>(std::marker::PhantomData<&'p Program>);
@@ -50,6 +51,7 @@ fn generated_programs_end_with_a_result() {
     }
 }
 
+#[cfg(target_os = "linux")]
 #[test]
 fn the_kernel_agrees() {
     if let Err(why) = kernel::available() {

@@ -90,6 +90,7 @@ fn minimising_keeps_what_fails_and_little_else() {
 }
 
 /// Where bpf(2) is permitted, its verifier checks the promises: definedness, bounds, alignment, termination.
+#[cfg(target_os = "linux")]
 #[test]
 fn the_kernel_takes_most_of_its_programs() {
     if let Err(why) = crate::kernel::available() {

@@ -17,7 +17,9 @@ mod facts;
 mod habits;
 mod hostile;
 mod hybrid;
+#[cfg(target_os = "linux")]
 mod kernel;
+#[cfg(target_os = "linux")]
 mod kernel_compare;
 mod loop_programs;
 mod loops;
