@@ -223,6 +223,18 @@ fn exchange(all: &mut Vec<Obligation>) {
         let least = steps::aligned_least(&a);
         claim("it is not below", || least <= x);
     }));
+    all.push(proof("the least signed value with known low bits", || {
+        let x = any();
+        let a: Number = any_with(x);
+        let least = steps::aligned_signed_least(&a);
+        claim("it is not below", || least <= x.signed());
+    }));
+    all.push(proof("a number from its least values with known low bits on", || {
+        let x = any();
+        witness(x);
+        let a: Number = any_with(x);
+        holds(steps::aligned(&a), x);
+    }));
 }
 
 fn bits(width: Width) -> u32 {
@@ -331,6 +343,33 @@ fn comparisons(all: &mut Vec<Obligation>) {
     }
 }
 
+/// Differences that may have wrapped round, which a comparison settles.
+fn differences(all: &mut Vec<Obligation>) {
+    for width in WIDTHS {
+        let w = bits(width);
+        all.push(proof(format!("a difference that has wrapped at {w} bits"), move || {
+            let top = U::ONES[w as usize];
+            let (v, by, min, max) = (number(w), number(w), any(), any());
+            assume(|| by != U::ZERO);
+            let difference = eval(AluOp::Sub, w, v, by);
+            let wrapped = U::ask(|| v < by);
+            if U::ask(|| min <= v && v <= max)
+                && let Some(said) = steps::wrapped_by_whole((min, max), by)
+            {
+                claim("it has if that is said of the whole", || said == wrapped);
+            }
+            assume(|| min <= difference && difference <= max);
+            let most = any();
+            assume(|| v <= most);
+            for most in [None, Some(most)] {
+                if let Some(said) = steps::wrapped_by_difference((min, max), by, top, most) {
+                    claim("it has if that is said of itself", || said == wrapped);
+                }
+            }
+        }));
+    }
+}
+
 /// All of them.
 pub(crate) fn obligations() -> Vec<Obligation> {
     let mut all = Vec::new();
@@ -341,5 +380,6 @@ pub(crate) fn obligations() -> Vec<Obligation> {
     exchange(&mut all);
     operations(&mut all);
     comparisons(&mut all);
+    differences(&mut all);
     all
 }

@@ -26,6 +26,8 @@ pub(crate) struct Course {
     pub(crate) assumes: bool,
     /// Whether it knows of arrays on the stack what is true of every element.
     pub(crate) elements: bool,
+    /// And what these numbers are no more than.
+    pub(crate) orders: bool,
     /// How often a loop may come round at most.
     pub(crate) rounds: usize,
     /// After how many steps it gives up.
@@ -40,6 +42,16 @@ impl Course {
     pub(crate) fn new(mode: Mode, env: &Env<'_>) -> Course {
         let Limits { steps, time, .. } = env.limits;
         let started = Instant::now();
-        Course { mode, values: env.values, assumes: true, elements: false, rounds: usize::MAX, steps, started, time }
+        Course {
+            mode,
+            values: env.values,
+            assumes: true,
+            elements: false,
+            orders: false,
+            rounds: usize::MAX,
+            steps,
+            started,
+            time,
+        }
     }
 }

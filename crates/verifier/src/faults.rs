@@ -57,6 +57,10 @@ mod with {
         ContentNeverFresh,
         /// A state where less is known of an array's elements is covered, too.
         ContentForgotten,
+        /// What is stored in an array is taken to be no more than what all its numbers were.
+        OrderUnasked,
+        /// A state in which less is known of what an array's numbers are below is covered, too.
+        OrderForgotten,
         /// What rests on a round that is still open is taken to end.
         RestsForgotten,
         /// A sum of two unknown numbers is taken not to wrap.
@@ -303,6 +307,9 @@ mod with {
             Fault::SplitForgetsDistance,
             Fault::HalfOfAnother,
         ];
+        /// Those in what the numbers of an array are no more than: each is found by generated programs
+        /// (`tests/loops_oracle.rs`).
+        pub const OF_ORDERS: &[Fault] = &[Fault::OrderUnasked, Fault::OrderForgotten];
         /// Those in what is needed of lengths of regions: the same.
         pub const OF_LENGTHS: &[Fault] = &[Fault::LengthsUnmarked];
         /// Those in what a path is found to need: each is found by walking paths that were dropped

@@ -46,6 +46,26 @@ pub fn aligned_least<const W: u32, const H: u32, T: Word>(number: &Num<W, H, T>)
     number.aligned_least()
 }
 
+/// The same of signed values.
+pub fn aligned_signed_least<const W: u32, const H: u32, T: Word>(number: &Num<W, H, T>) -> T::Signed {
+    number.aligned_signed_least()
+}
+
+/// A number without what lies before its least values.
+pub fn aligned<const W: u32, const H: u32, T: Word>(number: &Num<W, H, T>) -> Num<W, H, T> {
+    number.aligned()
+}
+
+/// Whether a difference has wrapped, by the range of what it was taken off.
+pub fn wrapped_by_whole<T: Word>(range: (T, T), by: T) -> Option<bool> {
+    scalar::wrapped_by_whole(range, by)
+}
+
+/// The same by its own range, of numbers up to `top`, and the most that it was taken off.
+pub fn wrapped_by_difference<T: Word>(range: (T, T), by: T, top: T, whole: Option<T>) -> Option<bool> {
+    scalar::wrapped_by_difference(range, by, top, whole)
+}
+
 /// The bits that an operation leaves known; a shift's count is between the two.
 pub fn bits<const W: u32, T: Word>(op: AluOp, a: Tnum<W, T>, b: Tnum<W, T>, counts: (T, T)) -> Tnum<W, T> {
     scalar::bits(op, a, b, counts.0, counts.1)

@@ -12,6 +12,31 @@
 
 mod alu;
 mod branch;
+/// Whether `v - by` has wrapped round, if `v` is in this range, both ends of it.
+pub(crate) fn wrapped_by_whole<T: Word>((min, max): (T, T), by: T) -> Option<bool> {
+    match (min >= by, max < by) {
+        (true, false) => Some(false),
+        (false, true) => Some(true),
+        _ => None,
+    }
+}
+
+/// The same if `v - by` is in it, modulo `top + 1`: of numbers up to `top`, `whole` at most, of which `by` is not 0.
+pub(crate) fn wrapped_by_difference<T: Word>((min, max): (T, T), by: T, top: T, whole: Option<T>) -> Option<bool> {
+    // What has not wrapped is at most this; what has is above it.
+    let most = top.checked_sub(by)?;
+    // A difference that has not wrapped is at most the number that was subtracted from.
+    let beyond = whole.is_some_and(|whole| match whole.checked_sub(by) {
+        Some(most) => min > most,
+        None => true,
+    });
+    match (max <= most, min > most || beyond) {
+        (true, false) => Some(false),
+        (false, true) => Some(true),
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests;
 
@@ -92,6 +117,25 @@ impl<const W: u32, const H: u32, T: Word> Num<W, H, T> {
             true => up,
             false => up.checked_add(low.wrapping_add(T::ONE)).unwrap_or(self.full.umin),
         }
+    }
+    /// The same of signed ones.
+    pub(crate) fn aligned_signed_least(&self) -> T::Signed {
+        let known = self.bits.mask();
+        let low = !known & known.wrapping_sub(T::ONE);
+        let up = self.full.smin.unsigned() & !low | self.bits.value() & low;
+        let beyond = up.wrapping_add(low).wrapping_add(T::ONE).signed();
+        // Where that is no signed number any more, it is below all of them.
+        match up.signed() >= self.full.smin {
+            true => up.signed(),
+            false => beyond.max(self.full.smin),
+        }
+    }
+    /// The same numbers, their ranges without what lies before the first that has the low bits which are known: where
+    /// `!=` has taken off an end, what counts in steps is that far from it.
+    pub(crate) fn aligned(&self) -> Self {
+        let above = Num::signed(self.aligned_signed_least(), T::Signed::MOST[W as usize]);
+        let above = self.meet(&above).unwrap_or(*self);
+        above.meet(&Num::unsigned(above.aligned_least(), T::ONES[W as usize])).unwrap_or(above)
     }
     /// Least signed value.
     pub fn smin(&self) -> T::Signed {

@@ -77,6 +77,16 @@ pub(crate) struct Content {
     pub grid: Grid,
     /// `None`: nothing was written.
     pub n: Option<Scalar>,
+    pub order: Order,
+}
+
+/// What each number that was written in an array is no more than (see `crate::content`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Order {
+    /// The index of its element, counted from this place on: so many strides is the element away from there.
+    pub base: Option<i64>,
+    /// The length of this region, less so much.
+    pub lens: [Option<u32>; Region::MAX_REGIONS],
 }
 
 /// How a frame was entered, and so how it is left.
@@ -749,6 +759,7 @@ impl State {
     /// Invalidates every pointer into a region, and every number that is a region's length.
     pub(crate) fn packet_moved(&mut self, at: InsnIdx, min_lens: [u32; Region::MAX_REGIONS]) {
         for frame in &mut self.frames {
+            frame.contents.iter_mut().for_each(|c| c.order.lens = Default::default());
             let registers = if planted!(SpilledPacketSurvives) { 11 } else { usize::MAX };
             for v in frame.values_mut().take(registers) {
                 match v.ty {

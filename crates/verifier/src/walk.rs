@@ -233,10 +233,10 @@ fn arena_of(program: &Program, env: &Env<'_>) -> Option<u32> {
 
 impl<'a> Walk<'a> {
     pub(crate) fn new(env: &'a Env<'a>, program: &'a Program, scratch: &'a mut Scratch, course: Course) -> Walk<'a> {
-        let Course { mode, values, assumes, elements, rounds, steps, started, time } = course;
+        let Course { mode, values, assumes, elements, orders, rounds, steps, started, time } = course;
         let notes = std::mem::take(&mut scratch.notes);
         let mut loops = std::mem::take(&mut scratch.loops);
-        (loops.anywhere, loops.elements) = (!assumes, elements);
+        (loops.anywhere, loops.elements, loops.orders) = (!assumes, elements, orders);
         Walk {
             steps,
             env,

@@ -43,6 +43,9 @@ enum Way {
     /// The same, and what is true of every element of an array on the stack ([`crate::content`]). States tell apart
     /// then what was never written, which other programs need not.
     Elements,
+    /// The same, and what none of them is more than, other than constants. Nearly all arrays begin so, as they begin
+    /// with zeros, and what does not stay so costs guesses.
+    Orders,
     /// [`Way::Guesses`] without assumptions about accesses: with them, guesses were found that hold, and others may be
     /// enough.
     UnassumingGuesses,
@@ -106,6 +109,7 @@ impl<'a> Ways<'a> {
             Way::Guesses if self.has_more() => Course { steps: short, time: quarters(1), ..course },
             Way::Guesses => course,
             Way::Elements => Course { steps: short, time: quarters(2), elements: true, ..course },
+            Way::Orders => Course { steps: short, time: quarters(2), elements: true, orders: true, ..course },
             Way::UnassumingGuesses => Course { steps: short, time: quarters(3), assumes: false, ..course },
             Way::Rounds if self.loops => Course { mode: Mode::Plain, ..course },
             Way::Rounds => course,
@@ -140,7 +144,8 @@ impl<'a> Ways<'a> {
                 (Some(Way::Elements), error)
             }
             (Way::Guesses, _) => (after_guesses(self.assumed, gave_up), error),
-            (Way::Elements, Some(refused)) => (after_guesses(self.assumed, self.gave_up), refused),
+            (Way::Elements, Some(refused)) if walk.loaded_elements() => (Some(Way::Orders), refused),
+            (Way::Elements | Way::Orders, Some(refused)) => (after_guesses(self.assumed, self.gave_up), refused),
             (Way::UnassumingGuesses, Some(refused)) => (None, refused),
             // What the loops were guessed to do says more than where a walk of their rounds ended; but that is where
             // it ended, and not at the few steps of a walk that guesses.
@@ -154,7 +159,7 @@ impl<'a> Ways<'a> {
                 (None, refused)
             }
             (Way::Checked, _) => return Err(error),
-            (Way::Elements | Way::UnassumingGuesses | Way::Rounds | Way::MoreGuesses, _) => (None, error),
+            (Way::Elements | Way::Orders | Way::UnassumingGuesses | Way::Rounds | Way::MoreGuesses, _) => (None, error),
         };
         self.way = match next {
             Some(next) => next,

@@ -612,19 +612,9 @@ fn apply(state: &mut State, dst: Reg, src: Option<Reg>, lesson: &Lesson) {
     }
 }
 
-/// The same numbers, their ranges without what lies beyond the last that has the low bits which are known: where `!=`
-/// has taken off an end, what counts in steps is that far from it.
+/// [`Num::aligned`](crate::scalar::Num::aligned), where any low bit is known.
 pub(super) fn aligned(n: Scalar) -> Scalar {
-    let unknown = n.bits().mask();
-    let low = !unknown & unknown.wrapping_sub(1);
-    if low == 0 {
-        return n;
-    }
-    let up = n.smin() & !(low as i64) | (n.bits().value() & low) as i64;
-    let least =
-        if up >= n.smin() { Some(up) } else { i64::try_from(low).ok().and_then(|l| up.checked_add(l)?.checked_add(1)) };
-    let above = least.and_then(|least| n.meet(&Scalar::signed(least, i64::MAX))).unwrap_or(n);
-    above.meet(&Scalar::unsigned(above.aligned_least(), u64::MAX)).unwrap_or(above)
+    if n.bits().mask() & 1 == 1 { n } else { n.aligned() }
 }
 
 /// The operands of a comparison, as numbers.

@@ -15,7 +15,7 @@ use bpf_isa::{AluOp, Cond, Width};
 use super::Walk;
 use crate::env::Region;
 use crate::faults::planted;
-use crate::scalar::Scalar;
+use crate::scalar::{Scalar, wrapped_by_difference, wrapped_by_whole};
 use crate::state::{Frame, Room, State, Sum, Wrap};
 use crate::tnum::ones;
 use crate::value::{FIRST_FREE_ID, Ty, Value};
@@ -225,22 +225,20 @@ impl State {
         for i in (0..self.wraps.len()).rev() {
             // A bound that one of them gave may have settled others.
             let Some(&Wrap { w, v, by, bits }) = self.wraps.get(i) else { continue };
-            let (by, all) = (i128::from(by), 1i128 << bits);
-            // The difference has wrapped if V(v) is less than `by`, and has not if V(v) is `by` or more.
-            let (whole, wrapped) = match id {
-                id if id == v => (min >= by, max < by),
-                // A difference that has not wrapped is at most the number that was subtracted from.
+            let number = |n: i128| u64::try_from(n.max(0)).unwrap_or(u64::MAX);
+            let (range, taken) = ((number(min), number(max)), by.unsigned_abs());
+            let wrapped = match id {
+                id if id == v => wrapped_by_whole(range, taken),
                 id if id == w => {
-                    let early = i128::from(planted!(DifferencesWrapEarly));
-                    let beyond = || self.most_of(v).is_some_and(|most| min + early > most - by);
-                    (max < all - by, min >= all - by || beyond())
+                    let early = u64::from(planted!(DifferencesWrapEarly));
+                    let most = self.most_of(v).map(|most| number(most).saturating_sub(early));
+                    wrapped_by_difference(range, taken, ones(bits), most)
                 }
                 _ => continue,
             };
-            let whole = whole || (planted!(WrapForgotten) && !wrapped);
-            if whole == wrapped {
-                continue;
-            }
+            let wrapped = if planted!(WrapForgotten) && wrapped != Some(true) { Some(false) } else { wrapped };
+            let Some(wrapped) = wrapped else { continue };
+            let (whole, by, all) = (!wrapped, i128::from(by), 1i128 << bits);
             self.wraps.swap_remove(i);
             // V(v) is V(w) and this. Facts and names say so, where it is small: of one that has wrapped, if little was
             // added rather than much taken off.

@@ -168,6 +168,10 @@ pub(super) struct Engine {
     pub(super) elements: bool,
     /// It was not, and might have been of use.
     pub(super) missed_elements: bool,
+    /// What none of these numbers is more than is known, too.
+    pub(super) orders: bool,
+    /// A number was loaded of which the array said something.
+    pub(super) loaded_elements: bool,
 }
 
 impl Engine {
@@ -179,7 +183,7 @@ impl Engine {
         self.open.clear();
         self.loose = 0;
         (self.resumed, self.begun) = (false, false);
-        (self.assumed_within, self.missed_elements) = (false, false);
+        (self.assumed_within, self.missed_elements, self.loaded_elements) = (false, false, false);
         self.asked.set(0);
         self.heads.clear();
         if self.on {
@@ -256,6 +260,11 @@ impl Walk<'_> {
     /// Whether a number was loaded from somewhere in an array, of whose elements nothing was known.
     pub(crate) fn missed_elements(&self) -> bool {
         self.loops.missed_elements
+    }
+
+    /// Whether a number was loaded from somewhere in an array, of whose elements something was known.
+    pub(crate) fn loaded_elements(&self) -> bool {
+        self.loops.loaded_elements
     }
 
     /// Whether what is true of every element of an array on the stack is known.
@@ -597,6 +606,9 @@ impl Walk<'_> {
         let (id, forest) = (a.id, &self.loops.forest);
         a.related = true;
         a.shape.relate(self.insns, |at| forest.contains(id, InsnIdx(crate::num::small(at))));
+        if self.loops.orders {
+            a.shape.relate_to_ends(self.insns, |at| forest.contains(id, InsnIdx(crate::num::small(at))));
+        }
         (a.tries, a.weakened) = (0, false);
     }
 

@@ -17,7 +17,7 @@ use crate::faults::planted;
 use crate::helpers::SOCKET_BYTES;
 use crate::notes::Kind;
 use crate::scalar::Scalar;
-use crate::state::{Content, Frame, Grid, Spill};
+use crate::state::{Content, Frame, Grid, Order, Room, Spill};
 use crate::tnum::Tnum;
 use crate::value::{Hold, Origin, Ty, Value, len_id, map_name};
 
@@ -31,6 +31,13 @@ fn step_of(b: &Value, off: i16) -> (i64, i64) {
     let bits = 1i64 << b.n.bits().mask().trailing_zeros().min(8);
     let by_name = (i64::from(b.scale), i64::from(b.delta) + off);
     if b.tie != 0 && by_name.0 > bits { by_name } else { (bits, (b.n.bits().value() as i64).wrapping_add(off)) }
+}
+
+/// Where the pointer leads in an array that is counted from this place on: at the index that its name names and this,
+/// at most.
+fn index_by_name(b: &Value, off: i16, (base, stride): (i64, i64)) -> Option<i64> {
+    let at = i64::from(b.delta) + i64::from(off) - base;
+    (b.tie != 0 && i64::from(b.scale) == stride).then_some(at.div_euclid(stride))
 }
 
 /// A pointer to a socket.
@@ -512,7 +519,7 @@ impl Walk<'_> {
 
     /// In a loose walk: what a load yields that is not proven to be inside an array of whose elements something is
     /// known, taken that it is.
-    pub(super) fn likely_element(&self, b: &Value, off: i16, size: Size) -> Option<Value> {
+    pub(super) fn likely_element(&mut self, b: &Value, off: i16, size: Size) -> Option<Value> {
         let Ty::Stack { frame } = b.ty else { return None };
         if !self.loops.guessing() || !self.knows_elements() {
             return None;
@@ -521,20 +528,119 @@ impl Walk<'_> {
         let (stride, at) = step_of(b, off);
         let grid = Grid { first: at, last: at + stride, stride, size: size.bytes().into() };
         let like = |c: &&Content| c.grid.aligns(&grid);
-        let n = frame.contents.iter().filter(like).filter_map(|c| c.n).reduce(|a, b| a.join(&b))?;
-        Some(Value::scalar(n))
+        let n = frame.contents.iter().filter(like).filter_map(|c| c.n).reduce(|a, b| a.join(&b));
+        // What nothing was written to yet will be.
+        let n = n.or(self.loops.orders.then_some(Scalar::low_bits(size.bits())))?;
+        let mut contents = frame.contents.iter().filter(like);
+        let content = contents.next().copied().filter(|_| contents.next().is_none());
+        Some(self.ordered_element(n, content, (b, off), true))
     }
 
     /// What is known of each number that a load at a place that is not known may yield.
-    fn element(&self, frame: usize, b: &Value, off: i16, size: Size, at: (usize, usize)) -> Option<Value> {
+    fn element(&mut self, frame: usize, b: &Value, off: i16, size: Size, at: (usize, usize)) -> Option<Value> {
+        let grid = self.elements(b, off, size, at)?;
         let frame = &self.state.frames[frame];
         // What was not written reads as 0.
-        let Some(n) = frame.elements(&self.elements(b, off, size, at)?) else {
+        let Some(n) = frame.elements(&grid) else {
             return self.likely_element(b, off, size);
         };
         let n = n.unwrap_or(Scalar::constant(0));
         let written = frame.check_readable(at.0, at.1).is_ok() || planted!(ContentNeverFresh);
-        Some(Value::scalar(if written { n } else { n.join(&Scalar::constant(0)) }))
+        let n = if written { n } else { n.join(&Scalar::constant(0)) };
+        let order = match self.loops.orders {
+            true => frame.order_of(&grid, &|v, region| self.state.gap(v, region)),
+            false => Order::default(),
+        };
+        let content = Some(Content { grid, n: Some(n), order });
+        self.loops.loaded_elements = true;
+        Some(self.ordered_element(n, content, (b, off), written))
+    }
+
+    /// A number of an array, loaded at this place: what it is no more than. `written`: it is one that was.
+    fn ordered_element(
+        &mut self,
+        n: Scalar,
+        content: Option<Content>,
+        (b, off): (&Value, i16),
+        written: bool,
+    ) -> Value {
+        let Some(Content { grid, order, .. }) = content.filter(|c| c.order != Order::default()) else {
+            return Value::scalar(n);
+        };
+        self.decides();
+        self.scratch.prune.sums = true;
+        let id = self.new_id();
+        // V(id) <= V(tie) + index
+        if let Some(index) = order.base.and_then(|base| index_by_name(b, off, (base, grid.stride))) {
+            self.state.learn_below(Room { id, scale: 1, bytes: -index, hi: b.tie });
+        }
+        for (region, below) in (0..).zip(order.lens) {
+            // What was not written is 0.
+            let least = || self.state.min_len.get(usize::from(region)).copied();
+            if let Some(bytes) = below
+                && (written || least() >= below)
+            {
+                self.state.learn_below(Room { id, scale: 1, bytes: bytes.into(), hi: len_id(region) });
+            }
+        }
+        let last = |base| b.n.smax().saturating_add(off.into()).saturating_sub(base).div_euclid(grid.stride);
+        let n = match order.base.and_then(|base| u64::try_from(last(base)).ok()) {
+            Some(last) => n.meet(&Scalar::unsigned(0, last)).unwrap_or(n),
+            None => n,
+        };
+        Value { id, ..Value::scalar(n) }
+    }
+
+    /// Before a number is stored at this place: what all numbers of the array are no more than with it. `whole`: the
+    /// array then.
+    fn order_stored(&self, frame: usize, whole: &Grid, v: &Value, (b, off): (&Value, i16)) -> Order {
+        if !self.loops.orders {
+            return Order::default();
+        }
+        let before = self.state.frames[frame].order_of(whole, &|v, region| self.state.gap(v, region));
+        if planted!(OrderUnasked) {
+            return before;
+        }
+        let above = self.state.lengths_above(v);
+        if self.loops.guessing() {
+            // Of each region that there is.
+            let likely = |region: usize| above[region].or((region < self.env.context.regions.len()).then_some(0));
+            return Order { base: before.base, ..before.or(&Order { base: None, lens: std::array::from_fn(likely) }) };
+        }
+        let by_range = b.n.smin().checked_add(off.into()).and_then(|least| whole.base(least, &v.n));
+        let by_name = || {
+            let at = i64::from(b.delta) + i64::from(off);
+            let named = b.tie != 0 && i64::from(b.scale) == whole.stride && v.id != 0 && v.scale == 1;
+            // v + gap <= V(tie)
+            let gap = || self.state.below(v.id, 1, b.tie)?.checked_sub(v.delta.into());
+            let known = if named { gap() } else { None };
+            known.and_then(|gap| at.checked_add(gap.checked_mul(whole.stride)?))
+        };
+        // As far as all others are.
+        let by_all = || {
+            let index = before.base.and_then(|base| index_by_name(b, off, (base, whole.stride)))?;
+            let form = Form::of(v)?.plus(&Form::name(b.tie), -1)?.plus(&Form::constant(index.into()), -1)?;
+            self.state.proves(&form).then_some(before.base).flatten()
+        };
+        let base = by_range.max(by_name());
+        let base = if base < before.base { base.max(by_all()) } else { base };
+        before.or(&Order { base, lens: above })
+    }
+
+    /// Stores a number or a pointer on the stack, at a place that is known.
+    fn store_known(&mut self, frame: usize, depth: usize, size: usize, v: &Value) {
+        let before = match self.loops.orders && v.is_scalar() {
+            true => self.state.frames[frame].contents.clone(),
+            false => Vec::new(),
+        };
+        if !before.is_empty() {
+            self.decides();
+            self.scratch.prune.sums = true;
+        }
+        let number = (!self.loops.guessing() && !before.is_empty())
+            .then(|| (v.n, Order { base: None, lens: self.state.lengths_above(v) }));
+        self.state.frames[frame].store(depth, size, v);
+        self.state.frames[frame].ordered(&before, (depth, size), number);
     }
 
     /// What a load yields of a map that can no longer change: the constant there, or, at an offset that is not known,
@@ -602,7 +708,7 @@ impl Walk<'_> {
             let v = self.read_src(src)?;
             if v.is_scalar() && v.n.umax() <= crate::tnum::ones(size.bits()) {
                 self.writes_stack(frame, depth, size.bytes() as usize);
-                self.state.frames[frame].store(depth, size.bytes() as usize, &v);
+                self.store_known(frame, depth, size.bytes() as usize, &v);
                 self.fills(base, off, size);
                 return Ok(());
             }
@@ -660,7 +766,7 @@ impl Walk<'_> {
                 let fits = v.n.umax() <= crate::tnum::ones(size.bits());
                 let v = if fits { v } else { Value::scalar(v.n.truncate(size.bits())) };
                 self.writes_stack(frame.into(), depth, bytes);
-                self.state.frames[usize::from(frame)].store(depth, bytes, &v);
+                self.store_known(frame.into(), depth, bytes, &v);
                 self.fills(base, off, size);
             }
             Place::StackWithin { frame, depth, span } => {
@@ -671,8 +777,17 @@ impl Walk<'_> {
                         let fits = v.n.umax() <= crate::tnum::ones(size.bits());
                         let n = if fits { v.n } else { v.n.truncate(size.bits()) };
                         let guessing = self.loops.guessing();
+                        if self.loops.orders {
+                            // Others may rest on what shows the order.
+                            self.decides();
+                            self.scratch.prune.sums = true;
+                        }
+                        let number = if fits { v } else { Value::scalar(n) };
+                        let content = self.state.frames[f].widened(&grid, &n, guessing || self.loops.orders);
+                        let ordered =
+                            |c: Content| Content { order: self.order_stored(f, &c.grid, &number, (&b, off)), ..c };
+                        let content = content.map(ordered).filter(|c| guessing || c.says_something());
                         let frame = &mut self.state.frames[f];
-                        let content = frame.widened(&grid, &n, guessing);
                         frame.stores_near(guessing, |frame| frame.store_element(&grid));
                         frame.set_content(&grid, content);
                     }

@@ -1,7 +1,7 @@
 //! Generated loops run as the verifier said they would: a short run; `examples/watch.rs` with `loops` is the long
 //! one.
 
-use crate::border::{Oracle, Outcome, elements, loops, orders, sums};
+use crate::border::{Oracle, Outcome, elements, links, loops, orders, sums};
 use bpf_isa::Program;
 use bpf_testkit::generate::Choices;
 
@@ -57,6 +57,29 @@ fn accepted_indices_in_arrays_stay_within_the_abstract_states() {
     let (accepted, refused, violation) = watch(0..1500, elements::generate);
     assert_eq!(violation, None);
     assert!(accepted > 100 && refused > 100, "{accepted} accepted, {refused} refused");
+}
+
+#[test]
+fn accepted_links_in_arrays_stay_within_the_abstract_states() {
+    let (accepted, refused, violation) = watch(0..200, links::generate);
+    assert_eq!(violation, None);
+    assert!(accepted > 20 && refused > 20, "{accepted} accepted, {refused} refused");
+}
+
+/// Generated programs find the deliberate bugs in what the numbers of an array are no more than.
+#[cfg(feature = "faults")]
+#[test]
+fn generated_links_find_faults_of_orders() {
+    use bpf_verifier::faults::{Fault, plant};
+
+    let found = |fault: &Fault| {
+        plant(Some(*fault));
+        let found = (0..40).any(|i| watch(i * 100..(i + 1) * 100, links::generate).2.is_some());
+        plant(None);
+        found
+    };
+    let missed: Vec<&Fault> = Fault::OF_ORDERS.iter().filter(|fault| !found(fault)).collect();
+    assert!(missed.is_empty(), "not found: {missed:?}");
 }
 
 /// Generated programs find the deliberate bugs in what is known of arrays.

@@ -1053,3 +1053,87 @@ fn a_loop_that_is_entered_in_its_middle_is_proven_from_its_head() {
     // It does not move on.
     refused(&ENTERED.replace("r3 += 1\n", ""));
 }
+
+/// What is kept in an array is no more than where it is kept, and is taken off another index afterwards.
+const KEPT: &str = ";raw
+    r9 = r1
+    r0 = 0
+    if r2 < 32 goto out
+    r6 = 0
+    a: r7 = *(u8 *)(r9 + 3)
+    if r7 <= r6 goto b
+    r7 = r6
+    b: r5 = r10
+    r5 += -8
+    r5 += r6
+    *(u8 *)(r5 + 0) = r7
+    r6 += 1
+    if r6 != 8 goto a
+    r6 = *(u8 *)(r9 + 1)
+    r6 &= 7
+    r5 = r10
+    r5 += -8
+    r5 += r6
+    r7 = *(u8 *)(r5 + 0)
+    r6 -= r7
+    r5 = r9
+    r5 += r6
+    r0 = *(u8 *)(r5 + 0)
+    r0 = 0
+    out: exit";
+
+#[test]
+fn what_is_kept_in_an_array_is_no_more_than_its_index() {
+    accepted(KEPT);
+    // One more, at once or on one path, or in the element before.
+    refused(&KEPT.replace("b: r5 = r10", "b: r7 += 1\nr5 = r10"));
+    refused(&KEPT.replace("r7 = r6\n", "r7 = 3\n"));
+    refused(&KEPT.replace("r6 = 0\n", "r6 = 1\n").replace("*(u8 *)(r5 + 0) = r7", "*(u8 *)(r5 - 1) = r7"));
+    // One element is written by itself, and then it depends on which.
+    accepted(&KEPT.replace("r6 = *(u8 *)(r9 + 1)", "*(u8 *)(r10 - 5) = 3\nr6 = *(u8 *)(r9 + 1)"));
+    refused(&KEPT.replace("r6 = *(u8 *)(r9 + 1)", "*(u8 *)(r10 - 6) = 3\nr6 = *(u8 *)(r9 + 1)"));
+    // Of a path that goes by, the least is known.
+    let skips = "if r7 != 5 goto c\n*(u8 *)(r10 - 6) = 3\nc: r6 = *(u8 *)(r9 + 1)";
+    refused(&KEPT.replace("r6 = *(u8 *)(r9 + 1)", skips));
+}
+
+/// What is kept is below the length, and where the buffer is read afterwards.
+const ENDS: &str = ";raw
+    r9 = r1
+    r8 = r2
+    r0 = 0
+    if r2 < 32 goto out
+    r6 = 0
+    a: r7 = *(u32 *)(r9 + 4)
+    if r7 < r8 goto b
+    r7 = 31
+    b: r3 = r6
+    r3 <<= 2
+    r5 = r10
+    r5 += -32
+    r5 += r3
+    *(u32 *)(r5 + 0) = r7
+    r6 += 1
+    if r6 != 8 goto a
+    r6 = *(u8 *)(r9 + 1)
+    r6 &= 7
+    r6 <<= 2
+    r5 = r10
+    r5 += -32
+    r5 += r6
+    r7 = *(u32 *)(r5 + 0)
+    r5 = r9
+    r5 += r7
+    r0 = *(u8 *)(r5 + 0)
+    r0 = 0
+    out: exit";
+
+#[test]
+fn what_is_kept_in_an_array_is_below_the_length() {
+    accepted(ENDS);
+    refused(&ENDS.replace("r7 < r8", "r7 <= r8"));
+    refused(&ENDS.replace("r7 = 31", "r7 = 32"));
+    refused(&ENDS.replace("*(u8 *)(r5 + 0)\n    r0", "*(u16 *)(r5 + 0)\n    r0"));
+    // An element that nothing was written to is 0, which is below any length that there is here.
+    accepted(&ENDS.replace("r6 = 0\n", "r6 = 1\n"));
+}

@@ -133,8 +133,8 @@ impl Walk<'_> {
         }
         match *insn {
             Insn::Load { size, sign: false, dst, base, off } => {
-                let b = self.state.reg(base);
-                let known = self.frozen(b, off, size).or_else(|| self.likely_element(b, off, size));
+                let b = *self.state.reg(base);
+                let known = self.frozen(&b, off, size).or_else(|| self.likely_element(&b, off, size));
                 self.state.set(dst, known.unwrap_or(Value::scalar(Scalar::low_bits(size.bits()))));
                 true
             }
@@ -142,7 +142,13 @@ impl Walk<'_> {
                 self.state.set(dst, Value::unknown());
                 true
             }
-            Insn::Store { .. } => true,
+            Insn::Store { size, base, off, src } => {
+                // Of an array, what is stored there is what all of it holds.
+                if self.loops.orders && matches!(self.state.reg(base).ty, Ty::Stack { .. }) {
+                    let _tolerated_too = self.store(size, base, off, src);
+                }
+                true
+            }
             Insn::Alu { dst, src, .. } => {
                 let d = *self.state.reg(dst);
                 let p = match src {

@@ -3,6 +3,7 @@
 //! Invariant: of old and new, `true` says that each concrete state of the new one is one of the old one, where names
 //! stand for each other one to one, and those of nothing that is held for any number that fits.
 
+use crate::content::Gap;
 use crate::faults::planted;
 use crate::scalar::Scalar;
 use crate::state::{Byte, Fill, Frame, Lock, Mark, Round, Seen, Spill, State, Sum};
@@ -77,7 +78,7 @@ pub(in crate::walk) fn covers(old: &State, new: &State, ids: &mut IdMap) -> bool
     let mut frames = old.frames.iter().zip(&new.frames);
     frames.clone().all(|(o, n)| marks_cover(&o.loops, &n.loops, ids))
         && frames.clone().all(|(o, n)| o.regs.iter().zip(&n.regs).all(|(o, n)| value_covers(o, n, ids)))
-        && (planted!(StacksAlike) || frames.all(|(o, n)| stack_covers(o, n, ids)))
+        && (planted!(StacksAlike) || frames.all(|(o, n)| stack_covers(o, n, &|v, region| new.gap(v, region), ids)))
         && old.owed.iter().zip(&new.owed).all(|(o, n)| (o.frame, o.debt) == (n.frame, n.debt) && ids.same(o.id, n.id))
         && old.locks.iter().zip(&new.locks).all(|(o, n)| lock_covers(o, n, ids))
         && old.min_len.covers(&new.min_len)
@@ -179,11 +180,11 @@ fn seen_covers(o: &Seen, n: &Seen, ids: &mut IdMap) -> bool {
     same && ids.same(o.id, n.id) && value_covers(&o.value, &n.value, ids)
 }
 
-fn stack_covers(old: &Frame, new: &Frame, ids: &mut IdMap) -> bool {
+fn stack_covers(old: &Frame, new: &Frame, gap: Gap<'_>, ids: &mut IdMap) -> bool {
     if !old.spills.iter().all(|o| spill_covered(o, new, ids)) || !old.fills.iter().all(|o| fill_covered(o, new, ids)) {
         return false;
     }
-    if !old.contents.iter().all(|c| new.has_content(c) || planted!(ContentForgotten)) {
+    if !old.contents.iter().all(|c| new.has_content(c, gap) || planted!(ContentForgotten)) {
         return false;
     }
     if old.bytes == new.bytes && (old.rest == new.rest || old.rest == Byte::Uninit) && !old.bytes.contains(&Byte::Spill)

@@ -1,5 +1,6 @@
 //! Rounds of bounded constructs and of hybrid walks: what differs from the last is given up, so that a few cover all.
 
+use crate::content::NO_GAP;
 use crate::env::Env;
 use crate::scalar::Scalar;
 use crate::state::{Byte, Spill, State};
@@ -20,7 +21,7 @@ pub(super) fn widen(old: &State, new: &mut State) {
                 *nv = nv.unlinked();
             }
         }
-        n.contents.retain(|c| o.has_content(c));
+        n.contents.retain(|c| o.has_content(c, NO_GAP));
         let mut lost: Vec<(u16, u8)> = Vec::new();
         for ns in &mut n.spills {
             if !ns.value.is_scalar() {

@@ -2,8 +2,9 @@
 //!
 //! Invariant: the result holds all that either holds; what they do not agree about is given up, never made up.
 
+use crate::content::Gap;
 use crate::scalar::Scalar;
-use crate::state::{Byte, State, Sum};
+use crate::state::{Byte, Content, Frame, Order, State, Sum};
 use crate::value::{Value, Why};
 
 /// How far a number grows that two states do not agree about.
@@ -22,7 +23,12 @@ pub(super) fn merge(into: &mut State, other: &State, widen: Widen, next_id: &mut
     if into.frames.len() != other.frames.len() || into.owed != other.owed || into.locks != other.locks {
         return false;
     }
-    for (i, o) in into.frames.iter_mut().zip(&other.frames) {
+    let gaps: (Gap<'_>, Gap<'_>) = (&|v, region| into.gap(v, region), &|v, region| other.gap(v, region));
+    let numbers = |n: Option<Scalar>, by: Option<Scalar>| join_content(n, by, widen);
+    let orders = |order: &Order, by: &Order| join_order(order, by, widen);
+    let joined = |(i, o): (&Frame, &Frame)| i.joined_contents(o, gaps, numbers, orders);
+    let contents: Vec<Vec<Content>> = into.frames.iter().zip(&other.frames).map(joined).collect();
+    for ((i, o), contents) in into.frames.iter_mut().zip(&other.frames).zip(contents) {
         if i.loops.len() != o.loops.len() {
             return false;
         }
@@ -38,7 +44,6 @@ pub(super) fn merge(into: &mut State, other: &State, widen: Widen, next_id: &mut
                 il.start = il.start.join(&ol.start);
             }
         }
-        let contents = i.joined_contents(o, |n, by| join_content(n, by, widen));
         i.grow(o.bytes.len());
         let bytes = &mut i.bytes;
         i.spills.retain_mut(|s| {
@@ -111,6 +116,23 @@ fn join_content(n: Option<Scalar>, by: Option<Scalar>, widen: Widen) -> Option<S
         // To its number of bits, and if that was left, to nothing at all.
         Widen::Far if n.umin() == 0 && n.umax() & n.umax().wrapping_add(1) == 0 => Some(Scalar::UNKNOWN),
         Widen::Far => Some(Scalar::low_bits(64 - joined.umax().leading_zeros())),
+    }
+}
+
+/// The same of what their numbers are no more than.
+fn join_order(order: &Order, by: &Order, widen: Widen) -> Order {
+    let both = order.or(by);
+    match widen {
+        Widen::Not => {
+            let least = |region: usize| Some(order.lens[region]?.min(by.lens[region].unwrap_or(u32::MAX)));
+            Order { base: order.base, lens: std::array::from_fn(least) }
+        }
+        Widen::Near => both,
+        // One that holds less of each round would be given up bit by bit.
+        Widen::Far => {
+            let stays = |region: usize| both.lens[region].filter(|_| both.lens[region] == order.lens[region]);
+            Order { base: both.base.filter(|_| both.base == order.base), lens: std::array::from_fn(stays) }
+        }
     }
 }
 

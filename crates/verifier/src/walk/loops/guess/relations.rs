@@ -21,7 +21,7 @@
 
 use bpf_isa::{Cond, Insn, Src};
 
-use super::place::{Place, put, value};
+use super::place::{Place, What, put, value};
 use super::relation::{Of, Relation};
 use super::{Change, Guess, Shape};
 use crate::faults::planted;
@@ -58,6 +58,18 @@ impl Shape {
         ];
         self.related = Some(Vec::new());
         self.begun = false;
+    }
+
+    /// And those that it compares with what stays are tried below that, whether a round has shown that or not.
+    pub(in crate::walk::loops) fn relate_to_ends(&mut self, insns: &[Insn], inside: impl Fn(usize) -> bool) {
+        self.ends.clear();
+        for (_, insn) in insns.iter().enumerate().filter(|(at, _)| inside(*at)) {
+            if let Insn::JumpIf { dst, src: Src::Reg(src), .. } = *insn {
+                self.ends.extend([dst, src].map(|r| crate::num::few(r.index())));
+            }
+        }
+        self.ends.sort_unstable();
+        self.ends.dedup();
     }
 
     /// So they are.
@@ -203,8 +215,24 @@ impl Guess {
             }
             equal(Of::Place(*p), Of::Name(id), at).into_iter().for_each(&mut add);
         }
+        for end in self.fixed_ends(shape) {
+            for (p, ..) in places.iter().filter(|(_, _, own)| *own) {
+                let below = |bytes| Relation::Below { lo: Of::Place(*p), scale: 1, bytes, hi: Of::Place(end) };
+                let found = [1, 0].into_iter().map(below).find(|r| r.holds(entry, &self.state));
+                if let (Some(r), true) = (found, out.len() < MAX_RELATIONS) {
+                    out.push(r);
+                }
+            }
+        }
         self.balances(&places, &mut out);
         out
+    }
+
+    /// Numbers that stay as they are, and that others are compared with.
+    fn fixed_ends<'s>(&'s self, shape: &'s Shape) -> impl Iterator<Item = Place> + 's {
+        let places = shape.ends.iter().map(|r| Place { above: 0, what: What::Reg(*r) });
+        let stays = |p: &Place| !shape.changes.iter().any(|(q, _)| q == p);
+        places.filter(stays).filter(|p| value(&self.state, *p).is_some_and(|v| v.is_scalar() && v.id != 0))
     }
 
     /// Three places of which one moved as the other two together did in each round that came back: what they are when

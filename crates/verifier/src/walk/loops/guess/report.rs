@@ -24,7 +24,17 @@ impl Guess {
         }
         for c in &top.contents {
             let (first, last) = (-c.grid.first, -c.grid.last);
-            let n = c.n.map_or("not written".into(), |n| Value::scalar(n).describe(env));
+            let mut n = c.n.map_or("not written".into(), |n| Value::scalar(n).describe(env));
+            if let Some(base) = c.order.base {
+                n += &format!(", no more than its index from [r10 - {}] on", -base);
+            }
+            for (region, below) in c.order.lens[..env.context.regions.len()]
+                .iter()
+                .enumerate()
+                .filter_map(|(r, below)| Some((r, (*below)?)))
+            {
+                n += &format!(", {below} or more below the length of {}", env.region(crate::num::few(region)).name);
+            }
             out.push((format!("each of [r10 - {first}] to [r10 - {last}]"), n));
         }
         out

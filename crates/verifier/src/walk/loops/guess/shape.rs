@@ -53,6 +53,8 @@ pub(in crate::walk::loops) struct Shape {
     pub(super) uncounted: bool,
     /// What places are to each other, if a guess without that has failed; and whether these have been begun with.
     pub(super) related: Option<Vec<Relation>>,
+    /// Registers that the loop compares with others: if one stays as it is, others may stay below it.
+    pub(in crate::walk::loops) ends: Vec<u8>,
     pub(super) begun: bool,
 }
 
