@@ -10,6 +10,7 @@
 //! Invariants: ops other than jumps and branches are neither added nor moved; a jump with a check before it is no block
 //! that only jumps, so every check is still passed.
 
+use crate::faults::planted;
 use bpf_lir::{BlockId, Func, Op, Span};
 
 /// How many jumps in a row are followed.
@@ -106,7 +107,7 @@ fn ask(func: &mut Func, places: &mut Vec<u32>) -> u32 {
         // What comes next is fallen into, whichever way it is.
         let next = order.get(place + 1);
         let (cond, target, falls) = match cond.negate() {
-            Some(not) if next == Some(&target) => (not, *falls, target),
+            Some(not) if next == Some(&target) => (if planted!(AskedInverted) { cond } else { not }, *falls, target),
             Some(_) | None => (cond, target, *falls),
         };
         func.ops[last] = Op::Branch { width, cond, a, b, target };
