@@ -149,7 +149,10 @@ impl Emitter<'_> {
             | Op::AddShift { .. }
             | Op::FrameAddr { .. }
             | Op::Load { .. }
-            | Op::Store { .. } => op.def().is_none_or(|dst| a != dst && b != Val::Reg(dst)),
+            | Op::Store { .. } => {
+                op.def().is_none_or(|dst| a != dst && b != Val::Reg(dst))
+                    || bpf_isa::planted_in!(bpf_jit::faults, FlagsStale)
+            }
             Op::SymAddr { .. }
             | Op::SubprogAddr { .. }
             | Op::LoadAcquire { .. }

@@ -277,6 +277,9 @@ impl Emitter<'_> {
     }
 
     pub(crate) fn load_slot(&mut self, dst: Gpr, slot: u32) {
+        if self.is_kept(Loc::Slot(slot)) {
+            return self.copy(Width::W64, dst, SCRATCH);
+        }
         let m = Self::slot(slot);
         mem!(self.s.buf, m; mov Rq(dst), [rax]);
     }
@@ -284,6 +287,16 @@ impl Emitter<'_> {
     pub(crate) fn store_slot(&mut self, slot: u32, src: Gpr) {
         let m = Self::slot(slot);
         mem!(self.s.buf, m; mov [rax], Rq(src));
+        if src == SCRATCH {
+            self.kept = Some((slot, self.s.buf.len()));
+        }
+    }
+
+    /// Whether it is what [`SCRATCH`] still has, because the instruction before stored it there: nobody need wait for
+    /// memory.
+    #[inline(always)]
+    pub(crate) fn is_kept(&self, loc: Loc) -> bool {
+        matches!((self.kept, loc), (Some((kept, at)), Loc::Slot(slot)) if kept == slot && at == self.s.buf.len())
     }
 
     /// A constant, sign-extended, into a slot.

@@ -79,6 +79,7 @@ impl Backend for X64 {
             held: None,
             flags: None,
             selected: None,
+            kept: None,
         };
         emitter.enter(shape);
         Ok(emitter)
@@ -110,6 +111,8 @@ pub struct Emitter<'a> {
     flags: Option<Flags>,
     /// The comparison that the flags still hold, of the selection that ends the code here.
     selected: Option<(Comparison, usize)>,
+    /// The slot that [`SCRATCH`](crate::regs::SCRATCH) has just been stored to, by the instruction that ends here.
+    kept: Option<(u32, usize)>,
 }
 
 /// The zero flag says whether a register is zero.
@@ -157,6 +160,7 @@ impl bpf_jit::Emitter for Emitter<'_> {
 
     #[inline(always)]
     fn begin_alone(&mut self, block: BlockId) {
+        self.kept = None;
         self.s.bind(self.s.block(block));
     }
 
@@ -166,7 +170,7 @@ impl bpf_jit::Emitter for Emitter<'_> {
 
     #[inline]
     fn begin_block(&mut self, block: BlockId) {
-        (self.flags, self.selected) = (None, None);
+        (self.flags, self.selected, self.kept) = (None, None, None);
         self.s.bind(self.s.block(block));
     }
 

@@ -47,6 +47,18 @@ mod with {
         ComparedLate,
         /// Any mask of a shift's count goes.
         CountsUnmasked,
+        /// Where the lower half of what a mask leaves is compared with zero, all of it is (`operand::tested`).
+        TestsWhole,
+        /// Of a loop that asks at its end, a branch keeps its condition when its ways change places (`layout::ask`).
+        AskedInverted,
+        /// A side of a selection made in 32 bits is taken for one made in 64 (arm64, `operand::side`).
+        SidesTooWide,
+        /// A selection that makes a side on the way keeps its condition when its sides change places (arm64).
+        SidesSwapped,
+        /// An index that is extended by zeros is extended by its sign (arm64, `operand::extended_index`).
+        IndicesSigned,
+        /// Flags are asked again after what was compared has changed (arm64, `Emitter::keep_told`).
+        FlagsStale,
         /// A clobber: what an op overwrites is not kept from values that live across it.
         ClobbersIgnored,
         /// Two values that live at one time have one register.
@@ -58,8 +70,19 @@ mod with {
     impl Fault {
         /// Those in how registers are allocated, which the crate above does: what is computed stays the same.
         pub const OF_ALLOCATION: &[Fault] = &[Fault::ClobbersIgnored, Fault::ConflictsIgnored, Fault::SlotsIgnored];
-        /// Those that this crate's own tests find: generated programs do not come to them natively.
-        pub const OF_OWN_TESTS: &[Fault] = &[Fault::FieldsTooWide];
+        /// Those in what only arm64 does on the way.
+        pub const OF_ARM64: &[Fault] =
+            &[Fault::FieldsTooWide, Fault::SidesTooWide, Fault::SidesSwapped, Fault::IndicesSigned, Fault::FlagsStale];
+        /// Those that programs of fields, selections, tests and indices find, and other generated ones late or never.
+        pub const OF_SIDES: &[Fault] = &[
+            Fault::TestsWhole,
+            Fault::AskedInverted,
+            Fault::FieldsTooWide,
+            Fault::SidesTooWide,
+            Fault::SidesSwapped,
+            Fault::IndicesSigned,
+            Fault::FlagsStale,
+        ];
     }
 }
 

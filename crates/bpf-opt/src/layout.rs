@@ -5,11 +5,13 @@
 //! becomes the opposite branch to where that jumps, and a jump to a block that only jumps goes where that goes. Where a
 //! branch leaves a loop and the jump behind it leads round, the two change places: one jump a round; copies before that
 //! jump move with it, to where the round begins. A jump back to a block that only asks whether to leave the loop asks
-//! itself. Blocks that are empty are no blocks.
+//! itself. Blocks that nobody falls into come where one jumps to them. Blocks that are empty are no blocks.
 //!
 //! Invariants: ops other than jumps and branches are neither added nor moved; a jump with a check before it is no block
 //! that only jumps, so every check is still passed.
 
+use crate::faults::planted;
+use crate::ssa::NONE;
 use bpf_lir::{BlockId, Func, Op, Span};
 
 /// How many jumps in a row are followed.
@@ -68,7 +70,72 @@ pub(crate) fn run(func: &mut Func, reached: &mut Vec<bool>, places: &mut Vec<u32
         kept += 1;
     }
     func.order.truncate(kept);
-    done + turn(func, reached, places) + ask(func, places)
+    done + turn(func, reached, places) + follow(func, places) + ask(func, places)
+}
+
+/// Blocks that fall into each other, one after the other, and where they end.
+#[derive(Clone, Copy)]
+struct Chain {
+    /// Its places in the order.
+    from: u32,
+    to: u32,
+    /// What comes behind it; [`NONE`] yet.
+    next: u32,
+    /// Of those that come behind each other, of the first the last one, and of the last the first.
+    other: u32,
+    /// Whether it comes behind another.
+    placed: bool,
+}
+
+/// Puts blocks that nobody falls into behind one that jumps to them: that jump goes, and all others stay. Where several
+/// jump there, the last of them has it: those before are the ways into a loop rather than round it.
+fn follow(func: &mut Func, places: &mut Vec<u32>) -> u32 {
+    // By block: the chain that it begins.
+    places.clear();
+    places.resize(func.blocks.len(), NONE);
+    let mut chains: Vec<Chain> = Vec::new();
+    let mut begins = true;
+    for (place, block) in func.order.iter().enumerate() {
+        let (place, chain) = (crate::num::small(place), crate::num::small(chains.len()));
+        if begins {
+            places[block.index()] = chain;
+            chains.push(Chain { from: place, to: place, next: NONE, other: chain, placed: false });
+        }
+        if let Some(chain) = chains.last_mut() {
+            chain.to = place;
+        }
+        begins = !func.ends(*block).falls;
+    }
+    let mut done = 0;
+    for at in (0..chains.len()).rev() {
+        let last = func.order[chains[at].to as usize];
+        let [before @ .., Op::Jump { target }] = func.block_ops(last) else { continue };
+        let to = places[target.index()];
+        // The entry stays the first, and what leads back to its own beginning stays a loop.
+        if matches!(to, NONE | 0) || chains[to as usize].placed || chains[at].other == to {
+            continue;
+        }
+        let (first, end) = (chains[at].other, chains[to as usize].other);
+        (chains[at].next, chains[to as usize].placed) = (to, true);
+        (chains[first as usize].other, chains[end as usize].other) = (end, first);
+        // A block is not empty; a jump to what comes next is no instruction.
+        if !before.is_empty() {
+            func.blocks[last.index()].ops.end -= 1;
+        }
+        done += 1;
+    }
+    if done == 0 {
+        return 0;
+    }
+    let order = core::mem::take(&mut func.order);
+    for first in chains.iter().filter(|chain| !chain.placed) {
+        let mut chain = Some(first);
+        while let Some(&Chain { from, to, next, .. }) = chain {
+            func.order.extend_from_slice(&order[from as usize..=to as usize]);
+            chain = chains.get(next as usize);
+        }
+    }
+    done
 }
 
 /// Lets a jump back to a block that is only a branch be that branch, and behind it a jump to where that falls: one jump
@@ -106,7 +173,7 @@ fn ask(func: &mut Func, places: &mut Vec<u32>) -> u32 {
         // What comes next is fallen into, whichever way it is.
         let next = order.get(place + 1);
         let (cond, target, falls) = match cond.negate() {
-            Some(not) if next == Some(&target) => (not, *falls, target),
+            Some(not) if next == Some(&target) => (if planted!(AskedInverted) { cond } else { not }, *falls, target),
             Some(_) | None => (cond, target, *falls),
         };
         func.ops[last] = Op::Branch { width, cond, a, b, target };

@@ -12,6 +12,7 @@
 //! ops are moved up by one.
 
 use crate::dead::is_pure;
+use crate::faults::planted;
 use crate::num::count;
 use crate::ssa::{NONE, Ssa};
 use bpf_isa::{Cond, Size, Width};
@@ -158,7 +159,7 @@ pub fn field(maker: &Op, user: &Op) -> Option<Field> {
     }
     let (from, to) = (f_from + begin - f_to, g_to + begin - g_from);
     let bits = (end - begin).min(width(g.width) - to);
-    let bits = if crate::faults::planted!(FieldsTooWide) { bits + 1 } else { bits };
+    let bits = if planted!(FieldsTooWide) { bits + 1 } else { bits };
     if bits <= 0 || from != 0 && to != 0 {
         return None;
     }
@@ -203,6 +204,7 @@ pub fn side(maker: &Op, user: &Op) -> Option<Side> {
     if a == v || b == Val::Reg(v) || (yes == v) == (no == v) {
         return None;
     }
+    let whole = |width| width == Width::W64 || planted!(SidesTooWide);
     let (of, as_) = match *maker {
         Op::Mov { width, src: Val::Imm(imm), .. } => match narrow(width, imm as u64) {
             0 => (None, SideAs::Same),
@@ -210,9 +212,9 @@ pub fn side(maker: &Op, user: &Op) -> Option<Side> {
             u64::MAX => (None, SideAs::Inverted),
             _ => return None,
         },
-        Op::Bin { op: BinOp::Add, width: Width::W64, a, b: Val::Imm(1), .. } => (Some(a), SideAs::Next),
-        Op::Bin { op: BinOp::Xor, width: Width::W64, a, b: Val::Imm(-1), .. } => (Some(a), SideAs::Inverted),
-        Op::Neg { width: Width::W64, src, .. } => (Some(src), SideAs::Negated),
+        Op::Bin { op: BinOp::Add, width, a, b: Val::Imm(1), .. } if whole(width) => (Some(a), SideAs::Next),
+        Op::Bin { op: BinOp::Xor, width, a, b: Val::Imm(-1), .. } if whole(width) => (Some(a), SideAs::Inverted),
+        Op::Neg { width, src, .. } if whole(width) => (Some(src), SideAs::Negated),
         Op::Mov { .. }
         | Op::Ext { .. }
         | Op::Bin { .. }
@@ -251,7 +253,7 @@ pub fn extended_index(maker: &Op, user: &Op) -> Option<(VReg, bool)> {
     };
     let Base::Indexed { base, index, .. } = mem.base else { return None };
     let Field { src, width: Width::W64, signed, bits: 32, from: 0, to: 0 } = one_field(maker)? else { return None };
-    (index == v && base != v).then_some((src, signed))
+    (index == v && base != v).then_some((src, signed || planted!(IndicesSigned)))
 }
 
 /// An `and`, if all that `user` wants to know is whether it is zero.
@@ -259,7 +261,7 @@ fn tested(maker: &Op, user: &Op) -> Option<VReg> {
     let Op::Bin { op: BinOp::And, width, dst, a: x, b: mask } = *maker else { return None };
     let Comparison { width: tested, cond, a, b } = comparison(user, dst)?;
     let zero = matches!(cond, Cond::Eq | Cond::Ne) && matches!(b, Val::Imm(imm) if narrow(tested, imm as u64) == 0);
-    let whole = tested == Width::W64 || width == Width::W32;
+    let whole = tested == Width::W64 || width == Width::W32 || planted!(TestsWhole);
     (a == dst && zero && whole && x != dst && mask != Val::Reg(dst)).then_some(dst)
 }
 

@@ -277,7 +277,7 @@ impl Emitter<'_> {
             None => (self.get(yes, TMP0), self.get(no, TMP1)),
             Some((Side { yes: is_yes, of, as_ }, _)) => {
                 // The instructions make the other side: the one that is taken where their condition does not hold.
-                if is_yes {
+                if is_yes && !bpf_isa::planted_in!(bpf_jit::faults, SidesSwapped) {
                     cc = cc.inverted();
                 }
                 side_as = as_;

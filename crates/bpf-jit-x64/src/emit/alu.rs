@@ -112,7 +112,7 @@ impl Emitter<'_> {
                     return;
                 }
                 // From a slot to where it is to be.
-                let src = self.get(src, d);
+                let src = if self.is_kept(self.alloc.loc(src)) { SCRATCH } else { self.get(src, d) };
                 if width == Width::W64 && d == SCRATCH {
                     return self.set(dst, src);
                 }
@@ -198,6 +198,7 @@ impl Emitter<'_> {
         let second = if let Val::Reg(b) = b { slot(b) } else { None };
         match (slot(a), second) {
             (None, None) => false,
+            (Some(slot), _) | (_, Some(slot)) if self.is_kept(Loc::Slot(slot)) => false,
             (first, second) => !self.alloc.is_held(dst) && self.in_slots(op, width, dst, (a, first), (b, second)),
         }
     }
@@ -284,7 +285,11 @@ impl Emitter<'_> {
             Val::Imm(imm) => Operand::Imm(at_width(width, imm)),
         };
         // From a slot to where the result will be, if nothing is there that is read.
-        let a = self.get(a, if b == Operand::Reg(d) { SCRATCH } else { d });
+        let a = if self.is_kept(self.alloc.loc(a)) {
+            SCRATCH
+        } else {
+            self.get(a, if b == Operand::Reg(d) { SCRATCH } else { d })
+        };
         emit(self, width, d, a, b);
         self.put(dst, d);
     }

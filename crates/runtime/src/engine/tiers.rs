@@ -9,8 +9,9 @@
 //! number, or by their length.
 //!
 //! Invariants: the thread keeps neither engine nor program but while it compiles one. It ends when the engine goes,
-//! which does not wait for it, since the last handle may be the thread's own. A forked child has no such thread, and no
-//! code either; what is dropped there takes no lock.
+//! which does not wait for it, since the last handle may be the thread's own. Nothing else ends it: not what fails as
+//! it makes a program fast, nor what the host's closures do when they are dropped here. A forked child has no such
+//! thread, and no code either; what is dropped there takes no lock.
 
 use crate::engine::{Engine, EngineInner};
 use bpf_quiesce::Domain;
@@ -29,8 +30,12 @@ pub(crate) trait Slow: Send + Sync {
     /// Its engine.
     fn engine(&self) -> &Engine;
 
-    /// Compiles it anew and lets all that enter it enter that, from the next run on. `false` if it stays as it is.
+    /// Compiles it anew and lets all that enter it enter that, from the next run on. `false` if it stays as it is, and
+    /// why has been told.
     fn make_fast(&self) -> bool;
+
+    /// Tells that it stays as it is for another reason.
+    fn tell_slow(&self, why: &str);
 }
 
 /// What the thread shares with the engine.
@@ -68,7 +73,8 @@ pub struct TierStats {
     /// How many were made fast.
     pub fast: u64,
     /// How many ran often and were left as they were: no room for their code in executable memory or in their account,
-    /// code that does not compile within the limits, a thread that could not be started.
+    /// code that does not compile within the limits, a thread that could not be started, a panic. Each is told to
+    /// `tracing` (the feature).
     pub refused: u64,
 }
 
@@ -81,26 +87,34 @@ impl Tiers {
     /// Looks for runs of this program, which note this, from now on.
     pub(crate) fn add(&self, note: u64, program: &Arc<dyn Slow>) {
         let EngineInner { runs, domain, config, .. } = &*program.engine().0;
-        let (program, tick) = (Arc::downgrade(program), config.tick);
-        with(&self.0.slow, |slow| slow.entry(note).or_default().programs.push(program));
-        with(&self.0.thread, |thread| match thread {
-            Some(thread) => thread.unpark(),
-            None => {
-                let (shared, running, domain) =
-                    (Arc::clone(&self.0), runs.each_running(!config.metrics), Arc::clone(domain));
-                let spawned = std::thread::Builder::new()
-                    .name("bpf-tiers".into())
-                    .spawn(move || shared.look(running, &domain, tick));
-                match spawned {
-                    Ok(spawned) => *thread = Some(spawned.thread().clone()),
-                    Err(_) => {
-                        with(&self.0.slow, |slow| slow.remove(&note));
-                        // Relaxed: a statistic.
-                        self.0.refused.fetch_add(1, Ordering::Relaxed);
+        let (weak, tick) = (Arc::downgrade(program), config.tick);
+        with(&self.0.slow, |slow| slow.entry(note).or_default().programs.push(weak));
+        let failed = with(&self.0.thread, |thread| {
+            match thread {
+                Some(thread) => thread.unpark(),
+                None => {
+                    let (shared, running, domain) =
+                        (Arc::clone(&self.0), runs.each_running(!config.metrics), Arc::clone(domain));
+                    let spawned = std::thread::Builder::new()
+                        .name("bpf-tiers".into())
+                        .spawn(move || shared.look(running, &domain, tick));
+                    match spawned {
+                        Ok(spawned) => *thread = Some(spawned.thread().clone()),
+                        Err(error) => {
+                            with(&self.0.slow, |slow| slow.remove(&note));
+                            // Relaxed: a statistic.
+                            self.0.refused.fetch_add(1, Ordering::Relaxed);
+                            return Some(error);
+                        }
                     }
                 }
             }
+            None
         });
+        // Not under the lock: a listener may load programs.
+        if let Some(error) = failed {
+            program.tell_slow(&format!("the thread that makes programs fast cannot be started: {error}"));
+        }
     }
 
     pub(crate) fn stats(&self) -> TierStats {
@@ -154,8 +168,7 @@ impl Shared {
                 }
             }
             if owing {
-                // What programs own is the host's, and may panic as it is dropped.
-                let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| domain.reclaim()));
+                caught(|| domain.reclaim());
                 owing = domain.deferred() > 0;
             }
         }
@@ -185,12 +198,22 @@ impl Shared {
     fn make_fast(&self, program: Arc<dyn Slow>) {
         // It may be dropped by now but for here; whoever leaves last runs what that defers (`Engine`'s drop).
         let engine = program.engine().clone();
-        // A panic would be a fault of ours, and is told by its hook. The program goes on as it is.
-        let fast = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| program.make_fast())).unwrap_or(false);
+        let fast = caught(|| program.make_fast()).unwrap_or_else(|| {
+            // A fault of ours, or of whoever listens to what is told; its hook has told it. The program goes on as it
+            // is.
+            caught(|| program.tell_slow("compiling it panicked"));
+            false
+        });
         let counter = if fast { &self.fast } else { &self.refused };
         // Relaxed: a statistic.
         counter.fetch_add(1, Ordering::Relaxed);
-        drop(program);
-        drop(engine);
+        // Each by itself: what the one owns may panic, and then the other goes no less.
+        caught(|| drop(program));
+        caught(|| drop(engine));
     }
+}
+
+/// What comes of it; `None` if it panicked. What programs own is the host's, and may panic as it is dropped.
+fn caught<R>(does: impl FnOnce() -> R) -> Option<R> {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(does)).ok()
 }

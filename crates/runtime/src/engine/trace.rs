@@ -1,5 +1,5 @@
 //! What is told to `tracing`, behind the feature of that name: loads, refusals, changes of hooks and of prog arrays,
-//! and stops of runs.
+//! programs that cannot be made fast, and stops of runs.
 //!
 //! Invariant: nothing is told under a lock of a hook or an array, and nothing by runs that succeed: a subscriber may do
 //! what it likes.
@@ -30,7 +30,7 @@ mod imp {
         tracing::info!(array, index, before, after, "prog array changed");
     }
 
-    pub(crate) fn stays_slow(program: &str, error: &LoadError) {
+    pub(crate) fn stays_slow(program: &str, error: &dyn std::fmt::Display) {
         tracing::warn!(program, %error, "program runs often and stays as it is");
     }
 
@@ -58,7 +58,7 @@ mod imp {
 
     pub(crate) fn slot_changed(_: &str, _: u32, _: Option<&str>, _: Option<&str>) {}
 
-    pub(crate) fn stays_slow(_: &str, _: &LoadError) {}
+    pub(crate) fn stays_slow(_: &str, _: &dyn std::fmt::Display) {}
 
     pub(crate) fn stopped(_: &str, _: &RunError) {}
 }

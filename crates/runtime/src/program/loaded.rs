@@ -454,4 +454,8 @@ impl Slow for Loaded {
             }
         }
     }
+
+    fn tell_slow(&self, why: &str) {
+        trace::stays_slow(&self.name, &why);
+    }
 }

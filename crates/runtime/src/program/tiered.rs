@@ -67,6 +67,24 @@ struct From {
     facts: Facts,
     source: Option<bpf_object::Code>,
     account: Option<Account>,
+    /// What the slow code has taken of the account, these instructions with it.
+    memory: Option<Reservation>,
+}
+
+impl From {
+    /// Bytes that it is counted as.
+    fn bytes(program: &Program) -> usize {
+        size_of_val(program.insns())
+    }
+}
+
+impl Drop for From {
+    /// Nobody tries twice: it is not kept, whatever came of it, nor is what it had taken.
+    fn drop(&mut self) {
+        if let Some(memory) = &self.memory {
+            memory.shrink(From::bytes(&self.program) as u64);
+        }
+    }
 }
 
 struct Fast {
@@ -85,7 +103,7 @@ impl Tiered {
         let limit = engine.config().max_machine_stack;
         // Relaxed: only uniqueness matters.
         let number = NEXT.fetch_add(2, Ordering::Relaxed);
-        let kept = size_of_val(program.insns());
+        let kept = From::bytes(program);
         let Made { compiled, entry, machine_stack, memory } =
             subject.compile(OptLevel::None, Some(noted(bindings, number)), limit, |bytes| {
                 take(engine, name, account, bytes + kept)
@@ -100,6 +118,7 @@ impl Tiered {
             facts: facts.clone(),
             source: source.filter(|_| engine.0.debug.is_some()).cloned(),
             account: account.cloned(),
+            memory: memory.clone(),
         };
         let code = Arc::new(compiled);
         let tiered = Tiered {
@@ -154,7 +173,7 @@ impl Tiered {
         let lock = || self.slow.lock().unwrap_or_else(PoisonError::into_inner);
         let taken = lock().as_mut().and_then(|slow| Some((slow.from.take()?, slow.entry)));
         let Some((from, first)) = taken else { return Err(internal("made fast twice".into())) };
-        let From { program, facts, source, account } = &from;
+        let From { program, facts, source, account, memory: _ } = &from;
         let (program, facts, source) = (program, facts, source.as_ref());
         let subject = Subject { engine, name, layout, checks, program, facts, bindings, source };
         let Made { compiled, entry, memory, .. } = subject
@@ -191,4 +210,77 @@ impl Tiered {
 
 fn noted(bindings: &Bindings, number: u64) -> u64 {
     bindings.counted.as_ref().map_or(number, |counted| counted.counters.address())
+}
+
+#[cfg(test)]
+mod tests {
+    //! Every system call that the exchange makes fails once, at each place where it is made.
+
+    use crate::engine::tiers::Slow as _;
+    use crate::{Config, Engine, Linker, OptLevel, Program, Raw, assemble};
+    use bpf_os::{Call, Membarrier, inject};
+
+    /// An engine whose packs are as small as they can be, and in which nobody else looks for what runs often.
+    fn engine() -> Engine {
+        let tick = std::time::Duration::from_secs(1);
+        let mut config = Config { opt_level: OptLevel::Tiered, tick, ..Config::default() };
+        (config.packs.first_pack_size, config.packs.pack_size) = (1 << 16, 1 << 16);
+        Engine::new(config).unwrap()
+    }
+
+    /// A program of at least so many bytes of code, which returns what its context says.
+    fn load(linker: &Linker<()>, adds: usize) -> Program<Raw, ()> {
+        let text = format!("r0 = *(u64 *)(r1 + 0)\n{}exit", "r2 = r0\nr2 *= r0\nr0 ^= r2\n".repeat(adds));
+        // SAFETY: each run of it has a context of eight bytes.
+        unsafe { linker.loader::<Raw>().unverified() }.insns("often", assemble(&text).unwrap()).unwrap()
+    }
+
+    fn run(program: &Program<Raw, ()>) -> u64 {
+        program.run(&mut (), &mut [1, 0, 0, 0, 0, 0, 0, 0]).unwrap()
+    }
+
+    #[test]
+    fn a_call_that_fails_leaves_the_code_as_it_was_or_the_new_one() {
+        let probe = engine();
+        if !probe.has_tiers() {
+            return println!("SKIPPED: no tiers on this host");
+        }
+        let barriers = [Membarrier::SyncCore, Membarrier::Expedited].map(Call::Membarrier);
+        let memory = [Call::Mmap, Call::Munmap, Call::Memfd, Call::Ftruncate, Call::Seal, Call::Madvise];
+        let mut refused = 0;
+        for (lasting, call) in barriers.into_iter().chain(memory).flat_map(|call| [(false, call), (true, call)]) {
+            for nth in 0.. {
+                let engine = engine();
+                let linker = Linker::<()>::new(&engine);
+                // Too long for what is left of the first pack, with the slow code in it: the fast code takes another.
+                let program = load(&linker, 5000);
+                assert!(program.is_slow());
+                let result = run(&program);
+                let slow = program.machine_code().unwrap();
+                let make = || program.loaded().make_fast();
+                let inject = if lasting { inject::failing_from } else { inject::failing };
+                let (fast, reached) = inject(call, nth, make);
+                assert_eq!(fast, !program.is_slow(), "{call:?} {nth}");
+                assert_eq!(fast, program.machine_code().unwrap() != slow, "{call:?} {nth}");
+                assert_eq!(run(&program), result, "{call:?} {nth}");
+                assert!(reached || fast, "{call:?} {nth}");
+                // Whether it worked or not, nobody tries again.
+                assert!(!program.loaded().make_fast());
+                assert_eq!((run(&program), !program.is_slow()), (result, fast), "{call:?} {nth}");
+                refused += u32::from(!fast);
+                drop(program);
+                engine.domain().drain().unwrap();
+                engine.reclaim();
+                let stats = engine.code_stats();
+                assert_eq!((stats.programs, stats.bytes_used), (0, 0), "{call:?} {nth}");
+                // And the next one is.
+                let program = load(&linker, 100);
+                assert!(program.loaded().make_fast() && !program.is_slow(), "{call:?} {nth}");
+                if !reached {
+                    break;
+                }
+            }
+        }
+        assert!(refused > 0, "a pack is made for the fast code");
+    }
 }
