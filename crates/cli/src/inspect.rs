@@ -115,6 +115,7 @@ fn program(object: &Object, program: &ObjectProgram) -> ProgramReport {
         let (kind, symbol, offset) = match reference.kind {
             ReferenceKind::Map(map) => ("map", object.maps()[map].name.clone(), None),
             ReferenceKind::MapValue { map, off } => ("map value", object.maps()[map].name.clone(), Some(off)),
+            ReferenceKind::Table { table, off } => ("jump table", code.jump_tables()[table].name.clone(), Some(off)),
             ReferenceKind::HostCall(f) => ("host function", object.host_functions()[f].name.clone(), None),
             ReferenceKind::HostAddress(f) => ("host function address", object.host_functions()[f].name.clone(), None),
             ReferenceKind::Extern(v) => ("variable", object.extern_variables()[v].name.clone(), None),

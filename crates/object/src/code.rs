@@ -44,6 +44,13 @@ pub enum ReferenceKind {
         /// Byte offset.
         off: u32,
     },
+    /// An entry of a jump table.
+    Table {
+        /// Index into [`Code::jump_tables`].
+        table: usize,
+        /// Byte offset, of eight bytes an entry.
+        off: u32,
+    },
     /// A call of a host function, by index into [`crate::Object::host_functions`].
     HostCall(usize),
     /// The address of a host function, which only tells whether it exists.
@@ -59,6 +66,15 @@ pub struct Reference {
     pub insn: InsnIdx,
     /// What it refers to.
     pub kind: ReferenceKind,
+}
+
+/// A table that indirect jumps of one function go by: the contents of a map of type `insn_array`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CodeTable {
+    /// Its symbol.
+    pub name: String,
+    /// What each entry leads to.
+    pub targets: Vec<InsnIdx>,
 }
 
 /// What a CO-RE relocation asks for (btf.rst, `enum bpf_core_relo_kind`).
@@ -159,6 +175,7 @@ pub struct Code {
     pub(crate) lines: Vec<LineRecord>,
     pub(crate) btf: Option<Arc<Btf>>,
     pub(crate) exception: Option<InsnIdx>,
+    pub(crate) tables: Vec<CodeTable>,
 }
 
 impl Code {
@@ -171,14 +188,16 @@ impl Code {
         self.kind
     }
     /// One instruction a slot: [`bpf_isa::Imm64::MapIdx`], [`bpf_isa::Imm64::MapIdxValue`] and
-    /// [`bpf_isa::Callee::Host`] hold indices into the object's maps and host functions.
+    /// [`bpf_isa::Callee::Host`] hold indices into the object's maps and host functions. Behind the object's maps come
+    /// the program's jump tables.
     pub fn insns(&self) -> &[Insn] {
         &self.insns
     }
-    /// How much it is: instructions, source lines, and CO-RE relocations, each of which may need as much memory as some
-    /// instructions.
+    /// How much it is: instructions, source lines, CO-RE relocations, each of which may need as much memory as some
+    /// instructions, and jump tables, which are a page at least.
     pub fn size(&self) -> usize {
-        self.insns.len() + self.lines.len() + 8 * self.core.len()
+        let tables: usize = self.tables.iter().map(|table| 512 + table.targets.len()).sum();
+        self.insns.len() + self.lines.len() + 8 * self.core.len() + tables
     }
     /// The functions in order; the first is the program.
     pub fn functions(&self) -> &[CodeFunction] {
@@ -187,6 +206,11 @@ impl Code {
     /// References to the outside, in instruction order.
     pub fn references(&self) -> &[Reference] {
         &self.references
+    }
+    /// The tables that indirect jumps go by, in the order of the first references to them. A loader makes a map of
+    /// each.
+    pub fn jump_tables(&self) -> &[CodeTable] {
+        &self.tables
     }
     /// CO-RE relocations, in instruction order. Linking applies them.
     pub fn core_relocations(&self) -> &[CoreRelocation] {

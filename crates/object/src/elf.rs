@@ -22,6 +22,9 @@ use crate::text;
 /// Longest name of a section or symbol, in bytes. Mangled names fit; linear work in the file is kept.
 pub(crate) const MAX_NAME: usize = 1024;
 
+/// R_BPF_64_ABS64: a relocated 64-bit word of data.
+pub(crate) const R_ABS64: u32 = 2;
+
 /// A section header with its contents.
 #[derive(Debug)]
 pub(crate) struct Section<'a> {

@@ -301,6 +301,31 @@ pub enum RelocationProblem {
     /// A slot of a map of maps or prog array that does not exist in its definition.
     #[error("not an element of the `values` of a map of maps or prog array")]
     NotAnInitialValue,
+    /// A jump table that is not a whole number of entries in its section.
+    #[error("a jump table of {size} bytes here is no whole number of entries of eight bytes of the section")]
+    TableExtent {
+        /// The size of its symbol, in bytes.
+        size: u64,
+    },
+    /// A jump table that has entries of another, or that another function jumps by.
+    #[error("it has entries of the jump table `{0}`, of another function or extent")]
+    TableShared(String),
+    /// The address of a byte of a jump table that is no entry.
+    #[error("byte {0} of the jump table is no entry of it")]
+    InsideTable(i64),
+    /// An entry of a jump table that does not lead to an instruction of the function.
+    #[error("the entry leads to byte {byte:#x} of section `{section}`, {why}")]
+    JumpTarget {
+        /// Byte in the section.
+        byte: u64,
+        /// The function's section.
+        section: String,
+        /// Where that is.
+        why: &'static str,
+    },
+    /// An entry of a jump table that leads to another section than the function's.
+    #[error("the entry leads out of section `{0}`, which has the function that jumps by the table")]
+    OtherSection(String),
     /// An initial value of a prog array that is not a program.
     #[error("a prog array holds programs; `{0}` is not one")]
     NotAProgram(String),

@@ -29,6 +29,8 @@ pub(crate) enum Target {
     Map(usize),
     /// A byte of global data.
     MapValue { map: usize, off: u32 },
+    /// A byte of a jump table, by index into the object's jump tables.
+    Table { table: usize, off: u32 },
     /// A call of a host function, by index into the object's host functions.
     HostCall(usize),
     /// A test whether a host function exists.

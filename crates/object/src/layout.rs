@@ -10,11 +10,12 @@
 //! is part of the program, and of its call graph, the program ends in a call of it and an exit, which nothing reaches.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use bpf_isa::{Callee, Imm64, Insn, InsnIdx, MAX_INSNS};
 
 use crate::btf::{LineRecord, Type};
-use crate::code::{Code, CodeFunction, CoreKind, CoreRelocation, Reference, ReferenceKind};
+use crate::code::{Code, CodeFunction, CodeTable, CoreKind, CoreRelocation, Reference, ReferenceKind};
 use crate::error::{CallProblem, ObjectError};
 use crate::function::{Function, FunctionId, Target};
 use crate::object::{Object, Program};
@@ -32,6 +33,7 @@ pub(crate) fn build(object: &Object, program: &Program) -> Result<Code, ObjectEr
         lines: Vec::new(),
         btf: object.btf.clone(),
         exception: None,
+        tables: Vec::new(),
     };
     for placed in &layout.placed {
         let function = object.functions.get(placed.id)?;
@@ -112,10 +114,25 @@ impl<'a> Layout<'a> {
     fn copy(&self, function: &Function, placed: &Placed, code: &mut Code) -> Result<(), ObjectError> {
         let mut refs = function.refs.iter().peekable();
         let mut calls = placed.calls.iter().peekable();
+        // By their numbers in the object: no other function refers to one of this function's.
+        let mut tables: HashMap<usize, usize> = HashMap::new();
         for (slot, &insn) in (0u32..).zip(body(self.object, function)?) {
             let here = InsnIdx(placed.start + slot);
             let reference = refs.next_if(|r| r.0 == slot).map(|r| r.1);
-            let insn = match (calls.next_if(|c| c.0 == slot), reference.and_then(external)) {
+            let external = match reference {
+                Some(Target::Table { table, off }) => {
+                    let own = match tables.entry(table) {
+                        Entry::Occupied(own) => *own.get(),
+                        Entry::Vacant(new) => {
+                            code.tables.push(self.table(table, placed.start)?);
+                            *new.insert(code.tables.len() - 1)
+                        }
+                    };
+                    Some(ReferenceKind::Table { table: own, off })
+                }
+                reference => reference.and_then(external),
+            };
+            let insn = match (calls.next_if(|c| c.0 == slot), external) {
                 (Some(&(_, callee)), _) => {
                     let start = self.starts.get(&callee);
                     let start = start.ok_or(ObjectError::Internal("a callee without a place"))?;
@@ -123,13 +140,21 @@ impl<'a> Layout<'a> {
                 }
                 (None, Some(kind)) => {
                     code.references.push(Reference { insn: here, kind });
-                    with_reference(insn, kind)?
+                    with_reference(insn, kind, self.object.maps().len())?
                 }
                 (None, None) => insn,
             };
             code.insns.push(insn);
         }
         Ok(())
+    }
+
+    /// A jump table of the function that starts here.
+    fn table(&self, table: usize, start: u32) -> Result<CodeTable, ObjectError> {
+        let table = self.object.jump_tables.get(table);
+        let table = table.ok_or(ObjectError::Internal("a jump table that does not exist"))?;
+        let targets = table.slots.iter().map(|slot| InsnIdx(start + slot)).collect();
+        Ok(CodeTable { name: table.name.clone(), targets })
     }
 }
 
@@ -219,19 +244,22 @@ fn external(target: Target) -> Option<ReferenceKind> {
         Target::Function(_) => None,
         Target::Map(map) => Some(ReferenceKind::Map(map)),
         Target::MapValue { map, off } => Some(ReferenceKind::MapValue { map, off }),
+        // It has a number in each program.
+        Target::Table { .. } => None,
         Target::HostCall(host) => Some(ReferenceKind::HostCall(host)),
         Target::HostAddress(host) => Some(ReferenceKind::HostAddress(host)),
         Target::Extern(index) => Some(ReferenceKind::Extern(index)),
     }
 }
 
-/// `insn` with the index of what it refers to.
-fn with_reference(insn: Insn, kind: ReferenceKind) -> Result<Insn, ObjectError> {
+/// `insn` with the index of what it refers to, in an object of so many maps.
+fn with_reference(insn: Insn, kind: ReferenceKind, maps: usize) -> Result<Insn, ObjectError> {
     let number = |index| i32::try_from(index).map_err(|_| ObjectError::Internal("an index beyond 31 bits"));
     let imm = match (insn, kind) {
         (Insn::Call(_), ReferenceKind::HostCall(host)) => return Ok(Insn::Call(Callee::Host(number(host)?))),
         (_, ReferenceKind::Map(map)) => Imm64::MapIdx(number(map)?),
         (_, ReferenceKind::MapValue { map, off }) => Imm64::MapIdxValue { map: number(map)?, off },
+        (_, ReferenceKind::Table { table, off }) => Imm64::MapIdxValue { map: number(maps + table)?, off },
         (_, ReferenceKind::HostAddress(_) | ReferenceKind::Extern(_)) => Imm64::Const(0),
         (_, ReferenceKind::HostCall(_)) => return Err(ObjectError::Internal("a host call on a load")),
     };

@@ -20,6 +20,7 @@ mod error;
 mod externs;
 mod function;
 mod global;
+mod jump_table;
 mod layout;
 mod link;
 mod map;
@@ -35,7 +36,7 @@ pub mod text;
 mod wire;
 
 pub use bpf_uapi::{MapType, ProgramType};
-pub use code::{Code, CodeFunction, CoreKind, CoreRelocation, Reference, ReferenceKind, SourceLine};
+pub use code::{Code, CodeFunction, CodeTable, CoreKind, CoreRelocation, Reference, ReferenceKind, SourceLine};
 pub use error::*;
 pub use externs::{ExternVariable, HostFunction, LINUX_KERNEL_VERSION};
 pub use global::MAX_GLOBAL_DATA;

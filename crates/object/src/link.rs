@@ -39,7 +39,10 @@ impl LinkedCode {
             .iter()
             .filter_map(|r| match r.kind {
                 ReferenceKind::Map(map) | ReferenceKind::MapValue { map, .. } => Some(map),
-                ReferenceKind::HostCall(_) | ReferenceKind::HostAddress(_) | ReferenceKind::Extern(_) => None,
+                ReferenceKind::Table { .. }
+                | ReferenceKind::HostCall(_)
+                | ReferenceKind::HostAddress(_)
+                | ReferenceKind::Extern(_) => None,
             })
             .collect();
         maps.sort_unstable();
@@ -105,7 +108,7 @@ impl Object {
         };
         for &Reference { insn, kind } in &code.references {
             match kind {
-                ReferenceKind::Map(_) => {}
+                ReferenceKind::Map(_) | ReferenceKind::Table { .. } => {}
                 ReferenceKind::MapValue { map, .. } => {
                     let map = &self.maps()[map];
                     if let Some((offset, symbol)) = map.data.as_ref().and_then(|d| d.pointer.clone()) {

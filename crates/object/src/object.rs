@@ -13,6 +13,7 @@ use crate::elf::{self, Elf};
 use crate::error::{BtfProblem, GlobalProblem, MapProblem, ObjectError, SectionProblem, SymbolProblem};
 use crate::externs::{ExternVariable, Externs, HostFunction};
 use crate::function::{FunctionId, Functions, SLOT};
+use crate::jump_table::{JumpTable, JumpTables};
 use crate::map::{DataKind, MapDecl};
 use crate::reloc::{Resolver, relocated_btf};
 use crate::{global, map_btf, map_legacy, struct_ops};
@@ -69,6 +70,8 @@ pub struct Object {
     license: Option<String>,
     version: Option<u32>,
     pub(crate) functions: Functions,
+    /// What functions jump by.
+    pub(crate) jump_tables: Vec<JumpTable>,
     pub(crate) btf: Option<Arc<Btf>>,
     /// Types of the host that it is linked for.
     target: Option<Arc<Btf>>,
@@ -147,7 +150,9 @@ impl Object {
 
         let mut externs = Externs::new(btf.as_deref(), &datasecs, maps.len());
         let resolver = Resolver::new(&elf, &maps);
-        resolver.code(&mut functions, &maps, &mut externs)?;
+        let mut jump_tables = JumpTables::new(&elf);
+        resolver.code(&mut functions, &maps, &mut externs, &mut jump_tables)?;
+        let jump_tables = jump_tables.finish();
         let (host_functions, extern_variables, kconfig) = externs.finish();
         let sections: Vec<(Arc<str>, i64)> =
             elf.sections.iter().map(|s| (Arc::from(s.name), (s.size / SLOT) as i64)).collect();
@@ -175,6 +180,7 @@ impl Object {
             license: license(&elf)?,
             version: version(&elf)?,
             functions,
+            jump_tables,
             sections,
             btf,
             target: None,

@@ -3,7 +3,7 @@
 //! BPF relocations carry no addend of their own (SHT_REL): it is what the instruction holds, in the units of that
 //! instruction. The rules are the LLVM BPF ABI's and libbpf's:
 //! - type 1 (R_BPF_64_64) on a two-slot load: byte address `symbol + imm64` — a map, a byte of global data, the start
-//!   of a function, or an external symbol;
+//!   of a function, a jump table ([`crate::jump_table`]), or an external symbol;
 //! - type 10 (R_BPF_64_32) on a call: slot `symbol / 8 + imm + 1` — for a global symbol the compiler stores -1, for a
 //!   static function it relocates against the section and stores where the function is;
 //! - types 2 to 4 (ABS64, ABS32, NODYLD32) in data, `.maps` and BTF.
@@ -14,17 +14,16 @@ use std::collections::{HashMap, HashSet};
 
 use bpf_isa::{Callee, Imm64, Insn};
 
-use crate::elf::{Elf, Place, Rel, Symbol};
+use crate::elf::{Elf, Place, R_ABS64, Rel, Symbol};
 use crate::error::{ObjectError, RelocationProblem};
 use crate::externs::Externs;
 use crate::function::{FunctionId, Functions, SLOT, Target};
+use crate::jump_table::JumpTables;
 use crate::map::{InitialValue, MapDecl};
 use bpf_uapi::MapType;
 
 /// R_BPF_64_64: the immediate of a two-slot load.
 const R_64_64: u32 = 1;
-/// R_BPF_64_ABS64: a 64-bit word of data.
-const R_ABS64: u32 = 2;
 /// R_BPF_64_ABS32: a 32-bit word of data.
 const R_ABS32: u32 = 3;
 /// R_BPF_64_NODYLD32: a 32-bit word of BTF.
@@ -66,6 +65,7 @@ impl<'a, 'e> Resolver<'a, 'e> {
         functions: &mut Functions,
         maps: &[MapDecl],
         externs: &mut Externs<'_>,
+        tables: &mut JumpTables<'_, 'e>,
     ) -> Result<(), ObjectError> {
         let mut found: Vec<Vec<(u32, Target)>> = vec![Vec::new(); functions.list.len()];
         for (index, section) in self.elf.sections.iter().enumerate().filter(|(_, s)| s.code) {
@@ -83,7 +83,16 @@ impl<'a, 'e> Resolver<'a, 'e> {
                 let Ok(body) = &functions.get(id)?.body else { continue };
                 let insn =
                     body.get(slot as usize).ok_or(ObjectError::Internal("an instruction outside its function"))?;
-                let target = self.target(functions, maps, externs, symbol, rel.ty, insn).map_err(fail)?;
+                let table = match (rel.ty, insn) {
+                    (R_64_64, &Insn::LoadImm64 { imm: Imm64::Const(addend), .. }) => {
+                        tables.target(functions, id, symbol, addend)?
+                    }
+                    _ => None,
+                };
+                let target = match table {
+                    Some(table) => table,
+                    None => self.target(functions, maps, externs, symbol, rel.ty, insn).map_err(fail)?,
+                };
                 found[id.0].push((slot, target));
             }
         }
@@ -214,6 +223,7 @@ impl<'a, 'e> Resolver<'a, 'e> {
                 Target::Map(_)
                 | Target::Function(_)
                 | Target::MapValue { .. }
+                | Target::Table { .. }
                 | Target::HostCall(_)
                 | Target::HostAddress(_)
                 | Target::Extern(_) => return Err(fail(RelocationProblem::NotAnInitialValue)),

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use bpf_isa::InsnIdx;
-use bpf_object::{Object, OwnedTypes};
+use bpf_isa::{Insn, InsnIdx};
+use bpf_object::{Object, OwnedTypes, ReferenceKind};
 use common::*;
 
 /// Counts the bytes in use, and their peak. All tests of this binary together must stay below the limit, which is
@@ -70,6 +70,15 @@ fn exercise(bytes: &[u8]) -> bool {
             let _ = bpf_isa::Program::new(code.insns().to_vec());
             for reference in code.references() {
                 assert!(reference.insn.index() < code.insns().len());
+                if let ReferenceKind::Table { table, off } = reference.kind {
+                    let table = &code.jump_tables()[table];
+                    assert!(off as usize % 8 == 0 && off as usize / 8 < table.targets.len());
+                    let by = code.function_at(reference.insn).map(|function| function.start);
+                    for target in &table.targets {
+                        assert_ne!(code.insns()[target.index()], Insn::SecondSlot);
+                        assert_eq!(code.function_at(*target).map(|function| function.start), by);
+                    }
+                }
             }
         }
         for present in [false, true] {
@@ -132,6 +141,17 @@ fn objects(folder: &Path) -> Vec<PathBuf> {
         entries.map(|e| e.unwrap().path()).filter(|p| p.extension().is_some_and(|e| e == "o")).collect();
     objects.sort();
     objects
+}
+
+/// Each byte of an object with jump tables, whose entries, symbols and relocations are a small part of it.
+#[test]
+fn jump_tables() {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let object = std::fs::read(here.join("../runtime/tests/objects/jumptables.o")).unwrap();
+    assert!(exercise(&object));
+    let (tried, accepted) = mutate(&object, 0, 1);
+    assert!(accepted > 100 && accepted < tried, "{accepted} of {tried}");
+    check_peak();
 }
 
 #[test]

@@ -98,8 +98,8 @@ pub use bpf_jit_code::{Arch, Code, CpuFeatures, Hardening, Needs, OptLevel, Symb
 pub use bpf_maps as maps;
 pub use bpf_maps::{Map, MapDef, MapError, MapType, RingBuf, UserRingBuf};
 pub use bpf_object::{
-    Code as ObjectCode, CoreField, CoreType, MapDecl as ObjectMap, Object, ObjectError, Program as ObjectProgram,
-    ProgramType, ReferenceKind, btf, text,
+    Code as ObjectCode, CodeTable, CoreField, CoreType, MapDecl as ObjectMap, Object, ObjectError,
+    Program as ObjectProgram, ProgramType, ReferenceKind, btf, text,
 };
 pub use bpf_prog_pack::{Error as PackError, Options as PackOptions, Stats as CodeStats};
 /// Why a run could not begin: [`RunError::Enter`].

@@ -677,3 +677,105 @@ fn no_string_has_control_characters() {
     let (id, _) = btf.types().nth(1).unwrap();
     assert_eq!(btf.type_name(id), harmless);
 }
+
+/// `r1 = table ll; gotox r1; r0 = 0; exit`, in a section behind another function, with a table of these words.
+fn jumping(words: &[u64], value: u64, size: u64, addend: u64) -> (Elf, u16, u16) {
+    let mut load = LOAD;
+    load[4..8].copy_from_slice(&(addend as u32).to_le_bytes());
+    load[12..].copy_from_slice(&((addend >> 32) as u32).to_le_bytes());
+    let gotox = [0x0d, 1, 0, 0, 0, 0, 0, 0];
+    let code = [&RETURN_0[..], &load, &gotox, &RETURN_0].concat();
+    let mut elf = Elf::new();
+    let section = elf.code("xdp", &code);
+    elf.symbol("first", section, FUNC, 0, 16);
+    elf.symbol("main", section, FUNC, 16, 40);
+    let data: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let tables = elf.section(".jumptables", PROGBITS, 0, &data);
+    let table = elf.symbol("BPF.JT.0.0", tables, OBJECT, value, size);
+    elf.rel(section, &[(16, table, 1)]);
+    (elf, section, tables)
+}
+
+#[test]
+fn jump_tables() {
+    let object = Object::parse(&jumping(&[40, 48, 16, 32], 0, 32, 8).0.build()).unwrap();
+    let code = object.code(object.program("main").unwrap()).unwrap();
+    let targets = [3, 4, 0, 2].map(InsnIdx).to_vec();
+    assert_eq!(code.jump_tables(), [CodeTable { name: "BPF.JT.0.0".into(), targets }]);
+    assert_eq!(code.references(), [Reference { insn: InsnIdx(0), kind: ReferenceKind::Table { table: 0, off: 8 } }]);
+    assert!(object.code(object.program("first").unwrap()).unwrap().jump_tables().is_empty());
+
+    let place = |offset, problem| (".jumptables".to_owned(), offset, "BPF.JT.0.0".to_owned(), problem);
+    let lead = |byte, why| RelocationProblem::JumpTarget { byte, section: "xdp".into(), why };
+    // Of the second of three entries: into another function, before, behind, beyond the section; unaligned; into the
+    // second half of the load.
+    let outside = "outside of the function that jumps by the table";
+    let entries = [
+        (0, outside),
+        (8, outside),
+        (56, outside),
+        (1 << 40, outside),
+        (u64::MAX, outside),
+        (17, "not where an instruction begins"),
+        (47, "not where an instruction begins"),
+        (24, "in the second half of a two-slot load"),
+    ];
+    for (byte, why) in entries {
+        let error = refused(&jumping(&[40, byte, 48], 0, 24, 0).0.build());
+        assert_eq!(relocation(error), place(8, lead(byte, why)));
+    }
+    // A symbol that is empty, no multiple of entries, not at one, or beyond the section.
+    for (value, size) in [(0, 0), (0, 12), (4, 8), (8, 24), (24, 8), (u64::MAX - 7, 8), (8, u64::MAX - 7)] {
+        let error = refused(&jumping(&[40, 40, 40], value, size, 0).0.build());
+        assert_eq!(relocation(error), place(value, RelocationProblem::TableExtent { size }));
+    }
+    // The address of what is no entry.
+    for addend in [4, 24, u64::MAX - 7] {
+        let error = refused(&jumping(&[40, 40, 40], 0, 24, addend).0.build());
+        let problem = RelocationProblem::InsideTable(addend as i64);
+        assert_eq!(relocation(error), place(addend, problem));
+    }
+}
+
+#[test]
+fn jump_tables_with_relocations() {
+    // The entries name the section, as the addend the byte in it; or the function.
+    let with = |rels: &[(u64, u32, u32)]| {
+        let (mut elf, section, tables) = jumping(&[40, 24, 48], 0, 24, 0);
+        let ours = elf.symbol("", section, 3, 0, 0);
+        let main = elf.symbol("main_again", section, STATIC_FUNC, 16, 40);
+        let other = elf.code(".text", &RETURN_0);
+        let theirs = elf.symbol("other", other, FUNC, 0, 16);
+        let symbols = [ours, main, theirs];
+        let rels: Vec<_> = rels.iter().map(|&(at, symbol, ty)| (at, symbols[symbol as usize], ty)).collect();
+        elf.rel(tables, &rels);
+        elf.build()
+    };
+    let object = Object::parse(&with(&[(0, 0, 2), (8, 1, 2)])).unwrap();
+    let code = object.code(object.program("main").unwrap()).unwrap();
+    assert_eq!(code.jump_tables()[0].targets, [3, 3, 4].map(InsnIdx));
+    let (section, offset, symbol, problem) = relocation(refused(&with(&[(8, 2, 2)])));
+    assert_eq!((&*section, offset, &*symbol), (".jumptables", 8, "other"));
+    assert_eq!(problem, RelocationProblem::OtherSection("xdp".into()));
+    let (_, _, symbol, problem) = relocation(refused(&with(&[(8, 1, 1)])));
+    assert_eq!((&*symbol, problem), ("main_again", RelocationProblem::UnknownType(1)));
+}
+
+#[test]
+fn jump_tables_share_nothing() {
+    let with = |value, size| {
+        let (mut elf, _, tables) = jumping(&[40, 40, 40], 0, 16, 0);
+        let second = elf.symbol("BPF.JT.0.1", tables, OBJECT, value, size);
+        let other = elf.code("tc", &[&LOAD[..], &RETURN_0, &RETURN_0].concat());
+        elf.symbol("another", other, FUNC, 0, 48);
+        elf.rel(other, &[(0, second, 1)]);
+        elf.build()
+    };
+    assert!(Object::parse(&with(16, 8)).is_ok());
+    for (value, size) in [(8, 8), (0, 8), (0, 24), (0, 16)] {
+        let expected = RelocationProblem::TableShared("BPF.JT.0.0".into());
+        let place = (".jumptables".to_owned(), value, "BPF.JT.0.1".to_owned());
+        let (section, offset, symbol, problem) = relocation(refused(&with(value, size)));
+        assert_eq!(((section, offset, symbol), problem), (place, expected));
+    }
+}

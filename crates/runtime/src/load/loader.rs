@@ -27,8 +27,8 @@ use crate::program::table::{Member, bind_all};
 use bpf_analysis::{Cfg, Constants};
 use bpf_isa::{Callee, Imm64, Insn, InsnIdx};
 use bpf_jit_code::OptLevel;
-use bpf_maps::{Map, MapType};
-use bpf_object::{InitialValue, LinkedCode, Object, Reference, ReferenceKind, Unresolved};
+use bpf_maps::{CreateOptions, Map, MapDef, MapType};
+use bpf_object::{CodeTable, InitialValue, LinkedCode, Object, Reference, ReferenceKind, Unresolved};
 use bpf_uapi::Kfunc;
 use core::marker::PhantomData;
 use std::collections::{HashMap, HashSet};
@@ -392,6 +392,25 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         Ok(Linked { programs, maps, taken })
     }
 
+    /// The map that a program of an object jumps by.
+    fn jump_table(&self, table: &CodeTable) -> Result<Map, LoadError> {
+        let engine = &self.linker.engine;
+        let fail = |source| LoadError::Map { map: table.name.clone(), source };
+        let entries = u32::try_from(table.targets.len()).unwrap_or(u32::MAX);
+        let mut options = CreateOptions::default();
+        options.memory_limit = engine.config().object_memory_limit;
+        options.account = self.account.as_ref().map(|account| Arc::clone(account.memory()));
+        let def = MapDef::new(&table.name, MapType::InsnArray, 4, 16, entries);
+        let map = Map::create_with(def, engine.domain(), &options).map_err(fail)?;
+        for (i, target) in (0u32..).zip(&table.targets) {
+            let mut value = [0; 16];
+            value[..4].copy_from_slice(&target.0.to_ne_bytes());
+            map.update(&i.to_ne_bytes(), &value, 0).map_err(fail)?;
+        }
+        map.freeze().map_err(fail)?;
+        Ok(map)
+    }
+
     /// A program's instructions and what they refer to: by numbers of its own, since the object's may be many.
     fn bind<'o>(
         &self,
@@ -426,8 +445,16 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
                         *host = own;
                     }
                 }
+                ReferenceKind::Table { table, .. } => {
+                    if let Insn::LoadImm64 { imm: Imm64::MapIdxValue { map, .. }, .. } = insn {
+                        *map = i32::try_from(used.len() + table).unwrap_or(i32::MAX);
+                    }
+                }
                 ReferenceKind::HostAddress(_) | ReferenceKind::Extern(_) => {}
             }
+        }
+        for table in code.code().jump_tables() {
+            bindings.maps.push(Some(MapRef::Data(self.jump_table(table)?)));
         }
         if insns.iter().any(|insn| matches!(insn, Insn::Call(Callee::Reg(_)))) {
             insns = structure(name, insns)?.into_insns();

@@ -1,7 +1,10 @@
 //! Indirect jumps by instruction arrays, and indirect calls: verified and not, interpreted and compiled at each level.
 
 use bpf_runtime::maps::{Map, MapDef, MapType};
-use bpf_runtime::{Config, Engine, Hardening, Linker, LoadError, Loader, Mode, OptLevel, Raw, RunError, assemble};
+use bpf_runtime::{
+    Config, Engine, Hardening, Linker, LoadError, Loader, MapSet, Mode, Object, OptLevel, Raw, RunError,
+};
+use bpf_runtime::{Xdp, XdpBuff, assemble};
 
 const HARDENED: Hardening = Hardening { retpolines: true, landing_pads: true, return_signing: true };
 
@@ -156,6 +159,37 @@ fn tables_are_frozen_and_of_the_program() {
     value[4] = 1;
     assert!(open.set(&0u32.to_ne_bytes(), &value).is_err(), "xlated_off is the kernel's");
     assert!(open.set(&1u32.to_ne_bytes(), &[0; 16]).is_err());
+}
+
+/// Tables as compilers lay them down (`.jumptables`): each program has maps of its own, also of a function that several
+/// call; what an entry leads to moves with the function.
+#[test]
+fn the_tables_of_compilers_are_read() {
+    let object = Object::parse(include_bytes!("../objects/jumptables.o")).unwrap();
+    for (name, config) in engines() {
+        let engine = Engine::new(config).unwrap();
+        let account = engine.account("tables", 1 << 24);
+        let maps = || MapSet::for_object(&engine, &object).unwrap();
+        let linker = Linker::<()>::new(&engine);
+        let loader = || linker.loader::<Xdp>().account(&account);
+        for loader in [loader(), loader().hybrid()] {
+            let instance = loader.object(&object, maps()).unwrap_or_else(|error| panic!("{name}: {error}"));
+            let results = |program: &str| {
+                let program = instance.program::<Xdp>(program).unwrap();
+                [0u64, 1, 2, 3, 4, 5, 6, 1 << 32, u64::MAX].map(|value| {
+                    let mut packet = value.to_ne_bytes();
+                    program.run(&mut (), &mut XdpBuff::new(&mut packet)).unwrap()
+                })
+            };
+            assert_eq!(results("chooses"), [1, 3, 2, 3, 99, 99, 99, 99, 99], "{name}");
+            assert_eq!(results("calls"), [5, 6, 5, 97, 10, 97, 97, 97, 97], "{name}");
+            assert_eq!(results("helped"), [110, 111, 196, 110, 110, 111, 196, 110, 110], "{name}");
+            assert_eq!(results("first"), [7; 9], "{name}");
+        }
+        engine.reclaim();
+        engine.domain().drain().unwrap();
+        assert_eq!(account.used(), 0, "{name}");
+    }
 }
 
 /// Whatever an unverified program puts into the register: it goes to a target, or stops there.

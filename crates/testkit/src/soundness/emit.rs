@@ -82,6 +82,8 @@ pub(super) struct Busy {
     /// Iterators and dynptrs, a bit each.
     pub(super) iterators: u8,
     pub(super) dynptrs: u8,
+    /// The pointer's slot of an object with a lock of its own that the program owns; whether that is a resilient one.
+    pub(super) bin: Option<(usize, bool)>,
 }
 
 pub(super) struct Builder<'b, 'c> {

@@ -3,7 +3,8 @@
 //!
 //! An object lies in a pointer's slot from where it is got to where it is given up, with gaps between; what is got may
 //! be null, and nothing is got where a lock is not. Lists, trees and kptrs lie in the values of two arrays with
-//! addresses of their own, one with each kind of lock, so that what one statement has put there another one finds.
+//! addresses of their own, one with each kind of lock, so that what one statement has put there another one finds; and
+//! in objects with locks of their own, which those statements use that are in their gaps.
 
 use super::emit::{Builder, Busy, Function, POINTERS};
 use super::{MapId, Role};
@@ -19,13 +20,53 @@ enum Class {
     Plain,
     /// With a kptr to another one.
     Chain,
+    /// With a list and a tree of nodes, and a spin lock.
+    Bin,
+    /// The same with a resilient lock.
+    Crate,
 }
 
-/// Where a value has its list, its tree, and pointers to a plain object and to a node.
+/// Where lists and trees are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Home {
+    /// In a map's value.
+    Value(MapId),
+    /// In the object in this pointer's slot.
+    Object(usize, Class),
+}
+
+/// What a home has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Part {
+    Lock,
+    List,
+    Tree,
+}
+
+impl Part {
+    fn offset(self, home: Home) -> u32 {
+        match (home, self) {
+            (Home::Value(_), Part::Lock) => 0,
+            (Home::Value(_), Part::List) => LIST,
+            (Home::Value(_), Part::Tree) => TREE,
+            (Home::Object(..), Part::Lock) => BIN_LOCK,
+            (Home::Object(..), Part::List) => BIN_LIST,
+            (Home::Object(..), Part::Tree) => BIN_TREE,
+        }
+    }
+}
+
+/// Where a value has its list, its tree, and pointers to a plain object, a node, and the two with locks.
 pub(super) const LIST: u32 = 8;
 pub(super) const TREE: u32 = 24;
 pub(super) const PLAIN: u32 = 40;
 pub(super) const NODE: u32 = 48;
+pub(super) const BIN: u32 = 56;
+pub(super) const CRATE: u32 = 64;
+/// Where an object with a lock has that, its list and its tree.
+pub(super) const BIN_LOCK: u32 = 8;
+pub(super) const BIN_LIST: u32 = 16;
+pub(super) const BIN_TREE: u32 = 40;
 /// Where an object has its nodes.
 pub(super) const LIST_NODE: i32 = 8;
 pub(super) const TREE_NODE: i32 = 32;
@@ -37,6 +78,8 @@ impl Class {
             Class::Node => 1,
             Class::Plain => 2,
             Class::Chain => 3,
+            Class::Bin => 4,
+            Class::Crate => 5,
         }
     }
 
@@ -45,6 +88,7 @@ impl Class {
         match self {
             Class::Node | Class::Chain => &[0],
             Class::Plain => &[0, 8],
+            Class::Bin | Class::Crate => &[0, 32, 56],
         }
     }
 
@@ -54,6 +98,7 @@ impl Class {
             Class::Node => &[8, 24, 32, 60, 64, 72, 80],
             Class::Plain => &[16, -8],
             Class::Chain => &[8, 16],
+            Class::Bin | Class::Crate => &[8, 16, 24, 40, 48, 64, 12, -8],
         }
     }
 
@@ -61,8 +106,24 @@ impl Class {
     fn kptr(self) -> Option<(i32, Class)> {
         match self {
             Class::Node => Some((72, Class::Plain)),
-            Class::Plain => None,
+            Class::Plain | Class::Bin | Class::Crate => None,
             Class::Chain => Some((8, Class::Chain)),
+        }
+    }
+
+    /// The one that has this kind of lock.
+    fn with_lock(resilient: bool) -> Class {
+        if resilient { Class::Crate } else { Class::Bin }
+    }
+
+    /// Where a value has a kptr to it.
+    fn stash(self) -> Option<u32> {
+        match self {
+            Class::Node => Some(NODE),
+            Class::Plain => Some(PLAIN),
+            Class::Chain => None,
+            Class::Bin => Some(BIN),
+            Class::Crate => Some(CRATE),
         }
     }
 }
@@ -106,6 +167,38 @@ impl Builder<'_, '_> {
         self.c.pick(&[MapId::Holding, MapId::HoldingResilient])
     }
 
+    /// Lists and trees: those of an object with a lock, where the program owns one, or of a value.
+    fn home(&mut self) -> Home {
+        match self.busy.bin {
+            Some((slot, resilient)) if self.c.one_in(2) => Home::Object(slot, Class::with_lock(resilient)),
+            Some(_) | None => Home::Value(self.holding()),
+        }
+    }
+
+    /// The address of a home's part.
+    fn part(&mut self, dst: Reg, home: Home, part: Part) {
+        let offset = part.offset(home);
+        match home {
+            Home::Value(map) => self.map_value(dst, map, offset),
+            Home::Object(slot, _) => {
+                self.load(Size::DW, dst, Reg::R10, POINTERS[slot]);
+                self.alu(AluOp::Add, dst, Src::Imm(offset as i32));
+            }
+        }
+    }
+
+    /// The home whose list or tree is used under the lock of this one: the same, unless it is wrong.
+    fn home_under(&mut self, home: Home) -> Home {
+        if !self.lure(16) {
+            return home;
+        }
+        match (home, self.busy.bin) {
+            (Home::Value(_), Some((slot, resilient))) => Home::Object(slot, Class::with_lock(resilient)),
+            (Home::Value(MapId::Holding), None) => Home::Value(MapId::HoldingResilient),
+            (Home::Value(_), None) | (Home::Object(..), _) => Home::Value(MapId::Holding),
+        }
+    }
+
     /// The object in the slot, or in r0, is nobody's from here on.
     fn drop_object(&mut self, from: Option<usize>) {
         match from {
@@ -147,6 +240,9 @@ impl Builder<'_, '_> {
         };
         let outside = self.busy;
         own(&mut self.busy);
+        if matches!(class, Class::Bin | Class::Crate) {
+            self.busy.bin = Some((i, class == Class::Crate));
+        }
         if self.c.one_in(2) {
             self.store_number(i, class);
         }
@@ -206,24 +302,24 @@ impl Builder<'_, '_> {
         self.imm(Reg::R0, 5);
     }
 
-    /// Takes the lock of this value, does the one thing with it, and releases it; the other where it is not to be had.
-    fn with_lock(&mut self, map: MapId, inside: impl FnOnce(&mut Self), without: impl FnOnce(&mut Self)) {
+    /// Takes this lock, does the one thing with it, and releases it; the other where it is not to be had.
+    fn with_lock(&mut self, home: Home, inside: impl FnOnce(&mut Self), without: impl FnOnce(&mut Self)) {
         if self.lure(16) {
             return inside(self);
         }
-        if map == MapId::Holding {
-            self.map_value(Reg::R1, map, 0);
+        if matches!(home, Home::Value(MapId::Holding) | Home::Object(_, Class::Bin)) {
+            self.part(Reg::R1, home, Part::Lock);
             self.helper(93);
             inside(self);
             if !self.lure(16) {
-                self.map_value(Reg::R1, map, 0);
+                self.part(Reg::R1, home, Part::Lock);
                 self.helper(94);
             }
             return;
         }
         let saved = if self.c.one_in(2) { self.free_pointer() } else { None };
         let call = |b: &mut Self, plain, saving| {
-            b.map_value(Reg::R1, map, 0);
+            b.part(Reg::R1, home, Part::Lock);
             match saved {
                 Some(i) => {
                     b.address(Reg::R2, Reg::R10, POINTERS[i].into());
@@ -283,10 +379,9 @@ impl Builder<'_, '_> {
                     self.give_up(i, class, depth + 1);
                 }
             }
-            (3 | 4, Class::Node | Class::Plain) => {
-                let map = self.holding();
-                let right = if class == Class::Node { NODE } else { PLAIN };
-                let at = if self.lure(12) { PLAIN + NODE - right } else { right };
+            (3 | 4, Class::Node | Class::Plain | Class::Bin | Class::Crate) => {
+                let (map, right) = (self.holding(), class.stash().unwrap_or(PLAIN));
+                let at = if self.lure(12) { self.c.pick(&[PLAIN, NODE, BIN, CRATE, LIST]) } else { right };
                 self.map_value(Reg::R1, map, at);
                 self.load(Size::DW, Reg::R2, Reg::R10, POINTERS[i]);
                 self.helper(194);
@@ -303,12 +398,13 @@ impl Builder<'_, '_> {
 
     /// Puts the object in the slot into a list or a tree, looks at it while it may, and forgets it.
     fn link(&mut self, i: usize) {
-        let map = self.holding();
+        let home = self.home();
+        let under = self.home_under(home);
         let later = self.lure(8);
         let less = self.callees.iter().position(|f| f.role == Role::Less);
         let inside = |b: &mut Self| {
             let tree = less.filter(|_| b.c.one_in(2));
-            b.map_value(Reg::R1, map, if tree.is_some() { TREE } else { LIST });
+            b.part(Reg::R1, under, if tree.is_some() { Part::Tree } else { Part::List });
             b.load(Size::DW, Reg::R2, Reg::R10, POINTERS[i]);
             b.alu(AluOp::Add, Reg::R2, Src::Imm(if tree.is_some() { TREE_NODE } else { LIST_NODE }));
             match tree {
@@ -334,7 +430,7 @@ impl Builder<'_, '_> {
                 b.use_object(i, Class::Node);
             }
         };
-        self.with_lock(map, inside, |b| b.drop_object(Some(i)));
+        self.with_lock(home, inside, |b| b.drop_object(Some(i)));
         if later {
             self.use_object(i, Class::Node);
         }
@@ -343,21 +439,22 @@ impl Builder<'_, '_> {
     /// A new object.
     fn made(&mut self) {
         let Some(i) = self.free_pointer() else { return self.arithmetic() };
-        let class = self.c.pick(&[Class::Node, Class::Node, Class::Plain, Class::Chain]);
+        let class = self.c.pick(&[Class::Node, Class::Node, Class::Plain, Class::Chain, Class::Bin, Class::Crate]);
         self.make(class);
         self.own(i, class, 0);
     }
 
     /// What is found under a lock is in a pointer's slot behind it, or null.
-    fn found(&mut self, offset: i32, find: impl FnOnce(&mut Self, MapId)) {
+    fn found(&mut self, offset: i32, find: impl FnOnce(&mut Self, Home)) {
         let Some(i) = self.free_pointer() else { return self.arithmetic() };
-        let map = self.holding();
+        let home = self.home();
+        let under = self.home_under(home);
         let outside = self.busy;
         self.busy.pointers |= 1 << i;
         self.with_lock(
-            map,
+            home,
             |b| {
-                find(b, map);
+                find(b, under);
                 b.store(Size::DW, Reg::R10, POINTERS[i], Src::Reg(Reg::R0));
             },
             |b| b.store(Size::DW, Reg::R10, POINTERS[i], Src::Imm(0)),
@@ -369,9 +466,9 @@ impl Builder<'_, '_> {
 
     /// The first or the last object of a list, which is looked at before at times.
     fn listed(&mut self) {
-        self.found(LIST_NODE, |b, map| {
+        self.found(LIST_NODE, |b, home| {
             if b.c.one_in(3) {
-                b.map_value(Reg::R1, map, LIST);
+                b.part(Reg::R1, home, Part::List);
                 let peek = b.c.pick(&[Kfunc::ListFront, Kfunc::ListBack]);
                 b.kfunc(peek);
                 b.skip_if(Cond::Eq, Reg::R0, Src::Imm(0), |b| {
@@ -380,7 +477,7 @@ impl Builder<'_, '_> {
                     b.touch(Size::DW, Reg::R1, -LIST_NODE as i16, true);
                 });
             }
-            b.map_value(Reg::R1, map, LIST);
+            b.part(Reg::R1, home, Part::List);
             let pop = b.c.pick(&[Kfunc::ListPopFront, Kfunc::ListPopBack]);
             b.kfunc(pop);
         });
@@ -388,14 +485,14 @@ impl Builder<'_, '_> {
 
     /// The first object of a tree, or one near its root.
     fn ordered_ones(&mut self) {
-        self.found(TREE_NODE, |b, map| {
+        self.found(TREE_NODE, |b, home| {
             let (from_root, down) = (b.c.one_in(2), b.c.pick(&[Kfunc::RbtreeLeft, Kfunc::RbtreeRight]));
-            b.map_value(Reg::R1, map, TREE);
+            b.part(Reg::R1, home, Part::Tree);
             b.kfunc(if from_root { Kfunc::RbtreeRoot } else { Kfunc::RbtreeFirst });
             let with = |b: &mut Self, function| {
                 b.skip_if(Cond::Eq, Reg::R0, Src::Imm(0), |b| {
-                    b.map_value(Reg::R1, map, TREE);
                     b.mov(Reg::R2, Reg::R0);
+                    b.part(Reg::R1, home, Part::Tree);
                     b.kfunc(function);
                 });
             };
@@ -409,10 +506,10 @@ impl Builder<'_, '_> {
     /// An object that is looked at where it is stashed; of a node, the program may become another owner.
     fn loaded(&mut self) {
         let Some(i) = self.free_pointer() else { return self.arithmetic() };
-        let (map, class) = (self.holding(), self.c.pick(&[Class::Node, Class::Plain]));
-        let at = if class == Class::Node { NODE } else { PLAIN };
+        let (map, class) = (self.holding(), self.c.pick(&[Class::Node, Class::Plain, Class::Bin, Class::Crate]));
+        let at = class.stash().unwrap_or(PLAIN);
         let wrong = self.lure(3);
-        let how = if wrong { 1 + self.c.below(4) } else { 0 };
+        let how = if wrong { 1 + self.c.below(5) } else { 0 };
         let size = if how == 1 { self.c.pick(&[Size::W, Size::B]) } else { Size::DW };
         self.map_value(Reg::R1, map, at);
         self.load(size, Reg::R1, Reg::R1, 0);
@@ -421,6 +518,10 @@ impl Builder<'_, '_> {
             b.store(Size::DW, Reg::R10, POINTERS[i], Src::Reg(Reg::R1));
             let outside = b.busy;
             b.busy.pointers |= 1 << i;
+            if how == 5 && matches!(class, Class::Bin | Class::Crate) {
+                // Its lock is not for who has only loaded it.
+                b.busy.bin = Some((i, class == Class::Crate));
+            }
             b.gap();
             b.use_object(i, class);
             if how == 3 {

@@ -3,7 +3,7 @@
 //! A world is made once and used for many programs: before each run the maps that the program uses are put into a state
 //! that a seed decides, and afterwards what they hold is read back, in an order that no engine decides.
 
-use super::objects::{LIST, LIST_NODE, NODE, PLAIN, TREE, TREE_NODE};
+use super::objects::{BIN, BIN_LIST, BIN_LOCK, BIN_TREE, CRATE, LIST, LIST_NODE, NODE, PLAIN, TREE, TREE_NODE};
 use super::{ARRAY_VALUE, CONSTANTS, GLOBAL_VALUE, HASH_VALUE, INNER_VALUE, MapId};
 use crate::generate::Choices;
 use bpf_runtime::maps::flags;
@@ -25,21 +25,29 @@ impl std::fmt::Debug for World {
 }
 
 /// Bytes of a value that holds objects: the last 8 are a number.
-const HOLDING_VALUE: u32 = 64;
+const HOLDING_VALUE: u32 = 80;
 
-/// A value of the arrays that hold objects, and the types that it leads to: behind it those of the numbers 1, 2 and 3.
+/// A value of the arrays that hold objects, and the types that it leads to: behind it those of the numbers from 1 on.
 pub(super) fn types() -> Vec<OwnedType> {
     let field = |offset, kind| OwnedField { offset, kind };
     let ty = |name: &str, size, fields| OwnedType { name: name.into(), size, fields };
+    let list = OwnedKind::ListHead { of: 1, node: LIST_NODE as u32 };
+    let tree = OwnedKind::TreeRoot { of: 1, node: TREE_NODE as u32 };
+    let guarded = |name, resilient| {
+        let lock = field(BIN_LOCK, OwnedKind::Lock { resilient });
+        ty(name, 64, vec![lock, field(BIN_LIST, list), field(BIN_TREE, tree)])
+    };
     vec![
         ty(
             "",
             HOLDING_VALUE,
             vec![
-                field(LIST, OwnedKind::ListHead { of: 1, node: LIST_NODE as u32 }),
-                field(TREE, OwnedKind::TreeRoot { of: 1, node: TREE_NODE as u32 }),
+                field(LIST, list),
+                field(TREE, tree),
                 field(PLAIN, OwnedKind::Kptr { to: 2 }),
                 field(NODE, OwnedKind::Kptr { to: 1 }),
+                field(BIN, OwnedKind::Kptr { to: 4 }),
+                field(CRATE, OwnedKind::Kptr { to: 5 }),
             ],
         ),
         ty(
@@ -54,6 +62,8 @@ pub(super) fn types() -> Vec<OwnedType> {
         ),
         ty("plain", 16, Vec::new()),
         ty("chain", 16, vec![field(8, OwnedKind::Kptr { to: 3 })]),
+        guarded("bin", false),
+        guarded("crate", true),
     ]
 }
 
@@ -158,7 +168,7 @@ impl World {
         for map in [MapId::Holding, MapId::HoldingResilient].into_iter().filter(|map| uses(*map)) {
             // By that it lets go of what it holds.
             let mut value = bytes(HOLDING_VALUE);
-            value[..56].fill(0);
+            value[..72].fill(0);
             self.at(map).update(&index(0), &value, 0)?;
         }
         if uses(MapId::Queue) {
