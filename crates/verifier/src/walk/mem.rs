@@ -36,7 +36,8 @@ fn step_of(b: &Value, off: i16) -> (i64, i64) {
 /// Where the pointer leads in an array that is counted from this place on: at the index that its name names and this,
 /// at most.
 fn index_by_name(b: &Value, off: i16, (base, stride): (i64, i64)) -> Option<i64> {
-    let at = i64::from(b.delta) + i64::from(off) - base;
+    // An array that holds large numbers is counted from far below any frame.
+    let at = (i64::from(b.delta) + i64::from(off)).checked_sub(base)?;
     (b.tie != 0 && i64::from(b.scale) == stride).then_some(at.div_euclid(stride))
 }
 

@@ -1137,3 +1137,39 @@ fn what_is_kept_in_an_array_is_below_the_length() {
     // An element that nothing was written to is 0, which is below any length that there is here.
     accepted(&ENDS.replace("r6 = 0\n", "r6 = 1\n"));
 }
+
+/// Numbers so large that their array is counted from the least place that there is: a place beside it is further away
+/// than a number says.
+#[test]
+fn an_array_of_large_numbers_is_counted_without_overflow() {
+    refused(
+        ";raw
+        r9 = r1
+        r8 = r2
+        r0 = 0
+        if r2 < 32 goto out
+        r7 = *(u64 *)(r9 + 8)
+        r4 = 1152921504606846967 ll
+        if r7 > r4 goto out
+        r3 = *(u8 *)(r9 + 2)
+        r3 &= 56
+        r5 = r10
+        r5 += -64
+        r5 += r3
+        *(u64 *)(r5 + 0) = r7
+        r4 = 0
+        z: r3 = *(u8 *)(r9 + 1)
+        w3 &= 56
+        r3 += -72
+        r5 = r10
+        r5 += r3
+        r7 = *(u64 *)(r5 + 8)
+        r5 = r9
+        r5 += r7
+        r4 += 1
+        if r4 != 200 goto z
+        r0 = *(u8 *)(r5 + 0)
+        out: r0 = 0
+        exit",
+    );
+}
