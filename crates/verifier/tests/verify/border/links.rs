@@ -17,9 +17,9 @@ struct Gen<'c, 'b> {
     /// Bytes of an element, and whether what is kept is below the buffer's length.
     size: u32,
     lengths: bool,
+    /// How many there are: few enough to walk each round, or not.
+    elements: u32,
 }
-
-const ELEMENTS: u32 = 8;
 
 impl Gen<'_, '_> {
     fn line(&mut self, s: &str) {
@@ -42,7 +42,7 @@ impl Gen<'_, '_> {
         if shift > 0 {
             self.line(&format!("r3 <<= {shift}"));
         }
-        self.line(&format!("r5 = r10\nr5 += -{}\nr5 += r3", ELEMENTS * self.size));
+        self.line(&format!("r5 = r10\nr5 += -{}\nr5 += r3", self.elements * self.size));
     }
 
     fn byte(&mut self, r: &str) {
@@ -84,14 +84,14 @@ impl Gen<'_, '_> {
     /// Another element in r7: the one that it leads to, or the last.
     fn loaded(&mut self) {
         let label = self.label();
-        let ty = self.ty();
+        let (ty, last) = (self.ty(), self.elements - 1);
         match self.c.below(3) {
             0 => {
-                self.line(&format!("if r7 > 7 goto {label}"));
+                self.line(&format!("if r7 > {last} goto {label}"));
                 self.address("r7");
             }
             1 => {
-                self.line(&format!("if r7 > 7 goto {label}\nif r7 == 0 goto {label}\nr7 += -1"));
+                self.line(&format!("if r7 > {last} goto {label}\nif r7 == 0 goto {label}\nr7 += -1"));
                 self.address("r7");
             }
             _ => {
@@ -104,8 +104,8 @@ impl Gen<'_, '_> {
 
     /// Back over the links until a byte says that it is enough.
     fn back(&mut self) {
-        let (head, out, ty) = (self.label(), self.label(), self.ty());
-        self.line(&format!("{head}: if r7 == 0 goto {out}\nif r7 > 7 goto {out}"));
+        let (head, out, ty, last) = (self.label(), self.label(), self.ty(), self.elements - 1);
+        self.line(&format!("{head}: if r7 == 0 goto {out}\nif r7 > {last} goto {out}"));
         self.byte("r4");
         self.line(&format!("if r4 > 99 goto {out}\nr7 += -1"));
         self.address("r7");
@@ -121,7 +121,7 @@ impl Gen<'_, '_> {
         }
         match self.c.below(12) {
             0 => {
-                let at = self.size * (ELEMENTS - self.c.below(ELEMENTS));
+                let at = self.size * (self.elements - self.c.below(self.elements));
                 let value = self.c.pick(&[0, 0, 1, 3]);
                 self.line(&format!("*({ty} *)(r10 - {at}) = {value}"));
             }
@@ -148,16 +148,16 @@ impl Gen<'_, '_> {
         if self.c.one_in(6) {
             self.store();
         }
-        self.line(&format!("r6 += 1\nif r6 != 8 goto {head}"));
+        self.line(&format!("r6 += 1\nif r6 != {} goto {head}", self.elements));
     }
 }
 
 /// Makes a program.
 pub(crate) fn generate(c: &mut Choices<'_>) -> Option<Program> {
-    let (size, lengths) = (c.pick(&[1, 4]), c.one_in(3));
+    let (size, lengths, elements) = (c.pick(&[1, 4]), c.one_in(3), c.pick(&[8, 8, 32]));
     // What is as long as a byte may say may be longer than the buffer.
     let size = if lengths { 4 } else { size };
-    let mut g = Gen { c, text: String::new(), labels: 0, size, lengths };
+    let mut g = Gen { c, text: String::new(), labels: 0, size, lengths, elements };
     g.line("r9 = r1\nr8 = r2\nr7 = 0\nr6 = 0");
     if g.c.one_in(2) {
         g.store();
@@ -167,7 +167,7 @@ pub(crate) fn generate(c: &mut Choices<'_>) -> Option<Program> {
         g.rounds();
     }
     g.byte("r6");
-    g.line("r6 &= 7");
+    g.line(&format!("r6 &= {}", elements - 1));
     g.address("r6");
     let ty = g.ty();
     g.line(&format!("r7 = *({ty} *)(r5 + 0)"));
