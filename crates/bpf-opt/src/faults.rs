@@ -71,8 +71,13 @@ mod with {
         /// Those in how registers are allocated, which the crate above does: what is computed stays the same.
         pub const OF_ALLOCATION: &[Fault] = &[Fault::ClobbersIgnored, Fault::ConflictsIgnored, Fault::SlotsIgnored];
         /// Those in what only arm64 does on the way.
-        pub const OF_ARM64: &[Fault] =
-            &[Fault::FieldsTooWide, Fault::SidesTooWide, Fault::SidesSwapped, Fault::IndicesUnsigned, Fault::FlagsStale];
+        pub const OF_ARM64: &[Fault] = &[
+            Fault::FieldsTooWide,
+            Fault::SidesTooWide,
+            Fault::SidesSwapped,
+            Fault::IndicesUnsigned,
+            Fault::FlagsStale,
+        ];
         /// Those that programs of fields, selections, tests and indices find, and other generated ones late or never.
         pub const OF_SIDES: &[Fault] = &[
             Fault::TestsWhole,
