@@ -55,8 +55,8 @@ mod with {
         SidesTooWide,
         /// A selection that makes a side on the way keeps its condition when its sides change places (arm64).
         SidesSwapped,
-        /// An index that is extended by zeros is extended by its sign (arm64, `operand::extended_index`).
-        IndicesSigned,
+        /// An index that is extended by its sign is extended by zeros (arm64, `operand::extended_index`).
+        IndicesUnsigned,
         /// Flags are asked again after what was compared has changed (arm64, `Emitter::keep_told`).
         FlagsStale,
         /// A clobber: what an op overwrites is not kept from values that live across it.
@@ -71,8 +71,13 @@ mod with {
         /// Those in how registers are allocated, which the crate above does: what is computed stays the same.
         pub const OF_ALLOCATION: &[Fault] = &[Fault::ClobbersIgnored, Fault::ConflictsIgnored, Fault::SlotsIgnored];
         /// Those in what only arm64 does on the way.
-        pub const OF_ARM64: &[Fault] =
-            &[Fault::FieldsTooWide, Fault::SidesTooWide, Fault::SidesSwapped, Fault::IndicesSigned, Fault::FlagsStale];
+        pub const OF_ARM64: &[Fault] = &[
+            Fault::FieldsTooWide,
+            Fault::SidesTooWide,
+            Fault::SidesSwapped,
+            Fault::IndicesUnsigned,
+            Fault::FlagsStale,
+        ];
         /// Those that programs of fields, selections, tests and indices find, and other generated ones late or never.
         pub const OF_SIDES: &[Fault] = &[
             Fault::TestsWhole,
@@ -80,7 +85,7 @@ mod with {
             Fault::FieldsTooWide,
             Fault::SidesTooWide,
             Fault::SidesSwapped,
-            Fault::IndicesSigned,
+            Fault::IndicesUnsigned,
             Fault::FlagsStale,
         ];
     }

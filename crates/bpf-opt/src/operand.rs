@@ -253,7 +253,7 @@ pub fn extended_index(maker: &Op, user: &Op) -> Option<(VReg, bool)> {
     };
     let Base::Indexed { base, index, .. } = mem.base else { return None };
     let Field { src, width: Width::W64, signed, bits: 32, from: 0, to: 0 } = one_field(maker)? else { return None };
-    (index == v && base != v).then_some((src, signed || planted!(IndicesSigned)))
+    (index == v && base != v).then_some((src, signed && !planted!(IndicesUnsigned)))
 }
 
 /// An `and`, if all that `user` wants to know is whether it is zero.
