@@ -3,7 +3,8 @@
 //! made small.
 //!
 //! `cargo run --release -p bpf-testkit --features oracle --example soundness -- [accepted programs] [first seed]`, a
-//! million by default. A line every so often says how far it is. `cargo xtask soak` is the same.
+//! million by default. With `objects` behind these all programs have objects of their own, else a fourth. A line every
+//! so often says how far it is. `cargo xtask soak` is the same.
 
 use bpf_testkit::generate::Choices;
 use bpf_testkit::soundness::{self, Oracle, Outcome, Tally};
@@ -20,10 +21,11 @@ fn kind(what: &str) -> String {
 }
 
 fn main() -> ExitCode {
-    let mut args = std::env::args().skip(1).map(|a| a.replace('_', "").parse::<u64>());
+    let objects = std::env::args().nth(3).is_some_and(|what| what == "objects");
+    let mut args = std::env::args().skip(1).take(2).map(|a| a.replace('_', "").parse::<u64>());
     let (Some(Ok(wanted)), Some(Ok(first))) = (args.next().or(Some(Ok(1_000_000))), args.next().or(Some(Ok(1 << 32))))
     else {
-        eprintln!("usage: soundness [accepted programs] [first seed]");
+        eprintln!("usage: soundness [accepted programs] [first seed] [objects]");
         return ExitCode::FAILURE;
     };
     let start = Instant::now();
@@ -36,6 +38,7 @@ fn main() -> ExitCode {
         // Every fourth one has objects of its own.
         let generated = match seed % 4 {
             3 => soundness::generate_owning(&mut choices),
+            _ if objects => soundness::generate_owning(&mut choices),
             _ => soundness::generate(&mut choices),
         };
         let outcome = oracle.check(&generated, 2, &mut choices);
