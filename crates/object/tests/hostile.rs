@@ -72,7 +72,7 @@ fn exercise(bytes: &[u8]) -> bool {
                 assert!(reference.insn.index() < code.insns().len());
                 if let ReferenceKind::Table { table, off } = reference.kind {
                     let table = &code.jump_tables()[table];
-                    assert!(off as usize % 8 == 0 && off as usize / 8 < table.targets.len());
+                    assert!(off.is_multiple_of(8) && off as usize / 8 < table.targets.len());
                     let by = code.function_at(reference.insn).map(|function| function.start);
                     for target in &table.targets {
                         assert_ne!(code.insns()[target.index()], Insn::SecondSlot);
