@@ -194,10 +194,27 @@ impl Code {
         &self.insns
     }
     /// How much it is: instructions, source lines, CO-RE relocations, each of which may need as much memory as some
-    /// instructions, and jump tables, which are a page at least.
+    /// instructions, jump tables, which are a page at least, and the ways of indirect jumps, each of which becomes a
+    /// comparison in machine code.
     pub fn size(&self) -> usize {
         let tables: usize = self.tables.iter().map(|table| 512 + table.targets.len()).sum();
-        self.insns.len() + self.lines.len() + 8 * self.core.len() + tables
+        let ways = self.indirect_ways();
+        (self.insns.len() + self.lines.len() + 8 * self.core.len() + tables).saturating_add(ways)
+    }
+    /// Indirect jumps, each with the targets in its function.
+    fn indirect_ways(&self) -> usize {
+        let mut targets: Vec<InsnIdx> = self.tables.iter().flat_map(|table| &table.targets).copied().collect();
+        targets.sort_unstable();
+        targets.dedup();
+        let ways = |function: &CodeFunction| {
+            let (start, end) = (function.start, InsnIdx(function.start.0 + function.len));
+            let from = targets.partition_point(|target| *target < start);
+            let each = targets.partition_point(|target| *target < end) - from;
+            let jump = |insn: &&Insn| matches!(insn, Insn::JumpReg { .. });
+            let insns = self.insns.get(start.index()..end.index()).unwrap_or_default();
+            if each == 0 { 0 } else { insns.iter().filter(jump).count().saturating_mul(each) }
+        };
+        self.functions.iter().map(ways).fold(0, usize::saturating_add)
     }
     /// The functions in order; the first is the program.
     pub fn functions(&self) -> &[CodeFunction] {

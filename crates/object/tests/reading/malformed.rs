@@ -704,6 +704,8 @@ fn jump_tables() {
     assert_eq!(code.jump_tables(), [CodeTable { name: "BPF.JT.0.0".into(), targets }]);
     assert_eq!(code.references(), [Reference { insn: InsnIdx(0), kind: ReferenceKind::Table { table: 0, off: 8 } }]);
     assert!(object.code(object.program("first").unwrap()).unwrap().jump_tables().is_empty());
+    // Five slots, a table of four entries, and a jump with four ways.
+    assert_eq!(code.size(), 5 + (512 + 4) + 4);
 
     let place = |offset, problem| (".jumptables".to_owned(), offset, "BPF.JT.0.0".to_owned(), problem);
     let lead = |byte, why| RelocationProblem::JumpTarget { byte, section: "xdp".into(), why };
