@@ -169,7 +169,8 @@ fn arm64_instructions() -> Result<(), String> {
     let count = |name: &str, insns: &[Insn], save_all| {
         let mut options = ListingOptions::default();
         options.compile.emit.save_all = save_all;
-        let (_, code) = compile_listing(Arch::Arm64, name, insns.to_vec(), &options).map_err(|e| e.to_string())?;
+        let (_, code) =
+            compile_listing(Arch::Arm64, name, insns.to_vec(), Vec::new(), &options).map_err(|e| e.to_string())?;
         Ok::<_, String>((code.bytes.len() / 4).to_string())
     };
     for (name, text) in SMALL {

@@ -208,7 +208,8 @@ fn compile_and_run(item: &Item, prologue: usize, linker: &Linker<()>) -> Result<
     let count = |set: fn(&mut ListingOptions)| {
         let mut options = ListingOptions::default();
         set(&mut options);
-        let (_, code) = compile_listing(Arch::Arm64, &item.name, insns.clone(), &options).map_err(|e| fail(&e))?;
+        let (_, code) =
+            compile_listing(Arch::Arm64, &item.name, insns.clone(), Vec::new(), &options).map_err(|e| fail(&e))?;
         Ok::<_, String>(code.bytes.len() / 4)
     };
     let results = peer_result == item.result && result as u32 == item.result;

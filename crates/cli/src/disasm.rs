@@ -4,8 +4,8 @@ use crate::load::{self, OptArg};
 use crate::out::{self, Look, line, text};
 use anyhow::{Context, Result};
 use bpf_runtime::{
-    Arch, BpfProgram, Change, Extern, InsnIdx, ListingOptions, ObjectCode, Symbol, compile_listing, helper_name,
-    optimiser_report, text::Shown,
+    Arch, BpfProgram, Change, Extern, InsnIdx, ListingOptions, ObjectCode, ReferenceKind, Symbol, compile_listing,
+    helper_name, optimiser_report, text::Shown,
 };
 use clap::ValueEnum;
 use serde::Serialize;
@@ -91,14 +91,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let object = load::object(&args.object)?;
     let program = object.program(load::choose(&object, args.program.as_deref())?)?;
     let linked = object.code(program)?;
+    let targets: Vec<InsnIdx> = linked.jump_tables().iter().flat_map(|table| &table.targets).copied().collect();
     let mut options = ListingOptions::default();
     options.compile.opt_level = args.opt_level.into();
     if args.opt_report {
-        print_report(optimiser_report(arch, program.name(), linked.insns().to_vec(), &options)?, &linked)?;
+        print_report(optimiser_report(arch, program.name(), linked.insns().to_vec(), targets, &options)?, &linked)?;
         return Ok(ExitCode::SUCCESS);
     }
     let name_of = program.name().to_owned();
-    let (program, code) = compile_listing(arch, program.name(), linked.insns().to_vec(), &options)?;
+    let (program, code) = compile_listing(arch, program.name(), linked.insns().to_vec(), targets, &options)?;
     let name = |symbol: Symbol| match Extern::from_symbol(symbol) {
         None => format!("symbol_{}", symbol.index),
         Some(Extern::Helper(id)) => helper_name(id).unwrap_or_else(|| format!("helper_{id}")),
@@ -106,7 +107,14 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             object.host_functions().get(i as usize).map_or_else(|| format!("host_{i}"), |f| f.name.clone())
         }
         Some(Extern::Map(i)) => object.maps().get(i as usize).map_or_else(|| format!("map_{i}"), |m| m.name.clone()),
-        Some(Extern::Imm64(at)) => format!("value_{at}"),
+        Some(Extern::Imm64(at)) => {
+            let reference = linked.references().iter().find(|reference| reference.insn == at);
+            let table = reference.and_then(|reference| match reference.kind {
+                ReferenceKind::Table { table, .. } => linked.jump_tables().get(table),
+                _ => None,
+            });
+            table.map_or_else(|| format!("value_{at}"), |table| table.name.clone())
+        }
         Some(Extern::HelperEnv(id)) => format!("helper_{id}_env"),
         Some(Extern::HostEnv(i)) => format!("host_{i}_env"),
         Some(Extern::ArrayBase(i)) => format!("map_{i}_base"),

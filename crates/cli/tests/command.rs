@@ -127,6 +127,12 @@ fn shows_what_is_in_an_object() {
         let report = succeeds(&["disasm", "examples/filter.o", "--arch", arch, "--opt-report"]);
         assert!(report.contains("int filter("), "the source line: {report}");
         assert!(report.contains("instructions changed: ") && report.contains("  ->  "), "what passes did: {report}");
+        // What only an indirect jump leads to has code, and its table a name.
+        let jumps = "crates/runtime/tests/objects/jumptables.o";
+        let listing = succeeds(&["disasm", jumps, "--program", "chooses", "--arch", arch, "--opt-level", "none"]);
+        for line in ["18: r0 = 3\nL18:\n", "BPF.JT.1.0"] {
+            assert!(listing.contains(line), "{line}: {listing}");
+        }
     }
 }
 

@@ -22,6 +22,9 @@ use crate::text;
 /// Longest name of a section or symbol, in bytes. Mangled names fit; linear work in the file is kept.
 pub(crate) const MAX_NAME: usize = 1024;
 
+/// The section of jump tables.
+pub(crate) const JUMP_TABLES: &str = ".jumptables";
+
 /// R_BPF_64_ABS64: a relocated 64-bit word of data.
 pub(crate) const R_ABS64: u32 = 2;
 
@@ -183,7 +186,7 @@ impl<'a> Elf<'a> {
                     Some(section) => section.rels.push(rels),
                     None => return Err(ElfError::Malformed(format!("relocations for section #{target}")).into()),
                 }
-            } else if ty == elf::SHT_RELA && sections.get(target).is_some_and(|s| s.code) {
+            } else if ty == elf::SHT_RELA && sections.get(target).is_some_and(|s| s.code || s.name == JUMP_TABLES) {
                 let section = sections[index].name.to_owned();
                 return Err(ObjectError::Section { section, problem: SectionProblem::Rela });
             }

@@ -265,8 +265,8 @@ pub enum RelocationProblem {
     /// The symbol index is beyond the symbol table.
     #[error("there is no symbol {0}")]
     NoSymbol(u32),
-    /// It lies outside of the section or not on an instruction.
-    #[error("not at an instruction of the section")]
+    /// It lies outside of the section or not on an instruction, or an entry of a jump table.
+    #[error("not at an instruction of the section, or an entry of a jump table")]
     Offset,
     /// The instruction cannot be relocated by this type.
     #[error("the instruction there is neither a two-slot load (type 1) nor a call (type 10)")]

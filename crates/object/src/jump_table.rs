@@ -12,16 +12,15 @@
 //!
 //! Source: libbpf 1.7 (`create_jt_map`) for what an entry means, and that a table is where its symbol is and as long.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 
 use bpf_isa::Insn;
 
-use crate::elf::{Elf, Place, R_ABS64, Rel, Symbol};
+use crate::elf::{Elf, JUMP_TABLES, Place, R_ABS64, Rel, Symbol};
 use crate::error::{ObjectError, RelocationProblem};
 use crate::function::{Function, FunctionId, Functions, SLOT, Target};
 
-/// The section of the tables.
-const SECTION: &str = ".jumptables";
 /// Bytes of an entry.
 const ENTRY: u64 = 8;
 
@@ -69,7 +68,7 @@ impl<'a, 'e> JumpTables<'a, 'e> {
         addend: u64,
     ) -> Result<Option<Target>, ObjectError> {
         let Place::Section(section) = symbol.place else { return Ok(None) };
-        if self.elf.sections[section].name != SECTION || self.elf.sections[section].code {
+        if self.elf.sections[section].name != JUMP_TABLES || self.elf.sections[section].code {
             return Ok(None);
         }
         let table = match self.known.get(&(section, symbol.value)) {
@@ -135,8 +134,11 @@ impl<'a, 'e> JumpTables<'a, 'e> {
     /// The byte of the function's section that an entry leads to: the word, and what a relocation adds to it.
     fn relocated(&mut self, section: usize, at: u64, word: u64, of: &Function) -> Result<u64, ObjectError> {
         let elf = self.elf;
-        let all = || elf.relocations_of(section).map(|rel| (rel.offset, rel)).collect();
-        let Some(&rel) = self.relocations.entry(section).or_insert_with(all).get(&at) else { return Ok(word) };
+        let all = match self.relocations.entry(section) {
+            Entry::Occupied(all) => all.into_mut(),
+            Entry::Vacant(new) => new.insert(entries(elf, section)?),
+        };
+        let Some(&rel) = all.get(&at) else { return Ok(word) };
         let target = elf.relocation_symbol(section, rel)?;
         if rel.ty != R_ABS64 {
             return Err(self.fail(section, target, at, RelocationProblem::UnknownType(rel.ty)));
@@ -152,6 +154,27 @@ impl<'a, 'e> JumpTables<'a, 'e> {
         let section = self.elf.sections[section].name.to_owned();
         ObjectError::Relocation { section, offset, symbol: self.elf.display_name(symbol).to_owned(), problem }
     }
+}
+
+/// The relocations of a section of tables, by the byte of their entry.
+fn entries(elf: &Elf<'_>, section: usize) -> Result<HashMap<u64, Rel>, ObjectError> {
+    let bytes = elf.sections[section].data.len() as u64;
+    let mut all = HashMap::new();
+    for rel in elf.relocations_of(section) {
+        let inside = rel.offset.checked_add(ENTRY).is_some_and(|end| end <= bytes);
+        let problem = match all.insert(rel.offset, rel) {
+            _ if !inside || !rel.offset.is_multiple_of(ENTRY) => RelocationProblem::Offset,
+            Some(_) => RelocationProblem::Duplicate,
+            None => continue,
+        };
+        return Err(ObjectError::Relocation {
+            section: elf.sections[section].name.to_owned(),
+            offset: rel.offset,
+            symbol: elf.display_name(elf.relocation_symbol(section, rel)?).to_owned(),
+            problem,
+        });
+    }
+    Ok(all)
 }
 
 /// The slot of the function that begins at this byte of its section.

@@ -105,7 +105,8 @@ fn large_frames_fault_in_the_guard_page() {
                 let mut compile = CompileOptions { opt_level, ..CompileOptions::default() };
                 compile.lower.max_stack = bytes;
                 let insns = assemble(&shape(bytes as i32)).unwrap();
-                let (_, code) = compile_listing(arch, "frames", insns, &ListingOptions { compile }).unwrap();
+                let (_, code) =
+                    compile_listing(arch, "frames", insns, Vec::new(), &ListingOptions { compile }).unwrap();
                 assert!(code.frames.iter().any(|frame| frame.bytes >= bytes.min(64)), "{bytes}");
                 let expected = (!fits).then_some(libc::SIGSEGV);
                 assert_eq!(outcome(&code), expected, "{bytes} bytes, {opt_level:?}, {}", shape(bytes as i32));

@@ -761,6 +761,13 @@ fn jump_tables_with_relocations() {
     assert_eq!(problem, RelocationProblem::OtherSection("xdp".into()));
     let (_, _, symbol, problem) = relocation(refused(&with(&[(8, 1, 1)])));
     assert_eq!((&*symbol, problem), ("main_again", RelocationProblem::UnknownType(1)));
+    // Not at an entry, beyond the section, two of one entry.
+    for (at, rels) in [(4, vec![4]), (24, vec![0, 24]), (u64::MAX, vec![u64::MAX]), (8, vec![8, 0, 8])] {
+        let problem = if at == 8 { RelocationProblem::Duplicate } else { RelocationProblem::Offset };
+        let rels: Vec<_> = rels.into_iter().map(|at| (at, 1, 2)).collect();
+        let place = (".jumptables".to_owned(), at, "main_again".to_owned(), problem);
+        assert_eq!(relocation(refused(&with(&rels))), place);
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use crate::call::helpers::table::shipped;
 use crate::error::LoadError;
 use bpf_analysis::{CallArity, Cfg, Constants, Facts};
-use bpf_isa::{Insn, Program};
+use bpf_isa::{Insn, InsnIdx, Program};
 use bpf_jit::{Change, CompileOptions, Compiler, Hidden, Signatures};
 use bpf_jit_arm64::Arm64;
 use bpf_jit_code::{Arch, Code};
@@ -19,7 +19,8 @@ pub struct ListingOptions {
     pub compile: CompileOptions,
 }
 
-/// Compiles for either architecture, on any host, to look at: nothing is verified, placed or resolved.
+/// Compiles for either architecture, on any host, to look at: nothing is verified, placed or resolved. `targets`: where
+/// indirect jumps may lead ([`bpf_object::Code::jump_tables`]).
 ///
 /// # Errors
 /// [`LoadError::Structure`], [`LoadError::Compile`].
@@ -27,9 +28,10 @@ pub fn compile_listing(
     arch: Arch,
     name: &str,
     insns: Vec<Insn>,
+    targets: Vec<InsnIdx>,
     options: &ListingOptions,
 ) -> Result<(Program, Code), LoadError> {
-    let program = Program::new(insns).map_err(|source| LoadError::Structure { program: name.to_owned(), source })?;
+    let program = structure(name, insns, targets)?;
     let fail = |source| LoadError::Compile { program: name.to_owned(), source };
     let mut code = Code::new(arch);
     let (mut facts, shipped, options) = (Facts::default(), Shipped(Helpers::shipped()), &options.compile);
@@ -45,6 +47,7 @@ pub fn compile_listing(
 }
 
 /// What each pass of the optimiser makes of a program, instruction by instruction, in the order of the passes.
+/// `targets` as in [`compile_listing`].
 ///
 /// # Errors
 /// [`LoadError::Structure`].
@@ -52,14 +55,19 @@ pub fn optimiser_report(
     arch: Arch,
     name: &str,
     insns: Vec<Insn>,
+    targets: Vec<InsnIdx>,
     options: &ListingOptions,
 ) -> Result<Vec<Change>, LoadError> {
-    let program = Program::new(insns).map_err(|source| LoadError::Structure { program: name.to_owned(), source })?;
+    let program = structure(name, insns, targets)?;
     let (facts, shipped, options) = (Facts::default(), Shipped(Helpers::shipped()), &options.compile);
     Ok(match arch {
         Arch::X64 => Compiler::<X64>::default().report(&program, &facts, &shipped, options),
         Arch::Arm64 => Compiler::<Arm64>::default().report(&program, &facts, &shipped, options),
     })
+}
+
+fn structure(name: &str, insns: Vec<Insn>, targets: Vec<InsnIdx>) -> Result<Program, LoadError> {
+    Program::with_targets(insns, targets).map_err(|source| LoadError::Structure { program: name.to_owned(), source })
 }
 
 /// The shipped helpers' signatures.

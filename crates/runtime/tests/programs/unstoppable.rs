@@ -13,7 +13,7 @@ fn needs(arch: Arch, opt_level: OptLevel, text: &str, checks: bool, count: bool)
     (options.compile.lower.budget, options.compile.lower.interrupt) = (checks, checks);
     options.compile.lower.count = count;
     let insns = assemble(text).unwrap_or_else(|e| panic!("{e} in\n{text}"));
-    compile_listing(arch, "test", insns, &options).unwrap().1.needs
+    compile_listing(arch, "test", insns, Vec::new(), &options).unwrap().1.needs
 }
 
 #[test]

@@ -29,7 +29,7 @@ fn compile(input: &Input, arch: Arch) -> Result<Compiled, String> {
             ..CompileOptions::default()
         },
     };
-    let (_, code) = compile_listing(arch, "snapshot", input.program.insns().to_vec(), &options)
+    let (_, code) = compile_listing(arch, "snapshot", input.program.insns().to_vec(), Vec::new(), &options)
         .map_err(|error| error.to_string())?;
     Ok(Compiled { code, name: Box::new(name) })
 }
