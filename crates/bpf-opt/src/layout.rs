@@ -90,6 +90,10 @@ struct Chain {
 /// Puts blocks that nobody falls into behind one that jumps to them: that jump goes, and all others stay. Where several
 /// jump there, the last of them has it: those before are the ways into a loop rather than round it.
 fn follow(func: &mut Func, places: &mut Vec<u32>) -> u32 {
+    // The entry stays, so of two blocks none moves.
+    if func.order.len() < 3 {
+        return 0;
+    }
     // By block: the chain that it begins.
     places.clear();
     places.resize(func.blocks.len(), NONE);
