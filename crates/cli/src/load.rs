@@ -179,9 +179,9 @@ fn loader<C: bpf_runtime::Context>(linker: &Linker<NoHost>, mode: Mode, trust: T
     match (trust, mode) {
         (Trust::Verified, _) => linker.loader(),
         (Trust::Checked, _) => linker.loader().hybrid(),
-        (Trust::Unverified, Mode::Interpreter) => linker.loader().interpreted(),
         // SAFETY: the user who runs the command vouches for the program, as with any other native code given to a tool.
-        (Trust::Unverified, _) => unsafe { linker.loader().unverified() },
+        (Trust::Unverified, Mode::Jit) => unsafe { linker.loader().unverified() },
+        (Trust::Unverified, _) => linker.loader().interpreted(),
     }
 }
 

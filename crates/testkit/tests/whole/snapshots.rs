@@ -110,9 +110,9 @@ fn run(mode: Mode, insns: Vec<Insn>) -> Result<(u64, Vec<u64>), String> {
     config.mode = mode;
     let linker = Linker::<()>::new(&Engine::new(config).map_err(|e| e.to_string())?);
     let program = match mode {
-        Mode::Interpreter => linker.loader::<Raw>().interpreted().insns("snapshot", insns),
         // SAFETY: the caller has seen the program end on the interpreter, which checks every access.
-        _ => unsafe { linker.loader::<Raw>().unverified() }.insns("snapshot", insns),
+        Mode::Jit => unsafe { linker.loader::<Raw>().unverified() }.insns("snapshot", insns),
+        _ => linker.loader::<Raw>().interpreted().insns("snapshot", insns),
     };
     let mut memory: Vec<u64> = (0..64u64).map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect();
     let r0 = program.map_err(|e| e.to_string())?.run(&mut (), memory.as_mut_bytes()).map_err(|e| e.to_string())?;
