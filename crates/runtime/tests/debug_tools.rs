@@ -4,7 +4,7 @@
 use bpf_runtime::{
     Arch, Caller, Config, DebugOptions, Engine, EngineError, Instance, Linker, MapSet, Object, Raw, assemble,
 };
-use bpf_testkit::skipped;
+use bpf_testkit::{emulated, itself, skipped};
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -258,10 +258,6 @@ fn a_full_disk_ends_the_writing_and_not_the_loading() {
     if no_jit("debug files") {
         return;
     }
-    if emulated() {
-        skipped("a full disk", &"an emulator cannot start this binary again");
-        return;
-    }
     // The limit on file sizes stands in for a full disk. It is the process's, so it needs a process of its own.
     let dir = Dir::new("full");
     let output = role("full", &dir.0, |_| {});
@@ -274,7 +270,9 @@ fn a_full_disk_ends_the_writing_and_not_the_loading() {
 fn role(role: &str, dir: &Path, wrap: impl FnOnce(&mut Vec<std::ffi::OsString>)) -> Output {
     let mut words: Vec<std::ffi::OsString> = Vec::new();
     wrap(&mut words);
-    words.push(std::env::current_exe().unwrap().into());
+    let itself = itself();
+    words.push(itself.get_program().into());
+    words.extend(itself.get_args().map(Into::into));
     words.extend(["--exact", "a_process_to_look_at", "--nocapture", "--test-threads=1"].map(Into::into));
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]).env(ROLE, role).env("BPF_DEBUG_DIR", dir).env_remove("RUST_BACKTRACE");
@@ -357,11 +355,6 @@ fn record(what: &str, dir: &Dir, options: &[&str]) -> Option<PathBuf> {
         return None;
     }
     Some(data)
-}
-
-/// Whether qemu runs this process: what it starts is run by the machine below, which cannot run this binary again.
-fn emulated() -> bool {
-    tool("uname", &["-m".as_ref()]).is_ok_and(|machine| machine.trim() != std::env::consts::ARCH)
 }
 
 #[test]

@@ -32,3 +32,25 @@ pub fn skipped(what: &str, why: &dyn std::fmt::Display) {
     // One write, so that lines of tests that run at once do not mix. A closed stream is no reason to fail a test.
     let _ = std::io::stderr().write_all(format!("SKIPPED {what}: {why}\n").as_bytes());
 }
+
+/// Whether qemu runs this process: what it starts is run by the machine below, which cannot run this binary.
+pub fn emulated() -> bool {
+    let machine = std::process::Command::new("uname").arg("-m").output();
+    machine.is_ok_and(|machine| String::from_utf8_lossy(&machine.stdout).trim() != std::env::consts::ARCH)
+}
+
+/// This test binary once more, to be given arguments: for what needs a process of its own. Under qemu it is qemu that
+/// is started.
+///
+/// # Panics
+///
+/// If the system does not say which file it is.
+pub fn itself() -> std::process::Command {
+    let file = std::env::current_exe().expect("this file");
+    if !emulated() {
+        return std::process::Command::new(file);
+    }
+    let mut qemu = std::process::Command::new(format!("qemu-{}", std::env::consts::ARCH));
+    qemu.arg(file);
+    qemu
+}

@@ -69,7 +69,7 @@ fn faults_of_the_optimiser_are_found() {
         if elsewhere || Fault::OF_ALLOCATION.contains(&fault) {
             continue;
         }
-        let mut itself = std::process::Command::new(std::env::current_exe().expect("this file"));
+        let mut itself = bpf_testkit::itself();
         itself.args(["--exact", "fuzz::faults_of_the_optimiser_are_found", "--nocapture"]);
         let output = itself.env(FAULT, format!("{fault:?}")).output().expect("it can be run");
         let (said, ended) = (String::from_utf8_lossy(&output.stdout), output.status);
