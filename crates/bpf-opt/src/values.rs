@@ -1,10 +1,11 @@
 //! Values: what is computed twice, what is known, and what can be had for less.
 //!
 //! One walk in reverse postorder over a function in SSA form, which is written anew on the way. Each op is looked at
-//! with its operands as they are by now: constants are folded, the rules of `rules` applied, bytes that are loaded side
-//! by side and put together become one load (`wide`), division by a constant a multiplication (`divide`), two products
-//! that make a rotation one (`rotated`), what a load would find is taken from the store or load before it (`memory`);
-//! and what the same op on the same operands has computed before, on every way here, is not computed again.
+//! with its operands as they are by now: constants are folded, the rules of `rules` applied (`rule`), bytes that are
+//! loaded side by side and put together become one load (`wide`), division by a constant a multiplication (`divide`),
+//! two products that make a rotation one (`rotated`), what a load would find is taken from the store or load before it
+//! (`memory`); and what the same op on the same operands has computed before, on every way here, is not computed again
+//! (`table`).
 //!
 //! Nothing moves but loads that become one: it stands where they are put together, and no write is between.
 //!
@@ -12,22 +13,25 @@
 //! that `bits` leaves. How often each value is read is counted exactly, so that an op whose only reader is at hand can
 //! be changed where it stands.
 
+mod bits;
 mod divide;
 mod memory;
 mod reach;
 mod rotated;
-pub(crate) use rotated::shifted;
+mod rule;
+mod table;
 mod wide;
+pub(crate) use rotated::shifted;
 
 use crate::dead::is_pure;
 use crate::faults::planted;
 use crate::invariant::Constants;
 use crate::operand::Takes;
-use crate::rules::{self, Con, Operands, Out, Pat, Rule, ones};
+use crate::rules::{self, Operands, ones};
 use crate::ssa::{NONE, Phi, Ssa};
+use bits::bits_of;
 use bpf_isa::{Cond, Size, Width};
 use bpf_lir::{Base, BinOp, BlockId, Func, Mem, Op, Span, VReg, Val, bswap, extend, narrow};
-use core::hash::{Hash, Hasher};
 use memory::Known;
 use reach::Reach;
 
@@ -190,107 +194,6 @@ impl Values {
             ssa.same.set(v, is);
         }
         self.defs.fill(NONE);
-    }
-
-    /// Finds how many low bits of each value may be set: from none on, upward until nothing changes.
-    fn find_bits(&mut self, func: &Func, ssa: &Ssa) {
-        const ROUNDS: u32 = 4;
-        let values = func.vregs as usize;
-        self.bits.clear();
-        self.bits.resize(values, 0);
-        for v in func.entry_values() {
-            self.bits[v.index()] = 64;
-        }
-        let mut round = 0;
-        loop {
-            let (mut changed, mut back) = (false, false);
-            for block in ssa.cfg.rpo() {
-                for phi in ssa.phis(*block) {
-                    let most = ssa.args(*block, phi).iter().map(|arg| self.bits[arg.index()]).max().unwrap_or(64);
-                    let known = &mut self.bits[phi.dst.index()];
-                    if most > *known {
-                        // What keeps growing has no bound that is worth waiting for.
-                        *known = if round < ROUNDS { most } else { 64 };
-                        changed = true;
-                    }
-                }
-                back |= ssa.cfg.succs(*block).any(|succ| ssa.cfg.leads_back(*block, succ));
-                for op in func.block_ops(*block) {
-                    if let Some(v) = op.def() {
-                        let most = bits_of(op, &self.bits);
-                        // A loop's head has been looked at before what comes round to it.
-                        changed |= most > self.bits[v.index()];
-                        self.bits[v.index()] = most;
-                    }
-                }
-            }
-            round += 1;
-            // Without a loop, one look has seen all operands before their users.
-            if !changed || !back || planted!(LoopsNeverWiden) {
-                return;
-            }
-            if round == 4 * ROUNDS {
-                self.bits.fill(64);
-                return;
-            }
-        }
-    }
-}
-
-/// How many low bits of an op's result may be set, by those of its operands.
-fn bits_of(op: &Op, known: &[u8]) -> u8 {
-    let of = |v: VReg| known[v.index()];
-    let at = |width: Width, n: u8| n.min(rules::bits(width));
-    let size = |size: Size| crate::num::count(size.bits());
-    let imm = |width: Width, imm: i64| 64 - crate::num::count(narrow(width, imm as u64).leading_zeros());
-    let val = |width: Width, v: Val| match v {
-        Val::Reg(v) => at(width, of(v)),
-        Val::Imm(i) => imm(width, i),
-    };
-    match *op {
-        Op::Mov { width, src, .. } => val(width, src),
-        Op::Ext { width, signed, from, src, .. } => match signed {
-            false => at(width, of(src).min(size(from))),
-            true if of(src) < size(from) => of(src),
-            true => at(width, 64),
-        },
-        Op::Bin { op, width, a, b, .. } => {
-            let (x, y) = (at(width, of(a)), val(width, b));
-            let count = |b: Val| match b {
-                Val::Imm(i) => Some(crate::num::count(crate::num::low(i) as u32 % u32::from(rules::bits(width)))),
-                Val::Reg(_) => None,
-            };
-            match op {
-                BinOp::Add => at(width, x.max(y) + 1),
-                BinOp::Mul => at(width, x.saturating_add(y)),
-                BinOp::MulHighU => at(width, x.saturating_add(y).saturating_sub(at(width, 64))),
-                BinOp::Div => x,
-                BinOp::Mod => x,
-                BinOp::And => x.min(y),
-                BinOp::Or | BinOp::Xor => x.max(y),
-                BinOp::Shl => count(b).map_or(at(width, 64), |n| at(width, x + n)),
-                BinOp::Shr => count(b).map_or(x, |n| x.saturating_sub(n)),
-                BinOp::Sar if x < at(width, 64) => count(b).map_or(x, |n| x.saturating_sub(n)),
-                BinOp::Sub | BinOp::MulHighS | BinOp::SDiv | BinOp::SMod | BinOp::Sar | BinOp::Rotl => at(width, 64),
-            }
-        }
-        Op::Bswap { size: s, .. } => size(s),
-        Op::AddShift { width, a, b, shift, .. } => {
-            at(width, at(width, of(a)).max(at(width, of(b)).saturating_add(shift)).saturating_add(1))
-        }
-        Op::Select { yes, no, .. } => of(yes).max(of(no)),
-        Op::Load { size: s, signed: false, .. } | Op::LoadAcquire { size: s, .. } => size(s),
-        Op::Atomic { width, .. } | Op::CmpXchg { width, .. } | Op::Neg { width, .. } => at(width, 64),
-        Op::Load { .. } | Op::FrameAddr { .. } | Op::SymAddr { .. } | Op::SubprogAddr { .. } | Op::Call { .. } => 64,
-        Op::Store { .. }
-        | Op::StoreRelease { .. }
-        | Op::TailCall { .. }
-        | Op::Check { .. }
-        | Op::Bound { .. }
-        | Op::Stop { .. }
-        | Op::Jump { .. }
-        | Op::Branch { .. }
-        | Op::Exit { .. } => 64,
     }
 }
 
@@ -759,106 +662,6 @@ impl Pass<'_> {
         Err(Op::Bin { op, width, dst: NEW, a, b: self.kept(Some(op), width, b, made) })
     }
 
-    fn try_rule(&mut self, rule: &Rule, width: Width, a: VReg, b: Val, dst: VReg, depth: u32) -> Option<VReg> {
-        if rule.width.is_some_and(|only| only != width) {
-            return None;
-        }
-        let mut found = Found { values: [NEW; 2], constants: [None; 2] };
-        let mut matched =
-            self.matches(&rule.a, Val::Reg(a), width, &mut found) && self.matches(&rule.b, b, width, &mut found);
-        if !matched
-            && is_commutative(rule.op)
-            && let Val::Reg(b) = b
-        {
-            found = Found { values: [NEW; 2], constants: [None; 2] };
-            matched = self.matches(&rule.a, Val::Reg(b), width, &mut found)
-                && self.matches(&rule.b, Val::Reg(a), width, &mut found);
-        }
-        if !matched {
-            return None;
-        }
-        let constants = found.constants.map(|c| c.unwrap_or(0) as u64);
-        let known = found.values.map(|v| self.s.bits.get(v.index()).copied().unwrap_or(64));
-        if !planted!(RuleUnconditional) && !rule.when.iter().all(|when| when.holds(width, &constants, &known)) {
-            return None;
-        }
-        Some(match rule.out {
-            Out::V(v) => self.mov(width, Val::Reg(found.values[usize::from(v)]), dst),
-            Out::Con(con) => self.mov(width, Val::Imm(con.value(width, &constants) as i64), dst),
-            Out::Neg(v) => self.value(Op::Neg { width, dst: NEW, src: found.values[usize::from(v)] }, dst, depth + 1),
-            Out::Signed(from, v) => {
-                let src = found.values[usize::from(v)];
-                self.value(Op::Ext { width, signed: true, from, dst: NEW, src }, dst, depth + 1)
-            }
-            Out::Op(op, a, b) => {
-                let a = self.build(a, width, &found, depth)?;
-                let b = match b {
-                    Out::Con(con) => Val::Imm(sign(width, con.value(width, &constants))),
-                    Out::V(_) | Out::Op(..) | Out::Signed(..) | Out::Neg(_) => {
-                        Val::Reg(self.build(b, width, &found, depth)?)
-                    }
-                };
-                self.value(Op::Bin { op, width, dst: NEW, a, b }, dst, depth + 1)
-            }
-        })
-    }
-
-    /// A part of a rule's result that an operation at the rule's width reads.
-    fn build(&mut self, out: &Out, width: Width, found: &Found, depth: u32) -> Option<VReg> {
-        match *out {
-            Out::V(v) => Some(found.values[usize::from(v)]),
-            Out::Op(op, a, &Out::Con(con)) => {
-                let a = self.build(a, width, found, depth)?;
-                let b = Val::Imm(sign(width, self.con(con, width, found)));
-                Some(self.value(Op::Bin { op, width, dst: NEW, a, b }, NEW, depth + 1))
-            }
-            Out::Con(_) | Out::Op(..) | Out::Signed(..) | Out::Neg(_) => None,
-        }
-    }
-
-    fn con(&self, con: Con, width: Width, found: &Found) -> u64 {
-        con.value(width, &found.constants.map(|c| c.unwrap_or(0) as u64))
-    }
-
-    fn matches(&self, pat: &Pat, v: Val, width: Width, found: &mut Found) -> bool {
-        match (pat, v) {
-            (Pat::V(n), Val::Reg(v)) => {
-                let known = &mut found.values[usize::from(*n)];
-                if *known == NEW {
-                    *known = v;
-                }
-                *known == v
-            }
-            (Pat::K(n), Val::Imm(imm)) => *found.constants[usize::from(*n)].get_or_insert(imm) == imm,
-            (Pat::Is(is), Val::Imm(imm)) => narrow(width, imm as u64) == narrow(width, *is as u64),
-            (Pat::Op(op, a, b), Val::Reg(v)) => match self.def(v) {
-                Some(Op::Bin { op: found_op, width: found_width, a: x, b: y, .. })
-                    if found_op == op && *found_width == width =>
-                {
-                    let saved = *found;
-                    if self.matches(a, Val::Reg(*x), width, found) && self.matches(b, *y, width, found) {
-                        return true;
-                    }
-                    *found = saved;
-                    match y {
-                        Val::Reg(y) if is_commutative(*op) => {
-                            self.matches(a, Val::Reg(*y), width, found) && self.matches(b, Val::Reg(*x), width, found)
-                        }
-                        Val::Reg(_) | Val::Imm(_) => false,
-                    }
-                }
-                Some(_) | None => false,
-            },
-            (Pat::Neg(of), Val::Reg(v)) => match self.def(v) {
-                Some(Op::Neg { width: found_width, src, .. }) if *found_width == width => {
-                    self.matches(of, Val::Reg(*src), width, found)
-                }
-                Some(_) | None => false,
-            },
-            (Pat::V(_) | Pat::Op(..) | Pat::Neg(_), Val::Imm(_)) | (Pat::K(_) | Pat::Is(_), Val::Reg(_)) => false,
-        }
-    }
-
     /// Emits an op whose result is in `dst`, or in a new place.
     fn push(&mut self, mut op: Op, dst: VReg) -> VReg {
         let dst = if dst == NEW { self.fresh() } else { dst };
@@ -879,70 +682,6 @@ impl Pass<'_> {
         self.s.bits.push(64);
         VReg(crate::num::small(self.s.defs.len()) - 1)
     }
-
-    /// The value that this op has computed before on every way here, or else this op's own.
-    fn number(&mut self, op: Op, dst: VReg) -> VReg {
-        match self.look_up(&op) {
-            (_, Some(known)) if self.may_live(known) => known,
-            (at, _) => {
-                let value = self.push(op, dst);
-                self.s.table[at] = value;
-                value
-            }
-        }
-    }
-
-    /// The value that this op has computed before on every way here.
-    fn known(&self, op: &Op) -> Option<VReg> {
-        self.look_up(op).1
-    }
-
-    /// The place of an op in the table, and the value that is there, if it is what the op computes and was computed on
-    /// every way here.
-    fn look_up(&self, op: &Op) -> (usize, Option<VReg>) {
-        let sought = key(op);
-        let mut hasher = Fold(0);
-        sought.hash(&mut hasher);
-        let mask = self.s.table.len() - 1;
-        #[expect(clippy::cast_possible_truncation, reason = "any bits of a hash serve")]
-        let mut at = hasher.finish() as usize & mask;
-        // A few places, and then it is forgotten: what is in the table is only ever a saving.
-        for _ in 0..8 {
-            let known = self.s.table[at];
-            if known == NEW {
-                break;
-            }
-            if self.def(known).is_some_and(|def| key(def) == sought) {
-                let dominates =
-                    planted!(DominanceIgnored) || self.ssa.tree.dominates(self.s.blocks[known.index()], self.block);
-                return (at, dominates.then_some(known));
-            }
-            at = (at + 1) & mask;
-        }
-        (at, None)
-    }
-}
-
-/// What an op computes, whatever its result is called and in whichever order its operands are.
-fn key(op: &Op) -> Op {
-    let mut key = *op;
-    if let Some(place) = key.def_mut() {
-        *place = NEW;
-    }
-    if let Op::Bin { op, a, b: Val::Reg(b), .. } = &mut key
-        && is_commutative(*op)
-        && *b < *a
-    {
-        core::mem::swap(a, b);
-    }
-    key
-}
-
-/// What a pattern found.
-#[derive(Clone, Copy)]
-struct Found {
-    values: [VReg; 2],
-    constants: [Option<i64>; 2],
 }
 
 /// Whether an op does nothing but compute, or load.
@@ -1003,35 +742,5 @@ pub(crate) fn turned(cond: Cond) -> Cond {
         Cond::SGe => Cond::SLe,
         Cond::SLt => Cond::SGt,
         Cond::SLe => Cond::SGe,
-    }
-}
-
-/// A hash that is good enough for a table that forgets (Fowler, Noll and Vo's, by words).
-struct Fold(u64);
-
-impl Hasher for Fold {
-    fn finish(&self) -> u64 {
-        self.0 ^ self.0 >> 29
-    }
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
-    }
-    fn write_u8(&mut self, n: u8) {
-        self.write_u64(n.into());
-    }
-    fn write_u32(&mut self, n: u32) {
-        self.write_u64(n.into());
-    }
-    fn write_i32(&mut self, n: i32) {
-        self.write_u64(n as u64);
-    }
-    fn write_i64(&mut self, n: i64) {
-        self.write_u64(n as u64);
-    }
-    fn write_isize(&mut self, n: isize) {
-        self.write_u64(n as u64);
-    }
-    fn write_u64(&mut self, n: u64) {
-        self.0 = (self.0 ^ n).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23);
     }
 }
