@@ -266,6 +266,13 @@ pub enum LoadError {
     Internal(String),
 }
 
+impl LoadError {
+    /// The program of this name is not structurally valid.
+    pub(crate) fn structure(program: &str) -> impl FnOnce(bpf_isa::ValidateError) -> LoadError {
+        move |source| LoadError::Structure { program: program.to_owned(), source }
+    }
+}
+
 /// The map's name once: most of its errors begin with it.
 fn named(map: &str, source: &bpf_maps::MapError) -> String {
     let text = source.to_string();

@@ -31,7 +31,7 @@ pub fn compile_listing(
     targets: Vec<InsnIdx>,
     options: &ListingOptions,
 ) -> Result<(Program, Code), LoadError> {
-    let program = structure(name, insns, targets)?;
+    let program = Program::with_targets(insns, targets).map_err(LoadError::structure(name))?;
     let fail = |source| LoadError::Compile { program: name.to_owned(), source };
     let mut code = Code::new(arch);
     let (mut facts, shipped, options) = (Facts::default(), Shipped(Helpers::shipped()), &options.compile);
@@ -58,16 +58,12 @@ pub fn optimiser_report(
     targets: Vec<InsnIdx>,
     options: &ListingOptions,
 ) -> Result<Vec<Change>, LoadError> {
-    let program = structure(name, insns, targets)?;
+    let program = Program::with_targets(insns, targets).map_err(LoadError::structure(name))?;
     let (facts, shipped, options) = (Facts::default(), Shipped(Helpers::shipped()), &options.compile);
     Ok(match arch {
         Arch::X64 => Compiler::<X64>::default().report(&program, &facts, &shipped, options),
         Arch::Arm64 => Compiler::<Arm64>::default().report(&program, &facts, &shipped, options),
     })
-}
-
-fn structure(name: &str, insns: Vec<Insn>, targets: Vec<InsnIdx>) -> Result<Program, LoadError> {
-    Program::with_targets(insns, targets).map_err(|source| LoadError::Structure { program: name.to_owned(), source })
 }
 
 /// The shipped helpers' signatures.

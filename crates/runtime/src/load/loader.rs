@@ -237,8 +237,7 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         program: Result<bpf_isa::Program, bpf_isa::ValidateError>,
     ) -> Result<Program<C, H>, LoadError> {
         let linker = self.linker;
-        let program = program.and_then(helpers_by_number);
-        let program = program.map_err(|source| LoadError::Structure { program: name.to_owned(), source })?;
+        let program = program.and_then(helpers_by_number).map_err(LoadError::structure(name))?;
         self.maps.iter().try_for_each(|map| linker.engine.domain().owns(map))?;
         let contents = program.contents();
         let refers = contents.calls || contents.wide_loads || !self.maps.is_empty();
@@ -566,6 +565,5 @@ fn helpers_by_number(program: bpf_isa::Program) -> Result<bpf_isa::Program, bpf_
 }
 
 fn structure(name: &str, insns: Vec<Insn>) -> Result<bpf_isa::Program, LoadError> {
-    let program = bpf_isa::Program::new(insns).and_then(helpers_by_number);
-    program.map_err(|source| LoadError::Structure { program: name.to_owned(), source })
+    bpf_isa::Program::new(insns).and_then(helpers_by_number).map_err(LoadError::structure(name))
 }

@@ -257,7 +257,7 @@ fn rewrite(name: &str, program: Program, facts: &Facts) -> Result<Program, LoadE
             Some(_) | None => return Err(fail()),
         }
     }
-    Program::with_targets(insns, targets).map_err(|source| LoadError::Structure { program: name.to_owned(), source })
+    Program::with_targets(insns, targets).map_err(LoadError::structure(name))
 }
 
 /// Binds each call that reads what pointers lead to whose length no argument says, to a function that knows what has
@@ -283,7 +283,7 @@ pub(crate) fn bind_formats(
         *callee = Callee::Host(i32::try_from(bindings.host.len()).map_err(|_| fail())?);
         bindings.host.push(Some(Bound { proto, func }));
     }
-    Program::with_targets(insns, targets).map_err(|source| LoadError::Structure { program: name.to_owned(), source })
+    Program::with_targets(insns, targets).map_err(LoadError::structure(name))
 }
 
 #[cfg(test)]

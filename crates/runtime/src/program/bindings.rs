@@ -216,8 +216,7 @@ impl Bindings {
             return Ok(program);
         }
         let (insns, _) = program.into_parts();
-        let program = Program::with_targets(insns, targets);
-        program.map_err(|source| LoadError::Structure { program: name.to_owned(), source })
+        Program::with_targets(insns, targets).map_err(LoadError::structure(name))
     }
 }
 
