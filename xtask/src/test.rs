@@ -6,6 +6,9 @@
 //! is the last line: `N passed, N failed, N skipped`. Tests that could not even be built or started count as failed.
 //! Without the means to run arm64 code every test of that architecture counts as skipped, and what to install
 //! is printed.
+//!
+//! arm64 goes beside the rest, which leaves a core idle while it links or waits for one long test; what it says is
+//! kept in `target/arm64.log`, and printed when the rest has ended.
 
 use crate::{
     arm64::{self, Missing},
@@ -14,8 +17,9 @@ use crate::{
 use anyhow::Context;
 use std::{
     fmt,
-    io::{BufRead, BufReader, Read, Write},
-    ops::AddAssign,
+    fs::{self, File},
+    io::{self, BufRead, BufReader, Read, Write},
+    path::PathBuf,
     process::{Command, Stdio},
     thread,
 };
@@ -28,11 +32,14 @@ struct Tally {
     skipped: u64,
 }
 
-impl AddAssign for Tally {
-    fn add_assign(&mut self, other: Tally) {
-        self.passed += other.passed;
-        self.failed += other.failed;
-        self.skipped += other.skipped;
+impl Tally {
+    /// Both.
+    fn and(self, other: Tally) -> Tally {
+        Tally {
+            passed: self.passed + other.passed,
+            failed: self.failed + other.failed,
+            skipped: self.skipped + other.skipped,
+        }
     }
 }
 
@@ -69,50 +76,71 @@ pub(crate) fn run(install: bool, packages: &[String]) -> anyhow::Result<()> {
     if install {
         install_tools();
     }
-    let mut total = Tally::default();
-    let native = cargo_test(shell::cargo().args(["test", "--no-fail-fast"]).args(&selection))?;
-    println!("\n== {}: {native}", std::env::consts::ARCH);
-    total += native;
-    let explored: Vec<&str> =
-        LOOM.into_iter().filter(|krate| packages.is_empty() || packages.iter().any(|p| p == krate)).collect();
-    if !explored.is_empty() {
-        let explored = cargo_test(&mut for_loom(&["test", "--no-fail-fast"], &explored))?;
-        println!("\n== loom: {explored}");
-        total += explored;
-    }
-    if packages.is_empty() || packages.iter().any(|package| package == "bpf-verifier") {
-        // What the deliberate bugs are found by without generated programs; those are `cargo xtask soak --faults`.
-        let faults = ["test", "--no-fail-fast", "-p", "bpf-verifier", "--features", "faults", "--test", "verify"];
-        let found = cargo_test(shell::cargo().args(faults).arg("fault"))?;
-        println!("\n== faults: {found}");
-        total += found;
-    }
-    if cfg!(not(target_arch = "aarch64")) {
-        let emulated = match arm64::Cross::find(install)? {
-            Ok(cross) => {
-                println!("\n== aarch64: {}", cross.describe());
-                let left_out = TOOLS.iter().chain(&PORTABLE).filter(|_| packages.is_empty());
-                let without = left_out.flat_map(|package| ["--exclude", package]);
-                cargo_test(cross.cargo().args(["test", "--no-fail-fast"]).args(&selection).args(without).args([
-                    // Doc tests are compiled one by one, and say nothing about the architecture; examples are for
-                    // people.
-                    "--lib", "--bins", "--tests",
-                ]))?
-            }
-            Err(Missing { what, how }) => {
-                println!("\nSKIPPED all arm64 tests: {what}\nTo run them: {how}");
-                Tally { skipped: native.passed + native.failed + native.skipped, ..Tally::default() }
-            }
-        };
-        println!("\n== aarch64: {emulated}");
-        total += emulated;
-    }
+    let cross = match cfg!(target_arch = "aarch64") {
+        true => None,
+        false => Some(arm64::Cross::find(install)?),
+    };
+    let total = match &cross {
+        Some(Ok(cross)) => thread::scope(|scope| -> anyhow::Result<Tally> {
+            let emulated = scope.spawn(|| beside(&mut emulated(cross, &selection, packages)));
+            let here = here(&selection, packages);
+            println!("\n== aarch64: {}", cross.describe());
+            let emulated = emulated.join().map_err(|_| anyhow::anyhow!("the thread of the arm64 tests panicked"))?;
+            io::copy(&mut File::open(log())?, &mut io::stdout())?;
+            let emulated = emulated?;
+            println!("\n== aarch64: {emulated}");
+            Ok(here?.and(emulated))
+        })?,
+        Some(Err(Missing { what, how })) => {
+            let here = here(&selection, packages)?;
+            println!("\nSKIPPED all arm64 tests: {what}\nTo run them: {how}");
+            here.and(Tally { skipped: here.passed + here.failed + here.skipped, ..Tally::default() })
+        }
+        None => here(&selection, packages)?,
+    };
     println!("\n{total}");
     if total.failed != 0 {
         // The sum stays the last line.
         std::process::exit(1);
     }
     Ok(())
+}
+
+/// The tests that run on this machine as it is.
+fn here(selection: &[&str], packages: &[String]) -> anyhow::Result<Tally> {
+    let native = cargo_test(shell::cargo().args(["test", "--no-fail-fast"]).args(selection))?;
+    println!("\n== {}: {native}", std::env::consts::ARCH);
+    let mut total = native;
+    let explored: Vec<&str> =
+        LOOM.into_iter().filter(|krate| packages.is_empty() || packages.iter().any(|p| p == krate)).collect();
+    if !explored.is_empty() {
+        let explored = cargo_test(&mut for_loom(&["test", "--no-fail-fast"], &explored))?;
+        println!("\n== loom: {explored}");
+        total = total.and(explored);
+    }
+    if packages.is_empty() || packages.iter().any(|package| package == "bpf-verifier") {
+        // What the deliberate bugs are found by without generated programs; those are `cargo xtask soak --faults`.
+        let faults = ["test", "--no-fail-fast", "-p", "bpf-verifier", "--features", "faults", "--test", "verify"];
+        let found = cargo_test(shell::cargo().args(faults).arg("fault"))?;
+        println!("\n== faults: {found}");
+        total = total.and(found);
+    }
+    Ok(total)
+}
+
+/// The tests that run on arm64 too.
+fn emulated(cross: &arm64::Cross, selection: &[&str], packages: &[String]) -> Command {
+    let left_out = TOOLS.iter().chain(&PORTABLE).filter(|_| packages.is_empty());
+    let without = left_out.flat_map(|package| ["--exclude", package]);
+    let mut cargo = cross.cargo();
+    // Doc tests are compiled one by one, and say nothing about the architecture; examples are for people.
+    cargo.args(["test", "--no-fail-fast"]).args(selection).args(without).args(["--lib", "--bins", "--tests"]);
+    cargo
+}
+
+/// What the tests on arm64 have said.
+fn log() -> PathBuf {
+    shell::target().join("arm64.log")
 }
 
 /// What the live example's test joins namespaces with, and the loader of the tests beside the kernel. Without them
@@ -139,17 +167,31 @@ pub(crate) fn bless() -> anyhow::Result<()> {
 
 /// Runs a `cargo test`, passes its output through and sums it up.
 fn cargo_test(command: &mut Command) -> anyhow::Result<Tally> {
-    println!("$ {}", shell::line(command));
+    tally(command, io::stdout(), io::stderr())
+}
+
+/// The same beside another: its output is in [`log`].
+fn beside(command: &mut Command) -> anyhow::Result<Tally> {
+    fs::create_dir_all(shell::target())?;
+    let log = File::create(log()).with_context(|| format!("cannot write {}", log().display()))?;
+    tally(command, log.try_clone()?, log)
+}
+
+fn tally(command: &mut Command, mut output: impl Write, errors: impl Write + Send) -> anyhow::Result<Tally> {
+    writeln!(output, "$ {}", shell::line(command))?;
     let mut child = command
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .with_context(|| format!("cannot run `{}`", shell::line(command)))?;
     let stderr = child.stderr.take().context("no standard error")?;
-    let errors = thread::spawn(move || tee(stderr, std::io::stderr()));
-    let mut tally = tee(child.stdout.take().context("no standard output")?, std::io::stdout())?;
-    let skips = errors.join().map_err(|_| anyhow::anyhow!("the reader of standard error panicked"))??;
-    tally += skips;
+    let stdout = child.stdout.take().context("no standard output")?;
+    let (results, skips) = thread::scope(|scope| {
+        let skips = scope.spawn(|| tee(stderr, errors));
+        (tee(stdout, output), skips.join())
+    });
+    let skips = skips.map_err(|_| anyhow::anyhow!("the reader of standard error panicked"))??;
+    let mut tally = results?.and(skips);
     // The harness knows no skip at run time: it has counted those tests as passed.
     tally.passed = tally.passed.saturating_sub(skips.skipped);
     let status = child.wait()?;
@@ -167,7 +209,7 @@ fn tee(from: impl Read, mut to: impl Write) -> anyhow::Result<Tally> {
     // Bytes, not text: a test may print anything.
     while reader.read_until(b'\n', &mut line)? != 0 {
         to.write_all(&line)?;
-        tally += count(&String::from_utf8_lossy(&line));
+        tally = tally.and(count(&String::from_utf8_lossy(&line)));
         line.clear();
     }
     Ok(tally)
