@@ -7,8 +7,10 @@ use bpf_runtime::{
     Config, DebugOptions, Engine, Insn, Instance, Linker, Loader, MapSet, Mode, Object, OptLevel, Program, Raw,
 };
 use clap::ValueEnum;
+use std::num::ParseIntError;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::str::FromStr;
 use std::sync::Arc;
 
 /// How programs are executed.
@@ -83,6 +85,35 @@ impl DebugArgs {
     }
 }
 
+/// What an object leaves to the program that loads it.
+#[derive(clap::Args)]
+pub(crate) struct ObjectArgs {
+    /// Types of a host, to which CO-RE relocations are resolved: BTF, or an ELF file that has some.
+    #[arg(long, value_name = "FILE")]
+    btf: Option<PathBuf>,
+    /// How many entries a map has; without a name, each that the object leaves at 0.
+    #[arg(long, value_name = "[MAP=]N")]
+    max_entries: Vec<Size>,
+}
+
+/// How many entries a map has, or each that has none yet.
+#[derive(Clone)]
+struct Size {
+    map: Option<String>,
+    entries: u32,
+}
+
+impl FromStr for Size {
+    type Err = ParseIntError;
+
+    fn from_str(text: &str) -> Result<Size, ParseIntError> {
+        Ok(match text.rsplit_once('=') {
+            Some((map, entries)) => Size { map: Some(map.to_owned()), entries: entries.parse()? },
+            None => Size { map: None, entries: text.parse()? },
+        })
+    }
+}
+
 /// An engine that prints `bpf_trace_printk` to standard error.
 pub(crate) fn engine(args: &EngineArgs) -> Result<Engine> {
     engine_for(args, None)
@@ -119,11 +150,21 @@ pub(crate) fn object(path: &Path) -> Result<Object> {
     Object::parse(&bytes).with_context(|| path.display().to_string())
 }
 
-/// The same, for a host with the types of this BTF.
-pub(crate) fn object_for(path: &Path, btf: Option<&Path>) -> Result<Object> {
+/// The same, with what its own loader would have set.
+pub(crate) fn object_for(path: &Path, loader: &ObjectArgs) -> Result<Object> {
     let mut object = object(path)?;
-    if let Some(btf) = btf {
+    if let Some(btf) = &loader.btf {
         object.target_btf(&read_file(btf)?).with_context(|| btf.display().to_string())?;
+    }
+    for Size { map, entries } in &loader.max_entries {
+        match map {
+            Some(map) => object.set_max_entries(map, *entries).with_context(|| path.display().to_string())?,
+            None => {
+                let unset = object.maps().iter().filter(|map| map.max_entries == 0);
+                let unset: Vec<String> = unset.map(|map| map.name.clone()).collect();
+                unset.iter().try_for_each(|map| object.set_max_entries(map, *entries))?;
+            }
+        }
     }
     Ok(object)
 }

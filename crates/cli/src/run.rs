@@ -31,9 +31,8 @@ pub(crate) struct Args {
     /// What the program runs on; by default what its section is for.
     #[arg(long, value_enum)]
     ctx: Option<ContextArg>,
-    /// Types of a host, to which CO-RE relocations are resolved: BTF, or an ELF file that has some.
-    #[arg(long, value_name = "FILE")]
-    btf: Option<PathBuf>,
+    #[command(flatten)]
+    loader: load::ObjectArgs,
     #[command(flatten)]
     engine: EngineArgs,
     /// Do not verify the program first. With --engine jit it can then do whatever native code can.
@@ -83,7 +82,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 
 /// Runs the program of one object.
 fn run_object(engine: &Engine, path: &Path, args: &Args) -> Result<()> {
-    let object = load::object_for(path, args.btf.as_deref())?;
+    let object = load::object_for(path, &args.loader)?;
     let name = load::choose(&object, args.program.as_deref())?;
     let linker = Linker::new(engine);
     let trust = match (args.no_verify, args.hybrid) {

@@ -21,9 +21,8 @@ pub(crate) struct Args {
     /// Only this program.
     #[arg(long)]
     program: Option<String>,
-    /// Types of a host, to which CO-RE relocations are resolved: BTF, or an ELF file that has some.
-    #[arg(long, value_name = "FILE")]
-    btf: Option<PathBuf>,
+    #[command(flatten)]
+    loader: load::ObjectArgs,
     /// What the programs run on; by default what their sections are for.
     #[arg(long, value_enum)]
     ctx: Option<ContextArg>,
@@ -73,7 +72,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 
 /// Verifies the programs of one object, and says whether all are accepted.
 fn verify_object(engine: &Engine, path: &Path, args: &Args) -> Result<bool> {
-    let object = load::object_for(path, args.btf.as_deref())?;
+    let object = load::object_for(path, &args.loader)?;
     let linker = Linker::<load::NoHost>::new(engine);
     if let Some(name) = &args.program {
         object.program(name).with_context(|| path.display().to_string())?;

@@ -1,19 +1,15 @@
 //! The command as its users meet it: the README's main job, the protocols, the exit status, the messages.
 //!
-//! The command runs as a process of its own. Under an emulator that takes the runner cargo was told to use, since the
-//! kernel cannot start a foreign binary by itself.
+//! The command runs as a process of its own.
 
 use bpf_testkit::{cases, skipped};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
 
 fn bpf(args: &[&str], input: &[u8]) -> Output {
-    let binary = env!("CARGO_BIN_EXE_bpf");
-    let runner = std::env::var("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER").unwrap_or_default();
-    let mut words = runner.split_whitespace().filter(|_| cfg!(target_arch = "aarch64")).chain([binary]);
-    let mut command = Command::new(words.next().expect("at least the binary"));
-    command.args(words).args(args).current_dir(root()).env("RUST_BACKTRACE", "0").env_remove("CLICOLOR_FORCE");
+    let mut command = bpf_testkit::command(env!("CARGO_BIN_EXE_bpf"));
+    command.args(args).current_dir(root()).env("RUST_BACKTRACE", "0").env_remove("CLICOLOR_FORCE");
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
     std::thread::scope(|scope| {
@@ -222,11 +218,8 @@ fn on(args: &[&'static str], object: &str) -> Vec<String> {
 
 /// The arguments, run with this standard output.
 fn bpf_to(args: &[String], stdout: impl Into<Stdio>, stderr: impl Into<Stdio>) -> Output {
-    let runner = std::env::var("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER").unwrap_or_default();
-    let words = runner.split_whitespace().filter(|_| cfg!(target_arch = "aarch64"));
-    let mut words = words.chain([env!("CARGO_BIN_EXE_bpf")]);
-    let mut command = Command::new(words.next().expect("at least the binary"));
-    command.args(words).args(args).current_dir(root()).env("RUST_BACKTRACE", "0");
+    let mut command = bpf_testkit::command(env!("CARGO_BIN_EXE_bpf"));
+    command.args(args).current_dir(root()).env("RUST_BACKTRACE", "0");
     command.stdin(Stdio::null()).stdout(stdout).stderr(stderr).output().unwrap()
 }
 
@@ -761,11 +754,8 @@ fn several_objects_run_over_the_same_packets() {
 #[test]
 fn colours_are_for_terminals() {
     let escapes = |variables: &[(&str, &str)], args: &[&str]| {
-        let runner = std::env::var("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER").unwrap_or_default();
-        let words = runner.split_whitespace().filter(|_| cfg!(target_arch = "aarch64"));
-        let mut words = words.chain([env!("CARGO_BIN_EXE_bpf")]);
-        let mut command = Command::new(words.next().expect("at least the binary"));
-        command.args(words).args(args).current_dir(root());
+        let mut command = bpf_testkit::command(env!("CARGO_BIN_EXE_bpf"));
+        command.args(args).current_dir(root());
         command.env_remove("CLICOLOR_FORCE").env_remove("NO_COLOR").envs(variables.iter().copied());
         let output = command.output().unwrap();
         [output.stdout, output.stderr].map(|bytes| bytes.contains(&0x1b))
@@ -780,4 +770,26 @@ fn colours_are_for_terminals() {
         assert_eq!(escapes(&[forced, refused], args), [false, false]);
     }
     assert_eq!(escapes(&[forced], &["verify", "examples/filter.o", "--json"]), [false, false]);
+}
+
+#[test]
+fn sizes_that_an_object_leaves_to_its_loader_are_given() {
+    let object = "crates/cli/tests/objects/sized.o";
+    let refused = fails(&["run", object, "--data", "hex:01"], b"");
+    assert!(refused.contains("max_entries 0, which is for who loads the object to set"), "{refused}");
+    let verdicts = bpf(&["verify", object], b"");
+    assert!(String::from_utf8_lossy(&verdicts.stdout).contains("--max-entries"), "{verdicts:?}");
+    // Each that has no size; one by its name.
+    for size in [&["--max-entries", "4"][..], &["--max-entries", "slots=4", "--max-entries", "seen=8"]] {
+        let verified = succeeds(&[&["verify", object], size].concat());
+        assert!(verified.contains("count: accepted"), "{verified}");
+        let report = succeeds(&[&["run", object, "--data", "hex:01", "--json"], size].concat());
+        let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+        // There is a fourth slot, and no third entry of the map that had a size.
+        assert_eq!(report["returned"], serde_json::json!({"2": 1}));
+    }
+    let unknown = fails(&["run", object, "--max-entries", "slot=4"], b"");
+    assert!(unknown.contains("slot") && unknown.contains("slots"), "{unknown}");
+    assert_eq!(bpf(&["verify", object, "--max-entries", "slots=-1"], b"").status.code(), Some(2));
+    assert_eq!(bpf(&["verify", object, "--max-entries", "99999999999"], b"").status.code(), Some(2));
 }

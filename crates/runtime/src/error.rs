@@ -273,10 +273,16 @@ impl LoadError {
     }
 }
 
-/// The map's name once: most of its errors begin with it.
+/// The map's name once: most of its errors begin with it. And what to do where an object leaves a size to its loader.
 fn named(map: &str, source: &bpf_maps::MapError) -> String {
-    let text = source.to_string();
-    if text.contains(&format!("{map:?}")) { text } else { format!("map {map:?}: {text}") }
+    let mut text = source.to_string();
+    if !text.contains(&format!("{map:?}")) {
+        text = format!("map {map:?}: {text}");
+    }
+    if text.ends_with("max_entries 0") {
+        text += ", which is for who loads the object to set (`Object::set_max_entries`, `bpf --max-entries`)";
+    }
+    text
 }
 
 fn one_of(have: &[String]) -> String {

@@ -35,22 +35,32 @@ pub fn skipped(what: &str, why: &dyn std::fmt::Display) {
 
 /// Whether qemu runs this process: what it starts is run by the machine below, which cannot run this binary.
 pub fn emulated() -> bool {
-    let machine = std::process::Command::new("uname").arg("-m").output();
-    machine.is_ok_and(|machine| String::from_utf8_lossy(&machine.stdout).trim() != std::env::consts::ARCH)
+    static EMULATED: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+    *EMULATED.get_or_init(|| {
+        let machine = std::process::Command::new("uname").arg("-m").output();
+        machine.is_ok_and(|machine| String::from_utf8_lossy(&machine.stdout).trim() != std::env::consts::ARCH)
+    })
 }
 
-/// This test binary once more, to be given arguments: for what needs a process of its own. Under qemu it is qemu that
-/// is started.
+/// A binary that was built beside this one. Under qemu it is the runner that cargo was told to use which starts it.
+pub fn command(binary: impl AsRef<std::ffi::OsStr>) -> std::process::Command {
+    if !emulated() {
+        return std::process::Command::new(binary);
+    }
+    let arch = std::env::consts::ARCH;
+    let runner = std::env::var(format!("CARGO_TARGET_{}_UNKNOWN_LINUX_GNU_RUNNER", arch.to_uppercase()));
+    let runner = runner.unwrap_or_else(|_| format!("qemu-{arch}"));
+    let mut words = runner.split_whitespace();
+    let mut command = std::process::Command::new(words.next().expect("a runner"));
+    command.args(words).arg(binary);
+    command
+}
+
+/// This test binary once more, to be given arguments: for what needs a process of its own.
 ///
 /// # Panics
 ///
 /// If the system does not say which file it is.
 pub fn itself() -> std::process::Command {
-    let file = std::env::current_exe().expect("this file");
-    if !emulated() {
-        return std::process::Command::new(file);
-    }
-    let mut qemu = std::process::Command::new(format!("qemu-{}", std::env::consts::ARCH));
-    qemu.arg(file);
-    qemu
+    command(std::env::current_exe().expect("this file"))
 }
