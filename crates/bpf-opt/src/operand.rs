@@ -619,6 +619,40 @@ mod tests {
         assert!(compared.is_err());
     }
 
+    /// How many ops are an index that a load extends, each compared over some values.
+    fn compare_indices() -> Result<usize, String> {
+        let mem = Mem::new(Base::Indexed { base: R, index: V, shift: 3 }, 0);
+        let user = Op::Load { size: Size::DW, signed: false, swap: false, dst: R, mem };
+        let mut indices = 0;
+        for maker in ops(V, X) {
+            let Some((src, signed)) = extended_index(&maker, &user) else { continue };
+            indices += 1;
+            for x in [0, 1, u64::MAX, 1 << 31, 1 << 63, 0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210] {
+                let (made, taken) = (apply(&maker, x), bits_of(x, 0, 32, signed));
+                if src != X || made != taken {
+                    return Err(format!("{maker:?} of {x:#x}: {made:#x}, as an index {taken:#x}"));
+                }
+            }
+        }
+        Ok(indices)
+    }
+
+    #[test]
+    fn indices_are_what_ops_make() {
+        let indices = compare_indices().unwrap_or_else(|why| panic!("{why}"));
+        // By zeros, as a copy, an extension and a mask say it; and by the sign.
+        assert!(indices >= 3, "{indices}");
+    }
+
+    #[cfg(feature = "faults")]
+    #[test]
+    fn an_index_without_its_sign_is_noticed() {
+        crate::faults::plant(Some(crate::faults::Fault::IndicesUnsigned));
+        let compared = compare_indices();
+        crate::faults::plant(None);
+        assert!(compared.is_err());
+    }
+
     /// The sides of a selection that a machine makes on the way, and what it does not.
     #[test]
     fn sides_of_selections() {

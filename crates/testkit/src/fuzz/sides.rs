@@ -132,17 +132,26 @@ impl Text {
         let low = c.one_in(2);
         let at = 8 * (c.below(4) + if low { 0 } else { 4 });
         self.line(format_args!("r{to} = *(u64 *)(r9 + {at})"));
+        if c.one_in(2) {
+            // So that it is no load which extends.
+            self.line(format_args!("r{value} <<= 32\nr{to} ^= r{value}"));
+        }
         self.line(format_args!("{}", if low { format!("w{to} = w{to}") } else { format!("r{to} = (s32)r{to}") }));
         let shift = c.below(4);
         if shift > 0 {
             self.line(format_args!("r{to} <<= {shift}"));
         }
-        self.line(format_args!("r{to} += r9"));
+        // What stores may change lies behind 64 bytes that say where.
+        let mut off = if low { 64 } else { 128 };
+        if c.one_in(2) {
+            self.line(format_args!("r{value} = r9\nr{value} += {off}\nr{to} += r{value}\nr{value} = {}", c.imm()));
+            off = 0;
+        } else {
+            self.line(format_args!("r{to} += r9"));
+        }
         let size = c.pick(&["u8", "u16", "u32", "u64", "s8", "s16", "s32"]);
         let load = c.one_in(2);
         let size = if load { size.to_owned() } else { size.replace('s', "u") };
-        // What stores may change lies behind 64 bytes that say where.
-        let off = if low { 64 } else { 128 };
         match load {
             true => self.line(format_args!("r{value} = *({size} *)(r{to} + {off})")),
             false if c.one_in(3) => self.line(format_args!("*({size} *)(r{to} + {off}) = {}", c.imm())),
