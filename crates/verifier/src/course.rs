@@ -28,6 +28,8 @@ pub(crate) struct Course {
     pub(crate) elements: bool,
     /// And what these numbers are no more than.
     pub(crate) orders: bool,
+    /// Whether it tries what few loops need, and what costs others more than it gains.
+    pub(crate) further: bool,
     /// How often a loop may come round at most.
     pub(crate) rounds: usize,
     /// After how many steps it gives up.
@@ -48,6 +50,7 @@ impl Course {
             assumes: true,
             elements: false,
             orders: false,
+            further: false,
             rounds: usize::MAX,
             steps,
             started,

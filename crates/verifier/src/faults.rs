@@ -227,6 +227,8 @@ mod with {
         ProvenLess,
         /// A part of a sum that is constant ties the rest one too far.
         ConstantPartMore,
+        /// What is left of a number that something was taken off is taken to be one more.
+        LeftIsMore,
         /// A signed comparison bounds as an unsigned one.
         SignedIsUnsigned,
         /// A comparison of lower halves bounds the whole.
@@ -277,6 +279,7 @@ mod with {
             Fault::UnlikeAnything,
             Fault::UnlikeForgotten,
             Fault::DistancesKeptMore,
+            Fault::LeftIsMore,
             Fault::PeeledIsAll,
             Fault::PointersNeverMeet,
         ];

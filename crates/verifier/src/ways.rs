@@ -16,7 +16,7 @@ use bpf_isa::Program;
 use crate::course::{Course, Mode};
 use crate::env::Env;
 use crate::error::{Reason, VerifyError};
-use crate::walk::Walk;
+use crate::walk::{RELATED_SLOTS, Walk};
 
 /// Steps of a walk that notes what is known of numbers, or guesses about loops, beside some for each instruction: such
 /// a walk drops fewer paths. One that needs more is walked without.
@@ -49,6 +49,12 @@ enum Way {
     /// [`Way::Guesses`] without assumptions about accesses: with them, guesses were found that hold, and others may be
     /// enough.
     UnassumingGuesses,
+    /// Round by round, noting nothing, for as many steps as a walk that guesses has: before [`Way::Further`], so that
+    /// what ends so soon is accepted as it was.
+    SomeRounds,
+    /// What few programs need, and what would cost others more than it gains: relations of more kinds, and numbers with
+    /// names of their own in more places.
+    Further,
     /// Round by round, noting nothing: what guesses and notes cost may be more than they save.
     Rounds,
     /// Guesses with more steps, where round by round there is no end.
@@ -73,6 +79,11 @@ pub(crate) struct Ways<'a> {
     assumed: bool,
     /// Whether the walk that guesses gave up.
     gave_up: bool,
+    /// Whether what few programs need may be tried.
+    further: bool,
+    /// Whether something is worth knowing of elements, and of their order.
+    elements: bool,
+    orders: bool,
     refused: Option<Box<VerifyError>>,
 }
 
@@ -92,6 +103,9 @@ impl<'a> Ways<'a> {
             course: Course::new(Mode::Accelerated, env),
             assumed: false,
             gave_up: false,
+            further: loops && program.insns().len() <= RELATED_SLOTS,
+            elements: false,
+            orders: false,
             refused: None,
         }
     }
@@ -111,11 +125,20 @@ impl<'a> Ways<'a> {
             Way::Elements => Course { steps: short, time: quarters(2), elements: true, ..course },
             Way::Orders => Course { steps: short, time: quarters(2), elements: true, orders: true, ..course },
             Way::UnassumingGuesses => Course { steps: short, time: quarters(3), assumes: false, ..course },
+            Way::SomeRounds => Course { mode: Mode::Plain, steps: short, values: false, ..course },
             Way::Rounds if self.loops => Course { mode: Mode::Plain, ..course },
             Way::Rounds => course,
             Way::MoreGuesses => {
                 Course { steps: course.steps.min(LONGER * self.short), assumes: !self.assumed, ..course }
             }
+            Way::Further => Course {
+                steps: short,
+                time: quarters(3),
+                elements: self.elements,
+                orders: self.orders,
+                further: true,
+                ..course
+            },
             Way::Checked => Course { mode: Mode::Hybrid, ..course },
         }
     }
@@ -132,21 +155,45 @@ impl<'a> Ways<'a> {
     pub(crate) fn refused(mut self, walk: Walk<'_>, mut error: Box<VerifyError>) -> Result<Self, Box<VerifyError>> {
         let gave_up = error.reason.is_limit() || matches!(error.reason, Reason::Time(_));
         self.assumed |= walk.assumed_within();
+        self.elements |= self.way == Way::Guesses && walk.missed_elements();
+        self.orders |= self.way == Way::Elements && walk.loaded_elements();
         let has_more = self.has_more();
+        let further = std::mem::take(&mut self.further);
+        let some_rounds = if further { Way::SomeRounds } else { Way::Rounds };
         let after_guesses = |assumed: bool, gave_up: bool| match gave_up {
-            true => has_more.then_some(Way::Rounds),
-            false => assumed.then_some(Way::UnassumingGuesses),
+            true => has_more.then_some(some_rounds),
+            false if assumed => Some(Way::UnassumingGuesses),
+            false => further.then_some(Way::Further),
         };
+        let mut keeps_further = false;
         let (next, refused) = match (self.way, self.refused.take()) {
-            (Way::FewRounds, _) => (Some(Way::Guesses), error),
+            (Way::FewRounds, _) => {
+                keeps_further = true;
+                (Some(Way::Guesses), error)
+            }
             (Way::Guesses, _) if walk.missed_elements() => {
+                keeps_further = true;
                 self.gave_up = gave_up;
                 (Some(Way::Elements), error)
             }
-            (Way::Guesses, _) => (after_guesses(self.assumed, gave_up), error),
-            (Way::Elements, Some(refused)) if walk.loaded_elements() => (Some(Way::Orders), refused),
-            (Way::Elements | Way::Orders, Some(refused)) => (after_guesses(self.assumed, self.gave_up), refused),
-            (Way::UnassumingGuesses, Some(refused)) => (None, refused),
+            (Way::Guesses, _) => {
+                self.gave_up = gave_up;
+                keeps_further = !gave_up && self.assumed;
+                (after_guesses(self.assumed, gave_up), error)
+            }
+            (Way::Elements, Some(refused)) if walk.loaded_elements() => {
+                keeps_further = true;
+                (Some(Way::Orders), refused)
+            }
+            (Way::Elements | Way::Orders, Some(refused)) => {
+                keeps_further = !self.gave_up && self.assumed;
+                (after_guesses(self.assumed, self.gave_up), refused)
+            }
+            (Way::UnassumingGuesses, Some(refused)) => (further.then_some(Way::Further), refused),
+            (Way::SomeRounds, Some(refused)) => (Some(Way::Further), refused),
+            (Way::Further, Some(refused)) if self.gave_up => (Some(Way::Rounds), refused),
+            // What simpler guesses were refused for is what an author understands.
+            (Way::Further, Some(refused)) => (None, refused),
             // What the loops were guessed to do says more than where a walk of their rounds ended; but that is where
             // it ended, and not at the few steps of a walk that guesses.
             (Way::Rounds, Some(refused)) => {
@@ -159,8 +206,18 @@ impl<'a> Ways<'a> {
                 (None, refused)
             }
             (Way::Checked, _) => return Err(error),
-            (Way::Elements | Way::Orders | Way::UnassumingGuesses | Way::Rounds | Way::MoreGuesses, _) => (None, error),
+            (
+                Way::Elements
+                | Way::Orders
+                | Way::UnassumingGuesses
+                | Way::SomeRounds
+                | Way::Further
+                | Way::Rounds
+                | Way::MoreGuesses,
+                _,
+            ) => (None, error),
         };
+        self.further = further && keeps_further;
         self.way = match next {
             Some(next) => next,
             None if self.env.hybrid && refused.reason.may_be_checked() => Way::Checked,

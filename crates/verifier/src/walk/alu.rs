@@ -407,8 +407,14 @@ impl Walk<'_> {
             // A sum that was bounded before, or one less than such a one; a difference that is not negative.
             let most = self.state.most_by_sums(id).map(|most| i128::from(most) + i128::from(delta));
             let most = most.and_then(|most| u64::try_from(most.max(0)).ok()).map_or(max, |most| most.min(max));
+            // What is left of a number that something was taken off: half of one that is 2 or more is not all of it.
+            let further = op == AluOp::Sub && self.loops.further && self.loops.may_ask();
+            let less = || Form::of(s)?.plus(&Form::of(d)?, -1);
+            let least = further.then(|| self.state.most_of_form(&less()?)?.checked_neg()).flatten();
+            let least = least.map(|least| least + i128::from(planted!(LeftIsMore)));
+            let least = least.and_then(|least| u64::try_from(least).ok()).filter(|least| *least <= most).unwrap_or(0);
             let r = &mut self.state.top_mut().regs[dst.index()];
-            if let Some(n) = r.n.meet(&Scalar::unsigned(0, most)) {
+            if let Some(n) = r.n.meet(&Scalar::unsigned(least, most)) {
                 r.n = n;
             }
         }

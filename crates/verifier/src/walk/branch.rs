@@ -116,7 +116,7 @@ impl Walk<'_> {
             }
             if let Some(operands) = &operands {
                 let (d, s) = refined(operands, &yes);
-                taken.compared((width, cond, true), &d, &s, self.loops.guessing(), &mut self.next_id);
+                taken.compared((width, cond, true), &d, &s, self.loops.guesses_of_order(), &mut self.next_id);
             }
             self.push(target, taken, Some(Decision { insn: here, taken: true }), self.epoch)?;
             self.path = self.extend_path(Decision { insn: here, taken: false });
@@ -127,7 +127,7 @@ impl Walk<'_> {
             }
             if let Some(operands) = &operands {
                 let (d, s) = refined(operands, &yes);
-                self.state.compared((width, cond, true), &d, &s, self.loops.guessing(), &mut self.next_id);
+                self.state.compared((width, cond, true), &d, &s, self.loops.guesses_of_order(), &mut self.next_id);
             }
             return Ok(Some(Flow::To(target)));
         } else {
@@ -141,7 +141,7 @@ impl Walk<'_> {
         }
         if let Some(operands) = &operands {
             let (d, s) = refined(operands, &no);
-            self.state.compared((width, cond, false), &d, &s, self.loops.guessing(), &mut self.next_id);
+            self.state.compared((width, cond, false), &d, &s, self.loops.guesses_of_order(), &mut self.next_id);
         }
         Ok(Some(Flow::Next))
     }
@@ -475,7 +475,7 @@ impl Walk<'_> {
     /// The same for what loops want to know: the order of numbers and of pointers into one region.
     fn compared_in_loop(&mut self, width: Width, cond: Cond, taken: bool, d: &Value, s: &Value) {
         if d.is_scalar() && s.is_scalar() {
-            self.state.compared((width, cond, taken), d, s, self.loops.guessing(), &mut self.next_id);
+            self.state.compared((width, cond, taken), d, s, self.loops.guesses_of_order(), &mut self.next_id);
             return;
         }
         let (region, number) = match (d.ty, s.ty) {
@@ -511,7 +511,7 @@ impl Walk<'_> {
             return;
         }
         let (dn, sn) = (bound(number(d)), bound(number(s)));
-        self.state.compared((width, cond, taken), &dn, &sn, self.loops.guessing(), &mut self.next_id);
+        self.state.compared((width, cond, taken), &dn, &sn, self.loops.guesses_of_order(), &mut self.next_id);
         for v in [d, s].into_iter().filter(|v| matches!(v.ty, Ty::Packet { .. }) && v.scale > 0) {
             if let Some(bytes) = self.state.room(region, v.id, v.scale, 0) {
                 self.bound_by_region(region, v.id, v.scale, bytes);

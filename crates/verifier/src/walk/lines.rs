@@ -26,6 +26,15 @@ pub(super) const ANYWHERE: i128 = 1 << 40;
 /// Equations followed from one bound to the next.
 pub(super) const MAX_HOPS: u32 = 3;
 
+/// Whether a comparison is one of a loose walk, where `!=` is taken to be left where the two meet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Guessing {
+    Not,
+    Lines,
+    /// Sums of what moves and of what stays, too.
+    Further,
+}
+
 /// One part of a sum is known now: the other and the whole are at a distance, either way. The part itself may be
 /// forgotten before that is asked for.
 pub(super) fn constant_part(t: &Sum, id: u32, is: i128, facts: &mut Vec<Room>) {
@@ -262,18 +271,29 @@ impl State {
         }
     }
 
-    /// How the value moves from round to round of the innermost loops, if it is on a line.
-    fn moves_by(&self, v: &Value) -> Option<i64> {
+    /// How the value moves from round to round of the innermost loops, if it is on a line; or, where more is guessed,
+    /// if it is a sum of what is on one and of what stays. Only for guesses: what stays is not asked about.
+    fn moves_by(&self, v: &Value, guessing: Guessing) -> Option<i64> {
         let id = v.line_id();
         if id == 0 {
             return None;
         }
         let marks = || self.frames.iter().flat_map(|f| &f.loops);
-        if marks().any(|m| m.k.id == id) {
-            return Some(v.scale.into());
-        }
-        let line = marks().flat_map(|m| &m.lines).find(|l| l.x == id)?;
-        Some(i64::from(line.step) * i64::from(v.scale))
+        let on_line = |id: u32| {
+            if marks().any(|m| m.k.id == id) {
+                return Some(1);
+            }
+            marks().flat_map(|m| &m.lines).find(|l| l.x == id).map(|l| i64::from(l.step))
+        };
+        let sum = || {
+            let t = self.sums.iter().find(|t| t.s == id && !t.split)?;
+            match (on_line(t.a), on_line(t.b)) {
+                (None, None) => None,
+                (a, b) => b.unwrap_or(0).checked_mul(t.scale)?.checked_add(a.unwrap_or(0)),
+            }
+        };
+        let step = on_line(id).or_else(|| if guessing == Guessing::Further { sum() } else { None })?;
+        step.checked_mul(v.scale.into())
     }
 
     /// The least value of V(id) that the state knows.
@@ -321,7 +341,7 @@ impl State {
         comparison: (Width, Cond, bool),
         d: &Value,
         s: &Value,
-        guessing: bool,
+        guessing: Guessing,
         next_id: &mut u32,
     ) {
         self.learn_order(comparison, d, s, guessing, next_id);
@@ -333,7 +353,7 @@ impl State {
         (width, cond, taken): (Width, Cond, bool),
         d: &Value,
         s: &Value,
-        guessing: bool,
+        guessing: Guessing,
         next_id: &mut u32,
     ) {
         let Some(cond) = (if taken { Some(cond) } else { cond.negate() }) else { return };
@@ -379,9 +399,9 @@ impl State {
                         return;
                     }
                 }
-                if guessing {
+                if guessing != Guessing::Not {
                     for (v, other) in [(d, s), (s, d)] {
-                        match self.moves_by(v) {
+                        match self.moves_by(v, guessing) {
                             Some(step) if step > 0 => {
                                 self.order(v, other, step, next_id);
                                 self.less(v, other, step);

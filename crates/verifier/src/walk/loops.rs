@@ -32,6 +32,7 @@ mod report;
 use bpf_analysis::Loops;
 use bpf_isa::InsnIdx;
 
+use super::lines::Guessing;
 use super::trail;
 use super::{Flow, Res, Walk, refuse};
 use crate::error::{LoopFailure, Reason};
@@ -55,7 +56,7 @@ const MAX_FILLED: usize = 8;
 const LOOSE_STEPS: u64 = 4000;
 const LOOSE_STEPS_PER_SLOT: u64 = 64;
 /// Programs up to this length have sums and orders of their numbers kept outside of loops, too.
-const RELATED_SLOTS: usize = 1000;
+pub(crate) const RELATED_SLOTS: usize = 1000;
 /// Notes of programs up to this length are copied before a check. Those of longer ones may know less after a failed one
 /// than they could.
 const COPIED_NOTES: usize = 8192;
@@ -170,6 +171,8 @@ pub(super) struct Engine {
     pub(super) missed_elements: bool,
     /// What none of these numbers is more than is known, too.
     pub(super) orders: bool,
+    /// What few loops need is tried, too (see `crate::ways`).
+    pub(super) further: bool,
     /// A number was loaded of which the array said something.
     pub(super) loaded_elements: bool,
 }
@@ -243,6 +246,15 @@ impl Engine {
     /// Whether what is walked now is thrown away: nothing is proven by it.
     pub(super) fn guessing(&self) -> bool {
         self.loose > 0
+    }
+
+    /// What a comparison is taken to say of the order of what moves.
+    pub(super) fn guesses_of_order(&self) -> Guessing {
+        match (self.guessing(), self.further) {
+            (false, _) => Guessing::Not,
+            (true, false) => Guessing::Lines,
+            (true, true) => Guessing::Further,
+        }
     }
 
     /// Whether what is walked now takes it that no number wraps round.

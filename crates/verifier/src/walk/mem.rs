@@ -72,6 +72,9 @@ impl Walk<'_> {
     /// Proves that `size` bytes at `v + off` may be accessed. `reg` is where the pointer came from, for messages.
     pub(super) fn place(&mut self, reg: Reg, v: &Value, off: i64, size: u64, access: Access) -> Res<Place> {
         let result = self.place_of(reg, v, off, size, access);
+        if result.is_ok() {
+            self.bound_by_access(v, off, size);
+        }
         if !matches!(
             result.as_ref().map_err(|r| &**r),
             Err(Reason::StackBounds { .. }
@@ -82,8 +85,33 @@ impl Walk<'_> {
             return result;
         }
         match self.narrowed(v, off, size) {
-            Some(v) => self.place_of(reg, &v, off, size, access),
+            Some(narrow) => {
+                let result = self.place_of(reg, &narrow, off, size, access);
+                if result.is_ok() {
+                    self.bound_by_access(v, off, size);
+                }
+                result
+            }
             None => result,
+        }
+    }
+
+    /// What has been proven to lie in a region is no further on than the region may be long: so is what moves with it.
+    /// (An offset that is only known to be in a region has no range of its own, and a loop that counts it up would
+    /// have none.)
+    fn bound_by_access(&mut self, v: &Value, off: i64, size: u64) {
+        let Ty::Packet { region } = v.ty else { return };
+        if v.line_id() == 0 || !self.loops.further || !self.relates() {
+            return;
+        }
+        let Ok(size) = i64::try_from(size) else { return };
+        let most = i64::from(self.env.region(region).max_len) - off - size;
+        if v.n.smax() > most
+            && let Some(n) = v.n.meet(&Scalar::signed(v.n.smin(), most))
+        {
+            self.decides();
+            self.scratch.prune.sums = true;
+            self.state.bound_by(&Value { n, ..*v });
         }
     }
 

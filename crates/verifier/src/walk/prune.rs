@@ -38,7 +38,7 @@ use crate::faults::planted;
 use crate::need::Need;
 use crate::scalar::Scalar;
 use crate::state::{Entry, State};
-use crate::value::{Value, Why};
+use crate::value::{Value, Why, len_id};
 use cover::same_shape;
 pub(super) use cover::{IdMap, covers};
 pub(super) use epoch::Epochs;
@@ -632,7 +632,8 @@ impl Walk<'_> {
     /// Where places are related to each other: what is about to be forgotten may be all that tells how far what stays
     /// is apart. `before`: the state with what has been forgotten already.
     fn keep_distances(&mut self, before: &State) {
-        let names = distances(before, &self.state);
+        let further = self.loops.further;
+        let names = distances(before, &self.state, further);
         if names.is_empty() {
             return;
         }
@@ -643,11 +644,15 @@ impl Walk<'_> {
             if let Some(most) = most.filter(|most| *most >= 0 && *most < i64::MAX.into()) {
                 self.state.bound(*x, i128::from(i64::MIN), most, 0);
             }
-            for (j, y) in names.iter().enumerate().filter(|(j, _)| *j != i) {
+            // A pointer is in its region as far from the end as what is left says.
+            let regions = if further { self.env.context.regions.len() } else { 0 };
+            let lens: Vec<u32> = (0..crate::num::few(regions)).map(len_id).collect();
+            let others = names.iter().enumerate().filter(|(j, _)| *j != i).map(|(_, y)| y);
+            for y in others.chain(&lens) {
                 let apart = Form::name(*x).plus(&Form::name(*y), -1);
                 let most = apart.and_then(|f| before.most_of_form(&f)).and_then(|most| i64::try_from(most).ok());
                 if let Some(bytes) = most.and_then(i64::checked_neg) {
-                    debug_assert!(i != j);
+                    debug_assert!(x != y);
                     let bytes = bytes.saturating_add(i64::from(planted!(DistancesKeptMore)));
                     self.state.learn_below(crate::state::Room { id: *x, scale: 1, bytes, hi: *y });
                 }

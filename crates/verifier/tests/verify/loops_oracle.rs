@@ -1,7 +1,7 @@
 //! Generated loops run as the verifier said they would: a short run; `examples/watch.rs` with `loops` is the long
 //! one.
 
-use crate::border::{Oracle, Outcome, elements, links, loops, orders, sums};
+use crate::border::{Oracle, Outcome, elements, halves, links, loops, orders, sums};
 use bpf_isa::Program;
 use bpf_testkit::generate::Choices;
 
@@ -62,6 +62,13 @@ fn accepted_indices_in_arrays_stay_within_the_abstract_states() {
 #[test]
 fn accepted_links_in_arrays_stay_within_the_abstract_states() {
     let (accepted, refused, violation) = watch(0..200, links::generate);
+    assert_eq!(violation, None);
+    assert!(accepted > 20 && refused > 20, "{accepted} accepted, {refused} refused");
+}
+
+#[test]
+fn accepted_halves_stay_within_the_abstract_states() {
+    let (accepted, refused, violation) = watch(0..150, halves::generate);
     assert_eq!(violation, None);
     assert!(accepted > 20 && refused > 20, "{accepted} accepted, {refused} refused");
 }
@@ -632,6 +639,25 @@ fn each_fault_of_sums_is_found() {
              r3 += 1
              if r3 >= r2 goto out
              if r3 < 64 goto q
+             out:"
+        }
+        // What is left of one without its half is one, of which half is nothing.
+        Fault::LeftIsMore => {
+            "r6 = r1
+             r2 >>= 2
+             if r2 <= 1 goto out
+             a: r3 = r2
+             r3 >>= 1
+             r4 = r3
+             r4 <<= 2
+             r5 = r4
+             r5 += r6
+             r5 = *(u32 *)(r5 - 4)
+             if r5 < 1000 goto b
+             r4 = 0
+             b: r6 += r4
+             r2 -= r3
+             if r2 > 0 goto a
              out:"
         }
         // They may be equal.

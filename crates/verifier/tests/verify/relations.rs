@@ -1173,3 +1173,114 @@ fn an_array_of_large_numbers_is_counted_without_overflow() {
         exit",
     );
 }
+
+/// A search that moves its base and halves what is left, by words.
+const HALVES: &str = ";raw
+    r0 = 0
+    r6 = r1
+    r2 >>= 2
+    if r2 == 0 goto out
+    a: r3 = r2
+    r3 >>= 1
+    r4 = r3
+    r4 <<= 2
+    r4 += r6
+    r4 = *(u32 *)(r4 + 0)
+    if r4 > 1000 goto b
+    r5 = r3
+    r5 += 1
+    r4 = r5
+    r4 <<= 2
+    r6 += r4
+    r2 -= r5
+    if r2 != 0 goto a
+    goto out
+    b: r2 = r3
+    if r2 != 0 goto a
+    out: r0 = 0
+    exit";
+
+#[test]
+fn a_base_and_a_part_of_what_is_left_reach_no_further() {
+    accepted(HALVES);
+    // One word further, or the base one too far.
+    refused(&HALVES.replace("(r4 + 0)", "(r4 + 4)"));
+    refused(&HALVES.replace("r6 += r4", "r6 += r4\nr6 += 4"));
+    // The buffer is as long as that in words, not in halves of them; and a base that moves by eight.
+    refused(&HALVES.replace("r2 >>= 2", "r2 >>= 1"));
+    refused(&HALVES.replace("r4 = r5\n    r4 <<= 2", "r4 = r5\n    r4 <<= 3"));
+    // More is left than was given up.
+    refused(&HALVES.replace("r2 -= r5", "r2 -= r3"));
+    // The middle of nothing.
+    refused(&HALVES.replace("if r2 == 0 goto out\n", ""));
+    // What is left need not be less.
+    refused(&HALVES.replace("b: r2 = r3", "b: r2 = r2"));
+}
+
+/// The same until one is left, without a branch: what is left is never nothing.
+const LEFT_OF_TWO: &str = ";raw
+    r0 = 0
+    r6 = r1
+    if r2 < 4 goto out
+    r2 >>= 2
+    if r2 <= 1 goto e
+    a: r3 = r2
+    r3 >>= 1
+    r4 = r3
+    r4 <<= 2
+    r5 = r4
+    r5 += r6
+    r5 = *(u32 *)(r5 - 4)
+    if r5 < 1000 goto b
+    r4 = 0
+    b: r6 += r4
+    r2 -= r3
+    if r2 > 1 goto a
+    e: r0 = *(u32 *)(r6 + 0)
+    out: r0 = 0
+    exit";
+
+#[test]
+fn what_is_left_without_its_half_is_something() {
+    accepted(LEFT_OF_TWO);
+    refused(&LEFT_OF_TWO.replace("(r6 + 0)", "(r6 + 4)"));
+    refused(&LEFT_OF_TWO.replace("if r2 < 4 goto out", "if r2 < 3 goto out"));
+    // Half of one is nothing, and the word before the first.
+    refused(&LEFT_OF_TWO.replace("if r2 > 1 goto a", "if r2 > 0 goto a"));
+    // All is taken off.
+    refused(&LEFT_OF_TWO.replace("r3 >>= 1", "r3 >>= 0"));
+}
+
+/// A pointer that an inner loop moves to the end or to where a text ends, and another that follows it.
+const READER: &str = ";raw
+    r0 = 0
+    r3 = r1
+    r3 += r2
+    if r2 == 0 goto out
+    a: r4 = r1
+    r4 += 1
+    if r4 >= r3 goto out
+    b: r5 = *(u8 *)(r4 + 0)
+    if r5 == 34 goto c
+    r4 += 1
+    if r4 != r3 goto b
+    goto out
+    c: r1 += 1
+    if r1 >= r4 goto d
+    r5 = *(u8 *)(r1 + 0)
+    r0 += r5
+    goto c
+    d: r1 = r4
+    r1 += 1
+    if r1 < r3 goto a
+    out: r0 = 0
+    exit";
+
+#[test]
+fn what_has_been_read_is_no_further_on_than_its_region() {
+    accepted(READER);
+    refused(&READER.replace("*(u8 *)(r4 + 0)", "*(u8 *)(r4 + 1)"));
+    refused(&READER.replace("*(u8 *)(r1 + 0)", "*(u16 *)(r1 + 0)\nr5 = *(u8 *)(r1 + 1)\nr5 = *(u8 *)(r1 + 2)"));
+    refused(&READER.replace("r4 += 1\n    if r4 !=", "r4 += 2\n    if r4 !="));
+    refused(&READER.replace("if r4 >= r3 goto out", "if r4 > r3 goto out"));
+}

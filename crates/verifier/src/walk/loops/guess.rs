@@ -109,6 +109,7 @@ pub(super) struct Guess {
     /// Places are related to each other: those of them that are entered, with the names of the sums that they are
     /// about, and those that did not come back.
     related: bool,
+    further: bool,
     relations: Vec<(Relation, u32)>,
     refuted: Vec<Relation>,
     /// Of sums, what came back knew.
@@ -175,6 +176,7 @@ impl Guess {
             measures: Measures::default(),
             same: Vec::new(),
             related: shape.relates(),
+            further: shape.further,
             relations: Vec::new(),
             refuted: Vec::new(),
             seen: Vec::new(),
@@ -201,6 +203,11 @@ impl Guess {
                     true if v.is_pointer() && d < 0 => {
                         let n = on_line(&start, d, &rounds);
                         n.meet(&Scalar::signed(loosened(&v, env).smin(), i64::MAX)).unwrap_or(n)
+                    }
+                    // Nor does one rise further than its memory ends; where that is lost, no comparison says anything.
+                    true if v.is_pointer() && shape.further => {
+                        let n = on_line(&start, d, &rounds);
+                        n.meet(&Scalar::signed(i64::MIN, loosened(&v, env).smax())).unwrap_or(n)
                     }
                     true => on_line(&start, d, &rounds),
                     false => v.n,
@@ -386,6 +393,16 @@ impl Guess {
                 {
                     shape.set(place, Change::Move);
                     shape.see_range(place, &g, &b);
+                    again = true;
+                }
+                // A pointer that may stay or move has a place of its own among those that are related to each other.
+                if let (false, true, Some(g), Some(b)) =
+                    (known, self.related && shape.further, value(&self.state, place), value(back, place))
+                    && matches!((g.ty, b.ty), (Ty::Packet { .. }, Ty::Packet { .. }))
+                    && g.ty == b.ty
+                    && (!b.n.subset(&g.n) || (g.id, g.scale, g.delta) != (b.id, b.scale, b.delta))
+                {
+                    shape.set(place, Change::Move);
                     again = true;
                 }
             }

@@ -22,6 +22,7 @@ impl Walk<'_> {
     pub(super) fn start_loose(&mut self, i: usize) -> bool {
         self.rewind(i);
         let a = &mut self.loops.open[i];
+        a.shape.further = self.loops.further;
         let entry = &a.entry;
         let Some(g) = Guess::new(entry, &a.shape, a.k, a.id, self.env, &mut self.next_id, true) else { return false };
         self.state.clone_from(&g.state);
@@ -104,10 +105,12 @@ impl Walk<'_> {
         let (min, max) = match v.ty {
             Ty::Stack { .. } => (-i64::from(self.env.frame_bytes), 0),
             Ty::MapValue { .. } | Ty::Mem { .. } => (0, size_of(&v, self.env).into()),
+            // A loop inside that is left by `!=` bounds nothing else.
+            Ty::Packet { region } if self.loops.further => (0, self.env.region(region).max_len.into()),
             _other => return,
         };
         let (off, size) = (i64::from(off), i64::from(size.bytes()));
-        if v.tie != 0
+        if v.line_id() != 0
             && !self.loops.anywhere
             && let Some(n) = v.n.meet(&Scalar::signed(min - off, max - off - size))
         {

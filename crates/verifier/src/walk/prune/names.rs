@@ -6,7 +6,7 @@
 //! Invariant: an order between two names that are held follows afterwards if it did before, over however many others.
 
 use crate::state::{Frame, Room, State, Sum};
-use crate::value::{FIRST_FREE_ID, Value};
+use crate::value::{FIRST_FREE_ID, Ty, Value};
 use crate::walk::alu::Half;
 
 /// Removes the ids of numbers that nothing else has, and facts about ids that nothing has. The facts stay if `asked`:
@@ -69,7 +69,9 @@ pub(super) fn forget_ids(state: &mut State, ids: &mut Vec<u32>, asked: bool, hal
 const MAX_APART: usize = 6;
 
 /// The names that are held still, if sums are about to be forgotten that say how far they are apart, or from others.
-pub(super) fn distances(before: &State, now: &State) -> Vec<u32> {
+///
+/// `pointers`: those of pointers, too.
+pub(super) fn distances(before: &State, now: &State, pointers: bool) -> Vec<u32> {
     let names = |s: &State| -> Vec<u32> {
         let values = s.frames.iter().flat_map(Frame::values).map(Value::line_id);
         let marks = s.frames.iter().flat_map(|f| &f.loops).flat_map(|m| m.ids.iter().copied());
@@ -84,7 +86,8 @@ pub(super) fn distances(before: &State, now: &State) -> Vec<u32> {
         return out;
     }
     let in_sum = |id: u32| before.sums.iter().any(|t| [t.s, t.a, t.b].contains(&id));
-    let numbers = now.frames.iter().flat_map(Frame::values).filter(|v| v.is_scalar() && v.n.as_const().is_none());
+    let named = |v: &&Value| v.is_scalar() || (pointers && matches!(v.ty, Ty::Packet { .. }));
+    let numbers = now.frames.iter().flat_map(Frame::values).filter(named).filter(|v| v.n.as_const().is_none());
     let numbers = numbers.filter(|v| v.scale == 1).map(|v| v.id);
     // What was in the places of a guess when its round began, too: they may have moved on.
     let marks = now.frames.iter().flat_map(|f| &f.loops).flat_map(|m| m.ids.iter().copied());

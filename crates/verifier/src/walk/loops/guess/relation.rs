@@ -26,8 +26,8 @@ pub(super) enum Relation {
     Below { lo: Of, scale: i16, bytes: i64, hi: Of },
     /// `s = a + scale * b + delta`.
     Sum { s: Of, a: Of, b: Of, scale: i64, delta: i64 },
-    /// `a + b + bytes <= end`.
-    SumBelow { a: Of, b: Of, bytes: i64, end: Of },
+    /// `a + scale * b + bytes <= end`.
+    SumBelow { a: Of, b: Of, scale: i16, bytes: i64, end: Of },
     /// `low + bytes <= a + b`.
     BelowSum { low: Of, bytes: i64, a: Of, b: Of },
     /// `a + b = c + d + delta`.
@@ -49,7 +49,8 @@ impl fmt::Display for Relation {
         match self {
             Relation::Below { lo, scale, bytes, hi } => write!(f, "{scale} * {lo} + {bytes} <= {hi}"),
             Relation::Sum { s, a, b, scale, delta } => write!(f, "{s} = {a} + {scale} * {b} + {delta}"),
-            Relation::SumBelow { a, b, bytes, end } => write!(f, "{a} + {b} + {bytes} <= {end}"),
+            Relation::SumBelow { a, b, scale: 1, bytes, end } => write!(f, "{a} + {b} + {bytes} <= {end}"),
+            Relation::SumBelow { a, b, scale, bytes, end } => write!(f, "{a} + {scale} * {b} + {bytes} <= {end}"),
             Relation::BelowSum { low, bytes, a, b } => write!(f, "{low} + {bytes} <= {a} + {b}"),
             Relation::Balance { a, b, c, d: None, delta } => write!(f, "{a} + {b} = {c} + {delta}"),
             Relation::Balance { a, b, c, d: Some(d), delta } => write!(f, "{a} + {b} = {c} + {d} + {delta}"),
@@ -108,9 +109,10 @@ impl Relation {
                 };
                 form().is_some_and(|f| state.proves_by_all(&f))
             }
-            Relation::SumBelow { a, b, bytes, end } => {
+            Relation::SumBelow { a, b, scale, bytes, end } => {
                 let form = || {
-                    let form = Form::constant(bytes.into()).plus(&a.form(state)?, 1)?.plus(&b.form(state)?, 1)?;
+                    let form =
+                        Form::constant(bytes.into()).plus(&a.form(state)?, 1)?.plus(&b.form(state)?, scale.into())?;
                     form.plus(&end.form(state)?, -1)
                 };
                 [a, b].into_iter().all(|p| p.is_in_sums(state, names))
@@ -145,6 +147,16 @@ impl Relation {
         }
     }
 
+    /// What is left of a sum of two whose parts may become less: it is no more than it was said to be.
+    pub(super) fn as_bound(self) -> Option<Relation> {
+        match self {
+            Relation::Sum { s, a, b, scale: 1, delta } => {
+                Some(Relation::SumBelow { a, b, scale: 1, bytes: delta, end: s })
+            }
+            _ => None,
+        }
+    }
+
     /// Whether it is about a sum of two that has no place, and so needs a name.
     pub(super) fn names_sum(self) -> bool {
         matches!(self, Relation::SumBelow { .. } | Relation::BelowSum { .. } | Relation::Balance { .. })
@@ -152,32 +164,33 @@ impl Relation {
 
     /// Enters it in the state, where the places have these names. A sum that it needs gets this one.
     pub(super) fn enter(self, names: &State, state: &mut State, name: u32) {
-        // What the name is at a distance from `a + b`, which is `most` at most.
-        let bounded = |a: Of, b: Of, most: i64, state: &mut State| {
+        // What the name is at a distance from `a + scale * b`, which is `most` at most.
+        let bounded = |a: Of, (b, scale): (Of, i16), most: i64, state: &mut State| {
             let [(a, 1, x), (b, 1, y)] = [a.named(names)?, b.named(names)?] else { return None };
-            let apart = x.checked_add(y)?;
+            let scale = i64::from(scale);
+            let apart = x.checked_add(y.checked_mul(scale)?)?;
             let max = if most == i64::MAX { most } else { most.checked_sub(apart)? };
-            state.push_sum(Sum { s: name, a, b, scale: 1, delta: 0, max, split: false });
+            state.push_sum(Sum { s: name, a, b, scale, delta: 0, max, split: false });
             state.sums.iter().any(|t| t.s == name).then_some(apart)
         };
-        let named = |a: Of, b: Of, state: &mut State| bounded(a, b, i64::MAX, state);
+        let named = |a: Of, b: (Of, i16), state: &mut State| bounded(a, b, i64::MAX, state);
         match self {
-            // `a + b <= -bytes`.
-            Relation::SumBelow { a, b, bytes, end: Of::Zero } => {
+            // `a + scale * b <= -bytes`.
+            Relation::SumBelow { a, b, scale, bytes, end: Of::Zero } => {
                 if let Some(most) = bytes.checked_neg().and_then(|m| m.checked_sub(planted!(BoundedSumsLess).into())) {
-                    bounded(a, b, most, state);
+                    bounded(a, (b, scale), most, state);
                 }
             }
-            Relation::SumBelow { a, b, bytes, end } => {
+            Relation::SumBelow { a, b, scale, bytes, end } => {
                 let Some((hi, 1, above)) = end.named(names) else { return };
-                let Some(at) = named(a, b, state) else { return };
+                let Some(at) = named(a, (b, scale), state) else { return };
                 if let Some(bytes) = bytes.checked_add(at).and_then(|bytes| bytes.checked_sub(above)) {
                     state.learn_below(Room { id: name, scale: 1, bytes, hi });
                 }
             }
             Relation::BelowSum { low, bytes, a, b } => {
                 let Some((id, 1, at)) = low.named(names) else { return };
-                let Some(above) = named(a, b, state) else { return };
+                let Some(above) = named(a, (b, 1), state) else { return };
                 if let Some(bytes) = bytes.checked_add(at).and_then(|bytes| bytes.checked_sub(above)) {
                     state.learn_below(Room { id, scale: 1, bytes, hi: name });
                 }
@@ -185,7 +198,7 @@ impl Relation {
             // Both sides have the one name.
             Relation::Balance { a, b, c, d, delta } => {
                 let Some((c, 1, z)) = c.named(names) else { return };
-                let Some(at) = named(a, b, state) else { return };
+                let Some(at) = named(a, (b, 1), state) else { return };
                 // V(name) + at is the left side.
                 let Some(apart) = z.checked_add(delta).and_then(|x| x.checked_sub(at)) else { return };
                 match d.map(|d| d.named(names)) {

@@ -6,7 +6,7 @@
 //! too. What does not come back in it is dropped, and the rest tried again; so what remains holds in the next round if
 //! it does in this one. Values are compared by all that the state knows of them ([`crate::walk::linear`]).
 //!
-//! Sums: `at + n <= rest` is a relation of three, of unit coefficients: two places, or a place and what stays, whose
+//! Sums: `at + n <= rest` is a relation of three: two places, or a place and what stays, whose
 //! sum is no more than a third, or no less. Tried is what a round that came back knows of a sum ([`Guess::see_sums`]),
 //! so what a branch compared. Claim: with `S` the relation's own name, the guess says `V(S) = V(a) + V(b)` and `V(S) +
 //! bytes <= V(end)`; in the next round S is the sum of what the places have then. Proof: by induction. When the loop
@@ -14,6 +14,12 @@
 //! is proven of the values that the places have there, before any name passes to the next round. Between the two S is
 //! no name of anything: [`Guess::next_round`] drops all that is known of it, and takes it from what has it, as it does
 //! with the names that places have of their own; so nothing of the old sum is left to be said of the new one.
+//!
+//! Where all else has failed ([`Shape::further`]), two more are tried: a sum that one path keeps and another makes less,
+//! as a bound; and a bound of a multiple, `base + scale * left <= end`. Both are claims like the others: proven of what
+//! entered and of what comes back, as the form `a + scale * b + bytes - end`, with `V(S) = V(a) + scale * V(b)`, so the
+//! proof above is theirs. What [`clip`] takes from them is that neither V is negative, which
+//! [`Relation::holds`] asks for: so `V(a)` and `scale * V(b)` are each no more than the whole.
 //!
 //! Invariants: a relation is entered in a guess only if it holds of what entered the loop ([`Guess::relate`] proves
 //! it), and in what came back only if it is proven there, of the values that the places have then. Numbers that a sum
@@ -89,6 +95,15 @@ impl Shape {
         let before = related.len();
         related.retain(|r| !g.refuted.contains(r));
         let mut changed = related.len() != before;
+        if self.further {
+            // A sum that one path keeps, and another makes less: half of what is searched is left, and what of it is
+            // to the left may be given up.
+            for new in g.refuted.iter().filter_map(|r| r.as_bound()) {
+                if related.len() < MAX_RELATIONS && !related.contains(&new) && new.holds(&g.entry, &g.state) {
+                    related.push(new);
+                }
+            }
+        }
         if first && let Some(back) = &g.back {
             let of = |id: u32| match g.own.iter().find(|o| o.id == id) {
                 Some(o) => value(&g.state, o.place).map(|v| (Of::Place(o.place), i64::from(v.delta))),
@@ -142,7 +157,7 @@ impl Guess {
             }
         }
         let related = self.relations.clone();
-        clip(&related, &self.state.clone(), &mut self.state);
+        clip(&related, &self.state.clone(), &mut self.state, self.further);
     }
 
     fn first_relations(&self, shape: &Shape) -> Vec<Relation> {
@@ -224,6 +239,9 @@ impl Guess {
                 }
             }
         }
+        if shape.further {
+            self.multiples(&places, &mut out);
+        }
         self.balances(&places, &mut out);
         out
     }
@@ -233,6 +251,27 @@ impl Guess {
         let places = shape.ends.iter().map(|r| Place { above: 0, what: What::Reg(*r) });
         let stays = |p: &Place| !shape.changes.iter().any(|(q, _)| q == p);
         places.filter(stays).filter(|p| value(&self.state, *p).is_some_and(|v| v.is_scalar() && v.id != 0))
+    }
+
+    /// A place that begins at a constant, and another of which a multiple begins below what stays: the two together are
+    /// no more (`base` and the `n` words that are left of a buffer).
+    fn multiples(&self, places: &[(Place, Form, bool)], out: &mut Vec<Relation>) {
+        for (p, x, _) in places {
+            let Some(begins) = x.as_const().and_then(|c| i64::try_from(c).ok()) else { continue };
+            for (q, y, _) in places.iter().filter(|(q, ..)| q != p) {
+                let Some((id, 1, at)) = y.single() else { continue };
+                let Ok(at) = i64::try_from(at) else { continue };
+                for f in self.entry.room.iter().filter(|f| f.id == id && f.scale > 0) {
+                    let bytes = || at.checked_mul(f.scale.into())?.checked_add(begins);
+                    let (scale, end) = (f.scale, Of::Name(f.hi));
+                    if let Some(bytes) = bytes().and_then(|by| f.bytes.checked_sub(by))
+                        && out.len() < MAX_RELATIONS
+                    {
+                        out.push(Relation::SumBelow { a: Of::Place(*p), b: Of::Place(*q), scale, bytes, end });
+                    }
+                }
+            }
+        }
     }
 
     /// Three places of which one moved as the other two together did in each round that came back: what they are when
@@ -258,7 +297,7 @@ impl Guess {
                         let less = moves.iter().all(|[a, b, c]| a + b <= *c);
                         let bytes = apart.as_const().and_then(|apart| i64::try_from(-apart).ok());
                         if let (true, true, Some(bytes)) = (gives, less, bytes) {
-                            out.push(Relation::SumBelow { a, b, bytes, end: c });
+                            out.push(Relation::SumBelow { a, b, scale: 1, bytes, end: c });
                         }
                         continue;
                     }
@@ -321,12 +360,21 @@ impl Guess {
             let apart = t.delta.saturating_sub(x).saturating_sub(y);
             // A sum of which only a constant says how large it is.
             if t.max < i64::MAX && [a, b].iter().any(|of| matches!(of, Of::Place(_))) {
-                found.push(Relation::SumBelow { a, b, bytes: apart.saturating_sub(t.max), end: Of::Zero });
+                found.push(Relation::SumBelow { a, b, scale: 1, bytes: apart.saturating_sub(t.max), end: Of::Zero });
             }
             for f in back.room.iter().filter(|f| f.scale == 1) {
                 let new = if f.id == t.s {
                     of(f.hi).map(|(end, z)| {
-                        (end, Relation::SumBelow { a, b, bytes: f.bytes.saturating_add(apart).saturating_add(z), end })
+                        (
+                            end,
+                            Relation::SumBelow {
+                                a,
+                                b,
+                                scale: 1,
+                                bytes: f.bytes.saturating_add(apart).saturating_add(z),
+                                end,
+                            },
+                        )
                     })
                 } else if f.hi == t.s {
                     of(f.id).map(|(low, z)| {
@@ -378,16 +426,30 @@ impl Guess {
         for (r, name) in held {
             r.enter(&self.state, back, *name);
         }
-        clip(held, &self.state, back);
+        clip(held, &self.state, back, self.further);
     }
 }
 
 /// What is below a number is no more than that, and that is no less. `names`: the state that says what the places are
 /// called.
-fn clip(related: &[(Relation, u32)], names: &State, state: &mut State) {
+fn clip(related: &[(Relation, u32)], names: &State, state: &mut State, further: bool) {
     for (r, _) in related {
         let (lo, scale, bytes, hi) = match *r {
             Relation::Below { lo, scale, bytes, hi } => (lo, scale, bytes, hi),
+            // Neither V is negative of what is in sums: so each part is no more than the whole leaves beside the
+            // other's distance.
+            Relation::SumBelow { a, b, scale, bytes, end } if further && scale > 0 => {
+                if let Some(((a, 1, x), (b, 1, y), (end, 1, z))) =
+                    a.named(names).zip(b.named(names)).zip(end.named(names)).map(|((a, b), end)| (a, b, end))
+                    && let Some(most) = most_of(state, end)
+                {
+                    let scale = i128::from(scale);
+                    let most = most + i128::from(z) - i128::from(bytes) - i128::from(x) - scale * i128::from(y);
+                    state.bound(a, i128::from(i64::MIN), most, 2);
+                    state.bound(b, i128::from(i64::MIN), most.div_euclid(scale), 2);
+                }
+                continue;
+            }
             Relation::SumBelow { .. } | Relation::BelowSum { .. } => continue,
             // One side is no more than the other may be.
             Relation::Balance { a, b, c, d, delta } => {

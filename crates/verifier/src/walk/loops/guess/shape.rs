@@ -56,6 +56,8 @@ pub(in crate::walk::loops) struct Shape {
     /// Registers that the loop compares with others: if one stays as it is, others may stay below it.
     pub(in crate::walk::loops) ends: Vec<u8>,
     pub(super) begun: bool,
+    /// Pointers that may stay where they are are related, too, and what is no sum in every round is tried as a bound.
+    pub(in crate::walk::loops) further: bool,
 }
 
 impl Shape {
