@@ -113,6 +113,10 @@ mod with {
         CoveringUnneeded,
         /// What is proven of a region's length is not needed by what asks for it.
         LengthsUnmarked,
+        /// What a test shows of a region's length is taken to be all that is needed of it afterwards.
+        LearntSuffices,
+        /// What is proven of a region's length is not needed by a number that it bounds.
+        LengthFlowsUnmarked,
         /// The early return of a legacy load is not walked.
         LegacyReturnForgotten,
         /// A legacy load's result is taken to be a byte.
@@ -311,7 +315,7 @@ mod with {
         /// (`tests/loops_oracle.rs`).
         pub const OF_ORDERS: &[Fault] = &[Fault::OrderUnasked, Fault::OrderForgotten];
         /// Those in what is needed of lengths of regions: the same.
-        pub const OF_LENGTHS: &[Fault] = &[Fault::LengthsUnmarked];
+        pub const OF_LENGTHS: &[Fault] = &[Fault::LengthsUnmarked, Fault::LearntSuffices, Fault::LengthFlowsUnmarked];
         /// Those in what a path is found to need: each is found by walking paths that were dropped
         /// (`tests/needed.rs`).
         pub const OF_NEEDS: &[Fault] = &[

@@ -249,6 +249,31 @@ fn dead_slots_do_not_multiply_paths() {
     assert!(live.steps > 256 && dead.steps < 100, "{live:?} {dead:?}");
 }
 
+/// Paths that have proven more of a packet's length than what comes asks for are alike, also to a number that is the
+/// length, as long as it decides nothing.
+#[test]
+fn lengths_that_nothing_asks_for_do_not_multiply_paths() {
+    let text = |last: &str| {
+        let mut t = String::from("r6 = r1\n");
+        for i in 1..=30 {
+            writeln!(
+                t,
+                "call 7\nif r0 == 1 goto +4\nr2 = *(u32 *)(r6 + 0)\nr3 = *(u32 *)(r6 + 4)\nr2 += {i}\nif r2 > r3 goto out"
+            )
+            .expect("a string");
+        }
+        // A test of more, and what is left of the packet from its beginning.
+        t + "r2 = *(u32 *)(r6 + 0)\nr3 = *(u32 *)(r6 + 4)\nr4 = r2\nr4 += 40\nif r4 > r3 goto out\nr5 = *(u8 *)(r2 + 39)\n"
+            + "r3 -= r2\n"
+            + last
+            + "r0 = 0\nexit\nout:\nr0 = 1\nexit\n"
+    };
+    let mut verifier = Verifier::new();
+    let mut steps = |last: &str| verify(&mut verifier, common::program(&text(last))).expect("it is safe").steps;
+    let (alike, apart) = (steps("*(u64 *)(r10 - 8) = r3\n"), steps("if r3 s< 45 goto out\n"));
+    assert!(alike < 500 && apart > 1000, "{alike} {apart}");
+}
+
 /// A slot that a callback reads in its next round is not dead in this one, although this round's path ends where the
 /// next begins, and the walk comes to the read only after it has come to the write.
 #[test]

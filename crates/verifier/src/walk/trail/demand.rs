@@ -7,7 +7,8 @@
 
 use bpf_isa::{MAX_CALL_DEPTH, Reg};
 
-use crate::lens::Regions;
+use crate::env::Region;
+use crate::lens::{self, Bytes as Length};
 use crate::state::{Byte, Frame, State, TRACKED};
 use crate::value::{FIRST_FREE_ID, Value, Why};
 
@@ -66,8 +67,8 @@ pub(in crate::walk) struct Needed {
     pub(super) exact: u16,
     pub(super) live_bytes: Bytes,
     pub(super) exact_bytes: Bytes,
-    /// The regions whose proven least lengths are asked for. Of all frames: the first one's says it.
-    pub(super) lengths: Regions,
+    /// How many bytes of each region are asked for. Of all frames: the first one's says it.
+    pub(super) lengths: [Length; Region::MAX_REGIONS],
 }
 
 impl Needed {
@@ -76,7 +77,7 @@ impl Needed {
         exact: u16::MAX,
         live_bytes: Bytes::ALL,
         exact_bytes: Bytes::ALL,
-        lengths: Regions::MAX,
+        lengths: [lens::ALL; Region::MAX_REGIONS],
     };
 
     fn join(&mut self, other: &Needed) {
@@ -84,7 +85,7 @@ impl Needed {
         self.exact |= other.exact;
         self.live_bytes.join(&other.live_bytes);
         self.exact_bytes.join(&other.exact_bytes);
-        self.lengths |= other.lengths;
+        self.lengths.iter_mut().zip(other.lengths).for_each(|(a, b)| *a = (*a).max(b));
     }
 
     pub(super) fn read(&mut self, regs: u16, exact: bool) {
@@ -101,7 +102,7 @@ impl Needed {
 
     /// The same with every live number exact, and the lengths of regions with them.
     pub(in crate::walk) fn with_numbers(self) -> Needed {
-        Needed { exact: self.live, exact_bytes: self.live_bytes, lengths: Regions::MAX, ..self }
+        Needed { exact: self.live, exact_bytes: self.live_bytes, lengths: [lens::ALL; Region::MAX_REGIONS], ..self }
     }
 
     pub(super) fn is_exact(&self, regs: u16) -> bool {
@@ -235,7 +236,7 @@ pub(in crate::walk) fn forget_unneeded(state: &mut State, needed: &[Needed], sum
     let related = if sums { related_names(state) } else { Vec::new() };
     let related = related.as_slice();
     let mut any = false;
-    state.min_len.forget_all_but(needed.first().map_or(0, |n| n.lengths));
+    state.min_len.forget_all_but(&needed.first().copied().unwrap_or_default().lengths);
     for (k, frame) in state.frames.iter_mut().enumerate() {
         let needed = needed.get(k).copied().unwrap_or_default();
         any |= needed.loosen_regs(&mut frame.regs, related);

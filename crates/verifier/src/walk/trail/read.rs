@@ -5,6 +5,7 @@ use bpf_isa::{AtomicOp, Callee, Insn, Reg, Src};
 use super::demand::{Demand, FRAMES};
 use crate::env::Env;
 use crate::faults::planted;
+use crate::lens::Since;
 use crate::need::helper_needs;
 
 /// r1 to r5, and with r0: what a call takes, and what it leaves nothing in.
@@ -31,8 +32,10 @@ pub(super) enum Kind {
     TiedReg,
     /// The same of the bytes `from .. to`.
     TiedBytes,
-    /// Asked for the least lengths of the regions of the bits of `from`; with `to`, the regions are others since.
+    /// Asked for `from` bytes of the region `frame`, and learnt since of `to` ([`Since`]).
     Lengths,
+    /// The instruction of the next entry writes a number to a register that the length of the region `frame` bounds.
+    LengthFlows,
 }
 
 /// An entry of the trail. What an instruction reads and writes stands before it.
@@ -52,10 +55,12 @@ pub(super) struct Reader<'a> {
     pub(super) insns: &'a [Insn],
     /// Of the instruction last read, whose reads and writes follow: its frame;
     pub(super) frame: usize,
-    /// whether what it loads is needed exactly;
+    /// whether what it loads or calculates is needed exactly;
     pub(super) carries: bool,
     /// and the registers that flow into what it writes, or are compared.
     pub(super) operands: u16,
+    /// Some path has known a sum: bounds are looked for in numbers, read or not ([`super::demand::forget_unneeded`]).
+    pub(super) sums: bool,
 }
 
 const fn bit(r: Reg) -> u16 {
@@ -122,11 +127,13 @@ impl Reader<'_> {
                 self.flow(d, flows);
             }
             Kind::Lengths => {
-                let n = d.frame(0);
-                if step.to != 0 {
-                    n.lengths = 0;
+                let need = &mut d.frame(0).lengths[f];
+                *need = Since { asked: step.from, learnt: step.to }.before(*need);
+            }
+            Kind::LengthFlows => {
+                if (self.carries || self.sums) && !planted!(LengthFlowsUnmarked) {
+                    d.frame(0).lengths[f] = crate::lens::ALL;
                 }
-                n.lengths |= crate::num::few(from);
             }
             Kind::TiedBytes => {
                 let flows = d.frame(f).exact_bytes.any(from, to);
@@ -148,8 +155,8 @@ impl Reader<'_> {
         let n = d.frame(f);
         match *insn {
             Insn::Alu { dst, src, .. } => {
-                let exact = step.exact || n.is_exact(bit(dst));
-                n.read(bit(dst) | src_bit(src), exact);
+                self.carries = n.is_exact(bit(dst));
+                n.read(bit(dst) | src_bit(src), step.exact || self.carries);
             }
             Insn::Mov { dst, src, .. } => self.moved(d, dst, src_bit(src)),
             Insn::MovSx { dst, src, .. } => self.moved(d, dst, bit(src)),
