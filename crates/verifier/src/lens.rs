@@ -17,8 +17,8 @@
 //! Invariants: whatever a step of the walk makes of a length goes through a method that says so. Not to know that there
 //! are so many bytes takes nothing: where more is known, no more ways are gone. Comparisons of states
 //! ([`Lens::covers`]) say nothing: they prove what they say of the states that they are given. A copy has what has not
-//! been entered yet: on its path, too, that has happened. So what one side of a branch learns is learnt by the copy that
-//! goes there, and what the other side learns, by the current state once that copy is left for later, which enters what
+//! been entered yet: on its path, too, that has happened. So what one side of a branch learns, the copy that goes there
+//! learns, and what the other side learns, the current state once that copy is left for later, which enters what
 //! both have in common (`Walk::leave`). Whoever asks a copy that is then thrown away hands on what was asked
 //! ([`Lens::ask_as`]), but for guesses about loops, in which all lengths are needed (`with_numbers`).
 
