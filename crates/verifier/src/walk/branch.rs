@@ -120,6 +120,20 @@ impl Walk<'_> {
             }
             self.push(target, taken, Some(Decision { insn: here, taken: true }), self.epoch)?;
             self.path = self.extend_path(Decision { insn: here, taken: false });
+            // Where it is equal to a constant, that is what it is, whatever was known before.
+            let equal = match cond {
+                Cond::Eq => yes.0.as_const(),
+                Cond::Ne => no.0.as_const(),
+                _ => None,
+            };
+            let half = width == Width::W32;
+            if src_reg.is_none() && equal.is_some_and(|c| !half || c <= ones(32)) {
+                if cond == Cond::Ne {
+                    self.trail_equal(dst, half);
+                } else if let Some(taken) = self.scratch.pending.last_mut() {
+                    taken.equal = Some((dst, half));
+                }
+            }
         } else if can_yes {
             self.decides();
             if decided.is_none() {

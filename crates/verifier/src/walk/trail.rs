@@ -44,6 +44,11 @@
 //! was not needed, too ([`Walk::trail_record`]). Where ranges of numbers are noted for an optimiser
 //! ([`crate::Env::values`]), every number that is live is exact.
 //!
+//! Where a comparison with a constant shows what a register is, that is what it is, whatever was known of it before: on
+//! that side ([`Walk::trail_equal`]) it is not needed exactly on account of what comes after. Only that it is less than
+//! 2^32 is ([`Needed::half`]), if its lower half alone was compared, unless what writes it gives no more. What is tied
+//! to it is refined as well, and has the operands of the comparison exact if it is needed itself.
+//!
 //! Invariants: the open kept states are the ancestors of the path, oldest first, and the trail reaches back to the
 //! oldest. Bytes beyond the first 512 of a frame are always live and exact, and so is what is written there, and what
 //! is compared while it is tied to them. Nothing that a kept state does not hold says what a step makes of it. A path
@@ -203,6 +208,14 @@ impl Walk<'_> {
                 self.effect(Step { frame: region, kind: Kind::Lengths, from: asked, to: learnt, ..Step::default() });
             }
         }
+    }
+
+    /// On this side of the branch that has just been entered, the register has turned out to be a constant. `half`: its
+    /// lower half has.
+    pub(super) fn trail_equal(&mut self, reg: Reg, half: bool) {
+        let frame = crate::num::few(self.state.frames.len()) - 1;
+        let from = crate::num::half(reg.index());
+        self.effect(Step { frame, kind: Kind::Equal, exact: half, from, ..Step::default() });
     }
 
     /// The proven least length of a region, which bounds the number that the step writes to a register, and nothing

@@ -1,6 +1,6 @@
 //! A trail read backwards: what each step needs of what was there before it, given what is needed after it.
 
-use bpf_isa::{AtomicOp, Callee, Insn, Reg, Src};
+use bpf_isa::{AluOp, AtomicOp, Callee, Insn, Reg, Size, Src, Width};
 
 use super::demand::{Demand, FRAMES};
 use crate::env::Env;
@@ -34,6 +34,9 @@ pub(super) enum Kind {
     TiedBytes,
     /// Asked for `from` bytes of the region `frame`, and learnt since of `to` ([`Since`]).
     Lengths,
+    /// On this side of the branch before it, the register `from` has turned out to be a constant. `exact`: its lower
+    /// half has, and the upper one was known to be 0.
+    Equal,
     /// The instruction of the next entry writes a number to a register that the length of the region `frame` bounds.
     LengthFlows,
 }
@@ -85,7 +88,7 @@ impl Reader<'_> {
                 let caller = f.saturating_sub(1);
                 d.truncate(f);
                 let c = d.frame(caller);
-                let (live, exact) = (c.live & 1, if planted!(ResultsUnmarked) { 0 } else { c.exact & 1 });
+                let (live, exact) = (c.live & 1, if planted!(ResultsUnmarked) { 0 } else { (c.exact | c.half) & 1 });
                 if step.kind == Kind::Round {
                     // It decides whether there is another round, which gets its arguments from the caller's.
                     c.kill(1);
@@ -95,6 +98,7 @@ impl Reader<'_> {
                     c.kill(CLOBBERED);
                     d.frame(f).live = live;
                     d.frame(f).exact = exact;
+                    d.frame(f).half = 0;
                 }
                 if step.exact {
                     d.frame(f).kill(1);
@@ -130,6 +134,7 @@ impl Reader<'_> {
                 let need = &mut d.frame(0).lengths[f];
                 *need = Since { asked: step.from, learnt: step.to }.before(*need);
             }
+            Kind::Equal => d.frame(f).equal(1 << step.from, step.exact),
             Kind::LengthFlows => {
                 if (self.carries || self.sums) && !planted!(LengthFlowsUnmarked) {
                     d.frame(0).lengths[f] = crate::lens::ALL;
@@ -154,20 +159,43 @@ impl Reader<'_> {
         let insn = &self.insns[step.at as usize];
         let n = d.frame(f);
         match *insn {
-            Insn::Alu { dst, src, .. } => {
+            Insn::Alu { width, op, dst, src } => {
+                if width == Width::W32 || (op == AluOp::And && matches!(src, Src::Imm(0..))) {
+                    n.is_half(bit(dst));
+                }
                 self.carries = n.is_exact(bit(dst));
                 n.read(bit(dst) | src_bit(src), step.exact || self.carries);
             }
-            Insn::Mov { dst, src, .. } => self.moved(d, dst, src_bit(src)),
-            Insn::MovSx { dst, src, .. } => self.moved(d, dst, bit(src)),
+            Insn::Mov { width, dst, src } => {
+                if width == Width::W32 {
+                    n.is_half(bit(dst));
+                }
+                n.moved(bit(dst), src_bit(src));
+            }
+            Insn::MovSx { dst, src, .. } => {
+                let exact = n.is_exact(bit(dst));
+                n.kill(bit(dst));
+                n.read(bit(src), exact);
+            }
             Insn::Cast { dst, src, .. } => {
                 n.kill(bit(dst));
                 n.read(bit(src), false);
             }
-            Insn::Neg { dst, .. } | Insn::End { dst, .. } => n.live |= bit(dst),
+            Insn::Neg { dst, .. } | Insn::End { dst, .. } => {
+                let exact = n.is_exact(bit(dst));
+                n.read(bit(dst), exact);
+            }
             Insn::LoadImm64 { dst, .. } => n.kill(bit(dst)),
             Insn::SecondSlot | Insn::Jump { .. } | Insn::MayGoto { .. } => {}
-            Insn::Load { dst, base, .. } | Insn::LoadAcquire { dst, base, .. } => {
+            Insn::Load { size, sign, dst, base, .. } => {
+                if size != Size::DW && !sign {
+                    n.is_half(bit(dst));
+                }
+                self.carries = n.is_exact(bit(dst));
+                n.kill(bit(dst));
+                n.read(bit(base), true);
+            }
+            Insn::LoadAcquire { dst, base, .. } => {
                 self.carries = n.is_exact(bit(dst));
                 n.kill(bit(dst));
                 n.read(bit(base), true);
@@ -216,21 +244,19 @@ impl Reader<'_> {
                 n.live |= bit(src);
             }
             Insn::JumpReg { target } => n.read(bit(target), true),
-            Insn::JumpIf { dst, src, .. } => {
+            Insn::JumpIf { width, dst, src, .. } => {
                 self.operands = bit(dst) | src_bit(src);
-                let exact = step.exact || (n.is_exact(self.operands) && !planted!(BoundsUnmarked));
+                let needed = match width {
+                    // Says nothing of upper halves.
+                    Width::W32 => n.exact & self.operands != 0,
+                    Width::W64 => n.is_exact(self.operands),
+                };
+                let exact = step.exact || (needed && !planted!(BoundsUnmarked));
                 n.read(self.operands, exact);
             }
             Insn::Call(callee) => self.call(d, callee, step, f),
             Insn::Exit => n.read(1, step.exact || self.env.context.returns.is_some()),
         }
-    }
-
-    fn moved(&self, d: &mut Demand, dst: Reg, src: u16) {
-        let n = d.frame(self.frame);
-        let exact = n.is_exact(bit(dst));
-        n.kill(bit(dst));
-        n.read(src, exact);
     }
 
     fn call(&self, d: &mut Demand, callee: Callee, step: Step, f: usize) {
@@ -241,7 +267,7 @@ impl Reader<'_> {
             Callee::Subprog(_) | Callee::Reg(_) if step.exact => None,
             Callee::Subprog(_) | Callee::Reg(_) => {
                 let of = d.frame((f + 1).min(FRAMES - 1));
-                let (live, exact) = (of.live & ARGS, of.exact & ARGS);
+                let (live, exact) = (of.live & ARGS, (of.exact | of.half) & ARGS);
                 d.truncate(f + 1);
                 let n = d.frame(f);
                 n.kill(CLOBBERED);
