@@ -113,6 +113,12 @@ mod with {
         CoveringUnneeded,
         /// What is proven of a region's length is not needed by what asks for it.
         LengthsUnmarked,
+        /// What a test shows of a region's length is taken to be all that is needed of it afterwards.
+        LearntSuffices,
+        /// What is proven of a region's length is not needed by a number that it bounds.
+        LengthFlowsUnmarked,
+        /// A comparison of a lower half with a constant shows the upper one, too.
+        EqualHalves,
         /// The early return of a legacy load is not walked.
         LegacyReturnForgotten,
         /// A legacy load's result is taken to be a byte.
@@ -313,8 +319,9 @@ mod with {
         /// Those in what the numbers of an array are no more than: each is found by generated programs
         /// (`tests/loops_oracle.rs`).
         pub const OF_ORDERS: &[Fault] = &[Fault::OrderUnasked, Fault::OrderForgotten];
-        /// Those in what is needed of lengths of regions: the same.
-        pub const OF_LENGTHS: &[Fault] = &[Fault::LengthsUnmarked];
+        /// Those in what is needed of lengths of regions, and of what a comparison has shown: the same.
+        pub const OF_LENGTHS: &[Fault] =
+            &[Fault::LengthsUnmarked, Fault::LearntSuffices, Fault::LengthFlowsUnmarked, Fault::EqualHalves];
         /// Those in what a path is found to need: each is found by walking paths that were dropped
         /// (`tests/needed.rs`).
         pub const OF_NEEDS: &[Fault] = &[

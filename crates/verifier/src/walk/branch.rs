@@ -120,6 +120,20 @@ impl Walk<'_> {
             }
             self.push(target, taken, Some(Decision { insn: here, taken: true }), self.epoch)?;
             self.path = self.extend_path(Decision { insn: here, taken: false });
+            // Where it is equal to a constant, that is what it is, whatever was known before.
+            let equal = match cond {
+                Cond::Eq => yes.0.as_const(),
+                Cond::Ne => no.0.as_const(),
+                _ => None,
+            };
+            let half = width == Width::W32;
+            if src_reg.is_none() && equal.is_some_and(|c| !half || c <= ones(32)) {
+                if cond == Cond::Ne {
+                    self.trail_equal(dst, half);
+                } else if let Some(taken) = self.scratch.pending.last_mut() {
+                    taken.equal = Some((dst, half));
+                }
+            }
         } else if can_yes {
             self.decides();
             if decided.is_none() {
@@ -361,7 +375,7 @@ impl Walk<'_> {
             }
             // An empty region may be at any address, even 0: a host's empty buffer often is.
             let may_be_zero = match pointer.ty {
-                Ty::Packet { region } | Ty::PacketEnd { region } => self.state.min_len[usize::from(region)] == 0,
+                Ty::Packet { region } | Ty::PacketEnd { region } => !self.state.min_len.has(region.into(), 1),
                 _ => false,
             };
             return Ok([false, true].map(|taken| {
@@ -413,27 +427,39 @@ impl Walk<'_> {
         }
         let outcome = if taken { Some(cond) } else { cond.negate() };
         // An earlier comparison may have decided this one.
-        let follow = self.bytes_after(region, p);
         let never = match outcome {
-            Some(Cond::Gt) => follow >= Some(0),
-            Some(Cond::Ge | Cond::Eq) => follow >= Some(1),
+            Some(Cond::Gt) => self.has_after(region, p, 0),
+            Some(Cond::Ge | Cond::Eq) => self.has_after(region, p, 1),
             _ => false,
         };
         if never {
             return Lesson::Never;
         }
         // At the end at most, and not there: before it.
-        let before = (outcome == Some(Cond::Ne) && follow >= Some(0)).then_some(1);
+        let before = (outcome == Some(Cond::Ne) && self.has_after(region, p, 0)).then_some(1);
         match room_beyond(cond, taken).or(before).and_then(|extra| room_bytes(p.delta, extra)) {
             Some(bytes) => Lesson::Room(region, p.id, p.scale, bytes),
             None => Lesson::Nothing,
         }
     }
 
-    /// Bytes proven to follow a pointer that does not lie before its region; `None` if it may lie behind the end.
-    pub(super) fn bytes_after(&self, region: u8, p: &Value) -> Option<i64> {
-        let learnt = self.state.room(region, p.id, p.scale, 0).map(|bytes| i64::from(bytes) - i64::from(p.delta));
-        let always = i64::from(self.state.min_len[usize::from(region)]) - p.n.smax();
+    /// Whether so many bytes are proven to follow a pointer that does not lie before its region.
+    fn has_after(&self, region: u8, p: &Value, bytes: i64) -> bool {
+        let after = |offset: i64| self.state.min_len.has(region.into(), offset.saturating_add(bytes));
+        let named = || self.state.room(region, p.id, p.scale, 0).map(i64::from);
+        match p.id {
+            0 => after(p.delta.into()) || after(p.n.smax()),
+            // The least length is needed by what has asked for it: last.
+            _ => named().is_some_and(|room| room - i64::from(p.delta) >= bytes) || after(p.n.smax()),
+        }
+    }
+
+    /// Bytes proven to follow a pointer that does not lie before its region, of which that many bytes are known; `None`
+    /// if it may lie behind the end.
+    pub(super) fn bytes_after(&self, region: u8, p: &Value, least: u32) -> Option<i64> {
+        let room = if p.id == 0 { Some(least) } else { self.state.room(region, p.id, p.scale, 0) };
+        let learnt = room.map(|bytes| i64::from(bytes) - i64::from(p.delta));
+        let always = i64::from(least) - p.n.smax();
         learnt.into_iter().chain([always]).max().filter(|bytes| *bytes >= 0)
     }
 
@@ -608,6 +634,8 @@ fn apply(state: &mut State, dst: Reg, src: Option<Reg>, lesson: &Lesson) {
             }
         }
         Lesson::Null(id, null) => settle_null(state, id, null),
+        // Of a pointer whose place is known, and needed exactly: the run has shown it, whatever was known before.
+        Lesson::Room(region, 0, _, bytes) => state.min_len.learn(region.into(), bytes),
         Lesson::Room(region, id, scale, bytes) => state.learn_room(region, id, scale, bytes),
     }
 }
@@ -661,7 +689,8 @@ fn refine_linked(state: &mut State, r: Reg, n: &Scalar) {
         let least = u32::try_from(least.clamp(0, Region::MAX_LEN.into())).unwrap_or(0);
         if region < state.min_len.len() {
             debug_assert_eq!(len_id(crate::num::few(region)), old.id);
-            state.min_len[region] = state.min_len[region].max(least);
+            // The number says so, which is needed exactly: the run has shown it, whatever was known before.
+            state.min_len.learn(region, least);
         }
         return;
     }

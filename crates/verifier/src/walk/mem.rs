@@ -247,11 +247,16 @@ impl Walk<'_> {
                     return refuse(Reason::PacketBefore { region: r.name.to_string(), min });
                 }
                 let offset = i64::from(v.delta) + off;
-                let proven = self.state.room(region, v.id, v.scale, v.least_of_line());
-                // Either so many bytes follow the pointer's base, or the region is long enough for any offset.
-                let anywhere = max.saturating_add(size as i64) <= i64::from(self.state.min_len[usize::from(region)]);
-                if !anywhere && proven.is_none_or(|proven| offset + size as i64 > i64::from(proven)) {
-                    let (region, proven) = (r.name.to_string(), proven.unwrap_or(0));
+                // Either so many bytes follow the pointer's base, or the region is long enough for any offset. The
+                // least length is asked for last, as it is needed by what has asked.
+                let room = || self.state.room(region, v.id, v.scale, v.least_of_line());
+                let follows = |proven: u32| offset + size as i64 <= i64::from(proven);
+                let inside = match v.id {
+                    0 => self.state.min_len.has(usize::from(region), offset + size as i64),
+                    _ => room().is_some_and(follows),
+                };
+                if !inside && !self.state.min_len.has(usize::from(region), max.saturating_add(size as i64)) {
+                    let (region, proven) = (r.name.to_string(), room().unwrap_or(0));
                     return refuse(Reason::PacketBounds { region, size, offset, proven });
                 }
                 Ok(Place::Untracked(Kind::Packet))
@@ -262,8 +267,8 @@ impl Walk<'_> {
                 if access.writes() && !r.writable {
                     return refuse(Reason::ReadOnly { what: r.name.to_string() });
                 }
-                let proven = self.state.min_len[usize::from(region)];
-                if -off > i64::from(proven) {
+                if !self.state.min_len.has(usize::from(region), -off) {
+                    let proven = self.state.min_len[usize::from(region)];
                     return refuse(Reason::PacketBefore { region: r.name.to_string(), min: i64::from(proven) + off });
                 }
                 Ok(Place::Untracked(Kind::Packet))
@@ -522,7 +527,7 @@ impl Walk<'_> {
                     FieldKind::Socket => Value { null: true, id: self.new_id(), ..socket(false) },
                     FieldKind::Len(region) => {
                         let len = self.region_len(region);
-                        let known = self.state.min_len[usize::from(region)];
+                        let known = self.length_flows(region);
                         Value { n: Scalar::unsigned(known.into(), len.n.umax()), ..len }
                     }
                 }

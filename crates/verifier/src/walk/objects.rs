@@ -135,7 +135,8 @@ impl Walk<'_> {
     /// The difference of two pointers into one region; whether each is its end.
     fn region_distance(&mut self, region: u8, (d, d_end): (&Value, bool), (s, s_end): (&Value, bool)) -> Value {
         let max = self.env.region(region).max_len;
-        let length = Scalar::unsigned(self.state.min_len[usize::from(region)].into(), max.into());
+        let least = self.length_flows(region);
+        let length = Scalar::unsigned(least.into(), max.into());
         // end - start is the length itself.
         if d_end && !s_end && (s.id, s.delta) == (0, 0) {
             return Value { id: len_id(region), ..Value::scalar(length) };
@@ -152,7 +153,7 @@ impl Walk<'_> {
         let place = |v: &Value, end: bool| if end { length } else { v.n };
         let n = place(d, d_end).alu(AluOp::Sub, Width::W64, &place(s, s_end));
         // What is left of the region from a pointer in it: the length, less where that is.
-        let left = if d_end && !s_end && s.n.smin() >= 0 { self.bytes_after(region, s) } else { None };
+        let left = if d_end && !s_end && s.n.smin() >= 0 { self.bytes_after(region, s, least) } else { None };
         let Some(left) = left.and_then(|left| u64::try_from(left).ok()) else { return Value::scalar(n) };
         let most = u64::from(max).saturating_sub(u64::try_from(s.n.smin()).unwrap_or(0));
         let n = n.meet(&Scalar::unsigned(left, most.max(left))).unwrap_or(n);
@@ -216,7 +217,7 @@ impl Walk<'_> {
         };
         // Before its start, an address may wrap round; and an empty region may start anywhere, at 1 say.
         let lowest = match regions {
-            Some(((region, ..), _)) if self.state.min_len[usize::from(region)] == 0 => 0,
+            Some(((region, ..), _)) if !self.state.min_len.has(region.into(), 1) => 0,
             _ => -LOWEST_ADDRESS,
         };
         let near = |v: &Value| bounded(&v.n) && v.n.smin() >= lowest;

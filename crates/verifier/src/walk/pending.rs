@@ -1,6 +1,6 @@
 //! Branches that are left for later: the newest is walked first, from the state it was left with.
 
-use bpf_isa::InsnIdx;
+use bpf_isa::{InsnIdx, Reg};
 
 use super::trail::Mark;
 use super::{PathNode, Res, Walk};
@@ -18,6 +18,8 @@ pub(super) struct Pending {
     pub(super) epoch: u32,
     /// Where the trail was.
     pub(super) mark: Mark,
+    /// A register that is equal to a constant on this side, and whether only its lower half was compared.
+    pub(super) equal: Option<(Reg, bool)>,
 }
 
 impl Walk<'_> {
@@ -40,7 +42,7 @@ impl Walk<'_> {
     pub(super) fn leave(&mut self, at: InsnIdx, returns: bool, state: State, path: u32, epoch: u32) -> Res<()> {
         let bytes = state.bytes();
         let mark = self.trail_mark();
-        self.scratch.pending.push(Pending { at, returns, state, path, epoch, mark });
+        self.scratch.pending.push(Pending { at, returns, state, path, epoch, mark, equal: None });
         self.check_memory(bytes)
     }
 
@@ -57,6 +59,9 @@ impl Walk<'_> {
         let old = std::mem::replace(&mut self.state, p.state);
         self.scratch.pool.push(old);
         (self.pc, self.path, self.epoch) = (p.at, p.path, p.epoch);
+        if let Some((reg, half)) = p.equal {
+            self.trail_equal(reg, half);
+        }
         Some(p.returns)
     }
 }

@@ -219,6 +219,11 @@ impl Pruner {
         }
     }
 
+    /// Whether all that is live is needed exactly, whatever the trail says.
+    pub(super) fn all_exact(&self) -> bool {
+        self.numbers
+    }
+
     /// Whether states are compared here.
     pub(super) fn is_point(&self, at: InsnIdx) -> bool {
         get(&self.points, at.index())

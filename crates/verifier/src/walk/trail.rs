@@ -32,14 +32,22 @@
 //! * where the path ended because a finished state covers it, that one's needs are the path's ([`Ending::As`]), and
 //!   what fits the one fits the other. Which finished before which is an order, so this ends.
 //!
-//! What is proven of a region's length is no place, but needed in the same way ([`crate::lens`]): a path on which no
-//! step asked for it is walked alike whatever it is; its need ends only where the regions are replaced by others.
+//! What is proven of a region's length is no place, but needed in the same way ([`crate::lens`]): a path whose steps
+//! ask for up to so many bytes is walked alike, or in fewer ways, whatever is known beyond. Its need ends where the
+//! regions are replaced by others, and where a test that the run passes shows as many bytes, whatever was known before:
+//! what is tested, a pointer or a number that is the length, is needed exactly. A number that is calculated from it
+//! needs it if it is needed exactly itself ([`Walk::length_flows`]).
 //!
 //! So a path that is dropped, because a finished state that has forgotten all this covers it, does nothing that the
 //! walk has not seen. It may hold other numbers at an instruction than any walked path did: what is noted of an
 //! instruction may rest only on what is exact there, or not on numbers at all. States recorded for tests forget what
 //! was not needed, too ([`Walk::trail_record`]). Where ranges of numbers are noted for an optimiser
 //! ([`crate::Env::values`]), every number that is live is exact.
+//!
+//! Where a comparison with a constant shows what a register is, that is what it is, whatever was known of it before: on
+//! that side ([`Walk::trail_equal`]) it is not needed exactly on account of what comes after. Only that it is less than
+//! 2^32 is ([`Needed::half`]), if its lower half alone was compared, unless what writes it gives no more. What is tied
+//! to it is refined as well, and has the operands of the comparison exact if it is needed itself.
 //!
 //! Invariants: the open kept states are the ancestors of the path, oldest first, and the trail reaches back to the
 //! oldest. Bytes beyond the first 512 of a frame are always live and exact, and so is what is written there, and what
@@ -53,7 +61,7 @@ use bpf_isa::Reg;
 
 use super::Walk;
 use crate::faults::planted;
-use crate::lens::Regions;
+use crate::lens::Since;
 use crate::state::{Spill, State, TRACKED};
 use crate::value::{FIRST_FREE_ID, Value};
 use demand::{Demand, FRAMES};
@@ -179,9 +187,8 @@ impl Walk<'_> {
     #[inline]
     pub(super) fn trail_enter(&mut self) {
         self.scratch.prune.sums |= !self.state.sums.is_empty();
-        let (asked, moved) = self.state.min_len.take_asked();
-        if asked != 0 || moved {
-            self.enter_lengths(asked, moved);
+        if self.state.min_len.any_since() {
+            self.enter_lengths();
         }
         let trail = &mut self.scratch.trail;
         if trail.unentered {
@@ -190,12 +197,32 @@ impl Walk<'_> {
         }
     }
 
-    /// Since the last entry, the path has asked for the lengths of these regions; `moved`: they have been replaced by
-    /// what is always known. Where both happened, not known in which order, none is taken to be replaced.
-    fn enter_lengths(&mut self, asked: Regions, moved: bool) {
-        let asked = if planted!(LengthsUnmarked) { 0 } else { asked };
-        let moved = moved && asked == 0;
-        self.effect(Step { kind: Kind::Lengths, from: asked.into(), to: moved.into(), ..Step::default() });
+    /// What has happened to the lengths of regions since the last entry.
+    fn enter_lengths(&mut self) {
+        for (region, mut since) in (0..).zip(self.state.min_len.take_since()) {
+            if planted!(LengthsUnmarked) {
+                since.asked = 0;
+            }
+            if since != Since::default() {
+                let Since { asked, learnt } = since;
+                self.effect(Step { frame: region, kind: Kind::Lengths, from: asked, to: learnt, ..Step::default() });
+            }
+        }
+    }
+
+    /// On this side of the branch that has just been entered, the register has turned out to be a constant. `half`: its
+    /// lower half has.
+    pub(super) fn trail_equal(&mut self, reg: Reg, half: bool) {
+        let frame = crate::num::few(self.state.frames.len()) - 1;
+        let from = crate::num::half(reg.index());
+        self.effect(Step { frame, kind: Kind::Equal, exact: half, from, ..Step::default() });
+    }
+
+    /// The proven least length of a region, which bounds the number that the step writes to a register, and nothing
+    /// else: it is needed if that number is needed exactly.
+    pub(super) fn length_flows(&mut self, region: u8) -> u32 {
+        self.effect(Step { frame: region, kind: Kind::LengthFlows, ..Step::default() });
+        self.state.min_len.unasked(region.into())
     }
 
     pub(super) fn trail_mark(&mut self) -> Mark {
@@ -334,7 +361,8 @@ impl Walk<'_> {
             Ending::As(i) => prune.rests_on(prune.kept[i as usize].rests),
             Ending::Round(number) => number,
         };
-        let mut reader = Reader { env: self.env, insns: self.insns, frame: 0, carries: false, operands: 0 };
+        let mut reader =
+            Reader { env: self.env, insns: self.insns, frame: 0, carries: false, operands: 0, sums: prune.sums };
         let recorded = &mut self.recorded;
         let mut read = |demand: &mut Demand, to: usize| {
             debug_assert!(to <= steps.len(), "the trail reaches back to every fork and kept state");

@@ -249,6 +249,55 @@ fn dead_slots_do_not_multiply_paths() {
     assert!(live.steps > 256 && dead.steps < 100, "{live:?} {dead:?}");
 }
 
+/// Paths that have proven more of a packet's length than what comes asks for are alike, also to a number that is the
+/// length, as long as it decides nothing.
+#[test]
+fn lengths_that_nothing_asks_for_do_not_multiply_paths() {
+    let text = |last: &str| {
+        let mut t = String::from("r6 = r1\n");
+        for i in 1..=30 {
+            writeln!(
+                t,
+                "call 7\nif r0 == 1 goto +4\nr2 = *(u32 *)(r6 + 0)\nr3 = *(u32 *)(r6 + 4)\nr2 += {i}\nif r2 > r3 goto out"
+            )
+            .expect("a string");
+        }
+        // A test of more, and what is left of the packet from its beginning.
+        t + "r2 = *(u32 *)(r6 + 0)\nr3 = *(u32 *)(r6 + 4)\nr4 = r2\nr4 += 40\nif r4 > r3 goto out\nr5 = *(u8 *)(r2 + 39)\n"
+            + "r3 -= r2\n"
+            + last
+            + "r0 = 0\nexit\nout:\nr0 = 1\nexit\n"
+    };
+    let mut verifier = Verifier::new();
+    let mut steps = |last: &str| verify(&mut verifier, common::program(&text(last))).expect("it is safe").steps;
+    let (alike, apart) = (steps("*(u64 *)(r10 - 8) = r3\n"), steps("if r3 s< 45 goto out\n"));
+    assert!(alike < 500 && apart > 1000, "{alike} {apart}");
+}
+
+/// Paths with different numbers are alike where what needs these exactly comes behind a comparison that shows what they
+/// are, as each case of a `switch` does.
+#[test]
+fn numbers_that_turn_out_to_be_a_constant_do_not_multiply_paths() {
+    let text = |compared: &str| {
+        let mut t = String::from("r8 = 0\n");
+        for i in 1..=24 {
+            // 77 is one of those that each may be.
+            writeln!(t, "call 7\nif r0 == 1 goto +2\nr8 = r0\nw8 &= {}", 77 | 1 << (6 + i)).expect("a string");
+        }
+        t + compared + "r2 = r10\nr2 += -512\nr2 += r8\n*(u8 *)(r2 + 0) = 0\nout:\nr0 = 0\nexit\n"
+    };
+    let mut verifier = Verifier::new();
+    let mut steps = |compared: &str| verify(&mut verifier, common::program(&text(compared))).expect("it is safe").steps;
+    let apart = steps("if r8 > 77 goto out\n");
+    let taken = "if {}8 == 77 goto +2\nr0 = 0\nexit\n";
+    for compared in ["if {}8 != 77 goto out\n", taken] {
+        for half in ["r", "w"] {
+            let alike = steps(&compared.replace("{}", half));
+            assert!(alike < 300 && apart > 2 * alike, "{alike} {apart} {half} {compared}");
+        }
+    }
+}
+
 /// A slot that a callback reads in its next round is not dead in this one, although this round's path ends where the
 /// next begins, and the walk comes to the read only after it has come to the write.
 #[test]

@@ -7,7 +7,10 @@
 
 use bpf_isa::{MAX_CALL_DEPTH, Reg};
 
-use crate::lens::Regions;
+use crate::env::Region;
+use crate::faults::planted;
+use crate::lens::{self, Bytes as Length};
+use crate::scalar::Scalar;
 use crate::state::{Byte, Frame, State, TRACKED};
 use crate::value::{FIRST_FREE_ID, Value, Why};
 
@@ -64,27 +67,31 @@ pub(in crate::walk) struct Needed {
     /// A bit a register.
     pub(super) live: u16,
     pub(super) exact: u16,
+    /// Those of which it is needed that they are less than 2^32, and no more than that.
+    pub(super) half: u16,
     pub(super) live_bytes: Bytes,
     pub(super) exact_bytes: Bytes,
-    /// The regions whose proven least lengths are asked for. Of all frames: the first one's says it.
-    pub(super) lengths: Regions,
+    /// How many bytes of each region are asked for. Of all frames: the first one's says it.
+    pub(super) lengths: [Length; Region::MAX_REGIONS],
 }
 
 impl Needed {
     const ALL: Needed = Needed {
         live: u16::MAX,
         exact: u16::MAX,
+        half: u16::MAX,
         live_bytes: Bytes::ALL,
         exact_bytes: Bytes::ALL,
-        lengths: Regions::MAX,
+        lengths: [lens::ALL; Region::MAX_REGIONS],
     };
 
     fn join(&mut self, other: &Needed) {
         self.live |= other.live;
         self.exact |= other.exact;
+        self.half |= other.half;
         self.live_bytes.join(&other.live_bytes);
         self.exact_bytes.join(&other.exact_bytes);
-        self.lengths |= other.lengths;
+        self.lengths.iter_mut().zip(other.lengths).for_each(|(a, b)| *a = (*a).max(b));
     }
 
     pub(super) fn read(&mut self, regs: u16, exact: bool) {
@@ -97,15 +104,43 @@ impl Needed {
     pub(super) fn kill(&mut self, regs: u16) {
         self.live &= !regs;
         self.exact &= !regs;
+        self.half &= !regs;
     }
 
     /// The same with every live number exact, and the lengths of regions with them.
     pub(in crate::walk) fn with_numbers(self) -> Needed {
-        Needed { exact: self.live, exact_bytes: self.live_bytes, lengths: Regions::MAX, ..self }
+        Needed { exact: self.live, exact_bytes: self.live_bytes, lengths: [lens::ALL; Region::MAX_REGIONS], ..self }
     }
 
+    /// Whether what they are is needed, if only that they are less than 2^32.
     pub(super) fn is_exact(&self, regs: u16) -> bool {
-        self.exact & regs != 0
+        (self.exact | self.half) & regs != 0
+    }
+
+    /// The register is compared with a constant, and is equal: what it is need not be known, but for its upper half if
+    /// only the lower one was compared.
+    pub(super) fn equal(&mut self, reg: u16, half: bool) {
+        let needed = self.is_exact(reg);
+        self.exact &= !reg;
+        self.half &= !reg;
+        if needed && half && !planted!(EqualHalves) {
+            self.half |= reg;
+        }
+    }
+
+    /// Whatever is written to the register is less than 2^32.
+    pub(super) fn is_half(&mut self, reg: u16) {
+        self.half &= !reg;
+    }
+
+    /// What is needed of the register is needed of this one, from which it is moved.
+    pub(super) fn moved(&mut self, dst: u16, src: u16) {
+        let (exact, half) = (self.exact & dst != 0, self.half & dst != 0);
+        self.kill(dst);
+        self.read(src, exact);
+        if half {
+            self.half |= src;
+        }
     }
 
     /// Gives up registers that are not live, and numbers that are not exact. Whether there was anything to give up.
@@ -119,7 +154,8 @@ impl Needed {
                 *v = Value::uninit(Why::Dead);
                 any = true;
             } else if v.is_scalar() && self.exact >> r & 1 == 0 {
-                *v = Value::unknown();
+                let half = self.half >> r & 1 != 0 && v.n.high_half_is_zero();
+                *v = if half { Value::scalar(Scalar::low_bits(32)) } else { Value::unknown() };
                 any = true;
             }
         }
@@ -235,7 +271,7 @@ pub(in crate::walk) fn forget_unneeded(state: &mut State, needed: &[Needed], sum
     let related = if sums { related_names(state) } else { Vec::new() };
     let related = related.as_slice();
     let mut any = false;
-    state.min_len.forget_all_but(needed.first().map_or(0, |n| n.lengths));
+    state.min_len.forget_all_but(&needed.first().copied().unwrap_or_default().lengths);
     for (k, frame) in state.frames.iter_mut().enumerate() {
         let needed = needed.get(k).copied().unwrap_or_default();
         any |= needed.loosen_regs(&mut frame.regs, related);

@@ -1,10 +1,11 @@
 //! A trail read backwards: what each step needs of what was there before it, given what is needed after it.
 
-use bpf_isa::{AtomicOp, Callee, Insn, Reg, Src};
+use bpf_isa::{AluOp, AtomicOp, Callee, Insn, Reg, Size, Src, Width};
 
 use super::demand::{Demand, FRAMES};
 use crate::env::Env;
 use crate::faults::planted;
+use crate::lens::Since;
 use crate::need::helper_needs;
 
 /// r1 to r5, and with r0: what a call takes, and what it leaves nothing in.
@@ -31,8 +32,13 @@ pub(super) enum Kind {
     TiedReg,
     /// The same of the bytes `from .. to`.
     TiedBytes,
-    /// Asked for the least lengths of the regions of the bits of `from`; with `to`, the regions are others since.
+    /// Asked for `from` bytes of the region `frame`, and learnt since of `to` ([`Since`]).
     Lengths,
+    /// On this side of the branch before it, the register `from` has turned out to be a constant. `exact`: its lower
+    /// half has, and the upper one was known to be 0.
+    Equal,
+    /// The instruction of the next entry writes a number to a register that the length of the region `frame` bounds.
+    LengthFlows,
 }
 
 /// An entry of the trail. What an instruction reads and writes stands before it.
@@ -52,10 +58,12 @@ pub(super) struct Reader<'a> {
     pub(super) insns: &'a [Insn],
     /// Of the instruction last read, whose reads and writes follow: its frame;
     pub(super) frame: usize,
-    /// whether what it loads is needed exactly;
+    /// whether what it loads or calculates is needed exactly;
     pub(super) carries: bool,
     /// and the registers that flow into what it writes, or are compared.
     pub(super) operands: u16,
+    /// Some path has known a sum: bounds are looked for in numbers, read or not ([`super::demand::forget_unneeded`]).
+    pub(super) sums: bool,
 }
 
 const fn bit(r: Reg) -> u16 {
@@ -80,7 +88,7 @@ impl Reader<'_> {
                 let caller = f.saturating_sub(1);
                 d.truncate(f);
                 let c = d.frame(caller);
-                let (live, exact) = (c.live & 1, if planted!(ResultsUnmarked) { 0 } else { c.exact & 1 });
+                let (live, exact) = (c.live & 1, if planted!(ResultsUnmarked) { 0 } else { (c.exact | c.half) & 1 });
                 if step.kind == Kind::Round {
                     // It decides whether there is another round, which gets its arguments from the caller's.
                     c.kill(1);
@@ -90,6 +98,7 @@ impl Reader<'_> {
                     c.kill(CLOBBERED);
                     d.frame(f).live = live;
                     d.frame(f).exact = exact;
+                    d.frame(f).half = 0;
                 }
                 if step.exact {
                     d.frame(f).kill(1);
@@ -122,11 +131,14 @@ impl Reader<'_> {
                 self.flow(d, flows);
             }
             Kind::Lengths => {
-                let n = d.frame(0);
-                if step.to != 0 {
-                    n.lengths = 0;
+                let need = &mut d.frame(0).lengths[f];
+                *need = Since { asked: step.from, learnt: step.to }.before(*need);
+            }
+            Kind::Equal => d.frame(f).equal(1 << step.from, step.exact),
+            Kind::LengthFlows => {
+                if (self.carries || self.sums) && !planted!(LengthFlowsUnmarked) {
+                    d.frame(0).lengths[f] = crate::lens::ALL;
                 }
-                n.lengths |= crate::num::few(from);
             }
             Kind::TiedBytes => {
                 let flows = d.frame(f).exact_bytes.any(from, to);
@@ -147,20 +159,43 @@ impl Reader<'_> {
         let insn = &self.insns[step.at as usize];
         let n = d.frame(f);
         match *insn {
-            Insn::Alu { dst, src, .. } => {
-                let exact = step.exact || n.is_exact(bit(dst));
-                n.read(bit(dst) | src_bit(src), exact);
+            Insn::Alu { width, op, dst, src } => {
+                if width == Width::W32 || (op == AluOp::And && matches!(src, Src::Imm(0..))) {
+                    n.is_half(bit(dst));
+                }
+                self.carries = n.is_exact(bit(dst));
+                n.read(bit(dst) | src_bit(src), step.exact || self.carries);
             }
-            Insn::Mov { dst, src, .. } => self.moved(d, dst, src_bit(src)),
-            Insn::MovSx { dst, src, .. } => self.moved(d, dst, bit(src)),
+            Insn::Mov { width, dst, src } => {
+                if width == Width::W32 {
+                    n.is_half(bit(dst));
+                }
+                n.moved(bit(dst), src_bit(src));
+            }
+            Insn::MovSx { dst, src, .. } => {
+                let exact = n.is_exact(bit(dst));
+                n.kill(bit(dst));
+                n.read(bit(src), exact);
+            }
             Insn::Cast { dst, src, .. } => {
                 n.kill(bit(dst));
                 n.read(bit(src), false);
             }
-            Insn::Neg { dst, .. } | Insn::End { dst, .. } => n.live |= bit(dst),
+            Insn::Neg { dst, .. } | Insn::End { dst, .. } => {
+                let exact = n.is_exact(bit(dst));
+                n.read(bit(dst), exact);
+            }
             Insn::LoadImm64 { dst, .. } => n.kill(bit(dst)),
             Insn::SecondSlot | Insn::Jump { .. } | Insn::MayGoto { .. } => {}
-            Insn::Load { dst, base, .. } | Insn::LoadAcquire { dst, base, .. } => {
+            Insn::Load { size, sign, dst, base, .. } => {
+                if size != Size::DW && !sign {
+                    n.is_half(bit(dst));
+                }
+                self.carries = n.is_exact(bit(dst));
+                n.kill(bit(dst));
+                n.read(bit(base), true);
+            }
+            Insn::LoadAcquire { dst, base, .. } => {
                 self.carries = n.is_exact(bit(dst));
                 n.kill(bit(dst));
                 n.read(bit(base), true);
@@ -209,21 +244,19 @@ impl Reader<'_> {
                 n.live |= bit(src);
             }
             Insn::JumpReg { target } => n.read(bit(target), true),
-            Insn::JumpIf { dst, src, .. } => {
+            Insn::JumpIf { width, dst, src, .. } => {
                 self.operands = bit(dst) | src_bit(src);
-                let exact = step.exact || (n.is_exact(self.operands) && !planted!(BoundsUnmarked));
+                let needed = match width {
+                    // Says nothing of upper halves.
+                    Width::W32 => n.exact & self.operands != 0,
+                    Width::W64 => n.is_exact(self.operands),
+                };
+                let exact = step.exact || (needed && !planted!(BoundsUnmarked));
                 n.read(self.operands, exact);
             }
             Insn::Call(callee) => self.call(d, callee, step, f),
             Insn::Exit => n.read(1, step.exact || self.env.context.returns.is_some()),
         }
-    }
-
-    fn moved(&self, d: &mut Demand, dst: Reg, src: u16) {
-        let n = d.frame(self.frame);
-        let exact = n.is_exact(bit(dst));
-        n.kill(bit(dst));
-        n.read(src, exact);
     }
 
     fn call(&self, d: &mut Demand, callee: Callee, step: Step, f: usize) {
@@ -234,7 +267,7 @@ impl Reader<'_> {
             Callee::Subprog(_) | Callee::Reg(_) if step.exact => None,
             Callee::Subprog(_) | Callee::Reg(_) => {
                 let of = d.frame((f + 1).min(FRAMES - 1));
-                let (live, exact) = (of.live & ARGS, of.exact & ARGS);
+                let (live, exact) = (of.live & ARGS, (of.exact | of.half) & ARGS);
                 d.truncate(f + 1);
                 let n = d.frame(f);
                 n.kill(CLOBBERED);
