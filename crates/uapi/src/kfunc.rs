@@ -127,4 +127,6 @@ kfuncs! {
     ResSpinUnlock "bpf_res_spin_unlock";
     ResSpinLockIrqsave "bpf_res_spin_lock_irqsave";
     ResSpinUnlockIrqrestore "bpf_res_spin_unlock_irqrestore";
+    PercpuObjNew "bpf_percpu_obj_new_impl";
+    PercpuObjDrop "bpf_percpu_obj_drop_impl";
 }

@@ -42,5 +42,5 @@ pub use errno::Errno;
 pub use helper::{Helper, helper_id};
 pub use kfunc::Kfunc;
 pub use map_type::{MapType, MapTypes};
-pub use owned::{MAX_OBJECT, OwnedField, OwnedKind, OwnedType};
+pub use owned::{MAX_INSTANCE, MAX_OBJECT, OwnedField, OwnedKind, OwnedType};
 pub use program_type::ProgramType;

@@ -369,7 +369,7 @@ impl<'p> Host<'p> {
                 | ArgKind::Work
                 | ArgKind::TimerMap
                 | ArgKind::TimerCallback
-                | ArgKind::LocalType
+                | ArgKind::LocalType { .. }
                 | ArgKind::Object(_)
                 | ArgKind::Root(_)
                 | ArgKind::Node(..)
@@ -537,6 +537,11 @@ impl<'p> Host<'p> {
             (Ret::OfSocketOrNull(SocketPart::Other), _) => self.granted.add_socket(r0, false),
             (Ret::OfSocketOrNull(SocketPart::Fields(bytes)), _) => self.granted.add_returned(r0, bytes.into(), false),
             (Ret::ObjectOrNull(_), _) => self.grant_object(&bound.proto, r0),
+            (Ret::Instance { .. }, _) => {
+                // SAFETY: the program was verified to pass an object, whose memory the run's guard keeps.
+                let size = unsafe { owned::size(args[0]) };
+                self.granted.add_returned(r0, size.into(), true);
+            }
             (Ret::MemOrNull { bytes, writable }, _) => self.granted.add_returned(r0, bytes.into(), writable),
             (_, _) => {}
         }
@@ -577,6 +582,10 @@ impl<'p> Host<'p> {
     /// It must be one whose memory stays to the run's end.
     unsafe fn grant(&mut self, object: u64) {
         // SAFETY: the contract.
+        if unsafe { owned::is_per_cpu(object) } {
+            return;
+        }
+        // SAFETY: as before.
         let size = unsafe { owned::size(object) };
         // SAFETY: as before.
         let lock = unsafe { owned::lock(object) };

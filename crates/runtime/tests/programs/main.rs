@@ -34,6 +34,7 @@ mod named;
 mod nested_contexts;
 mod network_programs;
 mod owned;
+mod owned_percpu;
 mod owned_threads;
 mod packets;
 mod redirect;

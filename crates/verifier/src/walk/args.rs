@@ -59,6 +59,8 @@ pub(super) struct Call<'a> {
     root_lock: Option<Lock>,
     /// The type of the kptr argument.
     pub kptr: Option<u32>,
+    /// What is given back goes there, and has an instance for each CPU: it is seen there by those who have it.
+    pub stashed: bool,
     /// What owes the object that it is in; 0 if it is in none.
     kptr_in: u32,
     /// What owes the object that goes into the root.
@@ -350,25 +352,38 @@ impl<'a> Walk<'a> {
                     Some(_) | None => return wrong(self, expected),
                 }
             }
-            ArgKind::LocalType => {
+            ArgKind::LocalType { per_cpu } => {
                 let id = v.as_const().and_then(|id| u32::try_from(id).ok());
-                let known = |id: u32| self.env.local_types.binary_search_by_key(&id, |ty| ty.0).ok();
-                match id.and_then(known) {
-                    Some(at) => call.class = Some(self.env.local_types[at].1),
-                    None => {
-                        return wrong(self, "the number of a type of the program's own that objects are made of");
-                    }
+                call.class = id.and_then(|id| self.env.local_type(id, per_cpu));
+                if call.class.is_none() {
+                    return wrong(
+                        self,
+                        match per_cpu {
+                            false => "the number of a type of the program's own that objects are made of",
+                            true => "the number of a structure of numbers of the program's own, of 512 bytes at most",
+                        },
+                    );
                 }
             }
             ArgKind::Object(how) => {
                 let Some((class, hold)) = object_at(v).filter(|_| v.n.as_const() == Some(0)) else {
                     return wrong(self, "an object of the program's own, by its start");
                 };
+                let per_cpu = self.env.class(class).is_some_and(|ty| ty.per_cpu);
+                let owned = hold == Hold::Owned && v.owner != 0;
                 match how {
-                    ObjectUse::Given if hold != Hold::Owned || v.owner == 0 => {
+                    ObjectUse::Given if !owned || per_cpu => {
                         return wrong(self, "an object that the program owns");
                     }
-                    ObjectUse::Given => call.given_back = v.owner,
+                    ObjectUse::GivenInstances if !owned || !per_cpu => {
+                        return wrong(self, "an object with an instance for each CPU that the program owns");
+                    }
+                    ObjectUse::Given | ObjectUse::GivenInstances => call.given_back = v.owner,
+                    // What the program owns is nobody else's to see: the kernel's rule.
+                    ObjectUse::Instance if !per_cpu || hold != Hold::Loaded => {
+                        return wrong(self, "an object with an instance for each CPU that is stashed in a map value");
+                    }
+                    ObjectUse::Instance => {}
                     ObjectUse::Shared => {
                         let fields = self.env.class(class).map_or(&[][..], |ty| &ty.fields);
                         if fields.iter().all(|field| field.kind != OwnedKind::Refcount) {
@@ -454,6 +469,7 @@ impl<'a> Walk<'a> {
                     return wrong(self, "an object other than the one that the kptr is in");
                 }
                 call.given_back = v.owner;
+                call.stashed = owned.is_some_and(|(class, _)| self.env.class(class).is_some_and(|ty| ty.per_cpu));
             }
             ArgKind::ConstStr if self.is_const_str(v) => {}
             ArgKind::ConstStr => return wrong(self, "a string in constant data, with its zero byte"),
@@ -843,6 +859,8 @@ fn check_shape(proto: &HelperProto) -> Res<()> {
         | Ret::SocketOrNull
         | Ret::ObjectOrNull(_)
         | Ret::OfSocketOrNull(_) => {}
+        Ret::Instance { .. } if proto.args[0] == ArgKind::Object(ObjectUse::Instance) => {}
+        Ret::Instance { .. } => return wrong("an instance of no object"),
     }
     // The callback's arguments are made of these registers.
     for (i, arg) in proto.args.iter().enumerate() {

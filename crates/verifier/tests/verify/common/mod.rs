@@ -74,8 +74,9 @@ fn holding(name: &str, entries: u32) -> KnownMap {
         owned(24, OwnedKind::TreeRoot { of: 0, node: 32 }),
         owned(40, OwnedKind::Kptr { to: 1 }),
         owned(48, OwnedKind::Kptr { to: 0 }),
+        owned(64, OwnedKind::Kptr { to: 5 }),
     ];
-    KnownMap { spin_lock: Some(0), fields, ..KnownMap::new(name, MapType::Array, 4, 64, entries) }
+    KnownMap { spin_lock: Some(0), fields, ..KnownMap::new(name, MapType::Array, 4, 72, entries) }
 }
 
 /// A type with a lock at 8, a list at 16, a tree at 32 and owners that are counted at 48.
@@ -86,12 +87,12 @@ fn holder(resilient: bool) -> OwnedType {
         owned(32, OwnedKind::TreeRoot { of: 0, node: 32 }),
         owned(48, OwnedKind::Refcount),
     ];
-    OwnedType { name: "holder".into(), size: 56, fields }
+    OwnedType { name: "holder".into(), size: 56, fields, per_cpu: false }
 }
 
 /// Types of objects: one with all fields of what is in lists and trees, at 8, 32, 64 and 72; one of 16 plain bytes; one
-/// with a kptr to itself at 8; two that hold objects, with locks of both kinds. Programs make them by the numbers 7 to
-/// 11.
+/// with a kptr to itself at 8; two that hold objects, with locks of both kinds; and the plain one with an instance for
+/// each CPU. Programs make them by the numbers 7 to 11, the last by that of the plain one.
 pub(crate) fn types() -> Vec<OwnedType> {
     let node = vec![
         owned(8, OwnedKind::ListNode),
@@ -100,11 +101,12 @@ pub(crate) fn types() -> Vec<OwnedType> {
         owned(72, OwnedKind::Kptr { to: 1 }),
     ];
     vec![
-        OwnedType { name: "node".into(), size: 80, fields: node },
-        OwnedType { name: "plain".into(), size: 16, fields: Vec::new() },
-        OwnedType { name: "chain".into(), size: 16, fields: vec![owned(8, OwnedKind::Kptr { to: 2 })] },
+        OwnedType { name: "node".into(), size: 80, fields: node, per_cpu: false },
+        OwnedType { name: "plain".into(), size: 16, fields: Vec::new(), per_cpu: false },
+        OwnedType { name: "chain".into(), size: 16, fields: vec![owned(8, OwnedKind::Kptr { to: 2 })], per_cpu: false },
         holder(false),
         holder(true),
+        OwnedType { name: "plain".into(), size: 16, fields: Vec::new(), per_cpu: true },
     ]
 }
 
@@ -229,7 +231,7 @@ pub(crate) fn with_env<T>(text: &str, f: impl FnOnce(&Env<'_>) -> T) -> T {
     env.limits.time = std::time::Duration::from_secs(600);
     env.maps = &maps;
     env.types = &types;
-    env.local_types = &[(7, 0), (8, 1), (9, 2), (10, 3), (11, 4)];
+    env.local_types = &[(7, 0), (8, 1), (8, 5), (9, 2), (10, 3), (11, 4)];
     env.global_functions = &globals;
     let exception = text.lines().find_map(|l| l.trim().strip_prefix(";exception "));
     env.exception = exception.map(|sub| SubprogId(sub.parse().expect("the number of a subprogram")));
