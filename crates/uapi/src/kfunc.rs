@@ -2,8 +2,8 @@
 //!
 //! Problem: a kfunc has no number; an object calls an undefined symbol, which BTF declares in `.ksyms`. Approach: one
 //! table of names, from which the enum and the look-up are made. Each has a prototype in the verifier and a function in
-//! the runtime, found by exhaustive matches. Functions that compilers call themselves (`memcpy`) are none of these: the
-//! kernel has no such.
+//! the runtime, found by exhaustive matches. Functions that compilers call themselves (`memcpy`,
+//! [`crate::Builtin`]) are none of these: the kernel has no such.
 //!
 //! Source: `kernel/bpf/helpers.c`, `kernel/bpf/arena.c`, `kernel/bpf/bpf_iter.c`, `net/core/filter.c` (Linux 6.18).
 

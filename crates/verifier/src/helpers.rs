@@ -251,6 +251,10 @@ pub enum ArgKind {
         /// Whether it may be 0.
         zero: bool,
     },
+    /// Memory, as long as the [`ArgKind::Length`] behind it says.
+    MemOfLength(MemArg),
+    /// The length of each [`ArgKind::MemOfLength`] before it; it may be 0.
+    Length,
     /// Memory of a fixed size.
     Fixed {
         /// Its size in bytes.
@@ -360,6 +364,8 @@ impl ArgKind {
 pub enum Ret {
     /// Any number.
     Scalar,
+    /// The first argument, which is memory.
+    First,
     /// A signed number in this range, inclusive.
     Between(i64, i64),
     /// A value of the map argument (or the inner map), or null. Of a map of sockets as [`Ret::SocketOrNull`].

@@ -326,6 +326,8 @@ pub(crate) fn helper_needs(proto: Option<&HelperProto>) -> Need {
             | ArgKind::Mem(_)
             | ArgKind::Values
             | ArgKind::Size { .. }
+            | ArgKind::MemOfLength(_)
+            | ArgKind::Length
             | ArgKind::Fixed { .. }
             | ArgKind::Lock { .. }
             | ArgKind::Timer

@@ -340,7 +340,8 @@ impl<'p> Host<'p> {
                 None => Err(caller.fail("a key or value without a map before it")),
             };
             match *kind {
-                ArgKind::None | ArgKind::Scalar | ArgKind::Formatted | ArgKind::Size { .. } | ArgKind::CallbackCtx => {}
+                ArgKind::None | ArgKind::Scalar | ArgKind::Formatted | ArgKind::CallbackCtx => {}
+                ArgKind::Size { .. } | ArgKind::Length => {}
                 ArgKind::Ctx | ArgKind::CtxOrNull | ArgKind::Callback(_) => {}
                 ArgKind::Map(kinds) => map = Some(self.map_arg(&bound.proto, kinds, arg, caller)?),
                 ArgKind::Key => caller.check(self, arg, size(|m| m.key_size)?, false)?,
@@ -356,6 +357,10 @@ impl<'p> Host<'p> {
                     let len = args.get(i + 1).copied().unwrap_or(0);
                     let mem = MemArg { null: mem.null && len == 0, ..mem };
                     memory[i] = self.check_memory(arg, len, mem, caller)?;
+                }
+                ArgKind::MemOfLength(mem) => {
+                    let length = bound.proto.args.iter().zip(args).find(|(kind, _)| **kind == ArgKind::Length);
+                    memory[i] = self.check_memory(arg, length.map_or(0, |(_, length)| length), mem, caller)?;
                 }
                 ArgKind::Fixed { bytes, mem } => memory[i] = self.check_memory(arg, bytes.into(), mem, caller)?,
                 ArgKind::Lock { resilient } => {

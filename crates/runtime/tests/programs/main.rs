@@ -10,6 +10,7 @@ mod support;
 mod abi;
 mod arena;
 mod big;
+mod builtins;
 mod callbacks;
 mod cases;
 mod constants;

@@ -263,6 +263,24 @@ impl<'a> Walk<'a> {
                 // What is written must be written whatever the length; what is read must be readable up to the most.
                 self.sized_memory(proto, i - 1, base_reg, &base, sizes, mem, call)?;
             }
+            ArgKind::MemOfLength(_) if proto.args[i..].contains(&ArgKind::Length) => {}
+            ArgKind::MemOfLength(_) => {
+                return refuse(Reason::Environment(format!("{}: memory without a length", proto.name)));
+            }
+            ArgKind::Length => {
+                if !v.is_scalar() {
+                    return wrong(self, "a length");
+                }
+                if v.n.umax() > u64::from(u32::MAX) {
+                    return wrong(self, "a length with a known maximum");
+                }
+                let sizes = (v.n.umin(), v.n.umax());
+                for (k, (kind, base_reg)) in proto.args[..i].iter().zip(Reg::ARGS).enumerate() {
+                    let ArgKind::MemOfLength(mem) = *kind else { continue };
+                    let base = self.read(base_reg)?;
+                    self.sized_memory(proto, k, base_reg, &base, sizes, mem, call)?;
+                }
+            }
             ArgKind::Fixed { bytes, mem } => self.memory(proto, i, reg, v, bytes.into(), mem, call)?,
             ArgKind::Lock { resilient } => {
                 call.lock = self.lock_at(v, resilient)?;
@@ -649,7 +667,7 @@ impl<'a> Walk<'a> {
             });
         }
         // A null pointer has no bytes: one that may be null goes only with a length of 0.
-        let sized = matches!(proto.args[i], ArgKind::Mem(_) | ArgKind::Values);
+        let sized = matches!(proto.args[i], ArgKind::Mem(_) | ArgKind::Values | ArgKind::MemOfLength(_));
         if v.null && sized && sizes.1 > 0 {
             let why = Box::new(Reason::MaybeNull(reg));
             return refuse(Reason::ArgMem { func: proto.name.to_string(), arg: i + 1, reg, why });
@@ -845,7 +863,9 @@ fn check_shape(proto: &HelperProto) -> Res<()> {
         {
             return wrong("a part of no socket");
         }
+        Ret::First if !matches!(proto.args[0], ArgKind::MemOfLength(_)) => return wrong("it returns no memory"),
         Ret::Scalar
+        | Ret::First
         | Ret::Never
         | Ret::Thrown
         | Ret::Between(..)

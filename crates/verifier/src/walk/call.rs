@@ -252,6 +252,7 @@ impl<'a> Walk<'a> {
         let or_null = |walk: &mut Self, ty| Value { null: true, id: walk.new_id(), ..Value::pointer(ty) };
         Ok(match proto.ret {
             Ret::Scalar => Value::unknown(),
+            Ret::First => *self.state.reg(Reg::R1),
             Ret::Between(min, max) => Value::scalar(Scalar::signed(min, max)),
             Ret::MapValueOrNull => {
                 let Some((map, inner, def)) = call.map else {
