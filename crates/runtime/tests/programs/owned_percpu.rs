@@ -241,7 +241,7 @@ fn threads_count_apart() {
                         let name = ["each_indexed", "each_keyed"][(i / 4) as usize % 2];
                         // An array's elements are not deleted.
                         let what = if what == 6 && name == "each_indexed" { 1 } else { what };
-                        let answer = ask(instance, name, [what, i % 3 | cpus, i]);
+                        let answer = ask(instance, name, [what, (i % 3) | cpus, i]);
                         assert!(answer < 1000, "{name} {what}: {answer}, {way:?}");
                     }
                 });

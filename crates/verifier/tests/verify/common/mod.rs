@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 use bpf_isa::{InsnIdx, Program, SubprogId, assemble};
-use bpf_uapi::{Kfunc, OwnedField, OwnedKind, OwnedType};
+use bpf_uapi::{Builtin, Kfunc, OwnedField, OwnedKind, OwnedType};
 use bpf_verifier::{
     Access, ArgKind, ContextLayout, Env, Field, FieldKind, GlobalArg, GlobalFunc, HelperProto, Helpers, KnownArena,
     KnownMap, MapType, MemArg, MemSet, Region, Ret, Verified, Verifier, VerifyError,
@@ -184,6 +184,8 @@ pub(crate) fn helpers() -> Helpers {
     ];
     // The kernel's functions that are called by name, by numbers.
     host.extend((FIRST_KFUNC..).zip(Kfunc::ALL).map(|(id, known)| HelperProto { id, ..bpf_verifier::kfunc(*known) }));
+    let of_compilers = Builtin::ALL.map(bpf_verifier::builtin);
+    host.extend((FIRST_BUILTIN..).zip(of_compilers).map(|(id, proto)| HelperProto { id, ..proto }));
     for p in host.drain(..) {
         h.add(p).expect("host ids are free");
     }
@@ -243,10 +245,15 @@ pub(crate) fn program(text: &str) -> Program {
     try_program(text).unwrap_or_else(|e| panic!("{e}\n{text}"))
 }
 
-/// The program of a text, in which functions of the kernel may be called by name, or what is wrong with the text.
+/// The program of a text, in which functions of the kernel and of compilers may be called by name, or what is wrong
+/// with the text.
 pub(crate) fn try_program(text: &str) -> Result<Program, String> {
-    let line = |line: &str| match line.strip_prefix("call ").and_then(Kfunc::from_name) {
-        Some(known) => format!("call {}", FIRST_KFUNC + known as u32),
+    let id = |name: &str| match Kfunc::from_name(name) {
+        Some(known) => Some(FIRST_KFUNC + known as u32),
+        None => Builtin::from_name(name).map(|builtin| FIRST_BUILTIN + builtin as u32),
+    };
+    let line = |line: &str| match line.strip_prefix("call ").and_then(id) {
+        Some(id) => format!("call {id}"),
         None => line.to_owned(),
     };
     let text = text.lines().map(line).collect::<Vec<_>>().join("\n");
@@ -267,6 +274,8 @@ fn targets(text: &str) -> Vec<InsnIdx> {
 
 /// The number of the first of the kernel's functions that are called by name.
 const FIRST_KFUNC: u32 = 1010;
+/// The first of those that compilers call.
+const FIRST_BUILTIN: u32 = 1500;
 
 /// Verifies a text.
 pub(crate) fn verify(text: &str) -> Result<Verified, Box<VerifyError>> {
