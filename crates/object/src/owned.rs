@@ -2,9 +2,9 @@
 //!
 //! Problem: that a map's value has a list of flows in it, ordered by nothing, linked through a field of theirs, is said
 //! by BTF alone: by the names of the kernel's types and by tags (`btf_decl_tag("contains:flow:node")`,
-//! `btf_type_tag("kptr")`). Approach: a value, or a type that a program makes objects of, is described with what it
-//! leads to ([`OwnedType::closure`]), so that two descriptions are equal exactly if the types are, whatever else their
-//! objects define.
+//! `btf_type_tag("kptr")`, `btf_type_tag("percpu_kptr")`). Approach: a value, or a type that a program makes objects
+//! of, is described with what it leads to ([`OwnedType::closure`]), so that two descriptions are equal exactly if the
+//! types are, whatever else their objects define.
 //!
 //! What the kernel refuses in such types (a list of what has no such node, a pointer to a type that is not defined, a
 //! second lock) holds no objects here: it is bytes like others, and functions over objects do not take it. All of it is
@@ -15,7 +15,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
-use bpf_uapi::{MAX_OBJECT, OwnedField, OwnedKind, OwnedType};
+use bpf_uapi::{MAX_INSTANCE, MAX_OBJECT, OwnedField, OwnedKind, OwnedType};
 
 use crate::btf::{Btf, Type, TypeId};
 use crate::map::MapDecl;
@@ -24,6 +24,8 @@ use crate::map::MapDecl;
 const MAX_FIELDS: usize = 11;
 /// Structures and arrays inside each other.
 const MAX_DEPTH: usize = 8;
+/// Structures inside each other in what has an instance for each CPU (Linux: `__btf_type_is_scalar_struct`).
+const MAX_SCALAR_DEPTH: usize = 3;
 /// Members looked at for one type, or one variable.
 const MAX_MEMBERS: usize = 1024;
 /// Types that one leads to, itself among them.
@@ -45,7 +47,7 @@ struct Found {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Field {
-    Kptr(TypeId),
+    Kptr { to: TypeId, per_cpu: bool },
     List { of: TypeId, node: u32 },
     Tree { of: TypeId, node: u32 },
     ListNode,
@@ -93,7 +95,7 @@ impl<'b> OwnedTypes<'b> {
 
     /// What a map's values hold: the value, and behind it the types that it leads to. Empty if that is nothing.
     pub fn value(&self, map: &MapDecl) -> Vec<OwnedType> {
-        let types = self.describe(TypeId(0), map.value_size, &self.found_in(map).fields).unwrap_or_default();
+        let types = self.describe((TypeId(0), false), map.value_size, &self.found_in(map).fields).unwrap_or_default();
         if types.first().is_some_and(|value| value.fields.is_empty()) { Vec::new() } else { types }
     }
 
@@ -131,7 +133,7 @@ impl<'b> OwnedTypes<'b> {
         let id = TypeId(number);
         let found = self.object_fields(id)?;
         let size = self.btf.size_of(id)?;
-        let types = self.describe(id, size, &found)?;
+        let types = self.describe((id, false), size, &found)?;
         let shared = types.iter().flat_map(|ty| &ty.fields).any(|field| field.kind == OwnedKind::Refcount);
         let circle = types.iter().flat_map(|ty| &ty.fields).any(|field| field.kind.leads_to() == Some(0));
         let has = |ty: &OwnedType, of: fn(OwnedKind) -> bool| ty.fields.iter().any(|field| of(field.kind));
@@ -142,6 +144,41 @@ impl<'b> OwnedTypes<'b> {
         });
         let endless = deep || (shared && circle);
         (!endless).then_some(types)
+    }
+
+    /// The type of this number, if a program may make objects of it with an instance for each CPU: a structure of
+    /// numbers alone, which is not too large.
+    pub fn instances(&self, number: u32) -> Option<Vec<OwnedType>> {
+        let id = TypeId(number);
+        let size = self.instance_size(id)?;
+        self.describe((id, true), size, &[])
+    }
+
+    /// Bytes of an instance, if there may be some of this type (Linux: what `bpf_percpu_obj_new` takes).
+    fn instance_size(&self, id: TypeId) -> Option<u32> {
+        let size = self.btf.size_of(id).filter(|size| (1..=MAX_INSTANCE).contains(size))?;
+        let fields = self.object_fields(id)?;
+        let mut members = 0;
+        (fields.is_empty() && self.is_of_numbers(id, 0, &mut members)).then_some(size)
+    }
+
+    /// Whether the structure has nothing but numbers in it, arrays of them, and such structures.
+    fn is_of_numbers(&self, id: TypeId, depth: usize, seen: &mut usize) -> bool {
+        let Type::Composite { members, .. } = self.btf.get(id) else { return false };
+        members.iter().all(|member| {
+            *seen += 1;
+            let id = self.btf.resolve(member.ty);
+            match *self.btf.get(id) {
+                _ if *seen > MAX_MEMBERS => false,
+                Type::Composite { .. } => depth < MAX_SCALAR_DEPTH && self.is_of_numbers(id, depth + 1, seen),
+                Type::Array { elem, len } => len > 0 && self.is_number(self.btf.resolve(elem)),
+                _ => self.is_number(id),
+            }
+        })
+    }
+
+    fn is_number(&self, id: TypeId) -> bool {
+        matches!(self.btf.get(id), Type::Int { .. } | Type::Enum { .. })
     }
 
     /// The fields of a type that objects may have.
@@ -171,19 +208,25 @@ impl<'b> OwnedTypes<'b> {
     }
 
     /// A type with these fields, and all that it leads to; `None` if that makes no sense, or is too much. `root`: its
-    /// number, 0 if it has none.
-    fn describe(&self, root: TypeId, size: u32, found: &[(u32, Field)]) -> Option<Vec<OwnedType>> {
+    /// number, 0 if it has none, and whether its objects have an instance for each CPU.
+    fn describe(&self, root: (TypeId, bool), size: u32, found: &[(u32, Field)]) -> Option<Vec<OwnedType>> {
         let mut ids = vec![root];
         let mut types = vec![self.with_fields(root, size, found, &mut ids)?];
         while let Some(&id) = ids.get(types.len()) {
-            let found = self.object_fields(id)?;
-            let ty = self.with_fields(id, self.btf.size_of(id)?, &found, &mut ids)?;
+            let found = if id.1 { Fields::new() } else { self.object_fields(id.0)? };
+            let ty = self.with_fields(id, self.btf.size_of(id.0)?, &found, &mut ids)?;
             types.push(ty);
         }
         types.iter().all(|ty| ty.is_sound(&types)).then(|| OwnedType::closure(&types, 0))
     }
 
-    fn with_fields(&self, id: TypeId, size: u32, found: &[(u32, Field)], ids: &mut Vec<TypeId>) -> Option<OwnedType> {
+    fn with_fields(
+        &self,
+        (id, per_cpu): (TypeId, bool),
+        size: u32,
+        found: &[(u32, Field)],
+        ids: &mut Vec<(TypeId, bool)>,
+    ) -> Option<OwnedType> {
         let described = self.described.get() + 1;
         if described > MAX_DESCRIBED {
             return None;
@@ -191,18 +234,21 @@ impl<'b> OwnedTypes<'b> {
         self.described.set(described);
         let mut fields = Vec::new();
         for &(offset, field) in found {
-            let mut to = |id: TypeId| {
-                self.object_fields(id)?;
-                let at = ids.iter().position(|known| *known == id).unwrap_or_else(|| {
-                    ids.push(id);
+            let mut to = |id: TypeId, per_cpu: bool| {
+                match per_cpu {
+                    true => self.instance_size(id).map(drop),
+                    false => self.object_fields(id).map(drop),
+                }?;
+                let at = ids.iter().position(|known| *known == (id, per_cpu)).unwrap_or_else(|| {
+                    ids.push((id, per_cpu));
                     ids.len() - 1
                 });
                 u32::try_from(at).ok()
             };
             let kind = match field {
-                Field::Kptr(id) => to(id).map(|to| OwnedKind::Kptr { to }),
-                Field::List { of, node } => to(of).map(|of| OwnedKind::ListHead { of, node }),
-                Field::Tree { of, node } => to(of).map(|of| OwnedKind::TreeRoot { of, node }),
+                Field::Kptr { to: id, per_cpu } => to(id, per_cpu).map(|to| OwnedKind::Kptr { to }),
+                Field::List { of, node } => to(of, false).map(|of| OwnedKind::ListHead { of, node }),
+                Field::Tree { of, node } => to(of, false).map(|of| OwnedKind::TreeRoot { of, node }),
                 Field::ListNode => Some(OwnedKind::ListNode),
                 Field::TreeNode => Some(OwnedKind::TreeNode),
                 Field::Refcount => Some(OwnedKind::Refcount),
@@ -213,7 +259,7 @@ impl<'b> OwnedTypes<'b> {
         }
         fields.sort_unstable_by_key(|field| field.offset);
         let name = if id == TypeId(0) { "" } else { self.btf.type_name(id) }.to_owned();
-        (fields.len() <= MAX_FIELDS && ids.len() <= MAX_TYPES).then_some(OwnedType { name, size, fields })
+        (fields.len() <= MAX_FIELDS && ids.len() <= MAX_TYPES).then_some(OwnedType { name, size, fields, per_cpu })
     }
 
     /// Looks for fields in what lies at `base` and is declared so.
@@ -225,8 +271,8 @@ impl<'b> OwnedTypes<'b> {
         let id = self.btf.resolve(ty);
         match self.btf.get(id) {
             Type::Ptr { to } => {
-                if let Some(to) = self.kptr(*to) {
-                    found.fields.push((base, Field::Kptr(to)));
+                if let Some((to, per_cpu)) = self.kptr(*to) {
+                    found.fields.push((base, Field::Kptr { to, per_cpu }));
                 }
             }
             Type::Array { elem, len } => {
@@ -276,17 +322,21 @@ impl<'b> OwnedTypes<'b> {
         }
     }
 
-    /// The structure that a tagged pointer leads to.
-    fn kptr(&self, mut to: TypeId) -> Option<TypeId> {
-        let mut tagged = false;
+    /// The structure that a tagged pointer leads to, and whether it is one with an instance for each CPU.
+    fn kptr(&self, mut to: TypeId) -> Option<(TypeId, bool)> {
+        let mut tag = None;
         for _ in 0..MAX_DEPTH {
             match *self.btf.get(to) {
                 Type::TypeTag { name, to: tagged_type } => {
-                    tagged |= self.btf.name(name) == "kptr";
+                    tag = match self.btf.name(name) {
+                        "kptr" => Some(false),
+                        "percpu_kptr" => Some(true),
+                        _other => tag,
+                    };
                     to = tagged_type;
                 }
                 Type::Qualified { to: qualified, .. } | Type::Typedef { to: qualified, .. } => to = qualified,
-                Type::Composite { union: false, .. } if tagged => return Some(to),
+                Type::Composite { union: false, .. } => return tag.map(|per_cpu| (to, per_cpu)),
                 _ => return None,
             }
         }

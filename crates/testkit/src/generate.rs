@@ -16,6 +16,7 @@
 //! program, so that proptest and libFuzzer shrink. [`wild`] makes the opposite: bytes that are hardly a program.
 
 mod aliases;
+mod arenas;
 mod choices;
 mod function;
 mod minimise;
@@ -24,6 +25,7 @@ mod statements;
 mod wild;
 
 pub use aliases::aliases;
+pub use arenas::{ARENA_WORDS, arenas};
 pub use choices::Choices;
 pub use minimise::minimise;
 pub use pressure::pressure;

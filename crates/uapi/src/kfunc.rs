@@ -2,8 +2,8 @@
 //!
 //! Problem: a kfunc has no number; an object calls an undefined symbol, which BTF declares in `.ksyms`. Approach: one
 //! table of names, from which the enum and the look-up are made. Each has a prototype in the verifier and a function in
-//! the runtime, found by exhaustive matches. Functions that compilers call themselves (`memcpy`) are none of these: the
-//! kernel has no such.
+//! the runtime, found by exhaustive matches. Functions that compilers call themselves (`memcpy`,
+//! [`crate::Builtin`]) are none of these: the kernel has no such.
 //!
 //! Source: `kernel/bpf/helpers.c`, `kernel/bpf/arena.c`, `kernel/bpf/bpf_iter.c`, `net/core/filter.c` (Linux 6.18).
 
@@ -127,4 +127,6 @@ kfuncs! {
     ResSpinUnlock "bpf_res_spin_unlock";
     ResSpinLockIrqsave "bpf_res_spin_lock_irqsave";
     ResSpinUnlockIrqrestore "bpf_res_spin_unlock_irqrestore";
+    PercpuObjNew "bpf_percpu_obj_new_impl";
+    PercpuObjDrop "bpf_percpu_obj_drop_impl";
 }

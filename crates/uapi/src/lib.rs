@@ -18,6 +18,7 @@
 extern crate alloc;
 
 pub mod address_family;
+mod builtin;
 pub mod context;
 mod errno;
 pub mod flags;
@@ -37,10 +38,11 @@ pub const ARENA_GUARD: u64 = 9 * ARENA_PAGE as u64;
 /// Bytes of a `struct bpf_timer`, at a multiple of 8 of a map's value.
 pub const TIMER_BYTES: u32 = 16;
 
+pub use builtin::Builtin;
 pub use context::ContextField;
 pub use errno::Errno;
 pub use helper::{Helper, helper_id};
 pub use kfunc::Kfunc;
 pub use map_type::{MapType, MapTypes};
-pub use owned::{MAX_OBJECT, OwnedField, OwnedKind, OwnedType};
+pub use owned::{MAX_INSTANCE, MAX_OBJECT, OwnedField, OwnedKind, OwnedType};
 pub use program_type::ProgramType;

@@ -12,7 +12,8 @@ use alloc::vec::Vec;
 /// What a field is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum OwnedKind {
-    /// A pointer to an object of this type, or null (`__kptr`).
+    /// A pointer to an object of this type, or null (`__kptr`, or `__percpu_kptr` where the type is of objects with an
+    /// instance for each CPU).
     Kptr {
         /// The type's index.
         to: u32,
@@ -136,10 +137,16 @@ pub struct OwnedType {
     pub size: u32,
     /// Its fields, ascending.
     pub fields: Vec<OwnedField>,
+    /// Its objects have an instance for each CPU, of `size` bytes each, and no fields. Programs reach an instance by a
+    /// call only.
+    pub per_cpu: bool,
 }
 
 /// Bytes of the largest object (Linux: what `bpf_mem_alloc` serves, less its header).
 pub const MAX_OBJECT: u32 = 4096 - 8;
+
+/// Bytes of the largest instance of an object that has one for each CPU (Linux: `BPF_GLOBAL_PERCPU_MA_MAX_SIZE`).
+pub const MAX_INSTANCE: u32 = 512;
 
 impl OwnedType {
     /// The field that begins at this byte.
@@ -159,9 +166,12 @@ impl OwnedType {
     }
 
     /// Whether the fields are ascending, apart, aligned and inside, and lead to one of `types` at the node that they
-    /// say; a list or a tree of objects that cannot be in one is none.
+    /// say; a list or a tree of objects that cannot be in one is none. What has an instance for each CPU has no fields.
     #[must_use]
     pub fn is_sound(&self, types: &[OwnedType]) -> bool {
+        if self.per_cpu && (self.size > MAX_INSTANCE || !self.fields.is_empty()) {
+            return false;
+        }
         let mut end = 0;
         self.fields.iter().all(|field| {
             let follows = field.offset >= end && field.offset.is_multiple_of(field.kind.align());
@@ -189,7 +199,7 @@ impl OwnedType {
         let mut closure = Vec::new();
         while let Some(ty) = met.get(closure.len()).map(|index| types.get(*index as usize)) {
             let Some(mut ty) = ty.cloned() else {
-                closure.push(OwnedType { name: String::new(), size: 0, fields: Vec::new() });
+                closure.push(OwnedType { name: String::new(), size: 0, fields: Vec::new(), per_cpu: false });
                 continue;
             };
             for field in &mut ty.fields {
@@ -213,7 +223,7 @@ mod tests {
 
     fn ty(name: &str, size: u32, fields: &[(u32, OwnedKind)]) -> OwnedType {
         let fields = fields.iter().map(|(offset, kind)| OwnedField { offset: *offset, kind: *kind });
-        OwnedType { name: name.into(), size, fields: fields.collect() }
+        OwnedType { name: name.into(), size, fields: fields.collect(), per_cpu: false }
     }
 
     #[test]
@@ -239,5 +249,16 @@ mod tests {
         assert!(!sound(24, &[(0, OwnedKind::Kptr { to: 1 })]), "of a type that exists");
         assert!(!sound(24, &[(0, OwnedKind::ListHead { of: 0, node: 8 })]), "at a node");
         assert!(!sound(24, &[(0, OwnedKind::TreeRoot { of: 0, node: 0 })]), "of its kind");
+    }
+
+    #[test]
+    fn instances_have_no_fields_and_are_another_type() {
+        let plain = ty("plain", 16, &[]);
+        let per_cpu = OwnedType { per_cpu: true, ..plain.clone() };
+        assert!(per_cpu.is_sound(&[]));
+        assert!(!OwnedType { size: MAX_INSTANCE + 1, ..per_cpu.clone() }.is_sound(&[]));
+        let owners = OwnedField { offset: 0, kind: OwnedKind::Refcount };
+        assert!(!OwnedType { fields: vec![owners], ..per_cpu.clone() }.is_sound(&[]));
+        assert_ne!(OwnedType::closure(&[plain], 0), OwnedType::closure(&[per_cpu], 0));
     }
 }

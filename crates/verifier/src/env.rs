@@ -303,7 +303,8 @@ pub struct Env<'a> {
     pub maps: &'a [KnownMap],
     /// The types of objects that programs own and that maps and programs name.
     pub types: &'a [OwnedType],
-    /// By the program's number of a type: the index of those that it may make objects of. Ascending.
+    /// By the program's number of a type: the index of those that it may make objects of; of one number there may be
+    /// one that has an instance for each CPU and one that has not. Ascending.
     pub local_types: &'a [(u32, u32)],
     /// Functions called by id.
     pub helpers: &'a Helpers,
@@ -377,6 +378,13 @@ impl<'a> Env<'a> {
     /// The type of an object.
     pub(crate) fn class(&self, class: u32) -> Option<&'a OwnedType> {
         self.types.get(class as usize)
+    }
+
+    /// The type that objects of the program's number have: with an instance for each CPU, or without.
+    pub(crate) fn local_type(&self, number: u32, per_cpu: bool) -> Option<u32> {
+        let first = self.local_types.partition_point(|ty| ty.0 < number);
+        let of_number = self.local_types[first..].iter().take_while(|ty| ty.0 == number);
+        of_number.map(|ty| ty.1).find(|class| self.class(*class).is_some_and(|ty| ty.per_cpu == per_cpu))
     }
 
     pub(crate) fn region(&self, r: u8) -> &'a Region {

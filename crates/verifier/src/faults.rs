@@ -201,6 +201,10 @@ mod with {
         LoadedNeverNull,
         /// An object that was loaded from where it is stashed takes others.
         LoadedTakes,
+        /// There is an instance for every CPU that a program asks for.
+        InstanceNeverNull,
+        /// An object with an instance for each CPU is the program's still where it is stashed.
+        StashedOwned,
         /// A list needs no lock.
         RootsUnlocked,
         /// A run may end without giving back a record.
@@ -305,6 +309,8 @@ mod with {
             Fault::SavedUntaken,
             Fault::LoadedNeverNull,
             Fault::LoadedTakes,
+            Fault::InstanceNeverNull,
+            Fault::StashedOwned,
         ];
         /// Those in what is known of the elements of arrays, and of parts of numbers: the same.
         pub const OF_CONTENTS: &[Fault] = &[

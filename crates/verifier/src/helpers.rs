@@ -184,6 +184,10 @@ pub enum Graph {
 pub enum ObjectUse {
     /// It takes it from the program, which owns it.
     Given,
+    /// The same, of an object with an instance for each CPU.
+    GivenInstances,
+    /// It finds an instance for a CPU: the object lies in a map's value, where it was loaded from.
+    Instance,
     /// It makes another owner of it, whoever owns it: it has a `struct bpf_refcount`.
     Shared,
 }
@@ -247,6 +251,10 @@ pub enum ArgKind {
         /// Whether it may be 0.
         zero: bool,
     },
+    /// Memory, as long as the [`ArgKind::Length`] behind it says.
+    MemOfLength(MemArg),
+    /// The length of each [`ArgKind::MemOfLength`] before it; it may be 0.
+    Length,
     /// Memory of a fixed size.
     Fixed {
         /// Its size in bytes.
@@ -275,7 +283,10 @@ pub enum ArgKind {
     /// An object on the program's stack.
     Local(Local, LocalUse),
     /// The number of a type of the program's own ([`crate::Env::local_types`]), of which the function makes an object.
-    LocalType,
+    LocalType {
+        /// One with an instance for each CPU.
+        per_cpu: bool,
+    },
     /// An object of the program's own, by its start.
     Object(ObjectUse),
     /// A list or a tree in a map's value, whose lock the program has.
@@ -331,7 +342,7 @@ impl ArgKind {
                 | ArgKind::Callback(_)
                 | ArgKind::TimerCallback
                 | ArgKind::Local(..)
-                | ArgKind::Object(ObjectUse::Given)
+                | ArgKind::Object(ObjectUse::Given | ObjectUse::GivenInstances)
                 | ArgKind::Node(_, NodeUse::Added)
                 | ArgKind::Compare
                 | ArgKind::Exchanged
@@ -353,6 +364,8 @@ impl ArgKind {
 pub enum Ret {
     /// Any number.
     Scalar,
+    /// The first argument, which is memory.
+    First,
     /// A signed number in this range, inclusive.
     Between(i64, i64),
     /// A value of the map argument (or the inner map), or null. Of a map of sockets as [`Ret::SocketOrNull`].
@@ -392,6 +405,12 @@ pub enum Ret {
     /// An object of the program's own, or null. Promised: its memory stays valid to the end of the run; it is of the
     /// type that the arguments say, and where the program owns it, nobody frees it before it gives it away.
     ObjectOrNull(ObjectFrom),
+    /// The instance of the object argument ([`ObjectUse::Instance`]) for a CPU, 8-byte aligned; `null`: or null.
+    /// Promised: it stays valid to the end of the run.
+    Instance {
+        /// Whether it may be null.
+        null: bool,
+    },
 }
 
 /// What belongs to a socket.
@@ -708,6 +727,8 @@ impl Helpers {
             h(Helper::TimerStart, &[Timer, Scalar, Scalar], Ret::Scalar),
             h(Helper::TimerCancel, &[Timer], Ret::Scalar),
             h(Helper::KptrXchg, &[Kptr, Exchanged], Ret::ObjectOrNull(ObjectFrom::Exchanged)),
+            h(Helper::PerCpuPtr, &[Object(ObjectUse::Instance), Scalar], Ret::Instance { null: true }),
+            h(Helper::ThisCpuPtr, &[Object(ObjectUse::Instance)], Ret::Instance { null: false }),
             h(Helper::Jiffies64, &[], Ret::Scalar),
             h(Helper::KtimeGetBootNs, &[], Ret::Scalar),
             h(Helper::RingbufOutput, &[RINGBUF, READ, SIZE_OR_ZERO, Scalar], Ret::Scalar),

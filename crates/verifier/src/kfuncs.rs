@@ -85,8 +85,10 @@ pub fn kfunc(kfunc: Kfunc) -> HelperProto {
         // What they return is a number, which the program casts to what it accesses; so is what they are given.
         Kfunc::ArenaAllocPages => (&[ARENA, Scalar, Scalar, Scalar, Scalar], Ret::Scalar),
         Kfunc::ArenaFreePages | Kfunc::ArenaReservePages => (&[ARENA, Scalar, Scalar], Ret::Scalar),
-        Kfunc::ObjNew => (&[ArgKind::LocalType, Unused], Ret::ObjectOrNull(ObjectFrom::Made)),
+        Kfunc::ObjNew => (&[ArgKind::LocalType { per_cpu: false }, Unused], Ret::ObjectOrNull(ObjectFrom::Made)),
         Kfunc::ObjDrop => (&[ArgKind::Object(ObjectUse::Given), Unused], Ret::Scalar),
+        Kfunc::PercpuObjNew => (&[ArgKind::LocalType { per_cpu: true }, Unused], Ret::ObjectOrNull(ObjectFrom::Made)),
+        Kfunc::PercpuObjDrop => (&[ArgKind::Object(ObjectUse::GivenInstances), Unused], Ret::Scalar),
         Kfunc::RefcountAcquire => {
             (&[ArgKind::Object(ObjectUse::Shared), Unused], Ret::ObjectOrNull(ObjectFrom::Shared))
         }
@@ -171,6 +173,8 @@ pub fn kfunc(kfunc: Kfunc) -> HelperProto {
         | Kfunc::ArenaReservePages
         | Kfunc::ObjNew
         | Kfunc::ObjDrop
+        | Kfunc::PercpuObjNew
+        | Kfunc::PercpuObjDrop
         | Kfunc::Throw
         | Kfunc::WqInit
         | Kfunc::WqSetCallback

@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod builtins;
 mod content;
 mod course;
 mod env;
@@ -41,6 +42,7 @@ mod ways;
 
 pub use access::Access;
 pub use bpf_uapi::{Helper, MapType, MapTypes};
+pub use builtins::builtin;
 pub use env::*;
 pub use error::{Decision, LoopFailure, Reason, UnprovenLoop, VerifyError};
 pub use helpers::*;

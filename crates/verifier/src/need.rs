@@ -306,9 +306,10 @@ pub(crate) fn helper_needs(proto: Option<&HelperProto>) -> Need {
         return n;
     };
     // The number of iterations bounds a callback's index; a tail call's index may select a direct jump; what is thrown
-    // may be what the program returns.
+    // may be what the program returns; the first CPU has an instance.
     let exact = proto.effect == Effect::TailCall
         || proto.ret == Ret::Thrown
+        || matches!(proto.ret, Ret::Instance { .. })
         || proto.args.iter().any(|a| matches!(a, ArgKind::Callback(_)));
     for (arg, r) in proto.args.iter().zip(Reg::ARGS) {
         match arg {
@@ -325,6 +326,8 @@ pub(crate) fn helper_needs(proto: Option<&HelperProto>) -> Need {
             | ArgKind::Mem(_)
             | ArgKind::Values
             | ArgKind::Size { .. }
+            | ArgKind::MemOfLength(_)
+            | ArgKind::Length
             | ArgKind::Fixed { .. }
             | ArgKind::Lock { .. }
             | ArgKind::Timer
@@ -336,7 +339,7 @@ pub(crate) fn helper_needs(proto: Option<&HelperProto>) -> Need {
             | ArgKind::Peeked { .. }
             | ArgKind::SliceBuffer
             | ArgKind::Local(..)
-            | ArgKind::LocalType
+            | ArgKind::LocalType { .. }
             | ArgKind::Object(_)
             | ArgKind::Root(_)
             | ArgKind::Node(..)

@@ -808,6 +808,17 @@ impl State {
         }
     }
 
+    /// What owes the object is paid: it lies in a map's value, where others may take it out and drop it, and by the
+    /// pointers that the program had it is one that was loaded from there.
+    pub(crate) fn stash(&mut self, owner: u32) {
+        self.owed.retain(|o| o.id != owner);
+        for v in self.values_mut().filter(|v| v.owner == owner) {
+            if let Ty::Mem { from: Origin::Object { hold, .. }, .. } = &mut v.ty {
+                (*hold, v.owner) = (Hold::Loaded, 0);
+            }
+        }
+    }
+
     /// A lock is released: what is in lists and trees is others' to take.
     pub(crate) fn end_borrows(&mut self, at: InsnIdx) {
         for frame in &mut self.frames {

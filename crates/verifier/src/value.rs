@@ -414,13 +414,17 @@ impl fmt::Display for Describe<'_> {
             Ty::MapValue { map, inner } => write!(f, "value of {}", map_name(self.env, map, inner))?,
             Ty::Mem { from: Origin::Socket { .. }, .. } => f.write_str("socket")?,
             Ty::Mem { from: Origin::Object { class, hold }, .. } => {
-                let name = self.env.types.get(class as usize).map_or("?", |ty| &ty.name);
+                let ty = self.env.types.get(class as usize);
+                let name = ty.map_or("?", |ty| &ty.name);
                 let what = match hold {
                     Hold::Owned => "object",
                     Hold::Borrowed => "borrowed object",
                     Hold::Loaded => "loaded object",
                 };
                 write!(f, "{what} of type \"{name}\"")?;
+                if ty.is_some_and(|ty| ty.per_cpu) {
+                    f.write_str(" with an instance for each CPU")?;
+                }
             }
             Ty::Mem { size, .. } => write!(f, "pointer to {size} bytes of memory")?,
             Ty::Packet { region: r } => write!(f, "{} pointer", region(r))?,

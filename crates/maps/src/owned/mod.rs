@@ -11,6 +11,9 @@
 //! special fields ([`OwnedType`]) of objects and values are written here only, so an address in one is that of an
 //! object, or of the node of one, which that field owns. What an object holds is given up one after the other, never by
 //! a call inside another: chains may be as long as there is memory.
+//!
+//! Of a type with an instance for each CPU the object is an [`Instances`] and the instances behind it, one for each
+//! execution slot of the domain, which share no cache line. It has no fields, and programs only pass it on.
 
 pub mod graph;
 
@@ -23,7 +26,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 
 use bpf_quiesce::{Domain, GracePeriod, Memory, MemoryFull, Reservation};
-use bpf_uapi::{MAX_OBJECT, OwnedField, OwnedKind, OwnedType};
+use bpf_uapi::{MAX_INSTANCE, MAX_OBJECT, OwnedField, OwnedKind, OwnedType};
 
 /// Objects without an owner that a pool has before it looks whether a grace period is over.
 const BATCH: u32 = 64;
@@ -38,6 +41,23 @@ struct Header {
     ty: Arc<OwnedType>,
     /// As long as it has owners: a pool that its own dead kept would never go.
     pool: ManuallyDrop<Arc<Objects>>,
+}
+
+/// What an object of a type with an instance for each CPU begins with; it does not change.
+#[repr(C)]
+struct Instances {
+    /// How many there are.
+    count: u32,
+    /// From one to the next, in bytes.
+    stride: u32,
+}
+
+/// Bytes of a cache line, which no two instances share. The first begins one behind the header's start.
+const LINE: u32 = 64;
+const _: () = assert!(size_of::<Header>() + size_of::<Instances>() <= LINE as usize);
+
+fn stride_of(ty: &OwnedType) -> u32 {
+    ty.size.clamp(1, MAX_INSTANCE).next_multiple_of(LINE)
 }
 
 /// A pool of objects: what they are counted in, and those that wait for a grace period.
@@ -131,14 +151,14 @@ impl Dead {
         }
     }
 
-    /// Frees the memory of the objects.
-    fn free(mut self, memory: &Reservation) {
+    /// Frees the memory of the objects, of a domain with so many slots.
+    fn free(mut self, memory: &Reservation, slots: u32) {
         while let Some(header) = self.pop() {
             // SAFETY: an object without owners, for which nobody waits any more: its header is there until below.
             let field = unsafe { &raw const (*header.as_ptr()).ty };
             // SAFETY: initialised when the object was made; it is read out once.
             let ty = unsafe { std::ptr::read(field) };
-            let layout = layout_of(&ty);
+            let layout = layout_of(&ty, slots);
             // SAFETY: allocated with this layout, as its type says, and not used from here on.
             unsafe { dealloc(header.as_ptr().cast(), layout) };
             memory.shrink(layout.size() as u64);
@@ -146,10 +166,17 @@ impl Dead {
     }
 }
 
-fn layout_of(ty: &OwnedType) -> Layout {
-    let bytes = size_of::<Header>() + ty.size.min(MAX_OBJECT) as usize;
-    // A multiple of 16 of at most 5000 bytes.
-    Layout::from_size_align(bytes.next_multiple_of(16), align_of::<Header>()).unwrap_or(Layout::new::<Header>())
+/// Of an object, in a domain with so many slots.
+fn layout_of(ty: &OwnedType, slots: u32) -> Layout {
+    let (bytes, align) = match ty.per_cpu {
+        true => {
+            let instances = slots.min(bpf_quiesce::MAX_SLOTS) as usize * stride_of(ty) as usize;
+            (LINE as usize + instances, LINE as usize)
+        }
+        false => (size_of::<Header>() + ty.size.min(MAX_OBJECT) as usize, align_of::<Header>()),
+    };
+    // A multiple of 16, of at most 5000 bytes or 512 for each slot.
+    Layout::from_size_align(bytes.next_multiple_of(16), align).unwrap_or(Layout::new::<Header>())
 }
 
 fn object_of(header: NonNull<Header>) -> u64 {
@@ -209,10 +236,15 @@ impl Objects {
     /// Makes an object of zeros, which the caller owns; 0 if there is no memory, or none so large.
     pub fn make(self: &Arc<Self>, ty: &Arc<OwnedType>) -> u64 {
         let guarded = |field: &OwnedField| !field.kind.is_root() || ty.lock().is_some();
-        if ty.size > MAX_OBJECT || !ty.fields.iter().all(|field| guarded(field) && field.end() <= ty.size) {
+        let largest = if ty.per_cpu { MAX_INSTANCE } else { MAX_OBJECT };
+        if ty.size > largest
+            || (ty.per_cpu && !ty.fields.is_empty())
+            || !ty.fields.iter().all(|field| guarded(field) && field.end() <= ty.size)
+        {
             return 0;
         }
-        let layout = layout_of(ty);
+        let slots = self.domain.max_slots();
+        let layout = layout_of(ty, slots);
         let bytes = layout.size() as u64;
         if self.waiting.load(Ordering::Relaxed) >= BATCH {
             self.turn_over();
@@ -238,6 +270,12 @@ impl Objects {
         unsafe { header.as_ptr().write(first) };
         self.alive.fetch_add(1, Ordering::Relaxed);
         let object = object_of(header);
+        if ty.per_cpu {
+            let first = Instances { count: slots, stride: stride_of(ty) };
+            let at = std::ptr::with_exposed_provenance_mut::<Instances>(crate::num::index(object));
+            // SAFETY: behind the header and in front of the first instance, aligned to 16.
+            unsafe { at.write(first) };
+        }
         for field in &ty.fields {
             // SAFETY: a field of a new object, inside as looked at above.
             unsafe { graph::begin(object, *field) };
@@ -254,7 +292,7 @@ impl Objects {
         // SAFETY: `busy` was clear, so no other thread, and no caller further up this stack, is in here.
         let batch = unsafe { &mut *self.batch.get() };
         if let Some((_, dead)) = batch.take_if(|(period, _)| period.is_complete()) {
-            dead.free(&self.memory);
+            dead.free(&self.memory, self.domain.max_slots());
         }
         if batch.is_none() {
             self.waiting.store(0, Ordering::Relaxed);
@@ -277,11 +315,12 @@ impl Drop for Objects {
                 continue;
             }
             let memory = self.memory.clone();
+            let slots = self.domain.max_slots();
             // Runs may still look at them. Queued only: this may be in a run, or under a lock.
             self.domain.enqueue(move || {
                 // All of it, not its field.
                 let dead = { dead };
-                dead.free(&memory);
+                dead.free(&memory, slots);
             });
         }
     }
@@ -333,6 +372,27 @@ unsafe fn disown(object: u64, dead: &mut Dead) {
 pub unsafe fn size(object: u64) -> u32 {
     // SAFETY: the contract: the header is there, and its type does not change.
     unsafe { &(*header_of(object)).ty }.size
+}
+
+/// Whether an object has an instance for each CPU. Programs do not access it itself.
+///
+/// # Safety
+/// As for [`size`].
+pub unsafe fn is_per_cpu(object: u64) -> bool {
+    // SAFETY: the contract: the header is there, and its type does not change.
+    unsafe { &(*header_of(object)).ty }.per_cpu
+}
+
+/// The instance of this execution slot, as many bytes as [`size`] says; 0 if there is none.
+///
+/// # Safety
+/// As for [`size`], of an object with an instance for each CPU.
+pub unsafe fn instance(object: u64, slot: u32) -> u64 {
+    let at = std::ptr::with_exposed_provenance::<Instances>(crate::num::index(object));
+    // SAFETY: what such an object begins with (contract), which does not change.
+    let Instances { count, stride } = unsafe { at.read() };
+    let first = object - size_of::<Header>() as u64 + u64::from(LINE);
+    if slot < count { first + u64::from(slot) * u64::from(stride) } else { 0 }
 }
 
 /// The lock in an object, and whether it is a resilient one.

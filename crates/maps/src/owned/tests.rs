@@ -16,7 +16,7 @@ fn ty() -> Arc<OwnedType> {
     let field = |offset, kind| OwnedField { offset, kind };
     let fields =
         vec![field(8, OwnedKind::ListNode), field(32, OwnedKind::TreeNode), field(64, OwnedKind::Kptr { to: 0 })];
-    Arc::new(OwnedType { name: "object".into(), size: 72, fields })
+    Arc::new(OwnedType { name: "object".into(), size: 72, fields, per_cpu: false })
 }
 
 const LIST: OwnedKind = OwnedKind::ListHead { of: 0, node: 8 };
@@ -229,9 +229,50 @@ fn memory_is_counted_and_comes_back() {
         // SAFETY: this test's.
         unsafe { release(object) };
     }
-    let large = Arc::new(OwnedType { name: "large".into(), size: MAX_OBJECT + 1, fields: Vec::new() });
+    let large = Arc::new(OwnedType { name: "large".into(), size: MAX_OBJECT + 1, fields: Vec::new(), per_cpu: false });
     assert_eq!(pool.make(&large), 0);
     drop(pool);
     domain.drain().unwrap();
     assert_eq!(account.used(), 0);
+}
+
+/// Instances are zeros, apart, each in cache lines of its own, and gone with the object; there are as many as slots.
+#[test]
+fn instances_lie_apart_and_go_with_the_object() {
+    for (slots, size) in [(1, 1), (3, 8), (4, 64), (64, 65), (7, MAX_INSTANCE)] {
+        let domain = Domain::new(Options::default().with_max_slots(slots));
+        let pool = Objects::new(&domain, domain.memory()).unwrap();
+        let ty = Arc::new(OwnedType { name: "counter".into(), size, fields: Vec::new(), per_cpu: true });
+        let object = pool.make(&ty);
+        assert_ne!(object, 0);
+        // SAFETY: an object of this test's, which it owns.
+        assert!(unsafe { is_per_cpu(object) });
+        // SAFETY: as before.
+        assert_eq!(unsafe { super::size(object) }, size);
+        let mut last = 0;
+        for slot in 0..slots {
+            // SAFETY: as before, with an instance for each slot.
+            let at = unsafe { instance(object, slot) };
+            assert!(at.is_multiple_of(64) && at >= last, "{slots} of {size} bytes: {at:#x} behind {last:#x}");
+            last = at + u64::from(size).next_multiple_of(64);
+            for byte in 0..u64::from(size) {
+                let byte = std::ptr::with_exposed_provenance_mut::<u8>(crate::num::index(at + byte));
+                // SAFETY: a byte of the instance, which nobody else has.
+                assert_eq!(unsafe { byte.replace(0xff) }, 0);
+            }
+        }
+        for beyond in [slots, slots + 1, u32::MAX] {
+            // SAFETY: as before.
+            assert_eq!(unsafe { instance(object, beyond) }, 0);
+        }
+        assert!(domain.memory().used() >= u64::from(slots * size));
+        // SAFETY: this test's, not used from here on.
+        unsafe { release(object) };
+        drop(pool);
+        domain.drain().unwrap();
+        assert_eq!(domain.memory().used(), 0);
+    }
+    let (_domain, pool) = pool();
+    let large = OwnedType { name: "large".into(), size: MAX_INSTANCE + 1, fields: Vec::new(), per_cpu: true };
+    assert_eq!(pool.make(&Arc::new(large)), 0);
 }

@@ -269,7 +269,7 @@ mod tests {
 
     #[test]
     fn pointers_to_objects_are_known() {
-        let ty = |name: &str, size, fields| OwnedType { name: name.into(), size, fields };
+        let ty = |name: &str, size, fields| OwnedType { name: name.into(), size, fields, per_cpu: false };
         let kptr = OwnedField { offset: 8, kind: OwnedKind::Kptr { to: 1 } };
         let types = vec![ty("value", 24, vec![kptr]), ty("object", 8, Vec::new())];
         let mut def = MapDef::new("m", MapType::Array, 4, 24, 2);

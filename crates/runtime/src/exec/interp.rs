@@ -340,7 +340,8 @@ impl<'p> Host<'p> {
                 None => Err(caller.fail("a key or value without a map before it")),
             };
             match *kind {
-                ArgKind::None | ArgKind::Scalar | ArgKind::Formatted | ArgKind::Size { .. } | ArgKind::CallbackCtx => {}
+                ArgKind::None | ArgKind::Scalar | ArgKind::Formatted | ArgKind::CallbackCtx => {}
+                ArgKind::Size { .. } | ArgKind::Length => {}
                 ArgKind::Ctx | ArgKind::CtxOrNull | ArgKind::Callback(_) => {}
                 ArgKind::Map(kinds) => map = Some(self.map_arg(&bound.proto, kinds, arg, caller)?),
                 ArgKind::Key => caller.check(self, arg, size(|m| m.key_size)?, false)?,
@@ -357,6 +358,10 @@ impl<'p> Host<'p> {
                     let mem = MemArg { null: mem.null && len == 0, ..mem };
                     memory[i] = self.check_memory(arg, len, mem, caller)?;
                 }
+                ArgKind::MemOfLength(mem) => {
+                    let length = bound.proto.args.iter().zip(args).find(|(kind, _)| **kind == ArgKind::Length);
+                    memory[i] = self.check_memory(arg, length.map_or(0, |(_, length)| length), mem, caller)?;
+                }
                 ArgKind::Fixed { bytes, mem } => memory[i] = self.check_memory(arg, bytes.into(), mem, caller)?,
                 ArgKind::Lock { resilient } => {
                     if !self.granted.is_lock(arg, resilient) {
@@ -369,7 +374,7 @@ impl<'p> Host<'p> {
                 | ArgKind::Work
                 | ArgKind::TimerMap
                 | ArgKind::TimerCallback
-                | ArgKind::LocalType
+                | ArgKind::LocalType { .. }
                 | ArgKind::Object(_)
                 | ArgKind::Root(_)
                 | ArgKind::Node(..)
@@ -537,6 +542,11 @@ impl<'p> Host<'p> {
             (Ret::OfSocketOrNull(SocketPart::Other), _) => self.granted.add_socket(r0, false),
             (Ret::OfSocketOrNull(SocketPart::Fields(bytes)), _) => self.granted.add_returned(r0, bytes.into(), false),
             (Ret::ObjectOrNull(_), _) => self.grant_object(&bound.proto, r0),
+            (Ret::Instance { .. }, _) => {
+                // SAFETY: the program was verified to pass an object, whose memory the run's guard keeps.
+                let size = unsafe { owned::size(args[0]) };
+                self.granted.add_returned(r0, size.into(), true);
+            }
             (Ret::MemOrNull { bytes, writable }, _) => self.granted.add_returned(r0, bytes.into(), writable),
             (_, _) => {}
         }
@@ -577,6 +587,10 @@ impl<'p> Host<'p> {
     /// It must be one whose memory stays to the run's end.
     unsafe fn grant(&mut self, object: u64) {
         // SAFETY: the contract.
+        if unsafe { owned::is_per_cpu(object) } {
+            return;
+        }
+        // SAFETY: as before.
         let size = unsafe { owned::size(object) };
         // SAFETY: as before.
         let lock = unsafe { owned::lock(object) };

@@ -1,5 +1,6 @@
 //! Linking: what programs refer to meets what the host offers.
 
+use crate::call::helpers::builtins::builtin;
 use crate::call::helpers::kfuncs::kfunc;
 use crate::call::helpers::packet::{is_packet_helper, own_prototype, packet_helper};
 use crate::call::helpers::table::shipped;
@@ -13,7 +14,7 @@ use crate::program::bindings::Bindings;
 use crate::program::bound::{Bound, TRAP, trap, unresolved};
 use bpf_isa::{Callee, Insn, InsnIdx};
 use bpf_object::UNRESOLVED_CALL;
-use bpf_uapi::{Helper, Kfunc, helper_id};
+use bpf_uapi::{Builtin, Helper, Kfunc, helper_id};
 use bpf_verifier::{ArgKind, Helpers};
 use core::marker::PhantomData;
 use std::borrow::Cow;
@@ -107,14 +108,17 @@ impl<H: 'static> Linker<H> {
         Ok(self)
     }
 
-    /// The function of this name: a registered one, what every linker has, or the kernel's for programs on this
-    /// context.
+    /// The function of this name: a registered one, what every linker has, what compilers call by themselves, or the
+    /// kernel's for programs on this context.
     pub(super) fn named(&self, name: &str, layout: &'static ContextLayout) -> Option<Bound> {
         if let Some(id) = self.names.get(name) {
             return Some(Bound { proto: self.protos.get(*id)?.clone(), func: self.funcs.get(id)?.clone() });
         }
         if name == TRAP {
             return Some(trap());
+        }
+        if let Some(of_compilers) = Builtin::from_name(name) {
+            return Some(Bound { proto: bpf_verifier::builtin(of_compilers), func: builtin(of_compilers) });
         }
         let known = Kfunc::from_name(name)?;
         Some(Bound { proto: bpf_verifier::kfunc(known), func: kfunc(known, layout)? })

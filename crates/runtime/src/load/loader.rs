@@ -4,7 +4,7 @@
 //! compile, place; then initialise prog arrays and maps of maps. Everything is built aside and handed out at the end,
 //! so a load that fails leaves nothing behind.
 
-use crate::call::helpers::owned::own_obj_new;
+use crate::call::helpers::owned::{makes_objects, own_obj_new};
 use crate::context::Context;
 use crate::context::frags::XdpFrags;
 use crate::engine::usage::Account;
@@ -29,7 +29,6 @@ use bpf_isa::{Callee, Imm64, Insn, InsnIdx};
 use bpf_jit_code::OptLevel;
 use bpf_maps::{CreateOptions, Map, MapDef, MapType};
 use bpf_object::{CodeTable, InitialValue, LinkedCode, Object, Reference, ReferenceKind, Unresolved};
-use bpf_uapi::Kfunc;
 use core::marker::PhantomData;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -249,9 +248,10 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
                 let names = crate::oracle::host_functions();
                 bindings.host = names.map(|name| linker.named(name, C::layout())).collect();
                 if let Some(types) = crate::load::owned::declared(&linker.engine, self.account.as_ref()) {
-                    let makes = |bound: &&mut Bound| bound.proto.id == Kfunc::ObjNew.id();
-                    for bound in bindings.host.iter_mut().flatten().filter(makes) {
-                        bound.func = own_obj_new(&types);
+                    for bound in bindings.host.iter_mut().flatten() {
+                        if let Some(func) = own_obj_new(bound.proto.id, &types) {
+                            bound.func = func;
+                        }
                     }
                     bindings.local_types = Some(types);
                 }
@@ -458,14 +458,18 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         if insns.iter().any(|insn| matches!(insn, Insn::Call(Callee::Reg(_)))) {
             insns = structure(name, insns)?.into_insns();
         }
-        let makes = |bound: &Bound| bound.proto.id == Kfunc::ObjNew.id();
-        for bound in bindings.host.iter_mut().flatten().filter(|bound| makes(bound)) {
+        let makes = |bound: &Bound| makes_objects(bound.proto.id);
+        if bindings.host.iter().flatten().any(makes) {
             let local = match local {
                 Some(local) => local,
                 None => local.insert(Local::new(&linker.engine, object, self.account.as_ref(), name)?),
             };
             let types = local.types(&insns);
-            bound.func = own_obj_new(&types);
+            for bound in bindings.host.iter_mut().flatten() {
+                if let Some(func) = own_obj_new(bound.proto.id, &types) {
+                    bound.func = func;
+                }
+            }
             bindings.local_types = Some(types);
         }
         linker.bind_helpers(name, &insns, C::layout(), &mut bindings)?;

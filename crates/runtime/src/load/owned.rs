@@ -104,11 +104,12 @@ impl<'o> Local<'o> {
             _ => None,
         };
         let numbers: BTreeSet<u32> = insns.iter().filter_map(number).collect();
-        let ty = |number: u32| {
-            let closure = self.types.as_ref()?.object(number)?;
-            Some((number, Arc::new(closure.first()?.clone()), closure))
-        };
-        Arc::new(LocalTypes { pool: Arc::clone(&self.pool), types: numbers.into_iter().filter_map(ty).collect() })
+        let types = numbers.into_iter().flat_map(|number| {
+            let types = self.types.as_ref();
+            let closures = types.map(|types| [types.object(number), types.instances(number)]).into_iter().flatten();
+            closures.flatten().filter_map(move |closure| LocalTypes::ty(number, closure))
+        });
+        Arc::new(LocalTypes { pool: Arc::clone(&self.pool), types: types.collect() })
     }
 }
 
@@ -121,7 +122,7 @@ pub(crate) fn declared(engine: &Engine, account: Option<&Account>) -> Option<Arc
         Objects::new(engine.domain(), memory)
     });
     let closure = |number: u32| OwnedType::closure(&all, number);
-    let ty = |number: u32| Some((number, Arc::new(closure(number).first()?.clone()), closure(number)));
+    let ty = |number: u32| LocalTypes::ty(number, closure(number));
     let types = (1..crate::num::small(all.len())).filter_map(ty).collect();
     Some(Arc::new(LocalTypes { pool: pool?.ok()?, types }))
 }

@@ -6,6 +6,7 @@ use bpf_object::ReferenceKind;
 use bpf_object::btf::{Btf, Type};
 use bpf_runtime::maps::{Arena, MapDef, MapType, flags};
 use bpf_runtime::{Callee, Engine, Insn, Instance, Linker, LoadError, Map, Object, Program, Raw, RunError, assemble};
+use bpf_testkit::generate::{self, ARENA_WORDS, Choices};
 use bpf_testkit::{kernel, skipped};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -185,6 +186,76 @@ fn no_number_leads_out_of_the_window() {
                 Some(expected) => assert_eq!(*expected, got, "{way:?}, {pages} pages"),
             }
         }
+    }
+}
+
+/// What a generated program has done: its result, or where and why it was stopped, and the bytes of the arena.
+#[derive(PartialEq, Debug)]
+struct Done {
+    result: Result<u64, String>,
+    image: Vec<u8>,
+}
+
+/// Generated programs do the same in every byte of the arena on each engine, of which the checking interpreter lets
+/// nobody out of the window and its guards. `BPF_SOAK=N` multiplies their number by N.
+#[test]
+fn generated_programs_stay_inside_and_agree() {
+    let soak: u64 = std::env::var("BPF_SOAK").ok().and_then(|times| times.parse().ok()).unwrap_or(1);
+    for pages in [1u32, 3, 64] {
+        let engines = [Way::VerifiedInterpreted, Way::Verified, Way::Unoptimised].map(|way| {
+            let engine = ways::engine(way, |_| {});
+            let (map, memory) = arena(&engine, pages);
+            (way, engine, map, memory)
+        });
+        let (mut stopped, mut changed, mut results) = (0, 0, std::collections::BTreeSet::new());
+        let programs = 500 * soak;
+        for seed in 0..programs {
+            let mut choices = Choices::from_seed(seed << 8 | u64::from(pages));
+            let text = generate::arenas(&mut choices);
+            let base = engines[0].3.start();
+            let words: [u64; ARENA_WORDS] = std::array::from_fn(|_| match choices.below(3) {
+                0 => choices.value(),
+                _ => base + u64::from(choices.below(pages * 4096)),
+            });
+            let begins: Vec<u8> = (0..pages as usize * 4096).map(|i| (i * 7 + seed as usize) as u8).collect();
+            let mut first: Option<Done> = None;
+            for (way, engine, map, memory) in &engines {
+                let program =
+                    load(engine, &text, &[map]).unwrap_or_else(|e| panic!("seed {seed}, {way:?}: {e}\n{text}"));
+                memory.write(memory.start(), &begins).unwrap();
+                let mut context = words.map(u64::to_ne_bytes).concat();
+                let result = program.run(&mut (), &mut context).map_err(|error| match error {
+                    RunError::Access { insn, .. } => format!("an access at {insn:?}"),
+                    other => panic!("seed {seed}, {way:?}: {other}\n{text}"),
+                });
+                let mut done = Done { result, image: vec![0; begins.len()] };
+                memory.read(memory.start(), &mut done.image).unwrap();
+                assert_eq!(
+                    context,
+                    words.map(u64::to_ne_bytes).concat(),
+                    "seed {seed}, {way:?}: the context is no arena"
+                );
+                match &first {
+                    None => first = Some(done),
+                    Some(first) => {
+                        let differ = first.image.iter().zip(&done.image).position(|(a, b)| a != b);
+                        assert!(
+                            *first == done,
+                            "seed {seed}, {way:?}, {pages} pages: {:x?}, {:x?}, at {differ:x?}\n{words:x?}\n{text}",
+                            first.result,
+                            done.result
+                        );
+                    }
+                }
+            }
+            let Some(first) = first else { unreachable!("there are engines") };
+            stopped += u64::from(first.result.is_err());
+            changed += u64::from(first.image != begins);
+            results.extend(first.result);
+        }
+        // They do something, and most to the end.
+        assert!(stopped * 3 < programs && stopped > 0, "{stopped} of {programs} are stopped");
+        assert!(changed * 2 > programs && results.len() as u64 * 2 > programs, "{changed}, {}", results.len());
     }
 }
 

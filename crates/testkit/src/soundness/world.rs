@@ -30,7 +30,7 @@ const HOLDING_VALUE: u32 = 80;
 /// A value of the arrays that hold objects, and the types that it leads to: behind it those of the numbers from 1 on.
 pub(super) fn types() -> Vec<OwnedType> {
     let field = |offset, kind| OwnedField { offset, kind };
-    let ty = |name: &str, size, fields| OwnedType { name: name.into(), size, fields };
+    let ty = |name: &str, size, fields| OwnedType { name: name.into(), size, fields, per_cpu: false };
     let list = OwnedKind::ListHead { of: 1, node: LIST_NODE as u32 };
     let tree = OwnedKind::TreeRoot { of: 1, node: TREE_NODE as u32 };
     let guarded = |name, resilient| {

@@ -234,7 +234,8 @@ impl KnownMap {
         if self.fields.is_empty() {
             return Ok(());
         }
-        let value = OwnedType { name: String::new(), size: self.value_size, fields: self.fields.clone() };
+        let value =
+            OwnedType { name: String::new(), size: self.value_size, fields: self.fields.clone(), per_cpu: false };
         let apart = |start: u32, bytes: u32| {
             let end = start.saturating_add(bytes);
             self.fields.iter().all(|field| field.end() <= start || end <= field.offset)

@@ -59,6 +59,8 @@ pub(super) struct Call<'a> {
     root_lock: Option<Lock>,
     /// The type of the kptr argument.
     pub kptr: Option<u32>,
+    /// What is given back goes there, and has an instance for each CPU: it is seen there by those who have it.
+    pub stashed: bool,
     /// What owes the object that it is in; 0 if it is in none.
     kptr_in: u32,
     /// What owes the object that goes into the root.
@@ -261,6 +263,24 @@ impl<'a> Walk<'a> {
                 // What is written must be written whatever the length; what is read must be readable up to the most.
                 self.sized_memory(proto, i - 1, base_reg, &base, sizes, mem, call)?;
             }
+            ArgKind::MemOfLength(_) if proto.args[i..].contains(&ArgKind::Length) => {}
+            ArgKind::MemOfLength(_) => {
+                return refuse(Reason::Environment(format!("{}: memory without a length", proto.name)));
+            }
+            ArgKind::Length => {
+                if !v.is_scalar() {
+                    return wrong(self, "a length");
+                }
+                if v.n.umax() > u64::from(u32::MAX) {
+                    return wrong(self, "a length with a known maximum");
+                }
+                let sizes = (v.n.umin(), v.n.umax());
+                for (k, (kind, base_reg)) in proto.args[..i].iter().zip(Reg::ARGS).enumerate() {
+                    let ArgKind::MemOfLength(mem) = *kind else { continue };
+                    let base = self.read(base_reg)?;
+                    self.sized_memory(proto, k, base_reg, &base, sizes, mem, call)?;
+                }
+            }
             ArgKind::Fixed { bytes, mem } => self.memory(proto, i, reg, v, bytes.into(), mem, call)?,
             ArgKind::Lock { resilient } => {
                 call.lock = self.lock_at(v, resilient)?;
@@ -350,25 +370,38 @@ impl<'a> Walk<'a> {
                     Some(_) | None => return wrong(self, expected),
                 }
             }
-            ArgKind::LocalType => {
+            ArgKind::LocalType { per_cpu } => {
                 let id = v.as_const().and_then(|id| u32::try_from(id).ok());
-                let known = |id: u32| self.env.local_types.binary_search_by_key(&id, |ty| ty.0).ok();
-                match id.and_then(known) {
-                    Some(at) => call.class = Some(self.env.local_types[at].1),
-                    None => {
-                        return wrong(self, "the number of a type of the program's own that objects are made of");
-                    }
+                call.class = id.and_then(|id| self.env.local_type(id, per_cpu));
+                if call.class.is_none() {
+                    return wrong(
+                        self,
+                        match per_cpu {
+                            false => "the number of a type of the program's own that objects are made of",
+                            true => "the number of a structure of numbers of the program's own, of 512 bytes at most",
+                        },
+                    );
                 }
             }
             ArgKind::Object(how) => {
                 let Some((class, hold)) = object_at(v).filter(|_| v.n.as_const() == Some(0)) else {
                     return wrong(self, "an object of the program's own, by its start");
                 };
+                let per_cpu = self.env.class(class).is_some_and(|ty| ty.per_cpu);
+                let owned = hold == Hold::Owned && v.owner != 0;
                 match how {
-                    ObjectUse::Given if hold != Hold::Owned || v.owner == 0 => {
+                    ObjectUse::Given if !owned || per_cpu => {
                         return wrong(self, "an object that the program owns");
                     }
-                    ObjectUse::Given => call.given_back = v.owner,
+                    ObjectUse::GivenInstances if !owned || !per_cpu => {
+                        return wrong(self, "an object with an instance for each CPU that the program owns");
+                    }
+                    ObjectUse::Given | ObjectUse::GivenInstances => call.given_back = v.owner,
+                    // What the program owns is nobody else's to see: the kernel's rule.
+                    ObjectUse::Instance if !per_cpu || hold != Hold::Loaded => {
+                        return wrong(self, "an object with an instance for each CPU that is stashed in a map value");
+                    }
+                    ObjectUse::Instance => {}
                     ObjectUse::Shared => {
                         let fields = self.env.class(class).map_or(&[][..], |ty| &ty.fields);
                         if fields.iter().all(|field| field.kind != OwnedKind::Refcount) {
@@ -454,6 +487,7 @@ impl<'a> Walk<'a> {
                     return wrong(self, "an object other than the one that the kptr is in");
                 }
                 call.given_back = v.owner;
+                call.stashed = owned.is_some_and(|(class, _)| self.env.class(class).is_some_and(|ty| ty.per_cpu));
             }
             ArgKind::ConstStr if self.is_const_str(v) => {}
             ArgKind::ConstStr => return wrong(self, "a string in constant data, with its zero byte"),
@@ -633,7 +667,7 @@ impl<'a> Walk<'a> {
             });
         }
         // A null pointer has no bytes: one that may be null goes only with a length of 0.
-        let sized = matches!(proto.args[i], ArgKind::Mem(_) | ArgKind::Values);
+        let sized = matches!(proto.args[i], ArgKind::Mem(_) | ArgKind::Values | ArgKind::MemOfLength(_));
         if v.null && sized && sizes.1 > 0 {
             let why = Box::new(Reason::MaybeNull(reg));
             return refuse(Reason::ArgMem { func: proto.name.to_string(), arg: i + 1, reg, why });
@@ -829,7 +863,9 @@ fn check_shape(proto: &HelperProto) -> Res<()> {
         {
             return wrong("a part of no socket");
         }
+        Ret::First if !matches!(proto.args[0], ArgKind::MemOfLength(_)) => return wrong("it returns no memory"),
         Ret::Scalar
+        | Ret::First
         | Ret::Never
         | Ret::Thrown
         | Ret::Between(..)
@@ -843,6 +879,8 @@ fn check_shape(proto: &HelperProto) -> Res<()> {
         | Ret::SocketOrNull
         | Ret::ObjectOrNull(_)
         | Ret::OfSocketOrNull(_) => {}
+        Ret::Instance { .. } if proto.args[0] == ArgKind::Object(ObjectUse::Instance) => {}
+        Ret::Instance { .. } => return wrong("an instance of no object"),
     }
     // The callback's arguments are made of these registers.
     for (i, arg) in proto.args.iter().enumerate() {

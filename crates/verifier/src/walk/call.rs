@@ -126,7 +126,11 @@ impl<'a> Walk<'a> {
             }
         }
         if call.given_back != 0 {
-            self.give_back(call.given_back);
+            match call.stashed {
+                true if planted!(StashedOwned) => {}
+                true => self.state.stash(call.given_back),
+                false => self.give_back(call.given_back),
+            }
         }
         if call.lent != 0 {
             self.state.lend(call.lent);
@@ -248,6 +252,7 @@ impl<'a> Walk<'a> {
         let or_null = |walk: &mut Self, ty| Value { null: true, id: walk.new_id(), ..Value::pointer(ty) };
         Ok(match proto.ret {
             Ret::Scalar => Value::unknown(),
+            Ret::First => *self.state.reg(Reg::R1),
             Ret::Between(min, max) => Value::scalar(Scalar::signed(min, max)),
             Ret::MapValueOrNull => {
                 let Some((map, inner, def)) = call.map else {
@@ -298,6 +303,16 @@ impl<'a> Walk<'a> {
             }
             Ret::SocketOrNull => self.looked_up(),
             Ret::ObjectOrNull(from) => self.object_from(proto, from, call)?,
+            Ret::Instance { null } => {
+                let Some(Value { ty: Ty::Mem { from: Origin::Object { class, .. }, .. }, .. }) = call.object else {
+                    return refuse(Reason::Environment(format!("{} returns an instance of nothing", proto.name)));
+                };
+                let size = self.env.class(class).map_or(0, |ty| ty.size);
+                let v = or_null(self, Ty::Mem { size, writable: true, from: Origin::Returned });
+                // The number has 32 bits, and there is a first CPU everywhere.
+                let first = self.state.reg(Reg::R2).as_const().is_some_and(|cpu| crate::num::low(cpu) == 0);
+                Value { null: null && !first && !planted!(InstanceNeverNull), ..v }
+            }
             Ret::OfSocketOrNull(part) => {
                 let Some(of) = call.socket else {
                     return refuse(Reason::Environment(format!("{} returns a part of no socket", proto.name)));

@@ -227,6 +227,9 @@ impl Walk<'_> {
                     && let Some(ty) = self.env.class(class)
                     && !planted!(LinksOpen)
                 {
+                    if ty.per_cpu {
+                        return refuse(Reason::NotMemory(reg, v.describe(self.env)));
+                    }
                     plain(&ty.fields, min, max.saturating_add(size as i64), || format!("type \"{}\"", ty.name))?;
                 }
                 Ok(Place::Untracked(match from {

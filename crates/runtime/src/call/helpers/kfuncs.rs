@@ -68,8 +68,8 @@ pub(crate) fn kfunc(kfunc: Kfunc, layout: &'static ContextLayout) -> Option<Host
         Kfunc::DynptrSize => HostFn::plain(dynptr::size),
         Kfunc::DynptrClone => HostFn::plain(dynptr::clone),
         // Bound to each program by itself ([`owned::own_obj_new`]): without its types there is none.
-        Kfunc::ObjNew => HostFn::plain(nothing),
-        Kfunc::ObjDrop => HostFn::with_run(owned::obj_drop),
+        Kfunc::ObjNew | Kfunc::PercpuObjNew => HostFn::plain(nothing),
+        Kfunc::ObjDrop | Kfunc::PercpuObjDrop => HostFn::with_run(owned::obj_drop),
         Kfunc::RefcountAcquire => HostFn::with_run(owned::refcount_acquire),
         Kfunc::ListPushFront => HostFn::with_run(owned::list_push::<true>),
         Kfunc::ListPushBack => HostFn::with_run(owned::list_push::<false>),
@@ -151,6 +151,8 @@ pub(crate) fn at_site(kfunc: Kfunc, known: &[Option<u32>]) -> Option<HostFn> {
         | Kfunc::ArenaFreePages
         | Kfunc::ArenaReservePages
         | Kfunc::ObjNew
+        | Kfunc::PercpuObjNew
+        | Kfunc::PercpuObjDrop
         | Kfunc::ObjDrop
         | Kfunc::RefcountAcquire
         | Kfunc::ListPushFront

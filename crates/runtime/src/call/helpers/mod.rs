@@ -8,6 +8,7 @@
 //! checks before the call, or whoever loaded the program unverified has promised.
 
 mod bits;
+pub(crate) mod builtins;
 pub(crate) mod callback_shims;
 pub(crate) mod callbacks;
 pub(crate) mod dynptr;

@@ -14,20 +14,38 @@ use crate::num::low;
 use bpf_jit_code::RunCtx;
 use bpf_maps::owned::graph::{self, End};
 use bpf_maps::owned::{self, Objects};
-use bpf_uapi::OwnedType;
+use bpf_uapi::{Kfunc, OwnedType};
 use std::sync::Arc;
 
 /// The types that a program may make objects of, and where it has them from.
 #[derive(Debug)]
 pub(crate) struct LocalTypes {
     pub(crate) pool: Arc<Objects>,
-    /// By the program's number, ascending: the type, with all that it leads to.
+    /// By the program's number, ascending: the type, with all that it leads to. Of one number there may be one that has
+    /// an instance for each CPU, behind the one that has not.
     pub(crate) types: Vec<(u32, Arc<OwnedType>, Vec<OwnedType>)>,
 }
 
-/// `bpf_obj_new_impl` of one program.
-pub(crate) fn own_obj_new(types: &Arc<LocalTypes>) -> HostFn {
-    HostFn { env: Some(Arc::clone(types) as _), ..HostFn::with_run(obj_new) }
+impl LocalTypes {
+    /// The type of this number, which the closure begins with.
+    pub(crate) fn ty(number: u32, closure: Vec<OwnedType>) -> Option<(u32, Arc<OwnedType>, Vec<OwnedType>)> {
+        Some((number, Arc::new(closure.first()?.clone()), closure))
+    }
+}
+
+/// The function of one program that makes objects, if the name is that of one.
+pub(crate) fn own_obj_new(id: u32, types: &Arc<LocalTypes>) -> Option<HostFn> {
+    let shim = match Kfunc::from_id(id)? {
+        Kfunc::ObjNew => obj_new::<false>,
+        Kfunc::PercpuObjNew => obj_new::<true>,
+        _other => return None,
+    };
+    Some(HostFn { env: Some(Arc::clone(types) as _), ..HostFn::with_run(shim) })
+}
+
+/// Whether the function of this number makes objects of a program's own types.
+pub(crate) fn makes_objects(id: u32) -> bool {
+    id == Kfunc::ObjNew.id() || id == Kfunc::PercpuObjNew.id()
 }
 
 /// Does something in the run behind the hidden argument; an error ends the run.
@@ -49,17 +67,18 @@ unsafe fn in_run(ctx: *mut RunCtx, body: impl FnOnce(&mut Run) -> Result<u64, He
     }
 }
 
-/// `bpf_obj_new_impl(local_type_id, meta)`. Without the types of a program there is none.
+/// `bpf_obj_new_impl(local_type_id, meta)`, or `bpf_percpu_obj_new_impl`. Without the types of a program there is none.
 ///
 /// # Safety
 /// `ctx` must be the first field of this thread's live [`Run`], whose environment is a [`LocalTypes`].
-unsafe extern "C" fn obj_new(id: u64, _: u64, _: u64, _: u64, _: u64, ctx: *mut RunCtx) -> u64 {
+unsafe extern "C" fn obj_new<const PER_CPU: bool>(id: u64, _: u64, _: u64, _: u64, _: u64, ctx: *mut RunCtx) -> u64 {
     // SAFETY: this thread's run.
     let env = unsafe { (*ctx).host_env } as *const LocalTypes;
     // SAFETY: what the call has put there (contract), kept by the running program.
     let LocalTypes { pool, types } = unsafe { &*env };
     let body = |run: &mut Run| {
-        let Ok(at) = types.binary_search_by_key(&id, |ty| ty.0.into()) else { return Ok(0) };
+        let key = (id, PER_CPU);
+        let Ok(at) = types.binary_search_by_key(&key, |ty| (ty.0.into(), ty.1.per_cpu)) else { return Ok(0) };
         run.held.expect_object()?;
         let object = pool.make(&types[at].1);
         run.held.add_object(object);
@@ -69,7 +88,7 @@ unsafe extern "C" fn obj_new(id: u64, _: u64, _: u64, _: u64, _: u64, ctx: *mut 
     unsafe { in_run(ctx, body) }
 }
 
-/// `bpf_obj_drop_impl(object, meta)`.
+/// `bpf_obj_drop_impl(object, meta)`, and `bpf_percpu_obj_drop_impl`.
 ///
 /// # Safety
 /// `ctx` must be the first field of this thread's live [`Run`].
@@ -269,6 +288,33 @@ pub(super) unsafe extern "C" fn kptr_xchg(field: u64, object: u64, _: u64, _: u6
         run.held.remove_object(object);
         run.held.add_object(old);
         Ok(old)
+    };
+    // SAFETY: the caller's contract.
+    unsafe { in_run(ctx, body) }
+}
+
+/// `bpf_per_cpu_ptr(object, cpu)`: the instance of an execution slot, or null.
+///
+/// # Safety
+/// `object` must have an instance for each CPU and be there, by the run's guard.
+pub(super) unsafe extern "C" fn per_cpu_ptr(object: u64, cpu: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
+    // SAFETY: the caller's contract.
+    unsafe { owned::instance(object, low(cpu)) }
+}
+
+/// `bpf_this_cpu_ptr(object)`: the instance of the run's own slot. The object is of the run's domain, so there is one.
+///
+/// # Safety
+/// As for [`per_cpu_ptr`]; `ctx` must be the first field of this thread's live [`Run`].
+pub(super) unsafe extern "C" fn this_cpu_ptr(object: u64, _: u64, _: u64, _: u64, _: u64, ctx: *mut RunCtx) -> u64 {
+    let body = |run: &mut Run| {
+        // SAFETY: the caller's contract.
+        let instance = unsafe { owned::instance(object, run.ctx.slot) };
+        if instance == 0 {
+            Err(HelperError::new("an execution slot beyond those of the object's domain"))
+        } else {
+            Ok(instance)
+        }
     };
     // SAFETY: the caller's contract.
     unsafe { in_run(ctx, body) }

@@ -44,6 +44,8 @@ const SHIPPED: &[(Helper, HostFn)] = &[
     (Helper::RingbufSubmit, HostFn::with_run(ring::ringbuf_submit)),
     (Helper::RingbufDiscard, HostFn::with_run(ring::ringbuf_discard)),
     (Helper::RingbufQuery, HostFn::plain(ring::ringbuf_query)),
+    (Helper::PerCpuPtr, HostFn::plain(owned::per_cpu_ptr)),
+    (Helper::ThisCpuPtr, HostFn::with_run(owned::this_cpu_ptr)),
     (Helper::TaskStorageGet, HostFn::with_run(storage::task_storage_get)),
     (Helper::TaskStorageDelete, HostFn::with_run(storage::task_storage_delete)),
     (Helper::GetCurrentTaskBtf, HostFn::plain(system::get_current_task)),

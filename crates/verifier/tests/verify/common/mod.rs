@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 use bpf_isa::{InsnIdx, Program, SubprogId, assemble};
-use bpf_uapi::{Kfunc, OwnedField, OwnedKind, OwnedType};
+use bpf_uapi::{Builtin, Kfunc, OwnedField, OwnedKind, OwnedType};
 use bpf_verifier::{
     Access, ArgKind, ContextLayout, Env, Field, FieldKind, GlobalArg, GlobalFunc, HelperProto, Helpers, KnownArena,
     KnownMap, MapType, MemArg, MemSet, Region, Ret, Verified, Verifier, VerifyError,
@@ -74,8 +74,9 @@ fn holding(name: &str, entries: u32) -> KnownMap {
         owned(24, OwnedKind::TreeRoot { of: 0, node: 32 }),
         owned(40, OwnedKind::Kptr { to: 1 }),
         owned(48, OwnedKind::Kptr { to: 0 }),
+        owned(64, OwnedKind::Kptr { to: 5 }),
     ];
-    KnownMap { spin_lock: Some(0), fields, ..KnownMap::new(name, MapType::Array, 4, 64, entries) }
+    KnownMap { spin_lock: Some(0), fields, ..KnownMap::new(name, MapType::Array, 4, 72, entries) }
 }
 
 /// A type with a lock at 8, a list at 16, a tree at 32 and owners that are counted at 48.
@@ -86,12 +87,12 @@ fn holder(resilient: bool) -> OwnedType {
         owned(32, OwnedKind::TreeRoot { of: 0, node: 32 }),
         owned(48, OwnedKind::Refcount),
     ];
-    OwnedType { name: "holder".into(), size: 56, fields }
+    OwnedType { name: "holder".into(), size: 56, fields, per_cpu: false }
 }
 
 /// Types of objects: one with all fields of what is in lists and trees, at 8, 32, 64 and 72; one of 16 plain bytes; one
-/// with a kptr to itself at 8; two that hold objects, with locks of both kinds. Programs make them by the numbers 7 to
-/// 11.
+/// with a kptr to itself at 8; two that hold objects, with locks of both kinds; and the plain one with an instance for
+/// each CPU. Programs make them by the numbers 7 to 11, the last by that of the plain one.
 pub(crate) fn types() -> Vec<OwnedType> {
     let node = vec![
         owned(8, OwnedKind::ListNode),
@@ -100,11 +101,12 @@ pub(crate) fn types() -> Vec<OwnedType> {
         owned(72, OwnedKind::Kptr { to: 1 }),
     ];
     vec![
-        OwnedType { name: "node".into(), size: 80, fields: node },
-        OwnedType { name: "plain".into(), size: 16, fields: Vec::new() },
-        OwnedType { name: "chain".into(), size: 16, fields: vec![owned(8, OwnedKind::Kptr { to: 2 })] },
+        OwnedType { name: "node".into(), size: 80, fields: node, per_cpu: false },
+        OwnedType { name: "plain".into(), size: 16, fields: Vec::new(), per_cpu: false },
+        OwnedType { name: "chain".into(), size: 16, fields: vec![owned(8, OwnedKind::Kptr { to: 2 })], per_cpu: false },
         holder(false),
         holder(true),
+        OwnedType { name: "plain".into(), size: 16, fields: Vec::new(), per_cpu: true },
     ]
 }
 
@@ -182,6 +184,8 @@ pub(crate) fn helpers() -> Helpers {
     ];
     // The kernel's functions that are called by name, by numbers.
     host.extend((FIRST_KFUNC..).zip(Kfunc::ALL).map(|(id, known)| HelperProto { id, ..bpf_verifier::kfunc(*known) }));
+    let of_compilers = Builtin::ALL.map(bpf_verifier::builtin);
+    host.extend((FIRST_BUILTIN..).zip(of_compilers).map(|(id, proto)| HelperProto { id, ..proto }));
     for p in host.drain(..) {
         h.add(p).expect("host ids are free");
     }
@@ -229,7 +233,7 @@ pub(crate) fn with_env<T>(text: &str, f: impl FnOnce(&Env<'_>) -> T) -> T {
     env.limits.time = std::time::Duration::from_secs(600);
     env.maps = &maps;
     env.types = &types;
-    env.local_types = &[(7, 0), (8, 1), (9, 2), (10, 3), (11, 4)];
+    env.local_types = &[(7, 0), (8, 1), (8, 5), (9, 2), (10, 3), (11, 4)];
     env.global_functions = &globals;
     let exception = text.lines().find_map(|l| l.trim().strip_prefix(";exception "));
     env.exception = exception.map(|sub| SubprogId(sub.parse().expect("the number of a subprogram")));
@@ -241,10 +245,15 @@ pub(crate) fn program(text: &str) -> Program {
     try_program(text).unwrap_or_else(|e| panic!("{e}\n{text}"))
 }
 
-/// The program of a text, in which functions of the kernel may be called by name, or what is wrong with the text.
+/// The program of a text, in which functions of the kernel and of compilers may be called by name, or what is wrong
+/// with the text.
 pub(crate) fn try_program(text: &str) -> Result<Program, String> {
-    let line = |line: &str| match line.strip_prefix("call ").and_then(Kfunc::from_name) {
-        Some(known) => format!("call {}", FIRST_KFUNC + known as u32),
+    let id = |name: &str| match Kfunc::from_name(name) {
+        Some(known) => Some(FIRST_KFUNC + known as u32),
+        None => Builtin::from_name(name).map(|builtin| FIRST_BUILTIN + builtin as u32),
+    };
+    let line = |line: &str| match line.strip_prefix("call ").and_then(id) {
+        Some(id) => format!("call {id}"),
         None => line.to_owned(),
     };
     let text = text.lines().map(line).collect::<Vec<_>>().join("\n");
@@ -265,6 +274,8 @@ fn targets(text: &str) -> Vec<InsnIdx> {
 
 /// The number of the first of the kernel's functions that are called by name.
 const FIRST_KFUNC: u32 = 1010;
+/// The first of those that compilers call.
+const FIRST_BUILTIN: u32 = 1500;
 
 /// Verifies a text.
 pub(crate) fn verify(text: &str) -> Result<Verified, Box<VerifyError>> {
