@@ -21,6 +21,7 @@ mod hybrid;
 mod kernel;
 #[cfg(target_os = "linux")]
 mod kernel_compare;
+mod lengths;
 mod loop_programs;
 mod loops;
 mod loops_oracle;
