@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `pairs`, `messages` | unsafe programs and their safe twins; what authors read about each |
 //! | `soundness`, `loops_oracle`, `kernel` | generated programs (`border`), run, or before the kernel's verifier |
-//! | `needed`, `paths`, `rests_on`, `relations`, `habits` | pruning and conclusions against naive twins, and attacks on them |
+//! | `lengths`, `needed`, `paths`, `rests_on`, `relations`, `habits` | pruning and conclusions against naive twins, and attacks on them |
 //! | `loops`, `precision`, `samples` | compiled programs: the folders beside this one, and samples from elsewhere |
 //! | `facts`, `hybrid` | what is handed on |
 //! | `environment`, `hostile` | bad environments, programs that want endless work |
@@ -21,6 +21,7 @@ mod hybrid;
 mod kernel;
 #[cfg(target_os = "linux")]
 mod kernel_compare;
+mod lengths;
 mod loop_programs;
 mod loops;
 mod loops_oracle;
