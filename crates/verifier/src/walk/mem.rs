@@ -3,8 +3,11 @@
 //! One function, [`Walk::place`], proves that an access lies inside what its pointer points to; loads, stores, atomics
 //! and the memory arguments of helpers all go through it. Nothing else may look at an offset.
 
+mod atomics;
+mod elements;
+
 use bpf_analysis::CheckRegion;
-use bpf_isa::{AluOp, AtomicOp, AtomicWidth, Reg, Size, Src, Width};
+use bpf_isa::{AluOp, Reg, Size, Src, Width};
 use bpf_uapi::{OwnedField, OwnedKind, TIMER_BYTES};
 
 use super::linear::Form;
@@ -17,29 +20,11 @@ use crate::faults::planted;
 use crate::helpers::SOCKET_BYTES;
 use crate::notes::Kind;
 use crate::scalar::Scalar;
-use crate::state::{Content, Frame, Grid, Order, Room, Spill};
-use crate::tnum::Tnum;
+use crate::state::{Content, Frame, Order, Spill};
 use crate::value::{Hold, Origin, Ty, Value, len_id, map_name};
 
 /// Constants that a load may yield, and that are looked at for what they have in common.
 const MAX_CONSTANTS: i64 = 1024;
-
-/// Of a pointer to the stack: how far the places are apart that it may point to, and one of these, or what lies a
-/// multiple of that from them. By the low bits that are known, or by the number that it moves with.
-fn step_of(b: &Value, off: i16) -> (i64, i64) {
-    let off = i64::from(off);
-    let bits = 1i64 << b.n.bits().mask().trailing_zeros().min(8);
-    let by_name = (i64::from(b.scale), i64::from(b.delta) + off);
-    if b.tie != 0 && by_name.0 > bits { by_name } else { (bits, (b.n.bits().value() as i64).wrapping_add(off)) }
-}
-
-/// Where the pointer leads in an array that is counted from this place on: at the index that its name names and this,
-/// at most.
-fn index_by_name(b: &Value, off: i16, (base, stride): (i64, i64)) -> Option<i64> {
-    // An array that holds large numbers is counted from far below any frame.
-    let at = (i64::from(b.delta) + i64::from(off)).checked_sub(base)?;
-    (b.tie != 0 && i64::from(b.scale) == stride).then_some(at.div_euclid(stride))
-}
 
 /// A pointer to a socket.
 pub(super) fn socket(borrowed: bool) -> Value {
@@ -541,129 +526,6 @@ impl Walk<'_> {
         })
     }
 
-    /// The places on the stack that an access may be made at.
-    fn elements(&self, b: &Value, off: i16, size: Size, (depth, span): (usize, usize)) -> Option<Grid> {
-        if !self.knows_elements() {
-            return None;
-        }
-        let size = i64::from(size.bytes());
-        let (min, max) = (-(depth as i64), span as i64 - depth as i64 - size);
-        let (stride, at) = step_of(b, off);
-        let first = min + at.wrapping_sub(min).rem_euclid(stride);
-        let last = first + (max - first).div_euclid(stride) * stride;
-        (first <= last && last + size <= 0).then_some(Grid { first, last, stride, size })
-    }
-
-    /// In a loose walk: what a load yields that is not proven to be inside an array of whose elements something is
-    /// known, taken that it is.
-    pub(super) fn likely_element(&mut self, b: &Value, off: i16, size: Size) -> Option<Value> {
-        let Ty::Stack { frame } = b.ty else { return None };
-        if !self.loops.guessing() || !self.knows_elements() {
-            return None;
-        }
-        let frame = self.state.frames.get(usize::from(frame))?;
-        let (stride, at) = step_of(b, off);
-        let grid = Grid { first: at, last: at + stride, stride, size: size.bytes().into() };
-        let like = |c: &&Content| c.grid.aligns(&grid);
-        let n = frame.contents.iter().filter(like).filter_map(|c| c.n).reduce(|a, b| a.join(&b));
-        // What nothing was written to yet will be.
-        let n = n.or(self.loops.orders.then_some(Scalar::low_bits(size.bits())))?;
-        let mut contents = frame.contents.iter().filter(like);
-        let content = contents.next().copied().filter(|_| contents.next().is_none());
-        Some(self.ordered_element(n, content, (b, off), true))
-    }
-
-    /// What is known of each number that a load at a place that is not known may yield.
-    fn element(&mut self, frame: usize, b: &Value, off: i16, size: Size, at: (usize, usize)) -> Option<Value> {
-        let grid = self.elements(b, off, size, at)?;
-        let frame = &self.state.frames[frame];
-        // What was not written reads as 0.
-        let Some(n) = frame.elements(&grid) else {
-            return self.likely_element(b, off, size);
-        };
-        let n = n.unwrap_or(Scalar::constant(0));
-        let written = frame.check_readable(at.0, at.1).is_ok() || planted!(ContentNeverFresh);
-        let n = if written { n } else { n.join(&Scalar::constant(0)) };
-        let order = match self.loops.orders {
-            true => frame.order_of(&grid, &|v, region| self.state.gap(v, region)),
-            false => Order::default(),
-        };
-        let content = Some(Content { grid, n: Some(n), order });
-        self.loops.loaded_elements = true;
-        Some(self.ordered_element(n, content, (b, off), written))
-    }
-
-    /// A number of an array, loaded at this place: what it is no more than. `written`: it is one that was.
-    fn ordered_element(
-        &mut self,
-        n: Scalar,
-        content: Option<Content>,
-        (b, off): (&Value, i16),
-        written: bool,
-    ) -> Value {
-        let Some(Content { grid, order, .. }) = content.filter(|c| c.order != Order::default()) else {
-            return Value::scalar(n);
-        };
-        self.decides();
-        self.scratch.prune.sums = true;
-        let id = self.new_id();
-        // V(id) <= V(tie) + index
-        if let Some(index) = order.base.and_then(|base| index_by_name(b, off, (base, grid.stride))) {
-            self.state.learn_below(Room { id, scale: 1, bytes: -index, hi: b.tie });
-        }
-        for (region, below) in (0..).zip(order.lens) {
-            // What was not written is 0.
-            let least = || self.state.min_len.get(usize::from(region)).copied();
-            if let Some(bytes) = below
-                && (written || least() >= below)
-            {
-                self.state.learn_below(Room { id, scale: 1, bytes: bytes.into(), hi: len_id(region) });
-            }
-        }
-        let last = |base| b.n.smax().saturating_add(off.into()).saturating_sub(base).div_euclid(grid.stride);
-        let n = match order.base.and_then(|base| u64::try_from(last(base)).ok()) {
-            Some(last) => n.meet(&Scalar::unsigned(0, last)).unwrap_or(n),
-            None => n,
-        };
-        Value { id, ..Value::scalar(n) }
-    }
-
-    /// Before a number is stored at this place: what all numbers of the array are no more than with it. `whole`: the
-    /// array then.
-    fn order_stored(&self, frame: usize, whole: &Grid, v: &Value, (b, off): (&Value, i16)) -> Order {
-        if !self.loops.orders {
-            return Order::default();
-        }
-        let before = self.state.frames[frame].order_of(whole, &|v, region| self.state.gap(v, region));
-        if planted!(OrderUnasked) {
-            return before;
-        }
-        let above = self.state.lengths_above(v);
-        if self.loops.guessing() {
-            // Of each region that there is.
-            let likely = |region: usize| above[region].or((region < self.env.context.regions.len()).then_some(0));
-            return Order { base: before.base, ..before.or(&Order { base: None, lens: std::array::from_fn(likely) }) };
-        }
-        let by_range = b.n.smin().checked_add(off.into()).and_then(|least| whole.base(least, &v.n));
-        let by_name = || {
-            let at = i64::from(b.delta) + i64::from(off);
-            let named = b.tie != 0 && i64::from(b.scale) == whole.stride && v.id != 0 && v.scale == 1;
-            // v + gap <= V(tie)
-            let gap = || self.state.below(v.id, 1, b.tie)?.checked_sub(v.delta.into());
-            let known = if named { gap() } else { None };
-            known.and_then(|gap| at.checked_add(gap.checked_mul(whole.stride)?))
-        };
-        // As far as all others are.
-        let by_all = || {
-            let index = before.base.and_then(|base| index_by_name(b, off, (base, whole.stride)))?;
-            let form = Form::of(v)?.plus(&Form::name(b.tie), -1)?.plus(&Form::constant(index.into()), -1)?;
-            self.state.proves(&form).then_some(before.base).flatten()
-        };
-        let base = by_range.max(by_name());
-        let base = if base < before.base { base.max(by_all()) } else { base };
-        before.or(&Order { base, lens: above })
-    }
-
     /// Stores a number or a pointer on the stack, at a place that is known.
     fn store_known(&mut self, frame: usize, depth: usize, size: usize, v: &Value) {
         let before = match self.loops.orders && v.is_scalar() {
@@ -761,17 +623,6 @@ impl Walk<'_> {
         self.store_value(size, base, off, reg, v)
     }
 
-    /// A number was stored on the stack, in an array that a loop may be filling.
-    fn fills(&mut self, base: Reg, off: i16, size: Size) {
-        let b = *self.state.reg(base);
-        if let Ty::Stack { frame } = b.ty
-            && b.tie != 0
-        {
-            let at = i64::from(b.delta) + i64::from(off);
-            self.state.frames[usize::from(frame)].extend_fills(b.tie, b.scale, at, size.bytes().into());
-        }
-    }
-
     fn store_value(&mut self, size: Size, base: Reg, off: i16, reg: Reg, v: Value) -> Res<()> {
         let b = self.read(base)?;
         let bytes = size.bytes() as usize;
@@ -838,121 +689,6 @@ impl Walk<'_> {
             Place::Field { .. } | Place::Untracked(_) => self.state.regions_written(),
         }
         Ok(())
-    }
-
-    /// Proves an access that must be atomic: aligned, and in memory where the host keeps no promises about its use.
-    fn atomic_place(&mut self, base: Reg, off: i16, bytes: u32, access: Access) -> Res<Place> {
-        let b = self.read(base)?;
-        let forbidden = match b.ty {
-            Ty::Ctx => Some("the context"),
-            Ty::Packet { region } if self.env.region(region).align >= bytes => None,
-            Ty::Packet { .. } | Ty::PacketEnd { .. } | Ty::Half { .. } => Some("a packet"),
-            Ty::Uninit(_)
-            | Ty::Scalar
-            | Ty::Stack { .. }
-            | Ty::Map { .. }
-            | Ty::MapValue { .. }
-            | Ty::Mem { .. }
-            | Ty::Host { .. }
-            | Ty::Func { .. }
-            | Ty::Arena
-            | Ty::Table { .. }
-            | Ty::Insn { .. }
-            | Ty::Local(_) => None,
-        };
-        if let Some(what) = forbidden {
-            return refuse(Reason::AtomicMemory(what));
-        }
-        if b.is_arena() {
-            // Whether it is aligned is seen at run time.
-            let place = Place::Untracked(Kind::Arena);
-            self.note_access(place)?;
-            return Ok(place);
-        }
-        let place = self.place(base, &b, off.into(), bytes.into(), access)?;
-        if !self.aligned(&b, off.into(), bytes) && !planted!(AtomicUnaligned) {
-            let off = b.n.alu(bpf_isa::AluOp::Add, bpf_isa::Width::W64, &Scalar::constant(off as i64 as u64));
-            return refuse(Reason::Unaligned { size: bytes.into(), off: off.to_string() });
-        }
-        self.note_access(place)?;
-        Ok(place)
-    }
-
-    /// Whether `v + off` is proven to be a multiple of this power of two. Of a global function's argument it is taken
-    /// to be true, and each call has to prove it.
-    pub(super) fn aligned(&mut self, v: &Value, off: i64, align: u32) -> bool {
-        let start = match v.ty {
-            Ty::Packet { region } => self.env.region(region).align,
-            Ty::Mem { from: Origin::Lent { .. } | Origin::Element, .. } => 4,
-            Ty::Mem { from: Origin::Argument { arg }, .. } => {
-                self.argument_aligned(arg, align.min(8));
-                8
-            }
-            Ty::Mem { from: Origin::Slice { .. }, .. } => 1,
-            // Frames, map values, records, sockets, objects and what functions return.
-            _ => 8,
-        };
-        let at = v.n.bits().add(Tnum::constant(off as u64));
-        align <= start && at.max() & u64::from(align - 1) == 0
-    }
-
-    /// The same, of memory that is handed on.
-    pub(super) fn prove_alignment(&mut self, v: &Value, align: u32) -> Res<()> {
-        if self.aligned(v, 0, align) {
-            return Ok(());
-        }
-        let what = Value { n: Scalar::constant(0), ..*v }.describe(self.env);
-        refuse(Reason::Alignment { align, off: v.n.to_string(), what })
-    }
-
-    pub(super) fn atomic(&mut self, width: AtomicWidth, op: AtomicOp, base: Reg, off: i16, src: Reg) -> Res<()> {
-        let bits = super::bits_of(width);
-        for r in [Some(src), (op == AtomicOp::CmpXchg).then_some(Reg::R0)].into_iter().flatten() {
-            let v = self.read(r)?.as_number();
-            if !v.is_scalar() {
-                return refuse(Reason::Leak(r, v.describe(self.env), "an atomic operation"));
-            }
-        }
-        let place = self.atomic_place(base, off, bits / 8, Access::ReadWrite)?;
-        self.state.regions_written();
-        let mut old = Value::scalar(Scalar::low_bits(bits));
-        match place {
-            Place::Stack { frame, depth, size } => {
-                self.readable_stack(frame, depth, size)?;
-                let frame = &mut self.state.frames[usize::from(frame)];
-                // No other thread writes the stack: the fetched value is the stored one.
-                old = frame.load(depth, size).unwrap_or(old);
-                frame.store_misc(depth, size);
-            }
-            Place::StackWithin { frame, depth, span } => {
-                self.readable_stack(frame, depth, span)?;
-                self.state.frames[usize::from(frame)].store_somewhere(depth, span);
-            }
-            Place::Field { .. } | Place::Untracked(_) => {}
-        }
-        match op {
-            AtomicOp::Add { fetch } | AtomicOp::Or { fetch } | AtomicOp::And { fetch } | AtomicOp::Xor { fetch } => {
-                if fetch && !planted!(FetchForgotten) {
-                    self.state.set(src, old);
-                }
-            }
-            AtomicOp::Xchg => self.state.set(src, old),
-            AtomicOp::CmpXchg => self.state.set(Reg::R0, old),
-        }
-        Ok(())
-    }
-
-    pub(super) fn load_acquire(&mut self, size: Size, dst: Reg, base: Reg, off: i16) -> Res<()> {
-        self.atomic_place(base, off, size.bytes(), Access::Read)?;
-        let v = self.loaded(size, base, off)?;
-        self.state.set(dst, v);
-        Ok(())
-    }
-
-    pub(super) fn store_release(&mut self, size: Size, base: Reg, off: i16, src: Reg) -> Res<()> {
-        let v = self.read(src)?;
-        self.atomic_place(base, off, size.bytes(), Access::Write)?;
-        self.store_value(size, base, off, src, v)
     }
 
     /// LD_ABS and LD_IND: out of range, the current function returns 0.

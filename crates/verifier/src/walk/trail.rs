@@ -219,7 +219,8 @@ impl Walk<'_> {
     }
 
     /// The proven least length of a region, which bounds the number that the step writes to a register, and nothing
-    /// else: it is needed if that number is needed exactly.
+    /// else: it is needed if that number is needed exactly. (Which name the number gets may depend on it, too: where
+    /// states have differences, what compares names needs them.)
     pub(super) fn length_flows(&mut self, region: u8) -> u32 {
         self.effect(Step { frame: region, kind: Kind::LengthFlows, ..Step::default() });
         self.state.min_len.unasked(region.into())

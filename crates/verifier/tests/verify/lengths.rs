@@ -2,9 +2,10 @@
 //! has proven more of a packet than another before the two meet are accepted if and only if they are when no path is
 //! dropped at all ([`bpf_verifier::Env::exhaustive`]).
 //!
-//! The programs prove lengths by comparisons of pointers and of lengths, meet, and then ask in each of the ways in which
-//! a length is read: loads, stores, arguments, comparisons that it decides, numbers that it bounds, and what these
-//! decide; with pointers and numbers in registers and spilled, in subprograms, callbacks and loops, and of two regions.
+//! The programs prove lengths by comparisons of pointers and of lengths, meet, and then ask in each of the ways in
+//! which a length is read: loads, stores, arguments, comparisons that it decides, numbers that it bounds, and what
+//! these decide; with pointers and numbers in registers and spilled, in subprograms, callbacks and loops, and of two
+//! regions.
 
 use crate::common;
 
