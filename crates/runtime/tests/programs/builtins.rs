@@ -179,3 +179,22 @@ fn own_functions_come_first() {
     let error = linker.loader::<Xdp>().only(&["fills"]).object(&object, maps).map(|_| ()).unwrap_err();
     assert!(error.to_string().contains("memset"), "an address is no number for the host's: {error}");
 }
+
+const NO_BYTES: &[u8] = include_bytes!("../objects/no_bytes.o");
+
+/// Where no byte is used, it does not matter where the pointer leads: on no engine.
+#[test]
+fn no_bytes_are_nowhere() {
+    let mut wrong = Vec::new();
+    for name in ["at_null", "behind_a_value", "behind_the_packet", "over_constants", "of_a_helper"] {
+        for way in VERIFIED {
+            let instance = load(way, NO_BYTES, &[name]).unwrap_or_else(|e| panic!("{name}, {way:?}: {e}"));
+            let mut packet = [0; 64];
+            match instance.program::<Xdp>(name).unwrap().run(&mut (), &mut XdpBuff::new(&mut packet)) {
+                Ok(7) => {}
+                other => wrong.push(format!("{name}, {way:?}: {other:?}")),
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
