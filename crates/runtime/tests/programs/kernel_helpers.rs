@@ -210,7 +210,7 @@ const ELSEWHERE: &[(&[u32], &str)] = &[
     (&[79, 83, 128, 129], "the kernel's control groups have ids"),
     (&[93, 94], "locks: network_programs.rs"),
     (&[169, 170, 171, 172], "timers: timers.rs"),
-    (&[194], "objects: owned.rs"),
+    (&[153, 154, 194], "objects: owned.rs, owned_percpu.rs"),
     (&[197, 198, 199, 200, 201, 202, 203], "dynptrs: dynptrs.rs"),
     (&[204, 205], "cookies of another secret: network_programs.rs"),
     (&[156, 157, 158], "what programs keep of threads: threads.rs, the same program in the kernel"),

@@ -299,7 +299,7 @@ fn unsupported_helpers_are_refused_by_name() {
     let engine = ways::engine(Way::Verified, |_| {});
     let linker = Linker::<()>::new(&engine);
     for (id, name) in
-        [(27, "bpf_get_stackid"), (153, "bpf_per_cpu_ptr"), (145, "bpf_inode_storage_get"), (51, "bpf_redirect_map")]
+        [(27, "bpf_get_stackid"), (58, "bpf_override_return"), (145, "bpf_inode_storage_get"), (51, "bpf_redirect_map")]
     {
         for loader in [linker.loader::<Raw>(), linker.loader::<Raw>().interpreted()] {
             let error = loader.insns("p", crate::support::program(&format!("r0 = 0; call {id}; exit"))).unwrap_err();

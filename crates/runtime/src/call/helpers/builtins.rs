@@ -1,10 +1,11 @@
 //! The functions over memory that compilers call by themselves.
 //!
-//! Emitted code calls them directly, and they the C library's. What a program is proven to pass may be memory that
-//! other threads change meanwhile, as whatever else it loads and stores: bytes are then those of before or after.
+//! Emitted code calls them directly. What a program is proven to pass may be memory that other threads change
+//! meanwhile, as whatever else it loads and stores, so bytes are copied as everywhere ([`crate::call::bytes`]), a piece
+//! at a time: they are then those of before or after.
 
 use crate::call::HostFn;
-use crate::call::bytes::copy_out;
+use crate::call::bytes::{copy_in, copy_out};
 use crate::num::index;
 use bpf_jit_code::RunCtx;
 use bpf_uapi::Builtin;
@@ -19,13 +20,25 @@ pub(crate) fn builtin(builtin: Builtin) -> HostFn {
     }
 }
 
+/// What is copied at a time.
+const PIECE: usize = 256;
+
 /// `memmove(to, from, bytes)`, and `memcpy`: a program is not proven to pass what does not overlap.
 ///
 /// # Safety
 /// `to` must be valid for writes, `from` for reads, of so many bytes.
 unsafe extern "C" fn memmove(to: u64, from: u64, bytes: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
-    // SAFETY: the caller's contract, which the program was proven to keep.
-    unsafe { core::ptr::copy(from as *const u8, to as *mut u8, index(bytes)) };
+    let mut copy = [0; PIECE];
+    let bytes = index(bytes);
+    for piece in 0..bytes.div_ceil(PIECE) {
+        // Where they overlap, from the end at which nothing is overwritten that is still to be read.
+        let at = PIECE * if to <= from { piece } else { bytes.div_ceil(PIECE) - 1 - piece };
+        let copy = &mut copy[..(bytes - at).min(PIECE)];
+        // SAFETY: the caller's contract, which the program was proven to keep: so many bytes follow.
+        unsafe { copy_out((from as *const u8).wrapping_add(at), copy) };
+        // SAFETY: as before, and they may be written.
+        unsafe { copy_in((to as *mut u8).wrapping_add(at), copy) };
+    }
     to
 }
 
@@ -34,8 +47,12 @@ unsafe extern "C" fn memmove(to: u64, from: u64, bytes: u64, _: u64, _: u64, _: 
 /// # Safety
 /// `to` must be valid for writes of so many bytes.
 unsafe extern "C" fn memset(to: u64, byte: u64, bytes: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
-    // SAFETY: the caller's contract, which the program was proven to keep.
-    unsafe { core::ptr::write_bytes(to as *mut u8, (byte & 0xff) as u8, index(bytes)) };
+    let piece = [(byte & 0xff) as u8; PIECE];
+    for at in (0..index(bytes)).step_by(PIECE) {
+        let len = (index(bytes) - at).min(PIECE);
+        // SAFETY: the caller's contract, which the program was proven to keep: so many bytes follow.
+        unsafe { copy_in((to as *mut u8).wrapping_add(at), &piece[..len]) };
+    }
     to
 }
 
@@ -44,11 +61,9 @@ unsafe extern "C" fn memset(to: u64, byte: u64, bytes: u64, _: u64, _: u64, _: *
 /// # Safety
 /// `a` and `b` must be valid for reads of so many bytes.
 unsafe extern "C" fn memcmp(a: u64, b: u64, bytes: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
-    /// What is copied, to be compared: no slice may be of what others change.
-    const CHUNK: usize = 256;
-    let (mut left, mut right) = ([0; CHUNK], [0; CHUNK]);
-    for at in (0..index(bytes)).step_by(CHUNK) {
-        let len = (index(bytes) - at).min(CHUNK);
+    let (mut left, mut right) = ([0; PIECE], [0; PIECE]);
+    for at in (0..index(bytes)).step_by(PIECE) {
+        let len = (index(bytes) - at).min(PIECE);
         // SAFETY: the caller's contract, which the program was proven to keep: so many bytes follow.
         unsafe { copy_out((a as *const u8).wrapping_add(at), &mut left[..len]) };
         // SAFETY: as before.
@@ -60,4 +75,31 @@ unsafe extern "C" fn memcmp(a: u64, b: u64, bytes: u64, _: u64, _: u64, _: *mut 
         }
     }
     0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_move_over_themselves() {
+        const PLACES: [usize; 7] = [0, 1, 8, 100, 255, 256, 300];
+        for bytes in [0, 1, 7, 255, 256, 257, 512, 700] {
+            for (to, from) in PLACES.iter().flat_map(|to| PLACES.map(|from| (*to, from))) {
+                let mut memory: Vec<u8> = (0..1000).map(|i| (i % 251) as u8).collect();
+                let mut expected = memory.clone();
+                expected.copy_within(from..from + bytes, to);
+                let start = memory.as_mut_ptr() as u64;
+                // SAFETY: so many bytes from both places are in the vector.
+                unsafe {
+                    memmove(start + to as u64, start + from as u64, bytes as u64, 0, 0, core::ptr::null_mut());
+                }
+                assert_eq!(memory, expected, "{bytes} bytes from {from} to {to}");
+                expected[to..to + bytes].fill(7);
+                // SAFETY: as before.
+                unsafe { memset(start + to as u64, 0x107, bytes as u64, 0, 0, core::ptr::null_mut()) };
+                assert_eq!(memory, expected, "{bytes} bytes at {to}");
+            }
+        }
+    }
 }
