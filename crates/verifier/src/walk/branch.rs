@@ -42,6 +42,10 @@ impl Lesson {
 
 impl Walk<'_> {
     pub(super) fn jump_if(&mut self, width: Width, cond: Cond, dst: Reg, src: Src, off: i16) -> Res<Flow> {
+        let wide = |r: Reg| !self.state.reg(r).n.high_half_is_zero();
+        if width == Width::W32 && (wide(dst) || matches!(src, Src::Reg(r) if wide(r))) {
+            self.widens();
+        }
         match self.jump_if_numbers(width, cond, dst, src, off)? {
             Some(flow) => Ok(flow),
             None => self.jump_if_any(width, cond, dst, src, off),

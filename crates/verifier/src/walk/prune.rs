@@ -681,6 +681,9 @@ impl Pruner {
         kept.needed = Some(first);
         let of = |k: usize| needed.get(k).copied().unwrap_or_default();
         self.needed.extend((0..frames).map(of).map(|n| if self.numbers { n.with_numbers() } else { n }));
+        for (n, frame) in self.needed[first..].iter_mut().zip(&kept.state.frames) {
+            n.whole_or_exact(&frame.regs);
+        }
         if !self.seen {
             kept.state.seen.clear();
         }

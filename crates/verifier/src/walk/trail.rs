@@ -237,6 +237,11 @@ impl Walk<'_> {
         self.scratch.trail.now.exact = !planted!(DecisionsUnmarked);
     }
 
+    /// The step compares lower halves of what may be more than these, and may show that it is not.
+    pub(super) fn widens(&mut self) {
+        self.scratch.trail.now.from = 1;
+    }
+
     /// The step returns from a subprogram or a callback; `early`: with a result of its own.
     pub(super) fn trail_return(&mut self, callback: bool, early: bool) {
         let now = &mut self.scratch.trail.now;

@@ -5,13 +5,15 @@
 //! |---|---|
 //! | `pairs`, `messages` | unsafe programs and their safe twins; what authors read about each |
 //! | `soundness`, `loops_oracle`, `kernel` | generated programs (`border`), run, or before the kernel's verifier |
-//! | `lengths`, `needed`, `paths`, `rests_on`, `relations`, `habits` | pruning and conclusions against naive twins, and attacks on them |
+//! | `lengths`, `constants`, `needed`, `paths`, `rests_on` | pruning against naive twins, and attacks on it |
+//! | `relations`, `habits` | conclusions against naive twins, and attacks on them |
 //! | `loops`, `precision`, `samples` | compiled programs: the folders beside this one, and samples from elsewhere |
 //! | `facts`, `hybrid` | what is handed on |
 //! | `environment`, `hostile` | bad environments, programs that want endless work |
 
 mod border;
 mod common;
+mod constants;
 mod environment;
 mod facts;
 mod habits;

@@ -128,6 +128,16 @@ impl Needed {
         }
     }
 
+    /// That a register is less than 2^32 follows from what is known of it here, or is shown by what comes after: then
+    /// all that is known of it is needed.
+    pub(in crate::walk) fn whole_or_exact(&mut self, regs: &[Value; 11]) {
+        for (r, v) in regs.iter().enumerate() {
+            if self.half >> r & 1 != 0 && !v.n.high_half_is_zero() {
+                self.exact |= 1 << r;
+            }
+        }
+    }
+
     /// Whatever is written to the register is less than 2^32.
     pub(super) fn is_half(&mut self, reg: u16) {
         self.half &= !reg;

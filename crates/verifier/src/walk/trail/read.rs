@@ -247,9 +247,9 @@ impl Reader<'_> {
             Insn::JumpIf { width, dst, src, .. } => {
                 self.operands = bit(dst) | src_bit(src);
                 let needed = match width {
-                    // Says nothing of upper halves.
-                    Width::W32 => n.exact & self.operands != 0,
-                    Width::W64 => n.is_exact(self.operands),
+                    // Says nothing of upper halves that are 0.
+                    Width::W32 if step.from == 0 => n.exact & self.operands != 0,
+                    Width::W32 | Width::W64 => n.is_exact(self.operands),
                 };
                 let exact = step.exact || (needed && !planted!(BoundsUnmarked));
                 n.read(self.operands, exact);
