@@ -2,10 +2,10 @@
 //! watched. Stops at the first violation.
 //!
 //! `cargo run --release -p bpf-verifier --example watch -- [programs] [first seed] [hybrid] [loops] [sums]
-//! [orders] [elements] [links] [halves] [entered]`, a million by default; `loops` takes the generator of loops (with `entered`,
-//! of those that are entered in their middle), `sums` that of sums that a third number bounds, `orders` that of chains
-//! of comparisons, `elements` that of indices kept in arrays, `links` that of such ones that are no more than where
-//! they are kept, `halves` that of searches which move a base and halve what is left.
+//! [orders] [elements] [links] [halves] [entered]`, a million by default; `loops` takes the generator of loops (with
+//! `entered`, of those that are entered in their middle), `sums` that of sums that a third number bounds, `orders`
+//! that of chains of comparisons, `elements` that of indices kept in arrays, `links` that of such ones that are no
+//! more than where they are kept, `halves` that of searches which move a base and halve what is left.
 
 #[path = "../tests/verify/border/mod.rs"]
 mod border;

@@ -1,8 +1,8 @@
-//! Programs that search by a base that moves on and a number of elements left, of which each round keeps a part: the two
-//! together never reach further than the buffer, unless one of the mistakes made here lets them.
+//! Programs that search by a base that moves on and a number of elements left, of which each round keeps a part: the
+//! two together never reach further than the buffer, unless one of the mistakes made here lets them.
 //!
-//! Elements have one to eight bytes; the base is a pointer or an index; what is kept is a half, a third or what a byte of
-//! the buffer says; and the base moves by what is given up, by one more, or by one less.
+//! Elements have one to eight bytes; the base is a pointer or an index; what is kept is a half, a third or what a byte
+//! of the buffer says; and the base moves by what is given up, by one more, or by one less.
 
 use std::fmt::Write;
 

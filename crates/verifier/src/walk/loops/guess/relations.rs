@@ -15,10 +15,10 @@
 //! no name of anything: [`Guess::next_round`] drops all that is known of it, and takes it from what has it, as it does
 //! with the names that places have of their own; so nothing of the old sum is left to be said of the new one.
 //!
-//! Where all else has failed ([`Shape::further`]), two more are tried: a sum that one path keeps and another makes less,
-//! as a bound; and a bound of a multiple, `base + scale * left <= end`. Both are claims like the others: proven of what
-//! entered and of what comes back, as the form `a + scale * b + bytes - end`, with `V(S) = V(a) + scale * V(b)`, so the
-//! proof above is theirs. What [`clip`] takes from them is that neither V is negative, which
+//! Where all else has failed ([`Shape::further`]), two more are tried: a sum that one path keeps and another makes
+//! less, as a bound; and a bound of a multiple, `base + scale * left <= end`. Both are claims like the others: proven
+//! of what entered and of what comes back, as the form `a + scale * b + bytes - end`, with `V(S) = V(a) + scale *
+//! V(b)`, so the proof above is theirs. What [`clip`] takes from them is that neither V is negative, which
 //! [`Relation::holds`] asks for: so `V(a)` and `scale * V(b)` are each no more than the whole.
 //!
 //! Invariants: a relation is entered in a guess only if it holds of what entered the loop ([`Guess::relate`] proves
