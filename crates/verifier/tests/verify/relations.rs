@@ -1284,3 +1284,57 @@ fn what_has_been_read_is_no_further_on_than_its_region() {
     refused(&READER.replace("r4 += 1\n    if r4 !=", "r4 += 2\n    if r4 !="));
     refused(&READER.replace("if r4 >= r3 goto out", "if r4 > r3 goto out"));
 }
+
+/// The same search in a packet, by an index, with the packet's begin read again in each round.
+const PACKET: &str = "r9 = r1
+    r6 = *(u32 *)(r9 + 0)
+    r2 = *(u32 *)(r9 + 4)
+    r2 -= r6
+    r7 = 0
+    if r2 s<= 0 goto out
+    a: r3 = r2
+    r3 >>= 1
+    r4 = r3
+    r4 += r7
+    r6 = *(u32 *)(r9 + 0)
+    r6 += r4
+    r4 = *(u8 *)(r6 + 0)
+    if r4 > 100 goto b
+    r5 = r3
+    r5 += 1
+    r7 += r5
+    r2 -= r5
+    if r2 != 0 goto a
+    goto out
+    b: r2 = r3
+    if r2 != 0 goto a
+    out: r0 = 0
+    exit";
+
+#[test]
+fn what_is_left_of_a_packet_is_not_left_of_a_shorter_one() {
+    accepted(PACKET);
+    // Either path makes the packet shorter: by its tail, or by its head.
+    for (delta, helper) in [(-4, 65), (4, 44)] {
+        let call = format!(
+            "*(u64 *)(r10 - 8) = r2
+            *(u64 *)(r10 - 16) = r3
+            r1 = r9
+            r2 = {delta}
+            call {helper}
+            r2 = *(u64 *)(r10 - 8)
+            r3 = *(u64 *)(r10 - 16)"
+        );
+        refused(&PACKET.replace("r2 -= r5", &format!("r2 -= r5\n{call}")));
+        refused(&PACKET.replace("b: r2 = r3", &format!("b: r2 = r3\n{call}")));
+    }
+}
+
+#[test]
+fn a_base_before_its_buffer_reaches_no_further_back() {
+    // It begins there, by what a byte says, or is moved there.
+    refused(&HALVES.replace("a: r3 = r2", "r8 = *(u8 *)(r1 + 0)\nr6 -= r8\na: r3 = r2"));
+    refused(&HALVES.replace("a: r3 = r2", "r6 -= r2\na: r3 = r2"));
+    accepted(&HALVES.replace("r2 -= r5", "r2 -= r5\nr6 -= 4"));
+    refused(&HALVES.replace("r2 -= r5", "r2 -= r5\nr6 -= 8"));
+}

@@ -579,8 +579,13 @@ impl Host for Watch<'_> {
 
 impl Oracle {
     pub(crate) fn new(hybrid: bool) -> Oracle {
+        Oracle::with_least(hybrid, MIN_LEN)
+    }
+
+    /// The same, of buffers that may be as short as that.
+    pub(crate) fn with_least(hybrid: bool, least: u32) -> Oracle {
         let mut context = ContextLayout::raw(true);
-        context.regions[0] = Region { min_len: MIN_LEN, ..context.regions[0].clone() };
+        context.regions[0] = Region { min_len: least, ..context.regions[0].clone() };
         let mut helpers = Helpers::none();
         let args = [ArgKind::Scalar, ArgKind::Callback(CallbackKind::Loop), ArgKind::CallbackCtx, ArgKind::Scalar];
         helpers.add(HelperProto::new(181, "bpf_loop", &args, Ret::Scalar)).expect("the id is free");
@@ -606,7 +611,8 @@ impl Oracle {
         let loops = Loops::new(program);
         let mut steps = 0;
         for _ in 0..runs {
-            let len = MIN_LEN + c.below(MAX_RUN_LEN - MIN_LEN + 1);
+            let least = self.context.regions[0].min_len;
+            let len = least + c.below(MAX_RUN_LEN - least + 1);
             let mut buffer: Vec<u8> = Vec::with_capacity(len as usize);
             while buffer.len() < len as usize {
                 // Whole values from the edges as well as noise.
