@@ -119,6 +119,8 @@ mod with {
         LengthFlowsUnmarked,
         /// A comparison of a lower half with a constant shows the upper one, too.
         EqualHalves,
+        /// That a number is less than 2^32 is needed of one that is not known to be, and nothing else is.
+        HalvesUnknown,
         /// The early return of a legacy load is not walked.
         LegacyReturnForgotten,
         /// A legacy load's result is taken to be a byte.
@@ -325,9 +327,11 @@ mod with {
         /// Those in what the numbers of an array are no more than: each is found by generated programs
         /// (`tests/loops_oracle.rs`).
         pub const OF_ORDERS: &[Fault] = &[Fault::OrderUnasked, Fault::OrderForgotten];
-        /// Those in what is needed of lengths of regions, and of what a comparison has shown: the same.
-        pub const OF_LENGTHS: &[Fault] =
-            &[Fault::LengthsUnmarked, Fault::LearntSuffices, Fault::LengthFlowsUnmarked, Fault::EqualHalves];
+        /// Those in what is needed of lengths of regions: found by generated programs (`tests/lengths.rs`).
+        pub const OF_LENGTHS: &[Fault] = &[Fault::LengthsUnmarked, Fault::LearntSuffices, Fault::LengthFlowsUnmarked];
+        /// Those in what is needed of numbers whose lower half a comparison has shown: found by generated programs
+        /// (`tests/constants.rs`).
+        pub const OF_HALVES: &[Fault] = &[Fault::EqualHalves, Fault::HalvesUnknown];
         /// Those in what a path is found to need: each is found by walking paths that were dropped
         /// (`tests/needed.rs`).
         pub const OF_NEEDS: &[Fault] = &[

@@ -47,7 +47,10 @@
 //! Where a comparison with a constant shows what a register is, that is what it is, whatever was known of it before: on
 //! that side ([`Walk::trail_equal`]) it is not needed exactly on account of what comes after. Only that it is less than
 //! 2^32 is ([`Needed::half`]), if its lower half alone was compared, unless what writes it gives no more. What is tied
-//! to it is refined as well, and has the operands of the comparison exact if it is needed itself.
+//! to it is refined as well, and has the operands of the comparison exact if it is needed itself. That a number is less
+//! than 2^32 may follow from several comparisons, of it and of what it is tied to. So it is needed exactly by a kept
+//! state that does not know that of it ([`Needed::whole_or_exact`]), and so are the operands of a comparison of lower
+//! halves where an upper one may not be 0 ([`Walk::widens`]).
 //!
 //! Invariants: the open kept states are the ancestors of the path, oldest first, and the trail reaches back to the
 //! oldest. Bytes beyond the first 512 of a frame are always live and exact, and so is what is written there, and what
@@ -239,7 +242,7 @@ impl Walk<'_> {
 
     /// The step compares lower halves of what may be more than these, and may show that it is not.
     pub(super) fn widens(&mut self) {
-        self.scratch.trail.now.from = 1;
+        self.scratch.trail.now.from = u16::from(!planted!(HalvesUnknown));
     }
 
     /// The step returns from a subprogram or a callback; `early`: with a result of its own.

@@ -392,6 +392,7 @@ fn faults_in_what_flows_into_numbers_are_noticed() {
     let mut verifier = Verifier::new();
     for fault in [
         Fault::EqualHalves,
+        Fault::HalvesUnknown,
         Fault::TiesUnmarked,
         Fault::LoadsUnmarked,
         Fault::StoresUnmarked,

@@ -41,7 +41,7 @@ fn unsafe_programs_are_refused_and_their_safe_twins_accepted() {
 fn faults_in_objects_and_arrays_let_a_refused_program_through() {
     use bpf_verifier::faults::{Fault, plant};
     let pairs = common::pairs();
-    for &fault in Fault::OF_OBJECTS.iter().chain(Fault::OF_CONTENTS).chain(Fault::OF_LENGTHS) {
+    for &fault in Fault::OF_OBJECTS.iter().chain(Fault::OF_CONTENTS).chain(Fault::OF_LENGTHS).chain(Fault::OF_HALVES) {
         plant(Some(fault));
         let found = pairs.iter().filter(|p| has_code(p.refused)).any(|p| common::verify(p.refused).is_ok());
         plant(None);

@@ -132,7 +132,7 @@ impl Needed {
     /// all that is known of it is needed.
     pub(in crate::walk) fn whole_or_exact(&mut self, regs: &[Value; 11]) {
         for (r, v) in regs.iter().enumerate() {
-            if self.half >> r & 1 != 0 && !v.n.high_half_is_zero() {
+            if self.half >> r & 1 != 0 && !v.n.high_half_is_zero() && !planted!(HalvesUnknown) {
                 self.exact |= 1 << r;
             }
         }
