@@ -158,37 +158,25 @@ impl<'a> Ways<'a> {
         self.elements |= self.way == Way::Guesses && walk.missed_elements();
         self.orders |= self.way == Way::Elements && walk.loaded_elements();
         let has_more = self.has_more();
-        let further = std::mem::take(&mut self.further);
-        let some_rounds = if further { Way::SomeRounds } else { Way::Rounds };
+        // Nothing comes back here from it: what gave up at a limit goes on round by round.
+        let further = self.further;
         let after_guesses = |assumed: bool, gave_up: bool| match gave_up {
-            true => has_more.then_some(some_rounds),
+            true => has_more.then_some(if further { Way::SomeRounds } else { Way::Rounds }),
             false if assumed => Some(Way::UnassumingGuesses),
             false => further.then_some(Way::Further),
         };
-        let mut keeps_further = false;
         let (next, refused) = match (self.way, self.refused.take()) {
-            (Way::FewRounds, _) => {
-                keeps_further = true;
-                (Some(Way::Guesses), error)
-            }
+            (Way::FewRounds, _) => (Some(Way::Guesses), error),
             (Way::Guesses, _) if walk.missed_elements() => {
-                keeps_further = true;
                 self.gave_up = gave_up;
                 (Some(Way::Elements), error)
             }
             (Way::Guesses, _) => {
                 self.gave_up = gave_up;
-                keeps_further = !gave_up && self.assumed;
                 (after_guesses(self.assumed, gave_up), error)
             }
-            (Way::Elements, Some(refused)) if walk.loaded_elements() => {
-                keeps_further = true;
-                (Some(Way::Orders), refused)
-            }
-            (Way::Elements | Way::Orders, Some(refused)) => {
-                keeps_further = !self.gave_up && self.assumed;
-                (after_guesses(self.assumed, self.gave_up), refused)
-            }
+            (Way::Elements, Some(refused)) if walk.loaded_elements() => (Some(Way::Orders), refused),
+            (Way::Elements | Way::Orders, Some(refused)) => (after_guesses(self.assumed, self.gave_up), refused),
             (Way::UnassumingGuesses, Some(refused)) => (further.then_some(Way::Further), refused),
             (Way::SomeRounds, Some(refused)) => (Some(Way::Further), refused),
             (Way::Further, Some(refused)) if self.gave_up => (Some(Way::Rounds), refused),
@@ -217,7 +205,6 @@ impl<'a> Ways<'a> {
                 _,
             ) => (None, error),
         };
-        self.further = further && keeps_further;
         self.way = match next {
             Some(next) => next,
             None if self.env.hybrid && refused.reason.may_be_checked() => Way::Checked,

@@ -12,7 +12,7 @@
 //! object, or of the node of one, which that field owns. What an object holds is given up one after the other, never by
 //! a call inside another: chains may be as long as there is memory.
 //!
-//! Of a type with an instance for each CPU the object is an [`Instances`] and the instances behind it, one for each
+//! Of a type with an instance for each CPU the object is an `Instances` and the instances behind it, one for each
 //! execution slot of the domain, which share no cache line. It has no fields, and programs only pass it on.
 
 pub mod graph;

@@ -7,10 +7,11 @@
 //! then use one as an offset, a size, or to decide a branch behind which nobody may come.
 
 use crate::common;
+use crate::common::exhaustive::Verdict;
 
-use bpf_isa::{Program, assemble};
+use bpf_isa::Program;
 use bpf_testkit::generate::Choices;
-use bpf_verifier::{Env, Reason, Stats, Verifier, VerifyError};
+use bpf_verifier::{Env, Verifier};
 use std::fmt::Write;
 
 const SUBPROGS: &str = "
@@ -323,7 +324,7 @@ fn generate(c: &mut Choices<'_>) -> String {
     text.text
 }
 
-fn verify(verifier: &mut Verifier, program: &Program, exhaustive: bool) -> Result<Stats, Box<VerifyError>> {
+fn verify(verifier: &mut Verifier, program: &Program, exhaustive: bool) -> Verdict {
     common::with_env("", |env| {
         let env = Env { exhaustive, ..*env };
         verifier.verify(program.clone(), &env).map(|verified| verified.stats())
@@ -333,53 +334,13 @@ fn verify(verifier: &mut Verifier, program: &Program, exhaustive: bool) -> Resul
 #[test]
 fn constants_are_needed_as_they_are_when_no_path_is_dropped() {
     let mut verifier = Verifier::new();
-    let programs = std::env::var("BPF_PROGRAMS").ok().and_then(|n| n.parse().ok()).unwrap_or(20_000);
-    let (mut accepted, mut refused, mut pruned, mut holes, mut strict) = (0u64, 0u64, 0, 0, 0);
-    let mut reasons = std::collections::BTreeMap::new();
-    let first = std::env::var("BPF_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or(0u64);
-    let mut least: Option<(usize, String)> = None;
-    for seed in first..first + programs {
+    let of = |seed| {
         let text = generate(&mut Choices::from_seed(seed));
-        let program = Program::new(assemble(&text).unwrap_or_else(|e| panic!("{e}\n{text}")))
-            .unwrap_or_else(|e| panic!("{e}\n{text}"));
-        let all = verify(&mut verifier, &program, true);
-        let some = verify(&mut verifier, &program, false);
-        let about_paths = |e: &VerifyError| matches!(e.reason, Reason::MixedContext { .. });
-        if [&all, &some].into_iter().any(|r| r.as_ref().is_err_and(|e| about_paths(e))) {
-            continue;
-        }
-        match (some, all) {
-            (Ok(some), Ok(_)) => {
-                accepted += 1;
-                pruned += some.pruned;
-            }
-            (Err(_), Err(e)) => {
-                refused += 1;
-                let name = format!("{:?}", e.reason);
-                *reasons
-                    .entry(name.split(|c: char| !c.is_alphanumeric()).next().unwrap_or("").to_owned())
-                    .or_insert(0) += 1;
-            }
-            (Ok(_), Err(e)) => {
-                holes += 1;
-                let what = format!("HOLE seed {seed} accepted, but a path of it is not: {e}\n{text}");
-                if std::env::var("BPF_ALL").is_ok() {
-                    println!("{what}");
-                }
-                if least.as_ref().is_none_or(|(n, _)| *n > text.len()) {
-                    least = Some((text.len(), what));
-                }
-            }
-            (Err(e), Ok(_)) => {
-                strict += 1;
-                // What is known of shifted numbers is forgotten where a state is kept.
-                println!("STRICT seed {seed}: {:?}", e.reason);
-            }
-        }
-    }
-    println!("{accepted} accepted, {refused} refused, {pruned} pruned, {holes} holes, {strict} stricter {reasons:?}");
-    assert!(least.is_none(), "{}", least.map_or(String::new(), |l| l.1));
-    assert!(accepted > programs / 10 && refused > programs / 10 && pruned as u64 > programs / 10);
+        let program = common::program(&text);
+        let [some, all] = [false, true].map(|exhaustive| verify(&mut verifier, &program, exhaustive));
+        (text, some, all)
+    };
+    common::exhaustive::compare(of, |_| false);
 }
 
 /// Each bug in what flows into a number that is needed makes an accepted program of one that no walk of all paths

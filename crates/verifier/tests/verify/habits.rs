@@ -1,18 +1,6 @@
 //! What compilers make of casts, of ends that meet and of copies: each rule beside programs for which it does not hold.
 
-use crate::common;
-
-fn refused(text: &str) {
-    if common::verify(text).is_ok() {
-        panic!("accepted:\n{text}");
-    }
-}
-
-fn accepted(text: &str) {
-    if let Err(e) = common::verify(text) {
-        panic!("{e}\n{text}");
-    }
-}
+use crate::common::{accepted, refused};
 
 /// Two casts by shifts, one put into the other: the first number is compared, the other used.
 const CASTS: &str = ";raw

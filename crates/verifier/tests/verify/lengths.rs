@@ -8,11 +8,12 @@
 //! regions.
 
 use crate::common;
+use crate::common::exhaustive::{Verdict, is_about_a_path};
 
 use bpf_analysis::{Facts, Known};
 use bpf_isa::{InsnIdx, Program};
 use bpf_testkit::generate::Choices;
-use bpf_verifier::{Access, Env, Field, FieldKind, Reason, Stats, Verifier, VerifyError};
+use bpf_verifier::{Access, Env, Field, FieldKind, Stats, Verifier, VerifyError};
 use std::fmt::Write;
 
 /// Branches of a program at most: 2^this paths are walked.
@@ -500,7 +501,7 @@ fn generate(c: &mut Choices<'_>) -> String {
     text.replace("*(u32 *)(r6 + 0)", "*(u64 *)(r6 + 8)").replace("*(u32 *)(r6 + 4)", "*(u64 *)(r6 + 0)")
 }
 
-fn verify(verifier: &mut Verifier, program: &(String, Program), exhaustive: bool) -> Result<Stats, Box<VerifyError>> {
+fn verify(verifier: &mut Verifier, program: &(String, Program), exhaustive: bool) -> Verdict {
     facts(verifier, program, exhaustive, false, false).map(|(stats, _)| stats)
 }
 
@@ -545,71 +546,16 @@ fn has_loop(text: &str) -> bool {
     text.contains("\nw")
 }
 
-/// Whether it is about a path, and not about an instruction or about all that is walked.
-fn is_about_a_path(e: &VerifyError) -> bool {
-    !matches!(e.reason, Reason::MixedContext { .. }) && !matches!(e.reason, Reason::Steps(_))
-}
-
 #[test]
 fn lengths_are_needed_as_they_are_when_no_path_is_dropped() {
     let mut verifier = Verifier::new();
-    let programs = std::env::var("BPF_PROGRAMS").ok().and_then(|n| n.parse().ok()).unwrap_or(20_000);
-    let (mut accepted, mut refused, mut pruned, mut holes, mut strict, mut loops) = (0u64, 0u64, 0, 0u64, 0, 0);
-    let mut reasons = std::collections::BTreeMap::new();
-    let first = std::env::var("BPF_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or(0u64);
-    let mut least: Option<(usize, String)> = None;
-    for seed in first..first + programs {
+    let of = |seed| {
         let text = generate(&mut Choices::from_seed(seed));
         let program = (text.clone(), common::program(&text));
-        let all = verify(&mut verifier, &program, true);
-        let some = verify(&mut verifier, &program, false);
-        let elsewhere = |e: &VerifyError| !is_about_a_path(e);
-        if let (Err(why), Ok(_)) = (&all, &some)
-            && has_loop(&text)
-        {
-            if programs == 1 {
-                println!("{text}\n{why}");
-            }
-            loops += 1;
-            continue;
-        }
-        if [&all, &some].into_iter().any(|r| r.as_ref().is_err_and(|e| elsewhere(e))) {
-            continue;
-        }
-        match (some, all) {
-            (Ok(some), Ok(_)) => {
-                accepted += 1;
-                pruned += some.pruned;
-            }
-            (Err(e), Err(_)) => {
-                refused += 1;
-                let name = format!("{:?}", e.reason);
-                *reasons
-                    .entry(name.split(|c: char| !c.is_alphanumeric()).next().unwrap_or("").to_owned())
-                    .or_insert(0) += 1;
-            }
-            (Ok(_), Err(e)) => {
-                holes += 1;
-                let what = format!("HOLE seed {seed} accepted, but a path of it is not: {e}\n{text}");
-                if least.as_ref().is_none_or(|(n, _)| *n > text.len()) {
-                    least = Some((text.len(), what));
-                }
-            }
-            (Err(e), Ok(_)) => {
-                strict += 1;
-                println!(
-                    "STRICT seed {seed}: {}",
-                    e.to_string().lines().find(|l| l.starts_with("error")).unwrap_or("")
-                );
-            }
-        }
-    }
-    println!(
-        "{accepted} accepted, {refused} refused, {pruned} pruned, {holes} holes, {strict} stricter, {loops} by loops {reasons:?}"
-    );
-    assert!(least.is_none(), "{}", least.map_or(String::new(), |l| l.1));
-    assert!(loops * 200 <= programs, "{loops} of {programs} are accepted for what is known of loops only");
-    assert!(accepted > programs / 10 && refused > programs / 10 && pruned as u64 > programs / 10);
+        let [some, all] = [false, true].map(|exhaustive| verify(&mut verifier, &program, exhaustive));
+        (text, some, all)
+    };
+    common::exhaustive::compare(of, has_loop);
 }
 
 /// Every bug in what is needed of lengths makes an accepted program of one that no walk of all paths accepts.

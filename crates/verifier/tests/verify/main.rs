@@ -6,7 +6,7 @@
 //! | `pairs`, `messages` | unsafe programs and their safe twins; what authors read about each |
 //! | `soundness`, `loops_oracle`, `kernel` | generated programs (`border`), run, or before the kernel's verifier |
 //! | `lengths`, `constants`, `needed`, `paths`, `rests_on` | pruning against naive twins, and attacks on it |
-//! | `relations`, `habits` | conclusions against naive twins, and attacks on them |
+//! | `relations`, `searches`, `habits` | conclusions against naive twins, and attacks on them |
 //! | `loops`, `precision`, `samples` | compiled programs: the folders beside this one, and samples from elsewhere |
 //! | `facts`, `hybrid` | what is handed on |
 //! | `environment`, `hostile` | bad environments, programs that want endless work |
@@ -36,4 +36,5 @@ mod precision;
 mod relations;
 mod rests_on;
 mod samples;
+mod searches;
 mod soundness;

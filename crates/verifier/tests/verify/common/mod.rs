@@ -1,6 +1,8 @@
 //! The one place where tests touch the verifier: an environment with one of everything, and programs as text.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+pub(crate) mod exhaustive;
+
 use bpf_isa::{InsnIdx, Program, SubprogId, assemble};
 use bpf_uapi::{Builtin, Kfunc, OwnedField, OwnedKind, OwnedType};
 use bpf_verifier::{
@@ -307,4 +309,18 @@ pub(crate) fn pairs() -> Vec<Pair<'static>> {
 /// Whether there is an instruction in the text.
 pub(crate) fn has_code(text: &str) -> bool {
     text.lines().any(|l| !l.trim().is_empty() && !l.trim().starts_with(';'))
+}
+
+/// Refuses a program that reads out of the buffer on some path.
+pub(crate) fn refused(text: &str) {
+    if verify(text).is_ok() {
+        panic!("accepted:\n{text}");
+    }
+}
+
+/// Accepts it.
+pub(crate) fn accepted(text: &str) {
+    if let Err(e) = verify(text) {
+        panic!("{e}\n{text}");
+    }
 }
