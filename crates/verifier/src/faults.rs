@@ -241,6 +241,10 @@ mod with {
         ConstantPartMore,
         /// What is left of a number that something was taken off is taken to be one more.
         LeftIsMore,
+        /// A product is taken to be less than its factors make it.
+        ProductsLess,
+        /// A row is taken to move by its length in each round, whatever it does.
+        RowsUnchecked,
         /// A signed comparison bounds as an unsigned one.
         SignedIsUnsigned,
         /// A comparison of lower halves bounds the whole.
@@ -292,6 +296,8 @@ mod with {
             Fault::UnlikeForgotten,
             Fault::DistancesKeptMore,
             Fault::LeftIsMore,
+            Fault::ProductsLess,
+            Fault::RowsUnchecked,
             Fault::PeeledIsAll,
             Fault::PointersNeverMeet,
         ];

@@ -523,6 +523,14 @@ pub(crate) struct Sum {
     pub split: bool,
 }
 
+/// An equation: `V(p) = V(a) * V(b)`, of numbers that are not negative (see `walk::products`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Product {
+    pub p: u32,
+    pub a: u32,
+    pub b: u32,
+}
+
 /// A difference that may have wrapped round: `V(w) = V(v) - by`, modulo two to the power of `bits`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Wrap {
@@ -592,6 +600,7 @@ pub(crate) struct State {
     pub min_len: Lens,
     pub room: Vec<Room>,
     pub sums: Vec<Sum>,
+    pub products: Vec<Product>,
     /// From one join to the next, as the differences are.
     pub wraps: Vec<Wrap>,
     pub differences: Vec<Difference>,
@@ -607,13 +616,14 @@ impl Clone for State {
     }
     fn clone_from(&mut self, other: &State) {
         // By name, so that nothing new is left out.
-        let State { frames, owed, locks, min_len, room, sums, wraps, differences, seen } = other;
+        let State { frames, owed, locks, min_len, room, sums, products, wraps, differences, seen } = other;
         self.frames.clone_from(frames);
         self.owed.clone_from(owed);
         self.locks.clone_from(locks);
         self.min_len.clone_from(min_len);
         self.room.clone_from(room);
         self.sums.clone_from(sums);
+        self.products.clone_from(products);
         self.wraps.clone_from(wraps);
         self.differences.clone_from(differences);
         self.seen.clone_from(seen);
@@ -625,7 +635,7 @@ impl State {
     /// each program, so whatever stayed would be said of other numbers.
     pub(crate) fn restart(&mut self, root: &Frame, least: [u32; Region::MAX_REGIONS]) {
         // By name, so that nothing new is left out.
-        let State { frames, owed, locks, min_len, room, sums, wraps, differences, seen } = self;
+        let State { frames, owed, locks, min_len, room, sums, products, wraps, differences, seen } = self;
         frames.truncate(1);
         match frames.first_mut() {
             Some(first) => first.clone_from(root),
@@ -636,6 +646,7 @@ impl State {
         locks.clear();
         room.clear();
         sums.clear();
+        products.clear();
         wraps.clear();
         differences.clear();
         seen.clear();
@@ -792,6 +803,7 @@ impl State {
         }
         self.room.clear();
         self.sums.clear();
+        self.products.clear();
         self.seen.clear();
         self.forget_differences();
         self.min_len.move_all(min_lens);
@@ -859,7 +871,7 @@ impl State {
         let frame = |f: &Frame| f.bytes.capacity() + f.spills.capacity() * size_of::<Spill>();
         let frames = self.frames.capacity() * size_of::<Frame>() + self.frames.iter().map(frame).sum::<usize>();
         let rest = self.owed.capacity() * size_of::<Owed>() + self.room.capacity() * size_of::<Room>();
-        let rest = rest + self.sums.capacity() * size_of::<Sum>();
+        let rest = rest + self.sums.capacity() * size_of::<Sum>() + self.products.capacity() * size_of::<Product>();
         frames + rest + size_of::<State>()
     }
 }

@@ -26,6 +26,7 @@ mod objects;
 mod offsets;
 mod pending;
 mod pointers;
+mod products;
 mod prune;
 mod seen;
 mod sums;

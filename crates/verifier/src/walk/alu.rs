@@ -146,11 +146,18 @@ impl Walk<'_> {
         if self.zero_extended(width, op, dst, src) || self.less_complement(width, op, dst, src) {
             return true;
         }
+        if self.masks_nothing(width, op, dst, src) {
+            return true;
+        }
         self.name_parts(op, dst, src);
         self.name_multiple(op, dst, src);
         let wrap = self.may_wrap(width, op, dst, src);
+        let factors = self.factors(width, op, dst, src);
         let before = self.ordered_operands(op, dst, src);
         let done = self.numbers_in_place(width, op, dst, src);
+        if let (Some((d, s)), true) = (factors, done) {
+            self.name_factors(dst, &d, &s);
+        }
         if let (Some((d, s)), true) = (before, done) {
             self.order_result(width, op, dst, &d, &s);
             match op {
@@ -239,6 +246,20 @@ impl Walk<'_> {
             _ => {}
         }
         false
+    }
+
+    /// A mask with every bit that a number may have leaves it, and its name: what clang makes of a cast to a byte.
+    /// Elsewhere such a mask gives the number another name, by which programs are accepted as they are.
+    fn masks_nothing(&mut self, width: Width, op: AluOp, dst: Reg, src: Src) -> bool {
+        let (AluOp::And, Src::Imm(mask), true) = (op, src, self.loops.further) else { return false };
+        let d = self.state.reg(dst);
+        let mask = (mask as i64 as u64) & super::bits_mask(width);
+        if !d.is_scalar() || d.n.bits().max() & !mask != 0 {
+            return false;
+        }
+        // What it may be is needed exactly: of more, the mask would leave less.
+        self.decides();
+        true
     }
 
     /// While a loop's guess is made: what a place has that is cast to 32 bits is taken to fit them.

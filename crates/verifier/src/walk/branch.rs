@@ -673,7 +673,13 @@ fn refine_linked(state: &mut State, r: Reg, n: &Scalar) {
     let (old, n) = (*reg, *n);
     // What is above it is bounded, too.
     let above = || state.room.iter().any(|f| f.id == old.id && f.hi >= FIRST_FREE_ID);
-    if old.scale != 1 || !state.sums.is_empty() || !state.wraps.is_empty() || state.in_guessed_loop() || above() {
+    if old.scale != 1
+        || !state.sums.is_empty()
+        || !state.products.is_empty()
+        || !state.wraps.is_empty()
+        || state.in_guessed_loop()
+        || above()
+    {
         state.bound_by(&old);
     }
     for v in state.values_mut().filter(|v| v.is_scalar() && v.id == old.id) {

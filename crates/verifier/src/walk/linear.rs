@@ -121,6 +121,7 @@ impl State {
         let lines = || self.frames.iter().flat_map(|f| &f.loops);
         let tied = self.room.iter().any(|f| about(f.id) || about(f.hi))
             || self.sums.iter().any(|t| about(t.s) || about(t.a) || about(t.b))
+            || self.products.iter().any(|t| t.names().into_iter().any(about))
             || lines().any(|m| about(m.k.id) || m.lines.iter().any(|l| about(l.x) || about(l.n)));
         if !tied && !pointers {
             return false;
@@ -192,6 +193,9 @@ impl State {
                 see(f.id);
                 see(f.hi);
             }
+            for t in self.products.iter().filter(|t| t.names().contains(&id)) {
+                t.names().into_iter().for_each(&mut see);
+            }
             for (t, seen) in equations.iter().zip(&mut sums) {
                 if !*seen && [t.s, t.a, t.b].contains(&id) {
                     *seen = true;
@@ -218,6 +222,11 @@ impl State {
         }
         for (f, _) in self.room.iter().zip(&rooms).filter(|(_, seen)| **seen) {
             found |= rows.add(&[(f.id, f.scale.into()), (f.hi, -1)], f.bytes.into());
+        }
+        if !self.products.is_empty() {
+            for row in self.product_rows(&about, |id| self.range_of_name(id, pointers)) {
+                found |= rows.add(&row, 0);
+            }
         }
         for &id in &about {
             let (min, max) = self.range_of_name(id, pointers);

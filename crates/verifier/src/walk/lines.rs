@@ -219,6 +219,9 @@ impl State {
         if !self.sums.is_empty() {
             self.bound_sums(id, (min, max), &mut facts, &mut next);
         }
+        if !self.products.is_empty() {
+            self.bound_products(id, (min, max), &mut next);
+        }
         for fact in facts {
             self.learn_below(fact);
         }

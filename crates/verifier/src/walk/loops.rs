@@ -419,6 +419,7 @@ impl Walk<'_> {
     fn watched(&mut self, i: usize) -> Res<()> {
         self.state.top_mut().loops.pop();
         let a = &mut self.loops.open[i];
+        a.shape.further = self.loops.further;
         let seen = guess::compare(&a.entry, &self.state, &mut a.shape);
         if seen {
             self.begin_as_before(i);

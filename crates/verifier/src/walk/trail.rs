@@ -189,7 +189,7 @@ impl Walk<'_> {
     /// Enters the step, if it is not yet.
     #[inline]
     pub(super) fn trail_enter(&mut self) {
-        self.scratch.prune.sums |= !self.state.sums.is_empty();
+        self.scratch.prune.sums |= !self.state.sums.is_empty() || !self.state.products.is_empty();
         if self.state.min_len.any_since() {
             self.enter_lengths();
         }
@@ -305,8 +305,8 @@ impl Walk<'_> {
             if id == 0 {
                 continue;
             }
-            let State { room, sums, .. } = &self.state;
-            let related = !sums.is_empty() || room.iter().any(|f| f.id == id);
+            let State { room, sums, products, .. } = &self.state;
+            let related = !sums.is_empty() || !products.is_empty() || room.iter().any(|f| f.id == id);
             if id < FIRST_FREE_ID || scale != 1 || related || self.state.in_guessed_loop() {
                 // The length of a region may be bounded, or what a loop counts, or what is a sum with it, or a pointer.
                 self.decides();

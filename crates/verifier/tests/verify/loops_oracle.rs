@@ -1,7 +1,7 @@
 //! Generated loops run as the verifier said they would: a short run; `examples/watch.rs` with `loops` is the long
 //! one.
 
-use crate::border::{Oracle, Outcome, elements, halves, links, loops, orders, sums};
+use crate::border::{Oracle, Outcome, elements, halves, links, loops, orders, products, sums};
 use bpf_isa::Program;
 use bpf_testkit::generate::Choices;
 
@@ -79,6 +79,13 @@ fn accepted_halves_stay_within_the_abstract_states() {
     let (accepted, refused, violation) = watch(0..150, halves::generate);
     assert_eq!(violation, None);
     assert!(accepted > 20 && refused > 20, "{accepted} accepted, {refused} refused");
+}
+
+#[test]
+fn accepted_tables_of_variable_sizes_stay_within_the_abstract_states() {
+    let (accepted, refused, violation) = watch(0..300, products::generate);
+    assert_eq!(violation, None);
+    assert!(accepted > 60 && refused > 60, "{accepted} accepted, {refused} refused");
 }
 
 /// Where a buffer may be empty, nothing is in it because it is as long as any.
@@ -692,6 +699,48 @@ fn each_fault_of_sums_is_found() {
              out: r3 = 0
              a: r3 += 1
              if r3 < 3 goto a"
+        }
+        // A row too many.
+        Fault::ProductsLess => {
+            "r3 = *(u8 *)(r1 + 0)
+             r3 &= 7
+             r3 += 2
+             r4 = *(u8 *)(r1 + 1)
+             r4 &= 7
+             r4 += 1
+             r5 = r3
+             r5 *= r4
+             if r5 > r2 goto out
+             r1 += r4
+             r7 = 0
+             a: r0 = *(u8 *)(r1 + 0)
+             r1 += r4
+             r7 += 1
+             if r7 < r3 goto a
+             out:"
+        }
+        // One path moves the row twice.
+        Fault::RowsUnchecked => {
+            "r3 = *(u8 *)(r1 + 0)
+             r3 &= 7
+             r3 += 1
+             r4 = *(u8 *)(r1 + 1)
+             r4 &= 7
+             r4 += 1
+             r5 = r3
+             r5 *= r4
+             if r5 > r2 goto out
+             r6 = r1
+             r7 = 0
+             a: r0 = *(u8 *)(r6 + 0)
+             if r0 > 40 goto c
+             b: r6 += r4
+             r7 += 1
+             if r7 < r3 goto a
+             goto out
+             c: r6 += r4
+             goto b
+             out:"
         }
         _ => panic!("no program for {fault:?}"),
     };

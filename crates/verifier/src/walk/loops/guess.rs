@@ -16,6 +16,7 @@ mod relation;
 mod relations;
 mod report;
 mod round;
+mod rows;
 mod shape;
 
 use bpf_isa::{AluOp, Width};
@@ -33,6 +34,7 @@ use join::{Widen, merge};
 use place::{Place, places, put, value};
 use relation::Relation;
 use round::Measures;
+use rows::Row;
 use shape::Change;
 pub(super) use shape::{Shape, compare, name_all};
 
@@ -86,6 +88,7 @@ pub(super) struct Guess {
     pub(super) state: State,
     k: u32,
     steps: Vec<Place>,
+    rows: Vec<Row>,
     own: Vec<Own>,
     uncounted: bool,
     entry: State,
@@ -163,6 +166,7 @@ impl Guess {
             state: State::default(),
             k,
             steps: Vec::new(),
+            rows: Vec::new(),
             own: Vec::new(),
             uncounted: shape.uncounted || counted.is_empty(),
             entry: entry.clone(),
@@ -221,6 +225,9 @@ impl Guess {
                     begins.push((line.n, v));
                 }
                 g.steps.push(place);
+                continue;
+            }
+            if !g.uncounted && shape.strides.iter().any(|s| s.place == place) {
                 continue;
             }
             let n = if loose { loosened_to(&v, place, shape, env) } else { v.n };
@@ -300,10 +307,13 @@ impl Guess {
             f.drop_uninit_spills();
         }
         state.top_mut().loops.push(mark);
-        if loose && !g.uncounted {
-            state.bound(k, 0, most.into(), 1);
-        }
         g.state = state;
+        if !g.uncounted {
+            g.begin_rows(&shape.strides, env, loose, next_id);
+        }
+        if loose && !g.uncounted {
+            g.state.bound(k, 0, most.into(), 1);
+        }
         if g.related {
             g.relate(shape, next_id);
         }
@@ -375,6 +385,7 @@ impl Guess {
                 if let (Some(e), Some(b)) = (value(&self.entry, place), value(back, place))
                     && e.is_scalar()
                     && !self.steps.contains(&place)
+                    && !self.names_row_of(place)
                 {
                     // What was guessed is what it must be compared with, if that was not all.
                     let e = if self.related { value(&self.state, place).unwrap_or(e) } else { e };
@@ -433,12 +444,14 @@ impl Guess {
         let (Some(mine), Some(theirs)) = (self.state.top().loops.last(), loose.state.top().loops.last()) else {
             return false;
         };
-        if mine.lines.len() != theirs.lines.len() || self.own.len() != loose.own.len() {
+        let alike = self.own.len() == loose.own.len() && self.rows.len() == loose.rows.len();
+        if mine.lines.len() != theirs.lines.len() || !alike {
             return false;
         }
         let mut names: Vec<(u32, u32)> =
             mine.lines.iter().zip(&theirs.lines).flat_map(|(m, t)| [(t.x, m.x), (t.n, m.n)]).collect();
         names.extend(self.own.iter().zip(&loose.own).map(|(m, t)| (t.id, m.id)));
+        names.extend(self.rows.iter().zip(&loose.rows).flat_map(|(m, t)| t.names().zip(m.names())));
         let named = |r: &Relation| self.relations.iter().find(|(mine, _)| mine == r).map(|(_, name)| *name);
         names.extend(loose.relations.iter().filter(|(_, t)| *t != 0).filter_map(|(r, t)| Some((*t, named(r)?))));
         for (place, v) in places(&[&self.state]).into_iter().filter_map(|p| Some((p, value(&self.state, p)?))) {
@@ -463,6 +476,9 @@ impl Guess {
         for t in &mut back.sums {
             (t.s, t.a, t.b) = (new(t.s), new(t.a), new(t.b));
         }
+        for t in &mut back.products {
+            (t.p, t.a, t.b) = (new(t.p), new(t.a), new(t.b));
+        }
         if let Some(m) = back.top_mut().loops.last_mut() {
             for l in &mut m.lines {
                 (l.x, l.n) = (new(l.x), new(l.n));
@@ -472,6 +488,7 @@ impl Guess {
         let facts: Vec<Room> = back
             .room
             .iter()
+            .filter(|f| !self.names_row(f.id) && !self.names_row(f.hi))
             .filter(|f| self.state.below(f.id, f.scale, f.hi).is_none_or(|known| known < f.bytes))
             .filter_map(|f| Some(Room { bytes: f.bytes.min(self.at_entry(f)?), ..*f }))
             .collect();
@@ -546,6 +563,9 @@ impl Guess {
                 _ => v.adrift(next_id),
             };
             put(&mut self.state, place, Value { n: loosened(&v, env), ..v });
+            for row in self.rows.extract_if(.., |r| r.place == place) {
+                rows::forget_names(&mut self.state, &row.names().collect::<Vec<_>>(), next_id);
+            }
             self.steps.retain(|p| *p != place);
             self.own.retain(|o| o.place != place);
         }

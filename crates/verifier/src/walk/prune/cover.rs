@@ -6,7 +6,7 @@
 use crate::content::Gap;
 use crate::faults::planted;
 use crate::scalar::Scalar;
-use crate::state::{Byte, Fill, Frame, Lock, Mark, Round, Seen, Spill, State, Sum};
+use crate::state::{Byte, Fill, Frame, Lock, Mark, Product, Round, Seen, Spill, State, Sum};
 use crate::value::{FIRST_FREE_ID, Ty, Value};
 use crate::walk::shrink;
 
@@ -84,6 +84,7 @@ pub(in crate::walk) fn covers(old: &State, new: &State, ids: &mut IdMap) -> bool
         && old.min_len.covers(&new.min_len)
         && old.seen.iter().all(|o| new.seen.iter().any(|n| seen_covers(o, n, ids)))
         && old.sums.iter().all(|o| new.sums.iter().any(|n| sum_covers(o, n, ids)))
+        && old.products.iter().all(|o| new.products.iter().any(|n| product_covers(o, n, ids)))
         && old.room.iter().all(|o| match (ids.new_name(o.id), ids.new_name(o.hi)) {
             (Some(id), Some(hi)) => new.below(id, o.scale, hi) >= Some(o.bytes),
             // An id that nothing covered has needs nothing; unless it is known by one that something has.
@@ -170,6 +171,12 @@ fn sum_covers(o: &Sum, n: &Sum, ids: &mut IdMap) -> bool {
         && n.max <= o.max
         && (n.split || !o.split)
         && [(o.s, n.s), (o.a, n.a), (o.b, n.b)].into_iter().all(|(o, n)| ids.same(o, n))
+}
+
+/// Whether a product of the new state is this one of the old.
+fn product_covers(o: &Product, n: &Product, ids: &mut IdMap) -> bool {
+    let names = || o.names().into_iter().zip(n.names());
+    names().all(|(o, n)| ids.would_be(o, n)) && names().all(|(o, n)| ids.same(o, n))
 }
 
 /// Whether what the old state has seen in a region the new one has seen, too.

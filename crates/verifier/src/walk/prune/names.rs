@@ -30,7 +30,7 @@ pub(super) fn forget_ids(state: &mut State, ids: &mut Vec<u32>, asked: bool, hal
         ids.extend(state.seen.iter().flat_map(|s| [s.id, s.id, s.value.id, s.value.id]));
     }
     // Facts between lengths count where nothing else has a name, too.
-    if ids.is_empty() && state.room.is_empty() && state.sums.is_empty() {
+    if ids.is_empty() && state.room.is_empty() && state.sums.is_empty() && state.products.is_empty() {
         return;
     }
     ids.sort_unstable();
@@ -42,23 +42,28 @@ pub(super) fn forget_ids(state: &mut State, ids: &mut Vec<u32>, asked: bool, hal
     if !asked && !state.sums.is_empty() {
         state.forget_sums(held);
     }
+    if !asked {
+        state.products.retain(|t| t.says_something(held));
+    }
     // Facts of values that nothing has still count between others, however many: orders are followed over all of them,
     // and over the sums that they are parts of.
-    let State { room, sums, .. } = &mut *state;
-    let held = |id: u32| held(id) || sums.iter().any(|t| [t.s, t.a, t.b].contains(&id));
+    let State { room, sums, products, .. } = &mut *state;
+    let multiplied = |id: u32| products.iter().any(|t| t.names().contains(&id));
+    let held = |id: u32| held(id) || sums.iter().any(|t| [t.s, t.a, t.b].contains(&id)) || multiplied(id);
     if !asked && room.iter().any(|r| !held(r.id) || !held(r.hi)) {
         let above = led_to(room, held, |r| (r.id, r.hi));
         let below = led_to(room, held, |r| (r.hi, r.id));
         room.retain(|r| (held(r.id) || above.contains(&r.id)) && (held(r.hi) || below.contains(&r.hi)));
     }
     let room = &state.room;
-    let sums = &state.sums;
+    let (sums, products) = (&state.sums, &state.products);
     for v in state.frames.iter_mut().flat_map(Frame::values_mut) {
         if v.is_scalar()
             && v.id >= FIRST_FREE_ID
             && count(v.id) == 1
             && room.iter().all(|r| r.id != v.id && r.hi != v.id)
             && sums.iter().all(|t| ![t.s, t.a, t.b].contains(&v.id))
+            && products.iter().all(|t| !t.names().contains(&v.id))
         {
             *v = v.unlinked();
         }

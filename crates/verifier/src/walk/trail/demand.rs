@@ -11,7 +11,7 @@ use crate::env::Region;
 use crate::faults::planted;
 use crate::lens::{self, Bytes as Length};
 use crate::scalar::Scalar;
-use crate::state::{Byte, Frame, State, TRACKED};
+use crate::state::{Byte, Frame, Product, State, TRACKED};
 use crate::value::{FIRST_FREE_ID, Value, Why};
 
 pub(super) const FRAMES: usize = MAX_CALL_DEPTH as usize;
@@ -262,10 +262,12 @@ impl Demand {
 fn related_names(state: &State) -> Vec<u32> {
     let pointers = state.frames.iter().flat_map(Frame::values).filter(|v| v.is_pointer()).map(Value::line_id);
     let sums = state.sums.iter().flat_map(|t| [t.s, t.a, t.b]);
+    let products = state.products.iter().flat_map(Product::names);
     let room = state.room.iter().flat_map(|f| [f.id, f.hi]);
     let marks = state.frames.iter().flat_map(|f| &f.loops);
     let marks = marks.flat_map(|m| m.lines.iter().flat_map(|l| [l.x, l.n]).chain([m.k.id]));
-    let mut names: Vec<u32> = (1..FIRST_FREE_ID).chain(pointers).chain(sums).chain(room).chain(marks).collect();
+    let mut names: Vec<u32> =
+        (1..FIRST_FREE_ID).chain(pointers).chain(sums).chain(products).chain(room).chain(marks).collect();
     names.sort_unstable();
     names
 }

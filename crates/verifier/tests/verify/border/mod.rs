@@ -12,6 +12,7 @@ pub(crate) mod halves;
 pub(crate) mod links;
 pub(crate) mod loops;
 pub(crate) mod orders;
+pub(crate) mod products;
 pub(crate) mod sums;
 
 use bpf_analysis::Loops;

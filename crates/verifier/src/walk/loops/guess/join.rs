@@ -92,6 +92,7 @@ pub(super) fn merge(into: &mut State, other: &State, widen: Widen, next_id: &mut
         }
         None => false,
     });
+    into.products.retain(|t| other.products.contains(t));
     into.room.retain_mut(|f| match other.below(f.id, f.scale, f.hi) {
         // One that holds less of each round would be given up bit by bit.
         Some(bytes) if widen == Widen::Far && bytes < f.bytes => false,

@@ -78,6 +78,7 @@ impl Guess {
         if self.related && self.relations.is_empty() {
             self.see_moves(back);
         }
+        let rows = self.held_rows(back);
         // V of the next round is V of this one, and this.
         let mut moved: Vec<(u32, i64)> = vec![(self.k, 1)];
         moved.extend(
@@ -117,13 +118,17 @@ impl Guess {
                 (t.split && delta == Some(t.delta), delta.unwrap_or(0), max.unwrap_or(i64::MAX));
             delta.is_some()
         });
+        back.forget_products(|id| moved.iter().any(|(m, _)| *m == id));
         self.see_falling(back);
         lose_negative_lines(back, next_id);
         if self.related && self.relations.is_empty() {
             self.see_sums(back);
         }
         let held = self.see_relations(back, next_id);
+        self.forget_rows(back, next_id);
         self.next_own(back, next_id);
+        self.enter_rows(&rows, back);
+        self.broken.extend(self.lost_rows(&rows).into_iter().map(|place| (place, Change::Any)));
         self.enter_relations(&held, back);
         for &place in &self.steps {
             let tie = |v: &Value| (v.line_id(), v.scale, v.delta);
@@ -144,7 +149,9 @@ impl Guess {
     /// others.
     fn see_moved_too(&mut self, back: &State) {
         for place in places(&[&self.state]) {
-            let guessed = self.steps.contains(&place) || self.own.iter().chain(&self.named).any(|o| o.place == place);
+            let guessed = self.steps.contains(&place)
+                || self.names_row_of(place)
+                || self.own.iter().chain(&self.named).any(|o| o.place == place);
             if let (false, Some(g), Some(b)) = (guessed, value(&self.state, place), value(back, place))
                 && g.is_scalar()
                 && (b.is_scalar() && g.id != 0 && b.id != 0 && (g.id, g.scale, g.delta) != (b.id, b.scale, b.delta))
@@ -271,6 +278,7 @@ impl Guess {
         let old: Vec<u32> = passed.iter().map(|p| p.id).chain(sums).collect();
         back.room.retain(|f| !old.contains(&f.id) && !old.contains(&f.hi));
         back.sums.retain(|t| ![t.s, t.a, t.b].iter().any(|id| old.contains(id)));
+        back.forget_products(|id| old.contains(&id));
         // What still has a name of the old round is something else now.
         for v in back.frames.iter_mut().flat_map(|f| f.regs.iter_mut().chain(f.spills.iter_mut().map(|s| &mut s.value)))
         {

@@ -4,6 +4,7 @@ use bpf_isa::{AluOp, Width};
 
 use super::place::{Place, places, put, value};
 use super::relation::Relation;
+use super::rows::{Stride, strides};
 use crate::scalar::Scalar;
 use crate::state::State;
 use crate::tnum::ones;
@@ -58,6 +59,8 @@ pub(in crate::walk::loops) struct Shape {
     pub(super) begun: bool,
     /// Pointers that may stay where they are are related, too, and what is no sum in every round is tried as a bound.
     pub(in crate::walk::loops) further: bool,
+    /// Places that move by multiples of what stays: where more is tried.
+    pub(super) strides: Vec<Stride>,
 }
 
 impl Shape {
@@ -81,6 +84,7 @@ impl Shape {
             None => self.changes.push((place, change)),
         }
         self.same.retain(|p| *p != place);
+        self.strides.retain(|s| s.place != place && s.by != place);
     }
 
     /// Notes whether the range at the back-edge exceeds the range at entry. Returns whether that is new.
@@ -187,6 +191,7 @@ pub(in crate::walk::loops) fn compare(entry: &State, back: &State, shape: &mut S
     shape.less.clear();
     shape.more.clear();
     shape.low.clear();
+    shape.strides.clear();
     for place in places(&[entry, back]) {
         let (Some(mut e), Some(b)) = (value(entry, place), value(back, place)) else { continue };
         let name = shape.names.iter().find(|(p, _)| *p == place).map(|(_, id)| *id);
@@ -203,6 +208,16 @@ pub(in crate::walk::loops) fn compare(entry: &State, back: &State, shape: &mut S
                 shape.see_range(place, &e, &b);
             }
         }
+    }
+    if shape.further {
+        let mut named = entry.clone();
+        for (place, id) in &shape.names {
+            if let Some(v) = value(entry, *place) {
+                put(&mut named, *place, v.renamed(*id, 1, 0));
+            }
+        }
+        let moved = shape.changes.iter().filter(|(_, c)| !matches!(c, Change::Step(_))).map(|(p, _)| *p);
+        shape.strides = strides(&named, back, moved);
     }
     true
 }

@@ -1,0 +1,238 @@
+//! What every round moves by the same number, which no constant says: the rows of a table whose width is a variable.
+//!
+//! Problem: clang makes `row += 4 * n` of `a[i * n + j]`, so where a row begins is `start + 4 * n * i`, and no line
+//! ([`crate::state::Line`]) says that. Approach: a place that a watched round has moved by a multiple of a number that
+//! stays is guessed to be `start + scale * V(p)`, where `V(p) = V(k) * V(by)` is a product with the loop's round
+//! ([`crate::walk::products`]).
+//!
+//! Claim: in each round the place holds that. Proof: by induction. When the loop begins k is 0, so is the product, and
+//! the place holds what entered. What comes back is proven to hold `scale * V(by)` more than the guess said, before
+//! any name passes to the next round ([`Guess::held_rows`]): that is `start + scale * (V(k) + 1) * V(by)`. Then k is
+//! one more; p, and the sum with where it starts, are dropped and taken from what they are now
+//! ([`Guess::enter_rows`]). V(by) and V(start) are the same in all rounds: both are names from outside the loop, or of
+//! what stays in it, and neither is a region's length, which may change. That the product is still known of says that
+//! nothing made them other numbers.
+
+use super::place::{Place, places, put, value};
+use super::{Fresh, Guess, loosened};
+use crate::env::Env;
+use crate::faults::planted;
+use crate::scalar::Scalar;
+use crate::state::{Product, State, Sum};
+use crate::value::{FIRST_FREE_ID, Ty, Value};
+use crate::walk::linear::Form;
+
+/// Multiples that a place is seen to be moved by: the sizes of elements.
+const TIMES: [i16; 5] = [1, 2, 4, 8, 16];
+/// Places of a loop that are.
+const MAX_ROWS: usize = 4;
+
+/// A place that each round moves by `times` what another place holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Stride {
+    pub(super) place: Place,
+    pub(super) by: Place,
+    times: i16,
+}
+
+/// The same in a guess.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct Row {
+    pub(super) place: Place,
+    /// `scale * V(product.p)` is how far it has moved; its factors are the round, and what it moves by.
+    scale: i16,
+    pub(super) product: Product,
+    /// Where it started and the product, if it did not start at a constant.
+    sum: Option<Sum>,
+    /// What the place is, `multiple * V(name) + delta`: of the sum, or of the product itself.
+    multiple: i16,
+    delta: i32,
+}
+
+/// Whether the value may be where a row begins.
+fn may_move(v: &Value) -> bool {
+    let moves =
+        matches!(v.ty, Ty::Scalar | Ty::Packet { .. } | Ty::Stack { .. } | Ty::MapValue { .. } | Ty::Mem { .. });
+    moves && !v.null && v.scale > 0
+}
+
+/// Of places that a watched round has moved by no constant, those that it has moved by multiples of what stays.
+pub(super) fn strides(entry: &State, back: &State, moved: impl Iterator<Item = Place>) -> Vec<Stride> {
+    let tie = |v: &Value| (v.line_id(), v.scale, v.delta);
+    let stays = |p: &Place| {
+        let (e, b) = (value(entry, *p)?, value(back, *p)?);
+        (e.is_scalar() && b.is_scalar() && e.line_id() >= FIRST_FREE_ID && tie(&e) == tie(&b)).then(|| Form::of(&e))?
+    };
+    let still: Vec<(Place, Form)> = places(&[entry]).into_iter().filter_map(|p| Some((p, stays(&p)?))).collect();
+    let stride = |place: Place| {
+        let (e, b) = (value(entry, place)?, value(back, place)?);
+        if e.ty != b.ty || !may_move(&e) || b.line_id() == 0 {
+            return None;
+        }
+        let (from, to) = (Form::of(&e)?, Form::of(&b)?);
+        let moved = |by: &Form, times: i16| {
+            from.clone().plus(by, times.into()).is_some_and(|moved| back.proves_equal(&moved, &to))
+        };
+        let tried = still.iter().flat_map(|(by, form)| TIMES.map(|times| (*by, form, times)));
+        let (by, _, times) = tried.into_iter().find(|(_, form, times)| moved(form, *times))?;
+        Some(Stride { place, by, times })
+    };
+    moved.filter_map(stride).take(MAX_ROWS).collect()
+}
+
+impl Row {
+    /// The names that are other numbers' in each round.
+    pub(super) fn names(&self) -> impl Iterator<Item = u32> {
+        [Some(self.product.p), self.sum.map(|t| t.s)].into_iter().flatten()
+    }
+
+    /// What the place holds, in the guess's names.
+    fn named(&self, v: Value) -> Value {
+        v.renamed(self.sum.map_or(self.product.p, |t| t.s), self.multiple, self.delta)
+    }
+
+    /// The equations that say so.
+    fn enter(&self, state: &mut State) {
+        state.push_product(self.product);
+        if let Some(sum) = self.sum {
+            state.push_sum(sum);
+        }
+    }
+}
+
+impl Guess {
+    /// Makes rows of the places that move by multiples of what stays. One that cannot be is anything.
+    pub(super) fn begin_rows(&mut self, strides: &[Stride], env: &Env<'_>, loose: bool, next_id: &mut u32) {
+        for stride in strides {
+            let Some(v) = value(&self.state, stride.place) else { continue };
+            let n = if loose { loosened(&v, env) } else { v.n };
+            self.name_stride(stride, next_id);
+            match self.row(stride, &v, next_id) {
+                Some(row) => {
+                    row.enter(&mut self.state);
+                    // It rises.
+                    let n = match v.is_scalar() {
+                        true => n.meet(&Scalar::unsigned(v.n.umin(), u64::MAX)),
+                        false => n.meet(&Scalar::signed(v.n.smin(), i64::MAX)),
+                    };
+                    put(&mut self.state, stride.place, row.named(Value { n: n.unwrap_or(v.n), ..v }));
+                    if let Some(mark) = self.state.top_mut().loops.last_mut() {
+                        mark.ids.extend(row.names());
+                    }
+                    self.rows.push(row);
+                }
+                None => put(&mut self.state, stride.place, Value { n, ..v.adrift(next_id) }),
+            }
+        }
+    }
+
+    /// What a row moves by gets a name, if it is at a distance from one. It is the same number when the loop begins.
+    fn name_stride(&mut self, stride: &Stride, next_id: &mut u32) {
+        let Some(by) = value(&self.state, stride.by).filter(|by| by.is_scalar() && by.delta != 0) else { return };
+        let named = self.state.name_at_distance(&by, next_id);
+        if named.id != by.id {
+            for place in places(&[&self.state]) {
+                if let (Some(v), Some(e)) = (value(&self.state, place), value(&self.entry, place))
+                    && v.id == named.id
+                    && (e.id, e.scale, e.delta) == (by.id, by.scale, by.delta)
+                {
+                    put(&mut self.entry, place, e.renamed(named.id, 1, 0));
+                }
+            }
+            if let Some(mark) = self.state.top_mut().loops.last_mut() {
+                mark.ids.push(named.id);
+            }
+        }
+    }
+
+    fn row(&self, stride: &Stride, v: &Value, next_id: &mut u32) -> Option<Row> {
+        let by = value(&self.state, stride.by).filter(|by| by.is_scalar() && by.scale > 0 && by.delta == 0)?;
+        let scale = stride.times.checked_mul(by.scale)?;
+        let stays = |id: u32| id >= FIRST_FREE_ID && !self.state.may_be_negative(id);
+        if !stays(by.id) || !may_move(v) {
+            return None;
+        }
+        let mut fresh = Fresh(next_id);
+        let product = Product { p: fresh.name(), a: self.k, b: by.id };
+        let row = Row { place: stride.place, scale, product, sum: None, multiple: scale, delta: 0 };
+        let (id, times, delta) = match Form::of(v) {
+            Some(start) => match start.single() {
+                Some((id, times, delta)) => (id, i16::try_from(times).ok()?, delta),
+                None => return Some(Row { delta: i32::try_from(start.as_const()?).ok()?, ..row }),
+            },
+            None if v.is_in_region() => return Some(Row { delta: v.delta, ..row }),
+            None => return None,
+        };
+        let (delta, p) = (i32::try_from(delta).ok()?, product.p);
+        let sum = |a, (b, scale): (u32, i16)| {
+            let (scale, delta, max) = (i64::from(scale), 0, i64::MAX);
+            Sum { s: p + 1, a, b, scale, delta, max, split: false }
+        };
+        let (sum, multiple) = match (times, scale) {
+            _ if !stays(id) => return None,
+            (times, scale) if times % scale == 0 => (sum(p, (id, times / scale)), scale),
+            (times, scale) if scale % times == 0 => (sum(id, (p, scale / times)), times),
+            _ => return None,
+        };
+        fresh.name();
+        Some(Row { sum: Some(sum), multiple, delta, ..row })
+    }
+
+    /// Whether a row has the name, or the place.
+    pub(super) fn names_row(&self, id: u32) -> bool {
+        self.rows.iter().any(|row| row.names().any(|name| name == id))
+    }
+
+    pub(super) fn names_row_of(&self, place: Place) -> bool {
+        self.rows.iter().any(|row| row.place == place)
+    }
+
+    /// The rows that came back moved by as much as they have to be.
+    pub(super) fn held_rows(&self, back: &State) -> Vec<Row> {
+        let moved = |row: &Row| {
+            let (g, b) = (value(&self.state, row.place)?, value(back, row.place)?);
+            let next = Form::of(&g)?.plus(&Form::name(row.product.b), row.scale.into())?;
+            let known = g.ty == b.ty && !b.null && back.products.contains(&row.product);
+            Some(known && (planted!(RowsUnchecked) || back.proves_equal(&next, &Form::of(&b)?)))
+        };
+        self.rows.iter().filter(|row| moved(row) == Some(true)).copied().collect()
+    }
+
+    /// What came back has the round's number of the next one: the names of the rows are what they are there.
+    pub(super) fn enter_rows(&self, held: &[Row], back: &mut State) {
+        for row in held {
+            let Some(v) = value(back, row.place) else { continue };
+            row.enter(back);
+            put(back, row.place, row.named(v));
+            // By the rounds that there may have been.
+            if let Some(k) = back.top().loops.last().map(|m| m.k).filter(|k| k.id == row.product.a) {
+                back.bound(k.id, k.n.umin().into(), k.n.umax().into(), 2);
+            }
+        }
+    }
+
+    /// Where a row did not come back as it has to.
+    pub(super) fn lost_rows(&self, held: &[Row]) -> Vec<Place> {
+        self.rows.iter().filter(|row| !held.contains(row)).map(|row| row.place).collect()
+    }
+
+    /// The names of all rows are other numbers' from now on.
+    pub(super) fn forget_rows(&self, state: &mut State, next_id: &mut u32) {
+        let names: Vec<u32> = self.rows.iter().flat_map(Row::names).collect();
+        forget_names(state, &names, next_id);
+    }
+}
+
+/// Forgets what is said of the names, and takes them from what has them.
+pub(super) fn forget_names(state: &mut State, names: &[u32], next_id: &mut u32) {
+    let named = |id: u32| names.contains(&id);
+    if names.is_empty() {
+        return;
+    }
+    state.room.retain(|f| !named(f.id) && !named(f.hi));
+    state.sums.retain(|t| ![t.s, t.a, t.b].into_iter().any(named));
+    state.forget_products(named);
+    for v in state.values_mut().filter(|v| v.line_id() != 0 && names.contains(&v.line_id())) {
+        *v = v.adrift(next_id);
+    }
+}

@@ -1,0 +1,73 @@
+//! Products of two unknown numbers, and rows that move by one of them: what is accepted, and what is not that differs
+//! from it in one place.
+
+use crate::common::{accepted, refused};
+
+/// Rows (r3) and columns (r4), of which the product is compared with the length; then `loops`.
+fn table(sizes: &str, loops: &str) -> String {
+    format!(
+        ";raw\nr0 = 0\nif r2 < 2 goto out\nr3 = *(u8 *)(r1 + 0)\nr4 = *(u8 *)(r1 + 1)\n{sizes}\nif r3 == 0 goto out\n\
+         if r4 == 0 goto out\nr6 = r1\nr7 = 0\n{loops}\nout: r0 = 0\nexit"
+    )
+}
+
+const PRODUCT: &str = "r5 = r3\nr5 *= r4\nif r5 > r2 goto out";
+const ROWS: &str = "a: r8 = 0\nr5 = r6\nb: r0 = *(u8 *)(r5 + 0)\nr5 += 1\nr8 += 1\nif r8 < r4 goto b\nr6 += r4\n\
+                    r7 += 1\nif r7 < r3 goto a";
+
+#[test]
+fn rows_lie_within_the_product_of_their_number_and_length() {
+    accepted(&table(PRODUCT, ROWS));
+    // One row too many, one element too many, rows that are too long.
+    refused(&table(PRODUCT, &ROWS.replace("if r7 < r3", "if r7 <= r3")));
+    refused(&table(PRODUCT, &ROWS.replace("if r8 < r4", "if r8 <= r4")));
+    refused(&table(PRODUCT, &ROWS.replace("r6 += r4", "r6 += r4\nr6 += 1")));
+    refused(&table(PRODUCT, &ROWS.replace("r5 + 0", "r5 + 1")));
+    // The square of either.
+    refused(&table("r5 = r3\nr5 *= r3\nif r5 > r2 goto out", ROWS));
+    refused(&table("r5 = r4\nr5 *= r4\nif r5 > r2 goto out", ROWS));
+    // The other way round, each column is as long as there are rows.
+    refused(&table(PRODUCT, &ROWS.replace("r6 += r4", "r6 += r3")));
+}
+
+#[test]
+fn rows_move_by_what_stays() {
+    // A loop that changes how far, or moves the row elsewhere on one path.
+    for besides in ["r4 += 1", "r4 = r0", "r6 += r4", "r6 = r5", "r3 += 1"] {
+        let on_one_path = format!("r0 = *(u8 *)(r1 + 0)\nif r0 < 9 goto c\n{besides}\nc: r6 += r4");
+        refused(&table(PRODUCT, &ROWS.replace("r6 += r4", &on_one_path)));
+    }
+    accepted(&table(PRODUCT, &ROWS.replace("r6 += r4", "r0 = *(u8 *)(r1 + 0)\nif r0 < 9 goto out\nr6 += r4")));
+    // The row of the round before is not this one: nor is what was multiplied then.
+    let before = "r9 = 0\na: r0 = r6\nr0 += r9\nr0 = *(u8 *)(r0 + 0)\nr9 = r7\nr9 *= r4\nr6 += r4\nr7 += 1\n\
+                  if r7 < r3 goto a";
+    refused(&table(PRODUCT, before));
+}
+
+#[test]
+fn products_do_not_wrap() {
+    let wide = |size: &str, product: &str| {
+        let sizes = format!("if r2 < 16 goto out\nr3 = *({size} *)(r1 + 0)\nr4 = *({size} *)(r1 + 8)\n{product}");
+        table(&sizes, ROWS)
+    };
+    accepted(&wide("u16", "w5 = w3\nw5 *= w4\nif r5 > r2 goto out"));
+    refused(&wide("u32", "w5 = w3\nw5 *= w4\nif r5 > r2 goto out"));
+    refused(&wide("u64", PRODUCT));
+}
+
+#[test]
+fn distances_are_multiplied() {
+    // (rows + 2) * (columns + 1)
+    let more = "r3 += 2\nr4 += 1\nr5 = r3\nr5 *= r4\nif r5 > r2 goto out";
+    accepted(&table(more, ROWS));
+    refused(&table("r3 += 2\nr4 += 1\nr5 = r3\nr5 *= r4\nr5 -= 1\nif r5 > r2 goto out", ROWS));
+    refused(&table("r5 = r3\nr5 *= r4\nif r5 > r2 goto out\nr3 += 1", ROWS));
+    refused(&table("r5 = r3\nr5 *= r4\nif r5 > r2 goto out\nr4 += 1", ROWS));
+}
+
+#[test]
+fn a_mask_that_takes_nothing_leaves_the_name() {
+    let masked = |mask: u32| format!("r5 = r3\nr5 *= r4\nr5 &= {mask}\nif r5 > r2 goto out");
+    accepted(&table(&masked(0xffff), ROWS));
+    refused(&table(&masked(0x7fff), ROWS));
+}
