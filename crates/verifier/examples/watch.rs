@@ -1,11 +1,12 @@
 //! The soundness oracle at length: random programs near the border of what can be proven; accepted ones are run and
 //! watched. Stops at the first violation.
 //!
-//! `cargo run --release -p bpf-verifier --example watch -- [programs] [first seed] [hybrid] [loops] [sums]
-//! [orders] [elements] [links] [halves] [entered]`, a million by default; `loops` takes the generator of loops (with
-//! `entered`, of those that are entered in their middle), `sums` that of sums that a third number bounds, `orders` that
-//! of chains of comparisons, `elements` that of indices kept in arrays, `links` that of such ones that are no more than
-//! where they are kept, `halves` that of searches which move a base and halve what is left.
+//! `cargo run --release -p bpf-verifier --example watch -- [programs] [first seed] [hybrid] [loops] [sums] [orders]
+//! [elements] [links] [halves] [folds] [entered]`, a million by default; `loops` takes the generator of loops (with
+//! `entered`, of those that are entered in their middle), `sums` that of sums that a third number bounds, `orders`
+//! that of chains of comparisons, `elements` that of indices kept in arrays, `links` that of such ones that are no
+//! more than where they are kept, `halves` that of searches which move a base and halve what is left, `folds` that
+//! of folded sums.
 
 #[path = "../tests/verify/border/mod.rs"]
 mod border;
@@ -18,14 +19,14 @@ use border::{Oracle, Outcome, generate};
 use bpf_testkit::generate::Choices;
 
 fn main() -> ExitCode {
-    const WORDS: [&str; 8] = ["hybrid", "loops", "sums", "orders", "elements", "entered", "links", "halves"];
-    let [hybrid, loops, sums, orders, elements, entered, links, halves] =
+    const WORDS: [&str; 9] = ["hybrid", "loops", "sums", "orders", "elements", "entered", "links", "halves", "folds"];
+    let [hybrid, loops, sums, orders, elements, entered, links, halves, folds] =
         WORDS.map(|word| std::env::args().any(|a| a == word));
     let mut args = std::env::args().skip(1).filter(|a| !WORDS.contains(&a.as_str())).map(|a| a.parse::<u64>());
     let (Some(Ok(count)), Some(Ok(first))) = (args.next().or(Some(Ok(1_000_000))), args.next().or(Some(Ok(1 << 32))))
     else {
         eprintln!(
-            "usage: watch [programs] [first seed] [hybrid] [loops] [sums] [orders] [elements] [links] [halves] [entered]"
+            "usage: watch [programs] [first seed] [hybrid] [loops] [sums] [orders] [elements] [links] [halves] [folds] [entered]"
         );
         return ExitCode::FAILURE;
     };
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
         let mut c = Choices::from_seed(seed);
         let program = match (loops, sums, orders, elements) {
             _ if halves => border::halves::generate(&mut c),
+            _ if folds => border::folds::generate(&mut c),
             _ if links => border::links::generate(&mut c),
             (true, ..) if entered => border::loops::generate_entered(&mut c),
             (true, ..) => border::loops::generate(&mut c),

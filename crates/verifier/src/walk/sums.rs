@@ -358,11 +358,12 @@ fn splits(state: &State, d: &Value) -> bool {
     d.id != 0 && d.scale == 1 && d.n.umax() <= MAX_SPLIT && (d.delta == 0 || state.in_guessed_loop())
 }
 
-/// Whether a shift leaves a single bit of a number: what was carried out of a sum, as where a checksum is folded. There,
-/// a comparison of that bit with 0 says all of the sum.
+/// Whether a shift leaves a single bit of a number: what was carried out of a sum, as where a checksum is folded. A
+/// comparison of that bit with 0 then bounds the sum on both sides.
 fn carries(op: AluOp, d: &Value, s: &Value) -> bool {
     let left = |by: u64| by < 64 && d.n.umax() >> by == 1;
-    op == AluOp::Rsh && d.id != 0 && d.scale == 1 && s.n.as_const().is_some_and(left)
+    let named = d.id != 0 && d.scale == 1 && d.n.umax() <= MAX_SPLIT;
+    op == AluOp::Rsh && named && s.n.as_const().is_some_and(left)
 }
 
 /// What an operation makes of two named numbers, if that is a sum, a difference or a part of one: its name, scale and
