@@ -2,7 +2,7 @@
 //!
 //! Problem: processors fetch instructions, and keep decoded ones, by lines. A piece of a loop that lies in one line
 //! more than it must is fetched in two turns, each round that comes there: a classifier by a tree of comparisons took
-//! 1.25 times as long where either the block that every round begins with or the one that every round ends with lay in
+//! 1.2 times as long where either the block that every round begins with or the one that every round ends with lay in
 //! two lines, and a table of rules 1.6 times, at any other place in memory the same (docs/optimiser.md). Approach: what
 //! control comes to by more jumps is run more often, and the first block by every round; so a place costs, by block, how
 //! often its lines end within it times that. The one place moves the whole loop, by padding before it, so only places
