@@ -4,8 +4,8 @@
 //! `cargo run -p bpf-benches --bin count -- [--arm64] [NAME ..] [FILE.c ..]`
 //!
 //! A file is a program in the form of `benches/programs` that is none of these (yet); its memory is noise. What was
-//! compiled is left for listings in the folder that `COUNT_KEEP` names: `NAME.bpf` bare BPF, `NAME.none` and `NAME.speed`
-//! bare machine code, `NAME.native.o` native, `NAME.memory` what they are run on.
+//! compiled is left for listings in the folder that `COUNT_KEEP` names: `NAME.bpf` bare BPF, `NAME.none` and
+//! `NAME.speed` bare machine code, `NAME.native.o` native, `NAME.memory` what they are run on.
 //!
 //! The machine code alone lies in a page and is called from C (`count.c`) under qemu-user, one instruction a block of
 //! translation, each of which it notes; two runs less one are the program's own. So no machine of the architecture is

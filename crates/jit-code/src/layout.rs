@@ -8,8 +8,9 @@
 //! Alignment is exact in every round: it may shrink as branches grow, but branches never do, so that still ends.
 //!
 //! A loop may need padding so that its blocks lie in as few lines of the cache as they can (`loops.rs`). How much is
-//! known when its branches have their lengths, which the padding may change again: so both are done in turn, a few times, and the last thing
-//! done is to lengthen branches. A loop that was moved by that lies no worse than without padding.
+//! known when its branches have their lengths, which the padding may change again: so both are done in turn, a few
+//! times, and the last thing done is to lengthen branches. A loop that was moved by that lies no worse than without
+//! padding.
 //!
 //! A patch slot may need padding so as not to cross an aligned eight-byte word. Distances are judged with every padding
 //! at its greatest, and the padding really needed is known only while moving: real distances are never longer than

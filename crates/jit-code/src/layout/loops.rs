@@ -4,9 +4,9 @@
 //! more than it must is fetched in two turns, each round that comes there: a classifier by a tree of comparisons took
 //! 1.2 times as long where either the block that every round begins with or the one that every round ends with lay in
 //! two lines, and a table of rules 1.6 times, at any other place in memory the same (docs/optimiser.md). Approach: what
-//! control comes to by more jumps is run more often, and the first block by every round; so a place costs, by block, how
-//! often its lines end within it times that. The one place moves the whole loop, by padding before it, so only places
-//! are tried where some block begins with a line: between two of these no block comes to lie in fewer lines.
+//! control comes to by more jumps is run more often, and the first block by every round; so a place costs, by block,
+//! how often its lines end within it times that. The one place moves the whole loop, by padding before it, so only
+//! places are tried where some block begins with a line: between two of these no block comes to lie in fewer lines.
 //!
 //! Invariants: a loop of one block lies in as few lines as it can, if the padding is allowed; there is none that does
 //! not save an end of a line within a block.
