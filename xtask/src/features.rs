@@ -1,12 +1,11 @@
-//! Builds that not everybody makes: sets of the runtime's features, other systems, the oldest Rust, and what loom
-//! explores.
+//! Builds that not everybody makes: sets of the runtime's features, other systems, and the oldest Rust.
 //!
-//! Problem: what only some features or systems have breaks unseen where everything is always on, and so does what loom
-//! leaves out. Approach: the library is checked for each set of features that takes something away, and without
-//! features for each target whose standard library is installed; nothing is linked, so no cross linker is needed. What
-//! users depend on is checked by the Rust that its manifests promise (`rust-version`), with features that take nothing
-//! away: clippy's `incompatible_msrv` knows the standard library, but not the language, nor what our dependencies need.
-//! A target or a toolchain that is not installed is reported as skipped.
+//! Problem: what only some features or systems have breaks unseen where everything is always on. Approach: the library
+//! is checked for each set of features that takes something away, and without features for each target whose standard
+//! library is installed; nothing is linked, so no cross linker is needed. What users depend on is checked by the Rust
+//! that its manifests promise (`rust-version`), with features that take nothing away: clippy's `incompatible_msrv`
+//! knows the standard library, but not the language, nor what our dependencies need. A target or a toolchain that is
+//! not installed is reported as skipped.
 
 use crate::{publish, shell};
 use anyhow::Context;
@@ -25,7 +24,7 @@ const SHIPPED: [&str; 3] = ["bpf-runtime", "bpf-cli", "bpf-guest"];
 /// Features of [`SHIPPED`] beside the defaults.
 const ALL: &str = "bpf-runtime/cross,bpf-runtime/serde,bpf-runtime/tracing";
 
-/// Checks each set of features, each target that is installed, the oldest Rust, and what is built for loom.
+/// Checks each set of features, each target that is installed, and the oldest Rust.
 pub(crate) fn check() -> anyhow::Result<()> {
     for set in SETS {
         shell::run(library().args(["--features", set]))?;
@@ -37,8 +36,7 @@ pub(crate) fn check() -> anyhow::Result<()> {
             println!("SKIPPED {target}: no standard library for it; `rustup target add {target}`");
         }
     }
-    check_oldest()?;
-    shell::run(&mut crate::test::for_loom(&["check", "-q", "--profile", "test"], &crate::test::LOOM))
+    check_oldest()
 }
 
 /// Checks what is shipped with the Rust that its manifests promise.

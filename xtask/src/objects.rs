@@ -32,27 +32,29 @@ const FOLDERS: [&str; 15] = [
 ];
 
 pub(crate) fn run(check: bool) -> anyhow::Result<()> {
-    let clang =
-        shell::first_available(&["clang-19"]).context("clang-19 is missing: apt-get install clang-19 llvm-19")?;
     let strip =
         shell::first_available(&["llvm-strip-19"]).context("llvm-strip-19 is missing: apt-get install llvm-19")?;
     let mut stale = Vec::new();
     for source in sources()? {
-        for (i, cpu) in versions(&source)?.iter().enumerate() {
+        let text = fs::read_to_string(shell::root().join(&source))?;
+        let compiler = compiler(&text);
+        shell::first_available(&[compiler])
+            .with_context(|| format!("{compiler} is missing: `apt-get install` it, or `gcc-bpf` for bpf-gcc"))?;
+        for (i, cpu) in versions(&source, &text)?.iter().enumerate() {
             let object = source.with_extension(if i == 0 { "o".into() } else { format!("{cpu}.o") });
             let built = object.with_extension("o.new");
-            shell::run(
-                shell::command(clang)
-                    .args(["-O2", "-g", "-target", "bpf", "-Wall", "-Wextra", "-Werror", "-ffile-compilation-dir=."])
-                    .arg(format!("-mcpu={cpu}"))
-                    // <linux/icmp.h> includes a part of libc, which asks for its 32-bit files otherwise.
-                    .arg("-D__x86_64__")
-                    // Debian keeps <asm/types.h> in the multiarch folder, which the bpf target does not search.
-                    .args(["-I/usr/include/x86_64-linux-gnu", "-c"])
-                    .arg(&source)
-                    .arg("-o")
-                    .arg(&built),
-            )?;
+            let mut compile = shell::command(compiler);
+            compile.args(["-O2", "-Wall", "-Wextra", "-Werror", &format!("-mcpu={cpu}")]);
+            if compiler.starts_with("clang") {
+                compile.args(["-g", "-target", "bpf", "-ffile-compilation-dir=."]);
+                // <linux/icmp.h> includes a part of libc, which asks for its 32-bit files otherwise.
+                compile.arg("-D__x86_64__");
+            } else {
+                compile.args(["-g", "-isystem/usr/include"]);
+            }
+            // Debian keeps <asm/types.h> in the multiarch folder, which the bpf target does not search.
+            compile.args(["-I/usr/include/x86_64-linux-gnu", "-c"]).arg(&source).arg("-o").arg(&built);
+            shell::run(&mut compile)?;
             shell::run(shell::command(strip).arg("-g").arg(&built))?;
             let (old, new) = (shell::root().join(&object), shell::root().join(&built));
             if check {
@@ -85,9 +87,14 @@ fn sources() -> anyhow::Result<Vec<PathBuf>> {
     Ok(sources)
 }
 
+/// What compiles the source: clang 19, if it names no other in a comment, `compiler: clang-22`.
+fn compiler(text: &str) -> &str {
+    let named = text.split_once("compiler: ").and_then(|(_, rest)| rest.split_whitespace().next());
+    named.unwrap_or("clang-19")
+}
+
 /// The instruction-set versions the source asks for.
-fn versions(source: &Path) -> anyhow::Result<Vec<String>> {
-    let text = fs::read_to_string(shell::root().join(source))?;
+fn versions(source: &Path, text: &str) -> anyhow::Result<Vec<String>> {
     let Some((_, rest)) = text.split_once("mcpu: ") else { bail!("{}: no `mcpu:` comment", source.display()) };
     let versions: Vec<String> = rest
         .split_whitespace()

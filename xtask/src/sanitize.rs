@@ -21,7 +21,6 @@ pub(crate) enum Sanitizer {
 const PACKAGES: [&str; 5] = ["bpf-quiesce", "bpf-prog-pack", "bpf-maps", "bpf-dispatcher", "bpf-runtime"];
 /// Tests that are left out (part of their names), under which sanitizer (`None`: either), and why.
 const LEFT_OUT: &[(Option<Sanitizer>, &str, &str)] = &[
-    (None, "misuse", "programs that must not compile are compiled by another cargo, without the sanitizer's flags"),
     (
         Some(Sanitizer::Address),
         "gdb_shows_the_programs_and_their_lines",

@@ -4,8 +4,8 @@
 //! `cargo run -p bpf-benches --bin count -- [--arm64] [NAME ..] [FILE.c ..]`
 //!
 //! A file is a program in the form of `benches/programs` that is none of these (yet); its memory is noise. What was
-//! compiled is left for listings in the folder that `COUNT_KEEP` names: `NAME.bpf` bare BPF, `NAME.speed` bare machine
-//! code, `NAME.native.o` native.
+//! compiled is left for listings in the folder that `COUNT_KEEP` names: `NAME.bpf` bare BPF, `NAME.none` and
+//! `NAME.speed` bare machine code, `NAME.native.o` native, `NAME.memory` what they are run on.
 //!
 //! The machine code alone lies in a page and is called from C (`count.c`) under qemu-user, one instruction a block of
 //! translation, each of which it notes; two runs less one are the program's own. So no machine of the architecture is
@@ -119,9 +119,9 @@ fn count(target: &Target, names: &[String], folder: &Path) -> Result<()> {
         link(target, &[main.clone(), object.clone()], Some(&case.name), &native)?;
         let (natively, result) = executed(target, &native, &memory, &memory, case.expected)?;
         let mut ours = [0; 2];
-        let mut code = Vec::new();
-        for (level, executed_at) in [OptLevel::None, OptLevel::Speed].into_iter().zip(&mut ours) {
-            code = compile(target.arch, &case.code, level)?.bytes;
+        let mut codes = [OptLevel::None, OptLevel::Speed].map(|level| (level, Vec::new()));
+        for ((level, code), executed_at) in codes.iter_mut().zip(&mut ours) {
+            *code = compile(target.arch, &case.code, *level)?.bytes;
             let file = folder.join("code");
             fs::write(&file, &code)?;
             (*executed_at, _) = executed(target, &harness, &memory, &file, Some(result))
@@ -130,8 +130,11 @@ fn count(target: &Target, names: &[String], folder: &Path) -> Result<()> {
         if let Some(keep) = &keep {
             let kept = |kind: &str| keep.join(format!("{}.{kind}", case.name));
             fs::write(kept("bpf"), &case.code)?;
-            fs::write(kept("speed"), &code)?;
+            for (level, code) in &codes {
+                fs::write(kept(if *level == OptLevel::None { "none" } else { "speed" }), code)?;
+            }
             fs::copy(&object, kept("native.o"))?;
+            fs::write(kept("memory"), &case.memory)?;
         }
         let [none, speed] = ours;
         #[expect(clippy::cast_precision_loss, reason = "a ratio")]
@@ -139,7 +142,7 @@ fn count(target: &Target, names: &[String], folder: &Path) -> Result<()> {
         ratios.push(ratio);
         let figures = [none, speed, natively].map(|n| n.to_string());
         let cells = std::iter::once(case.name.clone()).chain(figures);
-        table.row(cells.chain([format!("{ratio:.2}"), code.len().to_string()]));
+        table.row(cells.chain([format!("{ratio:.2}"), codes[1].1.len().to_string()]));
         if speed > none {
             slower.push(case.name);
         }

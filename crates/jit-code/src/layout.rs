@@ -7,9 +7,10 @@
 //!
 //! Alignment is exact in every round: it may shrink as branches grow, but branches never do, so that still ends.
 //!
-//! A loop may need padding so as to lie in as few lines of the cache as it can. How much is known when its branches
-//! have their lengths, which the padding may change again: so both are done in turn, a few times, and the last thing
-//! done is to lengthen branches. A loop that was moved by that lies no worse than without padding.
+//! A loop may need padding so that its blocks lie in as few lines of the cache as they can (`loops.rs`). How much is
+//! known when its branches have their lengths, which the padding may change again: so both are done in turn, a few
+//! times, and the last thing done is to lengthen branches. A loop that was moved by that lies no worse than without
+//! padding.
 //!
 //! A patch slot may need padding so as not to cross an aligned eight-byte word. Distances are judged with every padding
 //! at its greatest, and the padding really needed is known only while moving: real distances are never longer than
@@ -18,7 +19,10 @@
 //! Invariants: registration happens in code order; marks (labels, relocations, line entries) are offsets in the long
 //! form and ascend, so that moving them is one merge.
 
+mod loops;
+
 use crate::code::{Arch, PATCH_WORD, PatchSlot};
+use loops::Block;
 
 /// A place in the code, bound once.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -63,8 +67,8 @@ enum Site<B> {
     Branch { at: u32, branch: B, target: Label, len: u8 },
     /// Up to `max` bytes of padding so that the patch slot that follows does not cross a word.
     Pad { at: u32, max: u8 },
-    /// Before a loop that ends at `end`: `len` bytes of padding in the present layout, `max` at most.
-    Loop { at: u32, end: Label, max: u8, len: u8 },
+    /// Before the loop of this number: `len` bytes of padding in the present layout, `max` at most.
+    Loop { at: u32, number: u32, max: u8, len: u8 },
     /// Up to `to - 1` bytes, so that what follows lies at a multiple of `to`; `len` in the present layout.
     Align { at: u32, to: u8, fill: [u8; 4], len: u8 },
 }
@@ -102,19 +106,16 @@ struct Bound {
 
 const UNBOUND: Bound = Bound { at: u32::MAX, sites: 0 };
 
-/// Bytes of a cache line, by which instructions are fetched and decoded ones kept: of every x86-64 processor.
-const LINE: u32 = 64;
 /// The most padding that a loop needs.
 pub const LOOP_PADDING: u8 = 63;
-/// Loops longer than this are not worth a line less.
-const LONGEST_LOOP: u32 = 4 * LINE;
 /// How often loops are placed anew because branches have grown.
 const PLACINGS: u32 = 3;
 
-/// Padding before a loop of `len` bytes that would lie at `at`, so that it lies in as few lines as it can.
-fn loop_padding(at: u32, len: u32) -> u32 {
-    let lines = |at: u32| (at % LINE + len).div_ceil(LINE);
-    if len <= LONGEST_LOOP && lines(at) > lines(0) { LINE - at % LINE } else { 0 }
+/// A loop: the labels bound in it, its end being the last, as a range of [`Layout::inside`].
+#[derive(Clone, Copy, Debug)]
+struct Loop {
+    first: u32,
+    after: u32,
 }
 
 /// Branches and labels of the code being emitted. Reused from program to program.
@@ -124,11 +125,23 @@ pub struct Layout<B> {
     labels: Vec<Bound>,
     /// `saved_before[i]`: bytes saved by the sites before site `i`.
     saved_before: Vec<u32>,
+    loops: Vec<Loop>,
+    /// The labels that were bound in loops, in the order of code.
+    inside: Vec<Label>,
+    /// The end of the loop being emitted.
+    open: Option<Label>,
 }
 
 impl<B: Branch> Default for Layout<B> {
     fn default() -> Self {
-        Layout { sites: Vec::new(), labels: Vec::new(), saved_before: Vec::new() }
+        Layout {
+            sites: Vec::new(),
+            labels: Vec::new(),
+            saved_before: Vec::new(),
+            loops: Vec::new(),
+            inside: Vec::new(),
+            open: None,
+        }
     }
 }
 
@@ -144,6 +157,9 @@ impl<B: Branch> Layout<B> {
     pub fn clear(&mut self) {
         self.sites.clear();
         self.labels.clear();
+        self.loops.clear();
+        self.inside.clear();
+        self.open = None;
     }
 
     /// A new label, not yet bound.
@@ -163,6 +179,21 @@ impl<B: Branch> Layout<B> {
     pub fn bind(&mut self, buf: &[u8], label: Label) {
         debug_assert_eq!(self.labels[label.0 as usize].at, u32::MAX, "a label is bound once");
         self.labels[label.0 as usize] = Bound { at: small(buf.len()), sites: small(self.sites.len()) };
+        if let Some(end) = self.open {
+            self.bind_inside(label, end);
+        }
+    }
+
+    /// The same in a loop.
+    fn bind_inside(&mut self, label: Label, end: Label) {
+        self.inside.push(label);
+        if label == end {
+            self.open = None;
+            let after = small(self.inside.len());
+            if let Some(of) = self.loops.last_mut() {
+                of.after = after;
+            }
+        }
     }
 
     /// Reserves a branch to `target` at the end of `buf`.
@@ -184,9 +215,14 @@ impl<B: Branch> Layout<B> {
     }
 
     /// A loop begins at the end of `buf`, without another one in it, that ends where the label is bound. Up to `max`
-    /// bytes of padding, at most [`LOOP_PADDING`], go before it if it lies in fewer lines of the cache then.
+    /// bytes of padding, at most [`LOOP_PADDING`], go before it if its blocks lie in fewer lines of the cache then:
+    /// each label bound before its end begins one.
     pub fn align_loop(&mut self, buf: &mut Vec<u8>, end: Label, max: u8) {
-        self.sites.push(Site::Loop { at: small(buf.len()), end, max, len: 0 });
+        debug_assert!(self.open.is_none(), "it has no other one in it");
+        let first = small(self.inside.len());
+        self.sites.push(Site::Loop { at: small(buf.len()), number: small(self.loops.len()), max, len: 0 });
+        self.loops.push(Loop { first, after: first });
+        self.open = Some(end);
         buf.resize(buf.len() + usize::from(max), 0);
     }
 
@@ -217,31 +253,60 @@ impl<B: Branch> Layout<B> {
     /// [`Layout::offset`] gives the final offsets of labels, and [`Layout::relocate`] those of anything else.
     pub fn finish(&mut self, buf: &[u8], out: &mut Vec<u8>) -> Result<(), OutOfReach> {
         self.relax()?;
-        for _ in 0..PLACINGS {
-            if !self.place_loops(small(out.len())) {
-                break;
-            }
-            self.relax()?;
+        if !self.loops.is_empty() {
+            self.pad_loops(small(out.len()))?;
         }
         self.write(buf, out);
         Ok(())
     }
 
-    /// Pads loops by where they lie now; whether any padding has changed. The code will begin at `base`.
-    fn place_loops(&mut self, base: u32) -> bool {
+    /// Pads loops, and lengthens the branches that do not reach any more. The code will begin at `base`.
+    fn pad_loops(&mut self, base: u32) -> Result<(), OutOfReach> {
+        // By label.
+        let mut jumps = vec![0u32; self.labels.len()];
+        for site in &self.sites {
+            if let Site::Branch { target, .. } = site {
+                jumps[target.0 as usize] += 1;
+            }
+        }
+        for _ in 0..PLACINGS {
+            if !self.place_loops(base, &jumps) {
+                break;
+            }
+            self.relax()?;
+        }
+        Ok(())
+    }
+
+    /// Pads loops by where they lie now; whether any padding has changed.
+    fn place_loops(&mut self, base: u32, jumps: &[u32]) -> bool {
         // What earlier paddings have grown by, less what they have shrunk by.
         let mut moved = 0u32;
         let mut changed = false;
+        let mut blocks: Vec<Block> = Vec::new();
         for i in 0..self.sites.len() {
-            let Site::Loop { at, end, max, len } = self.sites[i] else { continue };
+            let Site::Loop { at, number, max, len } = self.sites[i] else { continue };
             let start = (base + at - self.saved_before[i]).wrapping_add(moved);
             let after = at + u32::from(max) - self.saved_before[i + 1];
-            let end_at = self.labels[end.0 as usize];
-            let padding = loop_padding(start, end_at.at - self.saved_before[end_at.sites as usize] - after);
-            let padding = if padding <= u32::from(max) { padding.to_le_bytes()[0] } else { 0 };
+            let Loop { first, after: end } = self.loops[number as usize];
+            blocks.clear();
+            blocks.push(Block { start: 0, jumps: 0 });
+            for label in &self.inside[first as usize..end as usize] {
+                let bound = self.labels[label.0 as usize];
+                let start = bound.at - self.saved_before[bound.sites as usize] - after;
+                let jumps = jumps[label.0 as usize];
+                match blocks.last_mut() {
+                    Some(same) if same.start == start => same.jumps += jumps,
+                    _ => blocks.push(Block { start, jumps }),
+                }
+            }
+            // The last label is the end, where another block begins.
+            let end = if blocks.len() > 1 { blocks.pop() } else { None };
+            let padding = end.map_or(0, |end| loops::padding(start, end.start, &blocks, max.into()));
+            let padding = padding.to_le_bytes()[0];
             moved = moved.wrapping_add(padding.into()).wrapping_sub(len.into());
             changed |= padding != len;
-            self.sites[i] = Site::Loop { at, end, max, len: padding };
+            self.sites[i] = Site::Loop { at, number, max, len: padding };
         }
         changed
     }
@@ -352,6 +417,7 @@ impl<B: Branch> Layout<B> {
 
 #[cfg(test)]
 mod tests {
+    use super::loops::LINE;
     use super::*;
 
     /// x86-64 `jmp`: enough to test the algorithm on.

@@ -1,12 +1,8 @@
 //! The soundness oracle at length: random programs near the border of what can be proven; accepted ones are run and
 //! watched. Stops at the first violation.
 //!
-//! `cargo run --release -p bpf-verifier --example watch -- [programs] [first seed] [hybrid] [loops] [sums] [orders]
-//! [elements] [links] [halves] [products] [entered]`, a million by default; `loops` takes the generator of loops (with
-//! `entered`, of those that are entered in their middle), `sums` that of sums that a third number bounds, `orders`
-//! that of chains of comparisons, `elements` that of indices kept in arrays, `links` that of such ones that are no
-//! more than where they are kept, `products` that of tables whose sizes are variables, `halves` that of searches which
-//! move a base and halve what is left.
+//! `cargo run --release -p bpf-verifier --example watch -- [programs] [first seed] [hybrid] [kind]`, a million by
+//! default, of the general kind or of one of [`KINDS`].
 
 #[path = "../tests/verify/border/mod.rs"]
 mod border;
@@ -16,39 +12,49 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use border::{Oracle, Outcome, generate};
+use bpf_isa::Program;
 use bpf_testkit::generate::Choices;
 
+/// Makes a program, unless these choices make none.
+type Generator = fn(&mut Choices<'_>) -> Option<Program>;
+
+/// The generators, each with the word that asks for it.
+const KINDS: [(&str, Generator); 9] = [
+    ("loops", border::loops::generate),
+    ("entered", border::loops::generate_entered), // loops that are entered in their middle
+    ("sums", border::sums::generate),             // sums that a third number bounds
+    ("orders", border::orders::generate),         // chains of comparisons
+    ("elements", border::elements::generate),     // indices kept in arrays
+    ("links", border::links::generate),           // such ones that are no more than where they are kept
+    ("halves", border::halves::generate),         // searches that move a base and halve what is left
+    ("folds", border::folds::generate),           // folded sums
+    ("products", border::products::generate),     // tables whose sizes are variables
+];
+
 fn main() -> ExitCode {
-    const WORDS: [&str; 9] =
-        ["hybrid", "loops", "sums", "orders", "elements", "entered", "links", "halves", "products"];
-    let [hybrid, loops, sums, orders, elements, entered, links, halves, products] =
-        WORDS.map(|word| std::env::args().any(|a| a == word));
-    let mut args = std::env::args().skip(1).filter(|a| !WORDS.contains(&a.as_str())).map(|a| a.parse::<u64>());
-    let (Some(Ok(count)), Some(Ok(first))) = (args.next().or(Some(Ok(1_000_000))), args.next().or(Some(Ok(1 << 32))))
-    else {
-        eprintln!(
-            "usage: watch [programs] [first seed] [hybrid] [loops] [sums] [orders] [elements] [links] [halves] [products] [entered]"
-        );
-        return ExitCode::FAILURE;
-    };
+    let (mut hybrid, mut kind, mut numbers) = (false, None, Vec::new());
+    for word in std::env::args().skip(1) {
+        match (KINDS.iter().find(|(name, _)| *name == word), word.parse::<u64>()) {
+            (Some((_, generate)), _) if kind.is_none() => kind = Some(*generate),
+            (None, Ok(number)) if numbers.len() < 2 => numbers.push(number),
+            _ if word == "hybrid" => hybrid = true,
+            _ => {
+                let kinds = KINDS.map(|(name, _)| name).join("|");
+                eprintln!("usage: watch [programs] [first seed] [hybrid] [{kinds}]");
+                return ExitCode::FAILURE;
+            }
+        }
+    }
+    let generator = kind.unwrap_or(|c| Some(generate(c)));
+    let count = numbers.first().copied().unwrap_or(1_000_000);
+    let first = numbers.get(1).copied().unwrap_or(1 << 32);
     let start = Instant::now();
     let mut oracle = Oracle::new(hybrid);
     let (mut accepted, mut steps) = (0u64, 0u64);
     let mut refused: BTreeMap<String, u64> = BTreeMap::new();
     for seed in first..first + count {
         let mut c = Choices::from_seed(seed);
-        let program = match (loops, sums, orders, elements) {
-            _ if products => border::products::generate(&mut c),
-            _ if halves => border::halves::generate(&mut c),
-            _ if links => border::links::generate(&mut c),
-            (true, ..) if entered => border::loops::generate_entered(&mut c),
-            (true, ..) => border::loops::generate(&mut c),
-            (_, true, ..) => border::sums::generate(&mut c),
-            (_, _, true, _) => border::orders::generate(&mut c),
-            (.., true) => border::elements::generate(&mut c),
-            _ => Some(generate(&mut c)),
-        };
-        let Some(program) = program else { continue };
+        let Some(program) = generator(&mut c) else { continue };
         match oracle.check(&program, 4, &mut c) {
             Outcome::Refused(e) => {
                 let kind = format!("{:?}", e.reason);

@@ -8,4 +8,3 @@ mod common;
 mod fetch_model;
 mod flip;
 mod load;
-mod misuse;

@@ -1,5 +1,6 @@
 //! Arenas: programs that keep tables and lists there, on every engine, and in the kernel where that is to be had.
 
+use crate::support::soak;
 use crate::support::ways::{self, Way};
 use bpf_isa::Imm64;
 use bpf_object::ReferenceKind;
@@ -200,7 +201,6 @@ struct Done {
 /// nobody out of the window and its guards. `BPF_SOAK=N` multiplies their number by N.
 #[test]
 fn generated_programs_stay_inside_and_agree() {
-    let soak: u64 = std::env::var("BPF_SOAK").ok().and_then(|times| times.parse().ok()).unwrap_or(1);
     for pages in [1u32, 3, 64] {
         let engines = [Way::VerifiedInterpreted, Way::Verified, Way::Unoptimised].map(|way| {
             let engine = ways::engine(way, |_| {});
@@ -208,7 +208,7 @@ fn generated_programs_stay_inside_and_agree() {
             (way, engine, map, memory)
         });
         let (mut stopped, mut changed, mut results) = (0, 0, std::collections::BTreeSet::new());
-        let programs = 500 * soak;
+        let programs = soak(500);
         for seed in 0..programs {
             let mut choices = Choices::from_seed(seed << 8 | u64::from(pages));
             let text = generate::arenas(&mut choices);

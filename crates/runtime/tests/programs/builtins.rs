@@ -198,3 +198,24 @@ fn no_bytes_are_nowhere() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
+
+/// GCC's object, whose record is `bytes: [u8; 64]` and more that stays 0.
+#[test]
+fn what_gcc_leaves_to_functions_is_done() {
+    let objects: [&[u8]; 2] =
+        [include_bytes!("../objects/builtins_gcc.o"), include_bytes!("../objects/builtins_gcc.v2.o")];
+    for (way, bytes) in VERIFIED.into_iter().flat_map(|way| objects.map(|bytes| (way, bytes))) {
+        let instance = load(way, bytes, &["copies"]).unwrap_or_else(|e| panic!("{way:?}: {e}"));
+        let program = instance.program::<Xdp>("copies").unwrap();
+        let run = |mut packet: Vec<u8>| program.run(&mut (), &mut XdpBuff::new(&mut packet)).unwrap();
+        assert_eq!(run(vec![7; 63]), 1, "{way:?}: too short");
+        assert_eq!(run(vec![7; 64]), 2, "{way:?}: moved by one, it is the same");
+        // A byte that differs from the one before it, where that is moved and where it is not.
+        for at in 0..64 {
+            let mut packet = vec![7; 80];
+            packet[at] = 8;
+            let same = at > 60;
+            assert_eq!(run(packet), if same { 2 } else { 3 }, "{way:?}: byte {at}");
+        }
+    }
+}

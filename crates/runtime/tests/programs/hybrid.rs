@@ -5,6 +5,7 @@
 mod border;
 
 use crate::common::engines::{engine, modes};
+use crate::support::soak;
 use bpf_runtime::{Arch, BpfContext, Config, Engine, Hook, Linker, MapSet, Object, Policy, ProgArray, Program, Raw};
 use bpf_runtime::{Insn, LoadError, RunError, SkBuff, Skb, Xdp, XdpBuff, assemble};
 use bpf_testkit::generate::Choices;
@@ -238,7 +239,7 @@ fn what_does_not_end_is_stopped_by_the_budget() {
             let engine = engine(mode, |config| {
                 (config.budget, config.hybrid_budget) = (budget, 1000);
                 // What is not proven is walked to the limit first.
-                config.limits.steps = 20_000;
+                config.limits.steps = 5_000;
             });
             let linker = linker(&engine);
             let limit = budget.unwrap_or(1000);
@@ -362,7 +363,7 @@ fn generated_programs_end_alike_on_both_engines() {
     let engines = modes().into_iter().map(|mode| engine(mode, budget)).collect::<Vec<_>>();
     let linkers = engines.iter().map(Linker::<u64>::new).collect::<Vec<_>>();
     let (mut finished, mut stopped) = (0, 0);
-    for seed in 0..1500u64 {
+    for seed in 0..soak(1500) {
         let mut c = Choices::from_seed(0x4b1d_0000 + seed);
         let insns: Vec<Insn> = border::generate(&mut c).insns().to_vec();
         let load = |l: &Linker<u64>| l.loader::<Raw>().hybrid().insns("generated", insns.clone());
@@ -386,5 +387,5 @@ fn generated_programs_end_alike_on_both_engines() {
             if by_code.0.starts_with("0x") { finished += 1 } else { stopped += 1 }
         }
     }
-    assert!(finished > 500 && stopped > 500, "{finished} finished, {stopped} stopped");
+    assert!(finished > soak(500) && stopped > soak(500), "{finished} finished, {stopped} stopped");
 }

@@ -192,6 +192,43 @@ fn the_tables_of_compilers_are_read() {
     }
 }
 
+/// What clang 22 makes of a `switch`: an indirect jump by a table as `v4`, comparisons as `v3`.
+#[test]
+fn a_switch_is_what_it_says() {
+    let expected = |what: u32, x: u32| match what {
+        0 => x + 3,
+        1 => x * 7,
+        2 => (x ^ 0x55) + 2,
+        3 => x >> 1,
+        4 => x * x + 4,
+        5 => 99,
+        6 => x.wrapping_sub(6).wrapping_add(6),
+        7 => x & 15,
+        8 => x & 1,
+        9 => x | 128,
+        10 => (x << 3) + 10,
+        12 => x % 13,
+        14 => x + 14,
+        15 => x << 1,
+        _ => 2,
+    };
+    let objects: [&[u8]; 2] = [include_bytes!("../objects/switch.o"), include_bytes!("../objects/switch.v3.o")];
+    for (bytes, cpu) in objects.into_iter().zip(["v4", "v3"]) {
+        let object = Object::parse(bytes).unwrap();
+        assert_eq!(bytes.windows(11).any(|name| name == b".jumptables"), cpu == "v4");
+        for (name, config) in engines() {
+            let engine = Engine::new(config).unwrap();
+            let maps = MapSet::for_object(&engine, &object).unwrap();
+            let instance = Linker::<()>::new(&engine).loader::<Xdp>().object(&object, maps).unwrap();
+            let program = instance.program::<Xdp>("choose").unwrap();
+            for (what, x) in (0..=255).flat_map(|what| [0, 1, 5, 6, 0x7f, 0x80, 0xff].map(|x| (what, x))) {
+                let result = program.run(&mut (), &mut XdpBuff::new(&mut [what, x])).unwrap();
+                assert_eq!(result, u64::from(expected(what.into(), x.into())), "{name}, {cpu}: {what}, {x}");
+            }
+        }
+    }
+}
+
 /// Whatever an unverified program puts into the register: it goes to a target, or stops there.
 #[test]
 fn jumps_and_calls_of_anything_else_stop_the_run() {

@@ -6,6 +6,7 @@
 //! it is left out. Where the kernel or its loader (`bpftool`) is not to be had, the programs run here alone, on every
 //! engine, and the engines are compared.
 
+use crate::support::soak;
 use crate::support::ways::{self, Way};
 use bpf_runtime::maps::{MapDef, MapType};
 use bpf_runtime::network::{Network, SockFields, Socket};
@@ -563,7 +564,7 @@ fn internet(random: &mut Random, is_v6: bool, depth: u8) -> Vec<u8> {
 fn traffic() -> Vec<Vec<u8>> {
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let mut all = Vec::new();
-    for _ in 0..900 {
+    for _ in 0..soak(900) {
         let six = random.below(3) == 0;
         let mut kind: &[u8] = if six { &[0x86, 0xdd] } else { &[8, 0] };
         let mut payload = internet(&mut random, six, 0);

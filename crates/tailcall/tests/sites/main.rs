@@ -6,6 +6,5 @@
 mod model;
 
 mod exhaustive;
-mod misuse;
 mod schedules;
 mod tokens;

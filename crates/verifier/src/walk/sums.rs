@@ -358,6 +358,14 @@ fn splits(state: &State, d: &Value) -> bool {
     d.id != 0 && d.scale == 1 && d.n.umax() <= MAX_SPLIT && (d.delta == 0 || state.in_guessed_loop())
 }
 
+/// Whether a shift leaves a single bit of a number: what was carried out of a sum, as where a checksum is folded. A
+/// comparison of that bit with 0 then bounds the sum on both sides.
+fn carries(op: AluOp, d: &Value, s: &Value) -> bool {
+    let left = |by: u64| by < 64 && d.n.umax() >> by == 1;
+    let named = d.id != 0 && d.scale == 1 && d.n.umax() <= MAX_SPLIT;
+    op == AluOp::Rsh && named && s.n.as_const().is_some_and(left)
+}
+
 /// What an operation makes of two named numbers, if that is a sum, a difference or a part of one: its name, scale and
 /// distance. The operation does not wrap, and leaves `max` at most.
 pub(super) fn result_name(
@@ -399,7 +407,7 @@ pub(super) fn result_name(
             let (low, _) = state.split((d.id, 0), i64::try_from(mask + 1).ok()?, next_id);
             Some((low, d.scale, 0))
         }
-        AluOp::And | AluOp::Rsh if splits(state, d) => {
+        AluOp::And | AluOp::Rsh if splits(state, d) || carries(op, d, s) => {
             let c = s.n.as_const()?;
             // What is left without the low bits: the whole less them.
             let cleared = c.trailing_zeros();

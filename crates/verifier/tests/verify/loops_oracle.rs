@@ -1,7 +1,7 @@
 //! Generated loops run as the verifier said they would: a short run; `examples/watch.rs` with `loops` is the long
 //! one.
 
-use crate::border::{Oracle, Outcome, elements, halves, links, loops, orders, products, sums};
+use crate::border::{Oracle, Outcome, elements, folds, halves, links, loops, orders, products, sums};
 use bpf_isa::Program;
 use bpf_testkit::generate::Choices;
 
@@ -758,4 +758,11 @@ fn each_fault_of_sums_is_found() {
             Outcome::Ran(n) => panic!("{fault:?}: ran {n}"),
         }
     }
+}
+
+#[test]
+fn accepted_folds_stay_within_the_abstract_states() {
+    let (accepted, refused, violation) = watch(0..1500, folds::generate);
+    assert_eq!(violation, None);
+    assert!(accepted > 100 && refused > 100, "{accepted} accepted, {refused} refused");
 }

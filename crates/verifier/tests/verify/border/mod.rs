@@ -8,6 +8,7 @@
 
 pub(crate) mod elements;
 mod facts;
+pub(crate) mod folds;
 pub(crate) mod halves;
 pub(crate) mod links;
 pub(crate) mod loops;
