@@ -619,16 +619,18 @@ impl Walk<'_> {
         let (id, forest) = (a.id, &self.loops.forest);
         a.related = true;
         a.shape.relate(self.insns, |at| forest.contains(id, InsnIdx(crate::num::small(at))));
-        if self.loops.orders {
+        if self.loops.orders || self.loops.further {
             a.shape.relate_to_ends(self.insns, |at| forest.contains(id, InsnIdx(crate::num::small(at))));
         }
         (a.tries, a.weakened) = (0, false);
     }
 
-    /// The attempt begins as far on as the last one about the loop got.
+    /// The attempt begins as far on as the last one about the loop got; and at last as far as the one around it has
+    /// got, of which no more may be left behind a loop than this one's guess says.
     fn begin_as_before(&mut self, i: usize) {
         let head = &self.loops.heads[self.loops.open[i].id as usize];
-        if head.related && self.loops.open[i].shape.may_relate(true) {
+        let around = self.loops.further && self.loops.open[..i].iter().any(|a| a.distant);
+        if (head.related || around) && self.loops.open[i].shape.may_relate(true) {
             self.loops.open[i].distant = head.distant;
             self.relate(i);
         }

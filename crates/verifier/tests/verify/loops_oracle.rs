@@ -1,7 +1,7 @@
 //! Generated loops run as the verifier said they would: a short run; `examples/watch.rs` with `loops` is the long
 //! one.
 
-use crate::border::{Oracle, Outcome, elements, folds, halves, links, loops, orders, products, sums};
+use crate::border::{Oracle, Outcome, elements, folds, halves, links, loops, orders, pincers, products, sums};
 use bpf_isa::Program;
 use bpf_testkit::generate::Choices;
 
@@ -86,6 +86,13 @@ fn accepted_tables_of_variable_sizes_stay_within_the_abstract_states() {
     let (accepted, refused, violation) = watch(0..300, products::generate);
     assert_eq!(violation, None);
     assert!(accepted > 60 && refused > 60, "{accepted} accepted, {refused} refused");
+}
+
+#[test]
+fn accepted_pincers_stay_within_the_abstract_states() {
+    let (accepted, refused, violation) = watch(0..60, pincers::generate);
+    assert_eq!(violation, None);
+    assert!(accepted > 15 && refused > 15, "{accepted} accepted, {refused} refused");
 }
 
 /// Where a buffer may be empty, nothing is in it because it is as long as any.

@@ -13,6 +13,7 @@ pub(crate) mod halves;
 pub(crate) mod links;
 pub(crate) mod loops;
 pub(crate) mod orders;
+pub(crate) mod pincers;
 pub(crate) mod products;
 pub(crate) mod sums;
 

@@ -243,7 +243,7 @@ impl Relation {
     }
 
     /// What it is about.
-    fn about(self) -> impl Iterator<Item = Of> {
+    pub(super) fn about(self) -> impl Iterator<Item = Of> {
         match self {
             Relation::Below { lo, hi, .. } => [Some(lo), Some(hi), None, None],
             Relation::Sum { s, a, b, .. } => [Some(s), Some(a), Some(b), None],

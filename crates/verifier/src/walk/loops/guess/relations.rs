@@ -240,6 +240,7 @@ impl Guess {
             }
         }
         if shape.further {
+            self.compared(shape, &places, &mut out);
             self.multiples(&places, &mut out);
         }
         self.balances(&places, &mut out);
@@ -251,6 +252,22 @@ impl Guess {
         let places = shape.ends.iter().map(|r| Place { above: 0, what: What::Reg(*r) });
         let stays = |p: &Place| !shape.changes.iter().any(|(q, _)| q == p);
         places.filter(stays).filter(|p| value(&self.state, *p).is_some_and(|v| v.is_scalar() && v.id != 0))
+    }
+
+    /// What every round moves by the same step, and what it is compared with, which only some rounds move: one stays
+    /// below the other.
+    fn compared(&self, shape: &Shape, places: &[(Place, Form, bool)], out: &mut Vec<Relation>) {
+        let ends = |p: &Place| p.above == 0 && matches!(p.what, What::Reg(r) if shape.ends.contains(&r));
+        let ends = || places.iter().filter(|(p, ..)| ends(p));
+        for (lo, _, own) in ends() {
+            for (hi, ..) in ends().filter(|(.., other)| own != other) {
+                let below = |bytes| Relation::Below { lo: Of::Place(*lo), scale: 1, bytes, hi: Of::Place(*hi) };
+                let found = [1, 0].into_iter().map(below).find(|r| r.holds(&self.entry, &self.state));
+                if let (Some(r), true) = (found, out.len() < MAX_RELATIONS) {
+                    out.push(r);
+                }
+            }
+        }
     }
 
     /// A place that begins at a constant, and another of which a multiple begins below what stays: the two together are
@@ -418,7 +435,11 @@ impl Guess {
         let (held, lost): (Vec<_>, Vec<_>) =
             self.relations.iter().partition(|(r, _)| r.holds(back, &self.state) || planted!(RelationsUnchecked));
         self.refuted.extend(lost.into_iter().map(|(r, _)| r));
-        held
+        // What has left its line has other names than the guess has for it.
+        let tie = |v: Value| (v.line_id(), v.scale, v.delta);
+        let on_line = |p: Place| value(&self.state, p).map(tie) == value(back, p).map(tie);
+        let stays = |of: Of| !matches!(of, Of::Place(p) if self.steps.contains(&p) && !on_line(p));
+        held.into_iter().filter(|(r, _)| r.about().all(stays)).collect()
     }
 
     /// Enters in what came back, which has the names of the next round now, what holds of it.

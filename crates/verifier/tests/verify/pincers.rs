@@ -1,0 +1,47 @@
+//! Indices that some rounds move and others do not, one below the other: what is accepted, and what is not that differs
+//! from it in one place.
+
+use crate::common::{accepted, refused};
+
+/// The lower index in r3, the upper one in r4; then `body`.
+fn indices(body: &str) -> String {
+    format!(
+        ";raw\nr0 = 0\nif r2 == 0 goto out\nr3 = 0\nr4 = r2\nr4 -= 1\nif r3 >= r4 goto out\n{body}\nout: r0 = 0\nexit"
+    )
+}
+
+/// The lower one moves in each round, the upper one in some.
+const LOWER: &str = "a: r5 = r1\nr5 += r3\nr0 = *(u8 *)(r5 + 0)\nif r0 > 32 goto b\nr3 += 1\nif r3 < r4 goto a\ngoto out\n\
+                     b: r4 -= 1\nr3 += 1\nif r3 < r4 goto a";
+
+#[test]
+fn what_moves_in_each_round_stays_below_what_falls_in_some() {
+    accepted(&indices(LOWER));
+    // Before the test, and without it on either way.
+    accepted(&indices(&LOWER.replace("r5 + 0", "r5 + 1")));
+    refused(&indices(&LOWER.replace("r5 + 0", "r5 + 2")));
+    refused(&indices(&LOWER.replacen("if r3 < r4 goto a", "goto a", 1)));
+    refused(&indices(&LOWER.replace("b: r4 -= 1\nr3 += 1\nif r3 < r4 goto a", "b: r4 -= 1\nr3 += 1\ngoto a")));
+    // The upper one rises, or is another number.
+    refused(&indices(&LOWER.replace("b: r4 -= 1", "b: r4 += 1")));
+    refused(&indices(&LOWER.replace("b: r4 -= 1", "b: r4 = *(u16 *)(r1 + 0)")));
+    // Neither moves.
+    refused(&indices(&LOWER.replacen("r3 += 1", "r0 = 0", 1)));
+}
+
+/// An inner loop that moves the outer one's index by one or by two.
+const ITEMS: &str = "r3 = 0\ngoto b\na: if r3 >= r2 goto out\nb: r5 = r1\nr5 += r3\nr5 = *(u8 *)(r5 + 0)\nr3 += 1\nr4 = 0\n\
+                     c: if r3 >= r2 goto out\nr6 = r1\nr6 += r3\nr6 = *(u8 *)(r6 + 0)\nr5 >>= 1\nif r6 > r5 goto d\nr3 += 1\ngoto e\n\
+                     d: r3 += 2\ne: r4 += 1\nif r4 < 8 goto c\ngoto a";
+
+#[test]
+fn an_inner_loop_moves_the_index_on() {
+    let program = |text: &str| format!(";raw\nr0 = 0\nif r2 == 0 goto out\n{text}\nout: r0 = 0\nexit");
+    let back = |back: &str| program(&ITEMS.replace("e: r4 += 1", &format!("e: {back}\nr4 += 1")));
+    accepted(&program(ITEMS));
+    // By one less; and back further than the outer loop has moved it.
+    accepted(&back("r3 -= 1"));
+    refused(&back("r3 -= 2"));
+    refused(&back("r3 = 0"));
+    refused(&program(&ITEMS.replace("c: if r3 >= r2 goto out", "c: if r3 > r2 goto out")));
+}
