@@ -56,6 +56,23 @@ fn products_do_not_wrap() {
 }
 
 #[test]
+fn names_are_multiplied_where_that_is_a_number() {
+    // (i - 16384) * n, with i * n up to 2^22, or beyond 2^64: a comparison of n bounds that by all numbers, and the
+    // rest, by what is taken off it, to less than it may be.
+    let less = |n: &str, most: u32| {
+        format!(
+            ";raw\nr0 = 0\nif r2 < 32 goto out\n{n}\nr5 = *(u64 *)(r1 + 8)\nr6 = 0\nr7 = *(u8 *)(r1 + 1)\n\
+             r7 &= 3\nr7 ^= 16384\na: if r6 == 0 goto b\nr0 = r7\nr0 -= 16384\nr0 *= r4\nif r4 > r5 goto out\n\
+             r0 >>= 9\nr3 = r1\nr3 += r0\nr0 = *(u8 *)(r3 + 0)\nb: r6 = 1\nr7 += 1\nif r7 < {most} goto a\n\
+             out: r0 = 0\nexit"
+        )
+    };
+    accepted(&less("r4 = *(u8 *)(r1 + 0)", 16448));
+    refused(&less("r4 = *(u8 *)(r1 + 0)", 16484));
+    refused(&less("r3 = 0x3ffffffffffff ll\nr4 = *(u8 *)(r1 + 0)\nr4 += r3", 16400));
+}
+
+#[test]
 fn distances_are_multiplied() {
     // (rows + 2) * (columns + 1)
     let more = "r3 += 2\nr4 += 1\nr5 = r3\nr5 *= r4\nif r5 > r2 goto out";
