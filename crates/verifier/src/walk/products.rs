@@ -12,10 +12,9 @@
 //! A gap may be negative. A number at a distance from its name is multiplied as that says: `(V(a) + c) * V(b)` is
 //! `V(p) + c * V(b)`.
 //!
-//! Invariants: each is an equation of integers that are not negative and fit 63 bits, whether anything holds them or not:
-//! what may wrap is not named, nor is what is multiplied at a distance below its name if the product of the names may be
-//! more than that. (Where a row begins is no more than what holds it, see `guess/rows.rs`.)
-//! Names mean the same as long as a state has them, so an equation stays true until one of its names passes to another
+//! Invariants: each is an equation of integers that are not negative and that a number may be, whether one is or not:
+//! what may wrap is not named, nor is what is multiplied at a distance below its name, unless the product of the names
+//! fits 63 bits. (Where a row begins is no more than what holds it, see `guess/rows.rs`.) Names mean the same as long as a state has them, so an equation stays true until one of its names passes to another
 //! number: what does that drops it ([`State::forget_products`]).
 
 use bpf_isa::{AluOp, Reg, Src, Width};
