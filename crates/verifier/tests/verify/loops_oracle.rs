@@ -743,6 +743,28 @@ fn each_fault_of_sums_is_found() {
              if r7 < 16400 goto a
              out:"
         }
+        // What the round before multiplied, which is nothing in the first one.
+        Fault::ProductsStay => {
+            "r3 = *(u8 *)(r1 + 0)
+             r3 &= 3
+             r3 += 1
+             r4 = *(u8 *)(r1 + 1)
+             r4 &= 3
+             r4 += 1
+             r6 = r1
+             r7 = 0
+             r9 = 1
+             a: r0 = r1
+             r0 += r9
+             r0 = *(u8 *)(r0 - 1)
+             r0 = *(u8 *)(r6 + 0)
+             r9 = r7
+             r9 *= r4
+             r6 += r4
+             r7 += 1
+             if r7 < r3 goto a
+             out:"
+        }
         // One path moves the row twice.
         Fault::RowsUnchecked => {
             "r3 = *(u8 *)(r1 + 0)

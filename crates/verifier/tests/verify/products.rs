@@ -42,6 +42,12 @@ fn rows_move_by_what_stays() {
     let before = "r9 = 0\na: r0 = r6\nr0 += r9\nr0 = *(u8 *)(r0 + 0)\nr9 = r7\nr9 *= r4\nr6 += r4\nr7 += 1\n\
                   if r7 < r3 goto a";
     refused(&table(PRODUCT, before));
+    // It is nothing after the first one, though the row is known to have moved by then.
+    let nothing = "r3 &= 3\nr3 += 1\nr4 &= 3\nr4 += 1\nr9 = 1\na: r0 = r1\nr0 += r9\nr0 = *(u8 *)(r0 - 1)\n\
+                   r0 = *(u8 *)(r6 + 0)\nr9 = r7\nr9 *= r4\nr6 += r4\nr7 += 1\nif r7 < r3 goto a";
+    let table = |loops: &str| table("if r2 < 32 goto out", loops);
+    refused(&table(nothing));
+    accepted(&table(&nothing.replace("r9 *= r4", "r9 *= r4\nr9 += 1")));
 }
 
 #[test]

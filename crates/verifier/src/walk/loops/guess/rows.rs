@@ -73,7 +73,7 @@ pub(super) fn strides(entry: &State, back: &State, moved: impl Iterator<Item = P
         }
     }
     let mut asked = 0;
-    let mut stride = |place: Place| {
+    let stride = |place: Place| {
         let (e, b) = (value(entry, place)?, value(back, place)?);
         if e.ty != b.ty || !may_move(&e) || b.line_id() == 0 {
             return None;
