@@ -94,3 +94,28 @@ fn a_mask_that_takes_nothing_leaves_the_name() {
     accepted(&table(&masked(0xffff), ROWS));
     refused(&table(&masked(0x7fff), ROWS));
 }
+
+/// Rows (r7) and columns (r8) of a table in a packet, which is known to hold it; and a loop over its rows, of which each
+/// begins at the product of its number (r9) and their length, in a packet that `moved` may have made another one.
+fn in_packet(before: &str, moved: &str) -> String {
+    let load = "r2 = *(u32 *)(r6 + 0)\nr3 = *(u32 *)(r6 + 4)";
+    format!(
+        "r6 = r1\n{load}\nr4 = r2\nr4 += 2\nif r4 > r3 goto out\nr7 = *(u8 *)(r2 + 0)\nr8 = *(u8 *)(r2 + 1)\n\
+         if r7 == 0 goto out\nif r8 == 0 goto out\nr5 = r7\nr5 *= r8\nr4 = r2\nr4 += r5\nif r4 > r3 goto out\n\
+         {before}\nr9 = 0\na:\n{moved}\n{load}\nr4 = r9\nr4 *= r8\nr4 += r2\nr0 = *(u8 *)(r4 + 0)\nr9 += 1\n\
+         if r9 < r7 goto a\nout: r0 = 0\nexit"
+    )
+}
+
+#[test]
+fn rows_do_not_outlive_their_packet() {
+    accepted(&in_packet("", ""));
+    for helper in [44, 65] {
+        let moves = format!("r1 = r6\nr2 = -1\ncall {helper}");
+        refused(&in_packet(&moves, ""));
+        refused(&in_packet("", &moves));
+        // In some rounds only, or after some.
+        refused(&in_packet("", &format!("r1 = *(u32 *)(r6 + 12)\nif r1 < 9 goto b\n{moves}\nb:")));
+        refused(&in_packet("", &format!("if r9 != 3 goto b\n{moves}\nb:")));
+    }
+}
