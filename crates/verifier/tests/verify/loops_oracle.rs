@@ -1,7 +1,7 @@
 //! Generated loops run as the verifier said they would: a short run; `examples/watch.rs` with `loops` is the long
 //! one.
 
-use crate::border::{Oracle, Outcome, elements, folds, halves, links, loops, orders, products, sums};
+use crate::border::{Oracle, Outcome, elements, folds, grids, halves, links, loops, orders, products, sums};
 use bpf_isa::Program;
 use bpf_testkit::generate::Choices;
 
@@ -86,6 +86,35 @@ fn accepted_tables_of_variable_sizes_stay_within_the_abstract_states() {
     let (accepted, refused, violation) = watch(0..300, products::generate);
     assert_eq!(violation, None);
     assert!(accepted > 60 && refused > 60, "{accepted} accepted, {refused} refused");
+}
+
+#[test]
+fn accepted_grids_stay_within_the_abstract_states() {
+    let (accepted, refused, violation) = watch(0..300, grids::generate);
+    assert_eq!(violation, None);
+    assert!(accepted > 60 && refused > 60, "{accepted} accepted, {refused} refused");
+}
+
+/// With checks left for run time, too.
+#[test]
+fn grids_that_are_checked_stay_within_the_abstract_states() {
+    let (accepted, _, violation) = watch_by(Oracle::new(true), 1000..1040, grids::generate);
+    assert_eq!(violation, None);
+    assert!(accepted > 20, "{accepted} accepted");
+}
+
+/// Generated programs find the deliberate bugs in how large products are, and how long they hold.
+#[cfg(feature = "faults")]
+#[test]
+fn generated_grids_find_faults_of_products() {
+    use bpf_verifier::faults::{Fault, plant};
+
+    for fault in [Fault::ProductsOfAnySize, Fault::ProductsStay] {
+        plant(Some(fault));
+        let found = (5..8).any(|i| watch(i * 30..(i + 1) * 30, grids::generate).2.is_some());
+        plant(None);
+        assert!(found, "{fault:?} is not found");
+    }
 }
 
 /// Where a buffer may be empty, nothing is in it because it is as long as any.

@@ -95,8 +95,8 @@ fn a_mask_that_takes_nothing_leaves_the_name() {
     refused(&table(&masked(0x7fff), ROWS));
 }
 
-/// Rows (r7) and columns (r8) of a table in a packet, which is known to hold it; and a loop over its rows, of which each
-/// begins at the product of its number (r9) and their length, in a packet that `moved` may have made another one.
+/// Rows (r7) and columns (r8) of a table in a packet, which is known to hold it; and a loop over its rows, of which
+/// each begins at the product of its number (r9) and their length, in a packet that `moved` may have made another one.
 fn in_packet(before: &str, moved: &str) -> String {
     let load = "r2 = *(u32 *)(r6 + 0)\nr3 = *(u32 *)(r6 + 4)";
     format!(
