@@ -14,9 +14,9 @@
 //!
 //! Invariants: each is an equation of integers that are not negative and that a number may be, whether one is or not:
 //! what may wrap is not named, nor is what is multiplied at a distance below its name, unless the product of the names
-//! fits 63 bits. (Where a row begins is no more than what holds it, see `guess/rows.rs`.) Names mean the same as long as
-//! a state has them, so an equation stays true until one of its names passes to another number: what does that drops it
-//! ([`State::forget_products`]).
+//! fits 63 bits. (Where a row begins is no more than what holds it, see `guess/rows.rs`.) Names mean the same as long
+//! as a state has them, so an equation stays true until one of its names passes to another number: what does that
+//! drops it ([`State::forget_products`]).
 
 use bpf_isa::{AluOp, Reg, Src, Width};
 
