@@ -95,6 +95,18 @@ fn a_mask_that_takes_nothing_leaves_the_name() {
     refused(&table(&masked(0x7fff), ROWS));
 }
 
+#[test]
+fn paths_that_meet_know_their_own_products() {
+    let other = |product: &str| {
+        format!("r0 = *(u8 *)(r1 + 0)\nif r0 > 9 goto c\n{PRODUCT}\ngoto a\nc:\n{product}\nif r5 > r2 goto out\n{ROWS}")
+    };
+    let rows = |product: &str| table("if r2 < 16 goto out", &other(product));
+    accepted(&rows("r5 = r4\nr5 *= r3"));
+    refused(&rows("r5 = r4\nr5 += r3"));
+    refused(&rows("r5 = r4\nr5 *= r4"));
+    refused(&rows("r5 = r3\nr5 *= r3"));
+}
+
 /// Rows (r7) and columns (r8) of a table in a packet, which is known to hold it; and a loop over its rows, of which
 /// each begins at the product of its number (r9) and their length, in a packet that `moved` may have made another one.
 fn in_packet(before: &str, moved: &str) -> String {
