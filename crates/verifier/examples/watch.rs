@@ -19,7 +19,7 @@ use bpf_testkit::generate::Choices;
 type Generator = fn(&mut Choices<'_>) -> Option<Program>;
 
 /// The generators, each with the word that asks for it.
-const KINDS: [(&str, Generator); 10] = [
+const KINDS: [(&str, Generator); 11] = [
     ("loops", border::loops::generate),
     ("entered", border::loops::generate_entered), // loops that are entered in their middle
     ("sums", border::sums::generate),             // sums that a third number bounds
@@ -29,6 +29,7 @@ const KINDS: [(&str, Generator); 10] = [
     ("halves", border::halves::generate),         // searches that move a base and halve what is left
     ("folds", border::folds::generate),           // folded sums
     ("products", border::products::generate),     // tables whose sizes are variables
+    ("grids", border::grids::generate),           // such ones in other forms, with lines changed
     ("pincers", border::pincers::generate),       // two indices that approach each other
 ];
 

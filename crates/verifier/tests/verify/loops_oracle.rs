@@ -1,7 +1,9 @@
 //! Generated loops run as the verifier said they would: a short run; `examples/watch.rs` with `loops` is the long
 //! one.
 
-use crate::border::{Oracle, Outcome, elements, folds, halves, links, loops, orders, pincers, products, sums};
+use crate::border::{
+    Oracle, Outcome, elements, folds, grids, halves, links, loops, orders, pincers, products, sums,
+};
 use bpf_isa::Program;
 use bpf_testkit::generate::Choices;
 
@@ -93,6 +95,33 @@ fn accepted_pincers_stay_within_the_abstract_states() {
     let (accepted, refused, violation) = watch(0..60, pincers::generate);
     assert_eq!(violation, None);
     assert!(accepted > 15 && refused > 15, "{accepted} accepted, {refused} refused");
+=======
+fn accepted_grids_stay_within_the_abstract_states() {
+    let (accepted, refused, violation) = watch(0..300, grids::generate);
+    assert_eq!(violation, None);
+    assert!(accepted > 60 && refused > 60, "{accepted} accepted, {refused} refused");
+}
+
+/// With checks left for run time, too.
+#[test]
+fn grids_that_are_checked_stay_within_the_abstract_states() {
+    let (accepted, _, violation) = watch_by(Oracle::new(true), 1000..1040, grids::generate);
+    assert_eq!(violation, None);
+    assert!(accepted > 20, "{accepted} accepted");
+}
+
+/// Generated programs find the deliberate bugs in how large products are, and how long they hold.
+#[cfg(feature = "faults")]
+#[test]
+fn generated_grids_find_faults_of_products() {
+    use bpf_verifier::faults::{Fault, plant};
+
+    for fault in [Fault::ProductsOfAnySize, Fault::ProductsStay] {
+        plant(Some(fault));
+        let found = (5..8).any(|i| watch(i * 30..(i + 1) * 30, grids::generate).2.is_some());
+        plant(None);
+        assert!(found, "{fault:?} is not found");
+    }
 }
 
 /// Where a buffer may be empty, nothing is in it because it is as long as any.
@@ -722,6 +751,52 @@ fn each_fault_of_sums_is_found() {
              r7 = 0
              a: r0 = *(u8 *)(r1 + 0)
              r1 += r4
+             r7 += 1
+             if r7 < r3 goto a
+             out:"
+        }
+        // `(i - 16384) * n`, where `i * n` is more than any number.
+        Fault::ProductsOfAnySize => {
+            "r3 = 0x3ffffffffffff ll
+             r4 = *(u8 *)(r1 + 0)
+             r4 += r3
+             r5 = *(u64 *)(r1 + 8)
+             r6 = 0
+             r7 = *(u8 *)(r1 + 1)
+             r7 &= 3
+             r7 ^= 16384
+             a: if r6 == 0 goto b
+             r0 = r7
+             r0 -= 16384
+             r0 *= r4
+             if r4 > r5 goto out
+             r0 >>= 9
+             r3 = r1
+             r3 += r0
+             r0 = *(u8 *)(r3 + 0)
+             b: r6 = 1
+             r7 += 1
+             if r7 < 16400 goto a
+             out:"
+        }
+        // What the round before multiplied, which is nothing in the first one.
+        Fault::ProductsStay => {
+            "r3 = *(u8 *)(r1 + 0)
+             r3 &= 3
+             r3 += 1
+             r4 = *(u8 *)(r1 + 1)
+             r4 &= 3
+             r4 += 1
+             r6 = r1
+             r7 = 0
+             r9 = 1
+             a: r0 = r1
+             r0 += r9
+             r0 = *(u8 *)(r0 - 1)
+             r0 = *(u8 *)(r6 + 0)
+             r9 = r7
+             r9 *= r4
+             r6 += r4
              r7 += 1
              if r7 < r3 goto a
              out:"

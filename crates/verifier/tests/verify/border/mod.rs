@@ -9,6 +9,7 @@
 pub(crate) mod elements;
 mod facts;
 pub(crate) mod folds;
+pub(crate) mod grids;
 pub(crate) mod halves;
 pub(crate) mod links;
 pub(crate) mod loops;
