@@ -19,6 +19,8 @@ use bpf_jit_code::{Reloc, RelocKind, Symbol};
 pub(crate) enum Alu {
     Add = 0,
     Or = 1,
+    Adc = 2,
+    Sbb = 3,
     And = 4,
     Sub = 5,
     Xor = 6,
@@ -168,7 +170,9 @@ impl Emitter<'_> {
             return;
         }
         match op {
-            BinOp::And if FUSES && self.alloc.is_held(dst) => self.held = Some(Op::Bin { op, width, dst, a, b }),
+            BinOp::And | BinOp::Add if FUSES && self.alloc.is_held(dst) => {
+                self.held = Some(Op::Bin { op, width, dst, a, b });
+            }
             BinOp::Add => self.two(width, dst, a, b, Self::add),
             BinOp::Sub => self.two(width, dst, a, b, Self::sub),
             BinOp::Mul => self.two(width, dst, a, b, Self::mul),
