@@ -20,7 +20,7 @@ use crate::simplify::Simplify;
 use crate::weights::Weights;
 use bpf_isa::Width;
 use bpf_lir::{Base, BinOp, Func, Liveness, Mem, Op, TailKey, VReg, Val};
-use bpf_opt::{Takes, held};
+use bpf_opt::{Takes, carried, held};
 use core::ops::Range;
 
 /// Where a virtual register lives.
@@ -245,7 +245,7 @@ impl Allocator {
             {
                 self.named[v.index()] = HELD;
                 // What is in memory is found there after the other operand has come to the result's place.
-                if machine.addresses.operands == Takes::Memory {
+                if machine.addresses.operands == Takes::Memory && carried(maker, op).is_none() {
                     maker.for_each_use(|v| self.read(v));
                 }
                 self.visit(&turned(op, v), machine, call_clobbers);
@@ -774,6 +774,10 @@ impl Allocator {
 fn turned(op: &Op, v: VReg) -> Op {
     match *op {
         Op::Bin { op, width, dst, a, b: Val::Reg(b) } if a == v => Op::Bin { op, width, dst, a: b, b: Val::Reg(a) },
+        // The result is the other side first.
+        Op::Select { width, cond, a, b, dst, yes, no } if no == v => {
+            Op::Select { width, cond, a, b, dst, yes: no, no: yes }
+        }
         other => other,
     }
 }

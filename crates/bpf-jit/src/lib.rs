@@ -45,8 +45,8 @@ pub use bpf_lir::{
 #[doc(hidden)]
 pub use bpf_opt::faults;
 pub use bpf_opt::{
-    Addresses, Change, Compared, Constants, Field, Pass, PassOptions, PassScratch, PassSet, Side, SideAs, Takes,
-    compared, extended_index, field, held, optimise, side,
+    Addresses, Carried, Change, Compared, Constants, Field, Pass, PassOptions, PassScratch, PassSet, Side, SideAs,
+    Takes, carried, compared, extended_index, field, held, optimise, side,
 };
 pub use check::check;
 pub use compiler::{CompileError, CompileOptions, Compiler};

@@ -59,6 +59,8 @@ mod with {
         IndicesUnsigned,
         /// Flags are asked again after what was compared has changed (arm64, `Emitter::keep_told`).
         FlagsStale,
+        /// A selection that adds what a comparison carries adds it for any condition (x86-64, `operand::carried`).
+        CarriesIgnored,
         /// A clobber: what an op overwrites is not kept from values that live across it.
         ClobbersIgnored,
         /// Two values that live at one time have one register.
@@ -78,6 +80,8 @@ mod with {
             Fault::IndicesUnsigned,
             Fault::FlagsStale,
         ];
+        /// Those in what only x86-64 does on the way.
+        pub const OF_X64: &[Fault] = &[Fault::CarriesIgnored];
         /// Those that programs of fields, selections, tests and indices find, and other generated ones late or never.
         pub const OF_SIDES: &[Fault] = &[
             Fault::TestsWhole,
@@ -87,6 +91,7 @@ mod with {
             Fault::SidesSwapped,
             Fault::IndicesUnsigned,
             Fault::FlagsStale,
+            Fault::CarriesIgnored,
         ];
     }
 }

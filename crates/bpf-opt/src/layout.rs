@@ -5,7 +5,9 @@
 //! becomes the opposite branch to where that jumps, and a jump to a block that only jumps goes where that goes. Where a
 //! branch leaves a loop and the jump behind it leads round, the two change places: one jump a round; copies before that
 //! jump move with it, to where the round begins. A jump back to a block that only asks whether to leave the loop asks
-//! itself. Blocks that nobody falls into come where one jumps to them. Blocks that are empty are no blocks.
+//! itself. Blocks that nobody falls into come where one jumps to them. Where a branch leads on in a loop, to what lies
+//! elsewhere and leads round, and what it falls into leaves the loop, the two change places. Blocks that are empty are
+//! no blocks.
 //!
 //! Invariants: ops other than jumps and branches are neither added nor moved; a jump with a check before it is no block
 //! that only jumps, so every check is still passed.
@@ -18,12 +20,17 @@ use bpf_lir::{BlockId, Func, Op, Span};
 const MAX_HOPS: u32 = 4;
 /// The most ops on a way round that is put in front of its loop, its jump among them.
 const MAX_ROUND: usize = 8;
+/// How many blocks lie between a branch and what leads round; and of those that lie behind either way, how many are
+/// looked at.
+const MAX_INSIDE: usize = 8;
+/// How many blocks are moved past others, beside as many as there are 16 times.
+const MAX_MOVED: usize = 4096;
 
 /// Runs over `func`; says how many jumps went.
 pub(crate) fn run(func: &mut Func, reached: &mut Vec<bool>, places: &mut Vec<u32>) -> u32 {
     places.clear();
     places.resize(func.blocks.len(), 0);
-    let mut done = close(func, places) + thread(func);
+    let mut done = close(func, places) + thread(func) + stay(func, places);
     places.clear();
     places.resize(func.blocks.len(), 0);
     for (block, place) in func.order.iter().zip(0..) {
@@ -70,7 +77,74 @@ pub(crate) fn run(func: &mut Func, reached: &mut Vec<bool>, places: &mut Vec<u32
         kept += 1;
     }
     func.order.truncate(kept);
-    done + turn(func, reached, places) + follow(func, places) + ask(func, places)
+    done + turn(func, reached, places) + follow(func, places) + stay(func, places) + ask(func, places)
+}
+
+/// The blocks from this place on that fall into each other.
+fn run_from(func: &Func, from: usize) -> impl Iterator<Item = &BlockId> {
+    let mut falls = true;
+    func.order[from..].iter().take_while(move |block| core::mem::replace(&mut falls, func.ends(**block).falls))
+}
+
+/// Brings what a branch leads to behind it, where that leads round a loop in which the branch is, and what it falls
+/// into leaves it: of each round one jump less is taken. What is left comes behind that.
+fn stay(func: &mut Func, places: &mut Vec<u32>) -> u32 {
+    let number = |func: &Func, places: &mut Vec<u32>| {
+        places.clear();
+        places.resize(func.blocks.len(), 0);
+        for (place, block) in func.order.iter().enumerate() {
+            places[block.index()] = crate::num::small(place);
+        }
+    };
+    let mut jumps: Vec<u32> = Vec::new();
+    let (mut done, mut left) = (0, MAX_MOVED + 16 * func.order.len());
+    for at in 1..func.order.len().saturating_sub(2) {
+        let Some(last) = func.range(func.order[at]).last() else { continue };
+        let Op::Branch { width, cond, a, b, target } = func.ops[last] else { continue };
+        let Some(cond) = cond.negate() else { continue };
+        if jumps.is_empty() {
+            number(func, places);
+            jumps.resize(func.blocks.len(), 0);
+            let taken = func.order.iter().filter_map(|block| func.ends(*block).taken);
+            taken.for_each(|block| jumps[block.index()] += 1);
+        }
+        let to = places[target.index()] as usize;
+        // Behind it, and nobody else comes there.
+        if to <= at + 1 || jumps[target.index()] != 1 || func.ends(func.order[to - 1]).falls {
+            continue;
+        }
+        // Those that fall into each other up to the branch: where they begin.
+        let mut first = at;
+        while first > 0 && at - first < MAX_INSIDE && func.ends(func.order[first - 1]).falls {
+            first -= 1;
+        }
+        let taken = |block: &BlockId| func.ends(*block).taken.map(|taken| places[taken.index()] as usize);
+        // Where the loop begins, and the block that leads there.
+        let back = run_from(func, to).take(MAX_INSIDE).zip(to..).find_map(|(block, place)| {
+            let head = taken(block).filter(|head| (first..=at).contains(head))?;
+            Some((head, place))
+        });
+        let Some((head, round)) = back else { continue };
+        // A head that is only a branch is asked at the end of the loop (`ask`).
+        if head == at && func.block_ops(func.order[at]).len() == 1 {
+            continue;
+        }
+        let inside = |place: usize| (head..=at).contains(&place) || (to..=round).contains(&place);
+        let leaves = run_from(func, at + 1).take(MAX_INSIDE).all(|block| !taken(block).is_some_and(inside));
+        let end = to + run_from(func, to).count();
+        let Some(rest) = left.checked_sub(end - at).filter(|_| leaves) else { continue };
+        left = rest;
+        let falls = func.order[at + 1];
+        func.ops[last] = Op::Branch { width, cond, a, b, target: falls };
+        jumps[target.index()] -= 1;
+        jumps[falls.index()] += 1;
+        func.order[at + 1..end].rotate_right(end - to);
+        for (place, block) in func.order.iter().enumerate().take(end).skip(at) {
+            places[block.index()] = crate::num::small(place);
+        }
+        done += 1;
+    }
+    done
 }
 
 /// Blocks that fall into each other, one after the other, and where they end.

@@ -54,7 +54,9 @@ mod unroll;
 mod values;
 
 pub use invariant::Constants;
-pub use operand::{Compared, Field, Side, SideAs, Takes, compared, extended_index, field, held, side};
+pub use operand::{
+    Carried, Compared, Field, Side, SideAs, Takes, carried, compared, extended_index, field, held, side,
+};
 pub use passes::{Pass, PassOptions, PassScratch, PassSet, optimise};
 pub use report::{Change, report};
 pub use values::Addresses;

@@ -2,10 +2,11 @@
 //!
 //! A machine with memory operands adds, compares and so on with what a load would find, and tests the bits that two
 //! operands share without computing them; one with shifted operands adds what it shifts, rotates, extends or
-//! multiplies ([`Takes`]). Nothing in the intermediate form says so: a value that is read once, by the very next op, is
-//! [`held`] by the allocator and the emitter, both of whom ask here. What is done to the form is to bring such pairs
-//! together: in SSA form, an op whose only reader stands further down in its block moves down to it. So does a
-//! selection to the next one by the same comparison, or the branch by the same operands, which are then compared once.
+//! multiplies; and what a comparison carries is added without being a number ([`Takes`]). Nothing in the intermediate
+//! form says so: a value that is read once, by the very next op, is [`held`] by the allocator and the emitter, both of
+//! whom ask here. What is done to the form is to bring such pairs together: in SSA form, an op whose only reader stands
+//! further down in its block moves down to it. So does a selection to the next one by the same comparison, or the
+//! branch by the same operands, which are then compared once.
 //!
 //! Invariants: a load moves past nothing but ops that only compute and plain loads, so whatever a program writes,
 //! checks or calls, it has done before a load that traps in an unverified program as before. At most [`MAX_DISTANCE`]
@@ -17,6 +18,7 @@ use crate::num::count;
 use crate::ssa::{NONE, Ssa};
 use bpf_isa::{Cond, Size, Width};
 use bpf_lir::{Base, BinOp, Func, Mem, Op, VReg, Val, narrow};
+use core::ops::Range;
 
 /// How far a value is brought.
 const MAX_DISTANCE: usize = 24;
@@ -42,7 +44,8 @@ pub enum Compared {
 /// What a machine's ops take in place of a register.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Takes {
-    /// An operand from memory, and two of an `and` that is compared with zero.
+    /// An operand from memory, and two of an `and` that is compared with zero; one side of a selection that is the
+    /// other one and what a comparison carries.
     Memory,
     /// A second operand that is shifted or rotated by a constant, inverted, extended, or a product; a field of bits in
     /// place of two shifts, masks or extensions; an `and` that is compared with zero; one side of a selection that is a
@@ -289,6 +292,50 @@ fn shifted(maker: &Op, user: &Op) -> Option<VReg> {
     (fits && a != b && (b == v || turned)).then_some(v)
 }
 
+/// A selection between a value and one more or one less, by a comparison that the carry tells: `adc`, `sbb`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Carried {
+    /// What changes by one.
+    pub of: VReg,
+    /// Downward.
+    pub less: bool,
+    /// It changes where there is a carry; else where there is none.
+    pub on_carry: bool,
+    /// The two whose unsigned difference carries: where the first is below the second.
+    pub a: VReg,
+    /// The second.
+    pub b: Val,
+}
+
+/// How a machine whose comparisons set a carry makes the selection `user` of what `maker` has for one of its sides.
+pub fn carried(maker: &Op, user: &Op) -> Option<Carried> {
+    let Op::Bin { op: BinOp::Add, width: Width::W64, dst: v, a: of, b: Val::Imm(by @ (1 | -1)) } = *maker else {
+        return None;
+    };
+    let Op::Select { width, cond, a, b, yes, no, .. } = *user else { return None };
+    let changes = (yes == v) != (no == v) && (yes == of || no == of);
+    if !changes || a == v || b == Val::Reg(v) || of == v {
+        return None;
+    }
+    // The first number above a constant, if there is one.
+    let above = |imm: i64| {
+        let imm = crate::rules::sign(width, imm as u64);
+        (imm != -1).then_some(Val::Imm(imm.wrapping_add(1)))
+    };
+    let (a, b, holds) = match (cond, b) {
+        (Cond::Lt, _) => (a, b, true),
+        (Cond::Ge, _) => (a, b, false),
+        (Cond::Gt, Val::Reg(b)) => (b, Val::Reg(a), true),
+        (Cond::Le, Val::Reg(b)) => (b, Val::Reg(a), false),
+        (Cond::Gt, Val::Imm(imm)) => (a, above(imm)?, false),
+        (Cond::Le, Val::Imm(imm)) => (a, above(imm)?, true),
+        (Cond::Eq | Cond::Ne, Val::Imm(imm)) if narrow(width, imm as u64) == 0 => (a, Val::Imm(1), cond == Cond::Eq),
+        (Cond::Eq | Cond::Ne | Cond::Set | Cond::SGt | Cond::SGe | Cond::SLt | Cond::SLe, _) => return None,
+    };
+    let on_carry = holds == (yes == v) || planted!(CarriesIgnored);
+    Some(Carried { of, less: by < 0, on_carry, a, b })
+}
+
 fn in_memory(maker: &Op, user: &Op) -> Option<VReg> {
     if let Op::Load { size, signed: false, swap: false, dst, mem } = *maker {
         if let Op::Bin { op, width, dst: result, a, b: Val::Reg(b) } = *user {
@@ -298,6 +345,9 @@ fn in_memory(maker: &Op, user: &Op) -> Option<VReg> {
         }
         let Comparison { width, cond, a, b } = comparison(user, dst)?;
         return compared(size, dst, width, cond, a, b).map(|_| dst);
+    }
+    if carried(maker, user).is_some() {
+        return maker.def();
     }
     tested(maker, user)
 }
@@ -431,6 +481,9 @@ impl Operands {
                 if let Some(v) = func.ops[at].def() {
                     self.defs[v.index()] = crate::num::small(at);
                 }
+                if takes == Takes::Memory {
+                    self.count_from_zero(func, &range, at);
+                }
                 let mut found = None;
                 func.ops[at].for_each_use(|v| {
                     let def = self.defs[v.index()] as usize;
@@ -464,10 +517,40 @@ impl Operands {
     }
 }
 
+impl Operands {
+    /// Makes of a 1, beside which a selection has 0, one more than that, where the machine then adds what it carries.
+    fn count_from_zero(&mut self, func: &mut Func, block: &Range<usize>, at: usize) {
+        let Op::Select { yes, no, .. } = func.ops[at] else { return };
+        let constant = |v: VReg| {
+            let def = self.defs[v.index()] as usize;
+            match func.ops.get(def) {
+                Some(Op::Mov { src: Val::Imm(imm), .. }) if block.contains(&def) => Some((*imm, def)),
+                Some(_) | None => None,
+            }
+        };
+        let (one, zero, [one_at, zero_at]) = match (constant(yes), constant(no)) {
+            (Some((1, one_at)), Some((0, zero_at))) => (yes, no, [one_at, zero_at]),
+            (Some((0, zero_at)), Some((1, one_at))) => (no, yes, [one_at, zero_at]),
+            _ => return,
+        };
+        let made = Op::Bin { op: BinOp::Add, width: Width::W64, dst: one, a: zero, b: Val::Imm(1) };
+        if self.uses[one.index()] != 1 || carried(&made, &func.ops[at]).is_none() {
+            return;
+        }
+        func.ops[one_at] = made;
+        self.uses[zero.index()] += 1;
+        if one_at < zero_at {
+            func.ops.swap(one_at, zero_at);
+            func.spans.swap(one_at, zero_at);
+            self.defs.swap(one.index(), zero.index());
+        }
+    }
+}
+
 /// Brings selections by one comparison together, which is then made once: the first moves down to the second, or to the
 /// branch that asks the same, past what does not read it. Two branches over one op each, by the same comparison, leave
 /// them apart.
-fn gather(func: &mut Func, range: core::ops::Range<usize>) -> u32 {
+fn gather(func: &mut Func, range: Range<usize>) -> u32 {
     let mut done = 0;
     let mut last: Option<(usize, VReg, Comparison)> = None;
     for at in range {
@@ -649,6 +732,67 @@ mod tests {
     fn an_index_without_its_sign_is_noticed() {
         crate::faults::plant(Some(crate::faults::Fault::IndicesUnsigned));
         let compared = compare_indices();
+        crate::faults::plant(None);
+        assert!(compared.is_err());
+    }
+
+    /// How many selections are what a comparison carries, each compared over values about the constants.
+    fn compare_carried() -> Result<usize, String> {
+        use Cond::*;
+        let values =
+            [0, 1, 2, 76, 77, 78, 0x7fff_ffff, 0x8000_0000, u64::MAX >> 32, 1 << 32, 1 << 63, u64::MAX - 1, u64::MAX];
+        let (a, other) = (VReg(3), VReg(4));
+        let mut carries = 0;
+        let constants =
+            [0, 1, 77, -1, -2, i64::from(i32::MAX), i64::from(i32::MIN), u32::MAX.into(), i64::MAX, i64::MIN];
+        let seconds: Vec<Val> = constants.map(Val::Imm).into_iter().chain([Val::Reg(other)]).collect();
+        for cond in [Eq, Ne, Gt, Ge, Lt, Le, Set, SGt, SGe, SLt, SLe] {
+            for (b, width, by, is_yes) in seconds.iter().flat_map(|b| {
+                let cases =
+                    [Width::W32, Width::W64].map(|w| [(w, 1, true), (w, 1, false), (w, -1, true), (w, -1, false)]);
+                cases.into_iter().flatten().map(|(w, by, yes)| (*b, w, by, yes))
+            }) {
+                let maker = Op::Bin { op: BinOp::Add, width: Width::W64, dst: V, a: X, b: Val::Imm(by) };
+                let (yes, no) = if is_yes { (V, X) } else { (X, V) };
+                let user = Op::Select { width, cond, a, b, dst: R, yes, no };
+                let Some(Carried { of, less, on_carry, a: first, b: second }) = carried(&maker, &user) else {
+                    continue;
+                };
+                carries += 1;
+                for (x, y) in values.iter().flat_map(|x| values.map(|y| (*x, y))) {
+                    let value = |v: Val| match v {
+                        Val::Imm(imm) => imm as u64,
+                        Val::Reg(v) => {
+                            if v == a {
+                                x
+                            } else {
+                                y
+                            }
+                        }
+                    };
+                    let changed = cond.holds(width, x, value(b)) == is_yes;
+                    let carry = narrow(width, value(Val::Reg(first))) < narrow(width, value(second));
+                    if of != X || less != (by < 0) || changed != (carry == on_carry) {
+                        return Err(format!("{maker:?}; {user:?} of {x:#x}, {y:#x}"));
+                    }
+                }
+            }
+        }
+        Ok(carries)
+    }
+
+    #[test]
+    fn what_is_carried_is_what_is_selected() {
+        let carries = compare_carried().unwrap_or_else(|why| panic!("{why}"));
+        // Four for each width, of each of the unsigned conditions with a register and with most constants.
+        assert!(carries > 4 * 2 * 4 * 9, "{carries}");
+    }
+
+    #[cfg(feature = "faults")]
+    #[test]
+    fn a_carry_that_is_ignored_is_noticed() {
+        crate::faults::plant(Some(crate::faults::Fault::CarriesIgnored));
+        let compared = compare_carried();
         crate::faults::plant(None);
         assert!(compared.is_err());
     }

@@ -1,10 +1,11 @@
 //! The table of rules for `cargo xtask prove`: nothing for users.
 
-use bpf_isa::Width;
 use bpf_isa::word::Word;
+use bpf_isa::{Size, Width};
 use bpf_lir::BinOp;
 
 use crate::rules::{self, Con, Pat, Rule, When};
+use crate::values;
 
 /// A rule of the table at a width.
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +25,31 @@ pub fn rules() -> impl Iterator<Item = RuleAt> {
 
 /// The multiplier by which a product that is rotated left by so much is recognised, beside the other one.
 pub fn rotated_multiplier<T: Word>(width: Width, d: T, left: u8) -> T {
-    crate::values::shifted(width, d, left)
+    values::shifted(width, d, left)
+}
+
+/// The operations of which a part that one bit decides becomes a mask.
+pub const MASKED: [BinOp; 3] = values::MASKED;
+
+/// `x op (p & m)`, m a bit of `tested` all over: what becomes of `x op p` where the bit is set, and of x where not.
+pub fn masked<T: Word>(op: BinOp, width: Width, [x, p, tested]: [T; 3], bit: u8) -> T {
+    let made = values::mask_width(width, bit);
+    let [left, right] = values::spread(made, bit).map(|n| T::of(n.into()));
+    let mask = BinOp::Sar.apply_to(made, BinOp::Shl.apply_to(made, tested, left), right);
+    op.apply_to(width, x, BinOp::And.apply_to(width, mask, p))
+}
+
+/// The bit that is asked for instead of the sign of what is extended from so many bits.
+pub fn sign_bit(from: Size) -> Option<i64> {
+    values::sign_bit(from)
+}
+
+/// The operations to which the outcome of a comparison is added, or from which it is taken away.
+pub const STEPPED: [BinOp; 2] = values::STEPPED;
+
+/// What a number becomes where the comparison holds; where not, it stays.
+pub fn stepped<T: Word>(op: BinOp, width: Width, x: T) -> T {
+    op.apply_to(width, x, T::of(1))
 }
 
 impl RuleAt {

@@ -310,6 +310,14 @@ pub(crate) fn bits(width: Width) -> u8 {
     }
 }
 
+/// A number as this width has it, sign-extended.
+pub(crate) fn sign(width: Width, value: u64) -> i64 {
+    match width {
+        Width::W32 => i64::from(crate::num::low(value as i64)),
+        Width::W64 => value as i64,
+    }
+}
+
 /// A number with so many low bits set.
 pub(crate) fn ones(n: u64) -> u64 {
     if n >= 64 { u64::MAX } else { (1 << n) - 1 }

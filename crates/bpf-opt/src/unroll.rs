@@ -10,6 +10,10 @@
 //! difference is no negative number. Where the loop ends at equality, the counter is farther from the limit than
 //! that, counted in the direction in which it goes.
 //!
+//! A loop that begins with a constant, up to a constant, does a known number of rounds. Then nothing is asked before,
+//! the counter is compared with where the last of the rounds at once ends, and of the loop itself only as many rounds
+//! are left as do not fill one, if any.
+//!
 //! A sum (or `or`, or `xor`) that nothing else in the round reads is summed up for the copies first, and added once.
 //! A round that waits for anything else of the one before (a walk through a table, a hash) is copied all the same: the
 //! copies need neither comparisons nor jumps, and count once.
@@ -33,6 +37,8 @@ const COPIES: usize = 4;
 const MAX_BLOCKS: usize = 12;
 /// How many ops may be added to a function, however small it is.
 const MAX_ADDED: usize = 512;
+/// How far before a loop the constant is looked for that its counter begins with.
+const MAX_BACK: usize = 32;
 
 /// A loop.
 #[derive(Clone, Copy, Debug)]
@@ -51,13 +57,23 @@ struct Loop {
     cond: Cond,
     limit: Val,
     copies: usize,
+    /// What the counter begins with, and how many rounds that makes, if both are known.
+    known: Option<Known>,
+}
+
+/// A loop that does so many rounds.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    start: i64,
+    rounds: u64,
 }
 
 /// The memory that it works in.
 #[derive(Debug, Default)]
 pub(crate) struct Unroll {
-    /// By block: its place in the order, and whether a jump leads to it.
-    places: Vec<(usize, bool)>,
+    /// By block: its place in the order, and how many jumps lead to it. Blocks of the loops that are left out have no
+    /// place in the end.
+    places: Vec<(usize, u32)>,
     loops: Vec<Loop>,
     /// By block: where to come in, of the heads of loops.
     entries: Vec<BlockId>,
@@ -73,13 +89,13 @@ impl Unroll {
     /// Runs over `func`; says how many loops there were.
     pub(crate) fn run(&mut self, func: &mut Func) -> u32 {
         self.places.clear();
-        self.places.resize(func.blocks.len(), (usize::MAX, false));
+        self.places.resize(func.blocks.len(), (usize::MAX, 0));
         let mut back = false;
         for (place, block) in func.order.iter().enumerate() {
             self.places[block.index()].0 = place;
             if let Some(taken) = func.ends(*block).taken {
-                let (target, reached) = &mut self.places[taken.index()];
-                *reached = true;
+                let (target, jumps) = &mut self.places[taken.index()];
+                *jumps += 1;
                 // Those before it have their places.
                 back |= *target <= place;
             }
@@ -107,6 +123,7 @@ impl Unroll {
             next = this.first;
         }
         order.extend_from_slice(&func.order[next..]);
+        order.retain(|block| self.places.get(block.index()).is_none_or(|(place, _)| *place != usize::MAX));
         core::mem::swap(&mut func.order, &mut order);
         let done = crate::num::small(loops.len());
         (self.loops, self.order) = (loops, order);
@@ -147,7 +164,7 @@ impl Unroll {
         let first = self.places[head.index()].0;
         let inside = func.order.get(first..=last).filter(|inside| inside.len() <= MAX_BLOCKS)?;
         let straight = inside.iter().zip(1..).all(|(block, n)| {
-            (n == 1 || !self.places[block.index()].1)
+            (n == 1 || self.places[block.index()].1 == 0)
                 && (n == inside.len() || matches!(func.ends(*block), Ends { taken: None, falls: true }))
         });
         if !straight {
@@ -177,12 +194,54 @@ impl Unroll {
                 Cond::Ne => true,
                 Cond::Eq | Cond::Gt | Cond::Ge | Cond::SGt | Cond::SGe | Cond::Set => false,
             };
-            let mut this = Loop { first, last, latch, out, counter, step, width, cond, limit, copies: COPIES };
+            let mut this =
+                Loop { first, last, latch, out, counter, step, width, cond, limit, copies: COPIES, known: None };
             if self.adds_up(&this) && self.body.len() <= SHORT.0 {
                 this.copies = SHORT.1;
             }
-            (fixed && ends && this.known_limit().is_some()).then_some(this)
+            if !fixed || !ends || this.known_limit().is_none() {
+                return None;
+            }
+            this.known = self.start(func, &this).and_then(|start| this.rounds_from(start));
+            this.known.is_none_or(|known| known.rounds >= this.copies as u64).then_some(this)
         })
+    }
+
+    /// The constant that the counter is whenever control comes to a loop but by its own way round: straight from there.
+    fn start(&self, func: &Func, this: &Loop) -> Option<i64> {
+        let mut place = this.first;
+        // The one jump there is its own.
+        let (_, jumps) = self.places[func.order[place].index()];
+        if jumps != 1 || this.latch.is_some_and(|latch| !self.is_only_way(func, latch)) {
+            return None;
+        }
+        let mut left = MAX_BACK;
+        loop {
+            place = place.checked_sub(1)?;
+            let block = func.order[place];
+            if !func.ends(block).falls {
+                return None;
+            }
+            for op in func.block_ops(block).iter().rev() {
+                left = left.checked_sub(1)?;
+                if op.def() == Some(this.counter) {
+                    return match *op {
+                        Op::Mov { width, src: Val::Imm(imm), .. } => Some(narrow(width, imm as u64) as i64),
+                        _ => None,
+                    };
+                }
+            }
+            if self.places[block.index()].1 != 0 {
+                return None;
+            }
+        }
+    }
+
+    /// Whether there is no more than one way to a block.
+    fn is_only_way(&self, func: &Func, block: BlockId) -> bool {
+        let (place, jumps) = self.places[block.index()];
+        let falls = place.checked_sub(1).is_some_and(|before| func.ends(func.order[before]).falls);
+        jumps + u32::from(falls) == 1
     }
 
     /// Whether there is a sum, and nothing else that a round waits for but what grows by constants.
@@ -252,6 +311,9 @@ impl Unroll {
             let checks = func.range(latch).filter(|i| matches!(func.ops[*i], Op::Check { .. }));
             self.checks.extend(checks.map(|i| (func.ops[i], func.spans[i])));
         }
+        if let Some(known) = this.known {
+            return self.write_known(func, this, known, order);
+        }
         let enough = this.enough(func);
         let branch = |cond: Cond, a: VReg, b: Val, target: BlockId| (Op::Branch { width, cond, a, b, target }, span);
         let test = enough.each.map(|op| (op, span));
@@ -274,6 +336,47 @@ impl Unroll {
         func.set_ops(rounds, self.rounds.drain(..).chain(test).chain(first));
         func.set_ops(behind, self.checks.drain(..).chain(second.into_iter().flatten()));
         order.extend([entry, way_in, rounds, behind]);
+    }
+
+    /// The same of a loop whose rounds are known: those at once, and before the loop nothing else.
+    fn write_known(&mut self, func: &mut Func, this: &Loop, known: Known, order: &mut Vec<BlockId>) {
+        let (head, out) = (func.order[this.first], self.entries[this.out.index()]);
+        let Some(at) = func.range(func.order[this.last]).last() else { return };
+        let (span, Loop { width, counter, .. }) = (func.spans[at], *this);
+        let copies = this.copies as u64;
+        let mut rest = known.rounds % copies;
+        let mut at_once = known.rounds - rest;
+        if planted!(RoundsUncertain) && rest > 0 {
+            (at_once, rest) = (at_once.wrapping_add(copies), 0);
+        }
+        // Within what the counter comes through.
+        let end = known.start.wrapping_add(this.step.wrapping_mul(at_once as i64));
+        let branch = |cond, target| (Op::Branch { width, cond, a: counter, b: Val::Imm(end), target }, span);
+        let jump = |target| (Op::Jump { target }, span);
+        self.copy(func, this);
+        let (rounds, behind) = (func.new_block([]), func.new_block([]));
+        let (first, second) = match (rest, at_once == copies) {
+            // A round follows in any case: its checks are passed.
+            (1.., true) => {
+                self.rounds.append(&mut self.checks);
+                (None, None)
+            }
+            (1.., false) => {
+                self.rounds.append(&mut self.checks);
+                (Some(branch(Cond::Ne, rounds)), None)
+            }
+            (0, true) => (None, Some(jump(out))),
+            (0, false) if self.checks.is_empty() => (Some(branch(Cond::Ne, rounds)), Some(jump(out))),
+            (0, false) => (Some(branch(Cond::Eq, out)), Some(jump(rounds))),
+        };
+        let checks = self.checks.drain(..).filter(|_| at_once != copies);
+        func.set_ops(behind, checks.chain(second));
+        func.set_ops(rounds, self.rounds.drain(..).chain(first));
+        order.extend([self.entries[head.index()], rounds, behind]);
+        if rest == 0 {
+            let own = func.order[this.first..=this.last].iter().chain(&this.latch);
+            own.for_each(|block| self.places[block.index()].0 = usize::MAX);
+        }
     }
 
     /// The ops of as many rounds as are done at once.
@@ -356,6 +459,33 @@ impl Loop {
             Cond::Eq | Cond::Gt | Cond::Ge | Cond::SGt | Cond::SGe | Cond::Set => false,
         };
         fits.then_some(Val::Imm(imm.wrapping_sub(most)))
+    }
+
+    /// How many rounds there are from this number to the limit, if that is a constant and the counter comes there
+    /// without a turn through all numbers.
+    fn rounds_from(&self, start: i64) -> Option<Known> {
+        let Val::Imm(limit) = self.limit else { return None };
+        let step = i128::from(self.step);
+        let bits = crate::rules::bits(self.width);
+        let unsigned = |n: i64| i128::from(narrow(self.width, n as u64));
+        let signed = |n: i64| if bits == 32 { i128::from(crate::num::low(n)) } else { i128::from(n) };
+        let number = |n: i64| if self.least() == 0 { unsigned(n) } else { signed(n) };
+        let (from, to) = (number(start), number(limit));
+        // Of a loop that goes up to a limit: to the first number that is not below it, or not up to it.
+        let up_to = |to: i128| Some(((to - from + step - 1) / step).max(1));
+        let rounds = match self.cond {
+            Cond::Ne => {
+                let distance = signed(limit.wrapping_sub(start));
+                (distance % step == 0).then_some(distance / step)
+            }
+            Cond::Lt | Cond::SLt => up_to(to),
+            Cond::Le | Cond::SLe => up_to(to + 1),
+            Cond::Eq | Cond::Gt | Cond::Ge | Cond::SGt | Cond::SGe | Cond::Set => None,
+        }?;
+        let most = if self.least() == 0 { i128::from(crate::rules::ones(bits.into())) } else { (1 << (bits - 1)) - 1 };
+        let within = self.cond == Cond::Ne || from + rounds * step <= most;
+        let rounds = u64::try_from(rounds).ok().filter(|rounds| *rounds > 0 && within)?;
+        Some(Known { start, rounds })
     }
 
     /// What counts as zero: the least number there is.

@@ -3,9 +3,9 @@
 //! One walk in reverse postorder over a function in SSA form, which is written anew on the way. Each op is looked at
 //! with its operands as they are by now: constants are folded, the rules of `rules` applied (`rule`), bytes that are
 //! loaded side by side and put together become one load (`wide`), division by a constant a multiplication (`divide`),
-//! two products that make a rotation one (`rotated`), what a load would find is taken from the store or load before it
-//! (`memory`); and what the same op on the same operands has computed before, on every way here, is not computed again
-//! (`table`).
+//! two products that make a rotation one (`rotated`), what is added if a comparison holds is selected, or a mask of
+//! one bit (`outcome`), what a load would find is taken from the store or load before it (`memory`); and what the same
+//! op on the same operands has computed before, on every way here, is not computed again (`table`).
 //!
 //! Nothing moves but loads that become one: it stands where they are put together, and no write is between.
 //!
@@ -16,18 +16,20 @@
 mod bits;
 mod divide;
 mod memory;
+mod outcome;
 mod reach;
 mod rotated;
 mod rule;
 mod table;
 mod wide;
+pub(crate) use outcome::{MASKED, STEPPED, mask_width, sign_bit, spread};
 pub(crate) use rotated::shifted;
 
 use crate::dead::is_pure;
 use crate::faults::planted;
 use crate::invariant::Constants;
 use crate::operand::Takes;
-use crate::rules::{self, Operands, ones};
+use crate::rules::{self, Operands, ones, sign};
 use crate::ssa::{NONE, Phi, Ssa};
 use bits::bits_of;
 use bpf_isa::{Cond, Size, Width};
@@ -447,6 +449,9 @@ impl Pass<'_> {
         {
             return (width, turned(cond), b, self.kept(None, width, Val::Imm(imm), Some(a)));
         }
+        if let Some(by_sign) = self.sign_of_extended(width, cond, a, b) {
+            return by_sign;
+        }
         // `x & m` is not zero.
         if let (Cond::Ne, Val::Imm(0)) = (cond, b)
             && let Some(Op::Bin { op: BinOp::And, width: inner, a: x, b: mask, .. }) = self.def(a).copied()
@@ -489,7 +494,11 @@ impl Pass<'_> {
                 if let (Some(a), Val::Imm(b)) = (self.constant(a), b) {
                     return if cond.holds(width, a as u64, b as u64) { yes } else { no };
                 }
-                Op::Select { width, cond, a, b, dst: NEW, yes, no }
+                let select = Op::Select { width, cond, a, b, dst: NEW, yes, no };
+                if let Some(value) = self.masked(select, dst) {
+                    return value;
+                }
+                select
             }
             Op::Load { size, signed, swap, mem, .. } => {
                 let mem = self.mem(mem, Some(size));
@@ -611,6 +620,12 @@ impl Pass<'_> {
         {
             return Err(Op::Bin { op: BinOp::Add, width, dst: NEW, a, b });
         }
+        if let (BinOp::Add, Val::Imm(imm)) = (op, b)
+            && imm != 0
+            && self.is_next_round(width, a, imm)
+        {
+            return Err(Op::Bin { op, width, dst: NEW, a, b: self.kept(Some(op), width, b, made) });
+        }
         if depth < MAX_DEPTH {
             let made_by = |v: VReg| match self.def(v) {
                 Some(Op::Bin { op, .. }) => Some(*op),
@@ -628,6 +643,20 @@ impl Pass<'_> {
             }
             if let Some(value) = self.divide(op, width, a, b, dst, depth) {
                 return Ok(value);
+            }
+            if let (BinOp::And, Val::Reg(v)) = (op, b) {
+                let selected = self.unmasked(width, v, a, dst, depth);
+                if let Some(value) = selected.or_else(|| self.unmasked(width, a, v, dst, depth)) {
+                    return Ok(value);
+                }
+            }
+            if let Val::Reg(v) = b {
+                let outcome = self.add_outcome(op, width, a, v, dst, depth);
+                let turned =
+                    |pass: &mut Self| (op == BinOp::Add).then(|| pass.add_outcome(op, width, v, a, dst, depth));
+                if let Some(value) = outcome.or_else(|| turned(self).flatten()) {
+                    return Ok(value);
+                }
             }
             if let (BinOp::Or | BinOp::Add | BinOp::Xor, Val::Reg(b)) = (op, b) {
                 let rotated = self.rotated_product(width, a, b).or_else(|| self.rotated_product(width, b, a));
@@ -655,11 +684,34 @@ impl Pass<'_> {
                 }
             }
         }
+        // One more, without a carry out of the lower half, is that at either width: selections have it at 64.
+        let carries = self.s.bits[a.index()] >= rules::bits(width);
+        if self.addresses.operands == Takes::Shifted && (op, b) == (BinOp::Add, Val::Imm(1)) && !carries {
+            return Err(Op::Bin { op, width: Width::W64, dst: NEW, a, b });
+        }
         // A mask that leaves the low half needs no more than 32 bits.
         if let (BinOp::And, Width::W64, Val::Imm(0xffff_ffff)) = (op, width, b) {
             return Ok(self.mov(Width::W32, Val::Reg(a), dst));
         }
         Err(Op::Bin { op, width, dst: NEW, a, b: self.kept(Some(op), width, b, made) })
+    }
+
+    /// Whether a value is what the next round of a loop has for another one, which grew by a constant: what is added to
+    /// the sum is added to that, so that the other need not live beside it. Not where it comes back by what is added.
+    fn is_next_round(&mut self, width: Width, v: VReg, added: i64) -> bool {
+        let Some(&Op::Bin { op: BinOp::Add, width: made, a: before, b: Val::Imm(step), .. }) = self.def(v) else {
+            return false;
+        };
+        if made != width || step.wrapping_add(added) == 0 {
+            return false;
+        }
+        let block = self.s.blocks[before.index()];
+        let Some(phi) = self.ssa.phis(block).take(MAX_PHIS).find(|phi| phi.dst == before) else { return false };
+        let range = 0..self.ssa.args(block, phi).len();
+        range.into_iter().any(|i| {
+            let arg = self.ssa.args(block, phi)[i];
+            self.ssa.same.find(arg) == v
+        })
     }
 
     /// Emits an op whose result is in `dst`, or in a new place.
@@ -720,13 +772,6 @@ fn canonical(op: BinOp, width: Width, imm: i64) -> i64 {
         | BinOp::And
         | BinOp::Or
         | BinOp::Xor => sign(width, imm as u64),
-    }
-}
-
-fn sign(width: Width, value: u64) -> i64 {
-    match width {
-        Width::W32 => i64::from(crate::num::low(value as i64)),
-        Width::W64 => value as i64,
     }
 }
 

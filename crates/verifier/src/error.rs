@@ -116,6 +116,8 @@ pub enum Reason {
     TwoPointers(Reg, String),
     #[error("comparison of {0}, {1}, with {2} would leak an address")]
     PointerCompare(Reg, String, String),
+    #[error("comparison of the lower halves of {0}, {1}, and {2} does not tell which is first")]
+    HalfCompare(Reg, String, String),
     #[error("{0}, {1}, would leak an address to {2}")]
     Leak(Reg, String, &'static str),
     #[error("pointer to the callee's own stack may not outlive it")]
@@ -312,6 +314,9 @@ impl Reason {
             }
             Reason::PointerCompare(..) => {
                 "compare pointers into one object with each other or its end, and others only with null"
+            }
+            Reason::HalfCompare(..) => {
+                "compare whole pointers; newer compilers (clang 22) compare pointers that were loaded as 32 bits so, unless by `-mcpu=v2` or behind `asm volatile(\"\" : \"+r\"(p))`"
             }
             Reason::Leak(..) => "addresses must stay inside the program: copy the data, not the pointer",
             Reason::Unaligned { .. } | Reason::Alignment { .. } => "align the address to the size of the access",

@@ -19,6 +19,8 @@ use bpf_jit_code::{Reloc, RelocKind, Symbol};
 pub(crate) enum Alu {
     Add = 0,
     Or = 1,
+    Adc = 2,
+    Sbb = 3,
     And = 4,
     Sub = 5,
     Xor = 6,
@@ -55,6 +57,13 @@ pub(crate) fn at_width(width: Width, imm: i64) -> i64 {
         Width::W32 => i64::from(low_word(imm)),
         Width::W64 => imm,
     }
+}
+
+/// The power of two beside a factor, and what has to be done once more: 31 is 2^5, less one; 33 is 2^5 and one more.
+fn beside_power(factor: i64) -> Option<(Alu, u32)> {
+    let power = |n: i64| u64::try_from(n).ok().filter(|n| *n > 2 && n.is_power_of_two()).map(u64::trailing_zeros);
+    let less = power(factor.wrapping_add(1)).map(|count| (Alu::Sub, count));
+    less.or_else(|| power(factor.wrapping_sub(1)).map(|count| (Alu::Add, count)))
 }
 
 impl Emitter<'_> {
@@ -168,7 +177,9 @@ impl Emitter<'_> {
             return;
         }
         match op {
-            BinOp::And if FUSES && self.alloc.is_held(dst) => self.held = Some(Op::Bin { op, width, dst, a, b }),
+            BinOp::And | BinOp::Add if FUSES && self.alloc.is_held(dst) => {
+                self.held = Some(Op::Bin { op, width, dst, a, b });
+            }
             BinOp::Add => self.two(width, dst, a, b, Self::add),
             BinOp::Sub => self.two(width, dst, a, b, Self::sub),
             BinOp::Mul => self.two(width, dst, a, b, Self::mul),
@@ -475,6 +486,8 @@ impl Emitter<'_> {
                 self.lea(width, d, a, a, few((imm - 1).trailing_zeros() as usize))
             }
             _ if (imm as u64).is_power_of_two() => self.shift_imm(Shift::Shl, width, d, a, imm.trailing_zeros()),
+            // A cycle less than a product takes.
+            _ if beside_power(imm).is_some() => self.mul_beside_power(width, d, a, imm),
             (_, Ok(imm)) => asm!(self.s.buf, [shorten_imm, at_width(width)]; imul Rq(d), Rq(a), DWORD imm),
             (_, Err(_)) => {
                 self.load_imm(SCRATCH2, imm as u64);
@@ -482,6 +495,15 @@ impl Emitter<'_> {
                 self.imul(width, d, SCRATCH2);
             }
         }
+    }
+
+    /// `d = a * imm`, a power of two and one more or less: shifted, and added or subtracted once.
+    fn mul_beside_power(&mut self, width: Width, d: Gpr, a: Gpr, imm: i64) {
+        let Some((op, count)) = beside_power(imm) else { return debug_assert!(false, "{imm} has no such power") };
+        let once = if d == a { SCRATCH2 } else { a };
+        self.copy(width, if d == a { SCRATCH2 } else { d }, a);
+        self.shift_imm(Shift::Shl, width, d, d, count);
+        self.alu(op, width, d, once);
     }
 
     #[inline(always)]

@@ -8,7 +8,7 @@ use crate::regs::{SCRATCH, SCRATCH2};
 use crate::{Emitter, Flags};
 use bpf_isa::{Cond, Size, Width};
 use bpf_jit::num::{few, low_byte, low_half, low_word};
-use bpf_jit::{BlockId, Compared, Loc, Op, VReg, Val, compared};
+use bpf_jit::{BlockId, Carried, Compared, Loc, Op, VReg, Val, carried, compared};
 use bpf_jit_code::layout::Label;
 
 /// `a cond b` at a width.
@@ -196,6 +196,30 @@ impl Emitter<'_> {
         cond.into()
     }
 
+    /// A value, changed by one where there is a carry, or where there is none.
+    fn select_carried(&mut self, width: Width, Carried { of, less, on_carry, a, b }: Carried, dst: VReg) {
+        let a = self.get(a, SCRATCH);
+        match b {
+            Val::Reg(b) => {
+                let b = self.get(b, SCRATCH2);
+                self.alu(Alu::Cmp, width, a, b);
+            }
+            Val::Imm(imm) => self.alu_imm(Alu::Cmp, width, a, at_width(width, imm)),
+        }
+        // Moves leave the flags alone.
+        let d = self.target(dst);
+        self.load_into(Width::W64, d, of);
+        // One more is less minus one, and so with what is borrowed: the carry takes it back.
+        let (op, imm) = match (less, on_carry) {
+            (false, true) => (Alu::Adc, 0),
+            (false, false) => (Alu::Sbb, -1),
+            (true, true) => (Alu::Sbb, 0),
+            (true, false) => (Alu::Adc, -1),
+        };
+        asm!(self.s.buf, [modrm_number(op as u8), shorten_imm, at_width(Width::W64)]; add Rq(d), DWORD imm);
+        self.put(dst, d);
+    }
+
     /// `cmp [m], imm`, or `test`, in the size of what lies there.
     fn compare_memory(&mut self, size: Size, m: Memory, test: bool, imm: i32) {
         let cmp = Alu::Cmp as u8;
@@ -235,7 +259,18 @@ impl Emitter<'_> {
         }
     }
 
-    pub(crate) fn select<const FUSES: bool>(&mut self, _: &Op, comparison: Comparison, dst: VReg, yes: VReg, no: VReg) {
+    pub(crate) fn select<const FUSES: bool>(
+        &mut self,
+        op: &Op,
+        comparison: Comparison,
+        dst: VReg,
+        yes: VReg,
+        no: VReg,
+    ) {
+        if FUSES && let Some(carried) = self.held.and_then(|maker| carried(&maker, op)) {
+            self.held = None;
+            return self.select_carried(comparison.width, carried, dst);
+        }
         let plain = self.held.is_none();
         let cc = self.compare::<true>(comparison);
         // From here to the cmov only moves: they leave the flags alone.

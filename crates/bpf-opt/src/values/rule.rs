@@ -1,8 +1,8 @@
 //! A rule of `rules` on an op: what its patterns find, and what it makes of that.
 
-use super::{NEW, Pass, is_commutative, sign};
+use super::{NEW, Pass, is_commutative};
 use crate::faults::planted;
-use crate::rules::{Con, Out, Pat, Rule};
+use crate::rules::{Con, Out, Pat, Rule, sign};
 use bpf_isa::Width;
 use bpf_lir::{Op, VReg, Val, narrow};
 

@@ -223,7 +223,7 @@ impl<'l> Limits<'l> {
         // Who has a clock needs the check: what needs none is not asked whose it is.
         let foreign = || limits.needed & Checks::INTERRUPT != 0 && limits.clock != runs.clock_number();
         if limits.needed & !checks.bits() != 0 || foreign() {
-            return Err(impossible(limits.needed, foreign(), named()));
+            return Err(impossible(limits.needed, foreign(), named));
         }
         Ok(Limits(limits))
     }
@@ -253,17 +253,21 @@ impl<'l> Limits<'l> {
     }
 }
 
-/// Why a run cannot have the limits.
+/// Why a run cannot have the limits. The programs are named here, so that runs which can have them have no code for it.
 #[cold]
 #[inline(never)]
-fn impossible<'p>(needed: u32, foreign: bool, mut programs: impl Iterator<Item = (&'p str, Checks)>) -> Box<RunError> {
+fn impossible<'p, I: Iterator<Item = (&'p str, Checks)>>(
+    needed: u32,
+    foreign: bool,
+    named: impl FnOnce() -> I,
+) -> Box<RunError> {
     if needed & RunLimits::NOTHING != 0 {
         return Box::new(RunError::NoBudget);
     }
     if foreign || needed & RunLimits::TWO_ENGINES != 0 {
         return Box::new(RunError::OtherEngine);
     }
-    let Some((program, checks)) = programs.find(|(_, checks)| needed & !checks.bits() != 0) else {
+    let Some((program, checks)) = named().find(|(_, checks)| needed & !checks.bits() != 0) else {
         return Box::new(RunError::Internal("a program lacks a check, and none does".into()));
     };
     let lacks = if needed & !checks.bits() & Checks::BUDGET != 0 {

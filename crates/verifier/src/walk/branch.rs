@@ -337,6 +337,9 @@ impl Walk<'_> {
         }
         let refuse_compare = || {
             refuse(match (d.is_pointer(), src) {
+                (true, Src::Reg(_)) if s.is_pointer() && width == Width::W32 => {
+                    Reason::HalfCompare(dst, d.describe(self.env), s.describe(self.env))
+                }
                 (true, _) => Reason::PointerCompare(dst, d.describe(self.env), s.describe(self.env)),
                 (false, Src::Reg(r)) => Reason::PointerCompare(r, s.describe(self.env), d.describe(self.env)),
                 (false, Src::Imm(_)) => Reason::Internal("immediate pointer"),
