@@ -38,6 +38,7 @@ use bpf_analysis::{ArenaFact, Facts};
 use bpf_isa::{Callee, Imm64, Insn, InsnIdx, Program, Reg, Src, SubprogId, Width};
 use bpf_uapi::MapType;
 
+pub(crate) use linear::forget_answers;
 pub(crate) use loops::RELATED_SLOTS;
 
 use crate::course::{Course, Mode};
