@@ -30,6 +30,8 @@ pub(crate) struct Course {
     pub(crate) orders: bool,
     /// Whether it tries what few loops need, and what costs others more than it gains.
     pub(crate) further: bool,
+    /// Whether it gives up as soon as its guesses fail again and again: other ways are tried first.
+    pub(crate) hasty: bool,
     /// How often a loop may come round at most.
     pub(crate) rounds: usize,
     /// After how many steps it gives up.
@@ -51,6 +53,7 @@ impl Course {
             elements: false,
             orders: false,
             further: false,
+            hasty: false,
             rounds: usize::MAX,
             steps,
             started,

@@ -20,6 +20,7 @@ mod env;
 mod error;
 #[cfg_attr(feature = "faults", doc(hidden))]
 pub mod faults;
+mod few;
 mod fill;
 mod helpers;
 mod interval;

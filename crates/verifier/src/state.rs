@@ -12,6 +12,7 @@ use bpf_isa::{InsnIdx, Reg};
 
 use crate::env::Region;
 use crate::faults::planted;
+use crate::few::Few;
 use crate::helpers::{CallbackKind, Local, LockKind};
 use crate::lens::Lens;
 use crate::scalar::Scalar;
@@ -245,7 +246,8 @@ impl Frame {
 
     /// The spill that covers the byte at r10 - depth.
     fn spill_at(&self, depth: usize) -> Option<&Spill> {
-        self.spills.iter().find(|s| depth <= usize::from(s.depth) && depth + usize::from(s.size) > usize::from(s.depth))
+        let at = self.spills.partition_point(|s| usize::from(s.depth) < depth);
+        self.spills.get(at).filter(|s| depth + usize::from(s.size) > usize::from(s.depth))
     }
 
     /// The byte's value, if it is known.
@@ -268,7 +270,8 @@ impl Frame {
 
     /// The spill of exactly these bytes.
     pub(crate) fn spilled(&self, depth: usize, size: usize) -> Option<&Spill> {
-        self.spills.iter().find(|s| (usize::from(s.depth), usize::from(s.size)) == (depth, size))
+        let at = self.spills.partition_point(|s| usize::from(s.depth) < depth);
+        self.spills.get(at).filter(|s| (usize::from(s.depth), usize::from(s.size)) == (depth, size))
     }
 
     /// What a load of `size` bytes at r10 - depth yields; `Err` names the depth of a byte that cannot be read.
@@ -341,9 +344,10 @@ impl Frame {
             None if value.is_any(8 * crate::num::small(size)) => Byte::Misc,
             _ => Byte::Spill,
         };
+        let at = self.spills.partition_point(|s| usize::from(s.depth) < depth);
         if kind == Byte::Spill
-            && let Some(spill) =
-                self.spills.iter_mut().find(|s| (usize::from(s.depth), usize::from(s.size)) == (depth, size))
+            && let Some(spill) = self.spills.get_mut(at)
+            && (usize::from(spill.depth), usize::from(spill.size)) == (depth, size)
         {
             spill.value = *value;
             self.change_contents(depth, size, value);
@@ -447,6 +451,34 @@ impl Frame {
     pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut Value> {
         let rounds = self.loops.iter_mut().map(|m| &mut m.k);
         self.regs.iter_mut().chain(self.spills.iter_mut().map(|s| &mut s.value)).chain(rounds)
+    }
+
+    /// Does this with every value of the frame. (Where it is done often, an iterator over all of them costs more.)
+    #[inline(always)]
+    pub(crate) fn each_value(&self, mut with: impl FnMut(&Value)) {
+        for v in &self.regs {
+            with(v);
+        }
+        for s in &self.spills {
+            with(&s.value);
+        }
+        for m in &self.loops {
+            with(&m.k);
+        }
+    }
+
+    /// The same, to change it in place.
+    #[inline(always)]
+    pub(crate) fn each_value_mut(&mut self, mut with: impl FnMut(&mut Value)) {
+        for v in &mut self.regs {
+            with(v);
+        }
+        for s in &mut self.spills {
+            with(&mut s.value);
+        }
+        for m in &mut self.loops {
+            with(&mut m.k);
+        }
     }
 
     /// Every value of the frame.
@@ -666,6 +698,17 @@ impl State {
     pub(crate) fn set(&mut self, r: Reg, v: Value) {
         self.top_mut().regs[r.index()] = v;
     }
+    /// Does this with every value of every frame, and what has been seen in regions, to change it in place.
+    #[inline(always)]
+    pub(crate) fn each_value_mut(&mut self, mut with: impl FnMut(&mut Value)) {
+        for frame in &mut self.frames {
+            frame.each_value_mut(&mut with);
+        }
+        for s in &mut self.seen {
+            with(&mut s.value);
+        }
+    }
+
     /// Every value of every frame, and what has been seen in regions, to change in place.
     pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut Value> {
         let seen = self.seen.iter_mut().map(|s| &mut s.value);
@@ -689,6 +732,13 @@ impl State {
         u32::try_from(best.min(u32::MAX.into())).ok()
     }
 
+    /// Whether `scale * V(id) + bytes <= V(hi)` is known.
+    pub(crate) fn is_below(&self, id: u32, scale: i16, bytes: i64, hi: u32) -> bool {
+        // Mostly it is what one fact says.
+        let says = |f: &Room| (f.id, f.scale, f.hi) == (id, scale, hi) && f.bytes >= bytes;
+        (scale > 0 && self.room.iter().any(says)) || self.below(id, scale, hi).is_some_and(|known| known >= bytes)
+    }
+
     /// The greatest `bytes` for which `scale * V(id) + bytes <= V(hi)` is known.
     pub(crate) fn below(&self, id: u32, scale: i16, hi: u32) -> Option<i64> {
         let by_facts = self.below_by_facts(id, scale, hi);
@@ -703,12 +753,12 @@ impl State {
             return best;
         }
         // What is no less than the multiple, by so much: a name, how often, and the distance.
-        let mut reached: Vec<(u32, i16, i64)> = Vec::new();
+        let mut reached: Few<(u32, i16, i64), 16> = Few::default();
         let mut layer = (0, 0);
         for hop in 0..=MAX_FACTS_CHAINED {
             let froms = if hop == 0 { 0..1 } else { layer.0..layer.1 };
             for from in froms {
-                let (id, scale, above) = if hop == 0 { (id, scale, 0) } else { reached[from] };
+                let (id, scale, above) = if hop == 0 { (id, scale, 0) } else { reached.get(from) };
                 let reaches = |f: &&Room| f.id == id && scale > 0 && (f.scale >= scale || scale % f.scale == 0);
                 for f in self.room.iter().filter(reaches) {
                     // V is not negative: a smaller multiple of it is no greater. And what is above V is so often above

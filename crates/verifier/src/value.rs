@@ -342,6 +342,12 @@ impl Value {
         }
     }
 
+    /// Whether that is its name, which is not 0.
+    pub(crate) fn is_named(&self, id: u32) -> bool {
+        // Of most, neither is.
+        (self.id == id || self.tie == id) && self.line_id() == id
+    }
+
     /// Whether it is an offset in a region, whole or half: without a name, it is at its distance from the start.
     pub(crate) fn is_in_region(&self) -> bool {
         matches!(self.ty, Ty::Packet { .. } | Ty::Half { .. })

@@ -8,7 +8,7 @@ use crate::env::{Env, Limits};
 use crate::error::VerifyError;
 use crate::kept;
 use crate::states::States;
-use crate::walk::{Scratch, Stats, Walk};
+use crate::walk::{Scratch, Stats, Walk, forget_answers};
 use crate::ways::Ways;
 
 /// Steps after which it is not known whether a refused program would be accepted with checks at run time: that is only
@@ -47,6 +47,7 @@ impl Verifier {
     pub fn verify(&mut self, program: Program, env: &Env<'_>) -> Result<Verified, Box<VerifyError>> {
         let result = self.walk(program, env);
         self.scratch.trim();
+        forget_answers();
         result
     }
 

@@ -38,6 +38,7 @@ use bpf_analysis::{ArenaFact, Facts};
 use bpf_isa::{Callee, Imm64, Insn, InsnIdx, Program, Reg, Src, SubprogId, Width};
 use bpf_uapi::MapType;
 
+pub(crate) use linear::forget_answers;
 pub(crate) use loops::RELATED_SLOTS;
 
 use crate::course::{Course, Mode};
@@ -236,10 +237,11 @@ fn arena_of(program: &Program, env: &Env<'_>) -> Option<u32> {
 
 impl<'a> Walk<'a> {
     pub(crate) fn new(env: &'a Env<'a>, program: &'a Program, scratch: &'a mut Scratch, course: Course) -> Walk<'a> {
-        let Course { mode, values, assumes, elements, orders, further, rounds, steps, started, time } = course;
+        let Course { mode, values, assumes, elements, orders, further, hasty, rounds, steps, started, time } = course;
         let notes = std::mem::take(&mut scratch.notes);
         let mut loops = std::mem::take(&mut scratch.loops);
         (loops.anywhere, loops.elements, loops.orders, loops.further) = (!assumes, elements, orders, further);
+        loops.hasty = hasty;
         Walk {
             steps,
             env,

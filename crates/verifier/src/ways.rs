@@ -8,8 +8,16 @@
 //! says, from how one was refused, which is tried then. Each has a share of the steps and of the time, so that a hard
 //! program leaves something for the way that may suit it.
 //!
+//! Whose guesses fail again and again is mostly accepted by another way, and soon; to find out takes few steps, and to
+//! walk to the limit many. So the first time the ways are tried in haste: one that fails so gives up, and what comes
+//! after it is tried before it is walked again. If none has accepted the program, all begin anew without haste: nothing
+//! is refused because of it.
+//!
 //! Invariants: what one walk concluded is not known to the next, so each is a proof of its own, and the order decides
-//! over work and messages only. Ways only go forward, so there are at most as many walks as variants.
+//! over work and messages only. Ways only go forward, but for the one time that all begin anew, so there are at most
+//! twice as many walks as variants. What begins anew has its share of the time from there on.
+
+use std::time::Duration;
 
 use bpf_isa::Program;
 
@@ -28,6 +36,9 @@ const FIRST_STEPS: u64 = 256;
 const FIRST_STEPS_PER_SLOT: u64 = 8;
 /// And how often a loop may come round in it.
 const FIRST_ROUNDS: usize = 3;
+/// Steps of a walk round by round in haste, beside some for each instruction.
+const HASTY_STEPS: u64 = 4096;
+const HASTY_STEPS_PER_SLOT: u64 = 8;
 /// How many times the steps of a walk that guesses are given to another one, where round by round all else is refused.
 const LONGER: u64 = 3;
 
@@ -69,8 +80,9 @@ pub(crate) struct Ways<'a> {
     env: &'a Env<'a>,
     /// Steps of a short walk.
     short: u64,
-    /// Steps of the first walk round by round.
+    /// Steps of the first walk round by round, and of one in haste.
     first: u64,
+    hurried: u64,
     loops: bool,
     way: Way,
     /// What all walks have in common.
@@ -79,6 +91,11 @@ pub(crate) struct Ways<'a> {
     assumed: bool,
     /// Whether the walk that guesses gave up.
     gave_up: bool,
+    /// Whether walks are in haste, and one of them has given up because of that.
+    hasty: bool,
+    postponed: bool,
+    /// The time that they took.
+    spent: Duration,
     /// Whether what few programs need may be tried.
     further: bool,
     /// Whether something is worth knowing of elements, and of their order.
@@ -98,11 +115,15 @@ impl<'a> Ways<'a> {
             env,
             short: SHORT_STEPS + SHORT_STEPS_PER_SLOT * slots,
             first: FIRST_STEPS + FIRST_STEPS_PER_SLOT * slots,
+            hurried: HASTY_STEPS + HASTY_STEPS_PER_SLOT * slots,
             loops,
             way: if plainly { Way::FewRounds } else { Way::Guesses },
             course: Course::new(Mode::Accelerated, env),
             assumed: false,
             gave_up: false,
+            hasty: loops && program.insns().len() <= RELATED_SLOTS,
+            postponed: false,
+            spent: Duration::ZERO,
             further: loops && program.insns().len() <= RELATED_SLOTS,
             elements: false,
             orders: false,
@@ -112,10 +133,10 @@ impl<'a> Ways<'a> {
 
     /// How the next walk goes.
     pub(crate) fn course(&self) -> Course {
-        let course = self.course;
+        let course = Course { hasty: self.hasty, ..self.course };
         let short = course.steps.min(self.short);
         // In this order: a host without a limit may give the longest time that there is.
-        let quarters = |n: u32| course.time / 4 * n;
+        let quarters = |n: u32| (course.time / 4 * n).saturating_add(self.spent).min(course.time);
         match self.way {
             Way::FewRounds => {
                 Course { mode: Mode::Plain, rounds: FIRST_ROUNDS, steps: course.steps.min(self.first), ..course }
@@ -125,11 +146,14 @@ impl<'a> Ways<'a> {
             Way::Elements => Course { steps: short, time: quarters(2), elements: true, ..course },
             Way::Orders => Course { steps: short, time: quarters(2), elements: true, orders: true, ..course },
             Way::UnassumingGuesses => Course { steps: short, time: quarters(3), assumes: false, ..course },
+            Way::SomeRounds if self.postponed => {
+                Course { mode: Mode::Plain, steps: short.min(self.hurried), values: false, ..course }
+            }
             Way::SomeRounds => Course { mode: Mode::Plain, steps: short, values: false, ..course },
             Way::Rounds if self.loops => Course { mode: Mode::Plain, ..course },
             Way::Rounds => course,
             Way::MoreGuesses => {
-                Course { steps: course.steps.min(LONGER * self.short), assumes: !self.assumed, ..course }
+                Course { hasty: false, steps: course.steps.min(LONGER * self.short), assumes: !self.assumed, ..course }
             }
             Way::Further => Course {
                 steps: short,
@@ -157,6 +181,12 @@ impl<'a> Ways<'a> {
         self.assumed |= walk.assumed_within();
         self.elements |= self.way == Way::Guesses && walk.missed_elements();
         self.orders |= self.way == Way::Elements && walk.loaded_elements();
+        let in_haste = walk.postponed() && matches!(error.reason, Reason::Steps(_));
+        if in_haste || self.postponed {
+            self.postponed = true;
+            self.after_haste(&walk);
+            return Ok(self);
+        }
         let has_more = self.has_more();
         // Nothing comes back here from it: what gave up at a limit goes on round by round.
         let further = self.further;
@@ -215,5 +245,24 @@ impl<'a> Ways<'a> {
         }
         self.refused = Some(refused);
         Ok(self)
+    }
+
+    /// A walk has been given up in haste, or one after it: turns to the next, or begins anew, and this time without.
+    fn after_haste(&mut self, walk: &Walk<'_>) {
+        let rounds = if self.course.values { None } else { Some(Way::SomeRounds) };
+        let next = match self.way {
+            Way::Guesses if walk.missed_elements() => Some(Way::Elements),
+            Way::Elements if walk.loaded_elements() => Some(Way::Orders),
+            Way::Guesses | Way::Elements | Way::Orders => Some(Way::Further),
+            Way::Further if self.assumed => Some(Way::UnassumingGuesses),
+            Way::Further | Way::UnassumingGuesses => rounds,
+            Way::FewRounds | Way::SomeRounds | Way::Rounds | Way::MoreGuesses | Way::Checked => None,
+        };
+        self.way = next.unwrap_or(Way::Guesses);
+        if next.is_none() {
+            (self.hasty, self.postponed, self.gave_up, self.refused) = (false, false, false, None);
+            (self.assumed, self.elements, self.orders) = (false, false, false);
+            self.spent = self.course.started.elapsed();
+        }
     }
 }

@@ -685,7 +685,10 @@ fn refine_linked(state: &mut State, r: Reg, n: &Scalar) {
     {
         state.bound_by(&old);
     }
-    for v in state.values_mut().filter(|v| v.is_scalar() && v.id == old.id) {
+    state.each_value_mut(|v| {
+        if v.id != old.id || !v.is_scalar() {
+            return;
+        }
         if (v.scale, v.delta) == (old.scale, old.delta) || planted!(TiedIsEqual) {
             v.n = v.n.meet(&n).unwrap_or(n);
         } else if (v.scale, old.scale) == (1, 1) {
@@ -694,7 +697,7 @@ fn refine_linked(state: &mut State, r: Reg, n: &Scalar) {
             let moved = n.alu(AluOp::Add, Width::W64, &Scalar::constant(apart as u64));
             v.n = v.n.meet(&moved).unwrap_or(v.n);
         }
-    }
+    });
     // The length of a region has a new least value.
     if old.id < FIRST_FREE_ID && old.scale == 1 {
         let region = (old.id - 1) as usize;

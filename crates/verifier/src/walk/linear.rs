@@ -12,9 +12,11 @@
 
 mod rows;
 
+use std::cell::Cell;
+
 use crate::env::Region;
 use crate::faults::planted;
-use crate::state::{Frame, State};
+use crate::state::{Frame, State, Sum};
 use crate::value::{FIRST_FREE_ID, Value};
 use rows::Rows;
 
@@ -95,6 +97,97 @@ impl Form {
     }
 }
 
+/// The least and the most, as far as they are known.
+type Range = (Option<i128>, Option<i128>);
+
+/// Memory for questions.
+#[derive(Debug, Default)]
+struct Solver {
+    rows: Rows,
+    /// The unknowns that are looked at, and their ranges.
+    about: Vec<u32>,
+    ranges: Vec<Range>,
+    /// All equations of the state.
+    equations: Vec<Sum>,
+    /// Which inequalities and equations are about them.
+    rooms: Vec<bool>,
+    sums: Vec<bool>,
+    /// Rows in words, as they are before they are changed; and answers to others.
+    words: Vec<u64>,
+    known: Vec<Known>,
+}
+
+/// An answer, and what it was the answer to.
+#[derive(Debug, Default)]
+struct Known {
+    question: Vec<u64>,
+    answer: Option<i128>,
+}
+
+/// Answers that are remembered: of two that would be in the same place, the newer.
+const MAX_KNOWN: usize = 512;
+/// Words of a question that is.
+const MAX_WORDS: usize = 256;
+
+thread_local! {
+    /// A question is asked of a state, by whoever has one, so its memory is the thread's.
+    static SOLVER: Cell<Option<Box<Solver>>> = const { Cell::new(None) };
+}
+
+/// Asks something. (Where a thread ends there is no memory any more that lasts.)
+fn with_solver<R>(ask: impl FnOnce(&mut Solver) -> R) -> R {
+    let mut solver = SOLVER.try_with(Cell::take).ok().flatten().unwrap_or_default();
+    let answer = ask(&mut solver);
+    let _ended_too = SOLVER.try_with(|kept| kept.set(Some(solver)));
+    answer
+}
+
+/// Forgets all answers: what is asked of one program is not asked of the next.
+pub(crate) fn forget_answers() {
+    let _ended_too = SOLVER.try_with(Cell::take);
+}
+
+impl Solver {
+    fn begin(&mut self, state: &State) {
+        self.equations.clear();
+        self.equations.extend(state.all_sums());
+    }
+
+    /// Whether the rows contradict each other, as far as that is found out.
+    fn contradict(&mut self) -> bool {
+        self.remembered(0, |rows| rows.contradict().unwrap_or(false).then_some(0)).is_some()
+    }
+
+    /// The most that an unknown is.
+    fn most(&mut self, id: u32) -> Option<i128> {
+        let column = self.rows.place_of(id)? as u64;
+        self.remembered(1 + column, |rows| rows.most(id))
+    }
+
+    /// The answer to a question of this kind, from the rows, or because the same has been asked before: loops are
+    /// walked again and again, and what is asked in them differs by its names only, if at all.
+    fn remembered(&mut self, kind: u64, ask: impl FnOnce(&mut Rows) -> Option<i128>) -> Option<i128> {
+        let Solver { rows, words, known, .. } = self;
+        words.clear();
+        words.push(kind);
+        if !rows.describe(words) || words.len() > MAX_WORDS {
+            return ask(rows);
+        }
+        let hash =
+            words.iter().fold(0u64, |hash, word| (hash.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        if known.is_empty() {
+            known.resize_with(MAX_KNOWN, Known::default);
+        }
+        let known = &mut known[(hash >> 32) as usize % MAX_KNOWN];
+        if known.question != *words {
+            known.answer = ask(rows);
+            known.question.clear();
+            known.question.extend_from_slice(words);
+        }
+        known.answer
+    }
+}
+
 impl State {
     /// Whether the form is 0 or less, whatever the state stands for. By what is said of names and of numbers: a pointer
     /// that nobody reads any more is nothing to go by (see [`super::trail`]).
@@ -126,22 +219,24 @@ impl State {
         if !tied && !pointers {
             return false;
         }
-        // What is near the question answers it mostly.
-        let mut last = 0;
-        let mut rows = Rows::new();
-        for (hops, most) in NEAR {
-            rows.clear();
-            rows.add(&negation.terms, negation.constant);
-            let (seen, found) = self.rows_about(form, pointers, (hops, most), &mut rows);
-            if found || rows.contradict().unwrap_or(false) {
-                return true;
+        with_solver(|solver| {
+            solver.begin(self);
+            // What is near the question answers it mostly.
+            let mut last = 0;
+            for (hops, most) in NEAR {
+                solver.rows.clear();
+                solver.rows.add(&negation.terms, negation.constant);
+                let (seen, found) = self.rows_about(form, pointers, (hops, most), solver);
+                if found || solver.contradict() {
+                    return true;
+                }
+                if seen == last {
+                    return false;
+                }
+                last = seen;
             }
-            if seen == last {
-                return false;
-            }
-            last = seen;
-        }
-        false
+            false
+        })
     }
 
     /// The most that the form is, by what is said of names and of numbers near it: of pointers nothing, as in
@@ -150,14 +245,16 @@ impl State {
         /// No number's name.
         const IT: u32 = u32::MAX;
         let it = form.clone().plus(&Form::name(IT), -1)?;
-        let mut rows = Rows::new();
-        let within = |near: (u32, usize)| {
-            rows.clear();
-            rows.add_equation(&it.terms, it.constant);
-            let (_, found) = self.rows_about(form, false, near, &mut rows);
-            if found { None } else { rows.most(IT) }
-        };
-        NEAR.into_iter().skip(1).filter_map(within).min()
+        with_solver(|solver| {
+            solver.begin(self);
+            let within = |near: (u32, usize)| {
+                solver.rows.clear();
+                solver.rows.add_equation(&it.terms, it.constant);
+                let (_, found) = self.rows_about(form, false, near, solver);
+                if found { None } else { solver.most(IT) }
+            };
+            NEAR.into_iter().skip(1).filter_map(within).min()
+        })
     }
 
     /// Whether two forms are always equal.
@@ -168,11 +265,20 @@ impl State {
 
     /// What is known of the unknowns of the form, and of what these are tied to over so many hops: so many unknowns,
     /// and whether that is a contradiction by itself.
-    fn rows_about(&self, form: &Form, pointers: bool, (hops, most): (u32, usize), rows: &mut Rows) -> (usize, bool) {
-        let mut about: Vec<u32> = form.names().collect();
+    fn rows_about(
+        &self,
+        form: &Form,
+        pointers: bool,
+        (hops, most): (u32, usize),
+        solver: &mut Solver,
+    ) -> (usize, bool) {
+        let Solver { rows, about, rooms, sums, equations, ranges, .. } = solver;
+        about.clear();
+        about.extend(form.names());
         let (mut next, mut left, mut end) = (0, hops, about.len());
-        let (mut rooms, mut sums) = (vec![false; self.room.len()], Vec::new());
-        let equations: Vec<_> = self.all_sums().collect();
+        rooms.clear();
+        rooms.resize(self.room.len(), false);
+        sums.clear();
         sums.resize(equations.len(), false);
         while let Some(&id) = about.get(next) {
             if next == end {
@@ -187,24 +293,25 @@ impl State {
                     about.push(id);
                 }
             };
-            for (f, seen) in self.room.iter().zip(&mut rooms).filter(|(f, seen)| !**seen && (f.id == id || f.hi == id))
-            {
-                *seen = true;
-                see(f.id);
-                see(f.hi);
+            for (f, seen) in self.room.iter().zip(&mut *rooms) {
+                if (f.id == id || f.hi == id) && !*seen {
+                    *seen = true;
+                    see(f.id);
+                    see(f.hi);
+                }
             }
             for t in self.products.iter().filter(|t| t.names().contains(&id)) {
                 t.names().into_iter().for_each(&mut see);
             }
-            for (t, seen) in equations.iter().zip(&mut sums) {
-                if !*seen && [t.s, t.a, t.b].contains(&id) {
+            for (t, seen) in equations.iter().zip(&mut *sums) {
+                if [t.s, t.a, t.b].contains(&id) && !*seen {
                     *seen = true;
                     [t.s, t.a, t.b].into_iter().for_each(&mut see);
                 }
             }
         }
         let mut found = false;
-        for (t, _) in equations.iter().zip(&sums).filter(|(_, seen)| **seen) {
+        for (t, _) in equations.iter().zip(&*sums).filter(|(_, seen)| **seen) {
             rows.add_equation(&[(t.a, 1), (t.b, t.scale.into()), (t.s, -1)], t.delta.into());
             // What falls on a line is not negative where a guess begins with that; not in what comes back to it, yet.
             for part in [t.a, t.b] {
@@ -220,16 +327,18 @@ impl State {
                 found |= rows.add(&[(t.a, 1)], -most);
             }
         }
-        for (f, _) in self.room.iter().zip(&rooms).filter(|(_, seen)| **seen) {
+        for (f, _) in self.room.iter().zip(&*rooms).filter(|(_, seen)| **seen) {
             found |= rows.add(&[(f.id, f.scale.into()), (f.hi, -1)], f.bytes.into());
         }
+        self.ranges_of(about, pointers, ranges);
         if !self.products.is_empty() {
-            for row in self.product_rows(&about, |id| self.range_of_name(id, pointers)) {
+            let range =
+                |id: u32| about.iter().zip(&*ranges).find(|(of, _)| **of == id).map_or((None, None), |(_, r)| *r);
+            for row in self.product_rows(about, range) {
                 found |= rows.add(&row, 0);
             }
         }
-        for &id in &about {
-            let (min, max) = self.range_of_name(id, pointers);
+        for (&id, (min, max)) in about.iter().zip(&*ranges) {
             found |= min.is_some_and(|min| rows.add(&[(id, -1)], min));
             found |= max.is_some_and(|max| rows.add(&[(id, 1)], -max));
         }
@@ -242,29 +351,36 @@ impl State {
         if !lines.any(|l| l.x == id && l.step < 0) {
             return false;
         }
-        let mut named = self.frames.iter().flat_map(Frame::values).filter(|v| v.line_id() == id).peekable();
+        let mut named = self.frames.iter().flat_map(Frame::values).filter(|v| v.is_named(id)).peekable();
         named.peek().is_some() && !named.any(|v| v.least_of_line() >= 0)
     }
 
-    /// The bounds of V(id) that what is tied to it has.
-    fn range_of_name(&self, id: u32, pointers: bool) -> (Option<i128>, Option<i128>) {
-        if id < FIRST_FREE_ID {
-            let least = self.min_len.get(id as usize - 1).map(|len| i128::from(*len));
-            return (least, Some(Region::MAX_LEN.into()));
-        }
-        let (mut min, mut max): (Option<i128>, Option<i128>) = (None, None);
-        for v in self
-            .frames
-            .iter()
-            .flat_map(Frame::values)
-            .filter(|v| v.line_id() == id && (v.is_scalar() || (pointers && !v.null)))
-        {
+    /// The bounds of these names that what is tied to them has.
+    fn ranges_of(&self, about: &[u32], pointers: bool, ranges: &mut Vec<Range>) {
+        ranges.clear();
+        ranges.extend(about.iter().map(|id| match *id {
+            id if id < FIRST_FREE_ID => {
+                let least = self.min_len.get(id as usize - 1).map(|len| i128::from(*len));
+                (least, Some(Region::MAX_LEN.into()))
+            }
+            _ => (None, None),
+        }));
+        let mut see = |v: &Value| {
+            if v.id | v.tie == 0 {
+                return;
+            }
+            let id = v.line_id();
+            if id < FIRST_FREE_ID || !(v.is_scalar() || (pointers && !v.null)) {
+                return;
+            }
+            let Some(at) = about.iter().position(|of| *of == id) else { return };
             let (lo, hi) = v.bounds();
             // Of an offset beyond 63 bits nothing is known.
             let (lo, hi) = super::lines::of_multiple(lo, hi, v.scale, v.delta);
-            (min, max) = (Some(min.map_or(lo, |m| m.max(lo))), Some(max.map_or(hi, |m| m.min(hi))));
-        }
-        (min, max)
+            let (min, max) = &mut ranges[at];
+            (*min, *max) = (Some(min.map_or(lo, |m| m.max(lo))), Some(max.map_or(hi, |m| m.min(hi))));
+        };
+        self.frames.iter().for_each(|f| f.each_value(&mut see));
     }
 }
 

@@ -16,7 +16,7 @@ use super::Walk;
 use crate::env::Region;
 use crate::faults::planted;
 use crate::scalar::{Scalar, wrapped_by_difference, wrapped_by_whole};
-use crate::state::{Frame, Room, State, Sum, Wrap};
+use crate::state::{Room, State, Sum, Wrap};
 use crate::tnum::ones;
 use crate::value::{FIRST_FREE_ID, Ty, Value};
 
@@ -62,7 +62,10 @@ fn ceil_div(a: i128, b: i128) -> i128 {
 /// The range of V, if `scale * V + delta` lies in `min..=max`.
 pub(super) fn of_multiple(min: i128, max: i128, scale: i16, delta: i32) -> (i128, i128) {
     let (scale, delta) = (i128::from(scale), i128::from(delta));
-    if scale > 0 {
+    if scale == 1 {
+        // As most are, and divisions of so long numbers take their time.
+        (min - delta, max - delta)
+    } else if scale > 0 {
         (ceil_div(min - delta, scale), floor_div(max - delta, scale))
     } else {
         (ceil_div(delta - max, -scale), floor_div(delta - min, -scale))
@@ -103,6 +106,11 @@ impl Value {
 
     /// Cuts it to a range of integers.
     fn cut(&mut self, min: i128, max: i128) {
+        let (least, most) = self.bounds();
+        if min <= least && most <= max {
+            // As it mostly is already.
+            return;
+        }
         let range = if self.is_scalar() {
             let min = min.max(0);
             if min > max {
@@ -145,12 +153,15 @@ impl State {
         {
             *len = (*len).max(least);
         }
-        for v in self.values_mut().filter(|v| v.line_id() == id) {
+        self.each_value_mut(|v| {
+            if !v.is_named(id) {
+                return;
+            }
             let scale = if planted!(StrideLost) { v.scale.signum() } else { v.scale };
             let (scale, delta) = (i128::from(scale), i128::from(v.delta));
             let (a, b) = (scale * min + delta, scale * max + delta);
             v.cut(a.min(b), a.max(b));
-        }
+        });
         if hops == 0 {
             return;
         }
@@ -302,11 +313,13 @@ impl State {
     /// The least value of V(id) that the state knows.
     pub(super) fn least_of(&self, id: u32) -> Option<i64> {
         let region = (id as usize).checked_sub(1).and_then(|i| self.min_len.get(i)).map(|len| i64::from(*len));
-        let of = |v: &Value| match v.is_scalar() && v.id == id && v.scale == 1 {
+        let of = |v: &Value| match v.id == id && v.is_scalar() && v.scale == 1 {
             true => i64::try_from(i128::from(v.n.aligned_least()) - i128::from(v.delta)).ok(),
             false => None,
         };
-        self.frames.iter().flat_map(Frame::values).filter_map(of).chain(region).max()
+        let mut least = region;
+        self.frames.iter().for_each(|f| f.each_value(|v| least = least.max(of(v))));
+        least
     }
 
     /// `lo + gap <= hi`.
@@ -334,7 +347,7 @@ impl State {
     pub(super) fn ordered(&self, lo: &Value, hi: &Value) -> bool {
         let named = lo.id != 0 && hi.id != 0 && hi.scale == 1 && lo.scale > 0;
         let least = i64::from(lo.delta) - i64::from(hi.delta);
-        named && self.below(lo.id, lo.scale, hi.id).is_some_and(|b| b >= least)
+        named && self.is_below(lo.id, lo.scale, least, hi.id)
     }
 
     /// The comparison `d cond s` of numbers went this way: learns what it says of their order, and of differences.

@@ -55,6 +55,11 @@ const MAX_FILLED: usize = 8;
 /// Steps of a loose walk, beside some for each instruction of the loop.
 const LOOSE_STEPS: u64 = 4000;
 const LOOSE_STEPS_PER_SLOT: u64 = 64;
+/// A hasty walk is over when this many guesses have failed for good, about more than one loop, or one more about one,
+/// and it has taken so many steps, beside some for each instruction: what is accepted later has failed less often.
+const HASTY_FAILURES: usize = 3;
+const HASTY_STEPS: u64 = 2048;
+const HASTY_STEPS_PER_SLOT: u64 = 8;
 /// Programs up to this length have sums and orders of their numbers kept outside of loops, too.
 pub(crate) const RELATED_SLOTS: usize = 1000;
 /// Notes of programs up to this length are copied before a check. Those of longer ones may know less after a failed one
@@ -175,6 +180,12 @@ pub(super) struct Engine {
     pub(super) further: bool,
     /// A number was loaded of which the array said something.
     pub(super) loaded_elements: bool,
+    /// It gives up as soon as guesses fail again and again.
+    pub(super) hasty: bool,
+    /// Loops about which guesses have failed for good: of one that has for so many times, none is made any more.
+    given_up: Vec<u32>,
+    /// It has given up in haste.
+    postponed: bool,
 }
 
 impl Engine {
@@ -187,6 +198,8 @@ impl Engine {
         self.loose = 0;
         (self.resumed, self.begun) = (false, false);
         (self.assumed_within, self.missed_elements, self.loaded_elements) = (false, false, false);
+        self.given_up.clear();
+        self.postponed = false;
         self.asked.set(0);
         self.heads.clear();
         if self.on {
@@ -277,6 +290,11 @@ impl Walk<'_> {
     /// Whether a number was loaded from somewhere in an array, of whose elements something was known.
     pub(crate) fn loaded_elements(&self) -> bool {
         self.loops.loaded_elements
+    }
+
+    /// Whether the walk was given up in haste.
+    pub(crate) fn postponed(&self) -> bool {
+        self.loops.postponed
     }
 
     /// Whether what is true of every element of an array on the stack is known.
@@ -640,6 +658,7 @@ impl Walk<'_> {
     fn give_up(&mut self, i: usize, why: LoopFailure) -> Res<()> {
         self.log_guess(i, "gives up");
         self.note_failure(i, why);
+        self.give_up_in_haste(self.loops.open[i].id);
         self.rewind(i);
         let a = &mut self.loops.open[i];
         self.state.clone_from(&a.entry);
@@ -651,6 +670,20 @@ impl Walk<'_> {
         self.note_rounds(id, None);
         self.state.top_mut().loops.push(mark);
         Ok(())
+    }
+
+    /// A guess about the loop has failed for good. In haste, the walk gives up soon if that happens again and again.
+    fn give_up_in_haste(&mut self, id: u32) {
+        if !self.loops.hasty || self.loops.given_up.len() > HASTY_FAILURES {
+            return;
+        }
+        let failed = &mut self.loops.given_up;
+        failed.push(id);
+        if failed.len() > HASTY_FAILURES || (failed.len() == HASTY_FAILURES && failed.iter().any(|of| *of != id)) {
+            let most = HASTY_STEPS + HASTY_STEPS_PER_SLOT * self.insns.len() as u64;
+            self.loops.postponed |= most < self.steps;
+            self.steps = self.steps.min(most);
+        }
     }
 
     /// Something was refused. If that was in a walk from a guess, nothing is lost: `Some(true)` if the walk goes on

@@ -109,8 +109,17 @@ impl State {
 
     /// Whether the named value may be negative. Only pointers that may have begun before their region are.
     pub(crate) fn may_be_negative(&self, id: u32) -> bool {
-        let mut named = self.frames.iter().flat_map(Frame::values).filter(|v| v.line_id() == id).peekable();
-        id >= FIRST_FREE_ID && named.peek().is_some() && !named.any(Value::is_of_no_negative)
+        if id < FIRST_FREE_ID {
+            return false;
+        }
+        let (mut named, mut surely) = (false, false);
+        let mut see = |v: &Value| {
+            if v.is_named(id) {
+                (named, surely) = (true, surely || v.is_of_no_negative());
+            }
+        };
+        self.frames.iter().for_each(|f| f.each_value(&mut see));
+        named && !surely
     }
 
     /// The greatest gap known with `V(x.s) + gap <= V(t.s)`, if the two share a part.
@@ -138,10 +147,12 @@ impl State {
         }
         let mut best: Option<i64> = None;
         for x in self.all_sums().filter(|x| x.s == id) {
-            for t in self.all_sums().filter(|t| t.s != id) {
-                let Some(gap) = self.apart(&x, &t) else { continue };
+            let shares = |t: &Sum| [t.a, t.b].iter().any(|part| [x.a, x.b].contains(part));
+            for t in self.all_sums().filter(|t| t.s != id && shares(t)) {
                 let beyond = if t.s == hi { Some(0) } else { self.below_by_facts(t.s, 1, hi) };
-                best = best.max(beyond.and_then(|b| b.checked_add(gap)));
+                let Some(beyond) = beyond else { continue };
+                let gap = self.apart(&x, &t);
+                best = best.max(gap.and_then(|gap| beyond.checked_add(gap)));
             }
         }
         best
@@ -318,9 +329,14 @@ impl State {
 
     /// The most that V(id) is, by what numbers are made of it.
     pub(super) fn most_of(&self, id: u32) -> Option<i128> {
-        let named = |v: &&Value| v.is_scalar() && v.id == id && v.scale > 0;
-        let values = self.frames.iter().flat_map(Frame::values).filter(named);
-        values.map(|v| v.range_of_line().1).min().filter(|most| *most < u64::MAX).map(i128::from)
+        let mut most = u64::MAX;
+        let mut see = |v: &Value| {
+            if v.id == id && v.is_scalar() && v.scale > 0 {
+                most = most.min(v.range_of_line().1);
+            }
+        };
+        self.frames.iter().for_each(|f| f.each_value(&mut see));
+        (most < u64::MAX).then(|| most.into())
     }
 
     /// Two numbers whose sum is at most `most`.

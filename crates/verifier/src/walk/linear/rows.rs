@@ -1,12 +1,15 @@
 //! Rows of coefficients, from which unknowns are eliminated one after the other.
 //!
-//! Problem: questions are many and small, so memory that each row allocates costs more than what is asked. Approach: a
-//! row has a coefficient for each of a few columns, in place; the columns are the unknowns in the order in which they
-//! came. What does not fit (an unknown too many, a number too large) is left out, and what is left out proves nothing.
-//! The same memory serves for one attempt at an answer after the other.
+//! Problem: questions are many and small, so memory that each row allocates costs more than what is asked, and so do
+//! copies of rows. Approach: a row has a coefficient for each of a few columns, in place, and knows which of them it
+//! uses: mostly two or three. Most rows have one, and say no more than how much that is at least, or at most: of these,
+//! there is the tightest. The columns are the unknowns in the order in which they came. What does not fit (an unknown
+//! too many, a number too large) is left out, and what is left out proves nothing. Rows stay where they are made; which
+//! of them count says a list of their places. The same memory serves for one attempt at an answer after the other.
 //!
 //! Invariants: each row says `sum of coefficient * V + constant <= 0`, or `= 0` of an equation, and follows from those
-//! that were added. Coefficients are at most [`MAX_COEFFICIENT`] and constants [`MAX_NUMBER`], either way.
+//! that were added. Coefficients are at most [`MAX_COEFFICIENT`] and constants [`MAX_NUMBER`], either way. Coefficients
+//! of columns that a row does not use are anything.
 
 use super::MAX_NUMBER;
 
@@ -15,7 +18,7 @@ const COLUMNS: usize = 20;
 /// Rows at any time.
 const MAX_ROWS: usize = 44;
 /// So the negative of each is one, too.
-const MAX_COEFFICIENT: i128 = 1 << 62;
+const MAX_COEFFICIENT: u64 = 1 << 62;
 /// By which coefficients are hashed, column by column: powers of an odd number.
 const HASHED_BY: [u64; COLUMNS] = {
     let mut by = [0x9e37_79b9_7f4a_7c15u64; COLUMNS];
@@ -27,22 +30,51 @@ const HASHED_BY: [u64; COLUMNS] = {
     by
 };
 
+/// The columns of a set, a bit each.
+fn columns_of(mut set: u32) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let at = set.trailing_zeros() as usize;
+        set &= set.wrapping_sub(1);
+        (at < COLUMNS).then_some(at)
+    })
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Row {
     by: [i64; COLUMNS],
     constant: i128,
+    /// The columns that have a coefficient other than 0, a bit each.
+    used: u32,
+}
+
+/// A row that counts.
+#[derive(Clone, Copy, Debug)]
+struct Counted {
     /// Of the coefficients, to compare them by.
     key: u64,
+    /// As in the row.
+    used: u32,
+    place: u16,
 }
 
 /// Rows, of which some are equations.
 #[derive(Debug, Default)]
 pub(super) struct Rows {
     columns: Vec<u32>,
-    equal: Vec<Row>,
-    less: Vec<Row>,
+    /// All of them, also those that do not count any more.
+    rows: Vec<Row>,
+    /// Places of equations.
+    equal: Vec<u16>,
+    less: Vec<Counted>,
     /// Those that an unknown is being taken out of.
-    with: Vec<Row>,
+    with: Vec<Counted>,
+    /// Places of those that may be made anew.
+    free: Vec<u16>,
+    /// Of each unknown V, inequalities with no other: `constant - V <= 0`, and `V + constant <= 0`.
+    bounds: [[Option<i128>; 2]; COLUMNS],
+    bounded: usize,
+    /// How many inequalities have each unknown times less than 0, and times more.
+    times: [[i64; 2]; COLUMNS],
 }
 
 /// A product that overflows is none. Mostly, both are short.
@@ -53,218 +85,443 @@ fn times(constant: i128, by: i64) -> Option<i128> {
     }
 }
 
+/// `a * x + b * y`, if that is not too much.
+fn sum_of(x: i128, a: i64, y: i128, b: i64) -> Option<i128> {
+    let (x, y) = (times(x, a)?, times(y, b)?);
+    x.checked_add(y).filter(|c| c.unsigned_abs() <= MAX_NUMBER)
+}
+
+/// Of integers: `by * V + constant <= 0` is `V + this <= 0`, if by is above 0, or `this - V <= 0`.
+fn rounded(constant: i128, by: u64) -> i128 {
+    match (by, i64::try_from(by), i64::try_from(constant).ok().and_then(i64::checked_neg)) {
+        (1, ..) => constant,
+        (_, Ok(by), Some(short)) => -i128::from(short.div_euclid(by)),
+        _ => -(-constant).div_euclid(by.into()),
+    }
+}
+
+fn gcd(mut a: u64, mut b: u64) -> u64 {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}
+
 impl Row {
-    /// `a` times this row plus `b` times the other, in the first columns. `None` if an entry overflows.
-    fn combined(&self, a: i64, other: &Row, b: i64, columns: usize) -> Option<Row> {
-        let mut out = Row { by: [0; COLUMNS], constant: 0, key: 0 };
+    const NONE: Row = Row { by: [0; COLUMNS], constant: 0, used: 0 };
+
+    /// How often it has the unknown.
+    fn of(&self, at: usize) -> i64 {
+        if self.used >> at & 1 != 0 { self.by[at] } else { 0 }
+    }
+
+    /// Becomes `a` times the one row plus `b` times the other. `None` if an entry overflows.
+    fn combine(&mut self, x: &Row, a: i64, y: &Row, b: i64) -> Option<()> {
+        self.used = x.used ^ y.used;
         let mut over = false;
-        let pairs = self.by.iter().zip(&other.by);
-        for (out, (x, y)) in out.by.iter_mut().zip(pairs).take(columns) {
-            let ((x, x_over), (y, y_over)) = (x.overflowing_mul(a), y.overflowing_mul(b));
+        let most = |c: i64| c.unsigned_abs() > MAX_COEFFICIENT;
+        for (row, times, only) in [(x, a, x.used & !y.used), (y, b, y.used & !x.used)] {
+            for at in columns_of(only) {
+                let (c, c_over) = row.by[at].overflowing_mul(times);
+                over |= c_over | most(c);
+                self.by[at] = c;
+            }
+        }
+        for at in columns_of(x.used & y.used) {
+            let ((x, x_over), (y, y_over)) = (x.by[at].overflowing_mul(a), y.by[at].overflowing_mul(b));
             let (sum, sum_over) = x.overflowing_add(y);
-            over |= x_over | y_over | sum_over | (i128::from(sum).abs() > MAX_COEFFICIENT);
-            *out = sum;
+            over |= x_over | y_over | sum_over | most(sum);
+            self.by[at] = sum;
+            self.used |= u32::from(sum != 0) << at;
         }
         if over {
             return None;
         }
-        let (x, y) = (times(self.constant, a)?, times(other.constant, b)?);
-        out.constant = x.checked_add(y).filter(|c| c.unsigned_abs() <= MAX_NUMBER)?;
-        Some(out)
+        self.constant = sum_of(x.constant, a, y.constant, b)?;
+        Some(())
+    }
+
+    /// Becomes the other without one of its unknowns, times `by`, plus so many times a constant. `None` if that
+    /// overflows.
+    fn without(&mut self, other: &Row, at: usize, by: i64, (constant, times): (i128, i64)) -> Option<()> {
+        self.used = other.used & !(1 << at);
+        for at in columns_of(self.used) {
+            self.by[at] = other.by[at] * by;
+        }
+        self.constant = sum_of(other.constant, by, constant, times)?;
+        Some(())
+    }
+
+    fn negate(&mut self) {
+        for at in columns_of(self.used) {
+            self.by[at] = -self.by[at];
+        }
+        self.constant = -self.constant;
     }
 
     /// Divides by what all coefficients have in common. Of integers, the constant may be rounded up.
-    fn reduce(&mut self, columns: usize) {
-        let gcd = |mut a: u64, mut b: u64| {
-            while b != 0 {
-                (a, b) = (b, a % b);
-            }
-            a
-        };
+    fn reduce(&mut self) {
         let mut common = 0;
-        for c in self.by.iter().take(columns).filter(|c| **c != 0) {
-            common = gcd(common, c.unsigned_abs());
+        for at in columns_of(self.used) {
+            common = gcd(common, self.by[at].unsigned_abs());
             if common == 1 {
                 return;
             }
         }
-        if let (true, Ok(common)) = (common > 1, i64::try_from(common)) {
-            self.by.iter_mut().take(columns).for_each(|c| *c /= common);
-            self.constant = -(-self.constant).div_euclid(common.into());
+        if let (true, Ok(by)) = (common > 1, i64::try_from(common)) {
+            columns_of(self.used).for_each(|at| self.by[at] /= by);
+            self.constant = rounded(self.constant, common);
         }
+    }
+
+    /// Whether the coefficients are the same, where the same are used.
+    fn is_like(&self, other: &Row) -> bool {
+        columns_of(self.used).all(|at| self.by[at] == other.by[at])
     }
 }
 
 impl Rows {
-    /// Empty, for one question after the other.
-    pub(super) fn new() -> Rows {
-        let (equal, with) = (Vec::new(), Vec::new());
-        Rows { columns: Vec::with_capacity(COLUMNS), equal, less: Vec::with_capacity(MAX_ROWS / 2), with }
-    }
-
     /// Empties them for the next attempt.
     pub(super) fn clear(&mut self) {
         self.columns.clear();
         self.equal.clear();
         self.less.clear();
         self.with.clear();
+        self.free.clear();
+        self.free.extend((0..crate::num::half(self.rows.len())).rev());
+        (self.bounds, self.bounded, self.times) = ([[None; 2]; COLUMNS], 0, [[0; 2]; COLUMNS]);
     }
 
-    /// The terms as a row. `None` if they do not fit.
-    fn row(&mut self, terms: &[(u32, i128)], constant: i128) -> Option<Row> {
-        let mut row = Row { by: [0; COLUMNS], constant, key: 0 };
+    /// A place for a row, which does not count yet: it is the next one again until [`Rows::keep`] takes it.
+    fn spare(&mut self) -> u16 {
+        match self.free.last() {
+            Some(at) => *at,
+            None => {
+                self.rows.push(Row::NONE);
+                let at = crate::num::half(self.rows.len() - 1);
+                self.free.push(at);
+                at
+            }
+        }
+    }
+
+    /// The column of an unknown, if there is one left for it.
+    fn column(&mut self, id: u32) -> Option<usize> {
+        match self.columns.iter().position(|x| *x == id) {
+            Some(at) => Some(at),
+            None if self.columns.len() < COLUMNS => {
+                self.columns.push(id);
+                Some(self.columns.len() - 1)
+            }
+            None => None,
+        }
+    }
+
+    /// The terms as a row in a spare place. `None` if they do not fit.
+    fn row(&mut self, terms: &[(u32, i128)], constant: i128) -> Option<u16> {
         if constant.unsigned_abs() > MAX_NUMBER {
             return None;
         }
+        let spare = self.spare();
+        (self.rows[usize::from(spare)].constant, self.rows[usize::from(spare)].used) = (constant, 0);
         for &(id, c) in terms {
-            let at = match self.columns.iter().position(|x| *x == id) {
-                Some(at) => at,
-                None if self.columns.len() < COLUMNS => {
-                    self.columns.push(id);
-                    self.columns.len() - 1
-                }
-                None => return None,
-            };
-            let c = c.checked_add(row.by[at].into()).filter(|c| c.abs() <= MAX_COEFFICIENT)?;
+            let at = self.column(id)?;
+            let row = &mut self.rows[usize::from(spare)];
+            let c = c.checked_add(row.of(at).into()).filter(|c| c.unsigned_abs() <= MAX_COEFFICIENT.into())?;
             row.by[at] = i64::try_from(c).ok()?;
+            row.used = row.used & !(1 << at) | u32::from(c != 0) << at;
         }
-        Some(row)
+        Some(spare)
     }
 
     /// A sum that is at most 0. `true` if it cannot be.
     pub(super) fn add(&mut self, terms: &[(u32, i128)], constant: i128) -> bool {
+        // As most are.
+        if let [(id, c @ (1 | -1))] = *terms {
+            if constant.unsigned_abs() <= MAX_NUMBER
+                && let Some(at) = self.column(id)
+            {
+                self.bound(at, c > 0, constant);
+            }
+            return false;
+        }
         self.row(terms, constant).is_some_and(|row| self.add_row(row))
+    }
+
+    /// An inequality with one unknown.
+    fn bound(&mut self, at: usize, above: bool, constant: i128) {
+        let bound = &mut self.bounds[at][usize::from(above)];
+        if bound.is_none() {
+            self.bounded += 1;
+            self.times[at][usize::from(above)] += 1;
+        }
+        *bound = (*bound).max(Some(constant));
     }
 
     /// A sum that is 0.
     pub(super) fn add_equation(&mut self, terms: &[(u32, i128)], constant: i128) {
         if let Some(row) = self.row(terms, constant) {
+            self.free.pop();
             self.equal.push(row);
         }
     }
 
-    fn add_row(&mut self, mut row: Row) -> bool {
-        let columns = self.columns.len();
-        row.reduce(columns);
-        // Of different rows it mostly differs.
-        let hashed = row.by.iter().zip(&HASHED_BY).take(columns);
-        row.key = hashed.fold(0, |key, (c, by)| key.wrapping_add(c.cast_unsigned().wrapping_mul(*by)));
-        if row.by.iter().take(columns).all(|c| *c == 0) {
+    /// The row in the spare place counts. `true` if it says what cannot be.
+    fn add_row(&mut self, place: u16) -> bool {
+        let row = &mut self.rows[usize::from(place)];
+        let used = row.used;
+        if used == 0 {
             return row.constant > 0;
         }
-        match self.less.iter_mut().find(|r| r.key == row.key && r.by == row.by) {
-            Some(r) => r.constant = r.constant.max(row.constant),
-            None => self.less.push(row),
+        if used.is_power_of_two() {
+            let at = used.trailing_zeros() as usize;
+            let (by, constant) = (row.by[at], row.constant);
+            self.bound(at, by > 0, rounded(constant, by.unsigned_abs()));
+            return false;
+        }
+        row.reduce();
+        // Of different rows it mostly differs.
+        let hashed = columns_of(used).map(|at| row.by[at].cast_unsigned().wrapping_mul(HASHED_BY[at]));
+        let (key, constant) = (hashed.fold(0, u64::wrapping_add), row.constant);
+        let row = &self.rows[usize::from(place)];
+        let alike = |other: &&Counted| {
+            (other.key, other.used) == (key, used) && self.rows[usize::from(other.place)].is_like(row)
+        };
+        match self.less.iter().find(alike).map(|other| usize::from(other.place)) {
+            Some(other) => self.rows[other].constant = self.rows[other].constant.max(constant),
+            None => {
+                self.free.pop();
+                let row = Counted { key, used, place };
+                self.less.push(row);
+                self.count(row, 1);
+            }
         }
         false
+    }
+
+    /// One inequality more, or less.
+    fn count(&mut self, row: Counted, more: i64) {
+        let by = &self.rows[usize::from(row.place)].by;
+        for at in columns_of(row.used) {
+            self.times[at][usize::from(by[at] > 0)] += more;
+        }
+    }
+
+    /// The spare row becomes another one without an unknown, times `by`, plus so many times a constant. `None` if that
+    /// overflows.
+    fn without(&mut self, x: u16, at: usize, by: i64, constant: (i128, i64)) -> Option<u16> {
+        let spare = self.spare();
+        let Ok([row, x]) = self.rows.get_disjoint_mut([usize::from(spare), usize::from(x)]) else { return None };
+        row.without(x, at, by, constant)?;
+        Some(spare)
+    }
+
+    /// The two inequalities that have no other unknown count no more.
+    fn take_bounds(&mut self, at: usize) -> [Option<i128>; 2] {
+        let bounds = std::mem::take(&mut self.bounds[at]);
+        for (bound, times) in bounds.iter().zip(&mut self.times[at]) {
+            self.bounded -= usize::from(bound.is_some());
+            *times -= i64::from(bound.is_some());
+        }
+        bounds
+    }
+
+    /// The spare row becomes `a` times the one plus `b` times the other. `None` if an entry overflows.
+    fn combine(&mut self, (x, a): (u16, i64), (y, b): (u16, i64)) -> Option<u16> {
+        let spare = self.spare();
+        let places = [usize::from(spare), usize::from(x), usize::from(y)];
+        let Ok([row, x, y]) = self.rows.get_disjoint_mut(places) else { return None };
+        row.combine(x, a, y, b)?;
+        Some(spare)
+    }
+
+    /// The inequalities with this unknown count no more: they are those that it is being taken out of.
+    fn take_out(&mut self, at: usize) -> Vec<Counted> {
+        let mut with = std::mem::take(&mut self.with);
+        with.clear();
+        with.extend(self.less.extract_if(.., |r| r.used >> at & 1 != 0));
+        with.iter().for_each(|r| self.count(*r, -1));
+        with
+    }
+
+    fn taken_out(&mut self, with: Vec<Counted>) {
+        self.free.extend(with.iter().map(|r| r.place));
+        self.with = with;
+    }
+
+    /// How often a row that counts has the unknown.
+    fn times_of(&self, place: u16, at: usize) -> i64 {
+        self.rows[usize::from(place)].of(at)
+    }
+
+    /// An equation in which no unknown says what it is, as two inequalities. Whether one of them cannot be.
+    fn add_both(&mut self, place: u16) -> bool {
+        let equation = self.rows[usize::from(place)];
+        [false, true].into_iter().any(|negative| {
+            let spare = self.spare();
+            let row = &mut self.rows[usize::from(spare)];
+            *row = equation;
+            if negative {
+                row.negate();
+            }
+            self.add_row(spare)
+        })
+    }
+
+    /// Takes an unknown out of all others that an equation has `c` times, once with either sign. Whether they
+    /// contradict each other; `None` if a number is too large.
+    fn replace(&mut self, at: usize, e: u16, c: i64) -> Option<bool> {
+        for i in 0..self.equal.len() {
+            let other = self.equal[i];
+            let by = self.times_of(other, at);
+            if by != 0 {
+                self.equal[i] = self.combine((other, 1), (e, -by * c))?;
+                self.free.pop();
+                self.free.push(other);
+            }
+        }
+        let with = self.take_out(at);
+        for other in &with {
+            let by = self.times_of(other.place, at);
+            let row = self.combine((other.place, 1), (e, -by * c))?;
+            if self.add_row(row) {
+                return Some(true);
+            }
+        }
+        self.taken_out(with);
+        for (bound, by) in self.take_bounds(at).into_iter().zip([-1, 1]) {
+            let Some(constant) = bound else { continue };
+            let row = self.without(e, at, -by * c, (constant, 1))?;
+            if self.add_row(row) {
+                return Some(true);
+            }
+        }
+        self.free.push(e);
+        Some(false)
+    }
+
+    /// What their answers hang on, in as few words as there may be: the same for rows of other names in the same order.
+    /// `false` if that is too much.
+    pub(super) fn describe(&self, words: &mut Vec<u64>) -> bool {
+        let columns = &self.columns;
+        // Of two unknowns that cost as much, the first by its name is taken out.
+        let rank = |at: usize| columns.iter().filter(|id| **id < columns[at]).count() as u64;
+        let ranks = |from: usize| (from..columns.len().min(from + 12)).fold(0, |all, at| all << 5 | rank(at));
+        words.extend([ranks(0), ranks(12), (columns.len() + (self.equal.len() << 8)) as u64]);
+        for [least, most] in &self.bounds[..columns.len()] {
+            let present = u64::from(least.is_some()) | u64::from(most.is_some()) << 1;
+            words.push(present);
+            for constant in [least, most].into_iter().flatten() {
+                let Ok(short) = i64::try_from(*constant) else { return false };
+                words.push(short.cast_unsigned());
+            }
+        }
+        for place in self.equal.iter().copied().chain(self.less.iter().map(|r| r.place)) {
+            let row = &self.rows[usize::from(place)];
+            let Ok(constant) = i64::try_from(row.constant) else { return false };
+            words.extend([row.used.into(), constant.cast_unsigned()]);
+            words.extend(columns_of(row.used).map(|at| row.by[at].cast_unsigned()));
+        }
+        true
+    }
+
+    /// The column of an unknown, if they have it.
+    pub(super) fn place_of(&self, id: u32) -> Option<usize> {
+        self.columns.iter().position(|x| *x == id)
     }
 
     /// The most that this unknown is, when all others have been taken out of them; `None` if nothing says so, or if
     /// that was not found out.
     pub(super) fn most(&mut self, id: u32) -> Option<i128> {
-        let columns = self.columns.len();
         let of = self.columns.iter().position(|x| *x == id)?;
         while let Some(e) = self.equal.pop() {
-            let single = e.by.iter().enumerate().find(|(at, c)| *at != of && c.abs() == 1);
-            let Some((at, c)) = single.map(|(at, c)| (at, *c)) else {
-                let negative = Row { by: e.by.map(|c| -c), constant: -e.constant, key: 0 };
-                if self.add_row(e) || self.add_row(negative) {
-                    return None;
-                }
-                continue;
+            let row = &self.rows[usize::from(e)];
+            let single = columns_of(row.used).find(|at| *at != of && row.by[*at].abs() == 1);
+            let contradict = match single {
+                Some(at) => self.replace(at, e, self.times_of(e, at))?,
+                None => self.add_both(e),
             };
-            for other in self.equal.iter_mut().filter(|other| other.by[at] != 0) {
-                *other = other.combined(1, &e, -other.by[at] * c, columns)?;
-            }
-            if self.replace(at, &e, c, columns)? {
+            if contradict {
                 return None;
             }
         }
-        while let Some(at) = self.next_unknown(columns, Some(of)) {
-            if self.eliminate(at, columns)? {
+        while let Some(at) = self.next_unknown(Some(of)) {
+            if self.eliminate(at)? {
                 return None;
             }
         }
-        // c * V + constant <= 0.
-        self.less.iter().filter(|r| r.by[of] > 0).map(|r| (-r.constant).div_euclid(r.by[of].into())).min()
+        // V + constant <= 0: no other unknown is left.
+        self.bounds[of][1].map(|constant| -constant)
     }
 
     /// The unknown that is taken out of the inequalities with the fewest new ones.
-    fn next_unknown(&self, columns: usize, but: Option<usize>) -> Option<usize> {
-        let (mut above, mut below) = ([0i64; COLUMNS], [0i64; COLUMNS]);
-        for row in &self.less {
-            for (at, c) in row.by.iter().enumerate().take(columns) {
-                above[at] += i64::from(*c > 0);
-                below[at] += i64::from(*c < 0);
-            }
-        }
-        let used = (0..columns).filter(|at| above[*at] + below[*at] > 0 && Some(*at) != but);
-        let cost = |at: &usize| (above[*at] * below[*at] - (above[*at] + below[*at]), self.columns.get(*at).copied());
+    fn next_unknown(&self, but: Option<usize>) -> Option<usize> {
+        let of = |at: usize| self.times[at];
+        let used = (0..self.columns.len()).filter(|at| of(*at) != [0, 0] && Some(*at) != but);
+        let cost = |at: &usize| {
+            let [below, above] = of(*at);
+            (above * below - (above + below), self.columns.get(*at).copied())
+        };
         used.min_by_key(cost)
     }
 
-    /// Takes an unknown out of the inequalities that an equation has `c` times, once with either sign. Whether they
-    /// contradict each other; `None` if a number is too large.
-    fn replace(&mut self, at: usize, e: &Row, c: i64, columns: usize) -> Option<bool> {
-        let mut with = std::mem::take(&mut self.with);
-        with.clear();
-        with.extend(self.less.extract_if(.., |r| r.by[at] != 0));
-        for other in &with {
-            let row = other.combined(1, e, -other.by[at] * c, columns)?;
+    /// Takes an unknown out of the inequalities. Whether they contradict each other; `None` if there are too many.
+    fn eliminate(&mut self, at: usize) -> Option<bool> {
+        let with = self.take_out(at);
+        for a in &with {
+            let above = self.times_of(a.place, at);
+            for b in with.iter().filter(|_| above > 0) {
+                let below = self.times_of(b.place, at);
+                if below < 0 {
+                    let row = self.combine((a.place, -below), (b.place, above))?;
+                    if self.add_row(row) {
+                        return Some(true);
+                    }
+                }
+            }
+        }
+        let bounds = self.take_bounds(at);
+        for a in &with {
+            let by = self.times_of(a.place, at);
+            // At least, of what it has more than 0 times; at most, of what it has less.
+            let Some(constant) = bounds[usize::from(by < 0)] else { continue };
+            let row = self.without(a.place, at, 1, (constant, i64::try_from(by.unsigned_abs()).ok()?))?;
             if self.add_row(row) {
                 return Some(true);
             }
         }
-        self.with = with;
-        Some(false)
-    }
-
-    /// Takes an unknown out of the inequalities. Whether they contradict each other; `None` if there are too many.
-    fn eliminate(&mut self, at: usize, columns: usize) -> Option<bool> {
-        let mut with = std::mem::take(&mut self.with);
-        with.clear();
-        with.extend(self.less.extract_if(.., |r| r.by[at] != 0));
-        for a in with.iter().filter(|r| r.by[at] > 0) {
-            for b in with.iter().filter(|r| r.by[at] < 0) {
-                let row = a.combined(-b.by[at], b, a.by[at], columns)?;
-                if self.add_row(row) {
-                    return Some(true);
-                }
-            }
+        self.taken_out(with);
+        if let [Some(least), Some(most)] = bounds
+            && least + most > 0
+        {
+            return Some(true);
         }
-        self.with = with;
-        (self.less.len() <= MAX_ROWS).then_some(false)
+        (self.less.len() + self.bounded <= MAX_ROWS).then_some(false)
     }
 
     /// Takes one unknown after the other out of them. Whether they contradict each other; `None` if that was not found
     /// out.
     pub(super) fn contradict(&mut self) -> Option<bool> {
-        let columns = self.columns.len();
         // An equation with an unknown that it has once says what that is.
         while let Some(e) = self.equal.pop() {
-            if e.by.iter().all(|c| *c == 0) {
-                if e.constant != 0 {
+            let row = &self.rows[usize::from(e)];
+            if row.used == 0 {
+                if row.constant != 0 {
                     return Some(true);
                 }
                 continue;
             }
-            let single = e.by.iter().enumerate().filter(|(_, c)| c.abs() == 1);
-            let Some((at, c)) = single.min_by_key(|(at, _)| self.columns.get(*at)).map(|(at, c)| (at, *c)) else {
-                let negative = Row { by: e.by.map(|c| -c), constant: -e.constant, key: 0 };
-                if self.add_row(e) || self.add_row(negative) {
-                    return Some(true);
-                }
-                continue;
+            let single = columns_of(row.used).filter(|at| row.by[*at].abs() == 1);
+            let contradict = match single.min_by_key(|at| self.columns.get(*at)) {
+                Some(at) => self.replace(at, e, self.times_of(e, at))?,
+                None => self.add_both(e),
             };
-            for other in self.equal.iter_mut().filter(|other| other.by[at] != 0) {
-                *other = other.combined(1, &e, -other.by[at] * c, columns)?;
-            }
-            if self.replace(at, &e, c, columns)? {
+            if contradict {
                 return Some(true);
             }
         }
-        while let Some(at) = self.next_unknown(columns, None) {
-            if self.eliminate(at, columns)? {
+        while let Some(at) = self.next_unknown(None) {
+            if self.eliminate(at)? {
                 return Some(true);
             }
         }

@@ -489,7 +489,7 @@ impl Guess {
             .room
             .iter()
             .filter(|f| !self.names_row(f.id) && !self.names_row(f.hi))
-            .filter(|f| self.state.below(f.id, f.scale, f.hi).is_none_or(|known| known < f.bytes))
+            .filter(|f| !self.state.is_below(f.id, f.scale, f.bytes, f.hi))
             .filter_map(|f| Some(Room { bytes: f.bytes.min(self.at_entry(f)?), ..*f }))
             .collect();
         facts.into_iter().for_each(|f| self.state.learn_below(f));
@@ -525,13 +525,21 @@ impl Guess {
         if f.id == 0 || f.hi == 0 {
             return None;
         }
+        // What is found out easily is mostly enough.
+        let easily = self.at_entry_by_parts(f);
+        if easily >= Some(f.bytes) {
+            return easily;
+        }
         // The state is still what entered, in the guess's names: k is 0.
         let form = Form::constant(f.bytes.into())
             .plus(&Form::name(f.id), f.scale.into())
             .and_then(|form| form.plus(&Form::name(f.hi), -1));
-        if form.is_some_and(|form| s.proves_by_all(&form)) {
-            return Some(f.bytes);
-        }
+        if form.is_some_and(|form| s.proves_by_all(&form)) { Some(f.bytes) } else { easily }
+    }
+
+    /// The same, by what each of the two was.
+    fn at_entry_by_parts(&self, f: &Room) -> Option<i64> {
+        let s = &self.state;
         let mark = s.top().loops.last()?;
         let (most, named) = if f.id == self.k {
             (0, None)

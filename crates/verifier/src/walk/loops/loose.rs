@@ -15,7 +15,7 @@ use crate::error::{LoopFailure, Reason};
 use crate::scalar::Scalar;
 use crate::value::{Ty, Value};
 use crate::walk::pointers::size_of;
-use crate::walk::{Res, Walk};
+use crate::walk::{Res, Walk, refuse};
 
 impl Walk<'_> {
     /// Walks the loop's body from a loose guess. `false` if there is none.
@@ -27,7 +27,8 @@ impl Walk<'_> {
         let Some(g) = Guess::new(entry, &a.shape, a.k, a.id, self.env, &mut self.next_id, true) else { return false };
         self.state.clone_from(&g.state);
         let l = &self.loops.forest.loops()[a.id as usize];
-        a.steps = self.stats.steps + LOOSE_STEPS + LOOSE_STEPS_PER_SLOT * u64::from(l.slots);
+        let most = LOOSE_STEPS + LOOSE_STEPS_PER_SLOT * u64::from(l.slots);
+        a.steps = self.stats.steps + if self.loops.hasty { most / 2 } else { most };
         a.guess = Some(g);
         a.tries += 1;
         self.set_phase(i, Phase::Loose);
@@ -90,6 +91,10 @@ impl Walk<'_> {
             if late.is_none() && steps > a.steps {
                 late = Some(i);
             }
+        }
+        if late.is_some() && self.loops.hasty {
+            self.loops.postponed = true;
+            return refuse(Reason::Steps(self.steps));
         }
         if let Some(i) = late {
             self.fail(i, LoopFailure::TooLong)?;

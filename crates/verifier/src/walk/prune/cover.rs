@@ -86,16 +86,14 @@ pub(in crate::walk) fn covers(old: &State, new: &State, ids: &mut IdMap) -> bool
         && old.sums.iter().all(|o| new.sums.iter().any(|n| sum_covers(o, n, ids)))
         && old.products.iter().all(|o| new.products.iter().any(|n| product_covers(o, n, ids)))
         && old.room.iter().all(|o| match (ids.new_name(o.id), ids.new_name(o.hi)) {
-            (Some(id), Some(hi)) => new.below(id, o.scale, hi) >= Some(o.bytes),
+            (Some(id), Some(hi)) => new.is_below(id, o.scale, o.bytes, hi),
             // An id that nothing covered has needs nothing; unless it is known by one that something has.
             (None, _) if old.room.iter().all(|r| r.hi != o.id) => true,
             // There only has to be such a number, and what has the same name may be one; not if it may be negative,
             // since of a name that nothing has it is assumed that it is not.
             (id, hi) => {
                 let witness = |name: Option<u32>, own| name.or((!new.may_be_negative(own)).then_some(own));
-                witness(id, o.id)
-                    .zip(witness(hi, o.hi))
-                    .is_some_and(|(id, hi)| new.below(id, o.scale, hi) >= Some(o.bytes))
+                witness(id, o.id).zip(witness(hi, o.hi)).is_some_and(|(id, hi)| new.is_below(id, o.scale, o.bytes, hi))
             }
         })
 }
@@ -194,23 +192,37 @@ fn stack_covers(old: &Frame, new: &Frame, gap: Gap<'_>, ids: &mut IdMap) -> bool
     if !old.contents.iter().all(|c| new.has_content(c, gap) || planted!(ContentForgotten)) {
         return false;
     }
-    if old.bytes == new.bytes && (old.rest == new.rest || old.rest == Byte::Uninit) && !old.bytes.contains(&Byte::Spill)
-    {
+    let rest = old.rest == new.rest || old.rest == Byte::Uninit;
+    if rest && alike(&old.bytes, &new.bytes) {
         return true;
     }
-    // Of bytes beyond those of both nothing is different.
-    let depths = if old.rest == Byte::Uninit { old.bytes.len() } else { old.bytes.len().max(new.bytes.len()) };
-    (1..=depths).all(|depth| match old.byte(depth) {
-        Byte::Uninit | Byte::Spill => true,
+    let covered = |depth: usize| match (old.byte(depth), new.byte(depth)) {
+        // Whatever it is.
+        (o, n) if o == n => true,
+        (Byte::Uninit | Byte::Spill, _) => true,
         // What reads either asks that it is zeroed, and takes it for any number.
         // But where what was written to an array is told from what was not, it is not any number.
-        Byte::Fresh if ids.2 => new.byte(depth) == Byte::Fresh || planted!(FreshAlike),
-        Byte::Fresh => new.is_number(depth) || planted!(FreshAlike),
+        (Byte::Fresh, _) if ids.2 => planted!(FreshAlike),
+        (Byte::Fresh, _) => new.is_number(depth) || planted!(FreshAlike),
         // Nor was it a mistake to read it, as it is where nothing was written at all.
-        Byte::Maybe => (new.is_number(depth) && new.byte(depth) != Byte::Fresh) || planted!(FreshAlike),
-        Byte::Misc => new.check_readable(depth, 1).is_ok(),
-        Byte::Zero => new.known_number(depth, 1) == Some(0),
-    })
+        (Byte::Maybe, n) => (new.is_number(depth) && n != Byte::Fresh) || planted!(FreshAlike),
+        (Byte::Misc, _) => new.check_readable(depth, 1).is_ok(),
+        (Byte::Zero, _) => new.known_number(depth, 1) == Some(0),
+    };
+    // Of bytes beyond those of both nothing is different.
+    let depths = if old.rest == Byte::Uninit { old.bytes.len() } else { old.bytes.len().max(new.bytes.len()) };
+    let both = old.bytes.len().min(new.bytes.len());
+    let chunks = old.bytes[..both].chunks(CHUNK).zip(new.bytes[..both].chunks(CHUNK));
+    (0..).step_by(CHUNK).zip(chunks).all(|(at, (o, n))| alike(o, n) || (at + 1..=at + o.len()).all(covered))
+        && (both + 1..=depths).all(covered)
+}
+
+/// Bytes that are compared at once.
+const CHUNK: usize = 32;
+
+/// Whether they are the same bytes: without a look at where they differ, so that many are compared at once.
+fn alike(a: &[Byte], b: &[Byte]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0, |differ, (a, b)| differ | (*a as u8 ^ *b as u8)) == 0
 }
 
 /// Whether what is filled in the old state is so in the new one.
@@ -221,7 +233,7 @@ fn fill_covered(o: &Fill, new: &Frame, ids: &mut IdMap) -> bool {
 
 fn spill_covered(o: &Spill, new: &Frame, ids: &mut IdMap) -> bool {
     let (depth, size) = (usize::from(o.depth), usize::from(o.size));
-    if let Some(n) = new.spills.iter().find(|n| (n.depth, n.size) == (o.depth, o.size)) {
+    if let Some(n) = new.spilled(depth, size) {
         return value_covers(&o.value, &n.value, ids);
     }
     // Not the same slot, but perhaps the same bytes.

@@ -5,7 +5,7 @@
 //!
 //! Invariant: an order between two names that are held follows afterwards if it did before, over however many others.
 
-use crate::state::{Frame, Room, State, Sum};
+use crate::state::{Frame, Product, Room, State, Sum};
 use crate::value::{FIRST_FREE_ID, Ty, Value};
 use crate::walk::alu::Half;
 
@@ -17,8 +17,9 @@ use crate::walk::alu::Half;
 pub(super) fn forget_ids(state: &mut State, ids: &mut Vec<u32>, asked: bool, halves: &[Half]) {
     ids.clear();
     ids.extend(halves.iter().flat_map(|h| [h.shifted, h.shifted, h.v.id, h.v.id]));
-    let named = |v: &Value| [v.id, v.tie];
-    ids.extend(state.frames.iter().flat_map(Frame::values).flat_map(named).filter(|id| *id >= FIRST_FREE_ID));
+    for f in &state.frames {
+        f.each_value(|v| ids.extend([v.id, v.tie].into_iter().filter(|id| *id >= FIRST_FREE_ID)));
+    }
     // The names of a loop's round last as long as it.
     for id in state.frames.iter().flat_map(|f| &f.loops).flat_map(|m| &m.ids) {
         ids.extend([*id, *id]);
@@ -34,11 +35,11 @@ pub(super) fn forget_ids(state: &mut State, ids: &mut Vec<u32>, asked: bool, hal
         return;
     }
     ids.sort_unstable();
-    let count = |id: u32| {
+    let once = |id: u32| {
         let from = ids.partition_point(|x| *x < id);
-        ids[from..].iter().take_while(|x| **x == id).count()
+        ids.get(from) == Some(&id) && ids.get(from + 1) != Some(&id)
     };
-    let held = |id: u32| id < FIRST_FREE_ID || count(id) > 0;
+    let held = |id: u32| id < FIRST_FREE_ID || ids.binary_search(&id).is_ok();
     if !asked && !state.sums.is_empty() {
         state.forget_sums(held);
     }
@@ -47,28 +48,38 @@ pub(super) fn forget_ids(state: &mut State, ids: &mut Vec<u32>, asked: bool, hal
     }
     // Facts of values that nothing has still count between others, however many: orders are followed over all of them,
     // and over the sums that they are parts of.
-    let State { room, sums, products, .. } = &mut *state;
-    let multiplied = |id: u32| products.iter().any(|t| t.names().contains(&id));
-    let held = |id: u32| held(id) || sums.iter().any(|t| [t.s, t.a, t.b].contains(&id)) || multiplied(id);
-    if !asked && room.iter().any(|r| !held(r.id) || !held(r.hi)) {
-        let above = led_to(room, held, |r| (r.id, r.hi));
-        let below = led_to(room, held, |r| (r.hi, r.id));
-        room.retain(|r| (held(r.id) || above.contains(&r.id)) && (held(r.hi) || below.contains(&r.hi)));
+    let State { frames, room, sums, products, .. } = state;
+    let mut parts: Vec<u32> =
+        sums.iter().flat_map(|t| [t.s, t.a, t.b]).chain(products.iter().flat_map(Product::names)).collect();
+    parts.sort_unstable();
+    let is_part = |id: u32| parts.binary_search(&id).is_ok();
+    if !asked && !room.is_empty() {
+        let mut ends: Vec<Ends> = room.iter().map(|r| [r.id, r.hi].map(|id| (id, held(id) || is_part(id)))).collect();
+        if ends.iter().any(|[id, hi]| !id.1 || !hi.1) {
+            let above = led_to(&ends, |[id, hi]| [*id, *hi]);
+            let below = led_to(&ends, |[id, hi]| [*hi, *id]);
+            for [id, hi] in &mut ends {
+                (id.1, hi.1) = (id.1 || above.contains(&id.0), hi.1 || below.contains(&hi.0));
+            }
+            let mut ends = ends.iter();
+            room.retain(|_| ends.next().is_some_and(|[id, hi]| id.1 && hi.1));
+        }
     }
-    let room = &state.room;
-    let (sums, products) = (&state.sums, &state.products);
-    for v in state.frames.iter_mut().flat_map(Frame::values_mut) {
-        if v.is_scalar()
-            && v.id >= FIRST_FREE_ID
-            && count(v.id) == 1
+    let unlink = |v: &mut Value| {
+        if v.id >= FIRST_FREE_ID
+            && v.is_scalar()
+            && once(v.id)
             && room.iter().all(|r| r.id != v.id && r.hi != v.id)
-            && sums.iter().all(|t| ![t.s, t.a, t.b].contains(&v.id))
-            && products.iter().all(|t| !t.names().contains(&v.id))
+            && !is_part(v.id)
         {
             *v = v.unlinked();
         }
-    }
+    };
+    frames.iter_mut().for_each(|f| f.each_value_mut(unlink));
 }
+
+/// The names that a fact is about, and whether each is held.
+type Ends = [(u32, bool); 2];
 
 /// Names whose distances are looked for at a time.
 const MAX_APART: usize = 6;
@@ -107,13 +118,13 @@ pub(super) fn distances(before: &State, now: &State, pointers: bool) -> Vec<u32>
 }
 
 /// The names that nothing holds and that facts lead to, `way` giving from where and to where each does.
-fn led_to(room: &[Room], held: impl Fn(u32) -> bool, way: impl Fn(&Room) -> (u32, u32)) -> Vec<u32> {
+fn led_to(ends: &[Ends], way: impl Fn(&Ends) -> Ends) -> Vec<u32> {
     let mut found: Vec<u32> = Vec::new();
     loop {
         let before = found.len();
-        for (from, to) in room.iter().map(&way) {
-            if !held(to) && !found.contains(&to) && (held(from) || found.contains(&from)) {
-                found.push(to);
+        for [from, to] in ends.iter().map(&way) {
+            if !to.1 && (from.1 || found.contains(&from.0)) && !found.contains(&to.0) {
+                found.push(to.0);
             }
         }
         if found.len() == before {

@@ -47,6 +47,7 @@ impl Bytes {
         Bytes::words(from, to).for_each(|(word, mask)| self.0[word] &= !mask);
     }
 
+    #[cfg(test)]
     fn has(&self, byte: usize) -> bool {
         self.0[byte / WORD] >> (byte % WORD) & 1 != 0
     }
@@ -197,11 +198,20 @@ impl Needed {
             let (end, top) = (crate::num::size(end.unsigned_abs()), crate::num::size(top.unsigned_abs()));
             top > TRACKED || self.live_bytes.any(end, top)
         });
-        for (i, byte) in bytes.iter_mut().enumerate().take(TRACKED) {
-            if !self.live_bytes.has(i) {
-                *byte = Byte::Uninit;
-            } else if *byte == Byte::Zero && !self.exact_bytes.has(i) {
-                *byte = Byte::Misc;
+        for ((word, live), exact) in bytes.chunks_mut(WORD).zip(self.live_bytes.0).zip(self.exact_bytes.0) {
+            if live == 0 {
+                word.fill(Byte::Uninit);
+                continue;
+            }
+            if live & exact == u64::MAX {
+                continue;
+            }
+            for (i, byte) in word.iter_mut().enumerate() {
+                if live >> i & 1 == 0 {
+                    *byte = Byte::Uninit;
+                } else if *byte == Byte::Zero && exact >> i & 1 == 0 {
+                    *byte = Byte::Misc;
+                }
             }
         }
         // A spill is needed whole if one of its bytes is.

@@ -4,7 +4,7 @@
 
 use crate::content::Gap;
 use crate::scalar::Scalar;
-use crate::state::{Byte, Content, Frame, Order, State, Sum};
+use crate::state::{Byte, Content, Frame, Order, Room, State, Sum};
 use crate::value::{Value, Why};
 
 /// How far a number grows that two states do not agree about.
@@ -93,7 +93,9 @@ pub(super) fn merge(into: &mut State, other: &State, widen: Widen, next_id: &mut
         None => false,
     });
     into.products.retain(|t| other.products.contains(t));
-    into.room.retain_mut(|f| match other.below(f.id, f.scale, f.hi) {
+    let says =
+        |f: &Room| other.room.iter().any(|o| (o.id, o.scale, o.hi) == (f.id, f.scale, f.hi) && o.bytes >= f.bytes);
+    into.room.retain_mut(|f| match if says(f) { Some(f.bytes) } else { other.below(f.id, f.scale, f.hi) } {
         // One that holds less of each round would be given up bit by bit.
         Some(bytes) if widen == Widen::Far && bytes < f.bytes => false,
         Some(bytes) => {

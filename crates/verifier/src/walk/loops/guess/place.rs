@@ -63,13 +63,16 @@ pub(super) fn put(state: &mut State, place: Place, v: Value) {
 pub(super) fn places<'s>(states: &'s [&'s State]) -> Vec<Place> {
     let mut out: Vec<Place> =
         (0..crate::num::few(Reg::R10.index())).map(|r| Place { above: 0, what: What::Reg(r) }).collect();
-    for state in states {
+    for (i, state) in states.iter().enumerate() {
         let count = state.frames.len();
-        for (i, f) in state.frames.iter().enumerate() {
+        for (k, f) in state.frames.iter().enumerate() {
             for s in &f.spills {
                 let place =
-                    Place { above: crate::num::few(count - 1 - i), what: What::Slot { depth: s.depth, size: s.size } };
-                if !out.contains(&place) {
+                    Place { above: crate::num::few(count - 1 - k), what: What::Slot { depth: s.depth, size: s.size } };
+                let there = |other: &&State| {
+                    frame(other, place).is_some_and(|f| f.spilled(s.depth.into(), s.size.into()).is_some())
+                };
+                if !states[..i].iter().any(there) {
                     out.push(place);
                 }
             }

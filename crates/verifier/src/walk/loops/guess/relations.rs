@@ -139,6 +139,8 @@ impl Shape {
 impl Guess {
     /// Adds the relations to the state at the loop's head. All of them hold in the state that entered the loop.
     pub(super) fn relate(&mut self, shape: &Shape, next_id: &mut u32) {
+        // What is entered changes no place.
+        let names = self.state.clone();
         for &r in shape.related.iter().flatten() {
             if r.is_named(&self.state) && (r.holds(&self.entry, &self.state) || planted!(RelationsUnbegun)) {
                 let name = if r.names_sum() {
@@ -147,7 +149,6 @@ impl Guess {
                 } else {
                     0
                 };
-                let names = self.state.clone();
                 r.enter(&names, &mut self.state, name);
                 self.relations.push((r, name));
                 // It is of something else in each round, and keeps its name.
@@ -157,7 +158,7 @@ impl Guess {
             }
         }
         let related = self.relations.clone();
-        clip(&related, &self.state.clone(), &mut self.state, self.further);
+        clip(&related, &names, &mut self.state, self.further);
     }
 
     fn first_relations(&self, shape: &Shape) -> Vec<Relation> {
@@ -516,7 +517,7 @@ fn most_of(state: &State, id: u32) -> Option<i128> {
     if id < FIRST_FREE_ID {
         return Some(crate::env::Region::MAX_LEN.into());
     }
-    let named = |v: &&Value| v.is_scalar() && v.id == id && v.scale > 0;
+    let named = |v: &&Value| v.id == id && v.is_scalar() && v.scale > 0;
     let values = state.frames.iter().flat_map(Frame::values).filter(named);
     values.map(|v| i128::from(v.range_of_line().1)).min()
 }

@@ -197,17 +197,14 @@ impl Guess {
             let by = i64::from(b.delta) - i64::from(g.delta);
             let simple = b.scale == 1 && (b.id != 0 || packet);
             if simple && b.id != 0 {
-                let grown = back.below(id, 1, b.id).is_some_and(|x| x.saturating_add(by) > 0);
-                let shrunk = back.below(b.id, 1, id).is_some_and(|x| x.saturating_sub(by) > 0);
-                for (grows, strictly, at_all) in [
-                    (true, grown, back.below(id, 1, b.id).is_some_and(|x| x.saturating_add(by) >= 0)),
-                    (false, shrunk, back.below(b.id, 1, id).is_some_and(|x| x.saturating_sub(by) >= 0)),
-                ] {
+                let grown = back.below(id, 1, b.id).map(|x| x.saturating_add(by));
+                let shrunk = back.below(b.id, 1, id).map(|x| x.saturating_sub(by));
+                for (grows, moved) in [(true, grown), (false, shrunk)] {
                     let what = Measure { what: place, grows };
-                    if strictly {
+                    if moved.is_some_and(|by| by > 0) {
                         seen.push(what);
                     }
-                    if at_all {
+                    if moved.is_some_and(|by| by >= 0) {
                         weak.push(what);
                     }
                 }
@@ -232,8 +229,13 @@ impl Guess {
                         let regions = (0..crate::num::few(back.min_len.len())).map(len_id);
                         // Another name of the round is of something else in the next.
                         let own = |h: u32| self.own.iter().any(|o| o.id == h) || self.names_sum(h);
-                        let his = regions.chain(back.room.iter().map(|f| f.hi)).filter(|h| !own(*h));
-                        for hi in his.collect::<Vec<_>>() {
+                        let mut his: Vec<u32> = regions.collect();
+                        for f in &back.room {
+                            if !his.contains(&f.hi) {
+                                his.push(f.hi);
+                            }
+                        }
+                        for hi in his.into_iter().filter(|h| !own(*h)) {
                             let bytes = match b.id {
                                 0 => {
                                     (hi < crate::value::FIRST_FREE_ID).then(|| i64::from(back.min_len[hi as usize - 1]))
