@@ -1,9 +1,7 @@
 //! Generated loops run as the verifier said they would: a short run; `examples/watch.rs` with `loops` is the long
 //! one.
 
-use crate::border::{
-    Oracle, Outcome, elements, folds, grids, halves, links, loops, orders, pincers, products, sums,
-};
+use crate::border::{Oracle, Outcome, elements, folds, grids, halves, links, loops, orders, pincers, products, sums};
 use bpf_isa::Program;
 use bpf_testkit::generate::Choices;
 
@@ -95,7 +93,9 @@ fn accepted_pincers_stay_within_the_abstract_states() {
     let (accepted, refused, violation) = watch(0..60, pincers::generate);
     assert_eq!(violation, None);
     assert!(accepted > 15 && refused > 15, "{accepted} accepted, {refused} refused");
-=======
+}
+
+#[test]
 fn accepted_grids_stay_within_the_abstract_states() {
     let (accepted, refused, violation) = watch(0..300, grids::generate);
     assert_eq!(violation, None);
