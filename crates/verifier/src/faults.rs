@@ -243,6 +243,10 @@ mod with {
         LeftIsMore,
         /// A product is taken to be less than its factors make it.
         ProductsLess,
+        /// A product that nothing holds is taken to be no more than a number, however large its factors are.
+        ProductsOfAnySize,
+        /// What was multiplied with the number of a loop's round is that of the next one.
+        ProductsStay,
         /// A row is taken to move by its length in each round, whatever it does.
         RowsUnchecked,
         /// A signed comparison bounds as an unsigned one.
@@ -297,6 +301,8 @@ mod with {
             Fault::DistancesKeptMore,
             Fault::LeftIsMore,
             Fault::ProductsLess,
+            Fault::ProductsOfAnySize,
+            Fault::ProductsStay,
             Fault::RowsUnchecked,
             Fault::PeeledIsAll,
             Fault::PointersNeverMeet,

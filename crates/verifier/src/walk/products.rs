@@ -12,8 +12,9 @@
 //! A gap may be negative. A number at a distance from its name is multiplied as that says: `(V(a) + c) * V(b)` is
 //! `V(p) + c * V(b)`.
 //!
-//! Invariants: each is an equation of integers that are not negative, whatever their size; what may wrap is not named.
-//! Names mean the same as long as a state has them, so an equation stays true until one of its names passes to another
+//! Invariants: each is an equation of integers that are not negative and that a number may be, whether one is or not:
+//! what may wrap is not named, nor is what is multiplied at a distance below its name, unless the product of the names
+//! fits 63 bits. (Where a row begins is no more than what holds it, see `guess/rows.rs`.) Names mean the same as long as a state has them, so an equation stays true until one of its names passes to another
 //! number: what does that drops it ([`State::forget_products`]).
 
 use bpf_isa::{AluOp, Reg, Src, Width};
@@ -40,6 +41,13 @@ impl Product {
     pub(super) fn says_something(&self, held: impl Fn(u32) -> bool) -> bool {
         held(self.p) || (held(self.a) && held(self.b))
     }
+}
+
+/// Whether the product of what they name is a number, too. Nothing holds it where one of them is less than its name by
+/// a distance; and what bounds it bounds others by that.
+fn fits(d: &Value, s: &Value) -> bool {
+    let product = d.range_of_line().1.checked_mul(s.range_of_line().1);
+    product.is_some_and(|p| i64::try_from(p).is_ok()) || planted!(ProductsOfAnySize)
 }
 
 impl State {
@@ -85,15 +93,16 @@ impl State {
         if s.delta != 0 {
             return None;
         }
-        let p = self.name_product(d.id, s.id, next_id);
         if d.delta == 0 {
-            return Some((p, d.scale.checked_mul(s.scale)?, 0));
+            let scale = d.scale.checked_mul(s.scale)?;
+            return Some((self.name_product(d.id, s.id, next_id), scale, 0));
         }
         // (V(a) + apart) * V(b) = V(p) + apart * V(b)
-        if (d.scale, s.scale) != (1, 1) {
+        let apart = i16::try_from(d.delta).ok()?;
+        if (d.scale, s.scale) != (1, 1) || (apart < 0 && !fits(&d, &s)) {
             return None;
         }
-        let apart = i16::try_from(d.delta).ok()?;
+        let p = self.name_product(d.id, s.id, next_id);
         if apart > 0 {
             return self.name_multiples((p, 1), (s.id, apart), 0, i64::try_from(max).ok()?, next_id);
         }

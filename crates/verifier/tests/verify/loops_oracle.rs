@@ -726,6 +726,52 @@ fn each_fault_of_sums_is_found() {
              if r7 < r3 goto a
              out:"
         }
+        // `(i - 16384) * n`, where `i * n` is more than any number.
+        Fault::ProductsOfAnySize => {
+            "r3 = 0x3ffffffffffff ll
+             r4 = *(u8 *)(r1 + 0)
+             r4 += r3
+             r5 = *(u64 *)(r1 + 8)
+             r6 = 0
+             r7 = *(u8 *)(r1 + 1)
+             r7 &= 3
+             r7 ^= 16384
+             a: if r6 == 0 goto b
+             r0 = r7
+             r0 -= 16384
+             r0 *= r4
+             if r4 > r5 goto out
+             r0 >>= 9
+             r3 = r1
+             r3 += r0
+             r0 = *(u8 *)(r3 + 0)
+             b: r6 = 1
+             r7 += 1
+             if r7 < 16400 goto a
+             out:"
+        }
+        // What the round before multiplied, which is nothing in the first one.
+        Fault::ProductsStay => {
+            "r3 = *(u8 *)(r1 + 0)
+             r3 &= 3
+             r3 += 1
+             r4 = *(u8 *)(r1 + 1)
+             r4 &= 3
+             r4 += 1
+             r6 = r1
+             r7 = 0
+             r9 = 1
+             a: r0 = r1
+             r0 += r9
+             r0 = *(u8 *)(r0 - 1)
+             r0 = *(u8 *)(r6 + 0)
+             r9 = r7
+             r9 *= r4
+             r6 += r4
+             r7 += 1
+             if r7 < r3 goto a
+             out:"
+        }
         // One path moves the row twice.
         Fault::RowsUnchecked => {
             "r3 = *(u8 *)(r1 + 0)

@@ -42,6 +42,12 @@ fn rows_move_by_what_stays() {
     let before = "r9 = 0\na: r0 = r6\nr0 += r9\nr0 = *(u8 *)(r0 + 0)\nr9 = r7\nr9 *= r4\nr6 += r4\nr7 += 1\n\
                   if r7 < r3 goto a";
     refused(&table(PRODUCT, before));
+    // It is nothing after the first one, though the row is known to have moved by then.
+    let nothing = "r3 &= 3\nr3 += 1\nr4 &= 3\nr4 += 1\nr9 = 1\na: r0 = r1\nr0 += r9\nr0 = *(u8 *)(r0 - 1)\n\
+                   r0 = *(u8 *)(r6 + 0)\nr9 = r7\nr9 *= r4\nr6 += r4\nr7 += 1\nif r7 < r3 goto a";
+    let table = |loops: &str| table("if r2 < 32 goto out", loops);
+    refused(&table(nothing));
+    accepted(&table(&nothing.replace("r9 *= r4", "r9 *= r4\nr9 += 1")));
 }
 
 #[test]
@@ -53,6 +59,23 @@ fn products_do_not_wrap() {
     accepted(&wide("u16", "w5 = w3\nw5 *= w4\nif r5 > r2 goto out"));
     refused(&wide("u32", "w5 = w3\nw5 *= w4\nif r5 > r2 goto out"));
     refused(&wide("u64", PRODUCT));
+}
+
+#[test]
+fn names_are_multiplied_where_that_is_a_number() {
+    // (i - 16384) * n, with i * n up to 2^22, or beyond 2^64: a comparison of n bounds that by all numbers, and the
+    // rest, by what is taken off it, to less than it may be.
+    let less = |n: &str, most: u32| {
+        format!(
+            ";raw\nr0 = 0\nif r2 < 32 goto out\n{n}\nr5 = *(u64 *)(r1 + 8)\nr6 = 0\nr7 = *(u8 *)(r1 + 1)\n\
+             r7 &= 3\nr7 ^= 16384\na: if r6 == 0 goto b\nr0 = r7\nr0 -= 16384\nr0 *= r4\nif r4 > r5 goto out\n\
+             r0 >>= 9\nr3 = r1\nr3 += r0\nr0 = *(u8 *)(r3 + 0)\nb: r6 = 1\nr7 += 1\nif r7 < {most} goto a\n\
+             out: r0 = 0\nexit"
+        )
+    };
+    accepted(&less("r4 = *(u8 *)(r1 + 0)", 16448));
+    refused(&less("r4 = *(u8 *)(r1 + 0)", 16484));
+    refused(&less("r3 = 0x3ffffffffffff ll\nr4 = *(u8 *)(r1 + 0)\nr4 += r3", 16400));
 }
 
 #[test]
@@ -70,4 +93,29 @@ fn a_mask_that_takes_nothing_leaves_the_name() {
     let masked = |mask: u32| format!("r5 = r3\nr5 *= r4\nr5 &= {mask}\nif r5 > r2 goto out");
     accepted(&table(&masked(0xffff), ROWS));
     refused(&table(&masked(0x7fff), ROWS));
+}
+
+/// Rows (r7) and columns (r8) of a table in a packet, which is known to hold it; and a loop over its rows, of which each
+/// begins at the product of its number (r9) and their length, in a packet that `moved` may have made another one.
+fn in_packet(before: &str, moved: &str) -> String {
+    let load = "r2 = *(u32 *)(r6 + 0)\nr3 = *(u32 *)(r6 + 4)";
+    format!(
+        "r6 = r1\n{load}\nr4 = r2\nr4 += 2\nif r4 > r3 goto out\nr7 = *(u8 *)(r2 + 0)\nr8 = *(u8 *)(r2 + 1)\n\
+         if r7 == 0 goto out\nif r8 == 0 goto out\nr5 = r7\nr5 *= r8\nr4 = r2\nr4 += r5\nif r4 > r3 goto out\n\
+         {before}\nr9 = 0\na:\n{moved}\n{load}\nr4 = r9\nr4 *= r8\nr4 += r2\nr0 = *(u8 *)(r4 + 0)\nr9 += 1\n\
+         if r9 < r7 goto a\nout: r0 = 0\nexit"
+    )
+}
+
+#[test]
+fn rows_do_not_outlive_their_packet() {
+    accepted(&in_packet("", ""));
+    for helper in [44, 65] {
+        let moves = format!("r1 = r6\nr2 = -1\ncall {helper}");
+        refused(&in_packet(&moves, ""));
+        refused(&in_packet("", &moves));
+        // In some rounds only, or after some.
+        refused(&in_packet("", &format!("r1 = *(u32 *)(r6 + 12)\nif r1 < 9 goto b\n{moves}\nb:")));
+        refused(&in_packet("", &format!("if r9 != 3 goto b\n{moves}\nb:")));
+    }
 }

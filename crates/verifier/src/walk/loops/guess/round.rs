@@ -118,7 +118,7 @@ impl Guess {
                 (t.split && delta == Some(t.delta), delta.unwrap_or(0), max.unwrap_or(i64::MAX));
             delta.is_some()
         });
-        back.forget_products(|id| moved.iter().any(|(m, _)| *m == id));
+        back.forget_products(|id| moved.iter().any(|(m, _)| *m == id) && !planted!(ProductsStay));
         self.see_falling(back);
         lose_negative_lines(back, next_id);
         if self.related && self.relations.is_empty() {

@@ -26,6 +26,9 @@ use crate::walk::linear::Form;
 const TIMES: [i16; 5] = [1, 2, 4, 8, 16];
 /// Places of a loop that are.
 const MAX_ROWS: usize = 4;
+/// Questions about one round, whether it has moved a place by a multiple of another: each frame may hold dozens of
+/// either, and each question is put to all that a state knows.
+const MAX_QUESTIONS: u32 = 600;
 
 /// A place that each round moves by `times` what another place holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,15 +66,23 @@ pub(super) fn strides(entry: &State, back: &State, moved: impl Iterator<Item = P
         let (e, b) = (value(entry, *p)?, value(back, *p)?);
         (e.is_scalar() && b.is_scalar() && e.line_id() >= FIRST_FREE_ID && tie(&e) == tie(&b)).then(|| Form::of(&e))?
     };
-    let still: Vec<(Place, Form)> = places(&[entry]).into_iter().filter_map(|p| Some((p, stays(&p)?))).collect();
+    let mut still: Vec<(Place, Form)> = Vec::new();
+    for (place, form) in places(&[entry]).into_iter().filter_map(|p| Some((p, stays(&p)?))) {
+        if !still.iter().any(|(_, known)| *known == form) {
+            still.push((place, form));
+        }
+    }
+    let mut asked = 0;
     let stride = |place: Place| {
         let (e, b) = (value(entry, place)?, value(back, place)?);
         if e.ty != b.ty || !may_move(&e) || b.line_id() == 0 {
             return None;
         }
         let (from, to) = (Form::of(&e)?, Form::of(&b)?);
-        let moved = |by: &Form, times: i16| {
-            from.clone().plus(by, times.into()).is_some_and(|moved| back.proves_equal(&moved, &to))
+        let mut moved = |by: &Form, times: i16| {
+            asked += 1;
+            asked <= MAX_QUESTIONS
+                && from.clone().plus(by, times.into()).is_some_and(|moved| back.proves_equal(&moved, &to))
         };
         let tried = still.iter().flat_map(|(by, form)| TIMES.map(|times| (*by, form, times)));
         let (by, _, times) = tried.into_iter().find(|(_, form, times)| moved(form, *times))?;
