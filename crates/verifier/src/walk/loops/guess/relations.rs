@@ -436,19 +436,23 @@ impl Guess {
         let (held, lost): (Vec<_>, Vec<_>) =
             self.relations.iter().partition(|(r, _)| r.holds(back, &self.state) || planted!(RelationsUnchecked));
         self.refuted.extend(lost.into_iter().map(|(r, _)| r));
-        // What has left its line has other names than the guess has for it.
-        let tie = |v: Value| (v.line_id(), v.scale, v.delta);
-        let on_line = |p: Place| value(&self.state, p).map(tie) == value(back, p).map(tie);
-        let stays = |of: Of| !matches!(of, Of::Place(p) if self.steps.contains(&p) && !on_line(p));
-        held.into_iter().filter(|(r, _)| r.about().all(stays)).collect()
+        held
     }
 
     /// Enters in what came back, which has the names of the next round now, what holds of it.
+    ///
+    /// What holds was asked of the values in the places; it is said of the names that the guess has for these. So each
+    /// place must have the guess's name by now. One that has left its line does not, nor one that was taken to stay as
+    /// it is: there the guess's name is still of what was in it before, which other places may have.
     pub(super) fn enter_relations(&self, held: &[(Relation, u32)], back: &mut State) {
-        for (r, name) in held {
+        let tie = |v: Value| (v.line_id(), v.scale, v.delta);
+        let as_guessed = |p: Place| value(&self.state, p).map(tie) == value(back, p).map(tie);
+        let named = |of: Of| !matches!(of, Of::Place(p) if !as_guessed(p));
+        let held: Vec<_> = held.iter().filter(|(r, _)| r.about().all(named)).copied().collect();
+        for (r, name) in &held {
             r.enter(&self.state, back, *name);
         }
-        clip(held, &self.state, back, self.further);
+        clip(&held, &self.state, back, self.further);
     }
 }
 
