@@ -19,7 +19,7 @@ use bpf_testkit::generate::Choices;
 type Generator = fn(&mut Choices<'_>) -> Option<Program>;
 
 /// The generators, each with the word that asks for it.
-const KINDS: [(&str, Generator); 10] = [
+const KINDS: [(&str, Generator); 12] = [
     ("loops", border::loops::generate),
     ("entered", border::loops::generate_entered), // loops that are entered in their middle
     ("sums", border::sums::generate),             // sums that a third number bounds
@@ -30,6 +30,8 @@ const KINDS: [(&str, Generator); 10] = [
     ("folds", border::folds::generate),           // folded sums
     ("products", border::products::generate),     // tables whose sizes are variables
     ("pincers", border::pincers::generate),       // two indices that approach each other
+    ("varied", border::pincers::generate_varied), // the same by pointers, of 32 bits, on the stack, in nests
+    ("unseen", border::pincers::generate_unseen), // rounds that no guess is made from
 ];
 
 fn main() -> ExitCode {
