@@ -19,7 +19,7 @@ use bpf_testkit::generate::Choices;
 type Generator = fn(&mut Choices<'_>) -> Option<Program>;
 
 /// The generators, each with the word that asks for it.
-const KINDS: [(&str, Generator); 11] = [
+const KINDS: [(&str, Generator); 13] = [
     ("loops", border::loops::generate),
     ("entered", border::loops::generate_entered), // loops that are entered in their middle
     ("sums", border::sums::generate),             // sums that a third number bounds
@@ -31,6 +31,8 @@ const KINDS: [(&str, Generator); 11] = [
     ("products", border::products::generate),     // tables whose sizes are variables
     ("grids", border::grids::generate),           // such ones in other forms, with lines changed
     ("pincers", border::pincers::generate),       // two indices that approach each other
+    ("varied", border::pincers::generate_varied), // the same by pointers, of 32 bits, on the stack, in nests
+    ("unseen", border::pincers::generate_unseen), // rounds that no guess is made from
 ];
 
 fn main() -> ExitCode {

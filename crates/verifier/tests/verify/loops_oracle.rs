@@ -124,6 +124,20 @@ fn generated_grids_find_faults_of_products() {
     }
 }
 
+#[test]
+fn accepted_rounds_without_a_guess_stay_within_the_abstract_states() {
+    let (accepted, refused, violation) = watch(0..60, pincers::generate_unseen);
+    assert_eq!(violation, None);
+    assert!(accepted > 5 && refused > 5, "{accepted} accepted, {refused} refused");
+}
+
+#[test]
+fn accepted_pincers_of_many_kinds_stay_within_the_abstract_states() {
+    let (accepted, refused, violation) = watch(0..30, pincers::generate_varied);
+    assert_eq!(violation, None);
+    assert!(accepted > 2 && refused > 2, "{accepted} accepted, {refused} refused");
+}
+
 /// Where a buffer may be empty, nothing is in it because it is as long as any.
 #[test]
 fn accepted_halves_of_short_buffers_stay_within_the_abstract_states() {

@@ -83,3 +83,215 @@ pub(crate) fn generate(c: &mut Choices<'_>) -> Option<Program> {
     let insns = assemble(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
     Program::new(insns).ok()
 }
+
+/// How a program of [`generate_varied`] holds its indices, and what it does with them.
+struct Varied {
+    /// They are pointers into the buffer, not distances from where it begins.
+    pointers: bool,
+    /// They are counted and compared in 32 bits.
+    short: bool,
+    /// They are in slots of the stack between rounds: the lower one, the upper one.
+    spilled: [bool; 2],
+    strict: bool,
+}
+
+impl Varied {
+    fn reg(&self, n: u32) -> String {
+        format!("{}{n}", if self.short { 'w' } else { 'r' })
+    }
+
+    fn below(&self, lo: u32, hi: u32, strict: bool) -> String {
+        format!("if {} {} {} goto", self.reg(lo), if strict { "<" } else { "<=" }, self.reg(hi))
+    }
+
+    /// What is at an index goes to r0.
+    fn access(&self, text: &mut Vec<String>, c: &mut Choices<'_>, index: u32) {
+        let at = if c.one_in(8) { c.pick(&["- 1", "+ 1", "+ 2"]) } else { "+ 0" };
+        if self.pointers {
+            text.push(format!("r0 = *(u8 *)(r{index} {at})"));
+        } else {
+            text.extend(["r4 = r6".into(), format!("r4 += r{index}"), format!("r0 = *(u8 *)(r4 {at})")]);
+        }
+    }
+
+    fn store(&self, text: &mut Vec<String>) {
+        for (i, _) in self.spilled.iter().enumerate().filter(|(_, s)| **s) {
+            text.push(format!("*(u64 *)(r10 - {}) = r{}", 8 * (i + 1), 7 + i));
+        }
+    }
+
+    fn load(&self, text: &mut Vec<String>) {
+        for (i, _) in self.spilled.iter().enumerate().filter(|(_, s)| **s) {
+            text.push(format!("r{} = *(u64 *)(r10 - {})", 7 + i, 8 * (i + 1)));
+        }
+    }
+}
+
+/// Makes a program of more kinds: indices that are pointers, of 32 bits or on the stack, that move by more than one or
+/// by what the buffer says, with a third one between or below them, and with loops inside that move one on.
+pub(crate) fn generate_varied(c: &mut Choices<'_>) -> Option<Program> {
+    let pointers = c.one_in(4);
+    let short = !pointers && c.one_in(4);
+    let spilled = [c.one_in(5), c.one_in(5)];
+    let v = Varied { pointers, short, spilled, strict: !c.one_in(4) };
+    let step = c.pick(&[1, 1, 1, 2, 3, 4, 8]);
+    let third = c.one_in(3);
+    let mut text: Vec<String> = vec!["r6 = r1".into()];
+    text.push(if v.pointers { "r7 = r1".into() } else { "r7 = 0".into() });
+    let begin = c.pick(&[0, 0, 0, 1, 2, step]);
+    if begin > 0 {
+        text.push(format!("r7 += {begin}"));
+    }
+    text.push(if v.pointers { "r8 = r1".into() } else { "r8 = r2".into() });
+    if v.pointers {
+        text.push("r8 += r2".into());
+    }
+    text.push(format!("{} -= {}", if v.short { "w8" } else { "r8" }, c.pick(&[1, 1, 1, step, 0, 2])));
+    if third {
+        text.push(c.pick(&["r9 = 0", "r9 = r7", "r9 = 1"]).into());
+        if v.pointers {
+            text.pop();
+            text.push("r9 = r7".into());
+        }
+    }
+    v.store(&mut text);
+    text.extend([format!("{} a", v.below(7, 8, v.strict)), "goto out".into(), "a:".into()]);
+    v.load(&mut text);
+    let shares = c.one_in(2);
+    let ways = 2 + c.below(2);
+    let mut label = 0;
+    for way in 0..ways {
+        let index = if c.one_in(3) && way > 0 { 8 } else { 7 };
+        v.access(&mut text, c, index);
+        if way + 1 < ways {
+            text.push(format!("if r0 > {} goto w{}", c.pick(&[50, 120, 200]), way + 1));
+        }
+        if c.one_in(4) {
+            // A loop inside moves one of the two on.
+            label += 1;
+            let bounded = !c.one_in(6);
+            let lower = c.one_in(2);
+            text.push(format!("i{label}:"));
+            if bounded {
+                text.extend([format!("{} j{label}", v.below(7, 8, v.strict)), "goto out".into(), format!("j{label}:")]);
+            }
+            v.access(&mut text, c, if lower { 7 } else { 8 });
+            let by = c.pick(&[1, 1, step]);
+            text.push(format!("{} {} {by}", v.reg(if lower { 7 } else { 8 }), if lower { "+=" } else { "-=" }));
+            text.push(format!("if r0 > {} goto i{label}", c.pick(&[32, 100])));
+            if c.one_in(2) {
+                text.push(format!("{} k{label}", v.below(7, 8, v.strict)));
+                text.extend(["goto out".into(), format!("k{label}:")]);
+            }
+        }
+        if third && !c.one_in(3) {
+            label += 1;
+            let (lo, hi) = c.pick(&[(9, 7), (9, 8), (7, 9)]);
+            text.extend([format!("{} t{label}", v.below(lo, hi, true)), "goto out".into(), format!("t{label}:")]);
+            v.access(&mut text, c, 9);
+            text.push(format!("{} += {}", v.reg(9), c.pick(&[1, 1, step])));
+        }
+        let (lower, upper) = c.pick(&[(1, 0), (1, 0), (0, 1), (1, 1), (1, 1), (2, 1), (1, 2)]);
+        if lower > 0 {
+            let by = lower * step;
+            text.push(format!("{} += {by}", v.reg(7)));
+            if c.one_in(10) {
+                text.push(format!("{} += r0", v.reg(7)).replace("w7 += r0", "w7 += w0"));
+            }
+        }
+        if upper > 0 {
+            let by = upper * if c.one_in(2) { step } else { 1 };
+            text.push(format!("{} {} {by}", v.reg(8), if c.one_in(12) { "+=" } else { "-=" }));
+        }
+        if c.one_in(12) {
+            text.push(if v.pointers { "r8 = r7".into() } else { "r8 = r0".into() });
+        }
+        if shares {
+            text.push("goto s".into());
+        } else {
+            v.store(&mut text);
+            let strict = if c.one_in(8) { !v.strict } else { v.strict };
+            text.extend([format!("{} a", v.below(7, 8, strict)), "goto end".into()]);
+        }
+        text.push(format!("w{}:", way + 1));
+    }
+    text.push("s:".into());
+    v.store(&mut text);
+    text.extend([format!("{} a", v.below(7, 8, v.strict)), "end:".into()]);
+    if c.one_in(3) {
+        v.access(&mut text, c, 8);
+    }
+    text.extend(["out: r0 = 0".into(), "exit".into()]);
+    let text = text.join("\n");
+    let insns = assemble(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+    Program::new(insns).ok()
+}
+
+/// Makes a program whose index stays below an end and a constant in all rounds but those that begin where a number of
+/// the buffer wraps round: from these no guess is made, so only what checks one may see that they do otherwise.
+pub(crate) fn generate_unseen(c: &mut Choices<'_>) -> Option<Program> {
+    // r6: the buffer, r7: the index, r8: its end, r9: what the end was, r3: the rounds.
+    let most = c.pick(&[3, 5, 7]);
+    let mut text: Vec<String> =
+        ["r6 = r1", "r3 = 0", "r7 = 0", "r9 = 0", "*(u64 *)(r10 - 8) = 0"].map(String::from).to_vec();
+    let load = |text: &mut Vec<String>, c: &mut Choices<'_>, r: u32, tested: bool| {
+        text.push(format!("r{r} = *(u8 *)(r6 + {})", c.below(16)));
+        if tested {
+            text.push(format!("if r{r} > r2 goto out"));
+        }
+    };
+    // It does wrap round in some round.
+    text.push(format!("*(u64 *)(r6 + {}) = -1", 16 + c.below(8)));
+    load(&mut text, c, 8, true);
+    let tested = !c.one_in(4);
+    load(&mut text, c, 9, tested);
+    text.extend(
+        ["if r7 >= r8 goto out", "a:", "r4 = r10", "r4 += -8", "r4 += r7", "r0 = *(u8 *)(r4 + 0)"].map(String::from),
+    );
+    if !c.one_in(3) {
+        text.extend(["r4 = r6", "r4 += r7", "r0 = *(u8 *)(r4 + 0)"].map(String::from));
+    }
+    text.extend(
+        ["r4 = r6", "r4 += r3", "r5 = *(u64 *)(r4 + 8)", "r4 = r5", "r5 += 1", "if r5 == 0 goto other"]
+            .map(String::from),
+    );
+    text.push(format!("if r0 <= {} goto next", c.pick(&[50, 120, 200])));
+    text.push(format!("r7 += {}", c.pick(&[1, 1, 2])));
+    text.extend([format!("if r7 > {most} goto out"), "if r7 >= r8 goto out".into()]);
+    if c.one_in(4) {
+        text.push("r8 -= 1".into());
+        text.push("if r7 >= r8 goto out".into());
+    }
+    let round = ["r3 += 1", "if r3 < 16 goto a", "goto out"].map(String::from);
+    text.push("next:".into());
+    text.extend(round.clone());
+    text.push("other:".into());
+    let mut known = false;
+    // What the end was, the end and the index become other numbers, mostly in this order.
+    for usual in [0, 2, 3, 4, 8] {
+        match if c.one_in(5) { c.below(9) } else { usual } {
+            0 | 1 => text.push("r9 = r8".into()),
+            2 => text.push(format!("if r{} > {} goto out", c.pick(&[8, 9, 9]), most + 1)),
+            3 => load(&mut text, c, 8, true),
+            4 => load(&mut text, c, 7, false),
+            5 => text.push("r8 = r9".into()),
+            6 => text.push(format!("r7 += {}", c.pick(&[1, 4]))),
+            7 => {
+                known = true;
+                text.push(format!("if r7 > {} goto out", c.pick(&["r3", "r9", "r8"])));
+            }
+            _ => {}
+        }
+    }
+    if !known || !c.one_in(4) {
+        text.push("if r7 > r3 goto out".into());
+    }
+    if !c.one_in(6) {
+        text.push("if r7 >= r8 goto out".into());
+    }
+    text.extend(round);
+    text.extend(["out: r0 = r9", "r0 = 0", "exit"].map(String::from));
+    let text = text.join("\n");
+    let insns = assemble(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+    Program::new(insns).ok()
+}
