@@ -344,14 +344,15 @@ impl Frame {
             None if value.is_any(8 * crate::num::small(size)) => Byte::Misc,
             _ => Byte::Spill,
         };
-        let at = self.spills.partition_point(|s| usize::from(s.depth) < depth);
-        if kind == Byte::Spill
-            && let Some(spill) = self.spills.get_mut(at)
-            && (usize::from(spill.depth), usize::from(spill.size)) == (depth, size)
-        {
-            spill.value = *value;
-            self.change_contents(depth, size, value);
-            return;
+        if kind == Byte::Spill {
+            let at = self.spills.partition_point(|s| usize::from(s.depth) < depth);
+            if let Some(spill) = self.spills.get_mut(at)
+                && (usize::from(spill.depth), usize::from(spill.size)) == (depth, size)
+            {
+                spill.value = *value;
+                self.change_contents(depth, size, value);
+                return;
+            }
         }
         self.grow(depth);
         self.clear_spills(depth, size);
