@@ -192,17 +192,16 @@ impl Rows {
         (self.bounds, self.bounded, self.times) = ([[None; 2]; COLUMNS], 0, [[0; 2]; COLUMNS]);
     }
 
-    /// A place for a row, which does not count yet: it is the next one again until [`Rows::keep`] takes it.
-    fn spare(&mut self) -> u16 {
-        match self.free.last() {
-            Some(at) => *at,
-            None => {
-                self.rows.push(Row::NONE);
-                let at = crate::num::half(self.rows.len() - 1);
-                self.free.push(at);
-                at
-            }
+    /// A place for a row, which does not count yet: it is the next one again until one counts there, and is taken out
+    /// of those that are free. `None` if there are too many.
+    fn spare(&mut self) -> Option<u16> {
+        if let Some(at) = self.free.last() {
+            return Some(*at);
         }
+        let at = u16::try_from(self.rows.len()).ok().filter(|at| *at < u16::MAX)?;
+        self.rows.push(Row::NONE);
+        self.free.push(at);
+        Some(at)
     }
 
     /// The column of an unknown, if there is one left for it.
@@ -222,7 +221,7 @@ impl Rows {
         if constant.unsigned_abs() > MAX_NUMBER {
             return None;
         }
-        let spare = self.spare();
+        let spare = self.spare()?;
         (self.rows[usize::from(spare)].constant, self.rows[usize::from(spare)].used) = (constant, 0);
         for &(id, c) in terms {
             let at = self.column(id)?;
@@ -310,7 +309,7 @@ impl Rows {
     /// The spare row becomes another one without an unknown, times `by`, plus so many times a constant. `None` if that
     /// overflows.
     fn without(&mut self, x: u16, at: usize, by: i64, constant: (i128, i64)) -> Option<u16> {
-        let spare = self.spare();
+        let spare = self.spare()?;
         let Ok([row, x]) = self.rows.get_disjoint_mut([usize::from(spare), usize::from(x)]) else { return None };
         row.without(x, at, by, constant)?;
         Some(spare)
@@ -328,7 +327,7 @@ impl Rows {
 
     /// The spare row becomes `a` times the one plus `b` times the other. `None` if an entry overflows.
     fn combine(&mut self, (x, a): (u16, i64), (y, b): (u16, i64)) -> Option<u16> {
-        let spare = self.spare();
+        let spare = self.spare()?;
         let places = [usize::from(spare), usize::from(x), usize::from(y)];
         let Ok([row, x, y]) = self.rows.get_disjoint_mut(places) else { return None };
         row.combine(x, a, y, b)?;
@@ -354,18 +353,22 @@ impl Rows {
         self.rows[usize::from(place)].of(at)
     }
 
-    /// An equation in which no unknown says what it is, as two inequalities. Whether one of them cannot be.
-    fn add_both(&mut self, place: u16) -> bool {
+    /// An equation in which no unknown says what it is, as two inequalities. Whether one of them cannot be; `None` if
+    /// there are too many.
+    fn add_both(&mut self, place: u16) -> Option<bool> {
         let equation = self.rows[usize::from(place)];
-        [false, true].into_iter().any(|negative| {
-            let spare = self.spare();
+        for negative in [false, true] {
+            let spare = self.spare()?;
             let row = &mut self.rows[usize::from(spare)];
             *row = equation;
             if negative {
                 row.negate();
             }
-            self.add_row(spare)
-        })
+            if self.add_row(spare) {
+                return Some(true);
+            }
+        }
+        Some(false)
     }
 
     /// Takes an unknown out of all others that an equation has `c` times, once with either sign. Whether they
@@ -439,7 +442,7 @@ impl Rows {
             let single = columns_of(row.used).find(|at| *at != of && row.by[*at].abs() == 1);
             let contradict = match single {
                 Some(at) => self.replace(at, e, self.times_of(e, at))?,
-                None => self.add_both(e),
+                None => self.add_both(e)?,
             };
             if contradict {
                 return None;
@@ -514,7 +517,7 @@ impl Rows {
             let single = columns_of(row.used).filter(|at| row.by[*at].abs() == 1);
             let contradict = match single.min_by_key(|at| self.columns.get(*at)) {
                 Some(at) => self.replace(at, e, self.times_of(e, at))?,
-                None => self.add_both(e),
+                None => self.add_both(e)?,
             };
             if contradict {
                 return Some(true);
