@@ -438,6 +438,77 @@ mod tests {
         assert!(contradictions > 300 && solved > 300, "{contradictions} {solved}");
     }
 
+    /// Rows, and whether each is an equation.
+    type Said = Vec<(Vec<(u32, i128)>, i128, bool)>;
+
+    /// The most of an unknown, all names being so much greater.
+    fn most_of(solver: &mut Solver, all: &Said, id: u32, more: u32) -> Option<i128> {
+        solver.rows.clear();
+        for (terms, constant, equal) in all {
+            let terms: Vec<_> = terms.iter().map(|(id, c)| (id + more, *c)).collect();
+            if *equal {
+                solver.rows.add_equation(&terms, *constant);
+            } else {
+                assert!(!solver.rows.add(&terms, *constant), "{all:?}");
+            }
+        }
+        solver.most(id + more)
+    }
+
+    #[test]
+    fn answers_are_no_less_than_any_solution() {
+        // Rows that some point fulfils, a quarter with large coefficients, and the same with one of them looser: each
+        // unknown is asked about, in memory that others used before and with their answers remembered, and without.
+        let mut seed = 7u64;
+        let mut below = |n: i128| {
+            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            i128::from(seed >> 33) % n
+        };
+        let mut solver = Solver::default();
+        let (mut bounded, mut exact) = (0, 0);
+        for _ in 0..1500 {
+            let large = below(4) == 0;
+            let point = [below(9) - 4, below(9) - 4, if large { (below(1 << 31) << 31) - (1 << 61) } else { 0 }];
+            let mut all = Said::new();
+            for _ in 0..3 + below(6) {
+                let term = |id: u32, c: i128| (id, if large && c > 2 { (1 << 62) - c } else { c - 2 });
+                let mut terms: Vec<_> = (0..3).map(|id| term(id, below(5))).collect();
+                terms.retain(|_| below(3) > 0);
+                let at: i128 = terms.iter().map(|(id, c)| c * point[*id as usize]).sum();
+                let equal = below(5) == 0;
+                all.push((terms, -at - if equal { 0 } else { below(3) }, equal));
+            }
+            for looser in [false, true] {
+                if looser && let Some((_, constant, _)) = all.iter_mut().rfind(|(_, _, equal)| !equal) {
+                    *constant -= 1;
+                }
+                for (id, at) in (0..3).zip(point) {
+                    let most = most_of(&mut solver, &all, id, 0);
+                    assert_eq!(most, most_of(&mut solver, &all, id, 10), "names make no difference: {all:?}");
+                    assert_eq!(most, most_of(&mut Solver::default(), &all, id, 0), "{all:?}");
+                    let Some(most) = most else { continue };
+                    assert!(at <= most, "{all:?} at {point:?}: {most}");
+                    (bounded, exact) = (bounded + 1, exact + u32::from(at == most));
+                }
+            }
+        }
+        assert!(bounded > 1000 && exact > 300, "{bounded} {exact}");
+    }
+
+    #[test]
+    fn too_many_rows_prove_nothing() {
+        let mut rows = Rows::default();
+        for _ in 0..70_000 {
+            rows.add_equation(&[(1, 2), (2, 3)], 5);
+        }
+        assert_ne!(rows.contradict(), Some(true));
+        // And the memory serves for the next question.
+        rows.clear();
+        rows.add(&[(1, 2), (2, 3)], 5);
+        rows.add(&[(1, -2), (2, -3)], -4);
+        assert_eq!(rows.contradict(), Some(true));
+    }
+
     #[test]
     fn answers_are_no_less_than_any_solution() {
         // Rows that some point fulfils, a quarter with large coefficients: asked in memory that others used before
