@@ -41,6 +41,8 @@ use reach::Reach;
 const MAX_DEPTH: u32 = 6;
 /// How many phis of a block are compared with each other.
 const MAX_PHIS: usize = 12;
+/// How many ways to the head of a loop are asked whether they are the way round.
+const MAX_WAYS: usize = 12;
 /// How many copies of copies are followed then.
 const MAX_COPIES: u32 = 4;
 
@@ -698,6 +700,7 @@ impl Pass<'_> {
 
     /// Whether a value is what the next round of a loop has for another one, which grew by a constant: what is added to
     /// the sum is added to that, so that the other need not live beside it. Not where it comes back by what is added.
+    /// Each sum asks, so of a head with many ways to it only the first [`MAX_WAYS`] are looked at.
     fn is_next_round(&mut self, width: Width, v: VReg, added: i64) -> bool {
         let Some(&Op::Bin { op: BinOp::Add, width: made, a: before, b: Val::Imm(step), .. }) = self.def(v) else {
             return false;
@@ -707,8 +710,8 @@ impl Pass<'_> {
         }
         let block = self.s.blocks[before.index()];
         let Some(phi) = self.ssa.phis(block).take(MAX_PHIS).find(|phi| phi.dst == before) else { return false };
-        let range = 0..self.ssa.args(block, phi).len();
-        range.into_iter().any(|i| {
+        let ways = self.ssa.args(block, phi).len().min(MAX_WAYS);
+        (0..ways).any(|i| {
             let arg = self.ssa.args(block, phi)[i];
             self.ssa.same.find(arg) == v
         })

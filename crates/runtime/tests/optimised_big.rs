@@ -140,6 +140,17 @@ fn ten_thousand_blocks_that_jump_back_to_one() {
     same_as_interpreted(&(text + "r0 += r4\nr0 ^= r5\nexit"), &WORDS);
 }
 
+/// A loop with more ways back still, in which as many sums are made of what has grown by a constant: none of them asks
+/// every way whether it brings that.
+#[test]
+fn a_hundred_thousand_sums_in_a_loop_with_as_many_ways_back() {
+    let mut text = BEGIN.to_owned() + "r3 &= 63\nhead:\nr4 = r3\nr4 += 1\nr3 += 2\nr0 += r4\n";
+    for i in 0..size(100_000) {
+        writeln!(text, "r5 = r4\nr5 += {}\nif r5 != {} goto +1\ngotol head", 3 + i, 3 + i + (i + 1) % 67).unwrap();
+    }
+    speed_is_as_interpreted(&assemble(&(text + "exit")).unwrap(), &WORDS);
+}
+
 /// Loops inside each other, each of which may go round as long as the stock in r3 lasts.
 #[test]
 fn a_deep_nest_of_loops() {
