@@ -1,5 +1,6 @@
 //! The parts of the load bench that are tables of their own.
 
+pub(crate) mod cold;
 pub(crate) mod memory;
 pub(crate) mod phases;
 pub(crate) mod tag;
