@@ -75,6 +75,8 @@ mod with {
         DifferencesNeverWrap,
         /// Relations of a loop's variables are taken to hold in the next round.
         RelationsUnchecked,
+        /// What is related of places is said of the guess's names for them, whatever came back in them.
+        RelationsByOldNames,
         /// Relations of a loop's variables are taken to hold when it begins.
         RelationsUnbegun,
         /// Sums of what a loop moves are taken to stay as they are.
@@ -289,6 +291,7 @@ mod with {
         /// Those in sums of what a loop moves, and in differences of it (`tests/loops_oracle.rs`).
         pub const OF_SUMS: &[Fault] = &[
             Fault::RelationsUnchecked,
+            Fault::RelationsByOldNames,
             Fault::DifferencesWrapEarly,
             Fault::RemainderForgotten,
             Fault::SeenSurvivesStores,

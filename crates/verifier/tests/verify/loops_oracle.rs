@@ -452,6 +452,60 @@ fn each_fault_of_sums_is_found() {
              b: if r6 < 60 goto a
              out:"
         }
+        // The index is below another end than the one that bounds it; where a number wraps, no guess is made.
+        Fault::RelationsByOldNames => {
+            "r0 = 0
+             r9 = 0
+             if r2 < 64 goto out
+             *(u64 *)(r1 + 0) = 0
+             *(u64 *)(r1 + 46) = -1
+             *(u8 *)(r1 + 8) = 5
+             *(u8 *)(r1 + 24) = 90
+             *(u8 *)(r1 + 25) = 25
+             r6 = r1
+             r8 = 0
+             r3 = 0
+             *(u64 *)(r10 - 8) = r8
+             *(u64 *)(r10 - 16) = r8
+             r5 = *(u8 *)(r1 + 8)
+             if r5 > r2 goto out
+             r9 = *(u8 *)(r1 + 9)
+             if r9 > r2 goto out
+             if r3 >= r5 goto out
+             a: r4 = r6
+             r4 += r3
+             r0 = *(u8 *)(r4 + 0)
+             r4 = r10
+             r4 += -16
+             r4 += r3
+             r7 = *(u8 *)(r4 + 0)
+             r4 = r6
+             r4 += r8
+             r7 = *(u64 *)(r4 + 16)
+             r4 = r7
+             r7 += 1
+             if r7 == 0 goto rare
+             if r0 > 50 goto move
+             r8 += 1
+             if r8 < 40 goto a
+             goto out
+             move: r3 += 1
+             if r3 > 10 goto out
+             if r3 >= r5 goto out
+             r8 += 1
+             if r8 < 40 goto a
+             goto out
+             rare: r9 = r5
+             if r9 > 11 goto out
+             r5 = *(u8 *)(r6 + 24)
+             if r5 > r2 goto out
+             r3 = *(u8 *)(r6 + 25)
+             if r3 > r8 goto out
+             if r3 >= r5 goto out
+             r8 += 1
+             if r8 < 40 goto a
+             out: r0 = r9"
+        }
         // 63 less 60 is 3, and has not wrapped.
         Fault::DifferencesWrapEarly => {
             "r3 = *(u8 *)(r1 + 0)

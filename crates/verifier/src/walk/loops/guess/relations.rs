@@ -447,7 +447,7 @@ impl Guess {
     pub(super) fn enter_relations(&self, held: &[(Relation, u32)], back: &mut State) {
         let tie = |v: Value| (v.line_id(), v.scale, v.delta);
         let as_guessed = |p: Place| value(&self.state, p).map(tie) == value(back, p).map(tie);
-        let named = |of: Of| !matches!(of, Of::Place(p) if !as_guessed(p));
+        let named = |of: Of| !matches!(of, Of::Place(p) if !as_guessed(p)) || planted!(RelationsByOldNames);
         let held: Vec<_> = held.iter().filter(|(r, _)| r.about().all(named)).copied().collect();
         for (r, name) in &held {
             r.enter(&self.state, back, *name);
