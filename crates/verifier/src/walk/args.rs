@@ -4,6 +4,9 @@
 //! there; a length is never more than what was proven. A helper may read all its arguments before it writes one, so
 //! all are checked against the state before the call: what is written is noted, and takes effect at the end.
 
+mod memory;
+mod shape;
+
 use bpf_analysis::FORMAT_VALUES;
 use bpf_isa::Reg;
 
@@ -16,8 +19,8 @@ use crate::env::KnownMap;
 use crate::error::Reason;
 use crate::faults::planted;
 use crate::helpers::{
-    ArgKind, CallbackKind, DYNPTR, Dynptr, Effect, Graph, HelperProto, LOCK_RESULT, Local, LocalUse, MemArg, MemSet,
-    NodeUse, ObjectUse, Ret, SOCKET_BYTES,
+    ArgKind, CallbackKind, DYNPTR, Dynptr, Graph, HelperProto, Local, LocalUse, MemArg, NodeUse, ObjectUse,
+    SOCKET_BYTES,
 };
 use crate::state::{Lock, LockOf, Owed, Within};
 use crate::value::{Debt, Hold, Origin, Ty, Value, Why, map_name};
@@ -115,7 +118,7 @@ fn object_at(v: &Value) -> Option<(u32, Hold)> {
 
 impl<'a> Walk<'a> {
     pub(super) fn check_args(&mut self, proto: &'a HelperProto) -> Res<Call<'a>> {
-        check_shape(proto)?;
+        shape::check_shape(proto)?;
         let mut call = Call::default();
         for (i, (&kind, reg)) in proto.args.iter().zip(Reg::ARGS).enumerate() {
             if kind == ArgKind::None || kind == ArgKind::Formatted && self.is_beyond_format(proto, i)? {
@@ -545,47 +548,6 @@ impl<'a> Walk<'a> {
             || self.state.owed.iter().rfind(saved).is_none_or(|last| last.id == local.owner)
     }
 
-    /// Room for a slice of a packet: other memory is in one piece, and its buffer not looked at.
-    fn slice_buffer(&mut self, proto: &HelperProto, i: usize, bytes: u64, call: &mut Call<'a>) -> Res<()> {
-        /// What a slice of the stack has at most: the bytes of a [`crate::state::Spill`].
-        const MOST: u64 = 255;
-        const ROOM: MemArg = MemArg { from: MemSet::STACK.union(MemSet::MAP), ..MemArg::WRITE };
-        if !matches!(call.local, Some(Value { ty: Ty::Local(Local::Dynptr(Dynptr::Packet)), .. })) {
-            return Ok(());
-        }
-        let reg = Reg::ARGS[i];
-        let v = self.read(reg)?;
-        if v.as_const() == Some(0) {
-            return Ok(());
-        }
-        self.memory(proto, i, reg, &v, bytes, ROOM, call)?;
-        if !matches!(v.ty, Ty::Stack { .. }) {
-            return Ok(());
-        }
-        match call.written[i] {
-            Some((Place::Stack { frame, depth, size }, _)) if bytes <= MOST => {
-                call.buffer = Some((frame, depth, size));
-                Ok(())
-            }
-            _ => refuse(Reason::Arg {
-                func: proto.name.to_string(),
-                arg: i + 1,
-                reg,
-                expected: format!("0, a map's value, or at most {MOST} bytes at a known place of the stack"),
-                got: v.describe(self.env),
-            }),
-        }
-    }
-
-    /// The slice that a call returns may lie in these bytes of the stack: its owner.
-    pub(super) fn lend_buffer(&mut self, (frame, depth, size): (u8, usize, usize)) -> u32 {
-        let owner = self.new_id();
-        self.writes_stack(frame.into(), depth, size);
-        let value = Value { owner, ..Value::pointer(Ty::Local(Local::Buffer)) };
-        self.state.frames[usize::from(frame)].store_spill(depth, size, &value);
-        owner
-    }
-
     /// What a field that owns objects is, if the pointer is to its first byte, in a map's value or an object.
     pub(super) fn owning_field<T>(&self, v: &Value, of: impl Fn(OwnedKind) -> Option<T>) -> Res<Option<T>> {
         if v.null {
@@ -625,115 +587,6 @@ impl<'a> Walk<'a> {
             return refuse(Reason::ReadOnly { what: map_name(self.env, map, inner) });
         }
         Ok(())
-    }
-
-    #[expect(clippy::too_many_arguments, reason = "an argument is its prototype, position, register and value")]
-    fn memory(
-        &mut self,
-        proto: &HelperProto,
-        i: usize,
-        reg: Reg,
-        v: &Value,
-        bytes: u64,
-        mem: MemArg,
-        call: &mut Call<'a>,
-    ) -> Res<()> {
-        self.sized_memory(proto, i, reg, v, (bytes, bytes), mem, call)
-    }
-
-    /// Proves that the helper may use `sizes.0 ..= sizes.1` bytes at `v`, and notes what it may overwrite.
-    #[expect(clippy::too_many_arguments, reason = "an argument is its prototype, position, register and value")]
-    fn sized_memory(
-        &mut self,
-        proto: &HelperProto,
-        i: usize,
-        reg: Reg,
-        v: &Value,
-        sizes: (u64, u64),
-        mem: MemArg,
-        call: &mut Call<'a>,
-    ) -> Res<()> {
-        let null = v.as_const() == Some(0) && mem.null;
-        if null {
-            if sizes.1 == 0 || i + 1 == 5 || !matches!(proto.args[i + 1], ArgKind::Size { .. }) {
-                return Ok(());
-            }
-            return refuse(Reason::Arg {
-                func: proto.name.to_string(),
-                arg: i + 2,
-                reg: Reg::ARGS[(i + 1).min(4)],
-                expected: "0, as its memory is null".into(),
-                got: format!("up to {}", sizes.1),
-            });
-        }
-        // A null pointer has no bytes: one that may be null goes only with a length of 0.
-        let sized = matches!(proto.args[i], ArgKind::Mem(_) | ArgKind::Values | ArgKind::MemOfLength(_));
-        if v.null && sized && sizes.1 > 0 {
-            let why = Box::new(Reason::MaybeNull(reg));
-            return refuse(Reason::ArgMem { func: proto.name.to_string(), arg: i + 1, reg, why });
-        }
-        let place = self.prove_memory(reg, v, sizes.1, mem).map_err(|why| match *why {
-            Reason::Environment(_) | Reason::Internal(_) => why,
-            _ => Box::new(Reason::ArgMem { func: proto.name.to_string(), arg: i + 1, reg, why }),
-        })?;
-        call.written[i] = place.filter(|_| mem.access.writes()).map(|place| (place, sizes.0));
-        call.memory[i] = Some((i, *v, sizes.1, mem.access.writes()));
-        Ok(())
-    }
-
-    /// Where the memory lies, if it has any bytes.
-    pub(super) fn prove_memory(&mut self, reg: Reg, v: &Value, max: u64, mem: MemArg) -> Res<Option<Place>> {
-        let nullable;
-        let v = if v.null && mem.null && v.is_pointer() {
-            nullable = Value { null: false, ..*v };
-            &nullable
-        } else {
-            v
-        };
-        let from = match v.ty {
-            // Whatever a caller has passed.
-            Ty::Mem { from: Origin::Argument { .. }, .. } => MemSet::ANY,
-            Ty::Stack { .. } => MemSet::STACK,
-            Ty::Packet { .. } => MemSet::PACKET,
-            Ty::MapValue { .. } => MemSet::MAP,
-            Ty::Mem { .. } => MemSet::MEM,
-            Ty::Uninit(_) | Ty::Scalar => return refuse(Reason::NotAPointer(reg, v.describe(self.env))),
-            Ty::Ctx
-            | Ty::Map { .. }
-            | Ty::PacketEnd { .. }
-            | Ty::Half { .. }
-            | Ty::Host { .. }
-            | Ty::Func { .. }
-            | Ty::Arena
-            | Ty::Table { .. }
-            | Ty::Insn { .. }
-            | Ty::Local(_) => return refuse(Reason::NotMemory(reg, v.describe(self.env))),
-        };
-        if !mem.from.contains(from) {
-            let what = v.describe(self.env);
-            return refuse(match mem.from == MemSet::OWNED {
-                true => Reason::Shared(reg, what),
-                false => Reason::NotMemory(reg, what),
-            });
-        }
-        if !mem.align.is_power_of_two() {
-            return refuse(Reason::Environment("memory aligned to no power of two".into()));
-        }
-        self.prove_alignment(v, mem.align)?;
-        if max == 0 {
-            return Ok(None);
-        }
-        let place = self.place(reg, v, 0, max, mem.access)?;
-        match place {
-            Place::Stack { frame, depth, size } | Place::StackWithin { frame, depth, span: size } => {
-                if mem.access.reads() {
-                    self.readable_stack(frame, depth, size)?;
-                }
-            }
-            Place::Field { .. } => return refuse(Reason::NotMemory(reg, v.describe(self.env))),
-            Place::Untracked(_) => {}
-        }
-        Ok(Some(place))
     }
 
     /// The key, if it is on the stack (or frozen) with every byte known.
@@ -801,19 +654,6 @@ impl<'a> Walk<'a> {
         id
     }
 
-    /// Rust's rule for `&mut`: what is written overlaps nothing else.
-    fn check_disjoint(&self, proto: &HelperProto, call: &Call<'a>) -> Res<()> {
-        let mem: Vec<_> = call.memory.iter().flatten().collect();
-        for (k, a) in mem.iter().enumerate() {
-            for b in &mem[k + 1..] {
-                if (a.3 || b.3) && !disjoint(a, b) {
-                    return refuse(Reason::Overlap { func: proto.name.to_string(), a: a.0 + 1, b: b.0 + 1 });
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// It is gone: so is every pointer to it or into it, and the object on the stack that it was.
     pub(super) fn give_back(&mut self, owner: u32) {
         let at = self.pc;
@@ -826,140 +666,5 @@ impl<'a> Walk<'a> {
             }
             frame.drop_uninit_spills();
         }
-    }
-}
-
-/// A prototype that says things which do not go together proves nothing. What concerns one argument is checked with it.
-fn check_shape(proto: &HelperProto) -> Res<()> {
-    let wrong = |what: &str| refuse(Reason::Environment(format!("{}: {what}", proto.name)));
-    let arity = usize::from(proto.arity());
-    if proto.args[arity..].iter().any(|a| *a != ArgKind::None) {
-        return wrong("an argument after its last");
-    }
-    match proto.ret {
-        Ret::Between(min, max) if min > max => return wrong("it returns no number at all"),
-        Ret::RecordOrNull if !proto.args.contains(&ArgKind::RecordSize) => return wrong("a record of no size"),
-        // Whatever else a call does is only right if what comes after it is walked.
-        _ if matches!(proto.effect, Effect::Lock(kind) if kind.is_resilient()) && proto.ret != LOCK_RESULT => {
-            return wrong("it takes a lock that may fail, and does not say so");
-        }
-        Ret::Never if proto.effect != Effect::None || proto.args.iter().any(|arg| arg.outlasts_the_call()) => {
-            return wrong("it does not return, but does something to what comes after it");
-        }
-        Ret::Thrown if proto.effect != Effect::None || proto.args[0] != ArgKind::Scalar || proto.arity() != 1 => {
-            return wrong("it throws something else than one number");
-        }
-        Ret::ElementOrNull(bytes) if !proto.args.iter().any(|arg| arg.is_iterator(bytes)) => {
-            return wrong("an element of no iterator");
-        }
-        Ret::SliceOrNull { .. }
-            if !proto.args.contains(&ArgKind::RecordSize)
-                || !proto.args.iter().any(|arg| matches!(arg, ArgKind::Local(Local::Dynptr(_), LocalUse::Used))) =>
-        {
-            return wrong("a slice of no dynptr, or of no size");
-        }
-        Ret::OfSocketOrNull(_)
-            if !proto.args.iter().any(|a| matches!(a, ArgKind::Socket { null: false, release: false })) =>
-        {
-            return wrong("a part of no socket");
-        }
-        Ret::First if !matches!(proto.args[0], ArgKind::MemOfLength(_)) => return wrong("it returns no memory"),
-        Ret::Scalar
-        | Ret::First
-        | Ret::Never
-        | Ret::Thrown
-        | Ret::Between(..)
-        | Ret::MapValueOrNull
-        | Ret::RecordOrNull
-        | Ret::MemOrNull { .. }
-        | Ret::HostOrNull(_)
-        | Ret::Host(_)
-        | Ret::ElementOrNull(_)
-        | Ret::SliceOrNull { .. }
-        | Ret::SocketOrNull
-        | Ret::ObjectOrNull(_)
-        | Ret::OfSocketOrNull(_) => {}
-        Ret::Instance { .. } if proto.args[0] == ArgKind::Object(ObjectUse::Instance) => {}
-        Ret::Instance { .. } => return wrong("an instance of no object"),
-    }
-    // The callback's arguments are made of these registers.
-    for (i, arg) in proto.args.iter().enumerate() {
-        let ArgKind::Callback(kind) = arg else { continue };
-        let first = match kind {
-            CallbackKind::Loop => proto.args[0] == ArgKind::Scalar,
-            CallbackKind::ForEach | CallbackKind::Drain => matches!(proto.args[0], ArgKind::Map(_)),
-        };
-        if i != 1 || !first || proto.args[2] != ArgKind::CallbackCtx {
-            return wrong("a callback stands between what it is called for and what it is given");
-        }
-    }
-    Ok(())
-}
-
-/// Whether two memory arguments are proven not to overlap. What is not named here may.
-fn disjoint(a: &(usize, Value, u64, bool), b: &(usize, Value, u64, bool)) -> bool {
-    let ((_, a, a_size, _), (_, b, b_size, _)) = (a, b);
-    if *a_size == 0 || *b_size == 0 {
-        return true;
-    }
-    // Offsets are within ±2^31 and sizes within 2^32: these sums are exact.
-    let apart = |a0: i64, a1: i64, b0: i64, b1: i64| {
-        a1.saturating_add(*a_size as i64) <= b0 || b1.saturating_add(*b_size as i64) <= a0
-    };
-    let offsets_apart = || apart(a.n.smin(), a.n.smax(), b.n.smin(), b.n.smax());
-    match (a.ty, b.ty) {
-        (Ty::Stack { frame: f }, Ty::Stack { frame: g }) => f != g || offsets_apart(),
-        (Ty::Packet { region: r }, Ty::Packet { region: s }) if r == s => {
-            let same_base = (a.id, a.scale) == (b.id, b.scale) && {
-                let (x, y) = (i64::from(a.delta), i64::from(b.delta));
-                apart(x, x, y, y)
-            };
-            same_base || offsets_apart()
-        }
-        // `Region` promises that.
-        (Ty::Packet { .. }, Ty::Packet { .. }) => true,
-        // Of one element. Two look-ups may find one element; two maps of the table may be one map, and so may inner
-        // ones.
-        (Ty::MapValue { map: m, inner: i }, Ty::MapValue { map: n, inner: j }) => {
-            (m, i) == (n, j) && (a.id != 0 || !i) && a.id == b.id && offsets_apart()
-        }
-        // Two records are told apart by their owner. Two sockets may be one.
-        (Ty::Mem { from: Origin::Record, .. }, Ty::Mem { from: Origin::Record, .. }) => {
-            a.owner != b.owner || offsets_apart()
-        }
-        (x, y) => other_memory(x, y) || other_memory(y, x),
-    }
-}
-
-/// Whether nothing of the first kind of memory is of the second.
-fn other_memory(a: Ty, b: Ty) -> bool {
-    match (a, b) {
-        // The frames that a walk knows are younger than all that it was given.
-        (Ty::Stack { .. }, Ty::Mem { from: Origin::Element | Origin::Slice { .. }, .. }) => false,
-        (Ty::Stack { .. }, Ty::Packet { .. } | Ty::MapValue { .. } | Ty::Mem { .. }) => true,
-        // `Region` promises that.
-        (Ty::Packet { .. }, Ty::MapValue { .. }) => true,
-        (Ty::Packet { .. }, Ty::Mem { from: Origin::Returned | Origin::Record | Origin::Lent { .. }, .. }) => true,
-        (Ty::MapValue { .. }, Ty::Mem { from: Origin::Record, .. }) => true,
-        // An argument may be anything, and what a function returns may be a map's value.
-        (
-            Ty::Uninit(_)
-            | Ty::Scalar
-            | Ty::Ctx
-            | Ty::Stack { .. }
-            | Ty::Map { .. }
-            | Ty::MapValue { .. }
-            | Ty::Mem { .. }
-            | Ty::Packet { .. }
-            | Ty::PacketEnd { .. }
-            | Ty::Half { .. }
-            | Ty::Host { .. }
-            | Ty::Func { .. }
-            | Ty::Arena
-            | Ty::Table { .. }
-            | Ty::Insn { .. }
-            | Ty::Local(_),
-            _,
-        ) => false,
     }
 }
