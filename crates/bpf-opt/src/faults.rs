@@ -61,6 +61,8 @@ mod with {
         FlagsStale,
         /// A selection that adds what a comparison carries adds it for any condition (x86-64, `operand::carried`).
         CarriesIgnored,
+        /// What reads a counter behind its step reads the stepped one as it is (`step.rs`).
+        StepsForgotten,
         /// A clobber: what an op overwrites is not kept from values that live across it.
         ClobbersIgnored,
         /// Two values that live at one time have one register.

@@ -20,6 +20,7 @@
 
 use crate::dead::is_pure;
 use crate::faults::planted;
+use crate::loops::Loops;
 use crate::ssa::{NONE, Ssa};
 use bpf_isa::{Cond, Size, Width};
 use bpf_lir::{BinOp, BlockId, Func, Op, Span, VReg, Val, narrow};
@@ -43,7 +44,7 @@ pub enum Constants {
 
 impl Constants {
     /// The constant that an op has to put into a register first, as it reads it.
-    fn costly(self, op: &Op) -> Option<i64> {
+    pub(crate) fn costly(self, op: &Op) -> Option<i64> {
         let (width, imm, free) = match *op {
             Op::Bin { op, width, b: Val::Imm(imm), .. } => (width, imm, self.is_free(op, width, imm)),
             Op::Branch { width, cond, b: Val::Imm(imm), .. } | Op::Select { width, cond, b: Val::Imm(imm), .. } => {
@@ -144,14 +145,9 @@ fn is_mask(width: Width, imm: i64) -> bool {
     (value ^ value.rotate_left(1)).count_ones() <= 2 * (64 / period)
 }
 
-/// A loop: the blocks from which its head is come to again without leaving it.
-#[derive(Clone, Copy, Debug)]
-struct Loop {
-    head: BlockId,
-    /// The block before it, where there is one.
-    before: Option<BlockId>,
-    /// The one around it, in `loops`.
-    parent: u32,
+/// What a loop holds.
+#[derive(Clone, Copy, Default, Debug)]
+struct Held {
     /// How many values it holds at least: from outside, or from one of its blocks to another; and the most that live in
     /// one of its blocks besides these.
     held: u32,
@@ -163,12 +159,9 @@ struct Loop {
 /// The memory that it works in.
 #[derive(Debug, Default)]
 pub(crate) struct Invariant {
-    /// Inner ones before those around them.
-    loops: Vec<Loop>,
-    /// By block: the innermost loop that it is in, and the head of the outermost one that was found so far, or itself.
-    inside: Vec<u32>,
-    outermost: Vec<BlockId>,
-    work: Vec<BlockId>,
+    loops: Loops,
+    /// By loop.
+    held: Vec<Held>,
     /// By value: the block that it is defined in.
     blocks: Vec<BlockId>,
     /// By value: the loop in which it was last counted.
@@ -191,15 +184,15 @@ pub(crate) struct Invariant {
 impl Invariant {
     /// Runs over `func`, which is in SSA form; says how many ops and constants moved.
     pub(crate) fn run(&mut self, func: &mut Func, ssa: &Ssa, constants: Constants, registers: u8) -> u32 {
-        self.find_loops(func, ssa);
-        if self.loops.iter().all(|this| this.before.is_none()) {
+        self.loops.find(func, ssa);
+        if self.loops.all().iter().all(|this| this.before.is_none()) {
             return 0;
         }
         self.count(func, ssa);
         self.moved.clear();
         self.constants.clear();
         for block in ssa.cfg.rpo() {
-            let inside = self.inside[block.index()];
+            let inside = self.loops.inside(*block);
             if inside == NONE {
                 continue;
             }
@@ -231,54 +224,11 @@ impl Invariant {
         crate::num::small(self.moved.len())
     }
 
-    /// Finds the loops: from each edge that leads back to a block that dominates it, backward.
-    fn find_loops(&mut self, func: &Func, ssa: &Ssa) {
-        self.loops.clear();
-        self.inside.clear();
-        self.inside.resize(func.blocks.len(), NONE);
-        self.outermost.clear();
-        self.outermost.extend((0..crate::num::small(func.blocks.len())).map(BlockId));
-        for block in ssa.cfg.rpo().iter().rev().copied() {
-            let preds = ssa.cfg.preds(block);
-            self.work.clear();
-            self.work.extend(preds.iter().filter(|pred| ssa.tree.dominates(block, **pred)));
-            if self.work.is_empty() {
-                continue;
-            }
-            let this = crate::num::small(self.loops.len());
-            let mut before = preds.iter().copied().filter(|pred| !ssa.tree.dominates(block, *pred));
-            let before = before.next().filter(|pred| before.next().is_none() && ssa.cfg.succs(*pred).count() == 1);
-            let (held, local, calls) = (0, 0, false);
-            self.loops.push(Loop { head: block, before, parent: NONE, held, local, calls });
-            self.inside[block.index()] = this;
-            while let Some(found) = self.work.pop() {
-                let found = self.outermost(found);
-                if found == block {
-                    continue;
-                }
-                // A block of no loop so far, or the head of a loop that is in none.
-                match self.inside[found.index()] {
-                    NONE => self.inside[found.index()] = this,
-                    inner => self.loops[inner as usize].parent = this,
-                }
-                self.outermost[found.index()] = block;
-                self.work.extend(ssa.cfg.preds(found));
-            }
-        }
-    }
-
-    fn outermost(&mut self, mut block: BlockId) -> BlockId {
-        while self.outermost[block.index()] != block {
-            let next = self.outermost[block.index()];
-            self.outermost[block.index()] = self.outermost[next.index()];
-            block = next;
-        }
-        block
-    }
-
     /// Finds how many values each loop holds, and whether it calls.
     fn count(&mut self, func: &Func, ssa: &Ssa) {
         let values = func.vregs as usize;
+        self.held.clear();
+        self.held.resize(self.loops.all().len(), Held::default());
         self.blocks.clear();
         self.blocks.resize(values, func.order[0]);
         self.counted.clear();
@@ -315,14 +265,14 @@ impl Invariant {
             }
         }
         for block in ssa.cfg.rpo() {
-            if self.inside[block.index()] != NONE {
+            if self.loops.inside(*block) != NONE {
                 self.count_block(func, *block, ssa);
             }
         }
         // What is in an inner loop is in those around it.
-        for i in 0..self.loops.len() {
-            let Loop { parent, local, calls, .. } = self.loops[i];
-            if let Some(parent) = self.loops.get_mut(parent as usize) {
+        for i in 0..self.held.len() {
+            let (parent, Held { local, calls, .. }) = (self.loops.all()[i].parent, self.held[i]);
+            if let Some(parent) = self.held.get_mut(parent as usize) {
                 parent.local = parent.local.max(local);
                 parent.calls |= calls;
             }
@@ -331,37 +281,31 @@ impl Invariant {
 
     /// A value is read in a block: each loop around that which it comes into holds it.
     fn read(&mut self, v: VReg, block: BlockId, ssa: &Ssa) {
-        let (defined, inside) = (self.blocks[v.index()], self.inside[block.index()]);
+        let (defined, inside) = (self.blocks[v.index()], self.loops.inside(block));
         if defined != block {
             self.shared[v.index()] = true;
         }
         if inside == NONE || core::mem::replace(&mut self.counted[v.index()], inside) == inside {
             return;
         }
-        let mut next = inside;
-        for _ in 0..MAX_NEST {
-            let Some(this) = self.loops.get_mut(next as usize) else { return };
+        for (number, this) in self.loops.around(inside).take(MAX_NEST) {
             if ssa.tree.dominates(this.head, defined) {
                 return;
             }
-            this.held += 1;
-            next = this.parent;
+            self.held[number].held += 1;
         }
     }
 
     /// A value is defined in a loop and read in several blocks.
     fn share(&mut self, inside: u32) {
-        let mut next = inside;
-        for _ in 0..MAX_NEST {
-            let Some(this) = self.loops.get_mut(next as usize) else { return };
-            this.held += 1;
-            next = this.parent;
+        for (number, _) in self.loops.around(inside).take(MAX_NEST) {
+            self.held[number].held += 1;
         }
     }
 
     /// What one block of a loop adds to it: what it shares with others, and how many more values live in it at a time.
     fn count_block(&mut self, func: &Func, block: BlockId, ssa: &Ssa) {
-        let inside = self.inside[block.index()];
+        let inside = self.loops.inside(block);
         let (mut live, mut calls) = (0u32, false);
         let ops = func.block_ops(block);
         // Shared ones live on.
@@ -390,7 +334,7 @@ impl Invariant {
             most = most.max(live);
             calls |= matches!(op, Op::Call { .. } | Op::TailCall { .. });
         }
-        let this = &mut self.loops[inside as usize];
+        let this = &mut self.held[inside as usize];
         this.local = this.local.max(most - shared);
         this.calls |= calls;
     }
@@ -406,7 +350,7 @@ impl Invariant {
             // Most constants are parts of the ops that want them, or made on the way to a phi.
             Op::Mov { src: Val::Imm(_), .. } => self.kept[v.index()],
             Op::Bin { op: BinOp::Div | BinOp::SDiv | BinOp::Mod | BinOp::SMod, .. } => {
-                let head = self.loops[self.inside[block.index()] as usize].head;
+                let head = self.loops.all()[self.loops.inside(block) as usize].head;
                 let is_in = |pred: &BlockId| !ssa.tree.dominates(head, *pred);
                 ssa.cfg.preds(head).iter().all(|pred| is_in(pred) || ssa.tree.dominates(block, *pred))
             }
@@ -418,30 +362,23 @@ impl Invariant {
     fn outside(&mut self, op: &Op, inside: u32, ssa: &Ssa, registers: u8) -> Option<BlockId> {
         let margin = if is_long(op) { 0 } else { MARGIN };
         let mut to = None;
-        let mut next = inside;
-        for _ in 0..MAX_NEST {
-            let Some(this) = self.loops.get(next as usize) else { break };
+        let mut left = 0;
+        for (number, this) in self.loops.around(inside).take(MAX_NEST) {
             let mut made = false;
             op.for_each_use(|v| made |= ssa.tree.dominates(this.head, self.blocks[v.index()]));
-            let full = this.calls || this.held + this.local + margin >= u32::from(registers);
+            let Held { held, local, calls } = self.held[number];
+            let full = calls || held + local + margin >= u32::from(registers);
             if made && !planted!(RoundsAlike) || full || this.before.is_none() {
                 break;
             }
             to = this.before;
-            next = this.parent;
+            left += 1;
         }
-        self.hold(inside, next, to.is_some());
+        // What those hold that it leaves.
+        for (number, _) in self.loops.around(inside).take(left) {
+            self.held[number].held += 1;
+        }
         to
-    }
-
-    /// The loops from one up to another hold a value more.
-    fn hold(&mut self, inside: u32, up_to: u32, more: bool) {
-        let mut next = inside;
-        while more && next != up_to {
-            let this = &mut self.loops[next as usize];
-            this.held += 1;
-            next = this.parent;
-        }
     }
 
     /// A constant in a register that reaches this block.
@@ -454,13 +391,10 @@ impl Invariant {
         ssa: &Ssa,
         registers: u8,
     ) -> Option<VReg> {
-        let inside = self.inside[block.index()];
+        let inside = self.loops.inside(block);
         // Those of loops elsewhere would have to live up to here.
-        let around = |made: BlockId| {
-            let mut around =
-                core::iter::successors(self.loops.get(inside as usize), |this| self.loops.get(this.parent as usize));
-            around.by_ref().take(MAX_NEST).any(|this| this.before == Some(made))
-        };
+        let around =
+            |made: BlockId| self.loops.around(inside).take(MAX_NEST).any(|(_, this)| this.before == Some(made));
         let known = self.constants.iter().rev().take(MAX_SEEN);
         if let Some((_, v, _)) = known.filter(|(same, ..)| *same == imm).find(|(_, _, made)| around(*made)) {
             return Some(*v);

@@ -11,6 +11,7 @@ use crate::invariant::Invariant;
 use crate::operand::Operands;
 use crate::slots::Slots;
 use crate::ssa::Ssa;
+use crate::step::Steps;
 use crate::sweep::Sweep;
 use crate::unroll::Unroll;
 use crate::values::{Addresses, Values};
@@ -56,6 +57,8 @@ passes! {
     Index "index";
     /// What each round of a loop computes anew, before the loop.
     Invariant "invariant";
+    /// Counters that end at their step.
+    Step "step";
     /// Values brought to the op that can make them on the way.
     Operand "operand";
     /// Jumps that need not be.
@@ -78,6 +81,7 @@ impl Pass {
             Pass::Values => scratch.in_ssa(func, |func, s| s.values(func, options)),
             Pass::Index => scratch.in_ssa(func, |func, s| s.index(func, options)),
             Pass::Invariant => scratch.in_ssa(func, |func, s| s.invariant(func, options)),
+            Pass::Step => scratch.in_ssa(func, |func, s| s.step(func, options)),
             Pass::Operand => scratch.in_ssa(func, |func, s| s.operands(func, options)),
         };
         debug_assert_eq!(func.verify(usize::MAX), Ok(()), "after {}:\n{func}", self.name());
@@ -130,6 +134,7 @@ pub struct PassScratch {
     values: Values,
     index: Index,
     invariant: Invariant,
+    steps: Steps,
     operands: Operands,
     sweep: Sweep,
     destruct: Destruct,
@@ -160,6 +165,10 @@ impl PassScratch {
     fn invariant(&mut self, func: &mut Func, options: PassOptions) -> u32 {
         let Addresses { constants, registers, .. } = options.addresses;
         self.invariant.run(func, &self.ssa, constants, registers)
+    }
+
+    fn step(&mut self, func: &mut Func, options: PassOptions) -> u32 {
+        self.steps.run(func, &mut self.ssa, options.addresses)
     }
 
     fn index(&mut self, func: &mut Func, options: PassOptions) -> u32 {
@@ -205,6 +214,7 @@ pub(crate) fn each_pass(
             run(Pass::Values, PassScratch::values)
                 + run(Pass::Index, PassScratch::index)
                 + run(Pass::Invariant, PassScratch::invariant)
+                + run(Pass::Step, PassScratch::step)
                 + run(Pass::Operand, PassScratch::operands)
         });
         debug_assert_eq!(func.verify(usize::MAX), Ok(()), "after SSA form:\n{func}");

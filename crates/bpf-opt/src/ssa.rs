@@ -194,6 +194,22 @@ impl Ssa {
         &self.args[phi.args as usize..phi.args as usize + self.cfg.preds(block).len()]
     }
 
+    /// A phi's arguments with their places for [`Ssa::arg`] and [`Ssa::set_arg`], and the predecessors that they come from.
+    pub(crate) fn args_at(&self, block: BlockId, phi: Phi) -> impl Iterator<Item = (usize, VReg, BlockId)> + '_ {
+        let args = phi.args as usize..;
+        args.zip(self.args(block, phi)).zip(self.cfg.preds(block)).map(|((at, arg), pred)| (at, *arg, *pred))
+    }
+
+    /// One argument of a phi.
+    pub(crate) fn arg(&self, at: usize) -> VReg {
+        self.args[at]
+    }
+
+    /// Replaces one argument of a phi.
+    pub(crate) fn set_arg(&mut self, at: usize, v: VReg) {
+        self.args[at] = v;
+    }
+
     /// Which of the predecessors of `to` the block `from` is.
     pub(crate) fn pred(&self, from: BlockId, to: BlockId) -> Option<usize> {
         let slot = self.cfg.succs(from).position(|succ| succ == to)?;
@@ -611,6 +627,13 @@ impl Tree {
                 self.stack.push(child);
             }
         }
+    }
+
+    /// The last block that all ways to this one lead through before it; none of the entry.
+    pub(crate) fn parent(&self, block: BlockId, cfg: &Cfg) -> Option<BlockId> {
+        let place = cfg.place(block);
+        let parent = *self.dominance.idom().get(place as usize)?;
+        (parent != place).then(|| cfg.rpo().get(parent as usize).copied()).flatten()
     }
 
     /// Whether every way to `b` leads through `a`; a block dominates itself.

@@ -134,8 +134,11 @@ pub fn optimise(data: &[u8]) {
         }
         (program.insns().to_vec(), vec![7; 64])
     } else if kind == 1 {
-        let little = choices.one_in(2);
-        let insns = if little { generate::aliases(&mut choices) } else { generate::pressure(&mut choices) };
+        let insns = match choices.below(5) {
+            0 | 1 => generate::pressure(&mut choices),
+            2 | 3 => generate::aliases(&mut choices),
+            _ => generate::steps(&mut choices),
+        };
         (insns, (0..64).map(|_| choices.byte()).collect())
     } else {
         let generated = generate::generate(&mut choices, &Shape { packet_loads: true, ..Shape::default() });

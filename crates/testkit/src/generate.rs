@@ -22,6 +22,7 @@ mod function;
 mod minimise;
 mod pressure;
 mod statements;
+mod steps;
 mod wild;
 
 pub use aliases::aliases;
@@ -29,6 +30,7 @@ pub use arenas::{ARENA_WORDS, arenas};
 pub use choices::Choices;
 pub use minimise::minimise;
 pub use pressure::pressure;
+pub use steps::steps;
 pub use wild::wild;
 
 use bpf_isa::{Insn, Program};

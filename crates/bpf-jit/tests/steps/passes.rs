@@ -90,6 +90,9 @@ fn programs_compute_the_same_after_any_passes_in_any_order() {
         if seed % 7 == 6 {
             let insns = generate::pressure(&mut generate::Choices::from_seed(seed));
             generated.program = bpf_isa::Program::new(insns).unwrap();
+        } else if seed % 7 == 5 {
+            let insns = generate::steps(&mut generate::Choices::from_seed(seed));
+            generated.program = bpf_isa::Program::new(insns).unwrap();
         }
         let checks = seed % 2 == 0;
         let options = LowerOptions { budget: checks, interrupt: checks, ..LowerOptions::default() };
