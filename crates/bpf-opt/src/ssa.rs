@@ -194,7 +194,8 @@ impl Ssa {
         &self.args[phi.args as usize..phi.args as usize + self.cfg.preds(block).len()]
     }
 
-    /// A phi's arguments with their places for [`Ssa::arg`] and [`Ssa::set_arg`], and the predecessors that they come from.
+    /// A phi's arguments, each with its place for [`Ssa::arg`] and [`Ssa::set_arg`], and the predecessor that it comes
+    /// from.
     pub(crate) fn args_at(&self, block: BlockId, phi: Phi) -> impl Iterator<Item = (usize, VReg, BlockId)> + '_ {
         let args = phi.args as usize..;
         args.zip(self.args(block, phi)).zip(self.cfg.preds(block)).map(|((at, arg), pred)| (at, *arg, *pred))
