@@ -2,10 +2,10 @@
 //!
 //! Problem: a round makes `n = x + 4`, which is `x` in the next one, and reads `x` once more behind that, for an
 //! address or another sum, or because what comes behind the loop wants it. So both live at the same time, and each
-//! round copies one of them. Approach, in SSA form, for each phi and each of its steps by a constant: what reads `x` behind the step
-//! reads `n` instead: an address has another offset, a sum another constant, and what only lies behind the loop is
-//! given `n - 4`, made once where the loop has been left. If something is left that can have none of these, all stays.
-//! `x` ends at its step then, and out of SSA form the two are one (`destruct.rs`).
+//! round copies one of them. Approach, in SSA form, for each phi and each of its steps by a constant: what reads `x`
+//! behind the step reads `n` instead: an address has another offset, a sum another constant, and what only lies behind
+//! the loop is given `n - 4`, made once where the loop has been left. If something is left that can have none of these,
+//! all stays. `x` ends at its step then, and out of SSA form the two are one (`destruct.rs`).
 //!
 //! Invariants: a block that the step dominates is come to with the step of the last `x`, as a way round it would be one
 //! from the entry, too. Nothing is added to a round. What control may come to from a step is followed through at most

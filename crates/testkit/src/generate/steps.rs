@@ -1,12 +1,12 @@
 //! Loops whose counters are read behind their steps, by copies that a round or what comes behind the loop has kept.
 //!
 //! A counter and what it becomes live at the same time then, and the optimiser lets go of the former
-//! (`bpf-opt/src/step.rs`): in addresses, indices, sums of both widths, and behind the loop. Steps stand anywhere in a round, in one way of a
-//! branch, or in both with different constants, and the loop is left at its end or within.
+//! (`bpf-opt/src/step.rs`): in addresses, indices, sums of both widths, and behind the loop. Steps stand anywhere in a
+//! round, in one way of a branch, or in both with different constants, and the loop is left at its end or within.
 //!
 //! Invariants: a program stays inside the 64 bytes at r1: both counters begin at 28, and three rounds of two steps by
-//! at most four, with an offset of at most four and eight bytes read, stay between 0 and 64; it ends; no address is in its
-//! result.
+//! at most four, with an offset of at most four and eight bytes read, stay between 0 and 64; it ends; no address is in
+//! its result.
 
 use super::Choices;
 use bpf_isa::{Insn, assemble};
