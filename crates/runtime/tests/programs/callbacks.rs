@@ -108,3 +108,39 @@ fn only_interruptible_programs_are_interrupted() {
         }
     }
 }
+
+/// A budget that is spent where the run is interrupted too: of the two reasons, every engine names the budget.
+#[test]
+fn of_two_reasons_to_stop_every_engine_names_the_same() {
+    let text = "again: call 1001\nif r0 == r0 goto again\nexit";
+    let insns = assemble(text).unwrap();
+    let mut all = Vec::new();
+    for mode in modes() {
+        let mut ends = Vec::new();
+        for budget in 1..=8 {
+            let mut config = config(mode);
+            (config.interruptible, config.budget) = (true, Some(budget));
+            let engine = Engine::new(config).unwrap();
+            let linker = linker(&engine, true);
+            let two = assemble("call 1001\ncall 1001\nr0 = 0\nexit").unwrap();
+            let two = linker.loader::<Raw>().insns("two", two).unwrap().run(&mut 0, &mut []);
+            let named = if budget == 1 {
+                matches!(two, Err(RunError::Budget { .. }))
+            } else {
+                matches!(two, Err(RunError::Interrupted { .. }))
+            };
+            assert!(named, "{mode:?}, {budget}: {two:?}");
+            let spins = linker.loader::<Raw>().hybrid().insns("spins", insns.clone()).unwrap();
+            ends.push(spins.run(&mut 0, &mut []).unwrap_err().to_string());
+            for (name, program) in programs(&linker, &engine, 3000, "r0 = 1", |loader| loader) {
+                let mut calls = 0;
+                let error = program.run(&mut calls, &mut []).unwrap_err();
+                ends.push(format!("{name}: {error}, after {calls} calls"));
+            }
+        }
+        all.push((mode, ends));
+    }
+    for (mode, ends) in &all {
+        assert_eq!(*ends, all[0].1, "{mode:?}");
+    }
+}
