@@ -67,7 +67,7 @@ const HASTY_STEPS_PER_SLOT: u64 = 8;
 const HASTY_TRIES: u32 = 200;
 const LAST_TRIES: u32 = 40;
 const LATER_STEPS: u64 = 4096;
-const LATER_STEPS_PER_SLOT: u64 = 32;
+const LATER_STEPS_PER_SLOT: u64 = 64;
 /// Of the steps that are left to a loose walk around a loop that is walked so, a hasty one has one in so many.
 const HASTY_PART: u64 = 4;
 /// Programs up to this length have sums and orders of their numbers kept outside of loops, too.
