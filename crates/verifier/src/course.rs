@@ -32,6 +32,8 @@ pub(crate) struct Course {
     pub(crate) further: bool,
     /// Whether it gives up as soon as its guesses fail again and again: other ways are tried first.
     pub(crate) hasty: bool,
+    /// Whether a walk before it has given up so: what is accepted after that fails less often.
+    pub(crate) hurried: bool,
     /// How often a loop may come round at most.
     pub(crate) rounds: usize,
     /// After how many steps it gives up.
@@ -54,6 +56,7 @@ impl Course {
             orders: false,
             further: false,
             hasty: false,
+            hurried: false,
             rounds: usize::MAX,
             steps,
             started,

@@ -237,11 +237,12 @@ fn arena_of(program: &Program, env: &Env<'_>) -> Option<u32> {
 
 impl<'a> Walk<'a> {
     pub(crate) fn new(env: &'a Env<'a>, program: &'a Program, scratch: &'a mut Scratch, course: Course) -> Walk<'a> {
-        let Course { mode, values, assumes, elements, orders, further, hasty, rounds, steps, started, time } = course;
+        let Course { mode, values, assumes, elements, orders, further, hasty, hurried, rounds, steps, started, time } =
+            course;
         let notes = std::mem::take(&mut scratch.notes);
         let mut loops = std::mem::take(&mut scratch.loops);
         (loops.anywhere, loops.elements, loops.orders, loops.further) = (!assumes, elements, orders, further);
-        loops.hasty = hasty;
+        (loops.hasty, loops.hurried) = (hasty, hurried);
         Walk {
             steps,
             env,

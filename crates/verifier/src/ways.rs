@@ -133,7 +133,7 @@ impl<'a> Ways<'a> {
 
     /// How the next walk goes.
     pub(crate) fn course(&self) -> Course {
-        let course = Course { hasty: self.hasty, ..self.course };
+        let course = Course { hasty: self.hasty, hurried: self.postponed, ..self.course };
         let short = course.steps.min(self.short);
         // In this order: a host without a limit may give the longest time that there is.
         let quarters = |n: u32| (course.time / 4 * n).saturating_add(self.spent).min(course.time);

@@ -60,6 +60,16 @@ const LOOSE_STEPS_PER_SLOT: u64 = 64;
 const HASTY_FAILURES: usize = 3;
 const HASTY_STEPS: u64 = 2048;
 const HASTY_STEPS_PER_SLOT: u64 = 8;
+/// It is over, too, when so many more were tried or checked after the first that has failed, or so many after that many
+/// have, or the walk has gone so many steps on from the first, beside some for each instruction: a loop that is walked
+/// round by round after all has as many rounds as it has, and loops inside it are guessed about in each. A walk after
+/// another that was over in haste is over when guesses about one loop have failed twice.
+const HASTY_TRIES: u32 = 200;
+const LAST_TRIES: u32 = 40;
+const LATER_STEPS: u64 = 4096;
+const LATER_STEPS_PER_SLOT: u64 = 64;
+/// Of the steps that are left to a loose walk around a loop that is walked so, a hasty one has one in so many.
+const HASTY_PART: u64 = 4;
 /// Programs up to this length have sums and orders of their numbers kept outside of loops, too.
 pub(crate) const RELATED_SLOTS: usize = 1000;
 /// Notes of programs up to this length are copied before a check. Those of longer ones may know less after a failed one
@@ -182,8 +192,14 @@ pub(super) struct Engine {
     pub(super) loaded_elements: bool,
     /// It gives up as soon as guesses fail again and again.
     pub(super) hasty: bool,
+    /// A walk before it has given up so.
+    pub(super) hurried: bool,
+    /// Two unknown numbers were multiplied, and nothing is known of products.
+    pub(super) missed_products: bool,
     /// Loops about which guesses have failed for good: of one that has for so many times, none is made any more.
     given_up: Vec<u32>,
+    /// Guesses that were tried, and checked, since the first of them.
+    tried_since: u32,
     /// It has given up in haste.
     postponed: bool,
 }
@@ -198,7 +214,9 @@ impl Engine {
         self.loose = 0;
         (self.resumed, self.begun) = (false, false);
         (self.assumed_within, self.missed_elements, self.loaded_elements) = (false, false, false);
+        self.missed_products = false;
         self.given_up.clear();
+        self.tried_since = 0;
         self.postponed = false;
         self.asked.set(0);
         self.heads.clear();
@@ -234,6 +252,11 @@ impl Engine {
         }
         self.asked.set(asked + 1);
         true
+    }
+
+    /// Whether products are what is missing, of which a later way knows ([`crate::ways`]).
+    fn misses_products(&self) -> bool {
+        self.missed_products && !self.further && !self.anywhere
     }
 
     /// Whether an open guess relates places to each other: then all that a state knows is asked.
@@ -555,6 +578,7 @@ impl Walk<'_> {
 
     /// Walks from the guess.
     fn start_check(&mut self, i: usize) {
+        self.try_in_haste();
         let copied = self.insns.len() <= COPIED_NOTES;
         let a = &mut self.loops.open[i];
         a.notes = copied.then(|| self.notes.clone());
@@ -677,13 +701,38 @@ impl Walk<'_> {
         if !self.loops.hasty || self.loops.given_up.len() > HASTY_FAILURES {
             return;
         }
+        let (at, slots) = (self.stats.steps, self.insns.len() as u64);
         let failed = &mut self.loops.given_up;
+        let again = failed.contains(&id);
         failed.push(id);
-        if failed.len() > HASTY_FAILURES || (failed.len() == HASTY_FAILURES && failed.iter().any(|of| *of != id)) {
-            let most = HASTY_STEPS + HASTY_STEPS_PER_SLOT * self.insns.len() as u64;
-            self.loops.postponed |= most < self.steps;
-            self.steps = self.steps.min(most);
+        // What is walked round by round in a loose walk around it makes that a long one.
+        for a in self.loops.open.iter_mut().filter(|a| a.phase == Phase::Loose) {
+            a.steps = at + a.steps.saturating_sub(at) / HASTY_PART;
         }
+        let often =
+            failed.len() > HASTY_FAILURES || (failed.len() == HASTY_FAILURES && failed.iter().any(|of| *of != id));
+        if often {
+            self.loops.tried_since = self.loops.tried_since.max(HASTY_TRIES - LAST_TRIES);
+            self.ends_in_haste(HASTY_STEPS + HASTY_STEPS_PER_SLOT * slots);
+        } else if self.loops.misses_products() || (self.loops.hurried && again) {
+            self.ends_in_haste(at);
+        } else if self.loops.given_up.len() == 1 {
+            self.ends_in_haste(at + LATER_STEPS + LATER_STEPS_PER_SLOT * slots);
+        }
+    }
+
+    /// One more guess is tried, or checked.
+    fn try_in_haste(&mut self) {
+        self.loops.tried_since += u32::from(!self.loops.given_up.is_empty());
+        if self.loops.tried_since > HASTY_TRIES {
+            self.ends_in_haste(self.stats.steps);
+        }
+    }
+
+    /// The walk is over after so many steps, because of its haste.
+    fn ends_in_haste(&mut self, steps: u64) {
+        self.loops.postponed |= steps < self.steps;
+        self.steps = self.steps.min(steps);
     }
 
     /// Something was refused. If that was in a walk from a guess, nothing is lost: `Some(true)` if the walk goes on

@@ -191,10 +191,14 @@ impl Walk<'_> {
     /// What is about to be multiplied gets names, where a product is worth knowing, and is given back: both operands,
     /// if their product does not wrap.
     pub(super) fn factors(&mut self, width: Width, op: AluOp, dst: Reg, src: Src) -> Option<(Value, Value)> {
-        let (AluOp::Mul, Src::Reg(r), true) = (op, src, self.loops.further && self.relates()) else { return None };
+        let (AluOp::Mul, Src::Reg(r), true) = (op, src, self.relates()) else { return None };
         let (d, s) = (self.state.reg(dst), self.state.reg(r));
         let known = |v: &Value| !v.is_scalar() || v.n.as_const().is_some();
         if known(d) || known(s) {
+            return None;
+        }
+        if !self.loops.further {
+            self.loops.missed_products = true;
             return None;
         }
         let most = d.n.umax().checked_mul(s.n.umax())?;

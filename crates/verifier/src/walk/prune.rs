@@ -644,19 +644,28 @@ impl Walk<'_> {
         }
         // Others may rest on what these follow from.
         self.scratch.prune.sums = true;
+        // A pointer is in its region as far from the end as what is left says.
+        let regions = if further { self.env.context.regions.len() } else { 0 };
+        let ends: Vec<u32> = names.iter().copied().chain((0..crate::num::few(regions)).map(len_id)).collect();
+        // The most of a difference is less than nothing by the least of its reverse: one question for both.
+        let pairs: Vec<(usize, usize)> =
+            (0..names.len()).flat_map(|i| (i + 1..ends.len()).map(move |j| (i, j))).collect();
+        let apart = |&(i, j): &(usize, usize)| Form::name(ends[i]).plus(&Form::name(ends[j]), -1);
+        let singles = names.iter().map(|x| Form::name(*x));
+        let forms: Vec<Form> = singles.chain(pairs.iter().filter_map(apart)).collect();
+        let ranges = before.ranges_of_forms(&forms);
         for (i, x) in names.iter().enumerate() {
-            let most = before.most_of_form(&Form::name(*x));
+            let most = ranges[i].1;
             if let Some(most) = most.filter(|most| *most >= 0 && *most < i64::MAX.into()) {
                 self.state.bound(*x, i128::from(i64::MIN), most, 0);
             }
-            // A pointer is in its region as far from the end as what is left says.
-            let regions = if further { self.env.context.regions.len() } else { 0 };
-            let lens: Vec<u32> = (0..crate::num::few(regions)).map(len_id).collect();
-            let others = names.iter().enumerate().filter(|(j, _)| *j != i).map(|(_, y)| y);
-            for y in others.chain(&lens) {
-                let apart = Form::name(*x).plus(&Form::name(*y), -1);
-                let most = apart.and_then(|f| before.most_of_form(&f)).and_then(|most| i64::try_from(most).ok());
-                if let Some(bytes) = most.and_then(i64::checked_neg) {
+            for (j, y) in ends.iter().enumerate().filter(|(j, _)| *j != i) {
+                let asked = pairs.iter().position(|pair| *pair == (i.min(j), i.max(j)));
+                let (least, most) = asked.and_then(|at| ranges.get(names.len() + at)).copied().unwrap_or_default();
+                // By so much the one is below the other.
+                let bytes = if i < j { most.map(|most| -most) } else { least };
+                let short = |bytes: i128| i64::try_from(bytes).ok().filter(|bytes| *bytes != i64::MIN);
+                if let Some(bytes) = bytes.and_then(short) {
                     debug_assert!(x != y);
                     let bytes = bytes.saturating_add(i64::from(planted!(DistancesKeptMore)));
                     self.state.learn_below(crate::state::Room { id: *x, scale: 1, bytes, hi: *y });

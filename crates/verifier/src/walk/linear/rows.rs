@@ -11,7 +11,7 @@
 //! that were added. Coefficients are at most [`MAX_COEFFICIENT`] and constants [`MAX_NUMBER`], either way. Coefficients
 //! of columns that a row does not use are anything.
 
-use super::MAX_NUMBER;
+use super::{MAX_NUMBER, Range};
 
 /// Unknowns of the rows.
 const COLUMNS: usize = 20;
@@ -433,9 +433,9 @@ impl Rows {
         self.columns.iter().position(|x| *x == id)
     }
 
-    /// The most that this unknown is, when all others have been taken out of them; `None` if nothing says so, or if
-    /// that was not found out.
-    pub(super) fn most(&mut self, id: u32) -> Option<i128> {
+    /// The least and the most that this unknown is, when all others have been taken out of them, as far as anything
+    /// says so. `None` if that was not found out.
+    pub(super) fn range(&mut self, id: u32) -> Option<Range> {
         let of = self.columns.iter().position(|x| *x == id)?;
         while let Some(e) = self.equal.pop() {
             let row = &self.rows[usize::from(e)];
@@ -453,8 +453,9 @@ impl Rows {
                 return None;
             }
         }
-        // V + constant <= 0: no other unknown is left.
-        self.bounds[of][1].map(|constant| -constant)
+        // No other unknown is left: constant - V <= 0, and V + constant <= 0.
+        let [least, most] = self.bounds[of];
+        Some((least, most.map(|constant| -constant)))
     }
 
     /// The unknown that is taken out of the inequalities with the fewest new ones.

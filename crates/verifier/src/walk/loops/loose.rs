@@ -21,6 +21,7 @@ impl Walk<'_> {
     /// Walks the loop's body from a loose guess. `false` if there is none.
     pub(super) fn start_loose(&mut self, i: usize) -> bool {
         self.rewind(i);
+        self.try_in_haste();
         let a = &mut self.loops.open[i];
         a.shape.further = self.loops.further;
         let entry = &a.entry;
