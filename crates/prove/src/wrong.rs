@@ -55,5 +55,14 @@ pub(crate) fn obligations() -> Vec<Obligation> {
             let x = any();
             claim("it is not", || x.signed().unsigned_abs() < U::ONE << 63);
         }),
+        // What is assumed is no choice: not on the first way, and not on others.
+        proof("what is asked beside an assumption", || {
+            let (x, y): (U, U) = (any(), any());
+            assume(|| x <= y);
+            let _small = x < U::of(5);
+            let _ordered = x <= y;
+            let zero = y == U::ZERO;
+            claim("it is so", || zero);
+        }),
     ]
 }
