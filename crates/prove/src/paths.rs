@@ -16,8 +16,10 @@
 //! Invariants: code under proof does the same when it is given the same answers. Nothing is claimed of a path that was
 //! not walked to its end.
 
+pub(crate) mod integer;
 pub(crate) mod word;
 
+use self::integer::Z;
 use self::word::U;
 use crate::failure::Failure;
 use crate::solver::{Answer, Solver};
@@ -186,6 +188,14 @@ pub(crate) fn any() -> U {
     with(|proof| {
         proof.variables += 1;
         U::Of(Term::var(64, proof.variables))
+    })
+}
+
+/// Any integer.
+pub(crate) fn any_integer() -> Z {
+    with(|proof| {
+        proof.variables += 1;
+        Z::of_term(Term::var(term::INTEGER, proof.variables))
     })
 }
 
