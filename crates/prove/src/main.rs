@@ -44,7 +44,7 @@ struct Cli {
     #[arg(long)]
     faults: bool,
     /// Seconds for one obligation.
-    #[arg(long, default_value_t = 120)]
+    #[arg(long, default_value_t = 300)]
     limit: u64,
 }
 
