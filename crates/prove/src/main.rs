@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod domain;
+mod equations;
 mod failure;
 mod obligation;
 mod paths;
@@ -43,7 +44,7 @@ struct Cli {
     #[arg(long)]
     faults: bool,
     /// Seconds for one obligation.
-    #[arg(long, default_value_t = 120)]
+    #[arg(long, default_value_t = 300)]
     limit: u64,
 }
 
@@ -66,7 +67,11 @@ fn all(cli: &Cli, solver: &mut Option<Solver>) -> (u32, u32) {
     };
     let (mut held, mut failed) = (0, 0);
     let mut count = |right: bool| *if right { &mut held } else { &mut failed } += 1;
-    let so = domain::obligations().into_iter().chain(rules::obligations()).chain(tries::obligations());
+    let so = domain::obligations()
+        .into_iter()
+        .chain(equations::obligations())
+        .chain(rules::obligations())
+        .chain(tries::obligations());
     for obligation in so.collect::<Vec<_>>().iter().filter(wanted) {
         let (result, took) = obligation.check(solver);
         count(result.is_ok());
@@ -96,16 +101,27 @@ fn planted(solver: &mut Option<Solver>) -> anyhow::Result<(u32, u32)> {
         (Fault::SignedIsUnsigned, "sle holds at 64 bits"),
         (Fault::HalfIsWhole, "lt holds at 32 bits"),
         (Fault::RemainderTooSmall, "range mod at 4 bits"),
+        (Fault::ProductsLess, "a product by the most of a factor"),
+        (Fault::ProductsLess, "a product beside another with the same factor"),
+        (Fault::ProductsOfAnySize, "a product that fits"),
+        (Fault::DistanceForgetsPlace, "the distance of two pointers, of which one moves"),
+        (Fault::LearntSuffices, "a length that is kept, where more is learnt"),
     ];
     let (mut held, mut failed) = (0, 0);
     for (fault, name) in faults {
-        let all: Vec<Obligation> = domain::obligations().into_iter().chain(tries::obligations()).collect();
+        let all: Vec<Obligation> =
+            domain::obligations().into_iter().chain(equations::obligations()).chain(tries::obligations()).collect();
         let obligation = all.iter().find(|o| o.name == name).context("no such obligation")?;
         plant(Some(fault));
-        let (refuted, took) = refuted(obligation, solver);
+        let (result, took) = obligation.check(solver);
         plant(None);
+        let refuted = matches!(result, Err(Failure::Refuted(_)));
         *if refuted { &mut held } else { &mut failed } += 1;
-        let what = if refuted { "refuted" } else { "FAILED: not refuted" };
+        let what = match result {
+            Err(Failure::Refuted(_)) => "refuted".to_owned(),
+            Err(why) => format!("FAILED: not refuted, {why}"),
+            Ok(how) => format!("FAILED: not refuted, {how}"),
+        };
         println!("{:>8.2} s  {fault:?}: {name} is {what}", took.as_secs_f64());
     }
     Ok((held, failed))

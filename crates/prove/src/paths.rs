@@ -16,8 +16,10 @@
 //! Invariants: code under proof does the same when it is given the same answers. Nothing is claimed of a path that was
 //! not walked to its end.
 
+pub(crate) mod integer;
 pub(crate) mod word;
 
+use self::integer::Z;
 use self::word::U;
 use crate::failure::Failure;
 use crate::solver::{Answer, Solver};
@@ -51,15 +53,19 @@ impl Ways {
         (self.at, self.path) = (0, Vec::new());
     }
 
-    /// The answer that is given already: on this way, or by what came before.
-    fn given(&mut self, condition: Term) -> Option<bool> {
+    /// The answer by what came before on this way. It is no choice.
+    fn known(&self, condition: Term) -> Option<bool> {
         let known = |term: Term| term.known() == Some(1) || self.path.contains(&term);
-        if known(condition) {
-            return Some(true);
+        match () {
+            () if known(condition) => Some(true),
+            () if known(condition.not()) => Some(false),
+            () => None,
         }
-        if known(condition.not()) {
-            return Some(false);
-        }
+    }
+
+    /// The answer that was chosen for this way. Only for what is decided by nothing else: the choices would be those of
+    /// other conditions.
+    fn chosen(&mut self, condition: Term) -> Option<bool> {
         let choice = self.choices.get(self.at)?;
         Some(self.take(condition, choice.answer))
     }
@@ -122,13 +128,17 @@ pub(crate) fn decide(condition: Term) -> bool {
     }
     with(|proof| {
         if let Some(ways) = proof.questions.last_mut() {
-            return ways.given(condition).unwrap_or_else(|| ways.choose(condition, true, true));
+            let given = ways.known(condition).or_else(|| ways.chosen(condition));
+            return given.unwrap_or_else(|| ways.choose(condition, true, true));
         }
-        if let Some(answer) = proof.ways.given(condition) {
+        if let Some(answer) = proof.ways.known(condition) {
             return answer;
         }
         if proof.assumed.contains(&condition) {
             return true;
+        }
+        if let Some(answer) = proof.ways.chosen(condition) {
+            return answer;
         }
         let possible = [condition, condition.not()].map(|side| proof.possible(side));
         match possible {
@@ -178,6 +188,14 @@ pub(crate) fn any() -> U {
     with(|proof| {
         proof.variables += 1;
         U::Of(Term::var(64, proof.variables))
+    })
+}
+
+/// Any integer.
+pub(crate) fn any_integer() -> Z {
+    with(|proof| {
+        proof.variables += 1;
+        Z::of_term(Term::var(term::INTEGER, proof.variables))
     })
 }
 

@@ -58,7 +58,12 @@ impl Solver {
         }
         let (text, variables) = term::query(asserted);
         let timeout = timeout.as_millis();
-        write!(self.to, "(reset)(set-option :timeout {timeout})(set-logic QF_BV)\n{text}(check-sat)\n")?;
+        // Left alone, z3 makes bits of integers that are between two constants, and does not come to an end.
+        let (logic, check) = match variables.iter().any(|term| term.bits() == term::INTEGER) {
+            true => ("QF_NIA", "(check-sat-using smt)"),
+            false => ("QF_BV", "(check-sat)"),
+        };
+        write!(self.to, "(reset)(set-option :timeout {timeout})(set-logic {logic})\n{text}{check}\n")?;
         self.to.flush()?;
         match self.line()?.as_str() {
             "unsat" => Ok(Answer::Unsat),

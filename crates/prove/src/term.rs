@@ -8,7 +8,11 @@
 //! Constants are folded by [`apply`], which is the meaning of the operations: a test compares it with `u64`'s, and the
 //! solver's with it.
 //!
-//! Invariants: a node's operands stand before it. Bits are 1 to 128; a truth value has 1 bit of its own sort.
+//! Integers without an end ([`INTEGER`]) are a sort of their own: products of unknowns are decided there that are not
+//! as bits.
+//!
+//! Invariants: a node's operands stand before it. Bits are 1 to 128; a truth value has 1 bit of its own sort. No term
+//! is of an integer and of bits, and no query has both.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -18,7 +22,10 @@ use std::fmt::Write;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct Term(u32);
 
-/// Operations of SMT-LIB's bit vectors, and of truth values.
+/// The bits of what has no end: an integer. Constants of these fit 128 bits, with a sign.
+pub(crate) const INTEGER: u32 = 0;
+
+/// Operations of SMT-LIB's bit vectors, and of truth values; of integers, those that [`Op::of_integers`] names.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Op {
     Add,
@@ -67,6 +74,32 @@ impl Op {
             Op::Sle => "bvsle",
             Op::Both => "and",
             Op::Either => "or",
+        }
+    }
+
+    /// The operation on integers, if it is one.
+    fn of_integers(self) -> &'static str {
+        match self {
+            Op::Add => "+",
+            Op::Sub => "-",
+            Op::Mul => "*",
+            Op::Eq => "=",
+            Op::Slt => "<",
+            Op::Sle => "<=",
+            Op::And
+            | Op::Or
+            | Op::Xor
+            | Op::Shl
+            | Op::Lshr
+            | Op::Ashr
+            | Op::Udiv
+            | Op::Urem
+            | Op::Sdiv
+            | Op::Srem
+            | Op::Ult
+            | Op::Ule
+            | Op::Both
+            | Op::Either => unreachable!("{self:?} of integers"),
         }
     }
 
@@ -150,6 +183,18 @@ fn apply(op: Op, w: u32, a: u128, b: u128) -> u128 {
     if op.is_truth() { result & 1 } else { result & ones(w) }
 }
 
+/// The same of integers; `None` where it does not fit.
+fn apply_to_integers(op: Op, a: i128, b: i128) -> Option<u128> {
+    match op.of_integers() {
+        "+" => a.checked_add(b).map(i128::cast_unsigned),
+        "-" => a.checked_sub(b).map(i128::cast_unsigned),
+        "*" => a.checked_mul(b).map(i128::cast_unsigned),
+        "=" => Some((a == b).into()),
+        "<" => Some((a < b).into()),
+        _ => Some((a <= b).into()),
+    }
+}
+
 /// The node's term, made if it is new.
 fn intern(node: Node, bits: u32) -> Term {
     TABLE.with_borrow_mut(|table| {
@@ -182,7 +227,8 @@ impl Term {
     }
 
     pub(crate) fn constant(bits: u32, value: u128) -> Term {
-        intern(Node::Const(bits, value & ones(bits)), bits)
+        let value = if bits == INTEGER { value } else { value & ones(bits) };
+        intern(Node::Const(bits, value), bits)
     }
 
     pub(crate) fn var(bits: u32, id: u32) -> Term {
@@ -223,6 +269,10 @@ impl Term {
             false => Term::constant(result, value),
         };
         match (op, a.known(), b.known()) {
+            (_, Some(x), Some(y)) if bits == INTEGER => {
+                let known = apply_to_integers(op, x.cast_signed(), y.cast_signed());
+                known.map_or_else(|| intern(Node::Op(op, a, b), result), make)
+            }
             (_, Some(a), Some(b)) => make(apply(op, bits, a, b)),
             (Op::Both, Some(1), _) | (Op::Either, Some(0), _) => b,
             (Op::Both, _, Some(1)) | (Op::Either, _, Some(0)) => a,
@@ -332,11 +382,23 @@ pub(crate) fn query(asserted: &[Term]) -> (String, Vec<Term>) {
         }
         let (mut text, mut variables) = (String::new(), Vec::new());
         for (i, (node, bits)) in table.nodes.iter().enumerate().filter(|(i, _)| wanted[*i]) {
-            let sort = |truth: bool| if truth { "Bool".into() } else { format!("(_ BitVec {bits})") };
+            let sort = |truth: bool| match *bits {
+                _ if truth => "Bool".into(),
+                INTEGER => "Int".into(),
+                bits => format!("(_ BitVec {bits})"),
+            };
             let mut define = |truth: bool, body: std::fmt::Arguments<'_>| {
                 let _ = writeln!(text, "(define-fun t{i} () {} {body})", sort(truth));
             };
+            let name = |op: Op, a: Term| match table.nodes[a.0 as usize] {
+                (_, INTEGER) => op.of_integers(),
+                _ => op.name(),
+            };
             match *node {
+                Node::Const(INTEGER, value) => {
+                    let sign = if value.cast_signed() < 0 { "-" } else { "+" };
+                    define(false, format_args!("({sign} {})", value.cast_signed().unsigned_abs()));
+                }
                 Node::Const(_, value) => define(false, format_args!("(_ bv{value} {bits})")),
                 Node::True => define(true, format_args!("true")),
                 Node::False => define(true, format_args!("false")),
@@ -346,7 +408,7 @@ pub(crate) fn query(asserted: &[Term]) -> (String, Vec<Term>) {
                     variables.push(Term(i as u32));
                 }
                 Node::Not(a) => define(true, format_args!("(not t{})", a.0)),
-                Node::Op(op, a, b) => define(op.is_truth(), format_args!("({} t{} t{})", op.name(), a.0, b.0)),
+                Node::Op(op, a, b) => define(op.is_truth(), format_args!("({} t{} t{})", name(op, a), a.0, b.0)),
                 Node::If(c, a, b) => define(false, format_args!("(ite t{} t{} t{})", c.0, a.0, b.0)),
                 Node::Low(n, a) => define(false, format_args!("((_ extract {} 0) t{})", n - 1, a.0)),
                 Node::Zext(n, a) => {

@@ -19,7 +19,7 @@ use bpf_testkit::generate::Choices;
 type Generator = fn(&mut Choices<'_>) -> Option<Program>;
 
 /// The generators, each with the word that asks for it.
-const KINDS: [(&str, Generator); 13] = [
+const KINDS: [(&str, Generator); 16] = [
     ("loops", border::loops::generate),
     ("entered", border::loops::generate_entered), // loops that are entered in their middle
     ("sums", border::sums::generate),             // sums that a third number bounds
@@ -30,9 +30,12 @@ const KINDS: [(&str, Generator); 13] = [
     ("folds", border::folds::generate),           // folded sums
     ("products", border::products::generate),     // tables whose sizes are variables
     ("grids", border::grids::generate),           // such ones in other forms, with lines changed
+    ("moves", border::grids::generate_moves),     // rows that are moved in several ways
     ("pincers", border::pincers::generate),       // two indices that approach each other
     ("varied", border::pincers::generate_varied), // the same by pointers, of 32 bits, on the stack, in nests
     ("unseen", border::pincers::generate_unseen), // rounds that no guess is made from
+    ("renamed", border::pincers::generate_renamed), // such ones, beside what a number was
+    ("assumed", border::assumed::generate),       // what loose walks take for granted
 ];
 
 fn main() -> ExitCode {

@@ -251,6 +251,12 @@ mod with {
         ProductsStay,
         /// A row is taken to move by its length in each round, whatever it does.
         RowsUnchecked,
+        /// What a loose walk goes on over is let pass where a guess is checked, too.
+        AssumedWithin,
+        /// What is added to a pointer is taken to be near where a guess is checked, too.
+        AssumedNear,
+        /// What is cast is taken to fit where a guess is checked, too.
+        AssumedShort,
         /// A signed comparison bounds as an unsigned one.
         SignedIsUnsigned,
         /// A comparison of lower halves bounds the whole.
@@ -310,6 +316,8 @@ mod with {
             Fault::PeeledIsAll,
             Fault::PointersNeverMeet,
         ];
+        /// Those in what loose walks take for granted: each is found by generated programs (`tests/loops_oracle.rs`).
+        pub const OF_ASSUMPTIONS: &[Fault] = &[Fault::AssumedWithin, Fault::AssumedNear, Fault::AssumedShort];
         /// Those in what loops are known to have written: each lets a program through that reads what was not,
         /// or a pointer (`tests/loops_oracle.rs`).
         pub const OF_FILLS: &[Fault] = &[Fault::FillLeavesHoles, Fault::FillHoldsPointers, Fault::FillForgotten];

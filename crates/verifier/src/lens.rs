@@ -33,29 +33,60 @@ pub(crate) type Bytes = u16;
 
 pub(crate) const ALL: Bytes = Bytes::MAX;
 
-/// What has happened to a length on a part of a path.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Since {
-    /// So many bytes were asked for, which had not been learnt before.
-    pub(crate) asked: Bytes,
-    /// So many have been learnt of; [`ALL`]: the region was replaced by another one.
-    pub(crate) learnt: Bytes,
+/// A length, as code sees it that is proven for all of them (`cargo xtask prove`).
+pub trait Length: Copy + PartialOrd {
+    /// Nothing.
+    const NONE: Self;
+    /// More than any that is asked for.
+    const ALL: Self;
 }
 
-impl Since {
+impl Length for Bytes {
+    const NONE: Bytes = 0;
+    const ALL: Bytes = ALL;
+}
+
+impl Length for u32 {
+    const NONE: u32 = 0;
+    const ALL: u32 = u32::MAX;
+}
+
+fn greater<L: Length>(a: L, b: L) -> L {
+    if a <= b { b } else { a }
+}
+
+/// What has happened to a length on a part of a path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Since<L = Bytes> {
+    /// So many bytes were asked for, which had not been learnt before.
+    pub asked: L,
+    /// So many have been learnt of; [`ALL`]: the region was replaced by another one.
+    pub learnt: L,
+}
+
+impl<L: Length> Since<L> {
     /// What is needed before it, where this is needed afterwards.
-    pub(crate) fn before(self, after: Bytes) -> Bytes {
-        let learnt = if planted!(LearntSuffices) && self.learnt != 0 { ALL } else { self.learnt };
-        if after <= learnt { self.asked } else { self.asked.max(after) }
+    pub fn before(self, after: L) -> L {
+        let learnt = if planted!(LearntSuffices) && self.learnt != L::NONE { L::ALL } else { self.learnt };
+        if after <= learnt { self.asked } else { greater(self.asked, after) }
     }
 
-    fn ask(self, bytes: Bytes) -> Since {
-        if bytes <= self.learnt { self } else { Since { asked: self.asked.max(bytes), ..self } }
+    /// And then so many bytes were asked for.
+    #[must_use]
+    pub fn ask(self, bytes: L) -> Since<L> {
+        if bytes <= self.learnt { self } else { Since { asked: greater(self.asked, bytes), ..self } }
     }
 
-    fn learn(self, bytes: Bytes) -> Since {
-        Since { learnt: self.learnt.max(bytes), ..self }
+    /// And then so many were learnt of.
+    #[must_use]
+    pub fn learn(self, bytes: L) -> Since<L> {
+        Since { learnt: greater(self.learnt, bytes), ..self }
     }
+}
+
+/// What is kept of what is known, where so much is needed.
+pub fn kept_length<L: Length>(least: L, needed: L) -> L {
+    if least <= needed { least } else { needed }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -130,7 +161,7 @@ impl Lens {
     pub(crate) fn forget_all_but(&mut self, needed: &[Bytes; Region::MAX_REGIONS]) {
         for (least, needed) in self.least.iter_mut().zip(needed) {
             if *needed != ALL {
-                *least = (*least).min((*needed).into());
+                *least = kept_length(*least, u32::from(*needed));
             }
         }
     }

@@ -23,6 +23,7 @@ pub mod faults;
 mod few;
 mod fill;
 mod helpers;
+mod integer;
 mod interval;
 mod kept;
 mod kfuncs;

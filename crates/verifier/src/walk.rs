@@ -528,7 +528,12 @@ impl<'a> Walk<'a> {
             }
             self.trail_begin();
             let flow = match self.step(&insn) {
-                Err(reason) if self.loops.guessing() && self.tolerate(&insn, &reason) => Flow::Next,
+                Err(reason)
+                    if (self.loops.guessing() || (planted!(AssumedWithin) && self.loops.checking()))
+                        && self.tolerate(&insn, &reason) =>
+                {
+                    Flow::Next
+                }
                 flow => flow?,
             };
             if values {

@@ -78,8 +78,8 @@ impl Walk<'_> {
         }
         let v = match (d.is_scalar(), s.is_scalar()) {
             (false, true) if width == Width::W64 && matches!(op, AluOp::Add | AluOp::Sub) => {
-                let s =
-                    if let (true, Src::Reg(r)) = (self.loops.guessing(), src) { self.assume_near(r, &d) } else { s };
+                let near = self.loops.guessing() || (planted!(AssumedNear) && self.loops.checking());
+                let s = if let (true, Src::Reg(r)) = (near, src) { self.assume_near(r, &d) } else { s };
                 // The number gets a name, so that a comparison of it bounds the pointer too.
                 let s = match src {
                     Src::Reg(r) if matches!(d.ty, Ty::Packet { .. }) => self.name(r),
@@ -89,7 +89,8 @@ impl Walk<'_> {
             }
             (true, false) if width == Width::W64 && op == AluOp::Add => {
                 let Src::Reg(reg) = src else { return refuse(Reason::Internal("immediate pointer")) };
-                let d = if self.loops.guessing() { self.assume_near(dst, &s) } else { d };
+                let near = self.loops.guessing() || (planted!(AssumedNear) && self.loops.checking());
+                let d = if near { self.assume_near(dst, &s) } else { d };
                 self.pointer_add(reg, &s, &d, false)?
             }
             (false, false) if op == AluOp::Sub => {
@@ -266,7 +267,7 @@ impl Walk<'_> {
     fn assume_short(&mut self, by: u32, r: Reg) {
         let v = *self.state.reg(r);
         if by == 32
-            && self.loops.assumes()
+            && (self.loops.assumes() || (planted!(AssumedShort) && self.loops.checking()))
             && v.is_scalar()
             && v.id != 0
             && !fits(&v.n, by, false)

@@ -284,6 +284,11 @@ impl Engine {
         self.loose > 0
     }
 
+    /// Whether what is walked now is a proof, of some guess: for what [`crate::faults`] plants there.
+    pub(super) fn checking(&self) -> bool {
+        self.loose == 0 && self.open.iter().any(|a| a.phase == Phase::Check)
+    }
+
     /// What a comparison is taken to say of the order of what moves.
     pub(super) fn guesses_of_order(&self) -> Guessing {
         match (self.guessing(), self.further) {

@@ -14,6 +14,7 @@ use super::branch::{Lesson, aligned};
 use super::linear::Form;
 use super::pointers::{LOWEST_ADDRESS, bounded, checkable};
 use crate::faults::planted;
+use crate::integer::{self, Place};
 use crate::scalar::Scalar;
 use crate::value::{Ty, Value, len_id};
 
@@ -118,15 +119,17 @@ impl Walk<'_> {
             return apart;
         }
         let fixed = |v: &Value| v.n.as_const().and_then(|c| i32::try_from(c.cast_signed()).ok());
-        let named = match (fixed(d), fixed(s)) {
-            (None, Some(at)) if d.tie != 0 => d.delta.checked_sub(at).map(|delta| (d.tie, d.scale, delta)),
-            (Some(at), None) if s.tie != 0 => {
-                let at = if planted!(DistanceForgetsPlace) { 0 } else { at };
-                at.checked_sub(s.delta).and_then(|delta| Some((s.tie, s.scale.checked_neg()?, delta)))
-            }
-            _ => None,
+        let place = |v: &Value| match fixed(v) {
+            Some(at) => Some(Place::At(i128::from(at))),
+            None if v.tie != 0 => Some(Place::Moves { scale: v.scale.into(), delta: v.delta.into() }),
+            None => None,
         };
-        let Some((id, scale, delta)) = named else { return apart };
+        let named = || {
+            let (scale, delta) = integer::distance(place(d)?, place(s)?)?;
+            let id = if fixed(d).is_none() { d.tie } else { s.tie };
+            Some((id, i16::try_from(scale).ok()?, i32::try_from(delta).ok()?))
+        };
+        let Some((id, scale, delta)) = named() else { return apart };
         // Others may rest on that.
         self.decides();
         apart.renamed(id, scale, delta)

@@ -21,7 +21,7 @@
 use bpf_isa::{AluOp, Reg, Src, Width};
 
 use super::Walk;
-use crate::faults::planted;
+use crate::integer::{product_at_least, product_at_most, product_beside, product_fits, product_of_line, product_range};
 use crate::state::{Product, Room, State, Sum};
 use crate::value::{FIRST_FREE_ID, Value};
 
@@ -47,8 +47,8 @@ impl Product {
 /// Whether the product of what they name is a number, too. Nothing holds it where one of them is less than its name by
 /// a distance; and what bounds it bounds others by that.
 fn fits(d: &Value, s: &Value) -> bool {
-    let product = d.range_of_line().1.checked_mul(s.range_of_line().1);
-    product.is_some_and(|p| i64::try_from(p).is_ok()) || planted!(ProductsOfAnySize)
+    let most = |v: &Value| i128::from(v.range_of_line().1);
+    product_fits(most(d), most(s))
 }
 
 impl State {
@@ -94,18 +94,18 @@ impl State {
         if s.delta != 0 {
             return None;
         }
-        if d.delta == 0 {
-            let scale = d.scale.checked_mul(s.scale)?;
-            return Some((self.name_product(d.id, s.id, next_id), scale, 0));
+        let wide = |n: i16| i128::from(n);
+        let (times, apart) = product_of_line((wide(d.scale), d.delta.into()), wide(s.scale))?;
+        let (times, apart) = (i16::try_from(times).ok()?, i16::try_from(apart).ok()?);
+        if apart == 0 {
+            return Some((self.name_product(d.id, s.id, next_id), times, 0));
         }
-        // (V(a) + apart) * V(b) = V(p) + apart * V(b)
-        let apart = i16::try_from(d.delta).ok()?;
-        if (d.scale, s.scale) != (1, 1) || (apart < 0 && !fits(&d, &s)) {
+        if apart < 0 && !fits(&d, &s) {
             return None;
         }
         let p = self.name_product(d.id, s.id, next_id);
         if apart > 0 {
-            return self.name_multiples((p, 1), (s.id, apart), 0, i64::try_from(max).ok()?, next_id);
+            return self.name_multiples((p, times), (s.id, apart), 0, i64::try_from(max).ok()?, next_id);
         }
         let less = Value { scale: apart.checked_neg()?, ..s };
         self.name_difference((p, 0), &less, next_id).map(|(id, delta)| (id, 1, delta))
@@ -138,12 +138,9 @@ impl State {
     pub(super) fn bound_products(&self, id: u32, (min, max): (i128, i128), next: &mut Vec<(u32, i128, i128)>) {
         for t in &self.products {
             for (_, other) in t.factors().into_iter().filter(|(factor, _)| *factor == id) {
-                // More than this is nothing that a number or an offset is.
-                let small = |product: &i128| (0..=i128::from(i64::MAX)).contains(product);
-                let least = i128::from(self.least_of(other).unwrap_or(0).max(0));
-                let least = min.max(0).checked_mul(least).filter(small).unwrap_or(0);
-                let most = self.most_of(other).and_then(|most| most.checked_mul(max)).filter(small);
-                next.push((t.p, least, most.unwrap_or(u64::MAX.into())));
+                let least = self.least_of(other).map(i128::from);
+                let (least, most) = product_range((min, max), least, self.most_of(other));
+                next.push((t.p, least, most));
             }
         }
     }
@@ -162,11 +159,12 @@ impl State {
             for (a, b) in t.factors() {
                 let (least, most) = range(a);
                 if let Some(least) = least.filter(|least| *least > 0) {
-                    rows.push([(b, least), (t.p, -1), (b, 0)]);
+                    let [of_p, of_b] = product_at_least(least);
+                    rows.push([(b, of_b), (t.p, of_p), (b, 0)]);
                 }
                 if let Some(most) = most {
-                    let most = most - i128::from(planted!(ProductsLess));
-                    rows.push([(t.p, 1), (b, -most), (b, 0)]);
+                    let [of_p, of_b] = product_at_most(most);
+                    rows.push([(t.p, of_p), (b, of_b), (b, 0)]);
                 }
             }
             for q in self.products.iter().filter(here).filter(|q| q.p != t.p) {
@@ -182,8 +180,8 @@ impl State {
         let gaps = pairs.filter(|((_, shared), (_, other))| shared == other);
         let gaps = gaps.filter_map(|((a, shared), (c, _))| Some((self.below(a, 1, c)?, shared)));
         let (gap, shared) = gaps.max()?;
-        let gap = i128::from(gap) + i128::from(planted!(ProductsLess));
-        Some([(t.p, 1), (shared, gap), (q.p, -1)])
+        let [of_p, of_shared, of_q] = product_beside(i128::from(gap));
+        Some([(t.p, of_p), (shared, of_shared), (q.p, of_q)])
     }
 }
 

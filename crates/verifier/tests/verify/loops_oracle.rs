@@ -6,7 +6,7 @@ use bpf_isa::Program;
 use bpf_testkit::generate::Choices;
 
 /// Accepted, refused, and the first violation among so many programs.
-fn watch(
+pub(crate) fn watch(
     seeds: std::ops::Range<u64>,
     generate: impl Fn(&mut Choices<'_>) -> Option<Program>,
 ) -> (u32, u32, Option<String>) {
@@ -14,7 +14,7 @@ fn watch(
 }
 
 /// The same, by this oracle.
-fn watch_by(
+pub(crate) fn watch_by(
     mut oracle: Oracle,
     seeds: std::ops::Range<u64>,
     generate: impl Fn(&mut Choices<'_>) -> Option<Program>,

@@ -4,13 +4,14 @@
 //! | files | what |
 //! |---|---|
 //! | `pairs`, `messages` | unsafe programs and their safe twins; what authors read about each |
-//! | `soundness`, `loops_oracle`, `kernel` | generated programs (`border`), run, or before the kernel's verifier |
+//! | `soundness`, `loops_oracle`, `assumptions`, `kernel` | generated programs (`border`), run, or before the kernel's verifier |
 //! | `lengths`, `constants`, `needed`, `paths`, `rests_on` | pruning against naive twins, and attacks on it |
 //! | `relations`, `searches`, `products`, `pincers`, `habits` | conclusions against naive twins, and attacks on them |
 //! | `loops`, `precision`, `samples` | compiled programs: the folders beside this one, and samples from elsewhere |
 //! | `facts`, `hybrid` | what is handed on |
 //! | `environment`, `hostile` | bad environments, programs that want endless work |
 
+mod assumptions;
 mod border;
 mod common;
 mod constants;

@@ -301,3 +301,56 @@ pub(crate) fn generate(c: &mut Choices<'_>) -> Option<Program> {
     }
     Program::new(assemble(&lines.join("\n")).ok()?).ok()
 }
+
+/// Makes a program whose rows are moved on by their length on one way round, and on another by what may be that: twice,
+/// not at all, back and forth, by as much as something else. Its sizes are written beforehand, mostly so large that a
+/// row further than the last one lies behind the buffer.
+pub(crate) fn generate_moves(c: &mut Choices<'_>) -> Option<Program> {
+    // r6: the buffer, r7: rows, r8: their length, r5: the round, r9: the row.
+    let mut out = Lines(Vec::new());
+    let (rows, columns) = c.pick(&[(7, 7), (7, 7), (7, 5), (7, 3), (3, 7), (1, 1)]);
+    out.add(&format!("r6 = r1\n*(u8 *)(r6 + 0) = {rows}\n*(u8 *)(r6 + 1) = {columns}"));
+    for (r, at) in [(7, 0), (8, 1)] {
+        out.add(&format!("r{r} = *(u8 *)(r6 + {at})\nr{r} &= 7\nr{r} += 1"));
+    }
+    out.add("r3 = r7\nr3 *= r8\nif r3 > r2 goto out");
+    let pointer = !c.one_in(3);
+    out.add(if pointer { "r9 = r6" } else { "r9 = 0" });
+    out.add("r5 = 0\na:");
+    out.add(if pointer { "r4 = r9" } else { "r4 = r6\nr4 += r9" });
+    match c.below(6) {
+        0 => out.add("r1 = 0\nb: r0 = *(u8 *)(r4 + 0)\nr4 += 1\nr1 += 1\nif r1 < r8 goto b"),
+        1 => out.add("*(u8 *)(r4 + 0) = 1\nr0 = 99"),
+        _ => out.add("r0 = *(u8 *)(r4 + 0)"),
+    }
+    // What decides is the round, or what was read there.
+    let test = match c.below(3) {
+        0 => format!("if r0 > {} goto w", c.pick(&[0, 30, 100, 200])),
+        1 => format!("if r5 > {} goto w", c.below(3)),
+        _ => format!("r0 = r5\nr0 &= {}\nif r0 != 0 goto w", c.pick(&[1, 3, 7])),
+    };
+    out.add(&test);
+    out.add("m: r9 += r8\ns: r5 += 1\nif r5 < r7 goto a\ngoto out");
+    let moves = [
+        "r9 += r8\ngoto m",
+        "r9 += r8\ngoto m",
+        "r9 += r8\nr9 += r8\ngoto s",
+        "r9 += r8\nr9 -= 1\ngoto s",
+        "r9 += r8\nr9 += 1\ngoto s",
+        "r3 = r8\nr3 <<= 1\nr9 += r3\ngoto s",
+        "r9 -= r8\nr9 += r8\ngoto m",
+        "r9 += r7\ngoto s",
+        "r9 += r5\ngoto m",
+        "r9 += 1\ngoto m",
+        "goto s",
+        "r9 += r8\ngoto s",
+        "r3 = r8\nr9 += r3\ngoto s",
+        "goto m",
+    ];
+    out.add("w:");
+    out.add(c.pick(&moves));
+    out.add("out: r0 = 0\nexit");
+    let text = out.0.join("\n");
+    let insns = assemble(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+    Program::new(insns).ok()
+}

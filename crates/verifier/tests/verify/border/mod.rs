@@ -6,6 +6,7 @@
 //! bad access, and before each instruction the registers must lie in an abstract state recorded for it.
 #![allow(dead_code, reason = "the test and the example use different parts")]
 
+pub(crate) mod assumed;
 pub(crate) mod elements;
 mod facts;
 pub(crate) mod folds;

@@ -295,3 +295,73 @@ pub(crate) fn generate_unseen(c: &mut Choices<'_>) -> Option<Program> {
     let insns = assemble(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
     Program::new(insns).ok()
 }
+
+/// Makes a program in which an index and its end become other numbers in a round that no guess is made from, beside the
+/// end as it was: by what is known of that the index would not leave the stack. What a round finds is written
+/// beforehand, so that most runs come to such a round, and to the next one.
+pub(crate) fn generate_renamed(c: &mut Choices<'_>) -> Option<Program> {
+    // r6: the buffer, r3: the index, r5: its end, r9: what the end was, r8: the rounds.
+    let most = c.pick(&[4, 7, 10, 13]);
+    let round = 18 + c.below(14);
+    let index = c.pick(&[1, most, 16, 17, round - 1, round]).min(round);
+    let end = index + 1 + c.below(30);
+    let first = 1 + c.below(most + 1);
+    let old_on_stack = c.one_in(3);
+    let mut text: Vec<String> = Vec::new();
+    let mut add = |lines: &str| text.extend(lines.lines().map(String::from));
+    add("r0 = 0\nr9 = 0\nif r2 < 64 goto out\n*(u64 *)(r1 + 0) = 0");
+    add(&format!("*(u64 *)(r1 + {}) = -1", 16 + round));
+    add(&format!("*(u8 *)(r1 + 8) = {first}\n*(u8 *)(r1 + 24) = {end}\n*(u8 *)(r1 + 25) = {index}"));
+    add("r6 = r1\nr8 = 0\nr3 = 0\n*(u64 *)(r10 - 8) = r8\n*(u64 *)(r10 - 16) = r8");
+    add("r5 = *(u8 *)(r1 + 8)\nif r5 > r2 goto out\nr9 = *(u8 *)(r1 + 9)");
+    if !c.one_in(4) {
+        add("if r9 > r2 goto out");
+    }
+    if old_on_stack {
+        add("*(u64 *)(r10 - 24) = r9");
+    }
+    add("if r3 >= r5 goto out\na:");
+    if !c.one_in(4) {
+        add("r4 = r6\nr4 += r3\nr0 = *(u8 *)(r4 + 0)");
+    } else {
+        add("r4 = r6\nr4 += r8\nr0 = *(u8 *)(r4 + 0)");
+    }
+    add("r4 = r10\nr4 += -16\nr4 += r3");
+    add(c.pick(&["r7 = *(u8 *)(r4 + 0)", "r7 = *(u8 *)(r4 + 0)", "*(u8 *)(r4 + 0) = 3"]));
+    add("r4 = r6\nr4 += r8\nr7 = *(u64 *)(r4 + 16)\nr4 = r7\nr7 += 1\nif r7 == 0 goto rare");
+    let limit = c.pick(&[33, 40]);
+    let next = format!("r8 += 1\nif r8 < {limit} goto a\ngoto out");
+    add(&format!("if r0 > {} goto move", c.pick(&[50, 120])));
+    add(&next);
+    add(&format!("move: r3 += 1\nif r3 > {most} goto out\nif r3 >= r5 goto out"));
+    if c.one_in(6) {
+        add("r5 -= 1\nif r3 >= r5 goto out");
+    }
+    add(&next);
+    add("rare:");
+    let old = if old_on_stack { "*(u64 *)(r10 - 24) = r5" } else { "r9 = r5" };
+    let known = format!("if {} > {} goto out", if old_on_stack { "r5" } else { "r9" }, most + 1);
+    let (of_end, of_index) =
+        ("r5 = *(u8 *)(r6 + 24)\nif r5 > r2 goto out", "r3 = *(u8 *)(r6 + 25)\nif r3 > r8 goto out");
+    let mut lines = vec![old, &known, of_end, of_index];
+    if c.one_in(5) {
+        lines.remove(c.below(4) as usize);
+    }
+    if c.one_in(5) {
+        let at = c.below(lines.len() as u32 - 1) as usize;
+        lines.swap(at, at + 1);
+    }
+    lines.into_iter().for_each(&mut add);
+    if !c.one_in(6) {
+        add("if r3 >= r5 goto out");
+    }
+    add(&next);
+    add("out: r0 = r9");
+    if old_on_stack {
+        add("r0 = 0");
+    }
+    add("exit");
+    let text = text.join("\n");
+    let insns = assemble(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+    Program::new(insns).ok()
+}

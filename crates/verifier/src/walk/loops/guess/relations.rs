@@ -262,11 +262,13 @@ impl Guess {
         let ends = || places.iter().filter(|(p, ..)| ends(p));
         for (lo, _, own) in ends() {
             for (hi, ..) in ends().filter(|(.., other)| own != other) {
+                // What has no place is not asked about.
+                if out.len() >= MAX_RELATIONS {
+                    return;
+                }
                 let below = |bytes| Relation::Below { lo: Of::Place(*lo), scale: 1, bytes, hi: Of::Place(*hi) };
                 let found = [1, 0].into_iter().map(below).find(|r| r.holds(&self.entry, &self.state));
-                if let (Some(r), true) = (found, out.len() < MAX_RELATIONS) {
-                    out.push(r);
-                }
+                out.extend(found);
             }
         }
     }
