@@ -311,7 +311,7 @@ impl Engine {
         self.0.config.direct_tail_calls && self.0.domain.has_core_barrier()
     }
 
-    /// How programs are compiled; `note` those of a first tier.
+    /// How programs are compiled; `note` those of a first tier, `calls` those that call.
     #[cfg(native)]
     pub(crate) fn compile_options(
         &self,
@@ -319,6 +319,7 @@ impl Engine {
         raw_context: bool,
         checks: Checks,
         note: bool,
+        calls: bool,
     ) -> CompileOptions {
         let config = &self.0.config;
         CompileOptions {
@@ -339,8 +340,8 @@ impl Engine {
                 features: config.features,
                 hardening: config.hardening,
                 save_all: config.save_all,
-                // Where a host function was called, if it fails.
-                pc_map: true,
+                // Where a host function was called, if it fails. Only debuggers ask where anything else is.
+                pc_map: calls || self.0.debug.is_some(),
                 unwind: self.0.debug.is_some(),
                 unwind_room: config.debug.jitdump.is_some(),
             },

@@ -236,7 +236,10 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         program: Result<bpf_isa::Program, bpf_isa::ValidateError>,
     ) -> Result<Program<C, H>, LoadError> {
         let linker = self.linker;
-        let program = program.and_then(helpers_by_number).map_err(LoadError::structure(name))?;
+        let mut program = program.map_err(LoadError::structure(name))?;
+        if program.contents().indirect_calls {
+            program = helpers_by_number(program).map_err(LoadError::structure(name))?;
+        }
         self.maps.iter().try_for_each(|map| linker.engine.domain().owns(map))?;
         let contents = program.contents();
         let refers = contents.calls || contents.wide_loads || !self.maps.is_empty();
@@ -486,7 +489,8 @@ const MAX_CODE: usize = 1 << 22;
 /// Lets others see new programs, all or none: those that jump through their prog arrays or are set there, and whoever
 /// makes them fast.
 fn open(programs: &[Arc<Loaded>]) -> Result<(), LoadError> {
-    if let Some(first) = programs.first() {
+    // Most jump through none.
+    if let Some(first) = programs.iter().find(|program| program.tables().next().is_some()) {
         bind_all(programs.iter().flat_map(|program| program.tables()), first.kind())?;
     }
     #[cfg(native)]

@@ -58,12 +58,31 @@ pub(super) struct Loading<'a, H> {
     pub(super) account: Option<&'a Account>,
 }
 
-/// A program that may run, and what is known of it.
-struct Admitted {
-    program: Program,
-    facts: Facts,
+/// What is known of a program that may run.
+struct Known {
+    /// What the verifier found out; `None` if it was not asked.
+    facts: Option<Facts>,
     lines: Vec<SourceLine>,
 }
+
+/// What is known of a program that nobody verified: [`Facts::default`], without making and dropping one each load.
+static NO_FACTS: Facts = Facts {
+    stack_bytes: Vec::new(),
+    tail_calls: Vec::new(),
+    insns: Vec::new(),
+    map_calls: Vec::new(),
+    formats: Vec::new(),
+    context_accesses: Vec::new(),
+    checks: Vec::new(),
+    regions: Vec::new(),
+    zeroed: Vec::new(),
+    needs_budget: false,
+    values: Vec::new(),
+    loops: Vec::new(),
+    arena: None,
+    throws: Vec::new(),
+    exception: None,
+};
 
 impl<H: 'static> Loading<'_, H> {
     /// All steps, counted and told of.
@@ -94,70 +113,60 @@ impl<H: 'static> Loading<'_, H> {
     fn load_quietly(
         &self,
         how: How,
-        program: Program,
-        references: Option<Box<Bindings>>,
+        mut program: Program,
+        mut references: Option<Box<Bindings>>,
     ) -> Result<Arc<Loaded>, LoadError> {
         if how.budget == Some(0) {
             return Err(LoadError::NoBudget);
         }
-        let (program, mut references) = self.bind_addresses(program, references)?;
-        let mut admitted = self.admit(how.trust, program, references.as_deref().unwrap_or(&NO_BINDINGS))?;
-        if let (false, Some(bindings)) = (admitted.facts.formats.is_empty(), &mut references) {
-            admitted.program = bind_formats(self.name, admitted.program, &admitted.facts, bindings)?;
+        // Where there is nothing to settle, the program stays where it is: a copy of it is a dozen lines of the cache.
+        if let Some(bindings) = &mut references {
+            program = bindings.bind_addresses(self.name, program)?;
+            references = references.filter(|bindings| !bindings.is_empty());
         }
+        let bindings = references.as_deref().unwrap_or(&NO_BINDINGS);
+        let known = match how.trust {
+            Trust::Verifier | Trust::Hybrid => {
+                let options = verify::Options { log: false, hybrid: how.trust == Trust::Hybrid };
+                let Checked { program: checked, facts, lines, .. } = self.verify(program, bindings, options)?;
+                program = checked;
+                if let (false, Some(bindings)) = (facts.formats.is_empty(), &mut references) {
+                    program = bind_formats(self.name, program, &facts, bindings)?;
+                }
+                Known { facts: Some(facts), lines }
+            }
+            Trust::Interpreter | Trust::Caller => {
+                self.admit_unverified(how.trust, &program, bindings)?;
+                Known { facts: None, lines: self.code.map(verify::lines).unwrap_or_default() }
+            }
+        };
         let mode = match how.trust {
             Trust::Interpreter => Mode::Interpreter,
             Trust::Verifier | Trust::Hybrid | Trust::Caller => self.linker.engine.config().mode,
         };
-        self.make(mode, how, admitted, references)
+        self.make(mode, how, program, known, references)
     }
 
-    /// Settles all that instructions refer to, jumps too; `None` if that is nothing.
-    fn bind_addresses(
-        &self,
-        program: Program,
-        mut references: Option<Box<Bindings>>,
-    ) -> Result<(Program, Option<Box<Bindings>>), LoadError> {
-        let program = match &mut references {
-            Some(bindings) => bindings.bind_addresses(self.name, program)?,
-            None => program,
-        };
-        Ok((program, references.filter(|bindings| !bindings.is_empty())))
-    }
-
-    /// Asks whoever is to say that the program is harmless.
-    fn admit(&self, trust: Trust, program: Program, bindings: &Bindings) -> Result<Admitted, LoadError> {
-        let layout = self.layout;
-        match trust {
-            Trust::Verifier | Trust::Hybrid => {
-                let options = verify::Options { log: false, hybrid: trust == Trust::Hybrid };
-                let Checked { program, facts, lines, .. } = self.verify(program, bindings, options)?;
-                Ok(Admitted { program, facts, lines })
-            }
-            Trust::Interpreter | Trust::Caller if !bindings.missing.is_empty() => {
-                Err(self.unknown_helper(&bindings.missing[0]))
-            }
-            // Which calls may throw, the verifier finds out.
-            Trust::Interpreter | Trust::Caller if bindings.throws(&program) => {
-                Err(LoadError::ThrowNeedsVerifier { program: self.name.to_owned() })
-            }
-            // Which accesses are made in it, the verifier finds out.
-            Trust::Interpreter | Trust::Caller if program.contents().casts || bindings.arena().is_some() => {
-                let arena = bindings.arena().map(|map| map.name().to_owned());
-                Err(LoadError::ArenaNeedsVerifier { program: self.name.to_owned(), arena })
-            }
-            Trust::Interpreter | Trust::Caller if layout.points_elsewhere() => {
-                Err(LoadError::NeedsVerifier { program: self.name.to_owned(), context: layout.name.to_string() })
-            }
-            Trust::Interpreter | Trust::Caller => {
-                if let (Trust::Interpreter, Some(map)) = (trust, holds_objects(bindings)) {
-                    let context = format!("values of map `{map}`, which hold objects,");
-                    return Err(LoadError::NeedsVerifier { program: self.name.to_owned(), context });
-                }
-                let lines = self.code.map(verify::lines).unwrap_or_default();
-                Ok(Admitted { program, facts: Facts::default(), lines })
-            }
+    /// Refuses what only the verifier can say of that it is harmless.
+    fn admit_unverified(&self, trust: Trust, program: &Program, bindings: &Bindings) -> Result<(), LoadError> {
+        if let Some(missing) = bindings.missing.first() {
+            return Err(self.unknown_helper(missing));
         }
+        // Which calls may throw, the verifier finds out.
+        if bindings.throws(program) {
+            return Err(LoadError::ThrowNeedsVerifier { program: self.name.to_owned() });
+        }
+        // Which accesses are made in it, the verifier finds out.
+        if program.contents().casts || bindings.arena().is_some() {
+            let arena = bindings.arena().map(|map| map.name().to_owned());
+            return Err(LoadError::ArenaNeedsVerifier { program: self.name.to_owned(), arena });
+        }
+        let context = match holds_objects(bindings) {
+            _ if self.layout.points_elsewhere() => self.layout.name.to_string(),
+            Some(map) if trust == Trust::Interpreter => format!("values of map `{map}`, which hold objects,"),
+            Some(_) | None => return Ok(()),
+        };
+        Err(LoadError::NeedsVerifier { program: self.name.to_owned(), context })
     }
 
     /// Verifies the program. A helper that does not exist may only be called where no run comes to.
@@ -187,11 +196,13 @@ impl<H: 'static> Loading<'_, H> {
         &self,
         mode: Mode,
         how: How,
-        Admitted { program, facts, lines }: Admitted,
+        program: Program,
+        Known { facts, lines }: Known,
         mut references: Option<Box<Bindings>>,
     ) -> Result<Arc<Loaded>, LoadError> {
         let Loading { linker, name, layout, code, account } = *self;
         let config = linker.engine.config();
+        let facts = facts.as_ref().unwrap_or(&NO_FACTS);
         if let Some(counted) = linker.engine.0.metrics.program(account.map(Account::memory), name) {
             references.get_or_insert_default().counted = Some(counted);
         }
@@ -202,7 +213,7 @@ impl<H: 'static> Loading<'_, H> {
             name,
             layout,
             host: HostType::of::<H>(),
-            facts: &facts,
+            facts,
             source,
             budget: i64::try_from(budget).unwrap_or(i64::MAX),
             checks: Checks {

@@ -70,7 +70,10 @@ struct Map {
 impl Map {
     fn new(program: &Program, code: &Code) -> Option<Box<Map>> {
         let is_call = |entry: &&PcEntry| matches!(program.insns().get(entry.insn as usize), Some(Insn::Call(_)));
-        let calls: Box<[_]> = code.pc_map.iter().filter(is_call).copied().collect();
+        let calls: Box<[_]> = match program.contents().calls {
+            true => code.pc_map.iter().filter(is_call).copied().collect(),
+            false => Box::default(),
+        };
         if calls.is_empty() && code.frames == [FrameShape::empty(code.arch)] {
             return None;
         }
@@ -165,7 +168,8 @@ impl Subject<'_> {
     ) -> Result<Made, LoadError> {
         let Subject { engine, name, layout, checks, program, facts, bindings, source } = *self;
         engine.0.compilers.lend(|host| {
-            let options = engine.compile_options(opt_level, layout.raw, checks, note.is_some());
+            let calls = program.contents().calls;
+            let options = engine.compile_options(opt_level, layout.raw, checks, note.is_some(), calls);
             let facts = constant_tail_calls(program, bindings, facts);
             host.compiler
                 .compile(program, &facts, bindings, &options, &mut host.code)
