@@ -4,7 +4,7 @@
 //! miscompilation, and tests see a few numbers of 2^64. Approach: the code that runs is generic over the kind of
 //! number (`bpf_isa::word`); here it runs on terms (`word`), once for each way through it (`paths`), and what must be
 //! true at the end of each way is put to z3 (`solver`). Nothing is translated, so nothing can be translated wrongly
-//! but the operations of one word, which a test compares with `u64`'s. What z3 cannot decide (products and quotients
+//! but the operations of one word, which are proven to be `u64`'s of sample numbers (`operations`). What z3 cannot decide (products and quotients
 //! of two unknowns) is tried: all sets of few bits, and random numbers of 64 (`tries`).
 //!
 //! `cargo xtask prove` runs this; docs/verifier.md has the table of what is proven and what is tried.
@@ -16,6 +16,7 @@ mod domain;
 mod equations;
 mod failure;
 mod obligation;
+mod operations;
 mod paths;
 mod rules;
 mod solver;
@@ -71,6 +72,7 @@ fn all(cli: &Cli, solver: &mut Option<Solver>) -> (u32, u32) {
         .into_iter()
         .chain(equations::obligations())
         .chain(rules::obligations())
+        .chain(operations::obligations())
         .chain(tries::obligations());
     for obligation in so.collect::<Vec<_>>().iter().filter(wanted) {
         let (result, took) = obligation.check(solver);

@@ -5,8 +5,8 @@
 //! there once, and a [`Term`] is an index into it; a query names every node that it needs, once. That is also why none
 //! of the crates that speak to solvers is used: they write trees, and what is left of them is a pipe.
 //!
-//! Constants are folded by [`apply`], which is the meaning of the operations: a test compares it with `u64`'s, and the
-//! solver's with it.
+//! Constants are folded by [`apply`], as `u64` computes; that the solver means the same by the operations is proven
+//! for sample numbers (`operations`).
 //!
 //! Integers without an end ([`INTEGER`]) are a sort of their own: products of unknowns are decided there that are not
 //! as bits.

@@ -5,6 +5,7 @@
 
 use crate::equations::{length, named};
 use crate::obligation::{Obligation, proof};
+use crate::operations;
 use crate::paths::integer::Z;
 use crate::paths::word::{S, U};
 use crate::paths::{any, any_set, any_with, assume, claim};
@@ -100,5 +101,6 @@ pub(crate) fn obligations() -> Vec<Obligation> {
             let (learnt, after) = (length(), length());
             claim("no more is needed before", || Since { asked: U::NONE, learnt }.before(after) == U::NONE);
         }),
+        operations::wrong(),
     ]
 }
