@@ -317,7 +317,7 @@ impl Steps {
 
 /// What reads a counter as an op that reads the stepped one instead, at no cost.
 fn stepped(op: Op, step: Step, addresses: Addresses) -> Option<Op> {
-    let Step { x, next, by, width, .. } = step;
+    let Step { x, by, width, .. } = step;
     let by = if planted!(StepsForgotten) { 0 } else { by };
     match op {
         Op::Bin { op: BinOp::Add, width: at, dst, a, b: Val::Imm(imm) } if a == x => {
@@ -328,11 +328,11 @@ fn stepped(op: Op, step: Step, addresses: Addresses) -> Option<Op> {
             less(Width::W32, dst, 0, by, step, addresses.constants)
         }
         Op::Load { size, signed, swap, dst, mem } if width == Width::W64 => {
-            let mem = moved(mem, x, next, by, addresses)?;
+            let mem = moved(mem, size, step, by, addresses)?;
             Some(Op::Load { size, signed, swap, dst, mem })
         }
         Op::Store { size, mem, src } if width == Width::W64 && src != Val::Reg(x) => {
-            Some(Op::Store { size, mem: moved(mem, x, next, by, addresses)?, src })
+            Some(Op::Store { size, mem: moved(mem, size, step, by, addresses)?, src })
         }
         Op::Bin { .. }
         | Op::Mov { .. }
@@ -376,7 +376,8 @@ fn less(width: Width, dst: VReg, imm: i64, by: i64, step: Step, constants: Const
 }
 
 /// The same address, of the stepped one.
-fn moved(mem: Mem, x: VReg, next: VReg, by: i64, addresses: Addresses) -> Option<Mem> {
+fn moved(mem: Mem, size: Size, step: Step, by: i64, addresses: Addresses) -> Option<Mem> {
+    let Step { x, next, .. } = step;
     let (base, times) = match mem.base {
         Base::Reg(v) if v == x => (Base::Reg(next), 1),
         Base::Indexed { base, index, shift } if addresses.any_index => {
@@ -388,6 +389,13 @@ fn moved(mem: Mem, x: VReg, next: VReg, by: i64, addresses: Addresses) -> Option
         Base::Reg(_) | Base::Frame | Base::Indexed { .. } => return None,
     };
     let off = i64::from(mem.off).checked_sub(by.checked_mul(times)?)?;
-    let off = i32::try_from(off).ok().filter(|off| off.unsigned_abs() <= addresses.max_offset as u32)?;
+    let off = i32::try_from(off).ok().filter(|off| is_taken(*off, size, addresses.max_offset))?;
     Some(Mem { base, off, region: mem.region })
+}
+
+/// Whether an access takes an offset as it is: where they have a limit, only those that count elements go up to it, and
+/// all others have nine bits, one of them the sign (arm64).
+fn is_taken(off: i32, size: Size, max_offset: i32) -> bool {
+    let counts = off >= 0 && off.unsigned_abs().is_multiple_of(size.bytes());
+    off.unsigned_abs() <= max_offset as u32 && (max_offset == i32::MAX || counts || (-256..256).contains(&off))
 }
