@@ -8,8 +8,8 @@
 //! all stays. `x` ends at its step then, and out of SSA form the two are one (`destruct.rs`).
 //!
 //! Invariants: a block that the step dominates is come to with the step of the last `x`, as a way round it would be one
-//! from the entry, too. Nothing is added to a round. What control may come to from a step is followed through at most
-//! [`MAX_BLOCKS`] blocks, so all is linear.
+//! from the entry, too. Nothing is added to a round. A counter that lives into more than [`MAX_BLOCKS`] blocks stays,
+//! so all is linear.
 
 use crate::faults::planted;
 use crate::invariant::Constants;
@@ -23,7 +23,7 @@ use bpf_lir::{Base, BinOp, BlockId, Func, Mem, Op, Span, VReg, Val};
 const MAX_COPIES: usize = 4;
 /// How many ways may lead to a loop's head.
 const MAX_WAYS: usize = 16;
-/// How many blocks are looked at behind one step.
+/// How many blocks a counter may live into.
 const MAX_BLOCKS: usize = 64;
 /// How many reads of one counter may change.
 const MAX_READS: usize = 16;
@@ -89,7 +89,9 @@ pub(crate) struct Steps {
     /// counter.
     heads: Vec<u32>,
     reads: Vec<(Reader, u32)>,
-    /// By block: the step from which control was last found to come there.
+    /// By block: the step whose counter was last found to live into it, and the one from which control was last found
+    /// to come there.
+    lives: Vec<u32>,
     behind: Vec<u32>,
     work: Vec<BlockId>,
     changes: Vec<Change>,
@@ -107,8 +109,10 @@ impl Steps {
         }
         self.loops.find(func, ssa);
         self.list_reads(func, ssa);
-        self.behind.clear();
-        self.behind.resize(func.blocks.len(), NONE);
+        for marks in [&mut self.lives, &mut self.behind] {
+            marks.clear();
+            marks.resize(func.blocks.len(), NONE);
+        }
         self.made.clear();
         let mut done = 0;
         for number in 0..self.steps.len() {
@@ -194,9 +198,10 @@ impl Steps {
 
     /// Ends a counter at its step, if all that reads it behind that can do without it.
     fn end(&mut self, func: &mut Func, ssa: &mut Ssa, step: Step, number: u32, addresses: Addresses) -> bool {
-        if !self.follow(ssa, step, number) {
+        if !self.find_lives(ssa, step, number) {
             return false;
         }
+        self.follow(ssa, step, number);
         self.changes.clear();
         let mut made: [Option<BlockId>; MAX_MADE] = [None; MAX_MADE];
         let mut read = self.heads[step.x.index()];
@@ -236,23 +241,49 @@ impl Steps {
         true
     }
 
-    /// Finds the blocks that control may come to from a step before the next round; false if there are too many.
-    fn follow(&mut self, ssa: &Ssa, step: Step, number: u32) -> bool {
+    /// Finds the blocks that a counter lives into; false if there are too many.
+    fn find_lives(&mut self, ssa: &Ssa, step: Step, number: u32) -> bool {
         self.work.clear();
-        self.work.push(step.block);
-        let mut seen = 0;
-        while let Some(block) = self.work.pop() {
-            for succ in ssa.cfg.succs(block) {
-                if succ != step.head && core::mem::replace(&mut self.behind[succ.index()], number) != number {
-                    seen += 1;
-                    self.work.push(succ);
-                }
+        let mut read = self.heads[step.x.index()];
+        while let Some(&(Reader::Op { block, .. } | Reader::Phi { pred: block, .. }, next)) =
+            self.reads.get(read as usize)
+        {
+            read = next;
+            if !self.live_into(block, step, number) {
+                return false;
             }
-            if seen > MAX_BLOCKS {
+        }
+        let mut next = 0;
+        while let Some(block) = self.work.get(next).copied() {
+            next += 1;
+            if !ssa.cfg.preds(block).iter().all(|pred| self.live_into(*pred, step, number)) {
                 return false;
             }
         }
         true
+    }
+
+    /// A counter lives in a block, and into it unless it is the one of its phi; false if those are too many.
+    fn live_into(&mut self, block: BlockId, step: Step, number: u32) -> bool {
+        if block != step.head && core::mem::replace(&mut self.lives[block.index()], number) != number {
+            self.work.push(block);
+        }
+        self.work.len() <= MAX_BLOCKS
+    }
+
+    /// Finds of these blocks those that control may come to from a step before the next round.
+    fn follow(&mut self, ssa: &Ssa, step: Step, number: u32) {
+        self.work.clear();
+        self.work.push(step.block);
+        while let Some(block) = self.work.pop() {
+            for succ in ssa.cfg.succs(block) {
+                if self.lives[succ.index()] == number
+                    && core::mem::replace(&mut self.behind[succ.index()], number) != number
+                {
+                    self.work.push(succ);
+                }
+            }
+        }
     }
 
     /// Where the loop has been left before this read: of the blocks on all ways there one in the fewest loops.
@@ -317,7 +348,7 @@ impl Steps {
 
 /// What reads a counter as an op that reads the stepped one instead, at no cost.
 fn stepped(op: Op, step: Step, addresses: Addresses) -> Option<Op> {
-    let Step { x, next, by, width, .. } = step;
+    let Step { x, by, width, .. } = step;
     let by = if planted!(StepsForgotten) { 0 } else { by };
     match op {
         Op::Bin { op: BinOp::Add, width: at, dst, a, b: Val::Imm(imm) } if a == x => {
@@ -328,11 +359,11 @@ fn stepped(op: Op, step: Step, addresses: Addresses) -> Option<Op> {
             less(Width::W32, dst, 0, by, step, addresses.constants)
         }
         Op::Load { size, signed, swap, dst, mem } if width == Width::W64 => {
-            let mem = moved(mem, x, next, by, addresses)?;
+            let mem = moved(mem, size, step, by, addresses)?;
             Some(Op::Load { size, signed, swap, dst, mem })
         }
         Op::Store { size, mem, src } if width == Width::W64 && src != Val::Reg(x) => {
-            Some(Op::Store { size, mem: moved(mem, x, next, by, addresses)?, src })
+            Some(Op::Store { size, mem: moved(mem, size, step, by, addresses)?, src })
         }
         Op::Bin { .. }
         | Op::Mov { .. }
@@ -376,7 +407,8 @@ fn less(width: Width, dst: VReg, imm: i64, by: i64, step: Step, constants: Const
 }
 
 /// The same address, of the stepped one.
-fn moved(mem: Mem, x: VReg, next: VReg, by: i64, addresses: Addresses) -> Option<Mem> {
+fn moved(mem: Mem, size: Size, step: Step, by: i64, addresses: Addresses) -> Option<Mem> {
+    let Step { x, next, .. } = step;
     let (base, times) = match mem.base {
         Base::Reg(v) if v == x => (Base::Reg(next), 1),
         Base::Indexed { base, index, shift } if addresses.any_index => {
@@ -388,6 +420,13 @@ fn moved(mem: Mem, x: VReg, next: VReg, by: i64, addresses: Addresses) -> Option
         Base::Reg(_) | Base::Frame | Base::Indexed { .. } => return None,
     };
     let off = i64::from(mem.off).checked_sub(by.checked_mul(times)?)?;
-    let off = i32::try_from(off).ok().filter(|off| off.unsigned_abs() <= addresses.max_offset as u32)?;
+    let off = i32::try_from(off).ok().filter(|off| is_taken(*off, size, addresses.max_offset))?;
     Some(Mem { base, off, region: mem.region })
+}
+
+/// Whether an access takes an offset as it is: where they have a limit, only those that count elements go up to it, and
+/// all others have nine bits, one of them the sign (arm64).
+fn is_taken(off: i32, size: Size, max_offset: i32) -> bool {
+    let counts = off >= 0 && off.unsigned_abs().is_multiple_of(size.bytes());
+    off.unsigned_abs() <= max_offset as u32 && (max_offset == i32::MAX || counts || (-256..256).contains(&off))
 }

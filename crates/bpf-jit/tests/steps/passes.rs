@@ -224,3 +224,21 @@ fn loops_are_copied_as_far_as_there_is_room() {
     let ops = optimised(&text).funcs[0].all_ops().count();
     assert!((35_000..2 * 30_000 + 1_000).contains(&ops), "{ops} ops of 30,000");
 }
+
+/// What is far behind a loop does not keep its counter, as long as that does not live there.
+#[test]
+fn a_counter_ends_at_its_step_however_much_comes_behind() {
+    let ended = |behind: &str| {
+        let text = format!(
+            "func 0 (v0, v1, -, -, -) {{\nb0:\n    v2 = mov.64 v0\n    v3 = mov.64 0\nb1:\n    v4 = add.64 v2, 1\n    \
+             v5 = load.b [v2 + 0]\n    v3 = add.64 v3, v5\n    branch.64 v4 ge v1, b3\nb2:\n    v2 = mov.64 v4\n    \
+             jump b1\nb3:\n{behind}b1000:\n    exit v3\n}}\n"
+        );
+        let mut lir = text.parse::<Lir>().unwrap();
+        Pass::Step.run(&mut lir.funcs[0], PassOptions::default(), &mut PassScratch::default())
+    };
+    let blocks = |read: &str| -> String {
+        (4..200).map(|i| format!("b{i}:\n    v3 = mul.64 v3, {read}\n    branch.64 v3 eq {i}, b1000\n")).collect()
+    };
+    assert_eq!([ended(""), ended(&blocks("v4")), ended(&blocks("v2"))], [1, 1, 0]);
+}
