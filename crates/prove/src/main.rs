@@ -1,11 +1,11 @@
 //! Proofs of the rules about numbers: the verifier's domain and the optimiser's table, for all numbers, by a solver.
 //!
 //! Problem: one wrong bound in the verifier is a way out of the sandbox, one wrong rule of the optimiser a
-//! miscompilation, and tests see a few numbers of 2^64. Approach: the code that runs is generic over the kind of
-//! number (`bpf_isa::word`); here it runs on terms (`word`), once for each way through it (`paths`), and what must be
-//! true at the end of each way is put to z3 (`solver`). Nothing is translated, so nothing can be translated wrongly
-//! but the operations of one word, which are proven to be `u64`'s of sample numbers (`operations`). What z3 cannot decide (products and quotients
-//! of two unknowns) is tried: all sets of few bits, and random numbers of 64 (`tries`).
+//! miscompilation, and tests see a few numbers of 2^64. Approach: the code that runs is generic over the kind of number
+//! (`bpf_isa::word`); here it runs on terms (`word`), once for each way through it (`paths`), and what must be true at
+//! the end of each way is put to z3 (`solver`). Nothing is translated, so nothing can be translated wrongly but the
+//! operations of one word, which are proven to be `u64`'s of sample numbers (`operations`). What z3 cannot decide
+//! (products and quotients of two unknowns) is tried: all sets of few bits, and random numbers of 64 (`tries`).
 //!
 //! `cargo xtask prove` runs this; docs/verifier.md has the table of what is proven and what is tried.
 //!

@@ -31,6 +31,9 @@ const SAMPLES: [u64; 16] = [
     u64::MAX,
 ];
 
+/// A function of two words, in the solver and on a machine.
+type OnBoth<A, B> = (fn(U, U) -> A, fn(u64, u64) -> B);
+
 macro_rules! operations {
     ($($name:literal if $at:expr => $of:expr;)*) => {
         vec![$(agrees(concat!("u64's ", $name), ($at, $at), ($of, $of))),*]
@@ -38,11 +41,7 @@ macro_rules! operations {
 }
 
 /// The same generic functions on both: where the operation may be asked, and what it computes.
-fn agrees(
-    name: &str,
-    at: (fn(U, U) -> bool, fn(u64, u64) -> bool),
-    of: (fn(U, U) -> U, fn(u64, u64) -> u64),
-) -> Obligation {
+fn agrees(name: &str, at: OnBoth<bool, bool>, of: OnBoth<U, u64>) -> Obligation {
     proof(name, move || {
         let (a, b) = (any(), any());
         assume(|| at.0(a, b));
