@@ -408,10 +408,12 @@ impl Walk<'_> {
             for mut f in facts.drain(..).filter(|_| scale == 1) {
                 // They are of the result, or a multiple of it; its name is at a distance.
                 let apart = i64::from(delta);
-                f.bytes = match f.hi == id {
-                    true => f.bytes.saturating_sub(apart),
-                    false => f.bytes.saturating_add(apart.saturating_mul(f.scale.into())),
+                let bytes = match f.hi == id {
+                    true => f.bytes.checked_sub(apart),
+                    false => f.bytes.checked_add(apart * i64::from(f.scale)),
                 };
+                let Some(bytes) = bytes else { continue };
+                f.bytes = bytes;
                 self.state.learn_below(f);
             }
         }

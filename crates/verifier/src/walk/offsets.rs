@@ -178,9 +178,10 @@ impl Walk<'_> {
             let below = self.state.below(s.id, s.scale, p.id);
             let twice = self.state.below(p.id, 2, len_id(region));
             if let (Some(c), Some(d)) = (below, twice) {
-                let bytes = c.saturating_add(d).saturating_sub(delta).saturating_sub(s.delta.into());
-                let bytes = bytes.saturating_add(apart);
-                self.state.learn_below(Room { id, scale: 1, bytes, hi: len_id(region) });
+                let bytes = i128::from(c) + i128::from(d) + i128::from(apart - delta - i64::from(s.delta));
+                if let Ok(bytes) = i64::try_from(bytes) {
+                    self.state.learn_below(Room { id, scale: 1, bytes, hi: len_id(region) });
+                }
             }
         }
     }

@@ -253,13 +253,15 @@ impl State {
     /// The middle of two numbers, `(V(a) + V(b)) / 2`, lies between them: facts about its name.
     pub(super) fn middle(&self, x: &Value, id: u32, facts: &mut Vec<Room>) {
         let Some(sum) = self.sums.iter().find(|t| t.s == x.id && t.scale == 1 && x.scale == 1).copied() else { return };
-        // The sum as it is halved: V(a) + V(b) + delta.
-        let delta = sum.delta.saturating_add(x.delta.into());
+        // The sum as it is halved: V(a) + V(b) + delta. Of what is beyond 63 bits, the half may not be: a distance that
+        // was cut off there would be less than it is.
+        let delta = i128::from(sum.delta) + i128::from(x.delta);
+        let half = |twice: i128| i64::try_from(twice.div_euclid(2)).ok().filter(|half| *half != i64::MIN);
         for (lo, hi) in [(sum.a, sum.b), (sum.b, sum.a)] {
-            let Some(gap) = self.below(lo, 1, hi) else { continue };
+            let Some(gap) = self.below(lo, 1, hi).map(i128::from) else { continue };
             // 2 V(lo) + gap + delta <= 2 middle + 1 and 2 middle <= 2 V(hi) - gap + delta
-            facts.push(Room { id: lo, scale: 1, bytes: gap.saturating_add(delta).div_euclid(2), hi: id });
-            facts.push(Room { id, scale: 1, bytes: -(delta.saturating_sub(gap).div_euclid(2)), hi });
+            facts.extend(half(gap + delta).map(|bytes| Room { id: lo, scale: 1, bytes, hi: id }));
+            facts.extend(half(delta - gap).map(|above| Room { id, scale: 1, bytes: -above, hi }));
         }
     }
 

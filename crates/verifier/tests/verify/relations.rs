@@ -43,6 +43,51 @@ fn the_middle_of_two_numbers_lies_between_them() {
     refused(&SEARCH.replace("r2 = r4", "r2 = r4\nr2 += 2"));
 }
 
+/// Numbers so far apart that their distance, and what was taken off their sum, are beyond 63 bits together.
+const FAR_APART: &str = ";raw
+    r0 = 0
+    if r2 < 24 goto out
+    r3 = 0
+    a: w3 += 1
+    if w3 != 5 goto a
+    r6 = *(u64 *)(r1 + 0)
+    r7 = *(u32 *)(r1 + 8)
+    r8 = *(u64 *)(r1 + 16)
+    if r7 > 2000 goto out
+    r2 = 0x7ffffffffffffff0 ll
+    if r8 > r2 goto out
+    r9 = r7
+    r9 += r8
+    if r6 > r9 goto out
+    r3 = 0x7fffffffffffffff ll
+    if r6 > r3 goto out
+    if r6 < 20000 goto out
+    if r8 != r2 goto out
+    r1 = r6
+    r1 += r7
+    r1 += -1000
+    r1 >>= 1
+    r3 = 0x7ffffffffffffff4 ll
+    if r6 < r3 goto out
+    r3 = 0x4000000000000064 ll
+    if r1 > r3 goto out
+    r3 = 0x3fffffffffffffe0 ll
+    r1 -= r3
+    r2 = r10
+    r2 += -200
+    r2 += r1
+    *(u8 *)(r2 + 0) = 0
+    out: r0 = 0
+    exit";
+
+#[test]
+fn the_middle_of_numbers_far_apart_is_where_it_is() {
+    // r6 = 2^63 - 1, r7 = 16 and r8 = r2: r1 is 493 less than 2^62.
+    refused(FAR_APART);
+    // Nothing is taken off, and 2^62 - 12 is less than any middle.
+    accepted(&FAR_APART.replace("r1 += -1000", "r1 += 0"));
+}
+
 /// A pointer and what is left after it.
 const LEFT: &str = ";raw
     r0 = 0

@@ -602,13 +602,8 @@ fn order_own(entry: &State, state: &mut State, v: &Value, own: u32, delta: i32) 
             0 => None,
             id => entry.below(id, v.scale, len_id(region)),
         };
-        if let Some(bytes) = bytes {
-            state.learn_below(Room {
-                id: own,
-                scale: 1,
-                bytes: bytes.saturating_sub(delta.into()),
-                hi: len_id(region),
-            });
+        if let Some(bytes) = bytes.and_then(|bytes| bytes.checked_sub(delta.into())) {
+            state.learn_below(Room { id: own, scale: 1, bytes, hi: len_id(region) });
         }
     }
 }
