@@ -137,7 +137,7 @@ impl<'a> Ways<'a> {
         let short = course.steps.min(self.short);
         // In this order: a host without a limit may give the longest time that there is.
         let quarters = |n: u32| (course.time / 4 * n).saturating_add(self.spent).min(course.time);
-        match self.way {
+        let next = match self.way {
             Way::FewRounds => {
                 Course { mode: Mode::Plain, rounds: FIRST_ROUNDS, steps: course.steps.min(self.first), ..course }
             }
@@ -164,7 +164,10 @@ impl<'a> Ways<'a> {
                 ..course
             },
             Way::Checked => Course { mode: Mode::Hybrid, ..course },
-        }
+        };
+        // Half is for the ways without haste, which may have to begin anew.
+        let most = if self.postponed { self.course.time / 2 } else { self.course.time };
+        Course { time: next.time.min(most), ..next }
     }
 
     /// Whether another way is left to a program that guesses, or notes, have not proven.
