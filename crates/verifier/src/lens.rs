@@ -60,7 +60,7 @@ fn greater<L: Length>(a: L, b: L) -> L {
 pub struct Since<L = Bytes> {
     /// So many bytes were asked for, which had not been learnt before.
     pub asked: L,
-    /// So many have been learnt of; [`ALL`]: the region was replaced by another one.
+    /// So many have been learnt of; the most that there is: the region was replaced by another one.
     pub learnt: L,
 }
 
