@@ -23,6 +23,10 @@ use crate::value::{FIRST_FREE_ID, Ty, Value};
 /// No offset is that small.
 pub(super) const ANYWHERE: i128 = 1 << 40;
 
+/// No value that is named is as large as that. Numbers are below 2^64; but what a multiple is made of has a name where
+/// the number lies below that by a distance, and a sum of two has one where it is only compared.
+pub(in crate::walk) const BEYOND: i128 = 1 << 81;
+
 /// Equations followed from one bound to the next.
 pub(super) const MAX_HOPS: u32 = 3;
 
@@ -145,6 +149,8 @@ impl State {
 
     /// V(id) lies in `min..=max`.
     pub(super) fn bound(&mut self, id: u32, min: i128, max: i128, hops: u32) {
+        // So multiples of it stay far from the end of 128 bits.
+        let max = max.min(BEYOND);
         if min > max {
             return;
         }
@@ -189,7 +195,7 @@ impl State {
         if hops == MAX_HOPS && min > 0 {
             // What is above it is no less than it is.
             for f in self.room.iter().filter(|f| f.id == id && f.hi >= FIRST_FREE_ID) {
-                next.push((f.hi, i128::from(f.scale) * min + i128::from(f.bytes), u64::MAX.into()));
+                next.push((f.hi, i128::from(f.scale) * min + i128::from(f.bytes), BEYOND));
             }
         }
         if min > 0 {

@@ -201,7 +201,8 @@ impl State {
         if times_a == 1 {
             return self.name_sum((a, b, times_b), delta, most, next_id).map(|(id, delta)| (id, 1, delta));
         }
-        let most = most.checked_sub(delta)?.div_euclid(times_a.into());
+        // Beyond 63 bits nothing is known of the whole, and so nothing of a part of it.
+        let most = if most == i64::MAX { most } else { most.checked_sub(delta)?.div_euclid(times_a.into()) };
         let (id, apart) = self.name_sum((a, b, times_b / times_a), 0, most, next_id)?;
         let delta = i64::from(apart).checked_mul(times_a.into())?.checked_add(delta)?;
         Some((id, times_a, i32::try_from(delta).ok()?))
@@ -318,7 +319,7 @@ impl State {
                     let [a, b] = [t.a, t.b].map(|p| i128::from(self.least_of(p).unwrap_or(0).max(0)));
                     let a = if t.a == id { a.max(min) } else { a };
                     let b = if t.b == id { b.max(min) } else { b };
-                    next.push((t.s, a + scale * b + delta, i128::from(u64::MAX)));
+                    next.push((t.s, a + scale * b + delta, super::lines::BEYOND));
                 }
                 if let Some((id, scale, bytes)) = fact
                     && let Ok(bytes) = i64::try_from(bytes)

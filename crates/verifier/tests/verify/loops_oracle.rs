@@ -1,7 +1,9 @@
 //! Generated loops run as the verifier said they would: a short run; `examples/watch.rs` with `loops` is the long
 //! one.
 
-use crate::border::{Oracle, Outcome, elements, folds, grids, halves, links, loops, orders, pincers, products, sums};
+use crate::border::{
+    Oracle, Outcome, elements, far, folds, grids, halves, links, loops, orders, pincers, products, sums,
+};
 use bpf_isa::Program;
 use bpf_testkit::generate::Choices;
 
@@ -100,6 +102,13 @@ fn accepted_grids_stay_within_the_abstract_states() {
     let (accepted, refused, violation) = watch(0..300, grids::generate);
     assert_eq!(violation, None);
     assert!(accepted > 60 && refused > 60, "{accepted} accepted, {refused} refused");
+}
+
+#[test]
+fn accepted_distant_numbers_stay_within_the_abstract_states() {
+    let (accepted, _, violation) = watch(0..400, far::generate);
+    assert_eq!(violation, None);
+    assert!(accepted > 200, "{accepted} accepted");
 }
 
 /// With checks left for run time, too.

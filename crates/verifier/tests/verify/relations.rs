@@ -744,3 +744,82 @@ fn what_one_program_knew_of_its_numbers_is_nothing_of_the_next() {
         }
     });
 }
+
+/// A sum of two numbers that is asked for after that of their doubles, which is beyond 63 bits.
+const DOUBLED: &str = ";raw
+    r0 = 0
+    if r2 < 24 goto out
+    r3 = 0
+    a: w3 += 1
+    if w3 != 5 goto a
+    r6 = *(u64 *)(r1 + 0)
+    r7 = *(u64 *)(r1 + 8)
+    r3 = 0x3fffffffffffffff ll
+    if r6 > r3 goto out
+    if r7 > r3 goto out
+    r8 = r6
+    r8 <<= 1
+    r9 = r7
+    r9 <<= 1
+    r8 += r9
+    r1 = r6
+    r1 += r7
+    r3 = 0x3ffffffffffffff0 ll
+    if r1 < r3 goto out
+    r1 -= r3
+    r2 = r10
+    r2 += -16
+    r2 += r1
+    *(u8 *)(r2 + 0) = 0
+    out: r0 = 0
+    exit";
+
+#[test]
+fn half_of_a_sum_beyond_63_bits_is_not_half_of_what_it_is_cut_off_to() {
+    // Both are 2^62 - 1: their sum is about 2^63, not below 2^62.
+    refused(DOUBLED);
+    // The sum of the doubles is below 2^63, so that of the numbers is below 2^62.
+    accepted(
+        &DOUBLED
+            .replace("0x3fffffffffffffff", "0x1fffffffffffffff")
+            .replace("0x3ffffffffffffff0 ll", "0x3fffffffffffffef ll"),
+    );
+}
+
+/// A number that is above 63 bits, twice which is above 64: only at a distance is that a number.
+const TWICE_AT_A_DISTANCE: &str = ";raw
+    r0 = 0
+    if r2 < 24 goto out
+    r3 = 0
+    a: w3 += 1
+    if w3 != 5 goto a
+    r6 = *(u64 *)(r1 + 0)
+    r7 = *(u64 *)(r1 + 8)
+    if r6 < 1000 goto out
+    r3 = 0x80000000000003e7 ll
+    if r6 > r3 goto out
+    r8 = r6
+    r8 += -1000
+    r8 <<= 1
+    if r7 < 1 goto out
+    if r7 > r8 goto out
+    r9 = r7
+    if r7 < 100 goto out
+    r3 = 0x7ffffffffffffff0 ll
+    if r6 < r3 goto out
+    r1 = r6
+    r1 -= r3
+    r2 = r10
+    r2 += -16
+    r2 += r1
+    *(u8 *)(r2 + 0) = 0
+    out: r0 = 0
+    exit";
+
+#[test]
+fn twice_a_number_may_be_beyond_64_bits() {
+    // r6 = 2^63 + 900, r7 = 100.
+    refused(TWICE_AT_A_DISTANCE);
+    // It is a number.
+    accepted(&TWICE_AT_A_DISTANCE.replace("0x80000000000003e7", "0x7fffffffffffffff"));
+}

@@ -9,6 +9,7 @@
 pub(crate) mod assumed;
 pub(crate) mod elements;
 mod facts;
+pub(crate) mod far;
 pub(crate) mod folds;
 pub(crate) mod grids;
 pub(crate) mod halves;

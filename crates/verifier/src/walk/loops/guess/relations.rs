@@ -35,6 +35,7 @@ use crate::state::{Frame, State};
 use crate::tnum::ones;
 use crate::value::{FIRST_FREE_ID, Ty, Value};
 use crate::walk::linear::Form;
+use crate::walk::lines::BEYOND;
 
 /// Relations that are tried at a time.
 const MAX_RELATIONS: usize = 20;
@@ -513,7 +514,7 @@ fn clip(related: &[(Relation, u32)], names: &State, state: &mut State, further: 
         }
         let least = state.least_of(l.0).filter(|least| *least > 0);
         if let (Some(least), true) = (least, hi >= FIRST_FREE_ID) {
-            state.bound(hi, i128::from(least) * scale + bytes, i128::from(u64::MAX), 1);
+            state.bound(hi, i128::from(least) * scale + bytes, BEYOND, 1);
         }
     }
 }
@@ -525,7 +526,8 @@ fn most_of(state: &State, id: u32) -> Option<i128> {
     }
     let named = |v: &&Value| v.id == id && v.is_scalar() && v.scale > 0;
     let values = state.frames.iter().flat_map(Frame::values).filter(named);
-    values.map(|v| i128::from(v.range_of_line().1)).min()
+    // What is cut off to 64 bits may be more.
+    values.map(|v| v.range_of_line().1).filter(|most| *most < u64::MAX).map(i128::from).min()
 }
 
 /// Numbers that a program compares with, those beside them, 0, and the greatest of a signed type that is compared:
