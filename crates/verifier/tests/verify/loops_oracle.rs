@@ -106,7 +106,8 @@ fn accepted_grids_stay_within_the_abstract_states() {
 
 #[test]
 fn accepted_distant_numbers_stay_within_the_abstract_states() {
-    let (accepted, _, violation) = watch(0..400, far::generate);
+    // Parts of a sum that was cut off to 63 bits: seed 10147.
+    let (accepted, _, violation) = watch(10_000..10_300, far::generate);
     assert_eq!(violation, None);
     assert!(accepted > 200, "{accepted} accepted");
 }
