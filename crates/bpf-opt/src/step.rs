@@ -125,6 +125,10 @@ impl Steps {
 
     /// Finds the steps.
     fn find(&mut self, func: &Func, ssa: &Ssa) {
+        self.steps.clear();
+        if ssa.all_phis().next().is_none() {
+            return;
+        }
         self.defs.clear();
         self.defs.resize(func.vregs as usize, (func.order[0], NONE));
         for (block, ops) in func.in_order() {
@@ -134,7 +138,6 @@ impl Steps {
                 }
             }
         }
-        self.steps.clear();
         for (head, phi) in ssa.all_phis() {
             let (args, preds) = (ssa.args(head, phi), ssa.cfg.preds(head));
             if preds.len() > MAX_WAYS {

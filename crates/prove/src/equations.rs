@@ -1,7 +1,7 @@
 //! What the verifier concludes from products and distances, and what it needs of lengths.
 //!
-//! Products and distances are of integers: a name stands for a number of 64 bits that is not negative, a constant for
-//! whatever a bound or an offset may be. That what a name names is the integer, and not what is left of it modulo
+//! Products and distances are of integers: a name stands for one that is not negative and below 2^81, as the walk holds
+//! it (`BEYOND`; most are numbers of 64 bits), a constant for whatever a bound or an offset may be. That what a name names is the integer, and not what is left of it modulo
 //! 2^64, is what the walk asks before it gives the name; for the distance of two pointers, that is proven here too, of
 //! bits.
 
@@ -21,12 +21,12 @@ fn between(least: i128, most: i128) -> Z {
 
 /// What a name stands for.
 pub(crate) fn named() -> Z {
-    between(0, u64::MAX.into())
+    between(0, rules::BEYOND)
 }
 
 /// A bound of a name, as it may be known.
 fn bound() -> Z {
-    between(i64::MIN.into(), u64::MAX.into())
+    between(i64::MIN.into(), rules::BEYOND)
 }
 
 /// A way each.

@@ -191,7 +191,8 @@ fn apply_to_integers(op: Op, a: i128, b: i128) -> Option<u128> {
         "*" => a.checked_mul(b).map(i128::cast_unsigned),
         "=" => Some((a == b).into()),
         "<" => Some((a < b).into()),
-        _ => Some((a <= b).into()),
+        "<=" => Some((a <= b).into()),
+        _ => None,
     }
 }
 

@@ -6,12 +6,16 @@
 //! The walk runs them on `i128`, and `cargo xtask prove` on a solver's integers, which have no end: products of unknown
 //! numbers are easier there than as bits.
 //!
-//! Invariants: what might not fit `i128` is multiplied by [`Integer::times`]; all else is of numbers below 2^65, and
-//! the prover shows that it fits.
+//! Invariants: what might not fit `i128` is multiplied by [`Integer::times`]; all else is of numbers up to [`BEYOND`],
+//! and the prover shows that it fits.
 
 use std::ops::{Add, Mul, Neg, Sub};
 
 use crate::faults::planted;
+
+/// No value that is named is as large as that. Numbers are below 2^64; but what a multiple is made of has a name where
+/// the number lies below that by a distance, and a sum of two has one where it is only compared.
+pub const BEYOND: i128 = 1 << 81;
 
 /// An integer.
 pub trait Integer:

@@ -161,12 +161,14 @@ impl<H: 'static> Loading<'_, H> {
             let arena = bindings.arena().map(|map| map.name().to_owned());
             return Err(LoadError::ArenaNeedsVerifier { program: self.name.to_owned(), arena });
         }
-        let context = match holds_objects(bindings) {
-            _ if self.layout.points_elsewhere() => self.layout.name.to_string(),
-            Some(map) if trust == Trust::Interpreter => format!("values of map `{map}`, which hold objects,"),
-            Some(_) | None => return Ok(()),
-        };
-        Err(LoadError::NeedsVerifier { program: self.name.to_owned(), context })
+        let needs_verifier = |context| Err(LoadError::NeedsVerifier { program: self.name.to_owned(), context });
+        if self.layout.points_elsewhere() {
+            return needs_verifier(self.layout.name.to_string());
+        }
+        if let (Trust::Interpreter, Some(map)) = (trust, holds_objects(bindings)) {
+            return needs_verifier(format!("values of map `{map}`, which hold objects,"));
+        }
+        Ok(())
     }
 
     /// Verifies the program. A helper that does not exist may only be called where no run comes to.

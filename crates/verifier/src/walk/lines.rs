@@ -15,6 +15,7 @@ use bpf_isa::{AluOp, Cond, Width};
 use super::Walk;
 use crate::env::Region;
 use crate::faults::planted;
+use crate::integer::BEYOND;
 use crate::scalar::{Scalar, wrapped_by_difference, wrapped_by_whole};
 use crate::state::{Room, State, Sum, Wrap};
 use crate::tnum::ones;
@@ -22,10 +23,6 @@ use crate::value::{FIRST_FREE_ID, Ty, Value};
 
 /// No offset is that small.
 pub(super) const ANYWHERE: i128 = 1 << 40;
-
-/// No value that is named is as large as that. Numbers are below 2^64; but what a multiple is made of has a name where
-/// the number lies below that by a distance, and a sum of two has one where it is only compared.
-pub(in crate::walk) const BEYOND: i128 = 1 << 81;
 
 /// Equations followed from one bound to the next.
 pub(super) const MAX_HOPS: u32 = 3;

@@ -648,11 +648,14 @@ impl Walk<'_> {
         let regions = if further { self.env.context.regions.len() } else { 0 };
         let ends: Vec<u32> = names.iter().copied().chain((0..crate::num::few(regions)).map(len_id)).collect();
         // The most of a difference is less than nothing by the least of its reverse: one question for both.
-        let pairs: Vec<(usize, usize)> =
-            (0..names.len()).flat_map(|i| (i + 1..ends.len()).map(move |j| (i, j))).collect();
-        let apart = |&(i, j): &(usize, usize)| Form::name(ends[i]).plus(&Form::name(ends[j]), -1);
-        let singles = names.iter().map(|x| Form::name(*x));
-        let forms: Vec<Form> = singles.chain(pairs.iter().filter_map(apart)).collect();
+        let mut forms: Vec<Form> = names.iter().map(|x| Form::name(*x)).collect();
+        let mut pairs = Vec::new();
+        for (i, j) in (0..names.len()).flat_map(|i| (i + 1..ends.len()).map(move |j| (i, j))) {
+            if let Some(apart) = Form::name(ends[i]).plus(&Form::name(ends[j]), -1) {
+                pairs.push((i, j));
+                forms.push(apart);
+            }
+        }
         let ranges = before.ranges_of_forms(&forms);
         for (i, x) in names.iter().enumerate() {
             let most = ranges[i].1;

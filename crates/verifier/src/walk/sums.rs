@@ -319,7 +319,7 @@ impl State {
                     let [a, b] = [t.a, t.b].map(|p| i128::from(self.least_of(p).unwrap_or(0).max(0)));
                     let a = if t.a == id { a.max(min) } else { a };
                     let b = if t.b == id { b.max(min) } else { b };
-                    next.push((t.s, a + scale * b + delta, super::lines::BEYOND));
+                    next.push((t.s, a + scale * b + delta, crate::integer::BEYOND));
                 }
                 if let Some((id, scale, bytes)) = fact
                     && let Ok(bytes) = i64::try_from(bytes)

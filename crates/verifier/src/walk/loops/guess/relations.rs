@@ -31,11 +31,11 @@ use super::place::{Place, What, put, value};
 use super::relation::{Of, Relation};
 use super::{Change, Guess, Shape};
 use crate::faults::planted;
+use crate::integer::BEYOND;
 use crate::state::{Frame, State};
 use crate::tnum::ones;
 use crate::value::{FIRST_FREE_ID, Ty, Value};
 use crate::walk::linear::Form;
-use crate::walk::lines::BEYOND;
 
 /// Relations that are tried at a time.
 const MAX_RELATIONS: usize = 20;
