@@ -1,9 +1,9 @@
 //! What the verifier concludes from products and distances, and what it needs of lengths.
 //!
 //! Products and distances are of integers: a name stands for one that is not negative and below 2^81, as the walk holds
-//! it (`BEYOND`; most are numbers of 64 bits), a constant for whatever a bound or an offset may be. That what a name names is the integer, and not what is left of it modulo
-//! 2^64, is what the walk asks before it gives the name; for the distance of two pointers, that is proven here too, of
-//! bits.
+//! it (`BEYOND`; most are numbers of 64 bits), a constant for whatever a bound or an offset may be. That what a name
+//! names is the integer, and not what is left of it modulo 2^64, is what the walk asks before it gives the name; for
+//! the distance of two pointers, that is proven here too, of bits.
 
 use crate::obligation::{Obligation, proof};
 use crate::paths::integer::Z;
