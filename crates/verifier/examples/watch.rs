@@ -1,11 +1,16 @@
 //! The soundness oracle at length: random programs near the border of what can be proven; accepted ones are run and
 //! watched. Stops at the first violation.
 //!
-//! `cargo run --release -p bpf-verifier --example watch -- [programs] [first seed] [hybrid] [kind]`, a million by
-//! default, of the general kind or of one of [`KINDS`].
+//! `cargo run --release -p bpf-verifier --example watch -- [programs] [first seed] [hybrid] [quick] [kind]`, a
+//! million by default, of the general kind or of one of [`KINDS`]; `quick` refuses what takes more than 2 000 steps, so
+//! that more are accepted in the same time.
 
 #[path = "../tests/verify/border/mod.rs"]
 mod border;
+#[path = "../tests/verify/common/mod.rs"]
+mod common;
+#[path = "../tests/verify/loop_programs.rs"]
+mod loop_programs;
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -19,7 +24,7 @@ use bpf_testkit::generate::Choices;
 type Generator = fn(&mut Choices<'_>) -> Option<Program>;
 
 /// The generators, each with the word that asks for it.
-const KINDS: [(&str, Generator); 17] = [
+const KINDS: [(&str, Generator); 18] = [
     ("loops", border::loops::generate),
     ("entered", border::loops::generate_entered), // loops that are entered in their middle
     ("sums", border::sums::generate),             // sums that a third number bounds
@@ -37,27 +42,32 @@ const KINDS: [(&str, Generator); 17] = [
     ("unseen", border::pincers::generate_unseen), // rounds that no guess is made from
     ("renamed", border::pincers::generate_renamed), // such ones, beside what a number was
     ("assumed", border::assumed::generate),       // what loose walks take for granted
+    ("mutants", border::mutants::generate),       // everyday programs with a few places changed
 ];
 
 fn main() -> ExitCode {
-    let (mut hybrid, mut kind, mut numbers) = (false, None, Vec::new());
+    let (mut hybrid, mut quick, mut kind, mut numbers) = (false, false, None, Vec::new());
     for word in std::env::args().skip(1) {
         match (KINDS.iter().find(|(name, _)| *name == word), word.parse::<u64>()) {
-            (Some((_, generate)), _) if kind.is_none() => kind = Some(*generate),
+            (Some(found), _) if kind.is_none() => kind = Some(*found),
             (None, Ok(number)) if numbers.len() < 2 => numbers.push(number),
             _ if word == "hybrid" => hybrid = true,
+            _ if word == "quick" => quick = true,
             _ => {
                 let kinds = KINDS.map(|(name, _)| name).join("|");
-                eprintln!("usage: watch [programs] [first seed] [hybrid] [{kinds}]");
+                eprintln!("usage: watch [programs] [first seed] [hybrid] [quick] [{kinds}]");
                 return ExitCode::FAILURE;
             }
         }
     }
-    let generator = kind.unwrap_or(|c| Some(generate(c)));
+    let (name, generator) = kind.unwrap_or(("general", |c| Some(generate(c))));
     let count = numbers.first().copied().unwrap_or(1_000_000);
     let first = numbers.get(1).copied().unwrap_or(1 << 32);
     let start = Instant::now();
-    let mut oracle = Oracle::new(hybrid);
+    let mut oracle = if name == "mutants" { Oracle::of_texts(hybrid) } else { Oracle::new(hybrid) };
+    if quick {
+        oracle.steps = 2_000;
+    }
     let (mut accepted, mut steps) = (0u64, 0u64);
     let mut refused: BTreeMap<String, u64> = BTreeMap::new();
     for seed in first..first + count {

@@ -1,4 +1,5 @@
 //! The programs of the objects in `tests/loops`, and the environments they are verified in.
+#![allow(dead_code, reason = "the tests and the examples use different parts")]
 
 use std::path::{Path, PathBuf};
 

@@ -2,7 +2,7 @@
 //! one.
 
 use crate::border::{
-    Oracle, Outcome, elements, far, folds, grids, halves, links, loops, orders, pincers, products, sums,
+    Oracle, Outcome, elements, far, folds, grids, halves, links, loops, mutants, orders, pincers, products, sums,
 };
 use bpf_isa::Program;
 use bpf_testkit::generate::Choices;
@@ -110,6 +110,40 @@ fn accepted_distant_numbers_stay_within_the_abstract_states() {
     let (accepted, _, violation) = watch(10_000..10_300, far::generate);
     assert_eq!(violation, None);
     assert!(accepted > 200, "{accepted} accepted");
+}
+
+#[test]
+fn accepted_mutants_of_everyday_programs_stay_within_the_abstract_states() {
+    let (accepted, refused, violation) = watch_by(Oracle::of_texts(false), 0..120, mutants::generate);
+    assert_eq!(violation, None);
+    assert!(accepted > 30 && refused > 30, "{accepted} accepted, {refused} refused");
+}
+
+/// They find the deliberate bugs in the steps from a guess to its proof: what everyday loops hang on.
+#[cfg(feature = "faults")]
+#[test]
+fn mutants_find_faults_of_loops() {
+    use bpf_verifier::faults::{Fault, plant};
+
+    let of_loops = [
+        Fault::StepOnOnePath,
+        Fault::StrideLost,
+        Fault::AtMostIsLess,
+        Fault::WrapForgotten,
+        Fault::EveryLoopEnds,
+        Fault::RefusedGuessDropped,
+        Fault::GuessNotWeakened,
+        Fault::RelationsUnchecked,
+    ];
+    for fault in of_loops {
+        plant(Some(fault));
+        let found = (0..10).any(|i| {
+            let seeds = i * 50..(i + 1) * 50;
+            watch_by(Oracle::of_texts(false), seeds, mutants::generate).2.is_some()
+        });
+        plant(None);
+        assert!(found, "{fault:?} is not found");
+    }
 }
 
 /// With checks left for run time, too.

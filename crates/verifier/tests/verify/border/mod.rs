@@ -15,6 +15,7 @@ pub(crate) mod grids;
 pub(crate) mod halves;
 pub(crate) mod links;
 pub(crate) mod loops;
+pub(crate) mod mutants;
 pub(crate) mod orders;
 pub(crate) mod pincers;
 pub(crate) mod products;
@@ -508,6 +509,10 @@ pub(crate) struct Oracle {
     pub(crate) verifier: Verifier,
     /// Verify with checks left to run time; the interpreter, which checks everything, carries them out.
     hybrid: bool,
+    /// Fill buffers with what the program compares bytes with, too.
+    words: bool,
+    /// The limit on steps. Most of the time goes into programs that are refused after many.
+    pub(crate) steps: u64,
     /// Facts that were compared with a run.
     pub(crate) compared: u64,
 }
@@ -597,7 +602,12 @@ impl Oracle {
         helpers.add(HelperProto::new(181, "bpf_loop", &args, Ret::Scalar)).expect("the id is free");
         let args = [ArgKind::Mem(MemArg::WRITE), ArgKind::Size { zero: true }];
         helpers.add(HelperProto::new(WRITES, "writes", &args, Ret::Scalar)).expect("the id is free");
-        Oracle { context, helpers, verifier: Verifier::new(), hybrid, compared: 0 }
+        Oracle { context, helpers, verifier: Verifier::new(), hybrid, words: false, steps: 20_000, compared: 0 }
+    }
+
+    /// For everyday programs: of buffers that may be empty, and of what the program compares bytes with.
+    pub(crate) fn of_texts(hybrid: bool) -> Oracle {
+        Oracle { words: true, steps: 2_000, ..Oracle::with_least(hybrid, 0) }
     }
 
     /// Verifies the program, and runs it if it is accepted, on `runs` buffers.
@@ -607,7 +617,7 @@ impl Oracle {
         // Without, paths are dropped that differ in numbers.
         env.values = c.one_in(2);
         env.hybrid = self.hybrid;
-        env.limits.steps = 20_000;
+        env.limits.steps = self.steps;
         let verified = match self.verifier.verify(program.clone(), &env) {
             Ok(v) => v,
             Err(e) if matches!(e.reason, Reason::Internal(_)) => return Outcome::Violation(e.to_string()),
@@ -615,12 +625,18 @@ impl Oracle {
         };
         let code = std::rc::Rc::new(program.clone());
         let loops = Loops::new(program);
+        let words = if self.words { mutants::words(program) } else { Vec::new() };
         let mut steps = 0;
         for _ in 0..runs {
             let least = self.context.regions[0].min_len;
             let len = least + c.below(MAX_RUN_LEN - least + 1);
             let mut buffer: Vec<u8> = Vec::with_capacity(len as usize);
             while buffer.len() < len as usize {
+                if !words.is_empty() && !c.one_in(3) {
+                    let byte = c.pick(&words).wrapping_add(c.pick(&[0, 0, 0, 0, 1, 255]));
+                    buffer.push(byte);
+                    continue;
+                }
                 // Whole values from the edges as well as noise.
                 let v = if c.one_in(2) { c.value() } else { c.below(64).into() };
                 buffer.extend(v.to_le_bytes().iter().take(len as usize - buffer.len()));
