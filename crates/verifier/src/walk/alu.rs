@@ -184,7 +184,7 @@ impl Walk<'_> {
                 let s = self.state.reg(r);
                 let parts = small(d) && small(s) && (unnamed(d) || unnamed(s));
                 // A constant and a number: the number at a distance.
-                let distance = d.n.as_const().is_some() && op == AluOp::Add;
+                let distance = d.n.as_const().is_some() && op != AluOp::Sub;
                 let parts = parts && (op != AluOp::Or || d.n.bits().max() & s.n.bits().max() == 0);
                 if parts && (distance || self.relates()) {
                     self.give_name(dst);
@@ -389,7 +389,10 @@ impl Walk<'_> {
         self.scratch.prune.sums |= exact && self.loops.rich();
         let named = match exact && self.relates() {
             _ if width == Width::W32 && !(d.n.high_half_is_zero() && s.n.high_half_is_zero()) => None,
-            true => super::sums::result_name(&mut self.state, (op, width), d, s, max, &mut self.next_id),
+            true => {
+                let most = (max, self.loops.further);
+                super::sums::result_name(&mut self.state, (op, width), d, s, most, &mut self.next_id)
+            }
             false => None,
         };
         let (id, scale, delta) = named.unwrap_or((self.next_id + 1, 1, 0));
@@ -513,7 +516,9 @@ impl Walk<'_> {
                     return false;
                 }
                 let ahead = match d.n.as_const() {
-                    Some(c) if op == AluOp::Add && s.id != 0 => step(width, op, s, &Scalar::constant(c)),
+                    Some(c) if matches!(op, AluOp::Add | AluOp::Or) && s.id != 0 => {
+                        step(width, op, s, &Scalar::constant(c))
+                    }
                     _ => None,
                 };
                 scalar_op(width, op, d, &s.n, assume);

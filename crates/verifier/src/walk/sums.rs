@@ -372,9 +372,9 @@ fn top(width: Width) -> u64 {
 }
 
 /// Whether what a division or a mask makes of a number gets a name. At a distance from its own name, that is worth more
-/// than it costs in loops only, where an index is halved.
-fn splits(state: &State, d: &Value) -> bool {
-    d.id != 0 && d.scale == 1 && d.n.umax() <= MAX_SPLIT && (d.delta == 0 || state.in_guessed_loop())
+/// than it costs in loops, where an index is halved, and in a walk that goes `further` (`(len - 4) / 8` elements).
+fn splits(state: &State, d: &Value, further: bool) -> bool {
+    d.id != 0 && d.scale == 1 && d.n.umax() <= MAX_SPLIT && (d.delta == 0 || state.in_guessed_loop() || further)
 }
 
 /// Whether a shift leaves a single bit of a number: what was carried out of a sum, as where a checksum is folded. A
@@ -392,7 +392,7 @@ pub(super) fn result_name(
     (op, width): (AluOp, Width),
     d: &Value,
     s: &Value,
-    max: u64,
+    (max, further): (u64, bool),
     next_id: &mut u32,
 ) -> Option<(u32, i16, i32)> {
     let most = i64::try_from(max).unwrap_or(i64::MAX);
@@ -409,7 +409,7 @@ pub(super) fn result_name(
             None if d.scale != 1 => None,
             None => state.name_difference((d.id, d.delta), s, next_id).map(|(id, delta)| (id, 1, delta)),
         },
-        AluOp::Div | AluOp::Mod if splits(state, d) => {
+        AluOp::Div | AluOp::Mod if splits(state, d, further) => {
             // x = x % c + c * (x / c), as of any number that is not 0.
             let c = s.n.as_const().and_then(|c| i64::try_from(c).ok()).filter(|c| (2..=MAX_DIVISOR).contains(c))?;
             let (rest, quotient) = state.split((d.id, d.delta), c, next_id);
@@ -426,7 +426,7 @@ pub(super) fn result_name(
             let (low, _) = state.split((d.id, 0), i64::try_from(mask + 1).ok()?, next_id);
             Some((low, d.scale, 0))
         }
-        AluOp::And | AluOp::Rsh if splits(state, d) || carries(op, d, s) => {
+        AluOp::And | AluOp::Rsh if splits(state, d, further) || carries(op, d, s) => {
             let c = s.n.as_const()?;
             // What is left without the low bits: the whole less them.
             let cleared = c.trailing_zeros();
