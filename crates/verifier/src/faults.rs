@@ -257,6 +257,8 @@ mod with {
         AssumedNear,
         /// What is cast is taken to fit where a guess is checked, too.
         AssumedShort,
+        /// A number of paths that meet in a loop is taken to be what it was on the last of them.
+        BlendedAsOther,
         /// A signed comparison bounds as an unsigned one.
         SignedIsUnsigned,
         /// A comparison of lower halves bounds the whole.

@@ -50,6 +50,10 @@ const MORE_TRIES: u32 = 5;
 const MAX_ASKED: u32 = 400;
 /// Times that guesses about one loop may fail in a row before none is made any more.
 const MAX_FAILURES: u8 = 3;
+/// States that a loose walk keeps at one place before what comes there is blended. Of the programs in tests/loops, five
+/// gain with 12 to 16 and two are walked in vain first; with 8, twelve are, and with more than 16 none gains: states are
+/// evicted before.
+const MOST_APART: u32 = 12;
 /// Stores of a loose walk that are remembered as some that may fill an array.
 const MAX_FILLED: usize = 8;
 /// Steps of a loose walk, beside some for each instruction of the loop.
@@ -87,6 +91,30 @@ enum Phase {
     Check,
 }
 
+/// Whether paths that meet in the loop become one: each branch that decides nothing would double them.
+#[derive(Debug)]
+enum Blends {
+    /// Not as long as there are few.
+    NotYet,
+    /// They do. If that proves nothing, the attempt goes on from where it was.
+    Since(Box<Progress>),
+    /// That has proven nothing.
+    NoMore,
+    /// Without, the loose walk was too long.
+    AtLast,
+}
+
+/// How far an attempt has got.
+#[derive(Debug)]
+struct Progress {
+    shape: Shape,
+    tries: u32,
+    weakened: bool,
+    related: bool,
+    distant: bool,
+    peels: bool,
+}
+
 /// A loop that is being guessed about.
 #[derive(Debug)]
 struct Attempt {
@@ -118,6 +146,7 @@ struct Attempt {
     /// These have failed, too: what is loaded is remembered, and the first rounds of inner loops are walked by
     /// themselves.
     peels: bool,
+    blends: Blends,
     /// Of a loose walk: where it ends at the latest.
     steps: u64,
     /// In a loose walk, numbers may wrap: nothing came back from one in which they did not.
@@ -128,6 +157,41 @@ struct Attempt {
 }
 
 impl Attempt {
+    /// From now on, paths that meet in it become one.
+    fn blend(&mut self) {
+        if let Blends::NotYet = self.blends {
+            self.blends = Blends::Since(Box::new(Progress {
+                shape: self.shape.clone(),
+                tries: self.tries.saturating_sub(1),
+                weakened: self.weakened,
+                related: self.related,
+                distant: self.distant,
+                peels: self.peels,
+            }));
+        }
+    }
+
+    /// Has failed. If paths that meet in it became one, they do not any more, and it is as far as it was before; if
+    /// they did not any more, and it was too long, they do again. `false`: neither.
+    fn unblend(&mut self, too_long: bool) -> bool {
+        match std::mem::replace(&mut self.blends, Blends::NoMore) {
+            Blends::Since(before) => {
+                let Progress { shape, tries, weakened, related, distant, peels } = *before;
+                (self.shape, self.tries, self.weakened) = (shape, tries, weakened);
+                (self.related, self.distant, self.peels) = (related, distant, peels);
+                true
+            }
+            Blends::NoMore if too_long => {
+                self.blends = Blends::AtLast;
+                true
+            }
+            other => {
+                self.blends = other;
+                false
+            }
+        }
+    }
+
     /// Relations that do not hold are dropped one after the other.
     fn extra_tries(&self) -> u32 {
         if self.related { MORE_TRIES } else { 0 }
@@ -272,6 +336,30 @@ impl Engine {
     /// Whether what is loaded from regions is remembered (see [`super::seen`]).
     pub(super) fn remembers(&self) -> bool {
         self.open.iter().any(|a| a.peels)
+    }
+
+    /// Whether what comes here is to be blended with what has been here since the innermost attempt around it began:
+    /// by the number of the first state that counts, and how many of them there must be.
+    pub(super) fn blends(&self, frame: usize, at: InsnIdx) -> Option<(u32, u32)> {
+        let a = &self.open[self.around(frame, at)?];
+        match (a.phase, &a.blends) {
+            (Phase::Loose | Phase::Check, Blends::Since(_) | Blends::AtLast) => Some((a.kept, 1)),
+            (Phase::Loose, Blends::NotYet) => Some((a.kept, MOST_APART)),
+            _ => None,
+        }
+    }
+
+    /// It is: so are all that come to places where others have been, from now on.
+    pub(super) fn blend(&mut self, frame: usize, at: InsnIdx) {
+        if let Some(i) = self.around(frame, at) {
+            self.open[i].blend();
+        }
+    }
+
+    /// The innermost attempt whose loop is around the instruction, or around the call of its function.
+    fn around(&self, frame: usize, at: InsnIdx) -> Option<usize> {
+        let inside = |a: &Attempt| frame > a.frame || (frame == a.frame && self.forest.contains(a.id, at));
+        self.open.iter().rposition(inside)
     }
 
     /// The names of the rounds of the attempts that are open.
@@ -431,6 +519,7 @@ impl Walk<'_> {
             related: false,
             distant: false,
             peels: false,
+            blends: Blends::NotYet,
             steps: 0,
             wraps: false,
             fills: Vec::new(),
@@ -637,6 +726,9 @@ impl Walk<'_> {
 
     /// A guess has failed: tries one that relates places to each other, or none.
     fn fail(&mut self, i: usize, why: LoopFailure) -> Res<()> {
+        if self.loops.open[i].unblend(why == LoopFailure::TooLong) && self.start_loose(i) {
+            return Ok(());
+        }
         let a = &mut self.loops.open[i];
         let (id, forest) = (a.id, &self.loops.forest);
         let refused = matches!(why, LoopFailure::Refused { .. });

@@ -16,6 +16,9 @@
 //! which bounds it ([`epoch`]): an iterator that is made anew in each round, or a function's own counter, ends no loop
 //! around it.
 //!
+//! In a loop that is guessed about, a path that meets many others is *blended* with the last of them, if
+//! [`super::loops`] says so: it goes on from a state that knows less.
+//!
 //! So a finished state may *rest* on a round that is still open ([`Kept::rests`]), or on a guess about a loop that is
 //! still checked. It proves that what it covers ends only as long as the walk has not left that construct, or that
 //! loop: the way out is part of what is not walked yet, and may lead back in; and only what has the same frames and
@@ -44,7 +47,7 @@ pub(super) use cover::{IdMap, covers};
 pub(super) use epoch::Epochs;
 use epoch::same_bounds;
 use names::{distances, forget_ids};
-use widen::{scatter, widen};
+use widen::{blend, scatter, widen};
 
 const NONE: u32 = u32::MAX;
 /// r1 to r5, which a caller keeps for its callback's next round.
@@ -408,6 +411,10 @@ impl Walk<'_> {
         let mut i = pruner.heads[self.pc.index()];
         let mut seen = 0;
         let mut newest = NONE;
+        let frame = self.state.frames.len() - 1;
+        let blends = self.loops.blends(frame, self.pc);
+        // States that what comes here is told apart from, of those that are finished; and the newest of them.
+        let (mut apart, mut like) = (0, NONE);
         while i != NONE && seen < MAX_SEEN {
             seen += 1;
             let proves = pruner.proves(i, self.epoch, &self.state);
@@ -446,6 +453,10 @@ impl Walk<'_> {
                     self.ending = Ending::As(i);
                     return Ok(true);
                 }
+                if blends.is_some_and(|(since, _)| kept.number >= since) && same_shape(&kept.state, &self.state) {
+                    apart += 1;
+                    like = if like == NONE { i } else { like };
+                }
                 // A state that never covers anything only slows the search. It has missed where another was kept:
                 // arrivals that are let pass say little.
                 kept.misses += u32::from(keeps);
@@ -464,6 +475,13 @@ impl Walk<'_> {
             }
             (prev, i) = (i, next);
         }
+        if blends.is_some_and(|(_, most)| apart >= most) && like != NONE {
+            let like = &self.scratch.prune.kept[like as usize].state;
+            blend(like, &mut self.state);
+            forget_ids(&mut self.state, &mut self.scratch.prune.id_scratch, false, &self.halves);
+            self.loops.blend(frame, self.pc);
+        }
+        let pruner = &mut self.scratch.prune;
         if self.hybrid && ancestors >= HYBRID_ROUNDS && newest != NONE {
             let last = &pruner.kept[newest as usize].state;
             widen(last, &mut self.state);

@@ -134,6 +134,7 @@ fn mutants_find_faults_of_loops() {
         Fault::RefusedGuessDropped,
         Fault::GuessNotWeakened,
         Fault::RelationsUnchecked,
+        Fault::BlendedAsOther,
     ];
     for fault in of_loops {
         plant(Some(fault));

@@ -1,9 +1,11 @@
-//! Rounds of bounded constructs and of hybrid walks: what differs from the last is given up, so that a few cover all.
+//! Rounds of bounded constructs and of hybrid walks, and paths that meet in a loop: what differs from the last is given
+//! up, so that a few cover all.
 
 use crate::content::NO_GAP;
 use crate::env::Env;
+use crate::faults::planted;
 use crate::scalar::Scalar;
-use crate::state::{Byte, Spill, State};
+use crate::state::{Byte, Frame, Spill, State};
 use crate::value::{Ty, Value};
 use crate::walk::pointers::checkable;
 
@@ -36,13 +38,66 @@ pub(super) fn widen(old: &State, new: &mut State) {
         for (depth, size) in lost {
             n.store_misc(depth.into(), size.into());
         }
-        for (ob, nb) in o.bytes.iter().zip(&mut n.bytes) {
-            *nb = match (ob, *nb) {
-                (Byte::Misc | Byte::Spill, Byte::Zero) => Byte::Misc,
-                (Byte::Misc | Byte::Zero | Byte::Maybe | Byte::Spill, Byte::Fresh) => Byte::Maybe,
-                (_, nb) => nb,
-            };
+        forget_bytes(o, n);
+    }
+}
+
+/// What is zero, or was never written, in `new` alone need not be so.
+fn forget_bytes(old: &Frame, new: &mut Frame) {
+    for (ob, nb) in old.bytes.iter().zip(&mut new.bytes) {
+        *nb = match (ob, *nb) {
+            (Byte::Misc | Byte::Spill, Byte::Zero) => Byte::Misc,
+            (Byte::Misc | Byte::Zero | Byte::Maybe | Byte::Spill, Byte::Fresh) => Byte::Maybe,
+            (_, nb) => nb,
+        };
+    }
+}
+
+/// Where paths meet again and again: gives up what the numbers of `new` are that differ from `old`'s, and what is said
+/// of numbers in `new` alone, so that others that come here are likely covered.
+///
+/// Claim: what `new` is then holds all that it held. Proof: a number's range grows, and is tied to less; facts are
+/// dropped. Nothing is taken from `old` but what to give up.
+pub(super) fn blend(old: &State, new: &mut State) {
+    for (o, n) in old.frames.iter().zip(&mut new.frames) {
+        for (ov, nv) in o.regs.iter().zip(&mut n.regs) {
+            blend_number(ov, nv);
         }
+        for ns in &mut n.spills {
+            match o.spills.iter().find(|os| (os.depth, os.size) == (ns.depth, ns.size)) {
+                Some(os) => blend_number(&os.value, &mut ns.value),
+                None => {
+                    if let Ok(v) = o.load(ns.depth.into(), ns.size.into()) {
+                        blend_number(&v, &mut ns.value);
+                    }
+                }
+            }
+        }
+        n.contents.retain(|c| o.has_content(c, NO_GAP));
+        forget_bytes(o, n);
+    }
+    new.room.retain(|f| old.room.contains(f));
+    new.sums.retain(|t| old.sums.contains(t));
+    new.products.retain(|t| old.products.contains(t));
+}
+
+/// The same of one number.
+fn blend_number(old: &Value, new: &mut Value) {
+    if !old.is_scalar() || !new.is_scalar() {
+        return;
+    }
+    let tie = |v: &Value| (v.id, v.scale, v.delta);
+    let joined = new.n.join(&old.n);
+    if tie(old) == tie(new) && old.id != 0 {
+        new.n = joined;
+    } else if old != new {
+        // To a power of two of bits: what is joined again and again would grow bit by bit.
+        let bits = (64 - joined.umax().leading_zeros()).next_power_of_two().max(8);
+        new.n = if joined == old.n { joined } else { Scalar::low_bits(bits) };
+        if planted!(BlendedAsOther) {
+            new.n = old.n;
+        }
+        *new = new.unlinked();
     }
 }
 
