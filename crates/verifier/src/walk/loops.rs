@@ -51,7 +51,7 @@ const MAX_ASKED: u32 = 400;
 /// Times that guesses about one loop may fail in a row before none is made any more.
 const MAX_FAILURES: u8 = 3;
 /// States that a loose walk keeps at one place before what comes there is blended. Of the programs in tests/loops, five
-/// gain with 12 to 16 and two are walked in vain first; with 8, twelve are, and with more than 16 none gains: states are
+/// gain with 12 to 16 and two are walked in vain first; with 8, twelve are; with more than 16 none gains, as states are
 /// evicted before.
 const MOST_APART: u32 = 12;
 /// Stores of a loose walk that are remembered as some that may fill an array.
