@@ -20,6 +20,8 @@ pub(crate) enum Mode {
 pub(crate) struct Course {
     /// What it makes of loops and of accesses.
     pub(crate) mode: Mode,
+    /// Whether the program may have loops: if not, nothing is looked for or guessed.
+    pub(crate) loops: bool,
     /// Whether it notes what is known of numbers.
     pub(crate) values: bool,
     /// Whether its guesses assume that what is accessed lies inside its memory.
@@ -50,6 +52,7 @@ impl Course {
         let started = Instant::now();
         Course {
             mode,
+            loops: true,
             values: env.values,
             assumes: true,
             elements: false,

@@ -165,6 +165,8 @@ pub(crate) struct Walk<'a> {
     /// Leave checks for run time where there is no proof.
     hybrid: bool,
     mode: Mode,
+    /// The program may have loops.
+    looped: bool,
     /// It gives up where a loop comes round more often.
     rounds: usize,
     /// What is known of numbers is noted, if that does not take too long.
@@ -237,8 +239,21 @@ fn arena_of(program: &Program, env: &Env<'_>) -> Option<u32> {
 
 impl<'a> Walk<'a> {
     pub(crate) fn new(env: &'a Env<'a>, program: &'a Program, scratch: &'a mut Scratch, course: Course) -> Walk<'a> {
-        let Course { mode, values, assumes, elements, orders, further, hasty, hurried, rounds, steps, started, time } =
-            course;
+        let Course {
+            mode,
+            loops: looped,
+            values,
+            assumes,
+            elements,
+            orders,
+            further,
+            hasty,
+            hurried,
+            rounds,
+            steps,
+            started,
+            time,
+        } = course;
         let notes = std::mem::take(&mut scratch.notes);
         let mut loops = std::mem::take(&mut scratch.loops);
         (loops.anywhere, loops.elements, loops.orders, loops.further) = (!assumes, elements, orders, further);
@@ -248,6 +263,7 @@ impl<'a> Walk<'a> {
             env,
             hybrid: mode == Mode::Hybrid,
             mode,
+            looped,
             rounds,
             values,
             program,
@@ -331,9 +347,9 @@ impl<'a> Walk<'a> {
         self.env.check()?;
         self.scratch.clear();
         self.notes.start(self.program, self.values);
-        let accelerated = self.mode == Mode::Accelerated;
+        let accelerated = self.mode == Mode::Accelerated && self.looped;
         self.scratch.prune.start(self.program, self.env.exhaustive, self.values, accelerated);
-        self.loops.start(self.program, self.mode == Mode::Accelerated && !self.env.exhaustive);
+        self.loops.start(self.program, accelerated && !self.env.exhaustive);
         self.scratch.prune.tell_fresh(self.knows_elements());
         self.needs_built = false;
         let throw = |proto: &HelperProto| proto.ret == Ret::Thrown;

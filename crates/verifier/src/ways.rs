@@ -19,6 +19,7 @@
 
 use std::time::Duration;
 
+use bpf_analysis::Loops;
 use bpf_isa::Program;
 
 use crate::course::{Course, Mode};
@@ -74,6 +75,15 @@ enum Way {
     Checked,
 }
 
+/// Whether control may come back to where it was, other than by calls. A jump backwards alone does not say so: compilers
+/// place blocks out of order, and a large program without loops would be walked three times, twice to no end. Where
+/// indirect jumps lead is not looked at closer.
+fn may_loop(program: &Program) -> bool {
+    let backward = program.flow().iter().any(|f| f.target.is_some_and(|target| target <= f.at));
+    let indirect = program.contents().indirect_jumps;
+    backward && (indirect || !Loops::new(program).loops().is_empty())
+}
+
 /// A program between its walks: which is next, and what those before have found.
 #[derive(Debug)]
 pub(crate) struct Ways<'a> {
@@ -107,7 +117,7 @@ pub(crate) struct Ways<'a> {
 impl<'a> Ways<'a> {
     /// Before the first walk.
     pub(crate) fn new(program: &Program, env: &'a Env<'a>) -> Ways<'a> {
-        let loops = program.flow().iter().any(|f| f.target.is_some_and(|target| target <= f.at));
+        let loops = may_loop(program);
         // Where what is known of numbers is asked for, that is what holds in each round, and how many there are.
         let plainly = loops && !env.values && !env.exhaustive;
         let slots = program.insns().len() as u64;
@@ -118,7 +128,7 @@ impl<'a> Ways<'a> {
             hurried: HASTY_STEPS + HASTY_STEPS_PER_SLOT * slots,
             loops,
             way: if plainly { Way::FewRounds } else { Way::Guesses },
-            course: Course::new(Mode::Accelerated, env),
+            course: Course { loops, ..Course::new(Mode::Accelerated, env) },
             assumed: false,
             gave_up: false,
             hasty: loops && program.insns().len() <= RELATED_SLOTS,
@@ -267,5 +277,78 @@ impl<'a> Ways<'a> {
             (self.assumed, self.elements, self.orders) = (false, false, false);
             self.spent = self.course.started.elapsed();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bpf_isa::{Cond, Insn, Reg, Src, Width};
+
+    use super::*;
+
+    /// Whether an instruction that is reached from the first reaches itself: all pairs, tried one by one.
+    fn cycles(insns: &[Insn]) -> bool {
+        let count = insns.len();
+        let mut reaches = vec![vec![false; count]; count];
+        for (at, insn) in insns.iter().enumerate() {
+            let to = |off: i64| usize::try_from(at as i64 + 1 + off).expect("a target");
+            match *insn {
+                Insn::Jump { off, .. } => reaches[at][to(off.into())] = true,
+                Insn::JumpIf { off, .. } => {
+                    reaches[at][to(off.into())] = true;
+                    reaches[at][at + 1] = true;
+                }
+                Insn::Exit => {}
+                _ => reaches[at][at + 1] = true,
+            }
+        }
+        for by in 0..count {
+            for from in 0..count {
+                for to in 0..count {
+                    reaches[from][to] |= reaches[from][by] && reaches[by][to];
+                }
+            }
+        }
+        (0..count).any(|at| reaches[at][at] && (at == 0 || reaches[0][at]))
+    }
+
+    #[test]
+    fn programs_that_jump_backwards_and_never_come_round_have_no_loops() {
+        let mut seed = 0x9e37_79b9_7f4a_7c15u64;
+        let mut below = |n: usize| {
+            seed ^= seed << 13;
+            seed ^= seed >> 7;
+            seed ^= seed << 17;
+            (seed >> 11) as usize % n
+        };
+        let mut found = [0; 3];
+        for _ in 0..4000 {
+            let count = 3 + below(8);
+            let mut insns = vec![Insn::Mov { width: Width::W64, dst: Reg::R0, src: Src::Imm(0) }];
+            let mut backward = false;
+            for at in 1..count {
+                let to = 1 + below(count);
+                let off = to as i32 - at as i32 - 1;
+                let jumps = below(3);
+                backward |= jumps > 0 && off < 0;
+                insns.push(match jumps {
+                    0 => Insn::Mov { width: Width::W64, dst: Reg::R0, src: Src::Imm(0) },
+                    1 => Insn::Jump { wide: true, off },
+                    _ => Insn::JumpIf {
+                        width: Width::W64,
+                        cond: Cond::Eq,
+                        dst: Reg::R1,
+                        src: Src::Imm(0),
+                        off: i16::try_from(off).expect("a short jump"),
+                    },
+                });
+            }
+            insns.push(Insn::Exit);
+            let expected = cycles(&insns);
+            let program = Program::new(insns).expect("a program");
+            assert_eq!(may_loop(&program), expected, "{:?}", program.insns());
+            found[usize::from(backward) + usize::from(expected)] += 1;
+        }
+        assert!(found.iter().all(|n| *n > 100), "forward, backward without loops, with loops: {found:?}");
     }
 }
