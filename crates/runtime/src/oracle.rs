@@ -114,6 +114,12 @@ pub(crate) fn recording() -> bool {
     WATCH.with_borrow(|w| w.recording)
 }
 
+/// The steps after which numbers are given up that keep paths apart: none for half of the programs that are watched, as
+/// all of them are too short for what else holds.
+pub(crate) fn merge_after(program: &Program) -> u64 {
+    if recording() && program.insns().len().is_multiple_of(2) { 0 } else { bpf_verifier::Env::MERGE_AFTER }
+}
+
 /// Stores a program's recorded states and its other facts.
 pub(crate) fn keep(verified: &mut Verified, layout: &'static ContextLayout, env: &Env<'_>) {
     WATCH.with_borrow_mut(|w| {

@@ -22,6 +22,8 @@ pub(crate) struct Course {
     pub(crate) mode: Mode,
     /// Whether the program may have loops: if not, nothing is looked for or guessed.
     pub(crate) loops: bool,
+    /// Whether it may give up numbers that keep paths apart.
+    pub(crate) merges: bool,
     /// Whether it notes what is known of numbers.
     pub(crate) values: bool,
     /// Whether its guesses assume that what is accessed lies inside its memory.
@@ -53,6 +55,7 @@ impl Course {
         Course {
             mode,
             loops: true,
+            merges: true,
             values: env.values,
             assumes: true,
             elements: false,

@@ -113,6 +113,8 @@ mod with {
         OtherSideForgotten,
         /// A path that is covered needs nothing.
         CoveringUnneeded,
+        /// A path that gives up a number goes on with those of the state it is merged with.
+        MergedIsOld,
         /// What is proven of a region's length is not needed by what asks for it.
         LengthsUnmarked,
         /// What a test shows of a region's length is taken to be all that is needed of it afterwards.
@@ -373,6 +375,7 @@ mod with {
             Fault::NamesForgotten,
             Fault::OtherSideForgotten,
             Fault::CoveringUnneeded,
+            Fault::MergedIsOld,
         ];
     }
 }

@@ -155,6 +155,8 @@ pub struct Stats {
     pub pruned: usize,
     /// Most bytes of states held at once.
     pub peak_bytes: usize,
+    /// Numbers of which a path gave up what it knew, to be like others ([`Env::merge_after`]).
+    pub merged: usize,
 }
 
 /// Steps from one look at the clock to the next.
@@ -167,6 +169,8 @@ pub(crate) struct Walk<'a> {
     mode: Mode,
     /// The program may have loops.
     looped: bool,
+    /// After how many steps numbers are given up that keep paths apart.
+    merge_after: u64,
     /// It gives up where a loop comes round more often.
     rounds: usize,
     /// What is known of numbers is noted, if that does not take too long.
@@ -241,6 +245,7 @@ impl<'a> Walk<'a> {
     pub(crate) fn new(env: &'a Env<'a>, program: &'a Program, scratch: &'a mut Scratch, course: Course) -> Walk<'a> {
         let Course {
             mode,
+            merges,
             loops: looped,
             values,
             assumes,
@@ -254,6 +259,9 @@ impl<'a> Walk<'a> {
             started,
             time,
         } = course;
+        // Where ranges are noted for an optimiser, each is worth more than the steps; and nothing is dropped where all is
+        // to be walked.
+        let may_merge = merges && !looped && !values && !env.exhaustive && mode != Mode::Hybrid;
         let notes = std::mem::take(&mut scratch.notes);
         let mut loops = std::mem::take(&mut scratch.loops);
         (loops.anywhere, loops.elements, loops.orders, loops.further) = (!assumes, elements, orders, further);
@@ -264,6 +272,7 @@ impl<'a> Walk<'a> {
             hybrid: mode == Mode::Hybrid,
             mode,
             looped,
+            merge_after: if may_merge { env.merge_after } else { u64::MAX },
             rounds,
             values,
             program,
@@ -579,6 +588,12 @@ impl<'a> Walk<'a> {
             return self.check_time();
         }
         Ok(())
+    }
+
+    /// From now on the walk may take half of the time that is left: another one may have to do its work again.
+    fn halve_time(&mut self) {
+        let gone = self.started.elapsed();
+        self.time = self.time.min(gone.saturating_add(self.time.saturating_sub(gone) / 2));
     }
 
     fn check_time(&mut self) -> Res<()> {

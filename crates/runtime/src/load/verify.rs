@@ -96,6 +96,8 @@ pub(crate) fn verify(
         exception: subject.code.and_then(|code| program.subprog_starting_at(code.exception_callback()?)),
         #[cfg(feature = "oracle")]
         record_states: crate::oracle::recording(),
+        #[cfg(feature = "oracle")]
+        merge_after: crate::oracle::merge_after(&program),
         ..Env::new(subject.layout, subject.helpers)
     };
     #[cfg(feature = "oracle")]

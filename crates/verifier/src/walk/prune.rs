@@ -26,6 +26,7 @@
 
 mod cover;
 mod epoch;
+mod merge;
 mod names;
 mod widen;
 
@@ -415,6 +416,7 @@ impl Walk<'_> {
         let blends = self.loops.blends(frame, self.pc);
         // States that what comes here is told apart from, of those that are finished; and the newest of them.
         let (mut apart, mut like) = (0, NONE);
+        let mut missed = NONE;
         while i != NONE && seen < MAX_SEEN {
             seen += 1;
             let proves = pruner.proves(i, self.epoch, &self.state);
@@ -472,6 +474,9 @@ impl Walk<'_> {
                     i = next;
                     continue;
                 }
+                if missed == NONE {
+                    missed = i;
+                }
             }
             (prev, i) = (i, next);
         }
@@ -486,6 +491,9 @@ impl Walk<'_> {
             let last = &pruner.kept[newest as usize].state;
             widen(last, &mut self.state);
             self.next_id = scatter(self.env, last, &mut self.state, self.next_id);
+        }
+        if keeps && ancestors == 0 && missed != NONE && self.stats.steps >= self.merge_after {
+            self.merge_with(missed);
         }
         if keeps {
             self.keep(false, 0, self.epoch)?;

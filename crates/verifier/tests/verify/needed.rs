@@ -229,19 +229,36 @@ fn verify(verifier: &mut Verifier, program: &Program, exhaustive: bool) -> Resul
     })
 }
 
+/// The same, with numbers given up that keep paths apart from the first step on.
+fn merge(verifier: &mut Verifier, program: &Program) -> Result<Stats, Box<VerifyError>> {
+    common::with_env(";skb", |env| {
+        let env = Env { merge_after: 0, ..*env };
+        verifier.verify(program.clone(), &env).map(|verified| verified.stats())
+    })
+}
+
 type Verdict = Result<Stats, String>;
 
-/// The verdicts, with paths dropped and without. `None`: a rule about an instruction, not about a path, refused it.
-fn verdicts(verifier: &mut Verifier, seed: u64) -> Option<(String, Verdict, Verdict)> {
+/// The verdict with paths dropped, by `some`, and the one without. `None`: a rule about an instruction, not about a
+/// path, refused it.
+fn verdicts_of(
+    verifier: &mut Verifier,
+    seed: u64,
+    some: impl Fn(&mut Verifier, &Program) -> Result<Stats, Box<VerifyError>>,
+) -> Option<(String, Verdict, Verdict)> {
     let text = generate(&mut Choices::from_seed(seed));
     let program = Program::new(assemble(&text).expect("it assembles")).expect("it is valid");
     let all = verify(verifier, &program, true);
-    let some = verify(verifier, &program, false);
+    let some = some(verifier, &program);
     let about_paths = |e: &VerifyError| matches!(e.reason, Reason::MixedContext { .. });
     if [&all, &some].into_iter().any(|r| r.as_ref().is_err_and(|e| about_paths(e))) {
         return None;
     }
     Some((text, some.map_err(|e| e.to_string()), all.map_err(|e| e.to_string())))
+}
+
+fn verdicts(verifier: &mut Verifier, seed: u64) -> Option<(String, Verdict, Verdict)> {
+    verdicts_of(verifier, seed, |verifier, program| verify(verifier, program, false))
 }
 
 #[test]
@@ -265,6 +282,98 @@ fn programs_are_accepted_if_and_only_if_no_path_need_be_dropped() {
     }
     println!("{accepted} accepted, {refused} refused, {pruned} pruned, {fewer} steps saved");
     assert!(accepted > programs / 10 && refused > programs / 10 && pruned as u64 > programs / 10);
+}
+
+/// Nothing is accepted because a number was given up, and nothing refused.
+#[test]
+fn programs_that_merge_numbers_are_accepted_if_and_only_if_they_are_without() {
+    let mut verifier = Verifier::new();
+    let programs = std::env::var("BPF_PROGRAMS").ok().and_then(|n| n.parse().ok()).unwrap_or(20_000);
+    let first = std::env::var("BPF_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or(0u64);
+    let (mut accepted, mut refused, mut merged) = (0u64, 0u64, 0u64);
+    for seed in first..first + programs {
+        match verdicts_of(&mut verifier, seed, merge) {
+            None => {}
+            Some((_, Ok(some), Ok(_))) => {
+                accepted += 1;
+                merged += u64::from(some.merged > 0);
+            }
+            Some((_, Err(_), Err(_))) => refused += 1,
+            Some((text, Ok(_), Err(e))) => panic!("seed {seed} accepted, but a path of it is not: {e}\n{text}"),
+            Some((text, Err(e), Ok(_))) => panic!("seed {seed} refused, but no path of it is: {e}\n{text}"),
+        }
+    }
+    println!("{accepted} accepted, {merged} of them after they gave up a number, {refused} refused");
+    assert!(accepted > programs / 10 && refused > programs / 10 && merged > programs / 200);
+}
+
+/// Three offsets, which nothing tells apart but their ranges.
+const OFFSETS: &str = "
+r9 = r1
+call 7
+r8 = r0
+call 7
+if r0 > 5 goto second
+r8 &= 31
+goto join
+second:
+if r0 > 9 goto third
+r8 &= 63
+goto join
+third:
+r8 &= 127
+join:
+";
+
+/// They may be any into the packet, which is tested after.
+const INTO_PACKET: &str = "
+r2 = *(u32 *)(r9 + 4)
+r3 = *(u32 *)(r9 + 0)
+r3 += r8
+r4 = r3
+r4 += 8
+if r4 > r2 goto out
+r0 = *(u8 *)(r3 + 7)
+r0 = *(u8 *)(r3 + 6)
+r0 = *(u8 *)(r3 + 5)
+out:
+r0 = 0
+exit";
+
+/// The stack has room for all that they are, and not for all numbers of 8 bits.
+const INTO_STACK: &str = "
+r3 = r10
+r3 += -130
+r3 += r8
+*(u8 *)(r3 + 0) = 1
+r0 = 0
+exit";
+
+#[test]
+fn offsets_are_merged_where_all_are_alike_and_only_there() {
+    let mut verifier = Verifier::new();
+    let mut both = |text: &str| {
+        let program = common::program(text);
+        let merged = merge(&mut verifier, &program).unwrap_or_else(|e| panic!("{e}\n{text}"));
+        let apart = verify(&mut verifier, &program, false).unwrap_or_else(|e| panic!("{e}\n{text}"));
+        assert_eq!(apart.merged, 0, "a short walk merges nothing");
+        (merged, apart)
+    };
+    let text = OFFSETS.to_owned() + INTO_PACKET;
+    let (merged, apart) = both(&text);
+    assert!(merged.merged > 0 && merged.steps < apart.steps, "{merged:?} {apart:?}");
+    // It is refused, and walked again without.
+    let (merged, apart) = both(&(OFFSETS.to_owned() + INTO_STACK));
+    assert_eq!((merged.merged, merged.steps), (0, apart.steps));
+    let (merged, _) = both(&(OFFSETS.to_owned() + &INTO_STACK.replace("-130", "-260")));
+    assert!(merged.merged > 0);
+    // Constants say where a path came from: they are not merged.
+    let (merged, apart) = both(&text.replace("r8 &=", "r8 ="));
+    assert_eq!((merged.merged, merged.steps), (0, apart.steps));
+    // Nor is anything in a program with loops.
+    let looped = text.replace("\njoin:\n", "\njoin:\nr7 = 2\nagain:\nr7 -= 1\nif r7 != 0 goto again\n");
+    let (merged, apart) = both(&looped);
+    assert_eq!((merged.merged, merged.steps), (0, apart.steps));
 }
 
 /// A slot is bounded by a comparison of the register that was stored there: on one of the paths that meet.
@@ -523,6 +632,9 @@ fn faults_in_needs_are_found() {
             Fault::TiedSlotsUnmarked => accepts(&mut verifier, TIED_SLOT),
             Fault::NeighbourOverwritten => accepts(&mut verifier, NEIGHBOUR),
             Fault::KeysUnmarked => accepts(&mut verifier, KEY),
+            Fault::MergedIsOld => {
+                (0..40_000).any(|seed| matches!(verdicts_of(&mut verifier, seed, merge), Some((_, Ok(_), Err(_)))))
+            }
             _ => (0..40_000).any(|seed| matches!(verdicts(&mut verifier, seed), Some((_, Ok(_), Err(_))))),
         };
         plant(None);

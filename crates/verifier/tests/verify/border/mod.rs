@@ -617,6 +617,10 @@ impl Oracle {
         // Without, paths are dropped that differ in numbers.
         env.values = c.one_in(2);
         env.hybrid = self.hybrid;
+        // All of these are shorter than what gives up numbers otherwise.
+        if program.insns().len().is_multiple_of(2) {
+            env.merge_after = 0;
+        }
         env.limits.steps = self.steps;
         let verified = match self.verifier.verify(program.clone(), &env) {
             Ok(v) => v,

@@ -1,0 +1,155 @@
+//! Numbers that keep paths apart, given up.
+//!
+//! Problem: behind headers of several lengths, paths meet that differ in nothing but the range of one number, an offset
+//! that is needed exactly. Each is walked to the end, with all that comes after, and does the same as the others. What
+//! the number was needed *for* is mostly no more than that it is small, and is known only by the steps that asked.
+//!
+//! Approach: guess so. Where the newest finished state would cover the path but for one number, of which the path knows
+//! no more than a range, the path goes on with all numbers of as many bits: those that come here next are covered by
+//! this one. (Of the bits, those stay known that all of these numbers have in common at the low end: offsets keep their
+//! alignment.) It is done only after many steps ([`crate::Env::merge_after`]): where there are few, there is nothing to
+//! gain. Nor is it done in programs with loops, where a number that is given up may be what ends them, nor for
+//! constants, which mostly say where a path came from: giving these up walks ways that are none.
+//!
+//! A guess that is wrong costs work only: if such a walk is refused, for whatever reason, the program is walked again
+//! without guesses ([`crate::ways`]), with half of the time still left. So no program is refused because of one.
+//!
+//! Why it is sound. The state that the path goes on with stands for all that it did before, and for more: a range is
+//! replaced by one that holds it, and the names that tied it to other values by none. Neither what is checked in the
+//! steps that follow, nor what is needed of the states before ([`crate::walk::trail`]), rests on where a state comes
+//! from: what fitted the state fits the larger one. A number below 2^32 stays so, since what wrote it may have ended
+//! the need of that ([`crate::walk::trail`], `half`).
+
+use super::{covers, forget_ids, same_shape};
+use crate::faults::planted;
+use crate::interval::Interval;
+use crate::scalar::Scalar;
+use crate::state::State;
+use crate::tnum::{Tnum, ones};
+use crate::value::{Value, Why};
+use crate::walk::Walk;
+
+/// Where a number is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Place {
+    Reg { frame: usize, reg: usize },
+    Slot { frame: usize, depth: u16, size: u8 },
+}
+
+impl Place {
+    fn of(self, state: &mut State) -> Option<&mut Value> {
+        match self {
+            Place::Reg { frame, reg } => state.frames.get_mut(frame)?.regs.get_mut(reg),
+            Place::Slot { frame, depth, size } => {
+                let mut spills = state.frames.get_mut(frame)?.spills.iter_mut();
+                spills.find(|s| (s.depth, s.size) == (depth, size)).map(|s| &mut s.value)
+            }
+        }
+    }
+}
+
+/// The only number whose range keeps `old` from covering `new`, as far as a look at registers and slots shows. `None`
+/// if there are none or several, or something else differs.
+fn differing_number(old: &State, new: &State) -> Option<Place> {
+    let mut found = None;
+    // Whether the two may still differ in one number only.
+    let mut compare = |o: &Value, n: &Value, place: Place| {
+        if o.is_uninit() || (o.is_scalar() && n.is_scalar() && n.n.subset(&o.n)) {
+            return true;
+        }
+        if o.ty != n.ty {
+            return false;
+        }
+        !o.is_scalar() || found.replace(place).is_none()
+    };
+    for (frame, (o, n)) in old.frames.iter().zip(&new.frames).enumerate() {
+        let mut regs = o.regs.iter().zip(&n.regs).enumerate();
+        if !regs.all(|(reg, (o, n))| compare(o, n, Place::Reg { frame, reg })) {
+            return None;
+        }
+        for s in &o.spills {
+            let like = n.spilled(s.depth.into(), s.size.into());
+            if like.is_some_and(|n| !compare(&s.value, &n.value, Place::Slot { frame, depth: s.depth, size: s.size })) {
+                return None;
+            }
+        }
+    }
+    found
+}
+
+/// All numbers of as many bits as these have, with the low bits that all of them share. `None` if these are more than
+/// 32.
+fn of_as_many_bits(a: &Scalar, b: &Scalar) -> Option<Scalar> {
+    let both = a.join(b);
+    let bits = [8, 16, 32].into_iter().find(|bits| both.umax() <= ones(*bits))?;
+    let unknown = both.bits().mask();
+    let low = !unknown & unknown.wrapping_sub(1);
+    let shared = Tnum::new(both.bits().value() & low, !low);
+    Some(Scalar::of(shared, Interval::unsigned(0, ones(bits)), Interval::FULL))
+}
+
+impl Walk<'_> {
+    /// The path differs from all finished states here, of which `newest` was finished last. If it would be covered by
+    /// that one but for the range of one number, goes on with more of it.
+    pub(super) fn merge_with(&mut self, newest: u32) {
+        let prune = &mut self.scratch.prune;
+        let old = &mut prune.kept[newest as usize].state;
+        if !same_shape(old, &self.state) {
+            return;
+        }
+        let Some(place) = differing_number(old, &self.state) else { return };
+        let Some(new) = place.of(&mut self.state).copied() else { return };
+        if new.n.as_const().is_some() {
+            return;
+        }
+        // Without it, the old state covers whatever is there.
+        let Some(at) = place.of(old) else { return };
+        let number = std::mem::replace(at, Value::uninit(Why::Dead));
+        let rest = covers(old, &self.state, &mut prune.ids);
+        if let Some(at) = place.of(old) {
+            *at = number;
+        }
+        let Some(n) = of_as_many_bits(&number.n, &new.n).filter(|_| rest) else { return };
+        debug_assert!(new.n.subset(&n) && number.n.subset(&n));
+        let n = if planted!(MergedIsOld) { number.n } else { n };
+        if let Some(at) = place.of(&mut self.state) {
+            *at = Value::scalar(n);
+        }
+        // What it was tied to may be tied to nothing now.
+        forget_ids(&mut self.state, &mut self.scratch.prune.id_scratch, false, &self.halves);
+        if self.stats.merged == 0 {
+            self.halve_time();
+        }
+        self.stats.merged += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_numbers_of_as_many_bits_hold_both() {
+        let numbers: Vec<Scalar> =
+            [(0, 0), (0x36, 0x36), (2, 0xfe), (0x3e, 0x836), (7, 0xffff), (1, 1 << 20), (3, 1 << 40)]
+                .into_iter()
+                .flat_map(|(min, max)| {
+                    let n = Scalar::unsigned(min, max);
+                    let even = Scalar::of(Tnum::new(0, !1), Interval::FULL, Interval::FULL);
+                    [Some(n), n.meet(&even)].into_iter().flatten()
+                })
+                .collect();
+        for a in &numbers {
+            for b in &numbers {
+                let Some(n) = of_as_many_bits(a, b) else {
+                    assert!(a.umax().max(b.umax()) > u64::from(u32::MAX));
+                    continue;
+                };
+                assert!(a.subset(&n) && b.subset(&n), "{a:?} {b:?} {n:?}");
+                assert!(n.high_half_is_zero());
+                let even = |n: &Scalar| n.bits().mask() & 1 == 0 && n.bits().value() & 1 == 0;
+                assert!(!(even(a) && even(b)) || even(&n), "{a:?} {b:?} {n:?}");
+            }
+        }
+    }
+}
