@@ -357,7 +357,7 @@ impl<'a> Walk<'a> {
         self.scratch.clear();
         self.notes.start(self.program, self.values);
         let accelerated = self.mode == Mode::Accelerated && self.looped;
-        self.scratch.prune.start(self.program, self.env.exhaustive, self.values, accelerated);
+        self.scratch.prune.start(self.program, self.env.exhaustive, self.values, accelerated, self.looped);
         self.loops.start(self.program, accelerated && !self.env.exhaustive);
         self.scratch.prune.tell_fresh(self.knows_elements());
         self.needs_built = false;

@@ -1,7 +1,8 @@
 //! Joins: forgetting what no longer matters, dropping paths that are covered, and rounds of bounded constructs.
 //!
 //! States are compared where paths meet, and at conditional jumps: what told two states apart at the join may be
-//! overwritten by then.
+//! overwritten by then. In programs without loops, they are also compared behind calls of helpers, which leave nothing
+//! in six registers.
 //!
 //! A path that reaches a join in a state *covered* by one seen there before need not be walked again, if that one's own
 //! walk is finished. While it is not, it is an ancestor on the current path (the walk is depth first): being covered by
@@ -32,7 +33,7 @@ mod widen;
 
 use std::collections::BTreeMap;
 
-use bpf_isa::{Insn, InsnIdx, Program, Reg};
+use bpf_isa::{Callee, Insn, InsnIdx, Program, Reg};
 
 use super::linear::Form;
 use super::trail::{Ending, Needed, forget_unneeded};
@@ -67,6 +68,12 @@ const MISSES: u32 = 16;
 /// Instructions after which a state is kept at a conditional jump that is no join. Chosen by the steps of all sample
 /// programs, too: 0.99 million with 8, 1.00 with 24 and a quarter less states, 1.01 with 40.
 const STRETCH: u32 = 24;
+
+/// In programs without loops, it is an eighth of the instructions, down to this: few states are kept in short ones
+/// anyway, and a few instructions are much of what comes after a join. In long ones, 3 keep twice as many states as 24,
+/// for one step in fifty.
+const SHORT_STRETCH: u32 = 3;
+const STRETCHES: usize = 8;
 
 /// In a hybrid walk: rounds of a loop that are walked as they are before the numbers that change are given up.
 const HYBRID_ROUNDS: usize = 8;
@@ -104,8 +111,10 @@ pub(super) struct Kept {
 pub(super) struct Pruner {
     /// One bit an instruction: whether control can arrive by a jump and in another way.
     joins: Vec<u64>,
-    /// The same: these, and conditional jumps.
+    /// The same: these, conditional jumps, and what follows calls of helpers.
     points: Vec<u64>,
+    /// After how many instructions a state is kept at a point that is no join.
+    stretch: u32,
     any: bool,
     /// Some path has begun a round with an iterator's element.
     iterates: bool,
@@ -146,8 +155,9 @@ fn set(bits: &mut [u64], i: usize) {
 
 impl Pruner {
     /// Prepares for a program. `exhaustive`: no path is dropped where others meet it. `numbers`: none is on account of
-    /// numbers that are not needed exactly; `loops`: nor in a program with any, as they are guessed about.
-    pub(super) fn start(&mut self, program: &Program, exhaustive: bool, numbers: bool, loops: bool) {
+    /// numbers that are not needed exactly; `loops`: nor in a program with any, as they are guessed about. `looped`: it
+    /// may have some.
+    pub(super) fn start(&mut self, program: &Program, exhaustive: bool, numbers: bool, loops: bool, looped: bool) {
         self.numbers = numbers;
         (self.sums, self.seen, self.iterates) = (false, false, false);
         let insns = program.insns();
@@ -202,11 +212,28 @@ impl Pruner {
                 set(&mut self.points, flow.at.index());
             }
         }
+        self.stretch = STRETCH;
+        if !looped {
+            self.stretch = crate::num::small(insns.len() / STRETCHES).clamp(SHORT_STRETCH, STRETCH);
+            if contents.calls && !exhaustive {
+                self.compare_after_calls(insns);
+            }
+        }
         self.points.iter_mut().zip(&self.joins).for_each(|(point, join)| *point |= join);
         self.reached = reached;
         if self.any {
             self.heads.clear();
             self.heads.resize(insns.len(), NONE);
+        }
+    }
+
+    /// States are compared behind calls of helpers, too.
+    fn compare_after_calls(&mut self, insns: &[Insn]) {
+        for (at, pair) in insns.windows(2).enumerate() {
+            // may_goto keeps states of its own.
+            if matches!(pair, [Insn::Call(Callee::Helper(_)), next] if !matches!(next, Insn::MayGoto { .. })) {
+                set(&mut self.points, at + 1);
+            }
         }
     }
 
@@ -382,7 +409,7 @@ impl Walk<'_> {
         let pruner = &self.scratch.prune;
         let join = get(&pruner.joins, self.pc.index());
         let first = pruner.heads[self.pc.index()] == NONE;
-        let keeps = join || self.since_kept >= STRETCH;
+        let keeps = join || self.since_kept >= pruner.stretch;
         if !join && (self.hybrid || (first && !keeps)) {
             return Ok(false);
         }

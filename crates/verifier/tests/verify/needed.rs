@@ -376,6 +376,26 @@ fn offsets_are_merged_where_all_are_alike_and_only_there() {
     assert_eq!((merged.merged, merged.steps), (0, apart.steps));
 }
 
+/// What is needed exactly where the paths meet is gone behind the call.
+const CALL: &str = "
+call 7
+r2 = 8
+if r0 > 5 goto join
+r2 = 16
+join:
+r1 = r10
+r1 += -16
+call 16
+r0 = 0
+exit";
+
+#[test]
+fn states_are_compared_behind_calls() {
+    let stats = verify(&mut Verifier::new(), &common::program(CALL), false).expect(CALL);
+    // One path takes nine instructions, and the other the three behind the join and the one where it is dropped.
+    assert_eq!((stats.steps, stats.pruned), (13, 1), "{stats:?}");
+}
+
 /// A slot is bounded by a comparison of the register that was stored there: on one of the paths that meet.
 const TIED_SLOT: &str = "
 call 7
