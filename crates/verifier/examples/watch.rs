@@ -87,8 +87,9 @@ fn main() -> ExitCode {
         }
     }
     println!(
-        "{count} programs in {:?}: {accepted} accepted, {steps} instructions watched, 0 violations",
-        start.elapsed()
+        "{count} programs in {:?}: {accepted} accepted, {} after giving up numbers, {steps} instructions watched, 0 violations",
+        start.elapsed(),
+        oracle.merged
     );
     println!("refused: {refused:#?}");
     ExitCode::SUCCESS

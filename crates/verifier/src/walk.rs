@@ -259,8 +259,8 @@ impl<'a> Walk<'a> {
             started,
             time,
         } = course;
-        // Where ranges are noted for an optimiser, each is worth more than the steps; and nothing is dropped where all is
-        // to be walked.
+        // Where ranges are noted for an optimiser, each is worth more than the steps; and where all paths are to be
+        // walked, none is dropped.
         let may_merge = merges && !looped && !values && !env.exhaustive && mode != Mode::Hybrid;
         let notes = std::mem::take(&mut scratch.notes);
         let mut loops = std::mem::take(&mut scratch.loops);

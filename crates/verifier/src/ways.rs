@@ -16,7 +16,8 @@
 //! Invariants: what one walk concluded is not known to the next, so each is a proof of its own, and the order decides
 //! over work and messages only. Ways only go forward, but for the one time that all begin anew, so there are at most
 //! twice as many walks as variants; and one more, as the first that is refused after it has given up numbers
-//! ([`Env::merge_after`]) is repeated, and no walk after it does that: nothing is refused because of it either. What begins anew has its share of the time from there on.
+//! ([`Env::merge_after`]) is repeated, and no walk after it does that: nothing is refused because of it either. What
+//! begins anew has its share of the time from there on.
 
 use std::time::Duration;
 
@@ -76,9 +77,9 @@ enum Way {
     Checked,
 }
 
-/// Whether control may come back to where it was, other than by calls. A jump backwards alone does not say so: compilers
-/// place blocks out of order, and a large program without loops would be walked three times, twice to no end. Where
-/// indirect jumps lead is not looked at closer.
+/// Whether control may come back to where it was, other than by calls. A jump backwards alone does not say so:
+/// compilers place blocks out of order, and a large program without loops would be walked three times, twice to no end.
+/// Where indirect jumps lead is not looked at closer.
 fn may_loop(program: &Program) -> bool {
     let backward = program.flow().iter().any(|f| f.target.is_some_and(|target| target <= f.at));
     let indirect = program.contents().indirect_jumps;
@@ -296,15 +297,11 @@ mod tests {
         let count = insns.len();
         let mut reaches = vec![vec![false; count]; count];
         for (at, insn) in insns.iter().enumerate() {
-            let to = |off: i64| usize::try_from(at as i64 + 1 + off).expect("a target");
-            match *insn {
-                Insn::Jump { off, .. } => reaches[at][to(off.into())] = true,
-                Insn::JumpIf { off, .. } => {
-                    reaches[at][to(off.into())] = true;
-                    reaches[at][at + 1] = true;
-                }
-                Insn::Exit => {}
-                _ => reaches[at][at + 1] = true,
+            if let Some(off) = insn.jump_offset() {
+                reaches[at][usize::try_from(at as i64 + 1 + i64::from(off)).expect("a target")] = true;
+            }
+            if !insn.ends_flow() {
+                reaches[at][at + 1] = true;
             }
         }
         for by in 0..count {

@@ -515,6 +515,8 @@ pub(crate) struct Oracle {
     pub(crate) steps: u64,
     /// Facts that were compared with a run.
     pub(crate) compared: u64,
+    /// Accepted programs of which some path gave up a number.
+    pub(crate) merged: u64,
 }
 
 /// A function of the host that writes so many bytes.
@@ -602,7 +604,16 @@ impl Oracle {
         helpers.add(HelperProto::new(181, "bpf_loop", &args, Ret::Scalar)).expect("the id is free");
         let args = [ArgKind::Mem(MemArg::WRITE), ArgKind::Size { zero: true }];
         helpers.add(HelperProto::new(WRITES, "writes", &args, Ret::Scalar)).expect("the id is free");
-        Oracle { context, helpers, verifier: Verifier::new(), hybrid, words: false, steps: 20_000, compared: 0 }
+        Oracle {
+            context,
+            helpers,
+            verifier: Verifier::new(),
+            hybrid,
+            words: false,
+            steps: 20_000,
+            compared: 0,
+            merged: 0,
+        }
     }
 
     /// For everyday programs: of buffers that may be empty, and of what the program compares bytes with.
@@ -627,6 +638,7 @@ impl Oracle {
             Err(e) if matches!(e.reason, Reason::Internal(_)) => return Outcome::Violation(e.to_string()),
             Err(e) => return Outcome::Refused(e),
         };
+        self.merged += u64::from(verified.stats().merged > 0);
         let code = std::rc::Rc::new(program.clone());
         let loops = Loops::new(program);
         let words = if self.words { mutants::words(program) } else { Vec::new() };
