@@ -87,6 +87,18 @@ fn products(all: &mut Vec<Obligation>) {
     }));
 }
 
+fn lines(all: &mut Vec<Obligation>) {
+    all.push(proof("what a line begins with is a number", || {
+        let (v, most) = (named(), between(0, u64::MAX.into()));
+        let (scale, delta) = (between(1, i16::MAX.into()), between(i32::MIN.into(), i32::MAX.into()));
+        let at = scale.by(v).and(delta);
+        assume(|| Z::Const(0) <= at && at <= most);
+        if rules::line_fits(scale, delta, most) {
+            claim("it is", || v <= Z::of(u64::MAX));
+        }
+    }));
+}
+
 /// A pointer, and where it is.
 fn pointer(v: Z) -> (Place<Z>, Z) {
     let delta = between(i32::MIN.into(), i32::MAX.into());
@@ -167,6 +179,7 @@ fn lengths(all: &mut Vec<Obligation>) {
 pub(crate) fn obligations() -> Vec<Obligation> {
     let mut all = Vec::new();
     products(&mut all);
+    lines(&mut all);
     distances(&mut all);
     lengths(&mut all);
     all

@@ -249,6 +249,8 @@ mod with {
         ProductsLess,
         /// A product that nothing holds is taken to be no more than a number, however large its factors are.
         ProductsOfAnySize,
+        /// What a line begins with is taken to be a number, however far what is on it lies below.
+        LinesOfAnySize,
         /// What was multiplied with the number of a loop's round is that of the next one.
         ProductsStay,
         /// A row is taken to move by its length in each round, whatever it does.
@@ -315,6 +317,7 @@ mod with {
             Fault::LeftIsMore,
             Fault::ProductsLess,
             Fault::ProductsOfAnySize,
+            Fault::LinesOfAnySize,
             Fault::ProductsStay,
             Fault::RowsUnchecked,
             Fault::PeeledIsAll,

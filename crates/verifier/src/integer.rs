@@ -2,7 +2,8 @@
 //!
 //! Problem: that a row of a table lies within the table follows from what a product is to its factors, and that two
 //! pointers are so far apart from where each is; a proof about a copy of such code says nothing about the code.
-//! Approach: those parts of the walk that calculate (`walk/products.rs`, `walk/objects.rs`) are here, over [`Integer`].
+//! Approach: those parts of the walk that calculate (`walk/products.rs`, `walk/objects.rs`, `walk/loops/guess.rs`,
+//! `walk/loops/guess/rows.rs`) are here, over [`Integer`].
 //! The walk runs them on `i128`, and `cargo xtask prove` on a solver's integers, which have no end: products of unknown
 //! numbers are easier there than as bits.
 //!
@@ -81,6 +82,11 @@ pub fn product_of_line<I: Integer>((x, apart): (I, I), y: I) -> Option<(I, I)> {
         return Some((x * y, zero));
     }
     (x == one && y == one).then_some((one, apart))
+}
+
+/// Whether V is a number of 64 bits where `scale * V + delta` is one, which is no more than `most`.
+pub fn line_fits<I: Integer>(scale: I, delta: I, most: I) -> bool {
+    scale > I::from(1) || most - delta <= I::of(u64::MAX) || planted!(LinesOfAnySize)
 }
 
 /// Where in its object a pointer is.

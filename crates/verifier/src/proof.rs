@@ -4,7 +4,7 @@ use bpf_isa::AluOp;
 use bpf_isa::word::Word;
 
 pub use crate::integer::{
-    BEYOND, Integer, Place, distance, product_at_least, product_at_most, product_beside, product_fits, product_of_line,
+    BEYOND, Integer, Place, distance, line_fits, product_at_least, product_at_most, product_beside, product_fits, product_of_line,
     product_range,
 };
 use crate::interval::Interval;

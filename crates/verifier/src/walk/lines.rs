@@ -455,12 +455,14 @@ impl State {
             self.leave_fills(mark.k.id);
         }
         let Some(mark) = self.frames[frame].loops.pop() else { return };
-        let k = i64::try_from(mark.k.n.umin()).unwrap_or(0);
+        // Beyond 63 bits are no rounds that are counted (`guess::MAX_ROUNDS`): what is said of so many is said of none.
+        let least = i64::try_from(mark.k.n.umin());
+        let (k, known) = (least.unwrap_or(0), least.is_ok() && mark.k.n.as_const().is_some());
         for line in mark.lines {
             let Some(bytes) = k.checked_mul(i64::from(line.step).abs()) else { continue };
             let (id, hi) = if line.step > 0 { (line.n, line.x) } else { (line.x, line.n) };
             self.learn_below(Room { id, scale: 1, bytes, hi });
-            if mark.k.n.as_const().is_some() {
+            if known {
                 self.learn_below(Room { id: hi, scale: 1, bytes: -bytes, hi: id });
             }
             self.keep_line(mark.k.id, &line);

@@ -892,6 +892,31 @@ fn each_fault_of_sums_is_found() {
              if r7 < 16400 goto a
              out:"
         }
+        // From 4000 below a number of 66 bits, as if that had 64.
+        Fault::LinesOfAnySize => {
+            "r3 = 0x40000000000003e7 ll
+             *(u64 *)(r1 + 0) = r3
+             r6 = *(u64 *)(r1 + 0)
+             if r6 < 1000 goto out
+             if r6 > r3 goto out
+             r8 = r6
+             r8 += -1000
+             r8 <<= 2
+             r9 = 0
+             r7 = 0xfffffffffffff057 ll
+             a: if r9 >= 40 goto out
+             if r6 < 7 goto out
+             if r8 < 1 goto out
+             r8 += -1
+             if r8 < r7 goto b
+             r2 = r10
+             r2 += -8
+             r2 += r9
+             *(u8 *)(r2 + 0) = 0
+             b: r9 += 1
+             goto a
+             out:"
+        }
         // What the round before multiplied, which is nothing in the first one.
         Fault::ProductsStay => {
             "r3 = *(u8 *)(r1 + 0)

@@ -823,3 +823,39 @@ fn twice_a_number_may_be_beyond_64_bits() {
     // It is a number.
     accepted(&TWICE_AT_A_DISTANCE.replace("0x80000000000003e7", "0x7fffffffffffffff"));
 }
+
+/// A number that falls from 4000 below four times another one, which may be beyond 64 bits.
+const FALLS_FROM_FAR: &str = ";raw
+    r0 = 0
+    if r2 < 24 goto out
+    r6 = *(u64 *)(r1 + 0)
+    if r6 < 1000 goto out
+    r3 = 0x40000000000003e7 ll
+    if r6 > r3 goto out
+    r8 = r6
+    r8 += -1000
+    r8 <<= 2
+    r9 = 0
+    r4 = r10
+    r4 += -8
+    r7 = 0xfffffffffffff057 ll
+    a: if r9 >= 40 goto out
+    if r6 < 7 goto out
+    if r8 < 1 goto out
+    r8 += -1
+    if r8 < r7 goto b
+    r2 = r4
+    r2 += r9
+    *(u8 *)(r2 + 0) = 0
+    b: r9 += 1
+    goto a
+    out: r0 = 0
+    exit";
+
+#[test]
+fn what_a_line_begins_with_may_be_beyond_64_bits() {
+    // r6 = r3: r8 begins at 2^64 - 4, and is above r7 in all 40 rounds.
+    refused(FALLS_FROM_FAR);
+    // Four times it is a number: 2^64 - 4 at most. So is r8 above r7 in five rounds only.
+    accepted(&FALLS_FROM_FAR.replace("0x40000000000003e7", "0x3fffffffffffffff"));
+}

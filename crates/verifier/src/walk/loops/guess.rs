@@ -24,6 +24,7 @@ use bpf_isa::{AluOp, Width};
 use super::Measure;
 use crate::env::Env;
 use crate::faults::planted;
+use crate::integer::line_fits;
 use crate::scalar::Scalar;
 use crate::state::{Line, Mark, Room, Round, State};
 use crate::tnum::ones;
@@ -674,7 +675,10 @@ fn tie(v: &Value, d: i32, mark: &mut Mark, begins: &[(u32, Value)], fresh: &mut 
     let from_start = v.is_scalar() || v.n.smin() >= i64::from(v.delta).max(0) || begins_above;
     let rises = v.line_id() != 0 && v.scale > 0 && d > 0 && v.is_of_no_negative();
     let falls = v.line_id() != 0 && v.scale > 0 && d < 0 && v.delta <= 0 && from_start;
-    let named = (rises || falls) && d % i32::from(v.scale) == 0;
+    // What V(n) is has a range of 64 bits. What lies below its name by a distance may be a number where V is none
+    // (`4 * x - 4000`): such a line begins at what it is itself.
+    let fits = !v.is_scalar() || line_fits::<i128>(v.scale.into(), v.delta.into(), v.n.umax().into());
+    let named = (rises || falls) && d % i32::from(v.scale) == 0 && fits;
     // As a number falls that is in a place, and so not negative.
     let like = begins.iter().find_map(|(n, b)| {
         let moves = |l: &&Line| v.scale > 0 && l.step.checked_mul(v.scale.into()) == Some(d) && d < 0;
