@@ -99,6 +99,55 @@ fn lines(all: &mut Vec<Obligation>) {
     }));
 }
 
+fn sums(all: &mut Vec<Obligation>) {
+    all.push(proof("what a sum is at least", || {
+        let (a, b, least_a, least_b) = (named(), named(), named(), named());
+        let (scale, delta) = (between(1, i64::MAX.into()), between(i64::MIN.into(), i64::MAX.into()));
+        assume(|| least_a <= a && least_b <= b);
+        if let Some(least) = rules::sum_at_least(least_a, (scale, least_b), delta) {
+            claim("it is no less", || least <= a.and(scale.by(b)).and(delta));
+        }
+    }));
+}
+
+/// What a row that begins at `times * V(start) + delta` moves by, `scale` times, and where it is by its name after so
+/// many moves: they are a product with the round.
+fn row(round: Z, by: Z, start: Z, [times, scale, delta]: [Z; 3]) -> Option<Z> {
+    let [of_start, of_p, multiple] = rules::row_sum(times, scale)?;
+    Some(multiple.by(of_start.by(start).and(of_p.by(round.by(by)))).and(delta))
+}
+
+/// The induction of `guess/rows.rs`: that what comes back is a row's length further is asked there of all that is known.
+fn rows(all: &mut Vec<Obligation>) {
+    let times = || between(1, i16::MAX.into());
+    let began = move || [times(), times(), between(i32::MIN.into(), i32::MAX.into())];
+    all.push(proof("a row, when the loop begins", move || {
+        let (by, start, began) = (named(), named(), began());
+        if let Some(at) = row(Z::Const(0), by, start, began) {
+            let [times, _, delta] = began;
+            claim("it is where it begins", || at == times.by(start).and(delta));
+        }
+    }));
+    all.push(proof("a row, one round later", move || {
+        let (k, by, start, began) = (named(), named(), named(), began());
+        if let Some([of_start, of_p, multiple]) = rules::row_sum(began[0], began[1]) {
+            let at = |k: Z| multiple.by(of_start.by(start).and(of_p.by(k.by(by)))).and(began[2]);
+            claim("it is a length further", || at(k.and(Z::Const(1))) == at(k).and(began[1].by(by)));
+        }
+    }));
+    all.push(proof("the product of a row", move || {
+        let (p, start, [times, scale, delta]) = (named(), named(), began());
+        let began = times.by(start).and(delta);
+        let at = began.and(scale.by(p));
+        // A number, or an offset.
+        match either() {
+            true => assume(|| Z::Const(0) <= began && at <= Z::of(u64::MAX)),
+            false => assume(|| Z::from(i64::MIN) <= began && at <= Z::from(i64::MAX)),
+        }
+        claim("it is a number", || p <= Z::of(u64::MAX));
+    }));
+}
+
 /// A pointer, and where it is.
 fn pointer(v: Z) -> (Place<Z>, Z) {
     let delta = between(i32::MIN.into(), i32::MAX.into());
@@ -180,6 +229,8 @@ pub(crate) fn obligations() -> Vec<Obligation> {
     let mut all = Vec::new();
     products(&mut all);
     lines(&mut all);
+    sums(&mut all);
+    rows(&mut all);
     distances(&mut all);
     lengths(&mut all);
     all

@@ -107,6 +107,7 @@ fn planted(solver: &mut Option<Solver>) -> anyhow::Result<(u32, u32)> {
         (Fault::ProductsLess, "a product beside another with the same factor"),
         (Fault::ProductsOfAnySize, "a product that fits"),
         (Fault::LinesOfAnySize, "what a line begins with is a number"),
+        (Fault::RowsFromAfar, "a row, one round later"),
         (Fault::DistanceForgetsPlace, "the distance of two pointers, of which one moves"),
         (Fault::LearntSuffices, "a length that is kept, where more is learnt"),
     ];

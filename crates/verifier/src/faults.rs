@@ -253,6 +253,8 @@ mod with {
         LinesOfAnySize,
         /// What was multiplied with the number of a loop's round is that of the next one.
         ProductsStay,
+        /// A row is taken to begin nearer to where it is than it does.
+        RowsFromAfar,
         /// A row is taken to move by its length in each round, whatever it does.
         RowsUnchecked,
         /// What a loose walk goes on over is let pass where a guess is checked, too.

@@ -26,6 +26,8 @@ pub trait Integer:
     fn of(value: u64) -> Self;
     /// The product, if it fits `i128`.
     fn times(self, other: Self) -> Option<Self>;
+    /// The quotient by a number above 0, if nothing is left.
+    fn over(self, other: Self) -> Option<Self>;
 }
 
 impl Integer for i128 {
@@ -36,6 +38,10 @@ impl Integer for i128 {
     #[inline(always)]
     fn times(self, other: i128) -> Option<i128> {
         self.checked_mul(other)
+    }
+    #[inline(always)]
+    fn over(self, other: i128) -> Option<i128> {
+        (self % other == 0).then(|| self / other)
     }
 }
 
@@ -87,6 +93,24 @@ pub fn product_of_line<I: Integer>((x, apart): (I, I), y: I) -> Option<(I, I)> {
 /// Whether V is a number of 64 bits where `scale * V + delta` is one, which is no more than `most`.
 pub fn line_fits<I: Integer>(scale: I, delta: I, most: I) -> bool {
     scale > I::from(1) || most - delta <= I::of(u64::MAX) || planted!(LinesOfAnySize)
+}
+
+/// What `V(a) + scale * V(b) + delta` is at least, where these are no less than that and not negative. Nothing is said
+/// of more than what has a name: there are no such numbers.
+pub fn sum_at_least<I: Integer>(a: I, (scale, b): (I, I), delta: I) -> Option<I> {
+    let beyond = I::from(1 << 41) * I::from(1 << 40);
+    let times = scale.times(b).filter(|times| *times <= beyond)?;
+    Some(a + times + delta)
+}
+
+/// Of a row that began at `times * V(start) + delta` and has moved by `scale * V(p)`, both above 0: how often V(start)
+/// and V(p) are in a sum, and how often that is where it is, less the delta.
+pub fn row_sum<I: Integer>(times: I, scale: I) -> Option<[I; 3]> {
+    let one = I::from(1);
+    if let Some(of_start) = times.over(scale) {
+        return Some([of_start, one + one_if(planted!(RowsFromAfar)), scale]);
+    }
+    scale.over(times).map(|of_p| [one, of_p, times])
 }
 
 /// Where in its object a pointer is.

@@ -3,7 +3,7 @@
 //! They have no end, and `i128` has: that what is calculated fits is required of each step, as it would panic there. A
 //! product is asked of that by [`Integer::times`] instead.
 
-use crate::paths::{decide, require};
+use crate::paths::{any_integer, decide, require};
 use crate::term::{INTEGER, Op, Term};
 use bpf_verifier::proof::Integer;
 use std::cmp::Ordering;
@@ -128,5 +128,10 @@ impl Integer for Z {
     fn times(self, other: Z) -> Option<Z> {
         let product = self.by(other);
         decide(product.fits()).then_some(product)
+    }
+    // Any integer that is the quotient: of one that is none, the code learns only that.
+    fn over(self, other: Z) -> Option<Z> {
+        let quotient = any_integer();
+        (self == quotient.by(other)).then_some(quotient)
     }
 }

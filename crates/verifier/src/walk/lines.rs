@@ -146,8 +146,8 @@ impl State {
 
     /// V(id) lies in `min..=max`.
     pub(super) fn bound(&mut self, id: u32, min: i128, max: i128, hops: u32) {
-        // So multiples of it stay far from the end of 128 bits.
-        let max = max.min(BEYOND);
+        // So multiples of it stay far from the end of 128 bits: those by 63 bits are asked whether they do.
+        let (min, max) = (min.max(-BEYOND), max.min(BEYOND));
         if min > max {
             return;
         }

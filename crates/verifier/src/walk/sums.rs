@@ -12,6 +12,7 @@
 use bpf_isa::{AluOp, Width};
 
 use crate::faults::planted;
+use crate::integer::{BEYOND, sum_at_least};
 use crate::state::{Frame, Line, Room, State, Sum};
 use crate::value::{FIRST_FREE_ID, Value};
 
@@ -312,14 +313,14 @@ impl State {
             } else if min > 0 {
                 let fact = match id {
                     id if id == t.a => i16::try_from(t.scale).ok().map(|scale| (t.b, scale, min + delta)),
-                    id if id == t.b => Some((t.a, 1, scale * min + delta)),
+                    id if id == t.b => sum_at_least(0, (scale, min), delta).map(|bytes| (t.a, 1, bytes)),
                     _ => None,
                 };
                 if [t.a, t.b].contains(&id) {
                     let [a, b] = [t.a, t.b].map(|p| i128::from(self.least_of(p).unwrap_or(0).max(0)));
                     let a = if t.a == id { a.max(min) } else { a };
                     let b = if t.b == id { b.max(min) } else { b };
-                    next.push((t.s, a + scale * b + delta, crate::integer::BEYOND));
+                    next.extend(sum_at_least(a, (scale, b), delta).map(|least| (t.s, least, BEYOND)));
                 }
                 if let Some((id, scale, bytes)) = fact
                     && let Ok(bytes) = i64::try_from(bytes)

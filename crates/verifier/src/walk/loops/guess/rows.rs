@@ -17,6 +17,7 @@ use super::place::{Place, places, put, value};
 use super::{Fresh, Guess, loosened};
 use crate::env::Env;
 use crate::faults::planted;
+use crate::integer::row_sum;
 use crate::scalar::Scalar;
 use crate::state::{Product, State, Sum};
 use crate::value::{FIRST_FREE_ID, Ty, Value};
@@ -175,17 +176,13 @@ impl Guess {
             None => return None,
         };
         let (delta, p) = (i32::try_from(delta).ok()?, product.p);
-        let sum = |a, (b, scale): (u32, i16)| {
-            let (scale, delta, max) = (i64::from(scale), 0, i64::MAX);
-            Sum { s: p + 1, a, b, scale, delta, max, split: false }
-        };
-        let (sum, multiple) = match (times, scale) {
-            _ if !stays(id) => return None,
-            (times, scale) if times % scale == 0 => (sum(p, (id, times / scale)), scale),
-            (times, scale) if scale % times == 0 => (sum(id, (p, scale / times)), times),
-            _ => return None,
-        };
-        fresh.name();
+        if !stays(id) {
+            return None;
+        }
+        let [of_start, of_p, multiple] = row_sum::<i128>(times.into(), scale.into())?;
+        let (a, (b, scale)) = if of_p == 1 { (p, (id, of_start)) } else { (id, (p, of_p)) };
+        let (scale, multiple) = (i64::try_from(scale).ok()?, i16::try_from(multiple).ok()?);
+        let sum = Sum { s: fresh.name(), a, b, scale, delta: 0, max: i64::MAX, split: false };
         Some(Row { sum: Some(sum), multiple, delta, ..row })
     }
 
