@@ -24,7 +24,7 @@ use bpf_testkit::generate::Choices;
 type Generator = fn(&mut Choices<'_>) -> Option<Program>;
 
 /// The generators, each with the word that asks for it.
-const KINDS: [(&str, Generator); 18] = [
+const KINDS: [(&str, Generator); 19] = [
     ("loops", border::loops::generate),
     ("entered", border::loops::generate_entered), // loops that are entered in their middle
     ("sums", border::sums::generate),             // sums that a third number bounds
@@ -34,6 +34,7 @@ const KINDS: [(&str, Generator); 18] = [
     ("halves", border::halves::generate),         // searches that move a base and halve what is left
     ("folds", border::folds::generate),           // folded sums
     ("far", border::far::generate),               // numbers near the ends of 62, 63 and 64 bits
+    ("begins", border::begins::generate),         // loops over such ones
     ("products", border::products::generate),     // tables whose sizes are variables
     ("grids", border::grids::generate),           // such ones in other forms, with lines changed
     ("moves", border::grids::generate_moves),     // rows that are moved in several ways

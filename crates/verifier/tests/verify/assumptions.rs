@@ -2,7 +2,7 @@
 //! that are other numbers where no guess was made of that. `examples/watch.rs` with `assumed`, `moves` and `renamed` is
 //! the long run.
 
-use crate::border::{Oracle, assumed, grids, pincers};
+use crate::border::{Oracle, assumed, begins, grids, pincers};
 use crate::loops_oracle::{watch, watch_by};
 
 #[test]
@@ -34,6 +34,13 @@ fn accepted_names_of_other_numbers_stay_within_the_abstract_states() {
     assert!(accepted > 1 && refused > 20, "{accepted} accepted, {refused} refused");
 }
 
+#[test]
+fn accepted_loops_over_distant_numbers_stay_within_the_abstract_states() {
+    let (accepted, refused, violation) = watch(0..300, begins::generate);
+    assert_eq!(violation, None);
+    assert!(accepted > 90 && refused > 90, "{accepted} accepted, {refused} refused");
+}
+
 /// Generated programs find the deliberate bugs in all of these.
 #[cfg(feature = "faults")]
 #[test]
@@ -44,8 +51,11 @@ fn generated_programs_find_faults_of_assumptions() {
 
     type Generator = fn(&mut Choices<'_>) -> Option<Program>;
     let of_assumptions = Fault::OF_ASSUMPTIONS.iter().map(|fault| (*fault, assumed::generate as Generator));
-    let others: [(Fault, Generator); 2] =
-        [(Fault::RowsUnchecked, grids::generate_moves), (Fault::RelationsByOldNames, pincers::generate_renamed)];
+    let others: [(Fault, Generator); 3] = [
+        (Fault::RowsUnchecked, grids::generate_moves),
+        (Fault::RelationsByOldNames, pincers::generate_renamed),
+        (Fault::LinesOfAnySize, begins::generate),
+    ];
     for (fault, generate) in of_assumptions.chain(others) {
         plant(Some(fault));
         let (.., violation) = watch(0..300, generate);
