@@ -4,8 +4,8 @@ use bpf_isa::AluOp;
 use bpf_isa::word::Word;
 
 pub use crate::integer::{
-    BEYOND, Integer, Place, distance, line_fits, product_at_least, product_at_most, product_beside, product_fits, product_of_line,
-    product_range, row_sum, sum_at_least,
+    BEYOND, Integer, Place, distance, line_fits, product_at_least, product_at_most, product_beside, product_fits,
+    product_of_line, product_range, row_sum, sum_at_least,
 };
 use crate::interval::Interval;
 pub use crate::lens::{Length, Since, kept_length};
