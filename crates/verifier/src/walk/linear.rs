@@ -76,6 +76,13 @@ impl Form {
         Some(self)
     }
 
+    /// A constant less the form.
+    fn negated(&self, constant: i128) -> Option<Form> {
+        let constant = not_too_much(constant.checked_sub(self.constant)?)?;
+        Some(Form { terms: self.terms.iter().map(|(id, c)| (*id, -c)).collect(), constant })
+    }
+
+    #[cfg(test)]
     fn times(&self, id: u32) -> i128 {
         self.terms.binary_search_by_key(&id, |(i, _)| *i).map_or(0, |at| self.terms[at].1)
     }
@@ -109,8 +116,10 @@ struct Solver {
     ranges: Vec<Range>,
     /// Those of all names of the state, where many questions are asked of it.
     named: Vec<(u32, Range)>,
-    /// All equations of the state.
+    /// All equations of the state, the two names of each inequality, and what is less than 0 perhaps because it fell.
     equations: Vec<Sum>,
+    ordered: Vec<(u32, u32)>,
+    fallen: Vec<u32>,
     /// Which inequalities and equations are about them.
     rooms: Vec<bool>,
     sums: Vec<bool>,
@@ -151,8 +160,15 @@ pub(crate) fn forget_answers() {
 
 impl Solver {
     fn begin(&mut self, state: &State) {
-        self.equations.clear();
-        self.equations.extend(state.all_sums());
+        state.all_sums_into(&mut self.equations);
+        self.ordered.clear();
+        self.ordered.extend(state.room.iter().map(|f| (f.id, f.hi)));
+        self.fallen.clear();
+        for line in state.frames.iter().flat_map(|f| &f.loops).flat_map(|m| &m.lines) {
+            if line.step < 0 && state.may_have_fallen(line.x) {
+                self.fallen.push(line.x);
+            }
+        }
     }
 
     /// Whether the rows contradict each other, as far as that is found out.
@@ -207,12 +223,12 @@ impl State {
             return c <= 0;
         }
         // Its negation: 1 - form <= 0.
-        let Some(mut negation) = Form::constant(1).plus(form, -1) else { return false };
+        let Some(mut negation) = form.negated(1) else { return false };
         if planted!(AtMostIsLess) {
             negation.constant += 1;
         }
         // By ranges alone, the operands themselves have been looked at.
-        let about = |id: u32| form.times(id) != 0;
+        let about = |id: u32| form.terms.iter().any(|(of, _)| *of == id);
         let lines = || self.frames.iter().flat_map(|f| &f.loops);
         let tied = self.room.iter().any(|f| about(f.id) || about(f.hi))
             || self.sums.iter().any(|t| about(t.s) || about(t.a) || about(t.b))
@@ -262,9 +278,10 @@ impl State {
     }
 
     fn range_of_form(&self, form: &Form, solver: &mut Solver) -> Range {
-        /// No number's name.
+        /// No number's name, and after all of them.
         const IT: u32 = u32::MAX;
-        let Some(it) = form.clone().plus(&Form::name(IT), -1) else { return (None, None) };
+        let mut it = form.clone();
+        it.terms.push((IT, -1));
         let mut range = (None, None);
         for near in NEAR.into_iter().skip(1) {
             solver.rows.clear();
@@ -292,7 +309,7 @@ impl State {
         (hops, most): (u32, usize),
         solver: &mut Solver,
     ) -> (usize, bool) {
-        let Solver { rows, about, rooms, sums, equations, ranges, named, .. } = solver;
+        let Solver { rows, about, rooms, sums, equations, ordered, fallen, ranges, named, .. } = solver;
         about.clear();
         about.extend(form.names());
         let (mut next, mut left, mut end) = (0, hops, about.len());
@@ -313,11 +330,11 @@ impl State {
                     about.push(id);
                 }
             };
-            for (f, seen) in self.room.iter().zip(&mut *rooms) {
-                if (f.id == id || f.hi == id) && !*seen {
+            for (&(lo, hi), seen) in ordered.iter().zip(&mut *rooms) {
+                if (lo == id || hi == id) && !*seen {
                     *seen = true;
-                    see(f.id);
-                    see(f.hi);
+                    see(lo);
+                    see(hi);
                 }
             }
             for t in self.products.iter().filter(|t| t.names().contains(&id)) {
@@ -335,7 +352,7 @@ impl State {
             rows.add_equation(&[(t.a, 1), (t.b, t.scale.into()), (t.s, -1)], t.delta.into());
             // What falls on a line is not negative where a guess begins with that; not in what comes back to it, yet.
             for part in [t.a, t.b] {
-                if !self.may_have_fallen(part) || planted!(LinesBelowZero) {
+                if !fallen.contains(&part) || planted!(LinesBelowZero) {
                     found |= rows.add(&[(part, -1)], 0);
                 }
             }
@@ -358,10 +375,7 @@ impl State {
                 found |= rows.add(&row, 0);
             }
         }
-        for (&id, (min, max)) in about.iter().zip(&*ranges) {
-            found |= min.is_some_and(|min| rows.add(&[(id, -1)], min));
-            found |= max.is_some_and(|max| rows.add(&[(id, 1)], -max));
-        }
+        about.iter().zip(&*ranges).for_each(|(id, range)| rows.add_range(*id, *range));
         (about.len(), found)
     }
 

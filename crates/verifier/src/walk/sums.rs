@@ -51,20 +51,21 @@ impl State {
     /// The lines of loops, as equations.
     pub(super) fn line_sums(&self) -> impl Iterator<Item = Sum> {
         let lines = self.frames.iter().flat_map(|f| &f.loops).flat_map(|m| m.lines.iter().map(|l| (m.k.id, l)));
-        lines.filter(|(_, l)| l.n != 0).map(|(k, l)| {
-            let (s, a) = if l.step > 0 { (l.x, l.n) } else { (l.n, l.x) };
-            Sum { s, a, b: k, scale: i64::from(l.step).abs(), delta: 0, max: i64::MAX, split: false }
-        })
+        lines.filter_map(|(k, l)| sum_of_line(k, l))
+    }
+
+    /// [`State::all_sums`], where that is asked for often: an iterator over all of them costs more than what it yields.
+    pub(super) fn all_sums_into(&self, sums: &mut Vec<Sum>) {
+        sums.clear();
+        sums.extend_from_slice(&self.sums);
+        for mark in self.frames.iter().flat_map(|f| &f.loops) {
+            mark.lines.iter().for_each(|l| sums.extend(sum_of_line(mark.k.id, l)));
+        }
     }
 
     /// The line of a loop that is left, as an equation.
     pub(super) fn keep_line(&mut self, k: u32, line: &Line) {
-        if line.n == 0 {
-            return;
-        }
-        let (s, a) = if line.step > 0 { (line.x, line.n) } else { (line.n, line.x) };
-        let sum = Sum { s, a, b: k, scale: i64::from(line.step).abs(), delta: 0, max: i64::MAX, split: false };
-        if !self.sums.contains(&sum) {
+        if let Some(sum) = sum_of_line(k, line).filter(|sum| !self.sums.contains(sum)) {
             self.push_sum(sum);
         }
     }
@@ -362,6 +363,13 @@ impl State {
         let (room, twice) = (&self.room, self.wholes_twice());
         self.sums.retain(|t| t.says_something(&held, room, &twice));
     }
+}
+
+/// The line of a loop whose round is `k`, as an equation, if what it begins with has a name.
+fn sum_of_line(k: u32, line: &Line) -> Option<Sum> {
+    let (s, a) = if line.step > 0 { (line.x, line.n) } else { (line.n, line.x) };
+    let sum = Sum { s, a, b: k, scale: i64::from(line.step).abs(), delta: 0, max: i64::MAX, split: false };
+    (line.n != 0).then_some(sum)
 }
 
 /// The greatest number of this width.

@@ -75,6 +75,10 @@ pub(super) struct Rows {
     bounded: usize,
     /// How many inequalities have each unknown times less than 0, and times more.
     times: [[i64; 2]; COLUMNS],
+    /// A bit for each key that some inequality has, or had: of most rows it shows that there is none like it.
+    keys: [u64; 8],
+    /// By the low bits of its name, the column that an unknown had, perhaps, when it was last looked for.
+    hints: [u8; 32],
 }
 
 /// A product that overflows is none. Mostly, both are short.
@@ -190,6 +194,7 @@ impl Rows {
         self.free.clear();
         self.free.extend((0..crate::num::half(self.rows.len())).rev());
         (self.bounds, self.bounded, self.times) = ([[None; 2]; COLUMNS], 0, [[0; 2]; COLUMNS]);
+        self.keys = [0; 8];
     }
 
     /// A place for a row, which does not count yet: it is the next one again until one counts there, and is taken out
@@ -206,14 +211,20 @@ impl Rows {
 
     /// The column of an unknown, if there is one left for it.
     fn column(&mut self, id: u32) -> Option<usize> {
-        match self.columns.iter().position(|x| *x == id) {
-            Some(at) => Some(at),
+        let hint = &mut self.hints[id as usize % 32];
+        if self.columns.get(usize::from(*hint)) == Some(&id) {
+            return Some((*hint).into());
+        }
+        let at = match self.columns.iter().position(|x| *x == id) {
+            Some(at) => at,
             None if self.columns.len() < COLUMNS => {
                 self.columns.push(id);
-                Some(self.columns.len() - 1)
+                self.columns.len() - 1
             }
-            None => None,
-        }
+            None => return None,
+        };
+        *hint = crate::num::few(at);
+        Some(at)
     }
 
     /// The terms as a row in a spare place. `None` if they do not fit.
@@ -245,6 +256,18 @@ impl Rows {
             return false;
         }
         self.row(terms, constant).is_some_and(|row| self.add_row(row))
+    }
+
+    /// An unknown is at least so much, and at most.
+    pub(super) fn add_range(&mut self, id: u32, (min, max): Range) {
+        let fits = |c: &i128| c.unsigned_abs() <= MAX_NUMBER;
+        let (min, max) = (min.filter(fits), max.filter(fits));
+        if let (Some(_), _) | (_, Some(_)) = (min, max)
+            && let Some(at) = self.column(id)
+        {
+            min.into_iter().for_each(|min| self.bound(at, false, min));
+            max.into_iter().for_each(|max| self.bound(at, true, -max));
+        }
     }
 
     /// An inequality with one unknown.
@@ -286,7 +309,10 @@ impl Rows {
         let alike = |other: &&Counted| {
             (other.key, other.used) == (key, used) && self.rows[usize::from(other.place)].is_like(row)
         };
-        match self.less.iter().find(alike).map(|other| usize::from(other.place)) {
+        let (word, bit) = ((key >> 61) as usize, 1 << (key >> 55 & 63));
+        let like = if self.keys[word] & bit == 0 { None } else { self.less.iter().find(alike) };
+        self.keys[word] |= bit;
+        match like.map(|other| usize::from(other.place)) {
             Some(other) => self.rows[other].constant = self.rows[other].constant.max(constant),
             None => {
                 self.free.pop();
@@ -338,8 +364,18 @@ impl Rows {
     fn take_out(&mut self, at: usize) -> Vec<Counted> {
         let mut with = std::mem::take(&mut self.with);
         with.clear();
-        with.extend(self.less.extract_if(.., |r| r.used >> at & 1 != 0));
-        with.iter().for_each(|r| self.count(*r, -1));
+        let mut kept = 0;
+        for i in 0..self.less.len() {
+            let row = self.less[i];
+            if row.used >> at & 1 != 0 {
+                self.count(row, -1);
+                with.push(row);
+            } else {
+                self.less[kept] = row;
+                kept += 1;
+            }
+        }
+        self.less.truncate(kept);
         with
     }
 
@@ -384,14 +420,11 @@ impl Rows {
             }
         }
         let with = self.take_out(at);
-        for other in &with {
-            let by = self.times_of(other.place, at);
-            let row = self.combine((other.place, 1), (e, -by * c))?;
-            if self.add_row(row) {
-                return Some(true);
-            }
-        }
+        let contradict = self.replace_in(&with, at, e, c);
         self.taken_out(with);
+        if contradict != Some(false) {
+            return contradict;
+        }
         for (bound, by) in self.take_bounds(at).into_iter().zip([-1, 1]) {
             let Some(constant) = bound else { continue };
             let row = self.without(e, at, -by * c, (constant, 1))?;
@@ -403,17 +436,29 @@ impl Rows {
         Some(false)
     }
 
+    fn replace_in(&mut self, with: &[Counted], at: usize, e: u16, c: i64) -> Option<bool> {
+        for other in with {
+            let by = self.times_of(other.place, at);
+            let row = self.combine((other.place, 1), (e, -by * c))?;
+            if self.add_row(row) {
+                return Some(true);
+            }
+        }
+        Some(false)
+    }
+
     /// What their answers hang on, in as few words as there may be: the same for rows of other names in the same order.
     /// `false` if that is too much.
     pub(super) fn describe(&self, words: &mut Vec<u64>) -> bool {
         let columns = &self.columns;
         // Of two unknowns that cost as much, the first by its name is taken out.
-        let rank = |at: usize| columns.iter().filter(|id| **id < columns[at]).count() as u64;
+        let rank = |at: usize| columns.iter().map(|id| u64::from(*id < columns[at])).sum::<u64>();
         let ranks = |from: usize| (from..columns.len().min(from + 12)).fold(0, |all, at| all << 5 | rank(at));
-        words.extend([ranks(0), ranks(12), (columns.len() + (self.equal.len() << 8)) as u64]);
+        let present = self.bounds[..columns.len()]
+            .iter()
+            .fold(0, |all, [least, most]| all << 2 | u64::from(least.is_some()) | u64::from(most.is_some()) << 1);
+        words.extend([ranks(0), ranks(12), (columns.len() + (self.equal.len() << 8)) as u64, present]);
         for [least, most] in &self.bounds[..columns.len()] {
-            let present = u64::from(least.is_some()) | u64::from(most.is_some()) << 1;
-            words.push(present);
             for constant in [least, most].into_iter().flatten() {
                 let Ok(short) = i64::try_from(*constant) else { return false };
                 words.push(short.cast_unsigned());
@@ -423,7 +468,9 @@ impl Rows {
             let row = &self.rows[usize::from(place)];
             let Ok(constant) = i64::try_from(row.constant) else { return false };
             words.extend([row.used.into(), constant.cast_unsigned()]);
-            words.extend(columns_of(row.used).map(|at| row.by[at].cast_unsigned()));
+            for at in columns_of(row.used) {
+                words.push(row.by[at].cast_unsigned());
+            }
         }
         true
     }
@@ -472,7 +519,16 @@ impl Rows {
     /// Takes an unknown out of the inequalities. Whether they contradict each other; `None` if there are too many.
     fn eliminate(&mut self, at: usize) -> Option<bool> {
         let with = self.take_out(at);
-        for a in &with {
+        let contradict = self.eliminate_from(&with, at);
+        self.taken_out(with);
+        if contradict != Some(false) {
+            return contradict;
+        }
+        (self.less.len() + self.bounded <= MAX_ROWS).then_some(false)
+    }
+
+    fn eliminate_from(&mut self, with: &[Counted], at: usize) -> Option<bool> {
+        for a in with {
             let above = self.times_of(a.place, at);
             for b in with.iter().filter(|_| above > 0) {
                 let below = self.times_of(b.place, at);
@@ -485,7 +541,7 @@ impl Rows {
             }
         }
         let bounds = self.take_bounds(at);
-        for a in &with {
+        for a in with {
             let by = self.times_of(a.place, at);
             // At least, of what it has more than 0 times; at most, of what it has less.
             let Some(constant) = bounds[usize::from(by < 0)] else { continue };
@@ -494,13 +550,7 @@ impl Rows {
                 return Some(true);
             }
         }
-        self.taken_out(with);
-        if let [Some(least), Some(most)] = bounds
-            && least + most > 0
-        {
-            return Some(true);
-        }
-        (self.less.len() + self.bounded <= MAX_ROWS).then_some(false)
+        Some(matches!(bounds, [Some(least), Some(most)] if least + most > 0))
     }
 
     /// Takes one unknown after the other out of them. Whether they contradict each other; `None` if that was not found
