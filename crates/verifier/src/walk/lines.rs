@@ -209,8 +209,7 @@ impl State {
         }
         let mut facts: Vec<Room> = Vec::new();
         if min == max && min >= 0 {
-            let lines: Vec<Sum> = self.line_sums().collect();
-            lines.iter().for_each(|t| constant_part(t, id, min, &mut facts));
+            self.line_sums().for_each(|t| constant_part(&t, id, min, &mut facts));
         }
         for mark in self.frames.iter().flat_map(|f| &f.loops) {
             for line in &mark.lines {
