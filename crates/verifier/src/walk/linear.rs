@@ -343,7 +343,9 @@ impl State {
             for (t, seen) in equations.iter().zip(&mut *sums) {
                 if [t.s, t.a, t.b].contains(&id) && !*seen {
                     *seen = true;
-                    [t.s, t.a, t.b].into_iter().for_each(&mut see);
+                    see(t.s);
+                    see(t.a);
+                    see(t.b);
                 }
             }
         }
@@ -409,7 +411,9 @@ impl State {
                 narrow(&mut ranges[at], v);
             }
         };
-        self.frames.iter().for_each(|f| f.each_value(&mut see));
+        for f in &self.frames {
+            f.each_value(&mut see);
+        }
     }
 
     /// The same of all names of numbers.

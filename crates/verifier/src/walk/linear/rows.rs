@@ -364,6 +364,11 @@ impl Rows {
     fn take_out(&mut self, at: usize) -> Vec<Counted> {
         let mut with = std::mem::take(&mut self.with);
         with.clear();
+        // Mostly, single unknowns are all that it is in.
+        let bounds = self.bounds[at].iter().map(|bound| i64::from(bound.is_some())).sum::<i64>();
+        if self.times[at].iter().sum::<i64>() == bounds {
+            return with;
+        }
         let mut kept = 0;
         for i in 0..self.less.len() {
             let row = self.less[i];
@@ -508,12 +513,18 @@ impl Rows {
     /// The unknown that is taken out of the inequalities with the fewest new ones.
     fn next_unknown(&self, but: Option<usize>) -> Option<usize> {
         let of = |at: usize| self.times[at];
-        let used = (0..self.columns.len()).filter(|at| of(*at) != [0, 0] && Some(*at) != but);
-        let cost = |at: &usize| {
-            let [below, above] = of(*at);
-            (above * below - (above + below), self.columns.get(*at).copied())
-        };
-        used.min_by_key(cost)
+        let mut least = None;
+        for (at, id) in self.columns.iter().enumerate() {
+            let [below, above] = of(at);
+            if (below | above) == 0 || Some(at) == but {
+                continue;
+            }
+            let cost = (above * below - (above + below), *id);
+            if least.is_none_or(|(least, _)| cost < least) {
+                least = Some((cost, at));
+            }
+        }
+        least.map(|(_, at)| at)
     }
 
     /// Takes an unknown out of the inequalities. Whether they contradict each other; `None` if there are too many.
