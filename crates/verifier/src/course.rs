@@ -34,6 +34,8 @@ pub(crate) struct Course {
     pub(crate) orders: bool,
     /// Whether it tries what few loops need, and what costs others more than it gains.
     pub(crate) further: bool,
+    /// Whether rounds in which a place holds none are told apart from others.
+    pub(crate) parts: bool,
     /// Whether it gives up as soon as its guesses fail again and again: other ways are tried first.
     pub(crate) hasty: bool,
     /// Whether a walk before it has given up so: what is accepted after that fails less often.
@@ -61,6 +63,7 @@ impl Course {
             elements: false,
             orders: false,
             further: false,
+            parts: false,
             hasty: false,
             hurried: false,
             rounds: usize::MAX,

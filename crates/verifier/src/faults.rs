@@ -27,6 +27,14 @@ mod with {
         EveryLoopEnds,
         /// A refused guess ends the path instead of walking it round by round.
         RefusedGuessDropped,
+        /// Of rounds that are told apart, those that did not enter the loop are not walked.
+        SidesUnwalked,
+        /// A round that comes back to another side than it began on is taken to be inside that.
+        SidesUncovered,
+        /// A state of one side's rounds covers those of another's.
+        SidesAlike,
+        /// Rounds that lead from one side to another are taken to be no part of what may go on for ever.
+        SidesApart,
         /// A round that comes back outside of its guess does not weaken it.
         GuessNotWeakened,
         /// A loop fills what lies between its stores, too.
@@ -325,6 +333,10 @@ mod with {
             Fault::PeeledIsAll,
             Fault::PointersNeverMeet,
         ];
+        /// Those in rounds that are told apart by places which hold none: each is found by generated programs
+        /// (`tests/verify/assumptions.rs`).
+        pub const OF_SIDES: &[Fault] =
+            &[Fault::SidesUnwalked, Fault::SidesUncovered, Fault::SidesAlike, Fault::SidesApart];
         /// Those in what loose walks take for granted: each is found by generated programs (`tests/loops_oracle.rs`).
         pub const OF_ASSUMPTIONS: &[Fault] = &[Fault::AssumedWithin, Fault::AssumedNear, Fault::AssumedShort];
         /// Those in what loops are known to have written: each lets a program through that reads what was not,

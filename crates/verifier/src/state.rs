@@ -154,6 +154,8 @@ pub(crate) struct Mark {
     pub lines: Vec<Line>,
     /// Ids that must keep their names until the round ends, though one value has them or none.
     pub ids: Vec<u32>,
+    /// Which of the guess's places hold none in this round, if it tells such rounds apart: a bit each.
+    pub side: u8,
 }
 
 /// `V(x) = V(n) + step * V(k)`.

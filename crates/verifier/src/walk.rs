@@ -243,29 +243,15 @@ fn arena_of(program: &Program, env: &Env<'_>) -> Option<u32> {
 
 impl<'a> Walk<'a> {
     pub(crate) fn new(env: &'a Env<'a>, program: &'a Program, scratch: &'a mut Scratch, course: Course) -> Walk<'a> {
-        let Course {
-            mode,
-            merges,
-            loops: looped,
-            values,
-            assumes,
-            elements,
-            orders,
-            further,
-            hasty,
-            hurried,
-            rounds,
-            steps,
-            started,
-            time,
-        } = course;
+        let Course { mode, merges, loops: looped, values, assumes, elements, orders, further, parts, .. } = course;
+        let Course { hasty, hurried, rounds, steps, started, time, .. } = course;
         // Where ranges are noted for an optimiser, each is worth more than the steps; and where all paths are to be
         // walked, none is dropped.
         let may_merge = merges && !looped && !values && !env.exhaustive && mode != Mode::Hybrid;
         let notes = std::mem::take(&mut scratch.notes);
         let mut loops = std::mem::take(&mut scratch.loops);
         (loops.anywhere, loops.elements, loops.orders, loops.further) = (!assumes, elements, orders, further);
-        (loops.hasty, loops.hurried) = (hasty, hurried);
+        (loops.hasty, loops.hurried, loops.parts) = (hasty, hurried, parts);
         Walk {
             steps,
             env,

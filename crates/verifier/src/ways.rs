@@ -69,6 +69,9 @@ enum Way {
     /// What few programs need, and what would cost others more than it gains: relations of more kinds, and numbers with
     /// names of their own in more places.
     Further,
+    /// The same, and rounds in which a place holds none (`-1`, or a null pointer) are told apart from others: what is
+    /// walked twice so is worth it only where such a place was seen in a loop that nothing else has proven.
+    Parts,
     /// Round by round, noting nothing: what guesses and notes cost may be more than they save.
     Rounds,
     /// Guesses with more steps, where round by round there is no end.
@@ -110,6 +113,8 @@ pub(crate) struct Ways<'a> {
     spent: Duration,
     /// Whether what few programs need may be tried.
     further: bool,
+    /// Whether a place that holds none was seen where it may matter.
+    parts: bool,
     /// Whether something is worth knowing of elements, and of their order.
     elements: bool,
     orders: bool,
@@ -137,6 +142,7 @@ impl<'a> Ways<'a> {
             postponed: false,
             spent: Duration::ZERO,
             further: loops && program.insns().len() <= RELATED_SLOTS,
+            parts: false,
             elements: false,
             orders: false,
             refused: None,
@@ -167,7 +173,8 @@ impl<'a> Ways<'a> {
             Way::MoreGuesses => {
                 Course { hasty: false, steps: course.steps.min(LONGER * self.short), assumes: !self.assumed, ..course }
             }
-            Way::Further => Course {
+            Way::Further | Way::Parts => Course {
+                parts: self.way == Way::Parts,
                 steps: short,
                 time: quarters(3),
                 elements: self.elements,
@@ -200,6 +207,7 @@ impl<'a> Ways<'a> {
         self.assumed |= walk.assumed_within();
         self.elements |= self.way == Way::Guesses && walk.missed_elements();
         self.orders |= self.way == Way::Elements && walk.loaded_elements();
+        self.parts |= walk.missed_parts();
         let in_haste = walk.postponed() && matches!(error.reason, Reason::Steps(_));
         if in_haste || self.postponed {
             self.postponed = true;
@@ -228,9 +236,10 @@ impl<'a> Ways<'a> {
             (Way::Elements | Way::Orders, Some(refused)) => (after_guesses(self.assumed, self.gave_up), refused),
             (Way::UnassumingGuesses, Some(refused)) => (further.then_some(Way::Further), refused),
             (Way::SomeRounds, Some(refused)) => (Some(Way::Further), refused),
-            (Way::Further, Some(refused)) if self.gave_up => (Some(Way::Rounds), refused),
+            (Way::Further, Some(refused)) if self.parts => (Some(Way::Parts), refused),
+            (Way::Further | Way::Parts, Some(refused)) if self.gave_up => (Some(Way::Rounds), refused),
             // What simpler guesses were refused for is what an author understands.
-            (Way::Further, Some(refused)) => (None, refused),
+            (Way::Further | Way::Parts, Some(refused)) => (None, refused),
             // What the loops were guessed to do says more than where a walk of their rounds ended; but that is where
             // it ended, and not at the few steps of a walk that guesses.
             (Way::Rounds, Some(refused)) => {
@@ -249,6 +258,7 @@ impl<'a> Ways<'a> {
                 | Way::UnassumingGuesses
                 | Way::SomeRounds
                 | Way::Further
+                | Way::Parts
                 | Way::Rounds
                 | Way::MoreGuesses,
                 _,
@@ -273,14 +283,15 @@ impl<'a> Ways<'a> {
             Way::Guesses if walk.missed_elements() => Some(Way::Elements),
             Way::Elements if walk.loaded_elements() => Some(Way::Orders),
             Way::Guesses | Way::Elements | Way::Orders => Some(Way::Further),
-            Way::Further if self.assumed => Some(Way::UnassumingGuesses),
-            Way::Further | Way::UnassumingGuesses => rounds,
+            Way::Further if self.parts => Some(Way::Parts),
+            Way::Further | Way::Parts if self.assumed => Some(Way::UnassumingGuesses),
+            Way::Further | Way::Parts | Way::UnassumingGuesses => rounds,
             Way::FewRounds | Way::SomeRounds | Way::Rounds | Way::MoreGuesses | Way::Checked => None,
         };
         self.way = next.unwrap_or(Way::Guesses);
         if next.is_none() {
             (self.hasty, self.postponed, self.gave_up, self.refused) = (false, false, false, None);
-            (self.assumed, self.elements, self.orders) = (false, false, false);
+            (self.assumed, self.parts, self.elements, self.orders) = (false, false, false, false);
             self.spent = self.course.started.elapsed();
         }
     }

@@ -46,6 +46,8 @@ use guess::{Guess, Shape};
 const MAX_TRIES: u32 = 5;
 /// More of them, where places are related to each other.
 const MORE_TRIES: u32 = 5;
+/// And where rounds are told apart.
+const PARTED_TRIES: u32 = 4;
 /// Questions about single steps that a walk answers by all that a state knows.
 const MAX_ASKED: u32 = 400;
 /// Times that guesses about one loop may fail in a row before none is made any more.
@@ -109,7 +111,6 @@ enum Blends {
 struct Progress {
     shape: Shape,
     tries: u32,
-    weakened: bool,
     related: bool,
     distant: bool,
     peels: bool,
@@ -137,8 +138,6 @@ struct Attempt {
     shape: Shape,
     guess: Option<Guess>,
     tries: u32,
-    /// The guess has been weakened before.
-    weakened: bool,
     /// Simpler guesses have failed: places are related to each other.
     related: bool,
     /// That has failed, too: what is about to be forgotten is asked how far what stays is apart.
@@ -163,7 +162,6 @@ impl Attempt {
             self.blends = Blends::Since(Box::new(Progress {
                 shape: self.shape.clone(),
                 tries: self.tries.saturating_sub(1),
-                weakened: self.weakened,
                 related: self.related,
                 distant: self.distant,
                 peels: self.peels,
@@ -176,8 +174,8 @@ impl Attempt {
     fn unblend(&mut self, too_long: bool) -> bool {
         match std::mem::replace(&mut self.blends, Blends::NoMore) {
             Blends::Since(before) => {
-                let Progress { shape, tries, weakened, related, distant, peels } = *before;
-                (self.shape, self.tries, self.weakened) = (shape, tries, weakened);
+                let Progress { shape, tries, related, distant, peels } = *before;
+                (self.shape, self.tries) = (shape, tries);
                 (self.related, self.distant, self.peels) = (related, distant, peels);
                 true
             }
@@ -192,9 +190,10 @@ impl Attempt {
         }
     }
 
-    /// Relations that do not hold are dropped one after the other.
+    /// Relations that do not hold are dropped one after the other, and places that hold none are found so.
     fn extra_tries(&self) -> u32 {
-        if self.related { MORE_TRIES } else { 0 }
+        let related = if self.related { MORE_TRIES } else { 0 };
+        related + if self.shape.is_parted() { PARTED_TRIES } else { 0 }
     }
 }
 
@@ -234,7 +233,7 @@ pub(super) struct Engine {
     /// Open attempts in their loose phase.
     loose: u32,
     /// The walk starts at a head that is done already.
-    resumed: bool,
+    pub(super) resumed: bool,
     /// The path has come round for the first time in a loop whose first round is walked by itself.
     begun: bool,
     /// Questions asked about single steps of this walk.
@@ -252,6 +251,10 @@ pub(super) struct Engine {
     pub(super) orders: bool,
     /// What few loops need is tried, too (see `crate::ways`).
     pub(super) further: bool,
+    /// Rounds in which a place holds none are told apart from others (`guess/sides.rs`).
+    pub(super) parts: bool,
+    /// They were not, and that might have been of use.
+    missed_parts: bool,
     /// A number was loaded of which the array said something.
     pub(super) loaded_elements: bool,
     /// It gives up as soon as guesses fail again and again.
@@ -278,7 +281,7 @@ impl Engine {
         self.loose = 0;
         (self.resumed, self.begun) = (false, false);
         (self.assumed_within, self.missed_elements, self.loaded_elements) = (false, false, false);
-        self.missed_products = false;
+        (self.missed_products, self.missed_parts) = (false, false);
         self.given_up.clear();
         self.tried_since = 0;
         self.postponed = false;
@@ -403,6 +406,11 @@ impl Walk<'_> {
         self.loops.missed_elements
     }
 
+    /// Whether a loop was not proven that has a place which holds none in some rounds.
+    pub(crate) fn missed_parts(&self) -> bool {
+        self.loops.missed_parts
+    }
+
     /// Whether a number was loaded from somewhere in an array, of whose elements something was known.
     pub(crate) fn loaded_elements(&self) -> bool {
         self.loops.loaded_elements
@@ -491,7 +499,14 @@ impl Walk<'_> {
         }
         if head.peeled && !self.loops.begun && self.loops.remembers() {
             let k = Value::constant(0);
-            self.state.top_mut().loops.push(Mark { id, round: Round::Peeled, k, lines: Vec::new(), ids: Vec::new() });
+            self.state.top_mut().loops.push(Mark {
+                id,
+                round: Round::Peeled,
+                k,
+                lines: Vec::new(),
+                ids: Vec::new(),
+                side: 0,
+            });
             return Ok(false);
         }
         let shape = head.shape.clone();
@@ -515,7 +530,6 @@ impl Walk<'_> {
             shape: Shape::default(),
             guess: None,
             tries: 0,
-            weakened: false,
             related: false,
             distant: false,
             peels: false,
@@ -546,7 +560,7 @@ impl Walk<'_> {
         guess::name_all(&mut self.state, &mut a.shape, &mut self.next_id);
         let ids = a.shape.names.iter().map(|(_, id)| *id).chain([a.k]).collect();
         let k = Value { id: a.k, ..Value::constant(0) };
-        let mark = Mark { id: a.id, round: Round::Watched, k, lines: Vec::new(), ids };
+        let mark = Mark { id: a.id, round: Round::Watched, k, lines: Vec::new(), ids, side: 0 };
         self.state.top_mut().loops.push(mark);
     }
 
@@ -554,7 +568,7 @@ impl Walk<'_> {
     fn watched(&mut self, i: usize) -> Res<()> {
         self.state.top_mut().loops.pop();
         let a = &mut self.loops.open[i];
-        a.shape.further = self.loops.further;
+        (a.shape.further, a.shape.parts) = (self.loops.further, self.loops.parts);
         let seen = guess::compare(&a.entry, &self.state, &mut a.shape);
         if seen {
             self.begin_as_before(i);
@@ -639,7 +653,7 @@ impl Walk<'_> {
         self.check_time()?;
         self.set_phase(i, Phase::Check);
         let a = &mut self.loops.open[i];
-        let Some(g) = a.guess.take() else { return self.fail(i, LoopFailure::Unlike) };
+        let Some(mut g) = a.guess.take() else { return self.fail(i, LoopFailure::Unlike) };
         // A range is compiled as one comparison of a difference that wraps.
         let wraps = !g.came_back() && !std::mem::replace(&mut a.wraps, true);
         let again = g.revise(&mut a.shape) || wraps;
@@ -655,7 +669,7 @@ impl Walk<'_> {
         let a = &mut self.loops.open[i];
         let checked = Guess::new(&a.entry, &a.shape, a.k, a.id, self.env, &mut self.next_id, false);
         let Some(mut checked) = checked else { return self.fail(i, LoopFailure::Unlike) };
-        if !checked.settle(&g, self.env, &mut self.next_id) {
+        if !checked.settle(&mut g, &mut self.next_id) {
             let why = if g.ends() { LoopFailure::Unlike } else { LoopFailure::Endless };
             a.guess = Some(g);
             return self.fail(i, why);
@@ -666,12 +680,11 @@ impl Walk<'_> {
             }
         }
         a.guess = Some(checked);
-        self.start_check(i);
-        Ok(())
+        self.start_check(i)
     }
 
     /// Walks from the guess.
-    fn start_check(&mut self, i: usize) {
+    fn start_check(&mut self, i: usize) -> Res<()> {
         self.try_in_haste();
         let copied = self.insns.len() <= COPIED_NOTES;
         let a = &mut self.loops.open[i];
@@ -687,6 +700,22 @@ impl Walk<'_> {
             }
         }
         self.log_guess(i, "checks");
+        self.leave_sides(i)
+    }
+
+    /// Leaves the rounds that the guess tells apart from those that entered to be walked later.
+    fn leave_sides(&mut self, i: usize) -> Res<()> {
+        let a = &self.loops.open[i];
+        let (at, path, epoch) = (a.at, a.path, a.epoch);
+        let sides = || a.guess.iter().flat_map(Guess::other_sides);
+        if planted!(SidesUnwalked) && a.phase == Phase::Check {
+            return Ok(());
+        }
+        let states: Vec<State> = sides().cloned().collect();
+        for state in states {
+            self.leave_at_head(at, state, path, epoch)?;
+        }
+        Ok(())
     }
 
     /// A path of a check has come back. Whether it ends here; if not, the walk begins anew from a weaker guess.
@@ -695,9 +724,14 @@ impl Walk<'_> {
         let mut back = self.copy_state();
         let a = &mut self.loops.open[i];
         let Some(g) = &mut a.guess else { return refuse(Reason::Internal("a check of no guess")) };
-        g.next_round(&mut back, &mut self.next_id);
+        if !g.receive(&mut back, &mut self.next_id) {
+            let why = g.change(&back, self.env);
+            self.scratch.pool.push(back);
+            return self.part_again(i, why).map(|()| false);
+        }
         let ids = self.scratch.prune.ids();
-        if (super::prune::covers(&g.state, &back, ids) || planted!(GuessNotWeakened)) && g.ends() {
+        if (super::prune::covers(&g.state, &back, ids) || g.planted_inside() || planted!(GuessNotWeakened)) && g.ends()
+        {
             self.scratch.pool.push(back);
             // It goes on as the rounds of the guess do, and may need whatever they need.
             self.ending = trail::Ending::Open;
@@ -712,16 +746,22 @@ impl Walk<'_> {
             true => g.change(&back, self.env),
             false => LoopFailure::Endless,
         };
-        let weaker = a.tries < most && g.ends() && g.weaken(&back, self.env, a.weakened, &mut self.next_id);
-        a.weakened = true;
+        let weaker = a.tries < most && g.ends() && g.weaken(&back, self.env, &mut self.next_id);
         self.scratch.pool.push(back);
         if !weaker {
             self.fail(i, why)?;
             return Ok(false);
         }
         self.rewind(i);
-        self.start_check(i);
+        self.start_check(i)?;
         Ok(false)
+    }
+
+    /// A path of a check has come back to rounds that no side of the guess is of: the next guess has one more.
+    fn part_again(&mut self, i: usize, why: LoopFailure) -> Res<()> {
+        let a = &mut self.loops.open[i];
+        let again = a.guess.as_mut().is_some_and(|g| g.part(&mut a.shape)) && a.tries < MAX_TRIES + a.extra_tries();
+        if again && self.start_loose(i) { Ok(()) } else { self.fail(i, why) }
     }
 
     /// A guess has failed: tries one that relates places to each other, or none.
@@ -761,7 +801,7 @@ impl Walk<'_> {
         if self.loops.orders || self.loops.further {
             a.shape.relate_to_ends(self.insns, |at| forest.contains(id, InsnIdx(crate::num::small(at))));
         }
-        (a.tries, a.weakened) = (0, false);
+        a.tries = 0;
     }
 
     /// The attempt begins as far on as the last one about the loop got; and at last as far as the one around it has
@@ -778,12 +818,14 @@ impl Walk<'_> {
     /// Walks the loop round by round from the state that entered it.
     fn give_up(&mut self, i: usize, why: LoopFailure) -> Res<()> {
         self.log_guess(i, "gives up");
+        self.loops.missed_parts |= self.loops.open[i].shape.misses_parts();
         self.note_failure(i, why);
         self.give_up_in_haste(self.loops.open[i].id);
         self.rewind(i);
         let a = &mut self.loops.open[i];
         self.state.clone_from(&a.entry);
-        let mark = Mark { id: a.id, round: Round::Walked, k: Value::constant(0), lines: Vec::new(), ids: Vec::new() };
+        let mark =
+            Mark { id: a.id, round: Round::Walked, k: Value::constant(0), lines: Vec::new(), ids: Vec::new(), side: 0 };
         let id = a.id;
         self.loops.heads[id as usize].failures += 1;
         self.loops.heads[id as usize].shape = None;

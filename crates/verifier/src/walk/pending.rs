@@ -20,6 +20,8 @@ pub(super) struct Pending {
     pub(super) mark: Mark,
     /// A register that is equal to a constant on this side, and whether only its lower half was compared.
     pub(super) equal: Option<(Reg, bool)>,
+    /// It is a guess about the loop whose head that is: it has not come round.
+    resumes: bool,
 }
 
 impl Walk<'_> {
@@ -39,10 +41,19 @@ impl Walk<'_> {
         self.leave(self.pc, true, state, self.path, self.epoch)
     }
 
+    /// Leaves a guess about the loop with this head to be walked later.
+    pub(super) fn leave_at_head(&mut self, at: InsnIdx, state: State, path: u32, epoch: u32) -> Res<()> {
+        self.leave(at, false, state, path, epoch)?;
+        if let Some(left) = self.scratch.pending.last_mut() {
+            left.resumes = true;
+        }
+        Ok(())
+    }
+
     pub(super) fn leave(&mut self, at: InsnIdx, returns: bool, state: State, path: u32, epoch: u32) -> Res<()> {
         let bytes = state.bytes();
         let mark = self.trail_mark();
-        self.scratch.pending.push(Pending { at, returns, state, path, epoch, mark, equal: None });
+        self.scratch.pending.push(Pending { at, returns, state, path, epoch, mark, equal: None, resumes: false });
         self.check_memory(bytes)
     }
 
@@ -59,6 +70,7 @@ impl Walk<'_> {
         let old = std::mem::replace(&mut self.state, p.state);
         self.scratch.pool.push(old);
         (self.pc, self.path, self.epoch) = (p.at, p.path, p.epoch);
+        self.loops.resumed = p.resumes;
         if let Some((reg, half)) = p.equal {
             self.trail_equal(reg, half);
         }

@@ -44,8 +44,8 @@ use crate::need::Need;
 use crate::scalar::Scalar;
 use crate::state::{Entry, State};
 use crate::value::{Value, Why, len_id};
-use cover::same_shape;
 pub(super) use cover::{IdMap, covers};
+use cover::{same_shape, same_sides};
 pub(super) use epoch::Epochs;
 use epoch::same_bounds;
 use names::{distances, forget_ids};
@@ -482,7 +482,10 @@ impl Walk<'_> {
                     self.ending = Ending::As(i);
                     return Ok(true);
                 }
-                if blends.is_some_and(|(since, _)| kept.number >= since) && same_shape(&kept.state, &self.state) {
+                if blends.is_some_and(|(since, _)| kept.number >= since)
+                    && same_shape(&kept.state, &self.state)
+                    && same_sides(&kept.state, &self.state)
+                {
                     apart += 1;
                     like = if like == NONE { i } else { like };
                 }

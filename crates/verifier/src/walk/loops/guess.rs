@@ -11,6 +11,7 @@
 //! after.
 
 mod join;
+mod parting;
 mod place;
 mod relation;
 mod relations;
@@ -18,6 +19,7 @@ mod report;
 mod round;
 mod rows;
 mod shape;
+mod sides;
 
 use bpf_isa::{AluOp, Width};
 
@@ -38,6 +40,7 @@ use round::Measures;
 use rows::Row;
 use shape::Change;
 pub(super) use shape::{Shape, compare, name_all};
+use sides::Sides;
 
 /// More rounds than these are not counted: so that nothing that is multiplied with them overflows.
 const MAX_ROUNDS: u64 = 1 << 62;
@@ -122,6 +125,8 @@ pub(super) struct Guess {
     moves: Vec<Vec<(Place, i128)>>,
     /// The first name that was made for it.
     first_name: u32,
+    /// Rounds that are told apart: `state`, `back` and `still` are of one side.
+    sides: Sides,
 }
 
 impl Guess {
@@ -156,19 +161,25 @@ impl Guess {
             (false, true) => Scalar::unsigned(0, most),
             (false, false) => Scalar::constant(0),
         };
+        let first_name = *next_id + 1;
+        let sides = Sides::new(entry, shape, || {
+            *next_id += 1;
+            *next_id
+        });
         let mut mark = Mark {
             id,
             round: Round::Guessed,
             k: Value { id: k, ..Value::scalar(rounds) },
             lines: Vec::new(),
-            ids: vec![k],
+            ids: sides.owns().map(|o| o.id).chain([k]).collect(),
+            side: sides.begun(),
         };
         let mut g = Guess {
             state: State::default(),
             k,
             steps: Vec::new(),
             rows: Vec::new(),
-            own: Vec::new(),
+            own: sides.owns().collect(),
             uncounted: shape.uncounted || counted.is_empty(),
             entry: entry.clone(),
             most,
@@ -186,7 +197,8 @@ impl Guess {
             refuted: Vec::new(),
             seen: Vec::new(),
             moves: Vec::new(),
-            first_name: *next_id + 1,
+            first_name,
+            sides,
         };
         // What a line begins with, if that has a name of its own there or is a number: the name, and what it is.
         let mut begins: Vec<(u32, Value)> = Vec::new();
@@ -196,7 +208,13 @@ impl Guess {
         let mut bases: Vec<(u32, i16, u32, i32)> = Vec::new();
         // Numbers first: pointers may fall as one of them does.
         let is_number = |p: &Place| value(entry, *p).is_some_and(|v| v.is_scalar());
-        let (numbers, others): (Vec<_>, Vec<_>) = shape.changes.iter().partition(|(p, _)| is_number(p));
+        let (numbers, others): (Vec<_>, Vec<_>) = shape
+            .changes
+            .iter()
+            .copied()
+            .chain(g.sides.moves())
+            .filter(|(p, _)| !g.is_none(*p))
+            .partition(|(p, _)| is_number(p));
         for (place, change) in numbers.into_iter().chain(others) {
             let Some(v) = value(&state, place) else { continue };
             if let (Change::Step(d), false) = (change, g.uncounted)
@@ -234,9 +252,10 @@ impl Guess {
             let n = if loose { loosened_to(&v, place, shape, env) } else { v.n };
             let moves = !matches!(change, Change::Any);
             let v = match v.ty {
-                Ty::Scalar if (moves && g.uncounted) || g.related => {
+                Ty::Scalar if (moves && g.uncounted) || g.related || shape.parts_by(place) => {
                     let own = fresh.name();
                     g.own.push(Own { place, id: own });
+                    g.sides.set_name(Own { place, id: own });
                     mark.ids.push(own);
                     if !loose {
                         order_own(entry, &mut state, &v, own, v.delta);
@@ -254,6 +273,7 @@ impl Guess {
                         }
                     }
                     g.own.push(Own { place, id: own });
+                    g.sides.set_name(Own { place, id: own });
                     Value { n, ..v.renamed(own, 1, v.delta.checked_sub(first)?) }
                 }
                 Ty::Scalar if loose => {
@@ -318,6 +338,9 @@ impl Guess {
         if g.related {
             g.relate(shape, next_id);
         }
+        if loose {
+            g.begin_sides(shape, env, next_id);
+        }
         Some(g)
     }
 
@@ -330,7 +353,7 @@ impl Guess {
     /// The most rounds that it holds, if they are counted.
     pub(super) fn rounds(&self) -> Option<u64> {
         let mark = self.state.top().loops.last()?;
-        (!self.uncounted).then(|| mark.k.n.umax())
+        (!self.uncounted).then(|| self.other_rounds().map(|k| k.umax()).fold(mark.k.n.umax(), u64::max))
     }
 
     /// A number of a loose walk is compared with a constant: if it is a place's, that may be where the place stays.
@@ -343,7 +366,7 @@ impl Guess {
 
     /// Whether any path came back to a loose guess.
     pub(super) fn came_back(&self) -> bool {
-        self.back.is_some()
+        self.back.is_some() || self.came_back_apart()
     }
 
     /// What came back to a loose guess.
@@ -352,6 +375,9 @@ impl Guess {
     /// not joined.
     pub(super) fn note_back(&mut self, mut back: State, next_id: &mut u32) {
         let unchanged = std::mem::take(&mut self.unchanged);
+        self.see_parting(&back);
+        self.without_none(&mut back);
+        self.see_crossed(&unchanged);
         match &mut self.back {
             None => {
                 self.back = Some(back);
@@ -367,19 +393,41 @@ impl Guess {
                 if !merge(all, &back, Widen::Not, next_id) {
                     self.broken.clear();
                     self.uncounted = true;
-                    self.measures.see(Vec::new(), Vec::new());
+                    self.measures.see((0, 0), Vec::new(), Vec::new());
                 }
             }
         }
     }
 
     /// After a loose walk: corrects the shape. `true` if that asks for another one.
-    pub(super) fn revise(&self, shape: &mut Shape) -> bool {
+    pub(super) fn revise(&mut self, shape: &mut Shape) -> bool {
+        // Other rounds are guessed about then.
+        if self.part(shape) {
+            return true;
+        }
         let mut again = false;
         for &(place, change) in &self.broken {
-            shape.set(place, change);
+            if !shape.parts_by(place) {
+                shape.set(place, change);
+                again = true;
+            }
+        }
+        let mut counted = None;
+        self.each_side(|g| {
+            again |= g.revise_side(shape);
+            counted = counted.max(g.back.as_ref().and_then(|b| b.top().loops.last()).map(|m| m.k.n.umax()));
+        });
+        again |= shape.revise_relations(self);
+        if !self.uncounted && !again && counted.is_some_and(|k| k > self.most) {
+            shape.uncounted = std::mem::replace(&mut shape.wide, true);
             again = true;
         }
+        again
+    }
+
+    /// The same, by what came back to the present side.
+    fn revise_side(&self, shape: &mut Shape) -> bool {
+        let mut again = false;
         if let Some(back) = &self.back {
             let changed: Vec<Place> = shape.changes.iter().map(|(p, _)| *p).collect();
             for place in changed.into_iter().filter(|p| !self.still.iter().any(|o| o.place == *p)) {
@@ -389,7 +437,8 @@ impl Guess {
                     && !self.names_row_of(place)
                 {
                     // What was guessed is what it must be compared with, if that was not all.
-                    let e = if self.related { value(&self.state, place).unwrap_or(e) } else { e };
+                    let e =
+                        if self.related || !self.is_begun_side() { value(&self.state, place).unwrap_or(e) } else { e };
                     again |= shape.see_range(place, &e, &b);
                 }
             }
@@ -397,6 +446,15 @@ impl Guess {
         // What the first round left as it was may change in later ones.
         if let Some(back) = &self.back {
             for place in places(&[&self.state]) {
+                if shape.parts_by(place) {
+                    // One that holds something: how much, is seen as of other places.
+                    if let (Some(g), Some(b)) = (value(&self.state, place), value(back, place))
+                        && (g.is_scalar() && b.is_scalar() && !self.is_none(place) && !b.n.subset(&g.n))
+                    {
+                        again |= shape.see_range(place, &g, &b);
+                    }
+                    continue;
+                }
                 let known = shape.changes.iter().any(|(p, _)| *p == place);
                 if let (false, Some(g), Some(b)) = (known, value(&self.state, place), value(back, place))
                     && g.is_scalar()
@@ -419,29 +477,20 @@ impl Guess {
                 }
             }
         }
-        again |= shape.revise_relations(self);
-        let counted = self.back.as_ref().and_then(|b| b.top().loops.last()).map(|m| m.k.n.umax());
-        if !self.uncounted && !again && counted.is_some_and(|k| k > self.most) {
-            shape.uncounted = std::mem::replace(&mut shape.wide, true);
-            again = true;
-        }
         again
     }
 
     /// Joins what entered with what came back to the loose guess, and takes over what that found out of order. `false`
     /// if nothing did.
-    pub(super) fn settle(&mut self, loose: &Guess, env: &Env<'_>, next_id: &mut u32) -> bool {
-        let Some(back) = &loose.back else { return true };
+    pub(super) fn settle(&mut self, loose: &mut Guess, next_id: &mut u32) -> bool {
+        loose.each_side(|_| {});
+        if !loose.came_back() {
+            return true;
+        }
         if !loose.ends() {
             return false;
         }
         // Names of places' own and of lines differ between the two: they were made in the same order.
-        let mut back = back.clone();
-        for o in &loose.still {
-            if let Some(v) = value(&self.state, o.place) {
-                put(&mut back, o.place, v);
-            }
-        }
         let (Some(mine), Some(theirs)) = (self.state.top().loops.last(), loose.state.top().loops.last()) else {
             return false;
         };
@@ -462,6 +511,21 @@ impl Guess {
                 && !names.iter().any(|(t2, _)| *t2 == t.line_id())
             {
                 names.push((t.line_id(), v.line_id()));
+            }
+        }
+        let joined = loose.back.as_ref().is_none_or(|back| self.settle_begun(back, &loose.still, &names, next_id));
+        self.settle_sides(loose, &names, next_id);
+        self.each_side(|g| g.order_entry(&loose.measures));
+        self.measures = Measures::default();
+        joined
+    }
+
+    /// The same, of the side that entered. `names`: those of the loose guess, and this one's.
+    fn settle_begun(&mut self, back: &State, still: &[Own], names: &[(u32, u32)], next_id: &mut u32) -> bool {
+        let mut back = back.clone();
+        for o in still {
+            if let Some(v) = value(&self.state, o.place) {
+                put(&mut back, o.place, v);
             }
         }
         let new = |id: u32| names.iter().find(|(t, _)| *t == id && id != 0).map_or(id, |(_, m)| *m);
@@ -494,12 +558,7 @@ impl Guess {
             .filter_map(|f| Some(Room { bytes: f.bytes.min(self.at_entry(f)?), ..*f }))
             .collect();
         facts.into_iter().for_each(|f| self.state.learn_below(f));
-        let _ = env;
-        merge(&mut self.state, &back, Widen::Not, next_id) && {
-            self.order_entry(&loose.measures);
-            self.measures = Measures::default();
-            true
-        }
+        merge(&mut self.state, &back, Widen::Not, next_id)
     }
 
     /// What never fell, or never rose, in the loose walk is no less, or no more, than it was when the loop began: so it
@@ -559,7 +618,7 @@ impl Guess {
     }
 
     /// Makes the guess hold what came back, too. `false` if it cannot.
-    pub(super) fn weaken(&mut self, back: &State, env: &Env<'_>, again: bool, next_id: &mut u32) -> bool {
+    pub(super) fn weaken(&mut self, back: &State, env: &Env<'_>, next_id: &mut u32) -> bool {
         for (place, _) in std::mem::take(&mut self.broken) {
             let Some(v) = value(&self.state, place) else { continue };
             // What falls on a line is not negative because it is in a place: nothing would say so any more.
@@ -572,6 +631,7 @@ impl Guess {
                 _ => v.adrift(next_id),
             };
             put(&mut self.state, place, Value { n: loosened(&v, env), ..v });
+            self.loosen_others(place, env, next_id);
             for row in self.rows.extract_if(.., |r| r.place == place) {
                 rows::forget_names(&mut self.state, &row.names().collect::<Vec<_>>(), next_id);
             }
@@ -582,7 +642,7 @@ impl Guess {
         if self.steps.is_empty() && !self.uncounted {
             return false;
         }
-        let widen = if again { Widen::Far } else { Widen::Near };
+        let widen = if self.weakens_again() { Widen::Far } else { Widen::Near };
         merge(&mut self.state, back, widen, next_id)
     }
 }

@@ -23,7 +23,7 @@ impl Walk<'_> {
         self.rewind(i);
         self.try_in_haste();
         let a = &mut self.loops.open[i];
-        a.shape.further = self.loops.further;
+        (a.shape.further, a.shape.parts) = (self.loops.further, self.loops.parts);
         let entry = &a.entry;
         let Some(g) = Guess::new(entry, &a.shape, a.k, a.id, self.env, &mut self.next_id, true) else { return false };
         self.state.clone_from(&g.state);
@@ -34,7 +34,7 @@ impl Walk<'_> {
         a.tries += 1;
         self.set_phase(i, Phase::Loose);
         self.log_guess(i, "tries");
-        true
+        self.leave_sides(i).is_ok()
     }
 
     /// A path of a loose walk has come back.
@@ -42,8 +42,9 @@ impl Walk<'_> {
         let a = &mut self.loops.open[i];
         let Some(g) = &mut a.guess else { return };
         let mut back = std::mem::take(&mut self.state);
-        g.next_round(&mut back, &mut self.next_id);
-        g.note_back(back, &mut self.next_id);
+        if g.receive(&mut back, &mut self.next_id) {
+            g.note_back(back, &mut self.next_id);
+        }
     }
 
     /// In the loose walk of a guess that relates places: a number is compared with a constant.

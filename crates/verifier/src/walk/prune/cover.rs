@@ -16,6 +16,12 @@ pub(super) fn same_shape(a: &State, b: &State) -> bool {
         && a.frames.iter().zip(&b.frames).all(|(f, g)| f.subprog == g.subprog && f.entry == g.entry)
 }
 
+/// Whether their rounds of loops are of the same sides, where guesses tell rounds apart.
+pub(super) fn same_sides(a: &State, b: &State) -> bool {
+    let of = |f: &Frame, g: &Frame| f.loops.iter().zip(&g.loops).all(|(m, n)| m.side == n.side);
+    a.frames.iter().zip(&b.frames).all(|(f, g)| of(f, g))
+}
+
 /// Which id of the old state stands for which of the new: one to one. And the ids that stand for nothing but
 /// themselves; and whether it matters that a byte is fresh (see `crate::content`).
 #[derive(Debug, Default)]
@@ -112,7 +118,9 @@ fn marks_cover(old: &[Mark], new: &[Mark], ids: &mut IdMap) -> bool {
     let mut new = new.iter().filter(guessed);
     old.iter().filter(guessed).all(|o| {
         let Some(n) = new.find(|n| n.id == o.id) else { return false };
-        o.lines.len() == n.lines.len()
+        // What a guess says of one side's rounds is not said of another's.
+        (o.side == n.side || planted!(SidesAlike))
+            && o.lines.len() == n.lines.len()
             && (o.k.id == n.k.id || !ids.1.contains(&o.k.id))
             && ids.same(o.k.id, n.k.id)
             && n.k.n.subset(&o.k.n)

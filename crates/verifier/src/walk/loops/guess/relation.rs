@@ -254,9 +254,4 @@ impl Relation {
         .into_iter()
         .flatten()
     }
-
-    /// Whether the guess has names for what it is about.
-    pub(super) fn is_named(self, state: &State) -> bool {
-        self.about().all(|of| of == Of::Zero || of.named(state).is_some())
-    }
 }

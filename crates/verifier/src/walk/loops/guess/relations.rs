@@ -86,7 +86,7 @@ impl Shape {
 
     /// After a loose walk. After the first, which assumed nothing: begins with what the program compared in it and what
     /// holds when the loop begins. After others: drops what did not come back. Whether anything changed.
-    pub(super) fn revise_relations(&mut self, g: &Guess) -> bool {
+    pub(super) fn revise_relations(&mut self, g: &mut Guess) -> bool {
         if self.related.is_none() {
             return false;
         }
@@ -100,12 +100,13 @@ impl Shape {
             // A sum that one path keeps, and another makes less: half of what is searched is left, and what of it is
             // to the left may be given up.
             for new in g.refuted.iter().filter_map(|r| r.as_bound()) {
-                if related.len() < MAX_RELATIONS && !related.contains(&new) && new.holds(&g.entry, &g.state) {
+                if related.len() < MAX_RELATIONS && !related.contains(&new) && g.begins_with(new, &g.state) {
                     related.push(new);
                 }
             }
         }
-        if first && let Some(back) = &g.back {
+        let from_back = |g: &mut Guess| {
+            let Some(back) = &g.back else { return };
             let of = |id: u32| match g.own.iter().find(|o| o.id == id) {
                 Some(o) => value(&g.state, o.place).map(|v| (Of::Place(o.place), i64::from(v.delta))),
                 None if id < g.first_name && id != g.k => Some((Of::Name(id), 0)),
@@ -120,13 +121,16 @@ impl Shape {
                 let bytes = f.bytes.saturating_sub(x.saturating_mul(f.scale.into())).saturating_add(y);
                 let new = Relation::Below { lo, scale: f.scale, bytes, hi };
                 let known = g.state.below(f.id, f.scale, f.hi) >= Some(f.bytes);
-                if !known && !related.contains(&new) && (new.holds(&g.entry, &g.state) || planted!(RelationsUnbegun)) {
+                if !known && !related.contains(&new) && (g.begins_with(new, &g.state) || planted!(RelationsUnbegun)) {
                     related.push(new);
                 }
             }
+        };
+        if first {
+            g.each_side(from_back);
         }
         for &new in g.seen.iter().filter(|_| first) {
-            if related.len() < MAX_RELATIONS && new.holds(&g.entry, &g.state) {
+            if related.len() < MAX_RELATIONS && g.begins_with(new, &g.state) {
                 related.push(new);
             }
         }
@@ -143,14 +147,16 @@ impl Guess {
         // What is entered changes no place.
         let names = self.state.clone();
         for &r in shape.related.iter().flatten() {
-            if r.is_named(&self.state) && (r.holds(&self.entry, &self.state) || planted!(RelationsUnbegun)) {
+            if self.names_relation(r) && (self.begins_with(r, &self.state) || planted!(RelationsUnbegun)) {
                 let name = if r.names_sum() {
                     *next_id += 1;
                     *next_id
                 } else {
                     0
                 };
-                r.enter(&names, &mut self.state, name);
+                if !self.misses(r) {
+                    r.enter(&names, &mut self.state, name);
+                }
                 self.relations.push((r, name));
                 // It is of something else in each round, and keeps its name.
                 if let (Some(mark), true) = (self.state.top_mut().loops.last_mut(), name != 0) {
@@ -158,7 +164,7 @@ impl Guess {
                 }
             }
         }
-        let related = self.relations.clone();
+        let related: Vec<_> = self.relations.iter().filter(|(r, _)| !self.misses(*r)).copied().collect();
         clip(&related, &names, &mut self.state, self.further);
     }
 
@@ -436,8 +442,11 @@ impl Guess {
                 put(back, place, v.renamed(*next_id, 1, 0));
             }
         }
-        let (held, lost): (Vec<_>, Vec<_>) =
-            self.relations.iter().partition(|(r, _)| r.holds(back, &self.state) || planted!(RelationsUnchecked));
+        let (held, lost): (Vec<_>, Vec<_>) = self
+            .relations
+            .iter()
+            .filter(|(r, _)| !self.misses(*r))
+            .partition(|(r, _)| r.holds(back, &self.state) || planted!(RelationsUnchecked));
         self.refuted.extend(lost.into_iter().map(|(r, _)| r));
         held
     }
@@ -461,7 +470,7 @@ impl Guess {
 
 /// What is below a number is no more than that, and that is no less. `names`: the state that says what the places are
 /// called.
-fn clip(related: &[(Relation, u32)], names: &State, state: &mut State, further: bool) {
+pub(super) fn clip(related: &[(Relation, u32)], names: &State, state: &mut State, further: bool) {
     for (r, _) in related {
         let (lo, scale, bytes, hi) = match *r {
             Relation::Below { lo, scale, bytes, hi } => (lo, scale, bytes, hi),

@@ -14,6 +14,12 @@ use crate::walk::linear::Form;
 ///
 /// They end if some things can be ordered so that each round moves one of them, and moves none of those before it the
 /// other way: what comes first moves a bounded number of times, and what comes after it so between two of these.
+///
+/// Where rounds are told apart by sides ([`super::sides`]), that is asked of each set of sides between which rounds
+/// lead to and fro, by itself. Claim: so the loop ends. Proof: the sides that a run is on are a way through a finite
+/// graph, whose edges are the rounds seen. An edge that no way leads back over is taken once at most, and there are
+/// finitely many, so a run that does not end takes none of them from some round on: all its rounds are in one such set
+/// then, of which it is proven that they end.
 #[derive(Debug, Default)]
 pub(super) struct Measures {
     /// By round, of those that differ in it.
@@ -23,6 +29,9 @@ pub(super) struct Measures {
 /// What one round moves.
 #[derive(Debug, Default, PartialEq)]
 struct Moves {
+    /// The side that it begins on, and that it comes back to.
+    from: u8,
+    to: u8,
     /// Further.
     strict: Vec<Measure<Place>>,
     /// Further, or not at all: those that are further, too.
@@ -30,8 +39,8 @@ struct Moves {
 }
 
 impl Measures {
-    pub(super) fn see(&mut self, strict: Vec<Measure<Place>>, weak: Vec<Measure<Place>>) {
-        let moves = Moves { strict, weak };
+    pub(super) fn see(&mut self, (from, to): (u8, u8), strict: Vec<Measure<Place>>, weak: Vec<Measure<Place>>) {
+        let moves = Moves { from, to, strict, weak };
         if !self.rounds.contains(&moves) {
             self.rounds.push(moves);
         }
@@ -44,7 +53,31 @@ impl Measures {
     }
 
     pub(super) fn end(&self) -> bool {
-        let mut left: Vec<&Moves> = self.rounds.iter().collect();
+        self.rounds.iter().all(|r| self.end_on(r.from))
+    }
+
+    /// Whether the sides lead from one to the other.
+    fn lead(&self, from: u8, to: u8) -> bool {
+        let mut reached = vec![from];
+        let mut next = 0;
+        while let Some(&side) = reached.get(next) {
+            next += 1;
+            for r in self.rounds.iter().filter(|r| r.from == side) {
+                if !reached.contains(&r.to) {
+                    reached.push(r.to);
+                }
+            }
+        }
+        reached.contains(&to)
+    }
+
+    /// Whether the rounds end that lead to and fro between this side and others.
+    fn end_on(&self, side: u8) -> bool {
+        let within = |r: &&Moves| {
+            let there_and_back = self.lead(side, r.from) && self.lead(r.to, side);
+            there_and_back && (r.from == r.to || !planted!(SidesApart))
+        };
+        let mut left: Vec<&Moves> = self.rounds.iter().filter(within).collect();
         // What moves in some of the rounds, and back in none, comes first: of those that are left, then.
         while let Some(first) = left.iter().flat_map(|r| &r.strict).find(|m| left.iter().all(|r| r.weak.contains(m))) {
             let first = *first;
@@ -65,8 +98,9 @@ struct Passed {
 }
 
 impl Guess {
-    /// Renames what came back, so that it compares with the guess: its round is the next.
-    pub(in crate::walk::loops) fn next_round(&mut self, back: &mut State, next_id: &mut u32) {
+    /// Renames what came back, so that it compares with the guess: its round is the next. `from`: the side that it
+    /// began on.
+    pub(super) fn next_round(&mut self, back: &mut State, from: u8, next_id: &mut u32) {
         let Some(mark) = back.top().loops.last() else { return };
         let still = |o: &&Own| {
             let tie = |v: &Value| (v.line_id(), v.scale, v.delta);
@@ -126,7 +160,7 @@ impl Guess {
         }
         let held = self.see_relations(back, next_id);
         self.forget_rows(back, next_id);
-        self.next_own(back, next_id);
+        self.next_own(back, from, next_id);
         self.enter_rows(&rows, back);
         self.broken.extend(self.lost_rows(&rows).into_iter().map(|place| (place, Change::Any)));
         self.enter_relations(&held, back);
@@ -183,7 +217,7 @@ impl Guess {
 
     /// Moves the names that single places have for a round on to their present values, and notes which grew and which
     /// shrank.
-    fn next_own(&mut self, back: &mut State, next_id: &mut u32) {
+    fn next_own(&mut self, back: &mut State, from: u8, next_id: &mut u32) {
         let (mut seen, mut weak): (Vec<Measure<Place>>, Vec<Measure<Place>>) = Default::default();
         let mut facts: Vec<Room> = Vec::new();
         let mut passed: Vec<Passed> = Vec::new();
@@ -196,7 +230,9 @@ impl Guess {
             }
             let by = i64::from(b.delta) - i64::from(g.delta);
             let simple = b.scale == 1 && (b.id != 0 || packet);
-            if simple && b.id != 0 {
+            // What holds none when a round begins has no name then: nothing is said of how it moves.
+            let had_name = self.had_name(Own { place, id }, from);
+            if had_name && simple && b.id != 0 {
                 let grown = back.below(id, 1, b.id).map(|x| x.saturating_add(by));
                 let shrunk = back.below(b.id, 1, id).map(|x| x.saturating_sub(by));
                 for (grows, moved) in [(true, grown), (false, shrunk)] {
@@ -208,7 +244,7 @@ impl Guess {
                         weak.push(what);
                     }
                 }
-            } else if b.id == id && b.scale > 1 {
+            } else if had_name && b.id == id && b.scale > 1 {
                 // V becomes scale * V + delta.
                 let least = back.least_of(id).unwrap_or(0).max(0).saturating_mul(i64::from(b.scale) - 1);
                 let what = Measure { what: place, grows: true };
@@ -219,7 +255,7 @@ impl Guess {
                     weak.push(what);
                 }
             }
-            if self.related {
+            if self.related && had_name {
                 self.see_moved(back, (place, id), &g, &b, &mut seen, &mut weak);
             }
             let now = Passed { id, of: b.id, scale: b.scale, by };
@@ -277,7 +313,7 @@ impl Guess {
         }
         // And what is named by the sums that relations are about.
         let sums = self.relations.iter().map(|(_, name)| *name).filter(|name| *name != 0);
-        let old: Vec<u32> = passed.iter().map(|p| p.id).chain(sums).collect();
+        let old: Vec<u32> = passed.iter().map(|p| p.id).chain(sums).chain(self.parted_names()).collect();
         back.room.retain(|f| !old.contains(&f.id) && !old.contains(&f.hi));
         back.sums.retain(|t| ![t.s, t.a, t.b].iter().any(|id| old.contains(id)));
         back.forget_products(|id| old.contains(&id));
@@ -292,7 +328,7 @@ impl Guess {
             put(back, place, v);
         }
         facts.into_iter().for_each(|f| back.learn_below(f));
-        self.measures.see(seen, weak);
+        self.measures.see((from, self.side()), seen, weak);
     }
 
     /// Whether it names a sum that a relation is about.

@@ -2,6 +2,7 @@
 
 use bpf_isa::{AluOp, Width};
 
+use super::parting::{Parted, Parting, parted_between};
 use super::place::{Place, places, put, value};
 use super::relation::Relation;
 use super::rows::{Stride, strides};
@@ -61,6 +62,9 @@ pub(in crate::walk::loops) struct Shape {
     pub(in crate::walk::loops) further: bool,
     /// Places that move by multiples of what stays: where more is tried.
     pub(super) strides: Vec<Stride>,
+    /// Rounds may be told apart by places that hold none in some; and which are.
+    pub(in crate::walk::loops) parts: bool,
+    pub(super) parting: Parting,
 }
 
 impl Shape {
@@ -76,6 +80,40 @@ impl Shape {
                 self.limits.push((place, at));
             }
         }
+    }
+
+    /// Whether rounds are told apart by some place.
+    pub(in crate::walk::loops) fn is_parted(&self) -> bool {
+        !self.parting.places.is_empty()
+    }
+
+    /// Whether rounds are told apart by this place.
+    pub(super) fn parts_by(&self, place: Place) -> bool {
+        self.parting.places.iter().any(|p| p.place == place)
+    }
+
+    /// Whether a place was seen that might be told apart, and rounds are not told apart.
+    pub(in crate::walk::loops) fn misses_parts(&self) -> bool {
+        self.parting.missed
+    }
+
+    /// A round was seen to end with these places: rounds are told apart by them, which a round does not move as others
+    /// then. Whether that is new.
+    pub(super) fn see_parted(&mut self, found: &[Parted]) -> bool {
+        if !self.parts {
+            self.parting.missed |= !found.is_empty();
+            return false;
+        }
+        let (new, places) = self.parting.see(found);
+        for place in places {
+            self.changes.retain(|(p, _)| *p != place);
+            self.same.retain(|p| *p != place);
+            self.low.retain(|(p, _)| *p != place);
+            self.less.retain(|(p, ..)| *p != place);
+            self.more.retain(|(p, ..)| *p != place);
+            self.strides.retain(|s| s.place != place && s.by != place);
+        }
+        new
     }
 
     pub(super) fn set(&mut self, place: Place, change: Change) {
@@ -192,6 +230,7 @@ pub(in crate::walk::loops) fn compare(entry: &State, back: &State, shape: &mut S
     shape.more.clear();
     shape.low.clear();
     shape.strides.clear();
+    shape.parting = Parting::default();
     for place in places(&[entry, back]) {
         let (Some(mut e), Some(b)) = (value(entry, place), value(back, place)) else { continue };
         let name = shape.names.iter().find(|(p, _)| *p == place).map(|(_, id)| *id);
@@ -218,6 +257,12 @@ pub(in crate::walk::loops) fn compare(entry: &State, back: &State, shape: &mut S
         }
         let moved = shape.changes.iter().filter(|(_, c)| !matches!(c, Change::Step(_))).map(|(p, _)| *p);
         shape.strides = strides(&named, back, moved);
+    }
+    let mut parted = parted_between(entry, back);
+    parted.retain(|p| !shape.changes.iter().any(|(q, c)| *q == p.place && matches!(c, Change::Step(_))));
+    if shape.see_parted(&parted) {
+        let side = shape.parting.side_of(entry, &parted);
+        shape.parting.see_side(side);
     }
     true
 }
