@@ -42,6 +42,7 @@ const KINDS: [(&str, Generator); 19] = [
     ("varied", border::pincers::generate_varied), // the same by pointers, of 32 bits, on the stack, in nests
     ("unseen", border::pincers::generate_unseen), // rounds that no guess is made from
     ("renamed", border::pincers::generate_renamed), // such ones, beside what a number was
+    ("none", border::none::generate),             // indices and pointers that are none until something is found
     ("assumed", border::assumed::generate),       // what loose walks take for granted
     ("mutants", border::mutants::generate),       // everyday programs with a few places changed
 ];

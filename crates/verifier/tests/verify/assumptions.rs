@@ -2,7 +2,7 @@
 //! that are other numbers where no guess was made of that. `examples/watch.rs` with `assumed`, `moves` and `renamed` is
 //! the long run.
 
-use crate::border::{Oracle, assumed, begins, grids, pincers};
+use crate::border::{Oracle, assumed, begins, grids, none, pincers};
 use crate::loops_oracle::{watch, watch_by};
 
 #[test]
@@ -41,6 +41,13 @@ fn accepted_loops_over_distant_numbers_stay_within_the_abstract_states() {
     assert!(accepted > 90 && refused > 90, "{accepted} accepted, {refused} refused");
 }
 
+#[test]
+fn accepted_places_that_hold_none_stay_within_the_abstract_states() {
+    let (accepted, refused, violation) = watch_by(none::oracle(), 0..80, none::generate);
+    assert_eq!(violation, None);
+    assert!(accepted > 20 && refused > 20, "{accepted} accepted, {refused} refused");
+}
+
 /// Generated programs find the deliberate bugs in all of these.
 #[cfg(feature = "faults")]
 #[test]
@@ -59,6 +66,20 @@ fn generated_programs_find_faults_of_assumptions() {
     for (fault, generate) in of_assumptions.chain(others) {
         plant(Some(fault));
         let (.., violation) = watch(0..300, generate);
+        plant(None);
+        assert!(violation.is_some(), "{fault:?} is not found");
+    }
+}
+
+/// And those in rounds that are told apart; the first seeds are near those that find them, as the programs take long.
+#[cfg(feature = "faults")]
+#[test]
+fn generated_programs_find_faults_of_sides() {
+    use bpf_verifier::faults::{Fault, plant};
+
+    for (fault, first) in Fault::OF_SIDES.iter().zip([0, 175, 330, 330]) {
+        plant(Some(*fault));
+        let (.., violation) = watch_by(none::oracle(), first..first + 40, none::generate);
         plant(None);
         assert!(violation.is_some(), "{fault:?} is not found");
     }

@@ -30,6 +30,7 @@ mod loops;
 mod loops_oracle;
 mod messages;
 mod needed;
+mod none;
 mod objects;
 mod pairs;
 mod paths;

@@ -17,6 +17,7 @@ pub(crate) mod halves;
 pub(crate) mod links;
 pub(crate) mod loops;
 pub(crate) mod mutants;
+pub(crate) mod none;
 pub(crate) mod orders;
 pub(crate) mod pincers;
 pub(crate) mod products;
