@@ -81,22 +81,28 @@ pub(super) fn blend(old: &State, new: &mut State) {
     new.products.retain(|t| old.products.contains(t));
 }
 
-/// The same of one number.
+/// The same of one number. One below 2^32 stays so: what wrote it may have ended the need of what it was made from
+/// ([`crate::walk::trail`]).
 fn blend_number(old: &Value, new: &mut Value) {
     if !old.is_scalar() || !new.is_scalar() {
         return;
     }
     let tie = |v: &Value| (v.id, v.scale, v.delta);
+    let tied = tie(old) == tie(new) && old.id != 0;
+    if old == new {
+        return;
+    }
     let joined = new.n.join(&old.n);
-    if tie(old) == tie(new) && old.id != 0 {
-        new.n = joined;
-    } else if old != new {
-        // To a power of two of bits: what is joined again and again would grow bit by bit.
-        let bits = (64 - joined.umax().leading_zeros()).next_power_of_two().max(8);
-        new.n = if joined == old.n { joined } else { Scalar::low_bits(bits) };
-        if planted!(BlendedAsOther) {
-            new.n = old.n;
-        }
+    // To a power of two of bits: what is joined again and again would grow bit by bit.
+    let bits = (64 - joined.umax().leading_zeros()).next_power_of_two().max(8);
+    let n = match (new.n.high_half_is_zero(), joined == old.n || tied) {
+        (true, _) if bits > 32 => Scalar::low_bits(32),
+        (_, true) => joined,
+        (_, false) => Scalar::low_bits(bits),
+    };
+    debug_assert!(new.n.subset(&n));
+    new.n = if planted!(BlendedAsOther) { old.n } else { n };
+    if !tied {
         *new = new.unlinked();
     }
 }
