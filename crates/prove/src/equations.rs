@@ -117,7 +117,7 @@ fn row(round: Z, by: Z, start: Z, [times, scale, delta]: [Z; 3]) -> Option<Z> {
     Some(multiple.by(of_start.by(start).and(of_p.by(round.by(by)))).and(delta))
 }
 
-/// The induction of `guess/rows.rs`: that what comes back is a row's length further is asked there of all that is known.
+/// The induction of `guess/rows.rs`. That what comes back is a row's length further is asked there of all known facts.
 fn rows(all: &mut Vec<Obligation>) {
     let times = || between(1, i16::MAX.into());
     let began = move || [times(), times(), between(i32::MIN.into(), i32::MAX.into())];

@@ -1,10 +1,10 @@
 //! What follows from all equations and inequalities of a state together.
 //!
-//! Problem: orders ([`Room`]), sums and the lines of loops are each looked up by themselves, one or two steps far. A
-//! program that keeps `p + left` the same, or tests one sum and uses another with three parts, needs more of them at
-//! once. Approach: the question is a linear form that must not be above 0. Its negation is added to what the state says
-//! of the numbers in it, and unknowns are eliminated one after the other (Fourier and Motzkin's way, equations first).
-//! If that leaves a constant above 0 that should not be, the negation is impossible.
+//! Problem: orders ([`crate::state::Room`]), sums and the lines of loops are each looked up by themselves, one or two
+//! steps far. A program that keeps `p + left` the same, or tests one sum and uses another with three parts, needs more
+//! of them at once. Approach: the question is a linear form that must not be above 0. Its negation is added to what the
+//! state says of the numbers in it, and unknowns are eliminated one after the other (Fourier and Motzkin's way,
+//! equations first). If that leaves a constant above 0 that should not be, the negation is impossible.
 //!
 //! Invariants: each row says `sum of coefficient * V + constant <= 0`, of integers, exactly (see [`super::lines`]).
 //! Whatever row is made of others is their sum, each times a number that is not negative, or an equation times any; so

@@ -1,8 +1,8 @@
 //! Walks in haste: where guesses fail again and again, another way is tried before this one is walked to its limit (see
 //! [`crate::ways`]).
 //!
-//! Invariant: a walk that gives up in haste has refused nothing. It says that it was postponed, and is walked anew if no
-//! other way accepts the program.
+//! Invariant: a walk that gives up in haste has refused nothing. It says that it was postponed, and is walked anew if
+//! no other way accepts the program.
 
 use super::Phase;
 use crate::walk::Walk;
