@@ -61,6 +61,9 @@ const MAX_ANCESTORS: usize = 16;
 /// dearer than the last.
 const MAX_SEEN: usize = 64;
 
+/// Branches left for later that are looked at, to find whether one leads to where a state may be kept.
+const MAX_LEFT: usize = 16;
+
 /// Misses of a kept state, beside as many for each hit, after which it is evicted. Of the sample programs' steps, 8 and
 /// 64 make no difference any more; the search gets longer with it.
 const MISSES: u32 = 16;
@@ -421,7 +424,7 @@ impl Walk<'_> {
         if !join && self.awaits_half() {
             return Ok(false);
         }
-        if pruner.forward && self.scratch.pending.is_empty() && first {
+        if pruner.forward && first && !self.others_may_come() {
             // Nothing was here before, and nothing will come.
             return Ok(false);
         }
@@ -530,6 +533,13 @@ impl Walk<'_> {
         }
         self.enter_loop()?;
         Ok(false)
+    }
+
+    /// In a program that only goes forward: whether a branch that is left for later may lead here. It does not from
+    /// behind.
+    fn others_may_come(&self) -> bool {
+        let pending = &self.scratch.pending;
+        pending.len() > MAX_LEFT || pending.iter().any(|left| left.at <= self.pc)
     }
 
     fn keep(&mut self, round: bool, iterator: u32, base: u32) -> Res<()> {
