@@ -24,7 +24,7 @@ use bpf_testkit::generate::Choices;
 type Generator = fn(&mut Choices<'_>) -> Option<Program>;
 
 /// The generators, each with the word that asks for it.
-const KINDS: [(&str, Generator); 20] = [
+const KINDS: [(&str, Generator); 21] = [
     ("loops", border::loops::generate),
     ("entered", border::loops::generate_entered), // loops that are entered in their middle
     ("sums", border::sums::generate),             // sums that a third number bounds
@@ -45,6 +45,7 @@ const KINDS: [(&str, Generator); 20] = [
     ("none", border::none::generate),             // indices and pointers that are none until something is found
     ("assumed", border::assumed::generate),       // what loose walks take for granted
     ("mutants", border::mutants::generate),       // everyday programs with a few places changed
+    ("blends", border::blends::generate),         // many branches that decide little
 ];
 
 fn main() -> ExitCode {

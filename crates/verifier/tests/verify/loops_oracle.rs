@@ -2,7 +2,8 @@
 //! one.
 
 use crate::border::{
-    Oracle, Outcome, elements, far, folds, grids, halves, links, loops, mutants, orders, pincers, products, sums,
+    Oracle, Outcome, blends, elements, far, folds, grids, halves, links, loops, mutants, orders, pincers, products,
+    sums,
 };
 use bpf_isa::Program;
 use bpf_testkit::generate::Choices;
@@ -110,6 +111,16 @@ fn accepted_distant_numbers_stay_within_the_abstract_states() {
     let (accepted, _, violation) = watch(10_000..10_300, far::generate);
     assert_eq!(violation, None);
     assert!(accepted > 200, "{accepted} accepted");
+}
+
+/// Branches that decide little, beside what decides an access.
+#[test]
+fn accepted_blends_stay_within_the_abstract_states() {
+    let mut oracle = Oracle::new(false);
+    oracle.steps = 2_000;
+    let (accepted, refused, violation) = watch_by(oracle, 0..120, blends::generate);
+    assert_eq!(violation, None);
+    assert!(accepted > 20 && refused > 20, "{accepted} accepted, {refused} refused");
 }
 
 #[test]

@@ -8,6 +8,7 @@
 
 pub(crate) mod assumed;
 pub(crate) mod begins;
+pub(crate) mod blends;
 pub(crate) mod elements;
 mod facts;
 pub(crate) mod far;
