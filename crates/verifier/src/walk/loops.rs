@@ -25,6 +25,7 @@
 //! above the head, on the way outside, and the head of a loop around: a join. What is walked of a loop before its head
 //! is first reached is walked as it is, like anything before a loop.
 
+mod attempt;
 mod guess;
 mod haste;
 mod loose;
@@ -38,17 +39,13 @@ use super::trail;
 use super::{Flow, Res, Walk, refuse};
 use crate::error::{LoopFailure, Reason};
 use crate::faults::planted;
-use crate::notes::Notes;
 use crate::state::{Mark, Round, State};
 use crate::value::Value;
+use attempt::{Attempt, Blends, Phase};
 use guess::{Guess, Shape};
 
 /// Guesses that are tried after each other before a loop is walked.
 const MAX_TRIES: u32 = 5;
-/// More of them, where places are related to each other.
-const MORE_TRIES: u32 = 5;
-/// And where rounds are told apart.
-const PARTED_TRIES: u32 = 4;
 /// Questions about single steps that a walk answers by all that a state knows.
 const MAX_ASKED: u32 = 400;
 /// Times that guesses about one loop may fail in a row before none is made any more.
@@ -67,121 +64,6 @@ pub(crate) const RELATED_SLOTS: usize = 1000;
 /// Notes of programs up to this length are copied before a check. Those of longer ones may know less after a failed one
 /// than they could.
 const COPIED_NOTES: usize = 8192;
-
-/// What an attempt is about to find out.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Phase {
-    /// One round as it is, to see what changes.
-    Watch,
-    /// The body from a loose guess, to see what comes back.
-    Loose,
-    /// The proof.
-    Check,
-}
-
-/// Whether paths that meet in the loop become one: each branch that decides nothing would double them.
-#[derive(Debug)]
-enum Blends {
-    /// Not as long as there are few.
-    NotYet,
-    /// They do. If that proves nothing, the attempt goes on from where it was.
-    Since(Box<Progress>),
-    /// That has proven nothing.
-    NoMore,
-    /// Without, the loose walk was too long.
-    AtLast,
-}
-
-/// How far an attempt has got.
-#[derive(Debug)]
-struct Progress {
-    shape: Shape,
-    tries: u32,
-    related: bool,
-    distant: bool,
-    peels: bool,
-}
-
-/// A loop that is being guessed about.
-#[derive(Debug)]
-struct Attempt {
-    id: u32,
-    /// The id of its round: names the attempt in states.
-    k: u32,
-    /// The frame the loop is in.
-    frame: usize,
-    phase: Phase,
-    /// What entered the loop, and how it got there.
-    entry: State,
-    at: InsnIdx,
-    path: u32,
-    epoch: u32,
-    /// Branches left for later, the trail and open states, states ever kept, states recorded: when it began.
-    pending: usize,
-    mark: trail::Mark,
-    kept: u32,
-    recorded: usize,
-    shape: Shape,
-    guess: Option<Guess>,
-    tries: u32,
-    /// Simpler guesses have failed: places are related to each other.
-    related: bool,
-    /// That has failed, too: what is about to be forgotten is asked how far what stays is apart.
-    distant: bool,
-    /// These have failed, too: what is loaded is remembered, and the first rounds of inner loops are walked by
-    /// themselves.
-    peels: bool,
-    blends: Blends,
-    /// Of a loose walk: where it ends at the latest.
-    steps: u64,
-    /// In a loose walk, numbers may wrap: nothing came back from one in which they did not.
-    wraps: bool,
-    /// Stores in it that each round moves by what they write: the frame, how far they move, and where the first is.
-    fills: Vec<(u8, i16, i64)>,
-    notes: Option<Notes>,
-}
-
-impl Attempt {
-    /// From now on, paths that meet in it become one.
-    fn blend(&mut self) {
-        if let Blends::NotYet = self.blends {
-            self.blends = Blends::Since(Box::new(Progress {
-                shape: self.shape.clone(),
-                tries: self.tries.saturating_sub(1),
-                related: self.related,
-                distant: self.distant,
-                peels: self.peels,
-            }));
-        }
-    }
-
-    /// Has failed. If paths that meet in it became one, they do not any more, and it is as far as it was before; if
-    /// they did not any more, and it was too long, they do again. `false`: neither.
-    fn unblend(&mut self, too_long: bool) -> bool {
-        match std::mem::replace(&mut self.blends, Blends::NoMore) {
-            Blends::Since(before) => {
-                let Progress { shape, tries, related, distant, peels } = *before;
-                (self.shape, self.tries) = (shape, tries);
-                (self.related, self.distant, self.peels) = (related, distant, peels);
-                true
-            }
-            Blends::NoMore if too_long => {
-                self.blends = Blends::AtLast;
-                true
-            }
-            other => {
-                self.blends = other;
-                false
-            }
-        }
-    }
-
-    /// Relations that do not hold are dropped one after the other, and places that hold none are found so.
-    fn extra_tries(&self) -> u32 {
-        let related = if self.related { MORE_TRIES } else { 0 };
-        related + if self.shape.is_parted() { PARTED_TRIES } else { 0 }
-    }
-}
 
 /// What was guessed: places and what they hold.
 type Parts = Vec<(String, String)>;
@@ -204,6 +86,9 @@ struct Head {
     /// Whether that took a guess which relates places, and one that keeps distances: others begin with that.
     related: bool,
     distant: bool,
+    /// Paths that met in it became one, and nothing was proven by that: they do not any more, unless nothing else ends.
+    /// (It is entered again in each walk from a guess about a loop before it, or around it.)
+    unblended: bool,
     /// Why it was not proven the last time, and what was guessed.
     failure: Option<Box<(LoopFailure, Parts)>>,
 }
@@ -341,7 +226,7 @@ impl Engine {
     /// It is: so are all that come to places where others have been, from now on.
     pub(super) fn blend(&mut self, frame: usize, at: InsnIdx) {
         if let Some(i) = self.around(frame, at) {
-            self.open[i].blend();
+            self.open[i].blend(self.asked.get());
         }
     }
 
@@ -496,6 +381,7 @@ impl Walk<'_> {
             return Ok(false);
         }
         let shape = head.shape.clone();
+        let blends = if head.unblended { Blends::NoMore } else { Blends::NotYet };
         let entry = self.copy_state();
         let mark = self.trail_mark();
         let k = self.new_id();
@@ -519,7 +405,7 @@ impl Walk<'_> {
             related: false,
             distant: false,
             peels: false,
-            blends: Blends::NotYet,
+            blends,
             steps: 0,
             wraps: false,
             fills: Vec::new(),
@@ -752,7 +638,13 @@ impl Walk<'_> {
 
     /// A guess has failed: tries one that relates places to each other, or none.
     fn fail(&mut self, i: usize, why: LoopFailure) -> Res<()> {
-        if self.loops.open[i].unblend(why == LoopFailure::TooLong) && self.start_loose(i) {
+        let a = &mut self.loops.open[i];
+        let (again, asked) = a.unblend(why == LoopFailure::TooLong);
+        if let Some(asked) = asked {
+            self.loops.heads[a.id as usize].unblended = true;
+            self.loops.asked.set(asked);
+        }
+        if again && self.start_loose(i) {
             return Ok(());
         }
         let a = &mut self.loops.open[i];

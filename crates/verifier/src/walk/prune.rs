@@ -485,13 +485,6 @@ impl Walk<'_> {
                     self.ending = Ending::As(i);
                     return Ok(true);
                 }
-                if blends.is_some_and(|(since, _)| kept.number >= since)
-                    && same_shape(&kept.state, &self.state)
-                    && same_sides(&kept.state, &self.state)
-                {
-                    apart += 1;
-                    like = if like == NONE { i } else { like };
-                }
                 // A state that never covers anything only slows the search. It has missed where another was kept:
                 // arrivals that are let pass say little.
                 kept.misses += u32::from(keeps);
@@ -506,6 +499,13 @@ impl Walk<'_> {
                     }
                     i = next;
                     continue;
+                }
+                if blends.is_some_and(|(since, _)| kept.number >= since)
+                    && same_shape(&kept.state, &self.state)
+                    && same_sides(&kept.state, &self.state)
+                {
+                    apart += 1;
+                    like = if like == NONE { i } else { like };
                 }
                 if missed == NONE {
                     missed = i;

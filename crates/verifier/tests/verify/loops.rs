@@ -218,3 +218,27 @@ fn what_falls_leaves_its_memory() {
         common::verify(&text("if r4 <= r1 goto out")).unwrap_or_else(|e| panic!("{begins}: {e}"));
     }
 }
+
+/// Branches that decide what is added up, in loops one after the other: whether what is blended is enough for the proof
+/// (the sum is an index of few bits) or not (it is one of many), the steps do not double with each loop.
+#[test]
+fn branches_in_loops_one_after_another_do_not_multiply() {
+    let steps = |loops: u32, addend: u32| {
+        let mut text = format!(";raw\nr0 = 0\nif r2 < {} goto out\n", 31 * addend + 1);
+        for l in 0..loops {
+            text += &format!("r3 = 0\na{l}: r4 = r3\nr4 += 6\nif r4 >= r2 goto n{l}\nr5 = 0\nr4 = r1\nr4 += r3\n");
+            for b in 0..5 {
+                let by = addend << b;
+                text += &format!("r6 = *(u8 *)(r4 + {b})\nif r6 < 9 goto s{l}x{b}\nr5 += {by}\ns{l}x{b}: r6 = 0\n");
+            }
+            text +=
+                &format!("r6 = r1\nr6 += r5\nr6 = *(u8 *)(r6 + 0)\nr0 += r6\nr3 += 1\nif r3 < 1000 goto a{l}\nn{l}:\n");
+        }
+        let verified = common::verify(&(text + "out: exit")).expect("it is safe");
+        verified.stats().steps
+    };
+    let few: Vec<u64> = [1, 3, 6].map(|loops| steps(loops, 1)).into();
+    let many: Vec<u64> = [1, 3, 6].map(|loops| steps(loops, 3)).into();
+    assert!(few[2] < 12 * few[0], "{few:?}");
+    assert!(many[2] < 12 * many[0], "{many:?}");
+}

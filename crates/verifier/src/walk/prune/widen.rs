@@ -9,6 +9,9 @@ use crate::state::{Byte, Frame, Spill, State};
 use crate::value::{Ty, Value};
 use crate::walk::pointers::checkable;
 
+/// Of what is blended, numbers of so many bits are told from longer ones: what is indexed with may be such a sum.
+const FEW_BITS: u32 = 6;
+
 /// Gives up the numbers of `new` that differ from the last round's, so that the next round is likely covered.
 pub(super) fn widen(old: &State, new: &mut State) {
     for (o, n) in old.frames.iter().zip(&mut new.frames) {
@@ -93,8 +96,9 @@ fn blend_number(old: &Value, new: &mut Value) {
         return;
     }
     let joined = new.n.join(&old.n);
-    // To a power of two of bits: what is joined again and again would grow bit by bit.
-    let bits = (64 - joined.umax().leading_zeros()).next_power_of_two().max(8);
+    // What is more than a few bits, to a power of two of bits: what is joined again and again would grow bit by bit.
+    let bits = 64 - joined.umax().leading_zeros();
+    let bits = if bits <= FEW_BITS { bits.max(1) } else { bits.next_power_of_two() };
     let n = match (new.n.high_half_is_zero(), joined == old.n || tied) {
         (true, _) if bits > 32 => Scalar::low_bits(32),
         (_, true) => joined,
