@@ -110,29 +110,28 @@ fn sums(all: &mut Vec<Obligation>) {
     }));
 }
 
-/// What a row that begins at `times * V(start) + delta` moves by, `scale` times, and where it is by its name after so
-/// many moves: they are a product with the round.
-fn row(round: Z, by: Z, start: Z, [times, scale, delta]: [Z; 3]) -> Option<Z> {
+/// Where a row is, by its name, that began at `times * V(start) + delta` and has moved by `scale * V(by)` in so many
+/// rounds: how far is the product of the two.
+fn row<const N: usize>(rounds: [Z; N], by: Z, start: Z, [times, scale, delta]: [Z; 3]) -> Option<[Z; N]> {
     let [of_start, of_p, multiple] = rules::row_sum(times, scale)?;
-    Some(multiple.by(of_start.by(start).and(of_p.by(round.by(by)))).and(delta))
+    Some(rounds.map(|k| multiple.by(of_start.by(start).and(of_p.by(k.by(by)))).and(delta)))
 }
 
-/// The induction of `guess/rows.rs`. That what comes back is a row's length further is asked there of all known facts.
+/// The induction of `guess/rows.rs`. That what comes back is a length further is asked there of all that is known.
 fn rows(all: &mut Vec<Obligation>) {
     let times = || between(1, i16::MAX.into());
     let began = move || [times(), times(), between(i32::MIN.into(), i32::MAX.into())];
     all.push(proof("a row, when the loop begins", move || {
         let (by, start, began) = (named(), named(), began());
-        if let Some(at) = row(Z::Const(0), by, start, began) {
+        if let Some([at]) = row([Z::Const(0)], by, start, began) {
             let [times, _, delta] = began;
             claim("it is where it begins", || at == times.by(start).and(delta));
         }
     }));
     all.push(proof("a row, one round later", move || {
         let (k, by, start, began) = (named(), named(), named(), began());
-        if let Some([of_start, of_p, multiple]) = rules::row_sum(began[0], began[1]) {
-            let at = |k: Z| multiple.by(of_start.by(start).and(of_p.by(k.by(by)))).and(began[2]);
-            claim("it is a length further", || at(k.and(Z::Const(1))) == at(k).and(began[1].by(by)));
+        if let Some([at, later]) = row([k, k.and(Z::Const(1))], by, start, began) {
+            claim("it is a length further", || later == at.and(began[1].by(by)));
         }
     }));
     all.push(proof("the product of a row", move || {
