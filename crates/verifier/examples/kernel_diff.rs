@@ -4,12 +4,8 @@
 
 #[path = "../tests/verify/border/mod.rs"]
 mod border;
-#[path = "../tests/verify/common/mod.rs"]
-mod common;
 #[path = "../tests/verify/kernel_compare.rs"]
 mod kernel;
-#[path = "../tests/verify/loop_programs.rs"]
-mod loop_programs;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);

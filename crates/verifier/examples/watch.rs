@@ -11,6 +11,8 @@ mod border;
 mod common;
 #[path = "../tests/verify/loop_programs.rs"]
 mod loop_programs;
+#[path = "../tests/verify/mutants.rs"]
+mod mutants;
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -44,7 +46,7 @@ const KINDS: [(&str, Generator); 21] = [
     ("renamed", border::pincers::generate_renamed), // such ones, beside what a number was
     ("none", border::none::generate),             // indices and pointers that are none until something is found
     ("assumed", border::assumed::generate),       // what loose walks take for granted
-    ("mutants", border::mutants::generate),       // everyday programs with a few places changed
+    ("mutants", mutants::generate),               // everyday programs with a few places changed
     ("blends", border::blends::generate),         // many branches that decide little
 ];
 

@@ -415,7 +415,7 @@ impl Walk<'_> {
         if let Some(shape) = shape {
             self.loops.open[i].shape = shape;
             self.begin_as_before(i);
-            if self.start_loose(i) {
+            if self.start_loose(i)? {
                 return Ok(true);
             }
             let a = &mut self.loops.open[i];
@@ -427,8 +427,8 @@ impl Walk<'_> {
 
     /// Names what the current state holds, so that a round can be compared with it.
     fn watch(&mut self, i: usize) {
+        self.set_phase(i, Phase::Watch);
         let a = &mut self.loops.open[i];
-        a.phase = Phase::Watch;
         guess::name_all(&mut self.state, &mut a.shape, &mut self.next_id);
         let ids = a.shape.names.iter().map(|(_, id)| *id).chain([a.k]).collect();
         let k = Value { id: a.k, ..Value::constant(0) };
@@ -445,7 +445,7 @@ impl Walk<'_> {
         if seen {
             self.begin_as_before(i);
         }
-        if seen && self.start_loose(i) { Ok(()) } else { self.give_up(i, LoopFailure::Unlike) }
+        if seen && self.start_loose(i)? { Ok(()) } else { self.give_up(i, LoopFailure::Unlike) }
     }
 
     /// Throws away what was walked since the attempt began, the attempts inside it too.
@@ -516,6 +516,10 @@ impl Walk<'_> {
                 }
             }
         }
+        // What is walked loosely proves nothing: none may be left when all is done.
+        if self.loops.loose > 0 {
+            return refuse(Reason::Internal("a loose walk of no loop"));
+        }
         Ok(false)
     }
 
@@ -530,7 +534,7 @@ impl Walk<'_> {
         let wraps = !g.came_back() && !std::mem::replace(&mut a.wraps, true);
         let again = g.revise(&mut a.shape) || wraps;
         if again {
-            let go_on = a.tries < MAX_TRIES + a.extra_tries() && self.start_loose(i);
+            let go_on = a.tries < MAX_TRIES + a.extra_tries() && self.start_loose(i)?;
             if go_on {
                 return Ok(());
             }
@@ -633,7 +637,7 @@ impl Walk<'_> {
     fn part_again(&mut self, i: usize, why: LoopFailure) -> Res<()> {
         let a = &mut self.loops.open[i];
         let again = a.guess.as_mut().is_some_and(|g| g.part(&mut a.shape)) && a.tries < MAX_TRIES + a.extra_tries();
-        if again && self.start_loose(i) { Ok(()) } else { self.fail(i, why) }
+        if again && self.start_loose(i)? { Ok(()) } else { self.fail(i, why) }
     }
 
     /// A guess has failed: tries one that relates places to each other, or none.
@@ -644,7 +648,7 @@ impl Walk<'_> {
             self.loops.heads[a.id as usize].unblended = true;
             self.loops.asked.set(asked);
         }
-        if again && self.start_loose(i) {
+        if again && self.start_loose(i)? {
             return Ok(());
         }
         let a = &mut self.loops.open[i];
@@ -667,7 +671,7 @@ impl Walk<'_> {
             }
         }
         self.relate(i);
-        if self.start_loose(i) { Ok(()) } else { self.give_up(i, why) }
+        if self.start_loose(i)? { Ok(()) } else { self.give_up(i, why) }
     }
 
     /// The attempt begins anew, with places that are related to each other.

@@ -43,17 +43,17 @@ impl Walk<'_> {
 
     /// Leaves a guess about the loop with this head to be walked later.
     pub(super) fn leave_at_head(&mut self, at: InsnIdx, state: State, path: u32, epoch: u32) -> Res<()> {
-        self.leave(at, false, state, path, epoch)?;
-        if let Some(left) = self.scratch.pending.last_mut() {
-            left.resumes = true;
-        }
-        Ok(())
+        self.leave_as(at, false, true, state, path, epoch)
     }
 
     pub(super) fn leave(&mut self, at: InsnIdx, returns: bool, state: State, path: u32, epoch: u32) -> Res<()> {
+        self.leave_as(at, returns, false, state, path, epoch)
+    }
+
+    fn leave_as(&mut self, at: InsnIdx, returns: bool, resumes: bool, state: State, path: u32, epoch: u32) -> Res<()> {
         let bytes = state.bytes();
         let mark = self.trail_mark();
-        self.scratch.pending.push(Pending { at, returns, state, path, epoch, mark, equal: None, resumes: false });
+        self.scratch.pending.push(Pending { at, returns, state, path, epoch, mark, equal: None, resumes });
         self.check_memory(bytes)
     }
 

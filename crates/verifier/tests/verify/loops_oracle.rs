@@ -2,9 +2,9 @@
 //! one.
 
 use crate::border::{
-    Oracle, Outcome, blends, elements, far, folds, grids, halves, links, loops, mutants, orders, pincers, products,
-    sums,
+    Oracle, Outcome, blends, elements, far, folds, grids, halves, links, loops, orders, pincers, products, sums,
 };
+use crate::mutants;
 use bpf_isa::Program;
 use bpf_testkit::generate::Choices;
 

@@ -29,6 +29,7 @@ mod loop_programs;
 mod loops;
 mod loops_oracle;
 mod messages;
+mod mutants;
 mod needed;
 mod none;
 mod objects;

@@ -1,6 +1,9 @@
 //! Indices and pointers that are none until something is found: what is accepted, and what is not that differs from it
 //! in one place.
 
+use bpf_isa::Program;
+use bpf_verifier::{ContextLayout, Env, Helpers, Reason, Verifier};
+
 use crate::common::{accepted, refused};
 
 /// A loop over a buffer with an index in r3 and a place in r7; `round` begins with the byte in r0, `end` comes behind.
@@ -88,4 +91,35 @@ fn what_goes_back_goes_on() {
     accepted(&to_and_fro("r3 += 1", "r0 = 0"));
     refused(&to_and_fro("r3 = 0", "r0 = 0"));
     refused(&to_and_fro("r0 = 0", "r3 = 0"));
+}
+
+/// A guess with a state for each set of places that hold none may begin beyond a limit: that ends the walk. It once left
+/// the walk a loose one, which lets everything pass; it was entered again with what was known of it, so two paths lead
+/// to the loop.
+#[test]
+fn limits_that_are_met_where_a_guess_begins_accept_nothing() {
+    let text = "r6 = r1\nr8 = r2\nr9 = 0\nif r8 < 8 goto out\nr0 = *(u8 *)(r6 + 0)\nif r0 == 1 goto x\n\
+                l: r7 = -1\nr3 = 0\na: if r7 s< 0 goto n\nif r9 != 0 goto bad\nr4 = r6\nr4 += r7\n\
+                r0 = *(u8 *)(r4 + 0)\nr7 = r3\nr3 += 1\nif r3 < r8 goto a\nr0 = 0\nexit\n\
+                n: r7 = r3\nr3 += 1\nif r3 < r8 goto a\nr0 = 0\nexit\n\
+                bad: r0 = *(u8 *)(r9 + 1000)\nr0 = 0\nexit\nout: r0 = 0\nexit\n\
+                x: r9 = r6\nr8 = 0x10000000000 ll\ngoto l";
+    let program = Program::new(bpf_isa::assemble(text).expect("instructions"));
+    let program = program.expect("valid");
+    let (context, helpers) = (ContextLayout::raw(true), Helpers::none());
+    let mut verifier = Verifier::new();
+    let mut refused = |set: &dyn Fn(&mut Env<'_>)| {
+        let mut env = Env::new(&context, &helpers);
+        (env.limits.steps, env.limits.time) = (2000, std::time::Duration::from_secs(600));
+        set(&mut env);
+        let reason = verifier.verify(program.clone(), &env).map(|_| ()).expect_err("it reads beyond its buffer").reason;
+        assert!(!matches!(reason, Reason::Internal(_)), "{reason}");
+    };
+    refused(&|_| {});
+    for memory in (2_000..40_000).step_by(64) {
+        refused(&|env| env.limits.memory = memory);
+    }
+    for states in 1..200 {
+        refused(&|env| env.limits.states = states);
+    }
 }

@@ -19,13 +19,18 @@ use crate::walk::{Res, Walk, refuse};
 
 impl Walk<'_> {
     /// Walks the loop's body from a loose guess. `false` if there is none.
-    pub(super) fn start_loose(&mut self, i: usize) -> bool {
+    ///
+    /// # Errors
+    /// The states that it begins with are beyond a limit. Then the walk is over: what it began with counts as left.
+    pub(super) fn start_loose(&mut self, i: usize) -> Res<bool> {
         self.rewind(i);
         self.try_in_haste();
         let a = &mut self.loops.open[i];
         (a.shape.further, a.shape.parts) = (self.loops.further, self.loops.parts);
         let entry = &a.entry;
-        let Some(g) = Guess::new(entry, &a.shape, a.k, a.id, self.env, &mut self.next_id, true) else { return false };
+        let Some(g) = Guess::new(entry, &a.shape, a.k, a.id, self.env, &mut self.next_id, true) else {
+            return Ok(false);
+        };
         self.state.clone_from(&g.state);
         let l = &self.loops.forest.loops()[a.id as usize];
         let most = LOOSE_STEPS + LOOSE_STEPS_PER_SLOT * u64::from(l.slots);
@@ -34,7 +39,8 @@ impl Walk<'_> {
         a.tries += 1;
         self.set_phase(i, Phase::Loose);
         self.log_guess(i, "tries");
-        self.leave_sides(i).is_ok()
+        self.leave_sides(i)?;
+        Ok(true)
     }
 
     /// A path of a loose walk has come back.

@@ -17,7 +17,6 @@ pub(crate) mod grids;
 pub(crate) mod halves;
 pub(crate) mod links;
 pub(crate) mod loops;
-pub(crate) mod mutants;
 pub(crate) mod none;
 pub(crate) mod orders;
 pub(crate) mod pincers;
@@ -644,7 +643,7 @@ impl Oracle {
         self.merged += u64::from(verified.stats().merged > 0);
         let code = std::rc::Rc::new(program.clone());
         let loops = Loops::new(program);
-        let words = if self.words { mutants::words(program) } else { Vec::new() };
+        let words = if self.words { words(program) } else { Vec::new() };
         let mut steps = 0;
         for _ in 0..runs {
             let least = self.context.regions[0].min_len;
@@ -694,4 +693,16 @@ impl Oracle {
         }
         Outcome::Ran(steps)
     }
+}
+
+/// The bytes that a program compares with: what its text is likely to be made of.
+fn words(program: &Program) -> Vec<u8> {
+    let byte = |insn: &Insn| match *insn {
+        Insn::JumpIf { src: Src::Imm(i), .. } => u8::try_from(i).ok(),
+        _ => None,
+    };
+    let mut out: Vec<u8> = program.insns().iter().filter_map(byte).collect();
+    out.sort_unstable();
+    out.dedup();
+    out
 }

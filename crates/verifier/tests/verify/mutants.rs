@@ -145,15 +145,3 @@ pub(crate) fn generate(c: &mut Choices<'_>) -> Option<Program> {
 fn straight(insn: &Insn) -> bool {
     matches!(insn, Insn::Alu { .. } | Insn::Mov { .. } | Insn::Load { .. } | Insn::Store { .. } | Insn::Neg { .. })
 }
-
-/// The bytes that a program compares with: what its text is likely to be made of.
-pub(super) fn words(program: &Program) -> Vec<u8> {
-    let byte = |insn: &Insn| match *insn {
-        Insn::JumpIf { src: Src::Imm(i), .. } => u8::try_from(i).ok(),
-        _ => None,
-    };
-    let mut out: Vec<u8> = program.insns().iter().filter_map(byte).collect();
-    out.sort_unstable();
-    out.dedup();
-    out
-}
