@@ -93,9 +93,9 @@ fn what_goes_back_goes_on() {
     refused(&to_and_fro("r0 = 0", "r3 = 0"));
 }
 
-/// A guess with a state for each set of places that hold none may begin beyond a limit: that ends the walk. It once left
-/// the walk a loose one, which lets everything pass. Two paths lead to the loop, so it is entered again with what was
-/// known of it.
+/// A guess with a state for each set of places that hold none may begin beyond a limit: that ends the walk. It once
+/// left the walk a loose one, which lets everything pass. Two paths lead to the loop, so it is entered again with what
+/// was known of it.
 #[test]
 fn limits_that_are_met_where_a_guess_begins_accept_nothing() {
     let text = "r6 = r1\nr8 = r2\nr9 = 0\nif r8 < 8 goto out\nr0 = *(u8 *)(r6 + 0)\nif r0 == 1 goto x\n\
