@@ -296,7 +296,7 @@ mod with {
     }
 
     impl Fault {
-        /// Those in how loops are proven: each is found by a program written for it (`tests/loops_oracle.rs`).
+        /// Those in how loops are proven: each is found by a program written for it (`tests/loops_faults.rs`).
         pub const OF_LOOPS: &[Fault] = &[
             Fault::StepOnOnePath,
             Fault::StrideLost,
@@ -310,7 +310,7 @@ mod with {
             Fault::ShiftedOverwritten,
             Fault::ShiftsLoseNothing,
         ];
-        /// Those in sums of what a loop moves, and in differences of it (`tests/loops_oracle.rs`).
+        /// Those in sums of what a loop moves, and in differences of it (`tests/loops_faults.rs`).
         pub const OF_SUMS: &[Fault] = &[
             Fault::RelationsUnchecked,
             Fault::RelationsByOldNames,

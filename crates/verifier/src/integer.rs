@@ -95,11 +95,15 @@ pub fn line_fits<I: Integer>(scale: I, delta: I, most: I) -> bool {
     scale > I::from(1) || most - delta <= I::of(u64::MAX) || planted!(LinesOfAnySize)
 }
 
+/// [`BEYOND`].
+fn beyond<I: Integer>() -> I {
+    I::from(1 << 41) * I::from(1 << 40)
+}
+
 /// What `V(a) + scale * V(b) + delta` is at least, where these are no less than that and not negative. Nothing is said
 /// of more than what has a name: there are no such numbers.
 pub fn sum_at_least<I: Integer>(a: I, (scale, b): (I, I), delta: I) -> Option<I> {
-    let beyond = I::from(1 << 41) * I::from(1 << 40);
-    let times = scale.times(b).filter(|times| *times <= beyond)?;
+    let times = scale.times(b).filter(|times| *times <= beyond())?;
     Some(a + times + delta)
 }
 

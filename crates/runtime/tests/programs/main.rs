@@ -34,6 +34,7 @@ mod maps;
 mod named;
 mod nested_contexts;
 mod network_programs;
+mod network_traffic;
 mod owned;
 mod owned_percpu;
 mod owned_threads;

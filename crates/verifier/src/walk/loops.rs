@@ -41,7 +41,7 @@ use crate::error::{LoopFailure, Reason};
 use crate::faults::planted;
 use crate::state::{Mark, Round, State};
 use crate::value::Value;
-use attempt::{Attempt, Blends, Phase};
+use attempt::{Again, Attempt, Blends, Phase};
 use guess::{Guess, Shape};
 
 /// Guesses that are tried after each other before a loop is walked.
@@ -219,7 +219,7 @@ impl Engine {
         match (a.phase, &a.blends) {
             (Phase::Loose | Phase::Check, Blends::Since(_) | Blends::AtLast) => Some((a.kept, 1)),
             (Phase::Loose, Blends::NotYet) => Some((a.kept, MOST_APART)),
-            _ => None,
+            (Phase::Check, Blends::NotYet) | (Phase::Watch, _) | (_, Blends::NoMore) => None,
         }
     }
 
@@ -643,12 +643,12 @@ impl Walk<'_> {
     /// A guess has failed: tries one that relates places to each other, or none.
     fn fail(&mut self, i: usize, why: LoopFailure) -> Res<()> {
         let a = &mut self.loops.open[i];
-        let (again, asked) = a.unblend(why == LoopFailure::TooLong);
-        if let Some(asked) = asked {
+        let again = a.unblend(why == LoopFailure::TooLong);
+        if let Some(Again::Apart { asked }) = again {
             self.loops.heads[a.id as usize].unblended = true;
             self.loops.asked.set(asked);
         }
-        if again && self.start_loose(i)? {
+        if again.is_some() && self.start_loose(i)? {
             return Ok(());
         }
         let a = &mut self.loops.open[i];

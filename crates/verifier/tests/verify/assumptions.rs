@@ -3,6 +3,8 @@
 //! the long run.
 
 use crate::border::{Oracle, assumed, begins, grids, none, pincers};
+#[cfg(feature = "faults")]
+use crate::loops_oracle::finds;
 use crate::loops_oracle::{watch, watch_by};
 
 #[test]
@@ -54,7 +56,7 @@ fn accepted_places_that_hold_none_stay_within_the_abstract_states() {
 fn generated_programs_find_faults_of_assumptions() {
     use bpf_isa::Program;
     use bpf_testkit::generate::Choices;
-    use bpf_verifier::faults::{Fault, plant};
+    use bpf_verifier::faults::Fault;
 
     type Generator = fn(&mut Choices<'_>) -> Option<Program>;
     let of_assumptions = Fault::OF_ASSUMPTIONS.iter().map(|fault| (*fault, assumed::generate as Generator));
@@ -64,10 +66,7 @@ fn generated_programs_find_faults_of_assumptions() {
         (Fault::LinesOfAnySize, begins::generate),
     ];
     for (fault, generate) in of_assumptions.chain(others) {
-        plant(Some(fault));
-        let (.., violation) = watch(0..300, generate);
-        plant(None);
-        assert!(violation.is_some(), "{fault:?} is not found");
+        assert!(finds(fault, Oracle::new(false), 0..300, generate), "{fault:?} is not found");
     }
 }
 
@@ -75,12 +74,9 @@ fn generated_programs_find_faults_of_assumptions() {
 #[cfg(feature = "faults")]
 #[test]
 fn generated_programs_find_faults_of_sides() {
-    use bpf_verifier::faults::{Fault, plant};
+    use bpf_verifier::faults::Fault;
 
-    for (fault, first) in Fault::OF_SIDES.iter().zip([0, 175, 330, 330]) {
-        plant(Some(*fault));
-        let (.., violation) = watch_by(none::oracle(), first..first + 40, none::generate);
-        plant(None);
-        assert!(violation.is_some(), "{fault:?} is not found");
+    for (&fault, first) in Fault::OF_SIDES.iter().zip([0, 175, 330, 330]) {
+        assert!(finds(fault, none::oracle(), first..first + 40, none::generate), "{fault:?} is not found");
     }
 }

@@ -4,7 +4,7 @@
 //! | files | what |
 //! |---|---|
 //! | `pairs`, `messages` | unsafe programs and their safe twins; what authors read about each |
-//! | `soundness`, `loops_oracle`, `assumptions`, `kernel` | generated programs (`border`), run, or before the kernel's verifier |
+//! | `soundness`, `loops_oracle`, `loops_faults`, `assumptions`, `kernel` | generated programs (`border`), run, or before the kernel's verifier |
 //! | `lengths`, `constants`, `needed`, `paths`, `rests_on` | pruning against naive twins, and attacks on it |
 //! | `relations`, `searches`, `products`, `pincers`, `habits` | conclusions against naive twins, and attacks on them |
 //! | `loops`, `precision`, `samples` | compiled programs: the folders beside this one, and samples from elsewhere |
@@ -27,6 +27,8 @@ mod kernel_compare;
 mod lengths;
 mod loop_programs;
 mod loops;
+#[cfg(feature = "faults")]
+mod loops_faults;
 mod loops_oracle;
 mod messages;
 mod mutants;

@@ -49,6 +49,15 @@ pub(super) struct Progress {
     asked: u32,
 }
 
+/// How an attempt that has failed is made once more.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Again {
+    /// Paths that meet do not become one any more: from where it was, when so many questions had been asked.
+    Apart { asked: u32 },
+    /// They do.
+    Blended,
+}
+
 /// A loop that is being guessed about.
 #[derive(Debug)]
 pub(super) struct Attempt {
@@ -106,26 +115,25 @@ impl Attempt {
     }
 
     /// Has failed. If paths that meet in it became one, they do not any more, and it is as far as it was before; if
-    /// they did not any more, and it was too long, they do again in another guess of the same kind. Whether it is to be
-    /// tried so, and the questions that had been asked before.
-    pub(super) fn unblend(&mut self, too_long: bool) -> (bool, Option<u32>) {
+    /// they did not any more, and it was too long, they do again in another guess of the same kind.
+    pub(super) fn unblend(&mut self, too_long: bool) -> Option<Again> {
         match std::mem::replace(&mut self.blends, Blends::NoMore) {
             Blends::Since(before) => {
                 let Progress { shape, tries, related, distant, peels, wraps, fills, asked } = *before;
                 (self.shape, self.tries, self.wraps) = (shape, tries, wraps);
                 (self.related, self.distant, self.peels) = (related, distant, peels);
                 self.fills.truncate(fills);
-                (true, Some(asked))
+                Some(Again::Apart { asked })
             }
             Blends::NoMore if too_long => {
                 self.blends = Blends::AtLast;
-                (true, None)
+                Some(Again::Blended)
             }
             Blends::NotYet => {
                 self.blends = Blends::NotYet;
-                (false, None)
+                None
             }
-            Blends::NoMore | Blends::AtLast => (false, None),
+            Blends::NoMore | Blends::AtLast => None,
         }
     }
 

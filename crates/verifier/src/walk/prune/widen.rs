@@ -96,19 +96,20 @@ fn blend_number(old: &Value, new: &mut Value) {
         return;
     }
     let joined = new.n.join(&old.n);
-    // What is more than a few bits, to a power of two of bits: what is joined again and again would grow bit by bit.
-    let bits = 64 - joined.umax().leading_zeros();
-    let bits = if bits <= FEW_BITS { bits.max(1) } else { bits.next_power_of_two() };
-    let n = match (new.n.high_half_is_zero(), joined == old.n || tied) {
-        (true, _) if bits > 32 => Scalar::low_bits(32),
-        (_, true) => joined,
-        (_, false) => Scalar::low_bits(bits),
-    };
+    let n = if joined == old.n || tied { joined } else { Scalar::low_bits(bits_of(&joined, FEW_BITS)) };
+    let n = if new.n.high_half_is_zero() && !n.high_half_is_zero() { Scalar::low_bits(32) } else { n };
     debug_assert!(new.n.subset(&n));
     new.n = if planted!(BlendedAsOther) { old.n } else { n };
     if !tied {
         *new = new.unlinked();
     }
+}
+
+/// How many bits the number may have. More than `few` are as many as a power of two: what is joined again and again
+/// would grow bit by bit.
+pub(super) fn bits_of(n: &Scalar, few: u32) -> u32 {
+    let bits = u64::BITS - n.umax().leading_zeros();
+    if bits <= few { bits.max(1) } else { bits.next_power_of_two().max(8) }
 }
 
 /// In a hybrid walk: gives up where pointers are that moved since the last round, if their accesses can be checked.

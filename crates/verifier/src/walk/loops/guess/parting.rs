@@ -69,7 +69,7 @@ fn parting(place: Place, begun: &Value, came: &Value) -> [Option<Parted>; 2] {
         (Some(a), Some(b)) if a != b && a != 0 && b != 0 => [parted(a, None), parted(b, None)],
         (Some(c), None) if apart(c, came) => [parted(c, Some(came)), None],
         (None, Some(c)) if apart(c, begun) => [parted(c, Some(begun)), None],
-        _ => [None, None],
+        (Some(_) | None, Some(_) | None) => [None, None],
     }
 }
 

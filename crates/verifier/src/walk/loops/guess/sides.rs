@@ -61,6 +61,11 @@ pub(super) struct Sides {
     weakened: Vec<u8>,
 }
 
+/// Whether one of the places that are told apart is this one, and holds none on that side.
+fn holds_none(parted: &[(Place, u64, u32)], place: Place, side: u8) -> bool {
+    parted.iter().enumerate().any(|(i, (p, ..))| *p == place && side >> i & 1 != 0)
+}
+
 impl Sides {
     /// Those of what enters the loop. `name` makes names.
     pub(super) fn new(entry: &State, shape: &Shape, mut name: impl FnMut() -> u32) -> Sides {
@@ -85,16 +90,19 @@ impl Sides {
 
     /// The places, as some that move.
     pub(super) fn moves(&self) -> impl Iterator<Item = (Place, Change)> {
+        self.distinct().map(|(place, _)| (place, Change::Move))
+    }
+
+    /// Each place once, though more than one constant may be none there, and its name.
+    fn distinct(&self) -> impl Iterator<Item = (Place, u32)> {
         let first = |i: usize, p: Place| self.parted[..i].iter().all(|(q, ..)| *q != p);
         let places = self.parted.iter().enumerate().filter(move |(i, (p, ..))| first(*i, *p));
-        places.map(|(_, (place, ..))| (*place, Change::Move))
+        places.map(|(_, (place, _, id))| (*place, *id))
     }
 
     /// The names of places that hold none when the loop begins.
     pub(super) fn owns(&self) -> impl Iterator<Item = Own> {
-        let first = |i: usize, p: Place| self.parted[..i].iter().all(|(q, ..)| *q != p);
-        let named = self.parted.iter().enumerate().filter(move |(i, (p, _, id))| *id != 0 && first(*i, *p));
-        named.map(|(_, (place, _, id))| Own { place: *place, id: *id })
+        self.distinct().filter(|(_, id)| *id != 0).map(|(place, id)| Own { place, id })
     }
 
     /// A place that holds something when the loop begins has got its name.
@@ -106,7 +114,7 @@ impl Sides {
 
     /// Whether the place holds none on that side.
     fn is_none(&self, place: Place, side: u8) -> bool {
-        self.parted.iter().enumerate().any(|(i, (p, ..))| *p == place && side >> i & 1 != 0)
+        holds_none(&self.parted, place, side)
     }
 
     /// Whether the relation is about a place that holds none there.
@@ -322,7 +330,7 @@ impl Guess {
                         };
                         put(&mut state, p.place, v);
                     }
-                    _same => {}
+                    (_, true) | (false, false) => {}
                 }
             }
             // One that is nothing known there is not guessed about.
@@ -388,7 +396,7 @@ impl Guess {
     pub(super) fn loosen_others(&mut self, place: Place, env: &Env<'_>, next_id: &mut u32) {
         let Guess { sides, .. } = self;
         for side in sides.others.iter_mut() {
-            let none = sides.parted.iter().enumerate().any(|(i, (p, ..))| *p == place && side.bits >> i & 1 != 0);
+            let none = holds_none(&sides.parted, place, side.bits);
             if let (Some(v), false) = (value(&side.state, place), none) {
                 let v = match v.ty {
                     Ty::Packet { .. } => Value::uninit(Why::Dead),

@@ -1,0 +1,495 @@
+//! A frame of the abstract machine: a function's registers, its stack, and the rounds of its loops.
+//!
+//! Invariants: spills are sorted by `depth`, do not overlap, and cover exactly the bytes of kind `Spill`. Byte i of
+//! `bytes` is the byte at r10 - 1 - i.
+
+use bpf_isa::{InsnIdx, Reg};
+
+use crate::env::Region;
+use crate::faults::planted;
+use crate::helpers::{CallbackKind, Local};
+use crate::scalar::Scalar;
+use crate::value::{Ty, Value, Why};
+
+/// What a stack byte holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(crate) enum Byte {
+    /// Nothing that may be read: part of a pointer once, or nobody knows.
+    Uninit,
+    /// Nothing was written to it since its function was entered. It is zero if the frame is zeroed there, which those
+    /// who read it have to ask for ([`crate::notes::Notes::zeroed`]).
+    Fresh,
+    /// A number, or fresh.
+    Maybe,
+    /// Some number.
+    Misc,
+    /// Zero.
+    Zero,
+    /// Part of a [`Spill`].
+    Spill,
+}
+
+/// Bytes of a frame of which it matters whether they are fresh: the others are unreadable until they are written. Those
+/// that a demand has bits for (see `walk::trail`).
+pub(crate) const TRACKED: usize = 512;
+
+/// A value on the stack.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) struct Spill {
+    /// It starts at r10 - depth.
+    pub depth: u16,
+    /// Bytes it takes.
+    pub size: u8,
+    pub value: Value,
+}
+
+/// The bytes of a frame from r10 + `bottom` to r10 + `scale * V(id) + delta` are numbers, where `id` names the round of
+/// a loop that the walk is in (see `crate::fill`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Fill {
+    pub bottom: i64,
+    pub id: u32,
+    /// Above 0.
+    pub scale: i16,
+    pub delta: i64,
+}
+
+/// Numbers of so many bytes at `first`, `first + stride`, ..., `last`, from r10.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Grid {
+    pub first: i64,
+    pub last: i64,
+    /// Not less than the size.
+    pub stride: i64,
+    pub size: i64,
+}
+
+/// Each number that was written in these places of a frame is in a range (see `crate::content`).
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) struct Content {
+    pub grid: Grid,
+    /// `None`: nothing was written.
+    pub n: Option<Scalar>,
+    pub order: Order,
+}
+
+/// What each number that was written in an array is no more than (see `crate::content`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Order {
+    /// The index of its element, counted from this place on: so many strides is the element away from there.
+    pub base: Option<i64>,
+    /// The length of this region, less so much.
+    pub lens: [Option<u32>; Region::MAX_REGIONS],
+}
+
+/// How a frame was entered, and so how it is left.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Entry {
+    /// The main program, or a global function on its own.
+    Root,
+    /// A function that a timer calls, on its own: it returns 0, and no program takes its place.
+    Timer,
+    /// A function that orders a tree, on its own: it says which of two nodes comes first, and calls nothing.
+    Compare,
+    /// What was thrown.
+    Exception,
+    /// A call; the caller continues here.
+    Call { back: InsnIdx },
+    /// A callback; the caller continues here when the helper returns.
+    Callback { kind: CallbackKind, back: InsnIdx, call: InsnIdx },
+}
+
+/// One function's registers and stack.
+#[derive(Debug)]
+pub(crate) struct Frame {
+    pub regs: [Value; 11],
+    pub bytes: Vec<Byte>,
+    /// What the first [`TRACKED`] bytes are that `bytes` is too short for: fresh, until a kept state forgets that.
+    pub rest: Byte,
+    pub spills: Vec<Spill>,
+    /// Arrays that a loop is filling.
+    pub fills: Vec<Fill>,
+    /// Arrays of whose elements something is known.
+    pub contents: Vec<Content>,
+    pub entry: Entry,
+    pub subprog: u32,
+    /// The epoch outside (see `walk::prune`). No part of the state proper.
+    pub outer_epoch: u32,
+    /// When it was entered, or the helper that calls it back was called: states kept before. No part of it either.
+    pub since: u32,
+    /// The loops that the frame is in, as far as they are accelerated (see `walk::loops`), outermost first.
+    pub loops: Vec<Mark>,
+}
+
+/// How a loop is walked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Round {
+    /// As it is, round by round.
+    Walked,
+    /// The first one, as it is; of the others there will be a guess.
+    Peeled,
+    /// As it is, to see what changes in a round.
+    Watched,
+    /// From a loop's guess: taken to be true in every round, until the check.
+    Guessed,
+}
+
+/// A loop that the frame is in.
+#[derive(Clone, Debug)]
+pub(crate) struct Mark {
+    /// Which.
+    pub id: u32,
+    pub round: Round,
+    /// The number of this round, if there is a guess; its id names it.
+    pub k: Value,
+    /// Numbers that move with it.
+    pub lines: Vec<Line>,
+    /// Ids that must keep their names until the round ends, though one value has them or none.
+    pub ids: Vec<u32>,
+    /// Which of the guess's places hold none in this round, if it tells such rounds apart: a bit each.
+    pub side: u8,
+}
+
+/// `V(x) = V(n) + step * V(k)`.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) struct Line {
+    pub x: u32,
+    /// What it was when the loop began; 0 if that has no name any more.
+    pub n: u32,
+    pub step: i32,
+    /// What is known of V(n).
+    pub start: Scalar,
+}
+
+impl Clone for Frame {
+    fn clone(&self) -> Frame {
+        Frame {
+            regs: self.regs,
+            bytes: self.bytes.clone(),
+            rest: self.rest,
+            spills: self.spills.clone(),
+            fills: self.fills.clone(),
+            contents: self.contents.clone(),
+            entry: self.entry,
+            subprog: self.subprog,
+            outer_epoch: self.outer_epoch,
+            since: self.since,
+            loops: self.loops.clone(),
+        }
+    }
+    /// Keeps the vectors' memory, which `derive` would not.
+    fn clone_from(&mut self, other: &Frame) {
+        // By name, so that nothing new is left out.
+        let Frame { regs, bytes, rest, spills, fills, contents, entry, subprog, outer_epoch, since, loops } = other;
+        self.regs = *regs;
+        self.bytes.clone_from(bytes);
+        self.rest = *rest;
+        self.spills.clone_from(spills);
+        self.fills.clone_from(fills);
+        self.contents.clone_from(contents);
+        self.entry = *entry;
+        self.subprog = *subprog;
+        self.outer_epoch = *outer_epoch;
+        self.since = *since;
+        self.loops.clone_from(loops);
+    }
+}
+
+impl Frame {
+    pub(crate) fn new(index: u8, subprog: u32, entry: Entry) -> Frame {
+        let mut regs = [Value::uninit(Why::Never); 11];
+        regs[Reg::R10.index()] = Value::pointer(Ty::Stack { frame: index });
+        let (bytes, spills, fills, contents, loops) = Default::default();
+        let rest = Byte::Fresh;
+        Frame { regs, bytes, rest, spills, fills, contents, entry, subprog, outer_epoch: 0, since: 0, loops }
+    }
+
+    /// The kind of the byte at r10 - depth.
+    pub(crate) fn byte(&self, depth: usize) -> Byte {
+        match self.bytes.get(depth - 1) {
+            Some(byte) => *byte,
+            None if depth <= TRACKED => self.rest,
+            None => Byte::Uninit,
+        }
+    }
+
+    /// Whether the byte at r10 - depth is a number, or fresh.
+    pub(crate) fn is_number(&self, depth: usize) -> bool {
+        match self.byte(depth) {
+            Byte::Misc | Byte::Zero | Byte::Fresh | Byte::Maybe => true,
+            Byte::Uninit => false,
+            Byte::Spill => self.spill_at(depth).is_some_and(|s| s.value.is_bytes()),
+        }
+    }
+
+    /// Whether surely none of the `size` bytes from r10 - depth was written.
+    pub(crate) fn is_fresh(&self, depth: usize, size: usize) -> bool {
+        (depth + 1 - size..=depth).all(|d| self.byte(d) == Byte::Fresh)
+    }
+
+    /// Of a range whose bytes are all numbers or fresh: the depths that those which may be fresh lie between, least and
+    /// greatest.
+    pub(crate) fn fresh_within(&self, depth: usize, size: usize) -> Option<(usize, usize)> {
+        let mut depths = depth + 1 - size..=depth;
+        if !depths.clone().all(|d| self.is_number(d)) {
+            return None;
+        }
+        let fresh = |d: &usize| matches!(self.byte(*d), Byte::Fresh | Byte::Maybe);
+        Some((depths.clone().find(fresh)?, depths.rfind(fresh)?))
+    }
+
+    /// The spill that covers the byte at r10 - depth.
+    fn spill_at(&self, depth: usize) -> Option<&Spill> {
+        let at = self.spills.partition_point(|s| usize::from(s.depth) < depth);
+        self.spills.get(at).filter(|s| depth + usize::from(s.size) > usize::from(s.depth))
+    }
+
+    /// The byte's value, if it is known.
+    fn known_byte(&self, depth: usize) -> Option<u8> {
+        match self.byte(depth) {
+            Byte::Zero => Some(0),
+            Byte::Uninit | Byte::Fresh | Byte::Maybe | Byte::Misc => None,
+            Byte::Spill => {
+                let spill = self.spill_at(depth)?;
+                let v = spill.value.as_const()?;
+                Some(v.to_le_bytes()[usize::from(spill.depth) - depth])
+            }
+        }
+    }
+
+    /// The `size` bytes from r10 - depth as one little-endian number, if all are known.
+    pub(crate) fn known_number(&self, depth: usize, size: usize) -> Option<u64> {
+        (0..size).try_fold(0, |v, i| Some(v | u64::from(self.known_byte(depth - i)?) << (8 * i)))
+    }
+
+    /// The spill of exactly these bytes.
+    pub(crate) fn spilled(&self, depth: usize, size: usize) -> Option<&Spill> {
+        let at = self.spills.partition_point(|s| usize::from(s.depth) < depth);
+        self.spills.get(at).filter(|s| (usize::from(s.depth), usize::from(s.size)) == (depth, size))
+    }
+
+    /// What a load of `size` bytes at r10 - depth yields; `Err` names the depth of a byte that cannot be read.
+    pub(crate) fn load(&self, depth: usize, size: usize) -> Result<Value, usize> {
+        if let Some(s) = self.spill_at(depth)
+            && usize::from(s.depth) == depth
+            && s.value.ty != Ty::Local(Local::Buffer)
+        {
+            if s.value.is_local() {
+                return Err(depth);
+            }
+            if usize::from(s.size) == size {
+                return Ok(s.value);
+            }
+            if size < usize::from(s.size) && s.value.is_scalar() {
+                return Ok(Value::scalar(s.value.n.truncate(8 * crate::num::small(size))));
+            }
+        }
+        self.check_readable(depth, size)?;
+        if let Some(v) = self.known_number(depth, size) {
+            return Ok(Value::constant(v));
+        }
+        let any = Scalar::low_bits(8 * crate::num::small(size));
+        Ok(Value::scalar(self.content_at(depth, size).and_then(|n| n.meet(&any)).unwrap_or(any)))
+    }
+
+    /// Whether the `size` bytes from r10 - depth were written, and hold no part of a pointer.
+    pub(crate) fn check_readable(&self, depth: usize, size: usize) -> Result<(), usize> {
+        for d in (depth + 1 - size..=depth).rev() {
+            match self.byte(d) {
+                Byte::Misc | Byte::Zero => {}
+                Byte::Uninit | Byte::Fresh | Byte::Maybe if planted!(UninitReadable) => {}
+                Byte::Uninit | Byte::Fresh | Byte::Maybe => return Err(d),
+                Byte::Spill => {
+                    if !self.spill_at(d).is_some_and(|s| s.value.is_bytes()) {
+                        return Err(d);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the bytes from r10 - depth hold no spill. Bytes of a spill outside the range stay readable if they were
+    /// part of a number, and become unreadable if they were part of a pointer (reading them would leak half of it).
+    fn clear_spills(&mut self, depth: usize, size: usize) {
+        if planted!(SpillSurvives) && size < 8 {
+            return;
+        }
+        let low = depth - size;
+        let bytes = &mut self.bytes;
+        self.spills.retain(|s| {
+            let (top, end) = (usize::from(s.depth), usize::from(s.depth) - usize::from(s.size));
+            if top <= low || end >= depth {
+                return true;
+            }
+            let rest = if s.value.is_bytes() { Byte::Misc } else { Byte::Uninit };
+            bytes[end..top].fill(rest);
+            false
+        });
+    }
+
+    /// Stores `value` at r10 - depth. A number must already be truncated to `size` bytes; pointers take 8.
+    pub(crate) fn store(&mut self, depth: usize, size: usize, value: &Value) {
+        if !value.is_scalar() {
+            self.end_fills(depth, size);
+        }
+        let kind = match value.as_const() {
+            Some(0) => Byte::Zero,
+            None if value.is_any(8 * crate::num::small(size)) => Byte::Misc,
+            _ => Byte::Spill,
+        };
+        if kind == Byte::Spill {
+            let at = self.spills.partition_point(|s| usize::from(s.depth) < depth);
+            if let Some(spill) = self.spills.get_mut(at)
+                && (usize::from(spill.depth), usize::from(spill.size)) == (depth, size)
+            {
+                spill.value = *value;
+                self.change_contents(depth, size, value);
+                return;
+            }
+        }
+        self.grow(depth);
+        self.clear_spills(depth, size);
+        self.bytes[depth - size..depth].fill(kind);
+        if kind == Byte::Spill {
+            let at = self.spills.partition_point(|s| usize::from(s.depth) < depth);
+            // A frame has at most u16::MAX bytes, checked when the walk starts.
+            self.spills
+                .insert(at, Spill { depth: crate::num::half(depth), size: crate::num::few(size), value: *value });
+        }
+        self.change_contents(depth, size, value);
+    }
+
+    fn change_contents(&mut self, depth: usize, size: usize, value: &Value) {
+        match value.is_scalar() {
+            true => self.stored(depth, size),
+            false => self.end_contents(depth, size),
+        }
+    }
+
+    /// Makes the bytes from r10 - depth hold a spill, whatever the value.
+    pub(crate) fn store_spill(&mut self, depth: usize, size: usize, value: &Value) {
+        if !value.is_scalar() {
+            self.end_fills(depth, size);
+        }
+        self.grow(depth);
+        self.clear_spills(depth, size);
+        self.bytes[depth - size..depth].fill(Byte::Spill);
+        let at = self.spills.partition_point(|s| usize::from(s.depth) < depth);
+        self.spills.insert(at, Spill { depth: crate::num::half(depth), size: crate::num::few(size), value: *value });
+        self.change_contents(depth, size, value);
+    }
+
+    /// Makes `size` bytes at r10 - depth some number each.
+    pub(crate) fn store_misc(&mut self, depth: usize, size: usize) {
+        self.grow(depth);
+        self.clear_spills(depth, size);
+        self.bytes[depth - size..depth].fill(Byte::Misc);
+        self.end_contents(depth, size);
+    }
+
+    /// A store somewhere within the `size` bytes from r10 - depth: what was there may be overwritten, and what was
+    /// not written may still be fresh.
+    pub(crate) fn store_somewhere(&mut self, depth: usize, size: usize) {
+        self.end_contents(depth, size);
+        self.may_store(depth, size);
+    }
+
+    /// A number is stored at one of these places. The frame's contents are told what it was, afterwards.
+    pub(crate) fn store_element(&mut self, grid: &Grid) {
+        let deepest = |at: i64| crate::num::size(at.unsigned_abs());
+        if grid.stride < grid.size {
+            return self.may_store(deepest(grid.first), deepest(grid.first) - deepest(grid.last + grid.size));
+        }
+        grid.elements().for_each(|at| self.may_store(deepest(at), deepest(grid.size)));
+    }
+
+    /// A store somewhere, as it is; or, in a walk that proves nothing and in which an index leads further than it will,
+    /// one that leaves the pointers alone that lie beside its array.
+    pub(crate) fn stores_near(&mut self, beside: bool, store: impl FnOnce(&mut Frame)) {
+        let pointers: Vec<Spill> = match beside {
+            true => self.spills.iter().filter(|s| s.value.is_pointer()).copied().collect(),
+            false => Vec::new(),
+        };
+        store(self);
+        for s in pointers.into_iter().filter(|s| !self.spills.iter().any(|t| t.depth == s.depth)).collect::<Vec<_>>() {
+            let top = usize::from(s.depth);
+            self.bytes[top - usize::from(s.size)..top].fill(Byte::Spill);
+            let at = self.spills.partition_point(|t| t.depth < s.depth);
+            self.spills.insert(at, s);
+        }
+    }
+
+    fn may_store(&mut self, depth: usize, size: usize) {
+        self.grow(depth);
+        self.clear_spills(depth, size);
+        for b in &mut self.bytes[depth - size..depth] {
+            *b = match *b {
+                Byte::Zero | Byte::Misc => Byte::Misc,
+                Byte::Fresh | Byte::Maybe => Byte::Maybe,
+                // The spills are gone.
+                Byte::Uninit | Byte::Spill => Byte::Uninit,
+            };
+        }
+    }
+
+    /// Makes all bytes down to r10 - depth explicit.
+    pub(crate) fn grow(&mut self, depth: usize) {
+        if self.bytes.len() < depth {
+            let len = depth.next_multiple_of(8);
+            self.bytes.resize(len.min(TRACKED).max(self.bytes.len()), self.rest);
+            self.bytes.resize(len, Byte::Uninit);
+        }
+    }
+
+    /// Every value of the frame, to change in place.
+    pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut Value> {
+        let rounds = self.loops.iter_mut().map(|m| &mut m.k);
+        self.regs.iter_mut().chain(self.spills.iter_mut().map(|s| &mut s.value)).chain(rounds)
+    }
+
+    /// Does this with every value of the frame. (Where it is done often, an iterator over all of them costs more.)
+    #[inline(always)]
+    pub(crate) fn each_value(&self, mut with: impl FnMut(&Value)) {
+        for v in &self.regs {
+            with(v);
+        }
+        for s in &self.spills {
+            with(&s.value);
+        }
+        for m in &self.loops {
+            with(&m.k);
+        }
+    }
+
+    /// The same, to change it in place.
+    #[inline(always)]
+    pub(crate) fn each_value_mut(&mut self, mut with: impl FnMut(&mut Value)) {
+        for v in &mut self.regs {
+            with(v);
+        }
+        for s in &mut self.spills {
+            with(&mut s.value);
+        }
+        for m in &mut self.loops {
+            with(&mut m.k);
+        }
+    }
+
+    /// Every value of the frame.
+    pub(crate) fn values(&self) -> impl Iterator<Item = &Value> {
+        self.regs.iter().chain(self.spills.iter().map(|s| &s.value)).chain(self.loops.iter().map(|m| &m.k))
+    }
+
+    /// Removes spills that can no longer be read; their bytes go with them.
+    pub(crate) fn drop_uninit_spills(&mut self) {
+        let bytes = &mut self.bytes;
+        self.spills.retain(|s| {
+            if s.value.is_uninit() {
+                bytes[usize::from(s.depth) - usize::from(s.size)..usize::from(s.depth)].fill(Byte::Uninit);
+            }
+            !s.value.is_uninit()
+        });
+    }
+}
