@@ -381,12 +381,8 @@ impl State {
         (about.len(), found)
     }
 
-    /// Whether it is what falls on a line, and nothing that has the name shows that it is not negative.
+    /// Of what falls on a line: whether nothing that has the name shows that it is not negative.
     fn may_have_fallen(&self, id: u32) -> bool {
-        let mut lines = self.frames.iter().flat_map(|f| &f.loops).flat_map(|m| &m.lines);
-        if !lines.any(|l| l.x == id && l.step < 0) {
-            return false;
-        }
         let mut named = self.frames.iter().flat_map(Frame::values).filter(|v| v.is_named(id)).peekable();
         named.peek().is_some() && !named.any(|v| v.least_of_line() >= 0)
     }
