@@ -2,7 +2,8 @@
 //!
 //! `cargo run --release -p bpf-verifier --example loops [-- OBJECT ...] [--log NAME]`. Without objects, those of
 //! `tests/loops`. Sections `raw/...` have a buffer and its length as their arguments, others are run as xdp. Times are
-//! the least of five, of the verifier alone. `STEPS` in the environment is the limit on steps.
+//! the least of five, of the verifier alone. In the environment, `STEPS` is the limit on steps, and for a profile,
+//! `ONLY` the name of a program and `TIMES` how often it is verified.
 
 #[path = "../tests/verify/common/mod.rs"]
 mod common;
@@ -24,22 +25,25 @@ fn main() {
     if objects.is_empty() {
         objects = programs::objects();
     }
+    let of_env = |name: &str| std::env::var(name).ok().and_then(|s| s.parse::<u64>().ok());
+    let times = of_env("TIMES").unwrap_or(5);
+    let only = std::env::var("ONLY");
     let (mut accepted, mut all) = (0, 0);
     for object in objects {
         let file = object.file_name().unwrap_or_default().to_string_lossy().into_owned();
         for p in programs::load(Path::new(&object)) {
-            if log.as_ref().is_some_and(|name| *name != p.name) {
+            if log.as_ref().is_some_and(|name| *name != p.name) || only.as_ref().is_ok_and(|name| *name != p.name) {
                 continue;
             }
             all += 1;
             let (context, helpers) = (p.context(), bpf_verifier::Helpers::none());
             let mut env = p.env(&context, &helpers, log.is_some());
-            if let Some(steps) = std::env::var("STEPS").ok().and_then(|s| s.parse().ok()) {
+            if let Some(steps) = of_env("STEPS") {
                 env.limits.steps = steps;
             }
             let mut least = Duration::MAX;
             let mut last = None;
-            for _ in 0..5 {
+            for _ in 0..times {
                 let program = p.program.clone();
                 let start = Instant::now();
                 let result = Verifier::new().verify(program, &env);
