@@ -515,6 +515,8 @@ pub(crate) struct Oracle {
     words: bool,
     /// The limit on steps. Most of the time goes into programs that are refused after many.
     pub(crate) steps: u64,
+    /// Instructions after which a run is over.
+    pub(crate) budget: u64,
     /// Facts that were compared with a run.
     pub(crate) compared: u64,
     /// Accepted programs of which some path gave up a number.
@@ -613,6 +615,7 @@ impl Oracle {
             hybrid,
             words: false,
             steps: 20_000,
+            budget: 1_000_000,
             compared: 0,
             merged: 0,
         }
@@ -662,7 +665,7 @@ impl Oracle {
             let mut memory = Memory::new();
             let r1 = memory.add_writable(&mut buffer);
             memory.set_packet(r1, len.into());
-            let mut machine = Machine::new(memory, Options { budget: Some(1_000_000), ..Options::default() });
+            let mut machine = Machine::new(memory, Options { budget: Some(self.budget), ..Options::default() });
             let facts = facts::FactWatch::new(verified.facts(), program, &loops, r1);
             let cycle = Cycle::default();
             let mut watch = Watch { verified: &verified, steps: 0, outside: None, facts, wrong: None, cycle };
