@@ -271,6 +271,10 @@ mod with {
         AssumedNear,
         /// What is cast is taken to fit where a guess is checked, too.
         AssumedShort,
+        /// A pointer is taken to lie before the end that it is measured from where a guess is checked, too.
+        AssumedBeforeEnd,
+        /// Of a number that is tested again, what is above the constant is not walked.
+        PartUnwalked,
         /// A number of paths that meet in a loop is taken to be what it was on the last of them.
         BlendedAsOther,
         /// A signed comparison bounds as an unsigned one.
@@ -309,6 +313,8 @@ mod with {
             Fault::BasesMoveApart,
             Fault::ShiftedOverwritten,
             Fault::ShiftsLoseNothing,
+            Fault::AssumedBeforeEnd,
+            Fault::PartUnwalked,
         ];
         /// Those in sums of what a loop moves, and in differences of it (`tests/loops_faults.rs`).
         pub const OF_SUMS: &[Fault] = &[

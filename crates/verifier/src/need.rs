@@ -10,7 +10,10 @@
 //! Forgetting (rather than comparing loosely) keeps one invariant simple: what is recorded about an instruction covers
 //! every concrete execution of it.
 //!
-//! Invariant: a carried number never decides whether a later check passes.
+//! Invariant: a carried number never decides whether a later check passes. But what it is added to may be a pointer
+//! whose distance from another one is a result (`return p + len - q`), and a pointer moves by bounded numbers only. Which
+//! registers are pointers is not known here: where such a step is refused, the program is walked again, and what moves
+//! the pointer is needed exactly there ([`Needs::see_move`]).
 
 use bpf_isa::{AtomicOp, Callee, Insn, InsnIdx, Program, Reg, Src};
 
@@ -74,8 +77,14 @@ impl Need {
 #[derive(Debug, Default)]
 pub(crate) struct Needs {
     at: Vec<Need>,
+    /// Instructions that move a pointer by a number which is only carried: how far it moves is needed, after all. Of
+    /// the program that is walked; found out where one was refused.
+    moves: Vec<InsnIdx>,
     work: Work,
 }
+
+/// Such instructions of one program at most.
+const MAX_MOVES: usize = 8;
 
 /// What is left to look at after the first sweep, and who reads whom. All of it scratch memory.
 #[derive(Debug, Default)]
@@ -92,6 +101,21 @@ impl Needs {
     /// Needs before the instruction; everything for one that is not known.
     pub(crate) fn at(&self, i: InsnIdx) -> Need {
         self.at.get(i.index()).copied().unwrap_or(Need::ALL)
+    }
+
+    /// Before the first walk of a program.
+    pub(crate) fn begin(&mut self) {
+        self.moves.clear();
+    }
+
+    /// The instruction moves a pointer by the number in this register, of which nothing is known. Whether that may be
+    /// because it was taken to be carried only: then it is not, when needs are built again.
+    pub(crate) fn see_move(&mut self, at: InsnIdx, by: Reg) -> bool {
+        let new = !self.at(at).is_exact(by.index()) && self.moves.len() < MAX_MOVES && !self.moves.contains(&at);
+        if new {
+            self.moves.push(at);
+        }
+        new
     }
 
     /// Gives back what is more than so many bytes of each kind.
@@ -186,7 +210,7 @@ impl Needs {
         match *insn {
             Insn::Alu { dst, src, .. } => {
                 // An address that nobody uses must still be moved by a bounded number.
-                let exact = next.is_exact(dst.index()) || !next.is_live(dst.index());
+                let exact = next.is_exact(dst.index()) || !next.is_live(dst.index()) || self.moves.contains(&at);
                 n.flow(dst, exact);
                 n.flow_src(src, exact);
             }

@@ -12,7 +12,7 @@
 
 use std::fmt;
 
-use bpf_isa::InsnIdx;
+use bpf_isa::{InsnIdx, Reg};
 
 use crate::env::Env;
 use crate::helpers::Local;
@@ -23,6 +23,8 @@ use crate::scalar::Scalar;
 pub(crate) enum Why {
     /// Nothing was written to it.
     Never,
+    /// It was copied, at this instruction, from a register that nothing was written to.
+    Copied(InsnIdx, Reg),
     /// A call at this instruction clobbered it.
     Call(InsnIdx),
     /// A call at this instruction may have moved the memory it pointed to.
@@ -397,6 +399,7 @@ impl fmt::Display for Describe<'_> {
             Ty::Uninit(why) => {
                 return match why {
                     Why::Never => f.write_str("uninitialised"),
+                    Why::Copied(at, from) => write!(f, "uninitialised, as {from} was where it was copied at {at}"),
                     Why::Call(at) => write!(f, "uninitialised since the call at {at}"),
                     Why::Moved(at) => write!(f, "invalid since the call at {at}, which may move the packet"),
                     Why::Consumed(at, debt) => {

@@ -53,6 +53,7 @@ impl Verifier {
 
     fn walk(&mut self, program: Program, env: &Env<'_>) -> Result<Verified, Box<VerifyError>> {
         let mut ways = Ways::new(&program, env);
+        self.scratch.needs.begin();
         loop {
             let course = ways.course();
             let mut walk = Walk::new(env, &program, &mut self.scratch, course);

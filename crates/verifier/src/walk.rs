@@ -28,6 +28,7 @@ mod pending;
 mod pointers;
 mod products;
 mod prune;
+mod retests;
 mod seen;
 mod sums;
 mod trail;
@@ -93,7 +94,7 @@ const NO_PATH: u32 = u32::MAX;
 /// Memory reused from program to program.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
-    needs: Needs,
+    pub(crate) needs: Needs,
     pending: Vec<Pending>,
     paths: Vec<PathNode>,
     prune: prune::Pruner,
@@ -203,6 +204,9 @@ pub(crate) struct Walk<'a> {
     /// Instructions since the last state was kept.
     since_kept: u32,
     live_bytes: usize,
+    /// Something was refused that may be known where it is kept ([`Needs::see_move`]).
+    pub(crate) misses_moves: bool,
+    retests: retests::Retests,
     /// Whether the registers' needs are this program's: they are found out when first asked for.
     needs_built: bool,
     /// How the path ends.
@@ -279,6 +283,8 @@ impl<'a> Walk<'a> {
             facts: Vec::new(),
             since_kept: 0,
             live_bytes: 0,
+            misses_moves: false,
+            retests: retests::Retests::default(),
             needs_built: false,
             ending: Ending::default(),
             summaries: Vec::new(),

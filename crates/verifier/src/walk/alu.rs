@@ -12,7 +12,7 @@ use crate::error::Reason;
 use crate::faults::planted;
 use crate::scalar::Scalar;
 use crate::tnum::ones;
-use crate::value::{FIRST_FREE_ID, Ty, Value};
+use crate::value::{FIRST_FREE_ID, Ty, Value, Why};
 
 /// Numbers that are remembered to have been shifted to the left, and instructions for which they are.
 const MAX_SHIFTED: usize = 3;
@@ -558,6 +558,13 @@ impl Walk<'_> {
             }
             Src::Reg(r) => r,
         };
+        // A copy of what was never written, or only on some paths that have met here, is no more than that. (A variable
+        // that is set on all paths on which it is read is copied on others, too, by what clang makes of it.)
+        if let Ty::Uninit(why @ (Why::Never | Why::Copied(..) | Why::Dead)) = self.state.reg(r).ty {
+            let why = if let Why::Never = why { Why::Copied(self.pc, r) } else { why };
+            self.state.set(dst, Value::uninit(why));
+            return Ok(());
+        }
         let v = self.peek(r)?;
         if width == Width::W32 && v.is_arena() {
             self.state.set(dst, Value::scalar(Scalar::low_bits(32)));

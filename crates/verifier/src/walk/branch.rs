@@ -1,6 +1,6 @@
 //! Conditional jumps: which way they can go, and what going that way teaches.
 
-use bpf_isa::{AluOp, Cond, Reg, Src, Width};
+use bpf_isa::{AluOp, Cond, InsnIdx, Reg, Src, Width};
 
 use super::linear::Form;
 use super::pointers::{LOWEST_ADDRESS, bounded, checkable};
@@ -112,6 +112,29 @@ impl Walk<'_> {
         if can_no && can_yes {
             self.compares(dst, src_reg);
             let here = self.pc;
+            let unequal = match cond {
+                Cond::Eq => Some((&mut no, InsnIdx(here.0 + 1), false)),
+                Cond::Ne => Some((&mut yes, target, true)),
+                _ => None,
+            };
+            if let (true, Some((n, then, by_jump))) = (self.relates(), unequal)
+                && let Some((below, above)) = self.parts_beside(&n.0, width, (dst, src), then)
+            {
+                n.0 = below;
+                let above = (above, n.1);
+                let mut state = self.copy_state();
+                learn_numbers(&mut state, dst, None, &above);
+                if let Some(operands) = &operands {
+                    let (d, s) = refined(operands, &above);
+                    state.compared((width, cond, by_jump), &d, &s, self.loops.guesses_of_order(), &mut self.next_id);
+                }
+                if let Some((id, c)) = unlike {
+                    state.is_unlike(id, c);
+                }
+                if !planted!(PartUnwalked) {
+                    self.push(then, state, Some(Decision { insn: here, taken: by_jump }), self.epoch)?;
+                }
+            }
             let mut taken = self.copy_state();
             learn_numbers(&mut taken, dst, src_reg, &yes);
             if let Some((id, c)) = unlike {

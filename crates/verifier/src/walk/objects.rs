@@ -153,6 +153,9 @@ impl Walk<'_> {
         {
             return apart;
         }
+        if d_end && !s_end {
+            self.assume_before_end(region, s, i64::from(s.delta));
+        }
         let place = |v: &Value, end: bool| if end { length } else { v.n };
         let n = place(d, d_end).alu(AluOp::Sub, Width::W64, &place(s, s_end));
         // What is left of the region from a pointer in it: the length, less where that is.
@@ -191,6 +194,13 @@ impl Walk<'_> {
 
     /// What a comparison of two pointers teaches, not taken and taken; `None` if they may be of different objects.
     pub(super) fn order(&self, cond: Cond, d: &Value, s: &Value) -> Option<[Lesson; 2]> {
+        // The end of one region, twice.
+        if d.ty == s.ty && matches!(d.ty, Ty::PacketEnd { .. }) && cond != Cond::Set {
+            return Some([false, true].map(|taken| match cond.holds(Width::W64, 0, 0) == taken {
+                true => Lesson::Nothing,
+                false => Lesson::Never,
+            }));
+        }
         let regions = of_region(d).zip(of_region(s)).filter(|((a, ..), (b, ..))| a == b);
         // In a hybrid walk, pointers far from their object are compared after a check (`Walk::note_comparison`).
         let checked = |v: &Value| self.hybrid && checkable(self.env, v).is_some();

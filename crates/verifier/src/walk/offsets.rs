@@ -8,7 +8,7 @@
 //! Invariants: each name says exactly where the pointer is, `start + scale * V + delta`; V is not negative, but for
 //! pointers that have lost their name to a new one and may have begun before their region.
 
-use bpf_isa::{AluOp, Reg, Width};
+use bpf_isa::{AluOp, Insn, Reg, Src, Width};
 
 use super::linear::Form;
 use super::pointers::{MAX_OFFSET, bounded, checkable, size_of};
@@ -30,6 +30,16 @@ impl Walk<'_> {
         let v = *v;
         self.state.bound_by(&v);
         v
+    }
+
+    /// A pointer moves by a number of which too little is known. If that may have been forgotten as one that is only
+    /// carried, the program is walked again.
+    fn see_move(&mut self) {
+        let Some(Insn::Alu { dst, src: Src::Reg(src), .. }) = self.insns.get(self.pc.index()) else { return };
+        let by = if self.state.reg(*dst).is_scalar() { *dst } else { *src };
+        if self.needs_built && !self.loops.guessing() {
+            self.misses_moves |= self.scratch.needs.see_move(self.pc, by);
+        }
     }
 
     /// `p + s`, or `p - s`.
@@ -72,6 +82,7 @@ impl Walk<'_> {
                 // Anywhere at all: every access through it will be checked.
                 return Ok(Value { n: Scalar::UNKNOWN, ..p.adrift(&mut self.next_id) });
             }
+            self.see_move();
             return refuse(Reason::OffsetUnbounded(reg, s.describe(self.env)));
         }
         let Ty::Packet { region } = p.ty else {
@@ -88,6 +99,7 @@ impl Walk<'_> {
             let c = if subtract { -(c as i64) } else { c as i64 };
             let delta = i64::from(p.delta) + c;
             return match i32::try_from(delta) {
+                Ok(0) if p.id == len_id(region) && p.scale == 1 => Ok(Value::pointer(Ty::PacketEnd { region })),
                 Ok(delta) if i64::from(delta).abs() <= MAX_OFFSET => Ok(Value { n, delta, ..*p }),
                 Ok(_) | Err(_) => refuse(Reason::OffsetUnbounded(reg, s.describe(self.env))),
             };

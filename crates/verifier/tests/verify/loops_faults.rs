@@ -24,6 +24,34 @@ fn each_fault_is_found() {
              c: r3 += 1
              if r3 < 31 goto a"
         }
+        // What is behind the end already is not before it, however far.
+        Fault::AssumedBeforeEnd => {
+            "r3 = r1
+             r3 += r2
+             r5 = 0
+             a: r6 = r3
+             r6 -= r1
+             if r6 == 0 goto out
+             r0 = *(u8 *)(r1 + 0)
+             r1 += 8
+             r5 += 1
+             if r5 < 20 goto a
+             out:"
+        }
+        // Where it is no 10, it may be more than the buffer has.
+        Fault::PartUnwalked => {
+            "r3 = 0
+             a: r0 = *(u8 *)(r1 + 0)
+             if r0 == 10 goto c
+             if r0 != 10 goto b
+             goto c
+             b: if r0 < 10 goto c
+             r6 = r1
+             r6 += r0
+             r0 = *(u8 *)(r6 + 0)
+             c: r3 += 1
+             if r3 < 20 goto a"
+        }
         Fault::StrideLost => {
             "r3 = 0
              r4 = 0

@@ -12,8 +12,10 @@ use bpf_isa::{Insn, Reg, Size};
 use super::guess::Guess;
 use super::{Attempt, LOOSE_STEPS, LOOSE_STEPS_PER_SLOT, MAX_FILLED, Phase};
 use crate::error::{LoopFailure, Reason};
+use crate::faults::planted;
 use crate::scalar::Scalar;
-use crate::value::{Ty, Value};
+use crate::state::Room;
+use crate::value::{Ty, Value, len_id};
 use crate::walk::pointers::size_of;
 use crate::walk::{Res, Walk, refuse};
 
@@ -112,9 +114,23 @@ impl Walk<'_> {
         Ok(false)
     }
 
+    /// In the loose walk of a guess that relates places, a pointer into a region is taken to lie so far before its end,
+    /// `bytes` after its name: what moves up to the end is compared with it, and that says nothing of what may be
+    /// behind it already.
+    pub(in crate::walk) fn assume_before_end(&mut self, region: u8, p: &Value, bytes: i64) {
+        let assumed = self.loops.guessing() && self.loops.rich() && !self.loops.anywhere;
+        if p.line_id() != 0 && (assumed || (planted!(AssumedBeforeEnd) && self.loops.checking())) {
+            self.state.learn_below(Room { id: p.line_id(), scale: p.scale, bytes, hi: len_id(region) });
+            self.loops.assumed_within = true;
+        }
+    }
+
     /// In a loose walk, what is accessed is taken to be inside its memory: so is what it is counted on with.
     fn assume_within(&mut self, base: Reg, off: i16, size: Size) {
         let v = *self.state.reg(base);
+        if let Ty::Packet { region } = v.ty {
+            self.assume_before_end(region, &v, i64::from(v.delta) + i64::from(off) + i64::from(size.bytes()));
+        }
         let (min, max) = match v.ty {
             Ty::Stack { .. } => (-i64::from(self.env.frame_bytes), 0),
             Ty::MapValue { .. } | Ty::Mem { .. } => (0, size_of(&v, self.env).into()),
