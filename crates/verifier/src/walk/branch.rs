@@ -29,6 +29,9 @@ pub(super) enum Lesson {
     Room(u8, u32, i16, u32),
 }
 
+/// What a comparison of numbers says besides: of the operands' order, and of a byte that is not what it is compared with.
+type Learnt = (Width, Cond, Option<(Value, Value)>, Option<(u32, u64)>);
+
 impl Lesson {
     /// The operands as they are once this is learnt: pointers, of which one may have been before its region until the
     /// comparison showed that it lies behind the other.
@@ -117,33 +120,19 @@ impl Walk<'_> {
                 Cond::Ne => Some((&mut yes, target, true)),
                 _ => None,
             };
+            let learnt = (width, cond, operands, unlike);
             if let (true, Some((n, then, by_jump))) = (self.relates(), unequal)
                 && let Some((below, above)) = self.parts_beside(&n.0, width, (dst, src), then)
             {
                 n.0 = below;
-                let above = (above, n.1);
-                let mut state = self.copy_state();
-                learn_numbers(&mut state, dst, None, &above);
-                if let Some(operands) = &operands {
-                    let (d, s) = refined(operands, &above);
-                    state.compared((width, cond, by_jump), &d, &s, self.loops.guesses_of_order(), &mut self.next_id);
-                }
-                if let Some((id, c)) = unlike {
-                    state.is_unlike(id, c);
-                }
+                let above = self.state_on_way(by_jump, dst, src_reg, &(above, n.1), &learnt);
                 if !planted!(PartUnwalked) {
-                    self.push(then, state, Some(Decision { insn: here, taken: by_jump }), self.epoch)?;
+                    self.push(then, above, Some(Decision { insn: here, taken: by_jump }), self.epoch)?;
                 }
             }
-            let mut taken = self.copy_state();
-            learn_numbers(&mut taken, dst, src_reg, &yes);
-            if let Some((id, c)) = unlike {
-                let apart = if cond == Cond::Ne { &mut taken } else { &mut self.state };
-                apart.is_unlike(id, c);
-            }
-            if let Some(operands) = &operands {
-                let (d, s) = refined(operands, &yes);
-                taken.compared((width, cond, true), &d, &s, self.loops.guesses_of_order(), &mut self.next_id);
+            let taken = self.state_on_way(true, dst, src_reg, &yes, &learnt);
+            if let (Cond::Eq, Some((id, c))) = (cond, unlike) {
+                self.state.is_unlike(id, c);
             }
             self.push(target, taken, Some(Decision { insn: here, taken: true }), self.epoch)?;
             self.path = self.extend_path(Decision { insn: here, taken: false });
@@ -185,6 +174,27 @@ impl Walk<'_> {
             self.state.compared((width, cond, false), &d, &s, self.loops.guesses_of_order(), &mut self.next_id);
         }
         Ok(Some(Flow::Next))
+    }
+
+    /// A copy of the state as it is on one way from a comparison of numbers, which are these there.
+    fn state_on_way(
+        &mut self,
+        taken: bool,
+        dst: Reg,
+        src: Option<Reg>,
+        n: &(Scalar, Scalar),
+        (width, cond, operands, unlike): &Learnt,
+    ) -> State {
+        let mut state = self.copy_state();
+        learn_numbers(&mut state, dst, src, n);
+        if let (Some((id, c)), true) = (unlike, taken == (*cond == Cond::Ne)) {
+            state.is_unlike(*id, *c);
+        }
+        if let Some(operands) = operands {
+            let (d, s) = refined(operands, n);
+            state.compared((*width, *cond, taken), &d, &s, self.loops.guesses_of_order(), &mut self.next_id);
+        }
+        state
     }
 
     /// What is compared with a named number gets a name, too, where the order of the two is worth knowing.
