@@ -697,6 +697,9 @@ impl Walk<'_> {
             self.state.min_len.ask_as(&before.min_len);
             self.scratch.pool.push(before);
         }
+        if rich && !self.state.sums.is_empty() {
+            names::hand_down_sums(&mut self.state, &mut self.next_id);
+        }
         forget_ids(&mut self.state, &mut self.scratch.prune.id_scratch, false, &self.halves);
     }
 

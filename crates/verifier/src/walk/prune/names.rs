@@ -78,6 +78,34 @@ pub(super) fn forget_ids(state: &mut State, ids: &mut Vec<u32>, asked: bool, hal
     frames.iter_mut().for_each(|f| f.each_value_mut(unlink));
 }
 
+/// Says what sums say that are about to be forgotten of what lies below their parts: of `s = p + q + delta`, where
+/// nothing holds p any more and something does n, which is `gap` below it at least, `n + q + delta + gap <= s` is left.
+pub(super) fn hand_down_sums(state: &mut State, next_id: &mut u32) {
+    let values = state.frames.iter().flat_map(Frame::values).map(Value::line_id);
+    let marks = state.frames.iter().flat_map(|f| &f.loops).flat_map(|m| m.ids.iter().copied());
+    let mut ids: Vec<u32> = values.chain(marks).filter(|id| *id >= FIRST_FREE_ID).collect();
+    ids.sort_unstable();
+    let held = |id: u32| ids.binary_search(&id).is_ok();
+    let mut handed: Vec<(u32, u32, i64, u32)> = Vec::new();
+    for t in state.sums.iter().filter(|t| t.scale == 1 && !t.split) {
+        let bounded = held(t.s) || state.room.iter().any(|f| f.id == t.s);
+        for (lost, stays) in [(t.a, t.b), (t.b, t.a)] {
+            if bounded && held(stays) && lost >= FIRST_FREE_ID && !held(lost) {
+                let below = state.room.iter().filter(|f| f.hi == lost && f.scale == 1 && held(f.id));
+                let gap = |f: &Room| f.bytes.checked_add(t.delta);
+                handed.extend(below.filter_map(|f| Some((stays, f.id, gap(f)?, t.s))));
+            }
+        }
+    }
+    for (stays, id, gap, whole) in handed {
+        if let Some((sum, apart)) = state.name_sum((stays, id, 1), 0, i64::MAX, next_id)
+            && let Some(bytes) = gap.checked_add(apart.into())
+        {
+            state.learn_below(Room { id: sum, scale: 1, bytes, hi: whole });
+        }
+    }
+}
+
 /// The names that a fact is about, and whether each is held.
 type Ends = [(u32, bool); 2];
 
