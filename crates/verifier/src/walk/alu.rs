@@ -487,8 +487,17 @@ impl Walk<'_> {
         }
     }
 
+    /// Whether what is taken off a number is compared next with what only a difference that has wrapped is near
+    /// (`i - 255 < -256` is how `i + 2 > 256` is compiled).
+    fn compared_wrapped(&self, dst: Reg, by: Src) -> bool {
+        let next = || self.insns.get(self.pc.index() + 1);
+        matches!(by, Src::Imm(..0))
+            && matches!(next(), Some(Insn::JumpIf { dst: r, src: Src::Imm(..0), .. }) if *r == dst)
+    }
+
     fn numbers_in_place(&mut self, width: Width, op: AluOp, dst: Reg, src: Src) -> bool {
-        let assume = self.loops.assumes() || (planted!(WrapForgotten) && self.state.in_guessed_loop());
+        let assume = self.loops.assumes() && !self.compared_wrapped(dst, src)
+            || (planted!(WrapForgotten) && self.state.in_guessed_loop());
         let regs = &mut self.state.top_mut().regs;
         match src {
             Src::Imm(i) => {
