@@ -259,6 +259,8 @@ mod with {
         ProductsOfAnySize,
         /// What a line begins with is taken to be a number, however far what is on it lies below.
         LinesOfAnySize,
+        /// What a forgotten sum says of what lies below its part is taken to be one more.
+        HandedDownMore,
         /// What was multiplied with the number of a loop's round is that of the next one.
         ProductsStay,
         /// A row is taken to begin nearer to where it is than it does.
@@ -334,6 +336,7 @@ mod with {
             Fault::ProductsLess,
             Fault::ProductsOfAnySize,
             Fault::LinesOfAnySize,
+            Fault::HandedDownMore,
             Fault::ProductsStay,
             Fault::RowsUnchecked,
             Fault::PeeledIsAll,

@@ -1,6 +1,6 @@
 // mcpu: v3 v2 v4
 //
-// Parsers that move a pointer up to the end of their text, and compute how far that is.
+// Parsers that move a pointer or an index up to the end of their text, and compute how far that is.
 #include <linux/types.h>
 
 #define SEC(name) __attribute__((section(name), used, no_builtin))
@@ -146,4 +146,78 @@ SEC("raw/jsonid") u64 jsonid(const u8 *p, u64 len) {
 		}
 	}
 	return 0;
+}
+
+u8 text[256];
+
+// The server's name in a TLS hello, copied. What a name's length is below is no more known by itself there.
+SEC("raw/sni") u64 sni(const u8 *p, u64 len) {
+	if (len < 43 || p[0] != 22 || p[5] != 1)
+		return -1;
+	u64 at = 43;
+	if (at >= len)
+		return -1;
+	at += 1 + p[at];
+	if (at + 2 > len)
+		return -1;
+	at += 2 + (p[at] << 8 | p[at + 1]);
+	if (at + 1 > len)
+		return -1;
+	at += 1 + p[at];
+	if (at + 2 > len)
+		return -1;
+	u64 end = at + 2 + (p[at] << 8 | p[at + 1]);
+	at += 2;
+	if (end > len)
+		return -1;
+	while (at + 4 <= end) {
+		u16 type = p[at] << 8 | p[at + 1], l = p[at + 2] << 8 | p[at + 3];
+		at += 4;
+		if (at + l > end)
+			return -1;
+		if (type == 0) {
+			if (l < 5)
+				return -1;
+			u16 n = p[at + 3] << 8 | p[at + 4];
+			if (n + 5 > l || n >= sizeof text)
+				return -1;
+			for (u16 i = 0; i < n; i++) {
+				u8 c = p[at + 5 + i];
+				if (c >= 'A' && c <= 'Z')
+					c += 32;
+				text[i] = c;
+			}
+			text[n] = 0;
+			return n;
+		}
+		at += l;
+	}
+	return 0;
+}
+
+// A compressed name of DNS, with dots. (out + l + 1 < 256 is compiled as a difference that wraps.)
+SEC("raw/dnsname") u64 dnsname(const u8 *m, u64 len) {
+	u64 at = 12, out = 0;
+	int jumps = 0;
+	while (at < len) {
+		u8 l = m[at];
+		if (l == 0) {
+			text[out] = 0;
+			return out;
+		}
+		if ((l & 0xc0) == 0xc0) {
+			if (++jumps > 8 || at + 1 >= len)
+				return -1;
+			at = (l & 0x3f) << 8 | m[at + 1];
+			continue;
+		}
+		if (l > 63 || at + 1 + l > len || out + l + 1 >= sizeof text)
+			return -1;
+		if (out > 0)
+			text[out++] = '.';
+		for (int i = 1; i <= l; i++)
+			text[out++] = m[at + i];
+		at += l + 1;
+	}
+	return -1;
 }

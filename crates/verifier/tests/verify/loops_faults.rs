@@ -438,6 +438,34 @@ fn each_fault_of_sums_is_found() {
              a: r3 += 1
              if r3 < 3 goto a"
         }
+        // name + 5 <= len and at + len <= end: the byte behind that is not there.
+        Fault::HandedDownMore => {
+            "r9 = 0
+             o: r4 = *(u8 *)(r1 + 0)
+             r4 &= 15
+             r5 = *(u8 *)(r1 + 8)
+             r5 &= 7
+             r6 = r5
+             r6 += 5
+             if r6 > r4 goto out
+             if r5 == 0 goto out
+             r3 = r2
+             r3 -= r4
+             r7 = r1
+             r7 += r3
+             r0 = 0
+             a: r8 = r7
+             r8 += r0
+             r8 = *(u8 *)(r8 + 5)
+             if r0 == 0 goto b
+             r8 = r7
+             r8 += r0
+             r8 = *(u8 *)(r8 + 6)
+             b: r0 += 1
+             if r0 < r5 goto a
+             out: r9 += 1
+             if r9 < 300 goto o"
+        }
         // The inner loop's first test fails, as another byte is there.
         Fault::SeenSurvivesStores => {
             "r4 = 0

@@ -5,6 +5,7 @@
 //!
 //! Invariant: an order between two names that are held follows afterwards if it did before, over however many others.
 
+use crate::faults::planted;
 use crate::state::{Frame, Product, Room, State, Sum};
 use crate::value::{FIRST_FREE_ID, Ty, Value};
 use crate::walk::alu::Half;
@@ -88,7 +89,7 @@ pub(super) fn hand_down_sums(state: &mut State, next_id: &mut u32) {
     let held = |id: u32| ids.binary_search(&id).is_ok();
     let mut handed: Vec<(u32, u32, i64, u32)> = Vec::new();
     for t in state.sums.iter().filter(|t| t.scale == 1 && !t.split) {
-        let bounded = held(t.s) || state.room.iter().any(|f| f.id == t.s);
+        let bounded = t.s < FIRST_FREE_ID || held(t.s) || state.room.iter().any(|f| f.id == t.s);
         for (lost, stays) in [(t.a, t.b), (t.b, t.a)] {
             if bounded && held(stays) && lost >= FIRST_FREE_ID && !held(lost) {
                 let below = state.room.iter().filter(|f| f.hi == lost && f.scale == 1 && held(f.id));
@@ -101,6 +102,7 @@ pub(super) fn hand_down_sums(state: &mut State, next_id: &mut u32) {
         if let Some((sum, apart)) = state.name_sum((stays, id, 1), 0, i64::MAX, next_id)
             && let Some(bytes) = gap.checked_add(apart.into())
         {
+            let bytes = if planted!(HandedDownMore) { bytes.saturating_add(1) } else { bytes };
             state.learn_below(Room { id: sum, scale: 1, bytes, hi: whole });
         }
     }
