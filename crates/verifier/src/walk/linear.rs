@@ -367,7 +367,7 @@ impl State {
             }
         }
         for (f, _) in self.room.iter().zip(&*rooms).filter(|(_, seen)| **seen) {
-            found |= rows.add(&[(f.id, f.scale.into()), (f.hi, -1)], f.bytes.into());
+            found |= rows.add_order((f.id, f.scale.into()), f.bytes, f.hi);
         }
         self.ranges_of(about, pointers, named, ranges);
         if !self.products.is_empty() {

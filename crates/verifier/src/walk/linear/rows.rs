@@ -30,6 +30,11 @@ const HASHED_BY: [u64; COLUMNS] = {
     by
 };
 
+/// What a coefficient adds to the hash of its row.
+fn hash_of(coefficient: i64, at: usize) -> u64 {
+    coefficient.cast_unsigned().wrapping_mul(HASHED_BY[at])
+}
+
 /// The columns of a set, a bit each.
 fn columns_of(mut set: u32) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
@@ -233,14 +238,16 @@ impl Rows {
             return None;
         }
         let spare = self.spare()?;
-        (self.rows[usize::from(spare)].constant, self.rows[usize::from(spare)].used) = (constant, 0);
+        let mut used = 0;
         for &(id, c) in terms {
             let at = self.column(id)?;
-            let row = &mut self.rows[usize::from(spare)];
-            let c = c.checked_add(row.of(at).into()).filter(|c| c.unsigned_abs() <= MAX_COEFFICIENT.into())?;
-            row.by[at] = i64::try_from(c).ok()?;
-            row.used = row.used & !(1 << at) | u32::from(c != 0) << at;
+            let by = &mut self.rows[usize::from(spare)].by[at];
+            let before = if used >> at & 1 != 0 { *by } else { 0 };
+            *by = i64::try_from(c).ok()?.checked_add(before).filter(|c| c.unsigned_abs() <= MAX_COEFFICIENT)?;
+            used = used & !(1 << at) | u32::from(*by != 0) << at;
         }
+        let row = &mut self.rows[usize::from(spare)];
+        (row.constant, row.used) = (constant, used);
         Some(spare)
     }
 
@@ -256,6 +263,22 @@ impl Rows {
             return false;
         }
         self.row(terms, constant).is_some_and(|row| self.add_row(row))
+    }
+
+    /// `scale * V(lo) + bytes <= V(hi)`: as most are that have several unknowns. `true` if it cannot be.
+    pub(super) fn add_order(&mut self, (lo, scale): (u32, i64), bytes: i64, hi: u32) -> bool {
+        let places = (self.spare(), self.column(lo), self.column(hi));
+        let (Some(spare), Some(x), Some(y)) = places else {
+            return false;
+        };
+        if x == y || scale == 0 || scale.unsigned_abs() > MAX_COEFFICIENT {
+            return self.add(&[(lo, scale.into()), (hi, -1)], bytes.into());
+        }
+        let row = &mut self.rows[usize::from(spare)];
+        (row.by[x], row.by[y]) = (scale, -1);
+        (row.constant, row.used) = (bytes.into(), 1 << x | 1 << y);
+        self.keep(spare, hash_of(scale, x).wrapping_add(hash_of(-1, y)));
+        false
     }
 
     /// An unknown is at least so much, and at most.
@@ -302,10 +325,16 @@ impl Rows {
             return false;
         }
         row.reduce();
-        // Of different rows it mostly differs.
-        let hashed = columns_of(used).map(|at| row.by[at].cast_unsigned().wrapping_mul(HASHED_BY[at]));
-        let (key, constant) = (hashed.fold(0, u64::wrapping_add), row.constant);
+        let hashed = columns_of(used).map(|at| hash_of(row.by[at], at)).fold(0, u64::wrapping_add);
+        self.keep(place, hashed);
+        false
+    }
+
+    /// The row in the spare place counts, which has several unknowns. `key`: of its coefficients; of different ones it
+    /// mostly differs.
+    fn keep(&mut self, place: u16, key: u64) {
         let row = &self.rows[usize::from(place)];
+        let (used, constant) = (row.used, row.constant);
         let alike = |other: &&Counted| {
             (other.key, other.used) == (key, used) && self.rows[usize::from(other.place)].is_like(row)
         };
@@ -321,7 +350,6 @@ impl Rows {
                 self.count(row, 1);
             }
         }
-        false
     }
 
     /// One inequality more, or less.
