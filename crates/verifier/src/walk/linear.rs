@@ -282,16 +282,16 @@ impl State {
         const IT: u32 = u32::MAX;
         let mut it = form.clone();
         it.terms.push((IT, -1));
-        let mut range = (None, None);
-        for near in NEAR.into_iter().skip(1) {
+        // What is nearer is part of what is further away, so it says no more; but it may be little enough for an answer.
+        for near in NEAR.into_iter().skip(1).rev() {
             solver.rows.clear();
             solver.rows.add_equation(&it.terms, it.constant);
             let (_, found) = self.rows_about(form, false, near, solver);
-            if !found && let Some((least, most)) = solver.range(IT) {
-                range = (range.0.max(least), range.1.into_iter().chain(most).min());
+            if !found && let Some(range) = solver.range(IT) {
+                return range;
             }
         }
-        range
+        (None, None)
     }
 
     /// Whether two forms are always equal.
