@@ -4,20 +4,24 @@
 //! steps far. A program that keeps `p + left` the same, or tests one sum and uses another with three parts, needs more
 //! of them at once. Approach: the question is a linear form that must not be above 0. Its negation is added to what the
 //! state says of the numbers in it, and unknowns are eliminated one after the other (Fourier and Motzkin's way,
-//! equations first). If that leaves a constant above 0 that should not be, the negation is impossible.
+//! equations first). If that leaves a constant above 0 that should not be, the negation is impossible. Mostly it is
+//! not: then some integers satisfy all, and to find such a point takes less ([`points`]), so that comes first.
 //!
 //! Invariants: each row says `sum of coefficient * V + constant <= 0`, of integers, exactly (see [`super::lines`]).
 //! Whatever row is made of others is their sum, each times a number that is not negative, or an equation times any; so
-//! no choice made here can prove what is wrong, and giving up (too many rows, an overflow) proves nothing.
+//! no choice made here can prove what is wrong, and giving up (too many rows, an overflow) proves nothing. Nor can a
+//! point: all that follows from one is that nothing is proven.
 
+mod points;
 mod rows;
 
 use std::cell::Cell;
 
 use crate::env::Region;
 use crate::faults::planted;
-use crate::state::{Frame, State, Sum};
+use crate::state::{Frame, Room, State, Sum};
 use crate::value::{FIRST_FREE_ID, Value};
+use points::Points;
 use rows::Rows;
 
 /// How many equations and inequalities away what is asked about may be, and how many unknowns that leads to at most:
@@ -110,7 +114,19 @@ pub(in crate::walk) type Range = (Option<i128>, Option<i128>);
 /// Memory for questions.
 #[derive(Debug, Default)]
 struct Solver {
+    facts: Facts,
     rows: Rows,
+    last: Last,
+    /// Whether what was asked last has been proven.
+    proven: bool,
+    /// Rows in words, as they are before they are changed; and answers to others.
+    words: Vec<u64>,
+    known: Vec<Known>,
+}
+
+/// What a state says that is asked, and memory to look it up in.
+#[derive(Debug, Default)]
+struct Facts {
     /// The unknowns that are looked at, and their ranges.
     about: Vec<u32>,
     ranges: Vec<Range>,
@@ -123,9 +139,21 @@ struct Solver {
     /// Which inequalities and equations are about them.
     rooms: Vec<bool>,
     sums: Vec<bool>,
-    /// Rows in words, as they are before they are changed; and answers to others.
-    words: Vec<u64>,
-    known: Vec<Known>,
+}
+
+/// All rows about the names of the last question, and what they were made from: of the same names often more is asked
+/// at once. No name at all if they are not to be used again.
+#[derive(Debug, Default)]
+struct Last {
+    names: Vec<u32>,
+    pointers: bool,
+    room: Vec<Room>,
+    equations: Vec<Sum>,
+    fallen: Vec<u32>,
+    about: Vec<u32>,
+    ranges: Vec<Range>,
+    rows: Rows,
+    points: Points,
 }
 
 /// An answer, and what it was the answer to.
@@ -158,7 +186,7 @@ pub(crate) fn forget_answers() {
     let _ended_too = SOLVER.try_with(Cell::take);
 }
 
-impl Solver {
+impl Facts {
     fn begin(&mut self, state: &State) {
         state.all_sums_into(&mut self.equations);
         self.ordered.clear();
@@ -170,7 +198,9 @@ impl Solver {
             }
         }
     }
+}
 
+impl Solver {
     /// Whether the rows contradict each other, as far as that is found out.
     fn contradict(&mut self) -> bool {
         self.remembered(0, |rows| rows.contradict().unwrap_or(false).then_some((None, None))).is_some()
@@ -238,30 +268,89 @@ impl State {
             return false;
         }
         with_solver(|solver| {
-            solver.begin(self);
-            // What is near the question answers it mostly.
-            let mut last = 0;
-            for (hops, most) in NEAR {
-                solver.rows.clear();
-                solver.rows.add(&negation.terms, negation.constant);
-                let (seen, found) = self.rows_about(form, pointers, (hops, most), solver);
-                if found || solver.contradict() {
-                    return true;
-                }
-                if seen == last {
+            solver.facts.begin(self);
+            // What was proven last is followed by what is, mostly: then what is near is looked at first.
+            let points_at = usize::from(solver.proven);
+            solver.proven = self.refutes(form, &negation, pointers, solver, Some(points_at));
+            solver.proven
+        })
+    }
+
+    /// Whether the negation of what is asked contradicts what the state says, by elimination of what is near the
+    /// question, which answers it mostly, and then of more.
+    ///
+    /// `points_at`: before which of these attempts a point that satisfies all is looked for, if at all. That decides
+    /// how long it takes, and not what the answer is.
+    fn refutes(
+        &self,
+        form: &Form,
+        negation: &Form,
+        pointers: bool,
+        solver: &mut Solver,
+        points_at: Option<usize>,
+    ) -> bool {
+        let mut last = 0;
+        for (at, near) in NEAR.into_iter().enumerate() {
+            if points_at == Some(at) {
+                // What is nearer is part of what is furthest away: a point that satisfies all satisfies each part, too.
+                let Solver { facts, last, .. } = solver;
+                self.rows_again(form, pointers, facts, last);
+                if last.points.satisfy(&last.rows, negation) {
                     return false;
                 }
-                last = seen;
             }
-            false
-        })
+            let Solver { facts, rows, .. } = solver;
+            rows.clear();
+            rows.add(&negation.terms, negation.constant);
+            let (seen, found) = self.rows_about(form, pointers, near, facts, rows);
+            if found || solver.contradict() {
+                return true;
+            }
+            if seen == last {
+                return false;
+            }
+            last = seen;
+        }
+        false
+    }
+
+    /// All rows that a question about the names of this form is answered from, but for its negation: those of the last
+    /// one, if they are made from the same. That is all that [`State::rows_about`] looks at; of products it looks at
+    /// more, so where there are some, rows are made anew. The first columns are those of the form's names.
+    fn rows_again(&self, form: &Form, pointers: bool, facts: &mut Facts, last: &mut Last) {
+        if last.pointers == pointers
+            && last.names.iter().copied().eq(form.names())
+            && self.products.is_empty()
+            && last.room == self.room
+            && (&last.equations, &last.fallen) == (&facts.equations, &facts.fallen)
+        {
+            self.ranges_of(&last.about, pointers, &[], &mut facts.ranges);
+            if last.ranges == facts.ranges {
+                return;
+            }
+        }
+        let [.., furthest] = NEAR;
+        last.rows.clear();
+        let named = form.names().all(|id| last.rows.has_column(id));
+        let (_, found) = self.rows_about(form, pointers, furthest, facts, &mut last.rows);
+        last.points.begin(&last.rows, named && !found);
+        last.names.clear();
+        if self.products.is_empty() {
+            last.names.extend(form.names());
+        }
+        last.pointers = pointers;
+        last.room.clone_from(&self.room);
+        last.equations.clone_from(&facts.equations);
+        last.fallen.clone_from(&facts.fallen);
+        last.about.clone_from(&facts.about);
+        last.ranges.clone_from(&facts.ranges);
     }
 
     /// The most that the form is, by what is said of names and of numbers near it: of pointers nothing, as in
     /// [`State::proves`].
     pub(in crate::walk) fn most_of_form(&self, form: &Form) -> Option<i128> {
         with_solver(|solver| {
-            solver.begin(self);
+            solver.facts.begin(self);
             self.range_of_form(form, solver).1
         })
     }
@@ -269,10 +358,10 @@ impl State {
     /// The least and the most that each of these forms is, in the same way: many questions take less together.
     pub(in crate::walk) fn ranges_of_forms(&self, forms: &[Form]) -> Vec<Range> {
         with_solver(|solver| {
-            solver.begin(self);
-            self.name_ranges(&mut solver.named);
+            solver.facts.begin(self);
+            self.name_ranges(&mut solver.facts.named);
             let ranges = forms.iter().map(|form| self.range_of_form(form, solver)).collect();
-            solver.named.clear();
+            solver.facts.named.clear();
             ranges
         })
     }
@@ -282,11 +371,12 @@ impl State {
         const IT: u32 = u32::MAX;
         let mut it = form.clone();
         it.terms.push((IT, -1));
-        // What is nearer is part of what is further away, so it says no more; but it may be little enough for an answer.
+        // What is nearer is part of all, so it says no more; but it may be little enough for an answer.
         for near in NEAR.into_iter().skip(1).rev() {
-            solver.rows.clear();
-            solver.rows.add_equation(&it.terms, it.constant);
-            let (_, found) = self.rows_about(form, false, near, solver);
+            let Solver { facts, rows, .. } = solver;
+            rows.clear();
+            rows.add_equation(&it.terms, it.constant);
+            let (_, found) = self.rows_about(form, false, near, facts, rows);
             if !found && let Some(range) = solver.range(IT) {
                 return range;
             }
@@ -307,9 +397,10 @@ impl State {
         form: &Form,
         pointers: bool,
         (hops, most): (u32, usize),
-        solver: &mut Solver,
+        facts: &mut Facts,
+        rows: &mut Rows,
     ) -> (usize, bool) {
-        let Solver { rows, about, rooms, sums, equations, ordered, fallen, ranges, named, .. } = solver;
+        let Facts { about, rooms, sums, equations, ordered, fallen, ranges, named } = facts;
         about.clear();
         about.extend(form.names());
         let (mut next, mut left, mut end) = (0, hops, about.len());
@@ -554,6 +645,69 @@ mod tests {
             }
         }
         assert!(bounded.into_iter().min() > Some(1000) && exact.into_iter().min() > Some(300), "{bounded:?} {exact:?}");
+    }
+
+    /// The same answers as by elimination alone, of states that differ from the last one in one thing, if at all.
+    #[test]
+    fn points_change_no_answer() {
+        const NAMES: u32 = 8;
+        let mut seed = 11u64;
+        let mut below = |n: i64| {
+            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            i64::try_from(seed >> 33).expect("31 bits") % n
+        };
+        let (mut proven, mut not, mut again) = (0, 0, 0);
+        let mut state = State::default();
+        let mut asked: Vec<Form> = Vec::new();
+        for round in 0..6000 {
+            let mut name = || FIRST_FREE_ID + u32::try_from(below(NAMES.into())).expect("few");
+            let (a, b, c) = (name(), name(), name());
+            if round % 20 == 0 {
+                state = State::default();
+                state.frames.push(Frame::new(0, 0, crate::state::Entry::Root));
+            }
+            match below(if round % 20 < 8 { 6 } else { 12 }) {
+                0..3 => state.learn_below(Room { id: a, scale: 1 + below(2) as i16, bytes: below(9) - 4, hi: b }),
+                3 => {
+                    let (delta, max) = (below(5) - 2, if below(3) == 0 { 40 } else { i64::MAX });
+                    state.push_sum(Sum { s: a, a: b, b: c, scale: 1 + below(2), delta, max, split: false });
+                }
+                4 | 5 => {
+                    let least = below(12);
+                    let n = crate::Scalar::signed(least, least + below(30));
+                    let at = below(8) as usize;
+                    state.top_mut().regs[at] = Value::scalar(n).renamed(a, 1, 0);
+                }
+                6 if !state.room.is_empty() => {
+                    let at = below(state.room.len() as i64) as usize;
+                    state.room[at].bytes += below(5) - 2;
+                }
+                7 if !state.sums.is_empty() => {
+                    let at = below(state.sums.len() as i64) as usize;
+                    state.sums[at].delta += below(5) - 2;
+                }
+                8 => state.push_product(crate::state::Product { p: a, a: b, b: c }),
+                _ => {}
+            }
+            // The same question, or another one about the same names, or about others.
+            if below(3) == 0 || asked.is_empty() {
+                let of = form(&[(a, below(3).into()), (b, -1 - i128::from(below(2))), (c, i128::from(below(2)))], 0);
+                asked = (-3..3).map(|by| of.clone().plus(&Form::constant(by * 4), 1).expect("small")).collect();
+            } else {
+                again += 1;
+            }
+            for f in asked.iter().filter(|f| f.as_const().is_none()) {
+                let pointers = true;
+                let said = state.proves_from(f, pointers);
+                let mut solver = Solver::default();
+                solver.facts.begin(&state);
+                let negation = f.negated(1).expect("small");
+                let eliminated = state.refutes(f, &negation, pointers, &mut solver, None);
+                assert_eq!(said, eliminated, "{f:?} of {:?} {:?} {:?}", state.room, state.sums, state.products);
+                *(if said { &mut proven } else { &mut not }) += 1;
+            }
+        }
+        assert!(proven > 1000 && not > 1000 && again > 1000, "{proven} {not} {again}");
     }
 
     #[test]

@@ -14,7 +14,7 @@
 use super::{MAX_NUMBER, Range};
 
 /// Unknowns of the rows.
-const COLUMNS: usize = 20;
+pub(super) const COLUMNS: usize = 20;
 /// Rows at any time.
 const MAX_ROWS: usize = 44;
 /// So the negative of each is one, too.
@@ -36,7 +36,7 @@ fn hash_of(coefficient: i64, at: usize) -> u64 {
 }
 
 /// The columns of a set, a bit each.
-fn columns_of(mut set: u32) -> impl Iterator<Item = usize> {
+pub(super) fn columns_of(mut set: u32) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         let at = set.trailing_zeros() as usize;
         set &= set.wrapping_sub(1);
@@ -45,38 +45,40 @@ fn columns_of(mut set: u32) -> impl Iterator<Item = usize> {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Row {
-    by: [i64; COLUMNS],
-    constant: i128,
+pub(super) struct Row {
+    pub(super) by: [i64; COLUMNS],
+    pub(super) constant: i128,
     /// The columns that have a coefficient other than 0, a bit each.
-    used: u32,
+    pub(super) used: u32,
 }
 
 /// A row that counts.
 #[derive(Clone, Copy, Debug)]
-struct Counted {
+pub(super) struct Counted {
     /// Of the coefficients, to compare them by.
     key: u64,
     /// As in the row.
-    used: u32,
-    place: u16,
+    pub(super) used: u32,
+    pub(super) place: u16,
 }
 
 /// Rows, of which some are equations.
 #[derive(Debug, Default)]
 pub(super) struct Rows {
-    columns: Vec<u32>,
+    pub(super) columns: Vec<u32>,
     /// All of them, also those that do not count any more.
-    rows: Vec<Row>,
+    pub(super) rows: Vec<Row>,
     /// Places of equations.
-    equal: Vec<u16>,
-    less: Vec<Counted>,
+    pub(super) equal: Vec<u16>,
+    pub(super) less: Vec<Counted>,
+    /// Whether something has been left out that was added.
+    pub(super) left_out: bool,
     /// Those that an unknown is being taken out of.
     with: Vec<Counted>,
     /// Places of those that may be made anew.
     free: Vec<u16>,
     /// Of each unknown V, inequalities with no other: `constant - V <= 0`, and `V + constant <= 0`.
-    bounds: [[Option<i128>; 2]; COLUMNS],
+    pub(super) bounds: [[Option<i128>; 2]; COLUMNS],
     bounded: usize,
     /// How many inequalities have each unknown times less than 0, and times more.
     times: [[i64; 2]; COLUMNS],
@@ -118,6 +120,16 @@ fn gcd(mut a: u64, mut b: u64) -> u64 {
 
 impl Row {
     const NONE: Row = Row { by: [0; COLUMNS], constant: 0, used: 0 };
+
+    /// Of the first columns, in this order. `None` if they do not fit.
+    pub(super) fn of_first(terms: &[(u32, i128)], constant: i128) -> Option<Row> {
+        let mut row = Row { constant, ..Row::NONE };
+        for (at, (_, c)) in terms.iter().enumerate() {
+            *row.by.get_mut(at)? = i64::try_from(*c).ok()?;
+            row.used |= u32::from(*c != 0) << at;
+        }
+        Some(row)
+    }
 
     /// How often it has the unknown.
     fn of(&self, at: usize) -> i64 {
@@ -199,7 +211,7 @@ impl Rows {
         self.free.clear();
         self.free.extend((0..crate::num::half(self.rows.len())).rev());
         (self.bounds, self.bounded, self.times) = ([[None; 2]; COLUMNS], 0, [[0; 2]; COLUMNS]);
-        self.keys = [0; 8];
+        (self.keys, self.left_out) = ([0; 8], false);
     }
 
     /// A place for a row, which does not count yet: it is the next one again until one counts there, and is taken out
@@ -232,6 +244,11 @@ impl Rows {
         Some(at)
     }
 
+    /// Whether there is a column for the unknown, which there is from now on if one is left.
+    pub(super) fn has_column(&mut self, id: u32) -> bool {
+        self.column(id).is_some()
+    }
+
     /// The terms as a row in a spare place. `None` if they do not fit.
     fn row(&mut self, terms: &[(u32, i128)], constant: i128) -> Option<u16> {
         if constant.unsigned_abs() > MAX_NUMBER {
@@ -255,20 +272,22 @@ impl Rows {
     pub(super) fn add(&mut self, terms: &[(u32, i128)], constant: i128) -> bool {
         // As most are.
         if let [(id, c @ (1 | -1))] = *terms {
-            if constant.unsigned_abs() <= MAX_NUMBER
-                && let Some(at) = self.column(id)
-            {
-                self.bound(at, c > 0, constant);
+            match self.column(id).filter(|_| constant.unsigned_abs() <= MAX_NUMBER) {
+                Some(at) => self.bound(at, c > 0, constant),
+                None => self.left_out = true,
             }
             return false;
         }
-        self.row(terms, constant).is_some_and(|row| self.add_row(row))
+        let row = self.row(terms, constant);
+        self.left_out |= row.is_none();
+        row.is_some_and(|row| self.add_row(row))
     }
 
     /// `scale * V(lo) + bytes <= V(hi)`: as most are that have several unknowns. `true` if it cannot be.
     pub(super) fn add_order(&mut self, (lo, scale): (u32, i64), bytes: i64, hi: u32) -> bool {
         let places = (self.spare(), self.column(lo), self.column(hi));
         let (Some(spare), Some(x), Some(y)) = places else {
+            self.left_out = true;
             return false;
         };
         if x == y || scale == 0 || scale.unsigned_abs() > MAX_COEFFICIENT {
@@ -284,13 +303,18 @@ impl Rows {
     /// An unknown is at least so much, and at most.
     pub(super) fn add_range(&mut self, id: u32, (min, max): Range) {
         let fits = |c: &i128| c.unsigned_abs() <= MAX_NUMBER;
+        let known = [min, max].into_iter().flatten();
+        self.left_out |= !known.clone().all(|c| fits(&c));
         let (min, max) = (min.filter(fits), max.filter(fits));
-        if let (Some(_), _) | (_, Some(_)) = (min, max)
-            && let Some(at) = self.column(id)
-        {
-            min.into_iter().for_each(|min| self.bound(at, false, min));
-            max.into_iter().for_each(|max| self.bound(at, true, -max));
+        if min.is_none() && max.is_none() {
+            return;
         }
+        let Some(at) = self.column(id) else {
+            self.left_out = true;
+            return;
+        };
+        min.into_iter().for_each(|min| self.bound(at, false, min));
+        max.into_iter().for_each(|max| self.bound(at, true, -max));
     }
 
     /// An inequality with one unknown.
@@ -305,9 +329,12 @@ impl Rows {
 
     /// A sum that is 0.
     pub(super) fn add_equation(&mut self, terms: &[(u32, i128)], constant: i128) {
-        if let Some(row) = self.row(terms, constant) {
-            self.free.pop();
-            self.equal.push(row);
+        match self.row(terms, constant) {
+            Some(row) => {
+                self.free.pop();
+                self.equal.push(row);
+            }
+            None => self.left_out = true,
         }
     }
 
