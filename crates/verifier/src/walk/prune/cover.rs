@@ -6,7 +6,7 @@
 use crate::content::Gap;
 use crate::faults::planted;
 use crate::scalar::Scalar;
-use crate::state::{Byte, Fill, Frame, Lock, Mark, Product, Round, Seen, Spill, State, Sum};
+use crate::state::{Byte, Fill, Frame, Lock, Mark, Product, Round, Seen, Spill, State, Sum, TRACKED};
 use crate::value::{FIRST_FREE_ID, Ty, Value};
 use crate::walk::shrink;
 
@@ -221,8 +221,13 @@ fn stack_covers(old: &Frame, new: &Frame, gap: Gap<'_>, ids: &mut IdMap) -> bool
     let depths = if old.rest == Byte::Uninit { old.bytes.len() } else { old.bytes.len().max(new.bytes.len()) };
     let both = old.bytes.len().min(new.bytes.len());
     let chunks = old.bytes[..both].chunks(CHUNK).zip(new.bytes[..both].chunks(CHUNK));
-    (0..).step_by(CHUNK).zip(chunks).all(|(at, (o, n))| alike(o, n) || (at + 1..=at + o.len()).all(covered))
-        && (both + 1..=depths).all(covered)
+    // Of those that one state has, the other has its rest.
+    let beyond = || {
+        old.bytes[both..].iter().fold(true, |all, o| all & plainly_covers(*o, new.rest))
+            && new.bytes[both..].iter().take(depths - both).fold(true, |all, n| all & plainly_covers(old.rest, *n))
+    };
+    (0..).step_by(CHUNK).zip(chunks).all(|(at, (o, n))| plainly_cover(o, n) || (at + 1..=at + o.len()).all(covered))
+        && ((depths <= TRACKED && beyond()) || (both + 1..=depths).all(covered))
 }
 
 /// Bytes that are compared at once.
@@ -231,6 +236,16 @@ const CHUNK: usize = 32;
 /// Whether they are the same bytes: without a look at where they differ, so that many are compared at once.
 fn alike(a: &[Byte], b: &[Byte]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |differ, (a, b)| differ | (*a as u8 ^ *b as u8)) == 0
+}
+
+/// Whether a byte covers the other, whatever else is known of the two frames. Without branches, so that many are
+/// compared at once.
+fn plainly_covers(old: Byte, new: Byte) -> bool {
+    (old as u8 == new as u8) | (old as u8 == Byte::Uninit as u8) | (old as u8 == Byte::Spill as u8)
+}
+
+fn plainly_cover(old: &[Byte], new: &[Byte]) -> bool {
+    old.iter().zip(new).fold(true, |all, (o, n)| all & plainly_covers(*o, *n))
 }
 
 /// Whether what is filled in the old state is so in the new one.
