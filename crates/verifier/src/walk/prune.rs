@@ -48,7 +48,7 @@ pub(super) use cover::{IdMap, covers};
 use cover::{same_shape, same_sides};
 pub(super) use epoch::Epochs;
 use epoch::same_bounds;
-use names::{distances, forget_ids};
+use names::{Names, distances, forget_ids};
 use widen::{blend, scatter, widen};
 
 const NONE: u32 = u32::MAX;
@@ -142,7 +142,7 @@ pub(super) struct Pruner {
     /// Rounds that finished while they rested on others, by their numbers: on which.
     moved: BTreeMap<u32, u32>,
     ids: IdMap,
-    pub(super) id_scratch: Vec<u32>,
+    pub(super) names: Names,
     /// Where a jump has been seen to lead; only while starting.
     reached: Vec<u64>,
 }
@@ -284,7 +284,7 @@ impl Pruner {
         shrink(&mut self.free, bytes);
         shrink(&mut self.open, bytes);
         shrink(&mut self.reached, bytes);
-        shrink(&mut self.id_scratch, bytes);
+        self.names.trim(bytes);
         self.ids.trim(bytes);
     }
 
@@ -516,7 +516,7 @@ impl Walk<'_> {
         if blends.is_some_and(|(_, most)| apart >= most) && like != NONE {
             let like = &self.scratch.prune.kept[like as usize].state;
             blend(like, &mut self.state);
-            forget_ids(&mut self.state, &mut self.scratch.prune.id_scratch, false, &self.halves);
+            forget_ids(&mut self.state, &mut self.scratch.prune.names, false, &self.halves);
             self.loops.blend(frame, self.pc);
         }
         let pruner = &mut self.scratch.prune;
@@ -700,7 +700,7 @@ impl Walk<'_> {
         if rich && !self.state.sums.is_empty() {
             names::hand_down_sums(&mut self.state, &mut self.next_id);
         }
-        forget_ids(&mut self.state, &mut self.scratch.prune.id_scratch, false, &self.halves);
+        forget_ids(&mut self.state, &mut self.scratch.prune.names, false, &self.halves);
     }
 
     /// Where places are related to each other: what is about to be forgotten may be all that tells how far what stays
@@ -768,8 +768,8 @@ impl Pruner {
         if !self.seen {
             kept.state.seen.clear();
         }
-        if forget_unneeded(&mut kept.state, &self.needed[first..], self.sums) {
-            forget_ids(&mut kept.state, &mut self.id_scratch, self.sums, &[]);
+        if forget_unneeded(&mut kept.state, &self.needed[first..], self.sums.then(|| self.names.list())) {
+            forget_ids(&mut kept.state, &mut self.names, self.sums, &[]);
         }
     }
 }

@@ -6,24 +6,60 @@
 //! Invariant: an order between two names that are held follows afterwards if it did before, over however many others.
 
 use crate::faults::planted;
-use crate::state::{Frame, Product, Room, State, Sum};
+use crate::state::{Frame, Room, State, Sum};
 use crate::value::{FIRST_FREE_ID, Ty, Value};
 use crate::walk::alu::Half;
+use crate::walk::shrink;
+
+/// Names of a state, sorted out: memory that is used again.
+#[derive(Debug, Default)]
+pub(in crate::walk) struct Names {
+    /// Those of values, as often as they have them.
+    held: Vec<u32>,
+    /// Those in equations.
+    parts: Vec<u32>,
+    /// By fact, those that it is about.
+    ends: Vec<Ends>,
+}
+
+impl Names {
+    /// Frees memory beyond `bytes`.
+    pub(super) fn trim(&mut self, bytes: usize) {
+        shrink(&mut self.held, bytes);
+        shrink(&mut self.parts, bytes);
+        shrink(&mut self.ends, bytes);
+    }
+
+    /// An empty list.
+    pub(super) fn list(&mut self) -> &mut Vec<u32> {
+        self.held.clear();
+        &mut self.held
+    }
+}
 
 /// Removes the ids of numbers that nothing else has, and facts about ids that nothing has. The facts stay if `asked`:
 /// some path has asked what follows from all of them together. Then one that contradicts another may have answered,
 /// whatever they are about, and what has been walked rests on both.
 ///
 /// Numbers that may come back from where they have been shifted keep their names (`halves`).
-pub(super) fn forget_ids(state: &mut State, ids: &mut Vec<u32>, asked: bool, halves: &[Half]) {
+pub(super) fn forget_ids(state: &mut State, names: &mut Names, asked: bool, halves: &[Half]) {
+    let Names { held: ids, parts, ends } = names;
     ids.clear();
     ids.extend(halves.iter().flat_map(|h| [h.shifted, h.shifted, h.v.id, h.v.id]));
     for f in &state.frames {
-        f.each_value(|v| ids.extend([v.id, v.tie].into_iter().filter(|id| *id >= FIRST_FREE_ID)));
-    }
-    // The names of a loop's round last as long as it.
-    for id in state.frames.iter().flat_map(|f| &f.loops).flat_map(|m| &m.ids) {
-        ids.extend([*id, *id]);
+        f.each_value(|v| {
+            if v.id >= FIRST_FREE_ID {
+                ids.push(v.id);
+            }
+            if v.tie >= FIRST_FREE_ID {
+                ids.push(v.tie);
+            }
+        });
+        // The names of a loop's round last as long as it.
+        for m in &f.loops {
+            ids.extend_from_slice(&m.ids);
+            ids.extend_from_slice(&m.ids);
+        }
     }
     if !state.seen.is_empty() {
         // What nothing else has the name of, nobody loads again.
@@ -50,16 +86,19 @@ pub(super) fn forget_ids(state: &mut State, ids: &mut Vec<u32>, asked: bool, hal
     // Facts of values that nothing has still count between others, however many: orders are followed over all of them,
     // and over the sums that they are parts of.
     let State { frames, room, sums, products, .. } = state;
-    let mut parts: Vec<u32> =
-        sums.iter().flat_map(|t| [t.s, t.a, t.b]).chain(products.iter().flat_map(Product::names)).collect();
+    parts.clear();
+    sums.iter().for_each(|t| parts.extend([t.s, t.a, t.b]));
+    products.iter().for_each(|t| parts.extend(t.names()));
     parts.sort_unstable();
     let is_part = |id: u32| parts.binary_search(&id).is_ok();
     if !asked && !room.is_empty() {
-        let mut ends: Vec<Ends> = room.iter().map(|r| [r.id, r.hi].map(|id| (id, held(id) || is_part(id)))).collect();
+        ends.clear();
+        let end = |id: u32| (id, held(id) || is_part(id));
+        ends.extend(room.iter().map(|r| [end(r.id), end(r.hi)]));
         if ends.iter().any(|[id, hi]| !id.1 || !hi.1) {
-            let above = led_to(&ends, |[id, hi]| [*id, *hi]);
-            let below = led_to(&ends, |[id, hi]| [*hi, *id]);
-            for [id, hi] in &mut ends {
+            let above = led_to(ends, |[id, hi]| [*id, *hi]);
+            let below = led_to(ends, |[id, hi]| [*hi, *id]);
+            for [id, hi] in ends.iter_mut() {
                 (id.1, hi.1) = (id.1 || above.contains(&id.0), hi.1 || below.contains(&hi.0));
             }
             let mut ends = ends.iter();

@@ -11,7 +11,7 @@ use crate::env::Region;
 use crate::faults::planted;
 use crate::lens::{self, Bytes as Length};
 use crate::scalar::Scalar;
-use crate::state::{Byte, Frame, Product, State, TRACKED};
+use crate::state::{Byte, Frame, State, TRACKED};
 use crate::value::{FIRST_FREE_ID, Value, Why};
 
 pub(super) const FRAMES: usize = MAX_CALL_DEPTH as usize;
@@ -155,7 +155,7 @@ impl Needed {
     }
 
     /// Gives up registers that are not live, and numbers that are not exact. Whether there was anything to give up.
-    fn loosen_regs(&self, regs: &mut [Value; 11], related: &[u32]) -> bool {
+    fn loosen_regs(&self, regs: &mut [Value; 11], related: Option<&[u32]>) -> bool {
         let mut any = false;
         for (r, v) in regs.iter_mut().enumerate().take(Reg::R10.index()) {
             if v.is_uninit() || is_related(v, related) {
@@ -174,7 +174,7 @@ impl Needed {
     }
 
     /// The same of the stack. Whether any value was given up.
-    fn loosen_stack(&self, frame: &mut Frame, related: &[u32]) -> bool {
+    fn loosen_stack(&self, frame: &mut Frame, related: Option<&[u32]>) -> bool {
         // What is needed and implicitly fresh, is so explicitly from now on; of the rest anything may be there.
         if let Some(last) = self.live_bytes.last() {
             frame.grow(last + 1);
@@ -269,29 +269,37 @@ impl Demand {
 
 /// Names that a path from here may find in a sum without reading what else has them: of lengths, of what pointers move
 /// with, and of what is related already.
-fn related_names(state: &State) -> Vec<u32> {
-    let pointers = state.frames.iter().flat_map(Frame::values).filter(|v| v.is_pointer()).map(Value::line_id);
-    let sums = state.sums.iter().flat_map(|t| [t.s, t.a, t.b]);
-    let products = state.products.iter().flat_map(Product::names);
-    let room = state.room.iter().flat_map(|f| [f.id, f.hi]);
-    let marks = state.frames.iter().flat_map(|f| &f.loops);
-    let marks = marks.flat_map(|m| m.lines.iter().flat_map(|l| [l.x, l.n]).chain([m.k.id]));
-    let mut names: Vec<u32> =
-        (1..FIRST_FREE_ID).chain(pointers).chain(sums).chain(products).chain(room).chain(marks).collect();
+fn related_names(state: &State, names: &mut Vec<u32>) {
+    for f in &state.frames {
+        f.each_value(|v| {
+            if v.is_pointer() {
+                names.push(v.line_id());
+            }
+        });
+        for m in &f.loops {
+            names.push(m.k.id);
+            m.lines.iter().for_each(|l| names.extend([l.x, l.n]));
+        }
+    }
+    state.sums.iter().for_each(|t| names.extend([t.s, t.a, t.b]));
+    state.products.iter().for_each(|t| names.extend(t.names()));
+    state.room.iter().for_each(|f| names.extend([f.id, f.hi]));
     names.sort_unstable();
-    names
 }
 
-fn is_related(v: &Value, names: &[u32]) -> bool {
-    v.id != 0 && v.is_scalar() && names.binary_search(&v.id).is_ok()
+fn is_related(v: &Value, names: Option<&[u32]>) -> bool {
+    let related = |names: &[u32]| v.id < FIRST_FREE_ID || names.binary_search(&v.id).is_ok();
+    v.id != 0 && v.is_scalar() && names.is_some_and(related)
 }
 
 /// Forgets what a state is not needed for: so it covers all that differ from it only there. Whether any value was among
-/// that. `needed`: by frame; nothing of those that are missing. `sums`: some path knew a sum. What bounds a part of one
-/// is looked for in all values, read or not: numbers with the name of what may be one stay.
-pub(in crate::walk) fn forget_unneeded(state: &mut State, needed: &[Needed], sums: bool) -> bool {
-    let related = if sums { related_names(state) } else { Vec::new() };
-    let related = related.as_slice();
+/// that. `needed`: by frame; nothing of those that are missing. `names`: an empty list, if some path knew a sum. What
+/// bounds a part of one is looked for in all values, read or not: numbers with the name of what may be one stay.
+pub(in crate::walk) fn forget_unneeded(state: &mut State, needed: &[Needed], names: Option<&mut Vec<u32>>) -> bool {
+    let related = names.map(|names| {
+        related_names(state, names);
+        names.as_slice()
+    });
     let mut any = false;
     state.min_len.forget_all_but(&needed.first().copied().unwrap_or_default().lengths);
     for (k, frame) in state.frames.iter_mut().enumerate() {
