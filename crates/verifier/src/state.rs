@@ -271,16 +271,18 @@ impl State {
     /// as much is not followed again, so the work is that of looking at all facts a few times for each name.
     pub(crate) fn below_by_facts(&self, id: u32, scale: i16, hi: u32) -> Option<i64> {
         let mut best = (id == hi && scale == 1).then_some(0);
+        if scale <= 0 || !self.room.iter().any(|f| f.id == id) {
+            return best;
+        }
         // Names from which facts lead on, and those from which one leads to `hi`: a bit for each, which others may have
         // too. What leads nowhere is not followed.
         let bit = |id: u32| 1u64 << (id % 64);
-        let (mut begins, mut on, mut last) = (false, 0, 0);
+        let (mut on, mut last) = (0, 0);
         for f in &self.room {
-            begins |= f.id == id;
             on |= bit(f.id);
             last |= if f.hi == hi { bit(f.id) } else { 0 };
         }
-        if scale <= 0 || !begins || last == 0 {
+        if last == 0 {
             return best;
         }
         // What is no less than the multiple, by so much: a name, how often, and the distance.

@@ -699,6 +699,20 @@ fn refined((d, s): &(Value, Value), n: &(Scalar, Scalar)) -> (Value, Value) {
     (Value { n: n.0, ..*d }, Value { n: n.1, ..*s })
 }
 
+/// Refines a number with the name of one that has just been found to be `n`. `old`: that one. (Most values have
+/// another: they are passed over without a call.)
+#[inline(never)]
+fn refine_tied(v: &mut Value, old: &Value, n: &Scalar) {
+    if (v.scale, v.delta) == (old.scale, old.delta) || planted!(TiedIsEqual) {
+        v.n = v.n.meet(n).unwrap_or(*n);
+    } else if (v.scale, old.scale) == (1, 1) {
+        // Both are V plus their distance, without wrapping, so they differ by the distances' difference.
+        let apart = i64::from(v.delta) - i64::from(old.delta);
+        let moved = n.alu(AluOp::Add, Width::W64, &Scalar::constant(apart as u64));
+        v.n = v.n.meet(&moved).unwrap_or(v.n);
+    }
+}
+
 /// Sets the number in `r`, and refines all that is tied to it.
 fn refine_linked(state: &mut State, r: Reg, n: &Scalar) {
     let reg = &mut state.top_mut().regs[r.index()];
@@ -719,16 +733,8 @@ fn refine_linked(state: &mut State, r: Reg, n: &Scalar) {
         state.bound_by(&old);
     }
     state.each_value_mut(|v| {
-        if v.id != old.id || !v.is_scalar() {
-            return;
-        }
-        if (v.scale, v.delta) == (old.scale, old.delta) || planted!(TiedIsEqual) {
-            v.n = v.n.meet(&n).unwrap_or(n);
-        } else if (v.scale, old.scale) == (1, 1) {
-            // Both are V plus their distance, without wrapping, so they differ by the distances' difference.
-            let apart = i64::from(v.delta) - i64::from(old.delta);
-            let moved = n.alu(AluOp::Add, Width::W64, &Scalar::constant(apart as u64));
-            v.n = v.n.meet(&moved).unwrap_or(v.n);
+        if v.id == old.id && v.is_scalar() {
+            refine_tied(v, &old, &n);
         }
     });
     // The length of a region has a new least value.

@@ -52,21 +52,19 @@ pub(super) fn constant_part(t: &Sum, id: u32, is: i128, facts: &mut Vec<Room>) {
     facts.push(Room { id: t.s, scale: 1, bytes: -apart, hi: other });
 }
 
+/// Mostly by 1, and divisions of so long numbers take their time.
 fn floor_div(a: i128, b: i128) -> i128 {
-    a.div_euclid(b)
+    if b == 1 { a } else { a.div_euclid(b) }
 }
 
 fn ceil_div(a: i128, b: i128) -> i128 {
-    -(-a).div_euclid(b)
+    -floor_div(-a, b)
 }
 
 /// The range of V, if `scale * V + delta` lies in `min..=max`.
 pub(super) fn of_multiple(min: i128, max: i128, scale: i16, delta: i32) -> (i128, i128) {
     let (scale, delta) = (i128::from(scale), i128::from(delta));
-    if scale == 1 {
-        // As most are, and divisions of so long numbers take their time.
-        (min - delta, max - delta)
-    } else if scale > 0 {
+    if scale > 0 {
         (ceil_div(min - delta, scale), floor_div(max - delta, scale))
     } else {
         (ceil_div(delta - max, -scale), floor_div(delta - min, -scale))
@@ -146,6 +144,19 @@ impl State {
 
     /// V(id) lies in `min..=max`.
     pub(super) fn bound(&mut self, id: u32, min: i128, max: i128, hops: u32) {
+        self.bound_all(id, (min, max), hops, &mut Vec::new(), &mut Vec::new());
+    }
+
+    /// The same. `next` holds bounds that are still to be told, this one's after those of its callers; `facts` is empty
+    /// before and after.
+    fn bound_all(
+        &mut self,
+        id: u32,
+        (min, max): (i128, i128),
+        hops: u32,
+        next: &mut Vec<(u32, i128, i128)>,
+        facts: &mut Vec<Room>,
+    ) {
         // So multiples of it stay far from the end of 128 bits: those by 63 bits are asked whether they do.
         let (min, max) = (min.max(-BEYOND), max.min(BEYOND));
         if min > max {
@@ -171,6 +182,51 @@ impl State {
         if !self.wraps.is_empty() {
             self.settle_wraps(id, min, max, hops);
         }
+        let first = next.len();
+        if self.room.iter().any(|f| f.id == id || f.hi == id) {
+            self.bound_ordered(id, (min, max), hops, next);
+        }
+        if min == max && min >= 0 {
+            self.line_sums().for_each(|t| constant_part(&t, id, min, facts));
+        }
+        for mark in self.frames.iter().flat_map(|f| &f.loops) {
+            for line in &mark.lines {
+                let step = i128::from(line.step);
+                let (from, to) = (i128::from(line.start.umin()), i128::from(line.start.umax()));
+                if line.x == id && step > 0 {
+                    next.push((mark.k.id, ceil_div(min - to, step), floor_div(max - from, step)));
+                } else if line.x == id {
+                    next.push((mark.k.id, ceil_div(from - max, -step), floor_div(to - min, -step)));
+                    // x = n - step * k >= min
+                    if let (Ok(scale), Ok(bytes)) = (i16::try_from(-line.step), i64::try_from(min)) {
+                        facts.push(Room { id: mark.k.id, scale, bytes, hi: line.n });
+                    }
+                } else if mark.k.id == id {
+                    let (a, b) = (step * min, step * max);
+                    next.push((line.x, from + a.min(b), to + a.max(b)));
+                }
+            }
+        }
+        if !self.sums.is_empty() {
+            self.bound_sums(id, (min, max), facts, next);
+        }
+        if !self.products.is_empty() {
+            self.bound_products(id, (min, max), next);
+        }
+        for fact in facts.drain(..) {
+            self.learn_below(fact);
+        }
+        for i in first..next.len() {
+            let (other, min, max) = next[i];
+            if other != id {
+                self.bound_all(other, (min, max), hops - 1, next, facts);
+            }
+        }
+        next.truncate(first);
+    }
+
+    /// V(id) lies in `min..=max`: what follows for what is ordered to it. Facts, and bounds of other numbers.
+    fn bound_ordered(&mut self, id: u32, (min, max): (i128, i128), hops: u32, next: &mut Vec<(u32, i128, i128)>) {
         // Below a multiple of what is not 0, or 0 itself: strictly below.
         if let (true, Ok(least)) = (min > 0, i64::try_from(min)) {
             let below = |f: &&Room| f.hi == id && f.scale > 1 && f.bytes >= 0;
@@ -180,7 +236,6 @@ impl State {
                 self.learn_below(Room { scale: 1, bytes, ..f });
             }
         }
-        let mut next: Vec<(u32, i128, i128)> = Vec::new();
         // By its order to others: of what was bounded itself only, as most of all is ordered somehow.
         if hops == MAX_HOPS && max < i64::MAX.into() {
             // What is below it is no more than it is.
@@ -205,42 +260,6 @@ impl State {
                     *len = least;
                     next.push((f.hi, least.into(), Region::MAX_LEN.into()));
                 }
-            }
-        }
-        let mut facts: Vec<Room> = Vec::new();
-        if min == max && min >= 0 {
-            self.line_sums().for_each(|t| constant_part(&t, id, min, &mut facts));
-        }
-        for mark in self.frames.iter().flat_map(|f| &f.loops) {
-            for line in &mark.lines {
-                let step = i128::from(line.step);
-                let (from, to) = (i128::from(line.start.umin()), i128::from(line.start.umax()));
-                if line.x == id && step > 0 {
-                    next.push((mark.k.id, ceil_div(min - to, step), floor_div(max - from, step)));
-                } else if line.x == id {
-                    next.push((mark.k.id, ceil_div(from - max, -step), floor_div(to - min, -step)));
-                    // x = n - step * k >= min
-                    if let (Ok(scale), Ok(bytes)) = (i16::try_from(-line.step), i64::try_from(min)) {
-                        facts.push(Room { id: mark.k.id, scale, bytes, hi: line.n });
-                    }
-                } else if mark.k.id == id {
-                    let (a, b) = (step * min, step * max);
-                    next.push((line.x, from + a.min(b), to + a.max(b)));
-                }
-            }
-        }
-        if !self.sums.is_empty() {
-            self.bound_sums(id, (min, max), &mut facts, &mut next);
-        }
-        if !self.products.is_empty() {
-            self.bound_products(id, (min, max), &mut next);
-        }
-        for fact in facts {
-            self.learn_below(fact);
-        }
-        for (other, min, max) in next {
-            if other != id {
-                self.bound(other, min, max, hops - 1);
             }
         }
     }

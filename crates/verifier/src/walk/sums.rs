@@ -287,6 +287,10 @@ impl State {
         next: &mut Vec<(u32, i128, i128)>,
     ) {
         for i in 0..self.sums.len() {
+            // Most are of others.
+            if ![self.sums[i].s, self.sums[i].a, self.sums[i].b].contains(&id) {
+                continue;
+            }
             let t = self.sums[i];
             let (scale, delta) = (i128::from(t.scale), i128::from(t.delta));
             if min == max {
