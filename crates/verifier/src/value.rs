@@ -170,7 +170,15 @@ pub(crate) enum Ty {
 
 impl PartialEq for Ty {
     /// Equal when the same operations are allowed: why a value cannot be read makes no difference.
+    #[inline]
     fn eq(&self, other: &Ty) -> bool {
+        // Most are numbers.
+        matches!((self, other), (Ty::Scalar, Ty::Scalar)) || self.is_alike(other)
+    }
+}
+
+impl Ty {
+    fn is_alike(&self, other: &Ty) -> bool {
         match (*self, *other) {
             (Ty::Uninit(_), Ty::Uninit(_)) | (Ty::Scalar, Ty::Scalar) | (Ty::Ctx, Ty::Ctx) => true,
             (Ty::Stack { frame: a }, Ty::Stack { frame: b }) => a == b,
