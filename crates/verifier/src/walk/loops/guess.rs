@@ -34,7 +34,7 @@ use crate::value::{Ty, Value, Why, len_id};
 use crate::walk::linear::Form;
 use crate::walk::pointers::size_of;
 use join::{Widen, merge};
-use place::{Place, places, put, value};
+use place::{Place, look, places, put, value};
 use relation::Relation;
 use round::Measures;
 use rows::Row;
@@ -431,46 +431,42 @@ impl Guess {
         if let Some(back) = &self.back {
             let changed: Vec<Place> = shape.changes.iter().map(|(p, _)| *p).collect();
             for place in changed.into_iter().filter(|p| !self.still.iter().any(|o| o.place == *p)) {
-                if let (Some(e), Some(b)) = (value(&self.entry, place), value(back, place))
+                if let (Some(e), Some(b)) = (look(&self.entry, place), look(back, place))
                     && e.is_scalar()
                     && !self.steps.contains(&place)
                     && !self.names_row_of(place)
                 {
                     // What was guessed is what it must be compared with, if that was not all.
                     let e =
-                        if self.related || !self.is_begun_side() { value(&self.state, place).unwrap_or(e) } else { e };
+                        if self.related || !self.is_begun_side() { look(&self.state, place).unwrap_or(e) } else { e };
                     again |= shape.see_range(place, &e, &b);
                 }
             }
         }
         // What the first round left as it was may change in later ones.
         if let Some(back) = &self.back {
-            for place in places(&[&self.state]) {
+            for place in places(&self.state) {
+                let (Some(g), Some(b)) = (look(&self.state, place), look(back, place)) else { continue };
+                let beyond = || !b.n.subset(&g.n);
                 if shape.parts_by(place) {
                     // One that holds something: how much, is seen as of other places.
-                    if let (Some(g), Some(b)) = (value(&self.state, place), value(back, place))
-                        && (g.is_scalar() && b.is_scalar() && !self.is_none(place) && !b.n.subset(&g.n))
-                    {
+                    if g.is_scalar() && b.is_scalar() && !self.is_none(place) && beyond() {
                         again |= shape.see_range(place, &g, &b);
                     }
                     continue;
                 }
-                let known = shape.changes.iter().any(|(p, _)| *p == place);
-                if let (false, Some(g), Some(b)) = (known, value(&self.state, place), value(back, place))
-                    && g.is_scalar()
-                    && b.is_scalar()
-                    && (!b.n.subset(&g.n) || self.moved.contains(&place))
-                {
+                let known = |shape: &Shape| shape.changes.iter().any(|(p, _)| *p == place);
+                let numbers = g.is_scalar() && b.is_scalar();
+                if numbers && (beyond() || self.moved.contains(&place)) && !known(shape) {
                     shape.set(place, Change::Move);
                     shape.see_range(place, &g, &b);
                     again = true;
                 }
                 // A pointer that may stay or move has a place of its own among those that are related to each other.
-                if let (false, true, Some(g), Some(b)) =
-                    (known, self.related && shape.further, value(&self.state, place), value(back, place))
-                    && matches!((g.ty, b.ty), (Ty::Packet { .. }, Ty::Packet { .. }))
-                    && g.ty == b.ty
-                    && (!b.n.subset(&g.n) || (g.id, g.scale, g.delta) != (b.id, b.scale, b.delta))
+                let pointers = matches!((g.ty, b.ty), (Ty::Packet { .. }, Ty::Packet { .. })) && g.ty == b.ty;
+                if (self.related && shape.further && pointers)
+                    && (beyond() || (g.id, g.scale, g.delta) != (b.id, b.scale, b.delta))
+                    && !known(shape)
                 {
                     shape.set(place, Change::Move);
                     again = true;
@@ -504,9 +500,9 @@ impl Guess {
         names.extend(self.rows.iter().zip(&loose.rows).flat_map(|(m, t)| t.names().zip(m.names())));
         let named = |r: &Relation| self.relations.iter().find(|(mine, _)| mine == r).map(|(_, name)| *name);
         names.extend(loose.relations.iter().filter(|(_, t)| *t != 0).filter_map(|(r, t)| Some((*t, named(r)?))));
-        for (place, v) in places(&[&self.state]).into_iter().filter_map(|p| Some((p, value(&self.state, p)?))) {
+        for (place, v) in places(&self.state).filter_map(|p| Some((p, look(&self.state, p)?))) {
             // Those that are the same in every round, too.
-            if let Some(t) = value(&loose.state, place)
+            if let Some(t) = look(&loose.state, place)
                 && t.line_id() != v.line_id()
                 && !names.iter().any(|(t2, _)| *t2 == t.line_id())
             {

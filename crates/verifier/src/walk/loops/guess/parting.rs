@@ -6,7 +6,7 @@
 //!
 //! Invariants: nothing here is trusted. What is wrongly taken for none, or for another number, is another guess.
 
-use super::place::{Place, places, value};
+use super::place::{Place, places_of_both, value};
 use crate::scalar::Scalar;
 use crate::state::State;
 use crate::value::{Ty, Value};
@@ -76,7 +76,7 @@ fn parting(place: Place, begun: &Value, came: &Value) -> [Option<Parted>; 2] {
 /// Places that one of the two has none in, and the other something else.
 pub(super) fn parted_between(a: &State, b: &State) -> Vec<Parted> {
     let parts = |p| Some(parting(p, &value(a, p)?, &value(b, p)?));
-    places(&[a, b]).into_iter().filter_map(parts).flatten().flatten().collect()
+    places_of_both(a, b).filter_map(parts).flatten().flatten().collect()
 }
 
 impl Parting {

@@ -1,10 +1,11 @@
 //! Registers and stack slots: what a loop's guess is made of.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use bpf_isa::Reg;
 
-use crate::state::{Frame, State};
+use crate::state::{Frame, Spill, State};
 use crate::value::Value;
 
 /// A register or slot, with its frame counted upwards from the running one.
@@ -39,12 +40,17 @@ fn frame(state: &State, place: Place) -> Option<&Frame> {
 
 /// The value there; `None` if it cannot be read.
 pub(super) fn value(state: &State, place: Place) -> Option<Value> {
+    look(state, place).map(Cow::into_owned)
+}
+
+/// The same, without a copy of what is there.
+pub(super) fn look(state: &State, place: Place) -> Option<Cow<'_, Value>> {
     let f = frame(state, place)?;
     let v = match place.what {
-        What::Reg(r) => *f.regs.get(usize::from(r))?,
+        What::Reg(r) => Cow::Borrowed(f.regs.get(usize::from(r))?),
         What::Slot { depth, size } => match f.spilled(depth.into(), size.into()) {
-            Some(s) => s.value,
-            None => f.load(depth.into(), size.into()).ok()?,
+            Some(s) => Cow::Borrowed(&s.value),
+            None => Cow::Owned(f.load(depth.into(), size.into()).ok()?),
         },
     };
     (!v.is_uninit()).then_some(v)
@@ -60,23 +66,23 @@ pub(super) fn put(state: &mut State, place: Place, v: Value) {
 }
 
 /// Every register of the running frame, and every slot of any.
-pub(super) fn places<'s>(states: &'s [&'s State]) -> Vec<Place> {
-    let mut out: Vec<Place> =
-        (0..crate::num::few(Reg::R10.index())).map(|r| Place { above: 0, what: What::Reg(r) }).collect();
-    for (i, state) in states.iter().enumerate() {
-        let count = state.frames.len();
-        for (k, f) in state.frames.iter().enumerate() {
-            for s in &f.spills {
-                let place =
-                    Place { above: crate::num::few(count - 1 - k), what: What::Slot { depth: s.depth, size: s.size } };
-                let there = |other: &&State| {
-                    frame(other, place).is_some_and(|f| f.spilled(s.depth.into(), s.size.into()).is_some())
-                };
-                if !states[..i].iter().any(there) {
-                    out.push(place);
-                }
-            }
-        }
-    }
-    out
+pub(super) fn places(state: &State) -> impl Iterator<Item = Place> {
+    let regs = (0..crate::num::few(Reg::R10.index())).map(|r| Place { above: 0, what: What::Reg(r) });
+    regs.chain(slots(state).map(|(place, _)| place))
+}
+
+fn slots(state: &State) -> impl Iterator<Item = (Place, &Spill)> {
+    let count = state.frames.len();
+    state.frames.iter().enumerate().flat_map(move |(k, f)| {
+        let above = crate::num::few(count - 1 - k);
+        f.spills.iter().map(move |s| (Place { above, what: What::Slot { depth: s.depth, size: s.size } }, s))
+    })
+}
+
+/// Those of both.
+pub(super) fn places_of_both(a: &State, b: &State) -> impl Iterator<Item = Place> {
+    let new = |(place, s): &(Place, &Spill)| {
+        frame(a, *place).is_none_or(|f| f.spilled(s.depth.into(), s.size.into()).is_none())
+    };
+    places(a).chain(slots(b).filter(new).map(|(place, _)| place))
 }

@@ -16,7 +16,7 @@ impl Guess {
             _ => "any number".into(),
         };
         let mut out = vec![("rounds".into(), rounds)];
-        for place in places(&[&self.state]) {
+        for place in places(&self.state) {
             let of_frame = matches!(place.what, What::Reg(_)) || self.moves(place);
             if let (Some(v), true) = (value(&self.state, place), of_frame) {
                 out.push((place.to_string(), v.describe(env)));
@@ -60,7 +60,7 @@ impl Guess {
             (None, _) => false,
         };
         let broken = self.broken.iter().map(|(p, _)| *p).find(|p| value(&self.state, *p).is_some());
-        let Some(place) = places(&[&self.state]).into_iter().find(unlike).or(broken) else {
+        let Some(place) = places(&self.state).find(unlike).or(broken) else {
             return LoopFailure::Unlike;
         };
         let text = |state: &State| value(state, place).map_or("not known".into(), |v| v.describe(env));

@@ -2,7 +2,7 @@
 
 use bpf_isa::{AluOp, Width};
 
-use super::place::{Place, places, put, value};
+use super::place::{Place, look, places, put, value};
 use super::{Change, Guess, Measure, Own, on_line};
 use crate::faults::planted;
 use crate::scalar::Scalar;
@@ -103,9 +103,8 @@ impl Guess {
     pub(super) fn next_round(&mut self, back: &mut State, from: u8, next_id: &mut u32) {
         let Some(mark) = back.top().loops.last() else { return };
         let still = |o: &&Own| {
-            let tie = |v: &Value| (v.line_id(), v.scale, v.delta);
-            let (g, b) = (value(&self.state, o.place), value(back, o.place));
-            g.as_ref().is_some_and(|g| g.line_id() == o.id) && g.as_ref().map(tie) == b.as_ref().map(tie)
+            let g = tie(&self.state, o.place);
+            g.is_some_and(|(id, ..)| id == o.id) && g == tie(back, o.place)
         };
         self.unchanged = self.own.iter().chain(&self.named).filter(still).copied().collect();
         self.see_moved_too(back);
@@ -165,15 +164,16 @@ impl Guess {
         self.broken.extend(self.lost_rows(&rows).into_iter().map(|place| (place, Change::Any)));
         self.enter_relations(&held, back);
         for &place in &self.steps {
-            let tie = |v: &Value| (v.line_id(), v.scale, v.delta);
-            let (want, got) = (value(&self.state, place), value(back, place));
-            if let (true, Some(want), Some(got)) = (planted!(StepOnOnePath), &want, &got) {
-                let (id, scale, delta) = tie(want);
+            let (want, got) = (tie(&self.state, place), tie(back, place));
+            if let (true, Some(want), Some(got)) = (planted!(StepOnOnePath), want, value(back, place)) {
+                let (id, scale, delta) = want;
                 let start = Scalar::constant(i64::from(delta) as u64);
                 let k = back.top().loops.last().map_or(Scalar::UNKNOWN, |m| m.k.n);
                 put(back, place, Value { n: on_line(&start, scale.into(), &k), ..got.renamed(id, scale, delta) });
-            } else if want.as_ref().map(tie) != got.as_ref().map(tie) && got.is_some() {
-                let change = if got.is_some_and(|v| v.line_id() != 0) { Change::Move } else { Change::Any };
+            } else if let Some((id, ..)) = got
+                && want != got
+            {
+                let change = if id != 0 { Change::Move } else { Change::Any };
                 self.broken.push((place, change));
             }
         }
@@ -182,13 +182,16 @@ impl Guess {
     /// Numbers that the guess takes to stay as they are, and that came back at another distance from their names, or as
     /// others.
     fn see_moved_too(&mut self, back: &State) {
-        for place in places(&[&self.state]) {
-            let guessed = self.steps.contains(&place)
-                || self.names_row_of(place)
-                || self.own.iter().chain(&self.named).any(|o| o.place == place);
-            if let (false, Some(g), Some(b)) = (guessed, value(&self.state, place), value(back, place))
+        for place in places(&self.state) {
+            let guessed = || {
+                self.steps.contains(&place)
+                    || self.names_row_of(place)
+                    || self.own.iter().chain(&self.named).any(|o| o.place == place)
+            };
+            if let (Some(g), Some(b)) = (look(&self.state, place), look(back, place))
                 && g.is_scalar()
                 && (b.is_scalar() && g.id != 0 && b.id != 0 && (g.id, g.scale, g.delta) != (b.id, b.scale, b.delta))
+                && !guessed()
                 && !self.moved.contains(&place)
             {
                 self.moved.push(place);
@@ -222,6 +225,10 @@ impl Guess {
         let mut facts: Vec<Room> = Vec::new();
         let mut passed: Vec<Passed> = Vec::new();
         let mut renamed: Vec<(Place, Value)> = Vec::new();
+        // Another name of the round is of something else in the next.
+        let (owns, sums) = (&self.own, &self.relations);
+        let own = |h: u32| owns.iter().any(|o| o.id == h) || sums.iter().any(|(_, name)| *name == h && h != 0);
+        let his = if self.own.is_empty() { Vec::new() } else { ends(back, own) };
         for &Own { place, id } in &self.own {
             let (Some(g), Some(b)) = (value(&self.state, place), value(back, place)) else { continue };
             let packet = matches!(g.ty, Ty::Packet { .. });
@@ -262,16 +269,7 @@ impl Guess {
             match passed.iter().find(|p| p.id == id) {
                 None => {
                     if simple {
-                        let regions = (0..crate::num::few(back.min_len.len())).map(len_id);
-                        // Another name of the round is of something else in the next.
-                        let own = |h: u32| self.own.iter().any(|o| o.id == h) || self.names_sum(h);
-                        let mut his: Vec<u32> = regions.collect();
-                        for f in &back.room {
-                            if !his.contains(&f.hi) {
-                                his.push(f.hi);
-                            }
-                        }
-                        for hi in his.into_iter().filter(|h| !own(*h)) {
+                        for &hi in &his {
                             let bytes = match b.id {
                                 0 => {
                                     (hi < crate::value::FIRST_FREE_ID).then(|| i64::from(back.min_len[hi as usize - 1]))
@@ -331,11 +329,6 @@ impl Guess {
         self.measures.see((from, self.side()), seen, weak);
     }
 
-    /// Whether it names a sum that a relation is about.
-    fn names_sum(&self, id: u32) -> bool {
-        self.relations.iter().any(|(_, name)| *name == id && id != 0)
-    }
-
     /// Whether a place has grown or shrunk, by all that is known.
     fn see_moved(
         &self,
@@ -361,6 +354,23 @@ impl Guess {
             }
         }
     }
+}
+
+/// What names may be below, but for the names of the round: regions' lengths, and what facts are about.
+fn ends(back: &State, own: impl Fn(u32) -> bool) -> Vec<u32> {
+    let mut his: Vec<u32> = (0..crate::num::few(back.min_len.len())).map(len_id).collect();
+    for f in &back.room {
+        if !his.contains(&f.hi) {
+            his.push(f.hi);
+        }
+    }
+    his.retain(|hi| !own(*hi));
+    his
+}
+
+/// What the value there is of which name.
+fn tie(state: &State, place: Place) -> Option<(u32, i16, i32)> {
+    look(state, place).map(|v| (v.line_id(), v.scale, v.delta))
 }
 
 /// What falls on a line falls to 0 at most, as no V is negative: equations rest on that. A number would wrap and lose

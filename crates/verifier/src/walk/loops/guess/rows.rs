@@ -68,7 +68,7 @@ pub(super) fn strides(entry: &State, back: &State, moved: impl Iterator<Item = P
         (e.is_scalar() && b.is_scalar() && e.line_id() >= FIRST_FREE_ID && tie(&e) == tie(&b)).then(|| Form::of(&e))?
     };
     let mut still: Vec<(Place, Form)> = Vec::new();
-    for (place, form) in places(&[entry]).into_iter().filter_map(|p| Some((p, stays(&p)?))) {
+    for (place, form) in places(entry).filter_map(|p| Some((p, stays(&p)?))) {
         if !still.iter().any(|(_, known)| *known == form) {
             still.push((place, form));
         }
@@ -143,7 +143,7 @@ impl Guess {
         let Some(by) = value(&self.state, stride.by).filter(|by| by.is_scalar() && by.delta != 0) else { return };
         let named = self.state.name_at_distance(&by, next_id);
         if named.id != by.id {
-            for place in places(&[&self.state]) {
+            for place in places(&self.state) {
                 if let (Some(v), Some(e)) = (value(&self.state, place), value(&self.entry, place))
                     && v.id == named.id
                     && (e.id, e.scale, e.delta) == (by.id, by.scale, by.delta)

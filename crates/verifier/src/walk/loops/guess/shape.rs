@@ -3,7 +3,7 @@
 use bpf_isa::{AluOp, Width};
 
 use super::parting::{Parted, Parting, parted_between};
-use super::place::{Place, places, put, value};
+use super::place::{Place, places, places_of_both, put, value};
 use super::relation::Relation;
 use super::rows::{Stride, strides};
 use crate::scalar::Scalar;
@@ -203,7 +203,7 @@ fn low_bits_alike(a: &Value, b: &Value) -> u32 {
 /// Names every number and every pointer at an unknown offset that has no name.
 pub(in crate::walk::loops) fn name_all(state: &mut State, shape: &mut Shape, next_id: &mut u32) {
     shape.names.clear();
-    for place in places(&[state]) {
+    for place in places(state).collect::<Vec<_>>() {
         let Some(v) = value(state, place) else { continue };
         let pointer = match v.ty {
             Ty::Stack { .. } | Ty::MapValue { .. } | Ty::Mem { .. } => {
@@ -231,7 +231,7 @@ pub(in crate::walk::loops) fn compare(entry: &State, back: &State, shape: &mut S
     shape.low.clear();
     shape.strides.clear();
     shape.parting = Parting::default();
-    for place in places(&[entry, back]) {
+    for place in places_of_both(entry, back) {
         let (Some(mut e), Some(b)) = (value(entry, place), value(back, place)) else { continue };
         let name = shape.names.iter().find(|(p, _)| *p == place).map(|(_, id)| *id);
         if let Some(id) = name {
