@@ -185,6 +185,13 @@ impl Clone for State {
 }
 
 impl State {
+    /// A copy, in the memory of a state that is no longer used, if there is one.
+    pub(crate) fn copied(&self, pool: &mut Vec<State>) -> State {
+        let mut s = pool.pop().unwrap_or_default();
+        s.clone_from(self);
+        s
+    }
+
     /// Begins anew with this frame: nothing of what the state was stays but the memory it took. Names begin anew with
     /// each program, so whatever stayed would be said of other numbers.
     pub(crate) fn restart(&mut self, root: &Frame, least: [u32; Region::MAX_REGIONS]) {

@@ -752,9 +752,7 @@ impl<'a> Walk<'a> {
     }
 
     fn copy_state(&mut self) -> State {
-        let mut s = self.fresh_state();
-        s.clone_from(&self.state);
-        s
+        self.state.copied(&mut self.scratch.pool)
     }
 
     fn check_memory(&mut self, added: usize) -> Res<()> {

@@ -136,7 +136,7 @@ pub(crate) enum Round {
 }
 
 /// A loop that the frame is in.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Mark {
     /// Which.
     pub id: u32,
@@ -160,6 +160,23 @@ pub(crate) struct Line {
     pub step: i32,
     /// What is known of V(n).
     pub start: Scalar,
+}
+
+impl Clone for Mark {
+    fn clone(&self) -> Mark {
+        Mark { lines: self.lines.clone(), ids: self.ids.clone(), ..*self }
+    }
+    /// Keeps the vectors' memory, which `derive` would not.
+    fn clone_from(&mut self, other: &Mark) {
+        // By name, so that nothing new is left out.
+        let Mark { id, round, k, lines, ids, side } = other;
+        self.id = *id;
+        self.round = *round;
+        self.k = *k;
+        self.lines.clone_from(lines);
+        self.ids.clone_from(ids);
+        self.side = *side;
+    }
 }
 
 impl Clone for Frame {

@@ -481,6 +481,9 @@ impl Walk<'_> {
             self.notes.muted = self.loops.loose > 0;
             self.live_bytes = self.live_bytes.saturating_sub(a.entry.bytes());
             self.scratch.pool.push(a.entry);
+            if let Some(g) = a.guess {
+                g.retire(&mut self.scratch.pool);
+            }
         }
     }
 
@@ -536,6 +539,7 @@ impl Walk<'_> {
         if again {
             let go_on = a.tries < MAX_TRIES + a.extra_tries() && self.start_loose(i)?;
             if go_on {
+                g.retire(&mut self.scratch.pool);
                 return Ok(());
             }
             let why = g.unstable(self.env);
@@ -543,7 +547,8 @@ impl Walk<'_> {
         }
         self.rewind(i);
         let a = &mut self.loops.open[i];
-        let checked = Guess::new(&a.entry, &a.shape, a.k, a.id, self.env, &mut self.next_id, false);
+        let pool = &mut self.scratch.pool;
+        let checked = Guess::new(&a.entry, &a.shape, (a.k, a.id, false), self.env, &mut self.next_id, pool);
         let Some(mut checked) = checked else { return self.fail(i, LoopFailure::Unlike) };
         if !checked.settle(&mut g, &mut self.next_id) {
             let why = if g.ends() { LoopFailure::Unlike } else { LoopFailure::Endless };
@@ -556,6 +561,7 @@ impl Walk<'_> {
             }
         }
         a.guess = Some(checked);
+        g.retire(&mut self.scratch.pool);
         self.start_check(i)
     }
 

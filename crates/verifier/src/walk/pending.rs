@@ -68,7 +68,10 @@ impl Walk<'_> {
         debug_assert!(self.scratch.prune.opened_before(self.scratch.pending.len()));
         self.live_bytes = self.live_bytes.saturating_sub(p.state.bytes());
         let old = std::mem::replace(&mut self.state, p.state);
-        self.scratch.pool.push(old);
+        // One that came back in a loose walk is the guess's now.
+        if !old.frames.is_empty() {
+            self.scratch.pool.push(old);
+        }
         (self.pc, self.path, self.epoch) = (p.at, p.path, p.epoch);
         self.loops.resumed = p.resumes;
         if let Some((reg, half)) = p.equal {

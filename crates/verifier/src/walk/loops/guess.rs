@@ -131,17 +131,16 @@ pub(super) struct Guess {
 
 impl Guess {
     /// What entered the loop, tied to round k: k is 0, or, in a loose guess, any round before something wraps or leaves
-    /// its memory.
+    /// its memory. `pool`: states no longer used.
     pub(super) fn new(
         entry: &State,
         shape: &Shape,
-        k: u32,
-        id: u32,
+        (k, id, loose): (u32, u32, bool),
         env: &Env<'_>,
         next_id: &mut u32,
-        loose: bool,
+        pool: &mut Vec<State>,
     ) -> Option<Guess> {
-        let mut state = entry.clone();
+        let mut state = entry.copied(pool);
         // What is remembered of regions is said of names that are others in the next round.
         state.seen.clear();
         let counted: Vec<(Place, i32)> = shape
@@ -181,7 +180,7 @@ impl Guess {
             rows: Vec::new(),
             own: sides.owns().collect(),
             uncounted: shape.uncounted || counted.is_empty(),
-            entry: entry.clone(),
+            entry: entry.copied(pool),
             most,
             named: Vec::new(),
             back: None,
@@ -344,6 +343,14 @@ impl Guess {
         Some(g)
     }
 
+    /// Gives its states back.
+    pub(super) fn retire(self, pool: &mut Vec<State>) {
+        let Guess { state, entry, back, sides, .. } = self;
+        pool.extend([state, entry]);
+        pool.extend(back);
+        sides.retire(pool);
+    }
+
     /// Whether the rounds seen so far are proven to end, if they are inside the guess: they are counted, and the count
     /// is part of it; or something moves one way in all of them.
     pub(super) fn ends(&self) -> bool {
@@ -373,7 +380,7 @@ impl Guess {
     ///
     /// A path that leaves a place as it was adds nothing to what that can be: whatever the loose guess took it for is
     /// not joined.
-    pub(super) fn note_back(&mut self, mut back: State, next_id: &mut u32) {
+    pub(super) fn note_back(&mut self, mut back: State, next_id: &mut u32, pool: &mut Vec<State>) {
         let unchanged = std::mem::take(&mut self.unchanged);
         self.see_parting(&back);
         self.without_none(&mut back);
@@ -395,6 +402,7 @@ impl Guess {
                     self.uncounted = true;
                     self.measures.see((0, 0), Vec::new(), Vec::new());
                 }
+                pool.push(back);
             }
         }
     }

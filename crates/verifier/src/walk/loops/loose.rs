@@ -29,15 +29,17 @@ impl Walk<'_> {
         self.try_in_haste();
         let a = &mut self.loops.open[i];
         (a.shape.further, a.shape.parts) = (self.loops.further, self.loops.parts);
-        let entry = &a.entry;
-        let Some(g) = Guess::new(entry, &a.shape, a.k, a.id, self.env, &mut self.next_id, true) else {
+        let pool = &mut self.scratch.pool;
+        let Some(g) = Guess::new(&a.entry, &a.shape, (a.k, a.id, true), self.env, &mut self.next_id, pool) else {
             return Ok(false);
         };
         self.state.clone_from(&g.state);
         let l = &self.loops.forest.loops()[a.id as usize];
         let most = LOOSE_STEPS + LOOSE_STEPS_PER_SLOT * u64::from(l.slots);
         a.steps = self.stats.steps + if self.loops.hasty { most / 2 } else { most };
-        a.guess = Some(g);
+        if let Some(old) = a.guess.replace(g) {
+            old.retire(pool);
+        }
         a.tries += 1;
         self.set_phase(i, Phase::Loose);
         self.log_guess(i, "tries");
@@ -49,9 +51,12 @@ impl Walk<'_> {
     pub(super) fn came_back_loose(&mut self, i: usize) {
         let a = &mut self.loops.open[i];
         let Some(g) = &mut a.guess else { return };
+        let pool = &mut self.scratch.pool;
         let mut back = std::mem::take(&mut self.state);
         if g.receive(&mut back, &mut self.next_id) {
-            g.note_back(back, &mut self.next_id);
+            g.note_back(back, &mut self.next_id, pool);
+        } else {
+            pool.push(back);
         }
     }
 

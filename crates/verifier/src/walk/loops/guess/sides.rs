@@ -84,6 +84,14 @@ impl Sides {
         sides
     }
 
+    /// Gives their states back.
+    pub(super) fn retire(self, pool: &mut Vec<State>) {
+        for side in self.others {
+            pool.push(side.state);
+            pool.extend(side.back);
+        }
+    }
+
     pub(super) fn begun(&self) -> u8 {
         self.begun
     }
