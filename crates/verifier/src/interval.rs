@@ -57,13 +57,13 @@ impl<const W: u32, T: Word> Interval<W, T> {
     }
 
     /// The unsigned range, and as a signed one, if it has no sign change in it.
-    pub fn between(umin: T, umax: T) -> Self {
+    pub(crate) fn between(umin: T, umax: T) -> Self {
         let (smin, smax) = (umin.sext(W), umax.sext(W));
         if smin <= smax { Interval { umin, umax, smin, smax } } else { Self::unsigned(umin, umax) }
     }
 
     /// Any value of the low `bits` bits, zero above.
-    pub fn low_bits(bits: u32) -> Self {
+    pub(crate) fn low_bits(bits: u32) -> Self {
         if bits >= W {
             return Self::FULL;
         }

@@ -11,9 +11,9 @@
 //! every concrete execution of it.
 //!
 //! Invariant: a carried number never decides whether a later check passes. But what it is added to may be a pointer
-//! whose distance from another one is a result (`return p + len - q`), and a pointer moves by bounded numbers only. Which
-//! registers are pointers is not known here: where such a step is refused, the program is walked again, and what moves
-//! the pointer is needed exactly there ([`Needs::see_move`]).
+//! whose distance from another one is a result (`return p + len - q`), and a pointer moves by bounded numbers only.
+//! Which registers are pointers is not known here: where such a step is refused, the program is walked again, and what
+//! moves the pointer is needed exactly there ([`Needs::see_move`]).
 
 use bpf_isa::{AtomicOp, Callee, Insn, InsnIdx, Program, Reg, Src};
 

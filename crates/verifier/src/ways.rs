@@ -16,8 +16,9 @@
 //! Invariants: what one walk concluded is not known to the next, so each is a proof of its own, and the order decides
 //! over work and messages only. Ways only go forward, but for the one time that all begin anew, so there are at most
 //! twice as many walks as variants; and one more, as the first that is refused after it has given up numbers
-//! ([`Env::merge_after`]) is repeated, and no walk after it does that: nothing is refused because of it either. One that
-//! has found out what is to be kept exactly is repeated, too, a few times. What begins anew has its share of the time from there on.
+//! ([`Env::merge_after`]) is repeated, and no walk after it does that: nothing is refused because of it either. One
+//! that has found out what is to be kept exactly is repeated, too, a few times. What begins anew has its share of the
+//! time from there on.
 
 use std::time::Duration;
 

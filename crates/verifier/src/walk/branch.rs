@@ -29,7 +29,8 @@ pub(super) enum Lesson {
     Room(u8, u32, i16, u32),
 }
 
-/// What a comparison of numbers says besides: of the operands' order, and of a byte that is not what it is compared with.
+/// What a comparison of numbers says besides: of the operands' order, and of a byte that is not what it is compared
+/// with.
 type Learnt = (Width, Cond, Option<(Value, Value)>, Option<(u32, u64)>);
 
 impl Lesson {
