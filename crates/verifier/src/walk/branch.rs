@@ -122,7 +122,7 @@ impl Walk<'_> {
                 _ => None,
             };
             let learnt = (width, cond, operands, unlike);
-            if let (true, Some((n, then, by_jump))) = (self.relates(), unequal)
+            if let (true, Some((n, then, by_jump))) = (self.loops.rich(), unequal)
                 && let Some((below, above)) = self.parts_beside(&n.0, width, (dst, src), then)
             {
                 n.0 = below;

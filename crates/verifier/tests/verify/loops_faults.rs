@@ -41,7 +41,8 @@ fn each_fault_is_found() {
         // Where it is no 10, it may be more than the buffer has.
         Fault::PartUnwalked => {
             "r3 = 0
-             a: r0 = *(u8 *)(r1 + 0)
+             a: if r3 == 0 goto c
+             r0 = *(u8 *)(r1 + 0)
              if r0 == 10 goto c
              if r0 != 10 goto b
              goto c
