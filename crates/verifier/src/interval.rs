@@ -56,21 +56,6 @@ impl<const W: u32, T: Word> Interval<W, T> {
         Interval { smin, smax, ..Self::FULL }
     }
 
-    /// The unsigned range, and as a signed one, if it has no sign change in it.
-    pub(crate) fn between(umin: T, umax: T) -> Self {
-        let (smin, smax) = (umin.sext(W), umax.sext(W));
-        if smin <= smax { Interval { umin, umax, smin, smax } } else { Self::unsigned(umin, umax) }
-    }
-
-    /// Any value of the low `bits` bits, zero above.
-    pub(crate) fn low_bits(bits: u32) -> Self {
-        if bits >= W {
-            return Self::FULL;
-        }
-        let most = T::ONES[bits as usize];
-        Interval { umin: T::ZERO, umax: most, smin: zero(), smax: most.signed() }
-    }
-
     /// Whether the `W`-bit pattern `x` is in both ranges.
     pub fn contains(self, x: T) -> bool {
         let s = x.sext(W);

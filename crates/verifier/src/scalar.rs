@@ -69,10 +69,7 @@ impl<const W: u32, const H: u32, T: Word> Num<W, H, T> {
 
     /// At least `min` and at most `max`, unsigned. A `min` above `max` is taken as `max`.
     pub fn unsigned(min: T, max: T) -> Self {
-        let min = min.min(max);
-        // As it is when it is synced, which takes longer. Where the high halves differ, the low ones are any.
-        let low = if min >> H == max >> H { Interval::between(min & ones(H), max & ones(H)) } else { Interval::FULL };
-        Num { bits: Tnum::range(min, max), full: Interval::between(min, max), low }
+        Self::of(Tnum::UNKNOWN, Interval::unsigned(min.min(max), max), Interval::FULL)
     }
 
     /// At least `min` and at most `max`, signed. A `min` above `max` is taken as `max`.
@@ -82,9 +79,7 @@ impl<const W: u32, const H: u32, T: Word> Num<W, H, T> {
 
     /// Any value of the low `bits` bits, zero above.
     pub fn low_bits(bits: u32) -> Self {
-        // As they are when they are synced, which takes longer.
-        let known = Tnum::range(T::ZERO, ones(bits.min(W)));
-        Num { bits: known, full: Interval::low_bits(bits), low: Interval::low_bits(bits) }
+        if bits >= W { Self::UNKNOWN } else { Self::unsigned(T::ZERO, ones(bits)) }
     }
 
     /// The values that are in all three components.
@@ -183,10 +178,6 @@ impl<const W: u32, const H: u32, T: Word> Num<W, H, T> {
     pub fn meet(&self, other: &Self) -> Option<Self> {
         let bits = self.bits.intersect(other.bits)?;
         let mut n = Num { bits, full: self.full.intersect(other.full), low: self.low.intersect(other.low) };
-        // Mostly one of them is in the other, and that has been synced.
-        if T::ask(|| n == *self || n == *other) {
-            return Some(n);
-        }
         n.sync().then_some(n)
     }
 

@@ -64,46 +64,6 @@ fn family<const W: u32, const H: u32>(stride: usize) -> Vec<(Num<W, H>, Set)> {
     out
 }
 
-fn synced<const W: u32, const H: u32>(mut n: Num<W, H>) -> Num<W, H> {
-    assert!(n.sync());
-    n
-}
-
-/// What is in another number is left as it is where the two meet: that rests on this.
-#[test]
-fn what_is_synced_stays_as_it_is() {
-    for (n, _) in family::<4, 2>(1) {
-        assert_eq!(synced(n), n);
-    }
-    for (n, _) in family::<6, 3>(7) {
-        assert_eq!(synced(n), n);
-    }
-}
-
-#[test]
-fn unsigned_ranges_are_synced() {
-    fn check<const W: u32, const H: u32>(ends: &[u64]) {
-        for &min in ends {
-            for &max in ends.iter().filter(|max| **max >= min) {
-                let range = Num::<W, H> { full: Interval::unsigned(min, max), ..Num::UNKNOWN };
-                assert_eq!(Num::unsigned(min, max), synced(range), "{min}..={max}");
-            }
-        }
-    }
-    check::<4, 2>(&(0..1 << 4).collect::<Vec<_>>());
-    check::<6, 3>(&(0..1 << 6).collect::<Vec<_>>());
-    let around = |at: u64| (0..4).flat_map(move |by| [at.wrapping_sub(by), at.wrapping_add(by)]);
-    check::<64, 32>(&(0..64).flat_map(|bit| around(1 << bit).chain(around(3 << bit))).collect::<Vec<_>>());
-}
-
-#[test]
-fn low_bits_are_synced() {
-    for bits in 0..=64 {
-        let range = Scalar { full: Interval::unsigned(0, ones(bits)), ..Scalar::UNKNOWN };
-        assert_eq!(Scalar::low_bits(bits), synced(range), "{bits}");
-    }
-}
-
 #[test]
 fn sync_loses_no_value_and_detects_emptiness() {
     fn check<const W: u32, const H: u32>(stride: usize) {
