@@ -3,8 +3,8 @@
 //! Problem: compilers test one byte where a loop ends, and again behind it, where it ended with that byte. Where it is
 //! another one, a range says nothing of that unless the constant is at one of its ends, so the second test is walked
 //! both ways, of which one never happens. Approach: where there may be a second test, the number is walked twice: below
-//! the constant, and above it. Both are ranges. Several such tests in a loop multiply its paths, so that is done only in
-//! guesses that relate places, which others have failed before: what needs no more is walked as ever.
+//! the constant, and above it. Both are ranges. Several such tests in a loop multiply its paths, so that is done only
+//! in guesses that relate places, which others have failed before: what needs no more is walked as ever.
 //!
 //! Invariant: every number that is not the constant is walked in one of the two, as if the program had compared it with
 //! the constant once more. Where such a test leads nowhere, the other is dropped at the next join: that is why it is
