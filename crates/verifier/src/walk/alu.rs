@@ -567,8 +567,9 @@ impl Walk<'_> {
             }
             Src::Reg(r) => r,
         };
-        // A copy of what was never written, or only on some paths that have met here, is no more than that. (A variable
-        // that is set on all paths on which it is read is copied on others, too, by what clang makes of it.)
+        // A copy of what was never written, or was forgotten as it differs between paths or rounds that have met, is as
+        // unreadable. (A variable that is set on all paths on which it is read is copied on others, too, by what clang
+        // makes of it.)
         if let Ty::Uninit(why @ (Why::Never | Why::Copied(..) | Why::Dead)) = self.state.reg(r).ty {
             let why = if let Why::Never = why { Why::Copied(self.pc, r) } else { why };
             self.state.set(dst, Value::uninit(why));

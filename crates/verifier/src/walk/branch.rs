@@ -13,6 +13,9 @@ use crate::state::State;
 use crate::tnum::ones;
 use crate::value::{FIRST_FREE_ID, Ty, Value, len_id};
 
+/// Further from 0 than a pointer is from its name.
+const FAR: u64 = 1 << 40;
+
 /// What one outcome of a comparison teaches.
 pub(super) enum Lesson {
     /// It cannot happen.
@@ -465,6 +468,11 @@ impl Walk<'_> {
         // start.
         if matches!(cond, Cond::SLt | Cond::SLe | Cond::SGt | Cond::SGe) || p.n.smin() < 0 || p.scale < 0 {
             return Lesson::Nothing;
+        }
+        // One that moves with the length is as far from the end as it says.
+        if (p.id, p.scale) == (len_id(region), 1) {
+            let holds = cond.holds(Width::W64, FAR.wrapping_add_signed(p.delta.into()), FAR);
+            return if holds == taken { Lesson::Nothing } else { Lesson::Never };
         }
         let outcome = if taken { Some(cond) } else { cond.negate() };
         // An earlier comparison may have decided this one.

@@ -144,8 +144,11 @@ impl Walk<'_> {
         if d_end && !s_end && (s.id, s.delta) == (0, 0) {
             return Value { id: len_id(region), ..Value::scalar(length) };
         }
-        if !d_end && !s_end && (d.id, d.scale) == (s.id, s.scale) {
-            return Value::constant((i64::from(d.delta) - i64::from(s.delta)) as u64);
+        // The end is the start and the length.
+        let moves = |v: &Value, end: bool| if end { (len_id(region), 1, 0) } else { (v.id, v.scale, v.delta) };
+        let ((d_id, d_scale, d_delta), (s_id, s_scale, s_delta)) = (moves(d, d_end), moves(s, s_end));
+        if (d_id, d_scale) == (s_id, s_scale) {
+            return Value::constant((i64::from(d_delta) - i64::from(s_delta)) as u64);
         }
         if !d_end
             && !s_end

@@ -99,10 +99,6 @@ impl Walk<'_> {
             let c = if subtract { -(c as i64) } else { c as i64 };
             let delta = i64::from(p.delta) + c;
             return match i32::try_from(delta) {
-                // The end again: that is told from others where places are related, and loses what its offset is.
-                Ok(0) if p.id == len_id(region) && p.scale == 1 && self.env.context.raw && self.loops.rich() => {
-                    Ok(Value::pointer(Ty::PacketEnd { region }))
-                }
                 Ok(delta) if i64::from(delta).abs() <= MAX_OFFSET => Ok(Value { n, delta, ..*p }),
                 Ok(_) | Err(_) => refuse(Reason::OffsetUnbounded(reg, s.describe(self.env))),
             };

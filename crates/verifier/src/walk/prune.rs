@@ -48,7 +48,7 @@ pub(super) use cover::{IdMap, covers};
 use cover::{same_shape, same_sides};
 pub(super) use epoch::Epochs;
 use epoch::same_bounds;
-use names::{Names, distances, forget_ids};
+use names::{Names, distances, forget_ids, hand_down_sums};
 use widen::{blend, scatter, widen};
 
 const NONE: u32 = u32::MAX;
@@ -698,7 +698,8 @@ impl Walk<'_> {
             self.scratch.pool.push(before);
         }
         if rich && !self.state.sums.is_empty() {
-            names::hand_down_sums(&mut self.state, &mut self.next_id);
+            let Pruner { names, sums, .. } = &mut self.scratch.prune;
+            *sums |= hand_down_sums(&mut self.state, names, &mut self.next_id);
         }
         forget_ids(&mut self.state, &mut self.scratch.prune.names, false, &self.halves);
     }

@@ -19,9 +19,16 @@ use crate::scalar::Scalar;
 /// Instructions that are looked at for a second test.
 const MOST_SEEN: usize = 48;
 
-/// What is known of each instruction, once it has been asked for.
+/// Numbers that a walk splits so at most.
+const MOST_SPLIT: u32 = 400;
+
 #[derive(Debug, Default)]
-pub(super) struct Retests(Vec<Option<bool>>);
+pub(super) struct Retests {
+    /// Of each instruction, once it has been asked for: whether there may be a second test.
+    again: Vec<Option<bool>>,
+    /// Numbers that have been split.
+    split: u32,
+}
 
 /// The numbers that are not the constant in the middle of these: below it, and above it.
 fn apart(n: &Scalar, constant: u64) -> Option<(Scalar, Scalar)> {
@@ -75,11 +82,15 @@ impl Walk<'_> {
             Width::W32 => return None,
         };
         let (at, insns) = (self.pc.0 as usize, self.insns);
-        let known = &mut self.retests.0;
-        if known.is_empty() {
-            known.resize(insns.len(), None);
+        let Retests { again, split } = &mut self.retests;
+        if again.is_empty() {
+            again.resize(insns.len(), None);
         }
-        let again = known.get_mut(at)?.get_or_insert_with(|| retests(insns, then, reg, constant));
-        again.then_some(parts)
+        let again = *again.get_mut(at)?.get_or_insert_with(|| retests(insns, then, reg, constant));
+        if !again || *split >= MOST_SPLIT {
+            return None;
+        }
+        *split += 1;
+        Some(parts)
     }
 }

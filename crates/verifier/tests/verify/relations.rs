@@ -287,6 +287,43 @@ fn not_at_the_end_is_before_it() {
     refused(&text.replace("(r4 + 0)", "(r4 + 1)"));
 }
 
+/// An end that is left and come back to is as far from the end as it says, whichever way it was come by.
+#[test]
+fn what_moves_with_the_length_is_as_far_from_the_end_as_it_says() {
+    let text = ";raw
+        r0 = 0
+        if r2 < 20 goto out
+        r3 = r1
+        r2 += r1
+        r4 = r2
+        r4 -= 4
+        r5 = r4
+        r5 += 4
+        if r5 > r2 goto bad
+        if r5 < r2 goto bad
+        if r4 >= r2 goto bad
+        r6 = r5
+        r6 -= r2
+        r6 += r3
+        r0 = *(u8 *)(r6 + 19)
+        r7 = r2
+        r7 -= r4
+        r7 += r3
+        r0 = *(u8 *)(r7 + 15)
+        goto out
+        bad: r0 = *(u8 *)(r10 + 0)
+        out: r0 = 0
+        exit";
+    accepted(text);
+    refused(&text.replace("r6 + 19", "r6 + 20"));
+    refused(&text.replace("r7 + 15", "r7 + 16"));
+    refused(&text.replace("if r5 > r2", "if r5 >= r2"));
+    refused(&text.replace("if r5 < r2", "if r5 <= r2"));
+    refused(&text.replace("if r4 >= r2", "if r4 < r2"));
+    // Before the start, an address says nothing of the order.
+    refused(&text.replace("r4 -= 4\n", "r4 -= 21\n").replace("r5 += 4\n", "r5 += 21\n"));
+}
+
 #[test]
 fn a_difference_of_more_than_its_width_holds_may_be_as_great_as_one_that_wrapped() {
     // r7 is r6 - 4, short, though r6 is not; r6 - 9 is more than -9 of 32 bits for an r6 of 2^32 + 2, too.

@@ -118,12 +118,19 @@ pub(super) fn forget_ids(state: &mut State, names: &mut Names, asked: bool, halv
     frames.iter_mut().for_each(|f| f.each_value_mut(unlink));
 }
 
-/// Says what sums say that are about to be forgotten of what lies below their parts: of `s = p + q + delta`, where
-/// nothing holds p any more and something does n, which is `gap` below it at least, `n + q + delta + gap <= s` is left.
-pub(super) fn hand_down_sums(state: &mut State, next_id: &mut u32) {
+/// The names of numbers and pointers, and those of loops' rounds.
+fn held_names(state: &State) -> impl Iterator<Item = u32> {
     let values = state.frames.iter().flat_map(Frame::values).map(Value::line_id);
     let marks = state.frames.iter().flat_map(|f| &f.loops).flat_map(|m| m.ids.iter().copied());
-    let mut ids: Vec<u32> = values.chain(marks).filter(|id| *id >= FIRST_FREE_ID).collect();
+    values.chain(marks).filter(|id| *id >= FIRST_FREE_ID)
+}
+
+/// Says what sums say that are about to be forgotten of what lies below their parts: of `s = p + q + delta`, where
+/// nothing holds p any more and something does n, which is `gap` below it at least, `n + q + delta + gap <= s` is left.
+/// Whether there is such a sum: others may rest on that, too.
+pub(super) fn hand_down_sums(state: &mut State, names: &mut Names, next_id: &mut u32) -> bool {
+    let ids = names.list();
+    ids.extend(held_names(state));
     ids.sort_unstable();
     let held = |id: u32| ids.binary_search(&id).is_ok();
     let mut handed: Vec<(u32, u32, i64, u32)> = Vec::new();
@@ -137,6 +144,7 @@ pub(super) fn hand_down_sums(state: &mut State, next_id: &mut u32) {
             }
         }
     }
+    let any = !handed.is_empty();
     for (stays, id, gap, whole) in handed {
         if let Some((sum, apart)) = state.name_sum((stays, id, 1), 0, i64::MAX, next_id)
             && let Some(bytes) = gap.checked_add(apart.into())
@@ -145,6 +153,7 @@ pub(super) fn hand_down_sums(state: &mut State, next_id: &mut u32) {
             state.learn_below(Room { id: sum, scale: 1, bytes, hi: whole });
         }
     }
+    any
 }
 
 /// The names that a fact is about, and whether each is held.
@@ -157,12 +166,7 @@ const MAX_APART: usize = 6;
 ///
 /// `pointers`: those of pointers, too.
 pub(super) fn distances(before: &State, now: &State, pointers: bool) -> Vec<u32> {
-    let names = |s: &State| -> Vec<u32> {
-        let values = s.frames.iter().flat_map(Frame::values).map(Value::line_id);
-        let marks = s.frames.iter().flat_map(|f| &f.loops).flat_map(|m| m.ids.iter().copied());
-        values.chain(marks).filter(|id| *id >= FIRST_FREE_ID).collect()
-    };
-    let (held, kept) = (names(before), names(now));
+    let (held, kept): (Vec<u32>, Vec<u32>) = (held_names(before).collect(), held_names(now).collect());
     let lost = |id: u32| held.contains(&id) && !kept.contains(&id);
     let twice = before.wholes_twice();
     let goes = |t: &Sum| !t.says_something(&|id| id < FIRST_FREE_ID || kept.contains(&id), &before.room, &twice);
