@@ -286,6 +286,8 @@ impl<'a> Ways<'a> {
         let next = match self.way {
             Way::Guesses if walk.missed_elements() => Some(Way::Elements),
             Way::Elements if walk.loaded_elements() => Some(Way::Orders),
+            // Where a place that holds none was seen, the walk that tells no rounds apart is mostly in vain.
+            Way::Guesses | Way::Elements | Way::Orders if self.parts => Some(Way::Parts),
             Way::Guesses | Way::Elements | Way::Orders => Some(Way::Further),
             Way::Further if self.parts => Some(Way::Parts),
             Way::Further | Way::Parts if self.assumed => Some(Way::UnassumingGuesses),
