@@ -697,7 +697,8 @@ impl Walk<'_> {
             self.state.min_len.ask_as(&before.min_len);
             self.scratch.pool.push(before);
         }
-        if rich && !self.state.sums.is_empty() {
+        // Where sums are guessed that more rests on, they would be led astray by it.
+        if rich && !self.loops.further && !self.state.sums.is_empty() {
             let Pruner { names, sums, .. } = &mut self.scratch.prune;
             *sums |= hand_down_sums(&mut self.state, names, &mut self.next_id);
         }

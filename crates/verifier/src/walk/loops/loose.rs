@@ -133,7 +133,8 @@ impl Walk<'_> {
     /// In a loose walk, what is accessed is taken to be inside its memory: so is what it is counted on with.
     fn assume_within(&mut self, base: Reg, off: i16, size: Size) {
         let v = *self.state.reg(base);
-        if let Ty::Packet { region } = v.ty {
+        // (Where nothing is left to be tried without, that leads more guesses astray than it helps.)
+        if let (Ty::Packet { region }, false) = (v.ty, self.loops.further) {
             self.assume_before_end(region, &v, i64::from(v.delta) + i64::from(off) + i64::from(size.bytes()));
         }
         let (min, max) = match v.ty {

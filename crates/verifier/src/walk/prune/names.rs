@@ -125,6 +125,9 @@ fn held_names(state: &State) -> impl Iterator<Item = u32> {
     values.chain(marks).filter(|id| *id >= FIRST_FREE_ID)
 }
 
+/// Sums that a state may have when one more is handed down: beyond, others would be thrown out for it.
+const ROOM_FOR_SUMS: usize = 16;
+
 /// Says what sums say that are about to be forgotten of what lies below their parts: of `s = p + q + delta`, where
 /// nothing holds p any more and something does n, which is `gap` below it at least, `n + q + delta + gap <= s` is left.
 /// Whether there is such a sum: others may rest on that, too.
@@ -146,6 +149,9 @@ pub(super) fn hand_down_sums(state: &mut State, names: &mut Names, next_id: &mut
     }
     let any = !handed.is_empty();
     for (stays, id, gap, whole) in handed {
+        if state.sums.len() >= ROOM_FOR_SUMS {
+            break;
+        }
         if let Some((sum, apart)) = state.name_sum((stays, id, 1), 0, i64::MAX, next_id)
             && let Some(bytes) = gap.checked_add(apart.into())
         {
