@@ -249,6 +249,20 @@ mod with {
         BoundedSumsLess,
         /// What an access was proven by bounds its index by one less.
         ProvenLess,
+        /// Two places that held the same number are taken to hold the same one when neither has a name any more.
+        TwinsStayAlike,
+        /// Bits that a mask has shown not to be 0 are taken to be.
+        SetBitsAreClear,
+        /// What a division leaves of a multiple is taken to be less than the number even if that is 0.
+        PartOfNothing,
+        /// A round that does not divide what counts the rounds is taken to be one of them.
+        RoundsUndivided,
+        /// A difference that was cut to some bits is taken to be one of a number that fits them.
+        CutDifferencesFit,
+        /// Of two numbers that a sum is made of, one is taken to be less than what the other is multiplied by.
+        DigitsOverlap,
+        /// What a number is ahead of by a power of two is taken to be a number whatever was taken off.
+        AheadOfNothing,
         /// A part of a sum that is constant ties the rest one too far.
         ConstantPartMore,
         /// What is left of a number that something was taken off is taken to be one more.
@@ -317,6 +331,17 @@ mod with {
             Fault::ShiftsLoseNothing,
             Fault::AssumedBeforeEnd,
             Fault::PartUnwalked,
+        ];
+        /// Those in quotients, and in what is added and cut off again: each is found by a program written for it
+        /// (`tests/quotients.rs`).
+        pub const OF_QUOTIENTS: &[Fault] = &[
+            Fault::AheadOfNothing,
+            Fault::DigitsOverlap,
+            Fault::CutDifferencesFit,
+            Fault::RoundsUndivided,
+            Fault::PartOfNothing,
+            Fault::SetBitsAreClear,
+            Fault::TwinsStayAlike,
         ];
         /// Those in sums of what a loop moves, and in differences of it (`tests/loops_faults.rs`).
         pub const OF_SUMS: &[Fault] = &[

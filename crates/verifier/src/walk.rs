@@ -8,6 +8,7 @@
 //! [`crate::notes::Notes`] about an instruction covers all states it was reached with, and these cover all concrete
 //! executions.
 
+mod ahead;
 mod alu;
 mod args;
 mod branch;
@@ -31,6 +32,7 @@ mod prune;
 mod retests;
 mod seen;
 mod sums;
+mod tested;
 mod trail;
 
 use std::time::{Duration, Instant};
@@ -195,6 +197,8 @@ pub(crate) struct Walk<'a> {
     shifted: Vec<alu::Shifted>,
     /// Such numbers of which there is a copy: names last longer than registers stay as they are.
     halves: Vec<alu::Half>,
+    /// Of numbers, what masks and shifts have made of them a while ago.
+    tested: Vec<tested::Tested>,
     /// At this step, the number in this register was negated, less so much: what it was.
     negated: Option<(u64, Reg, Value, i32)>,
     /// The step that made the newest difference which may have wrapped round.
@@ -278,6 +282,7 @@ impl<'a> Walk<'a> {
             arena: arena_of(program, env),
             shifted: Vec::new(),
             halves: Vec::new(),
+            tested: Vec::new(),
             negated: None,
             differed: 0,
             facts: Vec::new(),

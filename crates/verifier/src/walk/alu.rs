@@ -16,6 +16,7 @@ use crate::value::{FIRST_FREE_ID, Ty, Value, Why};
 
 /// Numbers that are remembered to have been shifted to the left, and instructions for which they are.
 const MAX_SHIFTED: usize = 3;
+pub(super) const MAX_HALVES: usize = 3;
 const MAX_BETWEEN: usize = 6;
 /// Steps within which a copy of such a number is expected to be used.
 const SOON: u64 = 16;
@@ -30,17 +31,26 @@ pub(super) struct Shifted {
     v: Value,
 }
 
-/// `V(shifted)` is this number, shifted to the left by so much.
+/// What a number is to one that is made of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum How {
+    /// Shifted to the left by so much.
+    Shifted(u32),
+    /// With so much added ([`super::ahead`]).
+    Ahead(u64),
+}
+
+/// `V(of)` is this number, shifted to the left by so much, or with so much added.
 ///
 /// It says so of names, each of which means the same as long as a state has it: on whatever path. But a region's length
 /// is another one when the packet has moved ([`Walk::packet_moved`]). And no state that is kept says it, so none is
 /// remembered when one is (`Walk::keep`): what is covered by that need not be so.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Half {
-    pub(super) shifted: u32,
+    pub(super) of: u32,
     pub(super) v: Value,
-    by: u32,
-    step: u64,
+    pub(super) how: How,
+    pub(super) step: u64,
 }
 
 /// Whether a number that is shifted to the left by so much, less than 64, comes back as it was: by a shift that keeps
@@ -143,7 +153,10 @@ impl Walk<'_> {
     }
 
     /// The operation in place, if both operands are numbers.
-    fn numbers(&mut self, width: Width, op: AluOp, dst: Reg, src: Src) -> bool {
+    pub(super) fn numbers(&mut self, width: Width, op: AluOp, dst: Reg, src: Src) -> bool {
+        if self.ahead(width, op, dst, src) {
+            return true;
+        }
         if self.zero_extended(width, op, dst, src) || self.less_complement(width, op, dst, src) {
             return true;
         }
@@ -153,6 +166,7 @@ impl Walk<'_> {
         self.name_parts(op, dst, src);
         self.name_multiple(op, dst, src);
         let wrap = self.may_wrap(width, op, dst, src);
+        let narrower = self.narrows_wrap(op, dst, src);
         let factors = self.factors(width, op, dst, src);
         let before = self.ordered_operands(op, dst, src);
         let done = self.numbers_in_place(width, op, dst, src);
@@ -162,6 +176,7 @@ impl Walk<'_> {
         if let (Some((d, s)), true) = (before, done) {
             self.order_result(width, op, dst, &d, &s);
             match op {
+                AluOp::And | AluOp::Rsh => self.note_tested(width, op, dst, src, &d),
                 AluOp::Sub => self.note_difference(width, dst, &d, &s),
                 AluOp::Add if !self.state.differences.is_empty() => self.whole_again(width, dst, &d, &s),
                 _ => {}
@@ -169,6 +184,9 @@ impl Walk<'_> {
         }
         if let (Some(wrap), true) = (wrap, done) {
             self.note_wrap(wrap, dst);
+        }
+        if let (Some(wrap), true) = (narrower, done) {
+            self.note_narrower(wrap, dst);
         }
         done
     }
@@ -228,10 +246,15 @@ impl Walk<'_> {
                 let found = found.filter(|s| self.untouched_since(s)).map(|s| (s.by, s.v));
                 let d = self.state.reg(dst);
                 let named = |h: &&Half| {
-                    let same = (d.id, d.scale, d.delta) == (h.shifted, 1, 0) || planted!(HalfOfAnother);
+                    let same = (d.id, d.scale, d.delta) == (h.of, 1, 0) || planted!(HalfOfAnother);
                     d.is_scalar() && same
                 };
-                let half = || self.halves.iter().find(named).map(|h| (h.by, h.v));
+                let half = || {
+                    self.halves.iter().filter(named).find_map(|h| match h.how {
+                        How::Shifted(by) => Some((by, h.v)),
+                        How::Ahead(_) => None,
+                    })
+                };
                 let Some((up, v)) = found.or_else(half) else { return false };
                 // A number that may be negative comes back as far at most: it is not to be divided.
                 let signed = op == AluOp::Arsh;
@@ -284,10 +307,10 @@ impl Walk<'_> {
         let Some(Shifted { by, v, .. }) = self.shifted.iter().find(just).copied() else { return };
         let r = self.state.reg(from);
         if r.is_scalar() && r.id != 0 && (r.scale, r.delta) == (1, 0) {
-            if self.halves.len() >= MAX_SHIFTED {
+            if self.halves.len() >= MAX_HALVES {
                 self.halves.remove(0);
             }
-            self.halves.push(Half { shifted: r.id, v, by, step: self.stats.steps });
+            self.halves.push(Half { of: r.id, v, how: How::Shifted(by), step: self.stats.steps });
         }
     }
 
@@ -300,6 +323,7 @@ impl Walk<'_> {
     /// The same of the halves of lengths alone, where it has moved in a state that is walked later.
     pub(super) fn forget_lengths(&mut self) {
         self.halves.retain(|h| h.v.id >= FIRST_FREE_ID);
+        self.forget_tested_lengths();
     }
 
     /// Whether a number has been shifted so lately that it is about to come back.
@@ -425,8 +449,14 @@ impl Walk<'_> {
             // Low bits that are cleared: of the least number, it leaves the least.
             let cleared = !(c | !super::bits_mask(width));
             let low = cleared.wrapping_add(1).is_power_of_two();
+            // Bits that it does not have: nothing at all. (What is known of arrays grows by steps from what begins it:
+            // it begins with less.)
+            let whole = (cleared & 1 == 1 || !self.loops.elements) && d.n.bits().max() & cleared == 0;
+            let left = if whole { d.n } else { Scalar::unsigned(d.n.umin() & c, u64::MAX) };
             let r = &mut self.state.top_mut().regs[dst.index()];
-            if low && let Some(n) = r.n.meet(&Scalar::unsigned(d.n.umin() & c, u64::MAX)) {
+            if (low || whole)
+                && let Some(n) = r.n.meet(&left)
+            {
                 r.n = n;
             }
         }
@@ -585,6 +615,14 @@ impl Walk<'_> {
                 return refuse(Reason::PointerOp(r, v.describe(self.env)));
             };
             self.state.set(dst, half);
+            return Ok(());
+        }
+        if width == Width::W32
+            && !self.halves.is_empty()
+            && let Some(v) = self.short_behind(r).filter(Value::is_short)
+        {
+            self.decides();
+            self.state.set(dst, v);
             return Ok(());
         }
         let short = v.is_short();

@@ -97,6 +97,38 @@ impl Walk<'_> {
         }
     }
 
+    /// A mask of low bits cuts a difference that may have wrapped round: of a number that fits these, it is the same
+    /// difference, modulo two to the power of so many (`(u8)(c - 'a') < 26`).
+    pub(super) fn narrows_wrap(&self, op: AluOp, dst: Reg, src: Src) -> Option<Wrap> {
+        let (AluOp::And, Src::Imm(mask @ 1..)) = (op, src) else { return None };
+        let bits = mask.trailing_ones();
+        let d = self.state.reg(dst);
+        if self.state.wraps.is_empty() || mask.count_ones() != bits || (d.scale, d.delta) != (1, 0) {
+            return None;
+        }
+        let wrap = self.state.wraps.iter().find(|w| w.w == d.id && w.bits >= bits && w.by < 1 << bits)?;
+        // What has been seen in a region is a number, too, where nothing else holds it.
+        let seen = self.state.seen.iter().map(|s| s.value).find(|v| (v.id, v.scale, v.delta) == (wrap.v, 1, 0));
+        let most = self.state.most_of(wrap.v).or(seen.map(|v| v.n.umax().into()))?;
+        (most < 1 << bits || planted!(CutDifferencesFit)).then_some(Wrap { bits, ..*wrap })
+    }
+
+    /// Such a difference has been cut, to what is in the register.
+    pub(super) fn note_narrower(&mut self, wrap: Wrap, dst: Reg) {
+        self.decides();
+        self.give_name(dst);
+        let r = *self.state.reg(dst);
+        if r.id == 0 || (r.scale, r.delta) != (1, 0) {
+            return;
+        }
+        let wraps = &mut self.state.wraps;
+        if let Some(at) = wraps.iter().position(|w| w.w == wrap.w).filter(|_| wraps.len() >= MAX_WRAPS) {
+            wraps.remove(at);
+        }
+        wraps.push(Wrap { w: r.id, ..wrap });
+        self.differed = self.stats.steps;
+    }
+
     /// Whether a difference is so new that the comparison which shows what it is comes next.
     pub(super) fn awaits_comparison(&self) -> bool {
         self.stats.steps - self.differed <= SOON && self.loops.forest().headed(self.pc).is_none()

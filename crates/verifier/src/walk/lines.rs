@@ -492,6 +492,17 @@ impl State {
     }
 }
 
+/// A multiple was divided by more than what it was multiplied by: what that leaves (`gap * 10 / 13`) is no more than
+/// the number, and less if that is not 0.
+///
+/// Claim: with `q = (scale * V + delta) / by`, `scale < by`, `delta <= 0` and `V >= 1`, `q <= V - 1`. Proof: `q` is
+/// `scale * V / by` at most, which is less than V. Without `V >= 1`, that is no more than V.
+fn part_of_multiple(d: &Value, by: i64, id: u32) -> Option<Room> {
+    let smaller = d.scale > 1 && i64::from(d.scale) < by && d.delta <= 0;
+    let some = d.least_of_line() >= 1 || planted!(PartOfNothing);
+    (smaller && d.id != 0).then_some(Room { id, scale: 1, bytes: i64::from(some), hi: d.id })
+}
+
 /// What an operation on a named number says of the order of the result, whose name is to be `id`: facts about it. `d`
 /// and `s` are the operands before it.
 pub(super) fn result_order(
@@ -521,6 +532,7 @@ pub(super) fn result_order(
                     _ => {}
                 }
                 below(d, 1, u64::from(least > 0 && d.n.umin() > 0));
+                facts.extend(part_of_multiple(d, 1 << least.min(62), id));
             }
         }
         AluOp::Div if s.n.umin() > 0 => {
@@ -528,6 +540,7 @@ pub(super) fn result_order(
                 below(d, by, 0);
             }
             below(d, 1, u64::from(s.n.umin() > 1 && d.n.umin() > 0));
+            facts.extend(i64::try_from(s.n.umin()).ok().and_then(|by| part_of_multiple(d, by, id)));
         }
         AluOp::And => {
             // What the mask takes away is at least what is above it in the least value.

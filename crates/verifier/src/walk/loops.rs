@@ -54,6 +54,8 @@ const MAX_FAILURES: u8 = 3;
 /// gain with 12 to 16 and two are walked in vain first; with 8, twelve are; with more than 16 none gains, as states are
 /// evicted before.
 const MOST_APART: u32 = 12;
+/// Numbers that are remembered to come from tables.
+const MAX_TABLED: usize = 64;
 /// Stores of a loose walk that are remembered as some that may fill an array.
 const MAX_FILLED: usize = 8;
 /// Steps of a loose walk, beside some for each instruction of the loop.
@@ -118,6 +120,8 @@ pub(super) struct Engine {
     pub(super) elements: bool,
     /// It was not, and might have been of use.
     pub(super) missed_elements: bool,
+    /// Numbers of loose walks that were loaded from tables of constants.
+    tabled: Vec<u32>,
     /// What none of these numbers is more than is known, too.
     pub(super) orders: bool,
     /// What few loops need is tried, too (see `crate::ways`).
@@ -154,6 +158,7 @@ impl Engine {
         (self.assumed_within, self.missed_elements, self.loaded_elements) = (false, false, false);
         (self.missed_products, self.missed_parts) = (false, false);
         self.given_up.clear();
+        self.tabled.clear();
         self.tried_since = 0;
         self.postponed = false;
         self.asked.set(0);
@@ -244,6 +249,19 @@ impl Engine {
     /// Whether what is walked now is thrown away: nothing is proven by it.
     pub(super) fn guessing(&self) -> bool {
         self.loose > 0
+    }
+
+    /// Numbers of the loose walk that goes on which were loaded from tables.
+    pub(super) fn tabled(&self) -> &[u32] {
+        if self.guessing() { &self.tabled } else { &[] }
+    }
+
+    /// A number of a loose walk was loaded from a table of constants.
+    pub(super) fn see_tabled(&mut self, id: u32) {
+        if self.tabled.len() >= MAX_TABLED {
+            self.tabled.clear();
+        }
+        self.tabled.push(id);
     }
 
     /// Whether what is walked now is a proof, of some guess: for what [`crate::faults`] plants there.
@@ -464,6 +482,7 @@ impl Walk<'_> {
         (self.pc, self.path, self.epoch) = (a.at, a.path, a.epoch);
         self.shifted.clear();
         self.halves.clear();
+        self.tested.clear();
         self.recorded.truncate(a.recorded);
         // The oldest copy: what was noted since is of walks that do not count.
         if let Some(notes) = self.loops.open[i..].iter_mut().find_map(|a| a.notes.take()) {

@@ -520,7 +520,7 @@ impl Walk<'_> {
                     }
                 }
             }
-            Place::Untracked(Kind::MapValue) => self.frozen(&b, off, size).unwrap_or(any),
+            Place::Untracked(Kind::MapValue) => self.frozen_or_tabled(&b, off, size).unwrap_or(any),
             Place::Untracked(Kind::Packet) => self.load_region(&b, off, size),
             Place::Untracked(_) => any,
         })
@@ -540,6 +540,18 @@ impl Walk<'_> {
             .then(|| (v.n, Order { base: None, lens: self.state.lengths_above(v) }));
         self.state.frames[frame].store(depth, size, v);
         self.state.frames[frame].ordered(&before, (depth, size), number);
+    }
+
+    /// [`Walk::frozen`]; while a loop's guess is made, what comes from a table gets a name, by which that is seen where
+    /// it goes to (`loops/guess/tables.rs`).
+    pub(super) fn frozen_or_tabled(&mut self, b: &Value, off: i16, size: Size) -> Option<Value> {
+        let v = self.frozen(b, off, size)?;
+        if !self.loops.guessing() || v.n.as_const().is_some() {
+            return Some(v);
+        }
+        let id = self.new_id();
+        self.loops.see_tabled(id);
+        Some(Value { id, ..v })
     }
 
     /// What a load yields of a map that can no longer change: the constant there, or, at an offset that is not known,

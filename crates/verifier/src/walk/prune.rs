@@ -516,7 +516,7 @@ impl Walk<'_> {
         if blends.is_some_and(|(_, most)| apart >= most) && like != NONE {
             let like = &self.scratch.prune.kept[like as usize].state;
             blend(like, &mut self.state);
-            forget_ids(&mut self.state, &mut self.scratch.prune.names, false, &self.halves);
+            forget_ids(&mut self.state, &mut self.scratch.prune.names, false, &self.halves, self.loops.tabled());
             self.loops.blend(frame, self.pc);
         }
         let pruner = &mut self.scratch.prune;
@@ -547,6 +547,7 @@ impl Walk<'_> {
         // It is no part of the state: what the next step makes of it, others that this one covers may not.
         self.shifted.clear();
         self.halves.clear();
+        self.tested.clear();
         self.negated = None;
         let state = self.copy_state();
         let bytes = state.bytes() + state.frames.len() * size_of::<Needed>();
@@ -702,7 +703,7 @@ impl Walk<'_> {
             let Pruner { names, sums, .. } = &mut self.scratch.prune;
             *sums |= hand_down_sums(&mut self.state, names, &mut self.next_id);
         }
-        forget_ids(&mut self.state, &mut self.scratch.prune.names, false, &self.halves);
+        forget_ids(&mut self.state, &mut self.scratch.prune.names, false, &self.halves, self.loops.tabled());
     }
 
     /// Where places are related to each other: what is about to be forgotten may be all that tells how far what stays
@@ -771,7 +772,7 @@ impl Pruner {
             kept.state.seen.clear();
         }
         if forget_unneeded(&mut kept.state, &self.needed[first..], self.sums.then(|| self.names.list())) {
-            forget_ids(&mut kept.state, &mut self.names, self.sums, &[]);
+            forget_ids(&mut kept.state, &mut self.names, self.sums, &[], &[]);
         }
     }
 }

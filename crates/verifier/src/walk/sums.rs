@@ -253,6 +253,19 @@ impl State {
         (a, b)
     }
 
+    /// `high << 8 | low` is split into its parts like what a division leaves, if the low one is less than what the high
+    /// one is multiplied by: so a bound of either, or of the whole, is one of the others. (That a length is below 256
+    /// is compiled as a test of its high byte.)
+    fn note_digits(&mut self, whole: u32, low: &Value, high: &Value) {
+        let fits = low.n.umax() < u64::try_from(high.scale).unwrap_or(0) || planted!(DigitsOverlap);
+        if (low.scale, low.delta) != (1, 0) || high.scale <= 1 || !fits {
+            return;
+        }
+        let parts = (whole, low.id, high.id, i64::from(high.scale), 0);
+        let made = |t: &&mut Sum| (t.s, t.a, t.b, t.scale, t.delta) == parts;
+        self.sums.iter_mut().filter(made).for_each(|t| t.split = true);
+    }
+
     /// The middle of two numbers, `(V(a) + V(b)) / 2`, lies between them: facts about its name.
     pub(super) fn middle(&self, x: &Value, id: u32, facts: &mut Vec<Room>) {
         let Some(sum) = self.sums.iter().find(|t| t.s == x.id && t.scale == 1 && x.scale == 1).copied() else { return };
@@ -315,7 +328,13 @@ impl State {
                 let a_min = most_b.and_then(|b| min.checked_sub(delta)?.checked_sub(b.checked_mul(scale)?));
                 next.push((t.a, a_min.unwrap_or(0).max(0), max - delta - scale * b));
                 next.push((t.b, b_min.unwrap_or(0).max(0), (max - delta - a).div_euclid(scale)));
-            } else if min > 0 {
+                continue;
+            }
+            if t.split && id == t.b && id != t.a && max <= i64::MAX.into() {
+                // The rest is less than the scale.
+                next.push((t.s, 0, max * scale + delta + scale - 1));
+            }
+            if min > 0 {
                 let fact = match id {
                     id if id == t.a => i16::try_from(t.scale).ok().map(|scale| (t.b, scale, min + delta)),
                     id if id == t.b => sum_at_least(0, (scale, min), delta).map(|bytes| (t.a, 1, bytes)),
@@ -412,7 +431,10 @@ pub(super) fn result_name(
     match op {
         AluOp::Add | AluOp::Or => {
             let delta = i64::from(d.delta) + i64::from(s.delta);
-            state.name_multiples((d.id, d.scale), (s.id, s.scale), delta, most, next_id)
+            let named = state.name_multiples((d.id, d.scale), (s.id, s.scale), delta, most, next_id)?;
+            state.note_digits(named.0, d, s);
+            state.note_digits(named.0, s, d);
+            Some(named)
         }
         AluOp::Sub => match d.n.as_const() {
             Some(c) => {
@@ -427,6 +449,20 @@ pub(super) fn result_name(
             let c = s.n.as_const().and_then(|c| i64::try_from(c).ok()).filter(|c| (2..=MAX_DIVISOR).contains(c))?;
             let (rest, quotient) = state.split((d.id, d.delta), c, next_id);
             Some((if op == AluOp::Div { quotient } else { rest }, 1, 0))
+        }
+        // Of a multiple, in terms of a name of its own: `gap * 10 / 13`.
+        AluOp::Div if d.id != 0 && d.scale > 1 && d.delta == 0 && d.n.umax() <= MAX_SPLIT => {
+            let c = s.n.as_const().and_then(|c| i64::try_from(c).ok()).filter(|c| (2..=MAX_DIVISOR).contains(c))?;
+            let (whole, apart) = state.name_sum((d.id, d.id, d.scale - 1), 0, i64::MAX, next_id)?;
+            // What else is the multiple has that name, too: else nothing would hold it, and no bound of the multiple
+            // would be one of the quotient.
+            state.each_value_mut(|v| {
+                if v.is_scalar() && (v.id, v.scale, v.delta) == (d.id, d.scale, 0) {
+                    *v = v.renamed(whole, 1, apart);
+                }
+            });
+            let (_, quotient) = state.split((whole, apart), c, next_id);
+            Some((quotient, 1, 0))
         }
         // Of a number that was shifted to the left before: `(x << 8) & 0xf00` is `(x & 15) << 8`.
         AluOp::And if d.id != 0 && d.scale > 1 && d.delta == 0 && d.n.umax() <= MAX_SPLIT => {

@@ -2,7 +2,7 @@
 
 use bpf_isa::InsnIdx;
 
-use super::guess::{Guess, Shape};
+use super::guess::{Guess, MAX_TABLE_TRIES, Shape};
 use crate::notes::Notes;
 use crate::state::State;
 use crate::walk::trail;
@@ -140,6 +140,7 @@ impl Attempt {
     /// Relations that do not hold are dropped one after the other, and places that hold none are found so.
     pub(super) fn extra_tries(&self) -> u32 {
         let related = if self.related { MORE_TRIES } else { 0 };
-        related + if self.shape.is_parted() { PARTED_TRIES } else { 0 }
+        let tables = if self.shape.has_tables() { MAX_TABLE_TRIES.into() } else { 0 };
+        related + tables + if self.shape.is_parted() { PARTED_TRIES } else { 0 }
     }
 }

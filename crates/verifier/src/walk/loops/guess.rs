@@ -19,7 +19,9 @@ mod report;
 mod round;
 mod rows;
 mod shape;
+mod shrinks;
 mod sides;
+mod tables;
 
 use bpf_isa::{AluOp, Width};
 
@@ -40,7 +42,9 @@ use round::Measures;
 use rows::Row;
 use shape::Change;
 pub(super) use shape::{Shape, compare, name_all};
+use shrinks::Shrink;
 use sides::Sides;
+pub(super) use tables::MAX_TABLE_TRIES;
 
 /// More rounds than these are not counted: so that nothing that is multiplied with them overflows.
 const MAX_ROUNDS: u64 = 1 << 62;
@@ -127,6 +131,11 @@ pub(super) struct Guess {
     first_name: u32,
     /// Rounds that are told apart: `state`, `back` and `still` are of one side.
     sides: Sides,
+    /// What counts the rounds, where they divide it, and how many of them come back; and of a loose guess, what might.
+    shrink: Option<(Shrink, u64)>,
+    shrinking: Option<Vec<Shrink>>,
+    /// Of a loose guess: places that came back from tables.
+    tabled: Vec<Place>,
 }
 
 impl Guess {
@@ -155,6 +164,11 @@ impl Guess {
             .iter()
             .filter_map(|(p, d)| rounds_of(&value(entry, *p)?, *d, shape.wide, env))
             .fold(MAX_ROUNDS, u64::min);
+        // Or as often as what they divide allows.
+        let shrink = shape.shrink.filter(|_| !shape.uncounted && !counted.is_empty());
+        let with_rounds = |s: Shrink| value(entry, s.place).filter(Value::is_scalar).map(|v| (s, s.rounds(v.n.umax())));
+        let shrink = shrink.and_then(with_rounds);
+        let most = shrink.map_or(most, |(_, rounds)| most.min(rounds));
         let rounds = match (shape.uncounted || counted.is_empty(), loose) {
             (true, _) => Scalar::UNKNOWN,
             (false, true) => Scalar::unsigned(0, most),
@@ -198,6 +212,9 @@ impl Guess {
             moves: Vec::new(),
             first_name,
             sides,
+            shrink,
+            shrinking: None,
+            tabled: Vec::new(),
         };
         // What a line begins with, if that has a name of its own there or is a number: the name, and what it is.
         let mut begins: Vec<(u32, Value)> = Vec::new();
@@ -251,12 +268,19 @@ impl Guess {
             let n = if loose { loosened_to(&v, place, shape, env) } else { v.n };
             let moves = !matches!(change, Change::Any);
             let v = match v.ty {
-                Ty::Scalar if (moves && g.uncounted) || g.related || shape.parts_by(place) => {
-                    let own = fresh.name();
+                Ty::Scalar
+                    if (moves && g.uncounted)
+                        || g.related
+                        || shape.parts_by(place)
+                        || shrink.is_some_and(|(s, _)| s.place == place) =>
+                {
+                    let twin = shape.twin_of(place, entry).and_then(|t| g.own.iter().find(|o| o.place == t));
+                    let twin = twin.map(|o| o.id);
+                    let own = twin.unwrap_or_else(|| fresh.name());
                     g.own.push(Own { place, id: own });
                     g.sides.set_name(Own { place, id: own });
                     mark.ids.push(own);
-                    if !loose {
+                    if !loose && twin.is_none() {
                         order_own(entry, &mut state, &v, own, v.delta);
                     }
                     Value { n, ..v.renamed(own, 1, 0) }
@@ -394,7 +418,7 @@ impl Guess {
                 for o in &unchanged {
                     take_over(&mut back, all, o);
                 }
-                for o in self.still.extract_if(.., |o| !unchanged.iter().any(|u| u.id == o.id)) {
+                for o in self.still.extract_if(.., |o| !unchanged.iter().any(|u| u.place == o.place)) {
                     take_over(all, &back, &o);
                 }
                 if !merge(all, &back, Widen::Not, next_id) {
@@ -426,6 +450,12 @@ impl Guess {
             counted = counted.max(g.back.as_ref().and_then(|b| b.top().loops.last()).map(|m| m.k.n.umax()));
         });
         again |= shape.revise_relations(self);
+        if !self.uncounted && !again && shape.shrink.is_none() && !shape.is_parted() {
+            shape.shrink = counted.and_then(|k| self.counts_less(k));
+            if shape.shrink.is_some() {
+                return true;
+            }
+        }
         if !self.uncounted && !again && counted.is_some_and(|k| k > self.most) {
             shape.uncounted = std::mem::replace(&mut shape.wide, true);
             again = true;
@@ -444,6 +474,7 @@ impl Guess {
                     && !self.steps.contains(&place)
                     && !self.names_row_of(place)
                 {
+                    again |= shape.tables.see(place, &e, &b, self.tabled.contains(&place));
                     // What was guessed is what it must be compared with, if that was not all.
                     let e =
                         if self.related || !self.is_begun_side() { look(&self.state, place).unwrap_or(e) } else { e };

@@ -53,6 +53,8 @@ impl Walk<'_> {
         let Some(g) = &mut a.guess else { return };
         let pool = &mut self.scratch.pool;
         let mut back = std::mem::take(&mut self.state);
+        // Before what came back has the names of the next round.
+        g.see_tabled(&back, &self.loops.tabled);
         if g.receive(&mut back, &mut self.next_id) {
             g.note_back(back, &mut self.next_id, pool);
         } else {
@@ -172,7 +174,7 @@ impl Walk<'_> {
         match *insn {
             Insn::Load { size, sign: false, dst, base, off } => {
                 let b = *self.state.reg(base);
-                let known = self.frozen(&b, off, size).or_else(|| self.likely_element(&b, off, size));
+                let known = self.frozen_or_tabled(&b, off, size).or_else(|| self.likely_element(&b, off, size));
                 self.state.set(dst, known.unwrap_or(Value::scalar(Scalar::low_bits(size.bits()))));
                 true
             }

@@ -112,6 +112,8 @@ impl Guess {
             self.see_moves(back);
         }
         let rows = self.held_rows(back);
+        self.see_shrinking(back);
+        let divided = self.rounds_of_divided(back);
         // V of the next round is V of this one, and this.
         let mut moved: Vec<(u32, i64)> = vec![(self.k, 1)];
         moved.extend(
@@ -152,6 +154,15 @@ impl Guess {
             delta.is_some()
         });
         back.forget_products(|id| moved.iter().any(|(m, _)| *m == id) && !planted!(ProductsStay));
+        if let Some(most) = divided {
+            // So have those before it.
+            if let Some(mark) = back.top_mut().loops.last_mut()
+                && let Some(n) = mark.k.n.meet(&Scalar::unsigned(0, most))
+            {
+                mark.k.n = n;
+                back.bound(self.k, 0, most.into(), 1);
+            }
+        }
         self.see_falling(back);
         lose_negative_lines(back, next_id);
         if self.related && self.relations.is_empty() {
@@ -288,9 +299,11 @@ impl Guess {
                     }
                     passed.push(now);
                 }
-                // Two pointers that have moved apart: the second keeps what it is now.
+                // Two that have moved apart: the second keeps what it is now. (So do numbers without names: what they
+                // have in common then is nothing, and not V = 0 as of pointers.)
                 Some(first)
-                    if *first != now && !(planted!(BasesMoveApart) && (first.of, first.by) == (now.of, now.by)) =>
+                    if (*first != now || (b.is_scalar() && b.id == 0 && !planted!(TwinsStayAlike)))
+                        && !(planted!(BasesMoveApart) && (first.of, first.by) == (now.of, now.by)) =>
                 {
                     self.broken.push((place, Change::Any));
                     continue;

@@ -6,6 +6,8 @@ use super::parting::{Parted, Parting, parted_between};
 use super::place::{Place, places, places_of_both, put, value};
 use super::relation::Relation;
 use super::rows::{Stride, strides};
+use super::shrinks::Shrink;
+use super::tables::Tables;
 use crate::scalar::Scalar;
 use crate::state::State;
 use crate::tnum::ones;
@@ -53,6 +55,13 @@ pub(in crate::walk::loops) struct Shape {
     pub(super) wide: bool,
     /// Nor as far as any do: nothing is counted by them.
     pub(super) uncounted: bool,
+    /// Places that held the same number when the round began that was watched, and the same when it was over: each with
+    /// one before it. Compilers keep copies of what a loop tests.
+    pub(super) twins: Vec<(Place, Place)>,
+    /// Places that go from one constant of a table to another.
+    pub(super) tables: Tables,
+    /// What every round divides, where that counts them.
+    pub(super) shrink: Option<Shrink>,
     /// What places are to each other, if a guess without that has failed; and whether these have been begun with.
     pub(super) related: Option<Vec<Relation>>,
     /// Registers that the loop compares with others: if one stays as it is, others may stay below it.
@@ -85,6 +94,11 @@ impl Shape {
     /// Whether rounds are told apart by some place.
     pub(in crate::walk::loops) fn is_parted(&self) -> bool {
         !self.parting.places.is_empty()
+    }
+
+    /// Whether some place may be guessed from below, step by step.
+    pub(in crate::walk::loops) fn has_tables(&self) -> bool {
+        self.tables.any()
     }
 
     /// Whether rounds are told apart by this place.
@@ -123,6 +137,31 @@ impl Shape {
         }
         self.same.retain(|p| *p != place);
         self.strides.retain(|s| s.place != place && s.by != place);
+        if change == Change::Any {
+            self.twins.retain(|(p, first)| *p != place && *first != place);
+        }
+    }
+
+    /// A place that held the same number as this one when the loop began, and may do so in every round.
+    pub(super) fn twin_of(&self, place: Place, entry: &State) -> Option<Place> {
+        let (_, first) = self.twins.iter().find(|(p, _)| *p == place && !self.parts_by(*p))?;
+        alike(&value(entry, place)?, &value(entry, *first)?).then_some(*first)
+    }
+
+    /// Notes the places that changed alike.
+    fn see_twins(&mut self, entry: &State, back: &State) {
+        self.twins.clear();
+        let both = |a: Place, b: Place| {
+            let (ea, eb, ba, bb) = (value(entry, a), value(entry, b), value(back, a), value(back, b));
+            matches!((ea, eb, ba, bb), (Some(ea), Some(eb), Some(ba), Some(bb)) if alike(&ea, &eb) && alike(&ba, &bb))
+        };
+        for (i, (place, _)) in self.changes.iter().enumerate() {
+            // One that has none before it.
+            let first = |(p, _): &&(Place, Change)| both(*p, *place);
+            if let Some((first, _)) = self.changes[..i].iter().find(first) {
+                self.twins.push((*place, *first));
+            }
+        }
     }
 
     /// Notes whether the range at the back-edge exceeds the range at entry. Returns whether that is new.
@@ -170,6 +209,9 @@ impl Shape {
     /// they were not left. Where guesses may be tried for longer, an end that was left goes to the next number that the
     /// loop compares the place with, or else with anything, a few times.
     pub(super) fn range(&self, place: Place, old: (u64, u64), all: (u64, u64)) -> (u64, u64) {
+        if let Some((min, max)) = self.tables.range(place) {
+            return (min.min(old.0), max.max(old.1));
+        }
         let left = |list: &[(Place, i128, u8)]| list.iter().find(|(p, ..)| *p == place).copied();
         let near = |times: u8| self.related.is_some() && times < self.most_steps(place);
         let own = || self.limits.iter().filter(|(p, _)| *p == place).map(|(_, c)| *c);
@@ -198,6 +240,11 @@ impl Shape {
 /// How many low bits of the two are known, and the same.
 fn low_bits_alike(a: &Value, b: &Value) -> u32 {
     a.n.bits().join(b.n.bits()).mask().trailing_zeros().min(MAX_LOW)
+}
+
+/// Whether the two are the same number, by its name.
+fn alike(a: &Value, b: &Value) -> bool {
+    a.is_scalar() && b.is_scalar() && a.id != 0 && (a.id, a.scale, a.delta) == (b.id, b.scale, b.delta)
 }
 
 /// Names every number and every pointer at an unknown offset that has no name.
@@ -229,6 +276,7 @@ pub(in crate::walk::loops) fn compare(entry: &State, back: &State, shape: &mut S
     shape.less.clear();
     shape.more.clear();
     shape.low.clear();
+    shape.tables.clear();
     shape.strides.clear();
     shape.parting = Parting::default();
     for place in places_of_both(entry, back) {
@@ -248,6 +296,7 @@ pub(in crate::walk::loops) fn compare(entry: &State, back: &State, shape: &mut S
             }
         }
     }
+    shape.see_twins(entry, back);
     if shape.further {
         let mut named = entry.clone();
         for (place, id) in &shape.names {

@@ -1,0 +1,125 @@
+//! Numbers that compilers add a power of two to, and cut off again.
+//!
+//! Problem: of `(u32)(len - 32) / 4` only 32 bits are used, so clang makes `(len + 2^34 - 32) >> 2` of it, and takes
+//! the low half of that: what was taken off comes back as a large sum that no 32-bit distance tells. Approach: the sum
+//! is remembered as the number that it is ahead of ([`How::Ahead`]), `V(sum) = number + by`, with the power of two that
+//! is next above what was added; so are its quotients. What looks only at bits below that power works on the number.
+//!
+//! Claim: then it may. Proof: the sum does not wrap, as asked for below, so it is the number and `by` in the integers.
+//! Let `by` be a multiple of 2^n. The low n bits of the two are the same; so are the results of a 32-bit operation, if
+//! n is 32 or more, of a mask without bits from n on, and of a shift to the left by 64 - n or more. And `(number + by)
+//! >> k` is `(number >> k) + (by >> k)` for all k up to n, as what the shift drops of `by` is nothing.
+//!
+//! Invariants: those of [`Half`], with which they are remembered.
+
+use bpf_isa::{AluOp, Reg, Src, Width};
+
+use super::Walk;
+use super::alu::{Half, How, MAX_HALVES};
+use crate::faults::planted;
+use crate::scalar::Scalar;
+use crate::value::Value;
+
+/// The least that is added so, and the most.
+const LEAST: u64 = 1 << 32;
+const MOST: u64 = 1 << 48;
+
+impl Walk<'_> {
+    /// The operation, on the number that `dst` is ahead of, where only that matters, or if it makes such a number.
+    /// `true`: it is done.
+    pub(super) fn ahead(&mut self, width: Width, op: AluOp, dst: Reg, src: Src) -> bool {
+        let constant = match src {
+            Src::Imm(i) => Some(i as i64 as u64),
+            Src::Reg(r) => self.state.reg(r).as_const(),
+        };
+        if let (Width::W64, AluOp::Add, Some(c @ LEAST..=MOST)) = (width, op, constant) {
+            return self.goes_ahead(dst, c);
+        }
+        if self.halves.is_empty() {
+            return false;
+        }
+        let Some((v, by)) = self.is_ahead_of(dst) else { return false };
+        let low = by.trailing_zeros();
+        match (width, op, constant) {
+            (Width::W64, AluOp::Rsh, Some(k)) if k <= low.into() && by >> k != 0 => {
+                let Ok(count) = i32::try_from(k) else { return false };
+                self.decides();
+                self.state.set(dst, v);
+                self.numbers(Width::W64, AluOp::Rsh, dst, Src::Imm(count));
+                self.give_name(dst);
+                let v = *self.state.reg(dst);
+                self.set_ahead(dst, v, by >> k);
+                true
+            }
+            (Width::W64, AluOp::And, Some(mask)) if mask >> low == 0 => self.falls_back(dst, v),
+            (Width::W64, AluOp::Lsh, Some(k)) if k < 64 && k + u64::from(low) >= 64 => self.falls_back(dst, v),
+            (Width::W32, ..) if low >= 32 => self.falls_back(dst, v),
+            _ => false,
+        }
+    }
+
+    /// What the low half of the register is that of, if the register is ahead of it by something without a low half.
+    pub(super) fn short_behind(&self, r: Reg) -> Option<Value> {
+        self.is_ahead_of(r).filter(|(_, by)| by.trailing_zeros() >= 32).map(|(v, _)| v)
+    }
+
+    /// Adds so much that the sum is ahead of a number.
+    fn goes_ahead(&mut self, dst: Reg, c: u64) -> bool {
+        let d = *self.state.reg(dst);
+        let by = c.next_power_of_two();
+        let less = by - c;
+        let Ok(apart) = i32::try_from(less) else { return false };
+        // What it is ahead of is a number, and the sum no more than 64 bits.
+        let above = d.n.umin() >= less || planted!(AheadOfNothing);
+        let Some(delta) = d.delta.checked_sub(apart) else { return false };
+        if !d.is_scalar() || d.id == 0 || !above || d.n.umax() > MOST || !self.relates() {
+            return false;
+        }
+        self.decides();
+        let n = d.n.alu(AluOp::Sub, Width::W64, &Scalar::constant(less));
+        let n = n.meet(&Scalar::unsigned(0, MOST)).unwrap_or(n);
+        self.set_ahead(dst, Value { n, delta, ..d }, by);
+        true
+    }
+
+    /// Sets the register to `v` and so much.
+    fn set_ahead(&mut self, dst: Reg, v: Value, by: u64) {
+        let n = v.n.alu(AluOp::Add, Width::W64, &Scalar::constant(by));
+        self.state.set(dst, Value::scalar(n));
+        if v.id == 0 {
+            return;
+        }
+        self.give_name(dst);
+        let id = self.state.reg(dst).id;
+        if id != 0 {
+            if self.halves.len() >= MAX_HALVES {
+                self.halves.remove(0);
+            }
+            self.halves.push(Half { of: id, v, how: How::Ahead(by), step: self.stats.steps });
+        }
+    }
+
+    /// What the register is ahead of, and by how much.
+    fn is_ahead_of(&self, r: Reg) -> Option<(Value, u64)> {
+        let d = self.state.reg(r);
+        let named = |h: &&Half| d.is_scalar() && (d.id, d.scale, d.delta) == (h.of, 1, 0);
+        let (v, by) = self.halves.iter().rev().filter(named).find_map(|h| match h.how {
+            How::Ahead(by) => Some((h.v, by)),
+            How::Shifted(_) => None,
+        })?;
+        // What has been learnt of the sum since, and of its low half.
+        let n = d.n.alu(AluOp::Sub, Width::W64, &Scalar::constant(by));
+        let n = v.n.meet(&n)?;
+        let short = by.trailing_zeros() >= 32 && v.n.high_half_is_zero();
+        let n = if short { n.meet(&d.n.zext_low())? } else { n };
+        Some((Value { n, ..v }, by))
+    }
+
+    /// The register is what it was ahead of, as far as the next operation looks.
+    fn falls_back(&mut self, dst: Reg, v: Value) -> bool {
+        self.decides();
+        self.state.set(dst, v);
+        self.state.bound_by(&v);
+        false
+    }
+}

@@ -1,0 +1,393 @@
+//! What is divided, shifted and cut off: each rule beside programs for which it does not hold.
+
+use crate::common::{accepted, refused};
+
+/// The low half of `(r2 + 2^34 - 32) >> 2`: words behind 32 bytes.
+const WORDS: &str = ";raw
+    if r2 < 36 goto out
+    r3 = 17179869152 ll
+    r2 += r3
+    r2 >>= 2
+    w4 = w2
+    r1 += 32
+    r5 = 0
+    a: if r5 >= r4 goto out
+    r0 = *(u32 *)(r1 + 0)
+    r1 += 4
+    r5 += 1
+    goto a
+    out: r0 = 0
+    exit";
+
+#[test]
+fn what_is_added_beyond_32_bits_is_cut_off_again() {
+    accepted(WORDS);
+    accepted(&WORDS.replace("w4 = w2", "r2 <<= 32\nr2 >>= 32\nr4 = r2"));
+    accepted(&WORDS.replace("w4 = w2", "w2 += 0\nr4 = r2"));
+    accepted(&WORDS.replace("w4 = w2", "r4 = r2\nr4 &= 2147483647"));
+    // What is taken off is more than there is.
+    refused(&WORDS.replace("r2 < 36", "r2 < 31"));
+    // It is not cut off, or not all of it.
+    refused(&WORDS.replace("w4 = w2", "r4 = r2"));
+    refused(&WORDS.replace("w4 = w2", "r2 <<= 31\nr2 >>= 31\nr4 = r2"));
+    // Of half of it, a bit is left in the low half.
+    refused(&WORDS.replace("r2 >>= 2", "r2 >>= 3").replace("+ 0)\n    r1 += 4", "+ 0)\n    r1 += 8"));
+    // One word more.
+    refused(&WORDS.replace("r1 += 32", "r1 += 36"));
+    // Words of eight bytes.
+    refused(&WORDS.replace("r1 += 4", "r1 += 8"));
+}
+
+/// The hexadecimal digits of a number of 32 bits.
+const DIGITS: &str = ";raw
+    if r2 < 8 goto out
+    r3 = *(u32 *)(r1 + 0)
+    r4 = 0
+    a: r5 = r10
+    r5 += -8
+    r5 += r4
+    *(u8 *)(r5 + 0) = 1
+    r4 += 1
+    r6 = r3
+    r3 >>= 4
+    if r6 > 15 goto a
+    r5 = r10
+    r5 += -9
+    r5 += r4
+    r0 = *(u8 *)(r5 + 0)
+    out: r0 = 0
+    exit";
+
+#[test]
+fn digits_are_as_many_as_a_number_can_be_divided() {
+    accepted(DIGITS);
+    accepted(&DIGITS.replace("r3 >>= 4", "r3 /= 16"));
+    // Bits, of a byte.
+    let bits = DIGITS.replace("r3 >>= 4", "r3 >>= 1").replace("> 15", "> 1");
+    accepted(&bits.replace("r3 = *(u32", "r3 = *(u8"));
+    refused(&bits);
+    refused(&DIGITS.replace("r3 >>= 4", "r3 /= 15").replace("> 15", "> 14"));
+    // Once more.
+    refused(&DIGITS.replace("r6 > 15", "r6 > 0"));
+    // For ever.
+    refused(&DIGITS.replace("if r6 > 15", "if r6 >= 0"));
+    // Of a number that each round makes anew.
+    refused(&DIGITS.replace("r6 = r3", "r3 = *(u32 *)(r1 + 4)\nr6 = r3"));
+}
+
+/// A length of two bytes, of which the high one is tested.
+const BYTES: &str = ";raw
+    if r2 < 2 goto out
+    r3 = *(u8 *)(r1 + 0)
+    r4 = *(u8 *)(r1 + 1)
+    r5 = r3
+    r5 <<= 8
+    r5 |= r4
+    r4 = 0
+    if r3 != 0 goto out
+    a: r6 = r10
+    r6 += -256
+    r6 += r4
+    *(u8 *)(r6 + 0) = 1
+    r4 += 1
+    if r4 < r5 goto a
+    out: r0 = 0
+    exit";
+
+#[test]
+fn what_has_no_high_byte_is_a_byte() {
+    accepted(BYTES);
+    accepted(&BYTES.replace("r5 |= r4", "r5 += r4"));
+    accepted(&BYTES.replace("-256", "-512").replace("!= 0", "> 1"));
+    refused(&BYTES.replace("-256", "-510").replace("!= 0", "> 1"));
+    refused(&BYTES.replace("-256", "-254"));
+    // The low part is longer than that.
+    refused(&BYTES.replace("r2 < 2", "r2 < 3").replace("r4 = *(u8 *)", "r4 = *(u16 *)").replace("|=", "+="));
+    // Another byte is tested.
+    refused(&BYTES.replace("if r3 != 0", "r3 = *(u8 *)(r1 + 1)\nif r3 != 0"));
+}
+
+/// A range of characters, as compilers test it; what is in it is an index.
+const RANGE: &str = ";raw
+    if r2 < 2 goto out
+    r3 = *(u8 *)(r1 + 0)
+    r4 = r3
+    w4 += -97
+    w4 &= 255
+    if w4 >= 26 goto out
+    r5 = r10
+    r5 += -123
+    r5 += r3
+    *(u8 *)(r5 + 0) = 1
+    out: r3 = 0
+    a: r3 += 1
+    if r3 < 3 goto a
+    r0 = 0
+    exit";
+
+#[test]
+fn a_difference_of_a_byte_is_cut_to_a_byte() {
+    accepted(RANGE);
+    accepted(&RANGE.replace("w4", "r4"));
+    accepted(&RANGE.replace("& 255", "& 511"));
+    // One further.
+    refused(&RANGE.replace("-123", "-122"));
+    // Fewer bits than it has, and more than are cut.
+    refused(&RANGE.replace("&= 255", "&= 127"));
+    refused(&RANGE.replace("*(u8 *)(r1", "*(u16 *)(r1"));
+    // It is compared with what a difference that has wrapped round is below, too.
+    refused(&RANGE.replace(">= 26", ">= 160"));
+}
+
+/// A gap that shrinks by 10 / 13, around another loop.
+const GAPS: &str = ";raw
+    if r2 < 2 goto out
+    r3 = r2
+    a: r4 = r3
+    r4 *= 10
+    r3 = r4
+    r3 /= 13
+    r5 = 0
+    b: r6 = r1
+    r6 += r5
+    r0 = *(u8 *)(r6 + 0)
+    r5 += 1
+    if r5 < r2 goto b
+    if r4 >= 26 goto a
+    out: r0 = 0
+    exit";
+
+#[test]
+fn a_part_of_a_multiple_is_less() {
+    accepted(GAPS);
+    accepted(&GAPS.replace("/= 13", "/= 11").replace("26", "22"));
+    // All of it, and more.
+    refused(&GAPS.replace("/= 13", "/= 10").replace("26", "20"));
+    refused(&GAPS.replace("/= 13", "/= 9").replace("26", "18"));
+    // Of nothing, nothing is left.
+    refused(&GAPS.replace("if r4 >= 26", "if r4 >= 0"));
+}
+
+/// A number without the zeros at its end, as compilers test for these.
+const ODD: &str = ";raw
+    if r2 < 4 goto out
+    r3 = *(u32 *)(r1 + 0)
+    if r3 == 0 goto out
+    r4 = r3
+    r4 &= 1
+    if r4 != 0 goto out
+    r5 = r3
+    a: r3 >>= 1
+    r6 = r5
+    r6 &= 2
+    r5 = r3
+    if r6 == 0 goto a
+    out: r0 = 0
+    exit";
+
+#[test]
+fn half_of_what_is_even_and_not_zero_is_not_zero() {
+    accepted(ODD);
+    // It may be 0.
+    refused(&ODD.replace("if r3 == 0 goto out", "if r3 == 1 goto out"));
+    // The last bit that is tested is another one.
+    refused(&ODD.replace("r6 &= 2", "r6 &= 4"));
+    // It goes on where the bit is set, too.
+    refused(&ODD.replace("if r6 == 0 goto a", "if r6 >= 0 goto a"));
+    // What is tested is not what is halved.
+    refused(&ODD.replace("r5 = r3\n    if", "r5 = *(u8 *)(r1 + 2)\n    if"));
+}
+
+/// A state from one table and what it says from another, before letters: `table[state][class]`.
+#[test]
+fn states_are_those_that_a_table_leads_to() {
+    use bpf_isa::{Program, assemble};
+    use bpf_verifier::{Access, ContextLayout, Env, Helpers, KnownMap, MapType, Verifier};
+    let text = "r3 = 0
+        a: if r2 == 0 goto out
+        r4 = *(u8 *)(r1 + 0)
+        r1 += 1
+        r2 -= 1
+        r4 &= 1
+        r3 <<= 1
+        r5 = map[fd:0][0]+0
+        r5 += r3
+        r5 += r4
+        r3 = *(u8 *)(r5 + 0)
+        goto a
+        out: r0 = 0
+        exit";
+    let verify = |table: &[u8]| {
+        let program = Program::new(assemble(text).expect("instructions")).expect("valid");
+        let context = ContextLayout::raw(true);
+        let helpers = Helpers::none();
+        let size = u32::try_from(table.len()).expect("small");
+        let maps = [KnownMap {
+            access: Access::Read,
+            frozen: Some(table.into()),
+            ..KnownMap::new("table", MapType::Array, 4, size, 1)
+        }];
+        let mut env = Env::new(&context, &helpers);
+        env.maps = &maps;
+        Verifier::new().verify(program, &env).map_err(|e| e.to_string())
+    };
+    let table = [1, 0, 2, 1, 3, 1, 0, 2];
+    let letters = b"letters, beyond what is a state";
+    if let Err(e) = verify(&[&table[..], letters].concat()) {
+        panic!("{e}");
+    }
+    // One that leads to letters, and from there on out of the table.
+    let wrong = [1, 0, 2, 1, 3, 1, 4, 2];
+    assert!(verify(&[&wrong[..], letters].concat()).is_err());
+    // It leads out of the map.
+    assert!(verify(&wrong).is_err());
+}
+
+/// Each deliberate bug in these rules lets a program through that is wrong, and the oracle sees it run.
+#[cfg(feature = "faults")]
+#[test]
+fn each_fault_of_quotients_is_found() {
+    use bpf_isa::{Program, assemble};
+    use bpf_testkit::generate::Choices;
+    use bpf_verifier::faults::{Fault, plant};
+
+    use crate::border::{Oracle, Outcome};
+
+    let wrong = |fault: Fault| match fault {
+        // What is taken off is more than there is: the quotient's low half is as large as numbers of 32 bits are.
+        Fault::AheadOfNothing => {
+            "r3 = *(u8 *)(r1 + 0)
+             r4 = r3
+             r5 = 17179869176 ll
+             r4 += r5
+             r4 >>= 2
+             w4 += 0
+             r5 = r10
+             r5 += -64
+             r5 += r4
+             *(u8 *)(r5 + 0) = 1
+             r3 = 0
+             a: r3 += 1
+             if r3 < 3 goto a"
+        }
+        // The low part is two bytes.
+        Fault::DigitsOverlap => {
+            "r3 = *(u8 *)(r1 + 0)
+             r3 &= 1
+             r4 = *(u16 *)(r1 + 2)
+             r5 = r3
+             r6 = r5
+             r5 <<= 8
+             r5 += r4
+             r4 = 0
+             if r6 != 0 goto out
+             r7 = r10
+             r7 += -256
+             r7 += r5
+             *(u8 *)(r7 + 0) = 1
+             out: r3 = 0
+             a: r3 += 1
+             if r3 < 3 goto a"
+        }
+        // The number has two bytes.
+        Fault::CutDifferencesFit => {
+            "r3 = *(u16 *)(r1 + 0)
+             r4 = r3
+             w4 += -97
+             w4 &= 255
+             if w4 >= 26 goto out
+             r5 = r10
+             r5 += -123
+             r5 += r3
+             *(u8 *)(r5 + 0) = 1
+             out: r3 = 0
+             a: r3 += 1
+             if r3 < 3 goto a"
+        }
+        // What does not fit 32 bits is not divided; a loose walk takes it to fit.
+        Fault::RoundsUndivided => {
+            "r3 = *(u8 *)(r1 + 0)
+             r4 = 0
+             r8 = 4294967296 ll
+             a: r5 = r10
+             r5 += -8
+             r5 += r4
+             *(u8 *)(r5 + 0) = 1
+             r4 += 1
+             r6 = *(u64 *)(r1 + 8)
+             r7 = r6
+             r7 <<= 32
+             r7 >>= 32
+             if r6 >= r8 goto b
+             r3 >>= 1
+             b: if r3 > 0 goto a"
+        }
+        Fault::PartOfNothing => {
+            "r3 = *(u8 *)(r1 + 0)
+             r7 = *(u8 *)(r1 + 1)
+             a: r4 = r3
+             r4 *= 10
+             r3 = r4
+             r3 /= 13
+             if r7 > 9 goto a"
+        }
+        Fault::SetBitsAreClear => {
+            "r3 = *(u8 *)(r1 + 0)
+             r4 = r3
+             r4 &= 8
+             if r4 == 0 goto out
+             r3 &= 15
+             r5 = r10
+             r5 += -8
+             r5 += r3
+             *(u8 *)(r5 + 0) = 1
+             out: r3 = 0
+             a: r3 += 1
+             if r3 < 3 goto a"
+        }
+        // They are different constants after some rounds.
+        Fault::TwinsStayAlike => {
+            "r3 = *(u8 *)(r1 + 0)
+             r3 &= 3
+             r4 = r3
+             r8 = *(u16 *)(r1 + 2)
+             a: if r3 > 5 goto b
+             r5 = r10
+             r5 += -6
+             r5 += r4
+             *(u8 *)(r5 + 0) = 1
+             b: r5 = *(u8 *)(r1 + 1)
+             if r5 > 100 goto c
+             r6 = *(u8 *)(r1 + 4)
+             r3 = r6
+             r4 = r6
+             goto d
+             c: r3 = 5
+             r4 = 7
+             d: r9 = *(u8 *)(r1 + 5)
+             r9 |= 1
+             if r8 < r9 goto out
+             r8 -= r9
+             goto a
+             out:"
+        }
+        _ => "",
+    };
+    let mut missed = Vec::new();
+    for &fault in Fault::OF_QUOTIENTS {
+        let text = format!("{}\nr0 = 0\nexit", wrong(fault));
+        let program = Program::new(assemble(&text).expect("instructions")).expect("valid");
+        let check = || Oracle::new(false).check(&program, 64, &mut Choices::from_seed(1));
+        let sound = check();
+        plant(Some(fault));
+        let planted = check();
+        plant(None);
+        assert!(matches!(sound, Outcome::Refused(_)), "{fault:?} without it");
+        match planted {
+            Outcome::Violation(_) => {}
+            Outcome::Refused(e) => missed.push(format!("{fault:?}: refused: {e}")),
+            Outcome::Ran(n) => missed.push(format!("{fault:?}: ran {n}")),
+        }
+    }
+    assert!(missed.is_empty(), "not found: {}", missed.join("\n"));
+}
