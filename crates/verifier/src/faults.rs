@@ -291,6 +291,8 @@ mod with {
         AssumedBeforeEnd,
         /// Of a number that is tested again, what is above the constant is not walked.
         PartUnwalked,
+        /// Of a number that a constant is shifted by, only the least is walked.
+        ExponentUnwalked,
         /// A number of paths that meet in a loop is taken to be what it was on the last of them.
         BlendedAsOther,
         /// A signed comparison bounds as an unsigned one.
@@ -335,6 +337,7 @@ mod with {
         /// Those in quotients, and in what is added and cut off again: each is found by a program written for it
         /// (`tests/quotients.rs`).
         pub const OF_QUOTIENTS: &[Fault] = &[
+            Fault::ExponentUnwalked,
             Fault::AheadOfNothing,
             Fault::DigitsOverlap,
             Fault::CutDifferencesFit,

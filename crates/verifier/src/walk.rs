@@ -15,6 +15,7 @@ mod branch;
 mod call;
 mod describe;
 mod differences;
+mod exponents;
 mod formats;
 mod global;
 mod jumps;
@@ -38,7 +39,7 @@ mod trail;
 use std::time::{Duration, Instant};
 
 use bpf_analysis::{ArenaFact, Facts};
-use bpf_isa::{Callee, Imm64, Insn, InsnIdx, Program, Reg, Src, SubprogId, Width};
+use bpf_isa::{AluOp, Callee, Imm64, Insn, InsnIdx, Program, Reg, Src, SubprogId, Width};
 use bpf_uapi::MapType;
 
 pub(crate) use linear::forget_answers;
@@ -604,7 +605,12 @@ impl<'a> Walk<'a> {
     #[inline(always)]
     fn step(&mut self, insn: &Insn) -> Res<Flow> {
         match *insn {
-            Insn::Alu { width, op, dst, src } => self.alu(width, op, dst, src)?,
+            Insn::Alu { width, op, dst, src } => {
+                if let (AluOp::Lsh, Src::Reg(by)) = (op, src) {
+                    self.part_exponents(dst, by)?;
+                }
+                self.alu(width, op, dst, src)?;
+            }
             Insn::Mov { width, dst, src } => self.mov(width, dst, src)?,
             Insn::MovSx { width, dst, src, from } => self.mov_sx(width, dst, src, from)?,
             Insn::Cast { dst, src, to } => self.cast(dst, src, to)?,

@@ -375,8 +375,10 @@ impl Walk<'_> {
         if d.id == 0 && s.is_none_or(|s| s.id == 0) {
             return None;
         }
-        let wanted =
-            self.relates() || (matches!(op, AluOp::Rsh | AluOp::Div | AluOp::And) && d.id != 0 && d.id < FIRST_FREE_ID);
+        let shifts = self.loops.further && op == AluOp::Rsh;
+        let wanted = self.relates()
+            || shifts
+            || (matches!(op, AluOp::Rsh | AluOp::Div | AluOp::And) && d.id != 0 && d.id < FIRST_FREE_ID);
         wanted.then(|| {
             let s = match src {
                 Src::Reg(r) => *self.state.reg(r),

@@ -729,7 +729,7 @@ fn refine_tied(v: &mut Value, old: &Value, n: &Scalar) {
 }
 
 /// Sets the number in `r`, and refines all that is tied to it.
-fn refine_linked(state: &mut State, r: Reg, n: &Scalar) {
+pub(super) fn refine_linked(state: &mut State, r: Reg, n: &Scalar) {
     let reg = &mut state.top_mut().regs[r.index()];
     reg.n = *n;
     if reg.id == 0 {

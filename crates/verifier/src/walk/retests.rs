@@ -30,6 +30,15 @@ pub(super) struct Retests {
     split: u32,
 }
 
+impl Retests {
+    /// Whether one more number may be walked in parts: then it counts as one.
+    pub(super) fn may_split(&mut self) -> bool {
+        let may = self.split < MOST_SPLIT;
+        self.split += u32::from(may);
+        may
+    }
+}
+
 /// The numbers that are not the constant in the middle of these: below it, and above it.
 fn apart(n: &Scalar, constant: u64) -> Option<(Scalar, Scalar)> {
     let inside = n.umin() < constant && constant < n.umax();
@@ -82,15 +91,11 @@ impl Walk<'_> {
             Width::W32 => return None,
         };
         let (at, insns) = (self.pc.0 as usize, self.insns);
-        let Retests { again, split } = &mut self.retests;
+        let again = &mut self.retests.again;
         if again.is_empty() {
             again.resize(insns.len(), None);
         }
         let again = *again.get_mut(at)?.get_or_insert_with(|| retests(insns, then, reg, constant));
-        if !again || *split >= MOST_SPLIT {
-            return None;
-        }
-        *split += 1;
-        Some(parts)
+        (again && self.retests.may_split()).then_some(parts)
     }
 }

@@ -52,7 +52,8 @@ impl Walk<'_> {
         let named = d.is_scalar() && d.id != 0 && r.is_scalar() && r.id != 0 && (r.scale, r.delta) == (1, 0);
         // Of what is longer, 32 bits say nothing of the rest.
         let whole = width == Width::W64 || d.is_short();
-        if !named || r.id == d.id || !whole || !self.relates() {
+        let wanted = self.relates() || (self.loops.further && matches!(done, Done::Shifted(_)));
+        if !named || r.id == d.id || !whole || !wanted {
             return;
         }
         let of = r.id;
@@ -70,12 +71,13 @@ impl Walk<'_> {
     /// The number is a constant in `state`: what that says of the number that it was made of.
     pub(super) fn see_bits(tested: &[Tested], state: &mut State, known: &Value, is: u64) {
         let named = |t: &&Tested| (t.of, 1, 0) == (known.id, known.scale, known.delta);
-        let masked = |t: &Tested| match t.done {
-            Done::Masked(mask) => Some((t.v, mask)),
-            Done::Shifted(_) => None,
+        let Some(t) = tested.iter().find(named) else { return };
+        // The bits that are known now, and which of them are set.
+        let (v, (mask, set)) = match t.done {
+            Done::Masked(mask) => (t.v, (mask, is & mask)),
+            Done::Shifted(by) => (t.v, (u64::MAX << by, is << by)),
         };
-        let Some((v, mask)) = tested.iter().filter(named).find_map(masked) else { return };
-        let set = if planted!(SetBitsAreClear) { 0 } else { is & mask };
+        let set = if planted!(SetBitsAreClear) { 0 } else { set };
         let other = Scalar::UNKNOWN.alu(AluOp::And, Width::W64, &Scalar::constant(!mask));
         let bits = other.alu(AluOp::Or, Width::W64, &Scalar::constant(set));
         if let Some(n) = v.n.meet(&bits) {

@@ -147,3 +147,25 @@ SEC("raw/letters") u64 letters(u8 *m, u64 len) {
   }
   return words;
 }
+
+/* QUIC: a long header, an identifier, and variable-length integers, the first two bits of which say how long */
+SEC("raw/quic") u64 quic(u8 *m, u64 len) {
+  if (len < 7 || !(m[0] & 0x80)) return -1;
+  size_t pos = 5;
+  u8 n = m[pos++];
+  if (n > 20 || len - pos < n) return -1;
+  u8 cid[20] = {0};
+  for (int i = 0; i < n; i++) cid[i] = m[pos + i];
+  pos += n;
+  u64 total = 0;
+  while (pos < len) {
+    int width = 1 << (m[pos] >> 6);
+    if (len - pos < (size_t)width) return -1;
+    u64 v = m[pos] & 0x3f;
+    for (int i = 1; i < width; i++) v = v << 8 | m[pos + i];
+    pos += width;
+    total += v;
+  }
+  for (int i = 0; i < 20; i++) total = total * 257 + cid[i];
+  return total;
+}

@@ -198,6 +198,45 @@ fn half_of_what_is_even_and_not_zero_is_not_zero() {
     refused(&ODD.replace("r5 = r3\n    if", "r5 = *(u8 *)(r1 + 2)\n    if"));
 }
 
+/// As many bytes as the first two bits say: 1, 2, 4 or 8.
+const WIDTH: &str = ";raw
+    r3 = 0
+    a: r6 = r2
+    if r3 >= r2 goto out
+    r6 -= r3
+    r4 = r1
+    r4 += r3
+    r5 = *(u8 *)(r4 + 0)
+    w7 = w5
+    w7 >>= 6
+    w8 = 1
+    w8 <<= w7
+    if r6 < r8 goto out
+    r3 += r8
+    if w5 < 64 goto a
+    r0 = *(u8 *)(r4 + 1)
+    if w5 < 128 goto a
+    r0 = *(u16 *)(r4 + 2)
+    goto a
+    out: r0 = 0
+    exit";
+
+#[test]
+fn an_exponent_of_two_bits_is_what_they_are() {
+    accepted(WIDTH);
+    accepted(&WIDTH.replace("w7 >>= 6", "w7 >>= 6\nw7 &= 3"));
+    // Two bytes are no three, nor are four of them five.
+    refused(&WIDTH.replace("(r4 + 1)", "(r4 + 2)"));
+    refused(&WIDTH.replace("(r4 + 2)", "(r4 + 3)"));
+    // One byte.
+    refused(&WIDTH.replace("w5 < 64", "w5 < 63"));
+    refused(&WIDTH.replace("w5 < 128", "w5 < 127"));
+    // Other bits.
+    refused(&WIDTH.replace("w7 >>= 6", "w7 >>= 5"));
+    refused(&WIDTH.replace("w7 >>= 6", "w7 >>= 4\nw7 &= 3"));
+    refused(&WIDTH.replace("w8 = 1", "w8 = 1\nw5 += 1"));
+}
+
 /// A state from one table and what it says from another, before letters: `table[state][class]`.
 #[test]
 fn states_are_those_that_a_table_leads_to() {
@@ -344,6 +383,20 @@ fn each_fault_of_quotients_is_found() {
              out: r3 = 0
              a: r3 += 1
              if r3 < 3 goto a"
+        }
+        // 8 is one of them.
+        Fault::ExponentUnwalked => {
+            "r8 = 0
+             a: r3 = *(u8 *)(r1 + 0)
+             r3 >>= 6
+             r4 = 1
+             r4 <<= r3
+             r5 = r10
+             r5 += -8
+             r5 += r4
+             *(u8 *)(r5 + 0) = 1
+             r8 += 1
+             if r8 < 3 goto a"
         }
         // They are different constants after some rounds.
         Fault::TwinsStayAlike => {

@@ -1,0 +1,55 @@
+//! Shifts by a number that is one of a few: `1 << (byte >> 6)`, what a QUIC variable-length integer has as its length.
+//!
+//! Problem: the result is one of a few numbers, each of which goes with one exponent. What a program knows of the
+//! exponent (it is not 0, as the byte was 64 or more) says nothing of the range of the result. Approach: in a walk for
+//! what little else proves, each exponent is walked on its own; then both are constants.
+//!
+//! Invariant: every exponent that may be is walked, as if the program had compared it with each of them before.
+
+use bpf_isa::Reg;
+
+use super::Walk;
+use super::branch::refine_linked;
+use crate::error::Res;
+use crate::faults::planted;
+use crate::scalar::Scalar;
+use crate::state::State;
+
+/// The most exponents that are walked apart.
+const MOST_APART: u64 = 4;
+
+impl Walk<'_> {
+    /// A constant is about to be shifted to the left by a number: leaves all but one of what that may be to be walked
+    /// later, if they are few. They come back to this instruction, where the number is a constant then.
+    pub(super) fn part_exponents(&mut self, dst: Reg, by: Reg) -> Res<()> {
+        let (d, x) = (self.state.reg(dst), *self.state.reg(by));
+        let few = x.is_scalar() && x.n.umax() - x.n.umin() < MOST_APART;
+        let unknown = d.as_const().is_some() && x.n.as_const().is_none();
+        // What comes to a join is compared with those before it, of which one is what it was made of.
+        let join = self.scratch.prune.is_point(self.pc);
+        if !self.loops.further || self.hybrid || !few || !unknown || join || !self.retests.may_split() {
+            return Ok(());
+        }
+        self.decides();
+        let mut all = (x.n.umin()..=x.n.umax()).filter(|v| x.n.meet(&Scalar::constant(*v)).is_some());
+        let Some(first) = all.next() else { return Ok(()) };
+        for v in all {
+            let mut state = self.copy_state();
+            self.becomes(&mut state, by, v);
+            if !planted!(ExponentUnwalked) {
+                self.push(self.pc, state, None, self.epoch)?;
+            }
+        }
+        let mut state = std::mem::take(&mut self.state);
+        self.becomes(&mut state, by, first);
+        self.state = state;
+        Ok(())
+    }
+
+    /// The number in the register is this one in `state`.
+    fn becomes(&self, state: &mut State, r: Reg, v: u64) {
+        let known = *state.reg(r);
+        refine_linked(state, r, &Scalar::constant(v));
+        Self::see_bits(&self.tested, state, &known, v);
+    }
+}
