@@ -257,6 +257,8 @@ mod with {
         PartOfNothing,
         /// A round that does not divide what counts the rounds is taken to be one of them.
         RoundsUndivided,
+        /// A round that does not divide what counts the rounds is no reason to give a guess up.
+        UndividedUnseen,
         /// A difference that was cut to some bits is taken to be one of a number that fits them.
         CutDifferencesFit,
         /// Of two numbers that a sum is made of, one is taken to be less than what the other is multiplied by.
@@ -342,6 +344,7 @@ mod with {
             Fault::DigitsOverlap,
             Fault::CutDifferencesFit,
             Fault::RoundsUndivided,
+            Fault::UndividedUnseen,
             Fault::PartOfNothing,
             Fault::SetBitsAreClear,
             Fault::TwinsStayAlike,

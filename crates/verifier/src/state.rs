@@ -91,7 +91,7 @@ pub(crate) struct Wrap {
     pub w: u32,
     pub v: u32,
     /// Above 0.
-    pub by: i64,
+    pub by: u64,
     pub bits: u32,
 }
 

@@ -276,8 +276,11 @@ impl Walk<'_> {
     /// Elsewhere such a mask gives the number another name, by which programs are accepted as they are.
     fn masks_nothing(&mut self, width: Width, op: AluOp, dst: Reg, src: Src) -> bool {
         let (AluOp::And, Src::Imm(mask), true) = (op, src, self.loops.further) else { return false };
-        let d = self.state.reg(dst);
         let mask = (mask as i64 as u64) & super::bits_mask(width);
+        if matches!(mask, 0xff | 0xffff) {
+            self.assume_fits(mask, dst);
+        }
+        let d = self.state.reg(dst);
         if !d.is_scalar() || d.n.bits().max() & !mask != 0 {
             return false;
         }
@@ -288,14 +291,19 @@ impl Walk<'_> {
 
     /// While a loop's guess is made: what a place has that is cast to 32 bits is taken to fit them.
     fn assume_short(&mut self, by: u32, r: Reg) {
+        let n = self.state.reg(r).n;
+        if by == 32 && !fits(&n, by, false) && !fits(&n, by, true) {
+            self.assume_fits(ones(32), r);
+        }
+    }
+
+    /// While a loop's guess is made: a named number is taken to be this at most, of which it is cut to the bits.
+    fn assume_fits(&mut self, most: u64, r: Reg) {
         let v = *self.state.reg(r);
-        if by == 32
-            && (self.loops.assumes() || (planted!(AssumedShort) && self.loops.checking()))
+        if (self.loops.assumes() || (planted!(AssumedShort) && self.loops.checking()))
             && v.is_scalar()
             && v.id != 0
-            && !fits(&v.n, by, false)
-            && !fits(&v.n, by, true)
-            && let Some(n) = v.n.meet(&Scalar::low_bits(32))
+            && let Some(n) = v.n.meet(&Scalar::unsigned(0, most))
         {
             self.state.bound_by(&Value { n, ..v });
         }
@@ -448,12 +456,14 @@ impl Walk<'_> {
         }
         self.facts = facts;
         if let (AluOp::And, true, Some(c)) = (op, short, s.n.as_const()) {
-            // Low bits that are cleared: of the least number, it leaves the least.
+            // Low bits that are cleared, and others that it does not have: of the least number, it leaves the least.
             let cleared = !(c | !super::bits_mask(width));
-            let low = cleared.wrapping_add(1).is_power_of_two();
+            let lost = cleared & d.n.bits().max();
+            let are_low = |bits: u64| bits.wrapping_add(1).is_power_of_two();
+            let low = are_low(cleared) || (lost != 0 && are_low(lost));
             // Bits that it does not have: nothing at all. (What is known of arrays grows by steps from what begins it:
             // it begins with less.)
-            let whole = (cleared & 1 == 1 || !self.loops.elements) && d.n.bits().max() & cleared == 0;
+            let whole = (cleared & 1 == 1 || !self.loops.elements) && lost == 0;
             let left = if whole { d.n } else { Scalar::unsigned(d.n.umin() & c, u64::MAX) };
             let r = &mut self.state.top_mut().regs[dst.index()];
             if (low || whole)
@@ -627,7 +637,10 @@ impl Walk<'_> {
             self.state.set(dst, v);
             return Ok(());
         }
-        let short = v.is_short();
+        if width == Width::W32 && !v.is_short() {
+            self.assume_short(32, r);
+        }
+        let short = self.state.reg(r).is_short();
         // Both copies share a name, so that a comparison of one refines the other.
         self.give_name(r);
         let regs = &mut self.state.top_mut().regs;

@@ -50,19 +50,28 @@ impl Walk<'_> {
         let by = i64::from(i.unsigned_abs()) - i64::from(d.delta);
         // What it names fits the width, so that a result tells by its size alone whether it has wrapped.
         let fits = i128::from(d.n.umax()) - i128::from(d.delta) < 1 << bits_of(width);
-        let wraps = d.n.umin() < u64::from(i.unsigned_abs()) && by > 0 && fits && self.relates();
+        let by = u64::try_from(by).ok().filter(|by| *by > 0)?;
+        let wraps = d.n.umin() < u64::from(i.unsigned_abs()) && fits && (self.relates() || self.is_tested_next(dst));
         wraps.then_some(Wrap { w: 0, v: d.id, by, bits: bits_of(width) })
     }
 
-    /// The same of a number that counts up to 0 from below it, in 32 bits: `x + c` is `x - (2^32 - c)`, and is beside
+    /// Whether the next instruction compares the register with a constant: how compilers test a range (`x - 1 < 12`).
+    fn is_tested_next(&self, r: Reg) -> bool {
+        let next = self.insns.get(self.pc.index() + 1);
+        matches!(next, Some(Insn::JumpIf { dst, src: Src::Imm(_), .. }) if *dst == r)
+    }
+
+    /// The same of a number that counts up to 0 from below it: `x + c` is `x - (2^32 - c)`, or of 64 bits, and is beside
     /// `x` where that has wrapped round.
     fn may_overflow(&self, width: Width, d: &Value, i: i32) -> Option<Wrap> {
-        let (i, all) = (i64::from(i), 1i64 << 32);
-        let negative = d.n.umin() > i32::MAX as u64;
-        let may = width == Width::W32 && i > 0 && negative && d.n.umax() >= (all - i).cast_unsigned();
-        let by = all - i - i64::from(d.delta);
-        let fits = i128::from(d.n.umax()) - i128::from(d.delta) < i128::from(all) && (1..all).contains(&by);
-        (may && fits && self.relates()).then_some(Wrap { w: 0, v: d.id, by, bits: 32 })
+        let bits = bits_of(width);
+        let (i, all) = (i128::from(i), 1i128 << bits);
+        let (least, most) = (i128::from(d.n.umin()), i128::from(d.n.umax()));
+        let may = i > 0 && least >= all / 2 && most >= all - i;
+        let by = all - i - i128::from(d.delta);
+        let fits = most - i128::from(d.delta) < all && (1..all).contains(&by);
+        let by = u64::try_from(by).ok()?;
+        (may && fits && self.relates()).then_some(Wrap { w: 0, v: d.id, by, bits })
     }
 
     /// The same of a multiple (`4 * n - 4`): it gets a name of its own first, as only what has one is remembered.
@@ -106,7 +115,7 @@ impl Walk<'_> {
         if self.state.wraps.is_empty() || mask.count_ones() != bits || (d.scale, d.delta) != (1, 0) {
             return None;
         }
-        let wrap = self.state.wraps.iter().find(|w| w.w == d.id && w.bits >= bits && w.by < 1 << bits)?;
+        let wrap = self.state.wraps.iter().find(|w| w.w == d.id && w.bits >= bits && w.by <= ones(bits))?;
         // What has been seen in a region is a number, too, where nothing else holds it.
         let seen = self.state.seen.iter().map(|s| s.value).find(|v| (v.id, v.scale, v.delta) == (wrap.v, 1, 0));
         let most = self.state.most_of(wrap.v).or(seen.map(|v| v.n.umax().into()))?;

@@ -270,13 +270,13 @@ impl State {
             // A bound that one of them gave may have settled others.
             let Some(&Wrap { w, v, by, bits }) = self.wraps.get(i) else { continue };
             let number = |n: i128| u64::try_from(n.max(0)).unwrap_or(u64::MAX);
-            let (range, taken) = ((number(min), number(max)), by.unsigned_abs());
+            let range = (number(min), number(max));
             let wrapped = match id {
-                id if id == v => wrapped_by_whole(range, taken),
+                id if id == v => wrapped_by_whole(range, by),
                 id if id == w => {
                     let early = u64::from(planted!(DifferencesWrapEarly));
                     let most = self.most_of(v).map(|most| number(most).saturating_sub(early));
-                    wrapped_by_difference(range, taken, ones(bits), most)
+                    wrapped_by_difference(range, by, ones(bits), most)
                 }
                 _ => continue,
             };

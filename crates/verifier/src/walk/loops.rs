@@ -668,6 +668,13 @@ impl Walk<'_> {
     /// A guess has failed: tries one that relates places to each other, or none.
     fn fail(&mut self, i: usize, why: LoopFailure) -> Res<()> {
         let a = &mut self.loops.open[i];
+        if a.shape.count_otherwise() {
+            a.tries = 0;
+            if self.start_loose(i)? {
+                return Ok(());
+            }
+        }
+        let a = &mut self.loops.open[i];
         let again = a.unblend(why == LoopFailure::TooLong);
         if let Some(Again::Apart { asked }) = again {
             self.loops.heads[a.id as usize].unblended = true;

@@ -305,8 +305,9 @@ impl Walk<'_> {
             if id == 0 {
                 continue;
             }
-            let State { room, sums, products, .. } = &self.state;
-            let related = !sums.is_empty() || !products.is_empty() || room.iter().any(|f| f.id == id);
+            let State { room, sums, products, wraps, .. } = &self.state;
+            let apart = !sums.is_empty() || !products.is_empty() || !wraps.is_empty();
+            let related = apart || room.iter().any(|f| f.id == id);
             if id < FIRST_FREE_ID || scale != 1 || related || self.state.in_guessed_loop() {
                 // The length of a region may be bounded, or what a loop counts, or what is a sum with it, or a pointer.
                 self.decides();

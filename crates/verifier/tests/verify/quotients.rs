@@ -75,6 +75,116 @@ fn digits_are_as_many_as_a_number_can_be_divided() {
     refused(&DIGITS.replace("r6 = r3", "r3 = *(u32 *)(r1 + 4)\nr6 = r3"));
 }
 
+/// Chunks of a length with padding to four bytes: each is longer than nothing.
+#[test]
+fn what_is_rounded_down_is_no_less_than_its_least_rounded_down() {
+    let text = ";raw
+        r3 = 0
+        a: r4 = r3
+        r4 += 4
+        if r4 > r2 goto out
+        r5 = r1
+        r5 += r3
+        r6 = *(u16 *)(r5 + 2)
+        if w6 < 4 goto out
+        w6 += 3
+        w6 &= 131068
+        r3 += r6
+        goto a
+        out: r0 = 0
+        exit";
+    accepted(text);
+    accepted(&text.replace("w6 < 4", "w6 < 1"));
+    // 0 is, and so are 1 and 3 where less is added.
+    refused(&text.replace("if w6 < 4 goto out\n", ""));
+    refused(&text.replace("w6 += 3\n", "").replace("w6 < 4", "w6 < 3"));
+    // Bits in the middle are lost.
+    refused(&text.replace("131068", "131064"));
+    refused(&text.replace("131068", "131056"));
+}
+
+/// A counter of 64 bits, of which the low half is compared.
+#[test]
+fn a_counter_of_which_the_low_half_is_compared_counts() {
+    let text = ";raw
+        r0 = 0
+        if r2 < 400001 goto out
+        r9 = 0
+        a: r5 = r1
+        r5 += r9
+        r0 = *(u8 *)(r5 + 0)
+        r9 += 1
+        w4 = w9
+        w4 += -1
+        if w4 < 400000 goto a
+        out: r0 = 0
+        exit";
+    accepted(text);
+    refused(&text.replace("r2 < 400001", "r2 < 400000"));
+    // Its low half is 0, and it is not.
+    refused(&text.replace("r9 = 0", "r9 = 4294967296 ll"));
+}
+
+/// A counter of 64 bits, of which the low byte is compared.
+#[test]
+fn a_counter_of_which_the_low_byte_is_compared_counts() {
+    let text = ";raw
+        r0 = 0
+        r5 = 0
+        a: r3 = r5
+        r3 += 1
+        if r3 > r2 goto out
+        r4 = r1
+        r4 += r5
+        r4 = *(u8 *)(r4 + 0)
+        if r4 == 0 goto out
+        r5 += r4
+        if r5 > r2 goto out
+        r6 = 1
+        b: r7 = r10
+        r7 += -255
+        r7 += r6
+        *(u8 *)(r7 - 1) = 0
+        w6 += 1
+        r7 = r6
+        r7 &= 255
+        if w7 < w4 goto b
+        goto a
+        out: r0 = 0
+        exit";
+    accepted(text);
+    // The byte may be 255, so the counter is 254 at most.
+    refused(&text.replace("r7 += -255", "r7 += -253"));
+    // In steps by 2, odd ones end at 253, and even ones come round to 0.
+    let by_2 = text.replace("w6 += 1", "w6 += 2");
+    accepted(&by_2);
+    refused(&by_2.replace("r6 = 1", "r6 = 2"));
+}
+
+/// Rounds that an exit bounds; some of them divide a number, too, and others do not.
+#[test]
+fn what_an_exit_bounds_is_not_counted_by_a_division() {
+    let text = ";raw
+        if r2 < 16 goto out
+        r3 = *(u32 *)(r1 + 0)
+        r4 = 0
+        a: if r4 >= r2 goto out
+        r5 = r1
+        r5 += r4
+        r0 = *(u8 *)(r5 + 0)
+        r7 = *(u64 *)(r1 + 8)
+        r7 += 1
+        r4 += 1
+        if r7 == 0 goto a
+        r6 = r3
+        r3 >>= 4
+        if r6 > 15 goto a
+        out: r0 = 0
+        exit";
+    accepted(text);
+    refused(&text.replace("if r4 >= r2", "if r4 > r2"));
+}
+
 /// A length of two bytes, of which the high one is tested.
 const BYTES: &str = ";raw
     if r2 < 2 goto out
@@ -383,6 +493,27 @@ fn each_fault_of_quotients_is_found() {
              out: r3 = 0
              a: r3 += 1
              if r3 < 3 goto a"
+        }
+        // Three rounds more, where the first test has wrapped round.
+        Fault::UndividedUnseen => {
+            "r3 = *(u32 *)(r1 + 0)
+             r4 = 0
+             a: r5 = r10
+             r5 += -8
+             r5 += r4
+             *(u8 *)(r5 + 0) = 1
+             r7 = *(u8 *)(r1 + 8)
+             r7 |= -2
+             r8 = r7
+             r7 += 1
+             if r7 != 0 goto b
+             if r4 >= 3 goto b
+             r4 += 1
+             goto a
+             b: r4 += 1
+             r6 = r3
+             r3 >>= 4
+             if r6 > 15 goto a"
         }
         // 8 is one of them.
         Fault::ExponentUnwalked => {

@@ -195,7 +195,19 @@ fn what_counts_up_to_0_from_a_negative_number_bounds_the_rounds() {
     refused(&COUNTED_UP.replace("w4 = -5", "w4 = -2000"));
     // It steps over 0, and goes on for 2^31 rounds.
     refused(&COUNTED_UP.replace("w4 += 1", "w4 += 2"));
-    // At 64 bits it counts to 2^32 and beyond.
+    // So does one of 64 bits.
+    let wide = COUNTED_UP.replace("w4", "r4");
+    accepted(&wide);
+    accepted(&wide.replace("r4 = -5", "r4 = -9"));
+    refused(&wide.replace("r4 = -5", "r4 = -10"));
+    refused(&wide.replace("r4 = -5", "r4 = -2000"));
+    refused(&wide.replace("r4 += 1", "r4 += 2"));
+    refused(&wide.replace("w3 += -1", "r4 += -1"));
+    let long = wide.replace("    if w7 != 9 goto a\n    w3 += -1\n", "");
+    let long = long.replace("r2 < 8", "r2 < 400000").replace("r4 = -5", "r4 = -400001");
+    accepted(&long);
+    refused(&long.replace("r2 < 400000", "r2 < 399999"));
+    // A number of 32 bits counts to 2^32 at 64 bits, and beyond.
     refused(&COUNTED_UP.replace("w4 == 0", "r4 == 0").replace("w4 += 1", "r4 += 1"));
     // One path does not count.
     refused(&COUNTED_UP.replace("w3 += -1", "w4 += -1"));

@@ -134,6 +134,8 @@ pub(super) struct Guess {
     /// What counts the rounds, where they divide it, and how many of them come back; and of a loose guess, what might.
     shrink: Option<(Shrink, u64)>,
     shrinking: Option<Vec<Shrink>>,
+    /// A round came back that did not divide what counts them.
+    undivided: bool,
     /// Of a loose guess: places that came back from tables.
     tabled: Vec<Place>,
 }
@@ -214,6 +216,7 @@ impl Guess {
             sides,
             shrink,
             shrinking: None,
+            undivided: false,
             tabled: Vec::new(),
         };
         // What a line begins with, if that has a name of its own there or is a number: the name, and what it is.
@@ -378,7 +381,7 @@ impl Guess {
     /// Whether the rounds seen so far are proven to end, if they are inside the guess: they are counted, and the count
     /// is part of it; or something moves one way in all of them.
     pub(super) fn ends(&self) -> bool {
-        planted!(EveryLoopEnds) || !self.uncounted || self.measures.end()
+        planted!(EveryLoopEnds) || (!self.undivided && (!self.uncounted || self.measures.end()))
     }
 
     /// The most rounds that it holds, if they are counted.
@@ -450,7 +453,7 @@ impl Guess {
             counted = counted.max(g.back.as_ref().and_then(|b| b.top().loops.last()).map(|m| m.k.n.umax()));
         });
         again |= shape.revise_relations(self);
-        if !self.uncounted && !again && shape.shrink.is_none() && !shape.is_parted() {
+        if !self.uncounted && !again && shape.shrink.is_none() && !shape.undivided && !shape.is_parted() {
             shape.shrink = counted.and_then(|k| self.counts_less(k));
             if shape.shrink.is_some() {
                 return true;
@@ -715,7 +718,12 @@ fn rounds_of(v: &Value, d: i32, wide: bool, env: &Env<'_>) -> Option<u64> {
     if d < 0 {
         return Some(v.n.umax() / size);
     }
-    let top = if v.n.high_half_is_zero() && !wide { ones(32) } else { u64::MAX >> 1 };
+    let top = match v.n.high_half_is_zero() && !wide {
+        true => ones(32),
+        // From a negative number up to 0.
+        false if v.n.smax() < 0 => u64::MAX,
+        false => u64::MAX >> 1,
+    };
     Some(top.saturating_sub(v.n.umax()) / size)
 }
 

@@ -119,10 +119,15 @@ impl Shape {
                 }
                 // Of the values, which lie at distances from their names.
                 let bytes = f.bytes.saturating_sub(x.saturating_mul(f.scale.into())).saturating_add(y);
-                let new = Relation::Below { lo, scale: f.scale, bytes, hi };
                 let known = g.state.below(f.id, f.scale, f.hi) >= Some(f.bytes);
-                if !known && !related.contains(&new) && (g.begins_with(new, &g.state) || planted!(RelationsUnbegun)) {
-                    related.push(new);
+                // What comes back behind the end, as far as was known, may be no further on than it: a difference that
+                // may have wrapped round says nothing until that is assumed.
+                for bytes in [Some(bytes), Some(0).filter(|_| bytes < 0)].into_iter().flatten() {
+                    let new = Relation::Below { lo, scale: f.scale, bytes, hi };
+                    if !known && !related.contains(&new) && (g.begins_with(new, &g.state) || planted!(RelationsUnbegun))
+                    {
+                        related.push(new);
+                    }
                 }
             }
         };

@@ -114,6 +114,7 @@ impl Guess {
         let rows = self.held_rows(back);
         self.see_shrinking(back);
         let divided = self.rounds_of_divided(back);
+        self.undivided |= self.shrink.is_some() && divided.is_none() && !planted!(UndividedUnseen);
         // V of the next round is V of this one, and this.
         let mut moved: Vec<(u32, i64)> = vec![(self.k, 1)];
         moved.extend(
@@ -149,8 +150,8 @@ impl Guess {
             let delta = if planted!(SumsStay) { Some(t.delta) } else { delta };
             let max = if t.max == i64::MAX { Some(i64::MAX) } else { t.max.checked_add(by(t.s)) };
             // What was less than the scale need not be, later.
-            (t.split, t.delta, t.max) =
-                (t.split && delta == Some(t.delta), delta.unwrap_or(0), max.unwrap_or(i64::MAX));
+            t.split &= by(t.a) == 0 && delta == Some(t.delta);
+            (t.delta, t.max) = (delta.unwrap_or(0), max.unwrap_or(i64::MAX));
             delta.is_some()
         });
         back.forget_products(|id| moved.iter().any(|(m, _)| *m == id) && !planted!(ProductsStay));

@@ -62,6 +62,8 @@ pub(in crate::walk::loops) struct Shape {
     pub(super) tables: Tables,
     /// What every round divides, where that counts them.
     pub(super) shrink: Option<Shrink>,
+    /// A guess that counted so has failed.
+    pub(super) undivided: bool,
     /// What places are to each other, if a guess without that has failed; and whether these have been begun with.
     pub(super) related: Option<Vec<Relation>>,
     /// Registers that the loop compares with others: if one stays as it is, others may stay below it.
@@ -94,6 +96,13 @@ impl Shape {
     /// Whether rounds are told apart by some place.
     pub(in crate::walk::loops) fn is_parted(&self) -> bool {
         !self.parting.places.is_empty()
+    }
+
+    /// Rounds are not counted by what they divide any more. Whether they were.
+    pub(in crate::walk::loops) fn count_otherwise(&mut self) -> bool {
+        let counted = self.shrink.take().is_some();
+        self.undivided |= counted;
+        counted
     }
 
     /// Whether some place may be guessed from below, step by step.

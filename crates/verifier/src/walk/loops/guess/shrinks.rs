@@ -1,8 +1,9 @@
 //! Rounds that are counted by a number which each of them divides.
 //!
 //! Problem: the digits of a number, or its bits, are as many as it can be divided: no test bounds their count, which is
-//! an index of what they are written to. Approach: where no exit bounds the rounds, a place is looked for that every
-//! round which comes back leaves at a fraction of what it was ([`Shrink`]); that bounds how many there are.
+//! an index of what they are written to. Approach: a place is looked for that every round which comes back leaves at a
+//! fraction of what it was ([`Shrink`]); if that bounds them closer than the exits do, it counts them. Where a guess
+//! that is counted so fails, they are counted by the exits again.
 //!
 //! Claim: no more than `1 + log(most / least)` to the base `by` come back, or none if `most` is below `least`; where
 //! the place is `most` at most when the loop begins, and a round that comes back began with `least` there, or more, and
@@ -10,8 +11,8 @@
 //! more if that round comes back: so `by^j <= most / least`, and the head is reached once more than that at most.
 //!
 //! Invariants: a loose walk looks for such a place; the check asks every round that comes back whether it does so
-//! ([`Guess::rounds_of_divided`]), and only of those that do it says how many there are. One that does not is another
-//! round than those of the guess, which does not hold then.
+//! ([`Guess::rounds_of_divided`]). If one does not ([`Guess::undivided`]), the rounds are not proven to end
+//! ([`Guess::ends`]), however few the guess holds.
 
 use super::Guess;
 use super::place::{Place, places, value};
