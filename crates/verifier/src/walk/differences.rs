@@ -61,7 +61,7 @@ impl Walk<'_> {
         matches!(next, Some(Insn::JumpIf { dst, src: Src::Imm(_), .. }) if *dst == r)
     }
 
-    /// The same of a number that counts up to 0 from below it: `x + c` is `x - (2^32 - c)`, or of 64 bits, and is beside
+    /// The same of a number that counts up to 0 from below it: `x + c` is `x - (2^32 - c)`, or with 2^64, and is beside
     /// `x` where that has wrapped round.
     fn may_overflow(&self, width: Width, d: &Value, i: i32) -> Option<Wrap> {
         let bits = bits_of(width);

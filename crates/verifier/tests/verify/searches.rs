@@ -213,6 +213,37 @@ fn what_counts_up_to_0_from_a_negative_number_bounds_the_rounds() {
     refused(&COUNTED_UP.replace("w3 += -1", "w4 += -1"));
 }
 
+/// A month is an index of twelve bytes: compilers test whether it is one by one comparison.
+const MONTH: &str = ";raw
+    r0 = 0
+    if r2 < 13 goto out
+    r5 = *(u8 *)(r1 + 0)
+    r6 = *(u8 *)(r1 + 1)
+    if r6 == 0 goto a
+    r5 = *(u8 *)(r1 + 2)
+    a: w7 = w5
+    w7 += -13
+    if w7 < -12 goto out
+    r1 += r5
+    r0 = *(u8 *)(r1 - 1)
+    r0 = *(u8 *)(r1 + 0)
+    out: r0 = 0
+    exit";
+
+#[test]
+fn a_range_is_tested_by_a_difference_that_wraps() {
+    accepted(MONTH);
+    accepted(&MONTH.replace("w7", "r7").replace("w5", "r5"));
+    accepted(&MONTH.replace("-12", "-11"));
+    // 0, 13, and all but the range.
+    refused(&MONTH.replace("-12", "-13"));
+    refused(&MONTH.replace("w7 += -13", "w7 += -14"));
+    refused(&MONTH.replace("if w7 < -12", "if w7 >= -12"));
+    // Of a longer number, the low half says nothing: on either of the ways that meet before the test.
+    refused(&MONTH.replace("r5 = *(u8 *)(r1 + 0)", "r5 = *(u64 *)(r1 + 0)"));
+    refused(&MONTH.replace("r5 = *(u8 *)(r1 + 2)", "r5 = *(u64 *)(r1 + 2)"));
+}
+
 /// What ends each word is compared in the outer loop and in the inner one.
 const COOKIES: &str = ";raw
     r0 = 0
