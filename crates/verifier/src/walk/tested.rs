@@ -52,7 +52,7 @@ impl Walk<'_> {
         let named = d.is_scalar() && d.id != 0 && r.is_scalar() && r.id != 0 && (r.scale, r.delta) == (1, 0);
         // Of what is longer, 32 bits say nothing of the rest.
         let whole = width == Width::W64 || d.is_short();
-        let wanted = self.relates() || (self.loops.further && matches!(done, Done::Shifted(_)));
+        let wanted = self.loops.further && (self.relates() || matches!(done, Done::Shifted(_)));
         if !named || r.id == d.id || !whole || !wanted {
             return;
         }
