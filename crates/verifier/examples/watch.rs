@@ -26,7 +26,7 @@ use bpf_testkit::generate::Choices;
 type Generator = fn(&mut Choices<'_>) -> Option<Program>;
 
 /// The generators, each with the word that asks for it.
-const KINDS: [(&str, Generator); 21] = [
+const KINDS: [(&str, Generator); 22] = [
     ("loops", border::loops::generate),
     ("entered", border::loops::generate_entered), // loops that are entered in their middle
     ("sums", border::sums::generate),             // sums that a third number bounds
@@ -37,6 +37,7 @@ const KINDS: [(&str, Generator); 21] = [
     ("folds", border::folds::generate),           // folded sums
     ("far", border::far::generate),               // numbers near the ends of 62, 63 and 64 bits
     ("begins", border::begins::generate),         // loops over such ones
+    ("quotients", border::quotients::generate),   // rounds that divide a number, all or some of them
     ("products", border::products::generate),     // tables whose sizes are variables
     ("grids", border::grids::generate),           // such ones in other forms, with lines changed
     ("moves", border::grids::generate_moves),     // rows that are moved in several ways

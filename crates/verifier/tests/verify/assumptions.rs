@@ -2,7 +2,7 @@
 //! that are other numbers where no guess was made of that. `examples/watch.rs` with `assumed`, `moves` and `renamed` is
 //! the long run.
 
-use crate::border::{Oracle, assumed, begins, grids, none, pincers};
+use crate::border::{Oracle, assumed, begins, grids, none, pincers, quotients};
 #[cfg(feature = "faults")]
 use crate::loops_oracle::finds;
 use crate::loops_oracle::{watch, watch_by};
@@ -44,6 +44,13 @@ fn accepted_loops_over_distant_numbers_stay_within_the_abstract_states() {
 }
 
 #[test]
+fn accepted_rounds_that_divide_stay_within_the_abstract_states() {
+    let (accepted, refused, violation) = watch(0..200, quotients::generate);
+    assert_eq!(violation, None);
+    assert!(accepted > 50 && refused > 90, "{accepted} accepted, {refused} refused");
+}
+
+#[test]
 fn accepted_places_that_hold_none_stay_within_the_abstract_states() {
     let (accepted, refused, violation) = watch_by(none::oracle(), 0..80, none::generate);
     assert_eq!(violation, None);
@@ -60,10 +67,12 @@ fn generated_programs_find_faults_of_assumptions() {
 
     type Generator = fn(&mut Choices<'_>) -> Option<Program>;
     let of_assumptions = Fault::OF_ASSUMPTIONS.iter().map(|fault| (*fault, assumed::generate as Generator));
-    let others: [(Fault, Generator); 3] = [
+    let others: [(Fault, Generator); 5] = [
         (Fault::RowsUnchecked, grids::generate_moves),
         (Fault::RelationsByOldNames, pincers::generate_renamed),
         (Fault::LinesOfAnySize, begins::generate),
+        (Fault::UndividedUnseen, quotients::generate),
+        (Fault::RoundsUndivided, quotients::generate),
     ];
     for (fault, generate) in of_assumptions.chain(others) {
         assert!(finds(fault, Oracle::new(false), 0..300, generate), "{fault:?} is not found");

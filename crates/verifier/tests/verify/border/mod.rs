@@ -21,6 +21,7 @@ pub(crate) mod none;
 pub(crate) mod orders;
 pub(crate) mod pincers;
 pub(crate) mod products;
+pub(crate) mod quotients;
 pub(crate) mod sums;
 
 use bpf_analysis::Loops;
@@ -523,6 +524,10 @@ pub(crate) struct Oracle {
     pub(crate) merged: u64,
 }
 
+/// Buffers of one byte that each program is run on besides, and whether the longest or the shortest: what a number of
+/// 64 bits wraps round at is hardly ever random.
+const EXTREMES: [(u8, bool); 3] = [(0xff, true), (0xff, false), (0, true)];
+
 /// A function of the host that writes so many bytes.
 const WRITES: u32 = 182;
 
@@ -626,7 +631,7 @@ impl Oracle {
         Oracle { words: true, steps: 2_000, ..Oracle::with_least(hybrid, 0) }
     }
 
-    /// Verifies the program, and runs it if it is accepted, on `runs` buffers.
+    /// Verifies the program, and runs it if it is accepted, on `runs` buffers and the extreme ones.
     pub(crate) fn check(&mut self, program: &Program, runs: u32, c: &mut Choices<'_>) -> Outcome {
         let mut env = Env::new(&self.context, &self.helpers);
         env.record_states = true;
@@ -648,10 +653,23 @@ impl Oracle {
         let loops = Loops::new(program);
         let words = if self.words { words(program) } else { Vec::new() };
         let mut steps = 0;
-        for _ in 0..runs {
-            let least = self.context.regions[0].min_len;
-            let len = least + c.below(MAX_RUN_LEN - least + 1);
+        let least = self.context.regions[0].min_len;
+        let random = (0..runs).map(|_| None);
+        for all in random.chain(EXTREMES.map(Some)) {
+            let len = match all {
+                Some((_, longest)) => {
+                    if longest {
+                        MAX_RUN_LEN
+                    } else {
+                        least
+                    }
+                }
+                None => least + c.below(MAX_RUN_LEN - least + 1),
+            };
             let mut buffer: Vec<u8> = Vec::with_capacity(len as usize);
+            if let Some((byte, _)) = all {
+                buffer.resize(len as usize, byte);
+            }
             while buffer.len() < len as usize {
                 if !words.is_empty() && !c.one_in(3) {
                     let byte = c.pick(&words).wrapping_add(c.pick(&[0, 0, 0, 0, 1, 255]));
