@@ -114,18 +114,18 @@ impl Shape {
             };
             for f in &back.room {
                 let (Some((lo, x)), Some((hi, y))) = (of(f.id), of(f.hi)) else { continue };
-                if matches!((lo, hi), (Of::Name(_), Of::Name(_))) || related.len() >= MAX_RELATIONS {
+                let known = || g.state.below(f.id, f.scale, f.hi) >= Some(f.bytes);
+                if matches!((lo, hi), (Of::Name(_), Of::Name(_))) || related.len() >= MAX_RELATIONS || known() {
                     continue;
                 }
                 // Of the values, which lie at distances from their names.
                 let bytes = f.bytes.saturating_sub(x.saturating_mul(f.scale.into())).saturating_add(y);
-                let known = g.state.below(f.id, f.scale, f.hi) >= Some(f.bytes);
                 // What comes back behind the end, as far as was known, may be no further on than it: a difference that
                 // may have wrapped round says nothing until that is assumed.
                 for bytes in [Some(bytes), Some(0).filter(|_| bytes < 0)].into_iter().flatten() {
                     let new = Relation::Below { lo, scale: f.scale, bytes, hi };
-                    if !known && !related.contains(&new) && (g.begins_with(new, &g.state) || planted!(RelationsUnbegun))
-                    {
+                    let begun = || g.begins_with(new, &g.state) || planted!(RelationsUnbegun);
+                    if related.len() < MAX_RELATIONS && !related.contains(&new) && begun() {
                         related.push(new);
                     }
                 }
