@@ -42,7 +42,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("bpf-uapi", &[]),
     ("bpf-isa", &[]),
     ("bpf-analysis", &["bpf-uapi", "bpf-isa"]),
-    ("bpf-verifier", &["bpf-uapi", "bpf-isa", "bpf-analysis"]),
+    ("bpf-verifier-core", &["bpf-uapi", "bpf-isa", "bpf-analysis"]),
+    ("bpf-verifier", &["bpf-uapi", "bpf-isa", "bpf-analysis", "bpf-verifier-core"]),
     ("bpf-interp", &["bpf-uapi", "bpf-isa"]),
     ("bpf-jit-code", &[]),
     ("bpf-debug", &["bpf-jit-code", "bpf-os"]),
@@ -88,6 +89,7 @@ const RUNTIME: &[&str] = &[
     "bpf-isa",
     "bpf-analysis",
     "bpf-verifier",
+    "bpf-verifier-core",
     "bpf-interp",
     "bpf-jit-code",
     "bpf-debug",
@@ -138,6 +140,7 @@ const SAFE: &[&str] = &[
     "bpf-jit",
     "dispatcher",
     "verifier",
+    "verifier-core",
     "object",
     "context-derive",
 ];
@@ -168,6 +171,7 @@ const UNCUT: &[&str] = &[
     "bpf-jit-x64",
     "bpf-jit-arm64",
     "verifier",
+    "verifier-core",
 ];
 
 /// What turns the lint on.

@@ -69,7 +69,7 @@ const TOOLS: [&str; 9] = [
 
 /// Without a line that depends on the architecture: what their tests say natively holds on each, and takes ten times as
 /// long to say under emulation. What they do there is seen in the runtime's tests; named by `-p`, theirs run too.
-const PORTABLE: [&str; 10] = [
+const PORTABLE: [&str; 11] = [
     "bpf-analysis",
     "bpf-context-derive",
     "bpf-disasm",
@@ -80,6 +80,7 @@ const PORTABLE: [&str; 10] = [
     "bpf-opt",
     "bpf-uapi",
     "bpf-verifier",
+    "bpf-verifier-core",
 ];
 
 /// The tests of the libraries of these crates, as loom explores them.

@@ -438,4 +438,17 @@ mod with {
 }
 
 #[cfg(feature = "faults")]
-pub use with::{Fault, is_planted, plant};
+pub use with::{Fault, is_planted};
+
+/// Plants a fault on this thread, here or in the core, or takes it out.
+#[cfg(feature = "faults")]
+pub fn plant(fault: Option<Fault>) {
+    use bpf_verifier_core::faults::{self as core, Fault as Core};
+    core::plant(match fault {
+        Some(Fault::SignedIsUnsigned) => Some(Core::SignedIsUnsigned),
+        Some(Fault::HalfIsWhole) => Some(Core::HalfIsWhole),
+        Some(Fault::RemainderTooSmall) => Some(Core::RemainderTooSmall),
+        _ => None,
+    });
+    with::plant(fault);
+}

@@ -4,7 +4,7 @@ use bpf_analysis::Facts;
 use bpf_isa::{InsnIdx, Program};
 
 use crate::course::{Course, Mode};
-use crate::env::{Env, Limits};
+use crate::env::Env;
 use crate::error::VerifyError;
 use crate::kept;
 use crate::states::States;
@@ -78,7 +78,8 @@ impl Verifier {
 
     /// Whether a refused program is accepted with checks at run time, as far as little work shows it.
     fn accepts_with_checks(&mut self, program: &Program, env: &Env<'_>) -> bool {
-        let limits = Limits { steps: env.limits.steps.min(HINT_STEPS), ..env.limits };
+        let mut limits = env.limits;
+        limits.steps = limits.steps.min(HINT_STEPS);
         let env = Env { limits, log: false, ..*env };
         Walk::new(&env, program, &mut self.scratch, Course::new(Mode::Hybrid, &env)).run().is_ok()
     }

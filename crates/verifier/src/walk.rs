@@ -351,7 +351,7 @@ impl<'a> Walk<'a> {
     }
 
     fn run_all(&mut self) -> Res<()> {
-        self.env.check()?;
+        self.env.check().map_err(|e| Box::new(Reason::Environment(e.0)))?;
         self.scratch.clear();
         self.notes.start(self.program, self.values);
         let accelerated = self.mode == Mode::Accelerated && self.looped;

@@ -6,7 +6,7 @@
 
 use bpf_uapi::Builtin;
 
-use crate::helpers::{ArgKind, Effect, HelperProto, MemArg, Ret};
+use super::helpers::{ArgKind, Effect, HelperProto, MemArg, Ret};
 
 /// The prototype of a function that compilers call.
 pub fn builtin(builtin: Builtin) -> HelperProto {

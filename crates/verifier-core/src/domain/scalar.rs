@@ -13,7 +13,8 @@
 mod alu;
 mod branch;
 /// Whether `v - by` has wrapped round, if `v` is in this range, both ends of it.
-pub(crate) fn wrapped_by_whole<T: Word>((min, max): (T, T), by: T) -> Option<bool> {
+#[doc(hidden)]
+pub fn wrapped_by_whole<T: Word>((min, max): (T, T), by: T) -> Option<bool> {
     match (min >= by, max < by) {
         (true, false) => Some(false),
         (false, true) => Some(true),
@@ -22,7 +23,8 @@ pub(crate) fn wrapped_by_whole<T: Word>((min, max): (T, T), by: T) -> Option<boo
 }
 
 /// The same if `v - by` is in it, modulo `top + 1`: of numbers up to `top`, `whole` at most, of which `by` is not 0.
-pub(crate) fn wrapped_by_difference<T: Word>((min, max): (T, T), by: T, top: T, whole: Option<T>) -> Option<bool> {
+#[doc(hidden)]
+pub fn wrapped_by_difference<T: Word>((min, max): (T, T), by: T, top: T, whole: Option<T>) -> Option<bool> {
     // What has not wrapped is at most this; what has is above it.
     let most = top.checked_sub(by)?;
     // A difference that has not wrapped is at most the number that was subtracted from.
@@ -42,8 +44,8 @@ mod tests;
 
 pub use self::alu::eval;
 pub(crate) use self::alu::{bits, range};
-use crate::interval::Interval;
-use crate::tnum::{Tnum, ones};
+use crate::domain::interval::Interval;
+use crate::domain::tnum::{Tnum, ones};
 use bpf_isa::word::{Numbers, Signed, Word};
 use std::fmt;
 
@@ -86,7 +88,8 @@ impl<const W: u32, const H: u32, T: Word> Num<W, H, T> {
     ///
     /// The components must have a value in common, as those computed from non-empty operands have. Were they not to,
     /// the result would be empty and every later check on it vacuous, so this gives up all knowledge instead.
-    pub(crate) fn of(bits: Tnum<W, T>, full: Interval<W, T>, low: Interval<H, T>) -> Self {
+    #[doc(hidden)]
+    pub fn of(bits: Tnum<W, T>, full: Interval<W, T>, low: Interval<H, T>) -> Self {
         let mut n = Num { bits, full, low };
         n.settle();
         n
@@ -108,7 +111,8 @@ impl<const W: u32, const H: u32, T: Word> Num<W, H, T> {
         self.full.umax
     }
     /// The least number, not below the least value, that has the low bits that are known.
-    pub(crate) fn aligned_least(&self) -> T {
+    #[doc(hidden)]
+    pub fn aligned_least(&self) -> T {
         let known = self.bits.mask();
         // All below the lowest unknown bit.
         let low = !known & known.wrapping_sub(T::ONE);
@@ -119,7 +123,8 @@ impl<const W: u32, const H: u32, T: Word> Num<W, H, T> {
         }
     }
     /// The same of signed ones.
-    pub(crate) fn aligned_signed_least(&self) -> T::Signed {
+    #[doc(hidden)]
+    pub fn aligned_signed_least(&self) -> T::Signed {
         let known = self.bits.mask();
         let low = !known & known.wrapping_sub(T::ONE);
         let up = self.full.smin.unsigned() & !low | self.bits.value() & low;
@@ -132,7 +137,8 @@ impl<const W: u32, const H: u32, T: Word> Num<W, H, T> {
     }
     /// The same numbers, their ranges without what lies before the first that has the low bits which are known: where
     /// `!=` has taken off an end, what counts in steps is that far from it.
-    pub(crate) fn aligned(&self) -> Self {
+    #[doc(hidden)]
+    pub fn aligned(&self) -> Self {
         let above = Num::signed(self.aligned_signed_least(), T::Signed::MOST[W as usize]);
         let above = self.meet(&above).unwrap_or(*self);
         above.meet(&Num::unsigned(above.aligned_least(), T::ONES[W as usize])).unwrap_or(above)

@@ -6,6 +6,8 @@
 
 mod check;
 
+pub use check::EnvironmentError;
+
 use std::borrow::Cow;
 use std::time::Duration;
 
@@ -13,8 +15,8 @@ use bpf_analysis::{BoundsPlace, RegionBounds};
 use bpf_isa::{InsnIdx, SubprogId};
 use bpf_uapi::{MapType, OwnedField, OwnedType};
 
-use crate::access::Access;
-use crate::helpers::Helpers;
+use super::access::Access;
+use super::helpers::Helpers;
 
 /// What a load of a context field yields.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -124,7 +126,8 @@ impl ContextLayout {
     }
 
     /// Where a run finds the bounds of a region, for checks made then: from the fields that point to it.
-    pub(crate) fn bounds(&self, region: u8) -> RegionBounds {
+    #[doc(hidden)]
+    pub fn bounds(&self, region: u8) -> RegionBounds {
         let min_len = self.regions.get(usize::from(region)).map_or(0, |r| r.min_len);
         let address = |kind: FieldKind| {
             let field = self.fields.iter().find(|f| f.kind == kind && f.host_size == 8)?;
@@ -147,7 +150,8 @@ impl ContextLayout {
     }
 
     /// The index of the field that contains `offset`.
-    pub(crate) fn field_at(&self, offset: u32) -> Option<usize> {
+    #[doc(hidden)]
+    pub fn field_at(&self, offset: u32) -> Option<usize> {
         let i = self.fields.partition_point(|f| f.offset <= offset).checked_sub(1)?;
         let f = &self.fields[i];
         (offset - f.offset < f.size).then_some(i)
@@ -193,14 +197,16 @@ pub struct KnownMap {
 
 impl KnownMap {
     /// The first byte of a value from `from` on that programs may not read or write: the end, or a field's.
-    pub(crate) fn plain_until(&self, from: i64) -> u32 {
+    #[doc(hidden)]
+    pub fn plain_until(&self, from: i64) -> u32 {
         let fields =
             self.spin_lock.into_iter().chain(self.deferred()).chain(self.fields.iter().map(|field| field.offset));
         fields.filter(|at| i64::from(*at) > from).min().unwrap_or(self.value_size)
     }
 
     /// Where in a value are a timer and work for later.
-    pub(crate) fn deferred(&self) -> impl Iterator<Item = u32> {
+    #[doc(hidden)]
+    pub fn deferred(&self) -> impl Iterator<Item = u32> {
         self.timer.into_iter().chain(self.work)
     }
 
@@ -309,7 +315,7 @@ pub struct Env<'a> {
     /// Functions called by id.
     pub helpers: &'a Helpers,
     /// Functions called by index (CALL src 2).
-    pub host_functions: &'a [crate::helpers::HelperProto],
+    pub host_functions: &'a [super::helpers::HelperProto],
     /// By subprogram; `None`, or beyond the end, is a static function, walked in the context of each call.
     pub global_functions: &'a [Option<GlobalFunc>],
     /// Where instructions came from, ascending by `insn`; may be empty.
@@ -335,7 +341,7 @@ pub struct Env<'a> {
     pub values: bool,
     /// Record a line of text per step.
     pub log: bool,
-    /// Record the abstract state before each step, for [`crate::Verified::admits`].
+    /// Record the abstract state before each step, for `bpf_verifier::Verified::admits`.
     pub record_states: bool,
     /// Walk every path to its end, and loops round by round: what dropping paths and guessing about loops are tested
     /// against.
@@ -376,7 +382,8 @@ impl<'a> Env<'a> {
     }
 
     /// What is promised of every region's length.
-    pub(crate) fn min_lens(&self) -> [u32; Region::MAX_REGIONS] {
+    #[doc(hidden)]
+    pub fn min_lens(&self) -> [u32; Region::MAX_REGIONS] {
         let mut lens = [0; Region::MAX_REGIONS];
         for (len, r) in lens.iter_mut().zip(&self.context.regions) {
             *len = r.min_len;
@@ -385,18 +392,21 @@ impl<'a> Env<'a> {
     }
 
     /// The type of an object.
-    pub(crate) fn class(&self, class: u32) -> Option<&'a OwnedType> {
+    #[doc(hidden)]
+    pub fn class(&self, class: u32) -> Option<&'a OwnedType> {
         self.types.get(class as usize)
     }
 
     /// The type that objects of the program's number have: with an instance for each CPU, or without.
-    pub(crate) fn local_type(&self, number: u32, per_cpu: bool) -> Option<u32> {
+    #[doc(hidden)]
+    pub fn local_type(&self, number: u32, per_cpu: bool) -> Option<u32> {
         let first = self.local_types.partition_point(|ty| ty.0 < number);
         let of_number = self.local_types[first..].iter().take_while(|ty| ty.0 == number);
         of_number.map(|ty| ty.1).find(|class| self.class(*class).is_some_and(|ty| ty.per_cpu == per_cpu))
     }
 
-    pub(crate) fn region(&self, r: u8) -> &'a Region {
+    #[doc(hidden)]
+    pub fn region(&self, r: u8) -> &'a Region {
         &self.context.regions[usize::from(r)]
     }
 }

@@ -11,7 +11,7 @@ use std::borrow::Cow;
 
 use bpf_uapi::{Helper, MapType, MapTypes};
 
-use crate::access::Access;
+use super::access::Access;
 
 /// Kinds of memory a pointer argument may point into.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -144,7 +144,8 @@ impl Local {
     }
 
     /// Whether one that a function made must be ended.
-    pub(crate) const fn is_owed(self) -> bool {
+    #[doc(hidden)]
+    pub const fn is_owed(self) -> bool {
         match self {
             Local::Numbers | Local::Bits | Local::Interrupts { .. } | Local::Dynptr(Dynptr::Record) => true,
             Local::Dynptr(Dynptr::Any | Dynptr::Memory | Dynptr::Packet) | Local::Buffer => false,
@@ -152,7 +153,8 @@ impl Local {
     }
 
     /// Whether an object of the other kind is one of these.
-    pub(crate) fn includes(self, other: Local) -> bool {
+    #[doc(hidden)]
+    pub fn includes(self, other: Local) -> bool {
         self == other || matches!((self, other), (Local::Dynptr(Dynptr::Any), Local::Dynptr(_)))
     }
 }
@@ -335,7 +337,8 @@ pub enum ArgKind {
 
 impl ArgKind {
     /// Whether the call changes something for what comes after it: gives back, makes, or calls back.
-    pub(crate) fn outlasts_the_call(self) -> bool {
+    #[doc(hidden)]
+    pub fn outlasts_the_call(self) -> bool {
         matches!(
             self,
             ArgKind::Record
@@ -351,7 +354,8 @@ impl ArgKind {
     }
 
     /// Whether it is an iterator that elements of this size come of.
-    pub(crate) fn is_iterator(self, bytes: u32) -> bool {
+    #[doc(hidden)]
+    pub fn is_iterator(self, bytes: u32) -> bool {
         match self {
             ArgKind::Local(Local::Numbers | Local::Bits, LocalUse::Used) => bytes == 4,
             _ => false,
@@ -459,9 +463,11 @@ impl Effect {
 }
 
 /// The greatest error number (`include/linux/err.h`).
-pub(crate) const MAX_ERRNO: i64 = 4095;
+#[doc(hidden)]
+pub const MAX_ERRNO: i64 = 4095;
 /// What taking a lock returns that may fail.
-pub(crate) const LOCK_RESULT: Ret = Ret::Between(-MAX_ERRNO, 0);
+#[doc(hidden)]
+pub const LOCK_RESULT: Ret = Ret::Between(-MAX_ERRNO, 0);
 
 /// How a lock is taken, and so how it is released.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -543,7 +549,8 @@ impl HelperProto {
 
     /// The number of arguments.
     pub fn arity(&self) -> u8 {
-        crate::num::few(self.args.iter().take_while(|a| **a != ArgKind::None).count())
+        let given = self.args.iter().take_while(|arg| **arg != ArgKind::None);
+        (0u8..).zip(given).map(|(i, _)| i + 1).last().unwrap_or(0)
     }
 }
 

@@ -5,7 +5,7 @@
 
 use bpf_uapi::{Kfunc, MapType, MapTypes};
 
-use crate::helpers::{
+use super::helpers::{
     ArgKind, Dynptr, Effect, Graph, HelperProto, LOCK_RESULT, Local, LocalUse, LockKind, MemArg, NodeUse, ObjectFrom,
     ObjectUse, Ret,
 };

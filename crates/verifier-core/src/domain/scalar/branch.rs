@@ -9,8 +9,8 @@ use bpf_isa::word::{Signed, Word};
 use bpf_isa::{Cond, Width};
 
 use super::Num;
-use crate::interval::Interval;
-use crate::tnum::{Tnum, ones};
+use crate::domain::interval::Interval;
+use crate::domain::tnum::{Tnum, ones};
 
 /// The components that take part in a comparison at one width.
 #[derive(Clone, Copy)]

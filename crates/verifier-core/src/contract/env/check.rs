@@ -10,19 +10,29 @@ use std::ops::Range;
 use bpf_uapi::{MAX_OBJECT, MapType, OwnedKind, OwnedType, TIMER_BYTES};
 
 use super::{ContextLayout, Env, Field, FieldKind, KnownArena, KnownMap, Region};
-use crate::access::Access;
-use crate::error::{Reason, Res, refuse};
+use crate::contract::access::Access;
+
+/// A description of a host that contradicts itself: what, and where.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct EnvironmentError(pub String);
+
+type Res<T> = Result<T, EnvironmentError>;
 
 /// A context's fields end before this offset, in the program's view and in the host's. An instruction's offset has 16
 /// bits, and so have the offsets that the walk notes.
 const MAX_CONTEXT: u32 = 1 << 15;
 
 fn bad<T>(what: String) -> Res<T> {
-    refuse(Reason::Environment(what))
+    Err(EnvironmentError(what))
 }
 
 impl Env<'_> {
-    pub(crate) fn check(&self) -> Res<()> {
+    /// Checks that nothing in it contradicts itself.
+    ///
+    /// # Errors
+    /// The first description that does, and how.
+    pub fn check(&self) -> Result<(), EnvironmentError> {
         self.context.check()?;
         for ty in self.types {
             let count = |of: fn(OwnedKind) -> bool| ty.fields.iter().filter(|field| of(field.kind)).count();

@@ -6,8 +6,8 @@
 use bpf_isa::{AluOp, ByteOrder, Cond, Width};
 
 use super::{Num, Scalar, eval};
-use crate::interval::Interval;
-use crate::tnum::{Tnum, ones};
+use crate::domain::interval::Interval;
+use crate::domain::tnum::{Tnum, ones};
 use bpf_isa::word::Word;
 
 /// γ as a bit set.

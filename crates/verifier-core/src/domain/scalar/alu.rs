@@ -10,8 +10,8 @@ use bpf_isa::word::{Signed, Word};
 use bpf_isa::{AluOp, ByteOrder, Width};
 
 use super::Num;
-use crate::interval::Interval;
-use crate::tnum::{Tnum, ones};
+use crate::domain::interval::Interval;
+use crate::domain::tnum::{Tnum, ones};
 
 /// The value of `a op b` in the low `w` bits of the operands, zero-extended: the definition (RFC 9669, section 4).
 pub fn eval<T: Word>(op: AluOp, w: u32, a: T, b: T) -> T {

@@ -15,7 +15,8 @@ use bpf_isa::word::{Numbers, Signed, Word};
 
 /// All ones in the low `w` bits.
 #[inline(always)]
-pub(crate) fn ones<T: Word>(w: u32) -> T {
+#[doc(hidden)]
+pub fn ones<T: Word>(w: u32) -> T {
     T::of(if w >= 64 { u64::MAX } else { (1u64 << w) - 1 })
 }
 

@@ -13,7 +13,7 @@
 
 use bpf_isa::word::{Numbers, Signed, Wide, Word};
 
-use crate::tnum::Tnum;
+use crate::domain::tnum::Tnum;
 
 /// Both ranges, inclusive.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
