@@ -125,6 +125,23 @@ pub enum BoundsPlace {
     },
 }
 
+/// Where legacy packet loads find the headers that `SKF_LL_OFF` and `SKF_NET_OFF` name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum HeaderPlaces {
+    /// The packet begins with its link header, and no network header is known.
+    #[default]
+    LinkFirst,
+    /// The host's context structure has two positions at these byte offsets, each an `i32`: bytes from the packet's
+    /// start to the header, at least 0 bytes behind the start of the buffer that the packet lies in.
+    /// [`NO_HEADER`](bpf_uapi::legacy_load::NO_HEADER) if the packet has no such header.
+    Context {
+        /// Offset of the link header's position.
+        link: u32,
+        /// Offset of the network header's position.
+        network: u32,
+    },
+}
+
 /// An instruction that must be checked at run time, because its address was not proven to be where it may be.
 ///
 /// Of a load or store, all bytes must be in the region. Of a conditional jump, which compares a pointer into the
@@ -195,6 +212,8 @@ pub struct Facts {
     pub loops: Vec<LoopFact>,
     /// The program's arena, if it refers to one.
     pub arena: Option<ArenaFact>,
+    /// Where legacy packet loads find the packet's headers.
+    pub headers: HeaderPlaces,
     /// Calls that may throw, ascending: of what throws, and of functions that call it.
     pub throws: Vec<InsnIdx>,
     /// What is called with what was thrown, and returns what the program does; without one, the program returns what

@@ -19,7 +19,7 @@ pub use cfg::{Block, BlockId, Cfg};
 pub use constants::Constants;
 pub use facts::{
     AccessCheck, ArenaFact, BoundsPlace, CheckRegion, ConstMapCall, ConstTailCall, ContextAccess, FORMAT_VALUES, Facts,
-    FormatCall, InsnFact, MemKind, RegionBounds, Zeroed,
+    FormatCall, HeaderPlaces, InsnFact, MemKind, RegionBounds, Zeroed,
 };
 pub use liveness::{CallArity, Liveness};
 pub use loops::{Loop, Loops};

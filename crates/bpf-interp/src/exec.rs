@@ -9,6 +9,7 @@ use core::borrow::Borrow;
 use bpf_isa::{
     AddrSpace, Callee, Imm64, Insn, InsnIdx, MAX_CALL_DEPTH, MAY_GOTO_BUDGET, Program, Reg, Size, Src, SubprogId,
 };
+use bpf_uapi::legacy_load::LegacyBase;
 
 use crate::alu::{self, low};
 use crate::machine::{Caller, Frame, MAX_TAIL_CALLS, Machine, callback_address, callback_slot};
@@ -300,7 +301,7 @@ fn run_program<E: Env + ?Sized>(
                 let place = machine.atomic_place(env, at, size, true)?;
                 place.store_release(regs.get(src)).ok_or(StopKind::Internal("an aligned place is not aligned"))?;
             }
-            Insn::LoadAbs { size, imm } => match load_packet(machine, env, imm as u32, size)? {
+            Insn::LoadAbs { size, imm } => match load_packet(machine, env, code, imm as u32, size)? {
                 Some(value) => regs.set(Reg::R0, value),
                 None => {
                     regs.set(Reg::R0, 0);
@@ -309,7 +310,7 @@ fn run_program<E: Env + ?Sized>(
             },
             Insn::LoadInd { size, src, imm } => {
                 let offset = low(regs.get(src)).wrapping_add(imm as u32);
-                match load_packet(machine, env, offset, size)? {
+                match load_packet(machine, env, code, offset, size)? {
                     Some(value) => regs.set(Reg::R0, value),
                     None => {
                         regs.set(Reg::R0, 0);
@@ -397,10 +398,17 @@ fn sign_extended(size: Size, value: u64) -> u64 {
 fn load_packet<E: Env + ?Sized>(
     machine: &Machine<'_>,
     env: &mut E,
+    code: &E::Code,
     offset: u32,
     size: Size,
 ) -> Result<Option<u64>, StopKind> {
-    let Some(addr) = machine.memory.packet_address(offset, size) else { return Ok(None) };
+    let Some((base, offset)) = LegacyBase::split(offset) else { return Ok(None) };
+    let header = match base {
+        LegacyBase::Packet => Some(0),
+        LegacyBase::Link | LegacyBase::Network => env.header(code, base),
+    };
+    let at = header.and_then(|header| header.checked_add(offset.into()));
+    let Some(addr) = at.and_then(|at| machine.memory.packet_address(at, size)) else { return Ok(None) };
     let value = machine.place(env, addr, size, false)?.load();
     Ok(Some(value.swap_bytes() >> (64 - size.bits())))
 }

@@ -36,6 +36,7 @@ use core::borrow::Borrow;
 use core::marker::PhantomData;
 
 use bpf_isa::{Imm64, InsnIdx, Program};
+use bpf_uapi::legacy_load::LegacyBase;
 
 pub use machine::{Caller, MAX_TAIL_CALLS, Machine, Options};
 pub use memory::{DEFAULT_STACK_BYTES, HostMemory, Memory};
@@ -104,6 +105,15 @@ pub trait Env {
     /// does. By default there is none, and the program returns what was thrown.
     fn exception(&self, _code: &Self::Code) -> Option<InsnIdx> {
         None
+    }
+
+    /// Position of the header that an offset of LD_ABS or LD_IND counts from, in bytes from the packet's start; `None`
+    /// if the packet has no such header. By default the packet begins with its link header, and has no network header.
+    fn header(&mut self, _code: &Self::Code, base: LegacyBase) -> Option<i64> {
+        match base {
+            LegacyBase::Packet | LegacyBase::Link => Some(0),
+            LegacyBase::Network => None,
+        }
     }
 
     /// The upper half of the user addresses of the program's arena; the lower half is 0. By default all of it is.

@@ -88,12 +88,11 @@ impl<'a> Memory<'a> {
         self.packet = (addr, len);
     }
 
-    /// The address of `size` bytes at this offset of the packet, if the packet is that long.
-    pub(crate) fn packet_address(&self, offset: u32, size: Size) -> Option<u64> {
+    /// The address of `size` bytes at this position, which may lie before the packet; `None` if they end behind it.
+    pub(crate) fn packet_address(&self, position: i64, size: Size) -> Option<u64> {
         let (start, len) = self.packet;
-        let end = u64::from(offset) + u64::from(size.bytes());
-        // The kernel takes the offset as signed, and negative ones lead elsewhere: not into the packet.
-        (end <= len && offset <= i32::MAX as u32).then(|| start.wrapping_add(offset.into()))
+        let end = position.checked_add(size.bytes().into())?;
+        (end <= len.cast_signed()).then(|| start.wrapping_add_signed(position))
     }
 
     /// Sets the size of the stack of each frame that is entered from now on, rounded up to a multiple of 8.

@@ -24,6 +24,7 @@ mod errno;
 pub mod flags;
 mod helper;
 mod kfunc;
+pub mod legacy_load;
 mod map_type;
 mod owned;
 mod program_type;

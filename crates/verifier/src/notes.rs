@@ -272,6 +272,7 @@ impl Notes {
             needs_budget: self.needs_budget,
             values: self.values.take(),
             loops: self.values.loop_facts(loops),
+            headers: env.context.legacy_loads.unwrap_or_default(),
             ..Facts::default()
         };
         for c in &self.calls {

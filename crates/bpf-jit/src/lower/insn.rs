@@ -3,13 +3,23 @@
 use super::func::FuncLowerer;
 use super::func::Sink;
 use super::{Edge, subprog_at};
-use bpf_analysis::{BlockId as BpfBlock, Facts};
+use bpf_analysis::{BlockId as BpfBlock, Facts, HeaderPlaces};
 use bpf_isa::{
     AluOp, AtomicOp as BpfAtomicOp, ByteOrder, Cond, EndWidth, Imm64, Insn, InsnIdx, Reg, Size, Src, SxWidth, Width,
 };
 use bpf_jit_code::{RunCtx, StopCode};
 use bpf_lir::Extern;
 use bpf_lir::{AtomicOp, Base, BinOp, BlockId, Mem, Op, Region, VReg, Val};
+use bpf_uapi::legacy_load::{LegacyBase, NO_HEADER, SKF_LL_OFF, SKF_NET_OFF};
+
+/// Position of the header that the offset of a packet load counts from.
+#[derive(Clone, Copy)]
+enum Header {
+    /// So many bytes from the packet's start.
+    At(i32),
+    /// As the `i32` at this offset of the context says.
+    Noted(u32),
+}
 
 impl<S: Sink> FuncLowerer<'_, S> {
     #[inline(always)]
@@ -68,14 +78,8 @@ impl<S: Sink> FuncLowerer<'_, S> {
                 let mem = self.atomic_address(size, base, off);
                 self.op(Op::StoreRelease { size, mem, src });
             }
-            Insn::LoadAbs { size, imm } => self.packet_load(size, Val::Imm(i64::from(imm as u32))),
-            Insn::LoadInd { size, src, imm } => {
-                let src = self.read(src);
-                let at = self.fresh();
-                let imm = Val::Imm(imm.into());
-                self.op(Op::Bin { op: BinOp::Add, width: Width::W32, dst: at, a: src, b: imm });
-                self.packet_load(size, Val::Reg(at));
-            }
+            Insn::LoadAbs { size, imm } => self.load_abs(size, imm.cast_unsigned()),
+            Insn::LoadInd { size, src, imm } => self.load_ind(size, src, imm),
             Insn::Jump { off, .. } => {
                 if let (Some(target), _) = S::ways(self, b, off) {
                     self.jump(target, off);
@@ -242,52 +246,130 @@ impl<S: Sink> FuncLowerer<'_, S> {
         self.op(Op::Atomic { op, width, mem, src: operand, fetch });
     }
 
-    /// LD_ABS and LD_IND: `at` is the offset into the packet, unsigned 32 bits.
-    pub(super) fn packet_load(&mut self, size: Size, at: Val) {
-        let exit_zero = match self.exit_zero {
-            Some(block) => block,
-            None => *{
-                let block = self.new_block();
-                self.exit_zero.insert(block)
-            },
+    /// LD_ABS: the base that the offset counts from is known.
+    fn load_abs(&mut self, size: Size, offset: u32) {
+        let Some((base, off)) = LegacyBase::split(offset) else {
+            // Behind the end of every packet.
+            return self.load_at(size, NO_HEADER.cast_unsigned());
         };
-        let bytes = i64::from(size.bytes());
+        let (place, len) = match self.header(base) {
+            Header::At(start) => return self.load_at(size, off.saturating_add(start.cast_unsigned())),
+            Header::Noted(place) => (place, self.ctx_field(RunCtx::PACKET_LEN_OFFSET)),
+        };
+        let (at, end) = (self.fresh(), self.fresh());
+        self.noted(place, at);
+        let bytes = Val::Imm(i64::from(off + size.bytes()));
+        self.op(Op::Bin { op: BinOp::Add, width: Width::W64, dst: end, a: at, b: bytes });
+        let (b, target) = (Val::Reg(len), self.exit_zero());
+        self.op(Op::Branch { width: Width::W64, cond: Cond::SGt, a: end, b, target });
+        self.end_block();
+        let packet = self.ctx_field(RunCtx::PACKET_OFFSET);
+        self.op(Op::Bin { op: BinOp::Add, width: Width::W64, dst: at, a: packet, b: Val::Reg(at) });
+        self.packet_value(size, at, off.cast_signed());
+    }
+
+    /// Loads from this position of the packet.
+    fn load_at(&mut self, size: Size, off: u32) {
+        let b = Val::Imm(i64::from(off) + i64::from(size.bytes()));
+        let (len, target) = (self.ctx_field(RunCtx::PACKET_LEN_OFFSET), self.exit_zero());
+        self.op(Op::Branch { width: Width::W64, cond: Cond::Lt, a: len, b, target });
+        self.end_block();
+        let packet = self.ctx_field(RunCtx::PACKET_OFFSET);
+        // Code behind a comparison that always fails is never run.
+        self.packet_value(size, packet, i32::try_from(off).unwrap_or(0));
+    }
+
+    /// LD_IND. An offset behind the packet's end may be a negative one, which counts from a header.
+    fn load_ind(&mut self, size: Size, src: Reg, imm: i32) {
+        const LINK: Val = Val::Imm(SKF_LL_OFF.cast_unsigned() as i64);
+        const NETWORK: Val = Val::Imm(SKF_NET_OFF.cast_unsigned() as i64);
+        let bytes = Val::Imm(size.bytes().into());
+        let src = self.read(src);
+        let (at, end) = (self.fresh(), self.fresh());
+        self.op(Op::Bin { op: BinOp::Add, width: Width::W32, dst: at, a: src, b: Val::Imm(imm.into()) });
         let len = self.ctx_field(RunCtx::PACKET_LEN_OFFSET);
-        let (base, off) = match at {
-            Val::Imm(off) => {
-                self.op(Op::Branch {
-                    width: Width::W64,
-                    cond: Cond::Lt,
-                    a: len,
-                    b: Val::Imm(off + bytes),
-                    target: exit_zero,
-                });
-                self.end_block();
-                let packet = self.ctx_field(RunCtx::PACKET_OFFSET);
-                match i32::try_from(off) {
-                    Ok(off) => (packet, off),
-                    Err(_) => {
-                        let at = self.fresh();
-                        self.op(Op::Bin { op: BinOp::Add, width: Width::W64, dst: at, a: packet, b: Val::Imm(off) });
-                        (at, 0)
-                    }
-                }
-            }
-            Val::Reg(at) => {
-                let end = self.fresh();
-                self.op(Op::Bin { op: BinOp::Add, width: Width::W64, dst: end, a: at, b: Val::Imm(bytes) });
-                let b_len = Val::Reg(len);
-                self.op(Op::Branch { width: Width::W64, cond: Cond::Gt, a: end, b: b_len, target: exit_zero });
-                self.end_block();
-                let packet = self.ctx_field(RunCtx::PACKET_OFFSET);
-                let sum = self.fresh();
-                self.op(Op::Bin { op: BinOp::Add, width: Width::W64, dst: sum, a: packet, b: Val::Reg(at) });
-                (sum, 0)
+        self.op(Op::Bin { op: BinOp::Add, width: Width::W64, dst: end, a: at, b: bytes });
+        let b = Val::Reg(len);
+        let inside = self.new_block();
+        self.op(Op::Branch { width: Width::W64, cond: Cond::Le, a: end, b, target: inside });
+        self.end_block();
+        let target = self.exit_zero();
+        self.op(Op::Branch { width: Width::W64, cond: Cond::Lt, a: at, b: LINK, target });
+        self.end_block();
+        if let Header::At(NO_HEADER) = self.header(LegacyBase::Network) {
+            self.op(Op::Branch { width: Width::W64, cond: Cond::Ge, a: at, b: NETWORK, target });
+            self.end_block();
+            self.count_from(LegacyBase::Link, LINK, at);
+        } else {
+            let (link, join) = (self.new_block(), self.new_block());
+            self.op(Op::Branch { width: Width::W64, cond: Cond::Lt, a: at, b: NETWORK, target: link });
+            self.end_block();
+            self.count_from(LegacyBase::Network, NETWORK, at);
+            self.op(Op::Jump { target: join });
+            self.end_block();
+            self.begin_block(link);
+            self.count_from(LegacyBase::Link, LINK, at);
+            self.end_block();
+            self.begin_block(join);
+        }
+        self.op(Op::Bin { op: BinOp::Add, width: Width::W64, dst: end, a: at, b: bytes });
+        self.op(Op::Branch { width: Width::W64, cond: Cond::SGt, a: end, b, target });
+        self.end_block();
+        self.begin_block(inside);
+        let packet = self.ctx_field(RunCtx::PACKET_OFFSET);
+        self.op(Op::Bin { op: BinOp::Add, width: Width::W64, dst: at, a: packet, b: Val::Reg(at) });
+        self.packet_value(size, at, 0);
+    }
+
+    /// Loads the bytes at this address, in network order, into r0.
+    fn packet_value(&mut self, size: Size, at: VReg, off: i32) {
+        let dst = self.write(Reg::R0);
+        let mem = Mem { region: Region::Packet, ..Mem::new(Base::Reg(at), off) };
+        self.op(Op::Load { size, signed: false, swap: size != Size::B, dst, mem });
+    }
+
+    /// Turns an offset that counts from a header, whose first byte has the offset `first`, into bytes from the packet's
+    /// start.
+    fn count_from(&mut self, base: LegacyBase, first: Val, at: VReg) {
+        self.op(Op::Bin { op: BinOp::Sub, width: Width::W64, dst: at, a: at, b: first });
+        let b = match self.header(base) {
+            Header::At(0) => return,
+            Header::At(start) => Val::Imm(start.into()),
+            Header::Noted(place) => {
+                let start = self.fresh();
+                self.noted(place, start);
+                Val::Reg(start)
             }
         };
-        let dst = self.write(Reg::R0);
-        let mem = Mem { region: Region::Packet, ..Mem::new(Base::Reg(base), off) };
-        self.op(Op::Load { size, signed: false, swap: size != Size::B, dst, mem });
+        self.op(Op::Bin { op: BinOp::Add, width: Width::W64, dst: at, a: at, b });
+    }
+
+    /// Loads a header's position from the context that the run was given.
+    fn noted(&mut self, place: u32, dst: VReg) {
+        let context = self.ctx_field(RunCtx::CONTEXT_OFFSET);
+        let mem = Mem::new(Base::Reg(context), place.cast_signed());
+        self.op(Op::Load { size: Size::W, signed: true, swap: false, dst, mem });
+    }
+
+    /// Where a header is.
+    fn header(&self, base: LegacyBase) -> Header {
+        match (base, self.facts.headers) {
+            (LegacyBase::Packet, _) | (LegacyBase::Link, HeaderPlaces::LinkFirst) => Header::At(0),
+            (LegacyBase::Network, HeaderPlaces::LinkFirst) => Header::At(NO_HEADER),
+            (LegacyBase::Link, HeaderPlaces::Context { link, .. }) => Header::Noted(link),
+            (LegacyBase::Network, HeaderPlaces::Context { network, .. }) => Header::Noted(network),
+        }
+    }
+
+    /// Where packet loads out of range go to.
+    fn exit_zero(&mut self) -> BlockId {
+        match self.exit_zero {
+            Some(block) => block,
+            None => {
+                let block = self.new_block();
+                *self.exit_zero.insert(block)
+            }
+        }
     }
 
     /// A conditional jump over `off` instructions, to this block. A taken back-edge passes through the checks.

@@ -281,7 +281,7 @@ pub fn layout(name: &'static str, members: &[Member]) -> ContextLayout {
     let (mut fields, mut regions) = (Vec::new(), Vec::new());
     // In the order of their offsets, as `check` has seen.
     add_fields(&mut fields, &mut regions, "", 0, true, members);
-    ContextLayout { name: name.into(), raw: false, fields, regions, legacy_loads: false, returns: None }
+    ContextLayout { name: name.into(), raw: false, fields, regions, legacy_loads: None, returns: None }
 }
 
 /// The fields of a struct that lies at `base`, their names after `prefix`.

@@ -357,7 +357,7 @@ unsafe impl Context for Xdp {
                     ),
                 ],
                 regions: vec![region("packet", MAX_FRAME, None), region("metadata", MAX_META, Some(0))],
-                legacy_loads: false,
+                legacy_loads: None,
                 returns: None,
             }
         });

@@ -127,7 +127,7 @@ unsafe impl Context for SkLookup {
                 raw: false,
                 fields,
                 regions: Vec::new(),
-                legacy_loads: false,
+                legacy_loads: None,
                 returns: Some((0, 1)),
             }
         });

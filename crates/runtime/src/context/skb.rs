@@ -13,9 +13,11 @@ use crate::context::network::{Nexthop, Tunnel};
 use crate::context::packet::{MAX_FRAME, MAX_META, Redirect, Window, field, region};
 use crate::context::socket::Socket;
 use crate::context::{Context, ContextLayout, Parts, core_field};
+use bpf_analysis::HeaderPlaces;
 use bpf_object::{CoreField, CoreType};
 use bpf_uapi::ContextField;
 use bpf_uapi::context::sk_buff;
+use bpf_uapi::legacy_load::NO_HEADER;
 use bpf_verifier::{Access, FieldKind, Region};
 use core::marker::PhantomData;
 use core::mem::offset_of;
@@ -109,6 +111,15 @@ pub(crate) struct Notes {
     pub(crate) encapsulated: bool,
 }
 
+/// Positions of the headers that legacy packet loads may count from, in bytes from the packet's start: [`NO_HEADER`] of
+/// those that do not begin in the buffer.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+struct Headers {
+    link: i32,
+    network: i32,
+}
+
 /// A packet and its `struct __sk_buff`.
 #[derive(Debug)]
 #[repr(C)]
@@ -127,6 +138,8 @@ pub struct SkBuff<'p> {
     pub assigned: Option<Arc<Socket>>,
     pub(crate) window: Window,
     pub(crate) notes: Notes,
+    /// Of the notes, what legacy packet loads read.
+    headers: Headers,
     /// Where the last `bpf_redirect` of a run sends the packet, should it return `TC_ACT_REDIRECT`.
     pub redirect: Option<Redirect>,
     /// The next hop that the last `bpf_redirect_neigh` gave, if it gave one.
@@ -173,11 +186,22 @@ impl<'p> SkBuff<'p> {
             assigned: None,
             window,
             notes,
+            headers: Headers { link: NO_HEADER, network: NO_HEADER },
             redirect: None,
             nexthop: None,
             tunnel: None,
             buffer: PhantomData,
         }
+    }
+
+    /// Has legacy packet loads find the headers where they are noted.
+    pub(crate) fn publish_headers(&mut self) {
+        let at = self.window.at() as i64;
+        let position = |place: i64| match i32::try_from(place - at) {
+            Ok(position) if place >= 0 => position,
+            Ok(_) | Err(_) => NO_HEADER,
+        };
+        self.headers = Headers { link: position(self.notes.mac), network: position(self.notes.network) };
     }
 
     /// The packet as it is now.
@@ -187,7 +211,8 @@ impl<'p> SkBuff<'p> {
 }
 
 /// The context of socket filters, traffic-control classifiers and flow dissectors: `struct __sk_buff`. LD_ABS and
-/// LD_IND read the packet. `flow_keys` is there for all of them.
+/// LD_IND read the packet; from `SKF_LL_OFF` (-0x200000) on their offsets count from the link header, and from
+/// `SKF_NET_OFF` (-0x100000) on from the network header, as in the kernel. `flow_keys` is there for all of them.
 #[derive(Debug)]
 pub enum Skb {}
 
@@ -240,7 +265,10 @@ unsafe impl Context for Skb {
                 raw: false,
                 fields,
                 regions: vec![region("packet", MAX_FRAME, None), region("metadata", MAX_META, Some(0)), keys],
-                legacy_loads: true,
+                legacy_loads: Some(HeaderPlaces::Context {
+                    link: crate::num::small(offset_of!(Of, headers) + offset_of!(Headers, link)),
+                    network: crate::num::small(offset_of!(Of, headers) + offset_of!(Headers, network)),
+                }),
                 returns: None,
             }
         });
@@ -263,6 +291,7 @@ unsafe impl Context for Skb {
         let (packet, packet_len) = (data.window.data(), data.window.len());
         let (memory, memory_len) = data.window.memory();
         data.fields.len = crate::num::small(packet_len);
+        data.publish_headers();
         if data.fields.wire_len == 0 {
             data.fields.wire_len = data.fields.len;
         }

@@ -87,7 +87,7 @@ fn layout_of(name: &'static str, mut fields: Vec<bpf_verifier::Field>, returns: 
         raw: false,
         fields,
         regions: Vec::new(),
-        legacy_loads: false,
+        legacy_loads: None,
         returns: Some(returns),
     }
 }

@@ -142,7 +142,7 @@ unsafe impl Context for SockOps {
                 raw: false,
                 fields,
                 regions: Vec::new(),
-                legacy_loads: false,
+                legacy_loads: None,
                 returns: Some((0, 1)),
             }
         });

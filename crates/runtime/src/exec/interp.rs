@@ -18,11 +18,12 @@ use crate::exec::granted::Granted;
 use crate::program::bound::Bound;
 use crate::program::loaded::{Interpreted, Left, Loaded};
 use crate::program::map_ref::MapRef;
-use bpf_analysis::{AccessCheck, BoundsPlace, CheckRegion};
+use bpf_analysis::{AccessCheck, BoundsPlace, CheckRegion, HeaderPlaces};
 use bpf_interp::{Caller, Env, HostMemory, Machine, Memory, Options, Step, Stop, StopKind};
 use bpf_isa::{Imm64, Insn, Program, Reg, Size, Src};
 use bpf_maps::owned::{self, graph};
 use bpf_maps::{MapDef, MapHeader, MapType};
+use bpf_uapi::legacy_load::{LegacyBase, NO_HEADER};
 use bpf_verifier::{
     Access, ArgKind, CallbackKind, DYNPTR, Effect, Graph, HelperProto, Local, LocalUse, LockKind, MapTypes, MemArg,
     MemSet, ObjectFrom, Ret, SocketPart, TASK,
@@ -627,6 +628,23 @@ fn overlap(memory: &[(u64, u64, bool)]) -> bool {
 
 impl<'p> Env for Host<'p> {
     type Code = Running<'p>;
+
+    fn header(&mut self, code: &Running<'p>, base: LegacyBase) -> Option<i64> {
+        let place = match (base, code.0.layout.legacy_loads?) {
+            (LegacyBase::Packet, _) | (LegacyBase::Link, HeaderPlaces::LinkFirst) => return Some(0),
+            (LegacyBase::Network, HeaderPlaces::LinkFirst) => return None,
+            (LegacyBase::Link, HeaderPlaces::Context { link, .. }) => link,
+            (LegacyBase::Network, HeaderPlaces::Context { network, .. }) => network,
+        };
+        // SAFETY: the run is this thread's, and the machine does not touch it.
+        let context = unsafe { (*self.run).ctx.context } as *const u8;
+        // SAFETY: the layout says that the context has four bytes there, and the context that the run was given agrees
+        // with it.
+        let position = unsafe { context.add(place as usize) }.cast::<i32>();
+        // SAFETY: these four bytes; the helpers that write to them are not running.
+        let position = unsafe { position.read_unaligned() };
+        (position != NO_HEADER).then_some(position.into())
+    }
 
     fn helper(&mut self, id: u32, args: [u64; 5], caller: &mut Caller<'_, '_, Running<'p>>) -> Result<u64, Stop> {
         match caller.code().0.bindings().helper(id) {

@@ -17,7 +17,7 @@ use crate::program::bindings::{Bindings, NO_BINDINGS};
 use crate::program::loaded::{Draft, Loaded};
 use crate::program::source::Source;
 use crate::program::table::HostType;
-use bpf_analysis::Facts;
+use bpf_analysis::{Facts, HeaderPlaces};
 use bpf_isa::{InsnIdx, Program};
 use bpf_jit_code::OptLevel;
 use bpf_verifier::SourceLine;
@@ -80,6 +80,7 @@ static NO_FACTS: Facts = Facts {
     values: Vec::new(),
     loops: Vec::new(),
     arena: None,
+    headers: HeaderPlaces::LinkFirst,
     throws: Vec::new(),
     exception: None,
 };

@@ -3,7 +3,9 @@
 //! The kernel is asked by BPF_PROG_TEST_RUN where the process may; the expectations that are written out hold
 //! everywhere.
 
-use bpf_runtime::{Arch, Config, Context, Engine, Insn, Linker, Mode, Program, Redirect, SkBuff, Skb, Xdp, XdpBuff};
+use bpf_runtime::{
+    Arch, Config, Context, Engine, Insn, Linker, Mode, Program, Raw, Redirect, SkBuff, Skb, Xdp, XdpBuff,
+};
 use bpf_testkit::kernel::{self, ProgramType};
 use bpf_testkit::skipped;
 
@@ -427,6 +429,51 @@ fn legacy_loads_read_the_packet() {
         }
     }
     assert_eq!(kernel.asked, 3 * 11 * 4);
+}
+
+/// Offsets from `SKF_LL_OFF` on count from the link header, those from `SKF_NET_OFF` on from the network header.
+#[test]
+fn legacy_loads_count_from_the_headers() {
+    const LINK: i32 = -0x20_0000;
+    const NETWORK: i32 = -0x10_0000;
+    const ANCILLARY: i32 = -0x1000;
+    let abs = |size: &str, at: i32| format!("r6 = r1; r0 = *({size} *)skb[{at}]; exit");
+    let ind = |size: &str, at: i32, imm: i32| {
+        let load = format!("r6 = r1; r7 = {}; r0 = 7; r0 = *({size} *)skb[r7 + {imm}]; exit", at.wrapping_sub(imm));
+        load.replace(" + 0]", "]").replace("+ -", "- ")
+    };
+    let expected = [("u16", LINK + 12, 0x0800), ("u8", NETWORK, 0x45), ("u32", NETWORK + 12, 0x0a00_0001)];
+    for (size, at, value) in expected {
+        let texts = [abs(size, at), ind(size, at, 0), ind(size, at, 14), ind(size, at, -1)];
+        for (r0, _) in texts.iter().flat_map(|text| skb(text, &FRAME)) {
+            assert_eq!(r0, value, "{size} at {at}");
+        }
+    }
+    let Some(mut kernel) = Oracle::new(ProgramType::TcClassifier) else { return };
+    let edges = [LINK, NETWORK, ANCILLARY, 0].iter().flat_map(|base| [-5, -4, -2, -1, 0, 1, 13].map(|by| base + by));
+    let ends = [(LINK, 60), (NETWORK, 46)].iter().flat_map(|(base, len)| [-4, -3, -1, 0, 1].map(|by| base + len + by));
+    let others = [i32::MIN, i32::MIN + 1, i32::MAX, NETWORK + 0x8_0000, ANCILLARY + 4, ANCILLARY + 60];
+    for at in edges.chain(ends).chain(others) {
+        for size in ["u8", "u16", "u32"] {
+            kernel.agrees(&abs(size, at), &FRAME);
+            for imm in [0, 3, -14, 0x7fff_ffff] {
+                kernel.agrees(&ind(size, at, imm), &FRAME);
+            }
+        }
+    }
+    assert_eq!(kernel.asked, (28 + 10 + 6) * 3 * 5);
+}
+
+/// A raw buffer begins with its link header, and has no network header that anybody knows of.
+#[test]
+fn legacy_loads_of_raw_buffers_know_the_link_header() {
+    let text = |at: &str| format!("r6 = r1; r7 = -0x200000; r8 = -0x100000; r0 = 1; r0 = *(u16 *)skb[{at}]; exit");
+    let expected = [("-2097140", 0x0800), ("r7 + 12", 0x0800), ("-1048576", 0), ("r8", 0), ("r7 + 59", 0)];
+    for (at, value) in expected {
+        for program in load::<Raw>(&text(at)) {
+            assert_eq!(program.run(&mut (), &mut FRAME.clone()).unwrap(), value, "{at}");
+        }
+    }
 }
 
 /// Direct access: a verified comparison, a write, and fields beside the packet.

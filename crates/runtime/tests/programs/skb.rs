@@ -601,6 +601,42 @@ fn packets_stay_in_their_buffer() {
     }
 }
 
+/// Legacy loads find the headers where helpers have moved them, also where these lie before the packet.
+#[test]
+fn legacy_loads_follow_the_headers() {
+    let mut oracle = Oracle::new("headers of legacy loads against the kernel");
+    let vlan = ethernet(0x8100, &[&[0, 5, 8, 0][..], &ipv4(0, &[7; 40])].concat());
+    let packets = [frame(), vlan, ethernet(0x86dd, &ipv6(0, &[8; 24]))];
+    let moves = [
+        "r0 = 0",
+        "r2 = 8; r3 = 0; call 43",
+        "r2 = 48; r3 = 0; call 38",
+        "r2 = 8; r3 = 1; r4 = 0; call 50",
+        "r2 = 8; r3 = 0; r4 = 0; call 50",
+        "r2 = -8; r3 = 0; r4 = 0; call 50",
+        "r2 = 0xdd86; r3 = 0; call 31",
+        "r2 = 8; r3 = 0; call 31",
+        "r2 = 0x0081; r3 = 5; call 18",
+        "call 19",
+    ];
+    let loads: String = [(-0x20_0000, 0), (-0x20_0000, 12), (-0x10_0000, 0), (-0x10_0000, 12)]
+        .iter()
+        .map(|(base, n)| {
+            let at = base + n;
+            format!("r9 = {at}; r0 = *(u16 *)skb[{at}]; r7 *= 31; r7 += r0; r0 = *(u16 *)skb[r9]; r7 *= 31; r7 += r0; ")
+        })
+        .collect();
+    for packet in &packets {
+        for (i, first) in moves.iter().enumerate() {
+            for second in &moves[..i] {
+                let text = format!("r6 = r1; {first}; r1 = r6; {second}; r7 = r0; {loads}{END}");
+                oracle.result(&text, packet);
+            }
+        }
+    }
+    assert!(oracle.0.is_none_or(|asked| asked == packets.len() * 45));
+}
+
 /// LD_ABS finds the packet where a helper has moved it, and without a link header the network header is first.
 #[test]
 fn legacy_loads_follow_the_packet() {

@@ -8,6 +8,7 @@ use super::{
     function::{Builder, COUNTER_SLOTS, DATA_END, HOME_SLOT, Home, RegSet},
 };
 use bpf_isa::{AluOp, AtomicOp, ByteOrder, Callee, Cond, EndWidth, Insn, Reg, Size, Src, SxWidth, Width};
+use bpf_uapi::legacy_load::{SKF_LL_OFF, SKF_NET_OFF};
 
 const WIDTHS: [Width; 2] = [Width::W64, Width::W32];
 const SIZES: [Size; 4] = [Size::DW, Size::W, Size::H, Size::B];
@@ -461,7 +462,9 @@ impl Builder<'_, '_> {
         }
         let size = self.choices.pick(&[Size::W, Size::H, Size::B]);
         let range = if self.choices.one_in(8) { self.shape.memory * 2 } else { self.shape.memory - size.bytes() + 1 };
-        let imm = self.choices.below(range) as i32;
+        let at = self.choices.below(range) as i32;
+        let base = if self.choices.one_in(4) { self.choices.pick(&[SKF_LL_OFF, SKF_NET_OFF]) } else { 0 };
+        let imm = base + at;
         if self.choices.one_in(2) {
             let src = self.scalar_destination();
             self.alu(Width::W32, AluOp::And, src, Src::Imm(7));

@@ -5,6 +5,7 @@ use super::statements::Place;
 use super::{CTX, Context, GLOBAL_VALUE, MapId, Role};
 use bpf_isa::{AluOp, Cond, Insn, Reg, Size, Src};
 
+use bpf_uapi::legacy_load::{SKF_LL_OFF, SKF_NET_OFF};
 impl Builder<'_, '_> {
     /// A number that is compared by its distance from a constant, which wraps below that: an access within the window,
     /// or one below it where the window reaches up to the number's greatest value.
@@ -157,12 +158,16 @@ impl Builder<'_, '_> {
             return self.arithmetic();
         }
         let size = self.c.pick(&[Size::B, Size::H, Size::W]);
-        let imm = if self.c.one_in(4) { self.c.below(80) } else { self.c.below(4) } as i32;
+        let at = if self.c.one_in(4) { self.c.below(80) } else { self.c.below(4) } as i32;
+        // Behind a header, or where offsets go from one base to the next.
+        let header = self.c.one_in(4);
+        let imm =
+            if header { at - 4 + self.c.pick(&[SKF_LL_OFF, SKF_LL_OFF + 4, SKF_NET_OFF, SKF_NET_OFF + 4]) } else { at };
         if self.c.one_in(3) {
             let src = self.number();
             self.push(Insn::LoadInd { size, src, imm });
         } else {
-            self.lens.push(imm as u32 + size.bytes());
+            self.lens.push(at as u32 + size.bytes());
             self.push(Insn::LoadAbs { size, imm });
         }
     }

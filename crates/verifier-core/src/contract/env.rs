@@ -11,7 +11,7 @@ pub use check::EnvironmentError;
 use std::borrow::Cow;
 use std::time::Duration;
 
-use bpf_analysis::{BoundsPlace, RegionBounds};
+use bpf_analysis::{BoundsPlace, HeaderPlaces, RegionBounds};
 use bpf_isa::{InsnIdx, SubprogId};
 use bpf_uapi::{MapType, OwnedField, OwnedType};
 
@@ -93,8 +93,8 @@ pub struct ContextLayout {
     pub fields: Vec<Field>,
     /// The regions that fields refer to.
     pub regions: Vec<Region>,
-    /// Whether LD_ABS and LD_IND are allowed. They read region 0.
-    pub legacy_loads: bool,
+    /// Where LD_ABS and LD_IND find the headers of region 0, which they read; `None` forbids both.
+    pub legacy_loads: Option<HeaderPlaces>,
     /// The values the main program may return, signed; `None` allows all.
     pub returns: Option<(i64, i64)>,
 }
@@ -115,7 +115,7 @@ impl ContextLayout {
             raw: true,
             fields: Vec::new(),
             regions: vec![region],
-            legacy_loads: true,
+            legacy_loads: Some(HeaderPlaces::LinkFirst),
             returns: None,
         }
     }

@@ -705,7 +705,7 @@ impl Walk<'_> {
 
     /// LD_ABS and LD_IND: out of range, the current function returns 0.
     pub(super) fn legacy_load(&mut self, size: Size, index: Option<Reg>) -> Res<()> {
-        if !self.env.context.legacy_loads {
+        if self.env.context.legacy_loads.is_none() {
             return refuse(Reason::Unsupported("this context has no legacy packet loads"));
         }
         let context = self.read(Reg::R6)?;

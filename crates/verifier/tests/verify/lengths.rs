@@ -519,7 +519,7 @@ fn facts(
             let env = Env { exhaustive, hybrid, values, context: &context, ..*env };
             return verifier.verify(program.clone(), &env).map(|v| (v.stats(), v.into_parts().1));
         }
-        context.legacy_loads = true;
+        context.legacy_loads = Some(bpf_analysis::HeaderPlaces::LinkFirst);
         if text.contains(";large") {
             context.regions[0].max_len = 1 << 20;
         }

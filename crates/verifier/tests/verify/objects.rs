@@ -48,7 +48,7 @@ fn layout(name: &'static str, fields: &[(&'static str, u32, u32, FieldKind)]) ->
         raw: false,
         fields: fields.iter().map(field).collect(),
         regions: vec![region("packet", None), region("metadata", Some(0))],
-        legacy_loads: name == "skb",
+        legacy_loads: (name == "skb").then_some(bpf_analysis::HeaderPlaces::LinkFirst),
         returns: None,
     }
 }

@@ -47,6 +47,7 @@ impl SkBuff<'_> {
     /// `run` must be the hidden argument of the run that has this context.
     unsafe fn publish(&mut self, run: *mut RunCtx) {
         self.fields.len = crate::num::small(self.window.len());
+        self.publish_headers();
         // SAFETY: the caller gives the run's hidden argument.
         let run = unsafe { &mut *run };
         (run.packet, run.packet_len) = (self.window.data() as u64, self.window.len() as u64);

@@ -11,6 +11,7 @@ use bpf_uapi::{MAX_OBJECT, MapType, OwnedKind, OwnedType, TIMER_BYTES};
 
 use super::{ContextLayout, Env, Field, FieldKind, KnownArena, KnownMap, Region};
 use crate::contract::access::Access;
+use bpf_analysis::HeaderPlaces;
 
 /// A description of a host that contradicts itself: what, and where.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -71,7 +72,7 @@ impl ContextLayout {
         for (i, r) in self.regions.iter().enumerate() {
             r.check(i, regions)?;
         }
-        if (self.raw || self.legacy_loads) && regions == 0 {
+        if (self.raw || self.legacy_loads.is_some()) && regions == 0 {
             return bad(format!("context {} needs a region", self.name));
         }
         if self.raw && !self.fields.is_empty() {
@@ -106,6 +107,17 @@ impl ContextLayout {
                 if !same && a.start < b.end && b.start < a.end {
                     return bad(format!("field {} lies where {} does in the host's structure", other.name, f.name));
                 }
+            }
+        }
+        let Some(HeaderPlaces::Context { link, network }) = self.legacy_loads else { return Ok(()) };
+        for place in [link, network] {
+            let ends = place.checked_add(4).filter(|end| *end <= MAX_CONTEXT);
+            let Some(end) = ends else {
+                return bad(format!("the position of a header ends beyond offset {MAX_CONTEXT}"));
+            };
+            let over = |f: &&Field| f.access.writes() && f.host_range().start < end && place < f.host_range().end;
+            if let Some(f) = self.fields.iter().find(over) {
+                return bad(format!("field {} may be written and lies where a header's position does", f.name));
             }
         }
         Ok(())

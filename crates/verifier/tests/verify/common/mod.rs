@@ -3,6 +3,7 @@
 
 pub(crate) mod exhaustive;
 
+use bpf_analysis::HeaderPlaces;
 use bpf_isa::{InsnIdx, Program, SubprogId, assemble};
 use bpf_uapi::{Builtin, Kfunc, OwnedField, OwnedKind, OwnedType};
 use bpf_verifier::{
@@ -138,7 +139,7 @@ pub(crate) fn xdp() -> ContextLayout {
             field("rx_queue_index", 16, Access::ReadWrite, FieldKind::Scalar, (28, 4)),
         ],
         regions: vec![region("packet", None), region("metadata", Some(0))],
-        legacy_loads: false,
+        legacy_loads: None,
         returns: None,
     }
 }
@@ -222,7 +223,8 @@ pub(crate) fn globals(text: &str) -> Vec<Option<GlobalFunc>> {
 /// loads to it, `;verdict` lets programs return 0 or 1 only.
 pub(crate) fn with_env<T>(text: &str, f: impl FnOnce(&Env<'_>) -> T) -> T {
     let returns = text.contains(";verdict").then_some((0, 1));
-    let xdp = || ContextLayout { legacy_loads: text.contains(";skb"), returns, ..xdp() };
+    let xdp =
+        || ContextLayout { legacy_loads: text.contains(";skb").then_some(HeaderPlaces::LinkFirst), returns, ..xdp() };
     let context = if text.contains(";raw") { ContextLayout::raw(true) } else { xdp() };
     let (helpers, mut maps, globals, types) = (helpers(), maps(), globals(text), types());
     let targets = targets(text);
