@@ -124,10 +124,13 @@ pub(crate) fn engine_for(args: &EngineArgs, debug: Option<&DebugArgs>) -> Result
     Engine::new(config(args, debug)).context("cannot set up the engine")
 }
 
-/// An engine whose verifier keeps so many lines of its log.
-pub(crate) fn verifying_engine(args: &EngineArgs, log_lines: usize) -> Result<Engine> {
+/// An engine whose verifier has other limits.
+pub(crate) fn verifying_engine(
+    args: &EngineArgs,
+    limit: impl FnOnce(&mut bpf_runtime::Limits) -> Result<()>,
+) -> Result<Engine> {
     let mut config = config(args, None);
-    config.limits.log_lines = log_lines;
+    limit(&mut config.limits)?;
     Engine::new(config).context("cannot set up the engine")
 }
 

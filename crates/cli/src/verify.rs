@@ -9,10 +9,15 @@ use bpf_runtime::{
     XdpFrags,
 };
 use serde::Serialize;
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
-/// Verify the programs of objects. Exit status 1 if one is refused.
+/// The exit status where no program was refused, and the verdict on one is unknown.
+const UNKNOWN: u8 = 3;
+
+/// Verify the programs of objects. Exit status 1 if one is refused, 3 if none is and the verdict on one is unknown.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The object files. With --json there is a document for each.
@@ -29,6 +34,12 @@ pub(crate) struct Args {
     /// Accept, with checks at run time, where only an offset or the end of a loop is not proven.
     #[arg(long)]
     hybrid: bool,
+    /// How much work the verifier does at most for a program before it is refused; a verdict shows how much it took.
+    #[arg(long, value_name = "UNITS")]
+    fuel: Option<u64>,
+    /// Give up after so many seconds for a program, without a verdict on it. By default never.
+    #[arg(long, value_name = "SECONDS")]
+    time_limit: Option<f64>,
     /// Show the walk.
     #[arg(long)]
     log: bool,
@@ -50,6 +61,8 @@ struct Verdict {
     context: Option<&'static str>,
     /// Instructions walked, over all paths.
     steps: Option<u64>,
+    /// Fuel spent.
+    fuel: Option<u64>,
     /// States kept at joins.
     states: Option<usize>,
     /// Most bytes of states held at once.
@@ -60,18 +73,31 @@ struct Verdict {
     /// Not proven to end: it runs with a budget.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     needs_budget: bool,
+    /// The verifier gave up at the limit on time: whether the program is safe is not known.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    unknown: bool,
     error: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     log: Vec<String>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let engine = load::verifying_engine(&EngineArgs::INTERPRETER, args.log_lines)?;
-    load::each(&args.objects, args.json, |path| verify_object(&engine, path, args))
+    let engine = load::verifying_engine(&EngineArgs::INTERPRETER, |limits| {
+        limits.log_lines = args.log_lines;
+        limits.fuel = args.fuel.unwrap_or(limits.fuel);
+        limits.time = match args.time_limit {
+            Some(seconds) => Some(Duration::try_from_secs_f64(seconds).context("--time-limit")?),
+            None => None,
+        };
+        Ok(())
+    })?;
+    let unknown = Cell::new(false);
+    let code = load::each(&args.objects, args.json, |path| verify_object(&engine, path, args, &unknown))?;
+    Ok(if code == ExitCode::SUCCESS && unknown.get() { ExitCode::from(UNKNOWN) } else { code })
 }
 
 /// Verifies the programs of one object, and says whether all are accepted.
-fn verify_object(engine: &Engine, path: &Path, args: &Args) -> Result<bool> {
+fn verify_object(engine: &Engine, path: &Path, args: &Args, unknown: &Cell<bool>) -> Result<bool> {
     let object = load::object_for(path, &args.loader)?;
     let linker = Linker::<load::NoHost>::new(engine);
     if let Some(name) = &args.program {
@@ -107,7 +133,8 @@ fn verify_object(engine: &Engine, path: &Path, args: &Args) -> Result<bool> {
     } else {
         verdicts.iter().try_for_each(print)?;
     }
-    Ok(verdicts.iter().all(|v| v.accepted))
+    unknown.set(unknown.get() || verdicts.iter().any(|v| v.unknown));
+    Ok(verdicts.iter().all(|v| v.accepted || v.unknown))
 }
 
 fn verify<C: Context>(
@@ -130,30 +157,36 @@ fn verdict(name: &str, place: &str, result: Result<Vec<VerifyReport>, LoadError>
         accepted: false,
         context: None,
         steps: None,
+        fuel: None,
         states: None,
         peak_bytes: None,
         checks: Vec::new(),
         needs_budget: false,
+        unknown: false,
         error: None,
         log: Vec::new(),
     };
     match result {
         Ok(reports) => match reports.into_iter().next() {
-            Some(VerifyReport { steps, states, peak_bytes, checks, needs_budget, log, .. }) => {
+            Some(VerifyReport { steps, fuel, states, peak_bytes, checks, needs_budget, log, .. }) => {
                 let checks = checks.into_iter().map(|at| at.0).collect();
-                let (steps, states, peak_bytes) = (Some(steps), Some(states), Some(peak_bytes));
-                Verdict { accepted: true, steps, states, peak_bytes, checks, needs_budget, log, ..none }
+                let (steps, fuel) = (Some(steps), Some(fuel));
+                let (states, peak_bytes) = (Some(states), Some(peak_bytes));
+                Verdict { accepted: true, steps, fuel, states, peak_bytes, checks, needs_budget, log, ..none }
             }
             None => Verdict { accepted: true, ..none },
         },
         Err(error) => {
             let text = format!("{place}: {error}");
+            let unknown = matches!(error, LoadError::VerdictUnknown { .. });
             // The walk up to the failure.
             let log = match error {
-                LoadError::Verifier { mut source, .. } => std::mem::take(&mut source.log),
+                LoadError::Verifier { mut source, .. } | LoadError::VerdictUnknown { mut source, .. } => {
+                    std::mem::take(&mut source.log)
+                }
                 _ => Vec::new(),
             };
-            Verdict { error: Some(text), log, ..none }
+            Verdict { unknown, error: Some(text), log, ..none }
         }
     }
 }
@@ -178,7 +211,10 @@ fn print(verdict: &Verdict) -> Result<()> {
         ])?;
         return Ok(());
     };
-    out::parts(&[(Look::Plain, format_args!("{}: ", verdict.program)), (Look::Bad, format_args!("refused"))])?;
+    out::parts(&[
+        (Look::Plain, format_args!("{}: ", verdict.program)),
+        (Look::Bad, format_args!("{}", if verdict.unknown { "unknown" } else { "refused" })),
+    ])?;
     text!("{error}")?;
     Ok(())
 }

@@ -115,6 +115,14 @@ pub enum LoadError {
         /// Where, why, and what to do.
         source: Box<bpf_verifier::VerifyError>,
     },
+    /// The verifier gave up at [`Limits::time`](crate::Limits::time) before there was a verdict: it may be safe.
+    #[error("program `{program}` was not verified in time; whether it is safe is not known:\n{source}")]
+    VerdictUnknown {
+        /// Which program.
+        program: String,
+        /// Where most of the work went.
+        source: Box<bpf_verifier::VerifyError>,
+    },
     /// A context with pointers needs the verifier to tell which access reads one.
     #[error("program `{program}`: programs on {context} cannot be loaded without verifying them")]
     NeedsVerifier {

@@ -1,7 +1,5 @@
 //! What a walk is told of its way: by [`crate::ways`], which decides, to [`crate::walk`], which goes it.
 
-use std::time::{Duration, Instant};
-
 use crate::env::{Env, Limits};
 
 /// How programs are walked.
@@ -44,16 +42,14 @@ pub(crate) struct Course {
     pub(crate) rounds: usize,
     /// After how many steps it gives up.
     pub(crate) steps: u64,
-    /// When the program's first walk began, and how long after that this one gives up.
-    pub(crate) started: Instant,
-    pub(crate) time: Duration,
+    /// It gives up when so much fuel was spent since the program's first walk began ([`crate::fuel`]).
+    pub(crate) fuel: u64,
 }
 
 impl Course {
     /// Straight to the end: all that the limits allow.
     pub(crate) fn new(mode: Mode, env: &Env<'_>) -> Course {
-        let Limits { steps, time, .. } = env.limits;
-        let started = Instant::now();
+        let Limits { steps, fuel, .. } = env.limits;
         Course {
             mode,
             loops: true,
@@ -68,8 +64,7 @@ impl Course {
             hurried: false,
             rounds: usize::MAX,
             steps,
-            started,
-            time,
+            fuel,
         }
     }
 }

@@ -3,6 +3,7 @@
 //! Approach: the walk returns a small [`Reason`]; only the failing program pays for the rest (disassembly, source line,
 //! registers, path). Each reason has a sentence and, where there is a usual remedy, a hint. One error: the first.
 
+mod effort;
 mod loops;
 
 use std::borrow::Cow;
@@ -13,6 +14,7 @@ use bpf_isa::{InsnIdx, Reg};
 use crate::helpers::Local;
 use crate::value::Debt;
 
+pub use effort::{Effort, EffortPlace};
 pub use loops::{LoopFailure, UnprovenLoop};
 
 /// A program that was not proven safe.
@@ -35,6 +37,8 @@ pub struct VerifyError {
     pub path: Vec<Decision>,
     /// Decisions left out before those in `path`.
     pub path_omitted: usize,
+    /// Of a limit on the work: what took most of it. `insn`, its text and its source line are those of that place.
+    pub effort: Option<Effort>,
     /// The loops around it that were not proven by what stays true in them, innermost first; of a limit, all of them.
     pub loops: Vec<UnprovenLoop>,
     /// Whether a hybrid verification ([`crate::Env::hybrid`]) accepts the program, and leaves this to a check at run
@@ -57,6 +61,12 @@ pub struct Decision {
 impl VerifyError {
     /// At most this many decisions are kept.
     pub const MAX_PATH: usize = 16;
+
+    /// Whether the verification was given up before there was a verdict ([`crate::Limits::time`]): the program may be
+    /// safe. All other errors are refusals, the same on every machine.
+    pub fn verdict_is_unknown(&self) -> bool {
+        matches!(self.reason, Reason::Time(_))
+    }
 }
 
 /// Why a program is refused.
@@ -182,7 +192,9 @@ pub enum Reason {
     States(usize),
     #[error("walk needs more than {0} bytes of memory (Limits::memory)")]
     Memory(usize),
-    #[error("walk takes longer than {0:?} (Limits::time)")]
+    #[error("proof takes more than {0} units of fuel (Limits::fuel)")]
+    Fuel(u64),
+    #[error("gave up after {0:?} (Limits::time); verdict unknown")]
     Time(std::time::Duration),
     #[error("environment is inconsistent: {0}")]
     Environment(String),
@@ -223,13 +235,13 @@ impl Reason {
                 | Reason::Steps(_)
                 | Reason::States(_)
                 | Reason::Memory(_)
-                | Reason::Time(_)
+                | Reason::Fuel(_)
         )
     }
 
     /// Whether it is a limit on the work.
     pub(crate) fn is_work(&self) -> bool {
-        matches!(self, Reason::Steps(_) | Reason::States(_) | Reason::Memory(_) | Reason::Time(_))
+        matches!(self, Reason::Steps(_) | Reason::States(_) | Reason::Memory(_) | Reason::Fuel(_) | Reason::Time(_))
     }
 
     /// Whether it is a limit on the work, or what a walk from a guess may leave behind.
@@ -356,7 +368,10 @@ impl Reason {
                 "call bpf_ringbuf_submit_dynptr or bpf_ringbuf_discard_dynptr on every path"
             }
             Reason::InfiniteLoop => "make each round change what the loop's condition tests",
-            Reason::Steps(_) | Reason::States(_) | Reason::Memory(_) | Reason::Time(_) => {
+            Reason::Time(_) => {
+                "verify it again on a machine with less load, raise `Limits::time`, or leave it at `None`: `Limits::fuel` bounds the work"
+            }
+            Reason::Steps(_) | Reason::States(_) | Reason::Memory(_) | Reason::Fuel(_) => {
                 "bound loops by small constants, use bpf_loop for long ones, split the program, or raise the limit (`Config::limits`)"
             }
             Reason::Overlap { .. } => "pass buffers that do not overlap",
@@ -421,6 +436,9 @@ impl fmt::Display for VerifyError {
                 }
             }
             writeln!(f)?;
+        }
+        if let Some(effort) = &self.effort {
+            write!(f, "{effort}")?;
         }
         for l in &self.loops {
             write!(f, "{l}")?;

@@ -20,6 +20,7 @@ mod error;
 pub mod faults;
 mod few;
 mod fill;
+mod fuel;
 mod integer;
 mod kept;
 mod lens;
@@ -40,7 +41,7 @@ use bpf_verifier_core::domain::{interval, scalar, tnum};
 
 pub use bpf_verifier_core::contract::*;
 pub use bpf_verifier_core::domain::{Interval, Num, Scalar, Tnum, eval};
-pub use error::{Decision, LoopFailure, Reason, UnprovenLoop, VerifyError};
+pub use error::{Decision, Effort, EffortPlace, LoopFailure, Reason, UnprovenLoop, VerifyError};
 pub use states::States;
 pub use value::Debt;
 pub use verify::{Verified, Verifier};

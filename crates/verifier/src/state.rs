@@ -14,6 +14,7 @@ use bpf_isa::{InsnIdx, Reg};
 use crate::env::Region;
 use crate::faults::planted;
 use crate::few::Few;
+use crate::fuel;
 use crate::helpers::LockKind;
 use crate::lens::Lens;
 use crate::value::{Debt, FIRST_FREE_ID, Hold, Origin, Ty, Value, Why, len_id};
@@ -187,6 +188,7 @@ impl Clone for State {
 impl State {
     /// A copy, in the memory of a state that is no longer used, if there is one.
     pub(crate) fn copied(&self, pool: &mut Vec<State>) -> State {
+        fuel::charge(fuel::VALUE * self.size());
         let mut s = pool.pop().unwrap_or_default();
         s.clone_from(self);
         s
@@ -455,6 +457,13 @@ impl State {
                 + f.contents.len() * size_of::<Content>()
         };
         self.frames.iter().map(frame).sum::<usize>() + size_of::<State>()
+    }
+
+    /// How many values it has, and facts: what it takes to look at all of it, whatever its vectors held before.
+    pub(crate) fn size(&self) -> u64 {
+        let frame = |f: &Frame| f.regs.len() + f.spills.len() + f.contents.len() + f.bytes.len() / 16;
+        let facts = self.room.len() + self.sums.len() + self.products.len() + self.seen.len();
+        (self.frames.iter().map(frame).sum::<usize>() + facts) as u64
     }
 
     /// The memory that it holds on to.

@@ -1,11 +1,14 @@
 //! The entry point: [`Verifier`] turns a [`Program`] into a [`Verified`], or says why not.
 
+use std::time::Instant;
+
 use bpf_analysis::Facts;
 use bpf_isa::{InsnIdx, Program};
 
 use crate::course::{Course, Mode};
 use crate::env::Env;
 use crate::error::VerifyError;
+use crate::fuel;
 use crate::kept;
 use crate::states::States;
 use crate::walk::{Scratch, Stats, Walk, forget_answers};
@@ -14,6 +17,8 @@ use crate::ways::Ways;
 /// Steps after which it is not known whether a refused program would be accepted with checks at run time: that is only
 /// for the message.
 const HINT_STEPS: u64 = 10_000;
+/// And fuel.
+const HINT_FUEL: u64 = 50_000_000;
 
 /// Verifies programs. Keeps its working memory from one to the next.
 #[derive(Debug, Default)]
@@ -45,6 +50,9 @@ impl Verifier {
     /// # Errors
     /// The first way found in which it may not be, or a limit that was reached first.
     pub fn verify(&mut self, program: Program, env: &Env<'_>) -> Result<Verified, Box<VerifyError>> {
+        fuel::begin();
+        self.scratch.effort.begin();
+        self.scratch.deadline = env.limits.time.and_then(|time| Instant::now().checked_add(time));
         let result = self.walk(program, env);
         self.scratch.trim();
         forget_answers();
@@ -81,7 +89,8 @@ impl Verifier {
         let mut limits = env.limits;
         limits.steps = limits.steps.min(HINT_STEPS);
         let env = Env { limits, log: false, ..*env };
-        Walk::new(&env, program, &mut self.scratch, Course::new(Mode::Hybrid, &env)).run().is_ok()
+        let course = Course { fuel: fuel::spent().saturating_add(HINT_FUEL), ..Course::new(Mode::Hybrid, &env) };
+        Walk::new(&env, program, &mut self.scratch, course).run().is_ok()
     }
 }
 

@@ -15,6 +15,7 @@ mod branch;
 mod call;
 mod describe;
 mod differences;
+mod effort;
 mod exponents;
 mod formats;
 mod global;
@@ -36,7 +37,7 @@ mod sums;
 mod tested;
 mod trail;
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bpf_analysis::{ArenaFact, Facts};
 use bpf_isa::{AluOp, Callee, Imm64, Insn, InsnIdx, Program, Reg, Src, SubprogId, Width};
@@ -49,6 +50,7 @@ use crate::course::{Course, Mode};
 use crate::env::{Env, GlobalArg, KnownArena, KnownMap};
 use crate::error::{Reason, Res, VerifyError, refuse};
 use crate::faults::planted;
+use crate::fuel;
 use crate::helpers::{HelperProto, Ret};
 use crate::kept::{MAX_KEPT, shrink};
 use crate::lens::Lens;
@@ -98,6 +100,10 @@ const NO_PATH: u32 = u32::MAX;
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     pub(crate) needs: Needs,
+    /// What each instruction took, of this verification.
+    pub(crate) effort: effort::Efforts,
+    /// When the verification gives up, if there is a limit on time.
+    pub(crate) deadline: Option<Instant>,
     pending: Vec<Pending>,
     paths: Vec<PathNode>,
     prune: prune::Pruner,
@@ -143,6 +149,7 @@ impl Scratch {
         self.prune.trim(SHARE);
         self.trail.trim(SHARE);
         self.needs.trim(SHARE);
+        self.effort.trim(SHARE);
         self.notes.trim(SHARE);
     }
 }
@@ -151,8 +158,10 @@ impl Scratch {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Instructions walked, over all paths.
+    /// Instructions walked, over all paths, by the walk that accepted the program.
     pub steps: u64,
+    /// Fuel spent by all walks together ([`crate::Limits::fuel`]).
+    pub fuel: u64,
     /// States kept at joins.
     pub states: usize,
     /// Paths that ended in a state already covered.
@@ -163,7 +172,7 @@ pub struct Stats {
     pub merged: usize,
 }
 
-/// Steps from one look at the clock to the next.
+/// Steps from one look at the clock to the next, where there is a limit on time.
 const TIMED_STEPS: u64 = 256;
 
 pub(crate) struct Walk<'a> {
@@ -224,9 +233,8 @@ pub(crate) struct Walk<'a> {
     timer_callbacks: Vec<(u32, u32)>,
     /// Some path throws.
     thrown: bool,
-    /// When the program's first walk began, and what may be gone when this one ends.
-    started: Instant,
-    time: Duration,
+    /// Fuel spent when the last step began, which is charged to its instruction.
+    charged: u64,
     pub(crate) notes: Notes,
     pub(crate) stats: Stats,
     pub(crate) log: log::Log,
@@ -253,7 +261,8 @@ fn arena_of(program: &Program, env: &Env<'_>) -> Option<u32> {
 impl<'a> Walk<'a> {
     pub(crate) fn new(env: &'a Env<'a>, program: &'a Program, scratch: &'a mut Scratch, course: Course) -> Walk<'a> {
         let Course { mode, merges, loops: looped, values, assumes, elements, orders, further, parts, .. } = course;
-        let Course { hasty, hurried, rounds, steps, started, time, .. } = course;
+        let Course { hasty, hurried, rounds, steps, fuel, .. } = course;
+        fuel::limit(fuel);
         // Where ranges are noted for an optimiser, each is worth more than the steps; and where all paths are to be
         // walked, none is dropped.
         let may_merge = merges && !looped && !values && !env.exhaustive && mode != Mode::Hybrid;
@@ -297,8 +306,7 @@ impl<'a> Walk<'a> {
             compares: Vec::new(),
             timer_callbacks: Vec::new(),
             thrown: false,
-            started,
-            time,
+            charged: fuel::spent(),
             notes,
             stats: Stats::default(),
             log: log::Log::default(),
@@ -345,7 +353,8 @@ impl<'a> Walk<'a> {
 
     /// Walks the main program and every global function.
     pub(crate) fn run(&mut self) -> Result<(), Box<VerifyError>> {
-        let result = self.run_all();
+        let result = self.run_all().map_err(|reason| self.unless_out_of_fuel(reason));
+        self.stats.fuel = fuel::spent();
         self.scratch.grown += self.stats.peak_bytes;
         result.map_err(|reason| self.describe(*reason))
     }
@@ -353,6 +362,8 @@ impl<'a> Walk<'a> {
     fn run_all(&mut self) -> Res<()> {
         self.env.check().map_err(|e| Box::new(Reason::Environment(e.0)))?;
         self.scratch.clear();
+        fuel::charge_each(self.insns.len(), fuel::SLOT);
+        self.scratch.effort.begin_walk(self.insns.len());
         self.notes.start(self.program, self.values);
         let accelerated = self.mode == Mode::Accelerated && self.looped;
         self.scratch.prune.start(self.program, self.env.exhaustive, self.values, accelerated, self.looped);
@@ -481,6 +492,7 @@ impl<'a> Walk<'a> {
     fn with_guesses(&mut self, mut walked: Res<()>) -> Res<()> {
         loop {
             if let Err(reason) = walked {
+                let reason = self.unless_out_of_fuel(reason);
                 match self.guess_refused(&reason)? {
                     None => return Err(reason),
                     Some(true) => {
@@ -495,6 +507,12 @@ impl<'a> Walk<'a> {
             }
             walked = self.walk_path();
         }
+    }
+
+    /// The reason, unless the fuel was spent: then questions were not answered, and no other reason counts.
+    fn unless_out_of_fuel(&self, reason: Box<Reason>) -> Box<Reason> {
+        let stands = matches!(*reason, Reason::Time(_) | Reason::Environment(_) | Reason::Internal(_));
+        if fuel::is_spent() && !stands { Box::new(self.out_of_fuel()) } else { reason }
     }
 
     /// The path is not walked to its end: nobody knows what it demands.
@@ -578,27 +596,38 @@ impl<'a> Walk<'a> {
     fn count_step(&mut self) -> Res<()> {
         self.stats.steps += 1;
         self.since_kept += 1;
+        fuel::charge(fuel::STEP);
+        self.scratch.effort.note(self.pc, fuel::spent() - std::mem::replace(&mut self.charged, fuel::spent()));
         if self.stats.steps > self.steps {
             return refuse(Reason::Steps(self.steps));
         }
+        self.check_fuel()?;
         // A clock costs more than a step: look at it now and then.
-        if self.stats.steps.is_multiple_of(TIMED_STEPS) {
+        if self.scratch.deadline.is_some() && self.stats.steps.is_multiple_of(TIMED_STEPS) {
             return self.check_time();
         }
         Ok(())
     }
 
-    /// From now on the walk may take half of the time that is left: another one may have to do its work again.
-    fn halve_time(&mut self) {
-        let gone = self.started.elapsed();
-        self.time = self.time.min(gone.saturating_add(self.time.saturating_sub(gone) / 2));
+    /// From now on the walk may spend half of the fuel that is left: another one may have to do its work again.
+    fn halve_fuel(&mut self) {
+        let left = fuel::limited_to().saturating_sub(fuel::spent());
+        fuel::limit(fuel::spent() + left / 2);
     }
 
-    fn check_time(&mut self) -> Res<()> {
-        if self.started.elapsed() > self.time {
-            return refuse(Reason::Time(self.env.limits.time));
+    fn check_fuel(&self) -> Res<()> {
+        if fuel::is_spent() { refuse(self.out_of_fuel()) } else { Ok(()) }
+    }
+
+    fn out_of_fuel(&self) -> Reason {
+        Reason::Fuel(self.env.limits.fuel)
+    }
+
+    fn check_time(&self) -> Res<()> {
+        match (self.scratch.deadline, self.env.limits.time) {
+            (Some(deadline), Some(time)) if Instant::now() > deadline => refuse(Reason::Time(time)),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     // Into the loop that is its only caller.

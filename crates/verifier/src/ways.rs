@@ -5,7 +5,7 @@
 //! apart that would be one.
 //!
 //! Approach: a [`Way`] is one. Nearly all programs are accepted by their first or second; [`Ways::refused`]
-//! says, from how one was refused, which is tried then. Each has a share of the steps and of the time, so that a hard
+//! says, from how one was refused, which is tried then. Each has a share of the steps and of the fuel, so that a hard
 //! program leaves something for the way that may suit it.
 //!
 //! Whose guesses fail again and again is mostly accepted by another way, and soon; to find out takes few steps, and to
@@ -18,9 +18,7 @@
 //! twice as many walks as variants; and one more, as the first that is refused after it has given up numbers
 //! ([`Env::merge_after`]) is repeated, and no walk after it does that: nothing is refused because of it either. One
 //! that has found out what is to be kept exactly is repeated, too, a few times. What begins anew has its share of the
-//! time from there on.
-
-use std::time::Duration;
+//! fuel from there on.
 
 use bpf_analysis::Loops;
 use bpf_isa::Program;
@@ -28,6 +26,7 @@ use bpf_isa::Program;
 use crate::course::{Course, Mode};
 use crate::env::Env;
 use crate::error::{Reason, VerifyError};
+use crate::fuel;
 use crate::walk::{RELATED_SLOTS, Walk};
 
 /// Steps of a walk that notes what is known of numbers, or guesses about loops, beside some for each instruction: such
@@ -110,8 +109,8 @@ pub(crate) struct Ways<'a> {
     /// Whether walks are in haste, and one of them has given up because of that.
     hasty: bool,
     postponed: bool,
-    /// The time that they took.
-    spent: Duration,
+    /// The fuel that was spent when all began anew.
+    spent: u64,
     /// Whether what few programs need may be tried.
     further: bool,
     /// Whether a place that holds none was seen where it may matter.
@@ -141,7 +140,7 @@ impl<'a> Ways<'a> {
             gave_up: false,
             hasty: loops && program.insns().len() <= RELATED_SLOTS,
             postponed: false,
-            spent: Duration::ZERO,
+            spent: 0,
             further: loops && program.insns().len() <= RELATED_SLOTS,
             parts: false,
             elements: false,
@@ -154,17 +153,16 @@ impl<'a> Ways<'a> {
     pub(crate) fn course(&self) -> Course {
         let course = Course { hasty: self.hasty, hurried: self.postponed, ..self.course };
         let short = course.steps.min(self.short);
-        // In this order: a host without a limit may give the longest time that there is.
-        let quarters = |n: u32| (course.time / 4 * n).saturating_add(self.spent).min(course.time);
+        let quarters = |n: u64| (course.fuel / 4 * n).saturating_add(self.spent).min(course.fuel);
         let next = match self.way {
             Way::FewRounds => {
                 Course { mode: Mode::Plain, rounds: FIRST_ROUNDS, steps: course.steps.min(self.first), ..course }
             }
-            Way::Guesses if self.has_more() => Course { steps: short, time: quarters(1), ..course },
+            Way::Guesses if self.has_more() => Course { steps: short, fuel: quarters(1), ..course },
             Way::Guesses => course,
-            Way::Elements => Course { steps: short, time: quarters(2), elements: true, ..course },
-            Way::Orders => Course { steps: short, time: quarters(2), elements: true, orders: true, ..course },
-            Way::UnassumingGuesses => Course { steps: short, time: quarters(3), assumes: false, ..course },
+            Way::Elements => Course { steps: short, fuel: quarters(2), elements: true, ..course },
+            Way::Orders => Course { steps: short, fuel: quarters(2), elements: true, orders: true, ..course },
+            Way::UnassumingGuesses => Course { steps: short, fuel: quarters(3), assumes: false, ..course },
             Way::SomeRounds if self.postponed => {
                 Course { mode: Mode::Plain, steps: short.min(self.hurried), values: false, ..course }
             }
@@ -177,17 +175,20 @@ impl<'a> Ways<'a> {
             Way::Further | Way::Parts => Course {
                 parts: self.way == Way::Parts,
                 steps: short,
-                time: quarters(3),
+                fuel: quarters(3),
                 elements: self.elements,
                 orders: self.orders,
                 further: true,
                 ..course
             },
-            Way::Checked => Course { mode: Mode::Hybrid, ..course },
+            // As much again as all proofs may take: those that were tried may have left none.
+            Way::Checked => {
+                Course { mode: Mode::Hybrid, fuel: fuel::spent().saturating_add(self.env.limits.fuel), ..course }
+            }
         };
         // Half is for the ways without haste, which may have to begin anew.
-        let most = if self.postponed { self.course.time / 2 } else { self.course.time };
-        Course { time: next.time.min(most), ..next }
+        let most = if self.postponed { self.course.fuel / 2 } else { next.fuel };
+        Course { fuel: next.fuel.min(most), ..next }
     }
 
     /// Whether another way is left to a program that guesses, or notes, have not proven.
@@ -200,6 +201,9 @@ impl<'a> Ways<'a> {
     /// # Errors
     /// The refusal to tell, if none is left.
     pub(crate) fn refused(mut self, walk: Walk<'_>, mut error: Box<VerifyError>) -> Result<Self, Box<VerifyError>> {
+        if error.verdict_is_unknown() {
+            return Err(error);
+        }
         if walk.misses_moves {
             return Ok(self);
         }
@@ -207,7 +211,7 @@ impl<'a> Ways<'a> {
             self.course.merges = false;
             return Ok(self);
         }
-        let gave_up = error.reason.is_limit() || matches!(error.reason, Reason::Time(_));
+        let gave_up = error.reason.is_limit() || matches!(error.reason, Reason::Fuel(_));
         self.assumed |= walk.assumed_within();
         self.elements |= self.way == Way::Guesses && walk.missed_elements();
         self.orders |= self.way == Way::Elements && walk.loaded_elements();
@@ -298,7 +302,7 @@ impl<'a> Ways<'a> {
         if next.is_none() {
             (self.hasty, self.postponed, self.gave_up, self.refused) = (false, false, false, None);
             (self.assumed, self.parts, self.elements, self.orders) = (false, false, false, false);
-            self.spent = self.course.started.elapsed();
+            self.spent = fuel::spent();
         }
     }
 }

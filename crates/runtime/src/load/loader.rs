@@ -322,6 +322,7 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
             reports.push(VerifyReport {
                 program: name.to_owned(),
                 steps: checked.stats.steps,
+                fuel: checked.stats.fuel,
                 states: checked.stats.states,
                 peak_bytes: checked.stats.peak_bytes,
                 checks: checked.facts.checks.iter().map(|c| c.insn).collect(),
@@ -541,6 +542,8 @@ pub struct VerifyReport {
     pub program: String,
     /// Instructions walked, over all paths.
     pub steps: u64,
+    /// Fuel spent ([`Limits::fuel`](crate::Limits::fuel)).
+    pub fuel: u64,
     /// States kept where paths meet.
     pub states: usize,
     /// Most bytes of states held at once.

@@ -20,7 +20,7 @@ use bpf_maps::{Map, MapType, flags};
 use bpf_object::btf::{ArgKind, Btf, Type, TypeId};
 use bpf_uapi::{Helper, Kfunc};
 use bpf_verifier::{
-    Access, Env, GlobalArg, GlobalFunc, HelperProto, Helpers, KnownArena, KnownMap, SourceLine, Verifier,
+    Access, Env, GlobalArg, GlobalFunc, HelperProto, Helpers, KnownArena, KnownMap, SourceLine, Verifier, VerifyError,
 };
 
 /// What verifying needs besides the program itself.
@@ -105,7 +105,13 @@ pub(crate) fn verify(
         let program = rewrite(subject.name, program, &facts)?;
         return Ok(Checked { program, facts, lines, log: Vec::new(), stats });
     }
-    let fail = |source| LoadError::Verifier { program: subject.name.to_owned(), source };
+    let fail = |source: Box<VerifyError>| {
+        let program = subject.name.to_owned();
+        match source.verdict_is_unknown() {
+            true => LoadError::VerdictUnknown { program, source },
+            false => LoadError::Verifier { program, source },
+        }
+    };
     let verified = engine.0.verifiers.lend(|verifier: &mut Verifier| verifier.verify(program, &env)).map_err(fail)?;
     #[cfg(feature = "oracle")]
     let verified = {

@@ -12,7 +12,6 @@ use bpf_runtime::{
 };
 use bpf_testkit::{cases::shared, skipped};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 const TABLE: &str = include_str!("../../../verifier/tests/samples.tsv");
 
@@ -218,9 +217,7 @@ fn other_objects_load_where_their_context_is_shipped() {
 /// Whether each program is accepted, of all objects of a folder, on the context that its object is for; and the first
 /// reason of each that is not.
 fn survey(name: &str) -> Option<Vec<(String, Result<(), String>)>> {
-    let mut config = Config::default();
-    // The number of steps is what decides: the machine may be busy.
-    config.limits.time = Duration::from_secs(600);
+    let config = Config::default();
     let engine = Engine::new(config).unwrap();
     let mut files: Vec<PathBuf> =
         std::fs::read_dir(folder(name)?).unwrap().map(|entry| entry.unwrap().path()).collect();

@@ -23,8 +23,6 @@ pub(crate) const WAYS: [Way; 5] =
 /// An engine for this way.
 pub(crate) fn engine(way: Way, configure: impl FnOnce(&mut Config)) -> Engine {
     let mut config = Config::default();
-    // Under emulation a walk takes ten times as long.
-    config.limits.time = std::time::Duration::from_secs(600);
     if way == Way::VerifiedInterpreted {
         config.mode = Mode::Interpreter;
     }

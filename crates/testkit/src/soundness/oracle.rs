@@ -295,7 +295,7 @@ impl Input {
 /// Whether a limit of the verifier was reached, which says nothing of the program.
 fn is_limit(error: &LoadError) -> bool {
     let LoadError::Verifier { source, .. } = error else { return false };
-    matches!(source.reason, Reason::Steps(_) | Reason::Time(_) | Reason::States(_) | Reason::Memory(_))
+    matches!(source.reason, Reason::Steps(_) | Reason::Fuel(_) | Reason::States(_) | Reason::Memory(_))
 }
 
 fn load(world: &World, generated: &Generated, level: OptLevel, verified: Verified) -> Result<Loaded, LoadError> {

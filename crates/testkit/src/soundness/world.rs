@@ -9,7 +9,6 @@ use crate::generate::Choices;
 use bpf_runtime::maps::flags;
 use bpf_runtime::{Config, Engine, Linker, Map, MapDef, MapError, MapType, Mode, RingBuf};
 use bpf_uapi::{OwnedField, OwnedKind, OwnedType};
-use std::time::Duration;
 
 pub(super) struct World {
     pub(super) linker: Linker<()>,
@@ -98,9 +97,8 @@ impl World {
         (config.mode, config.budget, config.max_slots) = (mode, budget, 2);
         // More than the kernel's: what lies deeper than 512 bytes is kept in another way.
         config.frame_bytes = 1024;
-        config.limits.steps = steps;
-        // Steps decide, however slow the machine is.
-        config.limits.time = Duration::from_secs(3600);
+        // Steps decide: a generated program may ask many questions.
+        (config.limits.steps, config.limits.fuel) = (steps, u64::MAX);
         let engine = Engine::new(config).expect("an engine");
         let create = |def| Map::create(def, engine.domain()).expect("a map");
         let maps: Vec<Map> = MapId::ALL.into_iter().map(|map| create(definition(map))).collect();

@@ -288,15 +288,27 @@ pub struct Limits {
     pub states: usize,
     /// Bytes in those states.
     pub memory: usize,
-    /// Wall-clock time of all walks of a verification together.
-    pub time: Duration,
+    /// Work of all walks of a verification together, in units of about a nanosecond of a release build: steps, values of
+    /// states that are copied and compared, and rows that the linear solver combines. What is counted depends on the
+    /// program, its contract and the limits alone, and so the verdict does not depend on the machine or its load.
+    pub fuel: u64,
+    /// Wall-clock time after which a verification gives up, for a reason that is no verdict: the program may be safe.
+    /// `None`, the default: never, and no clock is read.
+    pub time: Option<Duration>,
     /// Lines of the log that are kept: half of them from the beginning, half from the end.
     pub log_lines: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { steps: 1_000_000, states: 100_000, memory: 256 << 20, time: Duration::from_secs(5), log_lines: 20_000 }
+        Limits {
+            steps: 1_000_000,
+            states: 100_000,
+            memory: 256 << 20,
+            fuel: 8_000_000_000,
+            time: None,
+            log_lines: 20_000,
+        }
     }
 }
 

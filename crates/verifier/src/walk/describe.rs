@@ -4,7 +4,7 @@ use bpf_isa::{Callee, Insn, InsnIdx, Reg};
 use bpf_uapi::Helper;
 
 use super::Walk;
-use crate::error::{Decision, Reason, VerifyError};
+use crate::error::{Decision, Effort, Reason, VerifyError};
 use crate::helpers::HelperProto;
 use crate::state::Entry;
 
@@ -44,6 +44,10 @@ impl Walk<'_> {
 
     /// Everything the author needs, for the one error that is reported.
     pub(super) fn describe(&mut self, reason: Reason) -> Box<VerifyError> {
+        let effort = self.effort(&reason);
+        if let Some(effort) = &effort {
+            return self.describe_effort(reason, effort.clone());
+        }
         let insn = self.insns.get(self.pc.index()).copied().unwrap_or(Insn::Exit);
         let mut registers = Vec::new();
         let mut calls = Vec::new();
@@ -75,20 +79,45 @@ impl Walk<'_> {
         }
         path.reverse();
         let loops = self.unproven_loops(reason.is_work());
-        let line = self.env.lines.partition_point(|l| l.insn <= self.pc.0).checked_sub(1).map(|i| &self.env.lines[i]);
         Box::new(VerifyError {
             insn: self.pc,
             disassembly: self.disassemble(self.pc),
-            source_line: line.map(|l| (l.file.clone(), l.line, l.text.clone())),
+            source_line: self.source_line(self.pc),
             reason,
             registers,
             calls,
             path,
             path_omitted: omitted,
+            effort,
             loops,
             checkable: false,
             log: self.log.take(),
         })
+    }
+
+    /// The same of a limit on the work, which says nothing of the instruction where it was reached: the place is that
+    /// which took most.
+    fn describe_effort(&mut self, reason: Reason, effort: Effort) -> Box<VerifyError> {
+        let loops = self.unproven_loops(reason.is_work());
+        Box::new(VerifyError {
+            insn: effort.at,
+            disassembly: self.disassemble(effort.at),
+            source_line: self.source_line(effort.at),
+            reason,
+            registers: Vec::new(),
+            calls: Vec::new(),
+            path: Vec::new(),
+            path_omitted: 0,
+            effort: Some(effort),
+            loops,
+            checkable: false,
+            log: self.log.take(),
+        })
+    }
+
+    fn source_line(&self, at: InsnIdx) -> Option<(String, u32, String)> {
+        let line = self.env.lines.partition_point(|l| l.insn <= at.0).checked_sub(1).map(|i| &self.env.lines[i]);
+        line.map(|l| (l.file.clone(), l.line, l.text.clone()))
     }
 
     /// The registers an error at this instruction should show.

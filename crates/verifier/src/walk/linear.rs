@@ -19,6 +19,7 @@ use std::cell::Cell;
 
 use crate::env::Region;
 use crate::faults::planted;
+use crate::fuel;
 use crate::state::{Frame, Room, State, Sum};
 use crate::value::{FIRST_FREE_ID, Value};
 use points::Points;
@@ -29,6 +30,11 @@ use rows::Rows;
 const NEAR: [(u32, usize); 3] = [(1, 6), (2, 10), (4, 16)];
 /// Beyond this, a coefficient or constant is too much: so the negative of each is one too.
 const MAX_NUMBER: u128 = 1 << 120;
+/// Fuel for a question, however it is answered; for each fact that is looked at, for each unknown; and for each word by
+/// which it is remembered.
+const QUESTION: u64 = 40;
+const FACT: u64 = 1;
+const WORD: u64 = 1;
 
 fn not_too_much(number: i128) -> Option<i128> {
     (number.unsigned_abs() <= MAX_NUMBER).then_some(number)
@@ -188,6 +194,7 @@ pub(crate) fn forget_answers() {
 
 impl Facts {
     fn begin(&mut self, state: &State) {
+        fuel::charge_each(state.room.len() + state.sums.len(), FACT);
         state.all_sums_into(&mut self.equations);
         self.ordered.clear();
         self.ordered.extend(state.room.iter().map(|f| (f.id, f.hi)));
@@ -218,7 +225,9 @@ impl Solver {
         let Solver { rows, words, known, .. } = self;
         words.clear();
         words.push(kind);
-        if !rows.describe(words) || words.len() > MAX_WORDS {
+        let described = rows.describe(words);
+        fuel::charge_each(words.len(), WORD);
+        if !described || words.len() > MAX_WORDS {
             return ask(rows);
         }
         let hash =
@@ -265,6 +274,10 @@ impl State {
             || self.products.iter().any(|t| t.names().into_iter().any(about))
             || lines().any(|m| about(m.k.id) || m.lines.iter().any(|l| about(l.x) || about(l.n)));
         if !tied && !pointers {
+            return false;
+        }
+        fuel::charge(QUESTION);
+        if fuel::is_spent() {
             return false;
         }
         with_solver(|solver| {
@@ -367,6 +380,10 @@ impl State {
     }
 
     fn range_of_form(&self, form: &Form, solver: &mut Solver) -> Range {
+        fuel::charge(QUESTION);
+        if fuel::is_spent() {
+            return (None, None);
+        }
         /// No number's name, and after all of them.
         const IT: u32 = u32::MAX;
         let mut it = form.clone();
@@ -416,6 +433,7 @@ impl State {
                 break;
             }
             next += 1;
+            fuel::charge_each(ordered.len() + equations.len() + self.products.len(), FACT);
             let mut see = |id: u32| {
                 if !about.contains(&id) && about.len() < most {
                     about.push(id);
@@ -493,6 +511,7 @@ impl State {
             debug_assert!(!pointers, "of what is asked together, pointers say nothing");
             return;
         }
+        fuel::charge(FACT * self.size());
         let mut see = |v: &Value| {
             if let Some(at) = named_by(v, pointers).and_then(|id| about.iter().position(|of| *of == id)) {
                 narrow(&mut ranges[at], v);
@@ -506,6 +525,7 @@ impl State {
     /// The same of all names of numbers.
     fn name_ranges(&self, named: &mut Vec<(u32, Range)>) {
         named.clear();
+        fuel::charge(FACT * self.size());
         let mut see = |v: &Value| {
             let Some(id) = named_by(v, false) else { return };
             let at = named.iter().position(|(of, _)| *of == id).unwrap_or(named.len());

@@ -15,11 +15,15 @@ use bpf_isa::{AluOp, Cond, Width};
 use super::Walk;
 use crate::env::Region;
 use crate::faults::planted;
+use crate::fuel;
 use crate::integer::BEYOND;
 use crate::scalar::{Scalar, wrapped_by_difference, wrapped_by_whole};
 use crate::state::{Room, State, Sum, Wrap};
 use crate::tnum::ones;
 use crate::value::{FIRST_FREE_ID, Ty, Value};
+
+/// Fuel for each value that may be bounded by what another one is.
+const BOUND: u64 = 1;
 
 /// No offset is that small.
 pub(super) const ANYWHERE: i128 = 1 << 40;
@@ -167,6 +171,7 @@ impl State {
         {
             *len = (*len).max(least);
         }
+        fuel::charge(BOUND * self.size());
         self.each_value_mut(|v| {
             if !v.is_named(id) {
                 return;

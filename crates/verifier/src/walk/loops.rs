@@ -39,11 +39,14 @@ use super::trail;
 use super::{Flow, Res, Walk, refuse};
 use crate::error::{LoopFailure, Reason};
 use crate::faults::planted;
+use crate::fuel;
 use crate::state::{Mark, Round, State};
 use crate::value::Value;
 use attempt::{Again, Attempt, Blends, Phase};
 use guess::{Guess, Shape};
 
+/// Fuel for each value of a state that is guessed about.
+const GUESSED: u64 = 100;
 /// Guesses that are tried after each other before a loop is walked.
 const MAX_TRIES: u32 = 5;
 /// Questions about single steps that a walk answers by all that a state knows.
@@ -548,6 +551,7 @@ impl Walk<'_> {
     /// The loose walk is over: the guess that it leads to is checked, or another loose one is walked.
     fn loose_done(&mut self, i: usize) -> Res<()> {
         // What is asked of a guess takes longer than its steps.
+        self.check_fuel()?;
         self.check_time()?;
         self.set_phase(i, Phase::Check);
         let a = &mut self.loops.open[i];
@@ -587,6 +591,8 @@ impl Walk<'_> {
     /// Walks from the guess.
     fn start_check(&mut self, i: usize) -> Res<()> {
         self.try_in_haste();
+        self.charge_guess(i);
+        fuel::charge_each(self.insns.len(), fuel::SLOT);
         let copied = self.insns.len() <= COPIED_NOTES;
         let a = &mut self.loops.open[i];
         a.notes = copied.then(|| self.notes.clone());
@@ -621,7 +627,9 @@ impl Walk<'_> {
 
     /// A path of a check has come back. Whether it ends here; if not, the walk begins anew from a weaker guess.
     fn came_back(&mut self, i: usize) -> Res<bool> {
+        self.check_fuel()?;
         self.check_time()?;
+        self.charge_guess(i);
         let mut back = self.copy_state();
         let a = &mut self.loops.open[i];
         let Some(g) = &mut a.guess else { return refuse(Reason::Internal("a check of no guess")) };
@@ -754,7 +762,12 @@ impl Walk<'_> {
     pub(super) fn guess_refused(&mut self, reason: &Reason) -> Res<Option<bool>> {
         if matches!(
             reason,
-            Reason::Steps(_) | Reason::Time(_) | Reason::States(_) | Reason::Memory(_) | Reason::Internal(_)
+            Reason::Steps(_)
+                | Reason::Fuel(_)
+                | Reason::Time(_)
+                | Reason::States(_)
+                | Reason::Memory(_)
+                | Reason::Internal(_)
         ) {
             return Ok(None);
         }
@@ -803,6 +816,12 @@ impl Walk<'_> {
     /// A loop was entered from outside and comes round so often at most.
     fn note_rounds(&mut self, id: u32, rounds: Option<u64>) {
         self.notes.rounds(id, self.loops.heads.len(), rounds);
+    }
+
+    /// Charges for a guess that is made, or compared with what came back: each place is looked at many times.
+    fn charge_guess(&self, i: usize) {
+        let a = &self.loops.open[i];
+        fuel::charge(GUESSED * a.entry.size() * (1 + u64::from(a.related)));
     }
 
     fn log_guess(&mut self, i: usize, what: &str) {

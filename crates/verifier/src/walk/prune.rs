@@ -40,6 +40,7 @@ use super::trail::{Ending, Needed, forget_unneeded};
 use super::{Res, Walk, refuse, shrink};
 use crate::error::Reason;
 use crate::faults::planted;
+use crate::fuel;
 use crate::need::Need;
 use crate::scalar::Scalar;
 use crate::state::{Entry, State};
@@ -80,6 +81,11 @@ const STRETCHES: usize = 8;
 
 /// In a hybrid walk: rounds of a loop that are walked as they are before the numbers that change are given up.
 const HYBRID_ROUNDS: usize = 8;
+
+/// Fuel for a state that is compared with another one: mostly they differ soon.
+const COMPARED: u64 = 15;
+/// Fuel for each value of a state of which is forgotten what does not matter.
+const FORGOTTEN: u64 = 30;
 
 /// A state seen at a join.
 #[derive(Debug)]
@@ -407,6 +413,12 @@ impl Pruner {
 }
 
 impl Walk<'_> {
+    /// Every state that is held, where it stands and its bytes: those kept, and those left for later.
+    pub(super) fn held_states(&self) -> impl Iterator<Item = (InsnIdx, usize)> {
+        let kept = self.scratch.prune.kept.iter().filter(|k| k.number != u32::MAX).map(|k| (InsnIdx(k.at), k.bytes));
+        kept.chain(self.scratch.pending.iter().map(|p| (p.at, p.state.bytes())))
+    }
+
     /// At a join. `true` if the current path is covered and ends here.
     pub(super) fn at_join(&mut self) -> Res<bool> {
         let pruner = &self.scratch.prune;
@@ -449,6 +461,7 @@ impl Walk<'_> {
         let mut missed = NONE;
         while i != NONE && seen < MAX_SEEN {
             seen += 1;
+            fuel::charge(COMPARED);
             let proves = pruner.proves(i, self.epoch, &self.state);
             let kept = &mut pruner.kept[i as usize];
             let next = kept.next;
@@ -598,6 +611,7 @@ impl Walk<'_> {
         let mut seen = 0;
         let mut i = pruner.heads[self.pc.index()];
         while i != NONE && seen < MAX_ANCESTORS {
+            fuel::charge(COMPARED);
             let proves = pruner.proves(i, self.epoch, &self.state);
             let kept = &pruner.kept[i as usize];
             let same = !kept.open || kept.iterator == iterator;
@@ -660,6 +674,7 @@ impl Walk<'_> {
             self.scratch.needs.build(self.program, self.env);
         }
         self.leave_loops();
+        fuel::charge(FORGOTTEN * self.state.size());
         // No state that is kept has them: what one compares with it may not.
         self.state.forget_differences();
         let before = (self.loops.keeps_distances() && !self.state.sums.is_empty()).then(|| self.copy_state());

@@ -64,6 +64,7 @@ use bpf_isa::Reg;
 
 use super::Walk;
 use crate::faults::planted;
+use crate::fuel;
 use crate::lens::Since;
 use crate::state::{Spill, State, TRACKED};
 use crate::value::{FIRST_FREE_ID, Value};
@@ -71,6 +72,8 @@ use demand::{Demand, FRAMES};
 pub(super) use demand::{Needed, forget_unneeded};
 use read::{Kind, Reader, Step};
 
+/// Fuel for an entry of the trail that is read.
+const READ: u64 = 20;
 /// Values tied to an operand of a comparison that are entered one by one.
 const MAX_TIED: usize = 8;
 
@@ -375,6 +378,7 @@ impl Walk<'_> {
             Reader { env: self.env, insns: self.insns, frame: 0, carries: false, operands: 0, sums: prune.sums };
         let recorded = &mut self.recorded;
         let mut read = |demand: &mut Demand, to: usize| {
+            fuel::charge_each(steps.len().saturating_sub(to), READ);
             debug_assert!(to <= steps.len(), "the trail reaches back to every fork and kept state");
             while steps.len() > to
                 && let Some(step) = steps.pop()

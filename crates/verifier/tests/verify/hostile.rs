@@ -6,9 +6,9 @@ use crate::common;
 use std::fmt::Write;
 use std::time::Duration;
 
-use bpf_isa::{Insn, Program, assemble};
+use bpf_isa::{Insn, InsnIdx, Program, assemble};
 use bpf_testkit::generate::{Choices, wild};
-use bpf_verifier::{Limits, Reason, Stats, Verifier, VerifyError};
+use bpf_verifier::{EffortPlace, Limits, Reason, Stats, Verifier, VerifyError};
 
 fn verify_limited(text: &str, limits: Limits) -> Result<Stats, Box<VerifyError>> {
     common::with_env(text, |env| {
@@ -34,26 +34,109 @@ fn an_explosion_of_paths_stops_at_each_limit() {
     let reason = |limit: &dyn Fn(&mut Limits)| {
         let mut limits = Limits::default();
         (limits.steps, limits.states, limits.memory) = (u64::MAX, usize::MAX, usize::MAX);
-        (limits.time, limits.log_lines) = (Duration::from_secs(20), 0);
+        limits.log_lines = 0;
         limit(&mut limits);
         verify_limited(&text, limits).expect_err("2^30 paths").reason
     };
     assert_eq!(reason(&|limits| limits.steps = 50_000), Reason::Steps(50_000));
     assert_eq!(reason(&|limits| limits.states = 20), Reason::States(20));
     assert_eq!(reason(&|limits| limits.memory = 20_000), Reason::Memory(20_000));
+    assert_eq!(reason(&|limits| limits.fuel = 5_000_000), Reason::Fuel(5_000_000));
     // That it comes back at all says that the clock is looked at: 2^30 paths take minutes.
     let time = Duration::from_millis(50);
-    assert_eq!(reason(&|limits| limits.time = time), Reason::Time(time));
+    assert_eq!(reason(&|limits| (limits.fuel, limits.time) = (u64::MAX, Some(time))), Reason::Time(time));
 }
 
-/// Each walk gets a share of the time, of whatever there is.
+/// What is given up has no verdict: nothing is tried instead, and no check at run time is advised.
 #[test]
-fn there_need_be_no_limit_of_time() {
+fn a_limit_on_time_gives_no_verdict() {
+    let text = format!("r5 = 0\na: r5 += 1\nif r5 < 1000 goto a\n{}", bits(30));
+    for hybrid in [false, true] {
+        let error = common::with_env(&text, |env| {
+            let mut env = *env;
+            (env.hybrid, env.limits.time, env.limits.steps) = (hybrid, Some(Duration::ZERO), u64::MAX);
+            Verifier::new().verify(common::program(&text), &env).expect_err("no time")
+        });
+        assert_eq!(error.reason, Reason::Time(Duration::ZERO));
+        assert!(error.verdict_is_unknown() && !error.checkable, "{error}");
+        let text = error.to_string();
+        assert!(
+            text.contains("gave up after 0ns (Limits::time); verdict unknown") && !text.contains("hybrid"),
+            "{text}"
+        );
+    }
+    // Whatever else there is too much of is a refusal.
+    let mut limits = Limits::default();
+    limits.fuel = 100_000;
+    let error = verify_limited(&text, limits).expect_err("2^30 paths");
+    assert!(!error.verdict_is_unknown() && error.reason == Reason::Fuel(100_000), "{error}");
+}
+
+/// Each walk gets a share of the fuel, of whatever there is.
+#[test]
+fn there_need_be_no_limit_of_fuel() {
     let text = format!("r5 = 0\na: r5 += 1\nif r5 < 1000 goto a\n{}", bits(30));
     let mut limits = Limits::default();
-    (limits.steps, limits.time, limits.log_lines) = (50_000, Duration::MAX, 0);
+    (limits.steps, limits.fuel, limits.log_lines) = (50_000, u64::MAX, 0);
     let reason = verify_limited(&text, limits).expect_err("2^30 paths").reason;
     assert_eq!(reason, Reason::Steps(50_000));
+}
+
+/// A refusal for work names the loop that took it, and not the instruction where there was none left.
+#[test]
+fn limits_name_what_took_the_work() {
+    // The paths are a call away from the loop.
+    let mut text = String::from(
+        "r6 = *(u32 *)(r1 + 12)\nr8 = 0\na: r1 = r6\ncall f\nr8 += 1\nif r8 < 1000 goto a\nr0 = 0\nexit\nf: r7 = 0\n",
+    );
+    for i in 0..20 {
+        writeln!(text, "if r1 & {} goto +1\nr7 += {}", 1u64 << i, i + 1).expect("a string");
+    }
+    text += "if r7 > 3 goto +1\nr7 = 0\nif r1 > 3 goto +1\nr7 = 0\nr0 = 0\nexit\n";
+    let mut limits = Limits::default();
+    (limits.fuel, limits.steps, limits.states, limits.memory) = (3_000_000, u64::MAX, usize::MAX, usize::MAX);
+    let by_fuel = verify_limited(&text, limits).expect_err("2^20 paths");
+    assert_eq!(by_fuel.reason, Reason::Fuel(3_000_000));
+    (limits.fuel, limits.memory) = (u64::MAX, 500_000);
+    let by_memory = verify_limited(&text, limits).expect_err("2^20 paths");
+    assert_eq!(by_memory.reason, Reason::Memory(500_000));
+    for error in [by_fuel, by_memory] {
+        let effort = error.effort.clone().expect("a loop");
+        assert_eq!((effort.place, effort.at, error.insn), (EffortPlace::Loop, InsnIdx(2), InsnIdx(2)), "{error}");
+        assert!(effort.percent > 90 && error.registers.is_empty() && error.path.is_empty(), "{error}");
+        assert!(error.to_string().contains(&format!("the loop at 2 took {} % of it", effort.percent)), "{error}");
+    }
+}
+
+/// The same work whatever was verified before, on whatever thread: steps, fuel, states and bytes.
+#[test]
+fn work_does_not_depend_on_what_came_before() {
+    let loops = ["r6 = 0\na: r6 += 3\nif r6 < 3000 goto a\nr0 = 0\nexit\n".to_owned(), bits(8), {
+        let copy = "r6 = r1\nr7 = r2\nr3 = 0\nc: if r3 >= r7 goto d\nr4 = r6\nr4 += r3\nr5 = *(u8 *)(r4 + 0)\nr3 += 1\ngoto c\nd: r0 = 0\nexit\n";
+        copy.to_owned()
+    }];
+    let raw = bpf_verifier::ContextLayout::raw(true);
+    let helpers = bpf_verifier::Helpers::none();
+    let work = |verifier: &mut Verifier, text: &str| {
+        common::with_env(text, |env| {
+            let mut env = *env;
+            if text.contains("r7 = r2") {
+                (env.context, env.helpers) = (&raw, &helpers);
+            }
+            let verified = verifier.verify(common::program(text), &env);
+            verified.map(|v| v.stats()).map_err(|error| error.to_string())
+        })
+    };
+    let fresh: Vec<_> = loops.iter().map(|text| work(&mut Verifier::new(), text)).collect();
+    assert!(fresh.iter().all(|work| work.as_ref().is_ok_and(|stats| stats.fuel > stats.steps)), "{fresh:?}");
+    let mut used = Verifier::new();
+    for _ in 0..2 {
+        for (text, fresh) in loops.iter().zip(&fresh).rev() {
+            assert_eq!(work(&mut used, text), *fresh);
+            let there = std::thread::scope(|s| s.spawn(|| work(&mut Verifier::new(), text)).join().expect("a verdict"));
+            assert_eq!(there, *fresh);
+        }
+    }
 }
 
 /// The default limits hold for programs of every shape that multiplies work.
@@ -105,7 +188,7 @@ fn default_limits_bound_time_and_memory() {
         ),
     ] {
         let error = verify_limited(&text, Limits::default()).expect_err(name);
-        let limit = matches!(error.reason, Reason::Steps(_) | Reason::States(_) | Reason::Memory(_) | Reason::Time(_));
+        let limit = matches!(error.reason, Reason::Steps(_) | Reason::States(_) | Reason::Memory(_) | Reason::Fuel(_));
         assert!(limit, "{name}: {error}");
         assert!(error.to_string().len() < 4000, "{name}: a short message");
     }

@@ -57,8 +57,6 @@ impl Named {
         let mut env = Env::new(context, helpers);
         env.maps = &self.maps;
         env.log = log;
-        // Under emulation a walk takes ten times as long.
-        env.limits.time = std::time::Duration::from_secs(600);
         env
     }
 }

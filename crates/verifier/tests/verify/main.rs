@@ -15,6 +15,7 @@ mod assumptions;
 mod border;
 mod common;
 mod constants;
+mod deterministic;
 mod environment;
 mod facts;
 mod habits;

@@ -50,6 +50,7 @@ const WITHOUT_PAIR: &[(&str, &str)] = &[
     ("Time", "the machine decides; hostile.rs"),
     ("Steps", "a limit, which takes a large program: hostile.rs"),
     ("Memory", "a limit: hostile.rs"),
+    ("Fuel", "a limit: hostile.rs"),
 ];
 
 /// A rule that refuses programs is shown by one that breaks it, and by its nearest neighbour that does not.

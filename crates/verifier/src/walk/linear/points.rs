@@ -17,7 +17,10 @@
 
 use super::Form;
 use super::rows::{COLUMNS, Row, Rows, columns_of};
+use crate::fuel;
 
+/// Fuel for each row that is looked at.
+const ROW: u64 = 3;
 /// How often all rows are gone through.
 const PASSES: usize = 3;
 /// How far from 0 an unknown begins at most, if nothing else bounds it.
@@ -87,6 +90,7 @@ impl Points {
     fn look(&self, rows: &Rows, more: &Row, raised: bool, mut point: Point, moved: u32) -> Option<Point> {
         let mut before = moved;
         for _ in 0..PASSES {
+            fuel::charge_each(1 + rows.equal.len() + rows.less.len(), ROW);
             // In this pass.
             let mut moved = more.move_point(false, raised, &mut point, &self.within)?;
             for place in &rows.equal {

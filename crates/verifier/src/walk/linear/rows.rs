@@ -12,11 +12,15 @@
 //! of columns that a row does not use are anything.
 
 use super::{MAX_NUMBER, Range};
+use crate::fuel;
 
 /// Unknowns of the rows.
 pub(super) const COLUMNS: usize = 20;
 /// Rows at any time.
 const MAX_ROWS: usize = 44;
+/// Fuel for a row that is made of two others, and for each of its columns.
+const COMBINED: u64 = 8;
+const COLUMN: u64 = 1;
 /// So the negative of each is one, too.
 const MAX_COEFFICIENT: u64 = 1 << 62;
 /// By which coefficients are hashed, column by column: powers of an odd number.
@@ -392,6 +396,7 @@ impl Rows {
     fn without(&mut self, x: u16, at: usize, by: i64, constant: (i128, i64)) -> Option<u16> {
         let spare = self.spare()?;
         let Ok([row, x]) = self.rows.get_disjoint_mut([usize::from(spare), usize::from(x)]) else { return None };
+        fuel::charge(COMBINED + COLUMN * u64::from(x.used.count_ones()));
         row.without(x, at, by, constant)?;
         Some(spare)
     }
@@ -411,6 +416,7 @@ impl Rows {
         let spare = self.spare()?;
         let places = [usize::from(spare), usize::from(x), usize::from(y)];
         let Ok([row, x, y]) = self.rows.get_disjoint_mut(places) else { return None };
+        fuel::charge(COMBINED + COLUMN * u64::from((x.used | y.used).count_ones()));
         row.combine(x, a, y, b)?;
         Some(spare)
     }
@@ -419,6 +425,7 @@ impl Rows {
     fn take_out(&mut self, at: usize) -> Vec<Counted> {
         let mut with = std::mem::take(&mut self.with);
         with.clear();
+        fuel::charge_each(self.less.len() + self.columns.len(), 1);
         // Mostly, single unknowns are all that it is in.
         let bounds = self.bounds[at].iter().map(|bound| i64::from(bound.is_some())).sum::<i64>();
         if self.times[at].iter().sum::<i64>() == bounds {

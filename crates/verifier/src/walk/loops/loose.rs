@@ -27,6 +27,7 @@ impl Walk<'_> {
     pub(super) fn start_loose(&mut self, i: usize) -> Res<bool> {
         self.rewind(i);
         self.try_in_haste();
+        self.charge_guess(i);
         let a = &mut self.loops.open[i];
         (a.shape.further, a.shape.parts) = (self.loops.further, self.loops.parts);
         let pool = &mut self.scratch.pool;
@@ -49,6 +50,7 @@ impl Walk<'_> {
 
     /// A path of a loose walk has come back.
     pub(super) fn came_back_loose(&mut self, i: usize) {
+        self.charge_guess(i);
         let a = &mut self.loops.open[i];
         let Some(g) = &mut a.guess else { return };
         let pool = &mut self.scratch.pool;

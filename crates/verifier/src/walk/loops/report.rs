@@ -49,10 +49,20 @@ impl Walk<'_> {
 
     /// The source lines of a loop: the file, the first and the last line, of those of its head's file.
     fn lines_of(&self, id: u32, head: InsnIdx) -> Option<(String, u32, u32)> {
+        self.lines_within(head, |at| self.loops.forest.contains(id, at))
+    }
+
+    /// The file of an instruction's line, and the first and the last line of that file that instructions `within` a part
+    /// of the program have.
+    pub(in crate::walk) fn lines_within(
+        &self,
+        head: InsnIdx,
+        within: impl Fn(InsnIdx) -> bool,
+    ) -> Option<(String, u32, u32)> {
         let lines = self.env.lines;
         let of = |at: u32| lines.partition_point(|l| l.insn <= at).checked_sub(1).map(|i| &lines[i]);
         let first = of(head.0)?;
-        let inside = (0..crate::num::small(self.insns.len())).filter(|at| self.loops.forest.contains(id, InsnIdx(*at)));
+        let inside = (0..crate::num::small(self.insns.len())).filter(|at| within(InsnIdx(*at)));
         let numbers = || inside.clone().filter_map(of).filter(|l| l.file == first.file).map(|l| l.line);
         Some((first.file.clone(), numbers().min()?, numbers().max()?))
     }

@@ -5,10 +5,16 @@
 
 use crate::content::Gap;
 use crate::faults::planted;
+use crate::fuel;
 use crate::scalar::Scalar;
 use crate::state::{Byte, Fill, Frame, Lock, Mark, Product, Round, Seen, Spill, State, Sum, TRACKED};
 use crate::value::{FIRST_FREE_ID, Ty, Value};
 use crate::walk::shrink;
+
+/// Fuel for a comparison, for each value that is compared, and for each fact that another one may follow from.
+const COMPARED: u64 = 15;
+const COMPARED_VALUE: u64 = 1;
+const COMPARED_FACT: u64 = 1;
 
 /// Whether the frames are of the same calls.
 pub(super) fn same_shape(a: &State, b: &State) -> bool {
@@ -80,10 +86,14 @@ pub(in crate::walk) fn covers(old: &State, new: &State, ids: &mut IdMap) -> bool
     if !same_shape(old, new) || old.owed.len() != new.owed.len() || old.locks.len() != new.locks.len() {
         return false;
     }
+    fuel::charge(COMPARED);
     ids.0.clear();
     let mut frames = old.frames.iter().zip(&new.frames);
     frames.clone().all(|(o, n)| marks_cover(&o.loops, &n.loops, ids))
-        && frames.clone().all(|(o, n)| o.regs.iter().zip(&n.regs).all(|(o, n)| value_covers(o, n, ids)))
+        && frames.clone().all(|(o, n)| {
+            fuel::charge_each(n.regs.len() + n.spills.len(), COMPARED_VALUE);
+            o.regs.iter().zip(&n.regs).all(|(o, n)| value_covers(o, n, ids))
+        })
         && (planted!(StacksAlike) || frames.all(|(o, n)| stack_covers(o, n, &|v, region| new.gap(v, region), ids)))
         && old.owed.iter().zip(&new.owed).all(|(o, n)| (o.frame, o.debt) == (n.frame, n.debt) && ids.same(o.id, n.id))
         && old.locks.iter().zip(&new.locks).all(|(o, n)| lock_covers(o, n, ids))
@@ -91,15 +101,19 @@ pub(in crate::walk) fn covers(old: &State, new: &State, ids: &mut IdMap) -> bool
         && old.seen.iter().all(|o| new.seen.iter().any(|n| seen_covers(o, n, ids)))
         && old.sums.iter().all(|o| new.sums.iter().any(|n| sum_covers(o, n, ids)))
         && old.products.iter().all(|o| new.products.iter().any(|n| product_covers(o, n, ids)))
-        && old.room.iter().all(|o| match (ids.new_name(o.id), ids.new_name(o.hi)) {
-            (Some(id), Some(hi)) => new.is_below(id, o.scale, o.bytes, hi),
-            // An id that nothing covered has needs nothing; unless it is known by one that something has.
-            (None, _) if old.room.iter().all(|r| r.hi != o.id) => true,
-            // There only has to be such a number, and what has the same name may be one; not if it may be negative,
-            // since of a name that nothing has it is assumed that it is not.
-            (id, hi) => {
-                let witness = |name: Option<u32>, own| name.or((!new.may_be_negative(own)).then_some(own));
-                witness(id, o.id).zip(witness(hi, o.hi)).is_some_and(|(id, hi)| new.is_below(id, o.scale, o.bytes, hi))
+        && old.room.iter().inspect(|_| fuel::charge_each(new.room.len(), COMPARED_FACT)).all(|o| {
+            match (ids.new_name(o.id), ids.new_name(o.hi)) {
+                (Some(id), Some(hi)) => new.is_below(id, o.scale, o.bytes, hi),
+                // An id that nothing covered has needs nothing; unless it is known by one that something has.
+                (None, _) if old.room.iter().all(|r| r.hi != o.id) => true,
+                // There only has to be such a number, and what has the same name may be one; not if it may be negative,
+                // since of a name that nothing has it is assumed that it is not.
+                (id, hi) => {
+                    let witness = |name: Option<u32>, own| name.or((!new.may_be_negative(own)).then_some(own));
+                    witness(id, o.id)
+                        .zip(witness(hi, o.hi))
+                        .is_some_and(|(id, hi)| new.is_below(id, o.scale, o.bytes, hi))
+                }
             }
         })
 }

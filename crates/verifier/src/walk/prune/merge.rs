@@ -120,7 +120,7 @@ impl Walk<'_> {
         // What it was tied to may be tied to nothing now.
         forget_ids(&mut self.state, &mut self.scratch.prune.names, false, &self.halves, self.loops.tabled());
         if self.stats.merged == 0 {
-            self.halve_time();
+            self.halve_fuel();
         }
         self.stats.merged += 1;
     }
