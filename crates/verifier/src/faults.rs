@@ -239,8 +239,10 @@ mod with {
         AtomicUnaligned,
         /// An atomic fetch leaves its register as it was.
         FetchForgotten,
-        /// What was shifted to the left comes back, whatever has been done to the register since.
-        ShiftedOverwritten,
+        /// What one path has learnt of a number that a mask or a shift was made of is known on the next path, too.
+        SiblingKnowsRanges,
+        /// A state is kept with its definitions, which states are compared without.
+        DefinitionsKept,
         /// What has been shifted comes back from any named number that is shifted.
         HalfOfAnother,
         /// A shift to the left loses nothing at the top.
@@ -331,7 +333,6 @@ mod with {
             Fault::SumsNeverWrap,
             Fault::LinesBelowZero,
             Fault::BasesMoveApart,
-            Fault::ShiftedOverwritten,
             Fault::ShiftsLoseNothing,
             Fault::AssumedBeforeEnd,
             Fault::PartUnwalked,
@@ -347,6 +348,8 @@ mod with {
             Fault::UndividedUnseen,
             Fault::PartOfNothing,
             Fault::SetBitsAreClear,
+            Fault::SiblingKnowsRanges,
+            Fault::DefinitionsKept,
             Fault::TwinsStayAlike,
         ];
         /// Those in sums of what a loop moves, and in differences of it (`tests/loops_faults.rs`).

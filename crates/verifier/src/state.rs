@@ -7,6 +7,7 @@
 //!
 //! Invariants: those of each frame are in `frame.rs`.
 
+mod definitions;
 mod frame;
 
 use bpf_isa::{InsnIdx, Reg};
@@ -19,6 +20,7 @@ use crate::helpers::LockKind;
 use crate::lens::Lens;
 use crate::value::{Debt, FIRST_FREE_ID, Hold, Origin, Ty, Value, Why, len_id};
 
+pub(crate) use definitions::{Affine, Definition, Made};
 pub(crate) use frame::{Byte, Content, Entry, Fill, Frame, Grid, Line, Mark, Order, Round, Spill, TRACKED};
 
 /// Facts about pairs of values in a state, other than about regions' lengths: more than this are not learnt, so that
@@ -161,6 +163,8 @@ pub(crate) struct State {
     pub differences: Vec<Difference>,
     /// In some loops.
     pub seen: Vec<Seen>,
+    /// Until the state is kept.
+    pub definitions: Vec<Definition>,
 }
 
 impl Clone for State {
@@ -171,7 +175,7 @@ impl Clone for State {
     }
     fn clone_from(&mut self, other: &State) {
         // By name, so that nothing new is left out.
-        let State { frames, owed, locks, min_len, room, sums, products, wraps, differences, seen } = other;
+        let State { frames, owed, locks, min_len, room, sums, products, wraps, differences, seen, definitions } = other;
         self.frames.clone_from(frames);
         self.owed.clone_from(owed);
         self.locks.clone_from(locks);
@@ -182,6 +186,7 @@ impl Clone for State {
         self.wraps.clone_from(wraps);
         self.differences.clone_from(differences);
         self.seen.clone_from(seen);
+        self.definitions.clone_from(definitions);
     }
 }
 
@@ -198,7 +203,7 @@ impl State {
     /// each program, so whatever stayed would be said of other numbers.
     pub(crate) fn restart(&mut self, root: &Frame, least: [u32; Region::MAX_REGIONS]) {
         // By name, so that nothing new is left out.
-        let State { frames, owed, locks, min_len, room, sums, products, wraps, differences, seen } = self;
+        let State { frames, owed, locks, min_len, room, sums, products, wraps, differences, seen, definitions } = self;
         frames.truncate(1);
         match frames.first_mut() {
             Some(first) => first.clone_from(root),
@@ -213,6 +218,7 @@ impl State {
         wraps.clear();
         differences.clear();
         seen.clear();
+        definitions.clear();
     }
 
     /// The frame that runs. There always is one while the walk does.
@@ -388,6 +394,7 @@ impl State {
             }
             frame.drop_uninit_spills();
         }
+        self.forget_defined_lengths();
         if planted!(PacketLengthSurvives) {
             return;
         }

@@ -13,6 +13,7 @@ mod alu;
 mod args;
 mod branch;
 mod call;
+mod definitions;
 mod describe;
 mod differences;
 mod effort;
@@ -34,7 +35,6 @@ mod prune;
 mod retests;
 mod seen;
 mod sums;
-mod tested;
 mod trail;
 
 use std::time::Instant;
@@ -203,14 +203,8 @@ pub(crate) struct Walk<'a> {
     loops: loops::Engine,
     /// The first arena that the program refers to.
     arena: Option<u32>,
-    /// Numbers that were shifted to the left a few instructions ago, on this path ([`alu`]).
-    shifted: Vec<alu::Shifted>,
-    /// Such numbers of which there is a copy: names last longer than registers stay as they are.
-    halves: Vec<alu::Half>,
-    /// Of numbers, what masks and shifts have made of them a while ago.
-    tested: Vec<tested::Tested>,
-    /// At this step, the number in this register was negated, less so much: what it was.
-    negated: Option<(u64, Reg, Value, i32)>,
+    /// The step that copied a number which was shifted to the left, and is about to come back.
+    copied_at: Option<u64>,
     /// The step that made the newest difference which may have wrapped round.
     differed: u64,
     /// Facts on their way into the state.
@@ -290,10 +284,7 @@ impl<'a> Walk<'a> {
             next_id: FIRST_FREE_ID,
             loops,
             arena: arena_of(program, env),
-            shifted: Vec::new(),
-            halves: Vec::new(),
-            tested: Vec::new(),
-            negated: None,
+            copied_at: None,
             differed: 0,
             facts: Vec::new(),
             since_kept: 0,
@@ -523,7 +514,6 @@ impl<'a> Walk<'a> {
 
     fn end_path(&mut self) {
         let ending = std::mem::take(&mut self.ending);
-        self.shifted.clear();
         // A loose walk that is over is rewound, its trail too.
         if !self.loose_walk_over() {
             self.trail_end(ending);

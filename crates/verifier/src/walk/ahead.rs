@@ -2,7 +2,7 @@
 //!
 //! Problem: of `(u32)(len - 32) / 4` only 32 bits are used, so clang makes `(len + 2^34 - 32) >> 2` of it, and takes
 //! the low half of that: what was taken off comes back as a large sum that no 32-bit distance tells. Approach: the sum
-//! is remembered as the number that it is ahead of ([`How::Ahead`]), `V(sum) = number + by`, with the power of two that
+//! is remembered as the number that it is ahead of, `V(sum) = number + by`, with the power of two that
 //! is next above what was added; so are its quotients. What looks only at bits below that power works on the number.
 //!
 //! Claim: then it may. Proof: the sum does not wrap, as asked for below, so it is the number and `by` in the integers.
@@ -10,14 +10,14 @@
 //! n is 32 or more, of a mask without bits from n on, and of a shift to the left by 64 - n or more. And `(number + by)
 //! >> k` is `(number >> k) + (by >> k)` for all k up to n, as what the shift drops of `by` is nothing.
 //!
-//! Invariants: those of [`Half`], with which they are remembered.
+//! Invariants: those of [`Definition`], which the sum is remembered as ([`Made::Ahead`]).
 
 use bpf_isa::{AluOp, Reg, Src, Width};
 
 use super::Walk;
-use super::alu::{Half, How, MAX_HALVES};
 use crate::faults::planted;
 use crate::scalar::Scalar;
+use crate::state::{Affine, Definition, Made};
 use crate::value::Value;
 
 /// The least that is added so, and the most.
@@ -34,9 +34,6 @@ impl Walk<'_> {
         };
         if let (Width::W64, AluOp::Add, Some(c @ LEAST..=MOST)) = (width, op, constant) {
             return self.goes_ahead(dst, c);
-        }
-        if self.halves.is_empty() {
-            return false;
         }
         let Some((v, by)) = self.is_ahead_of(dst) else { return false };
         let low = by.trailing_zeros();
@@ -86,33 +83,27 @@ impl Walk<'_> {
     fn set_ahead(&mut self, dst: Reg, v: Value, by: u64) {
         let n = v.n.alu(AluOp::Add, Width::W64, &Scalar::constant(by));
         self.state.set(dst, Value::scalar(n));
-        if v.id == 0 {
-            return;
-        }
+        let Some(of) = Affine::of(&v) else { return };
         self.give_name(dst);
-        let id = self.state.reg(dst).id;
-        if id != 0 {
-            if self.halves.len() >= MAX_HALVES {
-                self.halves.remove(0);
-            }
-            self.halves.push(Half { of: id, v, how: How::Ahead(by), step: self.stats.steps });
+        let name = self.state.reg(dst).id;
+        if name != 0 {
+            self.state.define(Definition { name, of, made: Made::Ahead(by) });
+            self.copied_at = Some(self.stats.steps);
         }
     }
 
     /// What the register is ahead of, and by how much.
     fn is_ahead_of(&self, r: Reg) -> Option<(Value, u64)> {
         let d = self.state.reg(r);
-        let named = |h: &&Half| d.is_scalar() && (d.id, d.scale, d.delta) == (h.of, 1, 0);
-        let (v, by) = self.halves.iter().rev().filter(named).find_map(|h| match h.how {
-            How::Ahead(by) => Some((h.v, by)),
-            How::Shifted(_) => None,
+        let (of, made, by) = self.state.definitions_of(d).find_map(|x| match x.made {
+            Made::Ahead(by) => Some((x.of, x.made, by)),
+            Made::Masked(_) | Made::Right(_) | Made::Left { .. } | Made::Inverted => None,
         })?;
         // What has been learnt of the sum since, and of its low half.
-        let n = d.n.alu(AluOp::Sub, Width::W64, &Scalar::constant(by));
-        let n = v.n.meet(&n)?;
-        let short = by.trailing_zeros() >= 32 && v.n.high_half_is_zero();
+        let n = self.state.range_of(of).meet(&made.operand(&d.n))?;
+        let short = by.trailing_zeros() >= 32 && n.high_half_is_zero();
         let n = if short { n.meet(&d.n.zext_low())? } else { n };
-        Some((Value { n, ..v }, by))
+        Some((of.value(n), by))
     }
 
     /// The register is what it was ahead of, as far as the next operation looks.

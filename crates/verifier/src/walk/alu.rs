@@ -3,8 +3,9 @@
 //! Pointers allow 64-bit addition and subtraction of bounded numbers, and nothing else: any other operation would turn
 //! an address into a number the program could store or compare.
 
-use bpf_isa::{AddrSpace, AluOp, ByteOrder, EndWidth, Insn, InsnIdx, Reg, Src, SxWidth, Width};
+use bpf_isa::{AddrSpace, AluOp, ByteOrder, EndWidth, Insn, Reg, Src, SxWidth, Width};
 
+use super::definitions::fits;
 use super::linear::Form;
 use super::pointers::{MAX_OFFSET, low_half};
 use super::{Res, Walk, bits_of, refuse};
@@ -13,54 +14,6 @@ use crate::faults::planted;
 use crate::scalar::Scalar;
 use crate::tnum::ones;
 use crate::value::{FIRST_FREE_ID, Ty, Value, Why};
-
-/// Numbers that are remembered to have been shifted to the left, and instructions for which they are.
-const MAX_SHIFTED: usize = 3;
-pub(super) const MAX_HALVES: usize = 3;
-const MAX_BETWEEN: usize = 6;
-/// Steps within which a copy of such a number is expected to be used.
-const SOON: u64 = 16;
-
-/// A number with a name that was shifted to the left.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Shifted {
-    at: InsnIdx,
-    step: u64,
-    reg: Reg,
-    by: u32,
-    v: Value,
-}
-
-/// What a number is to one that is made of it.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum How {
-    /// Shifted to the left by so much.
-    Shifted(u32),
-    /// With so much added ([`super::ahead`]).
-    Ahead(u64),
-}
-
-/// `V(of)` is this number, shifted to the left by so much, or with so much added.
-///
-/// It says so of names, each of which means the same as long as a state has it: on whatever path. But a region's length
-/// is another one when the packet has moved ([`Walk::packet_moved`]). And no state that is kept says it, so none is
-/// remembered when one is (`Walk::keep`): what is covered by that need not be so.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Half {
-    pub(super) of: u32,
-    pub(super) v: Value,
-    pub(super) how: How,
-    pub(super) step: u64,
-}
-
-/// Whether a number that is shifted to the left by so much, less than 64, comes back as it was: by a shift that keeps
-/// its sign, or one that has none.
-fn fits(n: &Scalar, by: u32, signed: bool) -> bool {
-    match signed {
-        false => n.umax() <= ones::<u64>(64 - by) || planted!(ShiftsLoseNothing),
-        true => n.smin() >= -(1 << (63 - by)) && n.smax() < 1 << (63 - by),
-    }
-}
 
 impl Walk<'_> {
     pub(super) fn alu(&mut self, width: Width, op: AluOp, dst: Reg, src: Src) -> Res<()> {
@@ -157,7 +110,7 @@ impl Walk<'_> {
         if self.ahead(width, op, dst, src) {
             return true;
         }
-        if self.zero_extended(width, op, dst, src) || self.less_complement(width, op, dst, src) {
+        if self.shifted_back(width, op, dst, src) || self.less_complement(width, op, dst, src) {
             return true;
         }
         if self.masks_nothing(width, op, dst, src) {
@@ -168,6 +121,7 @@ impl Walk<'_> {
         let wrap = self.may_wrap(width, op, dst, src);
         let narrower = self.narrows_wrap(op, dst, src);
         let factors = self.factors(width, op, dst, src);
+        let definition = self.will_define(width, op, dst, src);
         let before = self.ordered_operands(op, dst, src);
         let done = self.numbers_in_place(width, op, dst, src);
         if let (Some((d, s)), true) = (factors, done) {
@@ -176,11 +130,13 @@ impl Walk<'_> {
         if let (Some((d, s)), true) = (before, done) {
             self.order_result(width, op, dst, &d, &s);
             match op {
-                AluOp::And | AluOp::Rsh => self.note_tested(width, op, dst, src, &d),
                 AluOp::Sub => self.note_difference(width, dst, &d, &s),
                 AluOp::Add if !self.state.differences.is_empty() => self.whole_again(width, dst, &d, &s),
                 _ => {}
             }
+        }
+        if let (Some(definition), true) = (definition, done) {
+            self.define(dst, definition);
         }
         if let (Some(wrap), true) = (wrap, done) {
             self.note_wrap(wrap, dst);
@@ -218,60 +174,6 @@ impl Walk<'_> {
         }
     }
 
-    /// A shift to the left and back again leaves a number as it is, and its name, if nothing is lost at the top: what a
-    /// cast is without 32-bit moves. Of an index, it comes back so far that it is multiplied; of a length in bytes, so
-    /// far that it is divided. Compilers put two of these pairs into each other.
-    ///
-    /// Claim: what comes back is the number that was shifted. Proof: the path has not ended since (that forgets what
-    /// was shifted), and has taken as many steps as there are instructions from there to here, of which none jumps; so
-    /// it went over what lies between, which leaves the register alone. (Joins forget it, too, but not each: see
-    /// `Walk::at_join`.)
-    fn zero_extended(&mut self, width: Width, op: AluOp, dst: Reg, src: Src) -> bool {
-        let (Width::W64, Src::Imm(by)) = (width, src) else { return false };
-        let Ok(by) = u32::try_from(by) else { return false };
-        match op {
-            AluOp::Lsh if (1..=32).contains(&by) => {
-                self.assume_short(by, dst);
-                let v = *self.state.reg(dst);
-                self.shifted.retain(|s| s.reg != dst);
-                if v.is_scalar() && v.id != 0 && (fits(&v.n, by, false) || fits(&v.n, by, true)) {
-                    if self.shifted.len() >= MAX_SHIFTED {
-                        self.shifted.remove(0);
-                    }
-                    self.shifted.push(Shifted { at: self.pc, step: self.stats.steps, reg: dst, by, v });
-                }
-            }
-            AluOp::Rsh | AluOp::Arsh if (1..=32).contains(&by) => {
-                let found = self.shifted.iter().position(|s| s.reg == dst).map(|i| self.shifted.swap_remove(i));
-                let found = found.filter(|s| self.untouched_since(s)).map(|s| (s.by, s.v));
-                let d = self.state.reg(dst);
-                let named = |h: &&Half| {
-                    let same = (d.id, d.scale, d.delta) == (h.of, 1, 0) || planted!(HalfOfAnother);
-                    d.is_scalar() && same
-                };
-                let half = || {
-                    self.halves.iter().filter(named).find_map(|h| match h.how {
-                        How::Shifted(by) => Some((by, h.v)),
-                        How::Ahead(_) => None,
-                    })
-                };
-                let Some((up, v)) = found.or_else(half) else { return false };
-                // A number that may be negative comes back as far at most: it is not to be divided.
-                let signed = op == AluOp::Arsh;
-                if fits(&v.n, up, signed) && (v.n.smin() >= 0 || by <= up) {
-                    self.state.set(dst, v);
-                    return match by.cast_signed() - up.cast_signed() {
-                        0 => true,
-                        less @ ..0 => self.numbers(width, AluOp::Lsh, dst, Src::Imm(-less)),
-                        more => self.numbers(width, AluOp::Rsh, dst, Src::Imm(more)),
-                    };
-                }
-            }
-            _ => {}
-        }
-        false
-    }
-
     /// A mask with every bit that a number may have leaves it, and its name: what clang makes of a cast to a byte.
     /// Elsewhere such a mask gives the number another name, by which programs are accepted as they are.
     fn masks_nothing(&mut self, width: Width, op: AluOp, dst: Reg, src: Src) -> bool {
@@ -290,7 +192,7 @@ impl Walk<'_> {
     }
 
     /// While a loop's guess is made: what a place has that is cast to 32 bits is taken to fit them.
-    fn assume_short(&mut self, by: u32, r: Reg) {
+    pub(super) fn assume_short(&mut self, by: u32, r: Reg) {
         let n = self.state.reg(r).n;
         if by == 32 && !fits(&n, by, false) && !fits(&n, by, true) {
             self.assume_fits(ones(32), r);
@@ -307,68 +209,6 @@ impl Walk<'_> {
         {
             self.state.bound_by(&Value { n, ..v });
         }
-    }
-
-    /// A number has been copied, and both have a name: if it has just been shifted, that is known of the name.
-    fn copied(&mut self, from: Reg) {
-        let just = |s: &&Shifted| s.reg == from && s.step + 1 == self.stats.steps;
-        let Some(Shifted { by, v, .. }) = self.shifted.iter().find(just).copied() else { return };
-        let r = self.state.reg(from);
-        if r.is_scalar() && r.id != 0 && (r.scale, r.delta) == (1, 0) {
-            if self.halves.len() >= MAX_HALVES {
-                self.halves.remove(0);
-            }
-            self.halves.push(Half { of: r.id, v, how: How::Shifted(by), step: self.stats.steps });
-        }
-    }
-
-    /// The packet has moved in the current state: what is said of its lengths is said of none any more.
-    pub(super) fn packet_moved(&mut self) {
-        self.state.packet_moved(self.pc, self.env.min_lens());
-        self.forget_lengths();
-    }
-
-    /// The same of the halves of lengths alone, where it has moved in a state that is walked later.
-    pub(super) fn forget_lengths(&mut self) {
-        self.halves.retain(|h| h.v.id >= FIRST_FREE_ID);
-        self.forget_tested_lengths();
-    }
-
-    /// Whether a number has been shifted so lately that it is about to come back.
-    pub(super) fn awaits_half(&self) -> bool {
-        self.halves.last().is_some_and(|h| self.stats.steps - h.step <= SOON)
-    }
-
-    /// Whether only a few instructions lie between there and here, in a row, that leave the register as it was.
-    fn untouched_since(&self, s: &Shifted) -> bool {
-        let (at, r) = (s.at, s.reg);
-        let between = self.insns.get(at.index() + 1..self.pc.index()).filter(|between| between.len() <= MAX_BETWEEN);
-        let straight = |between: &&[Insn]| self.stats.steps - s.step == between.len() as u64 + 1;
-        let between = between.filter(straight);
-        let leaves = |insn: &Insn| match *insn {
-            Insn::Alu { dst, .. }
-            | Insn::Mov { dst, .. }
-            | Insn::MovSx { dst, .. }
-            | Insn::Neg { dst, .. }
-            | Insn::End { dst, .. }
-            | Insn::Load { dst, .. } => dst != r || planted!(ShiftedOverwritten),
-            Insn::Store { .. } => true,
-            Insn::Cast { .. }
-            | Insn::LoadImm64 { .. }
-            | Insn::SecondSlot
-            | Insn::Atomic { .. }
-            | Insn::LoadAcquire { .. }
-            | Insn::StoreRelease { .. }
-            | Insn::LoadAbs { .. }
-            | Insn::LoadInd { .. }
-            | Insn::Jump { .. }
-            | Insn::JumpReg { .. }
-            | Insn::JumpIf { .. }
-            | Insn::MayGoto { .. }
-            | Insn::Call(_)
-            | Insn::Exit => false,
-        };
-        between.is_some_and(|between| between.iter().all(leaves))
     }
 
     /// The operands, where the order of the result beside them is worth knowing: in loops, and of what is no longer
@@ -630,7 +470,7 @@ impl Walk<'_> {
             return Ok(());
         }
         if width == Width::W32
-            && !self.halves.is_empty()
+            && !self.state.definitions.is_empty()
             && let Some(v) = self.short_behind(r).filter(Value::is_short)
         {
             self.decides();
@@ -649,7 +489,7 @@ impl Walk<'_> {
             let d = &mut regs[dst.index()];
             d.n = d.n.zext_low();
             (d.id, d.scale, d.delta) = (0, 1, 0);
-        } else if !self.shifted.is_empty() {
+        } else if !self.state.definitions.is_empty() {
             self.copied(r);
         }
         Ok(())

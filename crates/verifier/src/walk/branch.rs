@@ -172,8 +172,10 @@ impl Walk<'_> {
         }
         if decided.is_none() {
             learn_numbers(&mut self.state, dst, src_reg, &no);
-            if let Some((d, is)) = operands.as_ref().and_then(|(d, _)| Some((d, self.tested_bits(d, &no.0)?))) {
-                Self::see_bits(&self.tested, &mut self.state, d, is);
+            if let Some((d, _)) = &operands {
+                let mut state = std::mem::take(&mut self.state);
+                self.see_bits(&mut state, d, &no.0);
+                self.state = state;
             }
         }
         if let Some(operands) = &operands {
@@ -194,8 +196,8 @@ impl Walk<'_> {
     ) -> State {
         let mut state = self.copy_state();
         learn_numbers(&mut state, dst, src, n);
-        if let Some((d, is)) = operands.as_ref().and_then(|(d, _)| Some((d, self.tested_bits(d, &n.0)?))) {
-            Self::see_bits(&self.tested, &mut state, d, is);
+        if let Some((d, _)) = operands {
+            self.see_bits(&mut state, d, &n.0);
         }
         if let (Some((id, c)), true) = (unlike, taken == (*cond == Cond::Ne)) {
             state.is_unlike(*id, *c);

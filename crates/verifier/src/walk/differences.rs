@@ -3,7 +3,7 @@
 //! Problem: `x != 0 && x <= n` is compiled as `x - 1 < n`, a range as `x - 65 < 26`, `n - 1 - x` as `~x + n`. What is
 //! subtracted may wrap round, so by itself the result is any number. Approach: the difference is remembered as one
 //! modulo two to the power of its width ([`Wrap`]), until a comparison shows which it is ([`super::lines`]); a
-//! complement is remembered for the next instruction.
+//! complement is a definition ([`Made::Inverted`]).
 //!
 //! A difference `w = v - by` that has not wrapped is at most `most(v) - by`; one that is compared to be above that has
 //! (`i - 255 > -258` is how `i + 2 <= 256` is compiled), and is `v - by + 2^bits`.
@@ -23,7 +23,7 @@ use super::linear::Form;
 use super::{Walk, bits_of};
 use crate::faults::planted;
 use crate::scalar::Scalar;
-use crate::state::{Difference, State, Sum, Wrap};
+use crate::state::{Difference, Made, State, Sum, Wrap};
 use crate::tnum::ones;
 use crate::value::Value;
 
@@ -143,63 +143,48 @@ impl Walk<'_> {
         self.stats.steps - self.differed <= SOON && self.loops.forest().headed(self.pc).is_none()
     }
 
-    /// `~v + w` and `-v + w` are `w - v`, less 1: how `len - 1 - n` is compiled.
+    /// `~v + w` is `w - v - 1`: how `len - 1 - n` is compiled.
     pub(super) fn less_complement(&mut self, width: Width, op: AluOp, dst: Reg, src: Src) -> bool {
-        if width != Width::W64 {
+        let (Width::W64, AluOp::Add, Src::Reg(r)) = (width, op, src) else { return false };
+        if r == dst {
             return false;
         }
-        let d = *self.state.reg(dst);
-        match (op, src) {
-            (AluOp::Xor, Src::Imm(-1)) if d.is_scalar() && d.id != 0 && self.relates() => {
-                self.negated = Some((self.stats.steps, dst, d, -1));
-            }
-            (AluOp::Add, Src::Reg(r)) if r != dst => {
-                let Some((step, of, v, apart)) = self.negated.take() else { return false };
-                let whole = if of == dst { r } else { dst };
-                if step + 1 != self.stats.steps || (of != dst && of != r) || !self.state.reg(whole).is_scalar() {
-                    return false;
-                }
-                self.give_name(whole);
-                let w = *self.state.reg(whole);
-                // So many that the result is not negative.
-                let (Some(less), Some(more)) = (Form::of(&v), Form::of(&w)) else { return false };
-                let Some(gap) = less.plus(&more, -1).and_then(|f| f.plus(&Form::constant(-i128::from(apart)), 1))
-                else {
-                    return false;
-                };
-                if w.scale != 1 || !self.state.proves(&gap) {
-                    return false;
-                }
-                let named = self.state.name_difference((w.id, w.delta), &v, &mut self.next_id);
-                let Some((id, delta)) = named.and_then(|(id, delta)| Some((id, delta.checked_add(apart)?))) else {
-                    return false;
-                };
-                self.decides();
-                let n =
-                    w.n.alu(AluOp::Sub, width, &v.n).alu(AluOp::Add, width, &Scalar::constant(i64::from(apart) as u64));
-                let n = n.meet(&Scalar::unsigned(0, w.n.umax())).unwrap_or(n);
-                let mut facts = std::mem::take(&mut self.facts);
-                let by = v.n.umin().saturating_add_signed(-i64::from(apart));
-                super::lines::result_order(
-                    (AluOp::Sub, width),
-                    &w,
-                    &Value::scalar(Scalar::unsigned(by, by)),
-                    true,
-                    id,
-                    &mut facts,
-                );
-                self.state.set(dst, Value { id, scale: 1, delta, ..Value::scalar(n) });
-                for mut f in facts.drain(..) {
-                    f.bytes = f.bytes.saturating_add(delta.into());
-                    self.state.learn_below(f);
-                }
-                self.facts = facts;
-                return true;
-            }
-            _ => {}
+        let inverted = |r: Reg| {
+            let d = self.state.reg(r);
+            let mut of = self.state.definitions_of(d).filter(|x| x.made == Made::Inverted);
+            of.next().map(|x| x.of.value(x.made.operand(&d.n)))
+        };
+        let found = inverted(dst).map(|v| (v, r)).or_else(|| inverted(r).map(|v| (v, dst)));
+        let Some((v, whole)) = found.filter(|(_, whole)| self.state.reg(*whole).is_scalar()) else { return false };
+        self.give_name(whole);
+        let w = *self.state.reg(whole);
+        let apart = -1;
+        // So many that the result is not negative.
+        let (Some(less), Some(more)) = (Form::of(&v), Form::of(&w)) else { return false };
+        let gap = less.plus(&more, -1).and_then(|f| f.plus(&Form::constant(-i128::from(apart)), 1));
+        if w.scale != 1 || !gap.is_some_and(|gap| self.state.proves(&gap)) {
+            return false;
         }
-        false
+        let named = self.state.name_difference((w.id, w.delta), &v, &mut self.next_id);
+        let Some((id, delta)) = named.and_then(|(id, delta)| Some((id, delta.checked_add(apart)?))) else {
+            return false;
+        };
+        self.decides();
+        let n = w.n.alu(AluOp::Sub, width, &v.n).alu(AluOp::Add, width, &Scalar::constant(i64::from(apart) as u64));
+        let n = n.meet(&Scalar::unsigned(0, w.n.umax())).unwrap_or(n);
+        let mut facts = std::mem::take(&mut self.facts);
+        let by = v.n.umin().saturating_add_signed(-i64::from(apart));
+        let less = Value::scalar(Scalar::unsigned(by, by));
+        super::lines::result_order((AluOp::Sub, width), &w, &less, true, id, &mut facts);
+        self.state.set(dst, Value { id, scale: 1, delta, ..Value::scalar(n) });
+        for mut f in facts.drain(..) {
+            f.bytes = f.bytes.saturating_add(delta.into());
+            self.state.learn_below(f);
+        }
+        self.facts = facts;
+        true
     }
+
     /// The difference of two named numbers that may wrap round: it is remembered under a name of its own.
     pub(super) fn note_difference(&mut self, width: Width, dst: Reg, whole: &Value, less: &Value) {
         let plain = |v: &Value| v.is_scalar() && v.id != 0 && (v.scale, v.delta) == (1, 0);

@@ -50,6 +50,8 @@ impl Walk<'_> {
     fn becomes(&self, state: &mut State, r: Reg, v: u64) {
         let known = *state.reg(r);
         refine_linked(state, r, &Scalar::constant(v));
-        Self::see_bits(&self.tested, state, &known, v);
+        if self.relates() {
+            self.see_bits(state, &known, &Scalar::constant(v));
+        }
     }
 }

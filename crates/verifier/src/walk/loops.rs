@@ -190,6 +190,11 @@ impl Engine {
         self.on && self.relates
     }
 
+    /// Whether loops are looked at, and what few of them need is tried, too.
+    pub(super) fn follows(&self) -> bool {
+        self.on && self.further
+    }
+
     /// Whether one more question about single steps may be asked: an answer is worth some work, not any.
     pub(super) fn may_ask(&self) -> bool {
         let asked = self.asked.get();
@@ -483,9 +488,6 @@ impl Walk<'_> {
         let freed = self.scratch.prune.discard(a.kept, opened, &mut self.scratch.pool);
         self.live_bytes = self.live_bytes.saturating_sub(freed);
         (self.pc, self.path, self.epoch) = (a.at, a.path, a.epoch);
-        self.shifted.clear();
-        self.halves.clear();
-        self.tested.clear();
         self.recorded.truncate(a.recorded);
         // The oldest copy: what was noted since is of walks that do not count.
         if let Some(notes) = self.loops.open[i..].iter_mut().find_map(|a| a.notes.take()) {

@@ -5,6 +5,7 @@ use bpf_isa::{InsnIdx, Reg};
 use super::trail::Mark;
 use super::{PathNode, Res, Walk};
 use crate::error::Decision;
+use crate::faults::planted;
 use crate::state::State;
 
 /// A branch to walk later.
@@ -68,6 +69,9 @@ impl Walk<'_> {
         debug_assert!(self.scratch.prune.opened_before(self.scratch.pending.len()));
         self.live_bytes = self.live_bytes.saturating_sub(p.state.bytes());
         let old = std::mem::replace(&mut self.state, p.state);
+        if planted!(SiblingKnowsRanges) {
+            self.state.know_as(&old);
+        }
         // One that came back in a loose walk is the guess's now.
         if !old.frames.is_empty() {
             self.scratch.pool.push(old);

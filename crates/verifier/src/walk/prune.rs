@@ -440,10 +440,7 @@ impl Walk<'_> {
             // Nothing was here before, and nothing will come.
             return Ok(false);
         }
-        // The state may be another one from here on.
-        self.shifted.clear();
-        self.negated = None;
-        self.forget();
+        self.forget(keeps);
         if let Some(done) = self.came_round()? {
             return Ok(done);
         }
@@ -529,7 +526,7 @@ impl Walk<'_> {
         if blends.is_some_and(|(_, most)| apart >= most) && like != NONE {
             let like = &self.scratch.prune.kept[like as usize].state;
             blend(like, &mut self.state);
-            forget_ids(&mut self.state, &mut self.scratch.prune.names, false, &self.halves, self.loops.tabled());
+            forget_ids(&mut self.state, &mut self.scratch.prune.names, false, self.loops.tabled());
             self.loops.blend(frame, self.pc);
         }
         let pruner = &mut self.scratch.prune;
@@ -557,11 +554,8 @@ impl Walk<'_> {
 
     fn keep(&mut self, round: bool, iterator: u32, base: u32) -> Res<()> {
         self.trail_enter();
-        // It is no part of the state: what the next step makes of it, others that this one covers may not.
-        self.shifted.clear();
-        self.halves.clear();
-        self.tested.clear();
-        self.negated = None;
+        // States are compared without them: what the next step makes of one, others that this state covers may not.
+        debug_assert!(self.state.definitions.is_empty() || planted!(DefinitionsKept), "definitions are forgotten");
         let state = self.copy_state();
         let bytes = state.bytes() + state.frames.len() * size_of::<Needed>();
         let (hits, misses, epoch) = (0, 0, self.epoch);
@@ -599,7 +593,7 @@ impl Walk<'_> {
     /// call's, so that what other construct begins at `next` is not taken for it; and those of this iterator: one that
     /// was made since the last round is another construct, and does not run out because the last one does.
     pub(super) fn bounded_round_before(&mut self, next: InsnIdx, may_goto: bool, iterator: u32) -> Res<Option<u32>> {
-        self.forget_before(next);
+        self.forget_before(next, true);
         let one_round = match iterator {
             0 => may_goto && planted!(MayGotoOneRound),
             _ => planted!(IteratorOneRound),
@@ -664,12 +658,17 @@ impl Walk<'_> {
     }
 
     /// Forgets registers that are dead, values that are only carried, and ties that tie nothing.
-    fn forget(&mut self) {
-        self.forget_before(self.pc);
+    ///
+    /// `keeps`: and definitions, as the state is about to be kept.
+    fn forget(&mut self, keeps: bool) {
+        self.forget_before(self.pc, keeps);
     }
 
     /// The same, of a state before this instruction.
-    fn forget_before(&mut self, at: InsnIdx) {
+    fn forget_before(&mut self, at: InsnIdx, keeps: bool) {
+        if keeps && !planted!(DefinitionsKept) {
+            self.state.definitions.clear();
+        }
         if !std::mem::replace(&mut self.needs_built, true) {
             self.scratch.needs.build(self.program, self.env);
         }
@@ -718,7 +717,7 @@ impl Walk<'_> {
             let Pruner { names, sums, .. } = &mut self.scratch.prune;
             *sums |= hand_down_sums(&mut self.state, names, &mut self.next_id);
         }
-        forget_ids(&mut self.state, &mut self.scratch.prune.names, false, &self.halves, self.loops.tabled());
+        forget_ids(&mut self.state, &mut self.scratch.prune.names, false, self.loops.tabled());
     }
 
     /// Where places are related to each other: what is about to be forgotten may be all that tells how far what stays
@@ -787,7 +786,7 @@ impl Pruner {
             kept.state.seen.clear();
         }
         if forget_unneeded(&mut kept.state, &self.needed[first..], self.sums.then(|| self.names.list())) {
-            forget_ids(&mut kept.state, &mut self.names, self.sums, &[], &[]);
+            forget_ids(&mut kept.state, &mut self.names, self.sums, &[]);
         }
     }
 }

@@ -2,7 +2,8 @@
 //! one.
 
 use crate::border::{
-    Oracle, Outcome, blends, elements, far, folds, grids, halves, links, loops, orders, pincers, products, sums,
+    Oracle, Outcome, blends, elements, far, folds, grids, halves, links, loops, orders, pincers, products, siblings,
+    sums,
 };
 use crate::mutants;
 use bpf_isa::Program;
@@ -211,6 +212,22 @@ fn accepted_halves_of_short_buffers_stay_within_the_abstract_states() {
 fn generated_links_find_faults_of_orders() {
     for &fault in Fault::OF_ORDERS {
         assert!(finds(fault, Oracle::new(false), 0..4000, links::generate), "{fault:?} is not found");
+    }
+}
+
+#[test]
+fn accepted_siblings_stay_within_the_abstract_states() {
+    let (accepted, refused, violation) = watch(0..1000, siblings::generate);
+    assert_eq!(violation, None);
+    assert!(accepted > 100 && refused > 100, "{accepted} accepted, {refused} refused");
+}
+
+/// Generated programs find what one path knows used on another one.
+#[cfg(feature = "faults")]
+#[test]
+fn generated_siblings_find_what_is_known_on_another_path() {
+    for fault in [Fault::SiblingKnowsRanges, Fault::DefinitionsKept, Fault::SetBitsAreClear, Fault::ShiftsLoseNothing] {
+        assert!(finds(fault, Oracle::new(false), 0..2000, siblings::generate), "{fault:?} is not found");
     }
 }
 

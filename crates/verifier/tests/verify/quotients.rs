@@ -392,6 +392,59 @@ fn states_are_those_that_a_table_leads_to() {
     assert!(verify(&wrong).is_err());
 }
 
+/// A number is shifted or masked before two paths meet, and again on a path that knows it to be 20 at most and ends by
+/// itself. The other path knows what the shift left, and nothing of that bound.
+fn sibling(made: &str, compared: u32, between: &str) -> String {
+    format!(
+        ";raw
+         if r2 < 8 goto out
+         r6 = *(u32 *)(r1 + 0)
+         r8 = *(u8 *)(r1 + 4)
+         r3 = 0
+         a: r3 += 1
+         if r3 < 3 goto a
+         r4 = r6
+         r4 {made}
+         {between}
+         if r8 > 100 goto b
+         if r6 > 20 goto out
+         r5 = r6
+         r5 {made}
+         r5 = r6
+         r5 >>= 5
+         r5 = r6
+         r5 >>= 6
+         r5 = r6
+         r5 >>= 7
+         goto out
+         b: if r4 != {compared} goto out
+         r5 = r10
+         r5 += -21
+         r5 += r6
+         *(u8 *)(r5 + 0) = 1
+         out: r0 = 0
+         exit"
+    )
+}
+
+#[test]
+fn what_one_path_learns_of_a_shifted_number_is_not_known_on_its_sibling() {
+    let met = "if r8 > 50 goto m\n r7 = 1\n m: r7 = 2";
+    for between in ["", met] {
+        for (made, compared) in [(">>= 4", 1), ("&= 7", 1), ("&= 16", 16)] {
+            let program = sibling(made, compared, between);
+            refused(&program);
+            // Where both know it.
+            let both = "if r6 > 20 goto out\n         r8 = *(u8 *)(r1 + 4)";
+            accepted(&program.replace("r8 = *(u8 *)(r1 + 4)", both));
+        }
+    }
+    // What the comparison itself says of the shifted number: it is 16 to 31.
+    let shifted = sibling(">>= 4", 1, "");
+    accepted(&shifted.replace("r5 += -21", "r5 += -32"));
+    refused(&shifted.replace("r5 += -21", "r5 += -31"));
+}
+
 /// Each deliberate bug in these rules lets a program through that is wrong, and the oracle sees it run.
 #[cfg(feature = "faults")]
 #[test]
@@ -493,6 +546,52 @@ fn each_fault_of_quotients_is_found() {
              out: r3 = 0
              a: r3 += 1
              if r3 < 3 goto a"
+        }
+        // The path that is walked first knows it to be 20 at most.
+        Fault::SiblingKnowsRanges => {
+            "r6 = *(u32 *)(r1 + 0)
+             r8 = *(u8 *)(r1 + 4)
+             r3 = 0
+             a: r3 += 1
+             if r3 < 3 goto a
+             r4 = r6
+             r4 &= 7
+             if r8 > 100 goto b
+             if r6 <= 20 goto n
+             r0 = 0
+             exit
+             n: r5 = r6
+             r5 &= 7
+             r0 = 0
+             exit
+             b: if r4 != 1 goto out
+             r5 = r10
+             r5 += -21
+             r5 += r6
+             *(u8 *)(r5 + 0) = 1
+             out:"
+        }
+        // On the other way, the bits are those of another number.
+        Fault::DefinitionsKept => {
+            "r6 = *(u8 *)(r1 + 0)
+             r7 = *(u8 *)(r1 + 1)
+             r8 = *(u8 *)(r1 + 2)
+             r3 = 0
+             a: r3 += 1
+             if r3 < 3 goto a
+             if r8 > 100 goto b
+             r4 = r6
+             r4 &= 144
+             goto c
+             b: r4 = r7
+             r4 &= 144
+             if r4 > r6 goto out
+             c: if r4 != 16 goto out
+             r5 = r10
+             r5 += -128
+             r5 += r6
+             *(u8 *)(r5 + 0) = 1
+             out:"
         }
         // Three rounds more, where the first test has wrapped round.
         Fault::UndividedUnseen => {

@@ -154,6 +154,7 @@ impl Guess {
         let mut state = entry.copied(pool);
         // What is remembered of regions is said of names that are others in the next round.
         state.seen.clear();
+        state.definitions.clear();
         let counted: Vec<(Place, i32)> = shape
             .changes
             .iter()

@@ -118,7 +118,7 @@ impl Walk<'_> {
             *at = Value::scalar(n);
         }
         // What it was tied to may be tied to nothing now.
-        forget_ids(&mut self.state, &mut self.scratch.prune.names, false, &self.halves, self.loops.tabled());
+        forget_ids(&mut self.state, &mut self.scratch.prune.names, false, self.loops.tabled());
         if self.stats.merged == 0 {
             self.halve_fuel();
         }

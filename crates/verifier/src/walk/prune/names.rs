@@ -8,7 +8,6 @@
 use crate::faults::planted;
 use crate::state::{Frame, Room, State, Sum};
 use crate::value::{FIRST_FREE_ID, Ty, Value};
-use crate::walk::alu::Half;
 use crate::walk::shrink;
 
 /// Names of a state, sorted out: memory that is used again.
@@ -41,13 +40,12 @@ impl Names {
 /// some path has asked what follows from all of them together. Then one that contradicts another may have answered,
 /// whatever they are about, and what has been walked rests on both.
 ///
-/// Numbers that may come back from where they have been shifted keep their names (`halves`), and those that a loose
-/// walk has loaded from tables (`tabled`).
-pub(super) fn forget_ids(state: &mut State, names: &mut Names, asked: bool, halves: &[Half], tabled: &[u32]) {
+/// Names that are in definitions stay, and those of numbers that a loose walk has loaded from tables (`tabled`).
+pub(super) fn forget_ids(state: &mut State, names: &mut Names, asked: bool, tabled: &[u32]) {
     let Names { held: ids, parts, ends } = names;
     ids.clear();
     ids.extend(tabled.iter().flat_map(|id| [*id, *id]));
-    ids.extend(halves.iter().flat_map(|h| [h.of, h.of, h.v.id, h.v.id]));
+    ids.extend(state.definitions.iter().flat_map(|d| [d.name, d.name, d.of.id, d.of.id]));
     for f in &state.frames {
         f.each_value(|v| {
             if v.id >= FIRST_FREE_ID {

@@ -22,6 +22,7 @@ pub(crate) mod orders;
 pub(crate) mod pincers;
 pub(crate) mod products;
 pub(crate) mod quotients;
+pub(crate) mod siblings;
 pub(crate) mod sums;
 
 use bpf_analysis::Loops;

@@ -126,6 +126,7 @@ impl Guess {
         }
         back.next_fills(self.k);
         back.seen.clear();
+        back.definitions.clear();
         for v in back.frames.iter_mut().flat_map(|f| f.regs.iter_mut().chain(f.spills.iter_mut().map(|s| &mut s.value)))
         {
             let id = v.line_id();

@@ -1,0 +1,180 @@
+//! Where definitions are made and used ([`crate::state::Definition`]): masks, shifts there and back, and what a
+//! comparison of a result says of its operand.
+
+use bpf_isa::{AluOp, Reg, Src, Width};
+
+use super::branch::aligned;
+use super::{Walk, bits_of};
+use crate::faults::planted;
+use crate::scalar::Scalar;
+use crate::state::{Affine, Definition, Made, State};
+use crate::tnum::ones;
+use crate::value::Value;
+
+/// Steps within which a copy of a number that was shifted to the left is expected to be used.
+const SOON: u64 = 16;
+/// Definitions that are followed from one bound to the next.
+const MAX_HOPS: u32 = 4;
+
+/// Whether a number that is shifted to the left by so much, less than 64, comes back as it was: by a shift that keeps
+/// its sign, or one that has none.
+pub(super) fn fits(n: &Scalar, by: u32, signed: bool) -> bool {
+    match signed {
+        false => n.umax() <= ones::<u64>(64 - by) || planted!(ShiftsLoseNothing),
+        true => n.smin() >= -(1 << (63 - by)) && n.smax() < 1 << (63 - by),
+    }
+}
+
+impl Walk<'_> {
+    /// Before an operation: the definition of its result, if it is one of a named number and a constant that is worth
+    /// knowing. `name` is still to be told.
+    pub(super) fn will_define(&mut self, width: Width, op: AluOp, dst: Reg, src: Src) -> Option<Definition> {
+        let constant = match src {
+            Src::Imm(i) => i as i64 as u64,
+            Src::Reg(r) if r != dst => self.state.reg(r).as_const()?,
+            Src::Reg(_) => return None,
+        };
+        // What masks and shifts to the right have made is asked for in walks that go further alone.
+        let asked = self.loops.follows() && (op == AluOp::Rsh || self.relates());
+        let made = match (width, op) {
+            (Width::W64, AluOp::Lsh) => {
+                let by = u32::try_from(constant).ok().filter(|by| (1..=32).contains(by))?;
+                self.assume_short(by, dst);
+                let n = &self.state.reg(dst).n;
+                Made::Left { by, unsigned: fits(n, by, false), signed: fits(n, by, true) }
+            }
+            (Width::W64, AluOp::Xor) if constant == u64::MAX && self.relates() => Made::Inverted,
+            (_, AluOp::And) if asked => Made::Masked(constant),
+            (_, AluOp::Rsh) if asked && constant < bits_of(width).into() => Made::Right(crate::num::low(constant)),
+            _ => return None,
+        };
+        let d = self.state.reg(dst);
+        // Of what is longer, 32 bits say nothing of the rest.
+        let whole = width == Width::W64 || d.is_short();
+        let lost = matches!(made, Made::Left { unsigned: false, signed: false, .. });
+        let of = Affine::of(d).filter(|_| whole && !lost)?;
+        Some(Definition { name: 0, of, made })
+    }
+
+    /// The operation has been done.
+    pub(super) fn define(&mut self, dst: Reg, d: Definition) {
+        // The results of masks and shifts to the right have names where these are of use.
+        if matches!(d.made, Made::Left { .. } | Made::Inverted) {
+            self.give_name(dst);
+        }
+        let r = self.state.reg(dst);
+        let named = r.is_scalar() && r.id != 0 && (r.scale, r.delta) == (1, 0);
+        if named && r.id != d.of.id {
+            let name = r.id;
+            self.state.define(Definition { name, ..d });
+        }
+    }
+
+    /// A shift to the left and back again leaves a number as it is, and its name, if nothing is lost at the top: what a
+    /// cast is without 32-bit moves. Of an index, it comes back so far that it is multiplied; of a length in bytes, so
+    /// far that it is divided. Compilers put two of these pairs into each other.
+    pub(super) fn shifted_back(&mut self, width: Width, op: AluOp, dst: Reg, src: Src) -> bool {
+        let (Width::W64, Src::Imm(by), AluOp::Rsh | AluOp::Arsh) = (width, src, op) else { return false };
+        let Ok(by) = u32::try_from(by) else { return false };
+        let signed = op == AluOp::Arsh;
+        let d = self.state.reg(dst);
+        let defined = self.state.definitions_of(d).find_map(|x| match x.made {
+            Made::Left { by, unsigned, signed: fits } => (if signed { fits } else { unsigned }).then_some((by, x.of)),
+            Made::Masked(_) | Made::Right(_) | Made::Ahead(_) | Made::Inverted => None,
+        });
+        // Its name says so, too, where it is a multiple.
+        let Some((up, of)) = defined.or_else(|| multiple(d, signed)) else { return false };
+        let v = of.value(d.n.alu(op, Width::W64, &Scalar::constant(up.into())));
+        // A number that may be negative comes back as far at most: it is not to be divided.
+        if v.n.smin() < 0 && by > up {
+            return false;
+        }
+        self.state.set(dst, v);
+        match by.cast_signed() - up.cast_signed() {
+            0 => true,
+            less @ ..0 => self.numbers(width, AluOp::Lsh, dst, Src::Imm(-less)),
+            more => self.numbers(width, AluOp::Rsh, dst, Src::Imm(more)),
+        }
+    }
+
+    /// A number has been copied: if it was shifted to the left, one of the two is about to come back.
+    pub(super) fn copied(&mut self, from: Reg) {
+        let v = self.state.reg(from);
+        if self.state.definitions_of(v).any(|d| matches!(d.made, Made::Left { .. })) {
+            self.copied_at = Some(self.stats.steps);
+        }
+    }
+
+    /// Whether a number has been shifted and copied so lately that it is about to come back.
+    pub(super) fn awaits_half(&self) -> bool {
+        !self.state.definitions.is_empty() && self.copied_at.is_some_and(|step| self.stats.steps - step <= SOON)
+    }
+
+    /// A comparison has shown the number to be one of these: what that says of those that it was made of. In `state`,
+    /// whose values say so of the number already.
+    pub(super) fn see_bits(&self, state: &mut State, known: &Value, n: &Scalar) {
+        if state.definitions.is_empty() || n.as_const().is_none() {
+            return;
+        }
+        if let Some(of) = Affine::of(known) {
+            // Nothing marks that one place rests on another's comparison.
+            debug_assert!(self.scratch.prune.all_exact(), "definitions are refined where numbers are needed exactly");
+            state.refine_definitions(of, n);
+        }
+    }
+}
+
+/// A multiple by a power of two, and what it is of it.
+fn multiple(d: &Value, signed: bool) -> Option<(u32, Affine)> {
+    let up = d.scale.trailing_zeros().min(d.delta.trailing_zeros());
+    let named = d.is_scalar() && d.id != 0 && up > 0 && (!signed || d.n.smin() >= 0);
+    named.then_some((up, Affine { id: d.id, scale: d.scale >> up, delta: d.delta >> up }))
+}
+
+impl State {
+    /// What the values of this state say of a number, and of the results that these definitions have made of it:
+    /// nothing may hold it any more.
+    fn range_by_results(&self, definitions: &[Definition], of: Affine, hops: u32) -> Scalar {
+        let mut n = self.range_of(of);
+        if hops > 0 {
+            for d in definitions.iter().filter(|d| d.of == of) {
+                let result = self.range_by_results(definitions, Affine::name(d.name), hops - 1);
+                n = n.meet(&d.made.operand(&result)).unwrap_or(n);
+            }
+        }
+        n
+    }
+
+    /// The named number, whose values say so already, is one of these: what that says of the number that it was made
+    /// of, and of those that were made of that.
+    fn refine_definitions(&mut self, of: Affine, n: &Scalar) {
+        let definitions = std::mem::take(&mut self.definitions);
+        self.refine_operands(&definitions, of, n, (usize::MAX, MAX_HOPS));
+        self.definitions = definitions;
+    }
+
+    fn refine_operands(&mut self, definitions: &[Definition], of: Affine, n: &Scalar, (from, hops): (usize, u32)) {
+        let others = definitions.iter().enumerate().filter(|(i, _)| *i != from);
+        for (i, d) in others.filter(|(_, d)| Affine::name(d.name) == of) {
+            self.refine_number(definitions, d.of, &d.made.operand(n), (i, hops));
+        }
+    }
+
+    /// The number is one of these; `from`: by the definition of this index, and so many more are followed.
+    fn refine_number(&mut self, definitions: &[Definition], of: Affine, n: &Scalar, (from, hops): (usize, u32)) {
+        let Some(n) = self.range_by_results(definitions, of, MAX_HOPS).meet(n).map(aligned) else { return };
+        self.each_value_mut(|v| {
+            if Affine::of(v) == Some(of) {
+                v.n = v.n.meet(&n).unwrap_or(v.n);
+            }
+        });
+        self.bound_by(&of.value(n));
+        if hops == 0 {
+            return;
+        }
+        self.refine_operands(definitions, of, &n, (from, hops - 1));
+        for (i, d) in definitions.iter().enumerate().filter(|(i, d)| *i != from && d.of == of) {
+            self.refine_number(definitions, Affine::name(d.name), &d.made.result(&n), (i, hops - 1));
+        }
+    }
+}
