@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
-use bpf_quiesce::{Domain, EnterError, Holder, Memory, Owned, Reservation};
+use bpf_quiesce::{Domain, EnterError, Holder, Memory, Owned, Reservation, Settles};
 
 use crate::def::{MapDef, MapType, flags, update};
 use crate::errno::{Errno, OpResult};
@@ -48,11 +48,12 @@ pub(crate) struct Inner {
     pub(crate) id: u32,
     host_value_size: usize,
     pub(crate) def: MapDef,
-    domain: Arc<Domain>,
     pub(crate) gate: WriteGate,
     pub(crate) ops: Box<dyn MapOps>,
     /// Given back after `ops` is dropped, whose memory it stands for.
     memory: Reservation,
+    /// Last: maps that maps of maps let go wait in the domain and own it.
+    domain: Settles,
 }
 
 impl std::fmt::Debug for Inner {
@@ -64,16 +65,6 @@ impl std::fmt::Debug for Inner {
 impl std::fmt::Debug for Map {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Map").field("def", &self.0.def).finish_non_exhaustive()
-    }
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        // Maps that maps of maps let go wait in the domain and own it: if nobody came by after the last map, none of
-        // them would ever go.
-        if self.domain.deferred() > 0 {
-            self.domain.reclaim();
-        }
     }
 }
 
@@ -123,10 +114,10 @@ impl Map {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             host_value_size: ops.host_value_size(),
             def,
-            domain: Arc::clone(domain),
             gate: WriteGate::default(),
             ops,
             memory,
+            domain: Settles(Arc::clone(domain)),
         }))
     }
 
@@ -285,7 +276,10 @@ impl Map {
     pub fn delete(&self, key: &[u8]) -> Result<(), MapError> {
         self.check_key(key)?;
         self.writable("delete")?;
-        self.write("delete", |ops, slot| ops.delete(key, slot))
+        self.write("delete", |ops, slot| ops.delete(key, slot))?;
+        // Inner maps and rings wait for a grace period.
+        self.domain().tend();
+        Ok(())
     }
 
     /// Copies the value of `key` to `out` and removes the key, in one step.

@@ -9,7 +9,7 @@
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bpf_quiesce::Domain;
+use bpf_quiesce::{Domain, Finish};
 
 use crate::def::{MapDef, MapType};
 use crate::errno::{Errno, OpResult};
@@ -64,7 +64,9 @@ impl Map {
         of_maps(self.ops()).and_then(|outer| outer.check_entry(key, flags)).map_err(fail)?;
         inner.def().fits_template(template)?;
         self.domain().owns(inner)?;
-        self.write(OP, |ops, slot| of_maps(ops)?.set_inner(key, inner, flags, slot))
+        self.write(OP, |ops, slot| of_maps(ops)?.set_inner(key, inner, flags, slot))?;
+        self.domain().tend();
+        Ok(())
     }
 
     /// The map in an entry of a map of maps, if it is set.
@@ -96,7 +98,7 @@ fn retire(domain: &Domain, old: *const Inner) {
     }
     // SAFETY: an entry's pointer, made by `Map::into_raw`, which the caller has taken out.
     let map = unsafe { Map::from_raw(old) };
-    domain.defer(move || drop(map));
+    domain.enqueue(move || drop(map));
 }
 
 /// An array of maps.
@@ -248,12 +250,14 @@ impl MapOfMaps for ArrayOfMaps {
 
 impl Drop for ArrayOfMaps {
     fn drop(&mut self) {
+        // Dropping a map may run what others deferred, which may panic.
+        let mut finish = Finish::default();
         for entry in self.entries.iter() {
             // Relaxed: nobody else has the map.
             let old = entry.load(Ordering::Relaxed);
             if !old.is_null() {
                 // SAFETY: the entry's own reference; no program uses a map that is being dropped.
-                drop(unsafe { Map::from_raw(old) });
+                finish.step(|| drop(unsafe { Map::from_raw(old) }));
             }
         }
     }
@@ -398,13 +402,14 @@ impl MapOfMaps for HashOfMaps {
 
 impl Drop for HashOfMaps {
     fn drop(&mut self) {
+        let mut finish = Finish::default();
         let mut cursor = Cursor::default();
         let (mut key, mut word) = (vec![0; self.key_size], [0; size_of::<u64>()]);
         // Nobody else has the map any more, so no slot is needed to read it.
         while self.hash.next_at(&mut cursor, &mut key, &mut word, 0).is_ok() {
             let old: *const Inner = std::ptr::with_exposed_provenance(crate::num::index(u64::from_ne_bytes(word)));
             // SAFETY: the entry's own reference; no program uses a map that is being dropped.
-            drop(unsafe { Map::from_raw(old) });
+            finish.step(|| drop(unsafe { Map::from_raw(old) }));
         }
     }
 }

@@ -46,6 +46,9 @@ use crate::{fork, section::Section};
 /// One epoch step in [`Record::state`]; the bits below count nested guards.
 const EPOCH: u64 = 1 << 16;
 const DEPTH: u64 = EPOCH - 1;
+/// What the first [`Core::start`] of a domain returns.
+#[cfg(all(test, loom))]
+pub(crate) const FIRST_PERIOD: u64 = 2 * EPOCH;
 /// Everything that changes rarely, under one lock.
 #[derive(Debug, Default)]
 struct Registry {
@@ -158,6 +161,8 @@ pub(crate) struct Core {
     ordered: AtomicU64,
     /// The newest epoch whose grace period is known to be over.
     completed: AtomicU64,
+    /// The newest grace period that the readers in its way are asked to look at when they leave; 0 if there is none.
+    asked: AtomicU64,
     desk: Arc<Desk>,
     #[cfg(not(loom))]
     generation: crate::fork::Generation,
@@ -182,6 +187,7 @@ impl Core {
             threads: AtomicU32::new(0),
             ordered: AtomicU64::new(0),
             completed: AtomicU64::new(0),
+            asked: AtomicU64::new(0),
             desk: Arc::new(Desk { registry: Mutex::new(Registry::default()), changed: Condvar::new() }),
             #[cfg(not(loom))]
             generation: crate::fork::Generation::current(),
@@ -387,7 +393,8 @@ impl Core {
     #[inline(never)]
     fn lease(&self, record: &Record) -> Result<(), EnterError> {
         let _section = Section::begin();
-        // Step outside: waiting for a slot must not hold up grace periods.
+        // Step outside: waiting for a slot must not hold up grace periods. Somebody may have seen the record inside.
+        record.stepped_out.store(true, Ordering::Relaxed);
         self.leave(record);
         let mut registry = self.lock();
         // A thread that wanted our slot may have given it back before we had the lock.
@@ -586,6 +593,50 @@ impl Core {
                 registry = self.sleep(registry);
             }
         }
+    }
+
+    /// Asks the readers that are in the way of the grace period `target` to look at grace periods when they leave: a
+    /// [`Core::poll`] that follows this returns true, or the last of them finds [`Core::is_asked`], and its own `poll`
+    /// returns true.
+    pub(crate) fn ask(&self, target: u64) -> Result<(), Errno> {
+        // Release, pairs with `Core::asked`: whoever finds the word sees what the caller has queued.
+        raise(&self.asked, target);
+        // `asked` before the look at `state` in `poll`: pairs with the light barrier in `leave`.
+        self.granted.heavy_barrier()
+    }
+
+    /// The newest grace period that readers are asked to look at; 0 if there is none.
+    pub(crate) fn asked(&self) -> u64 {
+        // Acquire pairs with `Core::ask`.
+        self.asked.load(Ordering::Acquire)
+    }
+
+    /// Since when the calling thread's own record has been in the way of grace periods, for [`Core::is_asked`].
+    #[inline]
+    pub(crate) fn in_the_way_since(record: &Record) -> u64 {
+        let state = record.state.load(Ordering::Relaxed);
+        if state & DEPTH != 1 {
+            return u64::MAX; // An outer guard stays.
+        }
+        if record.stepped_out.load(Ordering::Relaxed) {
+            record.stepped_out.store(false, Ordering::Relaxed);
+            return 0;
+        }
+        state - 1
+    }
+
+    /// Whether a reader that has just left was asked to look at grace periods; `since` is what its record said before
+    /// ([`Core::in_the_way_since`]). Two that leave at once and poll then exclude each other by the registry's lock:
+    /// the second sees that the first has left.
+    #[inline]
+    pub(crate) fn is_asked(&self, since: u64) -> bool {
+        since < self.asked()
+    }
+
+    /// Asks nobody any more.
+    pub(crate) fn withdraw(&self) {
+        // Acquire pairs with `Core::ask`.
+        self.asked.swap(0, Ordering::AcqRel);
     }
 
     /// Makes guards entered from now on discard fetched instructions; what domains do that lack a core barrier.

@@ -7,18 +7,17 @@
 //! it and joins a queue. A thread that defers or reclaims outside a guard polls the oldest batch and runs it if its
 //! period is over.
 //!
-//! Invariants: a batch's period starts after its last callback was queued. Callbacks run outside the lock, each exactly
-//! once, in the order of their batches unless several threads run batches at a time. A panicking callback does not keep
-//! the others from running.
+//! Invariants: a batch's period starts after its last callback was queued. Queueing runs no callback, so it cannot
+//! unwind. Callbacks run outside the lock, each exactly once, in the order of their batches unless several threads run
+//! batches at a time. A panicking callback does not keep the others from running.
 
-use std::any::Any;
 use std::cell::Cell;
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::core::Core;
+use crate::finish::Finish;
 
 /// Callbacks that share a grace period when nobody asks for one earlier.
 const BATCH: usize = 64;
@@ -31,6 +30,8 @@ pub(crate) struct Queue {
     inner: Mutex<Inner>,
     /// How many callbacks wait; changed under the lock.
     waiting: AtomicUsize,
+    /// A batch was filled since somebody last ran what was ready.
+    due: AtomicBool,
 }
 
 /// For how many domains a thread can note that it is running their callbacks, one inside another.
@@ -89,17 +90,23 @@ impl Inner {
 }
 
 impl Queue {
-    /// Queues `callback`; true if that filled a batch, so that running one is due.
-    pub(crate) fn push(&self, core: &Core, callback: Callback) -> bool {
+    /// Queues `callback`.
+    pub(crate) fn push(&self, core: &Core, callback: Callback) {
         let mut inner = self.lock();
         inner.filling.push(callback);
         // Relaxed: see `len`.
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        if inner.filling.len() < BATCH {
-            return false;
+        if inner.filling.len() >= BATCH {
+            inner.seal(core);
+            // Relaxed: a hint.
+            self.due.store(true, Ordering::Relaxed);
         }
-        inner.seal(core);
-        true
+    }
+
+    /// Whether a batch was filled since somebody last ran what was ready.
+    pub(crate) fn is_due(&self) -> bool {
+        // Relaxed: a hint.
+        self.due.load(Ordering::Relaxed)
     }
 
     /// Starts the grace period of all that is queued and returns the newest period to wait for.
@@ -110,9 +117,11 @@ impl Queue {
     }
 
     /// Runs every batch whose period is over and says how many callbacks that were; none from within a callback.
-    pub(crate) fn run_ready(&self, core: &Core) -> usize {
+    pub(crate) fn run_ready(&self, core: &Core, finish: &mut Finish) -> usize {
         let mut ran = 0;
         let Some(_running) = Running::begin(core.id()) else { return ran };
+        // Relaxed: a hint.
+        self.due.store(false, Ordering::Relaxed);
         loop {
             let Some(target) = self.lock().sealed.front().map(|(target, _)| *target) else { return ran };
             // A failing barrier means "not yet": the batch stays and the next call tries again.
@@ -130,7 +139,7 @@ impl Queue {
             if let Some((_, batch)) = batch {
                 self.waiting.fetch_sub(batch.len(), Ordering::Relaxed);
                 ran += batch.len();
-                run(batch);
+                run(batch, finish);
             }
         }
     }
@@ -145,7 +154,8 @@ impl Queue {
     /// Runs everything at once. The caller owns the domain, so no reader is left.
     pub(crate) fn run_all(&mut self) {
         let inner = std::mem::take(self.inner.get_mut().unwrap_or_else(PoisonError::into_inner));
-        run(inner.sealed.into_iter().flat_map(|(_, batch)| batch).chain(inner.filling).collect());
+        let mut finish = Finish::default();
+        run(inner.sealed.into_iter().flat_map(|(_, batch)| batch).chain(inner.filling).collect(), &mut finish);
     }
 
     /// Drops nothing and runs nothing: in a forked child the callbacks are the parent's business.
@@ -158,24 +168,8 @@ impl Queue {
     }
 }
 
-/// Drops a panic's payload. If that panics again, the second payload is leaked, so that there is an end.
-pub fn drop_payload(payload: Box<dyn Any + Send>) {
-    if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-        std::mem::forget(again);
-    }
-}
-
-fn run(batch: Vec<Callback>) {
-    let mut panic = None;
+fn run(batch: Vec<Callback>, finish: &mut Finish) {
     for callback in batch {
-        if let Err(payload) = catch_unwind(AssertUnwindSafe(callback)) {
-            match panic {
-                None => panic = Some(payload),
-                Some(_) => drop_payload(payload),
-            }
-        }
-    }
-    if let Some(payload) = panic {
-        resume_unwind(payload);
+        finish.step(callback);
     }
 }

@@ -11,9 +11,12 @@
 //! before the list drops; domain numbers are never reused. A guard cannot leave its thread (it is neither `Send` nor
 //! `Sync`) and borrows its domain, which owns the record too.
 
+use std::borrow::Borrow;
 use std::cell::RefCell;
 use std::fmt;
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
+use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -23,6 +26,7 @@ use std::time::Duration;
 use crate::core::Core;
 use crate::defer::Queue;
 use crate::exit;
+use crate::finish::{Finish, caught};
 use crate::fork::Generation;
 use crate::granted::Granted;
 use crate::memory::Memory;
@@ -50,6 +54,11 @@ pub struct Guard<'domain> {
     /// The record belongs to this thread.
     _not_send: PhantomData<*const ()>,
 }
+
+/// A [`Guard`] whose end runs nothing that was deferred: for runs, which neither lock nor allocate when they end, and
+/// for signal handlers. Made by [`Domain::enter_run`].
+#[must_use = "the run ends when the guard is dropped"]
+pub struct RunGuard<'domain>(ManuallyDrop<Guard<'domain>>);
 
 /// A grace period: over once every guard that was held at its start is gone.
 ///
@@ -102,21 +111,48 @@ impl Domain {
 
     /// Begins (or nests) a run of the calling thread.
     ///
-    /// A signal handler may do so too, whatever it interrupted, if a guard was made before in its thread: the first one
-    /// allocates.
+    /// Dropping the guard may run deferred callbacks after [`Domain::settle`] has left some behind. Signal handlers use
+    /// [`Domain::enter_run`].
     ///
     /// # Errors
     /// See [`EnterError`]; in the process that made the domain and outside of signal handlers, only the outermost guard
     /// of a thread that has no slot from its last run can fail, or one nested 65,535 deep.
     #[inline]
     pub fn enter(&self) -> Result<Guard<'_>, EnterError> {
+        match self.enter_run() {
+            // The end of this guard is not that of a run.
+            Ok(guard) => Ok(Guard { ..*ManuallyDrop::new(guard).0 }),
+            Err(error) => Err(self.not_entered(error)),
+        }
+    }
+
+    /// A thread that got no slot was inside for a moment.
+    #[cold]
+    #[inline(never)]
+    fn not_entered(&self, error: EnterError) -> EnterError {
+        if error != EnterError::Signal && self.core.asked() > 0 {
+            self.settle();
+        }
+        error
+    }
+
+    /// Begins (or nests) a run as [`Domain::enter`] does, under a guard whose end runs no deferred callbacks. The
+    /// caller has, or borrows, a handle whose drop calls [`Domain::settle`].
+    ///
+    /// A signal handler may do so too, whatever it interrupted, if a guard was made before in its thread: the first one
+    /// allocates.
+    ///
+    /// # Errors
+    /// As [`Domain::enter`].
+    #[inline]
+    pub fn enter_run(&self) -> Result<RunGuard<'_>, EnterError> {
         let record = match self.cached() {
             Some(record) => record,
             None => self.look_up()?,
         };
         // SAFETY: the calling thread's registration list, and this domain, own the record.
         self.core.enter(unsafe { record.as_ref() })?;
-        Ok(Guard { domain: self, record, _not_send: PhantomData })
+        Ok(RunGuard(ManuallyDrop::new(Guard { domain: self, record, _not_send: PhantomData })))
     }
 
     /// What maps and tables of this domain may take, and have taken.
@@ -201,37 +237,104 @@ impl Domain {
     /// by a thread outside guards, by a [`Reclaimer`], or when the domain is dropped.
     ///
     /// A callback that owns the domain's `Arc` keeps the domain alive until it has run. In a forked child nothing
-    /// queued is ever run or dropped.
+    /// queued is ever run or dropped. A panic of an earlier callback is resumed after `callback` was queued.
     pub fn defer(&self, callback: impl FnOnce() + Send + 'static) {
-        if self.push(callback) && !self.in_guard() {
-            self.deferred.run_ready(&self.core);
-        }
+        self.enqueue(callback);
+        self.tend();
     }
 
     /// Queues `callback` as [`Domain::defer`] does, but runs none, neither this nor an earlier one: for callers that
-    /// hold a lock which callbacks may want.
+    /// hold a lock which callbacks may want, or have more to do that a callback's panic must not prevent.
     pub fn enqueue(&self, callback: impl FnOnce() + Send + 'static) {
-        self.push(callback);
+        self.deferred.push(&self.core, Box::new(callback));
     }
 
-    /// Queues it; true if running a batch is due.
-    fn push(&self, callback: impl FnOnce() + Send + 'static) -> bool {
-        if self.is_forked() {
-            // The queue's lock may be held by a thread that does not exist here. What is queued would never be dropped
-            // either.
-            std::mem::forget(callback);
-            return false;
+    /// Runs deferred callbacks whose grace period is over, if a batch was filled since the last call: what
+    /// [`Domain::enqueue`] leaves to its caller.
+    pub fn tend(&self) {
+        if self.deferred.is_due() && !self.in_guard() && !self.is_forked() {
+            self.run_ready(&mut Finish::default());
         }
-        self.deferred.push(&self.core, Box::new(callback))
     }
 
     /// Runs the deferred callbacks whose grace period is over and says how many; none under the caller's own guard or
-    /// in a forked child. Does not wait.
+    /// in a forked child. Does not wait. The first panic of a callback is resumed when all have run.
     pub fn reclaim(&self) -> usize {
+        let mut finish = Finish::default();
+        match self.reclaim_once(&mut finish) {
+            0 => 0,
+            ran => ran + self.run_more(&mut finish),
+        }
+    }
+
+    fn reclaim_once(&self, finish: &mut Finish) -> usize {
         if self.in_guard() || self.is_forked() || self.deferred.seal(&self.core).is_none() {
             return 0;
         }
-        self.deferred.run_ready(&self.core)
+        self.deferred.run_ready(&self.core, finish)
+    }
+
+    fn run_ready(&self, finish: &mut Finish) -> usize {
+        match self.deferred.run_ready(&self.core, finish) {
+            0 => 0,
+            ran => ran + self.run_more(finish),
+        }
+    }
+
+    /// Runs what callbacks have queued, which is left to the next caller unless there may be none.
+    fn run_more(&self, finish: &mut Finish) -> usize {
+        let mut total = 0;
+        while self.core.asked() > 0 {
+            match self.reclaim_once(finish) {
+                0 => break,
+                ran => total += ran,
+            }
+        }
+        total
+    }
+
+    /// Runs whatever is deferred, and what that defers in turn, as far as no reader is in the way. The rest is run by
+    /// whoever ends the last [`Guard`] that is in the way.
+    ///
+    /// Whoever drops a handle that may be the domain's last user calls this: deferred callbacks may own the domain, and
+    /// the domain owns them, so nobody might come by again. The first panic of a callback is resumed when all have run.
+    #[inline]
+    pub fn settle(&self) {
+        if self.deferred() > 0 {
+            self.settle_some();
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn settle_some(&self) {
+        if self.is_forked() {
+            return;
+        }
+        let mut finish = Finish::default();
+        loop {
+            while self.reclaim_once(&mut finish) > 0 {}
+            let Some(newest) = self.deferred.seal(&self.core) else {
+                // Who asks meanwhile has queued something before, so one of the two is seen.
+                if self.core.asked() == 0 {
+                    return;
+                }
+                self.core.withdraw();
+                continue;
+            };
+            // A reader may have left before it was asked, so what is queued is looked at again. If the barrier fails,
+            // the next caller tries.
+            if self.core.asked() >= newest || self.core.ask(newest).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// What a reader does that has left and was asked to look at what is deferred.
+    #[cold]
+    #[inline(never)]
+    fn left(&self) {
+        self.settle();
     }
 
     /// Waits for the grace period of everything deferred so far and runs it, except for what another thread is running.
@@ -242,7 +345,8 @@ impl Domain {
         self.can_wait()?;
         let Some(target) = self.deferred.seal(&self.core) else { return Ok(0) };
         self.core.wait(target)?;
-        Ok(self.deferred.run_ready(&self.core))
+        let mut finish = Finish::default();
+        Ok(self.run_ready(&mut finish))
     }
 
     /// How many grace periods have begun; 0 in a forked child.
@@ -255,7 +359,8 @@ impl Domain {
         self.deferred.len()
     }
 
-    /// Starts a thread that calls [`Domain::reclaim`] every `period` until the result is dropped.
+    /// Starts a thread that calls [`Domain::reclaim`] every `period` until the result is dropped. A callback that
+    /// panics does not end it.
     ///
     /// # Errors
     /// If no thread can be started.
@@ -265,10 +370,10 @@ impl Domain {
         let thread = std::thread::Builder::new().name("quiesce-reclaim".into()).spawn(move || {
             // Relaxed: the join in `Drop` orders everything that matters.
             while !stopped.load(Ordering::Relaxed) {
-                domain.reclaim();
+                caught(|| domain.reclaim());
                 std::thread::park_timeout(period);
             }
-            domain.reclaim();
+            caught(|| domain.reclaim());
         })?;
         Ok(Reclaimer { stop, thread: Some(thread), made_in: Generation::current() })
     }
@@ -399,7 +504,42 @@ impl Drop for Guard<'_> {
     #[inline]
     fn drop(&mut self) {
         // SAFETY: the domain, which the guard borrows, owns the record.
-        self.domain.core.leave(unsafe { self.record.as_ref() });
+        let record = unsafe { self.record.as_ref() };
+        let (core, since) = (&self.domain.core, Core::in_the_way_since(record));
+        core.leave(record);
+        if core.is_asked(since) {
+            self.domain.left();
+        }
+    }
+}
+
+impl<'domain> Deref for RunGuard<'domain> {
+    type Target = Guard<'domain>;
+
+    #[inline]
+    fn deref(&self) -> &Guard<'domain> {
+        &self.0
+    }
+}
+
+impl<'domain> Borrow<Guard<'domain>> for RunGuard<'domain> {
+    #[inline]
+    fn borrow(&self) -> &Guard<'domain> {
+        &self.0
+    }
+}
+
+impl Drop for RunGuard<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: the domain, which the guard borrows, owns the record.
+        self.0.domain.core.leave(unsafe { self.0.record.as_ref() });
+    }
+}
+
+impl fmt::Debug for RunGuard<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&**self, f)
     }
 }
 
@@ -425,6 +565,27 @@ impl GracePeriod {
     }
 }
 
+/// A domain's handle that settles the domain when it is dropped ([`Domain::settle`]): the last field of whatever queues
+/// drops and may be the domain's last user.
+#[derive(Debug, Clone)]
+pub struct Settles(pub Arc<Domain>);
+
+impl Deref for Settles {
+    type Target = Arc<Domain>;
+
+    #[inline]
+    fn deref(&self) -> &Arc<Domain> {
+        &self.0
+    }
+}
+
+impl Drop for Settles {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.settle();
+    }
+}
+
 /// A thread that runs deferred callbacks; see [`Domain::spawn_reclaimer`]. Dropping it stops and joins the thread,
 /// unless that is the calling one.
 #[derive(Debug)]
@@ -445,7 +606,7 @@ impl Drop for Reclaimer {
                 return;
             }
             thread.thread().unpark();
-            // A callback's panic ended the thread; its message has been printed, and a drop must not panic.
+            // The thread catches the panics of callbacks, and a drop must not panic.
             let _ = thread.join();
         }
     }

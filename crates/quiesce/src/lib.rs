@@ -41,6 +41,8 @@ mod exit;
 #[cfg(all(test, not(loom)))]
 mod failures;
 #[cfg(not(loom))]
+mod finish;
+#[cfg(not(loom))]
 pub mod fork;
 mod granted;
 #[cfg(all(test, loom))]
@@ -58,9 +60,9 @@ mod sync;
 mod users;
 
 #[cfg(not(loom))]
-pub use defer::drop_payload;
+pub use domain::{CoreBarrier, Domain, GracePeriod, Guard, Reclaimer, RunGuard, Settles};
 #[cfg(not(loom))]
-pub use domain::{CoreBarrier, Domain, GracePeriod, Guard, Reclaimer};
+pub use finish::{Finish, Foreign, caught, drop_payload};
 #[cfg(not(loom))]
 pub use memory::{Held, Holder, LimitBelowUse, Memory, MemoryFull, Reservation, Whose};
 #[cfg(not(loom))]

@@ -67,6 +67,41 @@ fn a_thread_that_ends_inside_a_guard_holds_nobody_up() {
 }
 
 #[test]
+fn the_last_reader_frees_what_was_left_to_it() {
+    explore(3, WhenFull::Error, |core| {
+        let (object, freed) = (object(), Arc::new(AtomicBool::new(false)));
+        let look = |core: &Core, object: &Object, freed: &AtomicBool| {
+            // The first period of the domain; Acquire and release order the two that may come here.
+            if core.poll(crate::core::FIRST_PERIOD) == Ok(true) && !freed.swap(true, Ordering::AcqRel) {
+                free(object);
+            }
+        };
+        let readers = [(); 2].map(|()| {
+            let (core, object, freed) = (Arc::clone(&core), Arc::clone(&object), Arc::clone(&freed));
+            let record = core.register().unwrap();
+            loom::thread::spawn(move || {
+                core.enter(&record).unwrap();
+                if object.linked.load(Ordering::Relaxed) {
+                    // SAFETY: loom checks that nobody writes meanwhile.
+                    assert_eq!(object.content.with(|content| unsafe { *content }), 7);
+                }
+                let since = Core::in_the_way_since(&record);
+                core.leave(&record);
+                if core.is_asked(since) {
+                    look(&core, &object, &freed);
+                }
+            })
+        });
+        object.linked.store(false, Ordering::Relaxed);
+        assert_eq!(core.start(), crate::core::FIRST_PERIOD);
+        core.ask(crate::core::FIRST_PERIOD).unwrap();
+        look(&core, &object, &freed);
+        readers.map(|reader| reader.join().unwrap());
+        assert!(freed.load(Ordering::Relaxed), "nobody looked after the last reader had left");
+    });
+}
+
+#[test]
 fn waiting_for_a_grace_period_waits_for_the_reader() {
     explore(2, WhenFull::Error, |core| {
         let object = object();

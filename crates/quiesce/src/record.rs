@@ -17,6 +17,9 @@ pub(crate) struct Record {
     pub(crate) slot: AtomicU32,
     /// The slot of the current run. Its own thread's business only.
     pub(crate) running_slot: AtomicU32,
+    /// Its thread was inside for a moment, and stepped outside again to wait for a slot, since a guard's end last
+    /// looked here. Its own thread's business only.
+    pub(crate) stepped_out: AtomicBool,
     /// Someone sleeps until this record's next exit.
     pub(crate) attention: AtomicBool,
     /// The thread is gone; another may take the record (and the slot still in it).
@@ -31,6 +34,7 @@ impl Record {
             state: AtomicU64::new(0),
             slot: AtomicU32::new(NO_SLOT),
             running_slot: AtomicU32::new(NO_SLOT),
+            stepped_out: AtomicBool::new(false),
             attention: AtomicBool::new(false),
             vacant: AtomicBool::new(false),
             code_seen: AtomicU64::new(u64::MAX),

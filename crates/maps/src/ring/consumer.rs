@@ -186,6 +186,7 @@ impl Drop for RingBuf {
         if self.perf_index.is_none() {
             self.map.gate().detach();
         }
+        self.map.domain().tend();
     }
 }
 

@@ -95,7 +95,7 @@ impl PerfMap {
         }
         // SAFETY: `open` put the reference there, and we have taken it out.
         let ring = unsafe { Arc::from_raw(old.cast_const()) };
-        self.domain.defer(move || drop(ring));
+        self.domain.enqueue(move || drop(ring));
         Ok(())
     }
 }

@@ -5,4 +5,5 @@
 mod asymmetric_model;
 mod basics;
 mod exit;
+mod left_behind;
 mod stress;

@@ -12,7 +12,7 @@ use crate::context::Parts;
 use crate::context::network::Network;
 use crate::error::HelperError;
 use bpf_jit_code::{RunCtx, StopCode};
-use bpf_quiesce::Domain;
+use bpf_quiesce::{Domain, Foreign};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -27,9 +27,9 @@ pub(crate) struct RunConfig {
     /// What runs may take of a thread's stack.
     pub(crate) stack: StackNeed,
     /// Where `bpf_trace_printk` writes.
-    pub(crate) print: Option<PrintSink>,
+    pub(crate) print: Option<Foreign<PrintSink>>,
     /// Whom helpers ask about interfaces and routes.
-    pub(crate) network: Option<Arc<dyn Network>>,
+    pub(crate) network: Option<Foreign<Arc<dyn Network>>>,
     /// The timers in values of its maps.
     pub(crate) timers: Timers,
     /// By slot: the lock that its run waits for, or 0.

@@ -21,7 +21,7 @@ use crate::error::RunError;
 use crate::handle::program::{Program, TestRun};
 use crate::program::loaded::Loaded;
 use bpf_dispatcher::{DEFAULT_LIMIT, DetachError, Options};
-use bpf_quiesce::OtherDomain;
+use bpf_quiesce::{Finish, OtherDomain};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -225,7 +225,7 @@ impl<C: Context, H: 'static> Dispatcher<C, H> {
             return unsafe { call_foreign(program, host, context, packet, memory) }.map_err(|error| *error);
         }
         let engine = &*self.engine.0;
-        let guard = engine.domain.enter()?;
+        let guard = engine.domain.enter_run()?;
         let tree = self.tree.entry();
         match program.entry() {
             // SAFETY: the entry is that of code for this host, kept by `program`; the tree was loaded inside the guard,
@@ -424,10 +424,11 @@ impl<C: Context, H: 'static> Dispatcher<C, H> {
 
     /// Publishes the list of attached programs, and releases the lock before the `gone` programs are dropped.
     fn relist(&self, state: MutexGuard<'_, State<C, H>>, list: List, gone: Option<Attached<C, H>>) {
-        let old = self.list.replace(list);
+        self.list.replace(list, self.engine.domain());
         drop(state);
-        drop(gone);
-        old.retire(self.engine.domain());
+        let mut finish = Finish::default();
+        finish.step(|| drop(gone));
+        finish.step(|| self.engine.domain().tend());
     }
 
     /// Not in a forked child: the lock may be held for ever by a thread that it does not have.

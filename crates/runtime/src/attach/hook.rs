@@ -16,7 +16,7 @@ use crate::abi::machine_stack::INTERPRETER;
 use crate::abi::roots::{Roots, StoppedAt};
 use crate::abi::run::Run;
 use crate::abi::watch::word_of;
-use crate::attach::published::{Counters, List, ListError, Listed, ProgramStats, Published, ReclaimOnDrop, Replaced};
+use crate::attach::published::{Counters, List, ListError, Listed, ProgramStats, Published, ReclaimOnDrop};
 use crate::context::{Context, Parts};
 use crate::engine::BACKEND;
 use crate::engine::Engine;
@@ -28,7 +28,7 @@ use crate::handle::program::Program;
 use crate::program::loaded::Loaded;
 use crate::program::locate::locate;
 use bpf_dispatcher::{Image, Link, LiveImage, MAX_LIMIT, Options, Policy, StagedImage, Verdicts};
-use bpf_quiesce::{Guard, OtherDomain};
+use bpf_quiesce::{Finish, Guard, OtherDomain};
 use std::borrow::Borrow;
 use std::collections::HashSet;
 use std::fmt;
@@ -205,19 +205,17 @@ impl<C, H> Prepared<C, H> {
 type Unready<C, H> = Box<(HookError, State<C, H>)>;
 
 /// What a change has replaced. To be dropped without the hook's lock: programs may have a `Drop` that changes it.
-#[must_use = "the list leaks unless it is finished"]
+#[must_use = "a change is told of when it is finished"]
 pub(super) struct Replacing<C, H> {
     old: State<C, H>,
     gone: Vec<Attached<C, H>>,
-    list: Replaced<Arc<List>>,
     made: u64,
 }
 
 impl<C: Context, H: 'static> Replacing<C, H> {
-    /// Lets go of it, without the lock. What puts the list back, and the version that has made what there is now.
-    pub(super) fn finish(self, hook: &Hook<C, H>) -> (Edit<C, H>, u64) {
-        drop(self.gone);
-        self.list.retire(hook.engine.domain());
+    /// Tells of the change and lets go of what it took out, without the lock. Returns what puts the list back, and the
+    /// version that has made what there is now.
+    pub(super) fn finish(self, hook: &Hook<C, H>, finish: &mut Finish) -> (Edit<C, H>, u64) {
         // The first list, with nothing in it, is made with the hook: that is no change of it.
         if self.old.version > 0 {
             // Relaxed: a statistic.
@@ -225,10 +223,12 @@ impl<C: Context, H: 'static> Replacing<C, H> {
             if cfg!(feature = "tracing") {
                 let after = hook.programs();
                 let before: Vec<_> = self.old.attached.iter().map(|attached| attached.program.name()).collect();
-                // Last, since it may panic.
-                trace::changed(&before, &after.iter().map(Program::name).collect::<Vec<_>>());
+                finish.step(|| trace::changed(&before, &after.iter().map(Program::name).collect::<Vec<_>>()));
+                finish.step(|| drop(after));
             }
         }
+        finish.step(|| drop(self.gone));
+        finish.step(|| hook.engine.domain().tend());
         (Edit::Restore(self.old.attached, self.old.made), self.made)
     }
 }
@@ -343,7 +343,7 @@ impl<C: Context, H: 'static> Hook<C, H> {
         let parts = C::parts(&mut data);
         let host = core::ptr::from_mut(host).cast();
         let engine = &*self.engine.0;
-        let guard = engine.domain.enter()?;
+        let guard = engine.domain.enter_run()?;
         // SAFETY: `Context` promises parts that are valid while `data` is borrowed, which is to the end of this call.
         unsafe { self.run_under(guard, host, parts) }
     }
@@ -425,7 +425,7 @@ impl<C: Context, H: 'static> Hook<C, H> {
     /// Those of [`Hook::run`] and of [`Program::run_with`].
     pub fn run_with(&self, host: &mut H, mut data: C::Data<'_, '_>, limits: &RunLimits) -> Result<u64, RunError> {
         let parts = C::parts(&mut data);
-        let guard = self.engine.0.domain.enter()?;
+        let guard = self.engine.0.domain.enter_run()?;
         // SAFETY: as in `run`.
         unsafe { self.run_limited(guard, core::ptr::from_mut(host).cast(), parts, limits) }
     }
@@ -625,7 +625,9 @@ impl<C: Context, H: 'static> Hook<C, H> {
                 let replaced = self.publish(&mut state, prepared);
                 drop(state);
                 // From here on without the lock: what is dropped may have a `Drop` that changes this hook.
-                drop(replaced.finish(self));
+                let mut finish = Finish::default();
+                let (back, _) = replaced.finish(self, &mut finish);
+                finish.step(|| drop(back));
                 Ok(())
             }
             Err(refused) => {
@@ -692,7 +694,8 @@ impl<C: Context, H: 'static> Hook<C, H> {
         let (made, gone) = (next.made, std::mem::take(&mut next.gone));
         let list = Arc::new(list.instead_of(std::mem::take(&mut next.list)));
         next.list = Arc::downgrade(&list);
-        Replacing { old: std::mem::replace(state, next), gone, list: self.list.replace(list), made }
+        self.list.replace(list, self.engine.domain());
+        Replacing { old: std::mem::replace(state, next), gone, made }
     }
 
     /// Not in a forked child: the lock may be held for ever by a thread that it does not have.

@@ -11,7 +11,14 @@
 //! them, by releases: who has seen the new version of one sees the new version of those named before it.
 //!
 //! Going back is the other way round: hooks first, then, when every run that began before is over, slots. The array of
-//! the new version is filled as long as one of its runs may jump through it.
+//! the new version is filled as long as one of its runs may jump through it. In between, the rollback has a claim on
+//! its slots, which is made in the same step as the hooks are put back: no other plan takes what they still hold for
+//! what was there before, and commits and rollbacks that share a slot are in one order. A plan that meets a claim is
+//! refused ([`PlanError::RollingBack`]): it cannot wait, since the rollback may be waiting for the run that it is made
+//! in.
+//!
+//! Panics of listeners, and of what others own and is dropped, are resumed when a plan is carried out or put back as a
+//! whole ([`Finish`]).
 //!
 //! Invariants: locks are taken in the order of addresses, those of hooks before those of prog arrays; under them
 //! nothing is dropped, no deferred drop is run, and nothing is placed.
@@ -21,8 +28,10 @@ use crate::context::Context;
 use crate::error::ProgArrayError;
 use crate::handle::prog_array::ProgArray;
 use crate::handle::program::Program;
-use crate::program::table::{Exchange, Member, NotExchanged, ProgTable, Slot as TableSlot, UserHold, exchange};
-use bpf_quiesce::{Domain, Owned, WaitError};
+use crate::program::table::{
+    Exchange, Exchanged, Member, NotExchanged, ProgTable, Slot as TableSlot, Turn, UserHold, exchange,
+};
+use bpf_quiesce::{Domain, Finish, Owned, WaitError};
 use std::fmt;
 use std::sync::{Arc, MutexGuard};
 
@@ -63,6 +72,17 @@ pub enum PlanError {
     Changed {
         /// Which hook of the plan, in the order in which it names them from 0, or which slot of which prog array.
         place: String,
+    },
+    /// Another plan is being rolled back and waits for runs before it puts this slot back.
+    #[error(
+        "slot {index} of prog array `{array}` is about to be put back by another plan's rollback, which waits for runs: \
+         try again when that rollback has returned"
+    )]
+    RollingBack {
+        /// Which array.
+        array: String,
+        /// Which slot.
+        index: u32,
     },
     /// Going back waits for the runs of what was there, and cannot.
     #[error("going back waits for the runs that are going on: {0}")]
@@ -228,52 +248,49 @@ impl<'p> Plan<'p> {
     ///
     /// # Errors
     /// [`PlanError`]; nothing has changed.
-    pub fn commit(self) -> Result<Applied<'p>, PlanError> {
-        self.carry_out()
-    }
-
-    fn carry_out(mut self) -> Result<Applied<'p>, PlanError> {
+    pub fn commit(mut self) -> Result<Applied<'p>, PlanError> {
         self.check()?;
-        let back = self.change()?;
+        let mut finish = Finish::default();
+        let back = self.change(Turn::Set, &mut finish)?;
+        drop(finish);
         Ok(Applied { back })
     }
 
     /// The same of a plan that puts back what another took out.
     fn carry_back(mut self) -> Result<(), PlanError> {
-        self.prepare()?;
-        if let Some(slot) = self.slots.iter().find(|slot| !slot.table().holds(&slot.change)) {
-            return Err(changed_slot(slot.table().name(), slot.change.index));
-        }
-        // Without hooks no run is of one version or the other.
-        let waits = self.slots.first().map(|slot| Arc::clone(slot.table().domain())).filter(|_| !self.hooks.is_empty());
-        let mut slots = Plan { hooks: Vec::new(), slots: std::mem::take(&mut self.slots) };
-        if let Some(domain) = &waits {
-            domain.can_wait()?;
-        }
-        let forward = self.change()?;
-        let result = waits.map_or(Ok(()), |domain| Ok(domain.synchronize()?)).and_then(|()| slots.change().map(drop));
-        match result {
-            Ok(()) => Ok(()),
-            // Whoever has changed a slot since the hooks went back has come after us.
-            Err(PlanError::Changed { .. }) => {
-                for slot in &slots.slots {
-                    let _ = exchange(&[(slot.table(), slot.change.clone())]).finish();
-                }
-                Ok(())
+        // Last, when both steps are done: what others are told, and the drops of what they own, may panic.
+        let mut finish = Finish::default();
+        let domain = match self.slots.first() {
+            Some(slot) if !self.hooks.is_empty() => Arc::clone(slot.table().domain()),
+            // Without hooks no run is of one version or the other.
+            Some(_) | None => {
+                let forward = self.change(Turn::Set, &mut finish)?;
+                finish.step(|| drop(forward));
+                return Ok(());
             }
-            Err(error) => {
-                let _ = forward.carry_out();
-                Err(error)
-            }
+        };
+        domain.can_wait()?;
+        let mut forward = self.change(Turn::Claim, &mut finish)?;
+        let claimed = Claimed(&self.slots);
+        let waited = domain.synchronize().map_err(PlanError::from);
+        let result = waited.and_then(|()| self.exchange(Turn::Return).finish(&mut finish).map_err(refused));
+        if result.is_err() {
+            // Other plans may have changed the hooks since: then they stay.
+            let _ = forward.change(Turn::Set, &mut finish);
         }
+        drop(claimed);
+        finish.step(|| drop(forward));
+        finish.step(|| drop(self));
+        drop(finish);
+        result.map(drop)
     }
 
-    /// Makes all changes, again if others change a hook meanwhile. What undoes them.
-    fn change(&mut self) -> Result<Plan<'p>, PlanError> {
+    /// Changes the hooks, and sets or claims the slots, again if others change a hook meanwhile. What undoes that.
+    fn change(&mut self, turn: Turn, finish: &mut Finish) -> Result<Plan<'p>, PlanError> {
         let mut changed = 0;
         for _ in 0..ATTEMPTS {
             self.prepare()?;
-            let held = match self.publish() {
+            let held = match self.publish(turn, finish) {
                 Ok(held) => held,
                 Err(NotPublished::Changed(hook)) => {
                     changed = hook;
@@ -282,11 +299,16 @@ impl<'p> Plan<'p> {
                 Err(NotPublished::Refused(error)) => return Err(error),
             };
             // Without the locks: what was taken out is kept for going back, the rest is dropped here.
-            let hooks = std::mem::take(&mut self.hooks).into_iter().map(|change| change.finish()).collect();
+            let hooks = std::mem::take(&mut self.hooks).into_iter().map(|change| change.finish(finish)).collect();
             let slots = self.slots.iter().zip(held).map(|(slot, held)| slot.back(held)).collect();
             return Ok(Plan { hooks, slots });
         }
         Err(changed_hook(changed))
+    }
+
+    fn exchange(&self, turn: Turn) -> Exchanged {
+        let slots: Vec<_> = self.slots.iter().map(|slot| (slot.table(), slot.change.clone())).collect();
+        exchange(&slots, turn)
     }
 
     /// One engine, no slot twice.
@@ -318,28 +340,32 @@ impl<'p> Plan<'p> {
         Ok(())
     }
 
-    /// Changes the slots and publishes all hooks, under the locks of all hooks: what the slots held.
-    fn publish(&mut self) -> Result<Vec<TableSlot>, NotPublished> {
+    /// Sets or claims the slots and publishes all hooks, under the locks of all hooks: what the slots held.
+    fn publish(&mut self, turn: Turn, finish: &mut Finish) -> Result<Vec<TableSlot>, NotPublished> {
+        let slots: Vec<_> = self.slots.iter().map(|slot| (slot.table(), slot.change.clone())).collect();
         let mut order: Vec<_> = self.hooks.iter_mut().enumerate().collect();
         order.sort_by_key(|(_, change)| change.hook());
         let mut locked: Vec<_> = order.into_iter().map(|(at, change)| (at, change.lock())).collect();
         if let Some((at, _)) = locked.iter().find(|(_, change)| !change.is_same()) {
             return Err(NotPublished::Changed(*at));
         }
-        let slots: Vec<_> = self.slots.iter().map(|slot| (slot.table(), slot.change.clone())).collect();
-        let exchanged = exchange(&slots);
+        let exchanged = exchange(&slots, turn);
         if exchanged.is_done() {
             // In the plan's order.
             locked.sort_by_key(|(at, _)| *at);
             locked.iter_mut().for_each(|(_, change)| change.publish());
         }
         drop(locked);
-        exchanged.finish().map_err(|refused| {
-            NotPublished::Refused(match refused {
-                NotExchanged::Unexpected(array, index) => changed_slot(&array, index),
-                NotExchanged::Refused(array, source) => PlanError::ProgArray { array, source },
-            })
-        })
+        exchanged.finish(finish).map_err(|why| NotPublished::Refused(refused(why)))
+    }
+}
+
+/// The slots that a rollback has claimed, for as long as it goes on.
+struct Claimed<'s>(&'s [Slot]);
+
+impl Drop for Claimed<'_> {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|slot| slot.table().disclaim(slot.change.index));
     }
 }
 
@@ -354,8 +380,14 @@ fn changed_hook(hook: usize) -> PlanError {
     PlanError::Changed { place: format!("hook {hook} of the plan") }
 }
 
-fn changed_slot(array: &str, index: u32) -> PlanError {
-    PlanError::Changed { place: format!("slot {index} of prog array `{array}`") }
+fn refused(why: NotExchanged) -> PlanError {
+    match why {
+        NotExchanged::Unexpected(array, index) => {
+            PlanError::Changed { place: format!("slot {index} of prog array `{array}`") }
+        }
+        NotExchanged::Claimed(array, index) => PlanError::RollingBack { array, index },
+        NotExchanged::Refused(array, source) => PlanError::ProgArray { array, source },
+    }
 }
 
 impl<'p> Applied<'p> {
@@ -365,9 +397,10 @@ impl<'p> Applied<'p> {
     /// slots, it waits for these runs.
     ///
     /// # Errors
-    /// [`PlanError::Changed`] if somebody else has changed one of the hooks or slots since, [`PlanError::Wait`] inside
-    /// a run or in a forked child; other [`PlanError`]s. Nothing has changed then; but if executable memory cannot be
-    /// patched and somebody else changes a hook at that moment, the hooks stay put back.
+    /// [`PlanError::Changed`] if somebody else has changed one of the hooks or slots since, [`PlanError::RollingBack`]
+    /// if another rollback is putting back one of the slots, [`PlanError::Wait`] inside a run or in a forked child;
+    /// other [`PlanError`]s. Nothing has changed then; but if executable memory cannot be patched and somebody else
+    /// changes a hook at that moment, the hooks stay put back.
     pub fn roll_back(self) -> Result<(), PlanError> {
         self.back.carry_back()
     }
@@ -394,7 +427,7 @@ trait Change<'p>: Send {
     fn lock(&mut self) -> Box<dyn Locked + '_>;
 
     /// Ends the replacement, and returns the change that would undo it.
-    fn finish(self: Box<Self>) -> Box<dyn Change<'p> + 'p>;
+    fn finish(self: Box<Self>, finish: &mut Finish) -> Box<dyn Change<'p> + 'p>;
 }
 
 struct HookChange<'p, C, H> {
@@ -434,11 +467,11 @@ impl<'p, C: Context + 'p, H: 'static> Change<'p> for HookChange<'p, C, H> {
         Box::new(LockedHook { state: self.hook.lock(), change: self })
     }
 
-    fn finish(mut self: Box<Self>) -> Box<dyn Change<'p> + 'p> {
+    fn finish(mut self: Box<Self>, finish: &mut Finish) -> Box<dyn Change<'p> + 'p> {
         let hook = self.hook;
         let (edits, expected) = match self.replaced.take() {
             Some(replaced) => {
-                let (back, made) = replaced.finish(hook);
+                let (back, made) = replaced.finish(hook, finish);
                 (vec![back], Some(made))
             }
             None => (Vec::new(), None),

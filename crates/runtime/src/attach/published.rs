@@ -5,8 +5,8 @@
 //! goes on over a change.
 //!
 //! A rule for whoever changes a list under a lock: nothing of a program is dropped and no deferred callback is run
-//! before the lock is given up. Dropping a program can drop closures of the host, and they may change the very list. So
-//! [`Published::replace`] gives out what it took out, to be retired later.
+//! before the lock is given up. Dropping a program can drop closures of the host, and they may change the very list.
+//! [`Published::replace`] queues the drop of what it took out, which runs nothing.
 
 use crate::abi::limits::Checks;
 use crate::abi::run::Run;
@@ -195,10 +195,17 @@ impl<T> Published<T> {
         unsafe { &*value }
     }
 
-    /// Makes `value` the current one.
-    pub(crate) fn replace(&self, value: T) -> Replaced<T> {
+    /// Makes `value` the current one. The old one is dropped after a grace period of the domain.
+    pub(crate) fn replace(&self, value: T, domain: &Domain)
+    where
+        T: Send + 'static,
+    {
         // Release pairs with the acquire in `get`, acquire with the release of the swap that stored the old one.
-        Replaced(self.value.swap(Box::into_raw(Box::new(value)), Ordering::AcqRel), PhantomData)
+        let old = self.value.swap(Box::into_raw(Box::new(value)), Ordering::AcqRel);
+        // SAFETY: made by `Box::into_raw` and unpublished; the box is owned here from now on, and nobody but readers
+        // looks at it.
+        let old = unsafe { Box::from_raw(old) };
+        domain.enqueue(move || drop(old));
     }
 }
 
@@ -206,23 +213,6 @@ impl<T> Drop for Published<T> {
     fn drop(&mut self) {
         // SAFETY: made by `Box::into_raw`, never null. Readers borrow `self`, so there are none.
         drop(unsafe { Box::from_raw(*self.value.get_mut()) });
-    }
-}
-
-/// A value that is no longer published and may still be read: it owns it as a box does. Leaks if it is not retired.
-#[must_use = "it leaks unless it is retired"]
-pub(crate) struct Replaced<T>(*mut T, PhantomData<Box<T>>);
-
-// SAFETY: it owns a `T`, which those who still read it share: so it may go where an `Arc<T>` may.
-unsafe impl<T: Send + Sync> Send for Replaced<T> {}
-
-impl<T: Send + 'static> Replaced<T> {
-    /// Drops it after a grace period. May run deferred callbacks: hold no lock.
-    pub(crate) fn retire(self, domain: &Domain) {
-        // SAFETY: made by `Box::into_raw` and unpublished; the box is owned here from now on, and nobody but readers
-        // looks at it.
-        let value = unsafe { Box::from_raw(self.0) };
-        domain.defer(move || drop(value));
     }
 }
 
@@ -234,6 +224,6 @@ pub(crate) struct ReclaimOnDrop(pub(crate) Engine);
 
 impl Drop for ReclaimOnDrop {
     fn drop(&mut self) {
-        self.0.run_deferred();
+        self.0.settle();
     }
 }

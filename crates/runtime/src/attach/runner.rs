@@ -10,7 +10,7 @@ use crate::context::{Context, Parts};
 use crate::error::RunError;
 use crate::handle::program::Program;
 use crate::program::loaded::Loaded;
-use bpf_quiesce::Guard;
+use bpf_quiesce::RunGuard;
 use std::fmt;
 
 /// Runs a program or hook many times: made by [`Program::runner`](crate::Program::runner) or [`Hook::runner`].
@@ -22,7 +22,7 @@ use std::fmt;
 #[must_use = "it holds a run guard until it is dropped"]
 pub struct Runner<'r, C, H> {
     target: Target<'r, C, H>,
-    guard: Guard<'r>,
+    guard: RunGuard<'r>,
     host: &'r mut H,
     limits: Option<RunLimits>,
 }
@@ -63,7 +63,7 @@ impl<C: Context, H: 'static> Program<C, H> {
     /// [`RunError`] if no execution slot is to be had.
     pub fn runner<'r>(&'r self, host: &'r mut H) -> Result<Runner<'r, C, H>, RunError> {
         let program = &**self.loaded();
-        let guard = program.engine.0.domain.enter()?;
+        let guard = program.engine.0.domain.enter_run()?;
         Ok(Runner { target: Target::Program(program), guard, host, limits: None })
     }
 }
@@ -74,7 +74,7 @@ impl<C: Context, H: 'static> Hook<C, H> {
     /// # Errors
     /// [`RunError`] if no execution slot is to be had.
     pub fn runner<'r>(&'r self, host: &'r mut H) -> Result<Runner<'r, C, H>, RunError> {
-        let guard = self.engine().0.domain.enter()?;
+        let guard = self.engine().0.domain.enter_run()?;
         Ok(Runner { target: Target::Hook(self), guard, host, limits: None })
     }
 }
@@ -100,10 +100,10 @@ impl<C: Context, H: 'static> Runner<'_, C, H> {
             // SAFETY: `Context` promises parts that are valid while `data` is borrowed, which is to the end of this
             // call, and that agree with `C`'s layout, for which the program was loaded; `H` is its
             // linker's.
-            Target::Program(program) => unsafe { program.run_under(&self.guard, host, parts) },
+            Target::Program(program) => unsafe { program.run_under(&*self.guard, host, parts) },
             // SAFETY: `parts` are valid while `data` is borrowed, to the end of this call, and agree with `C`, the
             // hook's context; the guard is of the hook's engine, and `H` its programs' host.
-            Target::Hook(hook) => unsafe { hook.run_under(&self.guard, host, parts) },
+            Target::Hook(hook) => unsafe { hook.run_under(&*self.guard, host, parts) },
         }
     }
 
@@ -122,9 +122,9 @@ impl<C: Context, H: 'static> Runner<'_, C, H> {
         let parts = Parts::of_slices(context, packet, memory);
         match self.target {
             // SAFETY: the caller's contract; the guard is of the program's engine.
-            Target::Program(program) => unsafe { program.run_limited(&self.guard, host, parts, limits) },
+            Target::Program(program) => unsafe { program.run_limited(&*self.guard, host, parts, limits) },
             // SAFETY: the caller's contract; the guard is of the hook's engine.
-            Target::Hook(hook) => unsafe { hook.run_limited(&self.guard, host, parts, limits) },
+            Target::Hook(hook) => unsafe { hook.run_limited(&*self.guard, host, parts, limits) },
         }
     }
 

@@ -22,8 +22,7 @@ use crate::abi::entry;
 use crate::abi::run::Run;
 use crate::error::HelperError;
 use bpf_jit_code::RunCtx;
-use bpf_quiesce::Domain;
-use bpf_quiesce::drop_payload;
+use bpf_quiesce::{Domain, Foreign, drop_payload};
 use bpf_verifier::{ArgKind, HelperProto, MemSet, Ret};
 use core::marker::PhantomData;
 use std::any::Any;
@@ -194,12 +193,10 @@ closures!(A a, B b, C c, D d, E e);
 
 /// The host function of a closure.
 pub(crate) fn host_fn<H: 'static, Args: 'static, F: IntoHostFn<H, Args>>(f: F) -> HostFn {
-    let env: Option<Arc<dyn Any + Send + Sync>> = if size_of::<F>() == 0 {
-        // Conjured in the shim; its destructor, if it has one, is the shim type's and never runs.
-        core::mem::forget(f);
-        None
-    } else {
-        Some(Arc::new(f))
+    // The shim conjures a value without a size. It is kept all the same if it has a destructor.
+    let env: Option<Arc<dyn Any + Send + Sync>> = match size_of::<F>() == 0 && !core::mem::needs_drop::<F>() {
+        true => None,
+        false => Some(Arc::new(Foreign::new(f))),
     };
     HostFn { shim: shim::<H, Args, F>, env, needs_ctx: true }
 }
@@ -226,8 +223,8 @@ unsafe extern "C" fn shim<H: 'static, Args: 'static, F: IntoHostFn<H, Args>>(
         } else {
             run.ctx.host_env as *const F
         };
-        // SAFETY: a zero-sized value needs no memory, and one was forgotten in `host_fn`; otherwise the contract says
-        // it is there.
+        // SAFETY: a zero-sized value needs no memory, and the program keeps the one that `host_fn` was given if it has
+        // a destructor; otherwise the contract says it is there, and `Foreign` has the layout of what is in it.
         let f = unsafe { &*env };
         guarded(run, |run| {
             let mut caller = Caller { run, host: PhantomData };

@@ -17,7 +17,7 @@ use super::bytes::{copy_in, copy_out};
 use crate::engine::Engine;
 use crate::error::HelperError;
 use bpf_maps::{Map, MapError, MapType, program as map_ops};
-use bpf_quiesce::{Domain, Owned};
+use bpf_quiesce::{Domain, Owned, Settles};
 use bpf_uapi::Errno;
 use bpf_verifier::Ret;
 use core::convert::Infallible;
@@ -139,13 +139,13 @@ pub struct Pinned<T> {
 /// The memory, eight-byte aligned.
 struct Words {
     words: Box<[AtomicU64]>,
-    domain: Arc<Domain>,
+    domain: Settles,
 }
 
 impl Drop for Words {
     fn drop(&mut self) {
         let words = core::mem::take(&mut self.words);
-        self.domain.defer(move || drop(words));
+        self.domain.enqueue(move || drop(words));
     }
 }
 
@@ -165,7 +165,7 @@ impl<T: FromBytes + IntoBytes + Immutable> Pinned<T> {
     /// Memory for the programs of this engine.
     pub fn new(engine: &Engine, value: &T) -> Self {
         let words = (0..size_of::<T>().div_ceil(size_of::<u64>())).map(|_| AtomicU64::new(0)).collect();
-        let domain = Arc::clone(engine.domain());
+        let domain = Settles(Arc::clone(engine.domain()));
         let pinned = Pinned { words: Arc::new(Words { words, domain }), value: PhantomData };
         pinned.set(value);
         pinned
@@ -236,9 +236,9 @@ struct Held(Map);
 impl Drop for Held {
     fn drop(&mut self) {
         let map = self.0.clone();
-        self.0.domain().defer(move || drop(map));
+        self.0.domain().enqueue(move || drop(map));
         // The map owns the domain, and the domain now owns the map.
-        self.0.domain().reclaim();
+        self.0.domain().settle();
     }
 }
 

@@ -36,7 +36,7 @@ use crate::error::{DeadlineError, EngineError};
 use bpf_jit_code::Arch;
 #[cfg(native)]
 use bpf_jit_code::OptLevel;
-use bpf_quiesce::Domain;
+use bpf_quiesce::{Domain, Finish, Foreign, Settles};
 use bpf_verifier::Verifier;
 use std::fmt;
 use std::sync::Arc;
@@ -65,7 +65,6 @@ pub struct Engine(pub(crate) Arc<EngineInner>);
 
 pub(crate) struct EngineInner {
     pub(crate) config: Config,
-    pub(crate) domain: Arc<Domain>,
     pub(crate) packs: bpf_prog_pack::Packs,
     /// Whoever is told of loaded programs.
     #[cfg(native)]
@@ -79,6 +78,8 @@ pub(crate) struct EngineInner {
     pub(crate) runs: Runs,
     pub(crate) metrics: Metrics,
     pub(crate) tiers: Tiers,
+    /// Last: its programs are gone then, and what they referred to waits in the domain. Maps among that own the domain.
+    pub(crate) domain: Settles,
 }
 
 impl Interruptible for EngineInner {
@@ -87,28 +88,12 @@ impl Interruptible for EngineInner {
     }
 }
 
-impl EngineInner {
-    fn run_deferred(&self) {
-        // A program that is let go lets go of its code and closures, again by a deferred callback: until nothing is
-        // left that can go.
-        while self.domain.reclaim() > 0 {}
-    }
-}
-
 impl Drop for Engine {
     fn drop(&mut self) {
         // Not only the last handle: what is deferred may own others of them (programs that hooks and prog arrays let
         // go, what closures captured), and the domain, which the engine owns, owns what is deferred. Whoever
         // leaves last finds nobody left but those.
-        self.reclaim_if_any();
-    }
-}
-
-impl Drop for EngineInner {
-    fn drop(&mut self) {
-        // Its programs are gone, and what they referred to waits in the domain. Maps among that own the domain: if
-        // nobody came by to run the deferred drops, neither would ever go.
-        self.run_deferred();
+        self.settle();
     }
 }
 
@@ -170,8 +155,8 @@ impl Engine {
             awaited: (0..domain.max_slots()).map(|_| AtomicU64::new(0)).collect(),
             max_nested: config.max_nested_runs,
             stack: StackNeed::new(config.max_machine_stack, config.stack_reserve),
-            print: config.print.clone(),
-            network: config.network.clone(),
+            print: config.print.clone().map(Foreign::new),
+            network: config.network.clone().map(Foreign::new),
             timers: Timers::default(),
             domain: Arc::clone(&domain),
         };
@@ -180,7 +165,6 @@ impl Engine {
             Metrics::new(config.metrics, &runs, domain.max_slots(), config.tick).map_err(EngineError::Thread)?;
         Ok(Engine(Arc::new(EngineInner {
             config,
-            domain,
             packs,
             #[cfg(native)]
             debug,
@@ -190,16 +174,15 @@ impl Engine {
             runs,
             metrics,
             tiers: Tiers::default(),
+            domain: Settles(domain),
         })))
     }
 
-    /// Drops what waits for a grace period that is over, if anything waits. For whoever drops a handle: one relaxed
-    /// load otherwise.
+    /// Drops what programs and maps that were dropped referred to, and leaves the rest to the runs that may still use
+    /// it. For whoever drops a handle: one relaxed load if there is nothing.
     #[inline]
-    pub(crate) fn reclaim_if_any(&self) {
-        if self.0.domain.deferred() > 0 {
-            self.0.run_deferred();
-        }
+    pub(crate) fn settle(&self) {
+        self.0.domain.settle();
     }
 
     /// The configuration it was made with.
@@ -259,14 +242,10 @@ impl Engine {
     /// Frees what dropped programs and maps left behind, as far as no run can still use it. Loads and drops do so too;
     /// a service that is idle for long may want to.
     pub fn reclaim(&self) {
-        self.run_deferred();
+        let mut finish = Finish::default();
+        finish.step(|| self.settle());
         // The code of all those, and of what threads dropped that are gone.
-        self.0.packs.reclaim();
-    }
-
-    /// Drops what programs and maps that were dropped referred to, as far as no run can still use it.
-    pub(crate) fn run_deferred(&self) {
-        self.0.run_deferred();
+        finish.step(|| self.0.packs.reclaim());
     }
 
     /// What the machine instruction at `ip` is, if it belongs to a program of this engine that is loaded. For the

@@ -14,7 +14,7 @@
 //! thread, and no code either; what is dropped there takes no lock.
 
 use crate::engine::{Engine, EngineInner};
-use bpf_quiesce::Domain;
+use bpf_quiesce::{Domain, caught};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -211,9 +211,4 @@ impl Shared {
         caught(|| drop(program));
         caught(|| drop(engine));
     }
-}
-
-/// What comes of it; `None` if it panicked. What programs own is the host's, and may panic as it is dropped.
-fn caught<R>(does: impl FnOnce() -> R) -> Option<R> {
-    std::panic::catch_unwind(std::panic::AssertUnwindSafe(does)).ok()
 }

@@ -2,16 +2,17 @@
 //! programs that cannot be made fast, and stops of runs.
 //!
 //! Invariant: nothing is told under a lock of a hook or an array, and nothing by runs that succeed: a subscriber may do
-//! what it likes.
+//! what it likes, and panic. The end of a load's span is told while another panic of a subscriber unwinds, too.
 
 use crate::error::{LoadError, RunError};
 
 #[cfg(feature = "tracing")]
 mod imp {
     use super::{LoadError, RunError};
+    use bpf_quiesce::Foreign;
 
-    pub(crate) fn load(program: &str) -> tracing::span::EnteredSpan {
-        tracing::info_span!("bpf_load", program).entered()
+    pub(crate) fn load(program: &str) -> Foreign<tracing::span::EnteredSpan> {
+        Foreign::new(tracing::info_span!("bpf_load", program).entered())
     }
 
     pub(crate) fn loaded(code_bytes: usize) {

@@ -5,7 +5,7 @@
 //! the load makes (maps, prog arrays, code) is counted in it for as long as it lives, and in the engine's sum as well.
 
 use crate::engine::Engine;
-use bpf_quiesce::{Domain, Held, LimitBelowUse, Memory};
+use bpf_quiesce::{Domain, Held, LimitBelowUse, Memory, Settles};
 use std::sync::Arc;
 
 /// A plug-in's share of an engine's memory: made by [`Engine::account`]. Cheap to clone; clones are the same account.
@@ -14,7 +14,7 @@ use std::sync::Arc;
 pub struct Account {
     memory: Arc<Memory>,
     /// Says whether this is a forked child.
-    domain: Arc<Domain>,
+    domain: Settles,
 }
 
 impl Account {
@@ -139,7 +139,7 @@ impl Engine {
             true => memory.unlisted_account(name, limit),
             false => memory.account(name, limit),
         };
-        Account { memory, domain }
+        Account { memory, domain: Settles(domain) }
     }
 
     /// Who has taken how much of the engine's memory. Takes a lock that loads take for a moment; no run does. In a

@@ -18,7 +18,7 @@ impl Loaded {
     /// the linker that loaded the program.
     #[inline(always)]
     pub(crate) unsafe fn run(&self, host: *mut (), parts: Parts) -> Result<u64, RunError> {
-        let guard = self.engine.0.domain.enter()?;
+        let guard = self.engine.0.domain.enter_run()?;
         // SAFETY: the caller's contract.
         unsafe { self.run_under(guard, host, parts) }
     }

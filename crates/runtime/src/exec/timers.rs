@@ -6,7 +6,7 @@
 //! gone, and its timer with it.
 
 use crate::abi::begin;
-use crate::abi::timers::Deferred;
+use crate::abi::timers::{Deferred, Due, Timers};
 use crate::context::Parts;
 use crate::error::RunError;
 use crate::exec::interp::{self, Start};
@@ -24,6 +24,19 @@ pub struct TimerRuns {
     pub next: Option<Duration>,
 }
 
+/// A timer whose callback is running: not when this is dropped, whatever happens.
+struct Running<'t> {
+    timers: &'t Timers,
+    slot: u32,
+    due: Due,
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.timers.end(self.slot, self.due);
+    }
+}
+
 impl Loaded {
     /// Runs the callbacks that are due, each at most once.
     ///
@@ -33,20 +46,19 @@ impl Loaded {
         let Some(program) = self.timer_program() else { return Ok(TimerRuns::default()) };
         let engine = &self.engine.0;
         let timers = &engine.runs.config.timers;
-        let (mut due, next) = timers.due(engine.domain.enter()?.slot(), program);
+        let (mut due, next) = timers.due(engine.domain.enter_run()?.slot(), program);
         let mut ran = 0;
         // Those that have waited longest come last.
         while let Some(due) = due.pop() {
             // Dropped after the guard: what a map's end lets go of is not dropped inside one.
             let map;
-            let guard = engine.domain.enter()?;
+            let guard = engine.domain.enter_run()?;
             let slot = guard.slot();
             let Some((of, begun)) = timers.begin(slot, due, program) else { continue };
             map = of;
-            let Some((callback, field)) = begun else {
-                timers.end(slot, due);
-                continue;
-            };
+            // Whoever is told of the callback's end may panic, and so may the host's functions.
+            let _running = Running { timers, slot, due };
+            let Some((callback, field)) = begun else { continue };
             let def = map.def();
             let at = match field {
                 Deferred::Timer => def.timer,
@@ -60,12 +72,11 @@ impl Loaded {
             let key = unsafe { core::slice::from_raw_parts_mut(bytes, def.key_size as usize) };
             // SAFETY: a live map, in whose domain's guard with this slot this is.
             if !unsafe { map_ops::key_of_value(&map, value as *const u8, key, slot) } {
-                timers.end(slot, due);
                 continue;
             }
             let args = [map.as_ptr() as u64, bytes.expose_provenance() as u64, value, 0, 0];
             let run =
-                begin::begin(&engine.runs, &guard, host, parts, self.terms(), self, |run, parts| match &self.form {
+                begin::begin(&engine.runs, &*guard, host, parts, self.terms(), self, |run, parts| match &self.form {
                     Form::Native(_) => {
                         // SAFETY: the run is this thread's.
                         unsafe { self.count_run(run) };
@@ -80,7 +91,6 @@ impl Loaded {
                         unsafe { interp::run(self, what, run, parts, start) }
                     }
                 });
-            timers.end(slot, due);
             run?;
             ran += 1;
         }

@@ -30,7 +30,7 @@ impl<C, H> Clone for Program<C, H> {
 impl<C, H> Drop for Program<C, H> {
     fn drop(&mut self) {
         // What a hook or prog array has let go may be this very program, kept by nobody else: see `Engine`'s.
-        self.loaded.engine.reclaim_if_any();
+        self.loaded.engine.settle();
     }
 }
 
@@ -109,7 +109,7 @@ impl<C: Context, H: 'static> Program<C, H> {
     #[inline(always)]
     pub fn run_with(&self, host: &mut H, mut data: C::Data<'_, '_>, limits: &RunLimits) -> Result<u64, RunError> {
         let parts = C::parts(&mut data);
-        let guard = self.loaded.engine.0.domain.enter()?;
+        let guard = self.loaded.engine.0.domain.enter_run()?;
         // SAFETY: as in `run`.
         unsafe { self.loaded.run_limited(guard, core::ptr::from_mut(host).cast(), parts, limits) }
     }

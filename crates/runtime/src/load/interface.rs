@@ -245,7 +245,7 @@ impl<C: Context, H: 'static> Table<C, H> {
         mut data: C::Data<'_, '_>,
         limits: Option<&RunLimits>,
     ) -> Result<Option<u64>, RunError> {
-        let guard = self.0.reclaim.0.domain().enter()?;
+        let guard = self.0.reclaim.0.domain().enter_run()?;
         // SAFETY: inside the guard, of the domain that versions are retired to.
         let version = unsafe { self.0.version.get() };
         let Some(program) = version.programs.get(method).and_then(Option::as_ref) else { return Ok(None) };
@@ -274,11 +274,11 @@ impl<C: Context, H: 'static> Table<C, H> {
             return Err(InterfaceError::Forked);
         }
         let mut latest = self.latest();
-        let replaced = self.0.version.replace(Arc::clone(&version));
-        // Not the last reference to it: `replaced` has one, which goes without the lock.
+        self.0.version.replace(Arc::clone(&version), domain);
+        // Not the last reference to it: what was replaced has one, and waits for a grace period.
         *latest = version;
         drop(latest);
-        replaced.retire(domain);
+        domain.tend();
         Ok(())
     }
 

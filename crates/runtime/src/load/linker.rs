@@ -14,6 +14,7 @@ use crate::program::bindings::Bindings;
 use crate::program::bound::{Bound, TRAP, trap, unresolved};
 use bpf_isa::{Callee, Insn, InsnIdx};
 use bpf_object::UNRESOLVED_CALL;
+use bpf_quiesce::Finish;
 use bpf_uapi::{Builtin, Helper, Kfunc, helper_id};
 use bpf_verifier::{ArgKind, Helpers};
 use core::marker::PhantomData;
@@ -48,6 +49,16 @@ pub struct Linker<H> {
     /// Ids of the registered functions by name, for `.ksyms`.
     pub(super) names: HashMap<String, u32>,
     host: Over<H>,
+}
+
+impl<H> Drop for Linker<H> {
+    fn drop(&mut self) {
+        // A table whose element panics as it is dropped forgets the others.
+        let mut finish = Finish::default();
+        for (_, function) in self.funcs.drain() {
+            finish.step(|| drop(function));
+        }
+    }
 }
 
 impl<H> fmt::Debug for Linker<H> {

@@ -96,18 +96,17 @@ impl<H: 'static> Loading<'_, H> {
         let _span = trace::load(self.name);
         let metrics = &self.linker.engine.0.metrics;
         let loaded = self.load_quietly(how, program, references);
-        let counter = match &loaded {
+        // Relaxed: statistics. Whoever is told may panic.
+        match &loaded {
             Ok(loaded) => {
+                metrics.loads.fetch_add(1, Ordering::Relaxed);
                 trace::loaded(loaded.code_bytes());
-                &metrics.loads
             }
             Err(error) => {
+                metrics.refusals.fetch_add(1, Ordering::Relaxed);
                 trace::refused(error);
-                &metrics.refusals
             }
-        };
-        // Relaxed: a statistic.
-        counter.fetch_add(1, Ordering::Relaxed);
+        }
         loaded
     }
 

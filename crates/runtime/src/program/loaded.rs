@@ -199,7 +199,7 @@ impl Drop for Loaded {
                 #[cfg(native)]
                 Coded::Tiered(tiered) => {
                     let kept = tiered.let_go();
-                    self.engine.domain().defer(move || drop(kept));
+                    self.engine.domain().enqueue(move || drop(kept));
                     None
                 }
             },
@@ -208,7 +208,7 @@ impl Drop for Loaded {
         let bindings = self.bindings.take();
         // Most small programs have neither.
         if registered.is_some() || bindings.is_some() {
-            self.engine.domain().defer(move || drop((registered, bindings)));
+            self.engine.domain().enqueue(move || drop((registered, bindings)));
         }
     }
 }

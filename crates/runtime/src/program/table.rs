@@ -7,7 +7,8 @@
 //! that is replaced is dropped after a grace period.
 //!
 //! The lock is held for pokes and one barrier, never while waiting, and no program is dropped under it: dropping one
-//! takes it.
+//! takes it. What a change takes out is queued by the destructor of [`Left`], so that no panic of a listener or of
+//! somebody's destructor drops a program which runs are still in.
 //!
 //! A program in its own array is a cycle of handles. As in the kernel, an array is emptied when its last *user* handle
 //! goes: instances, programs and [`ProgArray`](crate::ProgArray)s that the user holds count, programs in slots do not.
@@ -18,11 +19,11 @@ use crate::engine::trace;
 use crate::engine::usage::Account;
 use crate::error::{LoadError, ProgArrayError};
 use bpf_prog_pack::PokeError;
-use bpf_quiesce::{CoreBarrierError, Domain, GracePeriod, Holder, Owned, Reservation};
+use bpf_quiesce::{CoreBarrierError, Domain, Finish, GracePeriod, Holder, Owned, Reservation};
 use bpf_tailcall::{Change, Clock, Sites, Target, TextSlots, UpdateError};
 use bpf_verifier::ContextLayout;
 use std::any::{Any, TypeId};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -75,6 +76,8 @@ struct State {
     programs: BTreeMap<u32, Arc<dyn Member>>,
     sites: Sites<TextSlots, Jump, GracePeriod>,
     bound: Bound,
+    /// Slots that a rollback is about to put back ([`Turn::Claim`]).
+    returning: BTreeSet<u32>,
 }
 
 /// What is settled about the programs that jump through an array and those in it.
@@ -178,7 +181,12 @@ impl ProgTable {
             words,
             _reservation: reservation,
             clock: Clock::new(Arc::clone(engine.domain())),
-            state: Mutex::new(State { programs: BTreeMap::new(), sites: Sites::default(), bound: Bound::default() }),
+            state: Mutex::new(State {
+                programs: BTreeMap::new(),
+                sites: Sites::default(),
+                bound: Bound::default(),
+                returning: BTreeSet::new(),
+            }),
             users: AtomicUsize::new(0),
         }))
     }
@@ -236,17 +244,15 @@ impl ProgTable {
         let bound = self.check(&state, &changes)?;
         let (result, left) = self.apply(&mut state, changes, bound, Failing::Undo);
         drop(state);
-        left.finish(self);
+        left.finish();
         result
     }
 
-    /// Whether the slot holds what the change expects of it. Not looked at in a forked child, where no change is made.
-    pub(crate) fn holds(&self, change: &Exchange) -> bool {
-        if self.domain.is_forked() {
-            return true;
+    /// Gives up what a rollback has claimed.
+    pub(crate) fn disclaim(&self, index: u32) {
+        if !self.domain.is_forked() {
+            self.lock().returning.remove(&index);
         }
-        let state = self.lock();
-        change.expected.as_ref().is_none_or(|slot| same(slot, &state.programs.get(&change.index).cloned()))
     }
 
     /// What is settled once these changes are made; or why they cannot be.
@@ -276,7 +282,7 @@ impl ProgTable {
         let bound = state.bound;
         let (result, left) = self.apply(&mut state, vec![(index, None)], bound, Failing::Undo);
         drop(state);
-        left.finish(self);
+        left.finish();
         result
     }
 
@@ -306,7 +312,7 @@ impl ProgTable {
         let bound = state.bound;
         let (_, left) = self.apply(&mut state, changes, bound, Failing::GoOn);
         drop(state);
-        left.finish(self);
+        left.finish();
     }
 
     /// Links sites of newly placed code to what their slots hold, from now on.
@@ -348,7 +354,7 @@ impl ProgTable {
     /// Patches the sites of these slots, then stores the words; what is `bound` holds if that is done. What is left of
     /// it is to be finished without the lock.
     fn apply(
-        &self,
+        self: &Arc<Self>,
         state: &mut State,
         changes: Vec<(u32, Slot)>,
         bound: Bound,
@@ -380,152 +386,190 @@ impl ProgTable {
             }
         }
         let done = result.is_ok() || failing == Failing::GoOn;
-        (result, Left { old, changes, done, settled: state.sites.is_settled(), _kept: Box::new(free) })
+        let (table, settled) = (Arc::clone(self), state.sites.is_settled());
+        (result, Left { table, gone: Some((old, Box::new(free))), changes, done, settled })
     }
 }
 
-/// What a change leaves to be done without the table's lock: programs may go, and take it as they do.
-#[must_use = "what was taken out is dropped without a grace period unless it is finished"]
+/// The programs that were in slots, and targets of sites that no run is in any more.
+type Gone = (Vec<Arc<dyn Member>>, Box<dyn Any + Send>);
+
+/// What a change leaves to be done. Dropping it queues what the table does not hold any more, to be dropped after a
+/// grace period; that runs nothing, so it may be done under the table's lock and while the thread unwinds.
+#[must_use = "changes are told of when it is finished"]
 struct Left {
-    /// What was in the slots.
-    old: Vec<Arc<dyn Member>>,
+    table: Arc<ProgTable>,
+    /// What was in the slots, and what sites do not wait for any more.
+    gone: Option<Gone>,
     /// What was to be changed.
     changes: Vec<Change<Jump>>,
     /// Whether it was.
     done: bool,
     /// Whether no site waits to be freed.
     settled: bool,
-    /// What must not go under the lock.
-    _kept: Box<dyn Any>,
 }
 
 impl Left {
-    /// Lets go of what the table does not hold any more, after a grace period, and tells of what was changed.
-    fn finish(self, table: &Arc<ProgTable>) {
-        self.defer(table).tell(table);
+    /// Queues what the table does not hold any more and tells of what was changed; without any lock.
+    fn finish(self) {
+        self.finish_with(&mut Finish::default());
     }
 
-    /// The same without telling: that may panic, so it comes after all else that there is to do.
-    fn defer(self, table: &Arc<ProgTable>) -> Told {
-        let Left { old, changes, done, settled, _kept } = self;
-        drop(_kept);
-        if !old.is_empty() {
-            // A run may have read the word and not have jumped yet. CPUs that hold a jump of a site are covered as
-            // well: the update ended with a barrier if there was one.
-            table.domain.defer(move || drop(old));
+    fn finish_with(mut self, finish: &mut Finish) {
+        let changes = std::mem::take(&mut self.changes);
+        let (table, done) = (Arc::clone(&self.table), self.done);
+        drop(self);
+        for Change { index, old, new } in changes.iter().filter(|_| done) {
+            if old.is_some() || new.is_some() {
+                let (old, new) = (old.as_ref().map(Jump::name), new.as_ref().map(Jump::name));
+                finish.step(|| trace::slot_changed(table.name(), *index, old, new));
+            }
         }
-        if !settled {
-            let weak = Arc::downgrade(table);
-            table.domain.defer(move || {
+        for change in changes {
+            finish.step(|| drop(change));
+        }
+        finish.step(|| table.domain.tend());
+        finish.step(|| drop(table));
+    }
+}
+
+impl Drop for Left {
+    fn drop(&mut self) {
+        // A run may have read the word and not have jumped yet. CPUs that hold a jump of a site are covered as well:
+        // the update ended with a barrier if there was one.
+        if let Some(gone) = self.gone.take() {
+            self.table.domain.enqueue(move || drop(gone));
+        }
+        if !self.settled {
+            let weak = Arc::downgrade(&self.table);
+            self.table.domain.enqueue(move || {
                 if let Some(table) = weak.upgrade() {
                     table.settle();
                 }
             });
-        }
-        Told(if done { changes } else { Vec::new() })
-    }
-}
-
-/// Changes of a table that were made and are to be told to whoever follows them.
-struct Told(Vec<Change<Jump>>);
-
-impl Told {
-    fn tell(self, table: &ProgTable) {
-        for Change { index, old, new } in self.0.iter().filter(|change| change.old.is_some() || change.new.is_some()) {
-            let (old, new) = (old.as_ref().map(Jump::name), new.as_ref().map(Jump::name));
-            trace::slot_changed(table.name(), *index, old, new);
         }
     }
 }
 
 /// Changes of slots of several tables that were made together, or not at all: [`exchange`].
 #[must_use = "to be finished without any lock"]
-pub(crate) struct Exchanged<'t> {
+pub(crate) struct Exchanged {
     result: Result<(), NotExchanged>,
     /// What the slots held, in the order of the changes.
     held: Vec<Slot>,
-    left: Vec<(&'t Arc<ProgTable>, Left)>,
+    left: Vec<Left>,
 }
 
-impl Exchanged<'_> {
-    /// Whether the slots were changed.
+impl Exchanged {
+    fn not(why: NotExchanged) -> Exchanged {
+        Exchanged { result: Err(why), held: Vec::new(), left: Vec::new() }
+    }
+
+    /// Whether the slots were changed, or claimed.
     pub(crate) fn is_done(&self) -> bool {
         self.result.is_ok()
     }
 
     /// Lets go of what the tables do not hold any more, without any lock. What the slots held.
-    pub(crate) fn finish(self) -> Result<Vec<Slot>, NotExchanged> {
-        let told: Vec<_> = self.left.into_iter().map(|(table, left)| (table, left.defer(table))).collect();
-        told.into_iter().for_each(|(table, told)| told.tell(table));
+    pub(crate) fn finish(self, finish: &mut Finish) -> Result<Vec<Slot>, NotExchanged> {
+        self.left.into_iter().for_each(|left| left.finish_with(finish));
         self.result.map(|()| self.held)
     }
+}
+
+/// Which step of a plan an [`exchange`] is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// The slots are set at once. Refused for slots that a rollback has claimed: what it has not put back yet must not
+    /// be taken for what was there before.
+    Set,
+    /// The slots stay as they are and are claimed for [`Turn::Return`]. Refused as [`Turn::Set`] is.
+    Claim,
+    /// The slots that were claimed are set, but for those that hold something unexpected: somebody has set them since,
+    /// by themselves.
+    Return,
 }
 
 /// Why no slot was changed.
 pub(crate) enum NotExchanged {
     /// This slot of the table of this name holds something else than is expected of it.
     Unexpected(String, u32),
+    /// A rollback has claimed this slot of the table of this name.
+    Claimed(String, u32),
     /// A change of the table of this name is impossible.
     Refused(String, ProgArrayError),
 }
 
 /// Changes slots of these tables, all or none: under the locks of all of them, so that nobody changes one between, and
 /// after all is known to be possible but that code can be patched. Runs see one slot after the other.
-pub(crate) fn exchange<'t>(changes: &[(&'t Arc<ProgTable>, Exchange)]) -> Exchanged<'t> {
-    let mut tables: Vec<&'t Arc<ProgTable>> = changes.iter().map(|(table, _)| *table).collect();
-    let refused = |table: &ProgTable, error| Err(NotExchanged::Refused(table.name().to_owned(), error));
+pub(crate) fn exchange(changes: &[(&Arc<ProgTable>, Exchange)], turn: Turn) -> Exchanged {
+    let mut tables: Vec<&Arc<ProgTable>> = changes.iter().map(|(table, _)| *table).collect();
+    let refused = |table: &ProgTable, error| NotExchanged::Refused(table.name().to_owned(), error);
     for table in &tables {
         if let Err(error) = table.may_change() {
-            return Exchanged { result: refused(table, error), held: Vec::new(), left: Vec::new() };
+            return Exchanged::not(refused(table, error));
         }
     }
     // The order in which locks are taken, as in `bind_all`.
     tables.sort_by_key(|table| Arc::as_ptr(table));
     tables.dedup_by_key(|table| Arc::as_ptr(table));
     let mut states: Vec<MutexGuard<'_, State>> = tables.iter().map(|table| table.lock()).collect();
-    let place = |table: &Arc<ProgTable>| tables.iter().position(|known| Arc::ptr_eq(known, table));
-    let held = |(table, change): &(&'t Arc<ProgTable>, Exchange)| {
-        place(table).and_then(|at| states[at].programs.get(&change.index).cloned())
-    };
+    let place = |table: &Arc<ProgTable>| tables.iter().position(|known| Arc::ptr_eq(known, table)).unwrap_or(0);
+    let held =
+        |(table, change): &(&Arc<ProgTable>, Exchange)| states[place(table)].programs.get(&change.index).cloned();
     let held: Vec<Slot> = changes.iter().map(held).collect();
-    let mut exchanged = Exchanged { result: Ok(()), held, left: Vec::new() };
-    let unexpected = |((_, change), held): &(&(_, Exchange), &Slot)| match &change.expected {
-        Some(expected) => !same(expected, held),
-        None => false,
-    };
-    if let Some(((table, change), _)) = changes.iter().zip(&exchanged.held).find(unexpected) {
-        exchanged.result = Err(NotExchanged::Unexpected(table.name().to_owned(), change.index));
-        return exchanged;
+    let mut wanted = Vec::with_capacity(changes.len());
+    for ((table, change), held) in changes.iter().zip(&held) {
+        let claimed = states[place(table)].returning.contains(&change.index);
+        let expected = change.expected.as_ref().is_none_or(|expected| same(expected, held));
+        match turn {
+            Turn::Set | Turn::Claim if claimed => {
+                return Exchanged::not(NotExchanged::Claimed(table.name().to_owned(), change.index));
+            }
+            Turn::Set | Turn::Claim if !expected => {
+                return Exchanged::not(NotExchanged::Unexpected(table.name().to_owned(), change.index));
+            }
+            Turn::Return if !expected => {}
+            Turn::Set | Turn::Claim | Turn::Return => wanted.push((*table, change, held)),
+        }
     }
+    let own = |table: &Arc<ProgTable>| {
+        let table = Arc::clone(table);
+        wanted.iter().filter(move |(of, ..)| Arc::ptr_eq(of, &table))
+    };
     let new = |table: &Arc<ProgTable>| -> Vec<(u32, Slot)> {
-        let own = changes.iter().filter(|(of, _)| Arc::ptr_eq(of, table));
-        own.map(|(_, change)| (change.index, change.new.clone())).collect()
+        own(table).map(|(_, change, _)| (change.index, change.new.clone())).collect()
     };
     let mut bounds = Vec::with_capacity(tables.len());
     for (table, state) in tables.iter().zip(&states) {
         match table.check(state, &new(table)) {
             Ok(bound) => bounds.push(bound),
-            Err(error) => {
-                exchanged.result = refused(table, error);
-                return exchanged;
-            }
+            Err(error) => return Exchanged::not(refused(table, error)),
         }
+    }
+    let mut exchanged = Exchanged { result: Ok(()), held: Vec::new(), left: Vec::new() };
+    if turn == Turn::Claim {
+        for (table, change) in changes {
+            states[place(table)].returning.insert(change.index);
+        }
+        return exchanged;
     }
     let before: Vec<Bound> = states.iter().map(|state| state.bound).collect();
     for (at, table) in tables.iter().enumerate() {
         let (result, left) = table.apply(&mut states[at], new(table), bounds[at], Failing::Undo);
-        exchanged.left.push((*table, left));
+        exchanged.left.push(left);
         let Err(error) = result else { continue };
-        exchanged.result = refused(table, error);
+        exchanged.result = Err(refused(table, error));
         for (at, table) in tables.iter().enumerate().take(at) {
-            let back = changes.iter().zip(&exchanged.held).filter(|((of, _), _)| Arc::ptr_eq(of, table));
-            let back = back.map(|((_, change), slot)| (change.index, slot.clone())).collect();
+            let back = own(table).map(|(_, change, held)| (change.index, (*held).clone())).collect();
             // A site that cannot be patched keeps its target until its slot is set again.
             let (_, left) = table.apply(&mut states[at], back, before[at], Failing::GoOn);
-            exchanged.left.push((*table, left));
+            exchanged.left.push(left);
         }
         break;
     }
+    drop(states);
+    exchanged.held = held;
     exchanged
 }
 
@@ -616,10 +660,11 @@ impl Drop for UserHold {
     fn drop(&mut self) {
         // AcqRel: whoever clears sees all that other holders did before they let go.
         if self.0.users.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.0.clear_all();
-            // What was in the slots waits in the domain now and owns the engine, which owns the domain. An instance's
+            // What was in the slots waits in the domain then and owns the engine, which owns the domain. An instance's
             // engine handle may have gone before this.
-            while self.0.domain.reclaim() > 0 {}
+            let mut finish = Finish::default();
+            finish.step(|| self.0.clear_all());
+            finish.step(|| self.0.domain.settle());
         }
     }
 }

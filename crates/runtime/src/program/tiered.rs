@@ -192,7 +192,7 @@ impl Tiered {
         let domain = engine.domain();
         if domain.core_barrier().is_ok() {
             let slow = lock().take();
-            domain.defer(move || drop(slow));
+            domain.enqueue(move || drop(slow));
         }
         Ok(bytes)
     }

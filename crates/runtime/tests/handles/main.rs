@@ -23,4 +23,5 @@ mod run_limits;
 mod runner;
 mod tail_calls;
 mod tail_calls_live;
+mod unwinding;
 mod usage;

@@ -452,3 +452,84 @@ fn a_map_whose_schema_has_changed_is_refused_or_migrated() {
     let last = set().migrate("seen", &old, |_, _| panic!("not to be migrated")).unwrap().reuse("seen", &seen).unwrap();
     assert_eq!(linker.load::<Request<'_>>(&object, last).unwrap().map("seen").unwrap().id(), seen.id());
 }
+
+/// A rollback puts the hooks back, waits for a run of the new version, and puts the slots back. Until then no plan
+/// takes what they hold for what was there before.
+#[test]
+fn a_plan_that_meets_a_rollback_is_refused() {
+    for engine in engines(|_| ()) {
+        let linker = Linker::new(&engine);
+        let (one, two, three) = (returns(&linker, 1), returns(&linker, 2), returns(&linker, 3));
+        let hook = hook(&engine);
+        let array = ProgArray::<Raw, ()>::create(&engine, "array", 4).unwrap();
+        hook.attach(&one).unwrap();
+        array.update([(1, Some(&one)), (2, Some(&one))]).unwrap();
+        let held = |index: u32| array.get(index).map(|program| program.run(&mut (), &mut []).unwrap());
+        let done = Plan::new().replace(&hook, &one, &two).set(&array, 1, &two).set(&array, 2, &two).commit().unwrap();
+        let elsewhere = Plan::new().set(&array, 3, &two).commit().unwrap();
+        std::thread::scope(|scope| {
+            let mut host = ();
+            let runner = two.runner(&mut host).unwrap();
+            let back = scope.spawn(|| done.roll_back());
+            while hook.run(&mut (), &mut []).unwrap() == 2 {
+                std::thread::yield_now();
+            }
+            // This thread is in a run that the rollback waits for, so waiting here would be for ever.
+            let refused = Plan::new().set(&array, 1, &three).commit().expect_err("it holds what is not put back yet");
+            assert!(matches!(&refused, PlanError::RollingBack { array, index: 1 } if array == "array"), "{refused}");
+            assert_eq!(held(1), Some(2));
+            // Other slots are nobody's, and a slot that is set by itself stays so.
+            elsewhere.roll_back().unwrap();
+            array.set(2, &three).unwrap();
+            assert!(!back.is_finished());
+            drop(runner);
+            back.join().unwrap().unwrap();
+        });
+        assert_eq!([1, 2, 3].map(held), [Some(1), Some(3), None]);
+        let again = Plan::new().set(&array, 1, &three).commit().unwrap();
+        again.roll_back().unwrap();
+        assert_eq!((held(1), hook.run(&mut (), &mut []).unwrap()), (Some(1), 1));
+    }
+}
+
+/// Threads that carry out plans over the same places and put them back: a hook and a slot are always of one version.
+#[test]
+fn commits_and_rollbacks_are_in_one_order() {
+    const VERSIONS: usize = 4;
+    let rounds = if cfg!(target_arch = "aarch64") { 20 } else { 150 };
+    for engine in engines(|_| ()) {
+        let linker = Linker::new(&engine);
+        let versions: Vec<_> = (0..=VERSIONS as u64).map(|value| returns(&linker, value)).collect();
+        let hooks = [hook(&engine), hook(&engine)];
+        let array = ProgArray::<Raw, ()>::create(&engine, "array", 2).unwrap();
+        hooks.iter().for_each(|hook| hook.attach(&versions[0]).unwrap());
+        array.update([(0, Some(&versions[0])), (1, Some(&versions[0]))]).unwrap();
+        let committed = std::sync::atomic::AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for own in 1..=VERSIONS {
+                let (versions, hooks, array, committed) = (&versions, &hooks, &array, &committed);
+                scope.spawn(move || {
+                    for round in 0..rounds {
+                        // Whichever version is there now.
+                        let order = if round % 2 == 0 { [0, 1] } else { [1, 0] };
+                        let mut plan = Plan::new();
+                        for at in order {
+                            let Some(now) = hooks[at].programs().pop() else { return };
+                            plan = plan.replace(&hooks[at], &now, &versions[own]).set(array, at as u32, &versions[own]);
+                        }
+                        let Ok(done) = plan.commit() else { continue };
+                        committed.fetch_add(1, Ordering::Relaxed);
+                        match done.roll_back() {
+                            Ok(()) | Err(PlanError::Changed { .. } | PlanError::RollingBack { .. }) => {}
+                            Err(other) => panic!("{other}"),
+                        }
+                    }
+                });
+            }
+        });
+        assert!(committed.load(Ordering::Relaxed) > 0);
+        let of_hooks = hooks.each_ref().map(|hook| hook.run(&mut (), &mut []).unwrap());
+        let of_slots = [0, 1].map(|at| array.get(at).unwrap().run(&mut (), &mut []).unwrap());
+        assert_eq!((of_hooks[0], of_hooks), (of_hooks[1], of_slots));
+    }
+}

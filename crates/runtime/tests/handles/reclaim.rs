@@ -1,7 +1,11 @@
 //! What is given back when programs, maps and engines go, and when.
 
-use bpf_runtime::{Config, Engine, Linker, Map, MapDef, MapType, Program, Raw, assemble};
-use std::sync::Arc;
+use crate::common::engines;
+use bpf_runtime::{
+    Caller, Config, Engine, Hook, Linker, Map, MapDef, MapType, Pinned, Policy, ProgArray, Program, Raw, assemble,
+};
+use std::any::Any;
+use std::sync::{Arc, Barrier};
 
 fn load(engine: &Engine, maps: &[&Map]) -> Program<Raw, ()> {
     let source = if maps.is_empty() { "r0 = 1\nexit" } else { "r1 = map[fd:0][0]+0\nr0 = *(u64 *)(r1 + 0)\nexit" };
@@ -32,4 +36,91 @@ fn nothing_is_left_of_an_engine_that_is_gone() {
     let domain = Arc::downgrade(engine.domain());
     drop((program, map, engine));
     assert!(domain.upgrade().is_none());
+}
+
+/// A program with a map, a prog array and a captured value; other versions of it were in a hook and in the array.
+fn used(engine: &Engine, token: &Arc<()>) -> (Program<Raw, ()>, Hook<Raw, ()>, ProgArray<Raw, ()>) {
+    let map = Map::create(MapDef::new("counter", MapType::Array, 4, 8, 1), engine.domain()).unwrap();
+    let hook = Hook::new(engine, Policy::RunAll { result: 0 }).unwrap();
+    let array = ProgArray::create(engine, "array", 4).unwrap();
+    let load = |own: Option<Program<Raw, ()>>| {
+        let token = Arc::clone(token);
+        let mut linker = Linker::<()>::new(engine);
+        let touch = move |_: &mut Caller<'_, ()>| Arc::strong_count(&token) as u64 + u64::from(own.is_some());
+        linker.func(1002, "touch", touch).unwrap();
+        let source = "r1 = map[fd:0][0]+0\nr0 = *(u64 *)(r1 + 0)\ncall 1002\nexit";
+        linker.loader::<Raw>().maps(&[&map]).insns("one", assemble(source).unwrap()).unwrap()
+    };
+    let first = load(None);
+    hook.attach(&first).unwrap();
+    array.set(0, &first).unwrap();
+    // It owns the first.
+    let second = load(Some(first.clone()));
+    hook.replace(&first, &second).unwrap();
+    array.set(0, &second).unwrap();
+    (second, hook, array)
+}
+
+/// What is in a guard when an engine's last handles go, and which handle of the domain is the last.
+type Holder = (&'static str, fn(&Engine) -> Box<dyn Any + Send>);
+
+const HOLDERS: [Holder; 5] = [
+    ("domain", |engine| Box::new(Arc::clone(engine.domain()))),
+    ("map", |engine| Box::new(Map::create(MapDef::new("last", MapType::Array, 4, 8, 1), engine.domain()).unwrap())),
+    ("account", |engine| Box::new(engine.account("last", 1 << 20))),
+    ("pinned", |engine| Box::new(Pinned::new(engine, &7u64))),
+    ("grace period", |engine| Box::new(engine.domain().start_grace_period())),
+];
+
+/// Other threads' guards keep what is dropped, and let go of it when they end: nobody else may come by.
+#[test]
+fn no_engine_outlives_the_guards_that_were_in_its_way() {
+    let rounds = if cfg!(target_arch = "aarch64") { 20 } else { 200 };
+    for mode in engines::modes() {
+        let tokens = Arc::new(());
+        for round in 0..rounds {
+            let (name, holder) = HOLDERS[round % HOLDERS.len()];
+            let engine = engines::engine(mode, |_| ());
+            let domain = Arc::downgrade(engine.domain());
+            let last = holder(&engine);
+            let start = Arc::new(Barrier::new(3));
+            let readers = [(); 2].map(|()| {
+                let (start, domain) = (Arc::clone(&start), Arc::clone(engine.domain()));
+                std::thread::spawn(move || {
+                    start.wait();
+                    for _ in 0..round % 40 {
+                        drop(domain.enter().unwrap());
+                    }
+                })
+            });
+            let used = used(&engine, &tokens);
+            start.wait();
+            match round % 2 {
+                0 => drop((used, engine)),
+                _ => drop((engine, used)),
+            }
+            readers.into_iter().for_each(|reader| reader.join().unwrap());
+            drop(last);
+            let left = (Arc::strong_count(&tokens), domain.strong_count());
+            assert_eq!(left, (1, 0), "{name}, {mode:?}, round {round}: captured values and domains");
+        }
+    }
+}
+
+/// The same in one thread, with each of the handles as the last.
+#[test]
+fn no_engine_outlives_its_own_threads_guard() {
+    for (name, holder) in HOLDERS {
+        let tokens = Arc::new(());
+        let engine = engines::engine(engines::modes()[0], |_| ());
+        let (last, domain) = (holder(&engine), Arc::clone(engine.domain()));
+        let guard = domain.enter().unwrap();
+        drop((used(&engine, &tokens), engine));
+        assert!(Arc::strong_count(&tokens) > 1, "{name}: the guard is in the way");
+        drop(guard);
+        assert_eq!(Arc::strong_count(&tokens), 1, "{name}");
+        let weak = Arc::downgrade(&domain);
+        drop((domain, last));
+        assert_eq!(weak.strong_count(), 0, "{name}");
+    }
 }

@@ -32,7 +32,7 @@ pub(super) unsafe fn ask(run: *mut RunCtx, question: impl FnOnce(&dyn Network) -
         guarded(run, |run| {
             // SAFETY: the engine outlives its runs.
             let config = unsafe { &*run.config };
-            Ok(ret(question(config.network.as_deref().unwrap_or(&Unconfigured))))
+            Ok(ret(question(config.network.as_ref().map_or(&Unconfigured, |network| &***network))))
         })
     };
     match answer {
