@@ -165,10 +165,9 @@ impl OwnedType {
         })
     }
 
-    /// Whether the fields are ascending, apart, aligned and inside, and lead to one of `types` at the node that they
-    /// say; a list or a tree of objects that cannot be in one is none. What has an instance for each CPU has no fields.
+    /// Whether the fields are ascending, apart, aligned and inside. What has an instance for each CPU has no fields.
     #[must_use]
-    pub fn is_sound(&self, types: &[OwnedType]) -> bool {
+    pub fn has_sound_layout(&self) -> bool {
         if self.per_cpu && (self.size > MAX_INSTANCE || !self.fields.is_empty()) {
             return false;
         }
@@ -176,19 +175,28 @@ impl OwnedType {
         self.fields.iter().all(|field| {
             let follows = field.offset >= end && field.offset.is_multiple_of(field.kind.align());
             end = field.end();
-            let of = |index: u32| types.get(index as usize);
-            let leads = match field.kind {
-                OwnedKind::Kptr { to } => of(to).is_some(),
-                OwnedKind::ListHead { of: to, node } => {
-                    of(to).is_some_and(|to| to.field_at(node) == Some(OwnedKind::ListNode))
-                }
-                OwnedKind::TreeRoot { of: to, node } => {
-                    of(to).is_some_and(|to| to.field_at(node) == Some(OwnedKind::TreeNode))
-                }
-                OwnedKind::ListNode | OwnedKind::TreeNode | OwnedKind::Refcount | OwnedKind::Lock { .. } => true,
-            };
-            follows && leads && end <= self.size
+            follows && field.offset <= self.size && self.size - field.offset >= field.kind.size()
         })
+    }
+
+    /// Whether its layout is sound ([`OwnedType::has_sound_layout`]) and the fields lead to one of `types` at the node
+    /// that they say; a list or a tree of objects that cannot be in one is none.
+    #[must_use]
+    pub fn is_sound(&self, types: &[OwnedType]) -> bool {
+        self.has_sound_layout()
+            && self.fields.iter().all(|field| {
+                let of = |index: u32| types.get(index as usize);
+                match field.kind {
+                    OwnedKind::Kptr { to } => of(to).is_some(),
+                    OwnedKind::ListHead { of: to, node } => {
+                        of(to).is_some_and(|to| to.field_at(node) == Some(OwnedKind::ListNode))
+                    }
+                    OwnedKind::TreeRoot { of: to, node } => {
+                        of(to).is_some_and(|to| to.field_at(node) == Some(OwnedKind::TreeNode))
+                    }
+                    OwnedKind::ListNode | OwnedKind::TreeNode | OwnedKind::Refcount | OwnedKind::Lock { .. } => true,
+                }
+            })
     }
 
     /// The type with this index and those that it leads to, numbered as they are met: the same for the same type,

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 
 use bpf_quiesce::{Domain, GracePeriod, Memory, MemoryFull, Reservation};
-use bpf_uapi::{MAX_INSTANCE, MAX_OBJECT, OwnedField, OwnedKind, OwnedType};
+use bpf_uapi::{MAX_INSTANCE, MAX_OBJECT, OwnedKind, OwnedType};
 
 /// Objects without an owner that a pool has before it looks whether a grace period is over.
 const BATCH: u32 = 64;
@@ -233,14 +233,13 @@ impl Objects {
         self.alive.load(Ordering::Relaxed)
     }
 
-    /// Makes an object of zeros, which the caller owns; 0 if there is no memory, or none so large.
+    /// Makes an object of zeros, which the caller owns; 0 if there is no memory, or none so large, and for a type whose
+    /// layout is not sound ([`OwnedType::has_sound_layout`]) or whose lists and trees have no lock.
     pub fn make(self: &Arc<Self>, ty: &Arc<OwnedType>) -> u64 {
-        let guarded = |field: &OwnedField| !field.kind.is_root() || ty.lock().is_some();
+        let guarded = ty.lock().is_some() || !ty.fields.iter().any(|field| field.kind.is_root());
         let largest = if ty.per_cpu { MAX_INSTANCE } else { MAX_OBJECT };
-        if ty.size > largest
-            || (ty.per_cpu && !ty.fields.is_empty())
-            || !ty.fields.iter().all(|field| guarded(field) && field.end() <= ty.size)
-        {
+        // Fields are atomic words of their own. Whoever calls this may have made the type by hand.
+        if ty.size > largest || !guarded || !ty.has_sound_layout() {
             return 0;
         }
         let slots = self.domain.max_slots();
@@ -277,7 +276,7 @@ impl Objects {
             unsafe { at.write(first) };
         }
         for field in &ty.fields {
-            // SAFETY: a field of a new object, inside as looked at above.
+            // SAFETY: a field of a new object, inside and aligned as looked at above.
             unsafe { graph::begin(object, *field) };
         }
         object

@@ -276,3 +276,34 @@ fn instances_lie_apart_and_go_with_the_object() {
     let large = OwnedType { name: "large".into(), size: MAX_INSTANCE + 1, fields: Vec::new(), per_cpu: true };
     assert_eq!(pool.make(&Arc::new(large)), 0);
 }
+
+/// Types made by hand: fields that are not aligned, that overlap or are beyond the end, and roots without a lock.
+#[test]
+fn no_object_is_made_of_a_layout_that_makes_no_sense() {
+    let (domain, pool) = pool();
+    let field = |offset, kind| OwnedField { offset, kind };
+    let lock = OwnedKind::Lock { resilient: false };
+    let unsound = [
+        vec![field(4, OwnedKind::ListNode)],
+        vec![field(1, OwnedKind::Kptr { to: 0 })],
+        vec![field(0, OwnedKind::ListNode), field(16, OwnedKind::TreeNode)],
+        vec![field(32, OwnedKind::ListNode), field(0, OwnedKind::Kptr { to: 0 })],
+        vec![field(0, OwnedKind::Kptr { to: 0 }), field(0, OwnedKind::Kptr { to: 0 })],
+        vec![field(64, OwnedKind::ListNode)],
+        vec![field(u32::MAX - 7, OwnedKind::ListNode)],
+        vec![field(0, LIST)],
+        vec![field(2, lock), field(8, TREE)],
+    ];
+    for fields in unsound {
+        let ty = Arc::new(OwnedType { name: "unsound".into(), size: 72, fields, per_cpu: false });
+        assert_eq!(pool.make(&ty), 0, "{ty:?}");
+    }
+    let fields = vec![field(0, lock), field(8, LIST), field(24, TREE)];
+    let object = pool.make(&Arc::new(OwnedType { name: "sound".into(), size: 40, fields, per_cpu: false }));
+    assert_ne!(object, 0);
+    // SAFETY: this test's.
+    unsafe { release(object) };
+    assert_eq!(pool.alive(), 0);
+    drop(pool);
+    domain.drain().unwrap();
+}
