@@ -88,6 +88,9 @@ pub enum LoadError {
         /// Its name.
         account: String,
     },
+    /// The calling process is a forked child of the one that made the engine, whose code and maps are its parent's.
+    #[error("a forked child loads nothing into an engine of its parent's: make an engine in the child")]
+    Forked,
     /// The object file.
     #[error(transparent)]
     Object(#[from] bpf_object::ObjectError),

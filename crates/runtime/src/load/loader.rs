@@ -236,6 +236,7 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         program: Result<bpf_isa::Program, bpf_isa::ValidateError>,
     ) -> Result<Program<C, H>, LoadError> {
         let linker = self.linker;
+        self.may_load()?;
         let mut program = program.map_err(LoadError::structure(name))?;
         if program.contents().indirect_calls {
             program = helpers_by_number(program).map_err(LoadError::structure(name))?;
@@ -263,7 +264,6 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
                 linker.bind_helpers(name, program.insns(), C::layout(), bindings)?;
             }
         }
-        self.check_account()?;
         let account = self.account.as_ref();
         let loaded =
             Loading { linker, name, layout: C::layout(), code: None, account }.load(self.how, program, bindings)?;
@@ -333,8 +333,13 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         Ok(reports)
     }
 
-    fn check_account(&self) -> Result<(), LoadError> {
+    /// Whether anything may be loaded: the first thing that every load and every verification asks.
+    fn may_load(&self) -> Result<(), LoadError> {
         let engine = &self.linker.engine;
+        // What a load locks may be locked for ever, by a thread that the child does not have.
+        if engine.domain().is_forked() {
+            return Err(LoadError::Forked);
+        }
         match &self.account {
             Some(account) if !account.memory().is_of(engine.domain().memory()) => {
                 Err(LoadError::OtherAccount { account: account.name().to_owned() })
@@ -346,7 +351,7 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
     /// Puts the chosen programs together, and makes the maps that they refer to.
     fn link<'o>(&self, object: &'o Object, maps: MapSet, reach: Reach) -> Result<Linked<'o>, LoadError> {
         let linker = self.linker;
-        self.check_account()?;
+        self.may_load()?;
         linker.engine.domain().owns(&maps)?;
         maps.check(object)?;
         let by_name: HashMap<&str, &bpf_object::Program> =
