@@ -13,6 +13,7 @@ use crate::frames::relative_eh_frame;
 use crate::perf_map::open;
 use crate::unit::{Unit, small};
 use bpf_jit_code::Arch;
+use bpf_os::file::Bounded;
 use bpf_os::thread;
 use bpf_os::time::{Clock, now_ns};
 use memmap2::{Mmap, MmapOptions};
@@ -56,7 +57,7 @@ impl JitDump {
             }
             header.extend_from_slice(&now_ns(Clock::Monotonic).to_le_bytes());
             header.extend_from_slice(&0u64.to_le_bytes()); // flags
-            (&file).write_all(&header).map_err(|source| Error::File { path: path.clone(), source })?;
+            Bounded(&file).write_all(&header).map_err(|source| Error::File { path: path.clone(), source })?;
         }
         // SAFETY: nobody reads through the mapping, so what becomes of the file does not matter.
         let mapping = unsafe { MmapOptions::new().len(HEADER_LEN as usize).map_exec(&file) };
@@ -75,7 +76,7 @@ impl JitDump {
                 load(unit, function, bytes, &mut out);
             }
         }
-        (&self.file).write_all(&out)
+        Bounded(&self.file).write_all(&out)
     }
 }
 

@@ -6,6 +6,7 @@
 
 use crate::Error;
 use crate::unit::Unit;
+use bpf_os::file::Bounded;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -49,6 +50,6 @@ impl PerfMap {
                 let _ = writeln!(text, "{address:x} {:x} {}", end - start, unit.symbol(function));
             }
         }
-        (&self.0).write_all(text.as_bytes())
+        Bounded(&self.0).write_all(text.as_bytes())
     }
 }

@@ -12,6 +12,8 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use bpf_os::file::Bounded;
+
 use crate::def::{Family, MapDef, MapType, implemented_type, update};
 use crate::errno::Errno;
 use crate::error::MapError;
@@ -297,7 +299,7 @@ impl Map {
     pub fn save(&self, path: &Path) -> Result<(), MapError> {
         let dump = self.dump()?;
         let (temporary, file) = temporary_beside(path)?;
-        let written = dump.write(std::io::BufWriter::new(&file)).and_then(|()| {
+        let written = dump.write(std::io::BufWriter::new(Bounded(&file))).and_then(|()| {
             file.sync_all().map_err(io)?;
             std::fs::rename(&temporary, path).map_err(io)
         });

@@ -107,6 +107,20 @@ pub mod file {
         HugeCode,
     }
 
+    /// A file to write to. The system has no limit that ends the process.
+    #[derive(Debug)]
+    pub struct Bounded<'f>(pub &'f std::fs::File);
+
+    impl std::io::Write for Bounded<'_> {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.write(bytes)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            self.0.flush()
+        }
+    }
+
     /// What is forbidden from now on to whoever has the file.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Seals {

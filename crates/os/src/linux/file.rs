@@ -3,6 +3,7 @@
 
 use std::ffi::CStr;
 use std::fs::{File, OpenOptions};
+use std::io::{Seek, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -50,12 +51,46 @@ pub fn memory_file(name: &CStr, len: usize, content: Content) -> Result<OwnedFd,
     let file = unsafe { OwnedFd::from_raw_fd(fd) };
     inject::check(Call::Ftruncate)?;
     let too_long = SysError { call: Call::Ftruncate, errno: libc::EFBIG };
+    // Beyond the limit, `ftruncate` would end the process by SIGXFSZ.
+    if len as u64 > size_limit() {
+        return Err(too_long);
+    }
     let len = libc::off_t::try_from(len).map_err(|_| too_long)?;
     // SAFETY: takes integers only.
     if unsafe { libc::ftruncate(file.as_raw_fd(), len) } != 0 {
         return Err(failed(Call::Ftruncate));
     }
     Ok(file)
+}
+
+/// Returns how long a file this process may make, in bytes (`RLIMIT_FSIZE`).
+fn size_limit() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: writes to `limit`.
+    unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) };
+    limit.rlim_cur
+}
+
+/// A file to write to. Making it longer than the process may (`RLIMIT_FSIZE`) is an error and not SIGXFSZ, which ends
+/// the process.
+#[derive(Debug)]
+pub struct Bounded<'f>(pub &'f File);
+
+impl Write for Bounded<'_> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let limit = size_limit();
+        if limit != libc::RLIM_INFINITY {
+            let start = self.0.metadata()?.len().max(self.0.stream_position()?);
+            if start.saturating_add(bytes.len() as u64) > limit {
+                return Err(std::io::Error::from_raw_os_error(libc::EFBIG));
+            }
+        }
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.0.flush()
+    }
 }
 
 /// What is forbidden from now on to whoever has the file.

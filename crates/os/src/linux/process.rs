@@ -57,9 +57,12 @@ pub fn group() -> u32 {
     unsafe { libc::getgid() }
 }
 
-/// Ends the process when it writes to a pipe that nobody reads any more, as programs that are not Rust's end. For the
-/// beginning of `main`: a signal handler that a library has set is replaced.
+/// Ends the process when it writes to a pipe that nobody reads any more, as programs that are not Rust's end; and makes
+/// a file that grows beyond `RLIMIT_FSIZE` an error. For the beginning of `main`: a signal handler that a library has
+/// set is replaced.
 pub fn end_with_the_pipe() {
     // SAFETY: the default action is a valid one, and no handler of this process's own takes part in its safety.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+    // SAFETY: to ignore a signal is a valid action, and no handler of this process's own takes part in its safety.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
