@@ -4,10 +4,10 @@
 //! as bytes come in, up to [`MAX_INPUT`] (a device never ends).
 
 use anyhow::{Context, Result, bail};
-use pcap_file::DataLink;
-use pcap_file::pcap::PcapReader;
+use pcap_file::pcap::{PcapReader, RawPcapPacket};
 use pcap_file::pcapng::blocks::interface_description::InterfaceDescriptionOption;
 use pcap_file::pcapng::{Block, PcapNgReader};
+use pcap_file::{DataLink, TsResolution};
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -93,13 +93,23 @@ pub(crate) fn packets(data: Option<&str>) -> Result<Inputs> {
 
 fn pcap(bytes: &[u8]) -> Result<Inputs> {
     let mut reader = PcapReader::new(bytes)?;
-    let link = reader.header().datalink;
+    let header = reader.header();
+    let per_second = if header.ts_resolution == TsResolution::NanoSecond { 1_000_000_000 } else { 1_000_000 };
     let mut packets = Vec::new();
-    while let Some(packet) = reader.next_packet() {
-        let packet = packet?;
-        packets.push(Packet { bytes: packet.data.into_owned(), time: packet.timestamp });
+    // As they are in the file: pcap-file's own checks refuse packets that were longer on the wire than the capture's
+    // snap length, which is what a snap length is for (`tcpdump -s 96`).
+    while let Some(packet) = reader.next_raw_packet() {
+        let RawPcapPacket { ts_sec, ts_frac, incl_len, orig_len, data } = packet?;
+        if ts_frac >= per_second {
+            bail!("packet {}: {ts_frac} is no fraction of a second of {per_second} parts", packets.len());
+        }
+        if incl_len > orig_len {
+            bail!("packet {}: {incl_len} bytes captured of {orig_len}", packets.len());
+        }
+        let time = Duration::new(ts_sec.into(), ts_frac * (1_000_000_000 / per_second));
+        packets.push(Packet { bytes: data.into_owned(), time });
     }
-    Ok(Inputs { packets, link })
+    Ok(Inputs { packets, link: header.datalink })
 }
 
 fn pcapng(bytes: &[u8]) -> Result<Inputs> {
@@ -108,9 +118,11 @@ fn pcapng(bytes: &[u8]) -> Result<Inputs> {
     let mut link = None;
     // What a unit of time is, by interface of the section.
     let mut units = Vec::new();
+    // The snap length of the section's first interface, which packets without an interface are of; 0 if there is none.
+    let mut snap_len = 0;
     while let Some(block) = reader.next_block() {
         match block? {
-            Block::SectionHeader(_) => units.clear(),
+            Block::SectionHeader(_) => (units, snap_len) = (Vec::new(), 0),
             Block::EnhancedPacket(packet) => {
                 // pcap-file takes all units for nanoseconds.
                 let ticks = packet.timestamp.as_nanos();
@@ -118,10 +130,17 @@ fn pcapng(bytes: &[u8]) -> Result<Inputs> {
                 packets.push(Packet { bytes: packet.data.into_owned(), time: time(ticks, unit) });
             }
             Block::SimplePacket(packet) => {
-                packets.push(Packet { bytes: packet.data.into_owned(), time: Duration::ZERO });
+                // The block has as many bytes as were captured, and padding.
+                let captured = if snap_len == 0 { packet.original_len } else { packet.original_len.min(snap_len) };
+                let mut bytes = packet.data.into_owned();
+                bytes.truncate(captured as usize);
+                packets.push(Packet { bytes, time: Duration::ZERO });
             }
             Block::InterfaceDescription(interface) => {
                 link = link.or(Some(interface.linktype));
+                if units.is_empty() {
+                    snap_len = interface.snaplen;
+                }
                 let unit = interface.options.iter().find_map(|option| match option {
                     InterfaceDescriptionOption::IfTsResol(unit) => Some(*unit),
                     _ => None,
@@ -182,6 +201,35 @@ mod tests {
             pcapng.extend(words(&[32 + len]));
         }
         [pcap, pcapng]
+    }
+
+    /// `tcpdump -s 96`: packets are cut at the snap length, and say how long they were.
+    #[test]
+    fn packets_that_were_cut_are_taken_as_they_are() {
+        let [mut pcap_file, mut pcapng_file] = captures();
+        let put = |file: &mut [u8], at: usize, word: u32| file[at..at + 4].copy_from_slice(&word.to_le_bytes());
+        // The header's snap length, and how long each packet was.
+        put(&mut pcap_file, 16, 60);
+        put(&mut pcapng_file, 40 + 12, 60);
+        let (mut at, mut at_ng) = (24, 80);
+        for len in [4, 8, 60] {
+            put(&mut pcap_file, at + 12, 1500);
+            put(&mut pcapng_file, at_ng + 24, 1500);
+            (at, at_ng) = (at + 16 + len, at_ng + 32 + len);
+        }
+        for inputs in [pcap(&pcap_file).unwrap(), pcapng(&pcapng_file).unwrap()] {
+            assert_eq!(inputs.packets.iter().map(|packet| packet.bytes.len()).collect::<Vec<_>>(), [4, 8, 60]);
+        }
+        // A packet without an interface: four bytes of 1500, and then three of three with a byte of padding.
+        let words = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+        put(&mut pcapng_file, 40 + 12, 4);
+        let mut simple = pcapng_file[..80].to_vec();
+        simple.extend(words(&[3, 20, 1500, 0xabab_abab, 20, 3, 20, 3, 0x00ab_abab, 20]));
+        let packets = pcapng(&simple).unwrap().packets;
+        assert_eq!(packets.iter().map(|packet| packet.bytes.len()).collect::<Vec<_>>(), [4, 3]);
+        // More captured than there was makes no sense.
+        put(&mut pcap_file, 24 + 12, 3);
+        assert!(pcap(&pcap_file).is_err());
     }
 
     /// A file that another process truncates meanwhile is what was read of it, and no signal.

@@ -153,8 +153,8 @@ pub(crate) fn failure(error: &anyhow::Error, in_json: bool) {
     }
 }
 
-/// The error and its causes, without those that it repeats itself.
-fn explain(error: &anyhow::Error) -> String {
+/// Returns the error and its causes, without those that its own message has in it.
+pub(crate) fn explain(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
         if !text.contains(&cause) {

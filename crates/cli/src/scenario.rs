@@ -50,7 +50,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             Ok(Counted::Nothing) => {}
             Err(why) => {
                 failed += 1;
-                text!("{}:{}: {}: {why:#}", args.file.display(), number + 1, Shown(line.trim()))?;
+                let (file, why) = (args.file.display(), out::explain(&why));
+                text!("{file}:{}: {}: {why}", number + 1, Shown(line.trim()))?;
             }
         }
     }

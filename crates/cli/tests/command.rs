@@ -185,6 +185,20 @@ fn bad_input_is_named() {
 }
 
 #[test]
+fn a_line_of_a_scenario_says_once_what_is_wrong() {
+    let folder = Folder::new("scenario-errors");
+    let script = folder.file("script");
+    // The filter is none for a packet of the kernel's.
+    std::fs::write(&script, "obj no-such-file.o\nobj filter.o\nrun none 0\n").unwrap();
+    let output = bpf(&["scenario", &script, "--objects", root().join("examples").to_str().unwrap()], b"");
+    let text = String::from_utf8(output.stdout).unwrap();
+    for (what, times) in [("no-such-file.o: No such file", 1), ("refused by the verifier", 1), ("\nerror: ", 1)] {
+        assert_eq!(text.matches(what).count(), times, "{what} in {text}");
+    }
+    assert!(!text.contains(": error: ") && text.ends_with("0 passed, 3 failed\n"), "{text}");
+}
+
+#[test]
 fn external_scenarios_pass_on_every_engine() {
     let folder = match cases::shared("objects/tailcalls") {
         Ok(folder) => folder,
