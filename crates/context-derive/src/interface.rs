@@ -3,7 +3,7 @@
 //! The trait stays, with the body of each optional method in a hidden method of its own, so that the implementation can
 //! call it where the table has no program. What checks and runs is in `bpf_runtime`; here are names and types only.
 
-use crate::Static;
+use crate::{Static, unraw};
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
 use syn::spanned::Spanned;
@@ -29,7 +29,7 @@ pub(crate) fn expand(mut input: ItemTrait) -> Result<TokenStream> {
         let argument = argument.clone();
         context.get_or_insert(ty);
         let (name, returns) = (method.sig.ident.clone(), returned(method)?.clone());
-        let (text, optional) = (name.to_string(), method.default.is_some());
+        let (text, optional) = (unraw(&name), method.default.is_some());
         methods.push(quote! {
             ::bpf_runtime::interfaces::Method {
                 name: #text,
@@ -183,6 +183,20 @@ fn returned(method: &TraitItemFn) -> Result<&Type> {
 #[cfg(test)]
 mod tests {
     use super::expand;
+
+    /// A member's name in C may be a keyword of Rust's.
+    #[test]
+    fn raw_names_are_those_of_members_without_their_prefix() {
+        let text = "trait P {
+            fn r#match(&mut self, r#type: &mut C) -> R;
+            fn r#fn(&mut self, r#in: &mut C) -> R { Ok(r#in.port) }
+        }";
+        let expanded = expand(syn::parse_str(text).expect("a trait")).expect("an interface").to_string();
+        for name in ["name : \"match\"", "name : \"fn\"", "fn __fn_without_program", "fn r#match"] {
+            assert!(expanded.contains(name), "{name} in {expanded}");
+        }
+        assert!(!expanded.contains("\"r#"), "{expanded}");
+    }
 
     #[test]
     fn what_is_no_interface_is_refused() {

@@ -207,7 +207,7 @@ fn context_name(input: &DeriveInput) -> Result<String> {
                 return Err(meta.error("expected `name = \"…\"`"));
             }
             let text: LitStr = meta.value()?.parse()?;
-            if syn::parse_str::<Ident>(&text.value()).is_err() || !text.value().is_ascii() {
+            if !is_c_name(&text.value()) {
                 return Err(Error::new(text.span(), "not the name of a C struct"));
             }
             name = Some(text.value());
@@ -232,6 +232,13 @@ fn is_writable(field: &Field) -> Result<bool> {
         })?;
     }
     Ok(writable)
+}
+
+/// Whether C takes this for a name; one may be a keyword of Rust's.
+fn is_c_name(text: &str) -> bool {
+    let is_letter = |byte: u8| byte.is_ascii_alphabetic() || byte == b'_';
+    let mut bytes = text.bytes();
+    bytes.next().is_some_and(is_letter) && bytes.all(|byte| is_letter(byte) || byte.is_ascii_digit())
 }
 
 /// The name without `r#`.
@@ -276,6 +283,12 @@ impl VisitMut for Static {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_are_those_of_c() {
+        assert!(["x", "_1", "match", "http_request"].into_iter().all(is_c_name));
+        assert!(!["", "1x", "r#match", "a-b", "größe", "a b"].into_iter().any(is_c_name));
+    }
 
     #[test]
     fn names_are_in_snake_case() {
