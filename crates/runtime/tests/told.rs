@@ -5,7 +5,10 @@
 
 mod common;
 
-use bpf_runtime::{Config, Engine, Hook, Linker, Plan, Policy, ProgArray, Program, Raw, assemble};
+use bpf_runtime::{
+    Caller, Config, Engine, HelperError, Hook, Linker, MapSet, Object, Plan, Policy, ProgArray, Program, Raw, Xdp,
+    XdpBuff, assemble,
+};
 use common::engines::engines;
 use std::fmt::{Debug, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -158,4 +161,96 @@ fn a_listener_that_panics_loses_nothing() {
     let held: Vec<_> = array.iter().map(|(index, program)| (index, program.name().to_owned())).collect();
     assert_eq!(held, [(0, "two".to_owned())]);
     array.set(1, &two).unwrap();
+}
+
+/// The same of a plan: all its hooks and arrays are changed, and tell of it, whoever panics over that.
+#[test]
+fn a_listener_that_panics_sees_the_whole_plan() {
+    let _alone = alone();
+    for engine in engines(|_| ()) {
+        let linker = Linker::<()>::new(&engine);
+        let hooks = [(); 2].map(|()| Hook::<Raw, ()>::new(&engine, Policy::LastWins { empty: 0 }).unwrap());
+        let array = ProgArray::<Raw, ()>::create(&engine, "stages", 8).unwrap();
+        let (one, two) = (returns(&linker, "one", 1), returns(&linker, "two", 2));
+        hooks.iter().for_each(|hook| hook.attach(&one).unwrap());
+        let results = || hooks.each_ref().map(|hook| hook.run(&mut (), &mut []).unwrap());
+        for hates in ["prog array changed", "hook changed"] {
+            let listener = Listener { hates: Some(hates), ..Listener::default() };
+            let lines = Arc::clone(&listener.lines);
+            let plan = Plan::new().set(&array, 0, &two).replace(&hooks[0], &one, &two).replace(&hooks[1], &one, &two);
+            let told = tracing::subscriber::with_default(listener, || {
+                catch_unwind(AssertUnwindSafe(|| drop(plan.commit().unwrap())))
+            });
+            assert!(told.is_err(), "{hates}");
+            assert_eq!((results(), array.iter().count()), ([2, 2], 1), "{hates}");
+            let others = if hates == "hook changed" { 1 } else { 2 };
+            assert_eq!(lines.lock().unwrap().len(), others, "{hates}: those it does not hate");
+            let back = Plan::new().replace(&hooks[0], &two, &one).replace(&hooks[1], &two, &one).clear(&array, 0);
+            drop(back.commit().unwrap());
+        }
+    }
+}
+
+/// A load's span ends while the listener's other panic unwinds; a second panic would abort the process.
+#[test]
+fn a_listener_that_panics_over_a_load_loads_nothing() {
+    /// Panics over events and over the end of spans.
+    struct Hater;
+
+    impl Subscriber for Hater {
+        fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+            metadata.target().starts_with("bpf_runtime")
+        }
+
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+        fn event(&self, _: &Event<'_>) {
+            panic!("an event");
+        }
+
+        fn enter(&self, _: &Id) {}
+
+        fn exit(&self, _: &Id) {
+            panic!("a span's end");
+        }
+    }
+
+    let _alone = alone();
+    for engine in engines(|_| ()) {
+        let linker = Linker::<()>::new(&engine);
+        let loaded = tracing::subscriber::with_default(Hater, || {
+            catch_unwind(AssertUnwindSafe(|| drop(returns(&linker, "one", 1))))
+        });
+        assert!(loaded.is_err());
+        assert_eq!(returns(&linker, "one", 1).run(&mut (), &mut []).unwrap(), 1);
+        assert_eq!(engine.snapshot().loads, 2);
+    }
+}
+
+/// A timer whose callback is stopped, which the listener panics over, is not running any more.
+#[test]
+fn a_listener_that_panics_leaves_no_timer_running() {
+    let _alone = alone();
+    for engine in engines(|_| ()) {
+        let mut linker = Linker::<()>::new(&engine);
+        let fails = |_: &mut Caller<'_, ()>| -> Result<(), HelperError> { Err(HelperError::new("no")) };
+        linker.func(1001, "fails", fails).unwrap();
+        let object = Object::parse(include_bytes!("objects/timer_fails.o")).unwrap();
+        let instance = linker.load::<Xdp>(&object, MapSet::for_object(&engine, &object).unwrap()).unwrap();
+        let (start, cancel) = (instance.program::<Xdp>("start").unwrap(), instance.program::<Xdp>("cancel").unwrap());
+        let run = |program: &Program<Xdp, ()>| program.run(&mut (), &mut XdpBuff::new(&mut [0; 16])).unwrap();
+        assert_eq!(run(&start), 0);
+        let listener = Listener { hates: Some("run stopped"), ..Listener::default() };
+        let called = tracing::subscriber::with_default(listener, || {
+            catch_unwind(AssertUnwindSafe(|| start.run_timers(&mut (), &mut XdpBuff::new(&mut [0; 16]))))
+        });
+        assert!(called.is_err(), "the listener panics");
+        assert_eq!(run(&cancel), 0, "not EDEADLK");
+    }
 }
