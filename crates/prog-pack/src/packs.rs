@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bpf_jit_code::Arch;
-use bpf_quiesce::{Domain, SHARDS, Settles, Users, thread_number};
+use bpf_quiesce::{Domain, SHARDS, Users, thread_number};
 use crossbeam_utils::CachePadded;
 
 use crate::arena::{Arena, GRANULE, HUGE};
@@ -121,6 +121,7 @@ pub struct Packs {
 pub(crate) struct Shared {
     /// The programs.
     users: Users,
+    pub(crate) domain: Arc<Domain>,
     /// `None`: for an engine that places no code ([`Packs::without_code`]).
     pub(crate) arena: Option<&'static Arena>,
     pub(crate) host: Arch,
@@ -132,8 +133,6 @@ pub(crate) struct Shared {
     limits: BatchLimits,
     /// Held while a pack is made, so that threads that find no room make one pack and not one each.
     growing: Mutex<Scarcity>,
-    /// Last: what it has to wait for is queued when it goes.
-    pub(crate) domain: Settles,
 }
 
 /// How often only freeing the dropped programs of all shards made room.
@@ -201,6 +200,7 @@ impl Packs {
         Self {
             shared: Arc::new(Owner::new(Shared {
                 users: Users::default(),
+                domain,
                 arena,
                 host,
                 options,
@@ -209,7 +209,6 @@ impl Packs {
                 center: CachePadded::new(Mutex::new(Center { chunks: Chunks::new(), packs: Vec::new() })),
                 limits,
                 growing: Mutex::default(),
-                domain: Settles(domain),
             })),
         }
     }

@@ -12,7 +12,7 @@
 use std::any::Any;
 use std::fmt;
 use std::mem::ManuallyDrop;
-use std::ops::Deref;
+use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 /// Drops a panic's payload. If that panics again, the second payload is leaked, so that there is an end.
@@ -102,6 +102,12 @@ impl<T> Deref for Foreign<T> {
 
     fn deref(&self) -> &T {
         &self.0
+    }
+}
+
+impl<T> DerefMut for Foreign<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.0
     }
 }
 

@@ -12,7 +12,7 @@ use crate::program::table::{ProgTable, Slot};
 use bpf_maps::{Arena, CreateOptions, Kind, Map, MapError, MapType, flags, implemented_type};
 use bpf_object::btf::{Btf, Type, TypeId};
 use bpf_object::{DataKind, Object, OwnedTypes};
-use bpf_quiesce::{Domain, Owned};
+use bpf_quiesce::{Domain, Foreign, Owned};
 use bpf_uapi::MapTypes;
 use std::fmt;
 use std::sync::Arc;
@@ -69,7 +69,7 @@ enum From {
     /// The programs in this prog array.
     Slots(Arc<ProgTable>),
     /// The elements of this map, each as the function makes it.
-    Elements(Map, Box<Migrate>),
+    Elements(Map, Foreign<Box<Migrate>>),
 }
 
 type Migrate = dyn FnMut(&[u8], &[u8]) -> Option<(Vec<u8>, Vec<u8>)> + Send;
@@ -225,7 +225,7 @@ impl MapSet {
             return Err(LoadError::NotFound { what: "data map", name: name.to_owned(), have });
         };
         self.engine.domain().owns(map)?;
-        self.defs[at].fill(From::Elements(map.clone(), Box::new(migrate)));
+        self.defs[at].fill(From::Elements(map.clone(), Foreign::new(Box::new(migrate))));
         Ok(self)
     }
 
