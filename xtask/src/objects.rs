@@ -50,7 +50,7 @@ pub(crate) fn run(check: bool) -> anyhow::Result<()> {
                 // <linux/icmp.h> includes a part of libc, which asks for its 32-bit files otherwise.
                 compile.arg("-D__x86_64__");
             } else {
-                compile.args(["-g", "-isystem/usr/include"]);
+                compile.args(["-gbtf", "-isystem/usr/include"]);
             }
             // Debian keeps <asm/types.h> in the multiarch folder, which the bpf target does not search.
             compile.args(["-I/usr/include/x86_64-linux-gnu", "-c"]).arg(&source).arg("-o").arg(&built);

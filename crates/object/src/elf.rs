@@ -13,6 +13,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use object::LittleEndian as LE;
+use object::U32;
 use object::elf::{self, FileHeader64, Rel64, SectionHeader64, Sym64};
 use object::read::elf::{FileHeader, SectionHeader, Sym};
 
@@ -24,6 +25,11 @@ pub(crate) const MAX_NAME: usize = 1024;
 
 /// The section of jump tables.
 pub(crate) const JUMP_TABLES: &str = ".jumptables";
+
+/// From here on section indices of symbols are reserved ones (System V ABI, chapter 4).
+const SHN_LORESERVE: u16 = 0xff00;
+/// The index is in a table of its own.
+const SHN_XINDEX: u16 = 0xffff;
 
 /// R_BPF_64_ABS64: a relocated 64-bit word of data.
 pub(crate) const R_ABS64: u32 = 2;
@@ -96,6 +102,8 @@ pub(crate) struct Elf<'a> {
     pub(crate) sections: Vec<Section<'a>>,
     pub(crate) symbols: Vec<Symbol<'a>>,
     by_section: Vec<Vec<u32>>,
+    /// Relocated words and immediates hold the symbol's value already, as GNU's assembler writes them.
+    pub(crate) values_in_place: bool,
 }
 
 fn malformed(error: object::read::Error) -> ObjectError {
@@ -196,12 +204,21 @@ impl<'a> Elf<'a> {
         if let Some(symtab) = symtab {
             let table: &[Sym64<LE>] = symtab.data_as_array(LE, bytes).map_err(malformed)?;
             let strings = contents(headers, symtab.sh_link(LE) as usize, bytes)?;
+            let indices = section_indices(headers, symtab, bytes)?;
             symbols.reserve_exact(table.len());
             for (index, sym) in table.iter().enumerate() {
-                symbols.push(parse_symbol(index, sym, strings, sections.len())?);
+                let section = match sym.st_shndx(LE).0 {
+                    SHN_XINDEX => indices.get(index).map(|index| index.get(LE)),
+                    section => Some(section.into()),
+                };
+                symbols.push(parse_symbol(index, sym, section, strings, sections.len())?);
             }
         }
-        let mut elf = Elf { by_section: vec![Vec::new(); sections.len()], sections, symbols };
+        let from_gnu = |section: &Section<'_>| {
+            section.name == ".comment" && section.data.split(|byte| *byte == 0).any(|text| text.starts_with(b"GCC: "))
+        };
+        let values_in_place = sections.iter().any(from_gnu);
+        let mut elf = Elf { by_section: vec![Vec::new(); sections.len()], sections, symbols, values_in_place };
         for (index, symbol) in elf.symbols.iter().enumerate() {
             if let Place::Section(section) = symbol.place {
                 // Relocations have 32 bits for the index of a symbol.
@@ -237,6 +254,11 @@ impl<'a> Elf<'a> {
             symbol: format!("#{}", rel.symbol),
             problem: RelocationProblem::NoSymbol(rel.symbol),
         })
+    }
+
+    /// The addend in a relocated place that holds `held`.
+    pub(crate) fn addend(&self, symbol: &Symbol<'a>, held: u64) -> u64 {
+        if self.values_in_place { held.wrapping_sub(symbol.value) } else { held }
     }
 
     /// A name for messages: the symbol's, or its section's when it has none.
@@ -312,9 +334,26 @@ fn contents<'a>(headers: &[SectionHeader64<LE>], index: usize, bytes: &'a [u8]) 
     section.data(LE, bytes).map_err(malformed)
 }
 
+/// The section indices of symbols, where they do not fit the symbols' own 16 bits: SHT_SYMTAB_SHNDX, a word for each
+/// symbol. Empty if the file has no such table.
+fn section_indices<'a>(
+    headers: &[SectionHeader64<LE>],
+    symtab: &SectionHeader64<LE>,
+    bytes: &'a [u8],
+) -> Result<&'a [U32<LE>], ObjectError> {
+    let is_symtab = |link: u32| headers.get(link as usize).is_some_and(|header| std::ptr::eq(header, symtab));
+    let mut tables = headers.iter().filter(|s| s.sh_type(LE) == elf::SHT_SYMTAB_SHNDX && is_symtab(s.sh_link(LE)));
+    match tables.next() {
+        Some(table) => table.data_as_array(LE, bytes).map_err(malformed),
+        None => Ok(&[]),
+    }
+}
+
+/// `section`: the index of the section that the symbol is in, or a reserved one.
 fn parse_symbol<'a>(
     index: usize,
     sym: &Sym64<LE>,
+    section: Option<u32>,
     strings: &'a [u8],
     sections: usize,
 ) -> Result<Symbol<'a>, ObjectError> {
@@ -323,12 +362,12 @@ fn parse_symbol<'a>(
         0 => "",
         offset => string(strings, offset).ok_or_else(|| bad("name"))?,
     };
-    let section = sym.st_shndx(LE).0;
-    let place = match section {
-        // SHN_UNDEF and SHN_LORESERVE. SHN_XINDEX (more than 65 k sections) is a special place we refuse on use.
-        0 => Place::Undefined,
-        0xff00.. => Place::Special(section),
-        index if usize::from(index) < sections => Place::Section(usize::from(index)),
+    let section = section.ok_or_else(|| bad("no entry in the table of section indices"))?;
+    let place = match (sym.st_shndx(LE).0, usize::try_from(section)) {
+        // SHN_UNDEF.
+        (0, _) => Place::Undefined,
+        (reserved @ SHN_LORESERVE.., _) if reserved != SHN_XINDEX => Place::Special(reserved),
+        (_, Ok(index)) if index < sections => Place::Section(index),
         _ => return Err(bad("section index out of range")),
     };
     let ty = match sym.st_type() {

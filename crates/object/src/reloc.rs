@@ -24,6 +24,8 @@ use bpf_uapi::MapType;
 
 /// R_BPF_64_64: the immediate of a two-slot load.
 const R_64_64: u32 = 1;
+/// R_BPF_DATA_64 of binutils before 2.41: a 64-bit word of data.
+const R_GNU_DATA_64: u32 = 12;
 /// R_BPF_64_ABS32: a 32-bit word of data.
 const R_ABS32: u32 = 3;
 /// R_BPF_64_NODYLD32: a 32-bit word of BTF.
@@ -84,8 +86,8 @@ impl<'a, 'e> Resolver<'a, 'e> {
                 let insn =
                     body.get(slot as usize).ok_or(ObjectError::Internal("an instruction outside its function"))?;
                 let table = match (rel.ty, insn) {
-                    (R_64_64, &Insn::LoadImm64 { imm: Imm64::Const(addend), .. }) => {
-                        tables.target(functions, id, symbol, addend)?
+                    (R_64_64, &Insn::LoadImm64 { imm: Imm64::Const(held), .. }) => {
+                        tables.target(functions, id, symbol, self.elf.addend(symbol, held))?
                     }
                     _ => None,
                 };
@@ -124,17 +126,18 @@ impl<'a, 'e> Resolver<'a, 'e> {
             (R_64_32, &Insn::Call(Callee::Subprog(imm))) => match symbol.place {
                 Place::Undefined => Ok(Target::HostCall(externs.host_function(symbol))),
                 Place::Section(section) if self.elf.sections[section].code => {
-                    let addend = (i64::from(imm) + 1) * SLOT as i64;
+                    // GNU's assembler adds the symbol's value in bytes to the slots before the call's own.
+                    let slots = self.elf.addend(symbol, (i64::from(imm) + 1) as u64) as i64;
+                    let addend = slots.wrapping_mul(SLOT as i64);
                     self.function(functions, section, (symbol.value as i64).wrapping_add(addend))
                 }
                 Place::Section(_) | Place::Special(_) => Err(RelocationProblem::CallTarget),
             },
-            (R_64_64, &Insn::LoadImm64 { imm: Imm64::Const(addend), .. }) => match symbol.place {
-                Place::Undefined => {
-                    externs.address(symbol, addend).ok_or(RelocationProblem::ExternAddend(addend as i64))
-                }
+            (R_64_64, &Insn::LoadImm64 { imm: Imm64::Const(held), .. }) => match symbol.place {
+                Place::Undefined => externs.address(symbol, held).ok_or(RelocationProblem::ExternAddend(held as i64)),
                 Place::Special(index) => Err(RelocationProblem::NoSection(index)),
                 Place::Section(section) => {
+                    let addend = self.elf.addend(symbol, held);
                     self.address(functions, maps, section, symbol.value.wrapping_add(addend) as i64)
                 }
             },
@@ -193,7 +196,8 @@ impl<'a, 'e> Resolver<'a, 'e> {
             let symbol = self.elf.relocation_symbol(section, rel)?;
             let fail = |problem| self.fail(section, rel, symbol, problem);
             // Compilers before LLVM 13 wrote type 1 for every 64-bit word.
-            if !matches!(rel.ty, R_64_64 | R_ABS64) {
+            // GNU's assembler has a number of its own for them.
+            if !matches!(rel.ty, R_64_64 | R_ABS64 | R_GNU_DATA_64) {
                 return Err(fail(RelocationProblem::UnknownType(rel.ty)));
             }
             let offset = i64::try_from(rel.offset).map_err(|_| fail(RelocationProblem::Offset))?;
@@ -208,7 +212,8 @@ impl<'a, 'e> Resolver<'a, 'e> {
             // The addend is the word in place: zero for a named map or function, an offset for a static one.
             let start = usize::try_from(rel.offset).map_err(|_| fail(RelocationProblem::Offset))?;
             let word = self.elf.sections[section].data.get(start..).and_then(|d| d.first_chunk::<8>());
-            let addend = word.map(|w| u64::from_le_bytes(*w)).ok_or_else(|| fail(RelocationProblem::Offset))?;
+            let held = word.map(|w| u64::from_le_bytes(*w)).ok_or_else(|| fail(RelocationProblem::Offset))?;
+            let addend = self.elf.addend(symbol, held);
             let byte = symbol.value.wrapping_add(addend) as i64;
             let value = match self.address(functions, maps, target, byte).map_err(fail)? {
                 Target::Map(inner) if maps[map].map_type.is_map_of_maps() => InitialValue::Map(inner),
