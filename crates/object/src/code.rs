@@ -78,7 +78,7 @@ pub struct CodeTable {
 }
 
 /// What a CO-RE relocation asks for (btf.rst, `enum bpf_core_relo_kind`).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum CoreKind {
     /// Byte offset of a field.

@@ -481,15 +481,27 @@ pub enum LinkProblem {
         why: &'static str,
     },
     /// Global data that contains addresses.
-    #[error(
-        "section `{section}` contains the address of `{symbol}` (byte {offset:#x}): pointers in global data are not supported"
-    )]
-    PointerInData {
-        /// The data section.
-        section: String,
-        /// Offset of the pointer.
-        offset: u64,
-        /// What it points to.
-        symbol: String,
-    },
+    #[error("{0}")]
+    PointerInData(Box<PointerInData>),
+}
+
+/// A pointer in global data, and where a program needs the section that it is in.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{}section `{section}` contains the address of `{symbol}` (byte {offset:#x}): pointers in global data are not \
+     supported; {}take the address where it is needed",
+    .variable.as_ref().map(|variable| format!("variable `{variable}` in ")).unwrap_or_default(),
+    .line.as_ref().map(|line| format!("{line} uses the section: ")).unwrap_or_default()
+)]
+pub struct PointerInData {
+    /// The data section.
+    pub section: String,
+    /// The variable that holds the pointer, if the symbol table names it.
+    pub variable: Option<String>,
+    /// File and line of the program's use of the section, if the object has line information.
+    pub line: Option<String>,
+    /// Offset of the pointer.
+    pub offset: u64,
+    /// What it points to.
+    pub symbol: String,
 }

@@ -32,6 +32,14 @@ pub struct HostFunction {
     pub ty: Option<TypeId>,
 }
 
+impl HostFunction {
+    /// Returns the name without a flavour: `bpf_dynptr_size` of `bpf_dynptr_size___old`, which declares that function
+    /// with another prototype.
+    pub fn essential_name(&self) -> &str {
+        crate::co_re::essential(&self.name)
+    }
+}
+
 /// A variable the object refers to and does not define.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ExternVariable {

@@ -14,6 +14,7 @@
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 
 pub mod btf;
+mod co_re;
 mod code;
 mod elf;
 mod error;
@@ -29,13 +30,12 @@ mod map_legacy;
 mod object;
 mod owned;
 mod reloc;
-mod relocate;
 mod struct_ops;
-mod target;
 pub mod text;
 mod wire;
 
 pub use bpf_uapi::{MapType, ProgramType};
+pub use co_re::{CoreField, CoreType, FieldType, HostTypes, UNRESOLVED_CALL, Unresolved};
 pub use code::{Code, CodeFunction, CodeTable, CoreKind, CoreRelocation, Reference, ReferenceKind, SourceLine};
 pub use error::*;
 pub use externs::{ExternVariable, HostFunction, LINUX_KERNEL_VERSION};
@@ -44,4 +44,3 @@ pub use link::LinkedCode;
 pub use map::*;
 pub use object::{Object, Program};
 pub use owned::OwnedTypes;
-pub use relocate::{CoreField, CoreType, UNRESOLVED_CALL, Unresolved};

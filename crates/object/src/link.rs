@@ -2,12 +2,13 @@
 
 use bpf_isa::{Imm64, Insn};
 
+use crate::co_re::{HostTypes, Unresolved, apply};
 use crate::code::{Code, Reference, ReferenceKind};
-use crate::error::{LinkProblem, ObjectError};
+use crate::error::{LinkProblem, ObjectError, PointerInData};
+use crate::externs::HostFunction;
 use crate::layout::build;
+use crate::map::Variable;
 use crate::object::{Object, Program};
-use crate::relocate::{CoreType, Unresolved, apply};
-use crate::target::wanted;
 
 /// A program all of whose references are resolved: what a linker turns into a loaded program by putting its own map
 /// and host function indices in place of the object's.
@@ -73,9 +74,10 @@ impl Object {
     pub fn link(
         &self,
         program: &Program,
-        has_host_function: impl FnMut(&str) -> bool,
+        mut has_host_function: impl FnMut(&str) -> bool,
     ) -> Result<LinkedCode, ObjectError> {
-        let linked = self.link_for(program, &[], has_host_function)?;
+        let by_name = |function: &HostFunction| has_host_function(&function.name);
+        let linked = self.link_for(program, &HostTypes::new(&[]), by_name)?;
         match linked.unresolved.first() {
             None => Ok(linked),
             Some(Unresolved { insn, problem }) => {
@@ -93,19 +95,12 @@ impl Object {
     pub fn link_for(
         &self,
         program: &Program,
-        types: &[CoreType],
-        mut has_host_function: impl FnMut(&str) -> bool,
+        types: &HostTypes,
+        mut has_host_function: impl FnMut(&HostFunction) -> bool,
     ) -> Result<LinkedCode, ObjectError> {
         let mut code = self.code(program)?;
         let fail = |insn, problem| Err(ObjectError::Link { program: program.name().to_owned(), insn, problem });
-        let unresolved = match self.target() {
-            None => apply(&mut code, types),
-            Some(target) => {
-                let mut all = types.to_vec();
-                all.extend(wanted(&code, types, target));
-                apply(&mut code, &all)
-            }
-        };
+        let unresolved = apply(&mut code, types, self.target());
         for &Reference { insn, kind } in &code.references {
             match kind {
                 ReferenceKind::Map(_) | ReferenceKind::Table { .. } => {}
@@ -113,12 +108,19 @@ impl Object {
                     let map = &self.maps()[map];
                     if let Some((offset, symbol)) = map.data.as_ref().and_then(|d| d.pointer.clone()) {
                         let section = map.section.clone();
-                        return fail(insn, LinkProblem::PointerInData { section, offset, symbol });
+                        let variables = map.data.iter().flat_map(|data| &data.variables);
+                        let holds = |v: &&Variable| {
+                            (v.offset.into()..u64::from(v.offset) + u64::from(v.size)).contains(&offset)
+                        };
+                        let variable = variables.clone().find(holds).map(|variable| variable.name.clone());
+                        let line = code.line(insn).map(|line| format!("{}:{}", line.file, line.line));
+                        let found = PointerInData { section, variable, line, offset, symbol };
+                        return fail(insn, LinkProblem::PointerInData(Box::new(found)));
                     }
                 }
                 ReferenceKind::HostCall(host) | ReferenceKind::HostAddress(host) => {
                     let function = &self.host_functions()[host];
-                    let exists = has_host_function(&function.name);
+                    let exists = has_host_function(function);
                     if !exists && !function.weak {
                         return fail(insn, LinkProblem::NoHostFunction(function.name.clone()));
                     }

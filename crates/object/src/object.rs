@@ -8,15 +8,17 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::btf::{Btf, BtfExt, CoreRecord, LineRecord, SectionVar, StrOffset, Type};
+use crate::co_re::Types;
 use crate::code::CoreKind;
 use crate::elf::{self, Elf};
 use crate::error::{BtfProblem, GlobalProblem, MapProblem, ObjectError, SectionProblem, SymbolProblem};
 use crate::externs::{ExternVariable, Externs, HostFunction};
-use crate::function::{FunctionId, Functions, SLOT};
+use crate::function::{Function, FunctionId, Functions, SLOT, Target};
 use crate::jump_table::{JumpTable, JumpTables};
 use crate::map::{DataKind, MapDecl};
 use crate::reloc::{Resolver, relocated_btf};
 use crate::{global, map_btf, map_legacy, struct_ops};
+use bpf_isa::{Callee, Imm64, Insn};
 use bpf_uapi::ProgramType;
 
 /// A program an object offers.
@@ -74,7 +76,7 @@ pub struct Object {
     pub(crate) jump_tables: Vec<JumpTable>,
     pub(crate) btf: Option<Arc<Btf>>,
     /// Types of the host that it is linked for.
-    target: Option<Arc<Btf>>,
+    target: Option<Arc<Types>>,
     /// Name and length in slots of every section, by ELF index.
     sections: Vec<(Arc<str>, i64)>,
 }
@@ -96,7 +98,8 @@ impl Object {
         let target = if bytes.starts_with(b"\x7fELF") {
             let bytes = &*elf::cleaned(bytes);
             let elf = Elf::parse(bytes)?;
-            let section = elf.section_named(".BTF")?.ok_or_else(|| ObjectError::Section {
+            let section = elf.section_named(".BTF")?.filter(|section| elf.sections[*section].size != 0);
+            let section = section.ok_or_else(|| ObjectError::Section {
                 section: ".BTF".to_owned(),
                 problem: SectionProblem::NeedsBtf,
             })?;
@@ -104,11 +107,11 @@ impl Object {
         } else {
             Btf::parse(bytes)?
         };
-        self.target = Some(Arc::new(target));
+        self.target = Some(Arc::new(Types::new(target.with_pointers_of_long(), true)));
         Ok(())
     }
 
-    pub(crate) fn target(&self) -> Option<&Btf> {
+    pub(crate) fn target(&self) -> Option<&Types> {
         self.target.as_deref()
     }
 
@@ -120,13 +123,15 @@ impl Object {
     pub fn parse(bytes: &[u8]) -> Result<Object, ObjectError> {
         let bytes = &*elf::cleaned(bytes);
         let elf = Elf::parse(bytes)?;
-        let btf = match elf.section_named(".BTF")? {
+        // A tool that removes types may leave an empty section.
+        let filled = |section: &usize| elf.sections[*section].size != 0;
+        let btf = match elf.section_named(".BTF")?.filter(filled) {
             Some(section) => Some(Arc::new(Btf::parse(&relocated_btf(&elf, section)?)?)),
             None => None,
         };
         let datasecs = btf.as_deref().map(datasecs).unwrap_or_default();
         let mut functions = Functions::parse(&elf, btf.as_deref())?;
-        if let (Some(btf), Some(section)) = (&btf, elf.section_named(".BTF.ext")?) {
+        if let (Some(btf), Some(section)) = (&btf, elf.section_named(".BTF.ext")?.filter(filled)) {
             attach_ext(&elf, btf, &BtfExt::parse(elf.sections[section].data)?, &mut functions)?;
         }
 
@@ -318,16 +323,57 @@ fn is_text(section: &str) -> bool {
     section == ".text" || section.starts_with(".text.")
 }
 
+/// The functions that instructions of the object call, or take the address of.
+fn referred_to(functions: &Functions) -> HashSet<FunctionId> {
+    let mut found = HashSet::new();
+    for function in &functions.list {
+        for (_, target) in &function.refs {
+            if let Target::Function(id) = target {
+                found.insert(*id);
+            }
+        }
+        // Inside a section, calls are relative already.
+        for (slot, insn) in (0u32..).zip(function.body.iter().flatten()) {
+            let offset = match *insn {
+                Insn::Call(Callee::Subprog(offset)) | Insn::LoadImm64 { imm: Imm64::Func(offset), .. } => offset,
+                _ => continue,
+            };
+            let target = i64::from(function.start) + i64::from(slot) + 1 + i64::from(offset);
+            found.extend(functions.starting_at(function.section, target));
+        }
+    }
+    found
+}
+
+/// The functions that are programs: exported ones outside of the sections of subprograms, or, if there are none, in
+/// them; and static ones in a section of a known program type that nothing in the object calls, if no other function
+/// has the name.
 fn programs(sections: &[(Arc<str>, i64)], functions: &Functions) -> Result<Vec<Program>, ObjectError> {
     let offered = |text: bool| {
         let list = functions.list.iter().enumerate();
         let list = list.filter(move |(_, f)| is_text(&sections[f.section].0) == text);
         list.flat_map(|(id, f)| f.names.iter().filter(|n| n.exported).map(move |name| (id, f, name)))
     };
+    let called = referred_to(functions);
+    let is_static = |(id, f): &(usize, &Function)| {
+        !called.contains(&FunctionId(*id))
+            && f.names.iter().all(|name| !name.exported)
+            && ProgramType::from_section(&sections[f.section].0) != ProgramType::Unknown
+    };
+    let statics = functions.list.iter().enumerate().filter(is_static);
+    let statics = statics.flat_map(|(id, f)| f.names.first().map(|name| (id, f, name)));
     let mut programs = Vec::new();
     let mut names = HashSet::new();
-    let text_only = offered(false).next().is_none();
-    for (id, function, name) in offered(text_only) {
+    let text_only = offered(false).next().is_none() && statics.clone().next().is_none();
+    // A static function may have the name of another function; then no name would lead to it.
+    let mut times: HashMap<&str, u32> = HashMap::new();
+    for (_, _, name) in offered(text_only).chain(statics.clone()) {
+        *times.entry(&name.name).or_default() += 1;
+    }
+    let statics = statics.filter(|(_, _, name)| times.get(name.name.as_str()) == Some(&1));
+    let mut list: Vec<_> = offered(text_only).chain(statics).collect();
+    list.sort_by_key(|(id, ..)| *id);
+    for (id, function, name) in list {
         let section = &sections[function.section].0;
         if !names.insert(name.name.as_str()) {
             let (symbol, section) = (name.name.clone(), section.as_ref().to_owned());

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use bpf_isa::{Insn, InsnIdx};
-use bpf_object::{Object, OwnedTypes, ReferenceKind};
+use bpf_object::{HostTypes, Object, OwnedTypes, ReferenceKind};
 use common::*;
 
 /// Counts the bytes in use, and their peak. All tests of this binary together must stay below the limit, which is
@@ -85,6 +85,13 @@ fn exercise(bytes: &[u8]) -> bool {
             if let Ok(linked) = object.link(program, |_| present) {
                 assert!(linked.maps().iter().all(|&map| map < object.maps().len()));
             }
+        }
+    }
+    // Its own types are those of the host, too.
+    let mut other = object.clone();
+    if other.target_btf(bytes).is_ok() {
+        for program in other.programs() {
+            drop(other.link_for(program, &HostTypes::new(&[]), |_| true));
         }
     }
     if let Some(btf) = object.btf() {
@@ -159,7 +166,7 @@ fn every_byte_changed_or_cut() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let soak = std::env::var_os("BPF_SOAK").is_some();
     let mut files = objects(&here.join("tests/objects"));
-    assert_eq!(files.len(), 10);
+    assert_eq!(files.len(), 11);
     if soak {
         let shared = std::env::var_os("BPF_SHARED").map_or(here.join("../../../shared"), PathBuf::from);
         for folder in ["samples/build", "samples/cilium-examples", "samples/new_linux", "tailcalls/v4"] {
@@ -326,17 +333,6 @@ fn a_large_bss() {
     check_peak();
 }
 
-/// A `.BTF.ext` of CO-RE relocations of one section: slot, type, access string, kind.
-fn core_relocations(section: u32, records: &[[u32; 4]]) -> Vec<u8> {
-    let mut bytes = vec![0x9f, 0xeb, 1, 0];
-    let len = 12 + 16 * records.len() as u32;
-    let header = [32, 0, 0, 0, 0, 0, len];
-    for word in header.into_iter().chain([16, section, records.len() as u32]).chain(records.iter().flatten().copied()) {
-        bytes.extend(word.to_le_bytes());
-    }
-    bytes
-}
-
 /// Many relocations of one instruction, whose type has a long name and whose access string is long: none of them is
 /// copied for each, and none of a type's many members is looked at for each.
 #[test]
@@ -372,7 +368,7 @@ fn many_relocations_match_one_type_of_a_host() {
     let (section, access) = (btf.string("xdp"), btf.string("0"));
     let types = btf.build();
     let mut elf = Elf::new();
-    let code = elf.code("xdp", &RETURN_0);
+    let code = elf.code("xdp", &RETURN_1);
     elf.symbol("main", code, FUNC, 0, 16);
     elf.section(".BTF", PROGBITS, 0, &types);
     elf.section(".BTF.ext", PROGBITS, 0, &core_relocations(section, &vec![[0, large, access, TYPE_MATCHES]; 60_000]));
@@ -380,7 +376,7 @@ fn many_relocations_match_one_type_of_a_host() {
     quickly("a type of a host", true, &bytes);
     let mut object = Object::parse(&bytes).unwrap();
     object.target_btf(&types).unwrap();
-    let linked = object.link_for(object.program("main").unwrap(), &[], |_| false).unwrap();
+    let linked = object.link_for(object.program("main").unwrap(), &HostTypes::new(&[]), |_| false).unwrap();
     assert_eq!(linked.unresolved(), []);
     check_peak();
 }

@@ -98,7 +98,7 @@ pub use bpf_jit_code::{Arch, Code, CpuFeatures, Hardening, Needs, OptLevel, Symb
 pub use bpf_maps as maps;
 pub use bpf_maps::{Map, MapDef, MapError, MapType, RingBuf, UserRingBuf};
 pub use bpf_object::{
-    Code as ObjectCode, CodeTable, CoreField, CoreType, MapDecl as ObjectMap, Object, ObjectError,
+    Code as ObjectCode, CodeTable, CoreField, CoreType, FieldType, MapDecl as ObjectMap, Object, ObjectError,
     Program as ObjectProgram, ProgramType, ReferenceKind, btf, text,
 };
 pub use bpf_prog_pack::{Error as PackError, Options as PackOptions, Stats as CodeStats};

@@ -28,7 +28,7 @@ use bpf_jit::{
 use bpf_jit_arm64::Arm64;
 use bpf_jit_code::{Arch, Code, CpuFeatures, Hardening};
 use bpf_jit_x64::X64;
-use bpf_object::Object;
+use bpf_object::{HostTypes, Object};
 use bpf_runtime::{Caller, Config, Engine, Linker, Mode, Raw};
 
 /// Bytes as instructions: decoding is total, encoding and the text are its inverses, validation does not panic.
@@ -88,6 +88,13 @@ pub fn object(data: &[u8]) {
             assert_eq!(valid.insns(), code.insns());
         }
         drop(object.link(program, |_| true));
+    }
+    // Its own types are those of the host, too.
+    let mut other = object.clone();
+    if other.target_btf(data).is_ok() {
+        for program in other.programs() {
+            drop(other.link_for(program, &HostTypes::new(&[]), |_| true));
+        }
     }
 }
 

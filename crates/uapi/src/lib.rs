@@ -20,6 +20,7 @@ extern crate alloc;
 pub mod address_family;
 mod builtin;
 pub mod context;
+mod enums;
 mod errno;
 pub mod flags;
 mod helper;
@@ -41,6 +42,7 @@ pub const TIMER_BYTES: u32 = 16;
 
 pub use builtin::Builtin;
 pub use context::ContextField;
+pub use enums::{ENUMERATIONS, Enumeration};
 pub use errno::Errno;
 pub use helper::{Helper, helper_id};
 pub use kfunc::Kfunc;

@@ -98,6 +98,8 @@ pub enum Type {
         size: u32,
         /// Significant bits.
         bits: u8,
+        /// First significant bit. Compilers before LLVM 8 described bit fields by it.
+        offset: u8,
         /// Signed.
         signed: bool,
     },
@@ -124,19 +126,23 @@ pub enum Type {
         /// Members, in declaration order.
         members: Box<[Member]>,
     },
-    /// An enumeration.
+    /// An enumeration, of 32 or 64 bits.
     Enum {
         /// Name.
         name: StrOffset,
         /// Size in bytes.
         size: u32,
+        /// Whether its values are signed.
+        signed: bool,
         /// Names and values.
         values: Box<[(StrOffset, i64)]>,
     },
-    /// A forward declaration.
+    /// A forward declaration of a structure or union.
     Fwd {
         /// Name.
         name: StrOffset,
+        /// A union.
+        union: bool,
     },
     /// A typedef.
     Typedef {
@@ -233,6 +239,8 @@ pub enum ArgKind {
 pub struct Btf {
     types: Vec<Type>,
     strings: Vec<u8>,
+    /// Bytes of a pointer: 8 in objects; 4 in the types of a 32-bit host.
+    pointer: u32,
 }
 
 /// A little-endian reader over a section that turns every short read into a typed error.
@@ -311,11 +319,36 @@ impl Btf {
             starts.push(reader.base + reader.pos);
             types.push(parse_type(&mut reader)?);
         }
-        let btf = Btf { types, strings };
+        let btf = Btf { types, strings, pointer: 8 };
         for (ty, &offset) in btf.types.iter().zip(&starts) {
             btf.check_references(ty).map_err(|problem| ObjectError::Btf { section: ".BTF", offset, problem })?;
         }
         Ok(btf)
+    }
+
+    /// Types without a section: only `void`, to which [`Btf::add`] and [`Btf::intern`] add.
+    pub(crate) fn empty() -> Btf {
+        Btf { types: vec![Type::Void], strings: vec![0], pointer: 8 }
+    }
+
+    /// Adds a type whose references exist, and returns its id.
+    pub(crate) fn add(&mut self, ty: Type) -> TypeId {
+        // Lists that a host describes in memory do not reach this many.
+        let id = TypeId(u32::try_from(self.types.len()).unwrap_or(0));
+        self.types.push(ty);
+        id
+    }
+
+    /// Adds a string, cleaned and cut at its first NUL, and returns its offset.
+    pub(crate) fn intern(&mut self, text: &str) -> StrOffset {
+        if text.is_empty() {
+            return StrOffset(0);
+        }
+        let at = self.strings.len();
+        self.strings.extend(text.bytes());
+        crate::text::clean(&mut self.strings[at..]);
+        self.strings.push(0);
+        StrOffset(u32::try_from(at).unwrap_or(0))
     }
 
     fn check_references(&self, ty: &Type) -> Result<(), BtfProblem> {
@@ -325,7 +358,7 @@ impl Btf {
         let name = |s: StrOffset| self.check_string(s);
         match ty {
             Type::Void => Ok(()),
-            Type::Int { name: n, .. } | Type::Fwd { name: n } | Type::Float { name: n, .. } => name(*n),
+            Type::Int { name: n, .. } | Type::Fwd { name: n, .. } | Type::Float { name: n, .. } => name(*n),
             Type::Ptr { to } | Type::Qualified { to, .. } => id(*to),
             Type::Array { elem, .. } => id(*elem),
             Type::Composite { name: n, members, .. } => {
@@ -380,28 +413,63 @@ impl Btf {
         String::from_utf8_lossy(self.string_bytes(at))
     }
 
-    fn string_bytes(&self, at: StrOffset) -> &[u8] {
+    /// The bytes of the string at this offset, the first [`MAX_STRING`] of them.
+    pub(crate) fn string_bytes(&self, at: StrOffset) -> &[u8] {
         let tail = self.strings.get(at.0 as usize..).unwrap_or(&[]);
         let window = &tail[..tail.len().min(MAX_STRING)];
         &window[..window.iter().position(|&b| b == 0).unwrap_or(window.len())]
     }
 
-    /// The type's own name; empty for types that have none.
-    pub fn type_name(&self, id: TypeId) -> &str {
+    /// Whether the string at this offset is empty: an anonymous type or member.
+    pub(crate) fn string_bytes_are_empty(&self, at: StrOffset) -> bool {
+        matches!(self.strings.get(at.0 as usize), None | Some(0))
+    }
+
+    /// Whether the string at this offset is this one, of less than [`MAX_STRING`] bytes.
+    pub(crate) fn string_is(&self, at: StrOffset, text: &[u8]) -> bool {
+        let tail = self.strings.get(at.0 as usize..).unwrap_or(&[]);
+        tail.get(..text.len()) == Some(text) && tail.get(text.len()) == Some(&0)
+    }
+
+    /// Takes the size of pointers from the type `long`, which is as large on Linux.
+    pub(crate) fn with_pointers_of_long(mut self) -> Btf {
+        let long = |(id, ty): (TypeId, &Type)| match *ty {
+            Type::Int { size: size @ (4 | 8), .. } => {
+                let names = ["long", "long int", "unsigned long", "long unsigned int"];
+                names.contains(&self.type_name(id)).then_some(size)
+            }
+            _ => None,
+        };
+        let pointer = self.types().find_map(long).unwrap_or(8);
+        self.pointer = pointer;
+        self
+    }
+
+    /// The offset of the type's own name; 0 for types that have none.
+    pub(crate) fn name_offset(&self, id: TypeId) -> StrOffset {
         match *self.get(id) {
             Type::Int { name, .. }
             | Type::Composite { name, .. }
             | Type::Enum { name, .. }
-            | Type::Fwd { name }
+            | Type::Fwd { name, .. }
             | Type::Typedef { name, .. }
             | Type::Func { name, .. }
             | Type::Var { name, .. }
             | Type::DataSec { name, .. }
             | Type::Float { name, .. }
             | Type::DeclTag { name, .. }
-            | Type::TypeTag { name, .. } => self.name(name),
+            | Type::TypeTag { name, .. } => name,
+            Type::Void | Type::Ptr { .. } | Type::Array { .. } | Type::Qualified { .. } | Type::FuncProto { .. } => {
+                StrOffset(0)
+            }
+        }
+    }
+
+    /// The type's own name; empty for types that have none.
+    pub fn type_name(&self, id: TypeId) -> &str {
+        match self.get(id) {
             Type::Void => "void",
-            Type::Ptr { .. } | Type::Array { .. } | Type::Qualified { .. } | Type::FuncProto { .. } => "",
+            _ => self.name(self.name_offset(id)),
         }
     }
 
@@ -488,7 +556,7 @@ impl Btf {
                 | Type::Composite { size, .. }
                 | Type::Enum { size, .. }
                 | Type::Float { size, .. } => size,
-                Type::Ptr { .. } => 8,
+                Type::Ptr { .. } => self.pointer,
                 Type::Void
                 | Type::Fwd { .. }
                 | Type::Func { .. }
@@ -532,14 +600,16 @@ fn parse_type(r: &mut Reader<'_>) -> Result<Type, ObjectError> {
     let info = r.u32()?;
     let size = r.u32()?;
     let to = TypeId(size);
-    let vlen = (info & 0xffff) as usize;
+    // Bits 16 to 23 extend the 16 bits that the number of items has had from the start.
+    let vlen = (info & 0xff_ffff) as usize;
     let kind_flag = info >> 31 == 1;
-    let kind = ((info >> 24) & 0x1f) as u8;
+    let kind = ((info >> 24) & 0x7f) as u8;
     let signed_flag = kind_flag;
     Ok(match kind {
         1 => {
             let encoding = r.u32()?;
-            Type::Int { name, size, bits: (encoding & 0xff) as u8, signed: (encoding >> 24) & 1 == 1 }
+            let (bits, offset) = ((encoding & 0xff) as u8, ((encoding >> 16) & 0xff) as u8);
+            Type::Int { name, size, bits, offset, signed: (encoding >> 24) & 1 == 1 }
         }
         2 => Type::Ptr { to },
         3 => {
@@ -563,17 +633,18 @@ fn parse_type(r: &mut Reader<'_>) -> Result<Type, ObjectError> {
         6 => Type::Enum {
             name,
             size,
+            signed: signed_flag,
             values: list(r, vlen, |r| {
                 let (name, value) = (StrOffset(r.u32()?), r.u32()?);
                 Ok((name, if signed_flag { i64::from(value as i32) } else { i64::from(value) }))
             })?,
         },
-        7 => Type::Fwd { name },
+        7 => Type::Fwd { name, union: kind_flag },
         8 => Type::Typedef { name, to },
         9 => Type::Qualified { qualifier: Qualifier::Volatile, to },
         10 => Type::Qualified { qualifier: Qualifier::Const, to },
         11 => Type::Qualified { qualifier: Qualifier::Restrict, to },
-        12 => Type::Func { name, proto: to, linkage: linkage(info & 0xffff) },
+        12 => Type::Func { name, proto: to, linkage: linkage(info & 0xff_ffff) },
         13 => Type::FuncProto {
             ret: to,
             params: list(r, vlen, |r| Ok(Param { name: StrOffset(r.u32()?), ty: TypeId(r.u32()?) }))?,
@@ -589,6 +660,7 @@ fn parse_type(r: &mut Reader<'_>) -> Result<Type, ObjectError> {
         19 => Type::Enum {
             name,
             size,
+            signed: signed_flag,
             values: list(r, vlen, |r| {
                 let (name, low, high) = (StrOffset(r.u32()?), r.u32()?, r.u32()?);
                 Ok((name, (u64::from(high) << 32 | u64::from(low)) as i64))

@@ -20,6 +20,8 @@ pub(crate) const NOTYPE: u8 = 0x10;
 
 /// `r0 = 0; exit`
 pub(crate) const RETURN_0: [u8; 16] = [0xb7, 0, 0, 0, 0, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
+/// `r0 = 1; exit`
+pub(crate) const RETURN_1: [u8; 16] = [0xb7, 0, 0, 0, 1, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
 /// `r1 = 0 ll`
 pub(crate) const LOAD: [u8; 16] = [0x18, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
@@ -43,12 +45,14 @@ pub(crate) struct Elf {
     sections: Vec<Section>,
     symbols: Vec<u8>,
     strings: Vec<u8>,
+    /// Section indices of symbols, for SHT_SYMTAB_SHNDX.
+    far: Vec<u32>,
 }
 
 impl Elf {
     pub(crate) fn new() -> Elf {
         let null = Section { name: String::new(), ty: 0, flags: 0, data: Vec::new(), size: 0, info: 0 };
-        Elf { sections: vec![null], symbols: vec![0; 24], strings: vec![0] }
+        Elf { sections: vec![null], symbols: vec![0; 24], strings: vec![0], far: Vec::new() }
     }
 
     pub(crate) fn section(&mut self, name: &str, ty: u32, flags: u64, data: &[u8]) -> u16 {
@@ -72,6 +76,14 @@ impl Elf {
         self.strings.extend(name.as_bytes());
         self.strings.push(0);
         self.symbol_at(at, section, info, value, size)
+    }
+
+    /// A symbol whose section's index is in a table of its own.
+    pub(crate) fn far_symbol(&mut self, name: &str, section: u16, info: u8, value: u64, size: u64) -> u32 {
+        let index = self.symbol(name, 0xffff, info, value, size);
+        self.far.resize(index as usize, 0);
+        self.far.push(section.into());
+        index
     }
 
     /// A symbol whose name is at an offset of the string table.
@@ -111,6 +123,10 @@ impl Elf {
         let (symbols, strings) = (std::mem::take(&mut self.symbols), std::mem::take(&mut self.strings));
         let strtab = self.section(".strtab", 3, 0, &strings);
         let symtab = self.section(".symtab", 2, 0, &symbols);
+        if !self.far.is_empty() {
+            let words: Vec<u8> = self.far.iter().flat_map(|index| index.to_le_bytes()).collect();
+            self.section(".symtab_shndx", 18, 0, &words);
+        }
         let mut names = vec![];
         let mut offsets = vec![];
         for section in &self.sections {
@@ -128,7 +144,7 @@ impl Elf {
             file.resize(file.len().next_multiple_of(8), 0);
             let link = match section.ty {
                 2 => u32::from(strtab),
-                9 => u32::from(symtab),
+                9 | 18 => u32::from(symtab),
                 _ => 0,
             };
             let entry: u64 = match section.ty {
@@ -241,4 +257,15 @@ impl Btf {
         bytes.extend(self.strings);
         bytes
     }
+}
+
+/// A `.BTF.ext` of CO-RE relocations of one section: slot, type, access string, kind.
+pub(crate) fn core_relocations(section: u32, records: &[[u32; 4]]) -> Vec<u8> {
+    let mut bytes = vec![0x9f, 0xeb, 1, 0];
+    let len = 12 + 16 * records.len() as u32;
+    let header = [32, 0, 0, 0, 0, 0, len];
+    for word in header.into_iter().chain([16, section, records.len() as u32]).chain(records.iter().flatten().copied()) {
+        bytes.extend(word.to_le_bytes());
+    }
+    bytes
 }

@@ -3,8 +3,8 @@
 use bpf_isa::{Callee, Imm64, Insn, InsnIdx, Program};
 use bpf_object::btf::ArgKind;
 use bpf_object::{
-    CoreKind, GlobalProblem, LINUX_KERNEL_VERSION, LinkProblem, MapProblem, Object, ObjectError, ProgramType,
-    ReferenceKind,
+    CoreKind, GlobalProblem, InitialValue, LINUX_KERNEL_VERSION, LinkProblem, MapProblem, Object, ObjectError,
+    ProgramType, ReferenceKind,
 };
 
 macro_rules! object {
@@ -229,8 +229,14 @@ fn core_relocations() {
 #[test]
 fn addresses_in_global_data_are_refused_where_they_are_used() {
     let object = object!("pointers");
-    let refused = LinkProblem::PointerInData { section: ".data.pointers".into(), offset: 0, symbol: "target".into() };
-    assert_eq!(problem(&object, "follows", &[]), (0, refused));
+    let (slot, refused) = problem(&object, "follows", &[]);
+    let message = refused.to_string();
+    assert_eq!(slot, 0);
+    assert!(
+        message.starts_with("variable `pointer` in section `.data.pointers` contains the address of `target`"),
+        "{message}"
+    );
+    assert!(message.contains("pointers.c:"), "{message}");
     assert!(link(&object, "direct", &[]).is_ok());
 }
 
@@ -336,4 +342,33 @@ fn section_names_tell_the_kind() {
 fn unknown_names_list_what_there_is() {
     let error = object!("core").program("read").unwrap_err().to_string();
     assert_eq!(error, "no program `read` (the object has: reads, asks, plain)");
+}
+
+/// GNU's assembler leaves a symbol's value in what refers to it, where LLVM's leaves an addend.
+#[test]
+fn objects_of_gcc_refer_to_what_their_source_names() {
+    let object = object!("gcc");
+    let named = |program: &str| -> Vec<String> {
+        let code = object.link(object.program(program).unwrap(), |_| false).unwrap().into_code();
+        let name = |kind| match kind {
+            ReferenceKind::Map(map) => object.maps()[map].name.to_owned(),
+            ReferenceKind::MapValue { map, off } => format!("{}+{off}", object.maps()[map].name),
+            other => panic!("{other:?}"),
+        };
+        code.references().iter().map(|reference| name(reference.kind)).collect()
+    };
+    assert_eq!(named("maps"), ["first", "second", "outer", "hidden"]);
+    let variables = &object.map(".data").unwrap().data.as_ref().unwrap().variables;
+    let offset = |name: &str| variables.iter().find(|variable| variable.name == name).unwrap().offset;
+    assert_ne!(offset("before"), offset("counters"));
+    assert_eq!(named("data"), ["counters", "before"].map(|name| format!(".data+{}", offset(name))));
+    let values: Vec<_> =
+        object.map("outer").unwrap().initial.iter().map(|(slot, value)| (*slot, value.clone())).collect();
+    let index = |name: &str| object.maps().iter().position(|map| map.name == name).unwrap();
+    let expected = ["first", "second"].map(|name| InitialValue::Map(index(name)));
+    assert_eq!(values, (0..).zip(expected).collect::<Vec<_>>());
+    let code = object.link(object.program("calls").unwrap(), |_| false).unwrap().into_code();
+    let names: Vec<_> = code.functions().iter().map(|function| function.name.as_str()).collect();
+    assert!(names[1].starts_with("doubled") && names[2].starts_with("tripled"), "{names:?}");
+    assert!(Program::new(code.insns().to_vec()).is_ok());
 }

@@ -5,6 +5,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod co_re;
 mod golden;
 mod link;
 mod malformed;

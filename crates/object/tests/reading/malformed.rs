@@ -512,7 +512,7 @@ fn malformed_btf() {
         bytes[at] = value;
         btf(&bytes).1
     };
-    assert_eq!(btf(&[]).1, BtfProblem::Truncated);
+    assert_eq!(btf(&[0x9f]).1, BtfProblem::Truncated);
     assert!(matches!(with(0, 0), BtfProblem::Header(_)));
     assert!(matches!(with(2, 2), BtfProblem::Header(_)));
     assert!(matches!(with(4, 23), BtfProblem::Header(_)));
@@ -531,6 +531,72 @@ fn malformed_btf() {
     let mut b = Btf::new();
     b.ty("", 4, 1, 8, &[0x1000, 0, 0]);
     assert_eq!(btf(&b.build()), (24, BtfProblem::String(0x1000)));
+}
+
+/// An empty section says nothing: a tool that removes types may leave one.
+#[test]
+fn empty_btf_is_none() {
+    let (mut elf, ..) = minimal(&RETURN_0);
+    elf.section(".BTF", PROGBITS, 0, &[]);
+    elf.section(".BTF.ext", PROGBITS, 0, &[]);
+    let mut object = Object::parse(&elf.build()).unwrap();
+    assert!(object.btf().is_none());
+    // As a host's types it is refused.
+    let (mut elf, ..) = minimal(&RETURN_0);
+    elf.section(".BTF", PROGBITS, 0, &[]);
+    let problem = SectionProblem::NeedsBtf;
+    assert_eq!(object.target_btf(&elf.build()), Err(ObjectError::Section { section: ".BTF".into(), problem }));
+}
+
+/// The number of items has 24 bits; what is left for the kind has no unknown bits.
+#[test]
+fn types_may_have_more_than_65535_items() {
+    let mut btf = Btf::new();
+    let name = btf.string("x");
+    let values: Vec<u32> = (0..70_000).flat_map(|value| [name, value]).collect();
+    btf.ty("large", 6, 70_000, 4, &values);
+    let (mut elf, ..) = minimal(&RETURN_0);
+    elf.section(".BTF", PROGBITS, 0, &btf.build());
+    let object = Object::parse(&elf.build()).unwrap();
+    let types = object.btf().unwrap();
+    let sizes = types.types().filter_map(|(_, ty)| match ty {
+        bpf_object::btf::Type::Enum { values, .. } => Some(values.len()),
+        _ => None,
+    });
+    assert_eq!(sizes.collect::<Vec<_>>(), [70_000]);
+}
+
+/// With very many sections the index of a symbol's section is in a table beside the symbols.
+#[test]
+fn indices_of_sections_may_be_in_a_table_of_their_own() {
+    let mut elf = Elf::new();
+    let xdp = elf.code("xdp", &RETURN_0);
+    elf.far_symbol("main", xdp, FUNC, 0, 16);
+    let object = Object::parse(&elf.build()).unwrap();
+    assert_eq!(object.programs().iter().map(|program| program.name()).collect::<Vec<_>>(), ["main"]);
+    let mut elf = Elf::new();
+    elf.code("xdp", &RETURN_0);
+    elf.far_symbol("main", 1000, FUNC, 0, 16);
+    assert!(matches!(Object::parse(&elf.build()), Err(ObjectError::Elf(ElfError::Malformed(_)))));
+}
+
+/// A static function in a section of programs is one, unless another function calls it or has its name.
+#[test]
+fn static_functions_of_program_sections_are_programs() {
+    let mut elf = Elf::new();
+    let xdp = elf.code("xdp", &[&RETURN_0[..], &call(1), &RETURN_0[8..], &RETURN_0].concat());
+    elf.symbol("quiet", xdp, STATIC_FUNC, 0, 16);
+    elf.symbol("main", xdp, FUNC, 16, 16);
+    elf.symbol("helper", xdp, STATIC_FUNC, 32, 16);
+    let tc = elf.code("tc/tail", &[RETURN_0, RETURN_0].concat());
+    elf.symbol("tail", tc, STATIC_FUNC, 0, 16);
+    elf.symbol("main", tc, STATIC_FUNC, 16, 16);
+    let unknown = elf.code("mine", &RETURN_0);
+    elf.symbol("unused", unknown, STATIC_FUNC, 0, 16);
+    let text = elf.code(".text", &RETURN_0);
+    elf.symbol("in_text", text, STATIC_FUNC, 0, 16);
+    let object = Object::parse(&elf.build()).unwrap();
+    assert_eq!(object.programs().iter().map(|p| p.name()).collect::<Vec<_>>(), ["quiet", "main", "tail"]);
 }
 
 #[test]

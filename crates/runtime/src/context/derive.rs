@@ -11,7 +11,7 @@
 
 use crate::context::Context;
 use crate::error::RunError;
-use bpf_object::{CoreField, CoreType};
+use bpf_object::{CoreField, CoreType, FieldType};
 use bpf_verifier::{Access, ContextLayout, Field, FieldKind, Region};
 use core::fmt::{self, Write};
 use core::marker::PhantomData;
@@ -332,8 +332,7 @@ fn add_fields(
 pub fn core_types(name: &'static str, size: usize, members: &[Member]) -> Vec<CoreType> {
     let mut types = Vec::new();
     each_struct(name, size, members, &mut |name, size, members| {
-        let mut fields = Vec::new();
-        add_core_fields(&mut fields, "", 0, members);
+        let fields = core_fields(members);
         types.push(CoreType::Struct { name: name.into(), size: crate::num::small(size), fields });
     });
     types
@@ -360,37 +359,35 @@ fn each_struct(name: &'static str, size: usize, members: &[Member], f: &mut dyn 
     f(name, size, members);
 }
 
-/// The fields that programs name from a struct that lies at `base`; `a.b` for those of a struct in it.
-fn add_core_fields(fields: &mut Vec<CoreField>, prefix: &str, base: usize, members: &[Member]) {
+/// Returns the fields as CO-RE relocations know them. A pair of pointers is two fields.
+fn core_fields(members: &[Member]) -> Vec<CoreField> {
+    let mut fields = Vec::new();
     for member in members {
-        let path = format!("{prefix}{}", member.name);
-        let start = base + member.offset;
-        let mut field = |name: String, offset: usize, size: usize, count: Option<usize>, signed| {
-            let count = count.map(crate::num::small);
-            fields.push(CoreField {
-                name: name.into(),
-                offset: crate::num::small(offset),
-                size: crate::num::small(size),
-                count,
-                signed,
-            });
+        let mut field = |name: String, offset: usize, ty| {
+            fields.push(CoreField { name: name.into(), offset: crate::num::small(offset), ty });
         };
+        let (name, offset) = (member.name.to_owned(), member.offset);
         match member.shape {
             Shape::Scalar { c_type, count } => {
-                let size = member.size / count.unwrap_or(1);
-                field(path, start, size, count, c_type.starts_with("__s"));
+                let size = crate::num::small(member.size / count.unwrap_or(1).max(1));
+                let number = FieldType::Int { size, signed: c_type.starts_with("__s") };
+                let ty = match count {
+                    Some(count) => FieldType::array(number, crate::num::small(count)),
+                    None => number,
+                };
+                field(name, offset, ty);
             }
             Shape::Bytes { .. } => {
-                let size = size_of::<*const u8>();
-                field(path.clone(), start, size, None, false);
-                field(format!("{path}_end"), start + size, size, None, false);
+                field(format!("{name}_end"), offset + size_of::<*const u8>(), FieldType::Pointer(None));
+                field(name, offset, FieldType::Pointer(None));
             }
-            Shape::Struct { members, .. } => {
-                field(path.clone(), start, member.size, None, false);
-                add_core_fields(fields, &format!("{path}."), start, members);
+            Shape::Struct { name: inner, members } => {
+                let (size, fields) = (crate::num::small(member.size), core_fields(members));
+                field(name, offset, FieldType::Struct { name: inner.into(), size, fields });
             }
         }
     }
+    fields
 }
 
 /// The struct in C, after those in it.

@@ -17,8 +17,9 @@ pub(crate) mod socket;
 
 use std::sync::LazyLock;
 
-use bpf_object::{CoreField, CoreType};
+use bpf_object::{CoreField, CoreType, FieldType};
 pub use bpf_verifier::ContextLayout;
+use bpf_verifier::FieldKind;
 
 /// The addresses a run starts with. Made by [`Context::parts`] from data that the caller has borrowed for the run.
 #[derive(Clone, Copy, Debug)]
@@ -85,8 +86,8 @@ pub unsafe trait Context: 'static {
     /// The layout programs are verified against.
     fn layout() -> &'static ContextLayout;
 
-    /// The types that programs on it know by name, for their CO-RE relocations. By default the context's struct, of
-    /// unsigned numbers.
+    /// The types that programs on it know by name, for their CO-RE relocations. By default the context's struct, whose
+    /// fields are pointers, unsigned numbers, and arrays of these.
     fn types() -> Vec<CoreType> {
         let layout = Self::layout();
         let fields: Vec<_> = layout.fields.iter().map(core_field).collect();
@@ -98,9 +99,17 @@ pub unsafe trait Context: 'static {
     fn parts(data: &mut Self::Data<'_, '_>) -> Parts;
 }
 
-/// A field of a layout, as an unsigned number.
+/// Returns a field of a layout as CO-RE relocations know it: a pointer if it has the size of one, an unsigned number,
+/// or an array of words or bytes.
 pub(crate) fn core_field(field: &bpf_verifier::Field) -> CoreField {
-    CoreField { name: field.name.clone(), offset: field.offset, size: field.size, count: None, signed: false }
+    let ty = match (field.kind, field.size) {
+        (FieldKind::Socket, _) => FieldType::Pointer(Some("bpf_sock".into())),
+        (FieldKind::Data(_) | FieldKind::DataEnd(_), 8) => FieldType::Pointer(None),
+        (_, size @ (1 | 2 | 4 | 8)) => FieldType::unsigned(size),
+        (_, size) if size.is_multiple_of(4) => FieldType::array(FieldType::unsigned(4), size / 4),
+        (_, size) => FieldType::array(FieldType::unsigned(1), size),
+    };
+    CoreField { name: field.name.clone(), offset: field.offset, ty }
 }
 
 /// A buffer: r1 points to its first byte, r2 is its length. LD_ABS reads it.

@@ -365,13 +365,8 @@ unsafe impl Context for Xdp {
     }
 
     fn types() -> Vec<CoreType> {
-        let names = ["XDP_ABORTED", "XDP_DROP", "XDP_PASS", "XDP_TX", "XDP_REDIRECT"];
-        let values = (0..).zip(names).map(|(value, name)| (name.into(), value)).collect();
         let fields = Self::layout().fields.iter().map(core_field).collect();
-        vec![
-            CoreType::Struct { name: xdp_md::NAME.into(), size: xdp_md::SIZE, fields },
-            CoreType::Enum { name: "xdp_action".into(), values },
-        ]
+        vec![CoreType::Struct { name: xdp_md::NAME.into(), size: xdp_md::SIZE, fields }]
     }
 
     #[inline]

@@ -135,10 +135,7 @@ unsafe impl Context for SkLookup {
     }
 
     fn types() -> Vec<CoreType> {
-        let mut fields: Vec<_> = Self::layout().fields.iter().map(core_field).collect();
-        for field in fields.iter_mut().filter(|field| field.size == 16) {
-            (field.size, field.count) = (4, Some(4));
-        }
+        let fields = Self::layout().fields.iter().map(core_field).collect();
         vec![CoreType::Struct { name: sk_lookup::NAME.into(), size: sk_lookup::SIZE, fields }]
     }
 

@@ -14,7 +14,7 @@ use crate::context::packet::{MAX_FRAME, MAX_META, Redirect, Window, field, regio
 use crate::context::socket::Socket;
 use crate::context::{Context, ContextLayout, Parts, core_field};
 use bpf_analysis::HeaderPlaces;
-use bpf_object::{CoreField, CoreType};
+use bpf_object::CoreType;
 use bpf_uapi::ContextField;
 use bpf_uapi::context::sk_buff;
 use bpf_uapi::legacy_load::NO_HEADER;
@@ -276,13 +276,7 @@ unsafe impl Context for Skb {
     }
 
     fn types() -> Vec<CoreType> {
-        let mut fields: Vec<CoreField> = Self::layout().fields.iter().map(core_field).collect();
-        let arrays = [sk_buff::CB, sk_buff::REMOTE_IP6, sk_buff::LOCAL_IP6];
-        for field in fields.iter_mut() {
-            if let Some(words) = arrays.iter().find(|array| array.name == field.name) {
-                (field.size, field.count) = (4, Some(words.size / 4));
-            }
-        }
+        let fields = Self::layout().fields.iter().map(core_field).collect();
         vec![CoreType::Struct { name: sk_buff::NAME.into(), size: sk_buff::SIZE, fields }]
     }
 

@@ -10,7 +10,7 @@
 use crate::context::packet::field;
 use crate::context::socket::{SockFields, Socket};
 use crate::context::{Context, ContextLayout, Parts, core_field};
-use bpf_object::{CoreField, CoreType};
+use bpf_object::{CoreField, CoreType, FieldType};
 use bpf_uapi::ContextField;
 use bpf_uapi::context::{sock, sock_addr};
 use bpf_verifier::{Access, FieldKind};
@@ -96,11 +96,8 @@ fn layout_of(name: &'static str, mut fields: Vec<bpf_verifier::Field>, returns: 
 fn core_fields(layout: &ContextLayout) -> Vec<CoreField> {
     let mut fields: Vec<CoreField> = layout.fields.iter().map(core_field).collect();
     for field in &mut fields {
-        if field.size == 16 {
-            (field.size, field.count) = (4, Some(4));
-        }
         if field.name == sock::DST_PORT.name {
-            field.size = 2;
+            field.ty = FieldType::unsigned(2);
         }
     }
     fields

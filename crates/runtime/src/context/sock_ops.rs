@@ -8,7 +8,7 @@
 use crate::context::packet::field;
 use crate::context::socket::Socket;
 use crate::context::{Context, ContextLayout, Parts, core_field};
-use bpf_object::{CoreField, CoreType};
+use bpf_object::{CoreField, CoreType, FieldType};
 use bpf_uapi::ContextField;
 use bpf_uapi::context::sock_ops;
 use bpf_verifier::{Access, FieldKind};
@@ -151,16 +151,11 @@ unsafe impl Context for SockOps {
 
     fn types() -> Vec<CoreType> {
         let mut fields: Vec<CoreField> = Self::layout().fields.iter().map(core_field).collect();
-        for field in fields.iter_mut().filter(|field| field.size == 16) {
-            (field.size, field.count) = (4, Some(4));
-        }
         // The union of the kernel's structure, whose members all begin with the reply.
         let words = |name: &'static str| CoreField {
             name: name.into(),
             offset: sock_ops::REPLY.offset,
-            size: 4,
-            count: Some(4),
-            signed: false,
+            ty: FieldType::array(FieldType::unsigned(4), 4),
         };
         fields.retain(|field| field.name != sock_ops::ARGS.name);
         fields.extend([words("args"), words("replylong")]);

@@ -438,7 +438,7 @@ impl Checks<'_> {
             let offset = member.bit_offset / 8;
             match fields.iter().find(|field| field.name == name) {
                 Some(field) if field.offset == offset => {
-                    let host = field.size.saturating_mul(field.count.unwrap_or(1));
+                    let host = field.ty.size();
                     let have = self.btf.size_of(member.ty);
                     if have.is_some_and(|have| have != host) {
                         return fail(format!("`{name}` has {} bytes instead of {host}", have.unwrap_or(0)));

@@ -6,16 +6,17 @@ use crate::call::helpers::packet::{is_packet_helper, own_prototype, packet_helpe
 use crate::call::helpers::table::shipped;
 use crate::call::helpers::timers::own_set_callback;
 use crate::call::{HostFn, IntoHostFn, host_fn, prototype};
-use crate::context::ContextLayout;
+use crate::context::{Context, ContextLayout};
 use crate::engine::Engine;
 use crate::error::{LinkError, LoadError};
 use crate::handle::over::Over;
 use crate::program::bindings::Bindings;
 use crate::program::bound::{Bound, TRAP, trap, unresolved};
 use bpf_isa::{Callee, Insn, InsnIdx};
-use bpf_object::UNRESOLVED_CALL;
+use bpf_object::btf::{self, Btf};
+use bpf_object::{CoreType, HostFunction, HostTypes, UNRESOLVED_CALL};
 use bpf_quiesce::Finish;
-use bpf_uapi::{Builtin, Helper, Kfunc, helper_id};
+use bpf_uapi::{Builtin, ENUMERATIONS, Helper, Kfunc, MapType, helper_id};
 use bpf_verifier::{ArgKind, Helpers};
 use core::marker::PhantomData;
 use std::borrow::Cow;
@@ -135,6 +136,25 @@ impl<H: 'static> Linker<H> {
         Some(Bound { proto: bpf_verifier::kfunc(known), func: kfunc(known, layout)? })
     }
 
+    /// Returns the function that an object expects: the one of its name; or, of a flavour (`name___old`), that of the
+    /// name before it, if the object declares it with the prototype that it has here.
+    pub(super) fn expected(
+        &self,
+        function: &HostFunction,
+        types: Option<&Btf>,
+        layout: &'static ContextLayout,
+    ) -> Option<Bound> {
+        if let Some(bound) = self.named(&function.name, layout) {
+            return Some(bound);
+        }
+        let name = Some(function.essential_name()).filter(|name| *name != function.name)?;
+        let bound = self.named(name, layout)?;
+        let (_, params) = types?.prototype(function.ty?)?;
+        let args: Vec<ArgKind> = bound.proto.args.into_iter().take_while(|arg| *arg != ArgKind::None).collect();
+        let alike = params.len() == args.len() && args.iter().zip(&params).all(|(arg, param)| may_be(*arg, *param));
+        alike.then_some(bound)
+    }
+
     /// The function behind a helper id: registered ones first, so that nothing shipped can be in the way; then what is
     /// special to the context.
     fn helper(&self, id: u32, layout: &'static ContextLayout) -> Option<Bound> {
@@ -148,6 +168,34 @@ impl<H: 'static> Linker<H> {
             None => of_kernel()?.clone(),
         };
         Some(Bound { proto: self.prototypes(layout).get(id)?.clone(), func })
+    }
+
+    /// Returns the types to which CO-RE relocations of programs on a context are resolved: the context's own, and the
+    /// enumerations of the kernel's interface, of which those of helpers and map types have what exists here.
+    pub(super) fn types<C: Context>(&self) -> HostTypes {
+        let enumeration = |name: &'static str, values: Vec<(Cow<'static, str>, i64)>| CoreType::Enum {
+            name: name.into(),
+            size: 4,
+            values,
+        };
+        let exists =
+            |helper: &&Helper| helper.id() == helper_id::TAIL_CALL || self.helper(helper.id(), C::layout()).is_some();
+        let function = |helper: &Helper| {
+            let name = helper.name().trim_start_matches("bpf_");
+            (format!("BPF_FUNC_{name}").into(), helper.id().into())
+        };
+        let functions = Helper::ALL.iter().filter(exists).map(function).collect();
+        let map_type = |map_type: MapType| {
+            (format!("BPF_MAP_TYPE_{}", map_type.name().to_uppercase()).into(), map_type.number().into())
+        };
+        let maps = bpf_maps::implemented_types().chain([MapType::ProgArray]).map(map_type).collect();
+        let mut types = C::types();
+        types.extend([enumeration("bpf_func_id", functions), enumeration("bpf_map_type", maps)]);
+        types.extend(ENUMERATIONS.iter().map(|of| {
+            let values = of.values.iter().map(|(name, value)| (Cow::Borrowed(*name), *value)).collect();
+            enumeration(of.name, values)
+        }));
+        HostTypes::new(&types)
     }
 
     /// What programs on this context call functions by.
@@ -197,5 +245,34 @@ impl<H: 'static> Linker<H> {
             }
         }
         Ok(())
+    }
+}
+
+/// Whether an argument may be declared like this: numbers as numbers, pointers as pointers.
+fn may_be(arg: ArgKind, declared: btf::ArgKind) -> bool {
+    let number = matches!(
+        arg,
+        ArgKind::Scalar | ArgKind::Size { .. } | ArgKind::Length | ArgKind::RecordSize | ArgKind::LocalType { .. }
+    );
+    let pointer = matches!(
+        arg,
+        ArgKind::Ctx
+            | ArgKind::CtxOrNull
+            | ArgKind::Map(_)
+            | ArgKind::Mem(_)
+            | ArgKind::MemOfLength(_)
+            | ArgKind::Fixed { .. }
+            | ArgKind::Local(..)
+            | ArgKind::Object(_)
+            | ArgKind::Root(_)
+            | ArgKind::Node(..)
+            | ArgKind::Peeked { .. }
+            | ArgKind::SliceBuffer
+            | ArgKind::Socket { .. }
+    );
+    match declared {
+        btf::ArgKind::Scalar { .. } => !pointer,
+        btf::ArgKind::Pointer { .. } => !number,
+        btf::ArgKind::Other => !pointer && !number,
     }
 }

@@ -362,7 +362,7 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
             Some(names) => names.iter().map(|name| find(name)).collect::<Result<_, _>>()?,
         };
         let mut names: HashSet<&str> = chosen.iter().map(|program| program.name()).collect();
-        let types = C::types();
+        let types = linker.types::<C>();
         let mut programs: Vec<(&bpf_object::Program, LinkedCode)> = Vec::with_capacity(chosen.len());
         // Tables of `struct_ops` are the host's to fill; no program refers to one.
         let is_map = |map: &bpf_object::MapDecl| map.map_type != MapType::StructOps;
@@ -374,7 +374,9 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
                 let (program, section) = (program.name().to_owned(), program.section().to_owned());
                 return Err(LoadError::OnePiece { program, section });
             }
-            let code = object.link_for(program, &types, |name| linker.named(name, C::layout()).is_some())?;
+            let code = object.link_for(program, &types, |function| {
+                linker.expected(function, object.btf().map(|btf| &**btf), C::layout()).is_some()
+            })?;
             size += code.code().size();
             if size > MAX_CODE {
                 return Err(LoadError::TooMuchCode { max: MAX_CODE });
@@ -446,7 +448,8 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
                 ReferenceKind::HostCall(host) => {
                     let new = i32::try_from(hosts.len()).unwrap_or(i32::MAX);
                     let own = *hosts.entry(host).or_insert_with(|| {
-                        bindings.host.push(linker.named(&object.host_functions()[host].name, C::layout()));
+                        let function = &object.host_functions()[host];
+                        bindings.host.push(linker.expected(function, object.btf().map(|btf| &**btf), C::layout()));
                         new
                     });
                     if let Insn::Call(Callee::Host(host)) = insn {

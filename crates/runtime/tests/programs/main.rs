@@ -16,6 +16,7 @@ mod cases;
 mod constants;
 mod contexts;
 mod core_relocations;
+mod core_target;
 mod counted;
 mod differential;
 mod dynptrs;

@@ -1,0 +1,102 @@
+//! Puts a decision into an instruction.
+//!
+//! A value replaces the immediate of a move, of arithmetic or of a 64-bit load, or the offset of a load or store. The
+//! size of a load or store changes with the field's only where the result is the same number: unsigned integers and
+//! pointers, which loads zero-extend. An access of a part of such a field stays one of its low bytes, which come first
+//! on a little-endian machine.
+
+use bpf_isa::{Imm64, Insn, Size, Src, Width};
+
+use super::Why;
+use super::value::{Access, Decision};
+
+const TOO_LARGE: Why = "the value does not fit the instruction";
+const UNEXPECTED: Why = "the instruction does not hold the value that the object's own types give";
+const NO_PLACE: Why = "the instruction has no place for a value";
+const NO_SUCH_SIZE: Why = "the field has a size that no such access has";
+const LONGER: Why = "the access is longer than the field, whose size differs here";
+const EXTENDS: Why = "the load extends a sign, and the field is wider here";
+
+/// Applies a decision to the instruction at `at`.
+pub(super) fn apply(insns: &mut [Insn], at: usize, decision: &Decision) -> Result<(), Why> {
+    match insns.get_mut(at) {
+        Some(Insn::Mov { width, src: Src::Imm(imm), .. } | Insn::Alu { width, src: Src::Imm(imm), .. }) => {
+            expect(decision, i64::from(*imm) as u64)?;
+            *imm = immediate(*width, decision.value)?;
+        }
+        Some(Insn::LoadImm64 { imm: Imm64::Const(imm), .. }) => {
+            expect(decision, *imm)?;
+            *imm = decision.value;
+        }
+        Some(Insn::Load { size, sign, off, .. }) => {
+            let (to, is) = access(decision, *off, size.bytes())?;
+            if *sign && is > size.bytes() {
+                return Err(EXTENDS);
+            }
+            // The field is unsigned, and narrower than the sign that was extended.
+            *sign &= is == size.bytes();
+            (*off, *size) = (to, size_of(is)?);
+        }
+        Some(
+            Insn::Store { size, off, .. } | Insn::LoadAcquire { size, off, .. } | Insn::StoreRelease { size, off, .. },
+        ) => {
+            let (to, is) = access(decision, *off, size.bytes())?;
+            (*off, *size) = (to, size_of(is)?);
+        }
+        Some(Insn::Atomic { width, off, .. }) => {
+            let was = match width {
+                Width::W32 => 4,
+                Width::W64 => 8,
+            };
+            let (to, is) = access(decision, *off, was)?;
+            *width = match is {
+                4 => Width::W32,
+                8 => Width::W64,
+                _ => return Err(NO_SUCH_SIZE),
+            };
+            *off = to;
+        }
+        Some(_) | None => return Err(NO_PLACE),
+    }
+    Ok(())
+}
+
+/// An error unless the instruction holds what the object's own types give. 32 bits are compared: an immediate of 32
+/// bits is a number with or without a sign.
+fn expect(decision: &Decision, held: u64) -> Result<(), Why> {
+    let low = |value: u64| value & u64::from(u32::MAX);
+    match decision.before {
+        Some(before) if low(before) != low(held) => Err(UNEXPECTED),
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// The immediate that stands for a value. 64-bit instructions extend its sign.
+fn immediate(width: Width, value: u64) -> Result<i32, Why> {
+    match (i32::try_from(value as i64), width, u32::try_from(value)) {
+        (Ok(imm), ..) => Ok(imm),
+        (Err(_), Width::W32, Ok(bits)) => Ok(bits.cast_signed()),
+        (Err(_), ..) => Err(TOO_LARGE),
+    }
+}
+
+/// The offset and the size of a load or store that was at `off` and of `size` bytes.
+fn access(decision: &Decision, off: i16, size: u32) -> Result<(i16, u32), Why> {
+    let fits = |off: i64| i16::try_from(off).map_err(|_| TOO_LARGE);
+    if let Access::Moved(by) = decision.access {
+        return Ok((fits(i64::from(off).checked_add(by).ok_or(TOO_LARGE)?)?, size));
+    }
+    expect(decision, i64::from(off) as u64)?;
+    let to = fits(i64::try_from(decision.value).map_err(|_| TOO_LARGE)?)?;
+    match decision.access {
+        Access::Same | Access::Moved(_) => Ok((to, size)),
+        Access::Resized { was, is } if size == was => Ok((to, is)),
+        Access::Resized { was, is } if size < was.min(is) => Ok((to, size)),
+        Access::Resized { .. } => Err(LONGER),
+        Access::Refused(why) => Err(why),
+    }
+}
+
+fn size_of(bytes: u32) -> Result<Size, Why> {
+    [Size::B, Size::H, Size::W, Size::DW].into_iter().find(|size| size.bytes() == bytes).ok_or(NO_SUCH_SIZE)
+}
