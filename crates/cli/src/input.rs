@@ -4,9 +4,9 @@
 //! as bytes come in, up to [`MAX_INPUT`] (a device never ends).
 
 use anyhow::{Context, Result, bail};
-use pcap_file::pcap::{PcapReader, RawPcapPacket};
+use pcap_file::pcap::{PcapParser, RawPcapPacket};
 use pcap_file::pcapng::blocks::interface_description::InterfaceDescriptionOption;
-use pcap_file::pcapng::{Block, PcapNgReader};
+use pcap_file::pcapng::{Block, PcapNgParser};
 use pcap_file::{DataLink, TsResolution};
 use std::fs::File;
 use std::io::Read;
@@ -92,14 +92,17 @@ pub(crate) fn packets(data: Option<&str>) -> Result<Inputs> {
 }
 
 fn pcap(bytes: &[u8]) -> Result<Inputs> {
-    let mut reader = PcapReader::new(bytes)?;
-    let header = reader.header();
+    // The parser and not the reader, which begins with a buffer of 8 MB.
+    let (mut rest, parser) = PcapParser::new(bytes)?;
+    let header = parser.header();
     let per_second = if header.ts_resolution == TsResolution::NanoSecond { 1_000_000_000 } else { 1_000_000 };
     let mut packets = Vec::new();
     // As they are in the file: pcap-file's own checks refuse packets that were longer on the wire than the capture's
     // snap length, which is what a snap length is for (`tcpdump -s 96`).
-    while let Some(packet) = reader.next_raw_packet() {
-        let RawPcapPacket { ts_sec, ts_frac, incl_len, orig_len, data } = packet?;
+    while !rest.is_empty() {
+        let (behind, packet) = parser.next_raw_packet(rest)?;
+        rest = behind;
+        let RawPcapPacket { ts_sec, ts_frac, incl_len, orig_len, data } = packet;
         if ts_frac >= per_second {
             bail!("packet {}: {ts_frac} is no fraction of a second of {per_second} parts", packets.len());
         }
@@ -113,15 +116,17 @@ fn pcap(bytes: &[u8]) -> Result<Inputs> {
 }
 
 fn pcapng(bytes: &[u8]) -> Result<Inputs> {
-    let mut reader = PcapNgReader::new(bytes)?;
+    let (mut rest, mut parser) = PcapNgParser::new(bytes)?;
     let mut packets = Vec::new();
     let mut link = None;
     // What a unit of time is, by interface of the section.
     let mut units = Vec::new();
     // The snap length of the section's first interface, which packets without an interface are of; 0 if there is none.
     let mut snap_len = 0;
-    while let Some(block) = reader.next_block() {
-        match block? {
+    while !rest.is_empty() {
+        let (behind, block) = parser.next_block(rest)?;
+        rest = behind;
+        match block {
             Block::SectionHeader(_) => (units, snap_len) = (Vec::new(), 0),
             Block::EnhancedPacket(packet) => {
                 // pcap-file takes all units for nanoseconds.
