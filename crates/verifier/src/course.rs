@@ -32,6 +32,9 @@ pub(crate) struct Course {
     pub(crate) orders: bool,
     /// Whether it tries what few loops need, and what costs others more than it gains.
     pub(crate) further: bool,
+    /// Whether relations of numbers are kept and asked for everywhere, and not only in and before loops of programs
+    /// that are not long.
+    pub(crate) related: bool,
     /// Whether rounds in which a place holds none are told apart from others.
     pub(crate) parts: bool,
     /// Whether it gives up as soon as its guesses fail again and again: other ways are tried first.
@@ -59,6 +62,7 @@ impl Course {
             elements: false,
             orders: false,
             further: false,
+            related: false,
             parts: false,
             hasty: false,
             hurried: false,

@@ -256,6 +256,17 @@ impl Reason {
         )
     }
 
+    /// Whether it is an access that is not proven to be inside its memory.
+    pub(crate) fn is_out_of_bounds(&self) -> bool {
+        matches!(
+            self,
+            Reason::StackBounds { .. }
+                | Reason::Bounds { .. }
+                | Reason::PacketBounds { .. }
+                | Reason::PacketBefore { .. }
+        )
+    }
+
     /// The usual remedy, if there is one.
     pub fn hint(&self) -> Option<Cow<'static, str>> {
         // Regions other than the packet: what programs know their end, or length, by.

@@ -269,6 +269,18 @@ mod with {
         AheadOfNothing,
         /// A part of a sum that is constant ties the rest one too far.
         ConstantPartMore,
+        /// A pair of bits is taken to have one at most.
+        PairsHaveOne,
+        /// A mask takes away less than the bits that it lacks.
+        MaskTakesLess,
+        /// A number whose low bits are set is taken to be one less.
+        LowBitsLess,
+        /// The OR of a pointer and a number is taken to be their sum, however the pointer is aligned.
+        OrIsSum,
+        /// As many bytes as a number says are taken to end one earlier.
+        LengthOneMore,
+        /// A difference of two numbers is taken to have wrapped round if they may be equal.
+        EqualIsLess,
         /// What is left of a number that something was taken off is taken to be one more.
         LeftIsMore,
         /// A product is taken to be less than its factors make it.
@@ -375,6 +387,16 @@ mod with {
             Fault::RowsUnchecked,
             Fault::PeeledIsAll,
             Fault::PointersNeverMeet,
+        ];
+        /// Those in relations that programs without loops rest on, too: each is found by a program written for it
+        /// (`tests/straight.rs`).
+        pub const OF_RELATIONS: &[Fault] = &[
+            Fault::PairsHaveOne,
+            Fault::MaskTakesLess,
+            Fault::LowBitsLess,
+            Fault::OrIsSum,
+            Fault::LengthOneMore,
+            Fault::EqualIsLess,
         ];
         /// Those in rounds that are told apart by places which hold none: each is found by generated programs
         /// (`tests/verify/assumptions.rs`).

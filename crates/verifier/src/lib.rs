@@ -19,6 +19,7 @@ mod error;
 #[cfg_attr(feature = "faults", doc(hidden))]
 pub mod faults;
 mod few;
+mod fields;
 mod fill;
 mod fuel;
 mod integer;

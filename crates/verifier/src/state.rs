@@ -15,6 +15,7 @@ use bpf_isa::{InsnIdx, Reg};
 use crate::env::Region;
 use crate::faults::planted;
 use crate::few::Few;
+use crate::fields::Fields;
 use crate::fuel;
 use crate::helpers::LockKind;
 use crate::lens::Lens;
@@ -108,6 +109,33 @@ pub(crate) struct Difference {
     pub bits: u32,
 }
 
+/// What is known of the bits of `V(id)` (see `walk::lanes`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Lanes {
+    pub id: u32,
+    pub bits: Bits,
+}
+
+/// What its bits are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Bits {
+    /// Those of `V(x) >> 1`.
+    Shifted { x: u32 },
+    /// Those of `(V(x) >> 1) & 0x55...`, of so many low bits.
+    Pairs { x: u32, bits: u32 },
+    /// Fields, side by side.
+    Fields(Fields),
+}
+
+/// A difference that has wrapped round: `V(w) = 2^bits - V(v)`, where `V(v)` is above 0, and is how far the whole is
+/// below what was taken off it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Negative {
+    pub w: u32,
+    pub v: u32,
+    pub bits: u32,
+}
+
 /// A number that was loaded from a region: `size` bytes at `start + scale * V(id) + at`. Nobody has written to any
 /// region since, so a load of the same bytes yields it again (see `walk::seen`).
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -161,6 +189,8 @@ pub(crate) struct State {
     /// From one join to the next, as the differences are.
     pub wraps: Vec<Wrap>,
     pub differences: Vec<Difference>,
+    pub negatives: Vec<Negative>,
+    pub lanes: Vec<Lanes>,
     /// In some loops.
     pub seen: Vec<Seen>,
     /// Until the state is kept.
@@ -175,7 +205,21 @@ impl Clone for State {
     }
     fn clone_from(&mut self, other: &State) {
         // By name, so that nothing new is left out.
-        let State { frames, owed, locks, min_len, room, sums, products, wraps, differences, seen, definitions } = other;
+        let State {
+            frames,
+            owed,
+            locks,
+            min_len,
+            room,
+            sums,
+            products,
+            wraps,
+            differences,
+            negatives,
+            lanes,
+            seen,
+            definitions,
+        } = other;
         self.frames.clone_from(frames);
         self.owed.clone_from(owed);
         self.locks.clone_from(locks);
@@ -185,6 +229,8 @@ impl Clone for State {
         self.products.clone_from(products);
         self.wraps.clone_from(wraps);
         self.differences.clone_from(differences);
+        self.negatives.clone_from(negatives);
+        self.lanes.clone_from(lanes);
         self.seen.clone_from(seen);
         self.definitions.clone_from(definitions);
     }
@@ -203,7 +249,21 @@ impl State {
     /// each program, so whatever stayed would be said of other numbers.
     pub(crate) fn restart(&mut self, root: &Frame, least: [u32; Region::MAX_REGIONS]) {
         // By name, so that nothing new is left out.
-        let State { frames, owed, locks, min_len, room, sums, products, wraps, differences, seen, definitions } = self;
+        let State {
+            frames,
+            owed,
+            locks,
+            min_len,
+            room,
+            sums,
+            products,
+            wraps,
+            differences,
+            negatives,
+            lanes,
+            seen,
+            definitions,
+        } = self;
         frames.truncate(1);
         match frames.first_mut() {
             Some(first) => first.clone_from(root),
@@ -217,6 +277,8 @@ impl State {
         products.clear();
         wraps.clear();
         differences.clear();
+        negatives.clear();
+        lanes.clear();
         seen.clear();
         definitions.clear();
     }
@@ -446,12 +508,14 @@ impl State {
 
     /// Whether there are differences of which a comparison may show that they have not wrapped round.
     pub(crate) fn has_differences(&self) -> bool {
-        !self.wraps.is_empty() || !self.differences.is_empty()
+        !self.wraps.is_empty() || !self.differences.is_empty() || !self.negatives.is_empty()
     }
 
     pub(crate) fn forget_differences(&mut self) {
         self.wraps.clear();
         self.differences.clear();
+        self.negatives.clear();
+        self.lanes.clear();
     }
 
     /// The memory that its contents take: the same for the same state, whatever its vectors held before, as limits

@@ -21,6 +21,7 @@ mod exponents;
 mod formats;
 mod global;
 mod jumps;
+mod lanes;
 mod linear;
 mod lines;
 mod log;
@@ -255,7 +256,7 @@ fn arena_of(program: &Program, env: &Env<'_>) -> Option<u32> {
 impl<'a> Walk<'a> {
     pub(crate) fn new(env: &'a Env<'a>, program: &'a Program, scratch: &'a mut Scratch, course: Course) -> Walk<'a> {
         let Course { mode, merges, loops: looped, values, assumes, elements, orders, further, parts, .. } = course;
-        let Course { hasty, hurried, rounds, steps, fuel, .. } = course;
+        let Course { related, hasty, hurried, rounds, steps, fuel, .. } = course;
         fuel::limit(fuel);
         // Where ranges are noted for an optimiser, each is worth more than the steps; and where all paths are to be
         // walked, none is dropped.
@@ -263,7 +264,7 @@ impl<'a> Walk<'a> {
         let notes = std::mem::take(&mut scratch.notes);
         let mut loops = std::mem::take(&mut scratch.loops);
         (loops.anywhere, loops.elements, loops.orders, loops.further) = (!assumes, elements, orders, further);
-        (loops.hasty, loops.hurried, loops.parts) = (hasty, hurried, parts);
+        (loops.hasty, loops.hurried, loops.parts, loops.related) = (hasty, hurried, parts, related);
         Walk {
             steps,
             env,
@@ -358,6 +359,9 @@ impl<'a> Walk<'a> {
         self.notes.start(self.program, self.values);
         let accelerated = self.mode == Mode::Accelerated && self.looped;
         self.scratch.prune.start(self.program, self.env.exhaustive, self.values, accelerated, self.looped);
+        if self.loops.related {
+            self.scratch.prune.rest_on_relations();
+        }
         self.loops.start(self.program, accelerated && !self.env.exhaustive);
         self.scratch.prune.tell_fresh(self.knows_elements());
         self.needs_built = false;

@@ -72,6 +72,9 @@ enum Way {
     /// The same, and rounds in which a place holds none (`-1`, or a null pointer) are told apart from others: what is
     /// walked twice so is worth it only where such a place was seen in a loop that nothing else has proven.
     Parts,
+    /// [`Way::Further`], where relations of numbers are kept and asked for everywhere: in programs without loops and in
+    /// long ones, too. What is accepted without costs less so.
+    Related,
     /// Round by round, noting nothing: what guesses and notes cost may be more than they save.
     Rounds,
     /// Guesses with more steps, where round by round there is no end.
@@ -172,8 +175,9 @@ impl<'a> Ways<'a> {
             Way::MoreGuesses => {
                 Course { hasty: false, steps: course.steps.min(LONGER * self.short), assumes: !self.assumed, ..course }
             }
-            Way::Further | Way::Parts => Course {
-                parts: self.way == Way::Parts,
+            Way::Further | Way::Parts | Way::Related => Course {
+                parts: self.way == Way::Parts || (self.way == Way::Related && self.parts),
+                related: self.way == Way::Related,
                 steps: short,
                 fuel: quarters(3),
                 elements: self.elements,
@@ -228,7 +232,7 @@ impl<'a> Ways<'a> {
         let after_guesses = |assumed: bool, gave_up: bool| match gave_up {
             true => has_more.then_some(if further { Way::SomeRounds } else { Way::Rounds }),
             false if assumed => Some(Way::UnassumingGuesses),
-            false => further.then_some(Way::Further),
+            false => Some(if further { Way::Further } else { Way::Related }),
         };
         let (next, refused) = match (self.way, self.refused.take()) {
             (Way::FewRounds, _) => (Some(Way::Guesses), error),
@@ -242,12 +246,15 @@ impl<'a> Ways<'a> {
             }
             (Way::Elements, Some(refused)) if walk.loaded_elements() => (Some(Way::Orders), refused),
             (Way::Elements | Way::Orders, Some(refused)) => (after_guesses(self.assumed, self.gave_up), refused),
-            (Way::UnassumingGuesses, Some(refused)) => (further.then_some(Way::Further), refused),
+            (Way::UnassumingGuesses, Some(refused)) => {
+                (Some(if further { Way::Further } else { Way::Related }), refused)
+            }
             (Way::SomeRounds, Some(refused)) => (Some(Way::Further), refused),
             (Way::Further, Some(refused)) if self.parts => (Some(Way::Parts), refused),
-            (Way::Further | Way::Parts, Some(refused)) if self.gave_up => (Some(Way::Rounds), refused),
+            (Way::Further | Way::Parts, Some(refused)) => (Some(Way::Related), refused),
+            (Way::Related, Some(refused)) if self.gave_up => (Some(Way::Rounds), refused),
             // What simpler guesses were refused for is what an author understands.
-            (Way::Further | Way::Parts, Some(refused)) => (None, refused),
+            (Way::Related, Some(refused)) => (None, refused),
             // What the loops were guessed to do says more than where a walk of their rounds ended; but that is where
             // it ended, and not at the few steps of a walk that guesses.
             (Way::Rounds, Some(refused)) => {
@@ -267,6 +274,7 @@ impl<'a> Ways<'a> {
                 | Way::SomeRounds
                 | Way::Further
                 | Way::Parts
+                | Way::Related
                 | Way::Rounds
                 | Way::MoreGuesses,
                 _,
@@ -286,7 +294,7 @@ impl<'a> Ways<'a> {
 
     /// A walk has been given up in haste, or one after it: turns to the next, or begins anew, and this time without.
     fn after_haste(&mut self, walk: &Walk<'_>) {
-        let rounds = if self.course.values { None } else { Some(Way::SomeRounds) };
+        let rounds = if self.course.values { Way::Related } else { Way::SomeRounds };
         let next = match self.way {
             Way::Guesses if walk.missed_elements() => Some(Way::Elements),
             Way::Elements if walk.loaded_elements() => Some(Way::Orders),
@@ -295,8 +303,9 @@ impl<'a> Ways<'a> {
             Way::Guesses | Way::Elements | Way::Orders => Some(Way::Further),
             Way::Further if self.parts => Some(Way::Parts),
             Way::Further | Way::Parts if self.assumed => Some(Way::UnassumingGuesses),
-            Way::Further | Way::Parts | Way::UnassumingGuesses => rounds,
-            Way::FewRounds | Way::SomeRounds | Way::Rounds | Way::MoreGuesses | Way::Checked => None,
+            Way::Further | Way::Parts | Way::UnassumingGuesses => Some(rounds),
+            Way::SomeRounds => Some(Way::Related),
+            Way::FewRounds | Way::Related | Way::Rounds | Way::MoreGuesses | Way::Checked => None,
         };
         self.way = next.unwrap_or(Way::Guesses);
         if next.is_none() {

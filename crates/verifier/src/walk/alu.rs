@@ -39,13 +39,17 @@ impl Walk<'_> {
             self.state.set(dst, v);
             return Ok(());
         }
+        let op = match width {
+            Width::W64 if op == AluOp::Or && self.is_sum_of_bits(&d, &s) => AluOp::Add,
+            Width::W32 | Width::W64 => op,
+        };
         let v = match (d.is_scalar(), s.is_scalar()) {
             (false, true) if width == Width::W64 && matches!(op, AluOp::Add | AluOp::Sub) => {
                 let near = self.loops.guessing() || (planted!(AssumedNear) && self.loops.checking());
                 let s = if let (true, Src::Reg(r)) = (near, src) { self.assume_near(r, &d) } else { s };
                 // The number gets a name, so that a comparison of it bounds the pointer too.
                 let s = match src {
-                    Src::Reg(r) if matches!(d.ty, Ty::Packet { .. }) => self.name(r),
+                    Src::Reg(r) if matches!(d.ty, Ty::Packet { .. }) || self.loops.related => self.name(r),
                     _ => s,
                 };
                 self.pointer_add(dst, &d, &s, op == AluOp::Sub)?
@@ -54,6 +58,7 @@ impl Walk<'_> {
                 let Src::Reg(reg) = src else { return refuse(Reason::Internal("immediate pointer")) };
                 let near = self.loops.guessing() || (planted!(AssumedNear) && self.loops.checking());
                 let d = if near { self.assume_near(dst, &s) } else { d };
+                let d = if self.loops.related { self.name(dst) } else { d };
                 self.pointer_add(reg, &s, &d, false)?
             }
             (false, false) if op == AluOp::Sub => {
@@ -76,6 +81,25 @@ impl Walk<'_> {
         };
         self.state.set(dst, v);
         Ok(())
+    }
+
+    /// Whether the OR of a pointer and a number is their sum: compilers index a small array so that they know to be
+    /// aligned (`fp - 8 | (i & 7)`).
+    ///
+    /// Claim: if the address is a multiple of a power of two that is above the number, then it is. Proof: no bit is in
+    /// both, so nothing is carried.
+    fn is_sum_of_bits(&mut self, d: &Value, s: &Value) -> bool {
+        let (p, n) = match (d.is_scalar(), s.is_scalar()) {
+            (false, true) => (d, s),
+            (true, false) => (s, d),
+            (true, true) | (false, false) => return false,
+        };
+        let memory = matches!(p.ty, Ty::Stack { .. } | Ty::MapValue { .. } | Ty::Mem { .. });
+        let above = n.n.bits().max().checked_add(1).and_then(u64::checked_next_power_of_two);
+        let Some(above) = above.and_then(|above| u32::try_from(above).ok()).filter(|above| *above <= 8) else {
+            return false;
+        };
+        memory && (self.aligned(p, 0, above) || planted!(OrIsSum))
     }
 
     /// Of numbers that are not negative, a signed division is an unsigned one.
@@ -120,6 +144,7 @@ impl Walk<'_> {
         self.name_multiple(op, dst, src);
         let wrap = self.may_wrap(width, op, dst, src);
         let narrower = self.narrows_wrap(op, dst, src);
+        let lanes = self.lanes_after(width, op, dst, src);
         let factors = self.factors(width, op, dst, src);
         let definition = self.will_define(width, op, dst, src);
         let before = self.ordered_operands(op, dst, src);
@@ -137,6 +162,9 @@ impl Walk<'_> {
         }
         if let (Some(definition), true) = (definition, done) {
             self.define(dst, definition);
+        }
+        if let (Some(lanes), true) = (lanes, done) {
+            self.note_lanes(dst, lanes);
         }
         if let (Some(wrap), true) = (wrap, done) {
             self.note_wrap(wrap, dst);
@@ -177,10 +205,20 @@ impl Walk<'_> {
     /// A mask with every bit that a number may have leaves it, and its name: what clang makes of a cast to a byte.
     /// Elsewhere such a mask gives the number another name, by which programs are accepted as they are.
     fn masks_nothing(&mut self, width: Width, op: AluOp, dst: Reg, src: Src) -> bool {
-        let (AluOp::And, Src::Imm(mask), true) = (op, src, self.loops.further) else { return false };
-        let mask = (mask as i64 as u64) & super::bits_mask(width);
-        if matches!(mask, 0xff | 0xffff) {
-            self.assume_fits(mask, dst);
+        let mask = match (op, src) {
+            (AluOp::And, Src::Imm(mask)) if self.loops.further => mask as i64 as u64,
+            (AluOp::And, Src::Reg(r)) if self.loops.related && r != dst => match self.state.reg(r).as_const() {
+                Some(mask) => mask,
+                None => return false,
+            },
+            _ => return false,
+        };
+        let mask = mask & super::bits_mask(width);
+        let d = self.state.reg(dst);
+        // Low bits that the number does not have need not be in it.
+        let fits = mask | ((1 << d.n.bits().max().trailing_zeros().min(31)) - 1);
+        if matches!(mask, 0xff | 0xffff) || (self.loops.related && fits == ones(32)) {
+            self.assume_fits(fits, dst);
         }
         let d = self.state.reg(dst);
         if !d.is_scalar() || d.n.bits().max() & !mask != 0 {
@@ -243,6 +281,10 @@ impl Walk<'_> {
         if r.id != 0 || r.n.as_const().is_some() {
             return;
         }
+        // Of a constant, 32 bits take part.
+        let low = s.n.as_const().filter(|_| width == Width::W32 && self.loops.further);
+        let low = low.map(|c| Value::constant(c & ones::<u64>(32)));
+        let s = low.as_ref().unwrap_or(s);
         // The same number at two distances.
         if op == AluOp::Sub && d.id != 0 && (d.id, d.scale) == (s.id, s.scale) {
             let apart = Scalar::constant((i64::from(d.delta) - i64::from(s.delta)) as u64);
@@ -264,14 +306,14 @@ impl Walk<'_> {
         let named = match exact && self.relates() {
             _ if width == Width::W32 && !(d.n.high_half_is_zero() && s.n.high_half_is_zero()) => None,
             true => {
-                let most = (max, self.loops.further);
+                let most = (max, self.loops.further, self.loops.related);
                 super::sums::result_name(&mut self.state, (op, width), d, s, most, &mut self.next_id)
             }
             false => None,
         };
         let (id, scale, delta) = named.unwrap_or((self.next_id + 1, 1, 0));
         let mut facts = std::mem::take(&mut self.facts);
-        super::lines::result_order((op, width), d, s, exact, id, &mut facts);
+        super::lines::result_order((op, width), d, s, (exact, self.loops.further), id, &mut facts);
         let short = width == Width::W64 || (d.n.high_half_is_zero() && s.n.high_half_is_zero());
         if short && matches!((op, s.n.as_const()), (AluOp::Rsh, Some(1)) | (AluOp::Div, Some(2))) {
             self.state.middle(d, id, &mut facts);
@@ -363,6 +405,8 @@ impl Walk<'_> {
             AluOp::And | AluOp::Rsh => (true, top),
             // Of whole numbers that are positive: the quotient and what is left.
             AluOp::Div | AluOp::Mod => (s.n.umin() > 0, d.n.umax()),
+            // Low bits that are set, whatever they were: at most what is set, and so far above.
+            AluOp::Or if self.loops.related && s.n.as_const().is_some_and(|c| (c + 1).is_power_of_two()) => (true, top),
             // Of bits that one of the two has: their sum.
             AluOp::Or => (d.n.bits().max() & s.n.bits().max() == 0, d.n.umax().saturating_add(s.n.umax()).min(top)),
             AluOp::Mul | AluOp::SDiv | AluOp::SMod | AluOp::Xor | AluOp::Lsh | AluOp::Arsh => (false, top),

@@ -264,7 +264,7 @@ impl<'a> Walk<'a> {
                     return Ok(());
                 }
                 // What is written must be written whatever the length; what is read must be readable up to the most.
-                self.sized_memory(proto, i - 1, base_reg, &base, sizes, mem, call)?;
+                self.sized_memory(proto, i - 1, base_reg, &base, v, mem, call)?;
             }
             ArgKind::MemOfLength(_) if proto.args[i..].contains(&ArgKind::Length) => {}
             ArgKind::MemOfLength(_) => {
@@ -277,11 +277,10 @@ impl<'a> Walk<'a> {
                 if v.n.umax() > u64::from(u32::MAX) {
                     return wrong(self, "a length with a known maximum");
                 }
-                let sizes = (v.n.umin(), v.n.umax());
                 for (k, (kind, base_reg)) in proto.args[..i].iter().zip(Reg::ARGS).enumerate() {
                     let ArgKind::MemOfLength(mem) = *kind else { continue };
                     let base = self.read(base_reg)?;
-                    self.sized_memory(proto, k, base_reg, &base, sizes, mem, call)?;
+                    self.sized_memory(proto, k, base_reg, &base, v, mem, call)?;
                 }
             }
             ArgKind::Fixed { bytes, mem } => self.memory(proto, i, reg, v, bytes.into(), mem, call)?,

@@ -23,7 +23,7 @@ use super::linear::Form;
 use super::{Walk, bits_of};
 use crate::faults::planted;
 use crate::scalar::Scalar;
-use crate::state::{Difference, Made, State, Sum, Wrap};
+use crate::state::{Difference, Made, Negative, State, Sum, Wrap};
 use crate::tnum::ones;
 use crate::value::Value;
 
@@ -175,7 +175,7 @@ impl Walk<'_> {
         let mut facts = std::mem::take(&mut self.facts);
         let by = v.n.umin().saturating_add_signed(-i64::from(apart));
         let less = Value::scalar(Scalar::unsigned(by, by));
-        super::lines::result_order((AluOp::Sub, width), &w, &less, true, id, &mut facts);
+        super::lines::result_order((AluOp::Sub, width), &w, &less, (true, false), id, &mut facts);
         self.state.set(dst, Value { id, scale: 1, delta, ..Value::scalar(n) });
         for mut f in facts.drain(..) {
             f.bytes = f.bytes.saturating_add(delta.into());
@@ -204,6 +204,9 @@ impl Walk<'_> {
         let (whole, less) = (whole.id, less.id);
         self.state.differences.push(Difference { w, whole, less, bits: bits_of(width) });
         self.differed = self.stats.steps;
+        if self.loops.further {
+            self.state.settle_wrapped(&mut self.next_id);
+        }
     }
 
     /// `w + less`, of a difference: the whole again. `d` and `s` are the operands, the sum is in `dst`.
@@ -222,6 +225,44 @@ impl Walk<'_> {
 }
 
 impl State {
+    /// A difference that is known to have wrapped round is the negative of a part of a sum: `i - n`, where `i` is below
+    /// `n`, is less than `-4` where `i + 4 < n`.
+    ///
+    /// Claim: with `V(whole) < V(less)`, `V(w) = 2^bits - V(v)` for `V(v) = V(less) - V(whole)`, which is above 0.
+    /// Proof:
+    /// both are numbers of so many bits, so their difference is less than 2^bits either way, and the one below 0 has
+    /// wrapped round once.
+    fn settle_wrapped(&mut self, next_id: &mut u32) {
+        for i in (0..self.differences.len()).rev() {
+            let Difference { w, whole, less, bits } = self.differences[i];
+            let below = self.below(whole, 1, less).filter(|gap| *gap > 0 || (*gap == 0 && planted!(EqualIsLess)));
+            let Some(gap) = below else { continue };
+            self.differences.swap_remove(i);
+            *next_id += 1;
+            let v = *next_id;
+            self.push_sum(Sum { s: less, a: v, b: whole, scale: 1, delta: 0, max: i64::MAX, split: false });
+            self.negatives.push(Negative { w, v, bits });
+            let (all, most) = (1i128 << bits, self.most_of(less).unwrap_or((1i128 << bits) - 1));
+            self.bound(v, gap.into(), most, super::lines::MAX_HOPS);
+            // What is known of the difference itself.
+            self.bound(w, all - most, all - i128::from(gap), 0);
+        }
+    }
+
+    /// Settles differences with a constant that have not wrapped round, by all that is known of the number: the order
+    /// that a comparison has shown may say so, where no range does.
+    pub(super) fn settle_wraps_by_proof(&mut self) {
+        for Wrap { v, by, .. } in self.wraps.clone() {
+            let most = self.most_of(v).filter(|most| *most >= i128::from(by));
+            let least = Form::constant(by.into()).plus(&Form::name(v), -1);
+            if let (Some(most), Some(least)) = (most, least)
+                && self.proves(&least)
+            {
+                self.bound(v, by.into(), most, super::lines::MAX_HOPS);
+            }
+        }
+    }
+
     /// Differences of which it is known now that they have not wrapped round are parts of a sum.
     pub(super) fn settle_differences(&mut self) {
         for i in (0..self.differences.len()).rev() {

@@ -212,6 +212,10 @@ impl State {
                 }
             }
         }
+        for n in self.negatives.iter().filter(|n| n.w == id || n.v == id) {
+            let all = 1i128 << n.bits;
+            next.push((if n.w == id { n.v } else { n.w }, all - max, all - min));
+        }
         if !self.sums.is_empty() {
             self.bound_sums(id, (min, max), facts, next);
         }
@@ -355,6 +359,20 @@ impl State {
             self.bound_sum(lo.id, hi.id, i64::from(hi.delta) - i64::from(lo.delta) - gap, next_id);
             return;
         }
+        // Multiples, of which one divides the other: what they are multiples of is ordered, and rounded.
+        if lo.id != 0
+            && hi.id != 0
+            && hi.scale > 1
+            && lo.scale > 0
+            && lo.scale % hi.scale == 0
+            && lo.is_scalar()
+            && hi.is_scalar()
+        {
+            let apart = i128::from(lo.delta) - i128::from(hi.delta) + i128::from(gap);
+            if let Ok(bytes) = i64::try_from(ceil_div(apart, hi.scale.into())) {
+                self.learn_below(Room { id: lo.id, scale: lo.scale / hi.scale, bytes, hi: hi.id });
+            }
+        }
         // A multiple has a name as the sum of its parts.
         if lo.id != 0 && hi.id != 0 && hi.scale > 1 && lo.scale > 0 && lo.is_scalar() && hi.is_scalar() {
             if let Some((whole, apart)) = self.name_sum((hi.id, hi.id, hi.scale - 1), 0, i64::MAX, next_id) {
@@ -388,6 +406,7 @@ impl State {
     ) {
         self.learn_order(comparison, d, s, guessing, next_id);
         self.settle_differences();
+        self.settle_wraps_by_proof();
     }
 
     fn learn_order(
@@ -508,13 +527,29 @@ fn part_of_multiple(d: &Value, by: i64, id: u32) -> Option<Room> {
     (smaller && d.id != 0).then_some(Room { id, scale: 1, bytes: i64::from(some), hi: d.id })
 }
 
+/// What a mask takes away of a number is no more than the bits that the number may have and the mask lacks: what is
+/// left of a length that was rounded up (`(len + 3) & ~3`) is no less than the length.
+///
+/// Claim: with `x = scale * V + delta` and `r = x & c`, `scale * V + delta - lost <= r`, where `lost` are those bits.
+/// Proof: `x = (x & c) + (x & !c)`, as no bit is in both, and `x & !c` has no bit that `lost` lacks, so it is `lost` at
+/// most. (At 32 bits, x has no others.)
+fn taken_by_mask(width: Width, d: &Value, s: &Value, id: u32) -> Option<Room> {
+    let c = s.n.as_const()? & super::bits_mask(width);
+    let lost = d.n.bits().max() & !c;
+    let lost = if planted!(MaskTakesLess) { lost >> 1 } else { lost };
+    // Of high bits that are lost, nothing near is left.
+    let bytes =
+        i64::try_from(lost).ok().filter(|lost| *lost < 1 << 20 && (*lost + 1).cast_unsigned().is_power_of_two())?;
+    (d.id != 0 && d.scale > 0).then(|| Room { id: d.id, scale: d.scale, bytes: i64::from(d.delta) - bytes, hi: id })
+}
+
 /// What an operation on a named number says of the order of the result, whose name is to be `id`: facts about it. `d`
 /// and `s` are the operands before it.
 pub(super) fn result_order(
     (op, width): (AluOp, Width),
     d: &Value,
     s: &Value,
-    exact: bool,
+    (exact, further): (bool, bool),
     id: u32,
     facts: &mut Vec<Room>,
 ) {
@@ -552,6 +587,7 @@ pub(super) fn result_order(
             let low = s.n.as_const().filter(|c| c.wrapping_add(1).is_power_of_two());
             below(d, 1, low.map_or(0, |mask| d.n.umin() & !mask));
             below(s, 1, 0);
+            facts.extend(if further { taken_by_mask(width, d, s, id) } else { None });
         }
         AluOp::Mod => {
             below(d, 1, 0);

@@ -129,6 +129,8 @@ pub(super) struct Engine {
     pub(super) orders: bool,
     /// What few loops need is tried, too (see `crate::ways`).
     pub(super) further: bool,
+    /// Relations of numbers are kept and asked for everywhere.
+    pub(super) related: bool,
     /// Rounds in which a place holds none are told apart from others (`guess/sides.rs`).
     pub(super) parts: bool,
     /// They were not, and that might have been of use.
@@ -166,10 +168,11 @@ impl Engine {
         self.postponed = false;
         self.asked.set(0);
         self.heads.clear();
+        self.relates = self.related;
         if self.on {
             self.forest.build(program);
             let short = program.insns().len() <= RELATED_SLOTS;
-            self.relates = short && !self.forest.loops().is_empty();
+            self.relates |= short && !self.forest.loops().is_empty();
             self.heads.resize(self.forest.loops().len(), Head::default());
         }
     }
@@ -184,10 +187,11 @@ impl Engine {
         self.on && self.forest.innermost(at).is_some()
     }
 
-    /// Whether the program has a loop that is proven by what stays true in it, and is not so long that knowing more of
-    /// each number would cost more than it gains.
+    /// Whether relations of numbers are kept outside of loops, too: the program has a loop that is proven by what stays
+    /// true in it, and is not so long that knowing more of each number would cost more than it gains; or without them
+    /// it was refused.
     pub(super) fn relates(&self) -> bool {
-        self.on && self.relates
+        self.relates
     }
 
     /// Whether loops are looked at, and what few of them need is tried, too.
@@ -210,9 +214,10 @@ impl Engine {
         self.missed_products && !self.further && !self.anywhere
     }
 
-    /// Whether an open guess relates places to each other: then all that a state knows is asked.
+    /// Whether all that a state knows is asked: an open guess relates places to each other, or relations are asked for
+    /// everywhere.
     pub(super) fn rich(&self) -> bool {
-        self.open.iter().any(|a| a.related)
+        self.related || self.open.iter().any(|a| a.related)
     }
 
     /// Whether distances of what stays are taken from what is about to be forgotten.

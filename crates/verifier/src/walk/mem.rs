@@ -60,13 +60,7 @@ impl Walk<'_> {
         if result.is_ok() {
             self.bound_by_access(v, off, size);
         }
-        if !matches!(
-            result.as_ref().map_err(|r| &**r),
-            Err(Reason::StackBounds { .. }
-                | Reason::Bounds { .. }
-                | Reason::PacketBounds { .. }
-                | Reason::PacketBefore { .. })
-        ) {
+        if !result.as_ref().is_err_and(|why| why.is_out_of_bounds()) {
             return result;
         }
         match self.narrowed(v, off, size) {
@@ -143,6 +137,72 @@ impl Walk<'_> {
             self.state.bound_by(&Value { n: n.meet(&less).unwrap_or(n), ..v });
         }
         Some(v)
+    }
+
+    /// Proves that as many bytes at `v` as `length` says may be accessed. Where the most of the one does not go with
+    /// the most of the other, it is asked how the two are related (`buf + at` and `sizeof(buf) - at`).
+    ///
+    /// Claim: what is accessed lies in the place that is returned. Proof: the offset is `least` or more, by its range
+    /// or by a proof, and the sum of offset and length is proven to be the end at most. So all of it lies between these
+    /// two, whichever length and offset go together; and everything between them is asked for and named as the place.
+    pub(super) fn place_of_length(&mut self, reg: Reg, v: &Value, length: &Value, access: Access) -> Res<Place> {
+        let result = self.place(reg, v, 0, length.n.umax(), access);
+        if length.n.as_const().is_some() || !result.as_ref().is_err_and(|why| why.is_out_of_bounds()) {
+            return result;
+        }
+        match self.span_of(v, length) {
+            Some((span, size)) => match self.place_of(reg, &span, 0, size, access)? {
+                // Somewhere in it: how much of it is written is not known.
+                Place::Stack { frame, depth, size } => Ok(Place::StackWithin { frame, depth, span: size }),
+                place @ (Place::StackWithin { .. } | Place::Field { .. } | Place::Untracked(_)) => Ok(place),
+            },
+            None => match self.region_holds(v, length) {
+                Some(region) if access.writes() && !self.env.region(region).writable => {
+                    refuse(Reason::ReadOnly { what: self.env.region(region).name.to_string() })
+                }
+                Some(_) => Ok(Place::Untracked(Kind::Packet)),
+                None => result,
+            },
+        }
+    }
+
+    /// Proves that the offset of `v` is `least` or more, and that and the length no more than this.
+    fn holds(&mut self, v: &Value, length: &Value, least: i64, most: &Form) -> Option<()> {
+        if v.null || !self.relates() {
+            return None;
+        }
+        let at = Form::of(v)?;
+        let above = v.n.smin() >= least || self.state.proves(&Form::constant(least.into()).plus(&at, -1)?);
+        let end = at.plus(&Form::of(length)?, 1)?.plus(most, -1)?;
+        let end = end.plus(&Form::constant(i128::from(planted!(LengthOneMore))), -1)?;
+        if !above || !self.state.proves(&end) {
+            return None;
+        }
+        // Others may rest on what this follows from.
+        self.decides();
+        self.scratch.prune.sums = true;
+        Some(())
+    }
+
+    /// The region that holds so many bytes at `v`, if it is one that does.
+    fn region_holds(&mut self, v: &Value, length: &Value) -> Option<u8> {
+        let Ty::Packet { region } = v.ty else { return None };
+        self.holds(v, length, 0, &Form::name(len_id(region))).map(|()| region)
+    }
+
+    /// Where everything lies that as many bytes at `v` may be, in memory of a known size: a pointer, and how much.
+    fn span_of(&mut self, v: &Value, length: &Value) -> Option<(Value, u64)> {
+        let (least, most) = match v.ty {
+            Ty::Stack { .. } => (-i64::from(self.env.frame_bytes), 0),
+            Ty::MapValue { .. } | Ty::Mem { .. } => (0, super::pointers::size_of(v, self.env).into()),
+            _ => return None,
+        };
+        self.holds(v, length, least, &Form::constant(most.into()))?;
+        let start = v.n.smin().max(least);
+        let end = i128::from(v.n.smax()) + i128::from(length.n.umax());
+        let end = i64::try_from(end).map_or(most, |end| end.min(most));
+        let size = u64::try_from(end.checked_sub(start)?).ok().filter(|size| *size > 0)?;
+        Some((Value { n: Scalar::constant(start.cast_unsigned()), tie: 0, scale: 1, delta: 0, ..*v }, size))
     }
 
     fn place_of(&mut self, reg: Reg, v: &Value, off: i64, size: u64, access: Access) -> Res<Place> {

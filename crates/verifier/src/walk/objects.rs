@@ -156,6 +156,12 @@ impl Walk<'_> {
         {
             return apart;
         }
+        if !d_end
+            && s_end == d_end
+            && let Some(apart) = self.beyond_place(d, s)
+        {
+            return apart;
+        }
         if d_end && !s_end {
             self.assume_before_end(region, s, i64::from(s.delta));
         }
@@ -174,6 +180,17 @@ impl Walk<'_> {
         };
         let (id, delta) = named.unwrap_or((0, 0));
         Value { n, id, delta, ..Value::scalar(n) }
+    }
+
+    /// How far a pointer of a region lies behind a fixed place in it, if it surely does: it moves with the same number.
+    fn beyond_place(&self, d: &Value, s: &Value) -> Option<Value> {
+        let fixed = s.id == 0 && s.n.as_const() == Some(i64::from(s.delta).cast_unsigned());
+        if !fixed || d.id == 0 || !self.loops.further || !self.relates() || !d.is_of_no_negative() {
+            return None;
+        }
+        let n = d.n.alu(AluOp::Sub, Width::W64, &s.n);
+        let delta = d.delta.checked_sub(s.delta)?;
+        (n.smin() >= 0).then(|| Value::scalar(n).renamed(d.id, d.scale, delta))
     }
 
     /// How far a pointer of a region lies behind another one, if it surely does: in a loop, by the names of the two.

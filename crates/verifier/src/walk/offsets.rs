@@ -13,6 +13,7 @@ use bpf_isa::{AluOp, Insn, Reg, Src, Width};
 use super::linear::Form;
 use super::pointers::{MAX_OFFSET, bounded, checkable, size_of};
 use super::{Res, Walk, refuse};
+use crate::env::{Field, FieldKind};
 use crate::error::Reason;
 use crate::faults::planted;
 use crate::scalar::Scalar;
@@ -42,15 +43,22 @@ impl Walk<'_> {
         }
     }
 
+    /// Whether the end of the region may be moved: of memory of a host's own. (In a packet it is not, nor is it in the
+    /// kernel, whose contexts have fields of 32 bits for it.)
+    fn moves_end(&self, region: u8) -> bool {
+        let whole = |f: &Field| f.kind == FieldKind::DataEnd(region) && f.size == 8;
+        self.env.context.raw || self.env.context.fields.iter().any(whole)
+    }
+
     /// `p + s`, or `p - s`.
     pub(super) fn pointer_add(&mut self, reg: Reg, p: &Value, s: &Value, subtract: bool) -> Res<Value> {
         let op = if subtract { AluOp::Sub } else { AluOp::Add };
         if p.null && !planted!(NullMoves) {
             return refuse(Reason::PointerOp(reg, p.describe(self.env)));
         }
-        // The end is the start and the length. (In a packet it is not moved: nor is it in the kernel.)
+        // The end is the start and the length.
         let end = match p.ty {
-            Ty::PacketEnd { region } if self.env.context.raw => {
+            Ty::PacketEnd { region } if self.moves_end(region) => {
                 let (least, most) = (self.state.min_len[usize::from(region)], self.env.region(region).max_len);
                 let n = Scalar::unsigned(least.into(), most.into());
                 Some(Value { n, id: len_id(region), ..Value::pointer(Ty::Packet { region }) })

@@ -236,6 +236,12 @@ impl Pruner {
         }
     }
 
+    /// Relations of numbers decide what is accepted, and none of them is marked on the trail: all live numbers count as
+    /// exact, and no relation is forgotten on account of what a finished state was needed for.
+    pub(super) fn rest_on_relations(&mut self) {
+        (self.numbers, self.sums) = (true, true);
+    }
+
     /// States are compared behind calls of helpers, too.
     fn compare_after_calls(&mut self, insns: &[Insn]) {
         for (at, pair) in insns.windows(2).enumerate() {

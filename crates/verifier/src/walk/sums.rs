@@ -424,11 +424,20 @@ pub(super) fn result_name(
     (op, width): (AluOp, Width),
     d: &Value,
     s: &Value,
-    (max, further): (u64, bool),
+    (max, further, related): (u64, bool, bool),
     next_id: &mut u32,
 ) -> Option<(u32, i16, i32)> {
     let most = i64::try_from(max).unwrap_or(i64::MAX);
     match op {
+        // Low bits that are set: `x | 3` is 4 times what a shift leaves of x, and 3.
+        AluOp::Or if s.n.as_const().is_some_and(|c| c > 0 && c < 1 << 14 && (c + 1).is_power_of_two()) => {
+            let c = i32::try_from(s.n.as_const()?).ok()?;
+            if !related || !splits(state, d, further) {
+                return None;
+            }
+            let (_, high) = state.split((d.id, d.delta), i64::from(c) + 1, next_id);
+            Some((high, i16::try_from(c + 1).ok()?, c - i32::from(planted!(LowBitsLess))))
+        }
         AluOp::Add | AluOp::Or => {
             let delta = i64::from(d.delta) + i64::from(s.delta);
             let named = state.name_multiples((d.id, d.scale), (s.id, s.scale), delta, most, next_id)?;
@@ -480,7 +489,10 @@ pub(super) fn result_name(
             // What is left without the low bits: the whole less them.
             let cleared = c.trailing_zeros();
             if op == AluOp::And && (1..15).contains(&cleared) && c & top(width) | ((1 << cleared) - 1) == top(width) {
-                let (low, _) = state.split((d.id, d.delta), 1 << cleared, next_id);
+                let (low, high) = state.split((d.id, d.delta), 1 << cleared, next_id);
+                if related {
+                    return Some((high, 1 << cleared, 0));
+                }
                 let low = Value { id: low, ..Value::unknown() };
                 return state.name_difference((d.id, d.delta), &low, next_id).map(|(id, delta)| (id, 1, delta));
             }

@@ -6,7 +6,7 @@
 //! | `pairs`, `messages` | unsafe programs and their safe twins; what authors read about each |
 //! | `soundness`, `loops_oracle`, `loops_faults`, `assumptions`, `kernel` | generated programs (`border`), run, or before the kernel's verifier |
 //! | `lengths`, `constants`, `needed`, `paths`, `rests_on` | pruning against naive twins, and attacks on it |
-//! | `relations`, `searches`, `products`, `quotients`, `pincers`, `habits` | conclusions against naive twins, and attacks on them |
+//! | `relations`, `searches`, `products`, `quotients`, `pincers`, `habits`, `straight` | conclusions against naive twins, and attacks on them |
 //! | `loops`, `precision`, `samples` | compiled programs: the folders beside this one, and samples from elsewhere |
 //! | `facts`, `hybrid` | what is handed on |
 //! | `environment`, `hostile` | bad environments, programs that want endless work |
@@ -47,3 +47,4 @@ mod rests_on;
 mod samples;
 mod searches;
 mod soundness;
+mod straight;

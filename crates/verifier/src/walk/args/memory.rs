@@ -21,10 +21,10 @@ impl<'a> Walk<'a> {
         mem: MemArg,
         call: &mut Call<'a>,
     ) -> Res<()> {
-        self.sized_memory(proto, i, reg, v, (bytes, bytes), mem, call)
+        self.sized_memory(proto, i, reg, v, &Value::constant(bytes), mem, call)
     }
 
-    /// Proves that the helper may use `sizes.0 ..= sizes.1` bytes at `v`, and notes what it may overwrite.
+    /// Proves that the helper may use as many bytes at `v` as `length` says, and notes what it may overwrite.
     #[expect(clippy::too_many_arguments, reason = "an argument is its prototype, position, register and value")]
     pub(super) fn sized_memory(
         &mut self,
@@ -32,10 +32,11 @@ impl<'a> Walk<'a> {
         i: usize,
         reg: Reg,
         v: &Value,
-        sizes: (u64, u64),
+        length: &Value,
         mem: MemArg,
         call: &mut Call<'a>,
     ) -> Res<()> {
+        let sizes = (length.n.umin(), length.n.umax());
         let null = v.as_const() == Some(0) && mem.null;
         if null {
             if sizes.1 == 0 || i + 1 == 5 || !matches!(proto.args[i + 1], ArgKind::Size { .. }) {
@@ -55,7 +56,7 @@ impl<'a> Walk<'a> {
             let why = Box::new(Reason::MaybeNull(reg));
             return refuse(Reason::ArgMem { func: proto.name.to_string(), arg: i + 1, reg, why });
         }
-        let place = self.prove_memory(reg, v, sizes.1, mem).map_err(|why| match *why {
+        let place = self.prove_memory_of(reg, v, length, mem).map_err(|why| match *why {
             Reason::Environment(_) | Reason::Internal(_) => why,
             _ => Box::new(Reason::ArgMem { func: proto.name.to_string(), arg: i + 1, reg, why }),
         })?;
@@ -66,6 +67,12 @@ impl<'a> Walk<'a> {
 
     /// Where the memory lies, if it has any bytes.
     pub(in crate::walk) fn prove_memory(&mut self, reg: Reg, v: &Value, max: u64, mem: MemArg) -> Res<Option<Place>> {
+        self.prove_memory_of(reg, v, &Value::constant(max), mem)
+    }
+
+    /// The same, of as many bytes as this number says.
+    fn prove_memory_of(&mut self, reg: Reg, v: &Value, length: &Value, mem: MemArg) -> Res<Option<Place>> {
+        let max = length.n.umax();
         let nullable;
         let v = if v.null && mem.null && v.is_pointer() {
             nullable = Value { null: false, ..*v };
@@ -106,7 +113,7 @@ impl<'a> Walk<'a> {
         if max == 0 {
             return Ok(None);
         }
-        let place = self.place(reg, v, 0, max, mem.access)?;
+        let place = self.place_of_length(reg, v, length, mem.access)?;
         match place {
             Place::Stack { frame, depth, size } | Place::StackWithin { frame, depth, span: size } => {
                 if mem.access.reads() {

@@ -1,0 +1,263 @@
+//! Relations of numbers in programs without loops, and what masks, ORs and counted bits are: each rule beside programs
+//! for which it does not hold.
+
+use bpf_isa::{Program, assemble};
+use bpf_testkit::generate::Choices;
+use bpf_verifier::faults::{Fault, plant};
+
+use crate::border::{Oracle, Outcome};
+use crate::common::{accepted, refused};
+
+/// A header whose length it says itself, and eight bytes behind it.
+const HEADER: &str = ";raw
+    if r2 < 1 goto out
+    r3 = *(u8 *)(r1 + 0)
+    if r2 < r3 goto out
+    r2 -= r3
+    if r2 < 8 goto out
+    r1 += r3
+    r0 = *(u64 *)(r1 + 0)
+    out: r0 = 0
+    exit";
+
+#[test]
+fn what_is_left_behind_a_header_is_known_without_a_loop() {
+    accepted(HEADER);
+    refused(&HEADER.replace("r2 < 8", "r2 < 7"));
+    refused(&HEADER.replace("if r2 < r3 goto out", "if r2 < 200 goto out"));
+    refused(&HEADER.replace("if r2 < r3 goto out", "r4 = r3\nr4 >>= 1\nif r2 < r4 goto out"));
+}
+
+#[test]
+fn relations_are_known_in_programs_of_any_length() {
+    let long = format!("{}{}", "r0 = 1\n".repeat(1200), HEADER.replace(";raw", ""));
+    accepted(&format!(";raw\n{long}"));
+    refused(&format!(";raw\n{}", long.replace("r2 < 8", "r2 < 7")));
+}
+
+/// A length that is rounded up is checked, and the length itself used.
+const ROUNDED: &str = ";raw
+    if r2 < 1 goto out
+    r3 = *(u8 *)(r1 + 0)
+    r4 = r3
+    r4 += 3
+    r4 &= 0x1fc
+    if r4 > r2 goto out
+    if r3 < 5 goto out
+    r1 += r3
+    r0 = *(u8 *)(r1 - 1)
+    out: r0 = 0
+    exit";
+
+#[test]
+fn what_is_rounded_up_is_no_less() {
+    accepted(ROUNDED);
+    refused(&ROUNDED.replace("r1 - 1", "r1 + 0"));
+    // It is rounded down.
+    refused(&ROUNDED.replace("r4 += 3", "r4 += 2"));
+    refused(&ROUNDED.replace("0x1fc", "0x0fc"));
+}
+
+/// The last of two bytes at an even place, the place being rounded.
+const PAIR: &str = ";raw
+    if r2 < 2 goto out
+    r3 = *(u8 *)(r1 + 0)
+    r2 >>= 1
+    r4 = r3
+    r4 >>= 1
+    if r4 >= r2 goto out
+    r3 |= 1
+    r1 += r3
+    r0 = *(u8 *)(r1 + 0)
+    out: r0 = 0
+    exit";
+
+#[test]
+fn low_bits_that_are_set_are_added_to_a_multiple() {
+    accepted(PAIR);
+    refused(&PAIR.replace("|= 1", "|= 3"));
+    refused(&PAIR.replace("if r4 >= r2", "if r4 > r2"));
+    accepted(&PAIR.replace("|= 1", "&= -2"));
+}
+
+/// An index below eight, by an OR.
+const ORED: &str = ";raw
+    if r2 < 1 goto out
+    r3 = *(u8 *)(r1 + 0)
+    r3 &= 7
+    *(u64 *)(r10 - 8) = 0
+    r4 = r10
+    r4 += -8
+    r4 |= r3
+    r0 = *(u8 *)(r4 + 0)
+    out: r0 = 0
+    exit";
+
+#[test]
+fn an_or_with_an_aligned_pointer_is_a_sum() {
+    accepted(ORED);
+    accepted(&ORED.replace("r4 |= r3", "r3 |= r4\nr4 = r3"));
+    refused(
+        &ORED
+            .replace("&= 7", "&= 15")
+            .replace("*(u64 *)(r10 - 8) = 0", "*(u64 *)(r10 - 8) = 0\n*(u64 *)(r10 - 16) = 0"),
+    );
+    refused(&ORED.replace("r4 += -8", "r4 += -7").replace("&= 7", "&= 1"));
+    // Of memory that is aligned to nothing.
+    refused(&ORED.replace("r4 = r10\n    r4 += -8", "r4 = r1").replace("&= 7", "&= 0"));
+    refused(&ORED.replace("|=", "^="));
+}
+
+/// As many bytes of a buffer of 16 as are left behind a place in it.
+const REST: &str = ";raw
+    if r2 < 1 goto out
+    r3 = *(u8 *)(r1 + 0)
+    if r3 > 15 goto out
+    *(u64 *)(r10 - 8) = 0
+    *(u64 *)(r10 - 16) = 0
+    r1 = r10
+    r1 += -16
+    r1 += r3
+    r2 = 0
+    r4 = 16
+    r4 -= r3
+    r3 = r4
+call memset
+    out: r0 = 0
+    exit";
+
+#[test]
+fn a_place_and_a_length_go_together() {
+    accepted(REST);
+    refused(&REST.replace("r4 = 16", "r4 = 17"));
+    refused(&REST.replace("r1 += -16", "r1 += -15"));
+    // What is left behind another place.
+    refused(&REST.replace("r4 -= r3", "r5 = *(u8 *)(r10 - 8)\nr5 &= 3\nr4 -= r5"));
+}
+
+/// The number of bits that are set, of 32.
+const COUNTED: &str = "r4 = r3
+    w4 >>= 1
+    w4 &= 0x55555555
+    w3 -= w4
+    w4 = w3
+    w4 &= 0x33333333
+    w3 >>= 2
+    w3 &= 0x33333333
+    w4 += w3
+    w3 = w4
+    w3 >>= 4
+    w4 += w3
+    w4 &= 0xf0f0f0f
+    w4 *= 0x1010101
+    w4 >>= 24";
+
+fn counted() -> String {
+    format!(
+        ";raw
+        if r2 < 33 goto out
+        r3 = *(u32 *)(r1 + 0)
+        {COUNTED}
+        r1 += r4
+        r0 = *(u8 *)(r1 + 0)
+        out: r0 = 0
+        exit"
+    )
+}
+
+#[test]
+fn counted_bits_are_no_more_than_the_width() {
+    accepted(&counted());
+    refused(&counted().replace("r2 < 33", "r2 < 32"));
+    // What is counted is another number, or not all of it.
+    refused(&counted().replace("w3 -= w4", "w3 ^= 1\nw3 -= w4"));
+    refused(&counted().replace("w4 = w3\n    w4 &= 0x33333333", "w4 = w3\n    w4 &= 0x73333333"));
+    refused(&counted().replace("w3 >>= 4", "w3 >>= 3"));
+    refused(&counted().replace("0x1010101", "0x1010103"));
+    refused(&counted().replace("w4 &= 0x55555555", "w4 &= 0x55555557"));
+}
+
+/// A place that is below the length: how far, by a difference that has wrapped round.
+const WRAPPED: &str = ";raw
+    if r2 < 1 goto out
+    r3 = *(u8 *)(r1 + 0)
+    if r3 >= r2 goto out
+    r4 = r3
+    r4 -= r2
+    if r4 > -5 goto out
+    r1 += r3
+    r0 = *(u32 *)(r1 + 1)
+    out: r0 = 0
+    exit";
+
+#[test]
+fn a_difference_that_has_wrapped_is_how_far_the_other_is() {
+    accepted(&format!("{WRAPPED}\na: r0 += 1\nif r0 < 300 goto a\nexit"));
+    refused(&WRAPPED.replace("> -5", "> -4"));
+    refused(&WRAPPED.replace("r3 >= r2", "r3 > r2").replace("r1 + 1", "r1 + 2"));
+}
+
+/// Programs that are wrong, each accepted with one deliberate bug alone; the oracle sees what they do.
+#[test]
+fn each_fault_is_found() {
+    let wrong = |fault: Fault| match fault {
+        // One byte behind what was rounded up.
+        Fault::MaskTakesLess => ROUNDED.replace("0x1fc", "0x1f8").replace(";raw", "").replace("r3 < 5", "r3 < 1"),
+        // The last two bytes of an even length.
+        Fault::LowBitsLess => PAIR
+            .replace(";raw", "")
+            .replace("r3 = *(u8 *)(r1 + 0)", "r3 = r2\nr3 += -2")
+            .replace("r0 = *(u8 *)(r1 + 0)", "r0 = *(u16 *)(r1 + 0)"),
+        // What is 12 below the top has the bit already.
+        Fault::OrIsSum => "*(u32 *)(r10 - 8) = 1
+            *(u32 *)(r10 - 12) = 2
+            r4 = r10
+            r4 += -12
+            r3 = 4
+            r4 |= r3
+            r0 = *(u32 *)(r4 + 0)
+            exit"
+            .into(),
+        // As many bytes as are left of the buffer, and one.
+        Fault::LengthOneMore => "r0 = 0
+            r3 = *(u8 *)(r1 + 0)
+            r3 &= 31
+            r4 = r2
+            r4 -= r3
+            r4 += 1
+            r1 += r3
+            r2 = r4
+            call 182
+            out: exit"
+            .into(),
+        // They may be equal.
+        Fault::EqualIsLess => "r0 = 0
+            r4 = *(u8 *)(r1 + 0)
+            r4 &= 1
+            r3 = r2
+            r3 -= r4
+            r4 = r3
+            r4 -= r2
+            if r4 != 0 goto out
+            r1 += r3
+            r0 = *(u8 *)(r1 + 0)
+            out: exit"
+            .into(),
+        Fault::PairsHaveOne => counted().replace(";raw", "").replace("r2 < 33", "r2 < 17"),
+        other => panic!("{other:?} is none of these"),
+    };
+    for &fault in Fault::OF_RELATIONS {
+        let program = assemble(&wrong(fault)).expect("instructions");
+        let program = Program::new(program).expect("valid");
+        let check = || Oracle::new(false).check(&program, 400, &mut Choices::from_seed(1));
+        assert!(matches!(check(), Outcome::Refused(_)), "{fault:?} without it");
+        plant(Some(fault));
+        let planted = check();
+        plant(None);
+        match planted {
+            Outcome::Violation(_) => {}
+            Outcome::Refused(e) => panic!("{fault:?} is refused: {e}"),
+            Outcome::Ran(n) => panic!("{fault:?}: ran {n}"),
+        }
+    }
+}
