@@ -241,6 +241,8 @@ mod with {
         FetchForgotten,
         /// What one path has learnt of a number that a mask or a shift was made of is known on the next path, too.
         SiblingKnowsRanges,
+        /// Pointers that were taken before different moves of the packet are taken to be of one.
+        MovesAlike,
         /// A state is kept with its definitions, which states are compared without.
         DefinitionsKept,
         /// What has been shifted comes back from any named number that is shifted.
@@ -407,8 +409,8 @@ mod with {
         /// Those in what loops are known to have written: each lets a program through that reads what was not,
         /// or a pointer (`tests/loops_oracle.rs`).
         pub const OF_FILLS: &[Fault] = &[Fault::FillLeavesHoles, Fault::FillHoldsPointers, Fault::FillForgotten];
-        /// Those in objects that programs own, which no generated program has: each lets a program of `tests/pairs.txt`
-        /// through that is refused (`tests/verify/pairs.rs`).
+        /// Those in objects that programs own, and in pointers to what is gone, which no generated program has: each
+        /// lets a program of `tests/pairs.txt` through that is refused (`tests/verify/pairs.rs`).
         pub const OF_OBJECTS: &[Fault] = &[
             Fault::BorrowSurvives,
             Fault::LinksOpen,
@@ -422,6 +424,7 @@ mod with {
             Fault::LoadedTakes,
             Fault::InstanceNeverNull,
             Fault::StashedOwned,
+            Fault::MovesAlike,
         ];
         /// Those in what is known of the elements of arrays, and of parts of numbers: the same.
         pub const OF_CONTENTS: &[Fault] = &[

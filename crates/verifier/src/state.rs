@@ -12,13 +12,14 @@ mod frame;
 
 use bpf_isa::{InsnIdx, Reg};
 
-use crate::env::Region;
+use crate::env::{Env, Region};
 use crate::faults::planted;
 use crate::few::Few;
 use crate::fields::Fields;
 use crate::fuel;
 use crate::helpers::LockKind;
 use crate::lens::Lens;
+use crate::scalar::Scalar;
 use crate::value::{Debt, FIRST_FREE_ID, Hold, Origin, Ty, Value, Why, len_id};
 
 pub(crate) use definitions::{Affine, Definition, Made};
@@ -429,15 +430,36 @@ impl State {
     }
 
     /// Invalidates every pointer into a region, and every number that is a region's length.
-    pub(crate) fn packet_moved(&mut self, at: InsnIdx, min_lens: [u32; Region::MAX_REGIONS]) {
+    ///
+    /// Of pointers that are held, the distances stay known: they are offsets from where the regions were.
+    pub(crate) fn packet_moved(&mut self, at: InsnIdx, env: &Env<'_>, next_id: &mut u32) {
+        let min_lens = env.min_lens();
+        // The name of this move, and behind it those of the lengths that were.
+        let moved = *next_id + 1;
+        *next_id = moved + crate::num::small(Region::MAX_REGIONS);
+        let was = |id: u32| if id != 0 && id < FIRST_FREE_ID { moved + id } else { id };
+        let stale = |v: &Value, region: u8, end: bool, half: bool| {
+            let v = match end {
+                true => {
+                    let r = env.region(region);
+                    let n = Scalar::unsigned(r.min_len.into(), r.max_len.into());
+                    Value { n, ..v.renamed(len_id(region), 1, 0) }
+                }
+                false => *v,
+            };
+            let ty = Ty::Stale { region: Some(region), half, why: Why::Moved(at) };
+            Value { ty, owner: moved, ..v.renamed(was(v.id), v.scale, v.delta) }
+        };
         for frame in &mut self.frames {
             frame.contents.iter_mut().for_each(|c| c.order.lens = Default::default());
             let registers = if planted!(SpilledPacketSurvives) { 11 } else { usize::MAX };
             for v in frame.values_mut().take(registers) {
                 match v.ty {
-                    Ty::Packet { .. } | Ty::PacketEnd { .. } | Ty::Half { .. } => *v = Value::uninit(Why::Moved(at)),
+                    Ty::Packet { region } => *v = stale(v, region, false, false),
+                    Ty::PacketEnd { region } => *v = stale(v, region, true, false),
+                    Ty::Half { region, end } => *v = stale(v, region, end, true),
                     Ty::Mem { from: Origin::Slice { packet: true }, .. } if !planted!(SliceSurvives) => {
-                        *v = Value::uninit(Why::Moved(at));
+                        *v = v.gone(Why::Moved(at));
                     }
                     // Still a number, but no longer *the* length.
                     Ty::Scalar if v.id < FIRST_FREE_ID => *v = v.unlinked(),

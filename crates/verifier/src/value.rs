@@ -144,6 +144,14 @@ pub(crate) enum Ty {
         region: u8,
         end: bool,
     },
+    /// A pointer whose memory has been moved or given back. Nothing is accessed through it. In a `region`: an offset
+    /// from where that was before the move which the value's `owner` names, as a [`Ty::Packet`] is one from where it
+    /// is; `half`: of its low half. Else nothing is known of it but whether it may be null.
+    Stale {
+        region: Option<u8>,
+        half: bool,
+        why: Why,
+    },
     /// A host object, opaque.
     Host {
         class: u32,
@@ -190,6 +198,7 @@ impl Ty {
             (Ty::Packet { region: a }, Ty::Packet { region: b }) => a == b,
             (Ty::PacketEnd { region: a }, Ty::PacketEnd { region: b }) => a == b,
             (Ty::Half { region: a, end: i }, Ty::Half { region: b, end: j }) => (a, i) == (b, j),
+            (Ty::Stale { region: a, half: i, .. }, Ty::Stale { region: b, half: j, .. }) => (a, i) == (b, j),
             (Ty::Host { class: a }, Ty::Host { class: b }) => a == b,
             (Ty::Func { subprog: a }, Ty::Func { subprog: b }) => a == b,
             (Ty::Table { map: a }, Ty::Table { map: b }) | (Ty::Insn { map: a }, Ty::Insn { map: b }) => a == b,
@@ -206,6 +215,7 @@ impl Ty {
                 | Ty::Packet { .. }
                 | Ty::PacketEnd { .. }
                 | Ty::Half { .. }
+                | Ty::Stale { .. }
                 | Ty::Host { .. }
                 | Ty::Func { .. }
                 | Ty::Arena
@@ -305,6 +315,17 @@ impl Value {
         matches!(self.ty, Ty::Uninit(_))
     }
 
+    /// Whether it is a pointer whose memory has been moved or given back.
+    pub(crate) fn is_stale(&self) -> bool {
+        matches!(self.ty, Ty::Stale { .. })
+    }
+
+    /// The pointer, which is to an object that is gone.
+    pub(crate) fn gone(&self, why: Why) -> Value {
+        let ty = Ty::Stale { region: None, half: false, why };
+        Value { null: self.null, n: self.n, ..Value::pointer(ty) }
+    }
+
     pub(crate) fn is_pointer(&self) -> bool {
         !self.is_scalar() && !self.is_uninit()
     }
@@ -338,7 +359,7 @@ impl Value {
     /// none.
     pub(crate) fn line_id(&self) -> u32 {
         match self.ty {
-            Ty::Scalar | Ty::Packet { .. } | Ty::Half { .. } => self.id,
+            Ty::Scalar | Ty::Packet { .. } | Ty::Half { .. } | Ty::Stale { .. } => self.id,
             Ty::Stack { .. } | Ty::MapValue { .. } | Ty::Mem { .. } | Ty::Table { .. } => self.tie,
             Ty::Uninit(_)
             | Ty::Ctx
@@ -404,7 +425,7 @@ impl fmt::Display for Describe<'_> {
         let v = self.value;
         let region = |r: u8| self.env.context.regions.get(usize::from(r)).map_or("region", |r| &r.name);
         match v.ty {
-            Ty::Uninit(why) => {
+            Ty::Uninit(why) | Ty::Stale { why, .. } => {
                 return match why {
                     Why::Never => f.write_str("uninitialised"),
                     Why::Copied(at, from) => write!(f, "uninitialised, as {from} was where it was copied at {at}"),

@@ -35,6 +35,7 @@ mod products;
 mod prune;
 mod retests;
 mod seen;
+mod stale;
 mod sums;
 mod trail;
 
@@ -765,11 +766,16 @@ impl<'a> Walk<'a> {
 
     /// The same, without a copy: values are large.
     fn peek(&self, r: Reg) -> Res<&Value> {
-        let v = self.state.reg(r);
-        if v.is_uninit() {
-            return refuse(Reason::Uninit(r, v.describe(self.env)));
+        match self.state.reg(r) {
+            v if v.is_uninit() || v.is_stale() => refuse(Reason::Uninit(r, v.describe(self.env))),
+            v => Ok(v),
         }
-        Ok(v)
+    }
+
+    /// The register's value, which may be a pointer whose memory is gone, too.
+    fn read_stale(&self, r: Reg) -> Res<Value> {
+        let v = self.state.reg(r);
+        if v.is_stale() { Ok(*v) } else { self.read(r) }
     }
 
     /// The operand's value. An immediate is sign-extended.

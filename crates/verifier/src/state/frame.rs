@@ -286,6 +286,25 @@ impl Frame {
         self.spills.get(at).filter(|s| (usize::from(s.depth), usize::from(s.size)) == (depth, size))
     }
 
+    /// Whether the `size` bytes from r10 - depth are any number, of which no array says more.
+    pub(crate) fn is_misc(&self, depth: usize, size: usize) -> bool {
+        let bytes = self.bytes.get(depth - size..depth);
+        self.contents.is_empty() && self.fills.is_empty() && bytes.is_some_and(|b| b.iter().all(|b| *b == Byte::Misc))
+    }
+
+    /// The number in these bytes, which a spill or nothing says something of, has a name: `value` is what it is.
+    pub(crate) fn name_number(&mut self, depth: usize, size: usize, value: &Value) {
+        let at = self.spills.partition_point(|s| usize::from(s.depth) < depth);
+        match self.spills.get_mut(at) {
+            Some(s) if (usize::from(s.depth), usize::from(s.size)) == (depth, size) => s.value = *value,
+            _ => {
+                self.bytes[depth - size..depth].fill(Byte::Spill);
+                let spill = Spill { depth: crate::num::half(depth), size: crate::num::few(size), value: *value };
+                self.spills.insert(at, spill);
+            }
+        }
+    }
+
     /// What a load of `size` bytes at r10 - depth yields; `Err` names the depth of a byte that cannot be read.
     pub(crate) fn load(&self, depth: usize, size: usize) -> Result<Value, usize> {
         if let Some(s) = self.spill_at(depth)

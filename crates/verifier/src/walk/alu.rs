@@ -26,6 +26,12 @@ impl Walk<'_> {
         }
         // An address is needed exactly, so is the number that moves it.
         self.decides();
+        let stale = |r: Reg| self.state.reg(r).is_stale();
+        if stale(dst) || matches!(src, Src::Reg(r) if stale(r)) {
+            let v = self.stale_alu(width, op, dst, src)?;
+            self.state.set(dst, v);
+            return Ok(());
+        }
         let d = self.read(dst)?;
         let s = self.read_src(src)?;
         if d.is_arena() || s.is_arena() {
@@ -499,6 +505,13 @@ impl Walk<'_> {
         if let Ty::Uninit(why @ (Why::Never | Why::Copied(..) | Why::Dead)) = self.state.reg(r).ty {
             let why = if let Why::Never = why { Why::Copied(self.pc, r) } else { why };
             self.state.set(dst, Value::uninit(why));
+            return Ok(());
+        }
+        if self.state.reg(r).is_stale() {
+            let v = *self.state.reg(r);
+            let v = if width == Width::W64 { Some(v) } else { low_half(&v) };
+            let Some(v) = v else { return self.read(r).map(|_| ()) };
+            self.state.set(dst, v);
             return Ok(());
         }
         let v = self.peek(r)?;

@@ -661,7 +661,8 @@ impl<'a> Walk<'a> {
         for frame in &mut self.state.frames {
             let registers = if planted!(RecordSurvives) { 11 } else { usize::MAX };
             for v in frame.values_mut().take(registers).filter(|v| v.owner == owner) {
-                *v = Value::uninit(Why::Consumed(at, debt));
+                let why = Why::Consumed(at, debt);
+                *v = if v.is_local() { Value::uninit(why) } else { v.gone(why) };
             }
             frame.drop_uninit_spills();
         }

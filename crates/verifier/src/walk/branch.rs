@@ -65,6 +65,9 @@ impl Walk<'_> {
         if let (true, Src::Imm(i)) = (self.loops.rich(), src) {
             self.note_compared(dst, i);
         }
+        if self.state.reg(dst).is_stale() || matches!(src, Src::Reg(r) if self.state.reg(r).is_stale()) {
+            return Ok(None);
+        }
         let d = self.peek(dst)?;
         let constant;
         let (s, src_reg) = match src {
@@ -275,8 +278,11 @@ impl Walk<'_> {
     }
 
     fn jump_if_any(&mut self, width: Width, cond: Cond, dst: Reg, src: Src, off: i16) -> Res<Flow> {
-        let mut d = self.read(dst)?;
-        let mut s = self.read_src(src)?;
+        let mut d = self.read_stale(dst)?;
+        let mut s = match src {
+            Src::Reg(r) => self.read_stale(r)?,
+            Src::Imm(_) => self.read_src(src)?,
+        };
         if d.is_scalar() && s.is_scalar() {
             // Comparing with a region's length bounds pointers at the other operand, which needs a name for that.
             if is_len(&s) {
@@ -380,6 +386,9 @@ impl Walk<'_> {
                 }
             }));
         }
+        if d.is_stale() || s.is_stale() {
+            return self.stale_lessons(width, cond, (dst, d), (src, s));
+        }
         let refuse_compare = || {
             refuse(match (d.is_pointer(), src) {
                 (true, Src::Reg(_)) if s.is_pointer() && width == Width::W32 => {
@@ -400,6 +409,11 @@ impl Walk<'_> {
         };
         let number = |v: &Value| v.as_const() == Some(0);
         if matches!(cond, Cond::Eq | Cond::Ne) && (half_of_start(d) && number(s) || half_of_start(s) && number(d)) {
+            return Ok([Lesson::Nothing, Lesson::Nothing]);
+        }
+        // Whether there is metadata, as fields of 32 bits are compared: where it begins, and where it ends. It is there
+        // or not whatever the upper halves are, and where their order is another one, nothing is learnt from it.
+        if cond != Cond::Set && self.are_ends_of_one(d, s) {
             return Ok([Lesson::Nothing, Lesson::Nothing]);
         }
         // Half a pointer may be zero, and any number.
@@ -455,6 +469,17 @@ impl Walk<'_> {
             Some(lessons) => Ok(lessons),
             None => refuse_compare(),
         }
+    }
+
+    /// Whether the two are where one region begins and where it ends, as another one begins there: whole or half.
+    fn are_ends_of_one(&self, d: &Value, s: &Value) -> bool {
+        let start = |v: &Value| match v.ty {
+            Ty::Packet { region } | Ty::Half { region, end: false } if (v.id, v.delta) == (0, 0) => Some(region),
+            _other => None,
+        };
+        let (Some(d), Some(s)) = (start(d), start(s)) else { return false };
+        let meet = |a: u8, b: u8| self.env.region(a).ends_at_start_of == Some(b);
+        meet(d, s) || meet(s, d)
     }
 
     /// The region into which `p` points and of which `end` is the end.

@@ -108,7 +108,7 @@ impl<'a> Walk<'a> {
         let mut failed = None;
         match proto.effect {
             Effect::None | Effect::UnderLock => {}
-            Effect::MovesPacket => self.state.packet_moved(self.pc, self.env.min_lens()),
+            Effect::MovesPacket => self.state.packet_moved(self.pc, self.env, &mut self.next_id),
             Effect::TailCall => self.tail_call()?,
             Effect::Lock(kind) => failed = self.lock(proto, kind, &call)?,
             Effect::Unlock(kind) => self.unlock(kind, &call)?,
@@ -398,7 +398,7 @@ impl<'a> Walk<'a> {
             return Ok(());
         }
         let mut returned = self.copy_state();
-        returned.packet_moved(self.pc, self.env.min_lens());
+        returned.packet_moved(self.pc, self.env, &mut self.next_id);
         returned.set(Reg::R0, Value::unknown());
         self.push_return(returned)
     }

@@ -177,7 +177,7 @@ impl Walk<'_> {
             }
         }
         if summary.moves_packet {
-            self.state.packet_moved(self.pc, self.env.min_lens());
+            self.state.packet_moved(self.pc, self.env, &mut self.next_id);
         }
         self.clobber_args();
         self.state.set(Reg::R0, Value::unknown());

@@ -96,7 +96,8 @@ impl Value {
     /// scale than 1; but a pointer from which was subtracted may have begun before its region, and be at a distance
     /// from there that brings it back.
     pub(super) fn is_of_no_negative(&self) -> bool {
-        !matches!(self.ty, Ty::Packet { .. } | Ty::Half { .. }) || self.scale != 1 || self.least_of_line() >= 0
+        let offset = matches!(self.ty, Ty::Packet { .. } | Ty::Half { .. } | Ty::Stale { .. });
+        !offset || self.scale != 1 || self.least_of_line() >= 0
     }
 
     /// The range of the line's variable (the value that `id` names), which is never negative.

@@ -5,6 +5,7 @@
 
 mod atomics;
 mod elements;
+mod spilled;
 
 use bpf_analysis::CheckRegion;
 use bpf_isa::{AluOp, Reg, Size, Src, Width};
@@ -326,6 +327,7 @@ impl Walk<'_> {
             Ty::Arena => refuse(Reason::NotMemory(reg, v.describe(self.env))),
             Ty::Map { .. }
             | Ty::Half { .. }
+            | Ty::Stale { .. }
             | Ty::Host { .. }
             | Ty::Func { .. }
             | Ty::Table { .. }
@@ -477,10 +479,8 @@ impl Walk<'_> {
     pub(super) fn load(&mut self, size: Size, sign: bool, dst: Reg, base: Reg, off: i16) -> Res<()> {
         if !sign
             && let Some((frame, depth)) = self.stack_slot(base, off, size)
-            && let Some(spill) = self.state.frames[frame].spilled(depth, size.bytes() as usize)
-            && !spill.value.is_local()
+            && let Some(v) = self.spilled(frame, depth, size, dst)
         {
-            let v = spill.value;
             self.reads_stack(frame, depth, size.bytes() as usize);
             self.state.set(dst, v);
             return Ok(());
@@ -676,7 +676,10 @@ impl Walk<'_> {
             self.give_name(r);
         }
         if let Some((frame, depth)) = self.stack_slot(base, off, size) {
-            let v = self.read_src(src)?;
+            let v = match src {
+                Src::Reg(r) => self.read_stale(r)?,
+                Src::Imm(_) => self.read_src(src)?,
+            };
             if v.is_scalar() && v.n.umax() <= crate::tnum::ones(size.bits()) {
                 self.writes_stack(frame, depth, size.bytes() as usize);
                 self.store_known(frame, depth, size.bytes() as usize, &v);
@@ -687,7 +690,10 @@ impl Walk<'_> {
         if self.loops.guessing() {
             self.note_fill(base, off, size);
         }
-        let v = self.read_src(src)?;
+        let v = match src {
+            Src::Reg(r) => self.read_stale(r)?,
+            Src::Imm(_) => self.read_src(src)?,
+        };
         let reg = match src {
             Src::Reg(r) => r,
             Src::Imm(_) => base,

@@ -15,7 +15,9 @@ use super::linear::Form;
 use super::pointers::{LOWEST_ADDRESS, bounded, checkable};
 use crate::faults::planted;
 use crate::integer::{self, Place};
+use crate::interval::Interval;
 use crate::scalar::Scalar;
+use crate::tnum::Tnum;
 use crate::value::{Ty, Value, len_id};
 
 /// A pointer of a region: which, whether it is the end, and whether it is whole.
@@ -25,6 +27,7 @@ fn of_region(v: &Value) -> Option<(u8, bool, bool)> {
         Ty::PacketEnd { region } => Some((region, true, true)),
         Ty::Half { region, end } => Some((region, end, false)),
         Ty::Uninit(_)
+        | Ty::Stale { .. }
         | Ty::Scalar
         | Ty::Ctx
         | Ty::Stack { .. }
@@ -46,18 +49,18 @@ fn one_object(d: &Value, s: &Value) -> bool {
         return false;
     }
     match d.ty {
-        Ty::Stack { .. } => true,
+        Ty::Stack { .. } | Ty::Ctx => true,
         // Of a table's map without a name: its one element with a fixed address.
         Ty::MapValue { inner, .. } => d.id == s.id && (d.id != 0 || !inner),
         // The key of a callback has no name, and there is one a frame.
         Ty::Mem { .. } => (d.id, d.owner) == (s.id, s.owner),
         Ty::Uninit(_)
         | Ty::Scalar
-        | Ty::Ctx
         | Ty::Map { .. }
         | Ty::Packet { .. }
         | Ty::PacketEnd { .. }
         | Ty::Half { .. }
+        | Ty::Stale { .. }
         | Ty::Host { .. }
         | Ty::Func { .. }
         | Ty::Arena
@@ -67,15 +70,25 @@ fn one_object(d: &Value, s: &Value) -> bool {
     }
 }
 
+/// The difference of the low halves of two numbers, by their difference: that, or 2^32 more or less.
+pub(super) fn of_halves(n: &Scalar) -> Scalar {
+    let most = i64::from(u32::MAX);
+    Scalar::of(Tnum::UNKNOWN.with_low(n.bits().low::<32>()), Interval::signed(-most, most), n.low_range())
+}
+
 impl Walk<'_> {
     /// `d - s`, at 32 bits of the low halves; `None` if the pointers may be of different objects.
     pub(super) fn distance(&mut self, width: Width, d: &Value, s: &Value) -> Option<Value> {
         let distance = match (of_region(d), of_region(s)) {
             (Some((a, d_end, d_whole)), Some((b, s_end, s_whole))) => {
-                if a != b || (width == Width::W64 && !(d_whole && s_whole)) {
+                if a != b || (width == Width::W64 && d_whole != s_whole) {
                     return None;
                 }
-                self.region_distance(a, (d, d_end), (s, s_end))
+                let distance = self.region_distance(a, (d, d_end), (s, s_end));
+                if width == Width::W64 && !d_whole {
+                    return Some(Value::scalar(of_halves(&distance.n)));
+                }
+                distance
             }
             _ if one_object(d, s) => self.object_distance(d, s),
             _ => return None,

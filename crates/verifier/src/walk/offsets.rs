@@ -73,6 +73,7 @@ impl Walk<'_> {
             Ty::Map { .. }
             | Ty::PacketEnd { .. }
             | Ty::Half { .. }
+            | Ty::Stale { .. }
             | Ty::Host { .. }
             | Ty::Func { .. }
             | Ty::Arena

@@ -42,6 +42,10 @@ pub(super) fn low_half(v: &Value) -> Option<Value> {
         Ty::Packet { region } => Some(Value { ty: Ty::Half { region, end: false }, ..*v }),
         Ty::PacketEnd { region } => Some(Value { ty: Ty::Half { region, end: true }, ..*v }),
         Ty::Half { .. } => Some(*v),
+        Ty::Stale { region: Some(region), why, .. } => {
+            Some(Value { ty: Ty::Stale { region: Some(region), half: true, why }, ..*v })
+        }
+        Ty::Stale { region: None, .. } => None,
         Ty::Uninit(_)
         | Ty::Scalar
         | Ty::Ctx

@@ -92,6 +92,7 @@ impl<'a> Walk<'a> {
             | Ty::Map { .. }
             | Ty::PacketEnd { .. }
             | Ty::Half { .. }
+            | Ty::Stale { .. }
             | Ty::Host { .. }
             | Ty::Func { .. }
             | Ty::Arena
@@ -238,6 +239,7 @@ fn other_memory(a: Ty, b: Ty) -> bool {
             | Ty::Packet { .. }
             | Ty::PacketEnd { .. }
             | Ty::Half { .. }
+            | Ty::Stale { .. }
             | Ty::Host { .. }
             | Ty::Func { .. }
             | Ty::Arena

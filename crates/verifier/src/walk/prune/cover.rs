@@ -163,8 +163,9 @@ fn value_covers(old: &Value, new: &Value, ids: &mut IdMap) -> bool {
                 || planted!(NamesForgotten)
                 || ((old.scale, old.delta) == (new.scale, new.delta) && ids.same(old.id, new.id))
         }
-        Ty::Packet { .. } | Ty::Half { .. } => {
-            (old.scale, old.delta) == (new.scale, new.delta) && ids.same(old.id, new.id)
+        Ty::Packet { .. } | Ty::Half { .. } | Ty::Stale { .. } => {
+            let place = (old.scale, old.delta) == (new.scale, new.delta) && ids.same(old.id, new.id);
+            place && ids.same(old.owner, new.owner)
         }
         Ty::Uninit(_)
         | Ty::Ctx

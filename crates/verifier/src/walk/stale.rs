@@ -1,0 +1,132 @@
+//! Pointers whose memory has been moved or given back: what may still be done with them.
+//!
+//! Problem: compilers sink `end - p` behind the call that moves the packet, keep a test for null behind the call that
+//! submits a record, and spill what they will not read. Approach: such a pointer is a [`Ty::Stale`], through which
+//! nothing is accessed. One into a region is an offset from where the region was: two of the same move may be
+//! subtracted and compared, and numbers added. Of others, it is known whether they were null.
+//!
+//! Claim: that tells no address. Proof: distances and orders of offsets from one place do not depend on that place;
+//! null is told of what was null, or not, before.
+
+use bpf_isa::{AluOp, Cond, Reg, Src, Width};
+
+use super::branch::Lesson;
+use super::objects::of_halves;
+use super::pointers::{LOWEST_ADDRESS, bounded};
+use super::{Res, Walk, refuse};
+use crate::error::Reason;
+use crate::faults::planted;
+use crate::scalar::Scalar;
+use crate::value::{Ty, Value};
+
+/// The region that it was a pointer into, and whether it is whole.
+fn was_in(v: &Value) -> Option<(u8, bool)> {
+    match v.ty {
+        Ty::Stale { region: Some(region), half, .. } => Some((region, !half)),
+        _other => None,
+    }
+}
+
+/// The region that both were pointers into before one move, and whether they are whole.
+fn of_one_move(d: &Value, s: &Value) -> Option<(u8, bool)> {
+    let same = d.owner == s.owner || planted!(MovesAlike);
+    was_in(d).filter(|at| Some(*at) == was_in(s) && same)
+}
+
+/// How far the one is behind the other.
+fn apart(d: &Value, s: &Value) -> Scalar {
+    if (d.id, d.scale) == (s.id, s.scale) && d.id != 0 {
+        return Scalar::constant((i64::from(d.delta) - i64::from(s.delta)).cast_unsigned());
+    }
+    d.n.alu(AluOp::Sub, Width::W64, &s.n)
+}
+
+impl Walk<'_> {
+    /// Arithmetic with a stale operand.
+    pub(super) fn stale_alu(&mut self, width: Width, op: AluOp, dst: Reg, src: Src) -> Res<Value> {
+        let d = self.read_stale(dst)?;
+        let s = match src {
+            Src::Reg(r) => self.read_stale(r)?,
+            Src::Imm(_) => self.read_src(src)?,
+        };
+        if let (AluOp::Sub, Some((_, whole))) = (op, of_one_move(&d, &s)) {
+            let n = apart(&d, &s);
+            return Ok(Value::scalar(match width {
+                Width::W32 => n.zext_low(),
+                Width::W64 if whole => n,
+                Width::W64 => of_halves(&n),
+            }));
+        }
+        let moved = match (op, width) {
+            (AluOp::Add, Width::W64) if s.is_scalar() => moved(&d, &s, op),
+            (AluOp::Add, Width::W64) if d.is_scalar() => moved(&s, &d, op),
+            (AluOp::Sub, Width::W64) if s.is_scalar() => moved(&d, &s, op),
+            _other => None,
+        };
+        match moved {
+            Some(moved) => Ok(moved),
+            None => self.refuse_stale((dst, &d), (src, &s)),
+        }
+    }
+
+    /// What a comparison with a stale operand teaches: not taken, and taken.
+    pub(super) fn stale_lessons(
+        &self,
+        width: Width,
+        cond: Cond,
+        (dst, d): (Reg, &Value),
+        (src, s): (Src, &Value),
+    ) -> Res<[Lesson; 2]> {
+        let nothing = [Lesson::Nothing, Lesson::Nothing];
+        let decided =
+            |holds: bool| [false, true].map(|taken| if holds == taken { Lesson::Nothing } else { Lesson::Never });
+        if let (Width::W64, Some((_, true)), true) = (width, of_one_move(d, s), cond != Cond::Set) {
+            let apart = apart(d, s).as_const().filter(|_| bounded(&d.n) && bounded(&s.n));
+            let unsigned = !matches!(cond, Cond::SGt | Cond::SGe | Cond::SLt | Cond::SLe);
+            // Before its start, an address may wrap round.
+            let near = d.n.smin() >= 0 && s.n.smin() >= 0 || matches!(cond, Cond::Eq | Cond::Ne);
+            return Ok(match apart {
+                // From the middle of all addresses.
+                Some(apart) if unsigned && near => {
+                    decided(cond.holds(Width::W64, apart.wrapping_add(1 << 62), 1 << 62))
+                }
+                _other => nothing,
+            });
+        }
+        let with_null = (d.is_stale() && s.as_const() == Some(0)) || (s.is_stale() && d.as_const() == Some(0));
+        if width == Width::W64 && with_null && matches!(cond, Cond::Eq | Cond::Ne) {
+            let p = if d.is_stale() { d } else { s };
+            // A region that was empty may have been anywhere; and far before its memory, an address may be 0.
+            let known = was_in(p).is_none() && !p.null && p.n.smin() >= -LOWEST_ADDRESS;
+            return Ok(if known { decided(cond == Cond::Ne) } else { nothing });
+        }
+        self.refuse_stale((dst, d), (src, s))
+    }
+
+    fn refuse_stale<T>(&self, (dst, d): (Reg, &Value), (src, s): (Src, &Value)) -> Res<T> {
+        let (r, v) = match src {
+            Src::Reg(r) if !d.is_stale() => (r, s),
+            Src::Reg(_) | Src::Imm(_) => (dst, d),
+        };
+        refuse(Reason::Uninit(r, v.describe(self.env)))
+    }
+}
+
+/// A stale pointer, moved on or back by a number.
+fn moved(p: &Value, by: &Value, op: AluOp) -> Option<Value> {
+    was_in(p).filter(|(_, whole)| *whole)?;
+    let n = p.n.alu(op, Width::W64, &by.n);
+    if !bounded(&by.n) || !bounded(&n) {
+        return None;
+    }
+    let step = by.n.as_const().and_then(|c| i32::try_from(c.cast_signed()).ok());
+    let delta = step.and_then(|step| match op {
+        AluOp::Sub => p.delta.checked_sub(step),
+        _add => p.delta.checked_add(step),
+    });
+    // Without a name, only its range says where it is.
+    Some(match delta {
+        Some(delta) if p.id != 0 => Value { n, delta, ..*p },
+        _other => Value { n, ..p.renamed(0, 1, 0) },
+    })
+}
