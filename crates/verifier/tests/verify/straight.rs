@@ -1,11 +1,6 @@
 //! Relations of numbers in programs without loops, and what masks, ORs and counted bits are: each rule beside programs
 //! for which it does not hold.
 
-use bpf_isa::{Program, assemble};
-use bpf_testkit::generate::Choices;
-use bpf_verifier::faults::{Fault, plant};
-
-use crate::border::{Oracle, Outcome};
 use crate::common::{accepted, refused};
 
 /// A header whose length it says itself, and eight bytes behind it.
@@ -198,8 +193,15 @@ fn a_difference_that_has_wrapped_is_how_far_the_other_is() {
 }
 
 /// Programs that are wrong, each accepted with one deliberate bug alone; the oracle sees what they do.
+#[cfg(feature = "faults")]
 #[test]
 fn each_fault_is_found() {
+    use bpf_isa::{Program, assemble};
+    use bpf_testkit::generate::Choices;
+    use bpf_verifier::faults::{Fault, plant};
+
+    use crate::border::{Oracle, Outcome};
+
     let wrong = |fault: Fault| match fault {
         // One byte behind what was rounded up.
         Fault::MaskTakesLess => ROUNDED.replace("0x1fc", "0x1f8").replace(";raw", "").replace("r3 < 5", "r3 < 1"),
