@@ -100,3 +100,56 @@ fn access(decision: &Decision, off: i16, size: u32) -> Result<(i16, u32), Why> {
 fn size_of(bytes: u32) -> Result<Size, Why> {
     [Size::B, Size::H, Size::W, Size::DW].into_iter().find(|size| size.bytes() == bytes).ok_or(NO_SUCH_SIZE)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bpf_isa::{AtomicOp, Reg};
+
+    fn applied(insn: Insn, value: u64, access: Access) -> Result<Insn, Why> {
+        let mut insns = [insn];
+        apply(&mut insns, 0, &Decision { value, before: Some(8), access })?;
+        Ok(insns[0])
+    }
+
+    fn load(size: Size, sign: bool, off: i16) -> Insn {
+        Insn::Load { size, sign, dst: Reg::R0, base: Reg::R1, off }
+    }
+
+    fn atomic(width: Width, off: i16) -> Insn {
+        Insn::Atomic { width, op: AtomicOp::Add { fetch: false }, base: Reg::R1, off, src: Reg::R2 }
+    }
+
+    #[test]
+    fn loads_take_the_fields_size() {
+        let resized = |was, is| Access::Resized { was, is };
+        assert_eq!(applied(load(Size::DW, false, 8), 4, resized(8, 2)), Ok(load(Size::H, false, 4)));
+        assert_eq!(applied(load(Size::W, false, 8), 4, resized(4, 8)), Ok(load(Size::DW, false, 4)));
+        // The sign bit of 32 bits is none of the 16 that are left; of 64 there is no load that extends it.
+        assert_eq!(applied(load(Size::W, true, 8), 4, resized(4, 2)), Ok(load(Size::H, false, 4)));
+        assert_eq!(applied(load(Size::W, true, 8), 4, resized(4, 8)), Err(EXTENDS));
+        assert_eq!(applied(load(Size::W, true, 8), 4, Access::Same), Ok(load(Size::W, true, 4)));
+        // A part of a field is its low bytes, as long as the field has them.
+        assert_eq!(applied(load(Size::B, false, 8), 4, resized(4, 8)), Ok(load(Size::B, false, 4)));
+        assert_eq!(applied(load(Size::H, false, 8), 4, resized(4, 1)), Err(LONGER));
+        assert_eq!(applied(load(Size::DW, false, 8), 4, resized(4, 2)), Err(LONGER));
+        assert_eq!(applied(load(Size::DW, false, 8), 4, resized(8, 3)), Err(NO_SUCH_SIZE));
+    }
+
+    #[test]
+    fn atomics_take_the_fields_size() {
+        let resized = |was, is| Access::Resized { was, is };
+        assert_eq!(applied(atomic(Width::W64, 8), 4, resized(8, 4)), Ok(atomic(Width::W32, 4)));
+        assert_eq!(applied(atomic(Width::W32, 8), 4, resized(4, 8)), Ok(atomic(Width::W64, 4)));
+        assert_eq!(applied(atomic(Width::W64, 8), 4, resized(8, 2)), Err(NO_SUCH_SIZE));
+    }
+
+    #[test]
+    fn offsets_are_what_the_types_say() {
+        assert_eq!(applied(load(Size::W, false, 9), 4, Access::Same), Err(UNEXPECTED));
+        assert_eq!(applied(load(Size::W, false, 8), 1 << 15, Access::Same), Err(TOO_LARGE));
+        // Bits move by whole bytes from where the compiler has put the load.
+        assert_eq!(applied(load(Size::B, false, 9), 0, Access::Moved(-3)), Ok(load(Size::B, false, 6)));
+        assert_eq!(applied(load(Size::B, false, 9), 0, Access::Moved(i64::MAX)), Err(TOO_LARGE));
+    }
+}

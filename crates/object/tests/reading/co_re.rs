@@ -1,7 +1,7 @@
 //! CO-RE relocations against a host's types that no compiler writes: several of one name, and hostile ones. What is
 //! resolved to types of compilers is tested where programs run (`runtime/tests/programs/core_target.rs`).
 
-use bpf_isa::{Imm64, Insn, Reg, Src, Width};
+use bpf_isa::{Imm64, Insn, Reg, Src};
 use bpf_object::{CoreField, CoreType, FieldType, HostTypes, LinkProblem, Object};
 
 use super::common::*;
@@ -167,7 +167,27 @@ fn values_of_64_bits() {
     assert_eq!(insns[0], Insn::LoadImm64 { dst: Reg::R1, imm: Imm64::Const(1 << 40) });
     assert_eq!(linked.unresolved().len(), 1);
     assert_eq!(linked.unresolved()[0].insn.0, 2);
-    let _ = Width::W64;
+}
+
+/// A pointer of a 32-bit host has four bytes, as its `long` has.
+#[test]
+fn pointers_are_as_large_as_long() {
+    let structure = |btf: &mut Btf| {
+        let pointer = btf.ptr(0);
+        structure(btf, "node", pointer, 8, &[("next", 0)])
+    };
+    let mut btf = Btf::new();
+    let node = structure(&mut btf);
+    let mut object = program(btf, &[(node, "0:0", SIZE, 8)]);
+    let mut host = Btf::new();
+    structure(&mut host);
+    object.target_btf(&host.build()).unwrap();
+    assert_eq!(resolve(&object, &[]), [Ok(8)]);
+    let mut host = Btf::new();
+    host.ty("long int", 1, 0, 4, &[1 << 24 | 32]);
+    structure(&mut host);
+    object.target_btf(&host.build()).unwrap();
+    assert_eq!(resolve(&object, &[]), [Ok(4)]);
 }
 
 /// Cycles and deep nests of anonymous members end in a reason.
