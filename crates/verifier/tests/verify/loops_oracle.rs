@@ -222,13 +222,12 @@ fn accepted_siblings_stay_within_the_abstract_states() {
     assert!(accepted > 100 && refused > 100, "{accepted} accepted, {refused} refused");
 }
 
-/// Generated programs find what one path knows used on another one.
+/// Generated programs find a range that one path has learnt and another one uses, within a few hundred.
 #[cfg(feature = "faults")]
 #[test]
 fn generated_siblings_find_what_is_known_on_another_path() {
-    for fault in [Fault::SiblingKnowsRanges, Fault::SetBitsAreClear, Fault::ShiftsLoseNothing] {
-        assert!(finds(fault, Oracle::new(false), 0..2000, siblings::generate), "{fault:?} is not found");
-    }
+    let fault = Fault::SiblingKnowsRanges;
+    assert!(finds(fault, Oracle::new(false), 0..600, siblings::generate), "{fault:?} is not found");
 }
 
 /// Generated programs find the deliberate bugs in what is known of arrays.
