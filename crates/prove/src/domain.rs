@@ -370,6 +370,31 @@ fn differences(all: &mut Vec<Obligation>) {
     }
 }
 
+/// What masks take away, and pairs of bits that are counted.
+fn masks(all: &mut Vec<Obligation>) {
+    all.push(proof("what a mask takes away", || {
+        let (x, mask) = (any(), any());
+        let bits: Bits<64> = any_with(x);
+        let lost = steps::lost_by_mask(bits.max(), mask);
+        claim("no more than the bits that it lacks", || x.wrapping_sub(x & mask) <= lost);
+    }));
+    all.push(proof("low bits that are set", || {
+        let x = any();
+        for low in 1..15 {
+            let (by, ones) = (U::of(low), U::of((1 << low) - 1));
+            claim("a multiple of what a shift leaves, and they", || (x | ones) == ((x >> by) << by).wrapping_add(ones));
+        }
+    }));
+    all.push(proof("pairs of bits that are counted", || {
+        let x = any();
+        let counted = steps::counted_pairs(x);
+        for at in 0..32 {
+            let pair = (counted >> U::of(2 * at)) & U::of(3);
+            claim("no pair has more than two", || pair <= U::of(2));
+        }
+    }));
+}
+
 /// All of them.
 pub(crate) fn obligations() -> Vec<Obligation> {
     let mut all = Vec::new();
@@ -381,5 +406,6 @@ pub(crate) fn obligations() -> Vec<Obligation> {
     operations(&mut all);
     comparisons(&mut all);
     differences(&mut all);
+    masks(&mut all);
     all
 }

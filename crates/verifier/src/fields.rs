@@ -3,12 +3,25 @@
 //!
 //! Invariants: each operation says what is true of every number that has such fields.
 
+use bpf_isa::word::Word;
+
 use crate::faults::planted;
 use crate::tnum::ones;
 
 /// The number that has `one` in each field of so many bits.
 pub(crate) fn repeated(one: u64, width: u32) -> u64 {
     (0..64).step_by(width as usize).fold(0, |all, at| all | one << at)
+}
+
+/// What a mask takes away of a number at most which has no bits but these.
+pub fn lost_by_mask<T: Word>(bits: T, mask: T) -> T {
+    let lost = bits & !mask;
+    if planted!(MaskTakesLess) { lost >> T::of(1) } else { lost }
+}
+
+/// What is left of a number whose other half of each pair of bits is taken off it: how many bits each pair has.
+pub fn counted_pairs<T: Word>(x: T) -> T {
+    x.wrapping_sub((x >> T::of(1)) & T::of(0x5555_5555_5555_5555))
 }
 
 /// The fields of a number.
@@ -140,6 +153,7 @@ mod tests {
             let every_other = repeated(1, 2) & ones::<u64>(bits);
             if bits.is_multiple_of(32) {
                 check(4, Some(Fields::pairs(bits, bits == 64)), z.wrapping_sub(z >> 1 & every_other));
+                assert!(bits == 32 || counted_pairs(z) == z.wrapping_sub(z >> 1 & every_other));
             }
         }
         assert!(seen.iter().all(|n| *n > 200), "{seen:?}");

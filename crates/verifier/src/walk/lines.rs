@@ -15,6 +15,7 @@ use bpf_isa::{AluOp, Cond, Width};
 use super::Walk;
 use crate::env::Region;
 use crate::faults::planted;
+use crate::fields::lost_by_mask;
 use crate::fuel;
 use crate::integer::BEYOND;
 use crate::scalar::{Scalar, wrapped_by_difference, wrapped_by_whole};
@@ -536,8 +537,7 @@ fn part_of_multiple(d: &Value, by: i64, id: u32) -> Option<Room> {
 /// most. (At 32 bits, x has no others.)
 fn taken_by_mask(width: Width, d: &Value, s: &Value, id: u32) -> Option<Room> {
     let c = s.n.as_const()? & super::bits_mask(width);
-    let lost = d.n.bits().max() & !c;
-    let lost = if planted!(MaskTakesLess) { lost >> 1 } else { lost };
+    let lost = lost_by_mask(d.n.bits().max(), c);
     // Of high bits that are lost, nothing near is left.
     let bytes =
         i64::try_from(lost).ok().filter(|lost| *lost < 1 << 20 && (*lost + 1).cast_unsigned().is_power_of_two())?;
