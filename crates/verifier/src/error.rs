@@ -184,8 +184,10 @@ pub enum Reason {
     TailCallDepth { depth: u32, limit: u32 },
     #[error("return value r0 is {got}, but must be {expected}")]
     Return { got: String, expected: String },
-    #[error("loop never ends: the same state comes round again")]
+    #[error("loop never ends: every run that enters it comes back to where it was, in the same state")]
     InfiniteLoop,
+    #[error("loop is not proven to end: nothing that is known changes from one round to the next")]
+    EndUnproven,
     #[error("walk takes more than {0} steps (Limits::steps)")]
     Steps(u64),
     #[error("walk needs more than {0} states (Limits::states)")]
@@ -232,6 +234,7 @@ impl Reason {
                 | Reason::BehindEnd(..)
                 | Reason::OffsetUnbounded(..)
                 | Reason::InfiniteLoop
+                | Reason::EndUnproven
                 | Reason::Steps(_)
                 | Reason::States(_)
                 | Reason::Memory(_)
@@ -253,6 +256,7 @@ impl Reason {
                 | Reason::Memory(_)
                 | Reason::MixedContext { .. }
                 | Reason::InfiniteLoop
+                | Reason::EndUnproven
         )
     }
 
@@ -379,6 +383,9 @@ impl Reason {
                 "call bpf_ringbuf_submit_dynptr or bpf_ringbuf_discard_dynptr on every path"
             }
             Reason::InfiniteLoop => "make each round change what the loop's condition tests",
+            Reason::EndUnproven => {
+                "count the rounds up to a bound (`for (i = 0; i < n; i++)`), or use may_goto or bpf_loop"
+            }
             Reason::Time(_) => {
                 "verify it again on a machine with less load, raise `Limits::time`, or leave it at `None`: `Limits::fuel` bounds the work"
             }

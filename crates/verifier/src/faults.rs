@@ -119,6 +119,8 @@ mod with {
         NamesForgotten,
         /// The second side of a branch needs all that the branch needs.
         OtherSideForgotten,
+        /// A round of a callback, an iterator or a may_goto is taken to need none of the stack.
+        RoundReadsForgotten,
         /// A path that is covered needs nothing.
         CoveringUnneeded,
         /// A path that gives up a number goes on with those of the state it is merged with.
@@ -459,6 +461,7 @@ mod with {
             Fault::KeysUnmarked,
             Fault::NamesForgotten,
             Fault::OtherSideForgotten,
+            Fault::RoundReadsForgotten,
             Fault::CoveringUnneeded,
             Fault::MergedIsOld,
         ];

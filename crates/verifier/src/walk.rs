@@ -213,6 +213,9 @@ pub(crate) struct Walk<'a> {
     facts: Vec<Room>,
     /// Instructions since the last state was kept.
     since_kept: u32,
+    /// How often the walk could go on in more than one way: branches that both ways are left of, and calls and loads
+    /// that may end the program.
+    choices: u64,
     live_bytes: usize,
     /// Something was refused that may be known where it is kept ([`Needs::see_move`]).
     pub(crate) misses_moves: bool,
@@ -290,6 +293,7 @@ impl<'a> Walk<'a> {
             differed: 0,
             facts: Vec::new(),
             since_kept: 0,
+            choices: 0,
             live_bytes: 0,
             misses_moves: false,
             retests: retests::Retests::default(),
@@ -647,13 +651,22 @@ impl<'a> Walk<'a> {
             Insn::Atomic { width, op, base, off, src } => self.atomic(width, op, base, off, src)?,
             Insn::LoadAcquire { size, dst, base, off } => self.load_acquire(size, dst, base, off)?,
             Insn::StoreRelease { size, base, off, src } => self.store_release(size, base, off, src)?,
-            Insn::LoadAbs { size, .. } => self.legacy_load(size, None)?,
-            Insn::LoadInd { size, src, .. } => self.legacy_load(size, Some(src))?,
+            Insn::LoadAbs { size, .. } => {
+                self.choices += 1;
+                self.legacy_load(size, None)?;
+            }
+            Insn::LoadInd { size, src, .. } => {
+                self.choices += 1;
+                self.legacy_load(size, Some(src))?;
+            }
             Insn::Jump { off, .. } => return self.target(off).map(Flow::To),
             Insn::JumpReg { target } => return self.jump_register(target),
             Insn::JumpIf { width, cond, dst, src, off } => return self.jump_if(width, cond, dst, src, off),
             Insn::MayGoto { off } => return self.may_goto(off),
-            Insn::Call(callee) => return self.call(callee),
+            Insn::Call(callee) => {
+                self.choices += u64::from(!matches!(callee, Callee::Subprog(_)));
+                return self.call(callee);
+            }
             Insn::Exit => return self.exit(false),
         }
         Ok(Flow::Next)

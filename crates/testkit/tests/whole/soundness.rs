@@ -46,7 +46,7 @@ fn accepted_programs_run_as_promised_on_all_engines() {
         "ArgMem",
         "ReadOnly",
         "Unaligned",
-        "InfiniteLoop",
+        "EndUnproven",
     ] {
         assert!(OF > 1 || tally.refused.contains_key(reason), "{reason} is never the reason: {tally}");
     }

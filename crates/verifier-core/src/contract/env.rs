@@ -288,9 +288,9 @@ pub struct Limits {
     pub states: usize,
     /// Bytes in those states.
     pub memory: usize,
-    /// Work of all walks of a verification together, in units of about a nanosecond of a release build: steps, values of
-    /// states that are copied and compared, and rows that the linear solver combines. What is counted depends on the
-    /// program, its contract and the limits alone, and so the verdict does not depend on the machine or its load.
+    /// Work of all walks of a verification together, in units of about a nanosecond of a release build: steps, values
+    /// of states that are copied and compared, and rows that the linear solver combines. Fuel depends on the program,
+    /// its contract and the limits alone, and so the verdict does not depend on the machine or its load.
     pub fuel: u64,
     /// Wall-clock time after which a verification gives up, for a reason that is no verdict: the program may be safe.
     /// `None`, the default: never, and no clock is read.

@@ -1,7 +1,7 @@
 //! Where the work of a verification went, so that a refusal for a limit names the loop that took it.
 //!
-//! Approach: fuel and steps are noted by instruction. Only a refusal adds them up: over each loop, and what is done in a
-//! function outside of its own loops counts where the function is called, by how often each call was walked.
+//! Approach: fuel and steps are noted by instruction. Only a refusal adds them up, over each loop. Work in a function
+//! outside of its own loops counts where the function is called, by how often each call was walked.
 
 use bpf_analysis::Loops;
 use bpf_isa::{InsnIdx, SubprogId};

@@ -52,6 +52,7 @@ impl Walk<'_> {
     }
 
     fn leave_as(&mut self, at: InsnIdx, returns: bool, resumes: bool, state: State, path: u32, epoch: u32) -> Res<()> {
+        self.choices += 1;
         let bytes = state.bytes();
         let mark = self.trail_mark();
         self.scratch.pending.push(Pending { at, returns, state, path, epoch, mark, equal: None, resumes });

@@ -36,7 +36,7 @@ use std::collections::BTreeMap;
 use bpf_isa::{Callee, Insn, InsnIdx, Program, Reg};
 
 use super::linear::Form;
-use super::trail::{Ending, Needed, forget_unneeded};
+use super::trail::{Demand, Ending, Needed, RoundReads, forget_unneeded};
 use super::{Res, Walk, refuse, shrink};
 use crate::error::Reason;
 use crate::faults::planted;
@@ -107,12 +107,20 @@ pub(super) struct Kept {
     epoch: u32,
     /// For rounds: the epoch outside.
     base: u32,
+    /// The walk's choices until then ([`Walk::choices`]).
+    choices: u64,
     hits: u32,
     misses: u32,
     bytes: usize,
     /// Where, and how many were kept before it.
     at: u32,
     pub(super) number: u32,
+}
+
+/// A path has come back to a kept state, and nothing that is known of it has changed. It never ends if it went there in
+/// the only way that there is: if not, the other ways may be taken some time, for reasons that the state does not show.
+fn endless(kept: &Kept, choices: u64) -> Reason {
+    if kept.choices == choices { Reason::InfiniteLoop } else { Reason::EndUnproven }
 }
 
 /// The states kept so far.
@@ -145,6 +153,8 @@ pub(super) struct Pruner {
     count: u32,
     /// Open states, with the number of branches left for later when they were kept.
     pub(super) open: Vec<(u32, usize)>,
+    /// What is read while rounds are open, of those that are, oldest first.
+    pub(super) reads: Vec<RoundReads>,
     /// Rounds that finished while they rested on others, by their numbers: on which.
     moved: BTreeMap<u32, u32>,
     ids: IdMap,
@@ -179,6 +189,7 @@ impl Pruner {
         self.needed.clear();
         self.free.clear();
         self.open.clear();
+        self.reads.clear();
         self.moved.clear();
         let contents = program.contents();
         self.forward = program.subprogs().len() == 1 && !contents.may_gotos;
@@ -260,6 +271,7 @@ impl Pruner {
     /// A new root: what was kept for the last one is finished.
     pub(super) fn start_root(&mut self) {
         // They stay as they are: nothing comes back to them.
+        self.reads.clear();
         while let Some((i, _)) = self.open.pop() {
             self.kept[i as usize].open = false;
         }
@@ -374,6 +386,7 @@ impl Pruner {
     /// Forgets all states but the first so many ever kept, of which so many are open. The bytes they took.
     pub(super) fn discard(&mut self, count: u32, opened: usize, pool: &mut Vec<State>) -> usize {
         self.open.truncate(opened);
+        while self.reads.pop_if(|round| round.number() >= count).is_some() {}
         if self.count == count {
             return 0;
         }
@@ -399,9 +412,41 @@ impl Pruner {
         bytes
     }
 
+    /// A path ends while rounds are open: what it needs from there on they do, too.
+    pub(super) fn reads_end(&mut self, ending: Ending) {
+        let mut reads = std::mem::take(&mut self.reads);
+        match ending {
+            // A round outside of these is what they rest on.
+            Ending::Done | Ending::Round(_) => {}
+            Ending::Open => reads.iter_mut().for_each(|round| round.goes_on(None)),
+            // What was kept since the round began was walked since then.
+            Ending::As(i) => {
+                let number = self.kept[i as usize].number;
+                reads
+                    .iter_mut()
+                    .filter(|round| number < round.number())
+                    .for_each(|round| round.goes_on(self.needed(i)));
+            }
+        }
+        self.reads = reads;
+    }
+
+    /// All paths from an open state have ended, and rest on this round: if it is a round itself, and rests on no other,
+    /// it demands no more than what was read.
+    pub(super) fn round_ends(&mut self, i: u32, rests: u32, demand: &mut Demand) {
+        let kept = &self.kept[i as usize];
+        let Some(reads) = self.reads.pop_if(|round| kept.round && round.number() == kept.number) else { return };
+        if rests >= kept.number {
+            reads.restrict(demand, &kept.state);
+        }
+    }
+
     fn keep(&mut self, at: InsnIdx, mut kept: Kept, pending: usize) {
         kept.next = self.heads[at.index()];
         (kept.at, kept.number) = (at.0, self.count);
+        if kept.round {
+            self.reads.push(RoundReads::new(self.count, kept.state.frames.len()));
+        }
         self.count += 1;
         let i = match self.free.pop() {
             Some(i) => {
@@ -488,7 +533,7 @@ impl Walk<'_> {
                         return Ok(true);
                     }
                     if covers(&self.state, &kept.state, &mut pruner.ids) {
-                        return refuse(Reason::InfiniteLoop);
+                        return refuse(endless(kept, self.choices));
                     }
                 }
                 if newest == NONE && kept.epoch == self.epoch {
@@ -577,6 +622,7 @@ impl Walk<'_> {
             iterator,
             epoch,
             base,
+            choices: self.choices,
             hits,
             misses,
             bytes,
@@ -623,7 +669,7 @@ impl Walk<'_> {
                 if covers(&kept.state, &self.state, &mut pruner.ids)
                     && (!same || covers(&self.state, &kept.state, &mut pruner.ids))
                 {
-                    return refuse(Reason::InfiniteLoop);
+                    return refuse(endless(kept, self.choices));
                 }
                 pruner.begin_ids(self.loops.guesses());
             }

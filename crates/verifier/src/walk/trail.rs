@@ -56,6 +56,9 @@
 //! oldest. Bytes beyond the first 512 of a frame are always live and exact, and so is what is written there, and what
 //! is compared while it is tied to them. Nothing that a kept state does not hold says what a step makes of it. A path
 //! that ends because an open state covers it goes on as that one does, in ways not known yet: it demands everything.
+//! Where that state is a round of a bounded construct, its paths are known when all of them have ended, and then the
+//! round itself, and what comes before it, demand no more than what was read since ([`RoundReads`]). The states inside
+//! the round keep the demand of everything: they were used before that was known.
 
 mod demand;
 mod read;
@@ -68,8 +71,8 @@ use crate::fuel;
 use crate::lens::Since;
 use crate::state::{Spill, State, TRACKED};
 use crate::value::{FIRST_FREE_ID, Value};
-use demand::{Demand, FRAMES};
-pub(super) use demand::{Needed, forget_unneeded};
+use demand::FRAMES;
+pub(super) use demand::{Demand, Needed, RoundReads, forget_unneeded};
 use read::{Kind, Reader, Step};
 
 /// Fuel for an entry of the trail that is read.
@@ -257,6 +260,21 @@ impl Walk<'_> {
 
     fn effect(&mut self, step: Step) {
         if !self.scratch.prune.open.is_empty() {
+            for round in &mut self.scratch.prune.reads {
+                match step.kind {
+                    Kind::Read => round.read(step.frame.into(), step.from.into(), step.to.into()),
+                    Kind::Lengths => round.ask(step.frame.into(), step.from),
+                    Kind::LengthFlows => round.ask(step.frame.into(), crate::lens::ALL),
+                    Kind::Insn
+                    | Kind::Return
+                    | Kind::Round
+                    | Kind::Write
+                    | Kind::Within
+                    | Kind::TiedReg
+                    | Kind::TiedBytes
+                    | Kind::Equal => {}
+                }
+            }
             self.scratch.trail.steps.push(step);
         }
     }
@@ -359,6 +377,7 @@ impl Walk<'_> {
             return;
         }
         let Trail { steps, forks, saved, demand, recorded: noted, .. } = trail;
+        prune.reads_end(ending);
         match ending {
             Ending::Done => demand.truncate(0),
             Ending::As(i) => match prune.needed(i) {
@@ -408,6 +427,7 @@ impl Walk<'_> {
                     }
                     let Some((i, _)) = prune.open.pop() else { break };
                     read(demand, prune.kept[i as usize].trail);
+                    prune.round_ends(i, rests, demand);
                     prune.close(i, demand.frames());
                     rests = prune.settle(i, rests);
                 }

@@ -58,8 +58,8 @@ fn work_is_the_same_whatever_came_before() {
     }
 }
 
-/// The least fuel that a program is accepted with is an amount, not a chance: with that much less one unit it is refused
-/// each time, and with more it is accepted.
+/// The least fuel that a program is accepted with is an amount, not a chance: with one unit less it is refused each
+/// time, and with more it is accepted.
 #[test]
 fn fuel_decides_at_one_amount() {
     let programs = programs();

@@ -61,6 +61,15 @@ stop:
     *(u64 *)(r9 + 0) = 2
     r0 = 0
     exit
+peek:
+    r1 = *(u64 *)(r2 + 0)
+    r0 = 1
+    if r1 > 40 goto +4
+    r2 += -64
+    r2 -= r1
+    *(u8 *)(r2 + 0) = 1
+    r0 = 0
+    exit
 ";
 
 struct Text<'c, 'b> {
@@ -164,7 +173,10 @@ impl Text<'_, '_> {
             29 => self.line(format_args!("r1 = r10\nr1 += -96\nr2 = r9\nr3 = {a}\ncall early\n{b} = r0")),
             30 => {
                 self.line(format_args!("*(u64 *)(r10 - 160) = {a}"));
-                self.line("r1 = 3\nr2 = subprog[round]\nr3 = r10\nr3 += -160\nr4 = 0\ncall 181");
+                let (callback, context) = self.c.pick(&[("round", -160), ("peek", -160), ("peek", -8), ("peek", -16)]);
+                self.line(format_args!(
+                    "r1 = 3\nr2 = subprog[{callback}]\nr3 = r10\nr3 += {context}\nr4 = 0\ncall 181"
+                ));
                 self.line(format_args!("{b} = *(u64 *)(r10 - 160)"));
             }
             _ if depth < 3 && self.branches < BRANCHES => {
@@ -650,6 +662,7 @@ fn faults_in_needs_are_found() {
         let accepts = |verifier: &mut Verifier, text| verify(verifier, &common::program(text), false).is_ok();
         let found = match fault {
             Fault::TiedSlotsUnmarked => accepts(&mut verifier, TIED_SLOT),
+            Fault::RoundReadsForgotten => accepts(&mut verifier, &read_in_round(SECOND_IS_FAR)),
             Fault::NeighbourOverwritten => accepts(&mut verifier, NEIGHBOUR),
             Fault::KeysUnmarked => accepts(&mut verifier, KEY),
             Fault::MergedIsOld => {
@@ -663,4 +676,91 @@ fn faults_in_needs_are_found() {
         }
     }
     assert!(missed.is_empty(), "not found: {missed:?}");
+}
+
+/// So many branches, each of which leaves one of two numbers in a slot, which decides nothing.
+fn choices(branches: usize, then: &str) -> String {
+    let mut text = String::from("r9 = r1\n");
+    for i in 1..=branches {
+        let at = 8 * i;
+        writeln!(
+            text,
+            "call 7\n*(u64 *)(r10 - {at}) = 1\nif r0 > 5 goto n{i}\n*(u64 *)(r10 - {at}) = 2\nn{i}:\nr1 = 0"
+        )
+        .expect("a string");
+    }
+    text + then
+}
+
+/// Three constructs of which nobody knows how often they go round, and none reads the slots.
+const CONSTRUCTS: [&str; 3] = [
+    "
+    *(u64 *)(r10 - 256) = 0
+    r1 = 100
+    r2 = subprog[f]
+    r3 = r10
+    r3 += -256
+    r4 = 0
+    call 181
+    r0 = 0
+    exit
+    f:
+    r1 = *(u64 *)(r2 + 0)
+    r1 += 1
+    *(u64 *)(r2 + 0) = r1
+    r0 = 0
+    exit",
+    "
+    r1 = map[fd:1]
+    r2 = subprog[f]
+    r3 = r10
+    r3 += -256
+    *(u64 *)(r10 - 256) = 0
+    r4 = 0
+    call 164
+    r0 = 0
+    exit
+    f:
+    r1 = *(u8 *)(r3 + 0)
+    *(u64 *)(r4 + 0) = r1
+    r0 = 0
+    exit",
+    "
+    r6 = 0
+    m:
+    may_goto +2
+    r6 += 1
+    goto m
+    r0 = 0
+    exit",
+];
+
+/// Of the numbers 2 and 1, in this order, makes 200 and 400.
+const SECOND_IS_FAR: &str = "r1 ^= 3\nr1 *= 200";
+
+/// A callback reads the slot, and goes so far on from its own.
+fn read_in_round(change: &str) -> String {
+    let reads = format!("r1 = *(u64 *)(r2 + 248)\n{change}\nr2 += r1\n*(u8 *)(r2 + 0) = 1\nr2 -= r1");
+    let then = CONSTRUCTS[0].replace("    r1 = *(u64 *)(r2 + 0)", &format!("{reads}\nr1 = *(u64 *)(r2 + 0)"));
+    choices(1, &then)
+}
+
+/// What a callback, and what comes after it, does not read is forgotten before it: paths that differ there are one.
+#[test]
+fn branches_before_a_bounded_construct_do_not_multiply() {
+    let mut verifier = Verifier::new();
+    let mut steps = |branches: usize, then: &str| {
+        let text = choices(branches, then);
+        verify(&mut verifier, &common::program(&text), false).unwrap_or_else(|e| panic!("{e}\n{text}")).steps
+    };
+    for then in CONSTRUCTS {
+        let (few, many) = (steps(8, then), steps(16, then));
+        assert!(many < 3 * few, "{few} steps of 8 branches, {many} of 16: {then}");
+    }
+    // It is read there, as an offset: 200 bytes on there is the frame, and 400 bytes on is none. Whichever of the two
+    // comes first, the other one is walked, too.
+    for (change, fits) in [("r1 *= 100", true), ("r1 *= 200", false), (SECOND_IS_FAR, false)] {
+        let text = read_in_round(change);
+        assert_eq!(verify(&mut verifier, &common::program(&text), false).is_ok(), fits, "{text}");
+    }
 }

@@ -52,8 +52,8 @@ impl Walk<'_> {
         self.lines_within(head, |at| self.loops.forest.contains(id, at))
     }
 
-    /// The file of an instruction's line, and the first and the last line of that file that instructions `within` a part
-    /// of the program have.
+    /// The file of an instruction's line, and the first and the last line in that file of the instructions `within` a
+    /// part of the program.
     pub(in crate::walk) fn lines_within(
         &self,
         head: InsnIdx,

@@ -57,6 +57,10 @@ impl Bytes {
         Some(word * WORD + self.0[word].ilog2() as usize)
     }
 
+    fn meet(&mut self, other: &Bytes) {
+        self.0.iter_mut().zip(other.0).for_each(|(a, b)| *a &= b);
+    }
+
     fn join(&mut self, other: &Bytes) {
         self.0.iter_mut().zip(other.0).for_each(|(a, b)| *a |= b);
     }
@@ -222,9 +226,86 @@ impl Needed {
     }
 }
 
+/// What is read while a round of a bounded construct is open, of the frames that it was kept with: by its own paths, by
+/// those of the rounds after it, and by what follows the construct.
+///
+/// A path that ends in an open round goes on as that one does, so the round's demand is a fixpoint: the least one that
+/// holds what its paths demand, where those that end in it demand what it does. Whatever is demanded there some step
+/// reads, so all that was read, in any order, is enough.
+#[derive(Debug)]
+pub(in crate::walk) struct RoundReads {
+    /// The kept round, by its number.
+    number: u32,
+    bytes: Vec<Bytes>,
+    lengths: [Length; Region::MAX_REGIONS],
+    /// A path ended of which nobody knows what it needs.
+    all: bool,
+}
+
+impl RoundReads {
+    /// Begins with a round, in as many frames.
+    pub(in crate::walk) fn new(number: u32, frames: usize) -> RoundReads {
+        let lengths = Needed::default().lengths;
+        RoundReads { number, bytes: vec![Bytes::default(); frames], lengths, all: false }
+    }
+
+    pub(in crate::walk) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Bytes of a frame were read.
+    pub(super) fn read(&mut self, frame: usize, from: usize, to: usize) {
+        if let Some(bytes) = self.bytes.get_mut(frame).filter(|_| !planted!(RoundReadsForgotten)) {
+            bytes.add(from, to);
+        }
+    }
+
+    /// So many bytes of a region were asked for.
+    pub(super) fn ask(&mut self, region: usize, asked: Length) {
+        self.lengths[region] = self.lengths[region].max(asked);
+    }
+
+    /// A path ended as a finished state went on, which needed this.
+    pub(in crate::walk) fn goes_on(&mut self, needed: Option<&[Needed]>) {
+        let Some(needed) = needed else {
+            self.all = true;
+            return;
+        };
+        for (bytes, needed) in self.bytes.iter_mut().zip(needed) {
+            bytes.join(&needed.live_bytes);
+        }
+        if let Some(first) = needed.first() {
+            self.lengths.iter_mut().zip(first.lengths).for_each(|(a, b)| *a = (*a).max(b));
+        }
+    }
+
+    /// All paths from the round have ended, and none rests on another one: its demand is no more than what was read,
+    /// and than what its state holds. `demand`: where paths that end in it demand everything.
+    pub(in crate::walk) fn restrict(&self, demand: &mut Demand, state: &State) {
+        if self.all {
+            return;
+        }
+        for (k, (bytes, frame)) in self.bytes.iter().zip(&state.frames).enumerate() {
+            let needed = demand.frame(k);
+            needed.live_bytes.meet(bytes);
+            needed.exact_bytes.meet(bytes);
+            for (r, v) in frame.regs.iter().enumerate().take(Reg::R10.index()) {
+                if v.is_uninit() {
+                    needed.kill(1 << r);
+                } else if *v == Value::unknown() {
+                    needed.exact &= !(1 << r);
+                    needed.half &= !(1 << r);
+                }
+            }
+        }
+        let first = demand.frame(0);
+        first.lengths.iter_mut().zip(self.lengths).for_each(|(a, b)| *a = (*a).min(b));
+    }
+}
+
 /// What a point of a path is needed for.
 #[derive(Debug, Default)]
-pub(super) struct Demand {
+pub(in crate::walk) struct Demand {
     frames: [Needed; FRAMES],
     /// From here on, nothing is needed of frames.
     used: usize,
