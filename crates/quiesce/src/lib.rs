@@ -11,6 +11,10 @@
 //! blocking ([`Domain::synchronize`]), as a token ([`Domain::start_grace_period`]) or as a callback
 //! ([`Domain::defer`]).
 //!
+//! Deferred callbacks may own the domain that owns them. Whoever drops a handle settles the domain
+//! ([`Domain::settle`]): that runs what it can, and the readers in the way of the rest run it when they leave.
+//! Callbacks may panic; [`Finish`] is how an operation does all of its steps all the same.
+//!
 //! Why not a library: `seize` 0.5 (also membarrier-based) and `crossbeam-epoch` 0.9 (a full fence per pin) give
 //! reclamation of pointers, and neither has what else hangs on the same announcement here: slots, grace-period tokens
 //! that a drain protocol can hold, instruction barriers, typed refusal to wait under one's own guard, and fork

@@ -96,7 +96,7 @@ fn the_last_reader_frees_what_was_left_to_it() {
         assert_eq!(core.start(), crate::core::FIRST_PERIOD);
         core.ask(crate::core::FIRST_PERIOD).unwrap();
         look(&core, &object, &freed);
-        readers.map(|reader| reader.join().unwrap());
+        readers.into_iter().for_each(|reader| reader.join().unwrap());
         assert!(freed.load(Ordering::Relaxed), "nobody looked after the last reader had left");
     });
 }
