@@ -1,7 +1,8 @@
 //! The soundness oracle at length: random programs near the border of what can be proven; accepted ones are run and
 //! watched. Stops at the first violation.
 //!
-//! `cargo run --release -p bpf-verifier --example watch -- [programs] [first seed] [hybrid] [quick] [kind]`, a
+//! `cargo run --release -p bpf-verifier --example watch -- [programs] [first seed] [hybrid] [quick] [kind]
+//! [--way WAY]`, a
 //! million by default, of the general kind or of one of [`KINDS`]; `quick` refuses what takes more than 500 steps and
 //! ends each run after 65 536 instructions, so that twice to four times as many are accepted in the same time.
 
@@ -54,7 +55,9 @@ const KINDS: [(&str, Generator); 23] = [
 
 fn main() -> ExitCode {
     let (mut hybrid, mut quick, mut kind, mut numbers) = (false, false, None, Vec::new());
-    for word in std::env::args().skip(1) {
+    let mut words: Vec<String> = std::env::args().skip(1).collect();
+    let way = words.iter().position(|word| word == "--way").and_then(|at| words.drain(at..).nth(1));
+    for word in words {
         match (KINDS.iter().find(|(name, _)| *name == word), word.parse::<u64>()) {
             (Some(found), _) if kind.is_none() => kind = Some(*found),
             (None, Ok(number)) if numbers.len() < 2 => numbers.push(number),
@@ -62,7 +65,7 @@ fn main() -> ExitCode {
             _ if word == "quick" => quick = true,
             _ => {
                 let kinds = KINDS.map(|(name, _)| name).join("|");
-                eprintln!("usage: watch [programs] [first seed] [hybrid] [quick] [{kinds}]");
+                eprintln!("usage: watch [programs] [first seed] [hybrid] [quick] [{kinds}] [--way WAY]");
                 return ExitCode::FAILURE;
             }
         }
@@ -72,6 +75,7 @@ fn main() -> ExitCode {
     let first = numbers.get(1).copied().unwrap_or(1 << 32);
     let start = Instant::now();
     let mut oracle = if name == "mutants" { Oracle::of_texts(hybrid) } else { Oracle::new(hybrid) };
+    oracle.way = way;
     if quick {
         (oracle.steps, oracle.budget) = (500, 1 << 16);
     }

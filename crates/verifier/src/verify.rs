@@ -59,6 +59,32 @@ impl Verifier {
         result
     }
 
+    /// Proves it by one way of the portfolio alone (`ways`): each must be sound by itself, and most programs are
+    /// accepted before the last are tried. `None`: there is no way of this name.
+    #[doc(hidden)]
+    pub fn verify_by(
+        &mut self,
+        program: Program,
+        env: &Env<'_>,
+        way: &str,
+    ) -> Option<Result<Verified, Box<VerifyError>>> {
+        fuel::begin();
+        self.scratch.effort.begin();
+        self.scratch.deadline = env.limits.time.and_then(|time| Instant::now().checked_add(time));
+        let course = Ways::only(&program, env, way)?.course();
+        self.scratch.needs.begin();
+        let mut walk = Walk::new(env, &program, &mut self.scratch, course);
+        let result = walk.run().map(|()| {
+            let (stats, log) = (walk.stats, walk.log.take());
+            let recorded = std::mem::take(&mut walk.recorded).sorted(program.insns().len());
+            let facts = walk.facts();
+            (stats, log, recorded, facts)
+        });
+        self.scratch.trim();
+        forget_answers();
+        Some(result.map(|(stats, log, recorded, facts)| Verified { program, facts, stats, log, recorded }))
+    }
+
     fn walk(&mut self, program: Program, env: &Env<'_>) -> Result<Verified, Box<VerifyError>> {
         let mut ways = Ways::new(&program, env);
         self.scratch.needs.begin();

@@ -222,6 +222,23 @@ fn accepted_siblings_stay_within_the_abstract_states() {
     assert!(accepted > 100 && refused > 100, "{accepted} accepted, {refused} refused");
 }
 
+/// Each way of the portfolio is a proof by itself, whichever decides mostly.
+#[test]
+fn accepted_by_each_way_alone_stay_within_the_abstract_states() {
+    let ways = ["guesses", "elements", "orders", "unassuming", "some-rounds"];
+    let mut all = 0;
+    for way in ways.into_iter().chain(["further", "parts", "related", "rounds", "more-guesses"]) {
+        for generate in [siblings::generate, loops::generate] {
+            let mut oracle = Oracle::new(false);
+            oracle.way = Some(way.into());
+            let (accepted, _, violation) = watch_by(oracle, 0..60, generate);
+            assert_eq!(violation, None, "{way}");
+            all += accepted;
+        }
+    }
+    assert!(all > 100, "{all} accepted");
+}
+
 /// Generated programs find a range that one path has learnt and another one uses, within a few hundred.
 #[cfg(feature = "faults")]
 #[test]

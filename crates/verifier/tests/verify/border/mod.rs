@@ -513,6 +513,8 @@ pub(crate) struct Oracle {
     pub(crate) verifier: Verifier,
     /// Verify with checks left to run time; the interpreter, which checks everything, carries them out.
     hybrid: bool,
+    /// Verify by this way of the portfolio alone.
+    pub(crate) way: Option<String>,
     /// Fill buffers with what the program compares bytes with, too.
     words: bool,
     /// The limit on steps. Most of the time goes into programs that are refused after many.
@@ -619,6 +621,7 @@ impl Oracle {
             helpers,
             verifier: Verifier::new(),
             hybrid,
+            way: None,
             words: false,
             steps: 20_000,
             budget: 1_000_000,
@@ -644,7 +647,11 @@ impl Oracle {
             env.merge_after = 0;
         }
         env.limits.steps = self.steps;
-        let verified = match self.verifier.verify(program.clone(), &env) {
+        let verified = match &self.way {
+            Some(way) => self.verifier.verify_by(program.clone(), &env, way).expect("a way of this name"),
+            None => self.verifier.verify(program.clone(), &env),
+        };
+        let verified = match verified {
             Ok(v) => v,
             Err(e) if matches!(e.reason, Reason::Internal(_)) => return Outcome::Violation(e.to_string()),
             Err(e) => return Outcome::Refused(e),
