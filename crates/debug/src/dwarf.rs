@@ -1,29 +1,29 @@
 //! Source lines for debuggers: DWARF 4 with a compilation unit for the program, its functions, and a line table.
 
 use crate::unit::Unit;
-use gimli::write::{Address, AttributeValue, DwarfUnit, EndianVec, LineProgram, LineString, Sections, UnitEntryId};
+use gimli::write::{Address, AttributeValue, Dwarf, EndianVec, LineProgram, LineString, Sections, UnitEntryId};
 use gimli::{DwAt, Encoding, Format, LineEncoding, LittleEndian};
 
 /// Name and bytes of a section.
 pub(crate) type Section = (&'static str, Vec<u8>);
 
-/// The debug sections of a unit; none if its source is unknown.
+/// The debug sections of a unit.
+///
+/// GDB reads `bpf:filter` as the function `filter` of the file `bpf`. So beside the unit that says where code comes
+/// from, whose functions have their whole names, there is one of this file. It is said to be a byte longer, because GDB
+/// takes the smaller one of two units for the one that an address belongs to.
 pub(crate) fn sections(unit: &Unit) -> Option<Vec<Section>> {
-    let first = unit.files.first().filter(|_| !unit.lines.is_empty())?;
     let encoding = Encoding { format: Format::Dwarf32, version: 4, address_size: 8 };
-    let mut dwarf = DwarfUnit::new(encoding);
-    dwarf.unit.line_program = line_program(unit, encoding);
-
-    let root = dwarf.unit.root();
-    set(&mut dwarf, root, gimli::DW_AT_name, AttributeValue::String(text(first)));
-    set(&mut dwarf, root, gimli::DW_AT_producer, AttributeValue::String(b"bpf-debug".to_vec()));
-    place(&mut dwarf, root, unit.base as u64, unit.len as u64);
-    for function in 0..unit.functions.len() {
-        let (start, end) = unit.range(function);
-        let entry = dwarf.unit.add(root, gimli::DW_TAG_subprogram);
-        set(&mut dwarf, entry, gimli::DW_AT_name, AttributeValue::String(text(&unit.symbol(function))));
-        place(&mut dwarf, entry, unit.base as u64 + u64::from(start), u64::from(end - start));
-    }
+    let mut dwarf = Dwarf::new();
+    let lines = match unit.lines.is_empty() || unit.files.is_empty() {
+        true => LineProgram::none(),
+        false => line_program(unit, encoding),
+    };
+    let source = dwarf.units.add(gimli::write::Unit::new(encoding, lines));
+    let first = unit.files.first().map_or("?", String::as_str);
+    describe(dwarf.units.get_mut(source), unit, first, 0, str::to_owned);
+    let named = dwarf.units.add(gimli::write::Unit::new(encoding, LineProgram::none()));
+    describe(dwarf.units.get_mut(named), unit, "bpf", 1, |symbol| symbol.trim_start_matches("bpf:").to_owned());
 
     let mut sections = Sections::new(EndianVec::new(LittleEndian));
     dwarf.write(&mut sections).ok()?;
@@ -38,14 +38,29 @@ pub(crate) fn sections(unit: &Unit) -> Option<Vec<Section>> {
     collected.ok().map(|()| out)
 }
 
-fn set(dwarf: &mut DwarfUnit, entry: UnitEntryId, name: DwAt, value: AttributeValue) {
-    dwarf.unit.get_mut(entry).set(name, value);
+/// Fills in a unit of this file, so many bytes longer than its code, with its functions by these names.
+fn describe(out: &mut gimli::write::Unit, unit: &Unit, file: &str, longer: u64, name: impl Fn(&str) -> String) {
+    let root = out.root();
+    set(out, root, gimli::DW_AT_name, AttributeValue::String(text(file)));
+    set(out, root, gimli::DW_AT_producer, AttributeValue::String(b"bpf-debug".to_vec()));
+    place(out, root, unit.base as u64, unit.len as u64 + longer);
+    for function in 0..unit.functions.len() {
+        let (start, end) = unit.range(function);
+        let entry = out.add(root, gimli::DW_TAG_subprogram);
+        set(out, entry, gimli::DW_AT_name, AttributeValue::String(text(&name(&unit.symbol(function)))));
+        set(out, entry, gimli::DW_AT_external, AttributeValue::Flag(true));
+        place(out, entry, unit.base as u64 + u64::from(start), u64::from(end - start));
+    }
+}
+
+fn set(unit: &mut gimli::write::Unit, entry: UnitEntryId, name: DwAt, value: AttributeValue) {
+    unit.get_mut(entry).set(name, value);
 }
 
 /// Gives an entry its address range. (A function starts where its code does, so debuggers break there.)
-fn place(dwarf: &mut DwarfUnit, entry: UnitEntryId, address: u64, len: u64) {
-    set(dwarf, entry, gimli::DW_AT_low_pc, AttributeValue::Address(Address::Constant(address)));
-    set(dwarf, entry, gimli::DW_AT_high_pc, AttributeValue::Udata(len));
+fn place(unit: &mut gimli::write::Unit, entry: UnitEntryId, address: u64, len: u64) {
+    set(unit, entry, gimli::DW_AT_low_pc, AttributeValue::Address(Address::Constant(address)));
+    set(unit, entry, gimli::DW_AT_high_pc, AttributeValue::Udata(len));
 }
 
 fn line_program(unit: &Unit, encoding: Encoding) -> LineProgram {

@@ -166,6 +166,8 @@ pub mod memory {
         ReadWrite,
         /// Reading and executing.
         ReadExecute,
+        /// Everything.
+        ReadWriteExecute,
     }
 
     /// Where new pages come from.
@@ -257,6 +259,17 @@ pub mod memory {
     /// # Errors
     /// Always.
     pub unsafe fn map_shared_over(_: *mut u8, _: usize) -> Result<(), SysError> {
+        Err(SysError::not_here(Call::Mmap))
+    }
+
+    /// Not here.
+    ///
+    /// # Safety
+    /// None is needed: nothing is done.
+    ///
+    /// # Errors
+    /// Always.
+    pub unsafe fn map_debuggable_over(_: *mut u8, _: usize) -> Result<(), SysError> {
         Err(SysError::not_here(Call::Mmap))
     }
 

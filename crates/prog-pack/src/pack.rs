@@ -7,6 +7,9 @@
 //! 2 MiB aligned, then sealed and closed. Everything is filled with traps before the executable mapping exists. Once
 //! enough of it is in use, `MADV_COLLAPSE` turns both views into a huge page; the result is read back from smaps.
 //!
+//! A debugger's breakpoints are written by the kernel, which refuses shared memory without a writable mapping at that
+//! address. Code that is to be debugged lies in one private mapping, which is writable and executable ([`Views::One`]).
+//!
 //! Invariants: bytes of free chunks are traps, always. Neither view exists in a forked child (`MADV_DONTFORK`): nothing
 //! there can write to the parent's code even by mistake, nor execute what the parent makes of it later. Guards refuse
 //! runs there before it comes to that; a child that was forked from inside a run and returns into it faults.
@@ -34,6 +37,17 @@ pub enum Backing {
     Collapsed,
     /// 2 MiB pages from the hugetlb pool.
     Hugetlb,
+}
+
+/// How the memory of a pack is mapped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Views {
+    /// A memory file, mapped twice.
+    File,
+    /// Shared anonymous memory, mapped twice.
+    Anonymous,
+    /// Private memory, mapped once: writable and executable.
+    One,
 }
 
 /// Why there is no new pack.
@@ -74,23 +88,26 @@ impl Pack {
         host: Arch,
         len: usize,
         hugetlb: bool,
-        anonymous: bool,
+        views: Views,
         memory: &Arc<Memory>,
     ) -> Result<Self, PackError> {
         let reservation = memory.reserve(len as u64).map_err(PackError::Memory)?;
         let rx = arena.take(len).ok_or(PackError::ArenaFull)?;
         // From the hugetlb pool if asked for and to be had; any failure there means "not to be had".
-        let huge = hugetlb && len.is_multiple_of(HUGE);
+        let huge = hugetlb && views != Views::One && len.is_multiple_of(HUGE);
         let made = if huge { Self::map(rx, len, host, true).map(|rw| (rw, HUGETLB)).ok() } else { None };
         let made = match made {
             Some(made) => Ok(made),
-            None if anonymous => match Self::map_anonymous(rx, len, host) {
-                // qemu-user cannot map such memory twice; then perf does not find names, and all else works.
-                Err(SysError { call: Call::Mremap, .. }) => Self::map(rx, len, host, false),
-                made => made,
+            None => match views {
+                Views::One => Self::map_once(rx, len, host),
+                Views::File => Self::map(rx, len, host, false),
+                Views::Anonymous => match Self::map_anonymous(rx, len, host) {
+                    // qemu-user cannot map such memory twice; then perf does not find names, and all else works.
+                    Err(SysError { call: Call::Mremap, .. }) => Self::map(rx, len, host, false),
+                    made => made,
+                },
             }
             .map(|rw| (rw, SMALL_PAGES)),
-            None => Self::map(rx, len, host, false).map(|rw| (rw, SMALL_PAGES)),
         };
         match made {
             Ok((rw, state)) => Ok(Self { arena, rx, rw, len, state: AtomicU8::new(state), _reservation: reservation }),
@@ -125,6 +142,16 @@ impl Pack {
             let _ = unsafe { memory::unmap(ptr(rw), len) };
         })?;
         Ok(rw)
+    }
+
+    /// Maps one view that is both, and returns it; on failure there is none.
+    fn map_once(rx: usize, len: usize, host: Arch) -> Result<usize, SysError> {
+        // SAFETY: the caller took this range of the arena.
+        unsafe { memory::map_debuggable_over(ptr(rx), len) }?;
+        Self::keep_from_children(rx, len)?;
+        // SAFETY: mapped above, and nobody else knows it.
+        unsafe { fill_traps(host, rx, len) };
+        Ok(rx)
     }
 
     /// On failure the executable view is reserved address space again.
@@ -199,7 +226,8 @@ impl Pack {
             // SAFETY: a view of this pack.
             unsafe { memory::advise(ptr(view), self.len, Advice::Collapse) }
         };
-        let done = collapse(self.rw).and_then(|()| collapse(self.rx));
+        let done =
+            if self.rw == self.rx { collapse(self.rx) } else { collapse(self.rw).and_then(|()| collapse(self.rx)) };
         let expected = self.len - self.len % HUGE;
         if done.is_ok() && process::huge_bytes(self.rx, self.len) >= expected {
             self.state.store(COLLAPSED, Ordering::Relaxed);
@@ -213,8 +241,10 @@ impl Drop for Pack {
             return; // A forked child has neither view, and what is at their addresses now may be anybody's.
         }
         // Failures lose address space (and the arena's range stays taken), nothing else.
-        // SAFETY: the view is this pack's, and whoever drops a pack writes to no code in it any more.
-        let _ = unsafe { memory::unmap(ptr(self.rw), self.len) };
+        if self.rw != self.rx {
+            // SAFETY: the view is this pack's, and whoever drops a pack writes to no code in it any more.
+            let _ = unsafe { memory::unmap(ptr(self.rw), self.len) };
+        }
         // SAFETY: the range is this pack's, and whoever drops a pack knows that no code in it runs.
         if unsafe { memory::unmap_to_reserved(ptr(self.rx), self.len) }.is_ok() {
             self.arena.give_back(self.rx, self.len);

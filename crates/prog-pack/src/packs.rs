@@ -32,7 +32,7 @@ use crate::chunks::Chunks;
 #[cfg(test)]
 use crate::chunks::Extent;
 use crate::holds::{Held, Owner};
-use crate::pack::{Backing, Pack, PackError};
+use crate::pack::{Backing, Pack, PackError, Views};
 use crate::place::{CHUNK, Place};
 use crate::retire::{Advance, BatchLimits};
 use crate::shard::Shard;
@@ -57,6 +57,9 @@ pub struct Options {
     /// in it has no file, and looks its addresses up in a perf map; otherwise it takes the memory file for a
     /// library that it cannot read.
     pub anonymous: bool,
+    /// Take private memory that is writable and executable at once: a debugger can write breakpoints into no other
+    /// executable memory. Pages are never both otherwise. It takes precedence over `hugetlb` and `anonymous`.
+    pub debuggable: bool,
     /// Start each program at a random multiple of 16 bytes inside its first chunk.
     pub random_offset: bool,
     /// Keep empty packs of up to this many bytes in all; give back the others.
@@ -72,6 +75,7 @@ impl Default for Options {
             collapse_percent: 50,
             hugetlb: false,
             anonymous: false,
+            debuggable: false,
             random_offset: false,
             keep_empty: 2 * HUGE,
         }
@@ -404,9 +408,14 @@ impl Shared {
         let size = if len <= size { size } else { len.max(self.options.pack_size) };
         // Large programs have a pack of their own; in whole huge pages, so that it can become some.
         let size = size.next_multiple_of(if size > HUGE { HUGE } else { GRANULE });
-        let Options { hugetlb, anonymous, .. } = self.options;
+        let Options { hugetlb, anonymous, debuggable, .. } = self.options;
+        let views = match (debuggable, anonymous) {
+            (true, _) => Views::One,
+            (false, true) => Views::Anonymous,
+            (false, false) => Views::File,
+        };
         let arena = self.arena.ok_or(Error::UnsupportedHost)?;
-        let new = |size, hugetlb| Pack::new(arena, self.host, size, hugetlb, anonymous, self.domain.memory());
+        let new = |size, hugetlb| Pack::new(arena, self.host, size, hugetlb, views, self.domain.memory());
         let pack = match new(size, hugetlb) {
             // Perhaps a smaller one.
             Err(PackError::ArenaFull | PackError::Memory(_)) => new(len.next_multiple_of(GRANULE), false),

@@ -421,6 +421,18 @@ fn gdb_shows_the_programs_and_their_lines() {
         skipped("gdb", &format!("it cannot run a program here: {}", String::from_utf8_lossy(&output.stderr).trim()));
         return;
     }
+    // A breakpoint by the documented name, set before there is such a program, stops in code that lies in a pack.
+    let output = role("gdb", &dir.0, |words| {
+        words.extend(["gdb", "-nx", "-batch", "-ex", "set debuginfod enabled off"].map(Into::into));
+        words.extend(["-ex", "set breakpoint pending on", "-ex", "break bpf:outer/leaf"].map(Into::into));
+        words.extend(["-ex", "run", "-ex", "bt", "-ex", "delete", "-ex", "continue", "--args"].map(Into::into));
+    });
+    let stopped = String::from_utf8_lossy(&output.stdout).into_owned();
+    let at = stopped.find("hit Breakpoint 1").unwrap_or_else(|| panic!("no stop in\n{stopped}"));
+    for function in ["bpf:outer/leaf ()", "bpf:outer/middle ()", "bpf:outer ()", "run_outer"] {
+        assert!(stopped[at..].contains(function), "no {function} in\n{stopped}");
+    }
+    assert!(stopped.contains("exited normally"), "{stopped}");
     let mut from = 0;
     for (function, mark) in [("bpf:outer/leaf", "leaf"), ("bpf:outer/middle", "middle"), ("bpf:outer", "outer")] {
         let place = format!("debug.c:{}", line(mark));

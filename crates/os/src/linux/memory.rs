@@ -18,6 +18,8 @@ pub enum Protection {
     ReadWrite,
     /// Reading and executing.
     ReadExecute,
+    /// Everything: for code that is debugged ([`map_debuggable_over`]).
+    ReadWriteExecute,
 }
 
 impl Protection {
@@ -26,6 +28,7 @@ impl Protection {
             Self::None => libc::PROT_NONE,
             Self::ReadWrite => libc::PROT_READ | libc::PROT_WRITE,
             Self::ReadExecute => libc::PROT_READ | libc::PROT_EXEC,
+            Self::ReadWriteExecute => libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC,
         }
     }
 }
@@ -133,6 +136,20 @@ pub unsafe fn map_shared_over(at: *mut u8, len: usize) -> Result<(), SysError> {
     let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
     // SAFETY: the caller's range (contract).
     unsafe { mmap(at, len, Protection::ReadWrite, flags, None, 0) }.map(drop)
+}
+
+/// Maps memory of this process that is readable, writable and executable at once over reserved address space: a
+/// debugger can write breakpoints into no other executable memory but a private one. On failure the range is reserved
+/// address space, or not mapped at all.
+///
+/// # Safety
+/// `at..at + len` is reserved by the caller and nothing refers to it.
+///
+/// # Errors
+/// The system forbids such memory, or has none.
+pub unsafe fn map_debuggable_over(at: *mut u8, len: usize) -> Result<(), SysError> {
+    // SAFETY: the caller's range (contract).
+    unsafe { mmap(at, len, Protection::ReadWriteExecute, PRIVATE | libc::MAP_FIXED, None, 0) }.map(drop)
 }
 
 /// Maps shared memory a second time, read-execute over reserved address space; on failure that is reserved again.

@@ -139,10 +139,11 @@ impl Engine {
         );
         let packs = config.packs.clone();
         #[cfg(native)]
-        // A perf map is for anonymous memory.
+        // A perf map is for anonymous memory, and breakpoints are for private memory.
         let packs = {
             let mut packs = packs;
             packs.anonymous |= config.debug.perf_map.is_some();
+            packs.debuggable |= config.debug.gdb;
             packs
         };
         let packs = match BACKEND {
