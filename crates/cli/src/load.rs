@@ -214,6 +214,8 @@ pub(crate) enum Trust {
     Verified,
     /// The verifier, with checks at run time where it has no proof.
     Checked,
+    /// The verifier, as the kernel's does for root.
+    Privileged,
     /// Nobody but the user who runs the command; the interpreter checks all the same.
     Unverified,
 }
@@ -223,6 +225,7 @@ fn loader<C: bpf_runtime::Context>(linker: &Linker<NoHost>, mode: Mode, trust: T
     match (trust, mode) {
         (Trust::Verified, _) => linker.loader(),
         (Trust::Checked, _) => linker.loader().hybrid(),
+        (Trust::Privileged, _) => linker.loader().privileged(),
         // SAFETY: the user who runs the command vouches for the program, as with any other native code given to a tool.
         (Trust::Unverified, Mode::Jit) => unsafe { linker.loader().unverified() },
         (Trust::Unverified, _) => linker.loader().interpreted(),

@@ -40,6 +40,9 @@ pub(crate) struct Args {
     /// Give up after so many seconds for a program, without a verdict on it. By default never.
     #[arg(long, value_name = "SECONDS")]
     time_limit: Option<f64>,
+    /// Let the programs show addresses, as the kernel lets root's: store, compare and return pointers.
+    #[arg(long)]
+    privileged: bool,
     /// Show the walk.
     #[arg(long)]
     log: bool,
@@ -146,6 +149,7 @@ fn verify<C: Context>(
 ) -> Result<Vec<VerifyReport>, LoadError> {
     let loader = linker.loader::<C>().only(&[name]);
     let loader = if args.hybrid { loader.hybrid() } else { loader };
+    let loader = if args.privileged { loader.privileged() } else { loader };
     loader.verify(object, maps, args.log)
 }
 

@@ -293,6 +293,9 @@ fn named(map: &str, source: &bpf_maps::MapError) -> String {
     if text.ends_with("max_entries 0") {
         text += ", which is for who loads the object to set (`Object::set_max_entries`, `bpf --max-entries`)";
     }
+    if let bpf_maps::MapError::MemoryLimit { .. } = source {
+        text += "; if fewer entries will do, say so (`Object::set_max_entries`, `bpf --max-entries MAP=N`)";
+    }
     text
 }
 

@@ -442,11 +442,11 @@ impl<'a> Walk<'a> {
                     let v = match *kind {
                         GlobalArg::Scalar => Value::unknown(),
                         GlobalArg::Ctx => self.ctx_value(),
-                        GlobalArg::Mem(size) => {
+                        GlobalArg::Mem(size) | GlobalArg::NonNull(size) => {
                             let id = self.new_id();
                             let from = Origin::Argument { arg };
                             Value {
-                                null: !planted!(GlobalMemoryNotNull),
+                                null: matches!(kind, GlobalArg::Mem(_)) && !planted!(GlobalMemoryNotNull),
                                 id,
                                 ..Value::pointer(Ty::Mem { size, writable: true, from })
                             }

@@ -98,7 +98,12 @@ pub(crate) struct Granted<'p> {
 impl<'p> Granted<'p> {
     fn add(&mut self, extent: Extent<'p>) {
         self.kptrs |= !extent.owned.1.is_empty();
-        if self.others.contains(&extent) || extent.len == 0 {
+        if self.others.contains(&extent) || extent.len == 0 && !extent.record {
+            return;
+        }
+        if extent.len == 0 {
+            // Only to be given back.
+            self.others.push(extent);
             return;
         }
         let before = self.apart.range(..=extent.start).next_back();

@@ -18,7 +18,6 @@ use crate::load::linker::Linker;
 use crate::load::map_set::{MapSet, initialise};
 use crate::load::owned::Local;
 use crate::load::steps::{How, Loading, Trust};
-use crate::load::verify;
 use crate::program::bindings::Bindings;
 use crate::program::bound::Bound;
 use crate::program::loaded::Loaded;
@@ -47,7 +46,7 @@ impl<H: 'static> Linker<H> {
     pub fn loader<C: Context>(&self) -> Loader<'_, C, H> {
         let config = self.engine.config();
         let (opt_level, interruptible) = (config.opt_level, config.interruptible);
-        let how = How { trust: Trust::Verifier, opt_level, budget: None, interruptible };
+        let how = How { trust: Trust::Verifier, privileged: false, opt_level, budget: None, interruptible };
         Loader { linker: self, how, only: None, maps: Vec::new(), account: None, context: PhantomData }
     }
 }
@@ -101,6 +100,32 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
     /// ```
     pub fn hybrid(mut self) -> Self {
         self.how.trust = Trust::Hybrid;
+        self
+    }
+
+    /// Verify as the kernel verifies for root: the program may store pointers in maps, in the packet and in the
+    /// context, subtract and compare any two, return them, and pass them to helpers as numbers; it may read stack that
+    /// it has not written. A pointer that was stored elsewhere than on the stack is an unknown number when it is read
+    /// back.
+    ///
+    /// Memory is as safe as without: every access is proven, and no number becomes a pointer. But the program can see
+    /// addresses of the host, which are what address-space randomisation hides, and can hand them to whoever reads its
+    /// maps. Only for programs that the host's own people have written; never for those of strangers.
+    ///
+    /// ```
+    /// use bpf_runtime::{Config, Engine, Linker, Raw, assemble};
+    ///
+    /// let linker = Linker::<()>::new(&Engine::new(Config::default())?);
+    /// let insns = assemble("r0 = r1\nexit")?;
+    /// assert!(linker.loader::<Raw>().insns("own", insns.clone()).is_err());
+    ///
+    /// let own = linker.loader::<Raw>().privileged().insns("own", insns)?;
+    /// let mut buffer = [0; 8];
+    /// assert_eq!(own.run(&mut (), &mut buffer)?, buffer.as_ptr() as u64);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn privileged(mut self) -> Self {
+        self.how.privileged = true;
         self
     }
 
@@ -317,8 +342,8 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
             let program = structure(name, insns)?;
             let program = bindings.bind_addresses(name, program)?;
             let loading = Loading { linker, name, layout: C::layout(), code: Some(code.code()), account: None };
-            let options = verify::Options { log, hybrid: self.how.trust == Trust::Hybrid };
-            let checked = loading.verify(program, &bindings, options).map_err(|error| explain(error, &code))?;
+            let checked =
+                loading.verify(program, &bindings, self.how.verify(log)).map_err(|error| explain(error, &code))?;
             reports.push(VerifyReport {
                 program: name.to_owned(),
                 steps: checked.stats.steps,

@@ -396,7 +396,8 @@ fn definition(
     let (key_size, value_size, max_entries) = normalised(map_type, map, slots);
     let mut def = bpf_maps::MapDef::new(&map.name, map_type, key_size, value_size, max_entries).with_flags(map.flags);
     def.map_extra = map.map_extra;
-    def.numa_node = map.numa_node;
+    // Without its flag the field means nothing, to the kernel and here.
+    def.numa_node = map.numa_node.filter(|_| map.flags & bpf_uapi::flags::create::NUMA_NODE != 0);
     if let Some(inner) = &map.inner {
         def = def.with_inner(definition(owned, object, inner, slots)?);
     }

@@ -28,10 +28,19 @@ use std::sync::atomic::Ordering;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct How {
     pub(super) trust: Trust,
+    /// Whether the verifier lets the program show addresses.
+    pub(super) privileged: bool,
     pub(super) opt_level: OptLevel,
     /// What a run may spend, if not what the engine's configuration says.
     pub(super) budget: Option<u64>,
     pub(super) interruptible: bool,
+}
+
+impl How {
+    /// How the verifier is asked.
+    pub(super) fn verify(&self, log: bool) -> verify::Options {
+        verify::Options { log, hybrid: self.trust == Trust::Hybrid, privileged: self.privileged }
+    }
 }
 
 /// Who says that a program is harmless.
@@ -127,7 +136,7 @@ impl<H: 'static> Loading<'_, H> {
         let bindings = references.as_deref().unwrap_or(&NO_BINDINGS);
         let known = match how.trust {
             Trust::Verifier | Trust::Hybrid => {
-                let options = verify::Options { log: false, hybrid: how.trust == Trust::Hybrid };
+                let options = how.verify(false);
                 let Checked { program: checked, facts, lines, .. } = self.verify(program, bindings, options)?;
                 program = checked;
                 if let (false, Some(bindings)) = (facts.formats.is_empty(), &mut references) {

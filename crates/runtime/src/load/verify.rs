@@ -51,6 +51,8 @@ pub(crate) struct Options {
     pub(crate) log: bool,
     /// Leave to run time what is not proven and can be checked.
     pub(crate) hybrid: bool,
+    /// Let the program show addresses.
+    pub(crate) privileged: bool,
 }
 
 /// Verifies a program.
@@ -58,7 +60,7 @@ pub(crate) fn verify(
     engine: &Engine,
     subject: &Subject<'_>,
     program: Program,
-    Options { log, hybrid }: Options,
+    Options { log, hybrid, privileged }: Options,
 ) -> Result<Checked, LoadError> {
     let config = engine.config();
     let mut types = Types::default();
@@ -92,6 +94,7 @@ pub(crate) fn verify(
         limits: config.limits,
         log,
         hybrid,
+        privileged,
         void: subject.code.is_some_and(is_void),
         exception: subject.code.and_then(|code| program.subprog_starting_at(code.exception_callback()?)),
         #[cfg(feature = "oracle")]
@@ -135,6 +138,9 @@ fn is_void(code: &bpf_object::Code) -> bool {
     };
     code.kind() == bpf_object::ProgramType::StructOps && returned() == Some(TypeId(0))
 }
+
+/// Functions have so many arguments at most.
+const MAX_ARGS: usize = 5;
 
 /// The shape of a map that the program does not refer to, to keep the indices.
 fn no_map() -> KnownMap {
@@ -211,18 +217,44 @@ fn global_functions(code: &bpf_object::Code, program: &Program, layout: &Context
             return None;
         }
         let (_, args) = btf.prototype(function.ty?)?;
-        let args = args.iter().map(|arg| global_arg(btf, arg, layout)).collect::<Option<Vec<_>>>()?;
+        let tags = tags(btf, function.ty?);
+        let arg = |(i, arg): (usize, &ArgKind)| global_arg(btf, arg, tags.get(i).map_or(&[], Vec::as_slice), layout);
+        let args = args.iter().enumerate().map(arg).collect::<Option<Vec<_>>>()?;
         Some(GlobalFunc { name: function.name.clone(), args })
     };
     program.subprogs().iter().enumerate().map(signature).collect()
 }
 
+/// What follows `arg:` in the tags of a function's arguments, by argument.
+fn tags(btf: &Btf, function: TypeId) -> Vec<Vec<&str>> {
+    let mut of = Vec::new();
+    for (_, ty) in btf.types() {
+        if let Type::DeclTag { name, to, component } = *ty
+            && to == function
+            && let Ok(arg) = usize::try_from(component)
+            && arg < MAX_ARGS
+            && let Some(tag) = btf.name(name).strip_prefix("arg:")
+        {
+            of.resize(of.len().max(arg + 1), Vec::new());
+            of[arg].push(tag);
+        }
+    }
+    of
+}
+
 /// `None` for what cannot be verified by signature: the function is then walked in the context of each call, like a
 /// static one.
-fn global_arg(btf: &Btf, arg: &ArgKind, layout: &ContextLayout) -> Option<GlobalArg> {
+///
+/// `tags`: what follows `arg:` in the argument's tags, as libbpf's `__arg_ctx` and its like write them. A pointer that
+/// is trusted leads to an object of the kernel's, of which there is none; one into an arena is any number.
+fn global_arg(btf: &Btf, arg: &ArgKind, tags: &[&str], layout: &ContextLayout) -> Option<GlobalArg> {
+    let has = |tag: &str| tags.contains(&tag);
     match *arg {
         ArgKind::Scalar { .. } => Some(GlobalArg::Scalar),
+        ArgKind::Pointer { .. } if has("ctx") => Some(GlobalArg::Ctx),
+        ArgKind::Pointer { .. } if has("trusted") || has("arena") => None,
         ArgKind::Pointer { to, .. } if btf.type_name(to) == layout.name => Some(GlobalArg::Ctx),
+        ArgKind::Pointer { size, .. } if has("nonnull") => size.map(GlobalArg::NonNull),
         ArgKind::Pointer { size, .. } => size.map(GlobalArg::Mem),
         ArgKind::Other => None,
     }

@@ -254,6 +254,8 @@ pub enum GlobalArg {
     Ctx,
     /// A pointer to this many readable and writable bytes, or null.
     Mem(u32),
+    /// The same, and not null (`__arg_nonnull`).
+    NonNull(u32),
 }
 
 /// The signature of a global function (a subprogram that is verified on its own), from BTF.
@@ -338,6 +340,10 @@ pub struct Env<'a> {
     /// program with run-time checks ([`bpf_analysis::Facts::checks`], [`bpf_analysis::Facts::needs_budget`]) instead
     /// of refusing it. Types are always proven. The embedder must carry the checks out.
     pub hybrid: bool,
+    /// Accept programs that show addresses, as the kernel does of root (`allow_ptr_leaks`, `allow_uninit_stack`): a
+    /// pointer may be stored outside the stack, compared with anything, returned and passed as a number, and is an
+    /// unknown number there; stack that was never written may be read. Every access is still proven.
+    pub privileged: bool,
     /// The program is a function that returns nothing: what r0 holds at its end is nobody's. Only where
     /// [`ContextLayout::returns`] asks for nothing.
     pub void: bool,
@@ -382,6 +388,7 @@ impl<'a> Env<'a> {
             lines: &[],
             frame_bytes: 512,
             hybrid: false,
+            privileged: false,
             void: false,
             exception: None,
             limits: Limits::default(),

@@ -240,6 +240,16 @@ impl Frame {
         }
     }
 
+    /// Whether no byte of a range may be part of a pointer, or of what has not been written.
+    pub(crate) fn holds_numbers(&self, depth: usize, size: usize) -> bool {
+        (depth + 1 - size..=depth).all(|d| self.is_number(d))
+    }
+
+    /// Whether an object on the stack has a byte of a range.
+    pub(crate) fn holds_object(&self, depth: usize, size: usize) -> bool {
+        (depth + 1 - size..=depth).any(|d| self.spill_at(d).is_some_and(|s| s.value.is_local()))
+    }
+
     /// Whether surely none of the `size` bytes from r10 - depth was written.
     pub(crate) fn is_fresh(&self, depth: usize, size: usize) -> bool {
         (depth + 1 - size..=depth).all(|d| self.byte(d) == Byte::Fresh)

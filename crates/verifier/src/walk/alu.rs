@@ -49,6 +49,7 @@ impl Walk<'_> {
             Width::W64 if op == AluOp::Or && self.is_sum_of_bits(&d, &s) => AluOp::Add,
             Width::W32 | Width::W64 => op,
         };
+        let shown = self.env.privileged && op == AluOp::Sub;
         let v = match (d.is_scalar(), s.is_scalar()) {
             (false, true) if width == Width::W64 && matches!(op, AluOp::Add | AluOp::Sub) => {
                 let near = self.loops.guessing() || (planted!(AssumedNear) && self.loops.checking());
@@ -75,10 +76,12 @@ impl Walk<'_> {
                 };
                 match self.distance(width, &d, &tied) {
                     Some(distance) => distance,
+                    None if shown => Value::scalar(Scalar::low_bits(bits_of(width))),
                     None => return refuse(Reason::TwoPointers(dst, s.describe(self.env))),
                 }
             }
             (false, false) => return refuse(Reason::TwoPointers(dst, s.describe(self.env))),
+            (_, _) if shown && width == Width::W32 => Value::scalar(Scalar::low_bits(32)),
             (false, true) => return refuse(Reason::PointerOp(dst, d.describe(self.env))),
             (true, _) => {
                 let Src::Reg(reg) = src else { return refuse(Reason::Internal("immediate pointer")) };
@@ -520,7 +523,8 @@ impl Walk<'_> {
             return Ok(());
         }
         if width == Width::W32 && !v.is_scalar() {
-            let Some(half) = low_half(v) else {
+            let shown = self.env.privileged.then(|| Value::scalar(Scalar::low_bits(32)));
+            let Some(half) = low_half(v).or(shown) else {
                 return refuse(Reason::PointerOp(r, v.describe(self.env)));
             };
             self.state.set(dst, half);
@@ -602,7 +606,7 @@ impl Walk<'_> {
 
     /// The number in a register.
     pub(super) fn number(&self, r: Reg) -> Res<Scalar> {
-        let v = self.peek(r)?;
+        let v = self.shown(*self.peek(r)?);
         if !v.is_scalar() {
             return refuse(Reason::PointerOp(r, v.describe(self.env)));
         }

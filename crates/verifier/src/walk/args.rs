@@ -19,11 +19,14 @@ use crate::env::KnownMap;
 use crate::error::Reason;
 use crate::faults::planted;
 use crate::helpers::{
-    ArgKind, CallbackKind, DYNPTR, Dynptr, Graph, HelperProto, Local, LocalUse, MemArg, NodeUse, ObjectUse,
+    ArgKind, CallbackKind, DYNPTR, Dynptr, Graph, HelperProto, Local, LocalUse, MemArg, NodeUse, ObjectUse, Ret,
     SOCKET_BYTES,
 };
 use crate::state::{Lock, LockOf, Owed, Within};
 use crate::value::{Debt, Hold, Origin, Ty, Value, Why, map_name};
+
+/// No record is longer, and a ring that is asked for one gives null (Linux: `RINGBUF_MAX_RECORD_SZ`).
+const MAX_RECORD: u64 = 0x3fff_ffff;
 
 /// What the arguments of one call turned out to be.
 #[derive(Debug, Default)]
@@ -124,7 +127,11 @@ impl<'a> Walk<'a> {
             if kind == ArgKind::None || kind == ArgKind::Formatted && self.is_beyond_format(proto, i)? {
                 break;
             }
-            let v = self.read(reg)?;
+            let mut v = self.read(reg)?;
+            if kind == ArgKind::Scalar && self.env.privileged && v.is_pointer() {
+                v = self.shown(v);
+                self.state.set(reg, v);
+            }
             self.check_arg(proto, i, kind, reg, &v, &mut call)?;
         }
         if proto.disjoint {
@@ -189,6 +196,7 @@ impl<'a> Walk<'a> {
             }
             ArgKind::Scalar | ArgKind::Formatted if v.is_scalar() || v.is_arena() => {}
             ArgKind::Formatted if self.formatted_pointer(proto, i, reg, v, call)? => {}
+            ArgKind::Formatted if self.env.privileged => {}
             ArgKind::Scalar | ArgKind::Formatted => return wrong(self, "a number (an address would leak)"),
             ArgKind::Ctx if !v.null && self.is_ctx(v) => {}
             ArgKind::Ctx => return wrong(self, "the context"),
@@ -317,6 +325,10 @@ impl<'a> Walk<'a> {
                 _ => return wrong(self, "a function of this program"),
             },
             ArgKind::RecordSize => match v.as_const() {
+                // A record of no bytes is one; of a size that no ring has, there is none.
+                Some(n) if proto.ret == Ret::RecordOrNull => {
+                    call.record_size = crate::num::low(n.min(MAX_RECORD));
+                }
                 Some(n @ 1..0x4000_0000) => {
                     call.record_size = crate::num::low(n);
                     if i > 0 && proto.args[i - 1] == ArgKind::SliceBuffer {

@@ -445,6 +445,8 @@ impl<'a> Walk<'a> {
             return refuse(Reason::LockHeld { func: "exit".into(), at: lock.at });
         }
         let Some(r0) = r0 else { return Ok(()) };
+        let of_main = self.state.top().subprog == 0;
+        let r0 = if of_main { self.shown(r0) } else { r0 };
         if r0.is_pointer() && !planted!(AddressReturned) {
             return refuse(Reason::Leak(Reg::R0, r0.describe(self.env), "the caller, as a return value"));
         }

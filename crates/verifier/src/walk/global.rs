@@ -153,8 +153,9 @@ impl Walk<'_> {
             let (ok, expected) = match *arg {
                 GlobalArg::Scalar => (v.is_scalar(), "a number".to_owned()),
                 GlobalArg::Ctx => (!v.null && self.is_ctx(&v), "the context".to_owned()),
-                GlobalArg::Mem(bytes) => {
-                    let null = v.as_const() == Some(0);
+                GlobalArg::Mem(bytes) | GlobalArg::NonNull(bytes) => {
+                    let or_null = matches!(arg, GlobalArg::Mem(_));
+                    let null = or_null && v.as_const() == Some(0);
                     if !null && v.is_pointer() {
                         // The callee's walk takes the argument for memory that stays, so bytes of the packet must not
                         // be given to a callee that may move the packet.
@@ -163,12 +164,13 @@ impl Walk<'_> {
                             let got = v.describe(self.env);
                             return refuse(Reason::Arg { func: func.name.clone(), arg: i + 1, reg, expected, got });
                         }
-                        let bare = Value { null: false, ..v };
+                        let bare = Value { null: v.null && !or_null, ..v };
                         self.global_memory(reg, &bare, bytes, summary.align[i]).map_err(|why| {
                             Box::new(Reason::ArgMem { func: func.name.clone(), arg: i + 1, reg, why })
                         })?;
                     }
-                    (null || v.is_pointer(), format!("a pointer to {bytes} bytes, or null"))
+                    let otherwise = if or_null { ", or null" } else { "" };
+                    (null || v.is_pointer(), format!("a pointer to {bytes} bytes{otherwise}"))
                 }
             };
             if !ok {

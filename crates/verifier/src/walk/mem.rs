@@ -501,6 +501,9 @@ impl Walk<'_> {
         let v = match (sign, v.is_scalar()) {
             (false, _) => v,
             (true, true) => Value::scalar(v.n.sign_extend(size.bits())),
+            (true, false) if self.env.privileged => {
+                Value::scalar(Scalar::low_bits(size.bits()).sign_extend(size.bits()))
+            }
             (true, false) => return refuse(Reason::Leak(base, "part of a pointer".into(), "a number")),
         };
         self.state.set(dst, v);
@@ -553,6 +556,11 @@ impl Walk<'_> {
             Place::StackWithin { frame, depth, span } => {
                 self.reads_stack(frame.into(), depth, span);
                 let from = (b.tie, b.scale, i64::from(b.delta) + i64::from(off));
+                if self.env.privileged && !self.state.frames[usize::from(frame)].holds_numbers(depth, span) {
+                    // Some of the elements may be parts of pointers.
+                    self.readable_stack(frame, depth, span)?;
+                    return Ok(any);
+                }
                 if let Err(d) = self.state.frames[usize::from(frame)].check_readable(depth, span)
                     && !self.state.is_filled(frame.into(), (depth, span), from, bytes as i64)
                 {
@@ -662,10 +670,20 @@ impl Walk<'_> {
     ) -> Res<()> {
         let frame = &self.state.frames[usize::from(frame)];
         match frame.fresh_within(depth, size) {
-            Some(fresh) if in_loop || !frame.is_fresh(depth, size) => self.notes.zeroed(frame.subprog, fresh),
+            Some(fresh) if in_loop || self.env.privileged || !frame.is_fresh(depth, size) => {
+                self.notes.zeroed(frame.subprog, fresh);
+            }
+            // Parts of pointers, or what differs between paths that have met.
+            None if self.env.privileged && !frame.holds_object(depth, size) => {}
             Some(_) | None => return refuse(Reason::StackUninit { off: -(missing as i64) }),
         }
         Ok(())
+    }
+
+    /// What a value is where it leaves the registers and aligned slots of the stack: a privileged program may show
+    /// an address, which is an unknown number from then on.
+    pub(super) fn shown(&self, v: Value) -> Value {
+        if self.env.privileged && v.is_pointer() && !v.is_local() { Value::unknown() } else { v }
     }
 
     pub(super) fn store(&mut self, size: Size, base: Reg, off: i16, src: Src) -> Res<()> {
@@ -707,6 +725,8 @@ impl Walk<'_> {
         let place = self.place_or_check(base, &b, off.into(), bytes as u64, Access::Write)?;
         self.note_access(place)?;
         let spill = matches!(place, Place::Stack { depth, .. } if size == Size::DW && depth.is_multiple_of(8));
+        let on_stack = matches!(place, Place::Stack { .. });
+        let v = if on_stack { v } else { self.shown(v) };
         let v = if spill { v } else { v.as_number() };
         if v.is_pointer() {
             let to = match place {

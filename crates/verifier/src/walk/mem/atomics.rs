@@ -89,7 +89,7 @@ impl Walk<'_> {
     ) -> Res<()> {
         let bits = crate::walk::bits_of(width);
         for r in [Some(src), (op == AtomicOp::CmpXchg).then_some(Reg::R0)].into_iter().flatten() {
-            let v = self.read(r)?.as_number();
+            let v = self.shown(self.read(r)?).as_number();
             if !v.is_scalar() {
                 return refuse(Reason::Leak(r, v.describe(self.env), "an atomic operation"));
             }
@@ -102,7 +102,7 @@ impl Walk<'_> {
                 self.readable_stack(frame, depth, size)?;
                 let frame = &mut self.state.frames[usize::from(frame)];
                 // No other thread writes the stack: the fetched value is the stored one.
-                old = frame.load(depth, size).unwrap_or(old);
+                old = frame.load(depth, size).ok().filter(Value::is_scalar).unwrap_or(old);
                 frame.store_misc(depth, size);
             }
             Place::StackWithin { frame, depth, span } => {

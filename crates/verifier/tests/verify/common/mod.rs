@@ -211,6 +211,7 @@ pub(crate) fn globals(text: &str) -> Vec<Option<GlobalFunc>> {
                 "scalar" => Some(GlobalArg::Scalar),
                 "ctx" => Some(GlobalArg::Ctx),
                 "mem" => Some(GlobalArg::Mem(8)),
+                "nonnull" => Some(GlobalArg::NonNull(8)),
                 _ => None,
             })
             .collect();
@@ -220,7 +221,7 @@ pub(crate) fn globals(text: &str) -> Vec<Option<GlobalFunc>> {
 }
 
 /// Runs `f` with the environment for a program text: `;raw` selects the raw context, otherwise xdp; `;skb` adds legacy
-/// loads to it, `;verdict` lets programs return 0 or 1 only.
+/// loads to it, `;verdict` lets programs return 0 or 1 only, `;privileged` lets them show addresses.
 pub(crate) fn with_env<T>(text: &str, f: impl FnOnce(&Env<'_>) -> T) -> T {
     let returns = text.contains(";verdict").then_some((0, 1));
     let xdp =
@@ -233,6 +234,7 @@ pub(crate) fn with_env<T>(text: &str, f: impl FnOnce(&Env<'_>) -> T) -> T {
         maps.push(KnownMap { access: Access::Read, targets, ..table });
     }
     let mut env = Env::new(&context, &helpers);
+    env.privileged = text.contains(";privileged");
     env.maps = &maps;
     env.types = &types;
     env.local_types = &[(7, 0), (8, 1), (8, 5), (9, 2), (10, 3), (11, 4)];
