@@ -5,8 +5,8 @@
 //! * [`generate`]: programs for differential testing, valid and terminating by construction;
 //! * [`disasm`] and [`snapshot`]: machine code as text, and files that hold the text to compare with;
 //! * [`elf`]: the bytes of a section, without the loader under test;
-//! * `fuzz` and `kernel_object` (feature `engines`): the bodies of the fuzz targets; an object's programs in the
-//!   kernel.
+//! * `fuzz` (feature `engines`): the bodies of the fuzz targets;
+//! * `kernel_object` (feature `objects`): an object's programs and maps in the kernel.
 //!
 //! A test that cannot run (no permission, no data) says so through [`skipped`], so that `cargo xtask test` counts it:
 //! a skip is never silent and never a pass.
@@ -18,7 +18,7 @@ pub mod fuzz;
 pub mod generate;
 #[cfg(target_os = "linux")]
 pub mod kernel;
-#[cfg(feature = "engines")]
+#[cfg(all(feature = "objects", target_os = "linux"))]
 pub mod kernel_object;
 pub mod snapshot;
 pub mod soundness;

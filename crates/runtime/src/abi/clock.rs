@@ -28,6 +28,8 @@ pub(crate) struct Clock {
     /// The last tick that a deadline was made for.
     last: AtomicU64,
     asleep: AtomicBool,
+    /// The thread has been made.
+    started: AtomicBool,
     closed: AtomicBool,
     thread: Mutex<Option<Thread>>,
 }
@@ -43,6 +45,7 @@ impl Clock {
             now: AtomicU64::new(0),
             last: AtomicU64::new(0),
             asleep: AtomicBool::new(false),
+            started: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             thread: Mutex::new(None),
         }
@@ -70,13 +73,19 @@ impl Clock {
         if let Some(by) = now.checked_duration_since(at).filter(|by| !by.is_zero()) {
             return Err(DeadlineError::Past { by });
         }
-        let since = at.saturating_duration_since(self.start).as_nanos();
-        let tick = u64::try_from(since.div_ceil(self.tick.as_nanos())).unwrap_or(u64::MAX - 1).max(1);
+        // Divisions of 64 bits: a deadline further away than that is none.
+        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let since = nanos(at.saturating_duration_since(self.start));
+        let tick = since.div_ceil(nanos(self.tick).max(1)).max(1);
         // SeqCst, here and in `run`: either the thread sees the deadline, or this sees that it sleeps. Where the word
         // is as high already, reading it orders this behind whoever raised it. `fetch_max` would do, but
         // ThreadSanitizer does not see it.
         let raised = |last| (last < tick).then_some(tick);
         let _ = self.last.fetch_update(Ordering::SeqCst, Ordering::SeqCst, raised);
+        // Acquire, with the store below: the thread is there, and begins by looking at `last`.
+        if self.started.load(Ordering::Acquire) && !self.asleep.load(Ordering::SeqCst) {
+            return Ok(tick);
+        }
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         match &*thread {
             Some(thread) if self.asleep.load(Ordering::SeqCst) => thread.unpark(),
@@ -89,6 +98,8 @@ impl Clock {
                     .spawn(move || clock.run(each))
                     .map_err(DeadlineError::Thread)?;
                 *thread = Some(spawned.thread().clone());
+                // Release: see the load above.
+                self.started.store(true, Ordering::Release);
             }
         }
         Ok(tick)

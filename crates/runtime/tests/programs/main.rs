@@ -9,6 +9,7 @@ mod support;
 
 mod abi;
 mod arena;
+mod beside_kernel;
 mod big;
 mod builtins;
 mod callbacks;
@@ -40,7 +41,9 @@ mod owned;
 mod owned_percpu;
 mod owned_threads;
 mod packets;
+mod privileged;
 mod redirect;
+mod reports;
 mod res_locks;
 mod rings;
 mod samples;

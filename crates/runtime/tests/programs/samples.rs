@@ -24,7 +24,7 @@ struct TestMd<'p> {
 }
 
 /// The packets of a capture: little-endian, microseconds (draft-ietf-opsawg-pcap).
-fn capture() -> Vec<Vec<u8>> {
+pub(crate) fn capture() -> Vec<Vec<u8>> {
     let bytes = include_bytes!("../../../../examples/packets.pcap");
     assert_eq!(bytes[..4], [0xd4, 0xc3, 0xb2, 0xa1]);
     let mut rest = &bytes[24..];
@@ -42,7 +42,7 @@ fn folder(name: &str) -> Option<PathBuf> {
     shared(&format!("objects/{name}")).inspect_err(|e| skipped(&format!("sample objects in {name}"), e)).ok()
 }
 
-fn parse(path: &Path) -> Result<Object, String> {
+pub(crate) fn parse(path: &Path) -> Result<Object, String> {
     Object::parse(&std::fs::read(path).map_err(|e| e.to_string())?).map_err(|e| e.to_string())
 }
 
@@ -72,7 +72,7 @@ impl Outcome {
 type Run<C> = fn(&bpf_runtime::Program<C, ()>, &mut [u8]) -> Result<u64, RunError>;
 
 /// Whether the program's result depends on its input alone: it asks neither for the time nor for random numbers.
-fn repeatable(object: &Object, name: &str) -> bool {
+pub(crate) fn repeatable(object: &Object, name: &str) -> bool {
     const CLOCK_AND_CHANCE: [u32; 3] = [5, 7, 125];
     let code = object.code(object.program(name).unwrap()).unwrap();
     !code.insns().iter().any(|i| matches!(i, Insn::Call(Callee::Helper(id)) if CLOCK_AND_CHANCE.contains(id)))

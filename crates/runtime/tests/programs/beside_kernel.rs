@@ -1,0 +1,212 @@
+//! Objects beside the kernel: what it loads is accepted here, and what both load comes to the same results, packets and
+//! maps over a capture.
+//!
+//! The objects are other projects', and not in the repository: samples from `$BPF_SHARED` or `../shared`, and the C of
+//! `cases/projects`, compiled by clang 19 where there is one. A program is not compared where the kernel cannot be
+//! asked about it: where it needs BTF there, a map of a kind that the test cannot fill, the clock, chance or a device.
+
+use crate::samples::{capture, parse, repeatable};
+use bpf_runtime::{
+    Arch, Callee, Config, Context, Engine, Insn, Linker, LoadError, MapSet, MapType, Mode, Object, ProgramType,
+    RunError, SkBuff, Skb, Xdp, XdpBuff,
+};
+use bpf_testkit::kernel::{self, ProgramType as Kind};
+use bpf_testkit::kernel_object::KernelObject;
+use bpf_testkit::{cases::shared, skipped};
+use std::path::{Path, PathBuf};
+
+/// Programs that the kernel accepts and that may be refused here: object, program, why.
+const REFUSED: &[(&str, &str, &str)] = &[
+    ("03_many_exits_then_moves.o", "f", "it takes 1.6 times the kernel's steps"),
+    ("05_distance_after_move.o", "in_register", "a distance of two pointers into the packet before it was moved"),
+    ("05_distance_after_move.o", "spilled", "the same, of pointers on the stack"),
+    ("09_probe_read_of_packet.o", "f", "bpf_probe_read_kernel is not shipped"),
+    ("11_feature_by_enum.o", "f", "without a target's BTF no value of bpf_func_id exists"),
+    ("15_reload_after_join.o", "joined", "a spilled number has no name behind a join"),
+    ("17_consumed_record_tested.o", "f", "a record is compared with null after it was submitted"),
+];
+
+type Run<C> = fn(&bpf_runtime::Program<C, ()>, &mut Vec<u8>) -> Result<u64, RunError>;
+
+/// How many programs were compared in which way.
+#[derive(Default, Debug)]
+struct Tally {
+    ran: usize,
+    packets: usize,
+    both_refuse: usize,
+    refused_by_the_kernel: usize,
+    not_comparable: usize,
+    known: usize,
+}
+
+/// How a failure begins that is a refusal of what the kernel accepts.
+const ACCEPTED_THERE: &str = "the kernel accepts it";
+
+/// Headroom and room for packet and tail of the kernel's test runs.
+const HEADROOM: usize = 256 - 40;
+const ROOM: usize = 4096 - 256 - 320;
+
+fn in_room(packet: &[u8]) -> Vec<u8> {
+    let mut buffer = vec![0; HEADROOM + ROOM];
+    buffer[HEADROOM..][..packet.len()].copy_from_slice(packet);
+    buffer
+}
+
+fn xdp(program: &bpf_runtime::Program<Xdp, ()>, packet: &mut Vec<u8>) -> Result<u64, RunError> {
+    let mut buffer = in_room(packet);
+    let mut buff = XdpBuff::with_room(&mut buffer, HEADROOM, packet.len());
+    let r0 = program.run(&mut (), &mut buff);
+    *packet = buff.packet().to_vec();
+    r0
+}
+
+fn skb(program: &bpf_runtime::Program<Skb, ()>, packet: &mut Vec<u8>) -> Result<u64, RunError> {
+    let mut buffer = in_room(packet);
+    let mut buff = SkBuff::with_room(&mut buffer, HEADROOM, packet.len());
+    // The packet is for another host unless its first byte says that it is for many.
+    buff.fields.pkt_type = if packet[0] & 1 == 0 { 3 } else { 2 };
+    let r0 = program.run(&mut (), &mut buff);
+    *packet = buff.packet().to_vec();
+    r0
+}
+
+/// Whether the program's result depends on the CPU that it runs on.
+fn asks_for_its_cpu(object: &Object, name: &str) -> bool {
+    let code = object.code(object.program(name).unwrap()).unwrap();
+    code.insns().iter().any(|insn| *insn == Insn::Call(Callee::Helper(8)))
+}
+
+/// Compares one program; what differs.
+fn compare<C: Context>(object: &Object, name: &str, kind: Kind, run: Run<C>, tally: &mut Tally) -> Result<(), String> {
+    let theirs = KernelObject::load_programs(object, &[name], kind);
+    let modes = [Mode::Interpreter].into_iter().chain(Arch::HOST.map(|_| Mode::Jit));
+    for mode in modes {
+        let mut config = Config::default();
+        config.mode = mode;
+        let engine = Engine::new(config).unwrap();
+        let linker = Linker::<()>::new(&engine);
+        let load = |privileged: bool| -> Result<_, LoadError> {
+            let loader = linker.loader::<C>().only(&[name]);
+            let loader = if privileged { loader.privileged() } else { loader };
+            loader.object(object, MapSet::for_object(&engine, object)?)
+        };
+        // The kernel is asked as root.
+        let instance = match (load(false).or_else(|_| load(true)), &theirs) {
+            (Ok(instance), Ok(_)) => instance,
+            (Ok(_), Err(_)) => {
+                tally.refused_by_the_kernel += 1;
+                return Ok(());
+            }
+            (Err(_), Err(_)) => {
+                tally.both_refuse += 1;
+                return Ok(());
+            }
+            (Err(ours), Ok(_)) => return Err(format!("{ACCEPTED_THERE}:\n{ours}")),
+        };
+        let Ok(theirs) = &theirs else { continue };
+        // Two engines, one state of the maps in the kernel: only the first run is compared with it.
+        if mode == Mode::Jit || !repeatable(object, name) || asks_for_its_cpu(object, name) {
+            continue;
+        }
+        let program = instance.program::<C>(name).map_err(|e| e.to_string())?;
+        for (i, packet) in capture().into_iter().enumerate().filter(|(_, packet)| packet.len() >= 14) {
+            // The kernel runs no program on an IP packet that is shorter than its header.
+            let Ok(expected) = theirs.program(name)?.test_run_output(&packet) else { continue };
+            let mut after = packet.clone();
+            let r0 = run(&program, &mut after).map_err(|e| format!("packet {i}: {e}"))?;
+            tally.packets += 1;
+            if (r0 as u32, &after) != (expected.0, &expected.1) {
+                return Err(format!(
+                    "packet {i}: r0 {} and {}, {after:x?} and {:x?}",
+                    r0 as u32, expected.0, expected.1
+                ));
+            }
+        }
+        for map in instance.maps() {
+            let compared = matches!(map.map_type(), MapType::Array | MapType::Hash | MapType::LpmTrie);
+            let Some(other) = theirs.map(map.name()).filter(|_| compared) else { continue };
+            for (key, value) in map.iter().filter_map(Result::ok) {
+                match other.lookup(&key) {
+                    Ok(theirs) if theirs == value => {}
+                    theirs => return Err(format!("map {}, key {key:x?}: {value:x?} and {theirs:x?}", map.name())),
+                }
+            }
+        }
+        tally.ran += 1;
+    }
+    Ok(())
+}
+
+/// Objects that are there: samples, and the projects' cases as clang compiles them into this folder.
+fn objects(into: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for folder in ["objects/samples/build", "objects/samples/cilium-examples", "objects/samples/new_linux"] {
+        match shared(folder) {
+            Ok(folder) => found.extend(std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path())),
+            Err(why) => skipped(&format!("{folder} beside the kernel"), &why),
+        }
+    }
+    let projects = match shared("cases/projects") {
+        Ok(projects) => projects,
+        Err(why) => {
+            skipped("cases/projects beside the kernel", &why);
+            return found;
+        }
+    };
+    for entry in std::fs::read_dir(projects).unwrap() {
+        let source = entry.unwrap().path();
+        if source.extension().is_none_or(|extension| extension != "c") {
+            continue;
+        }
+        let object = into.join(source.file_stem().unwrap()).with_extension("o");
+        let args = ["-target", "bpf", "-mcpu=v3", "-O2", "-g", "-I/usr/include/x86_64-linux-gnu", "-c"];
+        let clang = std::process::Command::new("clang-19").args(args).arg(&source).arg("-o").arg(&object).output();
+        match clang {
+            Ok(output) if output.status.success() => found.push(object),
+            Ok(output) => {
+                let why = String::from_utf8_lossy(&output.stderr).lines().next().unwrap_or_default().to_owned();
+                skipped(&format!("{} beside the kernel", source.display()), &why);
+            }
+            Err(why) => skipped(&format!("{} beside the kernel", source.display()), &why),
+        }
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn objects_beside_the_kernel() {
+    if let Err(why) = kernel::available() {
+        return skipped("objects beside the kernel", &why);
+    }
+    let folder = std::env::temp_dir().join(format!("bpf-beside-kernel-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let (mut tally, mut failures) = (Tally::default(), Vec::new());
+    for path in objects(&folder) {
+        let Ok(object) = parse(&path) else { continue };
+        let file = path.file_name().unwrap().to_string_lossy().into_owned();
+        for program in object.programs() {
+            let name = program.name();
+            let result = match program.kind() {
+                ProgramType::Xdp => compare::<Xdp>(&object, name, Kind::Xdp, xdp, &mut tally),
+                ProgramType::SocketFilter | ProgramType::TcClassifier | ProgramType::TcAction => {
+                    compare::<Skb>(&object, name, Kind::TcClassifier, skb, &mut tally)
+                }
+                _other => {
+                    tally.not_comparable += 1;
+                    Ok(())
+                }
+            };
+            let known = REFUSED.iter().any(|(object, program, _)| *object == file && *program == name);
+            match result {
+                Err(why) if known && why.starts_with(ACCEPTED_THERE) => tally.known += 1,
+                Err(why) => failures.push(format!("{file} {name}: {why}")),
+                Ok(()) => {}
+            }
+        }
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+    println!("{tally:?}");
+    assert!(failures.is_empty(), "{} differ, {tally:?}:\n{}", failures.len(), failures.join("\n"));
+    assert!(tally.ran > 0 || shared("objects").is_err(), "{tally:?}");
+}
