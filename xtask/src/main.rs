@@ -27,6 +27,7 @@ mod shell;
 mod soak;
 mod tables;
 mod test;
+mod trusted;
 
 use clap::{Parser, Subcommand};
 
@@ -112,6 +113,8 @@ enum Command {
         #[arg(long)]
         install: bool,
     },
+    /// List what must be right in the verifier's core, file by file, and what shows each rule.
+    Trusted,
     /// Run the tests of the runtime, the maps and the packs under sanitizers: docs/testing.md.
     Sanitize {
         /// Only this one.
@@ -147,6 +150,7 @@ fn main() -> anyhow::Result<()> {
                 only.chain(all.then(|| "--all".to_owned())).chain([format!("--limit={limit}")]).collect();
             prove::run(install, faults, &arguments)
         }
+        Command::Trusted => trusted::run(),
         Command::Sanitize { sanitizer } => sanitize::run(sanitizer),
         Command::BenchWasm => bench_wasm::run(),
         Command::Examples => examples::run(),

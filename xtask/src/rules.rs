@@ -13,6 +13,7 @@
 //! * The files of a crate are in no circles, and the layers of the runtime in their order (`layers`).
 //! * Lists that belong together agree (`tables`).
 //! * What documents name by path is there, and each promise of SECURITY.md has its tests (`docs`).
+//! * The verifier's core is no longer than it may be, and each of its rules has what shows it (`trusted`).
 //! * The pictures of the documents are what they are made from (`pictures`).
 //! * What is shipped has what crates.io and its readers ask for (`publish`), and its public interface is the one that
 //!   was reviewed (`api`).
@@ -27,7 +28,7 @@
 use crate::{
     api, docs, layers, pictures, publish,
     shell::{self, files},
-    tables,
+    tables, trusted,
 };
 use anyhow::{Context, bail};
 use std::{
@@ -226,6 +227,7 @@ pub(crate) fn check() -> anyhow::Result<()> {
     broken.extend(tables::check()?);
     broken.extend(api::check()?);
     broken.extend(pictures::check()?);
+    broken.extend(trusted::check()?);
     for folder in ["crates", "benches", "xtask", "fuzz"] {
         for path in files(&root.join(folder))? {
             let path = root.join(folder).join(path);

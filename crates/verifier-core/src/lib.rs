@@ -1,20 +1,48 @@
 //! The trusted core of the BPF verifier: what must be right for "an accepted program is safe".
 //!
 //! Problem: a verifier that searches for proofs is large, and grows with each idiom that it learns; an error anywhere
-//! in it may let an unsafe program out. Approach: the part that must be right is kept apart, small, and free of
-//! heuristics. `domain` holds the abstract numbers, each operation of which is proven by a solver or tried exhaustively
-//! at small widths (`cargo xtask prove`); `contract` holds what the host promises a program.
+//! in it may let an unsafe program out. Approach: checking a proof needs no search, so the part that must be right is
+//! kept apart, small, and free of heuristics, as in LCF (a theorem is a value that only the kernel's rules make) and
+//! proof-carrying code (the search is outside, its result is checked). [`check()`] takes a program, the contract with
+//! its host, and a certificate: the points that are kept with an invariant and a rank each, and the answers of a
+//! [`Guide`], which may be wrong. It makes the [`bpf_analysis::Facts`] that compilers rely on.
 //!
-//! Invariants: nothing here searches, and nothing here panics on any program, contract or certificate.
+//! | layer | what it holds |
+//! |---|---|
+//! | `domain` | abstract words; linear forms over names; the rules by which facts are made |
+//! | `contract` | what the host promises: contexts, maps, prototypes of functions |
+//! | `state` | registers, stack, lengths and held records, in terms of names |
+//! | `transfer` | what one instruction does to a state |
+//! | `entails` | whether a kept point covers a state, and its rank decreases |
+//! | `check` | the walk from each kept point to the next |
+//!
+//! Invariants: an accepted program, in a host that keeps its contract, touches only memory it was given, reads nothing
+//! uninitialised, shows no address to anyone, gives back what it reserves, and ends, whatever the guide answered.
+//! Nothing here searches, and nothing panics on any program, contract or certificate. What there is no rule for is
+//! refused as [`Why::Unsupported`].
+//!
+//! What it decides today: nothing yet. `bpf-verifier` accepts programs by its own walk, which shares the number domain
+//! and the contract with the core; the core is run beside it in tests.
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 #![forbid(unsafe_code)]
 
+mod check;
 pub mod contract;
 pub mod domain;
+mod entails;
 #[cfg_attr(feature = "faults", doc(hidden))]
 pub mod faults;
+mod guide;
+mod notes;
 #[doc(hidden)]
 pub mod proof;
+mod refusal;
+mod state;
+mod transfer;
 
+pub use check::{FUEL, check, explore};
 pub use contract::*;
-pub use domain::{Interval, Num, Scalar, Tnum, eval};
+pub use domain::{Combination, Form, Interval, Knowledge, Known, Name, Num, Scalar, Tnum, eval};
+pub use guide::{Advice, Answer, Guide, Kept, Point, Recorder, Recording, Replay};
+pub use refusal::{Refusal, Why};
+pub use state::{Base, Byte, Cell, Frame, Invariant, Loaded, Pointer, Stack, State, Value};

@@ -13,6 +13,8 @@
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 #![forbid(unsafe_code)]
 
+#[doc(hidden)]
+pub mod certify;
 mod content;
 mod course;
 mod error;

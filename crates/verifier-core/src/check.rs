@@ -1,0 +1,232 @@
+//! The check: one walk from the entry, and one from each kept point, to the next kept points.
+//!
+//! Problem: accept (program, contract, certificate) only if every run of the program is safe. Approach: Floyd's method
+//! (1967). Each *segment* begins at the entry or at a kept point, whose claim it assumes, and walks every way until it
+//! ends, or is covered by a kept point: its claim is proven there (`entails`), and a rank decreases. Induction over the
+//! segments of a run shows that each state of it is one that was walked, so that what was checked there held; and the
+//! rank that each run has only finitely many segments, each of finitely many steps, since the walk itself ended.
+//!
+//! Invariants: whatever the guide answers, only rules change a state (`domain::knowledge`, `transfer`), so the worst
+//! that it achieves is a refusal. The work is bounded by fuel, which is counted by names, rows and slots touched, so
+//! that no certificate takes longer than linear time in its own size and the fuel.
+
+use bpf_analysis::Facts;
+use bpf_isa::{InsnIdx, Program};
+
+use crate::contract::Env;
+use crate::domain::Form;
+use crate::guide::{Advice, Guide, Kept, Point};
+use crate::notes::Notes;
+use crate::refusal::{Refusal, Res, Why};
+use crate::state::State;
+
+/// The fuel that is enough for programs of tens of thousands of steps.
+pub const FUEL: u64 = 1 << 24;
+
+/// Ways that wait at a time: a bound on memory.
+const MAX_PENDING: usize = 1 << 14;
+
+/// Where the way goes on.
+pub(crate) enum Flow {
+    /// With the next instruction.
+    Next,
+    /// Elsewhere.
+    To(InsnIdx),
+    /// Nowhere.
+    End,
+}
+
+pub(crate) struct Checker<'a> {
+    pub(crate) program: &'a Program,
+    pub(crate) env: &'a Env<'a>,
+    pub(crate) notes: Notes,
+    pub(crate) pc: InsnIdx,
+    kept: &'a [Kept],
+    guide: &'a mut dyn Guide,
+    fuel: u64,
+    /// Ways of the segment that are still to be walked.
+    pending: Vec<(InsnIdx, State)>,
+    /// Where the segment began.
+    segment: Option<usize>,
+    starts: bool,
+    /// Coverings are believed, not proven: what is walked is no proof ([`explore`]).
+    believes: bool,
+}
+
+/// Checks that every run of the program is safe in its environment, and ends; what is known about it then.
+///
+/// # Errors
+/// The first thing that does not hold.
+pub fn check(
+    program: &Program,
+    env: &Env<'_>,
+    kept: &[Kept],
+    guide: &mut dyn Guide,
+    fuel: u64,
+) -> Result<Facts, Refusal> {
+    let mut checker = Checker::new(program, env, kept, guide, fuel);
+    match checker.run() {
+        Ok(()) => Ok(checker.notes.into_facts(program, env)),
+        Err(why) => Err(Refusal { at: checker.pc, why }),
+    }
+}
+
+/// Walks as [`check`] does, and believes every covering that the guide claims: for a search that looks for invariants.
+/// It proves nothing, so nothing comes back but where the walk ended.
+///
+/// # Errors
+/// The first thing that does not hold, where the kept points do.
+pub fn explore(
+    program: &Program,
+    env: &Env<'_>,
+    kept: &[Kept],
+    guide: &mut dyn Guide,
+    fuel: u64,
+) -> Result<(), Refusal> {
+    let mut checker = Checker::new(program, env, kept, guide, fuel);
+    checker.believes = true;
+    checker.run().map_err(|why| Refusal { at: checker.pc, why })
+}
+
+impl<'a> Checker<'a> {
+    fn new(
+        program: &'a Program,
+        env: &'a Env<'a>,
+        kept: &'a [Kept],
+        guide: &'a mut dyn Guide,
+        fuel: u64,
+    ) -> Checker<'a> {
+        let notes = Notes::new(program);
+        let (pending, segment, starts) = (Vec::new(), None, true);
+        Checker { program, env, notes, pc: InsnIdx(0), kept, guide, fuel, pending, segment, starts, believes: false }
+    }
+
+    fn run(&mut self) -> Res<()> {
+        self.env.check().map_err(|e| Why::Environment(e.0))?;
+        if self.env.global_functions.iter().any(Option::is_some) {
+            return Err(Why::Unsupported("functions that are verified on their own"));
+        }
+        let entry = State::entry(self.env).ok_or(Why::Internal("no entry"))?;
+        self.segment(None, InsnIdx(0), entry)?;
+        let kept = self.kept;
+        for (i, point) in kept.iter().enumerate() {
+            self.pc = point.at;
+            let state = State::assume(&point.claim, self.program, self.env);
+            let state = state.ok_or(Why::Certificate("a kept point speaks of what there is not"))?;
+            let insn = self.program.insns().get(point.at.index());
+            let inside = insn.is_some_and(|insn| *insn != bpf_isa::Insn::SecondSlot)
+                && state.top().is_some_and(|top| top.subprog == self.program.subprog_of(point.at).0);
+            if !inside {
+                return Err(Why::Certificate("a kept point lies outside of its function"));
+            }
+            if !point.rank.iter().all(|form| form.is_over(point.claim.names.len())) {
+                return Err(Why::Certificate("a rank over names that there are not"));
+            }
+            self.segment(Some(i), point.at, state)?;
+        }
+        Ok(())
+    }
+
+    /// Walks every way from here to a kept point or its end.
+    fn segment(&mut self, from: Option<usize>, at: InsnIdx, state: State) -> Res<()> {
+        (self.segment, self.starts) = (from, true);
+        self.pending.push((at, state));
+        while let Some((at, state)) = self.pending.pop() {
+            match self.way(at, state) {
+                Ok(()) | Err(Why::Unreachable) => {}
+                Err(why) => return Err(why),
+            }
+        }
+        Ok(())
+    }
+
+    fn way(&mut self, at: InsnIdx, mut state: State) -> Res<()> {
+        self.pc = at;
+        loop {
+            let size = state.known.names().len() / 16 + state.known.rows().len();
+            self.spend(1 + size as u64)?;
+            let point = Point { pc: self.pc, from: self.segment, starts: self.starts, state: &state };
+            match self.guide.advise(&point) {
+                Advice::Step => {}
+                Advice::Stop => return Err(Why::Stopped),
+                Advice::Cover { .. } if self.believes => return Ok(()),
+                Advice::Cover { kept, renaming } => return self.cover(&state, kept, &renaming),
+                Advice::Split(form) => {
+                    self.split(&mut state, &form)?;
+                    continue;
+                }
+                Advice::Name { form, signed } => {
+                    self.name_residue(&mut state, &form, signed)?;
+                    continue;
+                }
+            }
+            self.starts = false;
+            self.notes.reached(self.pc);
+            match self.step(&mut state)? {
+                Flow::Next => self.pc = InsnIdx(self.pc.0 + 1),
+                Flow::To(target) => self.pc = target,
+                Flow::End => return Ok(()),
+            }
+        }
+    }
+
+    /// Another way of the segment begins there.
+    pub(crate) fn push(&mut self, at: InsnIdx, state: State) -> Res<()> {
+        if self.pending.len() == MAX_PENDING {
+            return Err(Why::Fuel);
+        }
+        self.pending.push((at, state));
+        Ok(())
+    }
+
+    pub(crate) fn spend(&mut self, fuel: u64) -> Res<()> {
+        self.fuel = self.fuel.checked_sub(fuel).ok_or(Why::Fuel)?;
+        Ok(())
+    }
+
+    /// Whether the form is not negative: by the bounds of its names, or by the multipliers that the guide has.
+    pub(crate) fn proves(&mut self, state: &State, claim: &Form) -> Res<bool> {
+        if state.known.is_not_negative(claim) {
+            return Ok(true);
+        }
+        let point = Point { pc: self.pc, from: self.segment, starts: self.starts, state };
+        let Some(by) = self.guide.prove(&point, claim) else { return Ok(false) };
+        self.spend(by.rows.len() as u64)?;
+        Ok(state.known.proves(claim, &by))
+    }
+
+    /// The point that the segment began at.
+    pub(crate) fn origin(&self) -> Option<&'a Kept> {
+        self.kept.get(self.segment?)
+    }
+
+    pub(crate) fn kept(&self, i: usize) -> Res<&'a Kept> {
+        self.kept.get(i).ok_or(Why::Certificate("there is no such kept point"))
+    }
+
+    /// Both cases are walked: here where the form is not negative, later where it is.
+    fn split(&mut self, state: &mut State, form: &Form) -> Res<()> {
+        let over = form.is_over(state.known.names().len());
+        let (true, Some(negative)) = (over, form.times(-1).and_then(|f| f.shifted(-1))) else {
+            return Err(Why::Certificate("a split by what there is not"));
+        };
+        let mut other = state.clone();
+        match (state.known.learn(form.clone()), other.known.learn(negative)) {
+            (true, true) => self.push(self.pc, other)?,
+            (true, false) => {}
+            (false, true) => *state = other,
+            (false, false) => return Err(Why::Unreachable),
+        }
+        Ok(())
+    }
+
+    /// Names the residue of a form, and uses the name in its place.
+    fn name_residue(&mut self, state: &mut State, form: &Form, signed: bool) -> Res<()> {
+        if !form.is_over(state.known.names().len()) || form.residue(64) != *form {
+            return Err(Why::Certificate("a name for what there is not"));
+        }
+        let name = self.fresh_residue(state, form, 64, signed)?;
+        state.rename(form, name);
+        Ok(())
+    }
+}

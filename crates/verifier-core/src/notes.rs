@@ -1,0 +1,184 @@
+//! What the check notes of each instruction, over all states that it was run in: the facts for a compiler.
+//!
+//! Invariant: a fact holds in every state that was walked, so in every run.
+
+use std::collections::BTreeMap;
+
+use bpf_analysis::{ConstMapCall, ConstTailCall, ContextAccess, Facts, InsnFact, MemKind, Zeroed};
+use bpf_isa::{Insn, InsnIdx, Program, SubprogId};
+
+use crate::contract::Env;
+use crate::refusal::{Res, Why};
+
+/// Kind of memory that an instruction accesses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    Stack,
+    Context,
+    Packet,
+    MapValue,
+    Mem,
+    /// Different kinds, or memory of which nobody says what kind it is.
+    Mixed,
+}
+
+/// A value that is the same wherever it was seen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Same<T> {
+    Always(T),
+    Differs,
+}
+
+impl<T: PartialEq + Copy> Same<T> {
+    fn of(v: Option<T>) -> Same<T> {
+        v.map_or(Same::Differs, Same::Always)
+    }
+    fn join(&mut self, v: Option<T>) {
+        if *self != Same::of(v) {
+            *self = Same::Differs;
+        }
+    }
+    fn get(self) -> Option<T> {
+        match self {
+            Same::Always(v) => Some(v),
+            Same::Differs => None,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Note {
+    reached: bool,
+    /// The kind of memory; of the context, the field and the offset in it.
+    access: Option<(Kind, (usize, u32))>,
+}
+
+/// A call with a map.
+#[derive(Clone, Copy, Debug)]
+struct CallNote {
+    map: Same<u32>,
+    key: Same<u64>,
+    tail_call: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Notes {
+    insns: Vec<Note>,
+    calls: BTreeMap<u32, CallNote>,
+    /// By subprogram, the greatest depth of its stack that is accessed.
+    stack: Vec<u32>,
+    /// By subprogram, the least and the greatest depth of bytes that must be cleared, if any.
+    cleared: Vec<Option<(u32, u32)>>,
+}
+
+impl Notes {
+    pub(crate) fn new(program: &Program) -> Notes {
+        Notes {
+            insns: vec![Note::default(); program.insns().len()],
+            calls: BTreeMap::new(),
+            stack: vec![0; program.subprogs().len()],
+            cleared: vec![None; program.subprogs().len()],
+        }
+    }
+
+    /// The instruction runs.
+    pub(crate) fn reached(&mut self, at: InsnIdx) {
+        if let Some(note) = self.insns.get_mut(at.index()) {
+            note.reached = true;
+        }
+    }
+
+    /// The instruction accesses this memory. `false` if it accesses the context, and not this field of it on every way.
+    pub(crate) fn access(&mut self, at: InsnIdx, kind: Kind, field: Option<(usize, u32)>) -> bool {
+        let Some(note) = self.insns.get_mut(at.index()) else { return false };
+        let new = (kind, field.unwrap_or_default());
+        match note.access {
+            None => note.access = Some(new),
+            Some(old) if old == new => {}
+            Some((Kind::Context, _)) => return false,
+            Some(_) if kind == Kind::Context => return false,
+            Some(_) => note.access = Some((Kind::Mixed, (0, 0))),
+        }
+        true
+    }
+
+    /// A call with this map and key, where they are constant.
+    pub(crate) fn call(&mut self, at: InsnIdx, map: Option<u32>, key: Option<u64>, tail_call: bool) {
+        let new = CallNote { map: Same::of(map), key: Same::of(key), tail_call };
+        let note = self.calls.entry(at.0).or_insert(new);
+        note.map.join(map);
+        note.key.join(key);
+    }
+
+    /// The subprogram's frame is used down to this depth.
+    pub(crate) fn stack(&mut self, subprog: u32, depth: u32) {
+        if let Some(most) = self.stack.get_mut(subprog as usize) {
+            *most = depth.max(*most);
+        }
+    }
+
+    /// Bytes of the subprogram's frame must be cleared when it is entered.
+    pub(crate) fn cleared(&mut self, subprog: u32, depth: u32, size: u32) {
+        let least = depth.saturating_sub(size) + 1;
+        if let Some(cleared) = self.cleared.get_mut(subprog as usize) {
+            *cleared = Some(cleared.map_or((least, depth), |(from, to)| (from.min(least), to.max(depth))));
+        }
+    }
+
+    /// Tail calls leave frames of callers behind. Only the main program makes any here.
+    pub(crate) fn tail_call(&self, frames: usize) -> Res<()> {
+        if frames == 1 { Ok(()) } else { Err(Why::Unsupported("tail calls of other functions than the main one")) }
+    }
+
+    pub(crate) fn into_facts(self, program: &Program, env: &Env<'_>) -> Facts {
+        let zeroed = |(subprog, range): (u32, &Option<(u32, u32)>)| {
+            let (least, greatest) = (*range)?;
+            let (depth, end) = (greatest.next_multiple_of(8), (least - 1) / 8 * 8);
+            Some(Zeroed { subprog: SubprogId(subprog), depth, bytes: depth - end })
+        };
+        let mut facts = Facts {
+            zeroed: (0..).zip(&self.cleared).filter_map(zeroed).collect(),
+            stack_bytes: self.stack,
+            ..Facts::default()
+        };
+        for (at, call) in &self.calls {
+            let (Some(map), insn) = (call.map.get(), InsnIdx(*at)) else { continue };
+            match (call.tail_call, call.key.get()) {
+                (true, Some(key)) => {
+                    if let Ok(index) = u32::try_from(key) {
+                        facts.tail_calls.push(ConstTailCall { insn, map, index });
+                    }
+                }
+                (true, None) => {}
+                (false, key) => facts.map_calls.push(ConstMapCall { insn, map, key }),
+            }
+        }
+        for (at, (note, insn)) in (0..).map(InsnIdx).zip(self.insns.iter().zip(program.insns())) {
+            let kind = note.access.and_then(|(kind, _)| match kind {
+                Kind::Stack => Some(MemKind::Stack),
+                Kind::Context => Some(MemKind::Context),
+                Kind::Packet => Some(MemKind::Packet),
+                Kind::MapValue => Some(MemKind::MapValue),
+                Kind::Mem => Some(MemKind::Mem),
+                Kind::Mixed => None,
+            });
+            // The second slot of an instruction that runs does not run itself, but belongs to it.
+            facts.insns.push(InsnFact { dead: !note.reached && *insn != Insn::SecondSlot, memory: kind });
+            if let Some((Kind::Context, (index, offset))) = note.access
+                && let (Some(field), Some(access)) = (env.context.fields.get(index), insn.memory_access())
+            {
+                let bytes = access.size.bytes();
+                // The base register holds the context's address plus what of the field's place the instruction's offset
+                // leaves.
+                let base = i64::from(field.offset) + i64::from(offset) - i64::from(access.off);
+                let off = i64::from(field.host_offset) + i64::from(offset) - base;
+                facts.context_accesses.push(ContextAccess {
+                    insn: at,
+                    off: i32::try_from(off).unwrap_or(i32::MAX),
+                    size: if bytes == field.size { field.host_size } else { bytes },
+                });
+            }
+        }
+        facts
+    }
+}

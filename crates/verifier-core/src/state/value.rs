@@ -1,0 +1,89 @@
+//! What a register or a slot of the stack holds.
+
+use crate::contract::{Env, MapType};
+use crate::domain::{Form, Name};
+
+/// What a pointer is into.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Base {
+    /// The context's fields.
+    Context,
+    /// The stack of a frame, by its number from the main program's, 0; offsets are from its top, so negative.
+    Stack(u8),
+    /// A region of the context.
+    Region(u8),
+    /// A map itself, which is no memory.
+    Map(u32),
+    /// A value of a map.
+    MapValue(u32),
+    /// Memory that a function returned, to the end of the run.
+    Memory {
+        /// Bytes of it.
+        size: u32,
+        /// Whether the program may write to it.
+        writable: bool,
+    },
+    /// A record of a ring buffer that is held by this name.
+    Record {
+        /// The name among those held.
+        owner: Name,
+        /// Bytes of it.
+        size: u32,
+    },
+}
+
+/// A pointer: the address of its base plus the offset, modulo 2^64.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Pointer {
+    /// What it is into.
+    pub base: Base,
+    /// The offset, modulo 2^64.
+    pub offset: Form,
+    /// The name that is 0 where the pointer is null instead, and 1 where not; `None` if it is not null.
+    pub present: Option<Name>,
+}
+
+impl Pointer {
+    /// A pointer to the start of its base, not null.
+    pub(crate) fn start(base: Base) -> Pointer {
+        Pointer { base, offset: Form::constant(0), present: None }
+    }
+}
+
+/// What a register or a slot holds.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Value {
+    /// Nothing that may be read.
+    Unset,
+    /// The residue of the form modulo 2^64.
+    Number(Form),
+    /// A pointer.
+    Pointer(Pointer),
+}
+
+impl Value {
+    /// Whether it is a pointer into the stack of this frame.
+    pub(crate) fn is_into_frame(&self, frame: usize) -> bool {
+        matches!(self, Value::Pointer(Pointer { base: Base::Stack(f), .. }) if usize::from(*f) == frame)
+    }
+
+    /// Whether it speaks only of names, frames, regions and maps that there are.
+    pub(crate) fn is_sound(&self, names: usize, frames: usize, env: &Env<'_>) -> bool {
+        let plain = |map: u32| env.maps.get(map as usize).is_some_and(|m| m.kind != MapType::Arena);
+        match self {
+            Value::Unset => true,
+            Value::Number(form) => form.is_over(names),
+            Value::Pointer(p) => {
+                let base = match p.base {
+                    Base::Context => !env.context.raw,
+                    Base::Stack(frame) => usize::from(frame) < frames,
+                    Base::Region(region) => usize::from(region) < env.context.regions.len(),
+                    Base::Map(map) | Base::MapValue(map) => plain(map),
+                    Base::Memory { .. } => true,
+                    Base::Record { owner, .. } => owner.index() < names,
+                };
+                base && p.offset.is_over(names) && p.present.is_none_or(|n| n.index() < names)
+            }
+        }
+    }
+}

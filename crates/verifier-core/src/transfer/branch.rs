@@ -1,0 +1,209 @@
+//! Conditional jumps: which ways they can go, and what going each way teaches.
+//!
+//! A comparison of numbers teaches in two ways. The words of both are refined by the proven operation
+//! [`Scalar::refine`]; and, read as the integers that are compared, their order is a row.
+
+use bpf_isa::{Cond, Reg, Src, Width};
+
+use super::number::bits;
+use crate::check::{Checker, Flow};
+use crate::domain::{Form, Scalar};
+use crate::refusal::{Res, Why};
+use crate::state::{Base, Pointer, State, Value};
+
+/// How far from its object's start a pointer may be to be compared: no object ends as near to the end of the address
+/// space as that, so such addresses are in the order of their offsets.
+const NEAR: i128 = 1 << 31;
+
+/// A condition and the width it is compared at.
+type Test = (Width, Cond);
+
+fn is_signed(cond: Cond) -> bool {
+    match cond {
+        Cond::SGt | Cond::SGe | Cond::SLt | Cond::SLe => true,
+        Cond::Eq | Cond::Ne | Cond::Gt | Cond::Ge | Cond::Lt | Cond::Le | Cond::Set => false,
+    }
+}
+
+/// The forms that are not negative where `a cond b` of these integers; none for what rows do not say.
+fn order(cond: Cond, a: &Form, b: &Form) -> Vec<Form> {
+    // a - b - by >= 0
+    let above = |a: &Form, b: &Form, by: i128| a.plus(b, -1).and_then(|f| f.shifted(-by));
+    let rows = match cond {
+        Cond::Eq => vec![above(a, b, 0), above(b, a, 0)],
+        Cond::Gt | Cond::SGt => vec![above(a, b, 1)],
+        Cond::Ge | Cond::SGe => vec![above(a, b, 0)],
+        Cond::Lt | Cond::SLt => vec![above(b, a, 1)],
+        Cond::Le | Cond::SLe => vec![above(b, a, 0)],
+        Cond::Ne | Cond::Set => Vec::new(),
+    };
+    rows.into_iter().flatten().collect()
+}
+
+impl Checker<'_> {
+    pub(crate) fn branch(&mut self, state: &mut State, test: Test, dst: Reg, src: Src, off: i16) -> Res<Flow> {
+        let target = self.target(off.into())?;
+        let (a, b) = (self.value(state, dst)?, self.operand(state, src)?);
+        let mut taken;
+        let (yes, no) = match (&a, &b) {
+            (Value::Number(a), Value::Number(b)) => {
+                // Both ways speak of the same names.
+                let read = self.compared(state, test, a, b)?;
+                taken = state.clone();
+                let yes = self.way_of_numbers(&mut taken, test, true, (a, b), &read)?;
+                (yes, self.way_of_numbers(state, test, false, (a, b), &read)?)
+            }
+            (Value::Pointer(p), Value::Number(n)) | (Value::Number(n), Value::Pointer(p)) => {
+                taken = state.clone();
+                (self.null_test(&mut taken, test, true, p, n)?, self.null_test(state, test, false, p, n)?)
+            }
+            (Value::Pointer(p), Value::Pointer(q)) => {
+                self.near(state, test, p, q)?;
+                taken = state.clone();
+                let offsets = (p.offset.clone(), q.offset.clone());
+                (
+                    self.learn_order(&mut taken, test.1, true, &offsets)?,
+                    self.learn_order(state, test.1, false, &offsets)?,
+                )
+            }
+            (Value::Unset, _) | (_, Value::Unset) => return Err(Why::Unset(dst)),
+        };
+        match (yes, no) {
+            (true, true) => {
+                self.push(target, taken)?;
+                Ok(Flow::Next)
+            }
+            (true, false) => {
+                *state = taken;
+                Ok(Flow::To(target))
+            }
+            (false, true) => Ok(Flow::Next),
+            (false, false) => Ok(Flow::End),
+        }
+    }
+
+    /// The integers that are compared; `None` where a comparison says nothing of integers.
+    fn compared(&mut self, state: &mut State, (width, cond): Test, a: &Form, b: &Form) -> Res<Option<(Form, Form)>> {
+        if cond == Cond::Set {
+            return Ok(None);
+        }
+        let (bits, signed) = (bits(width), is_signed(cond));
+        let a = self.read_as(state, a, bits, signed)?;
+        Ok(Some((a, self.read_as(state, b, bits, signed)?)))
+    }
+
+    /// Whether the comparison can go this way, in a state that is that way's from here on.
+    fn way_of_numbers(
+        &mut self,
+        state: &mut State,
+        (width, cond): Test,
+        taken: bool,
+        (a, b): (&Form, &Form),
+        read: &Option<(Form, Form)>,
+    ) -> Res<bool> {
+        let (x, y) = (state.known.word(a), state.known.word(b));
+        let Some((x, y)) = Scalar::refine(cond, width, taken, &x, &y) else { return Ok(false) };
+        if !state.known.meet_word(a, &x) || !state.known.meet_word(b, &y) {
+            return Ok(false);
+        }
+        match read {
+            Some(read) => self.learn_order(state, cond, taken, read),
+            None => Ok(true),
+        }
+    }
+
+    /// Learns how two integers compare. `false` if they cannot compare like that.
+    fn learn_order(&mut self, state: &mut State, cond: Cond, taken: bool, (a, b): &(Form, Form)) -> Res<bool> {
+        let outcome = match (taken, cond.negate()) {
+            (true, _) => cond,
+            (false, Some(negated)) => negated,
+            (false, None) => return Ok(true),
+        };
+        let mut rows = order(outcome, a, b);
+        if outcome == Cond::Ne {
+            // Of two that are in order and differ, one is less.
+            let difference = a.plus(b, -1);
+            for difference in [difference.clone(), difference.and_then(|d| d.times(-1))].into_iter().flatten() {
+                let order = self.proves(state, &difference)?;
+                rows.extend(difference.shifted(-1).filter(|_| order));
+            }
+        }
+        for row in rows {
+            self.spend(1 + state.known.rows().len() as u64)?;
+            // Rows may show together that it cannot be.
+            if let Some(never) = row.times(-1).and_then(|f| f.shifted(-1))
+                && self.proves(state, &never)?
+            {
+                return Ok(false);
+            }
+            if !state.known.learn(row) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether a pointer can compare like that with null.
+    fn null_test(&mut self, state: &mut State, (width, cond): Test, taken: bool, p: &Pointer, n: &Form) -> Res<bool> {
+        let null = match (width, cond) {
+            (Width::W64, Cond::Eq) => taken,
+            (Width::W64, Cond::Ne) => !taken,
+            _other => return Err(Why::PointerComparison),
+        };
+        if n.as_const() != Some(0) {
+            return Err(Why::PointerComparison);
+        }
+        if let Some(present) = p.present {
+            return Ok(state.known.meet(present, &Scalar::constant(u64::from(!null))));
+        }
+        match p.base {
+            // A region without bytes may be anywhere, and so may what lies behind the end of one.
+            Base::Region(_) => {
+                self.within_reach(state, &p.offset)?;
+                Ok(true)
+            }
+            Base::Context | Base::Map(_) if p.offset.as_const() == Some(0) => Ok(!null),
+            Base::Stack(_) => match state.known.bounds(&p.offset) {
+                Some((min, max)) if -i128::from(self.env.frame_bytes) <= min && max <= 0 => Ok(!null),
+                Some(_) | None => Err(Why::PointerComparison),
+            },
+            Base::MapValue(_) | Base::Memory { .. } | Base::Record { .. } => {
+                self.within_reach(state, &p.offset)?;
+                Ok(!null)
+            }
+            Base::Context | Base::Map(_) => Err(Why::PointerComparison),
+        }
+    }
+
+    /// Proves that the offset is at or behind the start, and near.
+    fn within_reach(&mut self, state: &State, offset: &Form) -> Res<()> {
+        let behind = offset.times(-1).and_then(|f| f.shifted(NEAR)).ok_or(Why::PointerComparison)?;
+        if self.proves(state, offset)? && self.proves(state, &behind)? { Ok(()) } else { Err(Why::PointerComparison) }
+    }
+
+    /// Proves that the order of two pointers is that of their offsets, and shows nothing else.
+    fn near(&mut self, state: &State, (width, cond): Test, p: &Pointer, q: &Pointer) -> Res<()> {
+        let one_object = match p.base {
+            Base::Stack(_) | Base::Region(_) | Base::Record { .. } => p.base == q.base,
+            // Two values of a map may be two elements.
+            Base::MapValue(_) | Base::Memory { .. } | Base::Context | Base::Map(_) => false,
+        };
+        let present = p.present.is_none() && q.present.is_none();
+        if !one_object || !present || width != Width::W64 || is_signed(cond) || cond == Cond::Set {
+            return Err(Why::PointerComparison);
+        }
+        // Stack offsets are below 0: addresses of frames do not wrap either.
+        for offset in [&p.offset, &q.offset] {
+            match p.base {
+                Base::Stack(_) => {
+                    let inside = state.known.bounds(offset);
+                    if inside.is_none_or(|(min, max)| min < -i128::from(self.env.frame_bytes) || max > 0) {
+                        return Err(Why::PointerComparison);
+                    }
+                }
+                _memory => self.within_reach(state, offset)?,
+            }
+        }
+        Ok(())
+    }
+}

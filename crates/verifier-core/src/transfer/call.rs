@@ -1,0 +1,445 @@
+//! Calls and returns: functions of the program, which are walked into, and the host's, by their prototypes.
+//!
+//! What a function reads must be readable, what it writes is forgotten, and what its prototype says beside that must
+//! have a rule here: every other kind of argument, result or effect is [`Why::Unsupported`].
+
+use bpf_isa::{InsnIdx, MAX_CALL_DEPTH, Reg};
+
+use super::memory::Place;
+use crate::check::{Checker, Flow};
+use crate::contract::{ArgKind, Effect, HelperProto, KnownMap, MapType, MapTypes, MemArg, MemSet, Ret};
+use crate::domain::{Form, Known, Name, Scalar};
+use crate::refusal::{Res, Why};
+use crate::state::{Base, Frame, Pointer, State, Value};
+
+/// What the arguments of one call turned out to be.
+#[derive(Default)]
+struct Call<'a> {
+    map: Option<(u32, &'a KnownMap)>,
+    /// The key of an array, where it is known.
+    key: Option<u64>,
+    record_size: u32,
+    /// The record that is given back.
+    released: Option<Name>,
+    /// Memory that the function writes, and how many bytes of it at least.
+    written: Vec<(Place, u32)>,
+    /// Memory arguments.
+    memory: usize,
+}
+
+/// The argument at hand.
+struct Argument<'a> {
+    proto: &'a HelperProto,
+    index: usize,
+    reg: Reg,
+}
+
+impl Argument<'_> {
+    fn wrong(&self, expected: &'static str) -> Why {
+        Why::Argument { func: self.proto.name.to_string(), arg: self.index + 1, expected }
+    }
+}
+
+impl<'a> Checker<'a> {
+    pub(crate) fn call_subprog(&mut self, state: &mut State, off: i32) -> Res<Flow> {
+        let target = self.target(off)?;
+        let callee = self.program.subprog_starting_at(target).ok_or(Why::Internal("a call into no function"))?;
+        let index = state.frames.len();
+        let (Ok(number), true) = (u8::try_from(index), index < MAX_CALL_DEPTH as usize) else {
+            return Err(Why::Internal("a chain of calls that is too long"));
+        };
+        let mut frame = Frame::new(number, callee.0, Some(InsnIdx(self.pc.0 + 1)), self.env.frame_bytes);
+        let caller = state.frames.last_mut().ok_or(Why::Internal("no frame"))?;
+        for reg in Reg::ARGS {
+            frame.regs[reg.index()] = caller.regs[reg.index()].clone();
+        }
+        caller.regs[..6].fill(Value::Unset);
+        state.frames.push(frame);
+        Ok(Flow::To(target))
+    }
+
+    pub(crate) fn exit(&mut self, state: &mut State) -> Res<Flow> {
+        let result = state.reg(Reg::R0);
+        let back = state.top().and_then(|frame| frame.back);
+        if let Some(back) = back {
+            let gone = state.frames.len() - 1;
+            state.frames.pop();
+            if result.is_into_frame(gone) {
+                return Err(Why::Leak);
+            }
+            state.set(Reg::R0, result);
+            state.forget(|value| value.is_into_frame(gone));
+            return Ok(Flow::To(back));
+        }
+        if state.owed().next().is_some() {
+            return Err(Why::Held);
+        }
+        if self.env.void {
+            return Ok(Flow::End);
+        }
+        let result = self.number(state, Reg::R0)?;
+        if let Some((min, max)) = self.env.context.returns {
+            let result = self.read_as(state, &result, 64, true)?;
+            let above = result.shifted(-i128::from(min));
+            let below = result.times(-1).and_then(|f| f.shifted(max.into()));
+            for claim in [above, below] {
+                match claim {
+                    Some(claim) if self.proves(state, &claim)? => {}
+                    Some(_) | None => return Err(Why::Return),
+                }
+            }
+        }
+        Ok(Flow::End)
+    }
+
+    pub(crate) fn call_helper(&mut self, state: &mut State, proto: &'a HelperProto) -> Res<Flow> {
+        let mut call = Call::default();
+        if proto.args.iter().skip(proto.arity().into()).any(|arg| *arg != ArgKind::None) {
+            return Err(Why::Environment(format!("{}: an argument after its last", proto.name)));
+        }
+        for (index, reg) in (0..proto.arity().into()).zip(Reg::ARGS) {
+            self.argument(state, &Argument { proto, index, reg }, &mut call)?;
+        }
+        if proto.disjoint && call.memory > 1 {
+            return Err(Why::Unsupported("memory arguments that must not overlap"));
+        }
+        self.note_call(state, proto, &call);
+        for (place, least) in &call.written {
+            self.write_argument(state, *place, *least);
+        }
+        match proto.effect {
+            Effect::None | Effect::UnderLock => {}
+            Effect::MovesPacket => self.move_regions(state)?,
+            Effect::TailCall => {
+                self.notes.tail_call(state.frames.len())?;
+                if state.owed().next().is_some() {
+                    return Err(Why::Held);
+                }
+            }
+            Effect::Lock(_) | Effect::Unlock(_) => return Err(Why::Unsupported("locks")),
+        }
+        if let Some(owner) = call.released {
+            state.held.retain(|n| *n != owner);
+            state.forget(
+                |v| matches!(v, Value::Pointer(Pointer { base: Base::Record { owner: o, .. }, .. }) if *o == owner),
+            );
+        }
+        if proto.ret == Ret::Never {
+            return Ok(Flow::End);
+        }
+        let result = self.result(state, proto, &call)?;
+        if let Some(frame) = state.frames.last_mut() {
+            frame.regs[..6].fill(Value::Unset);
+        }
+        state.set(Reg::R0, result);
+        Ok(Flow::Next)
+    }
+
+    /// The regions may be elsewhere and have other lengths.
+    fn move_regions(&mut self, state: &mut State) -> Res<()> {
+        state.forget(|v| matches!(v, Value::Pointer(Pointer { base: Base::Region(_), .. })));
+        let env = self.env;
+        for (i, region) in env.context.regions.iter().enumerate() {
+            let range = Known::range(region.min_len.into(), region.max_len.into(), false);
+            let range = range.ok_or(Why::Internal("a region longer at least than at most"))?;
+            let length = Form::name(self.fresh(state, range.word, false)?);
+            if let Some(old) = state.lengths.get_mut(i) {
+                *old = length;
+            }
+        }
+        Ok(())
+    }
+
+    fn write_argument(&mut self, state: &mut State, place: Place, least: u32) {
+        let Place::Stack { frame, depth, size, exact } = place else { return };
+        let Some(frame) = state.frames.get_mut(frame) else { return };
+        frame.stack.write_within(depth, size);
+        if exact && least > 0 {
+            frame.stack.write_number(depth, least);
+        }
+    }
+
+    /// Whether it is the context as the program was given it.
+    fn is_context(&self, value: &Value) -> bool {
+        let start = Pointer::start(if self.env.context.raw { Base::Region(0) } else { Base::Context });
+        *value == Value::Pointer(start)
+    }
+
+    fn argument(&mut self, state: &mut State, arg: &Argument<'a>, call: &mut Call<'a>) -> Res<()> {
+        let (proto, index, reg) = (arg.proto, arg.index, arg.reg);
+        let Some(kind) = proto.args.get(index) else { return Err(Why::Internal("no such argument")) };
+        if *kind == ArgKind::Unused {
+            return Ok(());
+        }
+        let value = self.value(state, reg)?;
+        let map = |call: &Call<'a>| call.map.ok_or(Why::Unsupported("a key or value before its map"));
+        let fixed = |bytes: u32| Form::constant(bytes.into());
+        match *kind {
+            ArgKind::None | ArgKind::Unused => Ok(()),
+            ArgKind::Scalar | ArgKind::Formatted => match value {
+                Value::Number(_) => Ok(()),
+                Value::Pointer(_) | Value::Unset => Err(arg.wrong("a number")),
+            },
+            ArgKind::Ctx if self.is_context(&value) => Ok(()),
+            ArgKind::CtxOrNull if self.is_context(&value) || is_zero(&value) => Ok(()),
+            ArgKind::Ctx | ArgKind::CtxOrNull => Err(arg.wrong("the context")),
+            ArgKind::Map(kinds) => {
+                let Value::Pointer(Pointer { base: Base::Map(map), present: None, .. }) = value else {
+                    return Err(arg.wrong("a map"));
+                };
+                let def = self.env.maps.get(map as usize).ok_or(Why::Internal("no such map"))?;
+                let (reads, writes) = proto.map_access(def.kind);
+                if !kinds.contains(def.kind) {
+                    return Err(arg.wrong("a map of a kind that it works on"));
+                }
+                if reads && !def.access.reads() {
+                    return Err(Why::WriteOnly("the map"));
+                }
+                if writes && !def.access.writes() {
+                    return Err(Why::ReadOnly("the map"));
+                }
+                call.map = Some((map, def));
+                Ok(())
+            }
+            ArgKind::Key => {
+                let (_, def) = map(call)?;
+                if def.kind.is_array() {
+                    call.key = known_key(state, &value, def.key_size);
+                }
+                self.memory(state, arg, &value, &fixed(def.key_size), MemArg::READ, call)
+            }
+            ArgKind::Value => {
+                let bytes = fixed(map(call)?.1.value_size);
+                self.memory(state, arg, &value, &bytes, MemArg::READ, call)
+            }
+            ArgKind::ValueOrNull => {
+                let bytes = fixed(map(call)?.1.value_size);
+                self.memory(state, arg, &value, &bytes, MemArg::READ.or_null(), call)
+            }
+            ArgKind::ValueOut => {
+                let (_, def) = map(call)?;
+                // A Bloom filter's "peek" asks whether the value is there.
+                let mem = if def.kind == MapType::BloomFilter { MemArg::READ } else { MemArg::WRITE };
+                self.memory(state, arg, &value, &fixed(def.value_size), mem, call)
+            }
+            ArgKind::Fixed { bytes, mem } => self.memory(state, arg, &value, &fixed(bytes), mem, call),
+            // Checked with its length, the next argument.
+            ArgKind::Mem(_) if matches!(proto.args.get(index + 1), Some(ArgKind::Size { .. })) => Ok(()),
+            ArgKind::Size { zero } => {
+                let before = index.checked_sub(1).and_then(|i| Some((i, *proto.args.get(i)?, *Reg::ARGS.get(i)?)));
+                let Some((before, ArgKind::Mem(mem), base)) = before else {
+                    return Err(Why::Unsupported("a length of what is no memory"));
+                };
+                let size = self.length(state, arg, &value)?;
+                if !zero && !size.shifted(-1).is_some_and(|f| state.known.is_not_negative(&f)) {
+                    return Err(arg.wrong("a length of at least 1"));
+                }
+                let base_value = self.value(state, base)?;
+                self.memory(state, &Argument { proto, index: before, reg: base }, &base_value, &size, mem, call)
+            }
+            ArgKind::MemOfLength(_) if proto.args.get(index..).is_some_and(|a| a.contains(&ArgKind::Length)) => Ok(()),
+            ArgKind::Length => {
+                let size = self.length(state, arg, &value)?;
+                for (i, base) in (0..index).zip(Reg::ARGS) {
+                    let Some(ArgKind::MemOfLength(mem)) = proto.args.get(i) else { continue };
+                    let base_value = self.value(state, base)?;
+                    self.memory(state, &Argument { proto, index: i, reg: base }, &base_value, &size, *mem, call)?;
+                }
+                Ok(())
+            }
+            ArgKind::Mem(_) | ArgKind::MemOfLength(_) => {
+                Err(Why::Environment(format!("{}: memory without a length", proto.name)))
+            }
+            ArgKind::RecordSize => match &value {
+                Value::Number(form) => match form.as_const() {
+                    Some(bytes @ 1..0x4000_0000) => {
+                        call.record_size = u32::try_from(bytes).map_err(|_| Why::Internal("a size"))?;
+                        Ok(())
+                    }
+                    Some(_) | None => Err(arg.wrong("a constant size of at least 1")),
+                },
+                Value::Pointer(_) | Value::Unset => Err(arg.wrong("a constant size of at least 1")),
+            },
+            ArgKind::Record => match &value {
+                Value::Pointer(Pointer { base: Base::Record { owner, .. }, offset, present: None })
+                    if offset.as_const() == Some(0) && state.held.contains(owner) =>
+                {
+                    call.released = Some(*owner);
+                    Ok(())
+                }
+                _other => Err(arg.wrong("a record as it was reserved")),
+            },
+            ArgKind::Values
+            | ArgKind::Lock { .. }
+            | ArgKind::Timer
+            | ArgKind::Work
+            | ArgKind::TimerMap
+            | ArgKind::TimerCallback
+            | ArgKind::Local(..)
+            | ArgKind::LocalType { .. }
+            | ArgKind::Object(_)
+            | ArgKind::Root(_)
+            | ArgKind::Node(..)
+            | ArgKind::Compare
+            | ArgKind::Kptr
+            | ArgKind::Exchanged
+            | ArgKind::Peeked { .. }
+            | ArgKind::SliceBuffer
+            | ArgKind::ConstStr
+            | ArgKind::Socket { .. }
+            | ArgKind::Callback(_)
+            | ArgKind::CallbackCtx
+            | ArgKind::Host { .. } => Err(Why::Unsupported("an argument of this kind")),
+        }
+    }
+
+    /// A length, as an integer below 2^32.
+    fn length(&mut self, state: &mut State, arg: &Argument<'_>, value: &Value) -> Res<Form> {
+        let Value::Number(form) = value else { return Err(arg.wrong("a length")) };
+        let size = self.read_as(state, form, 64, false)?;
+        let below = size.times(-1).and_then(|f| f.shifted(u32::MAX.into()));
+        match below {
+            Some(below) if self.proves(state, &below)? => Ok(size),
+            Some(_) | None => Err(arg.wrong("a length with a known maximum")),
+        }
+    }
+
+    /// Proves that the function may use `size` bytes there, and notes what it may write.
+    fn memory(
+        &mut self,
+        state: &mut State,
+        arg: &Argument<'_>,
+        value: &Value,
+        size: &Form,
+        mem: MemArg,
+        call: &mut Call<'a>,
+    ) -> Res<()> {
+        let sized = matches!(arg.proto.args.get(arg.index), Some(ArgKind::Mem(_) | ArgKind::MemOfLength(_)));
+        let (least, most) = state.known.bounds(size).ok_or(Why::Internal("a size"))?;
+        if mem.null && is_zero(value) {
+            // Null has no bytes.
+            return if !sized || most == 0 { Ok(()) } else { Err(Why::MayBeNull(arg.reg)) };
+        }
+        let Value::Pointer(pointer) = value else { return Err(arg.wrong("a pointer to memory")) };
+        let pointer = match pointer.present {
+            Some(_) if mem.null && !sized => &Pointer { present: None, ..pointer.clone() },
+            Some(_) => return Err(Why::MayBeNull(arg.reg)),
+            None => pointer,
+        };
+        let (from, align) = match pointer.base {
+            Base::Stack(_) => (MemSet::STACK, 8),
+            Base::Region(region) => {
+                let align = self.env.context.regions.get(usize::from(region)).map_or(1, |region| region.align);
+                (MemSet::PACKET, align)
+            }
+            Base::MapValue(_) => (MemSet::MAP, 8),
+            Base::Memory { .. } | Base::Record { .. } => (MemSet::MEM, 8),
+            Base::Context | Base::Map(_) => return Err(arg.wrong("a pointer to memory")),
+        };
+        let low = u64::from(mem.align.saturating_sub(1));
+        let aligned = mem.align <= align && state.known.word(&pointer.offset).bits().max() & low == 0;
+        if !mem.from.contains(from) || !aligned {
+            return Err(arg.wrong("memory of a kind that it works on, aligned"));
+        }
+        call.memory += 1;
+        if most == 0 {
+            return Ok(());
+        }
+        let place = self.place(state, arg.reg, (pointer, 0), size, mem.access)?;
+        match place {
+            Place::Stack { frame, depth, size, .. } if mem.access.reads() => {
+                self.readable(state, frame, depth, size)?
+            }
+            Place::Stack { .. } | Place::Untracked(_) => {}
+            Place::Field { .. } => return Err(arg.wrong("a pointer to memory")),
+        }
+        if mem.access.writes() {
+            call.written.push((place, u32::try_from(least.max(0)).unwrap_or(0)));
+        }
+        Ok(())
+    }
+
+    fn note_call(&mut self, state: &State, proto: &HelperProto, call: &Call<'_>) {
+        let tail_call = proto.effect == Effect::TailCall;
+        let Some((map, _)) = call.map else { return };
+        let key = if tail_call {
+            let index = proto.args.iter().zip(Reg::ARGS).find(|(arg, _)| **arg == ArgKind::Scalar);
+            // The index is 32 bits wide.
+            index.and_then(|(_, reg)| match state.reg(reg) {
+                Value::Number(form) => state.known.word(&form).truncate(32).as_const(),
+                Value::Pointer(_) | Value::Unset => None,
+            })
+        } else {
+            call.key
+        };
+        self.notes.call(self.pc, Some(map), key, tail_call);
+    }
+
+    /// A name that is 1 where there is what a pointer leads to, and 0 where it is null.
+    fn presence(&mut self, state: &mut State) -> Res<Name> {
+        self.fresh(state, Scalar::unsigned(0, 1), false)
+    }
+
+    fn result(&mut self, state: &mut State, proto: &HelperProto, call: &Call<'_>) -> Res<Value> {
+        let pointer = |base, present| Ok(Value::Pointer(Pointer { present, ..Pointer::start(base) }));
+        match proto.ret {
+            Ret::Scalar => Ok(Value::Number(Form::name(self.fresh(state, Scalar::UNKNOWN, false)?))),
+            Ret::Between(min, max) if min <= max => {
+                let result = Scalar::signed(min, max);
+                Ok(Value::Number(self.fresh_number(state, result)?))
+            }
+            Ret::Between(..) => Err(Why::Environment(format!("{}: it returns no number at all", proto.name))),
+            Ret::First if matches!(proto.args.first(), Some(ArgKind::MemOfLength(_))) => Ok(state.reg(Reg::R1)),
+            Ret::First => Err(Why::Environment(format!("{}: it returns no memory", proto.name))),
+            Ret::MapValueOrNull => {
+                let Some((map, def)) = call.map else {
+                    return Err(Why::Environment(format!("{}: a value of no map", proto.name)));
+                };
+                if def.kind.is_map_of_maps() || MapTypes::SOCKETS.contains(def.kind) {
+                    return Err(Why::Unsupported("maps of maps and of sockets"));
+                }
+                // Every element below max_entries of an array exists.
+                let exists = def.kind.is_array()
+                    && def.key_size == 4
+                    && proto.args.get(2) == Some(&ArgKind::None)
+                    && call.key.is_some_and(|key| key < def.max_entries.into());
+                let present = if exists { None } else { Some(self.presence(state)?) };
+                pointer(Base::MapValue(map), present)
+            }
+            Ret::RecordOrNull if call.record_size > 0 => {
+                let owner = self.presence(state)?;
+                state.held.push(owner);
+                pointer(Base::Record { owner, size: call.record_size }, Some(owner))
+            }
+            Ret::RecordOrNull => Err(Why::Environment(format!("{}: a record of no size", proto.name))),
+            Ret::MemOrNull { bytes, writable } => {
+                let present = self.presence(state)?;
+                pointer(Base::Memory { size: bytes, writable }, Some(present))
+            }
+            Ret::Never
+            | Ret::Thrown
+            | Ret::HostOrNull(_)
+            | Ret::Host(_)
+            | Ret::ElementOrNull(_)
+            | Ret::SliceOrNull { .. }
+            | Ret::SocketOrNull
+            | Ret::OfSocketOrNull(_)
+            | Ret::ObjectOrNull(_)
+            | Ret::Instance { .. } => Err(Why::Unsupported("a result of this kind")),
+        }
+    }
+}
+
+fn is_zero(value: &Value) -> bool {
+    matches!(value, Value::Number(form) if form.residue(64).as_const() == Some(0))
+}
+
+/// The key, if it is a constant in a slot of the stack.
+fn known_key(state: &State, value: &Value, size: u32) -> Option<u64> {
+    let Value::Pointer(Pointer { base: Base::Stack(frame), offset, present: None }) = value else { return None };
+    let depth = u32::try_from(offset.as_const()?.checked_neg()?).ok()?;
+    match &state.frames.get(usize::from(*frame))?.stack.cell(depth, size)?.value {
+        Value::Number(form) => u64::try_from(form.as_const()?).ok(),
+        Value::Pointer(_) | Value::Unset => None,
+    }
+}

@@ -1,0 +1,254 @@
+//! Arithmetic on numbers, and how a word is read as an integer.
+//!
+//! A number is the residue of a form modulo 2^64, so sums, differences and products by constants are those of forms:
+//! nothing wraps, and nothing is lost. Whatever needs the *integer* that a word stands for (a comparison, a shift to
+//! the right, a 32-bit result) reads the form at a width ([`Checker::read_as`]): the form itself where it is proven to
+//! lie in range, or a fresh name for its residue.
+
+use bpf_isa::{AluOp, ByteOrder, Width};
+
+use crate::check::Checker;
+use crate::domain::{Form, Known, Name, Scalar};
+use crate::refusal::{Res, Why};
+use crate::state::State;
+
+/// The bits of a width.
+pub(crate) fn bits(width: Width) -> u32 {
+    match width {
+        Width::W32 => 32,
+        Width::W64 => 64,
+    }
+}
+
+/// The least integer that `bits` bits stand for.
+fn least(bits: u32, signed: bool) -> i128 {
+    if signed { -(1i128 << (bits - 1)) } else { 0 }
+}
+
+impl Checker<'_> {
+    /// A fresh name for a word in this set, the signed or the unsigned value of it.
+    pub(crate) fn fresh(&mut self, state: &mut State, word: Scalar, signed: bool) -> Res<Name> {
+        state.known.name(Known { word, signed }).ok_or(Why::Fuel)
+    }
+
+    /// A fresh number in this set, by the view in which it has the shorter range.
+    pub(crate) fn fresh_number(&mut self, state: &mut State, word: Scalar) -> Res<Form> {
+        if let Some(c) = word.as_const() {
+            return Ok(Form::constant(c.into()).residue(64));
+        }
+        let signed = word.smin() < 0 && word.smax().abs_diff(word.smin()) < word.umax() - word.umin();
+        Ok(Form::name(self.fresh(state, word, signed)?))
+    }
+
+    /// The name of the residue of a form modulo 2^`bits`, the one that it has or a fresh one.
+    pub(crate) fn fresh_residue(&mut self, state: &mut State, form: &Form, bits: u32, signed: bool) -> Res<Name> {
+        let form = form.residue(bits);
+        self.spend(1)?;
+        if let Some(name) = state.known.residue(&form, bits, signed) {
+            return Ok(name);
+        }
+        let word = state.known.word(&form);
+        let word = if signed { word.sign_extend(bits) } else { word.truncate(bits) };
+        let name = self.fresh(state, word, signed)?;
+        state.known.define(name, form, bits);
+        Ok(name)
+    }
+
+    /// The integer that the low `bits` bits of a number stand for, signed or unsigned.
+    pub(crate) fn read_as(&mut self, state: &mut State, form: &Form, bits: u32, signed: bool) -> Res<Form> {
+        let (modulus, least) = (1i128 << bits, least(bits, signed));
+        // Within one period, the form is the integer but for a multiple of the modulus.
+        let period = |form: &Form| {
+            let (min, max) = state.known.bounds(form)?;
+            let (first, last) =
+                (min.checked_sub(least)?.div_euclid(modulus), max.checked_sub(least)?.div_euclid(modulus));
+            (first == last).then(|| form.shifted(first.checked_mul(modulus)?.checked_neg()?))?
+        };
+        let nearest = form.residue(bits);
+        if let Some(exact) = period(form).or_else(|| period(&nearest)) {
+            return Ok(exact);
+        }
+        // Or rows show that it is in range as it is.
+        if nearest.terms().len() > 1
+            && let (Some(above), Some(below)) =
+                (nearest.shifted(-least), nearest.times(-1).and_then(|f| f.shifted(least + modulus - 1)))
+            && self.proves(state, &above)?
+            && self.proves(state, &below)?
+        {
+            return Ok(nearest);
+        }
+        Ok(Form::name(self.fresh_residue(state, &nearest, bits, signed)?))
+    }
+
+    /// `a op b` on the low bits of that width, zero-extended.
+    pub(crate) fn number_op(&mut self, state: &mut State, op: AluOp, width: Width, a: &Form, b: &Form) -> Res<Form> {
+        let wide = width == Width::W64;
+        let constant = |f: &Form| f.residue(64).as_const();
+        let count = |f: &Form| constant(f).map(|c| c.rem_euclid(bits(width).into()));
+        let linear = match op {
+            AluOp::Add => a.plus(b, 1),
+            AluOp::Sub => a.plus(b, -1),
+            AluOp::Mul => match (constant(a), constant(b)) {
+                (_, Some(c)) => a.times(c),
+                (Some(c), None) => b.times(c),
+                (None, None) => None,
+            },
+            AluOp::Lsh => count(b).and_then(|k| a.times(1i128 << k)),
+            AluOp::Div
+            | AluOp::SDiv
+            | AluOp::Mod
+            | AluOp::SMod
+            | AluOp::Or
+            | AluOp::And
+            | AluOp::Xor
+            | AluOp::Rsh
+            | AluOp::Arsh => None,
+        };
+        if let Some(form) = linear {
+            return if wide { Ok(form.residue(64)) } else { self.read_as(state, &form, 32, false) };
+        }
+        let (x, y) = (state.known.word(a), state.known.word(b));
+        let result = x.alu(op, width, &y);
+        if result.as_const().is_some() {
+            return self.fresh_number(state, result);
+        }
+        let known = match op {
+            AluOp::And => self.masked(state, width, (a, b), result)?,
+            AluOp::Or | AluOp::Xor => self.joined(state, op, width, (a, b), result)?,
+            AluOp::Rsh => match count(b) {
+                Some(k) => self.shifted_right(state, width, a, k, result)?,
+                None => None,
+            },
+            AluOp::Arsh => match count(b) {
+                Some(k) if wide => self.halved_back(state, a, k, true)?,
+                Some(_) | None => None,
+            },
+            AluOp::Div => match constant(b) {
+                Some(by) if by > 0 => Some(self.quotient(state, width, a, by, result)?),
+                Some(_) | None => None,
+            },
+            AluOp::Mod => {
+                let whole = self.read_as(state, a, bits(width), false)?;
+                Some(self.at_most(state, &[whole], result)?)
+            }
+            AluOp::Add | AluOp::Sub | AluOp::Mul | AluOp::Lsh | AluOp::SDiv | AluOp::SMod => None,
+        };
+        match known {
+            Some(form) => Ok(form),
+            None => self.fresh_number(state, result),
+        }
+    }
+
+    /// A fresh name for an unsigned number in the set that is no more than any of these integers.
+    fn at_most(&mut self, state: &mut State, wholes: &[Form], result: Scalar) -> Res<Form> {
+        let name = Form::name(self.fresh(state, result, false)?);
+        for whole in wholes {
+            self.define(state, whole.plus(&name, -1))?;
+        }
+        Ok(name)
+    }
+
+    /// Learns what the definition of a fresh name says.
+    fn define(&mut self, state: &mut State, row: Option<Form>) -> Res<()> {
+        self.spend(state.known.rows().len() as u64)?;
+        let Some(row) = row else { return Ok(()) };
+        // A fresh name has a value wherever the rest has one.
+        if state.known.learn(row) { Ok(()) } else { Err(Why::Unreachable) }
+    }
+
+    /// `a & b`: the low bits of a number, or no more than either.
+    fn masked(&mut self, state: &mut State, width: Width, (a, b): (&Form, &Form), result: Scalar) -> Res<Option<Form>> {
+        for (number, mask) in [(a, b), (b, a)] {
+            let mask = state.known.word(mask).truncate(bits(width));
+            match mask.as_const() {
+                Some(u64::MAX) => return Ok(Some(number.clone())),
+                Some(mask) if mask != 0 && mask & mask.wrapping_add(1) == 0 => {
+                    return Ok(Some(self.read_as(state, number, mask.trailing_ones(), false)?));
+                }
+                Some(_) | None => {}
+            }
+        }
+        let wholes = [self.read_as(state, a, bits(width), false)?, self.read_as(state, b, bits(width), false)?];
+        Ok(Some(self.at_most(state, &wholes, result)?))
+    }
+
+    /// `a | b` and `a ^ b`: their sum where they have no bit in common; an `or` is no less than either.
+    fn joined(
+        &mut self,
+        state: &mut State,
+        op: AluOp,
+        width: Width,
+        (a, b): (&Form, &Form),
+        result: Scalar,
+    ) -> Res<Option<Form>> {
+        let wholes = [self.read_as(state, a, bits(width), false)?, self.read_as(state, b, bits(width), false)?];
+        let [x, y] = [&wholes[0], &wholes[1]].map(|whole| state.known.word(whole).bits().max());
+        if x & y == 0 {
+            return Ok(wholes[0].plus(&wholes[1], 1));
+        }
+        if op == AluOp::Xor {
+            return Ok(None);
+        }
+        let name = Form::name(self.fresh(state, result, false)?);
+        for whole in &wholes {
+            self.define(state, name.plus(whole, -1))?;
+        }
+        Ok(Some(name))
+    }
+
+    /// What was multiplied by 2^k is shifted back: the low bits of the number, zero- or sign-extended.
+    fn halved_back(&mut self, state: &mut State, a: &Form, k: i128, signed: bool) -> Res<Option<Form>> {
+        let Ok(k @ 1..64) = u32::try_from(k) else { return Ok(None) };
+        let Some(number) = a.residue(64).divided(1i128 << k) else { return Ok(None) };
+        Ok(Some(self.read_as(state, &number, 64 - k, signed)?))
+    }
+
+    fn shifted_right(
+        &mut self,
+        state: &mut State,
+        width: Width,
+        a: &Form,
+        k: i128,
+        result: Scalar,
+    ) -> Res<Option<Form>> {
+        if width == Width::W64
+            && let Some(back) = self.halved_back(state, a, k, false)?
+        {
+            return Ok(Some(back));
+        }
+        Ok(Some(self.quotient(state, width, a, 1i128 << k, result)?))
+    }
+
+    /// The unsigned quotient by a number above 0: `by * q <= a < by * q + by`.
+    fn quotient(&mut self, state: &mut State, width: Width, a: &Form, by: i128, result: Scalar) -> Res<Form> {
+        if width == Width::W32 && by >= 1 << 31 {
+            return self.fresh_number(state, result);
+        }
+        let whole = self.read_as(state, a, bits(width), false)?;
+        let q = Form::name(self.fresh(state, result, false)?);
+        let left = whole.plus(&q, -by);
+        self.define(state, left.clone())?;
+        self.define(state, left.and_then(|left| left.times(-1)?.shifted(by - 1)))?;
+        Ok(q)
+    }
+
+    /// The low bits of a number, sign-extended to the width and zero-extended from there.
+    pub(crate) fn sign_extended(&mut self, state: &mut State, a: &Form, from: u32, width: Width) -> Res<Form> {
+        let number = self.read_as(state, a, from, true)?;
+        match width {
+            Width::W64 => Ok(number.residue(64)),
+            Width::W32 => self.read_as(state, &number, 32, false),
+        }
+    }
+
+    /// A byte order conversion.
+    pub(crate) fn byte_order(&mut self, state: &mut State, order: ByteOrder, a: &Form, bits: u32) -> Res<Form> {
+        match order {
+            ByteOrder::ToLe => Ok(self.read_as(state, a, bits, false)?.residue(64)),
+            ByteOrder::ToBe | ByteOrder::Swap => {
+                let word = state.known.word(a).end(order, bits);
+                self.fresh_number(state, word)
+            }
+        }
+    }
+}

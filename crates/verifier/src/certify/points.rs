@@ -1,0 +1,576 @@
+//! Invariants at loop heads: candidates that are only ever weakened.
+//!
+//! A point is told by its instruction and chain of calls. Each name of its invariant has a *recipe*, by which the
+//! renaming of a state is found: the name is what is at a place, less what was there first, by the step. So a number
+//! that moves by a constant each round becomes `first + step * name`, and all that move alike share the name, which
+//! counts rounds.
+
+use std::collections::BTreeSet;
+
+use bpf_isa::InsnIdx;
+use bpf_verifier_core::{
+    Base, Byte, Cell, Form, Frame, Invariant, Kept, Knowledge, Known, Name, Pointer, Scalar, Stack, State, Value,
+};
+
+use super::multipliers;
+
+/// Where a value is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Place {
+    Reg(usize, usize),
+    Slot(usize, u32, u32),
+    Length(usize),
+}
+
+/// How a name is found in a state.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Recipe {
+    /// `(what is there - first) / step`.
+    Of { place: Place, first: Form, step: i128 },
+    /// Whether the pointer there is not null.
+    Presence(Place),
+}
+
+/// A loop head that is kept.
+#[derive(Clone, Debug)]
+pub(super) struct PointState {
+    pub(super) at: InsnIdx,
+    chain: Vec<(u32, Option<InsnIdx>)>,
+    pub(super) claim: Invariant,
+    recipes: Vec<Recipe>,
+    /// Rows that did not hold.
+    dropped: Vec<Form>,
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(super) struct Points {
+    pub(super) all: Vec<PointState>,
+    thresholds: BTreeSet<i128>,
+}
+
+/// What is at a place, as a number: of a pointer, its offset.
+pub(super) fn number_at(lengths: &[Form], frames: &[Frame], place: Place) -> Option<Form> {
+    let number = |value: &Value| match value {
+        Value::Number(form) => Some(form.clone()),
+        Value::Pointer(pointer) => Some(pointer.offset.clone()),
+        Value::Unset => None,
+    };
+    match place {
+        Place::Length(region) => lengths.get(region).cloned(),
+        Place::Reg(frame, reg) => number(frames.get(frame)?.regs.get(reg)?),
+        Place::Slot(frame, depth, size) => {
+            let cells = frames.get(frame)?.stack.cells();
+            number(&cells.iter().find(|cell| (cell.depth, cell.size) == (depth, size))?.value)
+        }
+    }
+}
+
+fn value_at(frames: &[Frame], place: Place) -> Option<&Value> {
+    match place {
+        Place::Length(_) => None,
+        Place::Reg(frame, reg) => frames.get(frame)?.regs.get(reg),
+        Place::Slot(frame, depth, size) => {
+            let cells = frames.get(frame)?.stack.cells();
+            cells.iter().find(|cell| (cell.depth, cell.size) == (depth, size)).map(|cell| &cell.value)
+        }
+    }
+}
+
+/// Every place of an invariant that holds something.
+pub(super) fn places(lengths: &[Form], frames: &[Frame]) -> Vec<Place> {
+    let mut all: Vec<Place> = (0..lengths.len()).map(Place::Length).collect();
+    for (f, frame) in frames.iter().enumerate() {
+        all.extend((0..10).filter(|r| frame.regs[*r] != Value::Unset).map(|r| Place::Reg(f, r)));
+        all.extend(frame.stack.cells().iter().map(|cell| Place::Slot(f, cell.depth, cell.size)));
+    }
+    all
+}
+
+fn chain(frames: &[Frame]) -> Vec<(u32, Option<InsnIdx>)> {
+    frames.iter().map(|frame| (frame.subprog, frame.back)).collect()
+}
+
+/// `a - b`, if that is a constant.
+fn apart(a: &Form, b: &Form) -> Option<i128> {
+    a.plus(b, -1)?.residue(64).as_const()
+}
+
+impl Points {
+    /// Constants of the program are where numbers may stay below.
+    pub(super) fn new(constants: impl IntoIterator<Item = i128>) -> Points {
+        let mut thresholds: BTreeSet<i128> = constants.into_iter().flat_map(|c| [c - 1, c, c + 1]).collect();
+        for bits in [0, 4, 8, 12, 16, 20, 24, 30, 31, 32, 62, 63, 64] {
+            thresholds.extend([(1i128 << bits) - 1, -(1i128 << bits)]);
+        }
+        Points { all: Vec::new(), thresholds }
+    }
+
+    /// The points as the core takes them, with these ranks.
+    pub(super) fn kept(&self, rank: impl Fn(&PointState) -> Vec<Form>) -> Vec<Kept> {
+        let kept = |point: &PointState| Kept { at: point.at, claim: point.claim.clone(), rank: rank(point) };
+        self.all.iter().map(kept).collect()
+    }
+
+    /// The point that a state is at.
+    pub(super) fn find(&self, at: InsnIdx, state: &State) -> Option<usize> {
+        let chain = chain(state.frames());
+        self.all.iter().position(|point| point.at == at && point.chain == chain)
+    }
+
+    /// Keeps what the first state at a point knows.
+    pub(super) fn begin(&mut self, at: InsnIdx, state: &State) -> usize {
+        let mut point = PointState {
+            at,
+            chain: chain(state.frames()),
+            claim: state.to_invariant(),
+            recipes: Vec::new(),
+            dropped: Vec::new(),
+        };
+        point.generalise(state);
+        self.all.push(point);
+        self.all.len() - 1
+    }
+
+    /// Weakens the point until it covers the state. Whether anything had to be.
+    pub(super) fn weaken(&mut self, i: usize, state: &State) -> bool {
+        let Some(mut point) = self.all.get(i).cloned() else { return false };
+        let changed = point.weaken(state, &self.thresholds);
+        if changed {
+            self.all[i] = point;
+        }
+        changed
+    }
+}
+
+impl PointState {
+    fn number(&self, place: Place) -> Option<Form> {
+        number_at(&self.claim.lengths, &self.claim.frames, place)
+    }
+
+    fn set(&mut self, place: Place, form: Option<Form>) {
+        let (lengths, frames) = (&mut self.claim.lengths, &mut self.claim.frames);
+        let replaced = |value: &Value, form: Option<Form>| match (value, form) {
+            (Value::Number(_), Some(form)) => Value::Number(form),
+            (Value::Pointer(p), Some(offset)) => Value::Pointer(Pointer { offset, ..p.clone() }),
+            (Value::Unset, _) | (_, None) => Value::Unset,
+        };
+        match place {
+            Place::Length(region) => {
+                if let Some(form) = form {
+                    lengths[region] = form;
+                }
+            }
+            Place::Reg(frame, reg) => {
+                let reg = &mut frames[frame].regs[reg];
+                *reg = replaced(reg, form);
+            }
+            Place::Slot(frame, depth, size) => {
+                let stack = frames[frame].stack.clone();
+                let old = stack.cells().iter().find(|cell| (cell.depth, cell.size) == (depth, size));
+                let value = old.map(|cell| replaced(&cell.value, form));
+                frames[frame].stack = match value {
+                    Some(value) if value != Value::Unset => stack.with_cell(Cell { depth, size, value }),
+                    Some(_) | None => stack.without(depth),
+                };
+            }
+        }
+    }
+
+    fn fresh(&mut self, known: Known, recipe: Recipe) -> Form {
+        let name = Name(u32::try_from(self.claim.names.len()).unwrap_or(u32::MAX));
+        self.claim.names.push(known);
+        self.recipes.push(recipe);
+        Form::name(name)
+    }
+
+    /// Restates what a state knows by names that have recipes.
+    fn generalise(&mut self, state: &State) {
+        let known = state.known();
+        let of = |n: Name| known.names().get(n.index()).copied();
+        let mut names: Vec<Option<Form>> = vec![None; known.names().len()];
+        (self.claim.names, self.claim.rows) = (Vec::new(), Vec::new());
+        // Presence first: records are known by it.
+        for place in places(&self.claim.lengths, &self.claim.frames) {
+            if let Some(Value::Pointer(Pointer { present: Some(n), .. })) = value_at(state.frames(), place)
+                && let (Some(is), true) = (of(*n), names.get(n.index()).is_some_and(Option::is_none))
+            {
+                names[n.index()] = Some(self.fresh(is, Recipe::Presence(place)));
+            }
+        }
+        for place in places(&self.claim.lengths, &self.claim.frames) {
+            let Some(form) = number_at(state.lengths(), state.frames(), place) else { continue };
+            let unknown: Vec<_> = form.terms().iter().filter(|(n, _)| names[n.index()].is_none()).copied().collect();
+            if let [(n, step)] = unknown[..]
+                && let Some(is) = of(n)
+            {
+                let rest = form.plus(&Form::name(n), -step).and_then(|rest| renamed(&rest, &names));
+                if let Some(first) = rest {
+                    names[n.index()] = Some(self.fresh(is, Recipe::Of { place, first, step }));
+                }
+            }
+            let restated = match renamed(&form, &names) {
+                Some(form) => form,
+                // Names that no place tells apart.
+                None => {
+                    let word = known.word(&form);
+                    let is = Known { word, signed: word.smin() < 0 && word.umax() > i64::MAX as u64 };
+                    self.fresh(is, Recipe::Of { place, first: Form::constant(0), step: 1 })
+                }
+            };
+            self.set(place, Some(restated));
+        }
+        for row in known.rows() {
+            if let Some(row) = renamed(row, &names) {
+                self.claim.rows.push(row);
+            }
+        }
+        let name = |n: &Name| names.get(n.index())?.as_ref()?.as_name();
+        for frame in &mut self.claim.frames {
+            for value in &mut frame.regs {
+                restate_pointer(value, name);
+            }
+            let cells = frame.stack.cells().to_vec();
+            for mut cell in cells {
+                restate_pointer(&mut cell.value, name);
+                frame.stack = match cell.value {
+                    Value::Unset => frame.stack.clone().without(cell.depth),
+                    Value::Number(_) | Value::Pointer(_) => frame.stack.clone().with_cell(cell),
+                };
+            }
+        }
+        let held: Vec<Name> = state.held().to_vec();
+        self.claim.held = held.iter().filter_map(name).collect();
+    }
+
+    /// What each name is in a state.
+    pub(super) fn renaming(&self, state: &State) -> Option<Vec<Form>> {
+        let mut renaming: Vec<Form> = Vec::new();
+        for (recipe, known) in self.recipes.iter().zip(&self.claim.names) {
+            let form = match recipe {
+                Recipe::Of { place, first, step } => {
+                    let at = number_at(state.lengths(), state.frames(), *place)?;
+                    let moved = at.plus(&first.substitute(&renaming)?, -1)?.residue(64);
+                    let of = if *step < 0 { moved.times(-1)? } else { moved };
+                    let of = if step.abs() == 1 { of } else { of.divided(step.abs())? };
+                    nearest(state.known(), of, known)
+                }
+                Recipe::Presence(place) => match value_at(state.frames(), *place).map(|v| resolved(state, v))? {
+                    Value::Pointer(Pointer { present, .. }) => present.map_or(Form::constant(1), Form::name),
+                    Value::Number(_) | Value::Unset => Form::constant(0),
+                },
+            };
+            renaming.push(form);
+        }
+        Some(renaming)
+    }
+
+    /// A number of the state that must have a name of its own to be covered: it may wrap.
+    pub(super) fn unnamed(&self, state: &State) -> Option<(Form, bool)> {
+        let renaming = self.renaming(state)?;
+        self.recipes.iter().zip(&self.claim.names).zip(renaming).find_map(|((recipe, known), form)| {
+            let Recipe::Of { place, step: 1, first } = recipe else { return None };
+            let at = number_at(state.lengths(), state.frames(), *place)?;
+            let is_number = matches!(value_at(state.frames(), *place), Some(Value::Number(_)));
+            let whole = known.bounds() == Known { word: Scalar::UNKNOWN, signed: known.signed }.bounds();
+            let (min, max) = state.known().bounds(&form)?;
+            let outside = min < known.bounds().0 || max > known.bounds().1;
+            let plain = first.as_const() == Some(0) && is_number && at.as_name().is_none() && at.residue(64) == at;
+            (whole && outside && plain).then_some((at, known.signed))
+        })
+    }
+
+    fn weaken(&mut self, state: &State, thresholds: &BTreeSet<i128>) -> bool {
+        let mut changed = false;
+        // A step that does not divide the way is none.
+        let Some(mut renaming) = self.usable_renaming(state, &mut changed) else { return changed };
+        changed |= self.join_kinds(state, &renaming);
+        let mut moved = Vec::new();
+        for place in places(&self.claim.lengths, &self.claim.frames) {
+            let (Some(was), Some(is)) = (self.number(place), number_at(state.lengths(), state.frames(), place)) else {
+                continue;
+            };
+            let expected = was.substitute(&renaming);
+            if expected.as_ref().is_some_and(|expected| expected.residue(64) == is.residue(64)) {
+                continue;
+            }
+            let step = expected.as_ref().and_then(|expected| apart(&is, expected));
+            moved.push((place, was, is, step));
+        }
+        let fresh_from = self.claim.names.len();
+        // Those that move by a constant, the smallest step first; the others share its name where they can.
+        moved.sort_by_key(|(_, _, _, step)| step.map_or(u128::MAX, i128::unsigned_abs));
+        let mut counter: Option<Form> = None;
+        for (place, was, is, step) in moved {
+            changed = true;
+            let form = match step {
+                Some(step) => {
+                    let rounds = counter.clone().unwrap_or_else(|| {
+                        let known = Known { word: Scalar::unsigned(0, 1), signed: false };
+                        renaming.push(Form::constant(1));
+                        self.fresh(known, Recipe::Of { place, first: was.clone(), step })
+                    });
+                    counter = Some(rounds.clone());
+                    was.plus(&rounds, step).map(|f| f.residue(64))
+                }
+                None => {
+                    let known = joined(&self.claim, &was, state.known(), &is, thresholds);
+                    let name = self.fresh(known, Recipe::Of { place, first: Form::constant(0), step: 1 });
+                    renaming.push(nearest(state.known(), is, &known));
+                    Some(name)
+                }
+            };
+            self.set(place, form);
+        }
+        for i in 0..self.claim.names.len() {
+            changed |= self.widen(i, &renaming, state, thresholds);
+        }
+        if fresh_from < self.claim.names.len() {
+            self.add_candidates(fresh_from);
+        }
+        changed | self.drop_rows(&renaming, state)
+    }
+
+    /// The renaming, after names whose recipe does not fit have got a plainer one.
+    fn usable_renaming(&mut self, state: &State, changed: &mut bool) -> Option<Vec<Form>> {
+        for _ in 0..=self.recipes.len() {
+            if let Some(renaming) = self.renaming(state) {
+                return Some(renaming);
+            }
+            *changed = true;
+            // The first name that cannot be found: what is at its place is forgotten with all that mentions it.
+            let found = (0..self.recipes.len()).find(|n| {
+                let prefix = PointState { recipes: self.recipes[..=*n].to_vec(), ..self.clone() };
+                prefix.renaming(state).is_none()
+            })?;
+            let lost = Name(u32::try_from(found).ok()?);
+            let mentions = |form: &Form| form.terms().iter().any(|(n, _)| *n == lost);
+            let place = match &self.recipes[found] {
+                Recipe::Of { place, .. } => Some(*place),
+                Recipe::Presence(_) => None,
+            };
+            let at = place.filter(|place| number_at(state.lengths(), state.frames(), *place).is_some());
+            for place in places(&self.claim.lengths, &self.claim.frames) {
+                if self.number(place).is_some_and(|form| mentions(&form)) && Some(place) != at {
+                    // It has a name of its own from here on.
+                    let known = Known { word: Scalar::UNKNOWN, signed: false };
+                    let is_there = number_at(state.lengths(), state.frames(), place).is_some();
+                    let form =
+                        is_there.then(|| self.fresh(known, Recipe::Of { place, first: Form::constant(0), step: 1 }));
+                    self.set(place, form);
+                }
+            }
+            self.claim.rows.retain(|row| !mentions(row));
+            match at {
+                Some(place) => {
+                    self.recipes[found] = Recipe::Of { place, first: Form::constant(0), step: 1 };
+                    self.claim.names[found] = Known { word: Scalar::UNKNOWN, signed: false };
+                    self.set(place, Some(Form::name(lost)));
+                }
+                None => return None,
+            }
+        }
+        None
+    }
+
+    /// What is another kind of value is unset, and what bytes are both may be.
+    fn join_kinds(&mut self, state: &State, renaming: &[Form]) -> bool {
+        let mut changed = false;
+        for (claim, frame) in self.claim.frames.iter_mut().zip(state.frames()) {
+            for (value, is) in claim.regs.iter_mut().zip(&frame.regs) {
+                if !alike(value, &resolved(state, is), renaming) {
+                    *value = Value::Unset;
+                    changed = true;
+                }
+            }
+            for cell in claim.stack.cells().to_vec() {
+                let found = frame.stack.cells().iter().find(|c| (c.depth, c.size) == (cell.depth, cell.size));
+                if !found.is_some_and(|found| alike(&cell.value, &resolved(state, &found.value), renaming)) {
+                    claim.stack = claim.stack.clone().without(cell.depth);
+                    changed = true;
+                }
+            }
+            for (depth, (was, is)) in (1u32..).zip(claim.stack.clone().bytes().iter().zip(frame.stack.bytes())) {
+                let byte = match (was, is) {
+                    (Byte::Opaque, _) | (_, Byte::Opaque) => Byte::Opaque,
+                    (Byte::Fresh, Byte::Fresh) => Byte::Fresh,
+                    (Byte::Number, Byte::Number) => Byte::Number,
+                    (Byte::Fresh | Byte::Number | Byte::Maybe, _) => Byte::Maybe,
+                };
+                if byte != *was {
+                    claim.stack = std::mem::replace(&mut claim.stack, Stack::new(0)).with_byte(depth, byte);
+                    changed = true;
+                }
+            }
+        }
+        changed
+    }
+
+    fn widen(&mut self, i: usize, renaming: &[Form], state: &State, thresholds: &BTreeSet<i128>) -> bool {
+        let (Some(known), Some(form)) = (self.claim.names.get(i).copied(), renaming.get(i)) else { return false };
+        let (mut min, mut max) = known.bounds();
+        let holds = |claim: Option<Form>| {
+            claim.is_some_and(|c| state.known().is_not_negative(&c) || multipliers::find(state.known(), &c).is_some())
+        };
+        let above = holds(form.shifted(-min));
+        let below = holds(form.times(-1).and_then(|f| f.shifted(max)));
+        let bits = known.is_range() || state.known().word(form).subset(&known.word);
+        if above && below && bits {
+            return false;
+        }
+        let (least, most) = Known { word: Scalar::UNKNOWN, signed: known.signed }.bounds();
+        if !above {
+            let (to, _) = state.known().bounds(form).unwrap_or((least, most));
+            min = thresholds.range(..=to.min(min)).next_back().copied().unwrap_or(least).max(least);
+        }
+        if !below {
+            let (_, to) = state.known().bounds(form).unwrap_or((least, most));
+            max = thresholds.range(to.max(max)..).next().copied().unwrap_or(most).min(most);
+        }
+        self.claim.names[i] = Known::range(min, max, known.signed).unwrap_or(Known { word: Scalar::UNKNOWN, ..known });
+        true
+    }
+
+    /// Rows that may hold between what the loop moves and everything else.
+    fn add_candidates(&mut self, from: usize) {
+        let mut forms: Vec<Form> = Vec::new();
+        for place in places(&self.claim.lengths, &self.claim.frames) {
+            let known = self.number(place).filter(|form| !form.terms().is_empty() && !forms.contains(form));
+            forms.extend(known);
+        }
+        let moves = |form: &Form| form.terms().iter().any(|(n, _)| n.index() >= from);
+        let mut rows = Vec::new();
+        for a in forms.iter().filter(|form| moves(form)) {
+            for b in forms.iter().filter(|b| *b != a) {
+                for by in [1, 0] {
+                    rows.extend(b.plus(a, -1).and_then(|f| f.shifted(-by)));
+                    rows.extend(a.plus(b, -1).and_then(|f| f.shifted(-by)));
+                }
+            }
+        }
+        for row in rows {
+            if row.terms().len() > 1
+                && self.claim.rows.len() < 64
+                && !self.claim.rows.contains(&row)
+                && !self.dropped.contains(&row)
+            {
+                self.claim.rows.push(row);
+            }
+        }
+    }
+
+    fn drop_rows(&mut self, renaming: &[Form], state: &State) -> bool {
+        let known = state.known();
+        let holds = |row: &Form| {
+            row.substitute(renaming)
+                .is_some_and(|row| known.is_not_negative(&row) || multipliers::find(known, &row).is_some())
+        };
+        let (kept, lost): (Vec<Form>, Vec<Form>) = self.claim.rows.drain(..).partition(holds);
+        self.claim.rows = kept;
+        let changed = !lost.is_empty();
+        self.dropped.extend(lost);
+        changed
+    }
+}
+
+/// The form with names replaced, if each of them has something.
+fn renamed(form: &Form, names: &[Option<Form>]) -> Option<Form> {
+    let mut result = Form::constant(form.offset());
+    for (n, a) in form.terms() {
+        result = result.plus(names.get(n.index())?.as_ref()?, *a)?;
+    }
+    Some(result)
+}
+
+fn restate_pointer(value: &mut Value, name: impl Fn(&Name) -> Option<Name>) {
+    let Value::Pointer(pointer) = value else { return };
+    if let Base::Record { owner, size } = pointer.base {
+        match name(&owner) {
+            Some(owner) => pointer.base = Base::Record { owner, size },
+            None => {
+                *value = Value::Unset;
+                return;
+            }
+        }
+    }
+    if let Value::Pointer(pointer) = value
+        && let Some(present) = &pointer.present
+    {
+        pointer.present = name(present);
+    }
+}
+
+/// What a value is once it is known whether it is null.
+fn resolved(state: &State, value: &Value) -> Value {
+    match value {
+        Value::Pointer(Pointer { present: Some(n), base, offset }) => {
+            match state.known().names().get(n.index()).and_then(|known| known.word.as_const()) {
+                Some(0) => Value::Number(Form::constant(0)),
+                Some(_) => Value::Pointer(Pointer { base: *base, offset: offset.clone(), present: None }),
+                None => value.clone(),
+            }
+        }
+        Value::Unset | Value::Number(_) | Value::Pointer(_) => value.clone(),
+    }
+}
+
+/// Whether both are numbers, or pointers into one thing that are both known not to be null, or both by a name.
+fn alike(claim: &Value, value: &Value, renaming: &[Form]) -> bool {
+    let is = |n: &Name| renaming.get(n.index());
+    match (claim, value) {
+        (Value::Unset, _) | (Value::Number(_), Value::Number(_)) => true,
+        (Value::Pointer(Pointer { present: Some(n), .. }), Value::Number(form)) => {
+            form.as_const() == Some(0) && is(n).and_then(Form::as_const) == Some(0)
+        }
+        (Value::Pointer(claim), Value::Pointer(pointer)) => {
+            let base = match (claim.base, pointer.base) {
+                (Base::Record { owner: c, size: x }, Base::Record { owner, size: y }) => {
+                    x == y && is(&c).and_then(Form::as_name) == Some(owner)
+                }
+                (claim, base) => claim == base,
+            };
+            let present = match (&claim.present, &pointer.present) {
+                (None, None) => true,
+                (Some(n), None) => is(n).and_then(Form::as_const) == Some(1),
+                (Some(n), Some(m)) => is(n).and_then(Form::as_name) == Some(*m),
+                (None, Some(_)) => false,
+            };
+            base && present
+        }
+        (Value::Number(_) | Value::Pointer(_), _) => false,
+    }
+}
+
+/// The form, moved by a multiple of 2^64 into the reach of a name, where its bounds show how.
+fn nearest(known: &Knowledge, form: Form, name: &Known) -> Form {
+    let (least, _) = Known { word: Scalar::UNKNOWN, signed: name.signed }.bounds();
+    let moved = || {
+        let (min, max) = known.bounds(&form)?;
+        let (first, last) = ((min - least).div_euclid(1 << 64), (max - least).div_euclid(1 << 64));
+        if first == last { form.shifted(-first.checked_mul(1 << 64)?) } else { None }
+    };
+    moved().unwrap_or(form)
+}
+
+/// What is known of a number that was one thing and is another.
+fn joined(claim: &Invariant, was: &Form, known: &Knowledge, is: &Form, thresholds: &BTreeSet<i128>) -> Known {
+    let mut bounds = known.bounds(is).into_iter().collect::<Vec<_>>();
+    let before = was.terms().iter().try_fold((was.offset(), was.offset()), |(min, max), (n, a)| {
+        let (least, most) = claim.names.get(n.index())?.bounds();
+        let (x, y) = (a.checked_mul(least)?, a.checked_mul(most)?);
+        Some((min.checked_add(x.min(y))?, max.checked_add(x.max(y))?))
+    });
+    let whole = Known { word: Scalar::UNKNOWN, signed: false };
+    let Some(before) = before else { return whole };
+    if bounds.is_empty() {
+        return whole;
+    }
+    bounds.push(before);
+    let min = bounds.iter().map(|b| b.0).min().unwrap_or(0);
+    let max = bounds.iter().map(|b| b.1).max().unwrap_or(0);
+    let signed = min < 0;
+    let (least, most) = Known { word: Scalar::UNKNOWN, signed }.bounds();
+    let min = thresholds.range(..=min).next_back().copied().unwrap_or(least).max(least);
+    let max = thresholds.range(max..).next().copied().unwrap_or(most).min(most);
+    Known::range(min, max, signed).unwrap_or(whole)
+}
