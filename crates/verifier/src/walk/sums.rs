@@ -417,6 +417,16 @@ fn carries(op: AluOp, d: &Value, s: &Value) -> bool {
     op == AluOp::Rsh && named && s.n.as_const().is_some_and(left)
 }
 
+/// Returns the constant operand of an OR that sets the low bits of the other operand and no others: one less than a
+/// power of two that is 2^14 at most.
+///
+/// `Walk::exact` and [`result_name`] both ask here. An OR that `exact` answers for and `result_name` does not name after
+/// the high bits would be taken for a sum of two numbers that have no bit in common.
+pub(super) fn sets_low_bits(s: &Value) -> Option<i16> {
+    let c = s.n.as_const().filter(|c| (1..1 << 14).contains(c) && (c + 1).is_power_of_two())?;
+    i16::try_from(c).ok()
+}
+
 /// What an operation makes of two named numbers, if that is a sum, a difference or a part of one: its name, scale and
 /// distance. The operation does not wrap, and leaves `max` at most.
 pub(super) fn result_name(
@@ -430,13 +440,13 @@ pub(super) fn result_name(
     let most = i64::try_from(max).unwrap_or(i64::MAX);
     match op {
         // Low bits that are set: `x | 3` is 4 times what a shift leaves of x, and 3.
-        AluOp::Or if s.n.as_const().is_some_and(|c| c > 0 && c < 1 << 14 && (c + 1).is_power_of_two()) => {
-            let c = i32::try_from(s.n.as_const()?).ok()?;
+        AluOp::Or if sets_low_bits(s).is_some() => {
+            let c = sets_low_bits(s)?;
             if !related || !splits(state, d, further) {
                 return None;
             }
             let (_, high) = state.split((d.id, d.delta), i64::from(c) + 1, next_id);
-            Some((high, i16::try_from(c + 1).ok()?, c - i32::from(planted!(LowBitsLess))))
+            Some((high, c + 1, i32::from(c) - i32::from(planted!(LowBitsLess))))
         }
         AluOp::Add | AluOp::Or => {
             let delta = i64::from(d.delta) + i64::from(s.delta);

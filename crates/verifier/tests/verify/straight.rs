@@ -263,3 +263,29 @@ fn each_fault_is_found() {
         }
     }
 }
+
+/// Bits are set by a number that a comparison has shown to be a constant: it has a name, and bits of the other one.
+const SET_BY_NAMED: &str = ";raw
+    if r2 < 64 goto out
+    r6 = *(u16 *)(r1 + 0)
+    r7 = *(u16 *)(r1 + 2)
+    r8 = r7
+    r5 = r6
+    if r7 != 32767 goto out
+    r9 = r6
+    r9 |= r7
+    if r9 > 32775 goto out
+    r1 += r6
+    r0 = *(u8 *)(r1 + 0)
+    out: r0 = 0
+    exit";
+
+#[test]
+fn bits_that_both_have_are_set_once() {
+    refused(SET_BY_NAMED);
+    refused(&SET_BY_NAMED.replace("32767", "8191").replace("32775", "8199"));
+    refused(&SET_BY_NAMED.replace("32767", "65535").replace("32775", "65543"));
+    // All bits: the access is not reached, and the operand is not one less than a power of two.
+    accepted(&SET_BY_NAMED.replace("r9 |= r7", "r9 |= -1"));
+    refused(&SET_BY_NAMED.replace("r9 |= r7", "r9 |= -1").replace("r9 > 32775", "r9 < 8"));
+}
