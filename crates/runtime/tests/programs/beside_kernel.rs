@@ -73,7 +73,7 @@ fn skb(program: &bpf_runtime::Program<Skb, ()>, packet: &mut Vec<u8>) -> Result<
 /// Whether the program's result depends on the CPU that it runs on.
 fn asks_for_its_cpu(object: &Object, name: &str) -> bool {
     let code = object.code(object.program(name).unwrap()).unwrap();
-    code.insns().iter().any(|insn| *insn == Insn::Call(Callee::Helper(8)))
+    code.insns().contains(&Insn::Call(Callee::Helper(8)))
 }
 
 /// Compares one program; what differs.
