@@ -65,7 +65,8 @@ fn lines(root: &Path) -> anyhow::Result<Vec<(String, usize)>> {
         if name.ends_with("tests.rs") {
             continue;
         }
-        let source = fs::read_to_string(root.join(CORE).join(&file)).with_context(|| format!("reading {}", file.display()))?;
+        let source =
+            fs::read_to_string(root.join(CORE).join(&file)).with_context(|| format!("reading {}", file.display()))?;
         all.push((name, code_lines(&source)));
     }
     all.sort();

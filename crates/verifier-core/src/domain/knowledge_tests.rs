@@ -91,8 +91,13 @@ fn what_is_proven_holds_for_every_assignment() {
             }
         }
         let points = points(&k);
-        let rows: Vec<_> = (0..2).map(|_| (random.below(3) as u32, random.between(-1, 3))).collect();
-        let by = Combination { scale: random.between(-1, 3), rows };
+        // Mostly rows that there are, and multipliers that are allowed.
+        let odd = random.below(4) == 0;
+        let count = k.rows().len() as u64 + u64::from(odd);
+        let least = if odd { -1 } else { 0 };
+        let rows = (0..count.min(2)).map(|_| (random.below(count) as u32, random.between(least, 3)));
+        let rows = rows.collect();
+        let by = Combination { scale: if odd { random.between(-1, 3) } else { 1 }, rows };
         // Mostly near what the rows say.
         let mut claim = if random.below(4) == 0 { random.form(3, 2) } else { Form::constant(random.between(-2, 2)) };
         for (row, times) in &by.rows {
