@@ -28,6 +28,10 @@ impl Walk<'_> {
     /// The operation, on the number that `dst` is ahead of, where only that matters, or if it makes such a number.
     /// `true`: it is done.
     pub(super) fn ahead(&mut self, width: Width, op: AluOp, dst: Reg, src: Src) -> bool {
+        // The other operand is not what it is ahead of: both are the sum.
+        if src == Src::Reg(dst) {
+            return false;
+        }
         let constant = match src {
             Src::Imm(i) => Some(i as i64 as u64),
             Src::Reg(r) => self.state.reg(r).as_const(),

@@ -289,3 +289,30 @@ fn bits_that_both_have_are_set_once() {
     accepted(&SET_BY_NAMED.replace("r9 |= r7", "r9 |= -1"));
     refused(&SET_BY_NAMED.replace("r9 |= r7", "r9 |= -1").replace("r9 > 32775", "r9 < 8"));
 }
+
+/// A number that is ahead of another one is compared with a constant, and shifted by itself.
+const SHIFTED_BY_ITSELF: &str = ";raw
+    if r2 < 8 goto out
+    r3 = *(u64 *)(r1 + 0)
+    r4 = r3
+    r5 = 1
+    r5 <<= 40
+    if r3 > r5 goto out
+    r5 = 1
+    r5 <<= 34
+    r3 += r5
+    r3 >>= 29
+    if r3 != 59 goto out
+    r3 <<= r3
+    r3 >>= 48
+    r1 += r3
+    r0 = *(u8 *)(r1 + 0)
+    out: r0 = 0
+    exit";
+
+#[test]
+fn a_number_that_is_ahead_is_shifted_by_all_of_itself() {
+    // 59 << 59 is 27 << 59, and not 27 << 27.
+    refused(SHIFTED_BY_ITSELF);
+    accepted(&SHIFTED_BY_ITSELF.replace("r3 >>= 48", "r3 &= 7"));
+}
