@@ -414,7 +414,7 @@ impl Walk<'_> {
             AluOp::And | AluOp::Rsh => (true, top),
             // Of whole numbers that are positive: the quotient and what is left.
             AluOp::Div | AluOp::Mod => (s.n.umin() > 0, d.n.umax()),
-            // `sums::result_name` names `x | 3` after the high bits of `x`, whether or not the low bits were set before.
+            // `sums::result_name` names `x | 3` after the high bits of `x`, whichever of the low bits were set before.
             AluOp::Or if self.loops.related && super::sums::sets_low_bits(s).is_some() => (true, top),
             // Of bits that one of the two has: their sum.
             AluOp::Or => (d.n.bits().max() & s.n.bits().max() == 0, d.n.umax().saturating_add(s.n.umax()).min(top)),

@@ -420,8 +420,8 @@ fn carries(op: AluOp, d: &Value, s: &Value) -> bool {
 /// Returns the constant operand of an OR that sets the low bits of the other operand and no others: one less than a
 /// power of two that is 2^14 at most.
 ///
-/// `Walk::exact` and [`result_name`] both ask here. An OR that `exact` answers for and `result_name` does not name after
-/// the high bits would be taken for a sum of two numbers that have no bit in common.
+/// `Walk::exact` and [`result_name`] both ask here. An OR that `exact` answers for and `result_name` does not name
+/// after the high bits would be taken for a sum of two numbers that have no bit in common.
 pub(super) fn sets_low_bits(s: &Value) -> Option<i16> {
     let c = s.n.as_const().filter(|c| (1..1 << 14).contains(c) && (c + 1).is_power_of_two())?;
     i16::try_from(c).ok()
