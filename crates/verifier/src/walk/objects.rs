@@ -70,10 +70,21 @@ fn one_object(d: &Value, s: &Value) -> bool {
     }
 }
 
-/// The difference of the low halves of two numbers, by their difference: that, or 2^32 more or less.
-pub(super) fn of_halves(n: &Scalar) -> Scalar {
+/// The furthest from the start of their region that pointers are whose halves are subtracted at 64 bits: of a packet.
+const NEAR_START: i64 = 0xffff;
+
+/// The difference of the low halves of two pointers, by their difference: that, or 2^32 more or less. Which of these it
+/// is tells whether a multiple of 2^32 lies between them. So both lie near the start of their region, or are its end:
+/// of pointers anywhere, that would tell where the region is.
+pub(super) fn of_halves(n: &Scalar, near: bool) -> Option<Scalar> {
     let most = i64::from(u32::MAX);
-    Scalar::of(Tnum::UNKNOWN.with_low(n.bits().low::<32>()), Interval::signed(-most, most), n.low_range())
+    let of = || Scalar::of(Tnum::UNKNOWN.with_low(n.bits().low::<32>()), Interval::signed(-most, most), n.low_range());
+    near.then(of)
+}
+
+/// Whether an offset leads to no more than the bytes of a packet.
+pub(super) fn is_near_start(n: &Scalar) -> bool {
+    n.smin() >= 0 && n.smax() <= NEAR_START
 }
 
 impl Walk<'_> {
@@ -86,7 +97,8 @@ impl Walk<'_> {
                 }
                 let distance = self.region_distance(a, (d, d_end), (s, s_end));
                 if width == Width::W64 && !d_whole {
-                    return Some(Value::scalar(of_halves(&distance.n)));
+                    let near = (d_end || is_near_start(&d.n)) && (s_end || is_near_start(&s.n));
+                    return of_halves(&distance.n, near).map(Value::scalar);
                 }
                 distance
             }

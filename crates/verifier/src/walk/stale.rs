@@ -5,13 +5,14 @@
 //! nothing is accessed. One into a region is an offset from where the region was: two of the same move may be
 //! subtracted and compared, and numbers added. Of others, it is known whether they were null.
 //!
-//! Claim: that tells no address. Proof: distances and orders of offsets from one place do not depend on that place;
-//! null is told of what was null, or not, before.
+//! Claim: that tells no address. Proof: distances and orders of offsets from one place do not depend on that place, as
+//! long as no sum of the two wraps round (far offsets, as a hybrid walk has them, are compared for equality alone); null
+//! is told of what was null, or not, before.
 
 use bpf_isa::{AluOp, Cond, Reg, Src, Width};
 
 use super::branch::Lesson;
-use super::objects::of_halves;
+use super::objects::{is_near_start, of_halves};
 use super::pointers::{LOWEST_ADDRESS, bounded};
 use super::{Res, Walk, refuse};
 use crate::error::Reason;
@@ -51,11 +52,15 @@ impl Walk<'_> {
         };
         if let (AluOp::Sub, Some((_, whole))) = (op, of_one_move(&d, &s)) {
             let n = apart(&d, &s);
-            return Ok(Value::scalar(match width {
-                Width::W32 => n.zext_low(),
-                Width::W64 if whole => n,
-                Width::W64 => of_halves(&n),
-            }));
+            let n = match width {
+                Width::W32 => Some(n.zext_low()),
+                Width::W64 if whole => Some(n),
+                Width::W64 => of_halves(&n, is_near_start(&d.n) && is_near_start(&s.n)),
+            };
+            return match n {
+                Some(n) => Ok(Value::scalar(n)),
+                None => self.refuse_stale((dst, &d), (src, &s)),
+            };
         }
         let moved = match (op, width) {
             (AluOp::Add, Width::W64) if s.is_scalar() => moved(&d, &s, op),
@@ -80,7 +85,10 @@ impl Walk<'_> {
         let nothing = [Lesson::Nothing, Lesson::Nothing];
         let decided =
             |holds: bool| [false, true].map(|taken| if holds == taken { Lesson::Nothing } else { Lesson::Never });
-        if let (Width::W64, Some((_, true)), true) = (width, of_one_move(d, s), cond != Cond::Set) {
+        // How one far from its region compares would tell where that was: no check at run time knows that any more.
+        let near = |v: &Value| bounded(&v.n);
+        let shown = matches!(cond, Cond::Eq | Cond::Ne) || (cond != Cond::Set && near(d) && near(s));
+        if let (Width::W64, Some((_, true)), true) = (width, of_one_move(d, s), shown) {
             let apart = apart(d, s).as_const().filter(|_| bounded(&d.n) && bounded(&s.n));
             let unsigned = !matches!(cond, Cond::SGt | Cond::SGe | Cond::SLt | Cond::SLe);
             // Before its start, an address may wrap round.
@@ -96,8 +104,14 @@ impl Walk<'_> {
         let with_null = (d.is_stale() && s.as_const() == Some(0)) || (s.is_stale() && d.as_const() == Some(0));
         if width == Width::W64 && with_null && matches!(cond, Cond::Eq | Cond::Ne) {
             let p = if d.is_stale() { d } else { s };
-            // A region that was empty may have been anywhere; and far before its memory, an address may be 0.
-            let known = was_in(p).is_none() && !p.null && p.n.smin() >= -LOWEST_ADDRESS;
+            // What is told of a pointer that lies before its memory, or of half of one elsewhere than at the start, is
+            // where that is: so it is of one that can be used.
+            let half = was_in(p).is_some_and(|(_, whole)| !whole) && p.n.as_const() != Some(0);
+            if half || p.n.smin() < -LOWEST_ADDRESS {
+                return self.refuse_stale((dst, d), (src, s));
+            }
+            // A region that was empty may have been anywhere.
+            let known = was_in(p).is_none() && !p.null;
             return Ok(if known { decided(cond == Cond::Ne) } else { nothing });
         }
         self.refuse_stale((dst, d), (src, s))

@@ -47,4 +47,5 @@ mod rests_on;
 mod samples;
 mod searches;
 mod soundness;
+mod stale;
 mod straight;

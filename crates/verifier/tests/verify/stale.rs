@@ -1,0 +1,74 @@
+//! What pointers from before the packet moved, and their halves, may not tell: where the packet is, or was.
+
+use crate::common::{accepted, refused};
+
+/// A pointer from before the packet moved, at a place that the program chooses, is compared with null. The packet may
+/// lie below 2^31.
+const BEFORE_NULL: &str = "
+    r6 = r1
+    r9 = *(u32 *)(r6 + 0)
+    call 7
+    r8 = r0
+    r8 &= 0x7fffffff
+    r9 -= r8
+    r1 = r6
+    r2 = 0
+    call 44
+    if r9 == 0 goto x
+    r0 = 1
+    exit
+    x: r0 = 2
+    exit";
+
+#[test]
+fn a_stale_pointer_that_may_lie_before_its_region_is_not_compared_with_null() {
+    refused(BEFORE_NULL);
+    refused(&BEFORE_NULL.replace("== 0", "!= 0"));
+    refused(&BEFORE_NULL.replace("0x7fffffff", "0x1ffff"));
+    accepted(&BEFORE_NULL.replace("0x7fffffff", "0xffff"));
+    accepted(&BEFORE_NULL.replace("r9 -= r8", "r9 += r8"));
+}
+
+#[test]
+fn half_a_stale_pointer_is_compared_with_0_where_it_was_the_start_alone() {
+    let half = BEFORE_NULL.replace("r1 = r6\n", "w9 = w9\nr1 = r6\n");
+    refused(&half);
+    refused(&half.replace("r9 -= r8", "r9 += r8"));
+    refused(&half.replace("r9 -= r8", "r9 += 64"));
+    accepted(&half.replace("r9 -= r8", ""));
+}
+
+/// The lower halves of two pointers are subtracted at 64 bits: whether that is less than 0 tells whether a multiple of
+/// 2^32 lies between them.
+const HALVES: &str = "
+    r6 = r1
+    r9 = *(u32 *)(r6 + 0)
+    r7 = r9
+    call 7
+    r8 = r0
+    r8 &= 0x7fffffff
+    r9 += r8
+    w9 = w9
+    w7 = w7
+    r9 -= r7
+    if r9 s< 0 goto x
+    r0 = 1
+    exit
+    x: r0 = 2
+    exit";
+
+#[test]
+fn halves_of_pointers_that_may_be_far_apart_are_not_subtracted_at_64_bits() {
+    let moved = HALVES.replace("r9 -= r7", "r1 = r6\nr2 = 0\ncall 44\nr9 -= r7");
+    for text in [HALVES, &moved] {
+        refused(text);
+        refused(&text.replace("r9 += r8", "r9 -= r8"));
+        refused(&text.replace("0x7fffffff", "0x1ffff"));
+        refused(&text.replace("r9 += r8", "r9 += 0x10000000"));
+        accepted(&text.replace("0x7fffffff", "0xffff"));
+        // Of the lower halves alone, the distance is known.
+        accepted(&text.replace("r9 -= r7", "w9 -= w7"));
+    }
+    // The end is where it is.
+    accepted(&HALVES.replace("r9 += r8", "r9 = *(u32 *)(r6 + 4)"));
+}
