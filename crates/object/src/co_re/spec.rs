@@ -13,6 +13,10 @@ use crate::code::{CoreKind, CoreRelocation};
 /// Steps from a type to a place inside it (Linux: BPF_CORE_SPEC_MAX_LEN).
 const MAX_STEPS: usize = 64;
 
+/// No place is further away than this, so that the end of a bit field there, and of the integer around it, is a number.
+/// Indices of elements, and the offsets that members say they have, lead beyond any type.
+const MAX_BITS: u64 = i64::MAX as u64;
+
 /// A turning point of a walk.
 #[derive(Clone, Copy)]
 pub(super) enum Accessor {
@@ -40,7 +44,7 @@ pub(super) struct Spec<'a> {
     pub(super) numbered: bool,
     /// Empty if the relocation is about the type as a whole.
     pub(super) accessors: Vec<Accessor>,
-    /// Offset in bits from the root's start.
+    /// Offset in bits from the root's start, at most [`MAX_BITS`].
     pub(super) bits: u64,
 }
 
@@ -96,7 +100,7 @@ impl<'a> Spec<'a> {
             ty = match btf.get(ty) {
                 Type::Composite { members, .. } => {
                     let member = *members.get(index as usize).ok_or(MALFORMED)?;
-                    spec.bits += u64::from(member.bit_offset);
+                    spec.go(member.bit_offset.into()).ok_or(MALFORMED)?;
                     if !btf.string_bytes(member.name).is_empty() {
                         let last = index as usize + 1 == members.len();
                         spec.accessors.push(Accessor::Member { last, member });
@@ -120,8 +124,14 @@ impl<'a> Spec<'a> {
     /// Goes to an element of this type; `None` if it has no size, or lies too far away.
     fn element(&mut self, ty: TypeId, index: u32) -> Option<()> {
         let bits = u64::from(self.btf.size_of(ty)?).checked_mul(u64::from(index))?.checked_mul(8)?;
-        self.bits = self.bits.checked_add(bits)?;
+        self.go(bits)?;
         self.accessors.push(Accessor::Element { ty, index });
+        Some(())
+    }
+
+    /// Goes so many bits further; `None` if that is too far away.
+    fn go(&mut self, bits: u64) -> Option<()> {
+        self.bits = self.bits.checked_add(bits).filter(|bits| *bits <= MAX_BITS)?;
         Some(())
     }
 
@@ -144,7 +154,7 @@ impl<'a> Spec<'a> {
                     let mut why = NO_FIELD;
                     let Some(found) = wanted.find(btf, ty, steps, &mut why, work)? else { return Ok(Err(why)) };
                     steps = found.steps;
-                    spec.bits = spec.bits.checked_add(found.bits).ok_or(TOO_DEEP)?;
+                    spec.go(found.bits).ok_or(TOO_DEEP)?;
                     let Found { last, member, .. } = found;
                     spec.accessors.push(Accessor::Member { last, member });
                     ty = btf.resolve(member.ty);

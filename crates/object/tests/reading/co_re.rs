@@ -9,6 +9,9 @@ use super::common::*;
 const OFFSET: u32 = 0;
 const SIZE: u32 = 1;
 const EXISTS: u32 = 2;
+const SIGNED: u32 = 3;
+const LSHIFT: u32 = 4;
+const RSHIFT: u32 = 5;
 const TYPE_EXISTS: u32 = 8;
 const TYPE_SIZE: u32 = 9;
 const ENUM_VALUE: u32 = 11;
@@ -225,5 +228,42 @@ fn hostile_types_end_in_a_reason() {
         object.target_btf(&btf.build()).unwrap();
         let results = resolve(&object, &[]);
         assert!(results[0].is_err(), "{name}: {results:?}");
+    }
+}
+
+/// Places too far away to be counted in bits are refused as malformed, wherever the sum would wrap.
+#[test]
+fn places_are_not_too_far_away() {
+    const BYTES: u32 = (1 << 30) + 1;
+    let resolved = |index: u32, kind: u32, members: &[(&str, u32)]| {
+        let types = || {
+            let mut btf = Btf::new();
+            let int = btf.int();
+            let words: Vec<u32> = members.iter().flat_map(|(name, bits)| [btf.string(name), int, *bits]).collect();
+            let far = btf.ty("far", kind, members.len() as u32, BYTES, &words);
+            (btf, far)
+        };
+        let (btf, far) = types();
+        let accesses: Vec<String> = (0..members.len()).map(|member| format!("{index}:{member}")).collect();
+        let ask = |access| {
+            [EXISTS, OFFSET, SIZE, SIGNED, LSHIFT, RSHIFT].map(|kind| (far, access, kind, u32::from(kind == EXISTS)))
+        };
+        let relocations: Vec<_> = accesses.iter().flat_map(|access| ask(access.as_str())).collect();
+        let mut object = program(btf, &relocations);
+        object.target_btf(&types().0.build()).unwrap();
+        resolve(&object, &[])
+    };
+    let malformed = Err("the access string does not fit the type");
+    let bit_field = |bits: u32, len: u32| len << 24 | bits;
+    // The last elements within 63 and 64 bits: at 2^63 - 8, and at 2^64 - 16.
+    for (index, inside) in [((1 << 30) - 1, true), ((1 << 31) - 2, false)] {
+        let members = [("near", 0), ("behind", 8), ("outside", 16), ("furthest", u32::MAX)];
+        for (i, results) in resolved(index, 4, &members).chunks(6).enumerate() {
+            assert_eq!(results[0], if inside && i == 0 { Ok(1) } else { malformed }, "{index} {i}");
+        }
+        let members = [("near", bit_field(0, 4)), ("longer", bit_field(7, 9)), ("outside", bit_field(16, 255))];
+        for (i, results) in resolved(index, 0x84, &members).chunks(6).enumerate() {
+            assert_eq!(results[0], if inside && i < 2 { Ok(1) } else { malformed }, "{index} {i}");
+        }
     }
 }
