@@ -44,7 +44,7 @@ fn the_child_names_programs_and_writes_nothing() {
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             assert_eq!(program.machine_code(), None);
             assert_eq!(engine.symbolize(base as usize).unwrap().program, "kept");
-            assert!(matches!(load("new"), Err(LoadError::Place { .. })));
+            assert!(matches!(load("new"), Err(LoadError::Forked)));
             drop(gone);
             engine.reclaim();
             assert_eq!(files(), before);
