@@ -1,13 +1,12 @@
-//! Doing all of several steps, whichever of them panics.
+//! Runs all steps of an operation, also when some of them panic.
 //!
-//! Problem: values of other people (what a host function captured, a listener of events) run code of theirs when they
-//! are dropped or called, and that code may panic. Unwinding past the rest of an operation loses what the rest had to
-//! do, such as to queue a drop for after a grace period; and a panic that leaves a destructor during unwinding aborts
-//! the process.
+//! Problem: foreign values (captured by a host function; a listener of events) run code of the host when they are
+//! dropped or called, and that code may panic. Unwinding skips the remaining steps of the operation, such as to queue a
+//! drop for after a grace period; and a panic that leaves a destructor during unwinding aborts the process.
 //!
 //! Approach: each such step runs in a [`Finish`], which catches its panic and keeps the first one. Dropping the
-//! `Finish` resumes that panic, unless the thread is unwinding already. Values that are dropped in places without a
-//! `Finish` of their own are wrapped in [`Foreign`].
+//! `Finish` resumes that panic, unless the thread is unwinding already. Foreign values that are dropped outside a step
+//! of a `Finish` are wrapped in [`Foreign`].
 
 use std::any::Any;
 use std::fmt;
@@ -15,23 +14,23 @@ use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-/// Drops a panic's payload. If that panics again, the second payload is leaked, so that there is an end.
+/// Drops a panic's payload. If its destructor panics, the payload of that second panic is leaked, not dropped.
 pub fn drop_payload(payload: Box<dyn Any + Send>) {
     if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
         std::mem::forget(again);
     }
 }
 
-/// Calls `step` and returns its result, or `None` if it panicked. The panic's message has been printed by then.
+/// Calls `step` and returns its result, or `None` if it panicked. The panic hook has run by then.
 pub fn caught<R>(step: impl FnOnce() -> R) -> Option<R> {
     catch_unwind(AssertUnwindSafe(step)).map_err(drop_payload).ok()
 }
 
 /// Runs steps that must all be done, and panics with the first panic among them when it is dropped.
 ///
-/// Declare it before whatever must be released first: locals are dropped in the reverse order. Drop it before a value
-/// is returned that has a destructor: a panic of a local's destructor leaks what is in the place of the result already
-/// (rust-lang/rust issue 47949).
+/// Declare the `Finish` before locals that must be dropped before it resumes a panic: locals are dropped in reverse
+/// order. Drop the `Finish` before returning a value that has a destructor: a panic in the destructor of a local leaks
+/// a return value that is already in place (rust-lang/rust issue 47949).
 ///
 /// ```
 /// use bpf_quiesce::Finish;
@@ -85,8 +84,8 @@ impl fmt::Debug for Finish {
     }
 }
 
-/// A value of other people. Its destructor may panic wherever it runs: also beside another one that panics, and while
-/// the thread unwinds. It has the layout of a `T`.
+/// A foreign value, whose destructor may panic anywhere, also during another panic and while the thread unwinds. Has
+/// the layout of a `T`.
 #[repr(transparent)]
 pub struct Foreign<T>(ManuallyDrop<T>);
 

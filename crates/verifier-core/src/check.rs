@@ -1,14 +1,15 @@
 //! The check: one walk from the entry, and one from each kept point, to the next kept points.
 //!
 //! Problem: accept (program, contract, certificate) only if every run of the program is safe. Approach: Floyd's method
-//! (1967). Each *segment* begins at the entry or at a kept point, whose claim it assumes, and walks every way until it
-//! ends, or is covered by a kept point: its claim is proven there (`entails`), and a rank decreases. Induction over the
-//! segments of a run shows that each state of it is one that was walked, so that what was checked there held; and the
-//! rank that each run has only finitely many segments, each of finitely many steps, since the walk itself ended.
+//! (1967). Each *segment* begins at the entry or at a kept point, whose claim the segment assumes, and walks every path
+//! until the path ends, or a kept point covers it: the claim of that kept point is proven (`entails`), and the rank
+//! decreases. By induction over the segments of a run, each concrete state of the run is in an abstract state that was
+//! walked, so the checks made there hold for the run. The rank shows that each run has finitely many segments; each
+//! segment has finitely many steps, since its walk ended.
 //!
-//! Invariants: whatever the guide answers, only rules change a state (`domain::knowledge`, `transfer`), so the worst
-//! that it achieves is a refusal. The work is bounded by fuel, which is counted by names, rows and slots touched, so
-//! that no certificate takes longer than linear time in its own size and the fuel.
+//! Invariants: only rules change a state (`domain::knowledge`, `transfer`), whatever the guide answers, so a wrong
+//! answer can cause a refusal but no acceptance. The work is bounded by fuel, which counts names, rows and slots
+//! touched: a check takes time linear in the size of the certificate and the fuel.
 
 use bpf_analysis::Facts;
 use bpf_isa::{InsnIdx, Program};
@@ -20,19 +21,19 @@ use crate::notes::Notes;
 use crate::refusal::{Refusal, Res, Why};
 use crate::state::State;
 
-/// The fuel that is enough for programs of tens of thousands of steps.
+/// Fuel for a check: enough for programs of tens of thousands of steps.
 pub const FUEL: u64 = 1 << 24;
 
-/// Ways that wait at a time: a bound on memory.
+/// Most paths that wait to be walked at a time: a bound on memory.
 const MAX_PENDING: usize = 1 << 14;
 
-/// Where the way goes on.
+/// Where a path continues.
 pub(crate) enum Flow {
-    /// With the next instruction.
+    /// At the next instruction.
     Next,
-    /// Elsewhere.
+    /// At another instruction.
     To(InsnIdx),
-    /// Nowhere.
+    /// Nowhere: the path ends.
     End,
 }
 
@@ -44,16 +45,16 @@ pub(crate) struct Checker<'a> {
     kept: &'a [Kept],
     guide: &'a mut dyn Guide,
     fuel: u64,
-    /// Ways of the segment that are still to be walked.
+    /// Paths of the segment that are still to be walked.
     pending: Vec<(InsnIdx, State)>,
-    /// Where the segment began.
+    /// The kept point that the segment began at; `None` for the program's entry.
     segment: Option<usize>,
     starts: bool,
-    /// Coverings are believed, not proven: what is walked is no proof ([`explore`]).
+    /// Coverage is assumed, not proven, so the walk proves nothing ([`explore`]).
     believes: bool,
 }
 
-/// Checks that every run of the program is safe in its environment, and ends; what is known about it then.
+/// Checks that every run of the program is safe in its environment and ends, and returns the program's facts.
 ///
 /// # Errors
 /// The first thing that does not hold.
@@ -71,11 +72,11 @@ pub fn check(
     }
 }
 
-/// Walks as [`check`] does, and believes every covering that the guide claims: for a search that looks for invariants.
-/// It proves nothing, so nothing comes back but where the walk ended.
+/// Walks as [`check`] does, but assumes every coverage that the guide claims, for a search that looks for invariants.
+/// The walk proves nothing, so it returns no facts.
 ///
 /// # Errors
-/// The first thing that does not hold, where the kept points do.
+/// The first thing that does not hold, if all kept points hold.
 pub fn explore(
     program: &Program,
     env: &Env<'_>,

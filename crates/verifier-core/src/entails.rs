@@ -1,10 +1,11 @@
-//! Coverage: whether a state is one of those that a kept point stands for.
+//! Coverage: whether a state satisfies the invariant of a kept point.
 //!
-//! One function for initiation (a loop is entered), consecution (it comes round: Manna and Pnueli 1995) and pruning (a
-//! way meets one that was walked): `state |= invariant` under a renaming, which says what each name of the invariant is
-//! in terms of the state. With it goes the ranking: each way from one kept point to the next decreases a lexicographic
-//! rank (Cook, Podelski and Rybalchenko, PLDI 2006; Alias et al., SAS 2010). Constants in a rank order the strongly
-//! connected parts of the graph of kept points, so no graph is built here.
+//! One function serves initiation (the path enters a loop), consecution (the path reaches the loop's head again: Manna
+//! and Pnueli 1995) and pruning (the path reaches a point that was walked from already). The function proves
+//! `state |= invariant` under a renaming, which expresses each name of the invariant in terms of the state. It also
+//! proves that each path from one kept point to the next decreases a lexicographic rank (Cook, Podelski and
+//! Rybalchenko, PLDI 2006; Alias et al., SAS 2010). Constants in a rank order the strongly connected components of the
+//! graph of kept points, so no graph is built here.
 
 use crate::check::Checker;
 use crate::domain::{Form, Known};

@@ -1,7 +1,7 @@
-//! The untrusted side of a check: who says what is kept, and by which multipliers a claim holds.
+//! The untrusted side of a check: a [`Guide`] proposes covering points, renamings and multipliers.
 //!
 //! Problem: finding invariants, renamings and multipliers takes heuristics. Approach: the check asks a [`Guide`], and
-//! believes nothing that it answers: a covering point is checked by `entails`, multipliers by `Knowledge::proves`, and
+//! trusts none of its answers: a covering point is checked by `entails`, multipliers by `Knowledge::proves`, and
 //! the two sides of a split are both walked. As in proof-carrying code (Necula, POPL 1997) and BCF (SOSP 2025), the
 //! search is outside. A [`Recording`] of the answers, with the kept points, is a certificate: replayed, it makes the
 //! check one pass without any search.
@@ -11,27 +11,28 @@ use bpf_isa::InsnIdx;
 use crate::domain::{Combination, Form};
 use crate::state::{Invariant, State};
 
-/// A point of the program at which something is claimed to hold whenever it is reached, and why it is not for ever.
+/// A point of the program with an invariant that is claimed to hold whenever the point is reached, and a rank that
+/// shows that the point is reached finitely often.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Kept {
     /// The instruction that is about to run.
     pub at: InsnIdx,
-    /// What holds then.
+    /// The invariant before that instruction.
     pub claim: Invariant,
     /// A lexicographic rank over the names of the claim: each way from one kept point to the next decreases it.
     pub rank: Vec<Form>,
 }
 
-/// Where the check is.
+/// The position of the check, for a question to the guide.
 #[derive(Debug)]
 pub struct Point<'a> {
     /// The instruction that is about to run.
     pub pc: InsnIdx,
     /// The kept point that the segment began at; `None` for the program's entry.
     pub from: Option<usize>,
-    /// Whether that is here: nothing has run in between.
+    /// Whether the segment begins here: no instruction has run since it began.
     pub starts: bool,
-    /// The state.
+    /// The abstract state before that instruction.
     pub state: &'a State,
 }
 
@@ -40,16 +41,16 @@ pub struct Point<'a> {
 pub enum Advice {
     /// Run the instruction.
     Step,
-    /// End the way here: the kept point of this number holds, its names being these forms.
+    /// End the path here: this kept point covers the state under the renaming.
     Cover {
-        /// Which kept point.
+        /// Index of the kept point.
         kept: usize,
-        /// What each of its names is.
+        /// For each name of the claim, its value as a form over the names of the state.
         renaming: Vec<Form>,
     },
-    /// Walk on twice: where the form is not negative, and where it is.
+    /// Continue with two states: one in which the form is not negative, one in which the form is negative.
     Split(Form),
-    /// Give a name to the residue of the form modulo 2^64, and use it where the form is now.
+    /// Give a name to the residue of the form modulo 2^64, and replace the form by that name.
     Name {
         /// The form, as it is in a register or a slot.
         form: Form,
@@ -60,15 +61,15 @@ pub enum Advice {
     Stop,
 }
 
-/// Answers what the check asks. Nothing that it says can make an unsafe program accepted.
+/// Answers questions of the check. No answer can make the check accept an unsafe program.
 pub trait Guide {
-    /// What to do at this point.
+    /// Returns what to do at this point.
     fn advise(&mut self, point: &Point<'_>) -> Advice;
-    /// Multipliers by which the form is not negative; `None` if there are none.
+    /// Returns multipliers that prove that the form is not negative; `None` if the guide finds none.
     fn prove(&mut self, point: &Point<'_>, claim: &Form) -> Option<Combination>;
 }
 
-/// An answer of a guide that is not the obvious one ([`Advice::Step`], or none).
+/// An answer of a guide other than the default ([`Advice::Step`], or no multipliers).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Answer {
     /// To [`Guide::advise`].
@@ -77,14 +78,14 @@ pub enum Answer {
     Proof(Combination),
 }
 
-/// Answers of a guide, each with how many obvious answers come before it.
+/// Answers of a guide, each with the number of default answers before it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Recording {
     /// In the order of the check.
     pub answers: Vec<(u64, Answer)>,
 }
 
-/// A guide that asks another and notes what that says.
+/// A guide that asks another guide and records its answers.
 pub struct Recorder<'a> {
     guide: &'a mut dyn Guide,
     obvious: u64,

@@ -1,11 +1,12 @@
 //! The trusted core of the BPF verifier: what must be right for "an accepted program is safe".
 //!
 //! Problem: a verifier that searches for proofs is large, and grows with each idiom that it learns; an error anywhere
-//! in it may let an unsafe program out. Approach: checking a proof needs no search, so the part that must be right is
-//! kept apart, small, and free of heuristics, as in LCF (a theorem is a value that only the kernel's rules make) and
-//! proof-carrying code (the search is outside, its result is checked). [`check()`] takes a program, the contract with
-//! its host, and a certificate: the points that are kept with an invariant and a rank each, and the answers of a
-//! [`Guide`], which may be wrong. It makes the [`bpf_analysis::Facts`] that compilers rely on.
+//! in the verifier may accept an unsafe program. Approach: checking a proof needs no search, so the part that must be
+//! right is kept apart, small, and free of heuristics, as in LCF (a theorem is a value that only the kernel's rules
+//! make) and proof-carrying code (the search is outside, its result is checked). [`check()`] takes a program, the
+//! contract with its host, and a certificate: the kept points ([`Kept`]: an instruction, its invariant and a rank), and
+//! the answers of a [`Guide`], which may be wrong. The check returns the [`bpf_analysis::Facts`] that compilers rely
+//! on.
 //!
 //! | layer | what it holds |
 //! |---|---|
@@ -13,16 +14,16 @@
 //! | `contract` | what the host promises: contexts, maps, prototypes of functions |
 //! | `state` | registers, stack, lengths and held records, in terms of names |
 //! | `transfer` | what one instruction does to a state |
-//! | `entails` | whether a kept point covers a state, and its rank decreases |
+//! | `entails` | whether a kept point covers a state, with a smaller rank |
 //! | `check` | the walk from each kept point to the next |
 //!
 //! Invariants: an accepted program, in a host that keeps its contract, touches only memory it was given, reads nothing
 //! uninitialised, shows no address to anyone, gives back what it reserves, and ends, whatever the guide answered.
-//! Nothing here searches, and nothing panics on any program, contract or certificate. What there is no rule for is
-//! refused as [`Why::Unsupported`].
+//! Nothing in this crate searches or panics, for any program, contract or certificate. Programs that need a rule which
+//! the core does not have are refused as [`Why::Unsupported`].
 //!
-//! What it decides today: nothing yet. `bpf-verifier` accepts programs by its own walk, which shares the number domain
-//! and the contract with the core; the core is run beside it in tests.
+//! The core does not decide which programs are accepted: `bpf-verifier` does, by its own walk, which shares the number
+//! domain and the contract with the core. Tests run the core beside that walk (`crates/verifier/tests/certify.rs`).
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 #![forbid(unsafe_code)]
 

@@ -447,7 +447,7 @@ mod with {
         /// (`tests/constants.rs`).
         pub const OF_HALVES: &[Fault] = &[Fault::EqualHalves, Fault::HalvesUnknown];
         /// Those in what a path is found to need: each is found by walking paths that were dropped
-        /// (`tests/needed.rs`).
+        /// (`tests/verify/needed.rs`).
         pub const OF_NEEDS: &[Fault] = &[
             Fault::DecisionsUnmarked,
             Fault::BoundsUnmarked,

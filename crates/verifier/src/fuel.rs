@@ -1,27 +1,27 @@
 //! Fuel: the work of a verification, counted.
 //!
-//! Problem: a verdict must be a function of the program, its contract and its limits, so no clock may decide how long
-//! is searched; and a count of steps alone bounds no time, since one step may ask the linear solver many questions.
-//! Approach: whatever takes time in proportion to something is charged where it happens ([`charge`]): a step, a state
-//! that is copied or compared, an entry of the trail that is read, a row that the solver combines. One unit is about
-//! one nanosecond of a release build on a machine of 2024, which is how the weights were chosen; their only purpose is
-//! that equal amounts of fuel take about equal time.
+//! Problem: a verdict must be a function of the program, its contract and its limits, so no clock may end a search; and
+//! a count of steps alone does not bound time, since one step may ask the linear solver many questions.
+//! Approach: each operation whose time grows with the size of its input charges fuel ([`charge`]): a step, a state that
+//! is copied or compared, an entry of the trail (`walk/trail.rs`) that is read, a row that the solver combines. The
+//! weights are chosen so that equal amounts of fuel take about equal time: one unit is about one nanosecond of a
+//! release build on a machine of 2024.
 //!
-//! Who adds a search charges it: [`charge`] with the number of elements that its innermost loop looks at, times the
-//! nanoseconds that one takes. A search that may go on for long by itself also asks [`is_spent`] and gives up, with the
-//! answer that proves nothing: the walk is refused with [`crate::Reason::Fuel`] before that answer is told as a reason.
+//! A new search calls [`charge`] with the number of elements that its innermost loop visits, times the nanoseconds that
+//! one element takes. A search that may take long by itself also asks [`is_spent`], and then gives up with the answer
+//! "not proven". The walk is refused with [`crate::Reason::Fuel`] before an error is made from that answer.
 //!
-//! Invariants: fuel depends on nothing but what is verified: not on capacities, addresses or what was verified before.
-//! The account is the thread's, because states answer questions and have no walk at hand; a verification runs on one
-//! thread, and begins with [`begin`].
+//! Invariants: fuel depends only on the program, its contract and its limits: not on capacities, addresses or programs
+//! that the same thread verified before. The account belongs to the thread, because states that charge fuel have no
+//! reference to their walk. A verification runs on one thread, and begins with [`begin`].
 
 use std::cell::Cell;
 
-/// One step of a walk, whatever the instruction.
+/// Units of one step of a walk, for every instruction.
 pub(crate) const STEP: u64 = 200;
-/// One instruction of the program, where all of them are looked at.
+/// Units of one instruction, for operations that visit all instructions of the program.
 pub(crate) const SLOT: u64 = 60;
-/// One value of a state, where all of them are looked at or copied.
+/// Units of one value of a state, for operations that visit or copy all values.
 pub(crate) const VALUE: u64 = 12;
 
 thread_local! {
@@ -29,31 +29,31 @@ thread_local! {
     static LIMIT: Cell<u64> = const { Cell::new(u64::MAX) };
 }
 
-/// Starts the account of a verification.
+/// Starts the account of a verification, without a limit.
 pub(crate) fn begin() {
     SPENT.set(0);
     LIMIT.set(u64::MAX);
 }
 
-/// Charges so many units.
+/// Adds units to the fuel spent by this thread's verification.
 #[inline]
 pub(crate) fn charge(units: u64) {
     SPENT.set(SPENT.get().saturating_add(units));
 }
 
-/// Charges for each of `count` elements.
+/// Charges `units` for each of `count` elements.
 #[inline]
 pub(crate) fn charge_each(count: usize, units: u64) {
     charge((count as u64).saturating_mul(units));
 }
 
-/// Returns what was charged since [`begin`].
+/// Returns the fuel charged since [`begin`].
 #[inline]
 pub(crate) fn spent() -> u64 {
     SPENT.get()
 }
 
-/// Sets how much may be spent, of the same account, before [`is_spent`].
+/// Sets the fuel, counted since [`begin`], above which [`is_spent`] returns true.
 pub(crate) fn limit(units: u64) {
     LIMIT.set(units);
 }
@@ -63,7 +63,7 @@ pub(crate) fn limited_to() -> u64 {
     LIMIT.get()
 }
 
-/// Whether more was spent than may be.
+/// Whether the fuel spent exceeds the limit.
 #[inline]
 pub(crate) fn is_spent() -> bool {
     SPENT.get() > LIMIT.get()

@@ -1,16 +1,16 @@
 //! CO-RE: adapting instructions to the types of the host.
 //!
 //! Problem: a program compiled with `preserve_access_index` says "the offset of `data_end` in `struct xdp_md`" and
-//! leaves the number to the loader. Approach: the rules of libbpf, on BTF types of both sides. The access string of a
-//! relocation is walked through the object's types ([`spec`]); the types of the same name on the host are its
-//! candidates ([`types`]); each candidate is walked by the names and indices found, with kinds compared on the way
-//! ([`compat`]); the object's type and the candidate's give one decision ([`value`]), which is put into the instruction
-//! ([`patch`]). As in libbpf, a missing type or field is no error by itself, because programs ask first
-//! (`bpf_core_field_exists`) and the verifier never walks the refused branch: the instruction becomes a call of a
-//! function that does not exist ([`UNRESOLVED_CALL`]), and the reason is kept for the error of a program that reaches
-//! that call.
+//! leaves the number to the loader. Approach: the rules of libbpf, on the BTF types of the object and of the host. The
+//! access string of a relocation is walked through the object's types ([`spec`]); the types of the same name on the
+//! host are its candidates ([`types`]); each candidate is walked by the names and indices found, with kinds compared on
+//! the way ([`compat`]); the object's type and the candidate's give one decision ([`value`]), which is put into the
+//! instruction ([`patch`]). As in libbpf, a missing type or field is no error by itself, because programs ask first
+//! (`bpf_core_field_exists`), and the verifier does not walk the branch for an existing field where the answer is no.
+//! The instruction becomes a call of a function that does not exist ([`UNRESOLVED_CALL`]), and the reason is kept for
+//! the error of a program that reaches that call.
 //!
-//! Candidates: the host's own types ([`HostTypes`]) if there are any of the name, else those of the BTF given with
+//! Candidates: the host's types of that name in [`HostTypes`] if there are any, else those of the BTF given with
 //! [`crate::Object::target_btf`]. A relocation that some candidates of a type satisfy rules out the others for the
 //! whole program. Candidates that remain must agree on the decision; if they differ, the relocation is ambiguous, and
 //! refused like a missing field.
@@ -18,7 +18,7 @@
 //! Types that are the same everywhere (headers of packets) are their own targets ([`wire`]).
 //!
 //! Invariants: the number of slots does not change; every relocation is applied or listed in
-//! [`crate::LinkedCode::unresolved`]; the work of one program is bounded by [`Work`], whatever the types are.
+//! [`crate::LinkedCode::unresolved`]; [`Work`] bounds the work for one program, for all types.
 //!
 //! Source: kinds and access strings, Documentation/bpf/btf.rst and llvm_reloc.rst; the rules, libbpf 1.6
 //! (`relo_core.c`).
@@ -93,7 +93,7 @@ impl Work {
     }
 }
 
-/// A type of the host that may be what a type of the object stands for.
+/// A type of the host with the name of a type of the object.
 #[derive(Clone, Copy)]
 struct Candidate<'a> {
     types: &'a Types,
@@ -106,17 +106,17 @@ struct Root<'a> {
     live: Vec<bool>,
 }
 
-/// What distinct relocations ask: the type, the access string, the kind.
+/// The key of a relocation: its type, access string and kind. Relocations with equal keys share one answer.
 type Question = (TypeId, StrOffset, CoreKind);
 
-/// What each candidate that satisfies a question gives, by its place in [`Root::candidates`].
+/// The decision for each candidate that satisfies a question, with the candidate's index in [`Root::candidates`].
 type Found = Vec<(usize, Result<Decision, Why>)>;
 
 /// The answers to a question.
 struct Answers {
-    /// The candidates' answers; or why the object's own type has none.
+    /// The candidates' answers; or the error of walking the object's own type.
     found: Result<Found, Why>,
-    /// Why there is none, if no candidate satisfies it.
+    /// The reason, if no candidate satisfies the question.
     missing: Why,
 }
 

@@ -1,18 +1,18 @@
-//! Definitions: names of numbers that an operation with a constant has made of others.
+//! Definitions: equations `name = op(other name, constant)`, by which a bound on a result bounds its operand.
 //!
-//! Problem: `r3 = r1; r3 &= 2; if r3 == 0` compares a copy, `r1 <<= 32; r1 >>= 32` is how a cast is compiled, and
-//! nothing else ties the result of a mask or a shift to its operand. Approach: a table of symbolic definitions
-//! (Miné 2006), `V(name) = op(scale * V(of) + delta)`. What is learnt of the result is led back to the operand and
-//! from there to the other results, as HC4 does (Benhamou et al. 1999): each way by the [`Scalar`] operation itself
-//! (`walk/definitions.rs`).
+//! Problem: `r3 = r1; r3 &= 2; if r3 == 0` compares a copy, `r1 <<= 32; r1 >>= 32` is a compiled cast, and no other
+//! part of the state relates the result of a mask or a shift to its operand. Approach: a table of symbolic definitions
+//! (Miné 2006), `V(name) = op(scale * V(of) + delta)`, where `V(n)` is the integer that the name `n` stands for. A
+//! bound on the result is propagated to the operand, and from the operand to its other results, as in HC4 (Benhamou et
+//! al. 1999). Both directions use the [`Scalar`] operation of `op` (`walk/definitions.rs`).
 //!
-//! Invariants. A definition is an equation between the integers that two names stand for, in every concrete state that
-//! the abstract one stands for, as a [`super::Sum`] is. It holds no range: ranges are those that the values of *this*
-//! state have when it is asked, so nothing that one path has learnt is known on another. A name that is handed out a
-//! second time (`State::split`, `State::name_sum`) is the only solution of the equation that it was made for, so it
-//! stands for the same integer and its definition stays true. Where names come to stand for other integers (the next
-//! round of a loop's guess), or the packet moves and lengths are others, definitions are dropped. No kept state has
-//! any, since states are compared without them.
+//! Invariants. A definition, like a [`super::Sum`], is an equation between integers that holds in every concrete state
+//! which the abstract state stands for. A definition holds no range: propagation reads the ranges of the values in
+//! *this* state, so a bound that one path has learnt is not used on another. A name that is handed out a second time
+//! (`State::split`, `State::name_sum`) is the only solution of the equation that it was made for, so it stands for the
+//! same integer and its definition stays true. Definitions are dropped where names come to stand for other integers
+//! (the next round of a loop's candidate invariant), and where a call moves the packet and so changes lengths. Kept
+//! states have no definitions, since states are compared without them.
 
 use bpf_isa::{AluOp, Width};
 
@@ -23,7 +23,7 @@ use crate::scalar::Scalar;
 use crate::tnum::{Tnum, ones};
 use crate::value::{FIRST_FREE_ID, Value};
 
-/// Definitions of a state; the oldest is forgotten for a new one.
+/// Most definitions of a state; a new one replaces the oldest.
 const MAX_DEFINITIONS: usize = 8;
 
 /// `scale * V(id) + delta`, without wrapping.
@@ -40,18 +40,18 @@ impl Affine {
         Affine { id, scale: 1, delta: 0 }
     }
 
-    /// What the number is of its name; `None` without one.
+    /// Returns a number as an affine function of its name; `None` for a number without a name.
     pub(crate) fn of(v: &Value) -> Option<Affine> {
         (v.is_scalar() && v.id != 0).then_some(Affine { id: v.id, scale: v.scale, delta: v.delta })
     }
 
-    /// A number that is this, and one of these.
+    /// Returns the value with this affine form and the range `n`.
     pub(crate) fn value(self, n: Scalar) -> Value {
         Value { id: self.id, scale: self.scale, delta: self.delta, ..Value::scalar(n) }
     }
 }
 
-/// What was done to the operand.
+/// The operation that a definition applies to its operand.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Made {
     /// These bits were kept.
@@ -68,7 +68,7 @@ pub(crate) enum Made {
 }
 
 impl Made {
-    /// What the operation makes of these numbers.
+    /// Returns the results of the operation for operands in `n`.
     pub(crate) fn result(self, n: &Scalar) -> Scalar {
         let (op, by) = match self {
             // All bits that it may have.
@@ -82,7 +82,7 @@ impl Made {
         n.alu(op, Width::W64, &Scalar::constant(by))
     }
 
-    /// The numbers of which it makes these.
+    /// Returns the operands for which the result is in `n`.
     pub(crate) fn operand(self, n: &Scalar) -> Scalar {
         let (op, by) = match self {
             Made::Masked(mask) => {

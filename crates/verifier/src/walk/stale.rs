@@ -5,9 +5,9 @@
 //! nothing is accessed. One into a region is an offset from where the region was: two of the same move may be
 //! subtracted and compared, and numbers added. Of others, it is known whether they were null.
 //!
-//! Claim: that tells no address. Proof: distances and orders of offsets from one place do not depend on that place, as
-//! long as no sum of the two wraps round (far offsets, as a hybrid walk has them, are compared for equality alone); null
-//! is told of what was null, or not, before.
+//! Claim: such operations show no address. Proof: distances and orders of offsets from one place do not depend on that
+//! place, as long as no sum of the two wraps round (far offsets, as a hybrid walk has them, are compared for equality
+//! alone). A comparison with null shows only whether the pointer was null before.
 
 use bpf_isa::{AluOp, Cond, Reg, Src, Width};
 
