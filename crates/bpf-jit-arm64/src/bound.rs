@@ -43,6 +43,7 @@ pub fn size_bound(op: &Op) -> usize {
         Op::Bswap { .. } => SLOT + 2 * INSN + SLOT,
         Op::AddShift { .. } => 2 * SLOT + INSN + SLOT,
         Op::Select { b, .. } => SLOT + val(b) + INSN + 2 * SLOT + INSN + SLOT,
+        Op::Confine { limit, .. } => SLOT + val(limit) + INSN + 2 * SLOT + 2 * INSN + SLOT,
         Op::FrameAddr { .. } => CONST + INSN + SLOT,
         Op::SymAddr { .. } => 3 * INSN + SLOT,
         Op::SubprogAddr { .. } => 4 * INSN + SLOT,

@@ -153,7 +153,8 @@ impl Emitter<'_> {
                 op.def().is_none_or(|dst| a != dst && b != Val::Reg(dst))
                     || bpf_isa::planted_in!(bpf_jit::faults, FlagsStale)
             }
-            Op::SymAddr { .. }
+            Op::Confine { .. }
+            | Op::SymAddr { .. }
             | Op::SubprogAddr { .. }
             | Op::LoadAcquire { .. }
             | Op::StoreRelease { .. }

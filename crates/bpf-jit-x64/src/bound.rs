@@ -46,7 +46,7 @@ pub fn size_bound(op: &Op) -> usize {
                 }
         }
         Op::AddShift { .. } => 3 * SLOT + 5,
-        Op::Select { .. } => 5 * SLOT + IMM + 2 * REG + 4,
+        Op::Select { .. } | Op::Confine { .. } => 5 * SLOT + IMM + 2 * REG + 4,
         Op::FrameAddr { .. } | Op::SubprogAddr { .. } => SLOT + SLOT,
         // An index in a slot is loaded, shifted and added to.
         Op::Load { .. } | Op::LoadAcquire { .. } => 3 * SLOT + 4 + MEM + 5,

@@ -482,7 +482,7 @@ impl Allocator {
                 self.change(dst, a);
                 self.read(b);
             }
-            Op::Select { dst, a, b, yes, no, .. } => {
+            Op::Select { dst, a, b, yes, no, .. } | Op::Confine { dst, a, limit: b, yes, no } => {
                 self.change(dst, no);
                 self.read(yes);
                 self.read(a);

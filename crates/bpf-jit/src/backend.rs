@@ -113,6 +113,7 @@ impl Shape {
                 | Op::Bswap { .. }
                 | Op::AddShift { .. }
                 | Op::Select { .. }
+                | Op::Confine { .. }
                 | Op::SymAddr { .. }
                 | Op::SubprogAddr { .. }
                 | Op::TailCall { .. }

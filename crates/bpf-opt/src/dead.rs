@@ -48,6 +48,7 @@ pub(crate) fn is_pure(op: &Op) -> bool {
         | Op::Bswap { .. }
         | Op::AddShift { .. }
         | Op::Select { .. }
+        | Op::Confine { .. }
         | Op::FrameAddr { .. }
         | Op::SymAddr { .. }
         | Op::SubprogAddr { .. } => true,

@@ -67,6 +67,7 @@ impl Constants {
             | Op::Neg { .. }
             | Op::Bswap { .. }
             | Op::AddShift { .. }
+            | Op::Confine { .. }
             | Op::FrameAddr { .. }
             | Op::SymAddr { .. }
             | Op::SubprogAddr { .. }

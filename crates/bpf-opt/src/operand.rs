@@ -119,6 +119,7 @@ fn one_field(op: &Op) -> Option<Field> {
         | Op::Bswap { .. }
         | Op::AddShift { .. }
         | Op::Select { .. }
+        | Op::Confine { .. }
         | Op::FrameAddr { .. }
         | Op::SymAddr { .. }
         | Op::SubprogAddr { .. }
@@ -225,6 +226,7 @@ pub fn side(maker: &Op, user: &Op) -> Option<Side> {
         | Op::Bswap { .. }
         | Op::AddShift { .. }
         | Op::Select { .. }
+        | Op::Confine { .. }
         | Op::FrameAddr { .. }
         | Op::SymAddr { .. }
         | Op::SubprogAddr { .. }
@@ -642,6 +644,7 @@ mod tests {
             | Op::Bswap { .. }
             | Op::AddShift { .. }
             | Op::Select { .. }
+            | Op::Confine { .. }
             | Op::FrameAddr { .. }
             | Op::SymAddr { .. }
             | Op::SubprogAddr { .. }

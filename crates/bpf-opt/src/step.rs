@@ -377,6 +377,7 @@ fn stepped(op: Op, step: Step, addresses: Addresses) -> Option<Op> {
         | Op::Bswap { .. }
         | Op::AddShift { .. }
         | Op::Select { .. }
+        | Op::Confine { .. }
         | Op::FrameAddr { .. }
         | Op::SymAddr { .. }
         | Op::SubprogAddr { .. }

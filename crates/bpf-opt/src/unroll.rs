@@ -552,6 +552,7 @@ fn may_copy(op: &Op) -> bool {
         | Op::Bswap { .. }
         | Op::AddShift { .. }
         | Op::Select { .. }
+        | Op::Confine { .. }
         | Op::FrameAddr { .. }
         | Op::SymAddr { .. }
         | Op::SubprogAddr { .. }

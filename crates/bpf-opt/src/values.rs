@@ -334,6 +334,7 @@ impl Pass<'_> {
             | Op::Bswap { .. }
             | Op::AddShift { .. }
             | Op::Select { .. }
+            | Op::Confine { .. }
             | Op::FrameAddr { .. }
             | Op::SymAddr { .. }
             | Op::SubprogAddr { .. }
@@ -509,6 +510,8 @@ impl Pass<'_> {
                     Err(op) => return self.push(op, dst),
                 }
             }
+            // What a selection that must be made chooses is nobody's to know.
+            op @ Op::Confine { .. } => op,
             op @ (Op::AddShift { .. } | Op::FrameAddr { .. } | Op::SymAddr { .. } | Op::SubprogAddr { .. }) => op,
             op @ (Op::Store { .. }
             | Op::LoadAcquire { .. }

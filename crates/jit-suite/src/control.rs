@@ -24,6 +24,36 @@ pub fn selections(target: &mut dyn Target) {
     }
 }
 
+/// Selections that must be made, by registers and constants of every form, and in place.
+pub fn confined(target: &mut dyn Target) {
+    let bench = &mut Bench::new(target);
+    let pairs = corners();
+    check(bench, "confine", &[0, 1, 2, 3], &pairs, &|b, r| {
+        b.op(Op::Confine { a: r.x, limit: Val::Reg(r.y), dst: r.dst, yes: r.z, no: r.x });
+    });
+    check(bench, "confine to what is compared", &[2, 3], &pairs, &|b, r| {
+        b.op(Op::Confine { a: r.x, limit: Val::Reg(r.y), dst: r.dst, yes: r.x, no: r.z });
+    });
+    for limit in constants() {
+        check(bench, &format!("confine {limit:#x}"), &[0, 2], &singles(), &|b, r| {
+            b.op(Op::Confine { a: r.x, limit: Val::Imm(limit), dst: r.dst, yes: r.x, no: r.z });
+        });
+    }
+    let mut b = Build::new();
+    let [x, y, z, memory, w] = b.params();
+    let mut values = Vec::new();
+    for (yes, no) in [(x, y), (y, x), (z, z)] {
+        let dst = b.copy(w);
+        b.op(Op::Confine { a: x, limit: Val::Reg(y), dst, yes, no: dst });
+        b.op(Op::Confine { a: dst, limit: Val::Imm(5), dst, yes: dst, no });
+        values.push(dst);
+    }
+    b.keep(memory, 0, &values);
+    b.exit(x);
+    let ways = bench.all_ways(6, 1);
+    bench.compare("confined in place", &b.alone(), &ways, &self::pairs());
+}
+
 /// Selections whose destination is what they choose from, or that have one thing to choose.
 pub fn selections_in_place(target: &mut dyn Target) {
     let bench = &mut Bench::new(target);

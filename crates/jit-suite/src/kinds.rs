@@ -48,7 +48,7 @@ macro_rules! kinds {
 }
 
 kinds! {
-    Mov Ext Bin Neg Bswap AddShift Select FrameAddr SymAddr SubprogAddr Load Store LoadAcquire StoreRelease Atomic CmpXchg
+    Mov Ext Bin Neg Bswap AddShift Select Confine FrameAddr SymAddr SubprogAddr Load Store LoadAcquire StoreRelease Atomic CmpXchg
     Call TailCall Check Bound Stop Jump Branch Exit
 }
 

@@ -54,7 +54,10 @@ fn random_op(rng: &mut Rng, b: &mut Build, names: &Names) {
         8 => Op::AddShift { width, dst, a, b: rng.pick(values), shift: rng.below(4) as u8 },
         9 => {
             let (yes, no) = (rng.pick(values), rng.pick(values));
-            Op::Select { width, cond: rng.pick(&Cond::ALL), a, b: second, dst, yes, no }
+            match rng.chance(4) {
+                true => Op::Confine { a, limit: second, dst, yes, no },
+                false => Op::Select { width, cond: rng.pick(&Cond::ALL), a, b: second, dst, yes, no },
+            }
         }
         10 => match rng.below(3) {
             0 => Op::Load { size, signed: false, swap: true, dst, mem },

@@ -209,6 +209,9 @@ impl Eval {
                 Op::Select { width, cond, a, b, dst, yes, no } => {
                     regs[dst.index()] = if cond.holds(width, get(a), val(b)) { get(yes) } else { get(no) };
                 }
+                Op::Confine { a, limit, dst, yes, no } => {
+                    regs[dst.index()] = if get(a) < val(limit) { get(yes) } else { get(no) };
+                }
                 Op::FrameAddr { dst, off } => regs[dst.index()] = frame.wrapping_add_signed(off.into()),
                 Op::SymAddr { dst, symbol } => regs[dst.index()] = env.symbol(symbol),
                 Op::SubprogAddr { dst, subprog } => regs[dst.index()] = env.subprog(subprog),

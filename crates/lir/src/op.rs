@@ -363,6 +363,24 @@ pub enum Op {
         /// Value if not.
         no: VReg,
     },
+    /// `dst = if a < limit { yes } else { no }`, unsigned, all 64 bits.
+    ///
+    /// Unlike a [`Op::Select`] it is opaque: no pass decides it, computes with its range, or makes a branch of it. A
+    /// contained program's accesses rest on the selection being made, also where a branch before it was mispredicted.
+    /// Backends emit it without a branch, and where the machine may predict what a selection chooses, with a barrier
+    /// behind it (arm64: `csdb`).
+    Confine {
+        /// What is compared.
+        a: VReg,
+        /// What it must be below.
+        limit: Val,
+        /// Destination.
+        dst: VReg,
+        /// Value if it is.
+        yes: VReg,
+        /// Value if it is not.
+        no: VReg,
+    },
     /// `dst` = the address `off` bytes from r10.
     FrameAddr {
         /// Destination.
@@ -538,6 +556,7 @@ impl Op {
             | Op::Bswap { dst, .. }
             | Op::AddShift { dst, .. }
             | Op::Select { dst, .. }
+            | Op::Confine { dst, .. }
             | Op::FrameAddr { dst, .. }
             | Op::SymAddr { dst, .. }
             | Op::SubprogAddr { dst, .. }
@@ -589,7 +608,7 @@ impl Op {
                 f(a);
                 f(b)
             }
-            Op::Select { a, b, yes, no, .. } => {
+            Op::Select { a, b, yes, no, .. } | Op::Confine { a, limit: b, yes, no, .. } => {
                 f(a);
                 val(b, &mut f);
                 f(yes);
@@ -652,6 +671,7 @@ impl Op {
             | Op::Bswap { .. }
             | Op::AddShift { .. }
             | Op::Select { .. }
+            | Op::Confine { .. }
             | Op::FrameAddr { .. }
             | Op::SymAddr { .. }
             | Op::SubprogAddr { .. }
@@ -676,6 +696,7 @@ impl Op {
             | Op::Bswap { dst, .. }
             | Op::AddShift { dst, .. }
             | Op::Select { dst, .. }
+            | Op::Confine { dst, .. }
             | Op::FrameAddr { dst, .. }
             | Op::SymAddr { dst, .. }
             | Op::SubprogAddr { dst, .. }
@@ -733,7 +754,7 @@ impl Op {
                 f(a);
                 f(b)
             }
-            Op::Select { a, b, yes, no, .. } => {
+            Op::Select { a, b, yes, no, .. } | Op::Confine { a, limit: b, yes, no, .. } => {
                 f(a);
                 val(b, &mut f);
                 f(yes);

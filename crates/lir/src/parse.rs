@@ -327,6 +327,15 @@ impl<'a> Words<'a> {
                 self.expect(",")?;
                 Op::Select { width: width()?, cond, a, b, dst: written?, yes, no: self.vreg()? }
             }
+            "confine" => {
+                let a = self.vreg()?;
+                self.expect(",")?;
+                let limit = self.val()?;
+                self.expect(",")?;
+                let yes = self.vreg()?;
+                self.expect(",")?;
+                Op::Confine { a, limit, dst: written?, yes, no: self.vreg()? }
+            }
             "frame" => Op::FrameAddr { dst: written?, off: self.small()? },
             "addr" if self.peek() == "func" => Op::SubprogAddr { dst: written?, subprog: self.subprog()? },
             "addr" => Op::SymAddr { dst: written?, symbol: self.symbol()? },

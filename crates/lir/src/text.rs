@@ -229,6 +229,7 @@ impl Display for Op {
             Op::Select { width, cond, a, b, yes, no, .. } => {
                 write!(f, "select.{} {a} {} {b}, {yes}, {no}", bits(width), cond_name(cond))
             }
+            Op::Confine { a, limit, yes, no, .. } => write!(f, "confine {a}, {limit}, {yes}, {no}"),
             Op::FrameAddr { off, .. } => write!(f, "frame {off}"),
             Op::SymAddr { symbol, .. } => write!(f, "addr {}", Name(symbol)),
             Op::SubprogAddr { subprog, .. } => write!(f, "addr func:{}", subprog.0),

@@ -244,6 +244,14 @@ impl Emitter<'_> {
         self.go(jump, self.s.block(target));
     }
 
+    /// A selection that is always made: `cmp`, `csel`, and `csdb`, behind which no instruction uses a predicted outcome
+    /// of the selection.
+    pub(crate) fn confine(&mut self, op: &Op, a: VReg, limit: Val, dst: VReg, yes: VReg, no: VReg) {
+        let comparison = Comparison { width: Width::W64, cond: Cond::Lt, a, b: limit };
+        self.select::<false>(op, comparison, dst, yes, no);
+        asm!(&mut self.s.buf; hint 20); // csdb
+    }
+
     pub(crate) fn select<const FUSES: bool>(
         &mut self,
         op: &Op,
@@ -327,6 +335,7 @@ impl Emitter<'_> {
             | Op::Bswap { .. }
             | Op::AddShift { .. }
             | Op::Select { .. }
+            | Op::Confine { .. }
             | Op::FrameAddr { .. }
             | Op::SymAddr { .. }
             | Op::SubprogAddr { .. }

@@ -259,6 +259,12 @@ impl Emitter<'_> {
         }
     }
 
+    /// A selection that is always made: a comparison and a `cmov`, which no predictor decides.
+    pub(crate) fn confine(&mut self, op: &Op, a: VReg, limit: Val, dst: VReg, yes: VReg, no: VReg) {
+        let comparison = Comparison { width: Width::W64, cond: Cond::Lt, a, b: limit };
+        self.select::<false>(op, comparison, dst, yes, no);
+    }
+
     pub(crate) fn select<const FUSES: bool>(
         &mut self,
         op: &Op,

@@ -28,6 +28,7 @@ impl Emitter<'_> {
             Op::Select { width, cond, a, b, dst, yes, no } => {
                 self.select::<FUSES>(op, Comparison { width, cond, a, b }, dst, yes, no)
             }
+            Op::Confine { a, limit, dst, yes, no } => self.confine(op, a, limit, dst, yes, no),
             Op::FrameAddr { dst, off } => self.frame_addr(dst, off),
             Op::SymAddr { dst, symbol } => self.sym_addr(dst, symbol),
             Op::SubprogAddr { dst, subprog } => self.subprog_addr(dst, subprog),

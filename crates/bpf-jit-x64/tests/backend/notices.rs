@@ -36,6 +36,7 @@ fn mistaken(op: Op) -> Op {
         }
         Op::Bswap { dst, src, .. } => Op::Mov { width: Width::W64, dst, src: Val::Reg(src) },
         Op::Select { width, cond, a, b, dst, yes, no } => Op::Select { width, cond, a, b, dst, yes: no, no: yes },
+        Op::Confine { a, limit, dst, yes, no } => Op::Confine { a, limit, dst, yes: no, no: yes },
         Op::FrameAddr { dst, off } => Op::FrameAddr { dst, off: off - 1 },
         Op::SymAddr { dst, symbol } => Op::SymAddr { dst, symbol: Symbol::new(symbol.index + 1) },
         Op::SubprogAddr { dst, subprog } => Op::SubprogAddr { dst, subprog: bpf_isa::SubprogId(subprog.0.max(1)) },

@@ -97,6 +97,7 @@ pub(super) fn bits_of(op: &Op, known: &[u8]) -> u8 {
         Op::Select { yes, no, .. } => of(yes).max(of(no)),
         Op::Load { size: s, signed: false, .. } | Op::LoadAcquire { size: s, .. } => size(s),
         Op::Atomic { width, .. } | Op::CmpXchg { width, .. } | Op::Neg { width, .. } => at(width, 64),
+        Op::Confine { .. } => 64,
         Op::Load { .. } | Op::FrameAddr { .. } | Op::SymAddr { .. } | Op::SubprogAddr { .. } | Op::Call { .. } => 64,
         Op::Store { .. }
         | Op::StoreRelease { .. }

@@ -87,6 +87,7 @@ impl Known {
             | Op::Bswap { .. }
             | Op::AddShift { .. }
             | Op::Select { .. }
+            | Op::Confine { .. }
             | Op::FrameAddr { .. }
             | Op::SymAddr { .. }
             | Op::SubprogAddr { .. }
