@@ -2,6 +2,8 @@
 
 use bpf_isa::{InsnIdx, SubprogId};
 
+use crate::bounds::{BoundsPlace, RegionBounds};
+use crate::contained::Contained;
 use crate::values::{LoopFact, ValueFacts};
 
 /// A tail call whose table and index are the same constants on every path.
@@ -88,40 +90,6 @@ pub enum CheckRegion {
         map: u32,
         /// Bytes in the value.
         size: u32,
-    },
-}
-
-/// Where a run finds the bounds of a context region.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct RegionBounds {
-    /// The region is never shorter than this many bytes.
-    pub min_len: u32,
-    /// Where its start and end are.
-    pub place: BoundsPlace,
-}
-
-/// See [`RegionBounds`]. Offsets are into the host's context structure.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum BoundsPlace {
-    /// Nowhere: every check of it fails.
-    Nowhere,
-    /// The region is the raw context: the address and length that the run was given.
-    Raw,
-    /// Between two addresses of 64 bits.
-    Addresses {
-        /// Byte offset of the start's address.
-        start: u32,
-        /// Byte offset of the end's address.
-        end: u32,
-    },
-    /// An address of 64 bits and a length.
-    Length {
-        /// Byte offset of the start's address.
-        start: u32,
-        /// Byte offset of the length.
-        len: u32,
-        /// Bytes of the length: 4 or 8.
-        len_size: u32,
     },
 }
 
@@ -219,6 +187,9 @@ pub struct Facts {
     /// What is called with what was thrown, and returns what the program does; without one, the program returns what
     /// was thrown. The main program has a call of it.
     pub exception: Option<SubprogId>,
+    /// How its accesses are confined, if the program is to be contained. Nothing else here is believed then: code is
+    /// made as if the program were not verified, and what is dead stops the run.
+    pub contained: Option<Box<Contained>>,
 }
 
 /// Bytes of a function's frame that the program may read where it has not written them.

@@ -6,8 +6,10 @@
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 #![forbid(unsafe_code)]
 
+mod bounds;
 mod cfg;
 mod constants;
+mod contained;
 mod facts;
 mod liveness;
 mod loops;
@@ -15,11 +17,13 @@ mod regs;
 mod stack;
 mod values;
 
+pub use bounds::{BoundsPlace, RegionBounds};
 pub use cfg::{Block, BlockId, Cfg};
 pub use constants::Constants;
+pub use contained::{Confined, Contained, Extent, Hold, Home, Object, Passed, Place};
 pub use facts::{
-    AccessCheck, ArenaFact, BoundsPlace, CheckRegion, ConstMapCall, ConstTailCall, ContextAccess, FORMAT_VALUES, Facts,
-    FormatCall, HeaderPlaces, InsnFact, MemKind, RegionBounds, Zeroed,
+    AccessCheck, ArenaFact, CheckRegion, ConstMapCall, ConstTailCall, ContextAccess, FORMAT_VALUES, Facts, FormatCall,
+    HeaderPlaces, InsnFact, MemKind, Zeroed,
 };
 pub use liveness::{CallArity, Liveness};
 pub use loops::{Loop, Loops};

@@ -2,6 +2,7 @@
 
 use crate::alloc::{Alloc, AllocOptions, Allocator};
 use crate::backend::{Backend, EmitError, EmitOptions};
+use crate::confined::unconfined;
 use crate::externs::Signatures;
 use crate::lower::{DirectOptions, LowerOptions, Lowerer, Scratch};
 use bpf_analysis::Facts;
@@ -67,7 +68,8 @@ impl<B: Backend> Compiler<B> {
     ) -> Result<(), CompileError> {
         code.clear();
         let CompileOptions { opt_level, plain, skip, lower, alloc, emit } = options;
-        if *opt_level == OptLevel::None {
+        // What keeps a contained program in its objects is a matter of virtual registers.
+        if *opt_level == OptLevel::None && facts.contained.is_none() {
             let options = DirectOptions { lower, alloc, emit, scratch: &mut self.direct };
             return self.lowerer.emit(program, facts, signatures, options, &mut self.backend, code);
         }
@@ -76,6 +78,9 @@ impl<B: Backend> Compiler<B> {
         let machine = self.backend.machine(emit);
         let passes = PassOptions { addresses: machine.addresses, plain: *plain, skip: *skip };
         optimise(&mut self.lir, passes, &mut self.passes);
+        if let Some(contained) = &facts.contained {
+            debug_assert_eq!(unconfined(&self.lir, &contained.regions), None, "contained:\n{}", self.lir);
+        }
         self.allocs.resize_with(self.lir.funcs.len(), Alloc::default);
         for (func, out) in self.lir.funcs.iter().zip(&mut self.allocs) {
             self.allocator.allocate(func, machine, alloc, out);

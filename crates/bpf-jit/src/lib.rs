@@ -21,6 +21,7 @@ mod backend;
 mod blocks;
 mod check;
 mod compiler;
+mod confined;
 mod externs;
 mod fixed;
 mod lower;
@@ -50,6 +51,7 @@ pub use bpf_opt::{
 };
 pub use check::check;
 pub use compiler::{CompileError, CompileOptions, Compiler};
+pub use confined::unconfined;
 pub use externs::{Hidden, MapShape, Signatures};
 pub use lower::{COUNTER_STRIDE, LowerOptions, Lowerer};
 pub use machine::{FixedOperands, HostReg, HostRegSet, MachineDesc, OpClass};

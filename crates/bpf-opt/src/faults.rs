@@ -63,6 +63,8 @@ mod with {
         CarriesIgnored,
         /// What reads a counter behind its step reads the stepped one as it is (`step.rs`).
         StepsForgotten,
+        /// Of what must be confined, everything is taken to be inside (`bpf-jit/src/lower/contained.rs`).
+        ConfinedAnywhere,
         /// A clobber: what an op overwrites is not kept from values that live across it.
         ClobbersIgnored,
         /// Two values that live at one time have one register.
@@ -74,6 +76,8 @@ mod with {
     impl Fault {
         /// Those in how registers are allocated, which the crate above does: what is computed stays the same.
         pub const OF_ALLOCATION: &[Fault] = &[Fault::ClobbersIgnored, Fault::ConflictsIgnored, Fault::SlotsIgnored];
+        /// Those in what confines accesses, which contained programs alone have.
+        pub const OF_CONTAINED: &[Fault] = &[Fault::ConfinedAnywhere];
         /// Those in what only arm64 does on the way.
         pub const OF_ARM64: &[Fault] = &[
             Fault::FieldsTooWide,

@@ -57,6 +57,9 @@ pub struct RunCtx {
     /// Not 0 from when a program throws until its main function has been left for, or has handled it: each function
     /// returns what was thrown.
     pub thrown: u64,
+    /// The starts of the objects that the arguments of a call point to, from a contained program's function to the one
+    /// that it calls.
+    pub lent: [u64; 5],
 }
 
 /// An offset as instructions have it.
@@ -110,6 +113,11 @@ impl RunCtx {
     pub const ALLOWANCE_OFFSET: i32 = displacement(core::mem::offset_of!(RunCtx, allowance));
     /// Offset of [`RunCtx::thrown`].
     pub const THROWN_OFFSET: i32 = displacement(core::mem::offset_of!(RunCtx, thrown));
+    /// Offset of an element of [`RunCtx::lent`]: below 5.
+    pub const fn lent_offset(argument: usize) -> i32 {
+        assert!(argument < 5, "a function has five arguments");
+        displacement(core::mem::offset_of!(RunCtx, lent) + 8 * argument)
+    }
     /// Offset of [`RunCtx::counters`].
     pub const COUNTERS_OFFSET: i32 = displacement(core::mem::offset_of!(RunCtx, counters));
 }

@@ -62,6 +62,7 @@ impl Start {
             stop_sp: 0,
             stop_link: 0,
             thrown: 0,
+            lent: [0; 5],
             allowance: 0x411e,
             counters: 0,
         }

@@ -87,6 +87,9 @@ externs! {
     MapLookup(u32) = 7 "lookup",
     /// Where the program counts its runs: a counter for each execution slot.
     Counters(u32) = 8 "counters",
+    /// Memory of the program's own, where a contained program's accesses are made that are outside of what they should
+    /// be in.
+    Sink(u32) = 9 "sink",
 }
 
 impl Extern {

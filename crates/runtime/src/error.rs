@@ -40,6 +40,12 @@ pub enum EngineError {
     /// [`crate::Config::budget`] or [`crate::Config::hybrid_budget`] is 0: no run could take a loop or make a call.
     #[error("`Config::budget` and `Config::hybrid_budget` must be at least 1")]
     NoBudget,
+    /// Two settings of [`crate::Config`] that cannot both be meant.
+    #[error("contradictory settings: {what}")]
+    Contradiction {
+        /// Which, and what to do.
+        what: &'static str,
+    },
     /// No executable memory could be had.
     #[error("executable memory: {0}")]
     Memory(#[from] bpf_prog_pack::Error),
@@ -204,6 +210,37 @@ pub enum LoadError {
     TooMuchCode {
         /// The limit.
         max: usize,
+    },
+    /// The program cannot be contained ([`crate::Loader::contained`]).
+    #[error("program `{program}` cannot be contained: {source}{}", .line.as_ref().map_or_else(String::new, |line| format!(" ({line})")))]
+    Uncontained {
+        /// The program.
+        program: String,
+        /// Where and why.
+        source: Box<bpf_verifier::Uncontained>,
+        /// The source line.
+        line: Option<String>,
+    },
+    /// [`crate::Loader::contained`] with [`crate::Loader::unverified`]: nobody has said what its pointers lead to.
+    #[error("program `{program}` is to be contained and not verified: leave out `Loader::unverified` or `contained`")]
+    UnverifiedContained {
+        /// The program.
+        program: String,
+    },
+    /// [`crate::Loader::contained`] with [`crate::Loader::privileged`]: one is for strangers, the other for the host's own.
+    #[error("program `{program}` is to be contained and privileged: leave out `Loader::privileged` or `contained`")]
+    PrivilegedContained {
+        /// The program.
+        program: String,
+    },
+    /// A contained program makes tail calls, which only patched jumps make without an indirect branch.
+    #[error(
+        "program `{program}` is to be contained and makes tail calls, which needs `Config::direct_tail_calls` and \
+         cross-core barriers (membarrier)"
+    )]
+    ContainedTailCalls {
+        /// The program.
+        program: String,
     },
     /// [`crate::Loader::budget`] was 0: no run could take a loop or make a call.
     #[error("a budget must be at least 1")]

@@ -106,7 +106,7 @@ pub use bpf_prog_pack::{Error as PackError, Options as PackOptions, Stats as Cod
 pub use bpf_quiesce::EnterError;
 pub use bpf_quiesce::{Held, Holder, LimitBelowUse, MemoryFull, OtherDomain, WhenFull, Whose};
 pub use bpf_uapi::helper_id::SPECIAL as SPECIAL_HELPERS;
-pub use bpf_verifier::{Limits, VerifyError};
+pub use bpf_verifier::{Escape, Limits, Uncontained, VerifyError};
 
 /// The example that crates.io shows.
 #[cfg(all(doctest, native, feature = "derive"))]

@@ -2,7 +2,8 @@
 //!
 //! A thread that asks for it has the abstract states of its loads recorded, may say which functions of a program
 //! without an object are global, and has each interpreted instruction compared with the states of the program loaded
-//! last. Nothing of this changes what is accepted or how programs run; without the feature none of it is there.
+//! last. But for contained programs of a thread that says so ([`believe`]), nothing of this changes what is accepted or
+//! how programs run; without the feature none of it is there.
 //!
 //! A thread may also have its next loads take over what the verifier said of the recorded one, if program and
 //! environment are the same: verifying is most of the time that a generated program takes.
@@ -26,6 +27,7 @@ struct Watch {
     states: Option<States>,
     kept: Option<Kept>,
     reusing: bool,
+    believing: bool,
     steps: u64,
     outside: Option<Outside>,
     /// The packet's buffer in the current run: it is more than the packet.
@@ -84,6 +86,16 @@ pub fn record() {
 /// The next loads of this thread are not verified, if the last recorded one was of the same program.
 pub fn reuse() {
     WATCH.with_borrow_mut(|w| (w.recording, w.reusing) = (false, true));
+}
+
+/// Whether from now on this thread's contained programs are not verified: everything is believed of them, as by a
+/// verifier that is always wrong. That they stay inside their objects rests on being contained alone.
+pub fn believe(everything: bool) {
+    WATCH.with_borrow_mut(|w| w.believing = everything);
+}
+
+pub(crate) fn is_believing() -> bool {
+    WATCH.with_borrow(|w| w.believing)
 }
 
 /// The instructions interpreted on this thread since the last call, and the first that was outside its states.

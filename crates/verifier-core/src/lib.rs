@@ -16,6 +16,7 @@
 //! | `transfer` | what one instruction does to a state |
 //! | `entails` | whether a kept point covers a state, with a smaller rank |
 //! | `check` | the walk from each kept point to the next |
+//! | `contained` | apart from these: what accesses are confined to when no proof is to be relied upon |
 //!
 //! Invariants: an accepted program, in a host that keeps its contract, touches only memory it was given, reads nothing
 //! uninitialised, shows no address to anyone, gives back what it reserves, and ends, whatever the guide answered.
@@ -27,7 +28,7 @@
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 #![forbid(unsafe_code)]
 
-mod check;
+pub mod contained;
 pub mod contract;
 pub mod domain;
 mod entails;

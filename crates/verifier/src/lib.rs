@@ -42,6 +42,7 @@ mod ways;
 use bpf_verifier_core::contract::{self as access, self as env, self as helpers};
 use bpf_verifier_core::domain::{interval, scalar, tnum};
 
+pub use bpf_verifier_core::contained::{Escape, Uncontained, contain};
 pub use bpf_verifier_core::contract::*;
 pub use bpf_verifier_core::domain::{Interval, Num, Scalar, Tnum, eval};
 pub use error::{Decision, Effort, EffortPlace, LoopFailure, Reason, UnprovenLoop, VerifyError};

@@ -31,7 +31,12 @@ impl<S: Sink> FuncLowerer<'_, S> {
 
     /// The address of a load or store.
     #[inline(always)]
-    pub(super) fn address(&mut self, base: Reg, off: i16) -> Mem {
+    pub(super) fn address(&mut self, size: Size, base: Reg, off: i16) -> Mem {
+        if self.is_contained()
+            && let Some(mem) = self.confined_mem(size, base, off, false)
+        {
+            return mem;
+        }
         match self.accessed_arena() {
             None => self.mem(base, off),
             Some(arena) => {
@@ -44,6 +49,11 @@ impl<S: Sink> FuncLowerer<'_, S> {
 
     /// The address of an atomic access of this size.
     pub(super) fn atomic_address(&mut self, size: Size, base: Reg, off: i16) -> Mem {
+        if self.is_contained()
+            && let Some(mem) = self.confined_mem(size, base, off, true)
+        {
+            return mem;
+        }
         let Some(arena) = self.accessed_arena() else { return self.mem(base, off) };
         let (start, index) = self.in_window(arena, base);
         if size != Size::B {

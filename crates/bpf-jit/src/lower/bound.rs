@@ -78,7 +78,7 @@ impl<S: Sink> FuncLowerer<'_, S> {
     }
 
     /// A region's first address and its length.
-    fn bounds(&mut self, place: BoundsPlace) -> (VReg, VReg) {
+    pub(super) fn bounds(&mut self, place: BoundsPlace) -> (VReg, VReg) {
         match place {
             BoundsPlace::Nowhere => {
                 // Of no bytes.
@@ -116,7 +116,7 @@ impl<S: Sink> FuncLowerer<'_, S> {
         if off == 0 { at } else { self.bin(BinOp::Add, at, Val::Imm(off)) }
     }
 
-    fn bin(&mut self, op: BinOp, a: VReg, b: Val) -> VReg {
+    pub(super) fn bin(&mut self, op: BinOp, a: VReg, b: Val) -> VReg {
         let dst = self.fresh();
         self.op(Op::Bin { op, width: Width::W64, dst, a, b });
         dst

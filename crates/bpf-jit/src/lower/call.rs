@@ -40,6 +40,7 @@ impl<S: Sink> FuncLowerer<'_, S> {
 
     pub(super) fn call(&mut self, b: BpfBlock, callee: Callee) {
         self.checks();
+        self.confine_args();
         if callee == Callee::Helper(helper_id::TAIL_CALL) {
             self.tail_call(b);
             return;
@@ -49,7 +50,7 @@ impl<S: Sink> FuncLowerer<'_, S> {
             return self.call_register(reg);
         }
         if callee == Callee::Helper(helper_id::MAP_LOOKUP_ELEM)
-            && let Some(known) = self.facts.map_call(InsnIdx(slot)).copied()
+            && let Some(known) = self.known_map(InsnIdx(slot))
         {
             match self.signatures.map(known.map) {
                 MapShape::Opaque => {}
@@ -170,11 +171,15 @@ impl<S: Sink> FuncLowerer<'_, S> {
                 let b = Val::Imm((key * u64::from(stride)) as i64);
                 self.op(Op::Bin { op: BinOp::Add, width: Width::W64, dst, a: base, b });
                 self.element(dst, elements);
+                self.found_at(dst);
             }
             Some(_) | None => {
                 let key = self.fresh();
                 let mem = Mem::new(Base::Reg(self.cur[Reg::R2.index()]), 0);
                 self.op(Op::Load { size: Size::W, signed: false, swap: false, dst: key, mem });
+                if self.is_contained() {
+                    return self.confined_lookup(key, known.map, max_entries, stride, elements);
+                }
                 let dst = self.write(Reg::R0);
                 self.op(Op::Mov { width: Width::W64, dst, src: Val::Imm(0) });
                 let join = self.new_block();
@@ -193,6 +198,22 @@ impl<S: Sink> FuncLowerer<'_, S> {
                 self.begin_block(join);
             }
         }
+    }
+
+    /// The same without a branch: of an element that there is not, nothing is computed.
+    fn confined_lookup(&mut self, key: VReg, map: u32, max_entries: u32, stride: u32, elements: Elements) {
+        let index = self.confined_index(key, max_entries);
+        let base = self.array_base(map, elements);
+        let offset = self.scaled(index, stride.into());
+        let found = self.fresh();
+        self.op(Op::Bin { op: BinOp::Add, width: Width::W64, dst: found, a: base, b: Val::Reg(offset) });
+        self.found_at(found);
+        self.element(found, elements);
+        let none = self.fresh();
+        self.op(Op::Mov { width: Width::W64, dst: none, src: Val::Imm(0) });
+        let dst = self.write(Reg::R0);
+        let b = Val::Imm(max_entries.into());
+        self.op(Op::Select { width: Width::W64, cond: Cond::Lt, a: key, b, dst, yes: found, no: none });
     }
 
     /// The address of an array's first element.
@@ -255,6 +276,13 @@ impl<S: Sink> FuncLowerer<'_, S> {
         let ctx = self.ctx();
         let arg = self.cur[Reg::R1.index()];
         let known = self.facts.tail_call(InsnIdx(self.span.first)).filter(|_| self.options.direct_tail_calls);
+        if known.is_none() && self.is_contained() {
+            // An indirect jump, which a mispredicted branch may lead anywhere.
+            self.op(Op::Stop { code: StopCode::Access, ctx });
+            self.end_block();
+            let rest = self.new_block();
+            return self.begin_block(rest);
+        }
         let key = match known {
             Some(known) => TailKey::Const { table: Extern::Map(known.map).symbol(), index: known.index },
             None => TailKey::Dynamic { table: self.cur[Reg::R2.index()], index: self.cur[Reg::R3.index()] },

@@ -182,6 +182,8 @@ impl Lowerer {
                 some_dead,
                 ctx: shape.ctx,
                 counter: contents.may_gotos.then_some(fixed::COUNTER),
+                starts: None,
+                found: false,
                 exit_zero: None,
                 span: Span { first: subprog.start, len: 1 },
                 next: NOWHERE,

@@ -1,5 +1,6 @@
 //! One function being lowered: what instructions are lowered with, wherever their ops go.
 
+use super::starts::Starts;
 use super::webs::REGS;
 use super::{Arity, Edge, Lowerer};
 use crate::externs::Signatures;
@@ -60,6 +61,10 @@ pub(super) struct FuncLowerer<'a, S> {
     pub(super) some_dead: bool,
     pub(super) ctx: Option<VReg>,
     pub(super) counter: Option<VReg>,
+    /// The starts of a contained program's objects.
+    pub(super) starts: Option<Starts<'a>>,
+    /// The look-up at hand has said where what it found starts.
+    pub(super) found: bool,
     /// The block that ends the function with 0, if some packet load may.
     pub(super) exit_zero: Option<BlockId>,
     pub(super) span: Span,
@@ -188,6 +193,9 @@ impl<S: Sink> FuncLowerer<'_, S> {
 
     /// Zeroes what the function may read of its frame without having written it.
     pub(super) fn zero_frame(&mut self) {
+        if self.is_contained() {
+            return self.zero_contained();
+        }
         let Some(Zeroed { depth, bytes, .. }) = self.facts.zeroed(self.sub) else { return };
         for below in (0..bytes / 8).map(|i| i64::from(depth - 8 * i)) {
             let Ok(off) = i32::try_from(-below) else { return };

@@ -57,14 +57,14 @@ impl<S: Sink> FuncLowerer<'_, S> {
             Insn::SecondSlot => {}
             Insn::Load { size, sign, dst, base, off } => {
                 self.check_access(size, base, off);
-                let mem = self.address(base, off);
+                let mem = self.address(size, base, off);
                 let dst = self.write(dst);
                 self.op(Op::Load { size, signed: sign, swap: false, dst, mem });
             }
             Insn::Store { size, base, off, src } => {
                 self.check_access(size, base, off);
                 let src = self.read_src(src);
-                let mem = self.address(base, off);
+                let mem = self.address(size, base, off);
                 self.op(Op::Store { size, mem, src });
             }
             Insn::Atomic { width, op, base, off, src } => self.atomic(width, op, base, off, src),

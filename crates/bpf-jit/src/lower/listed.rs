@@ -6,6 +6,7 @@ use super::func::Sink;
 use super::webs::{EntryWebs, NONE};
 use bpf_analysis::{BlockId as BpfBlock, MemKind, RegSet, results};
 use bpf_isa::{Callee, Insn, InsnIdx, MAY_GOTO_BUDGET, Reg, Width};
+use bpf_jit_code::StopCode;
 use bpf_lir::{Block, BlockId, Op, Region, Span, VReg, Val};
 
 /// Into the function's list.
@@ -97,7 +98,8 @@ impl FuncLowerer<'_, Listed> {
     pub(super) fn run(mut self) {
         let known = self.facts.stack_bytes.get(self.sub.0 as usize).copied();
         let stack = known.unwrap_or_else(|| self.l.liveness.frame_bytes(self.sub, self.options.max_stack));
-        self.func.stack_bytes = stack.next_multiple_of(8);
+        let contained = self.starts.as_ref().and_then(|starts| starts.facts.frames.get(self.sub.index()).copied());
+        self.func.stack_bytes = contained.unwrap_or(stack).next_multiple_of(8);
         self.l.webs.clear();
         self.l.edges.clear();
         self.l.extra.clear();
@@ -177,6 +179,7 @@ impl FuncLowerer<'_, Listed> {
             self.op(Op::Mov { width: Width::W64, dst: counter, src: Val::Imm(MAY_GOTO_BUDGET as i64) });
         }
         self.zero_frame();
+        self.find_starts();
         // Where a loop leads back to the entry, what was just emitted must not be repeated.
         let blocks = self.l.cfg.subprog_blocks(self.sub);
         let is_loop = self.l.cfg.blocks()[blocks.start as usize..blocks.end as usize]
@@ -206,7 +209,7 @@ impl FuncLowerer<'_, Listed> {
         self.l.block_of[b.index()] = crate::num::small(self.func.blocks.len());
 
         let begins = !self.facts.insn(InsnIdx(block.start)).dead;
-        let (mut slot, mut ends) = (block.start, false);
+        let (mut slot, mut ends, mut stopped) = (block.start, false, false);
         while slot < block.end {
             // A block that is dead from its start, and that an edge is left to, is compiled whole.
             if begins && slot > block.start && self.l.some_dead && self.facts.insn(InsnIdx(slot)).dead {
@@ -215,9 +218,20 @@ impl FuncLowerer<'_, Listed> {
             let insn = self.program.insns()[slot as usize];
             self.temporaries = 0;
             self.span = Span { first: slot, len: insn.slots() };
+            if self.is_beyond(slot) {
+                let ctx = self.ctx();
+                self.op(Op::Stop { code: StopCode::Access, ctx });
+                stopped = true;
+                break;
+            }
             self.insn(&insn, b);
+            self.hold();
             slot += insn.slots();
             ends = insn.ends_flow();
+        }
+        if stopped {
+            // Whatever comes behind it gets its values from elsewhere.
+            return self.end_block();
         }
         if !ends && self.l.cfg.succs(b).next().is_none() {
             // Behind a call that does not return. A block ends somewhere all the same.

@@ -15,10 +15,12 @@
 mod arena;
 mod bound;
 mod call;
+mod contained;
 mod direct;
 mod func;
 mod insn;
 mod listed;
+mod starts;
 mod webs;
 
 use crate::externs::{Hidden, Signatures};
@@ -143,6 +145,8 @@ impl Lowerer {
                 some_dead: false,
                 ctx: None,
                 counter: None,
+                starts: facts.contained.as_deref().map(starts::Starts::new),
+                found: false,
                 exit_zero: None,
                 span: Span::default(),
                 next: BlockId(0),
@@ -154,7 +158,8 @@ impl Lowerer {
 
     fn find_blocks(&mut self, program: &Program, facts: &Facts) {
         self.cfg.build(program);
-        self.some_dead = facts.insns.iter().any(|fact| fact.dead);
+        // Of a contained program, what is dead stops the run: no proof is relied upon.
+        self.some_dead = facts.contained.is_none() && facts.insns.iter().any(|fact| fact.dead);
         if self.some_dead {
             self.cfg.prune(program, |at| facts.insn(at).dead);
         }
@@ -175,7 +180,7 @@ impl Lowerer {
     ) {
         let n = program.subprogs().len();
         self.needs_ctx.clear();
-        self.needs_ctx.resize(n, false);
+        self.needs_ctx.resize(n, facts.contained.is_some());
         self.find_readers(program, facts, signatures, options);
         // No function calls the main program, so that it counts is nobody else's need.
         let Some(main) = self.needs_ctx.first_mut() else { return };
@@ -226,7 +231,7 @@ impl Lowerer {
         signatures: &dyn Signatures,
         options: &LowerOptions,
     ) -> bool {
-        if facts.check(InsnIdx(slot)).is_some() {
+        if facts.contained.is_some() || facts.check(InsnIdx(slot)).is_some() {
             return true;
         }
         if facts.arena.is_some() && facts.insn(InsnIdx(slot)).memory == Some(MemKind::Arena) {

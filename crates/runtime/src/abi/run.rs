@@ -83,6 +83,7 @@ impl Run {
             stop_sp: 0,
             stop_link: 0,
             thrown: 0,
+            lent: [0; 5],
             allowance: i64::MAX,
             counters: 0,
         };

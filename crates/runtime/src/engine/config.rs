@@ -46,6 +46,8 @@ pub struct Config {
     /// Whether runs can be ended: by [`Engine::interrupt`](crate::Engine::interrupt) and those of programs and hooks,
     /// by deadlines and interrupters. `false` emits no check. [`crate::Loader::interruptible`] decides for one load.
     pub interruptible: bool,
+    /// Bound each access of every program once more in the code ([`crate::Loader::contained`]).
+    pub contained: bool,
     /// Whether runs of programs are counted and sampled: [`Engine::snapshot`](crate::Engine::snapshot). On, each entry
     /// of a program is eight instructions longer, a program of its name takes 64 bytes for each of `max_slots`, and a
     /// thread wakes up each `tick`. Off, nothing is there that would count.
@@ -117,6 +119,7 @@ impl Default for Config {
             budget: None,
             hybrid_budget: 1 << 20,
             interruptible: false,
+            contained: false,
             metrics: false,
             tick: Duration::from_millis(1),
             hardening: Hardening::default(),
@@ -146,6 +149,41 @@ impl Default for Config {
 }
 
 impl Config {
+    /// What a service of strangers' plug-ins begins with; docs/tenants.md says what each setting answers, and what is
+    /// left:
+    ///
+    /// * `contained`: each access is bounded once more in the code, so that neither a wrong proof nor a mispredicted
+    ///   branch leads out of a program's own memory;
+    /// * `budget` of 2^20 taken back-edges and calls, and `interruptible`: no run lasts, and the host may end one
+    ///   sooner;
+    /// * `memory_limit` of 256 MiB for the engine and `object_memory_limit` of 16 MiB for one map: a tenant each gets
+    ///   an [`Engine::account`](crate::Engine::account) below these;
+    /// * `max_nested_runs` of 4.
+    ///
+    /// [`Config::default`] is for programs that the host trusts not to attack it, and that it has verified so as not to
+    /// have to trust them with their mistakes.
+    pub fn untrusted() -> Config {
+        Config {
+            contained: true,
+            budget: Some(1 << 20),
+            interruptible: true,
+            memory_limit: 256 << 20,
+            object_memory_limit: 16 << 20,
+            max_nested_runs: 4,
+            ..Config::default()
+        }
+    }
+
+    /// Two settings that cannot both be meant.
+    pub(crate) fn contradiction(&self) -> Option<&'static str> {
+        if self.contained && self.opt_level == OptLevel::None {
+            return Some(
+                "`contained` needs the optimising compiler, and `opt_level` is `OptLevel::None`: leave one of them out",
+            );
+        }
+        None
+    }
+
     /// The shortest and the longest tick.
     pub(crate) const TICKS: (Duration, Duration) = (Duration::from_micros(50), Duration::from_secs(1));
 
@@ -162,6 +200,7 @@ impl fmt::Debug for Config {
             .field("opt_level", &self.opt_level)
             .field("budget", &self.budget)
             .field("interruptible", &self.interruptible)
+            .field("contained", &self.contained)
             .field("hardening", &self.hardening)
             .field("features", &self.features)
             .field("max_slots", &self.max_slots)

@@ -110,6 +110,7 @@ impl Engine {
     /// [`EngineError::NoBackend`] for [`Mode::Jit`] on an architecture without one; [`EngineError::Features`] for
     /// instructions that this CPU does not have; [`EngineError::Slots`] for more slots than there can be;
     /// [`EngineError::Tick`] for ticks that no thread can keep; [`EngineError::NoBudget`] for a budget of 0;
+    /// [`EngineError::Contradiction`] for settings that cannot both be meant;
     /// [`EngineError::Memory`] if executable memory is not to be had; [`EngineError::Debug`] if a file of
     /// [`Config::debug`] cannot be created.
     pub fn new(config: Config) -> Result<Engine, EngineError> {
@@ -130,6 +131,9 @@ impl Engine {
         }
         if config.budget == Some(0) || config.hybrid_budget == 0 {
             return Err(EngineError::NoBudget);
+        }
+        if let Some(what) = config.contradiction() {
+            return Err(EngineError::Contradiction { what });
         }
         let domain = Domain::new(
             bpf_quiesce::Options::default()

@@ -45,8 +45,9 @@ impl<H: 'static> Linker<H> {
     /// What there is to choose about loading.
     pub fn loader<C: Context>(&self) -> Loader<'_, C, H> {
         let config = self.engine.config();
-        let (opt_level, interruptible) = (config.opt_level, config.interruptible);
-        let how = How { trust: Trust::Verifier, privileged: false, opt_level, budget: None, interruptible };
+        let (opt_level, interruptible, contained) = (config.opt_level, config.interruptible, config.contained);
+        let trust = Trust::Verifier;
+        let how = How { trust, privileged: false, opt_level, budget: None, interruptible, contained };
         Loader { linker: self, how, only: None, maps: Vec::new(), account: None, context: PhantomData }
     }
 }
@@ -126,6 +127,31 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
     /// ```
     pub fn privileged(mut self) -> Self {
         self.how.privileged = true;
+        self
+    }
+
+    /// Verify, and bound each access once more in the code: for programs of strangers, where neither a mistake of the
+    /// verifier nor a mispredicted branch may lead out of a program's own memory.
+    ///
+    /// An access at an offset that is not a constant, or of memory whose length is known only when the program runs, is
+    /// made at an address that a selection (never a branch) has put inside the object that its pointer names; one that
+    /// is outside reads and writes memory of the program's own that nothing else uses. Loops and calls count a budget
+    /// ([`crate::Config::budget`], else [`crate::Config::hybrid_budget`]), whatever was proven. The code is always
+    /// compiled at [`OptLevel::Speed`]. A program with a pointer whose object is not known without the proofs, or a
+    /// call that cannot be bounded, is refused ([`LoadError::Uncontained`]). docs/tenants.md says what that is, and
+    /// what is covered. In the interpreter, which checks every access, only the refusals and the budget are the same.
+    ///
+    /// ```
+    /// use bpf_runtime::{Config, Engine, Linker, Raw, assemble};
+    ///
+    /// let linker = Linker::<()>::new(&Engine::new(Config::default())?);
+    /// let insns = assemble("r0 = 0\nif r2 < 8 goto +1\nr0 = *(u64 *)(r1 + 0)\nexit")?;
+    /// let program = linker.loader::<Raw>().contained().insns("stranger", insns)?;
+    /// assert_eq!(program.run(&mut (), &mut [1, 0, 0, 0, 0, 0, 0, 0])?, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn contained(mut self) -> Self {
+        self.how.contained = true;
         self
     }
 

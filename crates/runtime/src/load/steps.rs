@@ -13,6 +13,8 @@ use crate::error::LoadError;
 use crate::load::linker::Linker;
 use crate::load::owned::holds_objects;
 use crate::load::verify::{self, Checked, Subject, bind_formats, verify};
+#[cfg(native)]
+use crate::program::bindings::Sink;
 use crate::program::bindings::{Bindings, NO_BINDINGS};
 use crate::program::loaded::{Draft, Loaded};
 use crate::program::source::Source;
@@ -34,12 +36,15 @@ pub(super) struct How {
     /// What a run may spend, if not what the engine's configuration says.
     pub(super) budget: Option<u64>,
     pub(super) interruptible: bool,
+    /// Bound each access once more in the code.
+    pub(super) contained: bool,
 }
 
 impl How {
     /// How the verifier is asked.
     pub(super) fn verify(&self, log: bool) -> verify::Options {
-        verify::Options { log, hybrid: self.trust == Trust::Hybrid, privileged: self.privileged }
+        let hybrid = self.trust == Trust::Hybrid;
+        verify::Options { log, hybrid, privileged: self.privileged, contained: self.contained }
     }
 }
 
@@ -92,6 +97,7 @@ static NO_FACTS: Facts = Facts {
     headers: HeaderPlaces::LinkFirst,
     throws: Vec::new(),
     exception: None,
+    contained: None,
 };
 
 impl<H: 'static> Loading<'_, H> {
@@ -128,6 +134,9 @@ impl<H: 'static> Loading<'_, H> {
         if how.budget == Some(0) {
             return Err(LoadError::NoBudget);
         }
+        if how.contained && how.privileged {
+            return Err(LoadError::PrivilegedContained { program: self.name.to_owned() });
+        }
         // Where there is nothing to settle, the program stays where it is: a copy of it is a dozen lines of the cache.
         if let Some(bindings) = &mut references {
             program = bindings.bind_addresses(self.name, program)?;
@@ -143,6 +152,9 @@ impl<H: 'static> Loading<'_, H> {
                     program = bind_formats(self.name, program, &facts, bindings)?;
                 }
                 Known { facts: Some(facts), lines }
+            }
+            Trust::Caller if how.contained => {
+                return Err(LoadError::UnverifiedContained { program: self.name.to_owned() });
             }
             Trust::Interpreter | Trust::Caller => {
                 self.admit_unverified(how.trust, &program, bindings)?;
@@ -217,6 +229,13 @@ impl<H: 'static> Loading<'_, H> {
         if let Some(counted) = linker.engine.0.metrics.program(account.map(Account::memory), name) {
             references.get_or_insert_default().counted = Some(counted);
         }
+        #[cfg(native)]
+        if let (Mode::Jit, Some(contained)) = (mode, &facts.contained) {
+            if !facts.tail_calls.is_empty() && !linker.engine.has_tiers() {
+                return Err(LoadError::ContainedTailCalls { program: name.to_owned() });
+            }
+            references.get_or_insert_default().sink = Some(Sink::new(contained.sink_bytes()));
+        }
         let budget = how.budget.unwrap_or_else(|| config.run_budget());
         let source = code.map(|code| Source::new(code, lines)).unwrap_or_default();
         let draft = Draft {
@@ -228,7 +247,7 @@ impl<H: 'static> Loading<'_, H> {
             source,
             budget: i64::try_from(budget).unwrap_or(i64::MAX),
             checks: Checks {
-                budget: how.budget.is_some() || config.budget.is_some() || facts.needs_budget,
+                budget: how.budget.is_some() || config.budget.is_some() || facts.needs_budget || how.contained,
                 interrupt: how.interruptible,
             },
             account,
@@ -238,7 +257,11 @@ impl<H: 'static> Loading<'_, H> {
             #[cfg(not(native))]
             Mode::Jit => Err(LoadError::Internal("an engine compiles that has no backend".into())),
             #[cfg(native)]
-            Mode::Jit => Loaded::compile(draft, &program, references, how.opt_level, code),
+            Mode::Jit => {
+                // What confines accesses is made by the optimising compiler alone.
+                let opt_level = if how.contained { OptLevel::Speed } else { how.opt_level };
+                Loaded::compile(draft, &program, references, opt_level, code)
+            }
         }
     }
 

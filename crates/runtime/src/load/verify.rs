@@ -53,6 +53,8 @@ pub(crate) struct Options {
     pub(crate) hybrid: bool,
     /// Let the program show addresses.
     pub(crate) privileged: bool,
+    /// Say what each access is to be confined to, or refuse the program.
+    pub(crate) contained: bool,
 }
 
 /// Verifies a program.
@@ -60,7 +62,7 @@ pub(crate) fn verify(
     engine: &Engine,
     subject: &Subject<'_>,
     program: Program,
-    Options { log, hybrid, privileged }: Options,
+    Options { log, hybrid, privileged, contained }: Options,
 ) -> Result<Checked, LoadError> {
     let config = engine.config();
     let mut types = Types::default();
@@ -104,9 +106,19 @@ pub(crate) fn verify(
         ..Env::new(subject.layout, subject.helpers)
     };
     #[cfg(feature = "oracle")]
-    if let Some((facts, stats)) = crate::oracle::kept(&program, subject.layout, &env) {
+    if let Some((mut facts, stats)) = crate::oracle::kept(&program, subject.layout, &env) {
+        if contained {
+            contain(subject.name, &program, &env, &mut facts)?;
+        }
         let program = rewrite(subject.name, program, &facts)?;
         return Ok(Checked { program, facts, lines, log: Vec::new(), stats });
+    }
+    #[cfg(feature = "oracle")]
+    if contained && crate::oracle::is_believing() {
+        let mut facts = Facts::default();
+        contain(subject.name, &program, &env, &mut facts)?;
+        let program = rewrite(subject.name, program, &facts)?;
+        return Ok(Checked { program, facts, lines, log: Vec::new(), stats: bpf_verifier::Stats::default() });
     }
     let fail = |source: Box<VerifyError>| {
         let program = subject.name.to_owned();
@@ -123,9 +135,21 @@ pub(crate) fn verify(
         verified
     };
     let (stats, log) = (verified.stats(), verified.log().to_vec());
-    let (program, facts) = verified.into_parts();
+    let (program, mut facts) = verified.into_parts();
+    if contained {
+        contain(subject.name, &program, &env, &mut facts)?;
+    }
     let program = rewrite(subject.name, program, &facts)?;
     Ok(Checked { program, facts, lines, log, stats })
+}
+
+/// Says what each access is confined to.
+fn contain(name: &str, program: &Program, env: &Env<'_>, facts: &mut Facts) -> Result<(), LoadError> {
+    bpf_verifier::contain(program, env, facts).map_err(|source| {
+        let line = env.lines.iter().rev().find(|line| line.insn <= source.insn.0);
+        let line = line.map(|line| format!("{}:{}: `{}`", line.file, line.line, line.text.trim()));
+        LoadError::Uncontained { program: name.to_owned(), line, source }
+    })
 }
 
 /// Whether it is a method of an interface that returns nothing.

@@ -12,6 +12,7 @@ use bpf_maps::{Map, MapType};
 use bpf_quiesce::Reservation;
 use bpf_uapi::Helper;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 #[cfg(native)]
 use {
     crate::call::helpers::callback_shims::{adding_to_tree, calling_back},
@@ -41,6 +42,26 @@ pub(crate) struct Bindings {
     pub(crate) memory: Option<Reservation>,
     /// Where its runs are counted.
     pub(crate) counted: Option<Counted>,
+    /// Of a contained program: where accesses are made that are outside of what they should be in.
+    pub(crate) sink: Option<Sink>,
+}
+
+/// Memory that only one program's code reads and writes, by its own accesses that are out of bounds.
+#[derive(Debug)]
+#[cfg_attr(not(native), allow(dead_code, reason = "only machine code has a use for it"))]
+pub(crate) struct Sink(Box<[AtomicU64]>);
+
+#[cfg_attr(not(native), allow(dead_code, reason = "as above"))]
+impl Sink {
+    /// Of so many bytes at least, a multiple of eight.
+    pub(crate) fn new(bytes: usize) -> Sink {
+        Sink((0..bytes.div_ceil(8) + 1).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    #[cfg(native)]
+    pub(crate) fn bytes(&self) -> usize {
+        size_of_val(&*self.0)
+    }
 }
 
 /// Those of a program that refers to nothing.
@@ -53,13 +74,15 @@ pub(crate) static NO_BINDINGS: Bindings = Bindings {
     local_types: None,
     memory: None,
     counted: None,
+    sink: None,
 };
 
 impl Bindings {
     /// Whether there is nothing that the code could use.
     pub(crate) fn is_empty(&self) -> bool {
-        let Bindings { maps, helpers, missing, host, addresses, local_types, memory, counted } = self;
+        let Bindings { maps, helpers, missing, host, addresses, local_types, memory, counted, sink } = self;
         memory.is_none()
+            && sink.is_none()
             && counted.is_none()
             && local_types.is_none()
             && maps.is_empty()
@@ -147,6 +170,7 @@ impl Bindings {
                 map => map.header().base as usize,
             },
             Extern::MapLookup(index) => self.data_map(index)?.lookup_fn() as usize,
+            Extern::Sink(_) => self.sink.as_ref()?.0.as_ptr() as usize,
             Extern::Counters(_) => crate::num::index(self.counted.as_ref()?.counters.address()),
         })
     }

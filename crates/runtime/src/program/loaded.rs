@@ -10,6 +10,8 @@ use crate::engine::metrics::Counted;
 use crate::engine::trace;
 use crate::engine::usage::Account;
 use crate::error::{CalledAt, LoadError, Origin, RunError};
+#[cfg(native)]
+use crate::program::bindings::Sink;
 use crate::program::bindings::{Bindings, NO_BINDINGS};
 use crate::program::code::{Compiled, take};
 use crate::program::map_ref::MapRef;
@@ -264,10 +266,12 @@ impl Loaded {
             let code = Coded::Tiered(Box::new(tiered));
             return Ok(draft.finish(Form::Native(Native { code, entry, machine_stack }), references));
         }
+        // Nothing of a contained program's own is left uncounted.
+        let sink = bindings.sink.as_ref().map_or(0, Sink::bytes);
         // The program is put together in here, and not carried about in parts.
         let limit = engine.config().max_machine_stack;
         let Made { compiled, entry, machine_stack, memory } =
-            subject.compile(opt_level, None, limit, |bytes| take(engine, name, account, bytes))?;
+            subject.compile(opt_level, None, limit, |bytes| take(engine, name, account, bytes + sink))?;
         if let Some(counted) = &bindings.counted {
             counted.set_code(compiled.text.len());
         }

@@ -278,6 +278,7 @@ fn emitted_code_preserves_the_callee_saved_registers() {
             stop_sp: 0,
             stop_link: 0,
             thrown: 0,
+            lent: [0; 5],
             allowance: i64::MAX,
             counters: 0,
         };

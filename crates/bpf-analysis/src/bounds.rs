@@ -1,0 +1,35 @@
+//! Where a run finds the bounds of the regions that its context leads to.
+
+/// Where a run finds the bounds of a context region.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RegionBounds {
+    /// The region is never shorter than this many bytes.
+    pub min_len: u32,
+    /// Where its start and end are.
+    pub place: BoundsPlace,
+}
+
+/// See [`RegionBounds`]. Offsets are into the host's context structure.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BoundsPlace {
+    /// Nowhere: every check of it fails.
+    Nowhere,
+    /// The region is the raw context: the address and length that the run was given.
+    Raw,
+    /// Between two addresses of 64 bits.
+    Addresses {
+        /// Byte offset of the start's address.
+        start: u32,
+        /// Byte offset of the end's address.
+        end: u32,
+    },
+    /// An address of 64 bits and a length.
+    Length {
+        /// Byte offset of the start's address.
+        start: u32,
+        /// Byte offset of the length.
+        len: u32,
+        /// Bytes of the length: 4 or 8.
+        len_size: u32,
+    },
+}

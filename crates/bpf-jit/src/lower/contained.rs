@@ -1,0 +1,472 @@
+//! What keeps the accesses of a contained program inside its objects ([`bpf_analysis::Contained`]).
+//!
+//! Problem: neither a wrong proof nor a mispredicted branch may lead an access out of the object that its pointer
+//! names. Approach: an access at a constant offset is made from the object's own start, whatever the pointer holds. Any
+//! other is made at the distance from that start, which [`Op::Confine`] replaces by 0 unless all the bytes are inside.
+//! Where an object's length is known only in the run, it is made in memory of the program's own that nothing else uses
+//! ([`Extern::Sink`]) if they are not.
+//!
+//! The start of an object is taken from where no program can write: the frame is the machine's, the context and its
+//! regions are in the hidden argument and the context, a map's first value is linked. Of what a call returned, it is a
+//! virtual register of its own beside the pointer's, for each BPF register and stack slot that may hold one
+//! ([`Home`]); those that nobody needs are swept.
+//!
+//! Invariants: each access of an instruction that the analysis came to is one of these; any other stops the run. No
+//! comparison that a branch makes is relied upon.
+
+use super::func::{FuncLowerer, Sink};
+use super::webs::NO_WEB;
+use bpf_analysis::{
+    BoundsPlace, Confined, ConstMapCall, Contained, Extent, Hold, Home, Object, Passed, Place, RegionBounds,
+};
+use bpf_isa::{InsnIdx, Reg, Size, Width};
+use bpf_jit_code::RunCtx;
+use bpf_lir::{Base, BinOp, Extern, Mem, Op, Region, VReg, Val};
+
+impl<S: Sink> FuncLowerer<'_, S> {
+    fn confined(&self) -> Confined {
+        self.starts.as_ref().map_or(Confined::default(), |starts| starts.facts.at(self.span.first))
+    }
+
+    /// Whether the instruction at this slot is one that a contained program does not come to.
+    pub(super) fn is_beyond(&self, slot: u32) -> bool {
+        self.starts.as_ref().is_some_and(|starts| !starts.facts.at(slot).reached)
+    }
+
+    /// Zeroes what the function may read of its frame, whatever was proven to be written first: the whole of it if it
+    /// is accessed at variable offsets or others are given its address, else what is accessed, piece by piece, so that
+    /// pieces become values as ever.
+    pub(super) fn zero_contained(&mut self) {
+        let Some(starts) = &self.starts else { return };
+        let bpf_isa::Subprog { start, end } = self.program.subprogs()[self.sub.index()];
+        let mut pieces: Vec<(i32, Size)> = Vec::new();
+        let mut whole = false;
+        for slot in start..end {
+            let given = starts.facts.passed(slot).into_iter().flatten();
+            whole |= given.into_iter().any(|passed| match passed {
+                Passed::Pointer { place, .. } => place.object == Object::Frame,
+                Passed::Held { frame } => frame,
+                Passed::AsIs | Passed::Map(_) | Passed::Context | Passed::Null => false,
+            });
+            let Some(Place { object: Object::Frame, off }) = starts.facts.at(slot).place else { continue };
+            match (off, self.program.insns()[slot as usize].memory_access()) {
+                (Some(off), Some(access)) => pieces.push((small(off + i64::from(access.off)), access.size)),
+                (None, _) | (_, None) => whole = true,
+            }
+        }
+        if whole {
+            pieces.clear();
+            pieces.extend((1..=self.frame_bytes() / 8).map(|n| (small(-8 * n), Size::DW)));
+        }
+        // The largest last, which loads of all sizes then see.
+        pieces.sort_unstable_by_key(|(off, size)| (*off, size.bytes()));
+        pieces.dedup();
+        for (off, size) in pieces {
+            self.op(Op::Store { size, mem: Mem::new(Base::Frame, off), src: Val::Imm(0) });
+        }
+    }
+
+    /// Gets the starts that do not change, and makes room for the others.
+    pub(super) fn find_starts(&mut self) {
+        let Some(starts) = &self.starts else { return };
+        let facts = starts.facts;
+        let bpf_isa::Subprog { start, end } = self.program.subprogs()[self.sub.index()];
+        let (mut regions, mut context) = (0u8, false);
+        let mut see = |object: Object| match object {
+            Object::Region(region) => regions |= 1 << region,
+            Object::Context => context = true,
+            Object::Frame | Object::Held { .. } => {}
+        };
+        for slot in start..end {
+            if let Some(place) = facts.at(slot).place {
+                see(place.object);
+            }
+            for passed in facts.passed(slot).into_iter().flatten() {
+                match passed {
+                    Passed::Pointer { place, .. } => see(place.object),
+                    Passed::Context if self.is_raw(facts) => see(Object::Region(0)),
+                    Passed::Context => see(Object::Context),
+                    Passed::AsIs | Passed::Map(_) | Passed::Null | Passed::Held { .. } => {}
+                }
+            }
+        }
+        let used = facts.homes.get(self.sub.index()).copied().unwrap_or_default();
+        let received = facts.received.get(self.sub.index()).copied().unwrap_or_default();
+        for home in (0..Home::COUNT).filter(|home| used & 1 << home != 0) {
+            let argument = Reg::ARGS.iter().position(|reg| Home::Reg(*reg).index() == home);
+            let start = match argument.filter(|i| received[*i]) {
+                Some(i) => self.ctx_field(RunCtx::lent_offset(i)),
+                None => {
+                    let start = self.fresh();
+                    self.op(Op::Mov { width: Width::W64, dst: start, src: Val::Imm(0) });
+                    start
+                }
+            };
+            // A register of its own: a load's result may be another's.
+            let own = self.fresh();
+            self.op(Op::Mov { width: Width::W64, dst: own, src: Val::Reg(start) });
+            self.set_home(home, own);
+        }
+        if context {
+            let at = self.ctx_field(RunCtx::CONTEXT_OFFSET);
+            if let Some(starts) = &mut self.starts {
+                starts.context = Some(at);
+            }
+        }
+        for region in (0..8u8).filter(|region| regions & 1 << region != 0) {
+            let bounds = bounds_of(facts, region);
+            if facts.moves && bounds.place != BoundsPlace::Raw {
+                continue;
+            }
+            let found = self.bounds(bounds.place);
+            if let Some(starts) = &mut self.starts {
+                starts.regions[usize::from(region)] = Some(found);
+            }
+        }
+    }
+
+    fn is_raw(&self, facts: &Contained) -> bool {
+        bounds_of(facts, 0).place == BoundsPlace::Raw
+    }
+
+    fn set_home(&mut self, home: usize, start: VReg) {
+        if let Some(starts) = &mut self.starts {
+            starts.homes[home] = start;
+        }
+    }
+
+    fn home(&mut self, home: Home) -> VReg {
+        match self.starts.as_ref().map(|starts| starts.homes[home.index()]) {
+            Some(start) if start != NO_WEB => start,
+            Some(_) | None => {
+                debug_assert!(false, "{home:?} has no start");
+                self.sink()
+            }
+        }
+    }
+
+    /// Memory of the program's own that nothing else uses.
+    fn sink(&mut self) -> VReg {
+        let dst = self.fresh();
+        self.op(Op::SymAddr { dst, symbol: Extern::Sink(0).symbol() });
+        dst
+    }
+
+    fn number(&mut self, imm: i64) -> VReg {
+        let dst = self.fresh();
+        self.op(Op::Mov { width: Width::W64, dst, src: Val::Imm(imm) });
+        dst
+    }
+
+    fn sum(&mut self, a: VReg, by: i64) -> VReg {
+        if by == 0 { a } else { self.bin(BinOp::Add, a, Val::Imm(by)) }
+    }
+
+    fn confine(&mut self, a: VReg, limit: Val, yes: VReg, no: VReg) -> VReg {
+        let anywhere = bpf_isa::planted_in!(bpf_opt::faults, ConfinedAnywhere);
+        let limit = if anywhere { Val::Imm(-1) } else { limit };
+        let dst = self.fresh();
+        self.op(Op::Confine { a, limit, dst, yes, no });
+        dst
+    }
+
+    /// The bytes of the function's frame.
+    fn frame_bytes(&self) -> i64 {
+        self.func.stack_bytes.into()
+    }
+
+    /// The start of an object of known size, and the size.
+    fn object(&mut self, object: Object, home: Reg) -> Option<(VReg, i64)> {
+        match object {
+            Object::Frame => {
+                let bytes = self.frame_bytes();
+                let dst = self.fresh();
+                self.op(Op::FrameAddr { dst, off: -i32::try_from(bytes).unwrap_or(0) });
+                Some((dst, bytes))
+            }
+            Object::Held { bytes } => Some((self.home(Home::Reg(home)), bytes.into())),
+            Object::Context | Object::Region(_) => None,
+        }
+    }
+
+    fn region_bounds(&mut self, region: u8) -> (VReg, VReg, i64) {
+        let Some(starts) = &self.starts else { return (NO_WEB, NO_WEB, 0) };
+        let bounds = bounds_of(starts.facts, region);
+        let (start, len) = match starts.regions.get(usize::from(region)).copied().flatten() {
+            Some(found) => found,
+            None => self.bounds(bounds.place),
+        };
+        (start, len, bounds.min_len.into())
+    }
+
+    /// The address of an access of a contained program; `None` of any other, and of those in the arena.
+    pub(super) fn confined_mem(&mut self, size: Size, base: Reg, off: i16, atomic: bool) -> Option<Mem> {
+        let place = self.confined().place?;
+        let (bytes, off) = (i64::from(size.bytes()), i64::from(off));
+        let region = match place.object {
+            Object::Frame => Region::Stack,
+            Object::Context => Region::Context,
+            Object::Region(_) => Region::Packet,
+            Object::Held { .. } => S::region(self),
+        };
+        let mem = match (place.object, place.off) {
+            (Object::Frame, Some(at)) => Mem::new(Base::Frame, small(at + off)),
+            (Object::Context, at) => {
+                let context = self.starts.as_ref().and_then(|starts| starts.context).unwrap_or(NO_WEB);
+                Mem::new(Base::Reg(context), small(at.unwrap_or(0) + off))
+            }
+            (Object::Held { .. }, Some(at)) => Mem::new(Base::Reg(self.home(Home::Reg(base))), small(at + off)),
+            (Object::Frame | Object::Held { .. }, None) => {
+                let pointer = self.read(base);
+                let (start, of) = self.object(place.object, base)?;
+                let index = self.index(pointer, off, (start, of), bytes);
+                if atomic {
+                    let index = self.bin(BinOp::And, index, Val::Imm(-bytes));
+                    let address = self.bin(BinOp::Add, start, Val::Reg(index));
+                    Mem::new(Base::Reg(address), 0)
+                } else {
+                    Mem::new(Base::Indexed { base: start, index, shift: 0 }, 0)
+                }
+            }
+            (Object::Region(region), Some(at)) => {
+                let (start, len, min_len) = self.region_bounds(region);
+                let last = at + off + bytes - 1;
+                let start = if last < min_len {
+                    start
+                } else {
+                    let (last, sink) = (self.number(last), self.sink());
+                    self.confine(last, Val::Reg(len), start, sink)
+                };
+                Mem::new(Base::Reg(start), small(at + off))
+            }
+            (Object::Region(region), None) => {
+                let pointer = self.read(base);
+                let address = self.in_region(pointer, off, region, bytes);
+                if atomic {
+                    let address = self.bin(BinOp::And, address, Val::Imm(-bytes));
+                    Mem::new(Base::Reg(address), 0)
+                } else {
+                    Mem::new(Base::Reg(address), 0)
+                }
+            }
+        };
+        Some(Mem { region, ..mem })
+    }
+
+    /// How far into the object the pointer leads, moved by `off`; 0 if `bytes` there are not all in it.
+    fn index(&mut self, pointer: VReg, off: i64, (start, of): (VReg, i64), bytes: i64) -> VReg {
+        let at = self.bin(BinOp::Sub, pointer, Val::Reg(start));
+        let at = self.sum(at, off);
+        let none = self.number(0);
+        self.confine(at, Val::Imm((of - bytes + 1).max(0)), at, none)
+    }
+
+    /// The pointer, moved by `off`, if `bytes` there are in the region; else the sink.
+    fn in_region(&mut self, pointer: VReg, off: i64, region: u8, bytes: i64) -> VReg {
+        let (start, len, min_len) = self.region_bounds(region);
+        let address = self.sum(pointer, off);
+        let mut at = self.bin(BinOp::Sub, address, Val::Reg(start));
+        let mut limit = len;
+        if bytes > 1 {
+            limit = self.bin(BinOp::Sub, len, Val::Imm(bytes - 1));
+            if min_len < bytes - 1 {
+                // Of a shorter region the limit is negative, which is no limit; then the distance is the greatest.
+                let short = self.bin(BinOp::Sar, limit, Val::Imm(63));
+                at = self.bin(BinOp::Or, at, Val::Reg(short));
+            }
+        }
+        let sink = self.sink();
+        self.confine(at, Val::Reg(limit), address, sink)
+    }
+
+    /// Behind the instruction: what it does with the starts of objects.
+    pub(super) fn hold(&mut self) {
+        let (from, to) = match self.confined().hold {
+            Hold::Nothing => return,
+            Hold::Copy(from, to) => (self.home(from), to),
+            Hold::MapValue(reg, map) => {
+                let dst = self.fresh();
+                self.op(Op::SymAddr { dst, symbol: Extern::ArrayBase(map).symbol() });
+                (dst, Home::Reg(reg))
+            }
+            Hold::Result => {
+                // The start of an inlined look-up is known already.
+                if core::mem::take(&mut self.found) {
+                    return;
+                }
+                let result = self.read(Reg::R0);
+                let before = self.bin(BinOp::Sub, result, Val::Imm(1));
+                let sink = self.sink();
+                (self.confine(before, Val::Imm(-1), result, sink), Home::Reg(Reg::R0))
+            }
+        };
+        let dst = self.home(to);
+        self.op(Op::Mov { width: Width::W64, dst, src: Val::Reg(from) });
+    }
+
+    /// The index of an element that a look-up finds, of which there is one at any rate; what the look-up returns.
+    pub(super) fn confined_index(&mut self, key: VReg, max_entries: u32) -> VReg {
+        let none = self.number(0);
+        self.confine(key, Val::Imm(max_entries.into()), key, none)
+    }
+
+    /// A look-up has found an element there.
+    pub(super) fn found_at(&mut self, start: VReg) {
+        if self.confined().hold == Hold::Result {
+            let dst = self.home(Home::Reg(Reg::R0));
+            self.op(Op::Mov { width: Width::W64, dst, src: Val::Reg(start) });
+            self.found = true;
+        }
+    }
+
+    /// The map, and perhaps the key, of the look-up at hand: of a contained program, the map that it is given.
+    pub(super) fn known_map(&self, insn: InsnIdx) -> Option<ConstMapCall> {
+        let known = self.facts.map_call(insn).copied();
+        let Some(starts) = &self.starts else { return known };
+        match starts.facts.passed(insn.0)?[0] {
+            Passed::Map(map) => {
+                let key = known.filter(|known| known.map == map).and_then(|known| known.key);
+                Some(ConstMapCall { insn, map, key })
+            }
+            Passed::AsIs | Passed::Context | Passed::Null | Passed::Pointer { .. } | Passed::Held { .. } => None,
+        }
+    }
+
+    /// Confines what the call at hand is given.
+    pub(super) fn confine_args(&mut self) {
+        let passed = self.starts.as_ref().and_then(|starts| starts.facts.passed(self.span.first));
+        for (i, passed) in passed.into_iter().flatten().enumerate() {
+            let reg = Reg::ARGS[i];
+            let value = match passed {
+                Passed::AsIs => continue,
+                Passed::Map(map) => {
+                    let dst = self.fresh();
+                    self.op(Op::SymAddr { dst, symbol: Extern::Map(map).symbol() });
+                    dst
+                }
+                Passed::Context => match self.starts.as_ref().and_then(|starts| starts.context) {
+                    Some(context) => context,
+                    None => self.region_bounds(0).0,
+                },
+                Passed::Null => self.number(0),
+                Passed::Pointer { place, extent, align, null } => {
+                    let pointer = self.read(reg);
+                    let confined = self.argument(i, place, extent, align);
+                    match null {
+                        false => confined,
+                        true => {
+                            let none = self.number(0);
+                            if let (Extent::Next, Some(next)) = (extent, Reg::ARGS.get(i + 1).copied()) {
+                                let size = self.read(next);
+                                let size = self.confine(pointer, Val::Imm(1), none, size);
+                                let dst = self.write(next);
+                                self.op(Op::Mov { width: Width::W64, dst, src: Val::Reg(size) });
+                            }
+                            self.confine(pointer, Val::Imm(1), none, confined)
+                        }
+                    }
+                }
+                Passed::Held { frame } => {
+                    let start = match frame {
+                        true => self.object(Object::Frame, reg).map_or(NO_WEB, |(start, _)| start),
+                        false => self.home(Home::Reg(reg)),
+                    };
+                    let mem = self.run_field(RunCtx::lent_offset(i));
+                    self.op(Op::Store { size: Size::DW, mem, src: Val::Reg(start) });
+                    continue;
+                }
+            };
+            let dst = self.write(reg);
+            self.op(Op::Mov { width: Width::W64, dst, src: Val::Reg(value) });
+        }
+    }
+
+    /// What argument `i` points to, confined to so many bytes of its object; if these are as many as the next argument
+    /// says, that is confined too.
+    fn argument(&mut self, i: usize, place: Place, extent: Extent, align: u8) -> VReg {
+        let reg = Reg::ARGS[i];
+        let aligned = |f: &mut Self, v: VReg| match align {
+            0 | 1 => v,
+            _ => f.bin(BinOp::And, v, Val::Imm(-i64::from(align))),
+        };
+        if let Extent::Bytes(bytes) = extent {
+            let bytes = i64::from(bytes);
+            return match (place.object, place.off) {
+                (Object::Region(region), Some(at)) => {
+                    let (start, len, min_len) = self.region_bounds(region);
+                    let last = at + bytes - 1;
+                    if last < min_len {
+                        return self.sum(start, at);
+                    }
+                    let (yes, no, last) = (self.sum(start, at), self.sink(), self.number(last.max(0)));
+                    self.confine(last, Val::Reg(len), yes, no)
+                }
+                (Object::Region(region), None) => {
+                    let pointer = self.read(reg);
+                    let address = self.in_region(pointer, 0, region, bytes);
+                    aligned(self, address)
+                }
+                (Object::Frame | Object::Held { .. } | Object::Context, at) => {
+                    let Some((start, of)) = self.object(place.object, reg) else { return self.sink() };
+                    match at {
+                        Some(at) if place.object == Object::Frame => self.sum(start, of + at),
+                        Some(at) => self.sum(start, at),
+                        None => {
+                            let pointer = self.read(reg);
+                            let index = self.index(pointer, 0, (start, of), bytes);
+                            let index = aligned(self, index);
+                            self.bin(BinOp::Add, start, Val::Reg(index))
+                        }
+                    }
+                }
+            };
+        }
+        // First the length, so that what is left for the address is known; then the address, and no bytes if it is
+        // outside.
+        let Some(next) = Reg::ARGS.get(i + 1).copied() else { return self.sink() };
+        let pointer = self.read(reg);
+        let (start, len) = match place.object {
+            Object::Region(region) => {
+                let (start, len, _) = self.region_bounds(region);
+                (start, len)
+            }
+            Object::Frame | Object::Held { .. } | Object::Context => match self.object(place.object, reg) {
+                Some((start, of)) => (start, self.number(of)),
+                None => return self.sink(),
+            },
+        };
+        let none = self.number(0);
+        let asked = self.read(next);
+        let beyond = self.sum(len, 1);
+        let size = self.confine(asked, Val::Reg(beyond), asked, none);
+        let limit = self.bin(BinOp::Sub, beyond, Val::Reg(size));
+        let at = match (place.off, place.object) {
+            (Some(at), Object::Frame) => self.number(at + self.frame_bytes()),
+            (Some(at), Object::Held { .. } | Object::Region(_) | Object::Context) => self.number(at),
+            (None, _) => self.bin(BinOp::Sub, pointer, Val::Reg(start)),
+        };
+        let size = self.confine(at, Val::Reg(limit), size, none);
+        let index = self.confine(at, Val::Reg(limit), at, none);
+        let dst = self.write(next);
+        self.op(Op::Mov { width: Width::W64, dst, src: Val::Reg(size) });
+        let index = aligned(self, index);
+        self.bin(BinOp::Add, start, Val::Reg(index))
+    }
+
+    /// Whether the program is contained.
+    pub(super) fn is_contained(&self) -> bool {
+        self.starts.is_some()
+    }
+}
+
+/// Where a region's bounds are.
+fn bounds_of(facts: &Contained, region: u8) -> RegionBounds {
+    let nowhere = RegionBounds { min_len: 0, place: BoundsPlace::Nowhere };
+    facts.regions.get(usize::from(region)).copied().unwrap_or(nowhere)
+}
+
+/// An offset as addresses have it: the analysis gives none that is larger.
+fn small(off: i64) -> i32 {
+    debug_assert!(i32::try_from(off).is_ok());
+    i32::try_from(off).unwrap_or(0)
+}

@@ -1,0 +1,22 @@
+//! What lowering keeps of a contained program's objects, function by function.
+
+use super::webs::NO_WEB;
+use bpf_analysis::{Contained, Home};
+use bpf_lir::VReg;
+
+/// What a function that is contained keeps for its accesses.
+pub(super) struct Starts<'a> {
+    pub(super) facts: &'a Contained,
+    /// The start of the object that each home's pointer leads to.
+    pub(super) homes: [VReg; Home::COUNT],
+    /// Start and length of each region, where these do not change in the run.
+    pub(super) regions: [Option<(VReg, VReg)>; 8],
+    /// The context.
+    pub(super) context: Option<VReg>,
+}
+
+impl<'a> Starts<'a> {
+    pub(super) fn new(facts: &'a Contained) -> Starts<'a> {
+        Starts { facts, homes: [NO_WEB; Home::COUNT], regions: [None; 8], context: None }
+    }
+}

@@ -1,0 +1,980 @@
+//! What each access of a program is confined to, so that a wrong proof does not lead out of it.
+//!
+//! Problem: the walk's proofs about numbers are many and subtle, and one that is wrong lets a program reach any memory.
+//! Approach: a second analysis, small and apart from the walk, that follows pointers only: by one forward data flow it
+//! says which object each pointer leads to, and how far into it where that is a constant. It uses nothing that the walk
+//! has found out. The compiler then makes every access inside that object, whatever number the register holds
+//! ([`bpf_analysis::Contained`]). Which code is dead is the walk's to say, and such code stops the run.
+//!
+//! Invariants: an object is one that the program was given: its frame, the context, a region of it, a map's value,
+//! memory of a function. Where a held object's start is kept, it was put there on every path. What the analysis cannot
+//! follow is refused with the instruction ([`Uncontained`]), and never assumed.
+
+use bpf_analysis::{
+    BlockId, Cfg, Confined, Contained, ContextAccess, Extent, Facts, Hold, Home, MemKind, Object, Passed, Place,
+};
+use bpf_isa::{AccessKind, AluOp, Callee, Imm64, Insn, InsnIdx, Program, Reg, Size, Src, SubprogId, Width};
+
+use crate::contract::{Access, ArgKind, Effect, Env, FieldKind, HelperProto, KnownMap, MemArg, MemSet, Ret};
+use bpf_uapi::{Helper, MapType, MapTypes};
+
+/// Why a program cannot be contained.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("instruction {insn}: {why}")]
+pub struct Uncontained {
+    /// The instruction.
+    pub insn: InsnIdx,
+    /// What it does that has no bound.
+    pub why: Escape,
+}
+
+/// What a contained program may not do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Escape {
+    /// An access by a pointer of which the object is not known.
+    #[error(
+        "the object that {0} points to is not the same one on every path, or is none that a contained program may use"
+    )]
+    Pointer(Reg),
+    /// A write to what may only be read.
+    #[error("it writes to memory that the program may only read")]
+    ReadOnly,
+    /// An access of the context that is no field, or at a variable offset.
+    #[error("it accesses the context at no field's offset")]
+    Field,
+    /// An atomic operation where the alignment cannot be made sure of.
+    #[error("an atomic operation on memory whose alignment is not known")]
+    Atomic,
+    /// More bytes than the object has.
+    #[error("it uses {bytes} bytes of an object of {of}")]
+    Size {
+        /// How many bytes.
+        bytes: u32,
+        /// How many there are.
+        of: u32,
+    },
+    /// A call of a function whose arguments cannot be confined.
+    #[error(
+        "it calls `{name}`, and argument {arg} cannot be confined; load the program without `contained`, or do without the call"
+    )]
+    Argument {
+        /// The function.
+        name: String,
+        /// Which argument, from 1.
+        arg: usize,
+    },
+    /// A call of a function that contained programs cannot use.
+    #[error(
+        "it calls `{0}`, whose effect cannot be confined; load the program without `contained`, or do without the call"
+    )]
+    Function(String),
+    /// A look-up in a map whose values have fields that only functions may change.
+    #[error("it looks up values of map `{0}`, which have a lock, a timer or objects that a wrong access would destroy")]
+    Fields(String),
+    /// A tail call by an index that is not constant.
+    #[error("a tail call by an index that is not a constant is an indirect jump")]
+    TailCall,
+    /// A legacy packet load, whose bounds are branches.
+    #[error("a legacy packet load, whose bounds check is a branch: use a pointer into the packet")]
+    PacketLoad,
+    /// A call through a register.
+    #[error("a call through a register")]
+    IndirectCall,
+    /// Exceptions.
+    #[error("the program throws, or has an exception callback")]
+    Throws,
+    /// The analysis would take too much memory.
+    #[error("the program has more than {} basic blocks", MAX_BLOCKS)]
+    TooLarge,
+}
+
+/// An object that a call returns, or null, has so many bytes at most: as many are used where there is none.
+const MAX_RESULT: u32 = 1 << 20;
+
+/// As many basic blocks a program may have: each takes two kilobytes of the analysis.
+const MAX_BLOCKS: usize = 1 << 15;
+
+/// Where a held object comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Class {
+    /// A map's value.
+    Map,
+    /// Memory that a function gave to the run.
+    Mem,
+    /// A record of a ring buffer, until it is given back.
+    Record,
+    /// The frame of a caller.
+    Caller,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Target {
+    Frame,
+    Context,
+    Region(u8),
+    Held { bytes: u32, writable: bool, class: Class },
+}
+
+/// What is known of a register or a slot of the frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Val {
+    /// Anything.
+    Unknown,
+    /// A number, as far as the program is right.
+    Number,
+    /// This number.
+    Const(i64),
+    /// The map with this index.
+    Map(u32),
+    /// A pointer into this object, so far from its start; from r10 in the frame. Or null.
+    Ptr(Target, Option<i64>),
+}
+
+impl Val {
+    fn join(self, other: Val) -> Val {
+        match (self, other) {
+            (a, b) if a == b => a,
+            (Val::Ptr(a, _), Val::Ptr(b, _)) if a == b => Val::Ptr(a, None),
+            (Val::Number | Val::Const(_), Val::Number | Val::Const(_)) => Val::Number,
+            (Val::Unknown | Val::Number | Val::Const(_) | Val::Map(_) | Val::Ptr(..), _) => Val::Unknown,
+        }
+    }
+
+    fn is_number(self) -> bool {
+        matches!(self, Val::Number | Val::Const(_))
+    }
+
+    fn is_held(self) -> bool {
+        matches!(self, Val::Ptr(Target::Held { .. }, _))
+    }
+
+    /// The pointer, moved by a number.
+    fn moved(self, by: Option<i64>) -> Val {
+        /// Further than this from anything, an offset is as good as unknown.
+        const FAR: i64 = 1 << 31;
+        match self {
+            Val::Ptr(target, off) => {
+                let sum = off.zip(by).and_then(|(off, by)| off.checked_add(by));
+                Val::Ptr(target, sum.filter(|sum| (-FAR..FAR).contains(sum)))
+            }
+            Val::Unknown | Val::Number | Val::Const(_) | Val::Map(_) => Val::Unknown,
+        }
+    }
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct State {
+    regs: [Val; 11],
+    slots: [Val; Home::SLOTS],
+}
+
+impl State {
+    fn new() -> State {
+        let mut state = State { regs: [Val::Unknown; 11], slots: [Val::Number; Home::SLOTS] };
+        state.regs[Reg::R10.index()] = Val::Ptr(Target::Frame, Some(0));
+        state
+    }
+
+    /// Whether anything changed.
+    fn join(&mut self, other: &State) -> bool {
+        let mut changed = false;
+        let pairs = self.regs.iter_mut().chain(&mut self.slots).zip(other.regs.iter().chain(&other.slots));
+        for (a, b) in pairs {
+            let both = a.join(*b);
+            changed |= both != *a;
+            *a = both;
+        }
+        changed
+    }
+
+    fn reg(&self, reg: Reg) -> Val {
+        self.regs[reg.index()]
+    }
+
+    fn set(&mut self, reg: Reg, val: Val) {
+        if reg != Reg::R10 {
+            self.regs[reg.index()] = val;
+        }
+    }
+
+    /// A number is written to these bytes of the frame, counted from r10.
+    fn overwrite(&mut self, off: i64, bytes: i64) {
+        for (slot, n) in self.slots.iter_mut().zip(1i64..) {
+            if off < -8 * n + 8 && off + bytes > -8 * n {
+                *slot = Val::Number;
+            }
+        }
+    }
+
+    /// Forgets the pointers for which this holds.
+    fn forget(&mut self, which: impl Fn(Val) -> bool) {
+        for val in self.regs[..10].iter_mut().chain(&mut self.slots).filter(|val| which(**val)) {
+            *val = Val::Unknown;
+        }
+    }
+}
+
+/// The slot of a frame that begins at this offset from r10.
+fn slot_at(off: i64) -> Option<u8> {
+    let n = u8::try_from(off.checked_neg()? / 8).ok()?;
+    (off % 8 == 0 && (1..=Home::SLOTS).contains(&usize::from(n))).then_some(n)
+}
+
+/// What one function does, as far as is known.
+#[derive(Clone, Debug, Default)]
+struct Function {
+    /// What its arguments are in all calls; `None` where nobody has called it.
+    args: Option<[Val; 5]>,
+    /// The deepest byte of its frame that is accessed at a constant offset.
+    deepest: u32,
+    /// It accesses its frame at a variable offset.
+    variable: bool,
+    /// Others are given pointers to its frame.
+    passed: bool,
+    /// What may be a pointer is stored in its frame at a variable offset.
+    scattered: bool,
+    homes: u128,
+}
+
+struct Analysis<'a> {
+    program: &'a Program,
+    env: &'a Env<'a>,
+    facts: &'a Facts,
+    functions: Vec<Function>,
+    /// The function at hand.
+    sub: SubprogId,
+    /// Functions whose arguments have changed.
+    changed: Vec<SubprogId>,
+    out: Contained,
+    accesses: Vec<ContextAccess>,
+    /// Something was found that changes what was found before.
+    again: bool,
+    /// Whether what is found is noted.
+    noting: bool,
+}
+
+/// Says what each access of a verified program is confined to ([`Facts::contained`]).
+///
+/// # Errors
+/// The first instruction that cannot be.
+pub fn contain(program: &Program, env: &Env<'_>, facts: &mut Facts) -> Result<(), Box<Uncontained>> {
+    let cfg = Cfg::new(program);
+    let first = |why| Box::new(Uncontained { insn: InsnIdx(0), why });
+    if cfg.blocks().len() > MAX_BLOCKS {
+        return Err(first(Escape::TooLarge));
+    }
+    if facts.exception.is_some() || !facts.throws.is_empty() {
+        return Err(first(Escape::Throws));
+    }
+    let mut analysis = Analysis {
+        program,
+        env,
+        facts,
+        functions: vec![Function::default(); program.subprogs().len()],
+        sub: SubprogId(0),
+        changed: Vec::new(),
+        out: Contained { insns: vec![Confined::default(); program.insns().len()], ..Contained::default() },
+        accesses: Vec::new(),
+        again: false,
+        noting: false,
+    };
+    let states = loop {
+        let states = analysis.flow(&cfg).map_err(Box::new)?;
+        // At most once for each function.
+        if !core::mem::take(&mut analysis.again) {
+            break states;
+        }
+    };
+    analysis.note(&cfg, &states).map_err(Box::new)?;
+    let Analysis { mut out, accesses, functions, .. } = analysis;
+    for (i, function) in functions.iter().enumerate() {
+        let args = function.args.unwrap_or([Val::Unknown; 5]);
+        out.received.push(args.map(|arg| i > 0 && arg.is_held()));
+        let homes = out.received[i].iter().zip(Reg::ARGS).filter(|(received, _)| **received);
+        out.homes.push(homes.fold(function.homes, |homes, (_, reg)| homes | 1 << Home::Reg(reg).index()));
+        let bytes = match (function.passed, function.variable) {
+            (true, _) => env.frame_bytes,
+            (false, true) => facts.stack_bytes.get(i).copied().unwrap_or(env.frame_bytes).max(8),
+            (false, false) => 0,
+        };
+        out.frames.push(bytes.max(function.deepest).next_multiple_of(8));
+    }
+    out.regions = (0u8..).zip(&env.context.regions).map(|(region, _)| env.context.bounds(region)).collect();
+    facts.context_accesses = accesses;
+    facts.contained = Some(Box::new(out));
+    Ok(())
+}
+
+impl Analysis<'_> {
+    /// The state at the start of each block that control may come to.
+    fn flow(&mut self, cfg: &Cfg) -> Result<Vec<Option<State>>, Uncontained> {
+        let mut states: Vec<Option<State>> = vec![None; cfg.blocks().len()];
+        let raw = self.env.context.raw;
+        let context = Val::Ptr(if raw { Target::Region(0) } else { Target::Context }, Some(0));
+        let mut args = [Val::Unknown; 5];
+        args[0] = context;
+        if let Some(main) = self.functions.first_mut() {
+            main.args = Some(args);
+        }
+        let called = self.functions.iter().zip(0..).filter(|(function, _)| function.args.is_some());
+        self.changed = called.map(|(_, i)| SubprogId(i)).collect();
+        let mut work: Vec<(SubprogId, BlockId)> = Vec::new();
+        loop {
+            if let Some((sub, block)) = work.pop() {
+                let Some(mut state) = states[block.index()].clone() else { continue };
+                self.sub = sub;
+                if !self.block(cfg, block, &mut state)? {
+                    continue;
+                }
+                for next in cfg.succs(block) {
+                    if merge(&mut states[next.index()], &state) {
+                        work.push((sub, next));
+                    }
+                }
+            } else if let Some(sub) = self.changed.pop() {
+                let Some(args) = self.functions[sub.index()].args else { continue };
+                let mut state = State::new();
+                for (reg, arg) in Reg::ARGS.into_iter().zip(args) {
+                    state.set(reg, arg);
+                }
+                let entry = BlockId(cfg.subprog_blocks(sub).start);
+                if merge(&mut states[entry.index()], &state) {
+                    work.push((sub, entry));
+                }
+            } else {
+                return Ok(states);
+            }
+        }
+    }
+
+    /// Notes what is known in the end.
+    fn note(&mut self, cfg: &Cfg, states: &[Option<State>]) -> Result<(), Uncontained> {
+        self.noting = true;
+        for i in 0..self.program.subprogs().len() {
+            self.sub = SubprogId(small(i));
+            for block in cfg.subprog_blocks(self.sub).map(BlockId) {
+                if let Some(mut state) = states[block.index()].clone() {
+                    self.block(cfg, block, &mut state)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes through a block; whether control may come to its end.
+    fn block(&mut self, cfg: &Cfg, block: BlockId, state: &mut State) -> Result<bool, Uncontained> {
+        let block = cfg.block(block);
+        let mut slot = block.start;
+        while slot < block.end {
+            if self.facts.insn(InsnIdx(slot)).dead {
+                return Ok(false);
+            }
+            let insn = self.program.insns()[slot as usize];
+            if let Some(confined) = self.confined(slot) {
+                confined.reached = true;
+            }
+            self.step(slot, &insn, state).map_err(|why| Uncontained { insn: InsnIdx(slot), why })?;
+            slot += insn.slots();
+        }
+        Ok(true)
+    }
+
+    fn confined(&mut self, slot: u32) -> Option<&mut Confined> {
+        if self.noting { self.out.insns.get_mut(slot as usize) } else { None }
+    }
+
+    fn hold(&mut self, slot: u32, hold: Hold) {
+        let home = match hold {
+            Hold::Nothing => return,
+            Hold::Copy(from, to) => 1u128 << from.index() | 1 << to.index(),
+            Hold::MapValue(reg, _) => 1 << Home::Reg(reg).index(),
+            Hold::Result => 1 << Home::Reg(Reg::R0).index(),
+        };
+        self.functions[self.sub.index()].homes |= home;
+        if let Some(confined) = self.confined(slot) {
+            confined.hold = hold;
+        }
+    }
+
+    fn step(&mut self, slot: u32, insn: &Insn, state: &mut State) -> Result<(), Escape> {
+        if let Some(access) = insn.memory_access() {
+            return self.access(slot, insn, access.base, access.off.into(), access.size, access.kind, state);
+        }
+        match *insn {
+            Insn::Mov { width, dst, src } => {
+                let val = match src {
+                    Src::Reg(src) => state.reg(src),
+                    Src::Imm(imm) => Val::Const(imm.into()),
+                };
+                let val = match (width, val) {
+                    (Width::W64, val) => val,
+                    (Width::W32, Val::Const(c)) => Val::Const(c & 0xffff_ffff),
+                    (Width::W32, Val::Unknown | Val::Number | Val::Map(_) | Val::Ptr(..)) => Val::Number,
+                };
+                if let (true, Src::Reg(src)) = (val.is_held(), src) {
+                    self.hold(slot, Hold::Copy(Home::Reg(src), Home::Reg(dst)));
+                }
+                state.set(dst, val);
+            }
+            Insn::Alu { width, op, dst, src } => {
+                let (a, from) = (state.reg(dst), src);
+                let b = match src {
+                    Src::Reg(src) => state.reg(src),
+                    Src::Imm(imm) => Val::Const(imm.into()),
+                };
+                let val = match (width, op, a, b) {
+                    (Width::W64, AluOp::Add, Val::Const(a), Val::Const(b)) => Val::Const(a.wrapping_add(b)),
+                    (Width::W64, AluOp::Sub, Val::Const(a), Val::Const(b)) => Val::Const(a.wrapping_sub(b)),
+                    (Width::W64, AluOp::Add, Val::Ptr(..), Val::Const(b)) => a.moved(Some(b)),
+                    (Width::W64, AluOp::Sub, Val::Ptr(..), Val::Const(b)) => a.moved(b.checked_neg()),
+                    (Width::W64, AluOp::Add | AluOp::Sub, Val::Ptr(..), Val::Unknown | Val::Number) => a.moved(None),
+                    (Width::W64, AluOp::Add, Val::Const(a), Val::Ptr(..)) => b.moved(Some(a)),
+                    (Width::W64, AluOp::Add, Val::Unknown | Val::Number, Val::Ptr(..)) => b.moved(None),
+                    // What was a pointer may be one again, but for what the verifier lets nobody do to it.
+                    (Width::W64, AluOp::Add | AluOp::Sub, a, b) if !(a.is_number() && b.is_number()) => Val::Unknown,
+                    _numbers => Val::Number,
+                };
+                if let (true, false, Src::Reg(src)) = (val.is_held(), a.is_held(), from) {
+                    self.hold(slot, Hold::Copy(Home::Reg(src), Home::Reg(dst)));
+                }
+                state.set(dst, val);
+            }
+            Insn::MovSx { dst, .. } | Insn::Neg { dst, .. } | Insn::End { dst, .. } | Insn::Cast { dst, .. } => {
+                state.set(dst, Val::Number);
+            }
+            Insn::LoadImm64 { dst, imm } => {
+                let val = self.immediate(imm);
+                if let (true, Imm64::MapValue { map, .. } | Imm64::MapIdxValue { map, .. }) = (val.is_held(), imm) {
+                    self.hold(slot, Hold::MapValue(dst, map as u32));
+                }
+                state.set(dst, val);
+            }
+            Insn::LoadAbs { .. } | Insn::LoadInd { .. } => return Err(Escape::PacketLoad),
+            Insn::Call(callee) => self.call(slot, callee, state)?,
+            Insn::SecondSlot
+            | Insn::Jump { .. }
+            | Insn::JumpReg { .. }
+            | Insn::JumpIf { .. }
+            | Insn::MayGoto { .. }
+            | Insn::Exit
+            | Insn::Load { .. }
+            | Insn::Store { .. }
+            | Insn::Atomic { .. }
+            | Insn::LoadAcquire { .. }
+            | Insn::StoreRelease { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn map(&self, index: u32) -> Option<&KnownMap> {
+        self.env.maps.get(index as usize)
+    }
+
+    fn immediate(&self, imm: Imm64) -> Val {
+        match imm {
+            Imm64::Const(value) => Val::Const(value as i64),
+            Imm64::Map(map) | Imm64::MapIdx(map) => Val::Map(map as u32),
+            Imm64::MapValue { map, off } | Imm64::MapIdxValue { map, off } => match self.map(map as u32) {
+                Some(known) if known.kind == MapType::Array && !has_fields(known) => {
+                    let (bytes, writable) = (known.value_size, known.access.writes());
+                    Val::Ptr(Target::Held { bytes, writable, class: Class::Map }, Some(off.into()))
+                }
+                // An arena's addresses are numbers; of others there is nothing to access.
+                Some(_) | None => Val::Unknown,
+            },
+            Imm64::Var(_) | Imm64::Func(_) => Val::Unknown,
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "what a memory access is")]
+    fn access(
+        &mut self,
+        slot: u32,
+        insn: &Insn,
+        base: Reg,
+        off: i64,
+        size: Size,
+        kind: AccessKind,
+        state: &mut State,
+    ) -> Result<(), Escape> {
+        let loaded = self.loaded(slot, base, off, size, kind, state)?;
+        let bytes = i64::from(size.bytes());
+        let frame = match state.reg(base) {
+            Val::Ptr(Target::Frame, at) => Some(at.map(|at| at + off)),
+            Val::Unknown | Val::Number | Val::Const(_) | Val::Map(_) | Val::Ptr(..) => None,
+        };
+        match (kind, *insn) {
+            (AccessKind::Load, Insn::Load { dst, .. }) => {
+                let whole = frame.filter(|_| size == Size::DW);
+                let spilled = whole.flatten().and_then(slot_at);
+                let scattered = self.functions[self.sub.index()].scattered;
+                let val = match spilled.map(|n| (n, state.slots[usize::from(n) - 1])) {
+                    // A number may have changed in memory; which object a pointer leads to is the same all the same.
+                    Some((n, val @ (Val::Ptr(..) | Val::Map(_)))) => {
+                        if val.is_held() {
+                            self.hold(slot, Hold::Copy(Home::Slot(n), Home::Reg(dst)));
+                        }
+                        val
+                    }
+                    Some((_, Val::Number | Val::Const(_))) => Val::Number,
+                    Some((_, Val::Unknown)) => Val::Unknown,
+                    None if whole.is_some() && scattered => Val::Unknown,
+                    // The verifier lets nobody load a pointer as a number.
+                    None => loaded,
+                };
+                state.set(dst, val);
+                return Ok(());
+            }
+            (AccessKind::Store(src), _) => {
+                let val = match src {
+                    Src::Reg(src) => state.reg(src),
+                    Src::Imm(_) => Val::Number,
+                };
+                match frame {
+                    Some(Some(at)) => {
+                        state.overwrite(at, bytes);
+                        if let (Size::DW, Some(n), Val::Ptr(..) | Val::Map(_) | Val::Unknown) = (size, slot_at(at), val)
+                        {
+                            state.slots[usize::from(n) - 1] = val;
+                            if let (true, Src::Reg(src)) = (val.is_held(), src) {
+                                self.hold(slot, Hold::Copy(Home::Reg(src), Home::Slot(n)));
+                            }
+                        }
+                    }
+                    // A number does not make another pointer of what is there: where it does, the program loads a
+                    // number.
+                    Some(None) if size != Size::DW || val.is_number() => {}
+                    Some(None) => {
+                        let function = &mut self.functions[self.sub.index()];
+                        self.again |= !core::mem::replace(&mut function.scattered, true);
+                        state.slots = [Val::Unknown; Home::SLOTS];
+                    }
+                    None => {}
+                }
+            }
+            (AccessKind::Load | AccessKind::Update(_) | AccessKind::LoadAcquire | AccessKind::StoreRelease(_), _) => {
+                match frame {
+                    Some(Some(at)) => state.overwrite(at, bytes),
+                    Some(None) | None => {}
+                }
+            }
+        }
+        bpf_analysis::results(insn).iter().for_each(|reg| state.set(reg, Val::Unknown));
+        Ok(())
+    }
+
+    /// Notes to what the access is confined; what a load of a field yields.
+    fn loaded(
+        &mut self,
+        slot: u32,
+        base: Reg,
+        off: i64,
+        size: Size,
+        kind: AccessKind,
+        state: &State,
+    ) -> Result<Val, Escape> {
+        // An access in the arena is masked, whoever says that it is one.
+        if self.facts.insn(InsnIdx(slot)).memory == Some(MemKind::Arena) && self.facts.arena.is_some() {
+            return Ok(Val::Number);
+        }
+        let Val::Ptr(target, at) = state.reg(base) else { return Err(Escape::Pointer(base)) };
+        let access = match kind {
+            AccessKind::Load | AccessKind::LoadAcquire => Access::Read,
+            AccessKind::Store(_) | AccessKind::StoreRelease(_) => Access::Write,
+            AccessKind::Update(_) => Access::ReadWrite,
+        };
+        if target == Target::Context {
+            if kind.is_atomic() {
+                return Err(Escape::Atomic);
+            }
+            let at = at.ok_or(Escape::Field)?;
+            let val = self.field(slot, at, off, size, access)?;
+            if let Some(confined) = self.confined(slot) {
+                confined.place = Some(Place { object: Object::Context, off: Some(at) });
+            }
+            return Ok(val);
+        }
+        if access.writes() && !self.writable(target) {
+            return Err(Escape::ReadOnly);
+        }
+        let align = if kind.is_atomic() { size.bytes() } else { 1 };
+        let place = self.place(target, at, off, size.bytes(), align)?;
+        if let Some(confined) = self.confined(slot) {
+            confined.place = Some(place);
+        }
+        // A caller's frame may hold pointers.
+        let caller = matches!(target, Target::Held { class: Class::Caller, .. });
+        Ok(if caller && size == Size::DW { Val::Unknown } else { Val::Number })
+    }
+
+    fn writable(&self, target: Target) -> bool {
+        match target {
+            Target::Frame => true,
+            Target::Context => false,
+            Target::Region(region) => self.env.region(region).writable,
+            Target::Held { writable, .. } => writable,
+        }
+    }
+
+    /// Where so many bytes lie, `off` further than the pointer: at a constant place if they are in the object there.
+    fn place(&mut self, target: Target, at: Option<i64>, off: i64, bytes: u32, align: u32) -> Result<Place, Escape> {
+        let first = at.and_then(|at| at.checked_add(off));
+        let within = |from: i64, to: i64| {
+            first.filter(|at| *at >= from && at.saturating_add(bytes.into()) <= to && at % i64::from(align) == 0)
+        };
+        let too_large = |of: u32| if bytes > of { Err(Escape::Size { bytes, of }) } else { Ok(()) };
+        let (object, constant) = match target {
+            Target::Context => return Err(Escape::Field),
+            Target::Frame => {
+                let of = self.env.frame_bytes;
+                too_large(of)?;
+                let constant = within(-i64::from(of), 0);
+                let function = &mut self.functions[self.sub.index()];
+                match constant.and_then(|at| u32::try_from(-at).ok()) {
+                    Some(depth) => function.deepest = function.deepest.max(depth),
+                    None => function.variable = true,
+                }
+                (Object::Frame, constant)
+            }
+            Target::Region(region) => {
+                if align > self.env.region(region).align {
+                    return Err(Escape::Atomic);
+                }
+                too_large(Contained::MAX_ACCESS)?;
+                (Object::Region(region), within(0, Contained::MAX_CONSTANT))
+            }
+            Target::Held { bytes: of, .. } => {
+                too_large(of)?;
+                (Object::Held { bytes: of }, within(0, of.into()))
+            }
+        };
+        Ok(Place { object, off: constant.and(at) })
+    }
+
+    /// The field of the context that is accessed, in the host's layout; what a load of it yields.
+    fn field(&mut self, slot: u32, base: i64, off: i64, size: Size, access: Access) -> Result<Val, Escape> {
+        let layout = self.env.context;
+        let at = u32::try_from(base + off).map_err(|_| Escape::Field)?;
+        let field = &layout.fields[layout.field_at(at).ok_or(Escape::Field)?];
+        let (inside, bytes) = (at - field.offset, size.bytes());
+        let whole = bytes == field.size && inside == 0;
+        let part = field.kind == FieldKind::Scalar && inside % bytes == 0 && inside + bytes <= field.size;
+        let allowed = (!access.writes() || field.access.writes() && field.kind == FieldKind::Scalar)
+            && (!access.reads() || field.access.reads());
+        if !(whole || part) {
+            return Err(Escape::Field);
+        }
+        if !allowed {
+            return Err(Escape::ReadOnly);
+        }
+        if self.noting {
+            let size = if whole { field.host_size } else { bytes };
+            let host = i64::from(field.host_offset) + i64::from(inside) - base;
+            let host = i32::try_from(host).map_err(|_| Escape::Field)?;
+            self.accesses.push(ContextAccess { insn: InsnIdx(slot), off: host, size });
+        }
+        Ok(match field.kind {
+            FieldKind::Data(region) => Val::Ptr(Target::Region(region), Some(0)),
+            FieldKind::DataEnd(region) => Val::Ptr(Target::Region(region), None),
+            FieldKind::Scalar | FieldKind::Len(_) => Val::Number,
+            FieldKind::Socket => Val::Unknown,
+        })
+    }
+
+    fn call(&mut self, slot: u32, callee: Callee, state: &mut State) -> Result<(), Escape> {
+        let (passed, result) = match callee {
+            Callee::Reg(_) => return Err(Escape::IndirectCall),
+            Callee::Subprog(off) => {
+                let callee = InsnIdx(slot).jump(off).and_then(|at| self.program.subprog_starting_at(at));
+                (self.subprogram(callee.unwrap_or(SubprogId(0)), state), Val::Unknown)
+            }
+            Callee::Helper(id) => {
+                let env = self.env;
+                let proto = env.helpers.get(id).ok_or_else(|| Escape::Function(format!("helper {id}")))?;
+                self.function(slot, proto, state)?
+            }
+            Callee::Host(index) => {
+                let env = self.env;
+                let proto = usize::try_from(index).ok().and_then(|index| env.host_functions.get(index));
+                let proto = proto.ok_or_else(|| Escape::Function(format!("function {index}")))?;
+                self.function(slot, proto, state)?
+            }
+        };
+        Reg::ARGS.into_iter().for_each(|reg| state.set(reg, Val::Unknown));
+        state.set(Reg::R0, result);
+        if let Val::Ptr(Target::Held { bytes, .. }, _) = result {
+            self.out.sink = self.out.sink.max(bytes);
+            self.hold(slot, Hold::Result);
+        }
+        if self.noting {
+            let call = small(self.out.calls.len());
+            self.out.calls.push(passed);
+            if let Some(confined) = self.confined(slot) {
+                confined.call = Some(call);
+            }
+        }
+        Ok(())
+    }
+
+    /// What a function of the program is given.
+    fn subprogram(&mut self, callee: SubprogId, state: &mut State) -> [Passed; 5] {
+        let frame_bytes = self.env.frame_bytes;
+        let given = Reg::ARGS.map(|reg| match state.reg(reg) {
+            Val::Ptr(Target::Frame, at) => {
+                let target = Target::Held { bytes: frame_bytes, writable: true, class: Class::Caller };
+                Val::Ptr(target, at.map(|at| at + i64::from(frame_bytes)))
+            }
+            // Once it is given back, the caller would not know.
+            Val::Ptr(Target::Held { class: Class::Record, .. }, _) | Val::Unknown => Val::Unknown,
+            Val::Number | Val::Const(_) => Val::Number,
+            other @ (Val::Map(_) | Val::Ptr(..)) => other,
+        });
+        let function = &mut self.functions[callee.index()];
+        let args = match function.args {
+            None => given,
+            Some(args) => core::array::from_fn(|i| args[i].join(given[i])),
+        };
+        if function.args != Some(args) {
+            function.args = Some(args);
+            self.changed.push(callee);
+        }
+        let is_frame = |reg: Reg| matches!(state.reg(reg), Val::Ptr(Target::Frame, _));
+        let mut passed = [Passed::AsIs; 5];
+        let mut lent = false;
+        for (i, reg) in Reg::ARGS.into_iter().enumerate() {
+            lent |= is_frame(reg);
+            if args[i].is_held() && given[i].is_held() {
+                passed[i] = Passed::Held { frame: is_frame(reg) };
+                self.functions[self.sub.index()].homes |= 1 << Home::Reg(reg).index();
+            }
+        }
+        if lent {
+            self.functions[self.sub.index()].passed = true;
+            // The function may store another pointer there.
+            state.slots = [Val::Unknown; Home::SLOTS];
+        }
+        passed
+    }
+
+    /// What a function outside the program is given, and what it returns.
+    fn function(&mut self, slot: u32, proto: &HelperProto, state: &mut State) -> Result<([Passed; 5], Val), Escape> {
+        let unknown = || Escape::Function(proto.name.to_string());
+        match proto.effect {
+            Effect::None | Effect::UnderLock => {}
+            Effect::MovesPacket => self.out.moves = true,
+            Effect::TailCall => return self.tail_call(slot, state),
+            Effect::Lock(_) | Effect::Unlock(_) => return Err(unknown()),
+        }
+        // What it reads behind values is what the verifier has proven of them.
+        let peeks = self.facts.formats.iter().any(|call| call.insn.0 == slot && call.known.iter().any(Option::is_some));
+        if peeks || proto.ret == Ret::Thrown {
+            return Err(unknown());
+        }
+        let map = Reg::ARGS.into_iter().zip(proto.args).find_map(|(reg, arg)| match (arg, state.reg(reg)) {
+            (ArgKind::Map(_), Val::Map(map)) => Some(map),
+            _else => None,
+        });
+        let mut passed = [Passed::AsIs; 5];
+        let mut memory: Vec<(Val, bool)> = Vec::new();
+        let mut records = false;
+        for i in 0..proto.args.len() {
+            let (arg, reg) = (proto.args[i], Reg::ARGS[i]);
+            let refused = || Escape::Argument { name: proto.name.to_string(), arg: i + 1 };
+            let of_map = |size: fn(&KnownMap) -> u32| map.and_then(|map| self.map(map)).map(size).ok_or_else(refused);
+            let (mem, extent) = match arg {
+                ArgKind::None => break,
+                ArgKind::Scalar | ArgKind::Size { .. } | ArgKind::RecordSize | ArgKind::Unused | ArgKind::Formatted => {
+                    continue;
+                }
+                ArgKind::Record => {
+                    records = true;
+                    continue;
+                }
+                ArgKind::Ctx | ArgKind::CtxOrNull => {
+                    passed[i] = match (state.reg(reg), self.env.context.raw) {
+                        (Val::Const(0), _) if arg == ArgKind::CtxOrNull => Passed::Null,
+                        (Val::Ptr(Target::Context, Some(0)), false) => Passed::Context,
+                        (Val::Ptr(Target::Region(0), Some(0)), true) => Passed::Context,
+                        (Val::Unknown | Val::Number | Val::Const(_) | Val::Map(_) | Val::Ptr(..), _) => {
+                            return Err(refused());
+                        }
+                    };
+                    continue;
+                }
+                ArgKind::Map(kinds) => {
+                    let Val::Map(map) = state.reg(reg) else { return Err(refused()) };
+                    if !self.map(map).is_some_and(|known| kinds.contains(known.kind)) {
+                        return Err(refused());
+                    }
+                    passed[i] = Passed::Map(map);
+                    continue;
+                }
+                ArgKind::Key => (MemArg::READ, Extent::Bytes(of_map(|map| map.key_size)?)),
+                ArgKind::Value => (MemArg::READ, Extent::Bytes(of_map(|map| map.value_size)?)),
+                ArgKind::ValueOrNull => (MemArg::READ.or_null(), Extent::Bytes(of_map(|map| map.value_size)?)),
+                ArgKind::ValueOut => (MemArg::WRITE, Extent::Bytes(of_map(|map| map.value_size)?)),
+                ArgKind::Fixed { bytes, mem } => (mem, Extent::Bytes(bytes)),
+                // Null, which is known in the run only, has no bytes.
+                ArgKind::Mem(mem) if mem.null => (mem, Extent::Next),
+                ArgKind::Mem(mem) => match Reg::ARGS.get(i + 1).map(|next| state.reg(*next)) {
+                    Some(Val::Const(bytes)) => (mem, Extent::Bytes(u32::try_from(bytes).map_err(|_| refused())?)),
+                    Some(Val::Unknown | Val::Number | Val::Map(_) | Val::Ptr(..)) | None => (mem, Extent::Next),
+                },
+                ArgKind::Values
+                | ArgKind::MemOfLength(_)
+                | ArgKind::Length
+                | ArgKind::Lock { .. }
+                | ArgKind::Timer
+                | ArgKind::Work
+                | ArgKind::TimerMap
+                | ArgKind::TimerCallback
+                | ArgKind::Local(..)
+                | ArgKind::LocalType { .. }
+                | ArgKind::Object(_)
+                | ArgKind::Root(_)
+                | ArgKind::Node(..)
+                | ArgKind::Compare
+                | ArgKind::Kptr
+                | ArgKind::Exchanged
+                | ArgKind::Peeked { .. }
+                | ArgKind::SliceBuffer
+                | ArgKind::ConstStr
+                | ArgKind::Socket { .. }
+                | ArgKind::Callback(_)
+                | ArgKind::CallbackCtx
+                | ArgKind::Host { .. } => return Err(refused()),
+            };
+            let (target, at) = match state.reg(reg) {
+                Val::Const(0) if mem.null => {
+                    passed[i] = Passed::Null;
+                    if let (Extent::Next, Some(next)) = (extent, passed.get_mut(i + 1)) {
+                        *next = Passed::Null;
+                    }
+                    continue;
+                }
+                Val::Ptr(target, at) => (target, at),
+                Val::Unknown | Val::Number | Val::Const(_) | Val::Map(_) => return Err(refused()),
+            };
+            let from = match target {
+                Target::Frame | Target::Held { class: Class::Caller, .. } => MemSet::STACK,
+                Target::Region(_) => MemSet::PACKET,
+                Target::Held { class: Class::Map, .. } => MemSet::MAP,
+                Target::Held { class: Class::Mem | Class::Record, .. } => MemSet::MEM,
+                Target::Context => return Err(refused()),
+            };
+            if !mem.from.contains(from) || mem.access.writes() && !self.writable(target) || mem.align > 8 {
+                return Err(refused());
+            }
+            let place = match extent {
+                Extent::Bytes(bytes) => self.place(target, at, 0, bytes, mem.align).map_err(|_| refused())?,
+                // However many there are, they are within the object; so its offset must be.
+                Extent::Next => match target {
+                    Target::Held { class: Class::Caller | Class::Map | Class::Mem | Class::Record, .. }
+                    | Target::Frame
+                    | Target::Region(_) => self.place(target, at, 0, 0, mem.align).map_err(|_| refused())?,
+                    Target::Context => return Err(refused()),
+                },
+            };
+            memory.push((Val::Ptr(target, None), mem.access.writes()));
+            let align = u8::try_from(mem.align).map_err(|_| refused())?;
+            passed[i] = Passed::Pointer { place, extent, align, null: mem.null };
+        }
+        // Rust's `&mut` is the only reference to what it leads to.
+        let apart = |a: Val, b: Val| match (a, b) {
+            (Val::Ptr(Target::Frame, _), Val::Ptr(Target::Region(_), _))
+            | (Val::Ptr(Target::Region(_), _), Val::Ptr(Target::Frame, _)) => true,
+            (Val::Ptr(Target::Region(a), _), Val::Ptr(Target::Region(b), _)) => a != b,
+            _else => false,
+        };
+        let pairs = memory.iter().enumerate().flat_map(|(i, a)| memory[..i].iter().map(move |b| (a, b)));
+        if proto.disjoint && pairs.into_iter().any(|(a, b)| (a.1 || b.1) && !apart(a.0, b.0)) {
+            return Err(unknown());
+        }
+        if records {
+            state.forget(|val| matches!(val, Val::Ptr(Target::Held { class: Class::Record, .. }, _)));
+        }
+        let held = |bytes, writable, class| Val::Ptr(Target::Held { bytes, writable, class }, Some(0));
+        let result = match proto.ret {
+            Ret::MapValueOrNull => match map.and_then(|map| self.map(map)) {
+                Some(known) if has_fields(known) => return Err(Escape::Fields(known.name.to_string())),
+                // Of other look-ups, a branch in the function decides what they find.
+                Some(known)
+                    if known.inner.is_none()
+                        && MapTypes::KEYED.contains(known.kind)
+                        && proto.helper() == Some(Helper::MapLookupElem) =>
+                {
+                    held(known.value_size, known.access.writes(), Class::Map)
+                }
+                Some(_) | None => Val::Unknown,
+            },
+            Ret::RecordOrNull => {
+                let size = proto.args.iter().position(|arg| *arg == ArgKind::RecordSize);
+                match size.map(|i| state.reg(Reg::ARGS[i])) {
+                    Some(Val::Const(bytes)) => match u32::try_from(bytes) {
+                        Ok(bytes) => held(bytes, true, Class::Record),
+                        Err(_) => return Err(unknown()),
+                    },
+                    Some(Val::Unknown | Val::Number | Val::Map(_) | Val::Ptr(..)) | None => return Err(unknown()),
+                }
+            }
+            Ret::MemOrNull { bytes, writable } => held(bytes, writable, Class::Mem),
+            Ret::Scalar | Ret::Between(..) => Val::Number,
+            Ret::First
+            | Ret::HostOrNull(_)
+            | Ret::Host(_)
+            | Ret::Never
+            | Ret::Thrown
+            | Ret::ElementOrNull(_)
+            | Ret::SliceOrNull { .. }
+            | Ret::SocketOrNull
+            | Ret::OfSocketOrNull(_)
+            | Ret::ObjectOrNull(_)
+            | Ret::Instance { .. } => Val::Unknown,
+        };
+        if let Val::Ptr(Target::Held { bytes, .. }, _) = result
+            && bytes > MAX_RESULT
+        {
+            return Err(Escape::Size { bytes, of: MAX_RESULT });
+        }
+        Ok((passed, result))
+    }
+
+    /// A tail call is a jump to a place that is patched in, of a table and an index that are constants.
+    fn tail_call(&mut self, slot: u32, state: &State) -> Result<([Passed; 5], Val), Escape> {
+        let known = self.facts.tail_call(InsnIdx(slot)).ok_or(Escape::TailCall)?;
+        let context = match state.reg(Reg::R1) {
+            Val::Ptr(Target::Context, Some(0)) => !self.env.context.raw,
+            Val::Ptr(Target::Region(0), Some(0)) => self.env.context.raw,
+            Val::Unknown | Val::Number | Val::Const(_) | Val::Map(_) | Val::Ptr(..) => false,
+        };
+        let table = state.reg(Reg::R2) == Val::Map(known.map)
+            && self.map(known.map).is_some_and(|map| map.kind == MapType::ProgArray);
+        if !context || !table {
+            return Err(Escape::TailCall);
+        }
+        let passed = [Passed::Context, Passed::Map(known.map), Passed::AsIs, Passed::AsIs, Passed::AsIs];
+        Ok((passed, Val::Unknown))
+    }
+}
+
+/// Whether values have fields that only functions may change.
+fn has_fields(map: &KnownMap) -> bool {
+    map.spin_lock.is_some() || map.deferred().next().is_some() || !map.fields.is_empty()
+}
+
+/// Whether the state at a place is another one now.
+fn merge(at: &mut Option<State>, state: &State) -> bool {
+    match at {
+        Some(known) => known.join(state),
+        None => {
+            *at = Some(state.clone());
+            true
+        }
+    }
+}
+
+/// A number of functions or calls: a program has a million slots at most.
+fn small(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
