@@ -24,6 +24,7 @@ pub fn loaders() -> Vec<Box<dyn Engine>> {
     for ours in [
         ours::Ours::jit(),
         ours::Ours::verified(),
+        ours::Ours::contained(),
         ours::Ours::unoptimised(),
         ours::Ours::save_all(),
         ours::Ours::interpreter(),

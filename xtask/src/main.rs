@@ -92,8 +92,12 @@ enum Command {
         #[arg(long)]
         arm64: bool,
         /// Instead, plant deliberate bugs in the verifier and count the programs until each is found.
-        #[arg(long)]
+        #[arg(long, conflicts_with = "contained")]
         faults: bool,
+        /// Instead, run contained programs that nobody has verified, most of them damaged: so many runs must stay
+        /// inside their memory.
+        #[arg(long)]
+        contained: bool,
     },
     /// Prove the verifier's and the optimiser's rules about numbers with z3: docs/verifier.md.
     Prove {
@@ -143,7 +147,9 @@ fn main() -> anyhow::Result<()> {
         Command::Rules => rules::check(),
         Command::KernelArm64 { install } => kernel_arm64::run(install),
         Command::Objects { check } => objects::run(check),
-        Command::Soak { programs, seed, arm64, faults } => soak::run(programs, seed, arm64, faults),
+        Command::Soak { programs, seed, arm64, faults, contained } => {
+            soak::run(programs, seed, arm64, faults, contained)
+        }
         Command::Prove { only, all, limit, faults, install } => {
             let only = only.into_iter().flat_map(|only| ["--only".to_owned(), only]);
             let arguments: Vec<String> =

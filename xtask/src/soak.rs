@@ -7,7 +7,7 @@ use crate::{
 use anyhow::bail;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-pub(crate) fn run(programs: u64, seed: Option<u64>, arm64: bool, faults: bool) -> anyhow::Result<()> {
+pub(crate) fn run(programs: u64, seed: Option<u64>, arm64: bool, faults: bool, contained: bool) -> anyhow::Result<()> {
     if faults {
         // With debug assertions: a release build refuses the feature.
         let arguments = ["run", "-p", "bpf-testkit", "--features", "faults", "--example", "faults", "--"];
@@ -28,6 +28,7 @@ pub(crate) fn run(programs: u64, seed: Option<u64>, arm64: bool, faults: bool) -
             Err(Missing { what, how }) => bail!("{what}\nTo run it: {how}"),
         },
     };
-    let arguments = ["run", "--release", "-p", "bpf-testkit", "--features", "oracle", "--example", "soundness", "--"];
+    let example = if contained { "contained" } else { "soundness" };
+    let arguments = ["run", "--release", "-p", "bpf-testkit", "--features", "oracle", "--example", example, "--"];
     shell::run(cargo.args(arguments).args([programs.to_string(), seed.to_string()]))
 }

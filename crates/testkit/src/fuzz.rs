@@ -110,6 +110,20 @@ pub fn soundness(data: &[u8]) {
     }
 }
 
+/// A damaged program that nobody has verified stays in its objects, contained.
+#[cfg(feature = "oracle")]
+pub fn contained(data: &[u8]) {
+    use crate::soundness::Sabotage;
+    thread_local!(static SABOTAGE: std::cell::RefCell<Sabotage> = std::cell::RefCell::default());
+    if Arch::HOST.is_none() {
+        return;
+    }
+    let outcome = SABOTAGE.with_borrow_mut(|sabotage| sabotage.check(2, &mut Choices::from_bytes(data)));
+    if let Err(what) = outcome {
+        panic!("{what}");
+    }
+}
+
 /// A generated program on the interpreter and as machine code, under an allocation and options that the data choose.
 pub fn engines(data: &[u8]) {
     let mut choices = Choices::from_bytes(data);

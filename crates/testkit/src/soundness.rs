@@ -24,12 +24,16 @@ mod objects;
 mod oracle;
 mod relations;
 mod rounds;
+#[cfg(feature = "oracle")]
+mod sabotaged;
 mod statements;
 #[cfg(feature = "oracle")]
 mod world;
 
 #[cfg(feature = "oracle")]
 pub use oracle::{ENDLESS, Oracle, Outcome, Tally};
+#[cfg(feature = "oracle")]
+pub use sabotaged::{Contained, Sabotage};
 
 use crate::generate::Choices;
 use bpf_isa::{Callee, Imm64, Insn, Program, Reg};

@@ -19,7 +19,7 @@ use super::{Arg, Context, Generated};
 use crate::generate::Choices;
 use bpf_runtime::oracle;
 use bpf_runtime::{LoadError, MapError, Mode, OptLevel, Program, Raw, RunError, SkBuff, SkFields, Skb, Xdp, XdpBuff};
-use bpf_verifier::{GlobalArg, GlobalFunc, Reason};
+use bpf_verifier::{Escape, GlobalArg, GlobalFunc, Reason};
 use std::collections::BTreeMap;
 
 /// What the machine stack is full of before a run.
@@ -43,9 +43,18 @@ const LONG_ONE_IN: u32 = 16;
 /// Every so many accepted programs, each engine verifies for itself.
 const VERIFIED_AGAIN: u64 = 16;
 
+/// What code is made of a program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Code {
+    /// At this level.
+    Plain(OptLevel),
+    /// With each access confined.
+    Contained,
+}
+
 /// How an engine comes to the verifier's facts.
 #[derive(Clone, Copy)]
-enum Verified {
+pub(super) enum Verified {
     /// By verifying, each step recorded.
     Watched,
     /// From the last that was watched.
@@ -120,14 +129,14 @@ impl std::fmt::Display for Tally {
 }
 
 /// A program as one engine has it.
-enum Loaded {
+pub(super) enum Loaded {
     Raw(Program<Raw, ()>),
     Xdp(Program<Xdp, ()>),
     Skb(Program<Skb, ()>),
 }
 
 /// What a run starts with.
-struct Input {
+pub(super) struct Input {
     packet: Vec<u8>,
     headroom: usize,
     tailroom: usize,
@@ -137,7 +146,7 @@ struct Input {
 
 /// What a run leaves behind.
 #[derive(PartialEq, Eq, Debug)]
-struct Output {
+pub(super) struct Output {
     r0: u64,
     packet: Vec<u8>,
     fields: SkFields,
@@ -155,6 +164,8 @@ pub struct Oracle {
     accepted: u64,
     /// Whether each engine verifies each program, and all may take long.
     pub thorough: bool,
+    /// Programs that ran contained as well, and those that cannot be, by reason.
+    pub contained: (u64, BTreeMap<String, u64>),
 }
 
 impl Default for Oracle {
@@ -179,7 +190,14 @@ impl Oracle {
     /// so what is found must be compared with what is found without the fault.
     pub fn interpreter_only() -> Oracle {
         let interpreters = [SHORT, LONG].map(|steps| World::new(Mode::Interpreter, Some(BUDGET), steps));
-        Oracle { interpreters, machine: None, patient: None, accepted: 0, thorough: false }
+        Oracle {
+            interpreters,
+            machine: None,
+            patient: None,
+            accepted: 0,
+            thorough: false,
+            contained: Default::default(),
+        }
     }
 
     /// Verifies the program and, if it is accepted, runs it on so many inputs.
@@ -195,7 +213,7 @@ impl Oracle {
             |what: String| Ok(Outcome::Violation(format!("{what}\n{:?}\n{}", generated.context, generated.program)));
         let long = c.one_in(LONG_ONE_IN) || self.thorough;
         let interpreter = &mut self.interpreters[usize::from(long)];
-        let reference = match load(interpreter, generated, OptLevel::None, Verified::Watched) {
+        let reference = match load(interpreter, generated, Code::Plain(OptLevel::None), Verified::Watched) {
             Ok(program) => program,
             Err(LoadError::Verifier { source, .. }) => {
                 let reason = format!("{:?}", source.reason);
@@ -212,15 +230,25 @@ impl Oracle {
         let again = self.accepted.is_multiple_of(VERIFIED_AGAIN) || self.thorough;
         let verified = if again { Verified::Again } else { Verified::Before };
         if let Some(world) = &self.machine {
-            for level in [OptLevel::Speed, OptLevel::None] {
-                let loaded = match load(world, generated, level, verified) {
+            for code in [Code::Plain(OptLevel::Speed), Code::Plain(OptLevel::None), Code::Contained] {
+                let loaded = match load(world, generated, code, verified) {
                     // With other limits it may be walked in another way, which may take longer.
-                    Err(error) if is_limit(&error) => load(world, generated, level, Verified::Before),
+                    Err(error) if is_limit(&error) => load(world, generated, code, Verified::Before),
                     loaded => loaded,
                 };
                 match loaded {
-                    Ok(program) => compiled.push((level, program)),
-                    Err(error) => return violation(format!("{level:?} does not load: {error}")),
+                    Ok(program) => {
+                        self.contained.0 += u64::from(code == Code::Contained);
+                        compiled.push((code, program));
+                    }
+                    Err(LoadError::Uncontained { source, .. }) => {
+                        let why = match &source.why {
+                            Escape::Argument { name, arg } => format!("{name} argument {arg}"),
+                            why => format!("{why:?}"),
+                        };
+                        *self.contained.1.entry(why).or_default() += 1;
+                    }
+                    Err(error) => return violation(format!("{code:?} does not load: {error}")),
                 }
             }
         }
@@ -257,15 +285,15 @@ impl Oracle {
                     return violation(format!("the interpreter differs: {again:x?}\ninstead of {expected:x?}"));
                 }
             }
-            for (i, (level, program)) in compiled.iter().enumerate() {
+            for (i, (code, program)) in compiled.iter().enumerate() {
                 let Some(world) = &mut self.machine else { continue };
                 match run(world, program, generated, &input, 0x77 + i as u8)? {
                     Ok(Ok(output)) if output == expected || !generated.ordered => {}
                     Ok(Ok(output)) => {
-                        return violation(format!("{level:?} differs: {output:x?}\ninstead of {expected:x?}"));
+                        return violation(format!("{code:?} differs: {output:x?}\ninstead of {expected:x?}"));
                     }
-                    Ok(Err(error)) => return violation(format!("{level:?} stops: {error}")),
-                    Err(what) => return violation(format!("{level:?}: {what}")),
+                    Ok(Err(error)) => return violation(format!("{code:?} stops: {error}")),
+                    Err(what) => return violation(format!("{code:?}: {what}")),
                 }
             }
         }
@@ -274,7 +302,7 @@ impl Oracle {
 }
 
 impl Input {
-    fn choose(generated: &Generated, c: &mut Choices<'_>) -> Input {
+    pub(super) fn choose(generated: &Generated, c: &mut Choices<'_>) -> Input {
         let len = match c.below(4) {
             0 | 1 if !generated.lens.is_empty() => (c.pick(&generated.lens) + c.below(3)).saturating_sub(1),
             // The least length that the helpers which move a packet leave of it, and a little more.
@@ -298,7 +326,7 @@ fn is_limit(error: &LoadError) -> bool {
     matches!(source.reason, Reason::Steps(_) | Reason::Fuel(_) | Reason::States(_) | Reason::Memory(_))
 }
 
-fn load(world: &World, generated: &Generated, level: OptLevel, verified: Verified) -> Result<Loaded, LoadError> {
+pub(super) fn load(world: &World, generated: &Generated, code: Code, verified: Verified) -> Result<Loaded, LoadError> {
     let signature = |args: &Vec<Arg>| {
         let arg = |arg: &Arg| match *arg {
             Arg::Mem(bytes) => GlobalArg::Mem(bytes),
@@ -316,10 +344,19 @@ fn load(world: &World, generated: &Generated, level: OptLevel, verified: Verifie
     }
     let maps: Vec<_> = world.maps.iter().collect();
     let insns = generated.program.insns().to_vec();
+    fn with<C: bpf_runtime::Context>(
+        loader: bpf_runtime::Loader<'_, C, ()>,
+        code: Code,
+    ) -> bpf_runtime::Loader<'_, C, ()> {
+        match code {
+            Code::Plain(level) => loader.opt_level(level),
+            Code::Contained => loader.contained(),
+        }
+    }
     Ok(match generated.context {
-        Context::Raw => Loaded::Raw(world.linker.loader().maps(&maps).opt_level(level).insns("generated", insns)?),
-        Context::Xdp => Loaded::Xdp(world.linker.loader().maps(&maps).opt_level(level).insns("generated", insns)?),
-        Context::Skb => Loaded::Skb(world.linker.loader().maps(&maps).opt_level(level).insns("generated", insns)?),
+        Context::Raw => Loaded::Raw(with(world.linker.loader().maps(&maps), code).insns("generated", insns)?),
+        Context::Xdp => Loaded::Xdp(with(world.linker.loader().maps(&maps), code).insns("generated", insns)?),
+        Context::Skb => Loaded::Skb(with(world.linker.loader().maps(&maps), code).insns("generated", insns)?),
     })
 }
 
@@ -334,7 +371,7 @@ fn poison_stack() {
 fn run_long(world: &mut World, generated: &Generated, input: &Input) -> Result<Option<String>, MapError> {
     let mut outputs = Vec::new();
     for (level, fill) in [(OptLevel::Speed, 0x77), (OptLevel::None, 0x78)] {
-        let program = match load(world, generated, level, Verified::Before) {
+        let program = match load(world, generated, Code::Plain(level), Verified::Before) {
             Ok(program) => program,
             Err(error) => return Ok(Some(format!("{level:?}, counting, does not load: {error}"))),
         };
@@ -352,7 +389,7 @@ fn run_long(world: &mut World, generated: &Generated, input: &Input) -> Result<O
 }
 
 /// One run. `Err`: something around the packet was written.
-fn run(
+pub(super) fn run(
     world: &mut World,
     program: &Loaded,
     generated: &Generated,

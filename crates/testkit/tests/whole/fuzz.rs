@@ -98,6 +98,9 @@ fn input(seed: u64) -> Vec<u8> {
 
 #[cfg(feature = "faults")]
 fn body_for(fault: bpf_jit::faults::Fault) -> fn(&[u8]) {
+    if bpf_jit::faults::Fault::OF_CONTAINED.contains(&fault) {
+        return fuzz::contained;
+    }
     if bpf_jit::faults::Fault::OF_SIDES.contains(&fault) { fuzz::sides } else { fuzz::optimise }
 }
 

@@ -46,6 +46,7 @@ fn name(symbol: Symbol) -> String {
         Extern::ArrayBase(index) => format!("map_{index}_values"),
         Extern::MapLookup(index) => format!("map_{index}_lookup"),
         Extern::Counters(_) => "counters".to_owned(),
+        Extern::Sink(_) => "sink".to_owned(),
     }
 }
 

@@ -3,7 +3,7 @@
 
 use bpf_isa::{Program, assemble};
 use bpf_testkit::generate::Choices;
-use bpf_testkit::soundness::{self, Context, ENDLESS, Generated, Oracle, Outcome, Tally};
+use bpf_testkit::soundness::{self, Context, ENDLESS, Generated, Oracle, Outcome, Sabotage, Tally};
 
 /// One of so many programs is tried: a quarter where code is usually emulated.
 const OF: u64 = if cfg!(target_arch = "aarch64") { 4 } else { 1 };
@@ -123,4 +123,38 @@ fn long_runs_are_not_endless_ones() {
     // And one without an end, as far as an impatient oracle can tell.
     let outcome = long(&mut Oracle::patient(1 << 20), &counted);
     assert!(matches!(&outcome, Outcome::Violation(what) if what.starts_with(ENDLESS)), "{outcome:?}");
+}
+
+/// Each program that can be contained does the same contained; a few kinds of calls cannot be.
+#[test]
+fn contained_programs_do_what_they_do_otherwise() {
+    let mut oracle = Oracle::new();
+    let mut tally = Tally::default();
+    for seed in 6000..6000 + 3000 / OF {
+        let mut choices = Choices::from_seed(seed);
+        let generated = soundness::generate(&mut choices);
+        let outcome = oracle.check(&generated, 2, &mut choices);
+        if let Err(what) = tally.count(&generated, outcome) {
+            panic!("seed {seed}: {what}");
+        }
+    }
+    let (contained, refused) = &oracle.contained;
+    assert!(*contained > 500 / OF, "{contained} of {}, {refused:?}", tally.accepted);
+}
+
+/// Programs that nobody has verified, most of them damaged, stay inside their objects and their budgets.
+#[test]
+fn contained_programs_stay_inside_whatever_is_believed() {
+    if bpf_runtime::Arch::HOST.is_none() {
+        eprintln!("SKIPPED: no machine code on this host");
+        return;
+    }
+    let mut sabotage = Sabotage::default();
+    for seed in 0..6000 / OF {
+        if let Err(what) = sabotage.check(2, &mut Choices::from_seed(seed)) {
+            panic!("seed {seed}: {what}");
+        }
+    }
+    let seen = &sabotage.seen;
+    assert!(seen.contained > 400 / OF && seen.stopped > 20 / OF, "{seen:?}");
 }
