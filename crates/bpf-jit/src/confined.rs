@@ -13,13 +13,15 @@ use bpf_lir::{Base, BinOp, Func, Lir, Op, Region, VReg, Val};
 
 /// An access whose address is made of what a program computed without a selection between: the function and the op.
 pub fn unconfined(lir: &Lir, regions: &[RegionBounds]) -> Option<(usize, Op)> {
-    lir.funcs.iter().enumerate().find_map(|(i, func)| Some((i, in_function(func, regions)?)))
+    lir.funcs.iter().enumerate().find_map(|(i, func)| Some((i, in_function(func, i == 0, regions)?)))
 }
 
-fn in_function(func: &Func, regions: &[RegionBounds]) -> Option<Op> {
+fn in_function(func: &Func, first: bool, regions: &[RegionBounds]) -> Option<Op> {
     // All are taken to be known until an op says otherwise.
     let mut known = vec![true; func.vregs as usize];
-    func.params.iter().flatten().for_each(|param| known[param.index()] = false);
+    // The first function's first argument is the context; others may be the program's.
+    let given = if first { 1 } else { 0 };
+    func.params.iter().skip(given).flatten().for_each(|param| known[param.index()] = false);
     loop {
         let mut changed = false;
         for op in func.all_ops() {

@@ -179,6 +179,9 @@ fn what_cannot_be_contained_is_refused_by_type() {
     let unverified = unsafe { linker.loader::<Raw>().contained().unverified() };
     let refused = unverified.insns("unverified", assemble("r0 = 0\nexit").unwrap());
     assert!(matches!(refused, Err(LoadError::UnverifiedContained { .. })), "{refused:?}");
+    let privileged = linker.loader::<Raw>().contained().privileged();
+    let refused = privileged.insns("privileged", assemble("r0 = 0\nexit").unwrap());
+    assert!(matches!(refused, Err(LoadError::PrivilegedContained { .. })), "{refused:?}");
 }
 
 #[test]

@@ -28,6 +28,7 @@
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 #![forbid(unsafe_code)]
 
+mod check;
 pub mod contained;
 pub mod contract;
 pub mod domain;

@@ -118,7 +118,14 @@ impl<S: Sink> FuncLowerer<'_, S> {
             if facts.moves && bounds.place != BoundsPlace::Raw {
                 continue;
             }
-            let found = self.bounds(bounds.place);
+            let (mut start, len) = self.bounds(bounds.place);
+            // The register that the program is given it in, by which the optimiser sees what was added to it.
+            if let (BoundsPlace::Raw, 0, Some(given)) = (bounds.place, self.sub.0, self.func.params[0]) {
+                let own = self.fresh();
+                self.op(Op::Mov { width: Width::W64, dst: own, src: Val::Reg(given) });
+                start = own;
+            }
+            let found = (start, len);
             if let Some(starts) = &mut self.starts {
                 starts.regions[usize::from(region)] = Some(found);
             }
