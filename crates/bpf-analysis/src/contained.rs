@@ -150,14 +150,14 @@ pub struct Contained {
 impl Contained {
     /// So many bytes of an object in a register or frame are accessed at a constant offset at most, where the object's
     /// length is known only when the program runs.
-    pub const MAX_CONSTANT: i64 = 1 << 16;
+    pub const MAX_CONSTANT: u32 = 1 << 16;
 
     /// A call is given so many bytes at most of an object whose length is known only when the program runs.
     pub const MAX_ACCESS: u32 = 1 << 15;
 
     /// The bytes of memory that is used where there is no object.
     pub fn sink_bytes(&self) -> usize {
-        self.sink.max(Contained::MAX_CONSTANT as u32 + Contained::MAX_ACCESS) as usize
+        self.sink.max(Contained::MAX_CONSTANT + Contained::MAX_ACCESS) as usize
     }
 
     /// What is said of the instruction at `slot`.

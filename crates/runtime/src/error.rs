@@ -227,7 +227,8 @@ pub enum LoadError {
         /// The program.
         program: String,
     },
-    /// [`crate::Loader::contained`] with [`crate::Loader::privileged`]: one is for strangers, the other for the host's own.
+    /// [`crate::Loader::contained`] with [`crate::Loader::privileged`]: one is for strangers, the other for the host's
+    /// own.
     #[error("program `{program}` is to be contained and privileged: leave out `Loader::privileged` or `contained`")]
     PrivilegedContained {
         /// The program.

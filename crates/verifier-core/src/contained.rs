@@ -554,9 +554,8 @@ impl Analysis<'_> {
                 }
             }
             (AccessKind::Load | AccessKind::Update(_) | AccessKind::LoadAcquire | AccessKind::StoreRelease(_), _) => {
-                match frame {
-                    Some(Some(at)) => state.overwrite(at, bytes),
-                    Some(None) | None => {}
+                if let Some(Some(at)) = frame {
+                    state.overwrite(at, bytes);
                 }
             }
         }
@@ -642,7 +641,7 @@ impl Analysis<'_> {
                     return Err(Escape::Atomic);
                 }
                 too_large(Contained::MAX_ACCESS)?;
-                (Object::Region(region), within(0, Contained::MAX_CONSTANT))
+                (Object::Region(region), within(0, Contained::MAX_CONSTANT.into()))
             }
             Target::Held { bytes: of, .. } => {
                 too_large(of)?;
