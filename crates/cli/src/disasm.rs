@@ -120,6 +120,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Some(Extern::ArrayBase(i)) => format!("map_{i}_base"),
         Some(Extern::MapLookup(i)) => format!("map_{i}_lookup"),
         Some(Extern::Counters(_)) => "counters".to_owned(),
+        Some(Extern::Sink(_)) => "sink".to_owned(),
     };
     let lines = bpf_disasm::lines(&code, &name)?;
     if args.json {
