@@ -50,13 +50,18 @@ impl Verifier {
     /// # Errors
     /// The first way found in which it may not be, or a limit that was reached first.
     pub fn verify(&mut self, program: Program, env: &Env<'_>) -> Result<Verified, Box<VerifyError>> {
-        fuel::begin();
-        self.scratch.effort.begin();
-        self.scratch.deadline = env.limits.time.and_then(|time| Instant::now().checked_add(time));
+        self.begin(env);
         let result = self.walk(program, env);
         self.scratch.trim();
         forget_answers();
         result
+    }
+
+    /// Starts the accounts of one verification: fuel, effort, and the deadline if there is a limit on time.
+    fn begin(&mut self, env: &Env<'_>) {
+        fuel::begin();
+        self.scratch.effort.begin();
+        self.scratch.deadline = env.limits.time.and_then(|time| Instant::now().checked_add(time));
     }
 
     /// Proves it by one way of the portfolio alone (`ways`): each must be sound by itself, and most programs are
@@ -68,9 +73,7 @@ impl Verifier {
         env: &Env<'_>,
         way: &str,
     ) -> Option<Result<Verified, Box<VerifyError>>> {
-        fuel::begin();
-        self.scratch.effort.begin();
-        self.scratch.deadline = env.limits.time.and_then(|time| Instant::now().checked_add(time));
+        self.begin(env);
         let course = Ways::only(&program, env, way)?.course();
         self.scratch.needs.begin();
         let mut walk = Walk::new(env, &program, &mut self.scratch, course);
