@@ -3,7 +3,7 @@
 //! Problem: BPF programs bound a value in one width and use it in the other, by sign or by magnitude or by mask; a
 //! domain that loses the connection refuses real programs, one that invents it is a CVE. Approach: [`Num`] keeps a
 //! [`Tnum`] and an [`Interval`] for the whole and for the low half. An operator computes every component separately
-//! from the same component of its operands (each is sound alone), and [`Num::sync`] carries knowledge between them.
+//! from the same component of its operands (each is sound alone), and `Num::sync` carries knowledge between them.
 //!
 //! Invariants: γ(Num) = the `W`-bit values in *all* components; `sync` never removes a value of γ; a `Num` handed out
 //! is synced and not empty. The width is a parameter: [`Scalar`] is `Num<64, 32>`, and the tests run the same code
