@@ -111,7 +111,7 @@ pub enum Passed {
     },
 }
 
-/// What is said of one instruction.
+/// Everything that the analysis says of one instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Confined {
     /// The analysis comes to it. Any other stops the run: control never comes there, if the verifier is right.
@@ -119,7 +119,7 @@ pub struct Confined {
     /// Of a load, a store or an atomic operation: where the base register leads, without the instruction's offset.
     /// `None`: it accesses no memory, or the arena.
     pub place: Option<Place>,
-    /// What it does with the starts of objects.
+    /// Actions on the starts of objects.
     pub hold: Hold,
     /// Of a call: its place in [`Contained::calls`].
     pub call: Option<u32>,
