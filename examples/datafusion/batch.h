@@ -6,11 +6,11 @@ struct rows {
 	const __u8 *const hour_end;
 	__u8 *const score;
 	__u8 *const score_end;
-};
+} __attribute__((preserve_access_index));
 
 struct sketch {
 	const __u8 *const values;
 	const __u8 *const values_end;
 	__u8 *const registers;
 	__u8 *const registers_end;
-};
+} __attribute__((preserve_access_index));

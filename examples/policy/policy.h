@@ -4,7 +4,7 @@ struct question {
 	const __u32 verb;
 	const __u32 hour;
 	__u32 reason;
-};
+} __attribute__((preserve_access_index));
 
 /* The trait `Policy`: a function that may be missing is one that has a default there. */
 struct policy {

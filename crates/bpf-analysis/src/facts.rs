@@ -38,6 +38,10 @@ pub struct ContextAccess {
     pub off: i32,
     /// Bytes to load (zero-extended) or store there: 1, 2, 4 or 8. It may be wider than the instruction's own size.
     pub size: u32,
+    /// Byte offset of the accessed bytes from the start of the context, in the program's view of it.
+    pub place: u32,
+    /// Bytes that the instruction accesses in the program's view: 1, 2, 4 or 8.
+    pub seen: u32,
 }
 
 /// The kind of memory an instruction accesses, on every path.

@@ -141,6 +141,10 @@ fn expand(input: &DeriveInput) -> Result<TokenStream> {
                     ::bpf_runtime::derive::core_types(#name, ::core::mem::size_of::<#fixed>(), MEMBERS)
                 }
 
+                fn own_struct() -> ::core::option::Option<::bpf_runtime::CoreType> {
+                    ::bpf_runtime::derive::core_types(#name, ::core::mem::size_of::<#fixed>(), MEMBERS).pop()
+                }
+
                 #[inline]
                 fn parts(data: &mut &mut #elided) -> ::bpf_runtime::Parts {
                     ::bpf_runtime::Parts::of_context(*data)

@@ -140,6 +140,33 @@ pub enum LoadError {
         /// The context.
         context: String,
     },
+    /// The object was compiled against another version of the context's structure, and accesses a field that is another
+    /// one in the host. Compile it with the host's header ([`BpfContext::c_struct`](crate::BpfContext::c_struct)).
+    /// Where the header has the attribute `preserve_access_index`, as the host's has, the object is adapted to the host
+    /// as it is loaded, and this error does not occur.
+    #[error("program `{program}`{source}")]
+    ContextLayout {
+        /// Which program.
+        program: String,
+        /// Where, and what is there.
+        source: Box<LayoutMismatch>,
+    },
+    /// The object accesses the context, but has no type information of it, so nobody knows which version of its
+    /// structure it was compiled against.
+    #[error(
+        "program `{program}`{}: the object does not describe `struct {context}`, which may be another one than the host's: compile it with -g, or load it with `Loader::assume_layout`",
+        at(.insn, .line)
+    )]
+    ContextUntyped {
+        /// Which program.
+        program: String,
+        /// The structure.
+        context: String,
+        /// The first load or store; `None` if the program is not verified, so that nobody knows what it accesses.
+        insn: Option<bpf_isa::InsnIdx>,
+        /// Its source line.
+        line: Option<String>,
+    },
     /// An arena needs the verifier to tell which accesses are made in it.
     #[error("program `{program}`: programs with an arena{} cannot be loaded without verifying them", quoted(.arena))]
     ArenaNeedsVerifier {
@@ -621,6 +648,35 @@ fn place(insn: &Option<InsnIdx>, origin: &Option<Box<Origin>>) -> String {
         }
     }
     text
+}
+
+/// A place of the context's structure where the object has another field than the host.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "{}: compiled against another `struct {context}`: there {compiled}, here {host}; compile it with the host's header, or declare the struct with `__attribute__((preserve_access_index))`",
+    at(.insn, .line)
+)]
+#[non_exhaustive]
+pub struct LayoutMismatch {
+    /// The structure.
+    pub context: String,
+    /// The load or store; `None` if the program is not verified, so that nobody knows what it accesses.
+    pub insn: Option<bpf_isa::InsnIdx>,
+    /// Its source line.
+    pub line: Option<String>,
+    /// What the object has at that place.
+    pub compiled: String,
+    /// What the host has at that place.
+    pub host: String,
+}
+
+/// The place of an instruction, if there is one.
+fn at(insn: &Option<bpf_isa::InsnIdx>, line: &Option<String>) -> String {
+    match (insn, line) {
+        (Some(insn), Some(line)) => format!(", instruction {insn} ({line})"),
+        (Some(insn), None) => format!(", instruction {insn}"),
+        (None, _) => String::new(),
+    }
 }
 
 /// A map's name, if there is one.

@@ -72,7 +72,8 @@ pub use engine::metrics::{MapMetrics, ProgramMetrics, Snapshot, Stops};
 pub use engine::tiers::TierStats;
 pub use engine::usage::{Account, AccountUsage, Usage};
 pub use error::{
-    CalledAt, DeadlineError, EngineError, HelperError, LinkError, LoadError, Origin, ProgArrayError, RunError,
+    CalledAt, DeadlineError, EngineError, HelperError, LayoutMismatch, LinkError, LoadError, Origin, ProgArrayError,
+    RunError,
 };
 pub use exec::timers::TimerRuns;
 pub use handle::instance::Instance;

@@ -671,7 +671,7 @@ impl Analysis<'_> {
             let size = if whole { field.host_size } else { bytes };
             let host = i64::from(field.host_offset) + i64::from(inside) - base;
             let host = i32::try_from(host).map_err(|_| Escape::Field)?;
-            self.accesses.push(ContextAccess { insn: InsnIdx(slot), off: host, size });
+            self.accesses.push(ContextAccess { insn: InsnIdx(slot), off: host, size, place: at, seen: bytes });
         }
         Ok(match field.kind {
             FieldKind::Data(region) => Val::Ptr(Target::Region(region), Some(0)),

@@ -176,6 +176,8 @@ impl Notes {
                     insn: at,
                     off: i32::try_from(off).unwrap_or(i32::MAX),
                     size: if bytes == field.size { field.host_size } else { bytes },
+                    place: field.offset + offset,
+                    seen: bytes,
                 });
             }
         }

@@ -321,6 +321,8 @@ impl Notes {
                     insn: InsnIdx(crate::num::small(i)),
                     off: (i64::from(field.host_offset) + i64::from(offset) - base) as i32,
                     size: if bytes == field.size { field.host_size } else { bytes },
+                    place: field.offset + u32::from(offset),
+                    seen: bytes,
                 });
             }
         }

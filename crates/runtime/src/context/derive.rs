@@ -396,7 +396,7 @@ pub fn c_struct(name: &'static str, members: &[Member]) -> String {
     each_struct(name, 0, members, &mut |name, _, members| {
         out.push_str(&format!("struct {name} {{\n"));
         members.iter().for_each(|member| c_member(&mut out, member));
-        out.push_str("};\n");
+        out.push_str("} __attribute__((preserve_access_index));\n");
     });
     out
 }

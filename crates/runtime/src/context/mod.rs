@@ -95,6 +95,14 @@ pub unsafe trait Context: 'static {
         vec![CoreType::Struct { name: layout.name.clone(), size, fields }]
     }
 
+    /// The context's structure, if it is the host's own and may change with the host: an object that was compiled
+    /// against another version of it is refused where it would read another field
+    /// ([`LoadError::ContextLayout`](crate::LoadError::ContextLayout)). By default none: the structures of the kernel's
+    /// contexts are fixed.
+    fn own_struct() -> Option<CoreType> {
+        None
+    }
+
     /// The addresses for one run.
     fn parts(data: &mut Self::Data<'_, '_>) -> Parts;
 }

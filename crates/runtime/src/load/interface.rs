@@ -19,7 +19,7 @@ use crate::load::loader::Loader;
 use crate::load::map_set::MapSet;
 use bpf_maps::MapType;
 use bpf_object::btf::{Btf, Member, Type, TypeId};
-use bpf_object::{CoreType, InitialValue, MapDecl, Object};
+use bpf_object::{InitialValue, MapDecl, Object};
 use bpf_quiesce::{Domain, OtherDomain, Owned};
 use std::collections::HashMap;
 use std::fmt;
@@ -139,14 +139,6 @@ pub enum InterfaceError {
         /// What the host has.
         wanted: String,
     },
-    /// The structure that the methods are given is another one in the object.
-    #[error("`struct {context}` of the object is not that of the host: {difference}; compile with the host's header")]
-    Context {
-        /// Its name.
-        context: String,
-        /// What differs first.
-        difference: String,
-    },
     /// The programs were not loaded.
     #[error(transparent)]
     Load(#[from] LoadError),
@@ -221,7 +213,7 @@ impl<C: Context, H: 'static> Table<C, H> {
         let Some((btf, members)) = structure(object, decl) else {
             return Err(LoadError::Internal(format!("table `{table}` has no structure")).into());
         };
-        let checks = Checks { btf, table, types: &C::types(), context: &C::layout().name };
+        let checks = Checks { btf, table, context: &C::layout().name };
         let programs = checks.programs(decl, members, methods)?;
         let names: Vec<&str> = programs.iter().flatten().map(String::as_str).collect();
         let instance = loader.only(&names).object(object, maps)?;
@@ -340,7 +332,6 @@ fn settings(btf: &Btf, decl: &MapDecl, members: &[Member]) -> Vec<(String, Vec<u
 struct Checks<'a> {
     btf: &'a Btf,
     table: &'a str,
-    types: &'a [CoreType],
     context: &'a str,
 }
 
@@ -417,42 +408,10 @@ impl Checks<'_> {
             _ => TypeId(0),
         };
         match btf.get(structure) {
-            Type::Composite { name, union: false, size, members } if btf.name(*name) == self.context => {
-                self.same_struct(*size, members)
-            }
+            // Whether it is the host's structure, the load of the program says.
+            Type::Composite { name, union: false, .. } if btf.name(*name) == self.context => Ok(()),
             _ => fail(format!("a function of `{}`", btf.display(param.ty))),
         }
-    }
-
-    /// Whether the context is the same structure in the object and in the host, where the host's is described.
-    fn same_struct(&self, size: u32, members: &[Member]) -> Result<(), InterfaceError> {
-        let known = self.types.iter().find_map(|known| match known {
-            CoreType::Struct { name, size, fields } if *name == self.context => Some((*size, fields)),
-            _ => None,
-        });
-        let Some((host_size, fields)) = known else { return Ok(()) };
-        let context = self.context.to_owned();
-        let fail = |difference| Err(InterfaceError::Context { context: context.clone(), difference });
-        for member in members {
-            let name = self.btf.name(member.name);
-            let offset = member.bit_offset / 8;
-            match fields.iter().find(|field| field.name == name) {
-                Some(field) if field.offset == offset => {
-                    let host = field.ty.size();
-                    let have = self.btf.size_of(member.ty);
-                    if have.is_some_and(|have| have != host) {
-                        return fail(format!("`{name}` has {} bytes instead of {host}", have.unwrap_or(0)));
-                    }
-                }
-                Some(field) => return fail(format!("`{name}` is at {offset} instead of {}", field.offset)),
-                // Structs and ranges have other names there; the size says whether they are all.
-                None => {}
-            }
-        }
-        if size != host_size {
-            return fail(format!("it has {size} bytes instead of {host_size}"));
-        }
-        Ok(())
     }
 }
 

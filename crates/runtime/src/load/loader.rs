@@ -14,6 +14,7 @@ use crate::handle::kept::Kept;
 use crate::handle::over::Over;
 use crate::handle::prog_array::ProgArray;
 use crate::handle::program::Program;
+use crate::load::layout::OwnStruct;
 use crate::load::linker::Linker;
 use crate::load::map_set::{MapSet, initialise};
 use crate::load::owned::Local;
@@ -48,7 +49,15 @@ impl<H: 'static> Linker<H> {
         let (opt_level, interruptible, contained) = (config.opt_level, config.interruptible, config.contained);
         let trust = Trust::Verifier;
         let how = How { trust, privileged: false, opt_level, budget: None, interruptible, contained };
-        Loader { linker: self, how, only: None, maps: Vec::new(), account: None, context: PhantomData }
+        Loader {
+            linker: self,
+            how,
+            only: None,
+            maps: Vec::new(),
+            account: None,
+            own_struct: Some(C::own_struct),
+            context: PhantomData,
+        }
     }
 }
 
@@ -67,6 +76,7 @@ pub struct Loader<'l, C, H> {
     only: Option<Vec<String>>,
     maps: Vec<MapRef>,
     account: Option<Account>,
+    own_struct: Option<OwnStruct>,
     context: Over<C>,
 }
 
@@ -223,6 +233,14 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         self
     }
 
+    /// Take for granted that objects were compiled against the context's structure as it is here: for objects without
+    /// type information (compiled without `-g`), which are refused otherwise if they access it
+    /// ([`LoadError::ContextUntyped`]). No effect for contexts of the kernel's, whose structures are fixed.
+    pub fn assume_layout(mut self) -> Self {
+        self.own_struct = None;
+        self
+    }
+
     /// Load the named programs and those that their prog arrays start with, and only the maps that these use.
     pub fn only(mut self, programs: &[&str]) -> Self {
         self.only = Some(programs.iter().map(|name| (*name).to_owned()).collect());
@@ -316,8 +334,8 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
             }
         }
         let account = self.account.as_ref();
-        let loaded =
-            Loading { linker, name, layout: C::layout(), code: None, account }.load(self.how, program, bindings)?;
+        let loaded = Loading { linker, name, layout: C::layout(), code: None, own_struct: None, account }
+            .load(self.how, program, bindings)?;
         open(core::slice::from_ref(&loaded))?;
         // What it holds beside the program itself is there for prog arrays only.
         let holds = self.maps.iter().any(|map| matches!(map, MapRef::Progs(_)));
@@ -330,13 +348,13 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
     /// # Errors
     /// [`LoadError`]; nothing is loaded then.
     pub fn object(self, object: &Object, maps: MapSet) -> Result<Instance<H>, LoadError> {
-        let linker = self.linker;
+        let (linker, own_struct) = (self.linker, self.own_struct);
         let linked = self.link(object, maps, Reach::TailCalls)?;
         let mut programs = Vec::with_capacity(linked.programs.len());
         let mut local = None;
         for (program, code) in linked.programs {
             let (name, account) = (program.name(), self.account.as_ref());
-            let loading = Loading { linker, name, layout: C::layout(), code: Some(code.code()), account };
+            let loading = Loading { linker, name, layout: C::layout(), code: Some(code.code()), own_struct, account };
             let loaded = self
                 .bind(object, &code, &linked.maps, &mut local)
                 .and_then(|(insns, bindings)| loading.load(self.how, structure(name, insns)?, Some(Box::new(bindings))))
@@ -358,7 +376,7 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
     /// # Errors
     /// [`LoadError`] of the first program that is refused.
     pub fn verify(self, object: &Object, maps: MapSet, log: bool) -> Result<Vec<VerifyReport>, LoadError> {
-        let linker = self.linker;
+        let (linker, own_struct) = (self.linker, self.own_struct);
         let linked = self.link(object, maps, Reach::Named)?;
         let mut reports = Vec::with_capacity(linked.programs.len());
         let mut local = None;
@@ -367,7 +385,8 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
             let (insns, mut bindings) = self.bind(object, &code, &linked.maps, &mut local)?;
             let program = structure(name, insns)?;
             let program = bindings.bind_addresses(name, program)?;
-            let loading = Loading { linker, name, layout: C::layout(), code: Some(code.code()), account: None };
+            let loading =
+                Loading { linker, name, layout: C::layout(), code: Some(code.code()), own_struct, account: None };
             let checked =
                 loading.verify(program, &bindings, self.how.verify(log)).map_err(|error| explain(error, &code))?;
             reports.push(VerifyReport {

@@ -3,6 +3,7 @@
 #[cfg(all(test, native))]
 mod dead_code_tests;
 pub mod interface;
+mod layout;
 pub(crate) mod linker;
 #[cfg(feature = "cross")]
 pub(crate) mod listing;

@@ -10,6 +10,7 @@ use crate::engine::config::Mode;
 use crate::engine::trace;
 use crate::engine::usage::Account;
 use crate::error::LoadError;
+use crate::load::layout::{self, OwnStruct};
 use crate::load::linker::Linker;
 use crate::load::owned::holds_objects;
 use crate::load::verify::{self, Checked, Subject, bind_formats, verify};
@@ -66,8 +67,11 @@ pub(super) struct Loading<'a, H> {
     pub(super) linker: &'a Linker<H>,
     pub(super) name: &'a str,
     pub(super) layout: &'static ContextLayout,
-    /// Where it comes from in its object, for messages.
+    /// What it is in its object.
     pub(super) code: Option<&'a bpf_object::Code>,
+    /// [`Context::own_struct`](crate::Context::own_struct), for comparison with the object's; `None`: assumed to be the
+    /// same.
+    pub(super) own_struct: Option<OwnStruct>,
     /// What its memory is counted in.
     pub(super) account: Option<&'a Account>,
 }
@@ -158,6 +162,9 @@ impl<H: 'static> Loading<'_, H> {
             }
             Trust::Interpreter | Trust::Caller => {
                 self.admit_unverified(how.trust, &program, bindings)?;
+                if let (Some(code), Some(own)) = (self.code, self.own_struct) {
+                    layout::check_whole(self.name, own, code)?;
+                }
                 Known { facts: None, lines: self.code.map(verify::lines).unwrap_or_default() }
             }
         };
@@ -199,7 +206,7 @@ impl<H: 'static> Loading<'_, H> {
         bindings: &Bindings,
         options: verify::Options,
     ) -> Result<Checked, LoadError> {
-        let Loading { linker, name, layout, code, .. } = *self;
+        let Loading { linker, name, layout, code, own_struct, .. } = *self;
         let subject = Subject { name, bindings, layout, helpers: &linker.prototypes(layout), code };
         let missing = &bindings.missing;
         let checked = verify(&linker.engine, &subject, program, options).map_err(|error| match &error {
@@ -208,10 +215,13 @@ impl<H: 'static> Loading<'_, H> {
             }
             _ => error,
         })?;
-        match missing.iter().find(|call| !checked.facts.insn(call.0).dead) {
-            Some(call) => Err(self.unknown_helper(call)),
-            None => Ok(checked),
+        if let Some(call) = missing.iter().find(|call| !checked.facts.insn(call.0).dead) {
+            return Err(self.unknown_helper(call));
         }
+        if let (Some(code), Some(own)) = (code, own_struct) {
+            layout::check(name, own, code, &checked.facts.context_accesses)?;
+        }
+        Ok(checked)
     }
 
     /// Makes it run in this mode.
@@ -223,7 +233,7 @@ impl<H: 'static> Loading<'_, H> {
         Known { facts, lines }: Known,
         mut references: Option<Box<Bindings>>,
     ) -> Result<Arc<Loaded>, LoadError> {
-        let Loading { linker, name, layout, code, account } = *self;
+        let Loading { linker, name, layout, code, account, .. } = *self;
         let config = linker.engine.config();
         let facts = facts.as_ref().unwrap_or(&NO_FACTS);
         if let Some(counted) = linker.engine.0.metrics.program(account.map(Account::memory), name) {

@@ -8,4 +8,4 @@ struct request {
 	__u8 *const body;
 	__u8 *const body_end;
 	__s64 score;
-};
+} __attribute__((preserve_access_index));

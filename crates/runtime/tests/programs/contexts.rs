@@ -58,7 +58,10 @@ fn the_c_struct_is_the_layout() {
     assert_eq!(Request::c_struct(), include_str!("../objects/request.h"));
     assert_eq!(<Request as BpfContext>::NAME, "request");
     assert_eq!(Flat::NAME, "counters");
-    assert_eq!(Flat::c_struct(), "struct counters {\n\t__u64 hits;\n\tconst __u64 limit;\n\t__u32 pair[2];\n};\n");
+    assert_eq!(
+        Flat::c_struct(),
+        "struct counters {\n\t__u64 hits;\n\tconst __u64 limit;\n\t__u32 pair[2];\n} __attribute__((preserve_access_index));\n"
+    );
 }
 
 #[test]

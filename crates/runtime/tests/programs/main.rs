@@ -30,6 +30,7 @@ mod jumps;
 mod kernel_helpers;
 mod kernel_maps;
 mod kfuncs;
+mod layouts;
 mod lock_threads;
 mod lookups;
 mod maps;
