@@ -111,6 +111,12 @@ pub enum ObjectError {
         /// The names there are, comma separated.
         available: String,
     },
+    /// The function of this name is no program.
+    #[error("`{}` in section `{}` is no program: {}", .function.name, .function.section, .function.reason)]
+    LeftOut {
+        /// The function.
+        function: LeftOut,
+    },
     /// The object has no map of this name.
     #[error("no map `{name}` (the object has: {available})")]
     NoSuchMap {
@@ -504,4 +510,30 @@ pub struct PointerInData {
     pub offset: u64,
     /// What it points to.
     pub symbol: String,
+}
+
+/// A function that is no program although nothing in the object calls it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct LeftOut {
+    /// Its name.
+    pub name: String,
+    /// The section that it is in.
+    pub section: String,
+    /// Why it is no program.
+    pub reason: LeftOutReason,
+}
+
+/// Why a static function is no program. Its text says what to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LeftOutReason {
+    /// Its section names no type of program.
+    #[error(
+        "it is static, and its section names no type of program (make the function global, or name the section after a type)"
+    )]
+    UnknownSection,
+    /// Another function has its name, which would not tell them apart.
+    #[error("it is static, and another function has its name (rename one of them, or make one global)")]
+    SharedName,
 }

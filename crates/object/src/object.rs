@@ -11,7 +11,9 @@ use crate::btf::{Btf, BtfExt, CoreRecord, LineRecord, SectionVar, StrOffset, Typ
 use crate::co_re::Types;
 use crate::code::CoreKind;
 use crate::elf::{self, Elf};
-use crate::error::{BtfProblem, GlobalProblem, MapProblem, ObjectError, SectionProblem, SymbolProblem};
+use crate::error::{
+    BtfProblem, GlobalProblem, LeftOut, LeftOutReason, MapProblem, ObjectError, SectionProblem, SymbolProblem,
+};
 use crate::externs::{ExternVariable, Externs, HostFunction};
 use crate::function::{Function, FunctionId, Functions, SLOT, Target};
 use crate::jump_table::{JumpTable, JumpTables};
@@ -66,6 +68,7 @@ impl Program {
 #[derive(Clone, Debug)]
 pub struct Object {
     programs: Vec<Program>,
+    left_out: Vec<LeftOut>,
     maps: Vec<MapDecl>,
     host_functions: Vec<HostFunction>,
     extern_variables: Vec<ExternVariable>,
@@ -161,7 +164,7 @@ impl Object {
         let (host_functions, extern_variables, kconfig) = externs.finish();
         let sections: Vec<(Arc<str>, i64)> =
             elf.sections.iter().map(|s| (Arc::from(s.name), (s.size / SLOT) as i64)).collect();
-        let programs = programs(&sections, &functions)?;
+        let (programs, left_out) = programs(&sections, &functions)?;
         let (mut tables, table_sections) = struct_ops::parse(&elf, btf.as_deref(), &datasecs)?;
         if map_section.is_some() || !table_sections.is_empty() {
             let names = programs.iter().map(|p| (p.function, p.name.clone())).collect();
@@ -179,6 +182,7 @@ impl Object {
         check_map_names(&maps)?;
         Ok(Object {
             programs,
+            left_out,
             maps,
             host_functions,
             extern_variables,
@@ -195,6 +199,11 @@ impl Object {
     /// The programs, by section and address.
     pub fn programs(&self) -> &[Program] {
         &self.programs
+    }
+
+    /// The functions that are no programs although nothing calls them, by section and address, and why.
+    pub fn left_out(&self) -> &[LeftOut] {
+        &self.left_out
     }
 
     /// The program of this name.
@@ -284,6 +293,9 @@ impl Object {
     }
 
     fn no_such_program(&self, name: &str) -> ObjectError {
+        if let Some(left_out) = self.left_out.iter().find(|function| function.name == name) {
+            return ObjectError::LeftOut { function: left_out.clone() };
+        }
         let available = join(self.programs.iter().map(|p| p.name.as_str()));
         ObjectError::NoSuchProgram { name: name.to_owned(), available }
     }
@@ -347,8 +359,8 @@ fn referred_to(functions: &Functions) -> HashSet<FunctionId> {
 
 /// The functions that are programs: exported ones outside of the sections of subprograms, or, if there are none, in
 /// them; and static ones in a section of a known program type that nothing in the object calls, if no other function
-/// has the name.
-fn programs(sections: &[(Arc<str>, i64)], functions: &Functions) -> Result<Vec<Program>, ObjectError> {
+/// has the name. Beside them, the static ones outside of the sections of subprograms that nothing calls either.
+fn programs(sections: &[(Arc<str>, i64)], functions: &Functions) -> Result<(Vec<Program>, Vec<LeftOut>), ObjectError> {
     let offered = |text: bool| {
         let list = functions.list.iter().enumerate();
         let list = list.filter(move |(_, f)| is_text(&sections[f.section].0) == text);
@@ -358,10 +370,13 @@ fn programs(sections: &[(Arc<str>, i64)], functions: &Functions) -> Result<Vec<P
     let is_static = |(id, f): &(usize, &Function)| {
         !called.contains(&FunctionId(*id))
             && f.names.iter().all(|name| !name.exported)
-            && ProgramType::from_section(&sections[f.section].0) != ProgramType::Unknown
+            && !is_text(&sections[f.section].0)
     };
-    let statics = functions.list.iter().enumerate().filter(is_static);
-    let statics = statics.flat_map(|(id, f)| f.names.first().map(|name| (id, f, name)));
+    let uncalled = functions.list.iter().enumerate().filter(is_static);
+    let uncalled = uncalled.flat_map(|(id, f)| f.names.first().map(|name| (id, f, name)));
+    let is_known =
+        |(_, f, _): &(_, &Function, _)| ProgramType::from_section(&sections[f.section].0) != ProgramType::Unknown;
+    let statics = uncalled.clone().filter(is_known);
     let mut programs = Vec::new();
     let mut names = HashSet::new();
     let text_only = offered(false).next().is_none() && statics.clone().next().is_none();
@@ -370,7 +385,18 @@ fn programs(sections: &[(Arc<str>, i64)], functions: &Functions) -> Result<Vec<P
     for (_, _, name) in offered(text_only).chain(statics.clone()) {
         *times.entry(&name.name).or_default() += 1;
     }
-    let statics = statics.filter(|(_, _, name)| times.get(name.name.as_str()) == Some(&1));
+    let is_shared = |name: &str| times.get(name) != Some(&1);
+    let left_out = uncalled.filter_map(|entry| {
+        let (_, f, name) = entry;
+        let reason = match is_known(&entry) {
+            false => LeftOutReason::UnknownSection,
+            true if is_shared(&name.name) => LeftOutReason::SharedName,
+            true => return None,
+        };
+        Some(LeftOut { name: name.name.clone(), section: sections[f.section].0.to_string(), reason })
+    });
+    let left_out = left_out.collect();
+    let statics = statics.filter(|(_, _, name)| !is_shared(&name.name));
     let mut list: Vec<_> = offered(text_only).chain(statics).collect();
     list.sort_by_key(|(id, ..)| *id);
     for (id, function, name) in list {
@@ -388,7 +414,7 @@ fn programs(sections: &[(Arc<str>, i64)], functions: &Functions) -> Result<Vec<P
             index: programs.len(),
         });
     }
-    Ok(programs)
+    Ok((programs, left_out))
 }
 
 fn check_map_names(maps: &[MapDecl]) -> Result<(), ObjectError> {

@@ -13,6 +13,7 @@ mod ext;
 pub(crate) use ext::{BtfExt, CoreRecord, LineRecord};
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 
 use crate::error::{BtfProblem, ObjectError};
 
@@ -241,6 +242,60 @@ pub struct Btf {
     strings: Vec<u8>,
     /// Bytes of a pointer: 8 in objects; 4 in the types of a 32-bit host.
     pointer: u32,
+    /// The functions whose arguments have tags.
+    arg_tags: HashMap<TypeId, [ArgTags; MAX_ARGS]>,
+}
+
+/// Arguments that a function of a program has at most.
+pub const MAX_ARGS: usize = 5;
+
+/// What the tags of a function's argument say of it (`btf_decl_tag("arg:...")`, as libbpf's `__arg_ctx` and its like
+/// write them).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct ArgTags {
+    /// `arg:ctx`: it is the program's context.
+    pub ctx: bool,
+    /// `arg:nonnull`: it is never null.
+    pub nonnull: bool,
+    /// `arg:trusted`: it leads to an object of the kernel's.
+    pub trusted: bool,
+    /// `arg:arena`: it leads into the program's arena.
+    pub arena: bool,
+}
+
+/// What the tags say of each function's arguments: one walk over the types, whatever the number of functions and tags.
+fn arg_tags(btf: &Btf) -> HashMap<TypeId, [ArgTags; MAX_ARGS]> {
+    let mut found: HashMap<TypeId, [ArgTags; MAX_ARGS]> = HashMap::new();
+    for (_, ty) in btf.types() {
+        #[cfg(test)]
+        LOOKED_AT.set(LOOKED_AT.get() + 1);
+        let Type::DeclTag { name, to, component } = *ty else { continue };
+        let Some(arg) = usize::try_from(component).ok().filter(|arg| *arg < MAX_ARGS) else { continue };
+        // Compared where it lies: a tag may be as long as the section.
+        let text = btf.strings.get(name.0 as usize..).unwrap_or_default();
+        let is = |tag: &[u8]| text.starts_with(tag);
+        let said = ArgTags {
+            ctx: is(b"arg:ctx\0"),
+            nonnull: is(b"arg:nonnull\0"),
+            trusted: is(b"arg:trusted\0"),
+            arena: is(b"arg:arena\0"),
+        };
+        if said != ArgTags::default() {
+            let tags = &mut found.entry(to).or_default()[arg];
+            tags.ctx |= said.ctx;
+            tags.nonnull |= said.nonnull;
+            tags.trusted |= said.trusted;
+            tags.arena |= said.arena;
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+thread_local! {
+    /// Types that were looked at for their tags, and functions whose tags were asked for.
+    static LOOKED_AT: core::cell::Cell<usize> = const { core::cell::Cell::new(0) };
 }
 
 /// A little-endian reader over a section that turns every short read into a typed error.
@@ -319,16 +374,17 @@ impl Btf {
             starts.push(reader.base + reader.pos);
             types.push(parse_type(&mut reader)?);
         }
-        let btf = Btf { types, strings, pointer: 8 };
+        let mut btf = Btf { types, strings, pointer: 8, arg_tags: HashMap::new() };
         for (ty, &offset) in btf.types.iter().zip(&starts) {
             btf.check_references(ty).map_err(|problem| ObjectError::Btf { section: ".BTF", offset, problem })?;
         }
+        btf.arg_tags = arg_tags(&btf);
         Ok(btf)
     }
 
     /// Types without a section: only `void`, to which [`Btf::add`] and [`Btf::intern`] add.
     pub(crate) fn empty() -> Btf {
-        Btf { types: vec![Type::Void], strings: vec![0], pointer: 8 }
+        Btf { types: vec![Type::Void], strings: vec![0], pointer: 8, arg_tags: HashMap::new() }
     }
 
     /// Adds a type whose references exist, and returns its id.
@@ -401,6 +457,13 @@ impl Btf {
             reason = "a type takes at least 12 bytes of a part of the section whose length is a u32"
         )]
         self.types.iter().enumerate().map(|(i, ty)| (TypeId(i as u32), ty))
+    }
+
+    /// Returns what the tags of a function's arguments say, by argument.
+    pub fn arg_tags(&self, function: TypeId) -> [ArgTags; MAX_ARGS] {
+        #[cfg(test)]
+        LOOKED_AT.set(LOOKED_AT.get() + 1);
+        self.arg_tags.get(&function).copied().unwrap_or_default()
     }
 
     /// The name at this offset; empty if it is anonymous, or not an identifier a compiler writes (not UTF-8).
@@ -684,4 +747,47 @@ fn list<'a, T>(
     mut item: impl FnMut(&mut Reader<'a>) -> Result<T, ObjectError>,
 ) -> Result<Box<[T]>, ObjectError> {
     (0..len).map(|_| item(r)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A megabyte of tags, for as many functions as fit beside them.
+    #[test]
+    fn tags_of_many_functions_are_looked_at_once() {
+        const FUNCTIONS: u32 = 10_000;
+        const TAGS: u32 = 50_000;
+        let names = b"\0arg:ctx\0arg:nonnull\0arg:unknown\0f\0";
+        let at = |name: &str| {
+            let name = [name.as_bytes(), b"\0"].concat();
+            names.windows(name.len()).position(|window| window == name).unwrap() as u32
+        };
+        // `FUNC_PROTO` without arguments, functions of it, tags.
+        let mut words = vec![0, 13 << 24, 0];
+        for _ in 0..FUNCTIONS {
+            words.extend([at("f"), 12 << 24, 1]);
+        }
+        let tags = [at("arg:ctx"), at("arg:nonnull"), at("arg:unknown")];
+        for i in 0..TAGS {
+            // Half of them of one function.
+            let function = if i % 2 == 0 { 2 } else { 2 + i % FUNCTIONS };
+            words.extend([tags[i as usize % 3], 17 << 24, function, i % 7]);
+        }
+        let types: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let mut bytes = Vec::new();
+        for word in [0x1_eb9f, 24, 0, types.len() as u32, types.len() as u32, names.len() as u32] {
+            bytes.extend(u32::to_le_bytes(word));
+        }
+        bytes.extend(types);
+        bytes.extend(names);
+        LOOKED_AT.set(0);
+        let btf = Btf::parse(&bytes).unwrap();
+        let all = |of: ArgTags| of.ctx && of.nonnull && !of.trusted && !of.arena;
+        assert!(btf.arg_tags(TypeId(2)).into_iter().all(all));
+        for function in 2..2 + FUNCTIONS {
+            btf.arg_tags(TypeId(function));
+        }
+        assert_eq!(LOOKED_AT.get(), (2 + FUNCTIONS + TAGS + 1 + FUNCTIONS) as usize);
+    }
 }

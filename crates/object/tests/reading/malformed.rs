@@ -588,15 +588,33 @@ fn static_functions_of_program_sections_are_programs() {
     elf.symbol("quiet", xdp, STATIC_FUNC, 0, 16);
     elf.symbol("main", xdp, FUNC, 16, 16);
     elf.symbol("helper", xdp, STATIC_FUNC, 32, 16);
-    let tc = elf.code("tc/tail", &[RETURN_0, RETURN_0].concat());
+    let tc = elf.code("tc/tail", &RETURN_0.repeat(4));
     elf.symbol("tail", tc, STATIC_FUNC, 0, 16);
     elf.symbol("main", tc, STATIC_FUNC, 16, 16);
     let unknown = elf.code("mine", &RETURN_0);
     elf.symbol("unused", unknown, STATIC_FUNC, 0, 16);
     let text = elf.code(".text", &RETURN_0);
     elf.symbol("in_text", text, STATIC_FUNC, 0, 16);
+    elf.symbol("twice", tc, STATIC_FUNC, 32, 16);
+    elf.symbol("twice", tc, STATIC_FUNC, 48, 16);
     let object = Object::parse(&elf.build()).unwrap();
     assert_eq!(object.programs().iter().map(|p| p.name()).collect::<Vec<_>>(), ["quiet", "main", "tail"]);
+    let left_out: Vec<_> = object.left_out().iter().map(|f| (&*f.name, &*f.section, f.reason)).collect();
+    let (shared, unknown) = (LeftOutReason::SharedName, LeftOutReason::UnknownSection);
+    let expected = [
+        ("main", "tc/tail", shared),
+        ("twice", "tc/tail", shared),
+        ("twice", "tc/tail", shared),
+        ("unused", "mine", unknown),
+    ];
+    assert_eq!(left_out, expected);
+    // A name that leads to a program still does.
+    assert_eq!(object.program("main").unwrap().section(), "xdp");
+    let error = object.program("unused").unwrap_err();
+    assert!(matches!(&error, ObjectError::LeftOut { function } if function.reason == unknown), "{error}");
+    assert!(error.to_string().contains("`unused` in section `mine` is no program: it is static"), "{error}");
+    assert!(matches!(object.program("twice"), Err(ObjectError::LeftOut { function }) if function.reason == shared));
+    assert!(matches!(object.program("helper"), Err(ObjectError::NoSuchProgram { .. })), "another function calls it");
 }
 
 #[test]
