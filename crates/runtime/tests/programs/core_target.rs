@@ -74,6 +74,29 @@ fn accesses_that_cannot_be_adapted_are_refused() {
     }
 }
 
+/// Of several types of a name, those that have the field are asked; where they disagree, nothing is guessed.
+#[test]
+fn several_types_of_a_name_are_all_looked_at() {
+    let mut object = Object::parse(include_bytes!("../objects/core_candidates.o")).unwrap();
+    object.target_btf(include_bytes!("../objects/core_candidates_host.o")).unwrap();
+    for engine in engines(|_| {}) {
+        let expected = [
+            ("first", 0x0f0e_0d0c),
+            ("second", 0x1312_1110),
+            ("exists", 1),
+            ("either", 0b01),
+            ("agreeing", 0x0b0a_0908),
+            ("low", 3),
+            ("high", 5),
+        ];
+        for (name, expected) in expected {
+            assert_eq!(run(&engine, &object, name).as_ref(), Ok(&expected), "{name}");
+        }
+        let error = run(&engine, &object, "ambiguous").unwrap_err();
+        assert!(error.contains("`differs::value`"), "{error}");
+    }
+}
+
 /// Without a target's BTF programs may ask which helpers and map types there are, and get the values of enumerations of
 /// the kernel's interface.
 #[test]
