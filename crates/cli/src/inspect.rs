@@ -3,7 +3,7 @@
 use crate::load;
 use crate::out::{self, Look, line};
 use anyhow::Result;
-use bpf_runtime::{Callee, Insn, Object, ObjectMap, ObjectProgram, ReferenceKind, helper_name};
+use bpf_runtime::{Callee, Insn, LeftOut, Object, ObjectMap, ObjectProgram, ReferenceKind, helper_name};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,17 @@ struct Report {
     object: String,
     license: Option<String>,
     programs: Vec<ProgramReport>,
+    /// Functions that are no programs although nothing calls them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    left_out: Vec<LeftOutReport>,
     maps: Vec<MapReport>,
+}
+
+#[derive(Serialize)]
+struct LeftOutReport {
+    name: String,
+    section: String,
+    reason: String,
 }
 
 #[derive(Serialize)]
@@ -76,6 +86,7 @@ fn inspect(path: &Path, json: bool) -> Result<()> {
         object: path.display().to_string(),
         license: object.license().map(str::to_owned),
         programs: object.programs().iter().map(|p| program(&object, p)).collect(),
+        left_out: object.left_out().iter().map(left_out).collect(),
         maps: object.maps().iter().map(map).collect(),
     };
     if json { out::json(&report) } else { print(&report) }
@@ -134,6 +145,11 @@ fn program(object: &Object, program: &ObjectProgram) -> ProgramReport {
     report
 }
 
+fn left_out(function: &LeftOut) -> LeftOutReport {
+    let LeftOut { name, section, reason, .. } = function;
+    LeftOutReport { name: name.clone(), section: section.clone(), reason: reason.to_string() }
+}
+
 fn map(map: &ObjectMap) -> MapReport {
     MapReport {
         name: map.name.clone(),
@@ -169,6 +185,12 @@ fn print(report: &Report) -> Result<()> {
             let offset = r.offset.map_or_else(String::new, |off| format!(" + {off}"));
             line!("  {:>5}: {} {}{offset}", r.instruction, r.kind, r.symbol)?;
         }
+    }
+    for f in &report.left_out {
+        out::parts(&[
+            (Look::Bad, format_args!("left out {}", f.name)),
+            (Look::Plain, format_args!(" (section {}): {}", f.section, f.reason)),
+        ])?;
     }
     for m in &report.maps {
         let sizes = format!("key {} bytes, value {} bytes, {} entries", m.key_size, m.value_size, m.max_entries);

@@ -143,7 +143,9 @@ fn config(args: &EngineArgs, debug: Option<&DebugArgs>) -> Config {
     };
     config.debug = debug.map(DebugArgs::options).unwrap_or_default();
     // A call is a line, as in the kernel's trace.
-    config.print = Some(Arc::new(|text: &str| out::message(format_args!("{}\n", text.trim_end_matches('\n')))));
+    config.print = Some(Arc::new(|printed| {
+        out::message(format_args!("{}\n", printed.text.trim_end_matches('\n')));
+    }));
     config
 }
 

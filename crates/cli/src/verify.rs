@@ -2,7 +2,7 @@
 
 use crate::context::{Chosen, ContextArg};
 use crate::load::{self, EngineArgs};
-use crate::out::{self, Look, text};
+use crate::out::{self, Look, line, text};
 use anyhow::{Context as _, Result, bail};
 use bpf_runtime::{
     Context, Engine, Linker, LoadError, MapSet, Object, Raw, SkLookup, Skb, Sock, SockAddr, SockOps, VerifyReport, Xdp,
@@ -80,6 +80,9 @@ struct Verdict {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     unknown: bool,
     error: Option<String>,
+    /// What is allowed, and may not be meant.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    hints: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     log: Vec<String>,
 }
@@ -168,15 +171,17 @@ fn verdict(name: &str, place: &str, result: Result<Vec<VerifyReport>, LoadError>
         needs_budget: false,
         unknown: false,
         error: None,
+        hints: Vec::new(),
         log: Vec::new(),
     };
     match result {
         Ok(reports) => match reports.into_iter().next() {
-            Some(VerifyReport { steps, fuel, states, peak_bytes, checks, needs_budget, log, .. }) => {
+            Some(VerifyReport { steps, fuel, states, peak_bytes, checks, needs_budget, hints, log, .. }) => {
+                let hints = hints.iter().map(ToString::to_string).collect();
                 let checks = checks.into_iter().map(|at| at.0).collect();
                 let (steps, fuel) = (Some(steps), Some(fuel));
                 let (states, peak_bytes) = (Some(states), Some(peak_bytes));
-                Verdict { accepted: true, steps, fuel, states, peak_bytes, checks, needs_budget, log, ..none }
+                Verdict { accepted: true, steps, fuel, states, peak_bytes, checks, needs_budget, hints, log, ..none }
             }
             None => Verdict { accepted: true, ..none },
         },
@@ -213,6 +218,9 @@ fn print(verdict: &Verdict) -> Result<()> {
             (Look::Good, format_args!("accepted")),
             (Look::Plain, format_args!("{on}, {steps} instructions walked, {states} states kept{checks}{budget}")),
         ])?;
+        for hint in &verdict.hints {
+            line!("  hint: {hint}")?;
+        }
         return Ok(());
     };
     out::parts(&[

@@ -115,6 +115,17 @@ fn shows_what_is_in_an_object() {
     assert_eq!(report["programs"][0]["name"], "xdp_filter");
     assert_eq!(report["programs"][0]["helpers"], serde_json::json!([1, 2]));
     assert_eq!(report["maps"][0]["type"], "hash");
+    let hints = "crates/runtime/tests/objects/hints.o";
+    let inspected = succeeds(&["inspect", hints]);
+    assert!(
+        inspected.contains("left out left_out (section own/section): it is static, and its section"),
+        "{inspected}"
+    );
+    let report: serde_json::Value = serde_json::from_str(&succeeds(&["inspect", hints, "--json"])).unwrap();
+    assert_eq!(report["left_out"][0]["name"], "left_out");
+    let verified = succeeds(&["verify", hints]);
+    assert_eq!(verified.matches("hint: ").count(), 2, "{verified}");
+    assert!(verified.contains("  hint: division by a number that may be 0, whose result is 0 then"), "{verified}");
     for arch in ["x64", "arm64"] {
         let listing = succeeds(&["disasm", "examples/filter.o", "--arch", arch]);
         assert!(listing.contains("int filter("), "the source line: {listing}");

@@ -46,7 +46,7 @@ pub mod oracle;
 mod program;
 
 pub use abi::limits::{Deadline, Interrupter, RunLimits};
-pub use abi::run::PrintSink;
+pub use abi::run::{PrintSink, Printed};
 pub use attach::dispatcher::{Dispatcher, DispatcherError, DispatcherOptions, DispatcherStats};
 pub use attach::hook::{Attachment, Hook, HookError};
 pub use attach::plan::{Applied, Plan, PlanError};
@@ -79,6 +79,7 @@ pub use exec::timers::TimerRuns;
 pub use handle::instance::Instance;
 pub use handle::prog_array::ProgArray;
 pub use handle::program::{Program, TestRun};
+pub use load::hints::VerifyHint;
 #[doc(hidden)]
 pub use load::interface as interfaces;
 pub use load::interface::InterfaceError;
@@ -99,8 +100,8 @@ pub use bpf_jit_code::{Arch, Code, CpuFeatures, Hardening, Needs, OptLevel, Symb
 pub use bpf_maps as maps;
 pub use bpf_maps::{Map, MapDef, MapError, MapType, RingBuf, UserRingBuf};
 pub use bpf_object::{
-    Code as ObjectCode, CodeTable, CoreField, CoreType, FieldType, MapDecl as ObjectMap, Object, ObjectError,
-    Program as ObjectProgram, ProgramType, ReferenceKind, btf, text,
+    Code as ObjectCode, CodeTable, CoreField, CoreType, FieldType, LeftOut, LeftOutReason, MapDecl as ObjectMap,
+    Object, ObjectError, Program as ObjectProgram, ProgramType, ReferenceKind, btf, text,
 };
 pub use bpf_prog_pack::{Error as PackError, Options as PackOptions, Stats as CodeStats};
 /// Why a run could not begin: [`RunError::Enter`].

@@ -837,6 +837,7 @@ impl Analysis<'_> {
                 | ArgKind::Kptr
                 | ArgKind::Exchanged
                 | ArgKind::Peeked { .. }
+                | ArgKind::Probed
                 | ArgKind::SliceBuffer
                 | ArgKind::ConstStr
                 | ArgKind::Socket { .. }
@@ -918,7 +919,7 @@ impl Analysis<'_> {
                 }
             }
             Ret::MemOrNull { bytes, writable } => held(bytes, writable, Class::Mem),
-            Ret::Scalar | Ret::Between(..) => Val::Number,
+            Ret::Scalar | Ret::Between(..) | Ret::ErrorOrLength => Val::Number,
             Ret::First
             | Ret::HostOrNull(_)
             | Ret::Host(_)

@@ -44,6 +44,8 @@ pub struct VerifyError {
     /// Whether a hybrid verification ([`crate::Env::hybrid`]) accepts the program, and leaves this to a check at run
     /// time. `false` as well if finding that out takes much work.
     pub checkable: bool,
+    /// Whether the message advises `-g`: set by who loaded the program from an object without source lines.
+    pub without_lines: bool,
     /// The walk so far, if logging was on.
     pub log: Vec<String>,
 }
@@ -463,6 +465,9 @@ impl fmt::Display for VerifyError {
         }
         if let Some(hint) = self.reason.hint() {
             writeln!(f, "  hint: {hint}")?;
+        }
+        if self.without_lines {
+            f.write_str("  hint: compile with -g, so that messages name source lines and variables\n")?;
         }
         if self.checkable {
             f.write_str(

@@ -361,6 +361,7 @@ pub(crate) fn helper_needs(proto: Option<&HelperProto>) -> Need {
             | ArgKind::RecordSize
             | ArgKind::Record
             | ArgKind::Peeked { .. }
+            | ArgKind::Probed
             | ArgKind::SliceBuffer
             | ArgKind::Local(..)
             | ArgKind::LocalType { .. }

@@ -195,18 +195,30 @@ impl Notes {
     }
 
     /// A call whose values are known like this. A number on one path has nothing readable behind it on any.
-    pub(crate) fn format(&mut self, at: InsnIdx, known: [Option<u32>; FORMAT_VALUES]) {
+    /// A region on one path only is none.
+    pub(crate) fn format(
+        &mut self,
+        at: InsnIdx,
+        known: [Option<u32>; FORMAT_VALUES],
+        regions: [Option<u8>; FORMAT_VALUES],
+    ) {
         if self.muted {
             return;
         }
         match self.formats.binary_search_by_key(&at, |f| f.insn) {
-            Ok(i) => self.formats[i].known.iter_mut().zip(known).for_each(|(old, new)| {
-                *old = match (*old, new) {
-                    (None, None) => None,
-                    (old, new) => Some(old.unwrap_or(0).min(new.unwrap_or(0))),
+            Ok(i) => {
+                let noted = &mut self.formats[i];
+                for (old, new) in noted.known.iter_mut().zip(known) {
+                    *old = match (*old, new) {
+                        (None, None) => None,
+                        (old, new) => Some(old.unwrap_or(0).min(new.unwrap_or(0))),
+                    }
                 }
-            }),
-            Err(i) => self.formats.insert(i, FormatCall { insn: at, known }),
+                for (old, new) in noted.regions.iter_mut().zip(regions) {
+                    *old = old.filter(|old| Some(*old) == new);
+                }
+            }
+            Err(i) => self.formats.insert(i, FormatCall { insn: at, known, regions }),
         }
     }
 

@@ -11,6 +11,7 @@ use crate::abi::timers::Timers;
 use crate::context::Parts;
 use crate::context::network::Network;
 use crate::error::HelperError;
+use bpf_analysis::BoundsPlace;
 use bpf_jit_code::{RunCtx, StopCode};
 use bpf_quiesce::{Domain, Foreign};
 use std::fmt;
@@ -18,7 +19,40 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 /// Where `bpf_trace_printk` writes.
-pub type PrintSink = Arc<dyn Fn(&str) + Send + Sync>;
+pub type PrintSink = Arc<dyn Fn(&Printed<'_>) + Send + Sync>;
+
+/// One call of `bpf_trace_printk` or `bpf_trace_vprintk`, as the host is told of it. Its `Display` is the text.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Printed<'a> {
+    /// The text, without a newline of its own unless the format ends with one.
+    pub text: &'a str,
+    /// The name of the program whose code made the call: behind a tail call, that of the program jumped to.
+    pub program: &'a str,
+    /// The name of the account that the program was loaded for ([`Loader::account`](crate::Loader::account)).
+    pub account: Option<&'a str>,
+    /// The execution slot of the run.
+    pub slot: u32,
+}
+
+impl<'a> Printed<'a> {
+    /// Returns the level, 0 (emergency) to 7 (debug), if the text begins with one as the system's log has it
+    /// (`bpf_printk("<3>no route")`), and the text behind it. BPF has no levels; this one is the program's own habit.
+    ///
+    /// Source: syslog(2), sd-daemon(3).
+    pub fn level(&self) -> (Option<u8>, &'a str) {
+        match self.text.as_bytes() {
+            [b'<', level @ b'0'..=b'7', b'>', ..] => (Some(level - b'0'), &self.text[3..]),
+            _ => (None, self.text),
+        }
+    }
+}
+
+impl fmt::Display for Printed<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.text)
+    }
+}
 
 /// What runs read of their engine.
 pub(crate) struct RunConfig {
@@ -122,6 +156,33 @@ impl Run {
         run.ctx.context = parts.context as u64;
         run.config = config;
         run.held.forget();
+    }
+
+    /// Returns the first address and the length of a context region as they are at this moment.
+    ///
+    /// # Safety
+    /// The run must have been given a context, and `place` be of the layout that this context agrees with; no function
+    /// that writes to it may be running.
+    pub(crate) unsafe fn bounds(&self, place: BoundsPlace) -> Option<(u64, u64)> {
+        let field = |off: u32, size: u32| {
+            // SAFETY: the layout has a field of this size there, and the context agrees with it: the caller's promise.
+            let field = unsafe { (self.ctx.context as *const u8).add(off as usize) };
+            match size {
+                // SAFETY: the field has the eight bytes that the layout says, and nobody writes to it.
+                8 => unsafe { field.cast::<u64>().read_unaligned() },
+                // SAFETY: the field has four bytes where it has not eight, and nobody writes to it.
+                _ => unsafe { field.cast::<u32>().read_unaligned() }.into(),
+            }
+        };
+        match place {
+            BoundsPlace::Nowhere => None,
+            BoundsPlace::Raw => Some((self.ctx.packet, self.ctx.packet_len)),
+            BoundsPlace::Addresses { start, end } => {
+                let start = field(start, 8);
+                Some((start, field(end, 8).saturating_sub(start)))
+            }
+            BoundsPlace::Length { start, len, len_size } => Some((field(start, 8), field(len, len_size))),
+        }
     }
 
     /// Ends the run with a host function's error. The first one stays.

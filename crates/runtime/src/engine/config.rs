@@ -94,7 +94,13 @@ pub struct Config {
     /// Which unwinders, profilers and debuggers are told of loaded programs; none by default. See docs/debugging.md.
     #[cfg(native)]
     pub debug: DebugOptions,
-    /// Where `bpf_trace_printk` writes; nowhere by default.
+    /// Where `bpf_trace_printk` writes; nowhere by default. It is told which program printed, for which account and in
+    /// which execution slot ([`crate::Printed`]).
+    ///
+    /// ```
+    /// let mut config = bpf_runtime::Config::default();
+    /// config.print = Some(std::sync::Arc::new(|printed| eprintln!("{}: {}", printed.program, printed.text)));
+    /// ```
     pub print: Option<PrintSink>,
     /// Interfaces and routes that programs ask about (`bpf_fib_lookup`, `bpf_check_mtu`); by default there is a
     /// loopback device alone ([`crate::network::Unconfigured`]).

@@ -188,6 +188,7 @@ impl<'p> Host<'p> {
                 MapRef::Progs(table) => {
                     return Err(caller.fail(format!("{} does not work on map `{}`", proto.name, table.name())));
                 }
+                MapRef::Declared(map) => &map.def,
             },
         };
         if !kinds.contains(def.map_type) {
@@ -279,7 +280,7 @@ impl<'p> Host<'p> {
                 }
                 ArgKind::Local(Local::Dynptr(_), LocalUse::Read) if self.granted.is_dynptr(arg) => {}
                 // Where nothing is known of the call, nothing is read.
-                ArgKind::Peeked { .. } => {}
+                ArgKind::Peeked { .. } | ArgKind::Probed => {}
                 // It is not looked at.
                 ArgKind::Local(kind @ Local::Interrupts { .. }, _) => {
                     memory[i] = self.check_memory(arg, kind.size().into(), OBJECT, caller)?;
@@ -577,28 +578,9 @@ impl<'p> Host<'p> {
     fn bounds(&self, place: BoundsPlace) -> Option<(u64, u64)> {
         // SAFETY: the run is this thread's, and the machine does not touch it.
         let run = unsafe { &*self.run };
-        let field = |off: u32, size: u32| {
-            // SAFETY: the layout that the program was verified against has a field of this size there, and the context
-            // that the run was given agrees with it.
-            let field = unsafe { (run.ctx.context as *const u8).add(off as usize) };
-            match size {
-                // SAFETY: the field has the eight bytes that the layout says; the helpers that write to it are not
-                // running.
-                8 => unsafe { field.cast::<u64>().read_unaligned() },
-                // SAFETY: the field has four bytes where it has not eight; the helpers that write to it are not
-                // running.
-                _ => unsafe { field.cast::<u32>().read_unaligned() }.into(),
-            }
-        };
-        match place {
-            BoundsPlace::Nowhere => None,
-            BoundsPlace::Raw => Some((run.ctx.packet, run.ctx.packet_len)),
-            BoundsPlace::Addresses { start, end } => {
-                let start = field(start, 8);
-                Some((start, field(end, 8).saturating_sub(start)))
-            }
-            BoundsPlace::Length { start, len, len_size } => Some((field(start, 8), field(len, len_size))),
-        }
+        // SAFETY: the place is of the layout that the program was verified against, with which the context that the
+        // run was given agrees; the helpers that write to it are not running.
+        unsafe { run.bounds(place) }
     }
 
     /// Whether the host function just called ended the run; the run keeps the reason.
@@ -695,7 +677,9 @@ impl<'p> Env for Host<'p> {
                 self.entered.push(program);
                 Some(Running(program, what))
             })),
-            MapRef::Data(map) => Err(caller.fail(format!("map `{}` is not a prog array", map.name()))),
+            map @ (MapRef::Data(_) | MapRef::Declared(_)) => {
+                Err(caller.fail(format!("map `{}` is not a prog array", map.name())))
+            }
         }
     }
 
@@ -726,7 +710,7 @@ impl<'p> Env for Host<'p> {
             CheckRegion::Packet(region) => regions.get(usize::from(region)).and_then(|r| self.bounds(r.place)),
             CheckRegion::MapValue { map, size } => match step.code.0.bindings().map(map as i32) {
                 Some(MapRef::Data(map)) => Some((map.header().base as u64, size.into())),
-                Some(MapRef::Progs(_)) | None => None,
+                Some(MapRef::Progs(_) | MapRef::Declared(_)) | None => None,
             },
         };
         let Some((start, len)) = bounds else { return false };
@@ -767,7 +751,7 @@ impl<'p> Env for Host<'p> {
                     }
                     Some(base + u64::from(off))
                 }
-                MapRef::Progs(_) => None,
+                MapRef::Progs(_) | MapRef::Declared(_) => None,
             },
             Imm64::Const(value) => Some(value),
             Imm64::Var(_) | Imm64::Func(_) => None,

@@ -50,7 +50,7 @@ impl<H: 'static> Instance<H> {
     pub fn maps(&self) -> impl Iterator<Item = &Map> {
         self.kept.maps().iter().filter_map(|map| match map {
             MapRef::Data(map) => Some(map),
-            MapRef::Progs(_) => None,
+            MapRef::Progs(_) | MapRef::Declared(_) => None,
         })
     }
 
@@ -93,7 +93,7 @@ impl<H: 'static> Instance<H> {
         let tables = || {
             self.kept.maps().iter().filter_map(|map| match map {
                 MapRef::Progs(table) => Some(table),
-                MapRef::Data(_) => None,
+                MapRef::Data(_) | MapRef::Declared(_) => None,
             })
         };
         match tables().find(|table| table.name() == name) {

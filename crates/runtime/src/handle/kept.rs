@@ -31,7 +31,7 @@ impl Kept {
             .iter()
             .filter_map(|map| match map {
                 MapRef::Progs(table) => Some(UserHold::new(table)),
-                MapRef::Data(_) => None,
+                MapRef::Data(_) | MapRef::Declared(_) => None,
             })
             .collect();
         Kept(Arc::new(Inner { engine: engine.clone(), programs, maps, _holds: holds }))

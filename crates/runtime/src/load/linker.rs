@@ -3,11 +3,13 @@
 use crate::call::helpers::builtins::builtin;
 use crate::call::helpers::kfuncs::kfunc;
 use crate::call::helpers::packet::{is_packet_helper, own_prototype, packet_helper};
+use crate::call::helpers::print;
 use crate::call::helpers::table::shipped;
 use crate::call::helpers::timers::own_set_callback;
 use crate::call::{HostFn, IntoHostFn, host_fn, prototype};
 use crate::context::{Context, ContextLayout};
 use crate::engine::Engine;
+use crate::engine::usage::Account;
 use crate::error::{LinkError, LoadError};
 use crate::handle::over::Over;
 use crate::program::bindings::Bindings;
@@ -215,6 +217,7 @@ impl<H: 'static> Linker<H> {
         name: &str,
         insns: &[Insn],
         layout: &'static ContextLayout,
+        account: Option<&Account>,
         bindings: &mut Bindings,
     ) -> Result<(), LoadError> {
         for (slot, insn) in (0u32..).zip(insns) {
@@ -244,6 +247,18 @@ impl<H: 'static> Linker<H> {
                 }
             }
         }
+        if self.engine.config().print.is_some() {
+            let mut printer = None;
+            for (id, bound) in &mut bindings.helpers {
+                let Some(helper @ (Helper::TracePrintk | Helper::TraceVprintk)) = Helper::from_id(*id) else {
+                    continue;
+                };
+                let printer = printer.get_or_insert_with(|| print::printer(name, account.map(Account::name)));
+                if let Some(func) = print::printing(helper, printer) {
+                    bound.func = func;
+                }
+            }
+        }
         Ok(())
     }
 }
@@ -267,6 +282,7 @@ fn may_be(arg: ArgKind, declared: btf::ArgKind) -> bool {
             | ArgKind::Root(_)
             | ArgKind::Node(..)
             | ArgKind::Peeked { .. }
+            | ArgKind::Probed
             | ArgKind::SliceBuffer
             | ArgKind::Socket { .. }
     );

@@ -14,11 +14,13 @@ use crate::handle::kept::Kept;
 use crate::handle::over::Over;
 use crate::handle::prog_array::ProgArray;
 use crate::handle::program::Program;
+use crate::load::hints::{self, VerifyHint};
 use crate::load::layout::OwnStruct;
 use crate::load::linker::Linker;
 use crate::load::map_set::{MapSet, initialise};
 use crate::load::owned::Local;
 use crate::load::steps::{How, Loading, Trust};
+use crate::load::verify::Options;
 use crate::program::bindings::Bindings;
 use crate::program::bound::Bound;
 use crate::program::loaded::Loaded;
@@ -330,7 +332,7 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
                 }
             }
             if contents.calls {
-                linker.bind_helpers(name, program.insns(), C::layout(), bindings)?;
+                linker.bind_helpers(name, program.insns(), C::layout(), self.account.as_ref(), bindings)?;
             }
         }
         let account = self.account.as_ref();
@@ -371,7 +373,8 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         Ok(Instance::new(kept))
     }
 
-    /// Verifies the programs of an object and loads none. The walk is in the reports if `log` asks for it.
+    /// Verifies the programs of an object and loads none: no map is made either, so that a verdict does not depend on
+    /// how much memory there is. The walk is in the reports if `log` asks for it.
     ///
     /// # Errors
     /// [`LoadError`] of the first program that is refused.
@@ -387,8 +390,8 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
             let program = bindings.bind_addresses(name, program)?;
             let loading =
                 Loading { linker, name, layout: C::layout(), code: Some(code.code()), own_struct, account: None };
-            let checked =
-                loading.verify(program, &bindings, self.how.verify(log)).map_err(|error| explain(error, &code))?;
+            let options = Options { values: hints::wants_values(&program), ..self.how.verify(log) };
+            let checked = loading.verify(program, &bindings, options).map_err(|error| explain(error, &code))?;
             reports.push(VerifyReport {
                 program: name.to_owned(),
                 steps: checked.stats.steps,
@@ -397,6 +400,7 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
                 peak_bytes: checked.stats.peak_bytes,
                 checks: checked.facts.checks.iter().map(|c| c.insn).collect(),
                 needs_budget: checked.facts.needs_budget,
+                hints: hints::of(&checked),
                 log: checked.log,
             });
         }
@@ -418,7 +422,8 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         }
     }
 
-    /// Puts the chosen programs together, and makes the maps that they refer to.
+    /// Puts the chosen programs together, and makes the maps that they refer to; of those that are not reached by tail
+    /// calls, nothing will run, and the maps are only declared.
     fn link<'o>(&self, object: &'o Object, maps: MapSet, reach: Reach) -> Result<Linked<'o>, LoadError> {
         let linker = self.linker;
         self.may_load()?;
@@ -468,7 +473,10 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
             programs.push((program, code));
         }
         let taken = maps.taken();
-        let maps = maps.create(object, &wanted, self.account.as_ref())?;
+        let maps = match reach {
+            Reach::Named => maps.declare(object, &wanted)?,
+            Reach::TailCalls => maps.create(object, &wanted, self.account.as_ref())?,
+        };
         Ok(Linked { programs, maps, taken })
     }
 
@@ -554,7 +562,7 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
             }
             bindings.local_types = Some(types);
         }
-        linker.bind_helpers(name, &insns, C::layout(), &mut bindings)?;
+        linker.bind_helpers(name, &insns, C::layout(), self.account.as_ref(), &mut bindings)?;
         bindings.unify_timer_programs();
         Ok((insns, bindings))
     }
@@ -586,14 +594,18 @@ fn takes_pieces(program: &bpf_object::Program) -> bool {
 /// Which programs the choice of one brings along.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reach {
-    /// None.
+    /// None: they are verified, and not run.
     Named,
     /// Those in the prog arrays that it uses.
     TailCalls,
 }
 
-/// The verifier met a call that stands for an unresolved CO-RE relocation: what that is about says more.
-fn explain(error: LoadError, code: &LinkedCode) -> LoadError {
+/// Adds to a refusal: code without source lines was compiled without `-g`, and a call that stands for an unresolved
+/// CO-RE relocation is refused for what the relocation is about.
+fn explain(mut error: LoadError, code: &LinkedCode) -> LoadError {
+    if let LoadError::Verifier { source, .. } | LoadError::VerdictUnknown { source, .. } = &mut error {
+        source.without_lines = code.code().line(InsnIdx(0)).is_none() && source.source_line.is_none();
+    }
     let LoadError::Verifier { program, source } = &error else { return error };
     match code.unresolved().iter().find(|u| u.insn == source.insn) {
         Some(Unresolved { insn, problem }) => {
@@ -630,6 +642,8 @@ pub struct VerifyReport {
     pub checks: Vec<InsnIdx>,
     /// The program is not proven to end, so it runs with a budget.
     pub needs_budget: bool,
+    /// What is allowed, and may not be meant.
+    pub hints: Vec<VerifyHint>,
     /// The walk, if it was asked for, a line a step.
     pub log: Vec<String>,
 }

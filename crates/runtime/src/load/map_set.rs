@@ -7,7 +7,7 @@ use crate::error::{LoadError, ProgArrayError};
 use crate::handle::prog_array::ProgArray;
 use crate::load::verify::field_offset;
 use crate::program::loaded::Loaded;
-use crate::program::map_ref::MapRef;
+use crate::program::map_ref::{Declared, MapRef};
 use crate::program::table::{ProgTable, Slot};
 use bpf_maps::{Arena, CreateOptions, Kind, Map, MapError, MapType, flags, implemented_type};
 use bpf_object::btf::{Btf, Type, TypeId};
@@ -266,6 +266,37 @@ impl MapSet {
         self.defs.iter().map(|def| def.taken.is_some()).collect()
     }
 
+    /// Returns what is declared of the maps with these indices, `None` for the others, for a verification that loads
+    /// nothing: no map is made, but for arrays of instructions, whose entries are part of the program.
+    pub(crate) fn declare(self, object: &Object, wanted: &[bool]) -> Result<Vec<Option<MapRef>>, LoadError> {
+        let wanted = with_inner_maps(object, wanted);
+        let domain = Arc::clone(self.engine.domain());
+        let mut maps = Vec::with_capacity(self.defs.len());
+        for (def, wanted) in self.defs.into_iter().zip(wanted) {
+            let fail = |source| LoadError::Map { map: def.name.clone(), source };
+            let declared = |def, constants| {
+                Some(MapRef::Declared(Arc::new(Declared { def, constants, domain: Arc::clone(&domain) })))
+            };
+            maps.push(match (wanted, def.kind, def.taken) {
+                (false, _, _) => None,
+                (true, _, Some(map)) => Some(map),
+                (true, DefKind::Unsupported(source), None) => return Err(fail(source)),
+                (true, DefKind::Progs { entries }, None) => {
+                    declared(bpf_maps::MapDef::new(&def.name, MapType::ProgArray, 4, 4, entries), None)
+                }
+                (true, DefKind::Data { def: map, .. }, None) if map.map_type == MapType::InsnArray => {
+                    Some(MapRef::Data(Map::create(map, &domain).map_err(fail)?))
+                }
+                (true, DefKind::Data { def: map, contents, constant }, None) => {
+                    map.validate().map_err(fail)?;
+                    let holds_for_good = constant && map.map_type == MapType::Array && map.max_entries == 1;
+                    declared(map, contents.filter(|_| holds_for_good))
+                }
+            });
+        }
+        Ok(maps)
+    }
+
     /// Creates the maps with these indices, and those that they contain, `None` for the others.
     pub(crate) fn create(
         self,
@@ -273,17 +304,7 @@ impl MapSet {
         wanted: &[bool],
         account: Option<&Account>,
     ) -> Result<Vec<Option<MapRef>>, LoadError> {
-        let mut wanted = wanted.to_vec();
-        // A map of maps brings its initial inner maps; they are no maps of maps themselves.
-        for (i, map) in object.maps().iter().enumerate() {
-            if wanted[i] {
-                for (_, value) in &map.initial {
-                    if let bpf_object::InitialValue::Map(inner) = value {
-                        wanted[*inner] = true;
-                    }
-                }
-            }
-        }
+        let wanted = with_inner_maps(object, wanted);
         let mut options = CreateOptions::default();
         options.memory_limit = self.engine.config().object_memory_limit;
         options.account = account.map(|account| Arc::clone(account.memory()));
@@ -333,6 +354,22 @@ impl MapSet {
     }
 }
 
+/// Adds those that they contain to these maps: a map of maps brings its initial inner maps, which are no maps of maps
+/// themselves.
+fn with_inner_maps(object: &Object, wanted: &[bool]) -> Vec<bool> {
+    let mut wanted = wanted.to_vec();
+    for (i, map) in object.maps().iter().enumerate() {
+        if wanted[i] {
+            for (_, value) in &map.initial {
+                if let bpf_object::InitialValue::Map(inner) = value {
+                    wanted[*inner] = true;
+                }
+            }
+        }
+    }
+    wanted
+}
+
 /// Sets the slots that the object initialises, of maps that were not taken over: those keep what they hold. Programs
 /// are found by name.
 pub(crate) fn initialise(
@@ -357,7 +394,8 @@ pub(crate) fn initialise(
                     }
                 }
                 (MapRef::Progs(_), bpf_object::InitialValue::Map(_))
-                | (MapRef::Data(_), bpf_object::InitialValue::Program(_)) => {
+                | (MapRef::Data(_), bpf_object::InitialValue::Program(_))
+                | (MapRef::Declared(_), _) => {
                     return Err(LoadError::Internal(format!(
                         "map `{}` has an initial value of the wrong kind",
                         def.name

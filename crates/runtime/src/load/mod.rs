@@ -2,6 +2,7 @@
 
 #[cfg(all(test, native))]
 mod dead_code_tests;
+pub(crate) mod hints;
 pub mod interface;
 mod layout;
 pub(crate) mod linker;

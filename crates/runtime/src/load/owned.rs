@@ -132,6 +132,7 @@ pub(crate) fn holds_objects(bindings: &Bindings) -> Option<&str> {
     let holds = |def: &bpf_maps::MapDef| def.owned.is_some();
     let data = bindings.maps.iter().flatten().filter_map(|map| match map {
         MapRef::Data(map) => Some(map.def()),
+        MapRef::Declared(map) => Some(&map.def),
         MapRef::Progs(_) => None,
     });
     let mut holding = data.filter(|def| holds(def) || def.inner.as_deref().is_some_and(holds));

@@ -45,7 +45,7 @@ impl How {
     /// How the verifier is asked.
     pub(super) fn verify(&self, log: bool) -> verify::Options {
         let hybrid = self.trust == Trust::Hybrid;
-        verify::Options { log, hybrid, privileged: self.privileged, contained: self.contained }
+        verify::Options { log, hybrid, privileged: self.privileged, contained: self.contained, values: false }
     }
 }
 
@@ -153,7 +153,7 @@ impl<H: 'static> Loading<'_, H> {
                 let Checked { program: checked, facts, lines, .. } = self.verify(program, bindings, options)?;
                 program = checked;
                 if let (false, Some(bindings)) = (facts.formats.is_empty(), &mut references) {
-                    program = bind_formats(self.name, program, &facts, bindings)?;
+                    program = bind_formats(self.name, program, &facts, self.layout, bindings)?;
                 }
                 Known { facts: Some(facts), lines }
             }

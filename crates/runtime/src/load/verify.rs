@@ -7,6 +7,7 @@
 
 use crate::call::helpers::kfuncs::at_site as kfunc_at_site;
 use crate::call::helpers::print::at_site;
+use crate::call::helpers::probe;
 use crate::context::ContextLayout;
 use crate::engine::Engine;
 use crate::error::LoadError;
@@ -17,11 +18,12 @@ use crate::program::map_ref::MapRef;
 use bpf_analysis::Facts;
 use bpf_isa::{Callee, Insn, Program, Size, Src};
 use bpf_maps::{Map, MapType, flags};
-use bpf_object::btf::{ArgKind, Btf, Type, TypeId};
+use bpf_object::btf::{ArgKind, ArgTags, Btf, Type, TypeId};
 use bpf_uapi::{Helper, Kfunc};
 use bpf_verifier::{
     Access, Env, GlobalArg, GlobalFunc, HelperProto, Helpers, KnownArena, KnownMap, SourceLine, Verifier, VerifyError,
 };
+use std::collections::HashMap;
 
 /// What verifying needs besides the program itself.
 pub(crate) struct Subject<'a> {
@@ -55,6 +57,8 @@ pub(crate) struct Options {
     pub(crate) privileged: bool,
     /// Say what each access is to be confined to, or refuse the program.
     pub(crate) contained: bool,
+    /// Record what is known of numbers.
+    pub(crate) values: bool,
 }
 
 /// Verifies a program.
@@ -62,7 +66,7 @@ pub(crate) fn verify(
     engine: &Engine,
     subject: &Subject<'_>,
     program: Program,
-    Options { log, hybrid, privileged, contained }: Options,
+    Options { log, hybrid, privileged, contained, values }: Options,
 ) -> Result<Checked, LoadError> {
     let config = engine.config();
     let mut types = Types::default();
@@ -97,6 +101,7 @@ pub(crate) fn verify(
         log,
         hybrid,
         privileged,
+        values,
         void: subject.code.is_some_and(is_void),
         exception: subject.code.and_then(|code| program.subprog_starting_at(code.exception_callback()?)),
         #[cfg(feature = "oracle")]
@@ -163,9 +168,6 @@ fn is_void(code: &bpf_object::Code) -> bool {
     code.kind() == bpf_object::ProgramType::StructOps && returned() == Some(TypeId(0))
 }
 
-/// Functions have so many arguments at most.
-const MAX_ARGS: usize = 5;
-
 /// The shape of a map that the program does not refer to, to keep the indices.
 fn no_map() -> KnownMap {
     KnownMap::new("(not used)", MapType::Array, 4, 1, 1)
@@ -180,6 +182,7 @@ fn known_map(map: &MapRef, types: &mut Types) -> KnownMap {
             None => no_map(),
         },
         MapRef::Data(map) => KnownMap { frozen: constants(map), ..known_data_map(map.def(), types) },
+        MapRef::Declared(map) => KnownMap { frozen: map.constants.clone(), ..known_data_map(&map.def, types) },
     }
 }
 
@@ -234,51 +237,35 @@ pub(crate) fn lines(code: &bpf_object::Code) -> Vec<SourceLine> {
 /// The signatures of global functions, by subprogram.
 fn global_functions(code: &bpf_object::Code, program: &Program, layout: &ContextLayout) -> Vec<Option<GlobalFunc>> {
     let Some(btf) = code.btf() else { return Vec::new() };
+    let by_start: HashMap<u32, &bpf_object::CodeFunction> =
+        code.functions().iter().filter(|f| f.global).map(|f| (f.start.0, f)).collect();
     let signature = |(i, sub): (usize, &bpf_isa::Subprog)| {
-        let function = code.functions().iter().find(|f| f.start.0 == sub.start && f.global && i > 0)?;
+        let function = by_start.get(&sub.start).filter(|_| i > 0)?;
         // Walked by itself too, but as what the program ends with.
         if code.exception_callback() == Some(function.start) {
             return None;
         }
         let (_, args) = btf.prototype(function.ty?)?;
-        let tags = tags(btf, function.ty?);
-        let arg = |(i, arg): (usize, &ArgKind)| global_arg(btf, arg, tags.get(i).map_or(&[], Vec::as_slice), layout);
+        let tags = btf.arg_tags(function.ty?);
+        let arg = |(i, arg): (usize, &ArgKind)| global_arg(btf, arg, tags.get(i).copied().unwrap_or_default(), layout);
         let args = args.iter().enumerate().map(arg).collect::<Option<Vec<_>>>()?;
         Some(GlobalFunc { name: function.name.clone(), args })
     };
     program.subprogs().iter().enumerate().map(signature).collect()
 }
 
-/// What follows `arg:` in the tags of a function's arguments, by argument.
-fn tags(btf: &Btf, function: TypeId) -> Vec<Vec<&str>> {
-    let mut of = Vec::new();
-    for (_, ty) in btf.types() {
-        if let Type::DeclTag { name, to, component } = *ty
-            && to == function
-            && let Ok(arg) = usize::try_from(component)
-            && arg < MAX_ARGS
-            && let Some(tag) = btf.name(name).strip_prefix("arg:")
-        {
-            of.resize(of.len().max(arg + 1), Vec::new());
-            of[arg].push(tag);
-        }
-    }
-    of
-}
-
 /// `None` for what cannot be verified by signature: the function is then walked in the context of each call, like a
 /// static one.
 ///
-/// `tags`: what follows `arg:` in the argument's tags, as libbpf's `__arg_ctx` and its like write them. A pointer that
-/// is trusted leads to an object of the kernel's, of which there is none; one into an arena is any number.
-fn global_arg(btf: &Btf, arg: &ArgKind, tags: &[&str], layout: &ContextLayout) -> Option<GlobalArg> {
-    let has = |tag: &str| tags.contains(&tag);
+/// A pointer that is trusted leads to an object of the kernel's, of which there is none; one into an arena is any
+/// number.
+fn global_arg(btf: &Btf, arg: &ArgKind, tags: ArgTags, layout: &ContextLayout) -> Option<GlobalArg> {
     match *arg {
         ArgKind::Scalar { .. } => Some(GlobalArg::Scalar),
-        ArgKind::Pointer { .. } if has("ctx") => Some(GlobalArg::Ctx),
-        ArgKind::Pointer { .. } if has("trusted") || has("arena") => None,
+        ArgKind::Pointer { .. } if tags.ctx => Some(GlobalArg::Ctx),
+        ArgKind::Pointer { .. } if tags.trusted || tags.arena => None,
         ArgKind::Pointer { to, .. } if btf.type_name(to) == layout.name => Some(GlobalArg::Ctx),
-        ArgKind::Pointer { size, .. } if has("nonnull") => size.map(GlobalArg::NonNull),
+        ArgKind::Pointer { size, .. } if tags.nonnull => size.map(GlobalArg::NonNull),
         ArgKind::Pointer { size, .. } => size.map(GlobalArg::Mem),
         ArgKind::Other => None,
     }
@@ -330,6 +317,7 @@ pub(crate) fn bind_formats(
     name: &str,
     program: Program,
     facts: &Facts,
+    layout: &ContextLayout,
     bindings: &mut Bindings,
 ) -> Result<Program, LoadError> {
     let (mut insns, targets) = program.into_parts();
@@ -341,8 +329,9 @@ pub(crate) fn bind_formats(
             Callee::Host(index) => bindings.host(index),
             Callee::Subprog(_) | Callee::Reg(_) => None,
         };
-        let proto = bound.map(|bound| bound.proto.clone()).ok_or_else(fail)?;
-        let helper = Helper::from_id(proto.id).and_then(|helper| at_site(helper, &call.known));
+        let Bound { proto, func: of } = bound.cloned().ok_or_else(fail)?;
+        let helper = Helper::from_id(proto.id)
+            .and_then(|helper| at_site(helper, &call.known, &of).or_else(|| probe::at_site(helper, call, layout)));
         let func = helper.or_else(|| kfunc_at_site(Kfunc::from_id(proto.id)?, &call.known)).ok_or_else(fail)?;
         *callee = Callee::Host(i32::try_from(bindings.host.len()).map_err(|_| fail())?);
         bindings.host.push(Some(Bound { proto, func }));

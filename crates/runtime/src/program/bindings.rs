@@ -124,7 +124,7 @@ impl Bindings {
     fn data_map(&self, index: u32) -> Option<&Map> {
         match self.map(index as i32)? {
             MapRef::Data(map) => Some(map),
-            MapRef::Progs(_) => None,
+            MapRef::Progs(_) | MapRef::Declared(_) => None,
         }
     }
 
@@ -217,6 +217,7 @@ impl Bindings {
                         Some(MapRef::Data(map)) if !map.header().base.is_null() && off < map.header().value_size => {
                             map.header().base as u64 + u64::from(off)
                         }
+                        Some(MapRef::Declared(map)) if map.holds(off) => u64::from(off),
                         Some(map) => {
                             let name = map.name();
                             return Err(fail(format!("offset {off} is not in the first value of array `{name}`")));
@@ -247,7 +248,7 @@ impl Bindings {
 fn insn_array(map: &MapRef) -> Option<&Map> {
     match map {
         MapRef::Data(map) if map.map_type() == MapType::InsnArray => Some(map),
-        MapRef::Data(_) | MapRef::Progs(_) => None,
+        MapRef::Data(_) | MapRef::Progs(_) | MapRef::Declared(_) => None,
     }
 }
 

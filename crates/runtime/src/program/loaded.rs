@@ -341,7 +341,7 @@ impl Loaded {
         let maps = self.bindings.iter().flat_map(|bindings| bindings.maps.iter().flatten());
         maps.filter_map(|map| match map {
             MapRef::Progs(table) => Some(table),
-            MapRef::Data(_) => None,
+            MapRef::Data(_) | MapRef::Declared(_) => None,
         })
     }
 

@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) fn constant_tail_calls<'f>(program: &Program, bindings: &Bindings, facts: &'f Facts) -> Cow<'f, Facts> {
     let entries = |map: u32| match bindings.map(i32::try_from(map).ok()?)? {
         MapRef::Progs(table) => Some(table.entries()),
-        MapRef::Data(_) => None,
+        MapRef::Data(_) | MapRef::Declared(_) => None,
     };
     if !bindings.maps.iter().flatten().any(|map| matches!(map, MapRef::Progs(_))) {
         return Cow::Borrowed(facts);

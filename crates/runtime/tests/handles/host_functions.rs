@@ -2,8 +2,8 @@
 
 use crate::common::engines::engines;
 use bpf_runtime::{
-    Caller, Config, Engine, HelperError, Linker, LoadError, Map, MapDef, MapType, Pinned, PinnedMap, Program, Raw,
-    RunError, SharedBytes, SharedBytesMut,
+    Caller, Config, Engine, HelperError, Linker, LoadError, Map, MapDef, MapType, Mode, OptLevel, Pinned, PinnedMap,
+    Program, Raw, RunError, SharedBytes, SharedBytesMut,
 };
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -363,4 +363,61 @@ fn a_function_may_run_panic_and_drop_while_it_holds_memory() {
         assert_eq!(host.calls.load(Ordering::Relaxed), 4);
     }
     std::panic::set_hook(hook);
+}
+
+/// A signed result arrives with its sign in all 64 bits, an unsigned one with zeros above it, whatever compiles the
+/// call: each program returns the whole register, and one that compares it as a signed number.
+#[test]
+fn results_arrive_as_wide_as_a_register() {
+    let modes = [(Mode::Interpreter, OptLevel::None)].into_iter().chain(
+        bpf_runtime::Arch::HOST
+            .iter()
+            .flat_map(|_| [OptLevel::None, OptLevel::Speed, OptLevel::Tiered].map(|level| (Mode::Jit, level))),
+    );
+    for (mode, level) in modes {
+        let mut config = Config::default();
+        (config.mode, config.opt_level) = (mode, level);
+        let engine = Engine::new(config).unwrap();
+        let mut linker = Linker::<i32>::new(&engine);
+        linker
+            .func(1001, "signed", |caller: &mut Caller<'_, i32>| -> Result<i32, HelperError> { Ok(*caller.host()) })
+            .unwrap();
+        linker
+            .func(1002, "short", |caller: &mut Caller<'_, i32>| -> Result<i16, HelperError> {
+                Ok(*caller.host() as i16)
+            })
+            .unwrap();
+        linker
+            .func(1003, "unsigned", |caller: &mut Caller<'_, i32>| -> Result<u32, HelperError> {
+                Ok(*caller.host() as u32)
+            })
+            .unwrap();
+        linker.func(1004, "maybe", |caller: &mut Caller<'_, i32>| -> i64 { i64::from(*caller.host()) }).unwrap();
+        for verified in [true, false] {
+            let load = |text: &str| {
+                let insns = bpf_runtime::assemble(text).unwrap();
+                let loader = match verified {
+                    true => linker.loader::<Raw>(),
+                    // SAFETY: the verifier accepts it.
+                    false => unsafe { linker.loader::<Raw>().unverified() },
+                };
+                loader.insns("test", insns).unwrap()
+            };
+            let expected =
+                |host: i32| [i64::from(host), i64::from(host as i16), i64::from(host as u32), i64::from(host)];
+            for (id, which) in (1001..).zip(0..4) {
+                let whole = load(&format!("call {id}\nexit"));
+                let negative = load(&format!("call {id}\nif r0 s< 0 goto neg\nr0 = 0\nexit\nneg:\nr0 = 1\nexit"));
+                let half = load(&format!("call {id}\nw0 = w0\nexit"));
+                for mut host in [-7, 0, 7, i32::MIN, i32::MAX] {
+                    let expected = expected(host)[which];
+                    let why = format!("{mode:?} {level:?} {id} {host}, verified: {verified}");
+                    // What was seen of -7 as 4294967289 is the lower half of the register.
+                    assert_eq!(half.run(&mut host, &mut &mut [][..]).unwrap(), u64::from(expected as u32), "{why}");
+                    assert_eq!(whole.run(&mut host, &mut &mut [][..]).unwrap() as i64, expected, "{why}");
+                    assert_eq!(negative.run(&mut host, &mut &mut [][..]).unwrap(), u64::from(expected < 0), "{why}");
+                }
+            }
+        }
+    }
 }

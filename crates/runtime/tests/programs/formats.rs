@@ -215,7 +215,7 @@ fn printed_values_are_proven() {
         let lines = Arc::new(Mutex::new(Vec::new()));
         let sink = Arc::clone(&lines);
         let engine = ways::engine(way, |config| {
-            config.print = Some(Arc::new(move |line: &str| sink.lock().unwrap().push(line.to_owned())));
+            config.print = Some(Arc::new(move |line| sink.lock().unwrap().push(line.text.to_owned())));
         });
         let linker = Linker::<()>::new(&engine);
         let map = Map::create(MapDef::new("names", MapType::Hash, 4, 8, 2), engine.domain()).unwrap();

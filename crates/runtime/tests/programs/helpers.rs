@@ -347,7 +347,7 @@ fn printk_goes_to_the_sink() {
         let lines = Arc::new(Mutex::new(Vec::new()));
         let sink = Arc::clone(&lines);
         let mut config = Config::default();
-        config.print = Some(Arc::new(move |line: &str| sink.lock().unwrap().push(line.to_owned())));
+        config.print = Some(Arc::new(move |line| sink.lock().unwrap().push(line.text.to_owned())));
         let engine = Engine::new(config).unwrap();
         let instance = instance(&engine, way, |_| {});
         let text = "9 bytes, ff, 100";

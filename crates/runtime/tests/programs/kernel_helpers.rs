@@ -57,6 +57,8 @@ enum Arg {
     Stack,
     /// The same further up: half of them.
     Upper,
+    /// That half, or one of these numbers.
+    UpperOr(&'static [i64]),
 }
 
 struct Row {
@@ -74,7 +76,7 @@ const MEANT: &[(Helper, Option<Hook>, &str)] = &[
     (Helper::XdpLoadBytes, None, "an error zeroes the target (docs/helpers.md): its errors are compared in packets.rs"),
 ];
 
-use Arg::{Ctx, Of, Stack, Upper};
+use Arg::{Ctx, Of, Stack, Upper, UpperOr};
 
 const OFFSETS: Arg = Of(&[0, 1, 13, 14, 24, 33, 40, 60, 0xffff, 0x1_0000, 0xffff_ffff, -1]);
 const LENGTHS: Arg = Of(&[0, 1, 2, 6, 16, 32]);
@@ -103,8 +105,15 @@ const DELTAS: Arg = Of(&[
     i32::MIN as i64,
 ]);
 
+/// Sources of a copy: of the program's own, and addresses where nothing is, in each half of the address space.
+const SOURCES: Arg = UpperOr(&[0, 1, 8, 0xfff, 1 << 47, i64::MAX, i64::MIN, -1 << 47, -4096, -64]);
+
 /// Helpers and their arguments. Adding one is adding a row.
 const ROWS: &[Row] = &[
+    Row { helper: Helper::ProbeReadUser, args: &[Stack, LENGTHS, SOURCES] },
+    Row { helper: Helper::ProbeReadKernel, args: &[Stack, LENGTHS, SOURCES] },
+    Row { helper: Helper::ProbeReadUserStr, args: &[Stack, LENGTHS, SOURCES] },
+    Row { helper: Helper::ProbeReadKernelStr, args: &[Stack, LENGTHS, SOURCES] },
     Row { helper: Helper::SkbStoreBytes, args: &[Ctx, OFFSETS, Stack, LENGTHS, Of(&[0, 1, 2, 3, 4])] },
     Row { helper: Helper::L3CsumReplace, args: &[Ctx, OFFSETS, CHANGES, CHANGES, Of(&[0, 2, 4, 3, 0x12])] },
     Row {
@@ -198,6 +207,7 @@ const ELSEWHERE: &[(&[u32], &str)] = &[
     ),
     (&[5, 7, 8, 118, 125, 160, 208], "times, numbers by chance, CPUs"),
     (&[6, 165, 177, 182], "formats and constant strings: formats.rs"),
+    (&[4, 45], "of tracing programs in the kernel: probe_read.rs"),
     (&[12], "tail calls: differential.rs"),
     (&[23, 51], "to maps: redirect.rs"),
     (&[25], "records for the host: rings.rs"),
@@ -240,6 +250,10 @@ fn programs(row: &Row, hook: Hook) -> Vec<String> {
             Of(numbers) => numbers.iter().map(|n| format!("r{r} = {n} ll; ")).collect(),
             Stack => vec![format!("r{r} = r10; r{r} += -64; ")],
             Upper => vec![format!("r{r} = r10; r{r} += -32; ")],
+            UpperOr(numbers) => [format!("r{r} = r10; r{r} += -32; ")]
+                .into_iter()
+                .chain(numbers.iter().map(|n| format!("r{r} = {n} ll; ")))
+                .collect(),
         };
         calls = calls.iter().flat_map(|call| choices.iter().map(move |choice| format!("{call}{choice}"))).collect();
     }

@@ -29,7 +29,7 @@ fn text_is_formatted_and_compared() {
         let lines = Arc::new(Mutex::new(Vec::new()));
         let sink = Arc::clone(&lines);
         let engine = ways::engine(way, move |config| {
-            config.print = Some(Arc::new(move |line: &str| sink.lock().unwrap().push(line.to_owned())));
+            config.print = Some(Arc::new(move |line| sink.lock().unwrap().push(line.text.to_owned())));
         });
         let instance = ways::instance(&engine, way, &object);
         // "-7|ab  |00042" and its zero byte are 14 bytes, of which eleven and a zero fit.

@@ -157,7 +157,7 @@ fn definitions_are_normalised_as_loaders_do() {
     let lines = Arc::new(Mutex::new(Vec::new()));
     let sink = Arc::clone(&lines);
     let engine = ways::engine(Way::Verified, |config| {
-        config.print = Some(Arc::new(move |line: &str| sink.lock().unwrap().push(line.to_owned())));
+        config.print = Some(Arc::new(move |line| sink.lock().unwrap().push(line.text.to_owned())));
     });
     let linker = Linker::<()>::new(&engine);
     let maps = || MapSet::for_object(&engine, &object).unwrap();

@@ -310,6 +310,10 @@ pub enum ArgKind {
         /// Nothing behind its first zero byte.
         text: bool,
     },
+    /// The source of a copy, whose length another argument says: a pointer to memory, or a number. Nothing is proven
+    /// of the length: the function compares it with what [`bpf_analysis::Facts::formats`] says for the call and the
+    /// argument, and fails beyond. Promised: behind a number it reads nothing.
+    Probed,
     /// Room for the slice that is returned, or 0; the next argument is [`ArgKind::RecordSize`]. Of a packet, the slice
     /// may be there, and is gone when the program writes there itself. Promised: the function writes all of it.
     SliceBuffer,
@@ -372,6 +376,8 @@ pub enum Ret {
     First,
     /// A signed number in this range, inclusive.
     Between(i64, i64),
+    /// A negative error number, or at most the length in the [`ArgKind::Size`] argument.
+    ErrorOrLength,
     /// A value of the map argument (or the inner map), or null. Of a map of sockets as [`Ret::SocketOrNull`].
     MapValueOrNull,
     /// A new record of the size argument, or null. It must be consumed by a [`ArgKind::Record`] argument.
@@ -632,6 +638,12 @@ impl Helpers {
             h(Helper::MapLookupElem, &[Map(MapTypes::KEYED.union(MapTypes::SOCKETS)), Key], Ret::MapValueOrNull),
             h(Helper::MapUpdateElem, &[Map(UPDATED), Key, Value, Scalar], Ret::Scalar),
             h(Helper::MapDeleteElem, &[Map(UPDATED.union(MapTypes::SOCKETS)), Key], Ret::Scalar),
+            h(Helper::ProbeRead, &[WRITE, SIZE_OR_ZERO, Probed], Ret::Scalar),
+            h(Helper::ProbeReadUser, &[WRITE, SIZE_OR_ZERO, Probed], Ret::Scalar),
+            h(Helper::ProbeReadKernel, &[WRITE, SIZE_OR_ZERO, Probed], Ret::Scalar),
+            h(Helper::ProbeReadStr, &[WRITE, SIZE_OR_ZERO, Probed], Ret::ErrorOrLength),
+            h(Helper::ProbeReadUserStr, &[WRITE, SIZE_OR_ZERO, Probed], Ret::ErrorOrLength),
+            h(Helper::ProbeReadKernelStr, &[WRITE, SIZE_OR_ZERO, Probed], Ret::ErrorOrLength),
             h(Helper::KtimeGetNs, &[], Ret::Scalar),
             h(Helper::TracePrintk, &[READ, SIZE, Formatted, Formatted, Formatted], Ret::Scalar),
             h(Helper::TraceVprintk, &[READ, SIZE, Values, SIZE_OR_ZERO], Ret::Scalar),

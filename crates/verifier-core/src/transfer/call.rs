@@ -284,6 +284,7 @@ impl<'a> Checker<'a> {
             | ArgKind::Kptr
             | ArgKind::Exchanged
             | ArgKind::Peeked { .. }
+            | ArgKind::Probed
             | ArgKind::SliceBuffer
             | ArgKind::ConstStr
             | ArgKind::Socket { .. }
@@ -389,6 +390,7 @@ impl<'a> Checker<'a> {
                 Ok(Value::Number(self.fresh_number(state, result)?))
             }
             Ret::Between(..) => Err(Why::Environment(format!("{}: it returns no number at all", proto.name))),
+            Ret::ErrorOrLength => Err(Why::Unsupported("an error or a length")),
             Ret::First if matches!(proto.args.first(), Some(ArgKind::MemOfLength(_))) => Ok(state.reg(Reg::R1)),
             Ret::First => Err(Why::Environment(format!("{}: it returns no memory", proto.name))),
             Ret::MapValueOrNull => {

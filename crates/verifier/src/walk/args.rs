@@ -75,6 +75,8 @@ pub(super) struct Call<'a> {
     pub compare: Option<Compare>,
     /// Bytes known to be readable behind the pointers among a format's values, or behind arguments that are peeked at.
     pub values: [Option<u32>; FORMAT_VALUES],
+    /// The context regions that probed arguments lead to.
+    pub regions: [Option<u8>; FORMAT_VALUES],
     /// Memory arguments: argument number, pointer, bytes, written.
     memory: [Option<(usize, Value, u64, bool)>; 5],
     /// Stack that an argument lets the helper write: where, and how many bytes at least.
@@ -183,11 +185,20 @@ impl<'a> Walk<'a> {
         match kind {
             ArgKind::None | ArgKind::Unused => {}
             // Null is looked for before anything is read.
-            ArgKind::Peeked { .. } if v.as_const() == Some(0) => {
+            ArgKind::Peeked { .. } | ArgKind::Probed if v.as_const() == Some(0) => {
                 self.decides();
                 call.values[i] = Some(u32::MAX);
             }
-            ArgKind::Peeked { .. } if v.is_scalar() => {}
+            ArgKind::Peeked { .. } | ArgKind::Probed if v.is_scalar() => {}
+            ArgKind::Probed => {
+                if let Ty::Packet { region } = v.ty {
+                    // The function compares with the region's bounds: nothing has to be proven.
+                    self.decides();
+                    (call.values[i], call.regions[i]) = (Some(0), Some(region));
+                } else {
+                    call.values[i] = Some(self.peeked(proto, i, reg, v, false)?);
+                }
+            }
             ArgKind::Peeked { text } => call.values[i] = Some(self.peeked(proto, i, reg, v, text)?),
             // Checked with its length, the next argument.
             ArgKind::SliceBuffer if proto.args.get(i + 1) == Some(&ArgKind::RecordSize) => {}

@@ -203,8 +203,12 @@ impl<'a> Walk<'a> {
     }
 
     fn note_call(&mut self, proto: &HelperProto, call: &Call<'_>) {
-        if proto.args.iter().any(|arg| matches!(arg, ArgKind::Formatted | ArgKind::Values | ArgKind::Peeked { .. })) {
-            self.notes.format(self.pc, call.values);
+        if proto
+            .args
+            .iter()
+            .any(|arg| matches!(arg, ArgKind::Formatted | ArgKind::Values | ArgKind::Peeked { .. } | ArgKind::Probed))
+        {
+            self.notes.format(self.pc, call.values, call.regions);
         }
         let tail_call = proto.effect == Effect::TailCall;
         let Some((map, inner, _)) = call.map else { return };
@@ -254,6 +258,14 @@ impl<'a> Walk<'a> {
             Ret::Scalar => Value::unknown(),
             Ret::First => *self.state.reg(Reg::R1),
             Ret::Between(min, max) => Value::scalar(Scalar::signed(min, max)),
+            Ret::ErrorOrLength => {
+                let size = proto.args.iter().position(|arg| matches!(arg, ArgKind::Size { .. }));
+                let most = size.map(|i| self.state.reg(Reg::ARGS[i]).n.umax());
+                let Some(most) = most.and_then(|most| i64::try_from(most).ok()) else {
+                    return refuse(Reason::Internal("a length with no maximum"));
+                };
+                Value::scalar(Scalar::signed(-MAX_ERRNO, most))
+            }
             Ret::MapValueOrNull => {
                 let Some((map, inner, def)) = call.map else {
                     return refuse(Reason::Environment(format!("{} returns a value of no map", proto.name)));

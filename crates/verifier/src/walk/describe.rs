@@ -91,6 +91,7 @@ impl Walk<'_> {
             effort,
             loops,
             checkable: false,
+            without_lines: false,
             log: self.log.take(),
         })
     }
@@ -111,6 +112,7 @@ impl Walk<'_> {
             effort: Some(effort),
             loops,
             checkable: false,
+            without_lines: false,
             log: self.log.take(),
         })
     }

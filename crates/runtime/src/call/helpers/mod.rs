@@ -20,6 +20,7 @@ mod network;
 pub(crate) mod owned;
 pub(crate) mod packet;
 pub(crate) mod print;
+pub(crate) mod probe;
 pub(crate) mod ring;
 mod skb;
 mod socket;

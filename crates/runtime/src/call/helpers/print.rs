@@ -6,7 +6,7 @@
 //!
 //! Source: `bpf_bprintf_prepare` in `kernel/bpf/helpers.c`, `kernel/trace/bpf_trace.c` (Linux 6.18).
 
-use crate::abi::run::Run;
+use crate::abi::run::{Printed, Run};
 use crate::call::helpers::format::{Known, format};
 use crate::call::{HostFn, Shim, guarded, leave};
 use bpf_jit_code::RunCtx;
@@ -18,6 +18,15 @@ use std::sync::Arc;
 #[derive(Debug, Default)]
 pub(crate) struct Site {
     known: [Known; MAX_VALUES],
+    /// Whose call it is, of functions that print.
+    from: Option<Arc<Printer>>,
+}
+
+/// A program that prints.
+#[derive(Debug)]
+struct Printer {
+    program: String,
+    account: Option<String>,
 }
 
 /// Values a call can have (Linux: `MAX_BPRINTF_VARARGS`).
@@ -26,35 +35,72 @@ const MAX_VALUES: usize = 12;
 impl Site {
     /// A call of whose values so many bytes are known to be readable.
     pub(super) fn new(known: &[Known]) -> Arc<Site> {
-        let mut site = Site::default();
+        Site::of(known, None)
+    }
+
+    fn of(known: &[Known], from: Option<Arc<Printer>>) -> Arc<Site> {
+        let mut site = Site { from, ..Site::default() };
         site.known.iter_mut().zip(known).for_each(|(to, known)| *to = *known);
         Arc::new(site)
     }
 }
 
-/// The function for a call of one of these helpers, of whose values so many bytes are known to be readable.
-pub(crate) fn at_site(helper: Helper, known: &[Known]) -> Option<HostFn> {
-    let shim: Shim = match helper {
-        Helper::TracePrintk => trace_printk::<true>,
-        Helper::TraceVprintk => trace_vprintk::<true>,
-        Helper::Snprintf => snprintf::<true>,
+/// The function for a call of one of these helpers, of whose values so many bytes are known to be readable; `of`: the
+/// helper as the program has it.
+pub(crate) fn at_site(helper: Helper, known: &[Known], of: &HostFn) -> Option<HostFn> {
+    let shim = shim(helper)?;
+    let whole = of.env.as_deref().and_then(|env| env.downcast_ref::<Site>());
+    let from = whole.and_then(|site| site.from.clone());
+    Some(HostFn { shim, env: Some(Site::of(known, from)), needs_ctx: true })
+}
+
+/// The environment of the helpers that print, for a program of this name.
+pub(crate) fn printer(program: &str, account: Option<&str>) -> Arc<Site> {
+    let from = Printer { program: program.to_owned(), account: account.map(str::to_owned) };
+    Site::of(&[], Some(Arc::new(from)))
+}
+
+/// A helper's function for the program with this environment, if it prints.
+pub(crate) fn printing(helper: Helper, printer: &Arc<Site>) -> Option<HostFn> {
+    let shim = match helper {
+        Helper::TracePrintk | Helper::TraceVprintk => shim(helper)?,
         _other => return None,
     };
-    Some(HostFn { shim, env: Some(Site::new(known)), needs_ctx: true })
+    Some(HostFn { shim, env: Some(Arc::<Site>::clone(printer)), needs_ctx: true })
+}
+
+/// The function of a helper that has a [`Site`].
+fn shim(helper: Helper) -> Option<Shim> {
+    match helper {
+        Helper::TracePrintk => Some(trace_printk::<true>),
+        Helper::TraceVprintk => Some(trace_vprintk::<true>),
+        Helper::Snprintf => Some(snprintf::<true>),
+        _other => None,
+    }
+}
+
+/// The site that is running; none of the helper itself.
+///
+/// # Safety
+/// `ctx` must be the running program's hidden argument; of a function with a [`Site`], `SITE`, so that it leads to one.
+/// The result may be used as long as the program runs.
+unsafe fn site<'a, const SITE: bool>(ctx: *mut RunCtx) -> Option<&'a Site> {
+    if !SITE {
+        return None;
+    }
+    // SAFETY: the caller's promise.
+    let site = unsafe { (*ctx).host_env } as *const Site;
+    // SAFETY: the call sequence has put the function's environment there, a `Site` that the program keeps.
+    Some(unsafe { &*site })
 }
 
 /// What is known at the site that is running; nothing of the helper itself.
 ///
 /// # Safety
-/// `ctx` must be the running program's hidden argument; of a function with a [`Site`], `SITE`, so that it leads to one.
+/// As for [`site`].
 pub(super) unsafe fn known<const SITE: bool>(ctx: *mut RunCtx) -> [Known; MAX_VALUES] {
-    if !SITE {
-        return [None; MAX_VALUES];
-    }
     // SAFETY: the caller's promise.
-    let site = unsafe { (*ctx).host_env } as *const Site;
-    // SAFETY: the call sequence has put the function's environment there, a `Site` that the program keeps.
-    unsafe { (*site).known }
+    unsafe { site::<SITE>(ctx) }.map_or([None; MAX_VALUES], |site| site.known)
 }
 
 /// `bpf_trace_printk(fmt, fmt_size, ...)`: three arguments at most, as in the kernel. Returns the bytes written or
@@ -72,9 +118,9 @@ pub(super) unsafe extern "C" fn trace_printk<const SITE: bool>(
     ctx: *mut RunCtx,
 ) -> u64 {
     // SAFETY: the caller's promise.
-    let known = unsafe { known::<SITE>(ctx) };
+    let site = unsafe { site::<SITE>(ctx) };
     // SAFETY: the program was proven to pass `size` readable bytes at `fmt`, and values as the site says.
-    unsafe { print_text([fmt, size], [a, b, c].as_ptr() as u64, 24, known, ctx) }
+    unsafe { print_text([fmt, size], [a, b, c].as_ptr() as u64, 24, site, ctx) }
 }
 
 /// `bpf_trace_vprintk(fmt, fmt_size, data, data_len)`: up to twelve arguments, eight bytes each.
@@ -90,10 +136,10 @@ pub(super) unsafe extern "C" fn trace_vprintk<const SITE: bool>(
     ctx: *mut RunCtx,
 ) -> u64 {
     // SAFETY: the caller's promise.
-    let known = unsafe { known::<SITE>(ctx) };
+    let site = unsafe { site::<SITE>(ctx) };
     // SAFETY: the program was proven to pass `size` readable bytes at `fmt`, `len` at `data`, and values as the site
     // says.
-    unsafe { print_text([fmt, size], data, len, known, ctx) }
+    unsafe { print_text([fmt, size], data, len, site, ctx) }
 }
 
 /// `bpf_snprintf(str, str_size, fmt, data, data_len)`: the length of the text and its zero byte, which `str` has as
@@ -165,8 +211,8 @@ unsafe fn arguments(data: u64, len: u64) -> Option<Vec<u64>> {
 ///
 /// # Safety
 /// `ctx` must be the first field of a [`Run`]; the format's bytes and `len` bytes at `data` readable, and the values in
-/// them as `known` says.
-unsafe fn print_text([fmt, size]: [u64; 2], data: u64, len: u64, known: [Known; MAX_VALUES], ctx: *mut RunCtx) -> u64 {
+/// them as `site` says.
+unsafe fn print_text([fmt, size]: [u64; 2], data: u64, len: u64, site: Option<&Site>, ctx: *mut RunCtx) -> u64 {
     let result = {
         // SAFETY: `ctx` is the first field of the `Run` that this thread is in, by a pointer to all of it; emitted
         // code, which has the only other one, waits for this call.
@@ -177,6 +223,7 @@ unsafe fn print_text([fmt, size]: [u64; 2], data: u64, len: u64, known: [Known; 
             // SAFETY: the same of the values.
             let args = unsafe { arguments(data, len) };
             let fmt = fmt.split(|b| *b == 0).next().unwrap_or(&[]);
+            let known = site.map_or([None; MAX_VALUES], |site| site.known);
             // SAFETY: the caller's promise.
             let Some(text) = args.and_then(|args| unsafe { format(fmt, &args, &known) }) else {
                 return Ok(Errno::EINVAL.as_ret() as u64);
@@ -184,7 +231,13 @@ unsafe fn print_text([fmt, size]: [u64; 2], data: u64, len: u64, known: [Known; 
             // SAFETY: the engine outlives its runs.
             let config = unsafe { &*run.config };
             if let Some(print) = &config.print {
-                print(&String::from_utf8_lossy(&text));
+                let from = site.and_then(|site| site.from.as_deref());
+                print(&Printed {
+                    text: &String::from_utf8_lossy(&text),
+                    program: from.map_or("", |from| &from.program),
+                    account: from.and_then(|from| from.account.as_deref()),
+                    slot: run.ctx.slot,
+                });
             }
             Ok(text.len() as u64)
         })

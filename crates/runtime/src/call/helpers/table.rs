@@ -3,7 +3,9 @@
 use crate::call::HostFn;
 use crate::call::helpers::callback_shims::{By, Drain, ForEach, Loop, shim};
 use crate::call::helpers::print::{snprintf, trace_printk, trace_vprintk};
-use crate::call::helpers::{dynptr, maps, network, owned, ring, socket, storage, syncookie, system, text, timers};
+use crate::call::helpers::{
+    dynptr, maps, network, owned, probe, ring, socket, storage, syncookie, system, text, timers,
+};
 use bpf_uapi::Helper;
 
 /// The helpers, ascending by id.
@@ -11,6 +13,7 @@ const SHIPPED: &[(Helper, HostFn)] = &[
     (Helper::MapLookupElem, HostFn::with_run(maps::map_lookup_elem)),
     (Helper::MapUpdateElem, HostFn::with_run(maps::map_update_elem)),
     (Helper::MapDeleteElem, HostFn::with_run(maps::map_delete_elem)),
+    (Helper::ProbeRead, probe::function(Helper::ProbeRead)),
     (Helper::KtimeGetNs, HostFn::plain(system::ktime_get_ns)),
     (Helper::TracePrintk, HostFn::with_run(trace_printk::<false>)),
     (Helper::GetPrandomU32, HostFn::plain(system::get_prandom_u32)),
@@ -20,6 +23,7 @@ const SHIPPED: &[(Helper, HostFn)] = &[
     (Helper::GetCurrentComm, HostFn::plain(system::get_current_comm)),
     (Helper::PerfEventOutput, HostFn::with_run(ring::perf_event_output)),
     (Helper::GetNumaNodeId, HostFn::plain(system::zero)),
+    (Helper::ProbeReadStr, probe::function(Helper::ProbeReadStr)),
     (Helper::SkLookupTcp, HostFn::with_run(socket::sk_lookup_tcp)),
     (Helper::SkLookupUdp, HostFn::with_run(socket::sk_lookup_udp)),
     (Helper::SkRelease, HostFn::with_run(socket::sk_release)),
@@ -34,6 +38,10 @@ const SHIPPED: &[(Helper, HostFn)] = &[
     (Helper::SkcLookupTcp, HostFn::with_run(socket::skc_lookup_tcp)),
     (Helper::Strtol, HostFn::plain(text::strtol)),
     (Helper::Strtoul, HostFn::plain(text::strtoul)),
+    (Helper::ProbeReadUser, probe::function(Helper::ProbeReadUser)),
+    (Helper::ProbeReadKernel, probe::function(Helper::ProbeReadKernel)),
+    (Helper::ProbeReadUserStr, probe::function(Helper::ProbeReadUserStr)),
+    (Helper::ProbeReadKernelStr, probe::function(Helper::ProbeReadKernelStr)),
     (Helper::Jiffies64, HostFn::plain(system::jiffies64)),
     (Helper::GetNetnsCookie, HostFn::with_run(network::get_netns_cookie)),
     (Helper::KtimeGetBootNs, HostFn::plain(system::ktime_get_boot_ns)),

@@ -38,12 +38,16 @@ pub(super) fn check_shape(proto: &HelperProto) -> Res<()> {
         {
             return wrong("a part of no socket");
         }
+        Ret::ErrorOrLength if !proto.args.iter().any(|arg| matches!(arg, ArgKind::Size { .. })) => {
+            return wrong("it returns a length, and no argument is one");
+        }
         Ret::First if !matches!(proto.args[0], ArgKind::MemOfLength(_)) => return wrong("it returns no memory"),
         Ret::Scalar
         | Ret::First
         | Ret::Never
         | Ret::Thrown
         | Ret::Between(..)
+        | Ret::ErrorOrLength
         | Ret::MapValueOrNull
         | Ret::RecordOrNull
         | Ret::MemOrNull { .. }
