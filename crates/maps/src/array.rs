@@ -9,10 +9,10 @@ use std::sync::atomic::AtomicU64;
 
 use bpf_os::memory::{self, Pages};
 
-use crate::def::{MapDef, flags, update};
+use crate::def::{MapDef, MapType, flags, update};
 use crate::errno::{Errno, OpResult};
 use crate::header::{LookupFn, MapHeader};
-use crate::mem::{Table, WORD, memory_file, round_up8};
+use crate::mem::{Table, WORD, memory_file, round_up8, zero};
 use crate::ops::{Addressable, Cursor, MapOps, Visit};
 use crate::value::{Shape, Source};
 
@@ -41,11 +41,30 @@ fn slot_bytes(def: &MapDef) -> u64 {
     bytes.next_multiple_of(if bytes < page { APART } else { page })
 }
 
+impl MapDef {
+    /// Of an array and a per-CPU array: bytes from one element to the next, and from one execution slot's elements to
+    /// the next slot's, 0 in a plain array. As it will be when the map is made ([`MapHeader`]).
+    #[must_use]
+    pub fn array_strides(&self) -> Option<(u32, u64)> {
+        let stride = u32::try_from(round_up8(self.value_size as usize)).ok()?;
+        match self.map_type {
+            MapType::Array => Some((stride, 0)),
+            MapType::PerCpuArray => Some((stride, slot_bytes(self))),
+            _other => None,
+        }
+    }
+}
+
 impl ArrayMap {
     /// Bytes an array of this definition maps.
     pub(crate) fn memory_needed(def: &MapDef, slots: u32) -> u64 {
         let bytes = slot_bytes(def).saturating_mul(if def.map_type.is_per_cpu() { slots.into() } else { 1 });
-        bytes.checked_next_multiple_of(memory::page_size() as u64).unwrap_or(u64::MAX)
+        let page = memory::page_size() as u64;
+        // Small ones are in no page of their own, unless others are to map it.
+        if bytes < page && def.flags & flags::MMAPABLE == 0 {
+            return bytes;
+        }
+        bytes.checked_next_multiple_of(page).unwrap_or(u64::MAX)
     }
 
     pub(crate) fn new(def: &MapDef, slots: u32) -> OpResult<Self> {
@@ -67,6 +86,15 @@ impl ArrayMap {
     /// The memory file of a MMAPABLE array.
     pub(crate) fn file(&self) -> Option<&OwnedFd> {
         self.file.as_ref()
+    }
+
+    /// Makes all of it zero; not where values have fields that are not to be written. `false` then.
+    pub(crate) fn clear(&self) -> bool {
+        let plain = !self.shape.has_fields();
+        if plain {
+            zero(&self.words);
+        }
+        plain
     }
 
     fn is_per_cpu(&self) -> bool {

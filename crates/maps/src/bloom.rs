@@ -62,6 +62,11 @@ impl BloomMap {
         })
     }
 
+    /// Forgets all values.
+    pub(crate) fn clear(&self) {
+        crate::mem::zero(&self.words);
+    }
+
     /// The bits of a value, as (word, bit in it).
     #[inline(always)]
     fn positions<K: Key>(&self, value: &K) -> impl Iterator<Item = (usize, u64)> + use<K> {

@@ -74,6 +74,8 @@ mod queue;
 #[cfg(not(loom))]
 mod redirect;
 #[cfg(not(loom))]
+mod reset;
+#[cfg(not(loom))]
 mod retire;
 #[cfg(not(loom))]
 mod ring;

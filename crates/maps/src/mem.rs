@@ -9,8 +9,10 @@
 //! Machine code is outside Rust's memory model; what matters for it is that the hardware access is a single aligned
 //! one, which an atomic guarantees.
 //!
-//! Invariant: a [`Table`] is zeroed, page aligned, and stays mapped at one address until it is dropped.
+//! Invariant: a [`Table`] is zeroed, aligned to [`ALIGN`] (to pages from [`PAGES_FROM`] bytes on, and if it is a
+//! file's), and stays at one address until it is dropped.
 
+use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
@@ -51,12 +53,25 @@ unsafe impl ZeroInit for AtomicU64 {}
 // SAFETY: zero is the null pointer, and the pointer is not followed when it is dropped.
 unsafe impl<T> ZeroInit for AtomicPtr<T> {}
 
-/// A zeroed array in its own pages, allocated once; pages are only touched when used.
+/// Tables of fewer bytes come from the allocator: a page and two system calls each are most of what a small map costs.
+const PAGES_FROM: usize = 4096;
+
+/// What cores fetch together: two cache lines.
+const ALIGN: usize = 128;
+
+/// The layout of a table of so many bytes that comes from the allocator.
+fn small_layout(bytes: usize) -> Option<Layout> {
+    Layout::from_size_align(bytes, ALIGN).ok().filter(|layout| layout.size() != 0 && layout.size() < PAGES_FROM)
+}
+
+/// A zeroed array, allocated once: in its own pages, which are only touched when used, unless it is small.
 #[derive(Debug)]
 pub(crate) struct Table<T> {
     base: NonNull<T>,
     len: usize,
     mapped: usize,
+    /// It is from the allocator, with [`small_layout`].
+    small: bool,
     /// It owns its `T`s: as covariant, and as `Send` and `Sync`, as a `Box<[T]>`.
     _owns: PhantomData<T>,
 }
@@ -78,6 +93,13 @@ impl<T: ZeroInit> Table<T> {
     /// `len` elements on the given pages (those of a new file read as zeroes).
     pub(crate) fn on(len: usize, pages: Pages<'_>) -> Result<Self, Errno> {
         let bytes = len.checked_mul(size_of::<T>()).ok_or(Errno::ENOMEM)?.max(1);
+        if let (Pages::Anonymous, Some(layout)) = (pages, small_layout(bytes)) {
+            const { assert!(align_of::<T>() <= ALIGN) };
+            // SAFETY: the layout is not empty.
+            let address = unsafe { alloc_zeroed(layout) };
+            let base = NonNull::new(address.cast::<T>()).ok_or(Errno::ENOMEM)?;
+            return Ok(Self { base, len, mapped: bytes, small: true, _owns: PhantomData });
+        }
         let address = memory::map(bytes, pages)?;
         if bytes >= HUGE_FROM && matches!(pages, Pages::Anonymous) {
             // It may be refused: then the pages stay small, which is correct too.
@@ -85,7 +107,7 @@ impl<T: ZeroInit> Table<T> {
             let _ = unsafe { memory::advise(address, bytes, Advice::Huge) };
         }
         let base = NonNull::new(address.cast::<T>()).ok_or(Errno::ENOMEM)?;
-        Ok(Self { base, len, mapped: bytes, _owns: PhantomData })
+        Ok(Self { base, len, mapped: bytes, small: false, _owns: PhantomData })
     }
 }
 
@@ -108,6 +130,11 @@ impl<T> std::ops::Deref for Table<T> {
 
 impl<T> Drop for Table<T> {
     fn drop(&mut self) {
+        if let Some(layout) = small_layout(self.mapped).filter(|_| self.small) {
+            // SAFETY: allocated by `on` with this layout, and nothing refers to it any more.
+            unsafe { dealloc(self.base.as_ptr().cast(), layout) };
+            return;
+        }
         // SAFETY: the mapping was made by `on` with this length and nothing refers to it any more.
         let _ = unsafe { memory::unmap(self.base.as_ptr().cast(), self.mapped) };
     }

@@ -12,5 +12,6 @@ mod host;
 mod kernel;
 mod models;
 mod program_side;
+mod reset;
 mod rings;
 mod validity;
