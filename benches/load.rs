@@ -3,11 +3,12 @@
 //! The first table is one program of a length, load and unload together, in microseconds. The second is 256 different
 //! programs of 32 instructions in turn, in thousands a second of CPU time; the third the same by one and two threads at
 //! once; the fourth what a loaded program costs in memory. Commands beside it: `-- phases` (where the time of a load
-//! goes), `-- verified` (what verifying costs, beside the kernel's), `-- cold` (a load after other things), `-- tag`
-//! (40,945 loads of every length, as the kernel's self-test does), `-- spin INSTRUCTIONS SECONDS [none]` and `-- count
-//! INSTRUCTIONS LOADS [none]` (for profilers that sample, and that count; `none`: without optimisation). rbpf has no
-//! verifier of types, and solana-sbpf's checks structure only; the kernel's time includes its verifier and a system
-//! call, and leaves out what it does after a grace period.
+//! goes), `-- instances` (one more instance of a module, and ten thousand), `-- verified` (what verifying costs, beside
+//! the kernel's), `-- cold` (a load after other things), `-- tag` (40,945 loads of every length, as the kernel's
+//! self-test does), `-- spin INSTRUCTIONS SECONDS [none]` and `-- count INSTRUCTIONS LOADS [none]` (for profilers that
+//! sample, and that count; `none`: without optimisation). rbpf has no verifier of types, and solana-sbpf's checks
+//! structure only; the kernel's time includes its verifier and a system call, and leaves out what it does after a grace
+//! period.
 
 mod loading;
 
@@ -26,6 +27,10 @@ fn main() {
         [] => tables(),
         ["tag"] => println!("{}", loading::tag::table()),
         ["verified"] => println!("{}", loading::verified::tables()),
+        ["instances"] => {
+            println!("{}", loading::instances::table());
+            loading::instances::many();
+        }
         ["cold"] => println!("{}", loading::cold::table(&engines::loaders())),
         ["phases"] => println!("{}", loading::phases::table(&[32, 512, 4000])),
         ["spin", length, seconds, ref level @ ..] => {
@@ -40,7 +45,7 @@ fn main() {
         }
         _ => {
             eprintln!(
-                "load [tag | cold | phases | verified | spin INSTRUCTIONS SECONDS [none] | count INSTRUCTIONS LOADS [none]]"
+                "load [tag | cold | instances | phases | verified | spin INSTRUCTIONS SECONDS [none] | count INSTRUCTIONS LOADS [none]]"
             );
             std::process::exit(2);
         }

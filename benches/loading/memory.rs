@@ -10,7 +10,7 @@ use bpf_benches::table::{Table, figure};
 const PROGRAMS: u64 = 1000;
 
 /// Bytes of heap in use, large blocks included; `None` where the C library does not tell.
-fn heap() -> Option<usize> {
+pub(crate) fn heap() -> Option<usize> {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
         // SAFETY: it takes no argument and only reads the allocator's own counters, under its lock.

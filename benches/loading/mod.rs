@@ -1,6 +1,7 @@
 //! The parts of the load bench that are tables of their own.
 
 pub(crate) mod cold;
+pub(crate) mod instances;
 pub(crate) mod memory;
 pub(crate) mod phases;
 pub(crate) mod tag;

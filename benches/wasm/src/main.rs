@@ -10,7 +10,10 @@
 //! and run each once.
 
 use bpf_runtime::maps::typed::Array;
-use bpf_runtime::{BpfContext, Config, Engine, HelperError, Linker, MapSet, Object, OptLevel, Program, RunLimits};
+use bpf_runtime::{
+    BpfContext, Config, Engine, HelperError, Instance, Linker, MapSet, Module as OurModule, Object, OptLevel, Program,
+    RunLimits,
+};
 use std::hint::black_box;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -148,9 +151,27 @@ impl Ours {
     fn load(&self, level: OptLevel) -> Result<OurPlugin> {
         let object = Object::parse(OBJECT)?;
         let maps = MapSet::for_object(&self.engine, &object)?;
-        let instance = self.linker.loader::<Record>().opt_level(level).object(&object, maps)?;
+        self.plugin(&self.linker.loader::<Record>().opt_level(level).object(&object, maps)?)
+    }
+
+    fn plugin(&self, instance: &Instance<Host>) -> Result<OurPlugin> {
         let (program, counts) = (instance.program("filter")?, instance.map("counts")?.typed()?);
         Ok(OurPlugin { engine: self.engine.clone(), program, counts })
+    }
+
+    /// From the object's bytes: read, linked, verified and compiled, for any number of instances.
+    fn compile(&self) -> Result<OurModule<Record, Host>> {
+        Ok(self.linker.compile(&Object::parse(OBJECT)?)?)
+    }
+
+    fn instantiate(&self, module: &OurModule<Record, Host>) -> Result<OurPlugin> {
+        self.plugin(&module.instance().make()?)
+    }
+
+    /// From what was compiled before.
+    fn deserialize(&self, artefact: &[u8]) -> Result<OurModule<Record, Host>> {
+        // SAFETY: made by `Module::serialize` in this process (`main`).
+        Ok(unsafe { OurModule::deserialize(&self.linker, artefact) }?)
     }
 }
 
@@ -328,6 +349,16 @@ fn many(of: &str) -> Result<()> {
                 Ok(())
             });
         }
+        "our instances" => {
+            let module = ours.compile()?;
+            let plugins = (0..MANY).map(|_| ours.instantiate(&module)).collect::<Result<Vec<_>>>()?;
+            round = Box::new(move || {
+                for (plugin, record) in plugins.iter().zip(&records) {
+                    black_box(plugin.filter(&mut host, &mut { *record })?);
+                }
+                Ok(())
+            });
+        }
         "modules" | "instances" => {
             let shared = wasm.compile()?;
             let load = |_| if of == "modules" { wasm.load() } else { wasm.instantiate(&shared) };
@@ -361,7 +392,7 @@ fn many(of: &str) -> Result<()> {
     }
     let kib = |before: u64, after: u64| after.saturating_sub(before) as f64 / 1024.0 / MANY as f64;
     println!(
-        "  {of:<10} {:>8.1} KiB each  {:>10.1} KiB of addresses  {:>8.1} ms to load all  {:>6.1} ns a run in turn",
+        "  {of:<14} {:>8.1} KiB each  {:>10.1} KiB of addresses  {:>8.1} ms to load all  {:>6.1} ns a run in turn",
         kib(before.0, after.0),
         kib(before.1, after.1),
         loaded.as_secs_f64() * 1e3,
@@ -379,9 +410,12 @@ fn main() -> Result<()> {
     check(&ours, &wasm)?;
     let artefact = Module::new(&wasm.engine, &wasm.binary)?.serialize()?;
     let shared = wasm.compile()?;
+    let our_module = ours.compile()?;
+    let our_artefact = our_module.serialize()?;
     let records = records();
     let sizes = (OBJECT.len(), wasm.binary.len(), artefact.len());
     println!("bytes: object {}, module {}, compiled module {}", sizes.0, sizes.1, sizes.2);
+    println!("bytes of our compiled module: {}", our_artefact.len());
 
     time(
         "load: from bytes to a plug-in that can be called",
@@ -391,6 +425,14 @@ fn main() -> Result<()> {
             ("ours", Box::new(|| ours.load(OptLevel::Speed).map(|plugin| drop(black_box(plugin))))),
             ("ours, OptLevel::None", Box::new(|| ours.load(OptLevel::None).map(|plugin| drop(black_box(plugin))))),
             ("wasmtime", Box::new(|| wasm.load().map(|plugin| drop(black_box(plugin))))),
+            (
+                "ours, compiled before",
+                Box::new(|| ours.instantiate(&ours.deserialize(&our_artefact)?).map(|plugin| drop(black_box(plugin)))),
+            ),
+            (
+                "ours, one more instance of a module",
+                Box::new(|| ours.instantiate(&our_module).map(|plugin| drop(black_box(plugin)))),
+            ),
             (
                 "wasmtime, compiled before",
                 Box::new(|| wasm.instantiate(&wasm.deserialize(&artefact)?).map(|plugin| drop(black_box(plugin)))),
@@ -489,7 +531,7 @@ fn main() -> Result<()> {
     )?;
 
     println!("\n{MANY} plug-ins at once");
-    for of in ["ours", "modules", "instances", "rust"] {
+    for of in ["ours", "our instances", "modules", "instances", "rust"] {
         ensure!(Command::new(std::env::current_exe()?).args(["many", of]).status()?.success(), "`many {of}` failed");
     }
     Ok(())

@@ -273,6 +273,12 @@ pub enum LoadError {
     /// [`crate::Loader::budget`] was 0: no run could take a loop or make a call.
     #[error("a budget must be at least 1")]
     NoBudget,
+    /// [`crate::Instantiate::budget`] for a program that was compiled without counting.
+    #[error("program `{program}` does not count its work: compile it with `Loader::budget`, or set `Config::budget`")]
+    Uncounted {
+        /// The program.
+        program: String,
+    },
     /// A map, prog array or [`crate::MapSet`] of another engine.
     #[error(transparent)]
     OtherDomain(#[from] OtherDomain),
@@ -281,6 +287,25 @@ pub enum LoadError {
     MapSet {
         /// Where they differ.
         problem: String,
+    },
+    /// Initial contents of another length ([`crate::MapSet::contents`], [`crate::MapSet::global`]).
+    #[error("the contents of {map} have {expected} bytes; {given} were given")]
+    Contents {
+        /// The map, and the variable.
+        map: String,
+        /// Its bytes.
+        expected: usize,
+        /// How many were given.
+        given: usize,
+    },
+    /// An instance was to have other constants than its module's programs were proven with.
+    #[error(
+        "map `{map}` has other constants than the module was compiled with: compile one with these \
+         (`Object::set_global`), or one for any (`Loader::open_constants`)"
+    )]
+    Constants {
+        /// The map.
+        map: String,
     },
     /// Something asked for by name is not there.
     #[error("there is no {what} named `{name}`{}", one_of(.have))]
@@ -340,6 +365,101 @@ pub enum LoadError {
     /// A bug in this library.
     #[error("internal error: {0}")]
     Internal(String),
+}
+
+/// Something of a module has no form as bytes ([`crate::Module::serialize`]).
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}there is no serialised form of {what}", .program.as_ref().map_or_else(String::new, |name| format!("program `{name}`: ")))]
+#[non_exhaustive]
+pub struct SerializeError {
+    /// The program that it belongs to.
+    pub program: Option<String>,
+    /// What.
+    pub what: String,
+}
+
+/// Why bytes are no module for this linker ([`crate::Module::deserialize`]): compile the object, and serialise that.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeserializeError {
+    /// They do not begin as a module does.
+    #[error("the bytes are no serialised module")]
+    NoModule,
+    /// Another version of this library wrote them.
+    #[error("the module was serialised by another version of this library: compile it again")]
+    Version,
+    /// The code is for another processor, or uses instructions that this one does not have.
+    #[error("the module was compiled for another processor, or with other `Config::features`: compile it again")]
+    Cpu,
+    /// The engine is set up otherwise than that which compiled it.
+    #[error("the module was compiled in an engine with another configuration: compile it again")]
+    Config,
+    /// The programs are for another context, or for another version of it.
+    #[error("the module was compiled for another context: compile it again")]
+    Context,
+    /// The checksum is another.
+    #[error("the bytes of the module have changed since they were written")]
+    Changed,
+    /// They are not what the header says.
+    #[error("the bytes of the module are no such module")]
+    Malformed,
+    /// The linker has no such function, or one with another prototype.
+    #[error(
+        "the module calls `{function}`, which the linker does not have with the prototype that it was compiled for"
+    )]
+    Function {
+        /// Its name.
+        function: String,
+    },
+}
+
+/// Why an instance was not reset ([`crate::Instance::reset`]).
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ResetError {
+    /// A run is in one of its programs.
+    #[error(
+        "a run of program `{program}` is going on: reset the instance when it is over, or end it (`Program::interrupt`)"
+    )]
+    Running {
+        /// Which.
+        program: String,
+    },
+    /// The calling thread is in a run, which may be one of its programs.
+    #[error("an instance is not reset from within a run: a host function cannot know which programs it is in")]
+    InRun,
+    /// Runs that began before did not end, and may be in one of its programs.
+    #[error(
+        "runs that may be in the instance did not end within {waited:?}: drop other handles of its programs, or try again"
+    )]
+    Busy {
+        /// How long was waited for them.
+        waited: std::time::Duration,
+    },
+    /// Another thread is resetting it.
+    #[error("another thread is resetting the instance")]
+    Resetting,
+    /// The calling process is a forked child of the one that made the engine.
+    #[error("a forked child resets nothing of its parent's")]
+    Forked,
+    /// A map could not be made as it was.
+    #[error(transparent)]
+    Map(Box<LoadError>),
+}
+
+/// Why there is no instance to be had of a pool ([`crate::InstancePool::take`]).
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PoolError {
+    /// All are in use.
+    #[error("all {size} instances of the pool are in use: drop one, or make a larger pool (`Module::pool`)")]
+    Empty {
+        /// How many it has.
+        size: usize,
+    },
+    /// Those that are not in use cannot be reset.
+    #[error("no instance of the pool can be reset: {0}")]
+    Reset(#[from] ResetError),
 }
 
 impl LoadError {
@@ -574,6 +694,8 @@ pub enum RunError {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Origin {
+    /// The instance that the program belongs to, if it has a name ([`crate::Instantiate::name`]).
+    pub instance: Option<String>,
     /// The program's name.
     pub program: String,
     /// The function, where the object names several.
@@ -589,6 +711,8 @@ pub struct Origin {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct CalledAt {
+    /// The instance that the program belongs to, if it has a name ([`crate::Instantiate::name`]).
+    pub instance: Option<String>,
     /// The program's name.
     pub program: String,
     /// The function that calls, where the object names several.
@@ -628,9 +752,13 @@ fn place(insn: &Option<InsnIdx>, origin: &Option<Box<Origin>>) -> String {
             let _ = write!(text, " at instruction {insn}");
         }
     };
-    let of = |text: &mut String, program: &str, function: &Option<String>, line: &Option<String>| {
+    let of = |text: &mut String, named: (&str, &Option<String>), function: &Option<String>, line: &Option<String>| {
+        let (program, instance) = named;
         let _ = write!(text, " of `{program}`");
-        if let Some(function) = function.as_ref().filter(|function| *function != program) {
+        if let Some(instance) = instance {
+            let _ = write!(text, " in instance `{instance}`");
+        }
+        if let Some(function) = function.as_ref().filter(|function| **function != *program) {
             let _ = write!(text, ", in `{function}`");
         }
         if let Some(line) = line {
@@ -639,12 +767,12 @@ fn place(insn: &Option<InsnIdx>, origin: &Option<Box<Origin>>) -> String {
     };
     let mut text = String::new();
     at(&mut text, insn);
-    if let Some(Origin { program, function, line, callers }) = origin.as_deref() {
-        of(&mut text, program, function, line);
-        for CalledAt { program, function, insn, line } in callers {
+    if let Some(Origin { instance, program, function, line, callers }) = origin.as_deref() {
+        of(&mut text, (program, instance), function, line);
+        for CalledAt { instance, program, function, insn, line } in callers {
             text.push_str(", called");
             at(&mut text, insn);
-            of(&mut text, program, function, line);
+            of(&mut text, (program, instance), function, line);
         }
     }
     text

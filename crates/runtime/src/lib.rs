@@ -6,6 +6,7 @@
 //! Engine            configuration, execution slots, executable memory
 //! Object            a parsed ELF file
 //! Linker<H>         host functions; loads objects
+//! Module<C, H>      an object that is compiled, for many instances
 //! Instance<H>       a loaded object: programs, maps, prog arrays
 //! Program<C, H>     run it on a context C with host state H
 //! Hook<C, H>        a list of programs that are run as one, changed under traffic
@@ -72,14 +73,15 @@ pub use engine::metrics::{MapMetrics, ProgramMetrics, Snapshot, Stops};
 pub use engine::tiers::TierStats;
 pub use engine::usage::{Account, AccountUsage, Usage};
 pub use error::{
-    CalledAt, DeadlineError, EngineError, HelperError, LayoutMismatch, LinkError, LoadError, Origin, ProgArrayError,
-    RunError,
+    CalledAt, DeadlineError, DeserializeError, EngineError, HelperError, LayoutMismatch, LinkError, LoadError, Origin,
+    PoolError, ProgArrayError, ResetError, RunError, SerializeError,
 };
 pub use exec::timers::TimerRuns;
 pub use handle::instance::Instance;
 pub use handle::prog_array::ProgArray;
 pub use handle::program::{Program, TestRun};
 pub use load::hints::VerifyHint;
+pub use load::instance_pool::{InstancePool, Pooled};
 #[doc(hidden)]
 pub use load::interface as interfaces;
 pub use load::interface::InterfaceError;
@@ -88,6 +90,8 @@ pub use load::linker::{Linker, helper_name};
 pub use load::listing::{ListingOptions, compile_listing, optimiser_report};
 pub use load::loader::{Loader, VerifyReport};
 pub use load::map_set::MapSet;
+pub use load::module::{Instantiate, Module};
+pub use load::tenants::{Tenant, TenantError, Tenants};
 
 #[cfg(native)]
 pub use bpf_debug::{Location, Options as DebugOptions};

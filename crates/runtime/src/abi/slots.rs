@@ -177,6 +177,24 @@ impl Runs {
         interrupt(&self.levels, |level, word| level.watch.interrupter(word) == interrupter);
     }
 
+    /// Whether a run of any of these ([`crate::abi::watch::word_of`]) is going on, nested ones too, as far as runs say
+    /// what they are of: code that needs nothing does not, nor does a run that came there by a tail call or a hook.
+    pub(crate) fn is_running(&self, of: &[u64]) -> Option<u64> {
+        for slot in &*self.levels {
+            let mut at = Some(slot);
+            while let Some(level) = at {
+                // Relaxed: of a run that begins or ends meanwhile either answer is right.
+                let word = level.word().load(Ordering::Relaxed);
+                let running = Some(level.watch.of(word)).filter(|running| word != 0 && of.contains(running));
+                if running.is_some() {
+                    return running;
+                }
+                at = level.inner();
+            }
+        }
+        None
+    }
+
     /// Says of each run that is going on, nested ones too, which counters it has noted
     /// ([`bpf_jit_code::RunCtx::counters`]). With `forget`, it is only said of those noted since the last time: runs
     /// that note nothing have what one before them did. Keeps the runs, and not the engine.

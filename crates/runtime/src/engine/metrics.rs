@@ -9,8 +9,8 @@
 //!   looked. No run reads a clock.
 //! * Stops are counted where their error is made, which is slow anyway.
 //!
-//! Counters belong to an account and a name: versions of a program share them, so that they go on over a reload as long
-//! as one version is there.
+//! Counters belong to an account, an instance's name and a name: versions of a program share them, so that they go on
+//! over a reload as long as one version is there.
 //!
 //! Invariants: only the thread that holds an execution slot writes its counter; a signal handler on it may lose one run
 //! or see it late. The address of counters that a run has noted is compared with those that are known, never followed.
@@ -26,9 +26,10 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-/// Of one account's programs of one name.
+/// Of the programs of one name of one account and instance.
 pub(crate) struct Counters {
     account: Option<Arc<Memory>>,
+    instance: Option<Arc<str>>,
     name: String,
     /// By execution slot.
     runs: Box<[Slot]>,
@@ -88,6 +89,7 @@ impl Counters {
         let [budget, deadline, interrupted, access, host] = self.stops.each_ref().map(read);
         ProgramMetrics {
             account: self.account.as_ref().map(|account| account.name().to_owned()),
+            instance: self.instance.as_deref().map(str::to_owned),
             program: self.name.clone(),
             versions: read(&self.programs),
             code_bytes: read(&self.code_bytes),
@@ -175,10 +177,17 @@ impl Metrics {
     }
 
     /// Counters for one more program; `None` if they are off.
-    pub(crate) fn program(&self, account: Option<&Arc<Memory>>, name: &str) -> Option<Counted> {
+    pub(crate) fn program(
+        &self,
+        account: Option<&Arc<Memory>>,
+        instance: Option<&Arc<str>>,
+        name: &str,
+    ) -> Option<Counted> {
         let sampled = self.sampled.as_ref()?;
         let same = |known: &Arc<Counters>| {
-            known.name == name && known.account.as_ref().map(Arc::as_ptr) == account.map(Arc::as_ptr)
+            known.name == name
+                && known.instance.as_ref() == instance
+                && known.account.as_ref().map(Arc::as_ptr) == account.map(Arc::as_ptr)
         };
         let counters = with(&sampled.programs, |programs| {
             let known = programs.iter().filter_map(Weak::upgrade).find(same);
@@ -186,6 +195,7 @@ impl Metrics {
                 programs.retain(|known| known.strong_count() > 0);
                 let new = Arc::new(Counters {
                     account: account.cloned(),
+                    instance: instance.cloned(),
                     name: name.to_owned(),
                     runs: (0..sampled.slots).map(|_| Slot::default()).collect(),
                     nanoseconds: AtomicU64::new(0),
@@ -269,13 +279,16 @@ pub struct Snapshot {
     pub code_bytes: u64,
 }
 
-/// Programs of one account and name: versions that are loaded, and those that were before without a gap between.
+/// Programs of one account, instance and name: versions that are loaded, and those that were before without a gap
+/// between.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct ProgramMetrics {
     /// The account that they were loaded with.
     pub account: Option<String>,
+    /// The instance that they belong to, if it has a name ([`crate::Instantiate::name`]).
+    pub instance: Option<String>,
     /// Their name.
     pub program: String,
     /// How many are loaded, or run for the last time.

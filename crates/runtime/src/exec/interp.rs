@@ -16,7 +16,8 @@ use crate::context::Parts;
 use crate::error::{HelperError, RunError};
 use crate::exec::granted::Granted;
 use crate::program::bound::Bound;
-use crate::program::loaded::{Interpreted, Left, Loaded};
+use crate::program::interpreted::{Interpreted, Left};
+use crate::program::loaded::Loaded;
 use crate::program::map_ref::MapRef;
 use bpf_analysis::{AccessCheck, BoundsPlace, CheckRegion, HeaderPlaces};
 use bpf_interp::{Caller, Env, HostMemory, Machine, Memory, Options, Step, Stop, StopKind};
@@ -168,7 +169,7 @@ impl<'p> Host<'p> {
     /// The map of the calling program at this address.
     fn map(caller: &Caller<'_, '_, Running<'p>>, address: u64) -> Result<&'p MapRef, Stop> {
         let maps = &caller.code().0.bindings().maps;
-        let found = maps.iter().flatten().find(|map| map.address() == address);
+        let found = maps.iter().find(|map| map.address() == address);
         found.ok_or_else(|| caller.fail(format!("{address:#x} is not a map of this program")))
     }
 
@@ -188,7 +189,6 @@ impl<'p> Host<'p> {
                 MapRef::Progs(table) => {
                     return Err(caller.fail(format!("{} does not work on map `{}`", proto.name, table.name())));
                 }
-                MapRef::Declared(map) => &map.def,
             },
         };
         if !kinds.contains(def.map_type) {
@@ -677,9 +677,7 @@ impl<'p> Env for Host<'p> {
                 self.entered.push(program);
                 Some(Running(program, what))
             })),
-            map @ (MapRef::Data(_) | MapRef::Declared(_)) => {
-                Err(caller.fail(format!("map `{}` is not a prog array", map.name())))
-            }
+            map @ MapRef::Data(_) => Err(caller.fail(format!("map `{}` is not a prog array", map.name()))),
         }
     }
 
@@ -710,7 +708,7 @@ impl<'p> Env for Host<'p> {
             CheckRegion::Packet(region) => regions.get(usize::from(region)).and_then(|r| self.bounds(r.place)),
             CheckRegion::MapValue { map, size } => match step.code.0.bindings().map(map as i32) {
                 Some(MapRef::Data(map)) => Some((map.header().base as u64, size.into())),
-                Some(MapRef::Progs(_) | MapRef::Declared(_)) | None => None,
+                Some(MapRef::Progs(_)) | None => None,
             },
         };
         let Some((start, len)) = bounds else { return false };
@@ -751,7 +749,7 @@ impl<'p> Env for Host<'p> {
                     }
                     Some(base + u64::from(off))
                 }
-                MapRef::Progs(_) | MapRef::Declared(_) => None,
+                MapRef::Progs(_) => None,
             },
             Imm64::Const(value) => Some(value),
             Imm64::Var(_) | Imm64::Func(_) => None,

@@ -6,7 +6,8 @@ use crate::abi::run::Run;
 use crate::context::Parts;
 use crate::error::RunError;
 use crate::exec::interp::{self, Start};
-use crate::program::loaded::{Form, Interpreted, Loaded};
+use crate::program::interpreted::Interpreted;
+use crate::program::loaded::{Form, Loaded};
 use bpf_quiesce::Guard;
 use std::borrow::Borrow;
 

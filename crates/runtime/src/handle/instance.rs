@@ -1,8 +1,9 @@
 //! What loading an object yields: its programs and maps.
 
+use crate::abi::watch::word_of;
 use crate::context::Context;
 use crate::engine::Engine;
-use crate::error::LoadError;
+use crate::error::{LoadError, ResetError};
 use crate::handle::kept::Kept;
 use crate::handle::over::Over;
 use crate::handle::prog_array::ProgArray;
@@ -12,6 +13,10 @@ use bpf_maps::Map;
 use core::marker::PhantomData;
 use std::fmt;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long a reset waits for runs of which it is not known what they are in.
+const PATIENCE: Duration = Duration::from_millis(10);
 
 /// A loaded object, for programs with host state `H`. Cheap to clone; clones are the same instance.
 pub struct Instance<H> {
@@ -41,6 +46,11 @@ impl<H: 'static> Instance<H> {
         self.kept.engine()
     }
 
+    /// Its name, if it was given one ([`crate::Instantiate::name`]).
+    pub fn name(&self) -> Option<&str> {
+        self.kept.name()
+    }
+
     /// The names of its programs.
     pub fn programs(&self) -> impl Iterator<Item = &str> {
         self.kept.programs().iter().map(|p| &*p.name)
@@ -50,8 +60,70 @@ impl<H: 'static> Instance<H> {
     pub fn maps(&self) -> impl Iterator<Item = &Map> {
         self.kept.maps().iter().filter_map(|map| match map {
             MapRef::Data(map) => Some(map),
-            MapRef::Progs(_) | MapRef::Declared(_) => None,
+            MapRef::Progs(_) => None,
         })
+    }
+
+    /// Makes its maps as they were when it was made: global data has its first contents, arrays are zero, other maps
+    /// are empty, rings have no records, prog arrays and maps of maps hold what the object puts there. Maps that it was
+    /// given ([`crate::MapSet::reuse`]) are others' as well, and stay as they are; so do constants. Timers that were
+    /// set in values of arrays, and locks, stay.
+    ///
+    /// Runs that begin meanwhile see some maps as they were and others not; of those that began before, none is left:
+    /// it is refused while a run is in one of its programs. Where somebody else has handles of them (a [`Program`], a
+    /// hook) that may be so without being known (a run in a hook, a tail call): then it waits for all runs of the
+    /// engine that began before, for 10 ms at most.
+    ///
+    /// ```no_run
+    /// # fn f(instance: &bpf_runtime::Instance<()>, request: &mut [u8]) -> Result<(), Box<dyn std::error::Error>> {
+    /// instance.program::<bpf_runtime::Raw>("handle")?.run(&mut (), request)?;
+    /// instance.reset()?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`ResetError`]. All but [`ResetError::Map`] leave everything as it was; after that one some maps are reset and
+    /// others not, and it may be tried again.
+    pub fn reset(&self) -> Result<(), ResetError> {
+        self.reset_within(PATIENCE)
+    }
+
+    /// Whether nobody else can be running it.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.kept.is_alone()
+    }
+
+    pub(crate) fn reset_within(&self, patience: Duration) -> Result<(), ResetError> {
+        let engine = self.engine();
+        if engine.domain().is_forked() {
+            return Err(ResetError::Forked);
+        }
+        if !self.kept.is_alone() {
+            self.wait_for_runs(patience)?;
+        }
+        self.kept.renew().ok_or(ResetError::Resetting)?.map_err(|error| ResetError::Map(Box::new(error)))
+    }
+
+    /// Waits until no run can be in its programs that is going on now.
+    fn wait_for_runs(&self, patience: Duration) -> Result<(), ResetError> {
+        let (domain, runs, programs) = (self.engine().domain(), &self.engine().0.runs, self.kept.programs());
+        let words: Vec<u64> = programs.iter().map(|program| word_of(&**program)).collect();
+        if let Some(running) = runs.is_running(&words) {
+            let program = words.iter().position(|word| *word == running).map(|at| programs[at].name.to_string());
+            return Err(ResetError::Running { program: program.unwrap_or_default() });
+        }
+        // A run of this thread would wait for itself.
+        if domain.in_guard() {
+            return Err(ResetError::InRun);
+        }
+        let (period, begin) = (domain.start_grace_period(), Instant::now());
+        while !period.is_complete() {
+            if begin.elapsed() >= patience {
+                return Err(ResetError::Busy { waited: patience });
+            }
+            std::thread::yield_now();
+        }
+        Ok(())
     }
 
     /// A program by its function's name.
@@ -93,7 +165,7 @@ impl<H: 'static> Instance<H> {
         let tables = || {
             self.kept.maps().iter().filter_map(|map| match map {
                 MapRef::Progs(table) => Some(table),
-                MapRef::Data(_) | MapRef::Declared(_) => None,
+                MapRef::Data(_) => None,
             })
         };
         match tables().find(|table| table.name() == name) {

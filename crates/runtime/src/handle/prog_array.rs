@@ -38,7 +38,7 @@ impl<C: Context, H: 'static> ProgArray<C, H> {
     pub fn create(engine: &Engine, name: &str, entries: u32) -> Result<Self, LoadError> {
         let table = ProgTable::new(name.to_owned(), entries, engine, None)
             .map_err(|source| LoadError::ProgArray { array: name.to_owned(), source })?;
-        ProgArray::new(&table, Kept::new(engine, Vec::new(), vec![MapRef::Progs(Arc::clone(&table))]))
+        ProgArray::new(&table, Kept::new(engine, None, Vec::new(), vec![MapRef::Progs(Arc::clone(&table))], None))
     }
 
     pub(crate) fn new(table: &Arc<ProgTable>, kept: Kept) -> Result<Self, LoadError> {

@@ -8,8 +8,10 @@ use crate::abi::limits::Checks;
 use crate::context::{Context, Raw};
 use crate::engine::Engine;
 use crate::engine::config::Config;
-use crate::program::loaded::{Draft, Loaded};
-use crate::program::source::Source;
+use crate::program::bindings::Pool;
+use crate::program::loaded::{Loaded, Place};
+use crate::program::name::Name;
+use crate::program::unit::{Target, Unit};
 use bpf_analysis::{Facts, InsnFact};
 use bpf_interp::{Caller, Env, Machine, Memory, Options, Step, Stop, StopKind};
 use bpf_isa::{Insn, Program};
@@ -71,11 +73,21 @@ fn code_without_what_a_run_does_not_reach_does_the_same() {
         let insns = insns.map(|(reached, insn)| InsnFact { dead: dead(reached, insn), ..InsnFact::default() });
         let facts = Facts { insns: insns.collect(), ..Facts::default() };
         let load = |facts: &Facts| {
-            let checks = Checks { budget: false, interrupt: false };
-            let (name, layout, source) = ("test", Raw::layout(), Source::default());
-            let host = crate::program::table::HostType::of::<()>();
-            let draft = Draft { engine: &engine, name, layout, host, facts, source, budget: 0, checks, account: None };
-            Loaded::compile(draft, &program, None, OptLevel::Speed, None)
+            let unit = Unit {
+                name: Name::new("test"),
+                layout: Raw::layout(),
+                host: crate::program::table::HostType::of::<()>(),
+                references: None,
+                source: None,
+                budget: 0,
+                checks: Checks { budget: false, interrupt: false },
+                sink: None,
+            };
+            let opt_level = OptLevel::Speed;
+            let target = Target { program: &program, facts, opt_level, source: None, shared: false };
+            let pool = Pool::new(&engine, None);
+            let mut place = Place { engine: &engine, instance: None, account: None, pool, shared: false, budget: None };
+            unit.compile(&engine, target, |ready| Loaded::new(&unit, ready, Vec::new(), &mut place))
         };
         let (whole, loaded) = (load(&Facts::default()).unwrap(), load(&facts).unwrap());
         pruned += i32::from(size(&loaded) < size(&whole));

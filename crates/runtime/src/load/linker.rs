@@ -9,11 +9,10 @@ use crate::call::helpers::timers::own_set_callback;
 use crate::call::{HostFn, IntoHostFn, host_fn, prototype};
 use crate::context::{Context, ContextLayout};
 use crate::engine::Engine;
-use crate::engine::usage::Account;
 use crate::error::{LinkError, LoadError};
 use crate::handle::over::Over;
-use crate::program::bindings::Bindings;
 use crate::program::bound::{Bound, TRAP, trap, unresolved};
+use crate::program::references::References;
 use bpf_isa::{Callee, Insn, InsnIdx};
 use bpf_object::btf::{self, Btf};
 use bpf_object::{CoreType, HostFunction, HostTypes, UNRESOLVED_CALL};
@@ -159,7 +158,7 @@ impl<H: 'static> Linker<H> {
 
     /// The function behind a helper id: registered ones first, so that nothing shipped can be in the way; then what is
     /// special to the context.
-    fn helper(&self, id: u32, layout: &'static ContextLayout) -> Option<Bound> {
+    pub(super) fn helper(&self, id: u32, layout: &'static ContextLayout) -> Option<Bound> {
         let of_kernel = || {
             let helper = Helper::from_id(id)?;
             packet_helper(helper, layout).or_else(|| shipped(helper))
@@ -217,8 +216,7 @@ impl<H: 'static> Linker<H> {
         name: &str,
         insns: &[Insn],
         layout: &'static ContextLayout,
-        account: Option<&Account>,
-        bindings: &mut Bindings,
+        references: &mut References,
     ) -> Result<(), LoadError> {
         for (slot, insn) in (0u32..).zip(insns) {
             let Insn::Call(callee) = *insn else { continue };
@@ -226,21 +224,21 @@ impl<H: 'static> Linker<H> {
             match callee {
                 Callee::Helper(helper_id::TAIL_CALL) | Callee::Subprog(_) | Callee::Reg(_) => {}
                 Callee::Helper(UNRESOLVED_CALL) => {
-                    if bindings.helper(UNRESOLVED_CALL).is_none() {
+                    if references.helper(UNRESOLVED_CALL).is_none() {
                         // Above all other ids, so the order stays.
-                        bindings.helpers.push((UNRESOLVED_CALL, unresolved()));
+                        references.functions.helpers.push((UNRESOLVED_CALL, unresolved()));
                     }
                 }
                 Callee::Helper(id) => {
-                    if let Err(at) = bindings.helpers.binary_search_by_key(&id, |h| h.0) {
+                    if let Err(at) = references.functions.helpers.binary_search_by_key(&id, |h| h.0) {
                         match self.helper(id, layout) {
-                            Some(helper) => bindings.helpers.insert(at, (id, helper)),
-                            None => bindings.missing.push((insn, id)),
+                            Some(helper) => references.functions.helpers.insert(at, (id, helper)),
+                            None => references.missing.push((insn, id)),
                         }
                     }
                 }
                 Callee::Host(index) => {
-                    if usize::try_from(index).map_or(true, |i| i >= bindings.host.len()) {
+                    if usize::try_from(index).map_or(true, |i| i >= references.functions.host.len()) {
                         let what = format!("there is no host function with index {index}");
                         return Err(LoadError::Unresolved { program: name.to_owned(), insn, what });
                     }
@@ -249,11 +247,11 @@ impl<H: 'static> Linker<H> {
         }
         if self.engine.config().print.is_some() {
             let mut printer = None;
-            for (id, bound) in &mut bindings.helpers {
+            for (id, bound) in &mut references.functions.helpers {
                 let Some(helper @ (Helper::TracePrintk | Helper::TraceVprintk)) = Helper::from_id(*id) else {
                     continue;
                 };
-                let printer = printer.get_or_insert_with(|| print::printer(name, account.map(Account::name)));
+                let printer = printer.get_or_insert_with(|| print::printer(name));
                 if let Some(func) = print::printing(helper, printer) {
                     bound.func = func;
                 }

@@ -4,7 +4,7 @@
 //! compile, place; then initialise prog arrays and maps of maps. Everything is built aside and handed out at the end,
 //! so a load that fails leaves nothing behind.
 
-use crate::call::helpers::owned::{makes_objects, own_obj_new};
+use crate::call::helpers::owned::{LocalType, declared_obj_new};
 use crate::context::Context;
 use crate::context::frags::XdpFrags;
 use crate::engine::usage::Account;
@@ -17,15 +17,16 @@ use crate::handle::program::Program;
 use crate::load::hints::{self, VerifyHint};
 use crate::load::layout::OwnStruct;
 use crate::load::linker::Linker;
-use crate::load::map_set::{MapSet, initialise};
+use crate::load::map_set::MapSet;
+use crate::load::module::{Module, Origin, Part, may_load, open, own_maps, together};
 use crate::load::owned::Local;
 use crate::load::steps::{How, Loading, Trust};
 use crate::load::verify::Options;
-use crate::program::bindings::Bindings;
-use crate::program::bound::Bound;
-use crate::program::loaded::Loaded;
+use crate::program::bindings::Pool;
+use crate::program::loaded::{Loaded, Place};
 use crate::program::map_ref::MapRef;
-use crate::program::table::{Member, bind_all};
+use crate::program::references::{Declared, References};
+use crate::program::unit::{Ready, Unit};
 use bpf_analysis::{Cfg, Constants};
 use bpf_isa::{Callee, Imm64, Insn, InsnIdx};
 use bpf_jit_code::OptLevel;
@@ -45,6 +46,15 @@ impl<H: 'static> Linker<H> {
         self.loader::<C>().object(object, maps)
     }
 
+    /// Proves and compiles all programs of an object, once for many instances, verified for context `C`, in the
+    /// engine's mode: [`Loader::compile`].
+    ///
+    /// # Errors
+    /// [`LoadError`].
+    pub fn compile<C: Context>(&self, object: &Object) -> Result<Module<C, H>, LoadError> {
+        self.loader::<C>().compile(object)
+    }
+
     /// What there is to choose about loading.
     pub fn loader<C: Context>(&self) -> Loader<'_, C, H> {
         let config = self.engine.config();
@@ -58,6 +68,7 @@ impl<H: 'static> Linker<H> {
             maps: Vec::new(),
             account: None,
             own_struct: Some(C::own_struct),
+            open: Vec::new(),
             context: PhantomData,
         }
     }
@@ -79,6 +90,8 @@ pub struct Loader<'l, C, H> {
     maps: Vec<MapRef>,
     account: Option<Account>,
     own_struct: Option<OwnStruct>,
+    /// Maps whose constants are not relied on.
+    open: Vec<String>,
     context: Over<C>,
 }
 
@@ -243,6 +256,15 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         self
     }
 
+    /// For [`Loader::compile`]: rely on no constant in these maps (`.rodata`), so that each instance may have its own
+    /// ([`MapSet::global`], [`MapSet::contents`]) without another proof. What a loop or an index is bounded by must
+    /// then be compared in the program. Constants in a section `.rodata.tenant`, or one whose name goes on from there
+    /// with a dot, are never relied on.
+    pub fn open_constants(mut self, maps: &[&str]) -> Self {
+        self.open.extend(maps.iter().map(|map| (*map).to_owned()));
+        self
+    }
+
     /// Load the named programs and those that their prog arrays start with, and only the maps that these use.
     pub fn only(mut self, programs: &[&str]) -> Self {
         self.only = Some(programs.iter().map(|name| (*name).to_owned()).collect());
@@ -307,7 +329,7 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         program: Result<bpf_isa::Program, bpf_isa::ValidateError>,
     ) -> Result<Program<C, H>, LoadError> {
         let linker = self.linker;
-        self.may_load()?;
+        may_load(&self.linker.engine, self.account.as_ref())?;
         let mut program = program.map_err(LoadError::structure(name))?;
         if program.contents().indirect_calls {
             program = helpers_by_number(program).map_err(LoadError::structure(name))?;
@@ -315,33 +337,29 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         self.maps.iter().try_for_each(|map| linker.engine.domain().owns(map))?;
         let contents = program.contents();
         let refers = contents.calls || contents.wide_loads || !self.maps.is_empty();
-        let mut bindings = refers.then(Box::<Bindings>::default);
-        if let Some(bindings) = &mut bindings {
-            bindings.maps = self.maps.iter().cloned().map(Some).collect();
+        let mut references = refers.then(Box::<References>::default);
+        if let Some(references) = &mut references {
+            references.maps = self.maps.iter().cloned().map(Declared::There).collect();
             #[cfg(feature = "oracle")]
             if contents.calls {
                 let names = crate::oracle::host_functions();
-                bindings.host = names.map(|name| linker.named(name, C::layout())).collect();
-                if let Some(types) = crate::load::owned::declared(&linker.engine, self.account.as_ref()) {
-                    for bound in bindings.host.iter_mut().flatten() {
-                        if let Some(func) = own_obj_new(bound.proto.id, &types) {
-                            bound.func = func;
-                        }
-                    }
-                    bindings.local_types = Some(types);
+                references.functions.host = names.map(|name| linker.named(name, C::layout())).collect();
+                if let Some(types) = crate::load::owned::declared() {
+                    declare_objects(references, types);
                 }
             }
             if contents.calls {
-                linker.bind_helpers(name, program.insns(), C::layout(), self.account.as_ref(), bindings)?;
+                linker.bind_helpers(name, program.insns(), C::layout(), references)?;
             }
         }
-        let account = self.account.as_ref();
-        let loaded = Loading { linker, name, layout: C::layout(), code: None, own_struct: None, account }
-            .load(self.how, program, bindings)?;
+        let loading = Loading { linker, name, layout: C::layout(), code: None, own_struct: None, shared: false };
+        let mut place = self.place();
+        let then = |unit: &Unit, ready: Ready<'_>| Loaded::new(unit, ready, self.maps.clone(), &mut place);
+        let loaded = loading.load(self.how, program, references, then, |loaded| loaded.code_bytes())?;
         open(core::slice::from_ref(&loaded))?;
         // What it holds beside the program itself is there for prog arrays only.
         let holds = self.maps.iter().any(|map| matches!(map, MapRef::Progs(_)));
-        let kept = holds.then(|| Kept::new(&linker.engine, Vec::new(), self.maps));
+        let kept = holds.then(|| Kept::new(&linker.engine, None, Vec::new(), self.maps, None));
         Ok(Program::new(loaded, kept))
     }
 
@@ -351,26 +369,78 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
     /// [`LoadError`]; nothing is loaded then.
     pub fn object(self, object: &Object, maps: MapSet) -> Result<Instance<H>, LoadError> {
         let (linker, own_struct) = (self.linker, self.own_struct);
-        let linked = self.link(object, maps, Reach::TailCalls)?;
+        let linked = self.link(object, &maps, Reach::TailCalls)?;
+        let origin = Arc::new(Origin::new(&maps, linked.wanted.as_slice().into()));
+        let maps = maps.create(&linked.wanted, self.account.as_ref())?;
+        let mut place = self.place();
         let mut programs = Vec::with_capacity(linked.programs.len());
         let mut local = None;
+        let declared = |map: usize| maps[map].clone().map(Declared::There);
         for (program, code) in linked.programs {
-            let (name, account) = (program.name(), self.account.as_ref());
-            let loading = Loading { linker, name, layout: C::layout(), code: Some(code.code()), own_struct, account };
+            let name = program.name();
+            let layout = C::layout();
+            let loading = Loading { linker, name, layout, code: Some(code.code()), own_struct, shared: false };
             let loaded = self
-                .bind(object, &code, &linked.maps, &mut local)
-                .and_then(|(insns, bindings)| loading.load(self.how, structure(name, insns)?, Some(Box::new(bindings))))
+                .bind(object, &code, &declared, &mut local)
+                .and_then(|(insns, references)| {
+                    let own = own_maps(&code.maps(), &references, &maps)?;
+                    let then = |unit: &Unit, ready: Ready<'_>| Loaded::new(unit, ready, own, &mut place);
+                    let program = structure(name, insns)?;
+                    loading.load(self.how, program, Some(references), then, |loaded| loaded.code_bytes())
+                })
                 .map_err(|error| explain(error, &code))?;
             programs.push(loaded);
         }
-        let maps = linked.maps;
-        // The instance's hold comes first: if a slot cannot be set, it empties the arrays, which may hold each other's
-        // programs.
-        let kept = Kept::new(&linker.engine, programs.clone(), maps.iter().flatten().cloned().collect());
-        let by_name: HashMap<&str, &Arc<Loaded>> = programs.iter().map(|program| (&*program.name, program)).collect();
-        initialise(object, &maps, &linked.taken, &|name| by_name.get(name).map(|program| Arc::clone(program)))?;
-        open(&programs)?;
-        Ok(Instance::new(kept))
+        Ok(Instance::new(together(&linker.engine, None, programs, &origin, maps)?))
+    }
+
+    /// Proves and compiles the programs of an object for any maps of its definitions: instances of it are made in
+    /// microseconds ([`Module::instantiate`]). Frozen constants (`.rodata`, `.kconfig`) are relied on as they are in
+    /// the object, unless [`Loader::open_constants`] says otherwise.
+    ///
+    /// # Errors
+    /// [`LoadError`] of the first program that is refused.
+    pub fn compile(self, object: &Object) -> Result<Module<C, H>, LoadError> {
+        let (linker, own_struct) = (self.linker, self.own_struct);
+        let maps = MapSet::for_object(&linker.engine, object)?;
+        let planned = Arc::clone(maps.planned());
+        let linked = self.link(object, &maps, Reach::TailCalls)?;
+        for name in &self.open {
+            if !planned.iter().any(|map| map.name() == name && map.is_constant()) {
+                let have = planned.iter().filter(|map| map.is_constant()).map(|map| map.name().to_owned()).collect();
+                return Err(LoadError::NotFound { what: "map of constants", name: name.clone(), have });
+            }
+        }
+        let is_open = |name: &str| opens(name) || self.open.iter().any(|open| open == name);
+        let declared = planned
+            .iter()
+            .zip(&linked.wanted)
+            .map(|(map, wanted)| if *wanted { map.declared(is_open(map.name())).map(Some) } else { Ok(None) });
+        let declared: Vec<Option<Declared>> = declared.collect::<Result<_, _>>()?;
+        let relied = |at: &usize| planned[*at].is_constant() && linked.wanted[*at] && !is_open(planned[*at].name());
+        let relied = (0..planned.len()).filter(relied).collect();
+        let mut programs = Vec::with_capacity(linked.programs.len());
+        let mut local = None;
+        for (program, code) in linked.programs {
+            let name = program.name();
+            let layout = C::layout();
+            let loading = Loading { linker, name, layout, code: Some(code.code()), own_struct, shared: true };
+            let part = self
+                .bind(object, &code, &|map| declared[map].clone(), &mut local)
+                .and_then(|(insns, references)| {
+                    let then = |unit: &Unit, ready: Ready<'_>| Ok(Part::new(unit, ready, code.maps()));
+                    let program = structure(name, insns)?;
+                    loading.load(self.how, program, Some(references), then, Part::code_bytes)
+                })
+                .map_err(|error| explain(error, &code))?;
+            programs.push(part);
+        }
+        Ok(Module::new(&linker.engine, planned, linked.wanted, relied, programs))
+    }
+    /// The instance that programs are placed in.
+    fn place(&self) -> Place<'_> {
+        let (engine, account) = (&self.linker.engine, self.account.as_ref());
+        Place { engine, instance: None, account, pool: Pool::new(engine, account), shared: false, budget: None }
     }
 
     /// Verifies the programs of an object and loads none: no map is made either, so that a verdict does not depend on
@@ -380,18 +450,20 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
     /// [`LoadError`] of the first program that is refused.
     pub fn verify(self, object: &Object, maps: MapSet, log: bool) -> Result<Vec<VerifyReport>, LoadError> {
         let (linker, own_struct) = (self.linker, self.own_struct);
-        let linked = self.link(object, maps, Reach::Named)?;
+        let linked = self.link(object, &maps, Reach::Named)?;
+        let maps = maps.declare(&linked.wanted)?;
+        let declared = |map: usize| maps[map].clone();
         let mut reports = Vec::with_capacity(linked.programs.len());
         let mut local = None;
         for (program, code) in linked.programs {
             let name = program.name();
-            let (insns, mut bindings) = self.bind(object, &code, &linked.maps, &mut local)?;
+            let (insns, mut references) = self.bind(object, &code, &declared, &mut local)?;
             let program = structure(name, insns)?;
-            let program = bindings.bind_addresses(name, program)?;
-            let loading =
-                Loading { linker, name, layout: C::layout(), code: Some(code.code()), own_struct, account: None };
+            let program = references.bind_places(name, program)?;
+            let layout = C::layout();
+            let loading = Loading { linker, name, layout, code: Some(code.code()), own_struct, shared: true };
             let options = Options { values: hints::wants_values(&program), ..self.how.verify(log) };
-            let checked = loading.verify(program, &bindings, options).map_err(|error| explain(error, &code))?;
+            let checked = loading.verify(program, &references, options).map_err(|error| explain(error, &code))?;
             reports.push(VerifyReport {
                 program: name.to_owned(),
                 steps: checked.stats.steps,
@@ -407,27 +479,11 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         Ok(reports)
     }
 
-    /// Whether anything may be loaded: the first thing that every load and every verification asks.
-    fn may_load(&self) -> Result<(), LoadError> {
-        let engine = &self.linker.engine;
-        // What a load locks may be locked for ever, by a thread that the child does not have.
-        if engine.domain().is_forked() {
-            return Err(LoadError::Forked);
-        }
-        match &self.account {
-            Some(account) if !account.memory().is_of(engine.domain().memory()) => {
-                Err(LoadError::OtherAccount { account: account.name().to_owned() })
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Puts the chosen programs together, and makes the maps that they refer to; of those that are not reached by tail
-    /// calls, nothing will run, and the maps are only declared.
-    fn link<'o>(&self, object: &'o Object, maps: MapSet, reach: Reach) -> Result<Linked<'o>, LoadError> {
+    /// Puts the chosen programs together, and finds the maps that they refer to.
+    fn link<'o>(&self, object: &'o Object, maps: &MapSet, reach: Reach) -> Result<Linked<'o>, LoadError> {
         let linker = self.linker;
-        self.may_load()?;
-        linker.engine.domain().owns(&maps)?;
+        may_load(&self.linker.engine, self.account.as_ref())?;
+        linker.engine.domain().owns(maps)?;
         maps.check(object)?;
         let by_name: HashMap<&str, &bpf_object::Program> =
             object.programs().iter().map(|program| (program.name(), program)).collect();
@@ -472,12 +528,17 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
             }
             programs.push((program, code));
         }
-        let taken = maps.taken();
-        let maps = match reach {
-            Reach::Named => maps.declare(object, &wanted)?,
-            Reach::TailCalls => maps.create(object, &wanted, self.account.as_ref())?,
-        };
-        Ok(Linked { programs, maps, taken })
+        // A map of maps brings its initial inner maps; they are no maps of maps themselves.
+        for (i, map) in object.maps().iter().enumerate() {
+            if wanted[i] {
+                for (_, value) in &map.initial {
+                    if let InitialValue::Map(inner) = value {
+                        wanted[*inner] = true;
+                    }
+                }
+            }
+        }
+        Ok(Linked { programs, wanted })
     }
 
     /// The map that a program of an object jumps by.
@@ -504,14 +565,17 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         &self,
         object: &'o Object,
         code: &LinkedCode,
-        maps: &[Option<MapRef>],
+        declared: &dyn Fn(usize) -> Option<Declared>,
         local: &mut Option<Local<'o>>,
-    ) -> Result<(Vec<Insn>, Bindings), LoadError> {
+    ) -> Result<(Vec<Insn>, Box<References>), LoadError> {
         let (linker, name) = (self.linker, code.code().program());
         let mut insns = code.code().insns().to_vec();
         let used = code.maps();
-        let mut bindings =
-            Bindings { maps: used.iter().map(|map| maps[*map].clone()).collect(), ..Bindings::default() };
+        let unused = || LoadError::Internal("a map that is used is not declared".into());
+        let mut references = Box::<References>::default();
+        for map in &used {
+            references.maps.push(declared(*map).ok_or_else(unused)?);
+        }
         let mut hosts: HashMap<usize, i32> = HashMap::new();
         for Reference { insn: at, kind } in code.code().references() {
             let Some(insn) = insns.get_mut(at.index()) else { continue };
@@ -527,7 +591,11 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
                     let new = i32::try_from(hosts.len()).unwrap_or(i32::MAX);
                     let own = *hosts.entry(host).or_insert_with(|| {
                         let function = &object.host_functions()[host];
-                        bindings.host.push(linker.expected(function, object.btf().map(|btf| &**btf), C::layout()));
+                        references.functions.host.push(linker.expected(
+                            function,
+                            object.btf().map(|btf| &**btf),
+                            C::layout(),
+                        ));
                         new
                     });
                     if let Insn::Call(Callee::Host(host)) = insn {
@@ -542,30 +610,30 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
                 ReferenceKind::HostAddress(_) | ReferenceKind::Extern(_) => {}
             }
         }
+        // Nothing in them differs from instance to instance, so all share them.
         for table in code.code().jump_tables() {
-            bindings.maps.push(Some(MapRef::Data(self.jump_table(table)?)));
+            references.maps.push(Declared::There(MapRef::Data(self.jump_table(table)?)));
         }
         if insns.iter().any(|insn| matches!(insn, Insn::Call(Callee::Reg(_)))) {
             insns = structure(name, insns)?.into_insns();
         }
-        let makes = |bound: &Bound| makes_objects(bound.proto.id);
-        if bindings.host.iter().flatten().any(makes) {
-            let local = match local {
-                Some(local) => local,
-                None => local.insert(Local::new(&linker.engine, object, self.account.as_ref(), name)?),
-            };
-            let types = local.types(&insns);
-            for bound in bindings.host.iter_mut().flatten() {
-                if let Some(func) = own_obj_new(bound.proto.id, &types) {
-                    bound.func = func;
-                }
-            }
-            bindings.local_types = Some(types);
+        if references.functions.host.iter().flatten().any(|bound| declared_obj_new(bound.proto.id).is_some()) {
+            let types = local.get_or_insert_with(|| Local::new(object)).types(&insns);
+            declare_objects(&mut references, types);
         }
-        linker.bind_helpers(name, &insns, C::layout(), self.account.as_ref(), &mut bindings)?;
-        bindings.unify_timer_programs();
-        Ok((insns, bindings))
+        linker.bind_helpers(name, &insns, C::layout(), &mut references)?;
+        Ok((insns, references))
     }
+}
+
+/// Binds what makes objects of these types.
+fn declare_objects(references: &mut References, types: Arc<[LocalType]>) {
+    for bound in references.functions.host.iter_mut().flatten() {
+        if let Some(func) = declared_obj_new(bound.proto.id) {
+            bound.func = func;
+        }
+    }
+    references.local_types = Some(types);
 }
 
 /// Instructions, source lines and relocations of all programs that are loaded together: four of the longest there may
@@ -573,17 +641,13 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
 /// gigabytes.
 const MAX_CODE: usize = 1 << 22;
 
-/// Lets others see new programs, all or none: those that jump through their prog arrays or are set there, and whoever
-/// makes them fast.
-fn open(programs: &[Arc<Loaded>]) -> Result<(), LoadError> {
-    // Most jump through none.
-    if let Some(first) = programs.iter().find(|program| program.tables().next().is_some()) {
-        bind_all(programs.iter().flat_map(|program| program.tables()), first.kind())?;
-    }
-    #[cfg(native)]
-    programs.iter().for_each(Loaded::watch);
-    Ok(())
+/// Whether constants in a section of this name are each instance's own.
+fn opens(section: &str) -> bool {
+    section == OPEN || section.strip_prefix(OPEN).is_some_and(|rest| rest.starts_with('.'))
 }
+
+/// The section of constants that differ from instance to instance: its object asks for a proof for any of them.
+const OPEN: &str = ".rodata.tenant";
 
 /// Whether its section says that the program takes packets in pieces.
 fn takes_pieces(program: &bpf_object::Program) -> bool {
@@ -616,12 +680,11 @@ fn explain(mut error: LoadError, code: &LinkedCode) -> LoadError {
     }
 }
 
-/// Programs that are put together, and the maps of their object.
+/// Programs that are put together, and the maps that they need.
 struct Linked<'o> {
     programs: Vec<(&'o bpf_object::Program, LinkedCode)>,
-    maps: Vec<Option<MapRef>>,
-    /// Which of the maps are taken over from elsewhere.
-    taken: Vec<bool>,
+    /// The maps of the object that they refer to, those inside others with them.
+    wanted: Vec<bool>,
 }
 
 /// What [`Loader::verify`] says of an accepted program.

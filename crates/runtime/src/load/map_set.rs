@@ -7,11 +7,12 @@ use crate::error::{LoadError, ProgArrayError};
 use crate::handle::prog_array::ProgArray;
 use crate::load::verify::field_offset;
 use crate::program::loaded::Loaded;
-use crate::program::map_ref::{Declared, MapRef};
-use crate::program::table::{ProgTable, Slot};
+use crate::program::map_ref::MapRef;
+use crate::program::references::{DataDecl, Declared};
+use crate::program::table::{Member, ProgTable, Slot};
 use bpf_maps::{Arena, CreateOptions, Kind, Map, MapError, MapType, flags, implemented_type};
 use bpf_object::btf::{Btf, Type, TypeId};
-use bpf_object::{DataKind, Object, OwnedTypes};
+use bpf_object::{DataKind, InitialValue, Object, OwnedTypes};
 use bpf_quiesce::{Domain, Foreign, Owned};
 use bpf_uapi::MapTypes;
 use std::fmt;
@@ -29,8 +30,46 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct MapSet {
     engine: Engine,
-    /// Definitions in the object's order, except for prog arrays' slots.
-    defs: Vec<Def>,
+    /// What the object says of them, in its order.
+    planned: Arc<[Planned]>,
+    /// What is said of some of them beside that, by their places.
+    said: Vec<(usize, Said)>,
+}
+
+/// A map as its object says it.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Planned {
+    name: String,
+    kind: DefKind,
+    /// The global variables in it: name, offset and size.
+    variables: Vec<(String, usize, usize)>,
+    /// What the object puts into its slots.
+    initial: Vec<(u32, InitialValue)>,
+}
+
+/// What is said of one map beside what its object says.
+enum Said {
+    /// This map, and no new one.
+    Taken(MapRef),
+    /// A new one, in which there are the programs in this prog array.
+    Slots(Arc<ProgTable>),
+    /// A new one, with the elements of this map, each as the function makes it.
+    Elements(Map, Foreign<Box<Migrate>>),
+    /// A new one with these contents.
+    Contents(Vec<u8>),
+}
+
+type Migrate = dyn FnMut(&[u8], &[u8]) -> Option<(Vec<u8>, Vec<u8>)> + Send;
+
+impl fmt::Debug for Said {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Said::Taken(map) => f.debug_tuple("Taken").field(map).finish(),
+            Said::Slots(table) => f.debug_tuple("Slots").field(table).finish(),
+            Said::Elements(map, _) => f.debug_tuple("Elements").field(map).finish(),
+            Said::Contents(_) => f.write_str("Contents"),
+        }
+    }
 }
 
 impl Owned for MapSet {
@@ -39,58 +78,13 @@ impl Owned for MapSet {
     }
 
     fn named(&self) -> (&'static str, &str) {
-        ("map set with map", self.defs.first().map_or("(none)", |def| &def.name))
-    }
-}
-
-#[derive(Debug)]
-struct Def {
-    name: String,
-    kind: DefKind,
-    taken: Option<MapRef>,
-    /// What is put into it when it is made.
-    from: Option<From>,
-}
-
-impl Def {
-    /// This map, and no new one.
-    fn take(&mut self, map: MapRef) {
-        (self.taken, self.from) = (Some(map), None);
-    }
-
-    /// A new one with these contents.
-    fn fill(&mut self, from: From) {
-        (self.taken, self.from) = (None, Some(from));
-    }
-}
-
-/// Where a new map's contents come from.
-enum From {
-    /// The programs in this prog array.
-    Slots(Arc<ProgTable>),
-    /// The elements of this map, each as the function makes it.
-    Elements(Map, Foreign<Box<Migrate>>),
-}
-
-type Migrate = dyn FnMut(&[u8], &[u8]) -> Option<(Vec<u8>, Vec<u8>)> + Send;
-
-impl fmt::Debug for From {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            From::Slots(table) => f.debug_tuple("Slots").field(table).finish(),
-            From::Elements(map, _) => f.debug_tuple("Elements").field(map).finish(),
-        }
+        ("map set with map", self.planned.first().map_or("(none)", |map| &map.name))
     }
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum DefKind {
-    /// `constant`: nobody changes the contents once they are there.
-    Data {
-        def: bpf_maps::MapDef,
-        contents: Option<Vec<u8>>,
-        constant: bool,
-    },
+pub(crate) enum DefKind {
+    Data(Arc<DataDecl>),
     Progs {
         entries: u32,
     },
@@ -115,7 +109,66 @@ impl DefKind {
             Err(source) => return Err(LoadError::Map { map: map.name.clone(), source }),
         };
         let contents = map.data.as_ref().map(|data| data.bytes.clone());
-        Ok(DefKind::Data { def, contents, constant: is_constant(map) })
+        Ok(DefKind::Data(Arc::new(DataDecl { def, contents, constant: is_constant(map) })))
+    }
+}
+
+impl Planned {
+    /// The maps of an object, in its order.
+    pub(crate) fn of(engine: &Engine, object: &Object) -> Result<Arc<[Planned]>, LoadError> {
+        let slots = engine.domain().max_slots();
+        let owned = object.btf().map(|btf| OwnedTypes::new(btf));
+        let planned = object.maps().iter().map(|map| {
+            let kind = DefKind::of(owned.as_ref(), object, map, slots)?;
+            let variables = map.data.iter().flat_map(|data| &data.variables);
+            let variables = variables.map(|v| (v.name.clone(), v.offset as usize, v.size as usize)).collect();
+            Ok(Planned { name: map.name.clone(), kind, variables, initial: map.initial.clone() })
+        });
+        planned.collect()
+    }
+
+    pub(crate) fn new(
+        name: String,
+        kind: DefKind,
+        variables: Vec<(String, usize, usize)>,
+        initial: Vec<(u32, InitialValue)>,
+    ) -> Planned {
+        Planned { name, kind, variables, initial }
+    }
+
+    /// All that is known of it.
+    #[expect(clippy::type_complexity, reason = "its fields")]
+    pub(crate) fn all(&self) -> (&str, &DefKind, &[(String, usize, usize)], &[(u32, InitialValue)]) {
+        (&self.name, &self.kind, &self.variables, &self.initial)
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn kind(&self) -> &DefKind {
+        &self.kind
+    }
+
+    /// As programs are proven and compiled for it. `open`: for any constants in it.
+    pub(crate) fn declared(&self, open: bool) -> Result<Declared, LoadError> {
+        if let DefKind::Data(data) = &self.kind {
+            data.def.validate().map_err(|source| LoadError::Map { map: self.name.clone(), source })?;
+        }
+        match &self.kind {
+            DefKind::Data(data) if open && data.constant => {
+                let (def, contents) = (data.def.clone(), data.contents.clone());
+                Ok(Declared::Data(Arc::new(DataDecl { def, contents, constant: false })))
+            }
+            DefKind::Data(data) => Ok(Declared::Data(Arc::clone(data))),
+            DefKind::Progs { entries } => Ok(Declared::Progs(self.name.as_str().into(), *entries)),
+            DefKind::Unsupported(source) => Err(LoadError::Map { map: self.name.clone(), source: source.clone() }),
+        }
+    }
+
+    /// Whether nobody changes what it holds once it is made.
+    pub(crate) fn is_constant(&self) -> bool {
+        matches!(&self.kind, DefKind::Data(data) if data.constant)
     }
 }
 
@@ -126,17 +179,26 @@ impl MapSet {
     /// [`LoadError::Map`] for a definition that its type does not allow. A map of a type that is not supported is an
     /// error only when a program that refers to it is loaded.
     pub fn for_object(engine: &Engine, object: &Object) -> Result<MapSet, LoadError> {
-        let slots = engine.domain().max_slots();
-        let owned = object.btf().map(|btf| OwnedTypes::new(btf));
-        let defs = object
-            .maps()
-            .iter()
-            .map(|map| {
-                let kind = DefKind::of(owned.as_ref(), object, map, slots)?;
-                Ok(Def { name: map.name.clone(), kind, taken: None, from: None })
-            })
-            .collect::<Result<_, LoadError>>()?;
-        Ok(MapSet { engine: engine.clone(), defs })
+        Ok(MapSet::of(engine, Planned::of(engine, object)?))
+    }
+
+    pub(crate) fn of(engine: &Engine, planned: Arc<[Planned]>) -> MapSet {
+        MapSet { engine: engine.clone(), planned, said: Vec::new() }
+    }
+
+    /// Of several things that are said of one map, the last counts.
+    fn say(&mut self, at: usize, said: Said) {
+        self.said.retain(|(of, _)| *of != at);
+        self.said.push((at, said));
+    }
+
+    /// Where the map of this name is, of a kind that is called this.
+    fn find(&self, what: &'static str, name: &str, is: impl Fn(&DefKind) -> bool) -> Result<usize, LoadError> {
+        let at = self.planned.iter().position(|map| map.name == name && is(&map.kind));
+        at.ok_or_else(|| {
+            let have = self.planned.iter().filter(|map| is(&map.kind)).map(|map| map.name.clone()).collect();
+            LoadError::NotFound { what, name: name.to_owned(), have }
+        })
     }
 
     /// Takes over an existing map for the one of this name, with what it holds.
@@ -144,21 +206,83 @@ impl MapSet {
     /// # Errors
     /// [`LoadError::NotFound`]; [`LoadError::Map`] if type, sizes or flags differ; [`LoadError::OtherDomain`].
     pub fn reuse(mut self, name: &str, map: &Map) -> Result<MapSet, LoadError> {
-        let have = || self.defs.iter().map(|d| d.name.clone()).collect();
-        let Some(i) = self.defs.iter().position(|d| d.name == name) else {
-            return Err(LoadError::NotFound { what: "map", name: name.to_owned(), have: have() });
-        };
+        let at = self.find("map", name, |_| true)?;
         let fail = |source| LoadError::Map { map: name.to_owned(), source };
         self.engine.domain().owns(map)?;
-        match &self.defs[i].kind {
-            DefKind::Data { def, .. } => def.compatible_with(map.def()).map_err(fail)?,
+        match &self.planned[at].kind {
+            DefKind::Data(data) => data.def.compatible_with(map.def()).map_err(fail)?,
             DefKind::Unsupported(source) => return Err(fail(source.clone())),
             DefKind::Progs { .. } => {
-                return Err(LoadError::NotFound { what: "data map", name: name.to_owned(), have: have() });
+                let have = self.planned.iter().map(|map| map.name.clone()).collect();
+                return Err(LoadError::NotFound { what: "data map", name: name.to_owned(), have });
             }
         }
-        self.defs[i].take(MapRef::Data(map.clone()));
+        self.say(at, Said::Taken(MapRef::Data(map.clone())));
         Ok(self)
+    }
+
+    /// Other initial contents for a map of global data (`.data`, `.rodata`): all of its bytes. Constants that programs
+    /// were proven with cannot be others for an instance of a [`crate::Module`]
+    /// ([`crate::Loader::open_constants`]).
+    ///
+    /// # Errors
+    /// [`LoadError::NotFound`]; [`LoadError::Contents`] for another number of bytes.
+    pub fn contents(mut self, name: &str, bytes: &[u8]) -> Result<MapSet, LoadError> {
+        let holds = |kind: &DefKind| matches!(kind, DefKind::Data(data) if data.contents.is_some());
+        let at = self.find("map of global data", name, holds)?;
+        let expected = self.initial(at).len();
+        if bytes.len() != expected {
+            return Err(LoadError::Contents { map: name.to_owned(), expected, given: bytes.len() });
+        }
+        self.say(at, Said::Contents(bytes.to_vec()));
+        Ok(self)
+    }
+
+    /// Another initial value for a global variable, as [`Object::set_global`] sets it for all who load the object.
+    ///
+    /// ```no_run
+    /// # use bpf_runtime::*;
+    /// # fn f<C: Context>(module: &Module<C, ()>) -> Result<(), LoadError> {
+    /// let instance = module.instantiate(module.maps().global("limit", &100u64.to_ne_bytes())?)?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`LoadError::NotFound`], also where the name is that of several; [`LoadError::Contents`] for another number of
+    /// bytes.
+    pub fn global(mut self, name: &str, value: &[u8]) -> Result<MapSet, LoadError> {
+        let all = || {
+            let maps = self.planned.iter().enumerate();
+            maps.flat_map(|(at, map)| map.variables.iter().map(move |variable| (at, variable)))
+        };
+        let mut found = all().filter(|(_, (variable, ..))| variable == name);
+        let (Some((at, (_, offset, size))), None) = (found.next(), found.next()) else {
+            let have = all().map(|(_, (variable, ..))| variable.clone()).collect();
+            return Err(LoadError::NotFound { what: "global variable", name: name.to_owned(), have });
+        };
+        let mut contents = self.initial(at).to_vec();
+        match contents.get_mut(*offset..offset.saturating_add(*size)) {
+            Some(place) if place.len() == value.len() => place.copy_from_slice(value),
+            Some(_) | None => {
+                let map = format!("{}: {name}", self.planned[at].name);
+                return Err(LoadError::Contents { map, expected: *size, given: value.len() });
+            }
+        }
+        self.say(at, Said::Contents(contents));
+        Ok(self)
+    }
+
+    /// What is in a map of global data at first.
+    fn initial(&self, at: usize) -> &[u8] {
+        let said = self.said.iter().find_map(|(of, said)| match said {
+            Said::Contents(contents) if *of == at => Some(contents),
+            Said::Contents(_) | Said::Taken(_) | Said::Slots(_) | Said::Elements(..) => None,
+        });
+        match (&self.planned[at].kind, said) {
+            (_, Some(contents)) => contents,
+            (DefKind::Data(data), None) => data.contents.as_deref().unwrap_or(&[]),
+            (DefKind::Progs { .. } | DefKind::Unsupported(_), None) => &[],
+        }
     }
 
     /// Takes over an existing prog array for the one of this name: old and new programs jump through the same slots,
@@ -173,12 +297,14 @@ impl MapSet {
         array: &ProgArray<C, H>,
     ) -> Result<MapSet, LoadError> {
         let at = self.array(name, array)?;
-        let DefKind::Progs { entries } = self.defs[at].kind else { return Err(self.no_array(name)) };
+        let DefKind::Progs { entries } = self.planned[at].kind else {
+            return Err(LoadError::Internal("a prog array that is none".into()));
+        };
         if entries != array.entries() {
             let source = ProgArrayError::Size { declared: entries, given: array.entries() };
             return Err(LoadError::ProgArray { array: name.to_owned(), source });
         }
-        self.defs[at].take(MapRef::Progs(Arc::clone(array.table())));
+        self.say(at, Said::Taken(MapRef::Progs(Arc::clone(array.table()))));
         Ok(self)
     }
 
@@ -193,7 +319,7 @@ impl MapSet {
         array: &ProgArray<C, H>,
     ) -> Result<MapSet, LoadError> {
         let at = self.array(name, array)?;
-        self.defs[at].fill(From::Slots(Arc::clone(array.table())));
+        self.say(at, Said::Slots(Arc::clone(array.table())));
         Ok(self)
     }
 
@@ -219,193 +345,236 @@ impl MapSet {
         map: &Map,
         migrate: impl FnMut(&[u8], &[u8]) -> Option<(Vec<u8>, Vec<u8>)> + Send + 'static,
     ) -> Result<MapSet, LoadError> {
-        let at = self.defs.iter().position(|d| d.name == name && matches!(d.kind, DefKind::Data { .. }));
-        let Some(at) = at else {
-            let have = self.defs.iter().map(|d| d.name.clone()).collect();
-            return Err(LoadError::NotFound { what: "data map", name: name.to_owned(), have });
-        };
+        let at = self.find("data map", name, |kind| matches!(kind, DefKind::Data(_)))?;
         self.engine.domain().owns(map)?;
-        self.defs[at].fill(From::Elements(map.clone(), Foreign::new(Box::new(migrate))));
+        self.say(at, Said::Elements(map.clone(), Foreign::new(Box::new(migrate))));
         Ok(self)
     }
 
     /// The place of the prog array of this name, which is to be one of this engine.
     fn array<C: Context, H: 'static>(&self, name: &str, array: &ProgArray<C, H>) -> Result<usize, LoadError> {
         self.engine.domain().owns(&**array.table())?;
-        let at = self.defs.iter().position(|d| d.name == name && matches!(d.kind, DefKind::Progs { .. }));
-        at.ok_or_else(|| self.no_array(name))
-    }
-
-    fn no_array(&self, name: &str) -> LoadError {
-        let arrays = self.defs.iter().filter(|d| matches!(d.kind, DefKind::Progs { .. }));
-        let have = arrays.map(|d| d.name.clone()).collect();
-        LoadError::NotFound { what: "prog array", name: name.to_owned(), have }
+        self.find("prog array", name, |kind| matches!(kind, DefKind::Progs { .. }))
     }
 
     /// Refuses a set that was made for another object: programs name maps by their place in the object.
     pub(crate) fn check(&self, object: &Object) -> Result<(), LoadError> {
-        let (maps, slots) = (object.maps(), self.engine.domain().max_slots());
+        self.check_planned(&Planned::of(&self.engine, object)?)
+    }
+
+    /// The same for the maps of an object as somebody else has found them.
+    pub(crate) fn check_planned(&self, planned: &Arc<[Planned]>) -> Result<(), LoadError> {
         let problem = |problem| Err(LoadError::MapSet { problem });
-        if self.defs.len() != maps.len() {
-            return problem(format!("it has {} maps, the object {}", self.defs.len(), maps.len()));
+        if Arc::ptr_eq(&self.planned, planned) {
+            return Ok(());
         }
-        let owned = object.btf().map(|btf| OwnedTypes::new(btf));
-        for (def, map) in self.defs.iter().zip(maps) {
-            if def.name != map.name {
-                return problem(format!("it has map `{}` where the object has `{}`", def.name, map.name));
+        if self.planned.len() != planned.len() {
+            return problem(format!("it has {} maps, the object {}", self.planned.len(), planned.len()));
+        }
+        for (own, map) in self.planned.iter().zip(&**planned) {
+            if own.name != map.name {
+                return problem(format!("it has map `{}` where the object has `{}`", own.name, map.name));
             }
-            if def.kind != DefKind::of(owned.as_ref(), object, map, slots)? {
-                return problem(format!("map `{}` has another definition or other initial contents", def.name));
+            if own.kind != map.kind || own.initial != map.initial {
+                return problem(format!("map `{}` has another definition or other initial contents", own.name));
             }
         }
         Ok(())
     }
 
     /// Which maps were taken over.
-    pub(crate) fn taken(&self) -> Vec<bool> {
-        self.defs.iter().map(|def| def.taken.is_some()).collect()
+    pub(crate) fn taken(&self) -> Vec<usize> {
+        let is_taken = |said: &&(usize, Said)| matches!(said.1, Said::Taken(_));
+        self.said.iter().filter(is_taken).map(|(at, _)| *at).collect()
+    }
+
+    /// What the object says of its maps.
+    pub(crate) fn planned(&self) -> &Arc<[Planned]> {
+        &self.planned
     }
 
     /// Returns what is declared of the maps with these indices, `None` for the others, for a verification that loads
-    /// nothing: no map is made, but for arrays of instructions, whose entries are part of the program.
-    pub(crate) fn declare(self, object: &Object, wanted: &[bool]) -> Result<Vec<Option<MapRef>>, LoadError> {
-        let wanted = with_inner_maps(object, wanted);
-        let domain = Arc::clone(self.engine.domain());
-        let mut maps = Vec::with_capacity(self.defs.len());
-        for (def, wanted) in self.defs.into_iter().zip(wanted) {
-            let fail = |source| LoadError::Map { map: def.name.clone(), source };
-            let declared = |def, constants| {
-                Some(MapRef::Declared(Arc::new(Declared { def, constants, domain: Arc::clone(&domain) })))
-            };
-            maps.push(match (wanted, def.kind, def.taken) {
-                (false, _, _) => None,
-                (true, _, Some(map)) => Some(map),
-                (true, DefKind::Unsupported(source), None) => return Err(fail(source)),
-                (true, DefKind::Progs { entries }, None) => {
-                    declared(bpf_maps::MapDef::new(&def.name, MapType::ProgArray, 4, 4, entries), None)
-                }
-                (true, DefKind::Data { def: map, .. }, None) if map.map_type == MapType::InsnArray => {
-                    Some(MapRef::Data(Map::create(map, &domain).map_err(fail)?))
-                }
-                (true, DefKind::Data { def: map, contents, constant }, None) => {
-                    map.validate().map_err(fail)?;
-                    let holds_for_good = constant && map.map_type == MapType::Array && map.max_entries == 1;
-                    declared(map, contents.filter(|_| holds_for_good))
-                }
-            });
-        }
-        Ok(maps)
+    /// nothing: no map is made.
+    pub(crate) fn declare(&self, wanted: &[bool]) -> Result<Vec<Option<Declared>>, LoadError> {
+        let taken = |at: usize| {
+            self.said.iter().find_map(|(of, said)| match said {
+                Said::Taken(map) if *of == at => Some(Declared::There(map.clone())),
+                Said::Taken(_) | Said::Slots(_) | Said::Elements(..) | Said::Contents(_) => None,
+            })
+        };
+        let declared = self.planned.iter().zip(wanted).enumerate().map(|(at, (map, wanted))| match taken(at) {
+            _ if !wanted => Ok(None),
+            Some(taken) => Ok(Some(taken)),
+            None => map.declared(false).map(Some),
+        });
+        declared.collect()
     }
 
-    /// Creates the maps with these indices, and those that they contain, `None` for the others.
-    pub(crate) fn create(
-        self,
-        object: &Object,
-        wanted: &[bool],
-        account: Option<&Account>,
-    ) -> Result<Vec<Option<MapRef>>, LoadError> {
-        let wanted = with_inner_maps(object, wanted);
+    /// Whether all maps are to be as the object says.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.said.is_empty()
+    }
+
+    /// The contents that maps of global data are given in the place of the object's.
+    pub(crate) fn other_contents(&self) -> Vec<(usize, Vec<u8>)> {
+        let contents = |(at, said): &(usize, Said)| match said {
+            Said::Contents(contents) => Some((*at, contents.clone())),
+            Said::Taken(_) | Said::Slots(_) | Said::Elements(..) => None,
+        };
+        self.said.iter().filter_map(contents).collect()
+    }
+
+    /// Whether a map is another than its object says: taken over, or with other contents.
+    pub(crate) fn is_other(&self, at: usize) -> bool {
+        self.said.iter().any(|(of, _)| *of == at)
+    }
+
+    /// Creates the maps with these indices, `None` for the others.
+    pub(crate) fn create(self, wanted: &[bool], account: Option<&Account>) -> Result<Vec<Option<MapRef>>, LoadError> {
+        let MapSet { engine, planned, mut said } = self;
         let mut options = CreateOptions::default();
-        options.memory_limit = self.engine.config().object_memory_limit;
+        options.memory_limit = engine.config().object_memory_limit;
         options.account = account.map(|account| Arc::clone(account.memory()));
-        let mut maps = Vec::with_capacity(self.defs.len());
-        for (def, wanted) in self.defs.into_iter().zip(wanted) {
-            let fail = |source| LoadError::Map { map: def.name.clone(), source };
-            maps.push(match (wanted, def.kind, def.taken) {
-                (false, _, _) => None,
-                (true, _, Some(map)) => Some(map),
-                (true, DefKind::Unsupported(source), None) => return Err(fail(source)),
-                (true, DefKind::Progs { entries }, None) => {
-                    let table = ProgTable::new(def.name.clone(), entries, &self.engine, account)
-                        .map_err(|source| LoadError::ProgArray { array: def.name.clone(), source })?;
-                    if let Some(From::Slots(old)) = def.from {
-                        table
-                            .update(old.filled(entries))
-                            .map_err(|source| LoadError::ProgArray { array: def.name.clone(), source })?;
-                    }
-                    Some(MapRef::Progs(table))
-                }
-                (true, DefKind::Data { def: map, contents, constant }, None) => {
-                    let map = Map::create_with(map, self.engine.domain(), &options).map_err(fail)?;
-                    self.engine.0.metrics.map(&map);
-                    if let (Some(contents), MapType::Arena) = (&contents, map.map_type()) {
-                        Arena::new(&map).and_then(|arena| arena.initialise(contents)).map_err(fail)?;
-                    } else if let Some(contents) = contents {
-                        map.update(&0u32.to_ne_bytes(), &contents, 0).map_err(fail)?;
-                    }
-                    if let Some(From::Elements(old, mut migrate)) = def.from {
-                        for element in old.iter() {
-                            let (key, value) = element.map_err(fail)?;
-                            if let Some((key, value)) = migrate(&key, &value) {
-                                map.update(&key, &value, 0).map_err(fail)?;
-                            }
-                        }
-                    }
-                    // As libbpf does: what the host has set before the load holds for good, and the verifier relies on
-                    // it.
-                    if constant {
-                        map.freeze().map_err(fail)?;
-                    }
-                    Some(MapRef::Data(map))
-                }
-            });
+        let mut maps = Vec::with_capacity(planned.len());
+        for (at, (map, wanted)) in planned.iter().zip(wanted).enumerate() {
+            if !wanted {
+                maps.push(None);
+                continue;
+            }
+            let said = said.iter().position(|(of, _)| *of == at).map(|said_at| said.swap_remove(said_at).1);
+            maps.push(Some(map.create(&engine, &options, account, said)?));
         }
         Ok(maps)
     }
 }
 
-/// Adds those that they contain to these maps: a map of maps brings its initial inner maps, which are no maps of maps
-/// themselves.
-fn with_inner_maps(object: &Object, wanted: &[bool]) -> Vec<bool> {
-    let mut wanted = wanted.to_vec();
-    for (i, map) in object.maps().iter().enumerate() {
-        if wanted[i] {
-            for (_, value) in &map.initial {
-                if let bpf_object::InitialValue::Map(inner) = value {
-                    wanted[*inner] = true;
+impl Planned {
+    /// Makes it, or takes the one that is said.
+    fn create(
+        &self,
+        engine: &Engine,
+        options: &CreateOptions,
+        account: Option<&Account>,
+        said: Option<Said>,
+    ) -> Result<MapRef, LoadError> {
+        let fail = |source| LoadError::Map { map: self.name.clone(), source };
+        if let Some(Said::Taken(map)) = said {
+            return Ok(map);
+        }
+        match &self.kind {
+            DefKind::Unsupported(source) => Err(fail(source.clone())),
+            DefKind::Progs { entries } => {
+                let fail = |source| LoadError::ProgArray { array: self.name.clone(), source };
+                let table = ProgTable::new(self.name.clone(), *entries, engine, account).map_err(fail)?;
+                if let Some(Said::Slots(old)) = said {
+                    table.update(old.filled(*entries)).map_err(fail)?;
                 }
+                Ok(MapRef::Progs(table))
+            }
+            DefKind::Data(data) => {
+                let map = Map::create_with(data.def.clone(), engine.domain(), options).map_err(fail)?;
+                engine.0.metrics.map(&map);
+                let contents = match &said {
+                    Some(Said::Contents(contents)) => Some(contents),
+                    Some(Said::Taken(_) | Said::Slots(_) | Said::Elements(..)) | None => data.contents.as_ref(),
+                };
+                if let Some(contents) = contents {
+                    fill(&map, contents).map_err(fail)?;
+                }
+                if let Some(Said::Elements(old, mut migrate)) = said {
+                    for element in old.iter() {
+                        let (key, value) = element.map_err(fail)?;
+                        if let Some((key, value)) = migrate(&key, &value) {
+                            map.update(&key, &value, 0).map_err(fail)?;
+                        }
+                    }
+                }
+                // As libbpf does: what the host has set before the load holds for good, and the verifier relies on it.
+                if data.constant {
+                    map.freeze().map_err(fail)?;
+                }
+                Ok(MapRef::Data(map))
             }
         }
     }
-    wanted
+}
+
+impl Planned {
+    /// Makes a map as it was when it was made, with these contents if not with the object's, but for what the object
+    /// puts into slots.
+    pub(crate) fn renew(&self, map: &MapRef, contents: Option<&[u8]>) -> Result<(), LoadError> {
+        match map {
+            MapRef::Data(map) if map.is_frozen() => Ok(()),
+            MapRef::Data(map) => {
+                let fail = |source| LoadError::Map { map: self.name.clone(), source };
+                let own = match &self.kind {
+                    DefKind::Data(data) => data.contents.as_deref(),
+                    DefKind::Progs { .. } | DefKind::Unsupported(_) => None,
+                };
+                map.reset().map_err(fail)?;
+                contents.or(own).map_or(Ok(()), |contents| fill(map, contents)).map_err(fail)
+            }
+            MapRef::Progs(table) => {
+                let initial = |slot: &(u32, Slot)| self.initial.iter().any(|(index, _)| *index == slot.0);
+                let mut slots = table.filled(table.entries());
+                slots.retain(|slot| !initial(slot));
+                slots.iter_mut().for_each(|slot| slot.1 = None);
+                let fail = |source| LoadError::ProgArray { array: self.name.clone(), source };
+                if slots.is_empty() { Ok(()) } else { table.update(slots).map_err(fail) }
+            }
+        }
+    }
+}
+
+/// Puts the initial contents into a map of global data that is as it was made.
+fn fill(map: &Map, contents: &[u8]) -> Result<(), MapError> {
+    match map.map_type() {
+        MapType::Arena => Arena::new(map).and_then(|arena| arena.initialise(contents)),
+        // Zeros are there already.
+        _other if contents.iter().all(|byte| *byte == 0) => Ok(()),
+        _other => map.update(&0u32.to_ne_bytes(), contents, 0),
+    }
 }
 
 /// Sets the slots that the object initialises, of maps that were not taken over: those keep what they hold. Programs
 /// are found by name.
 pub(crate) fn initialise(
-    object: &Object,
+    planned: &[Planned],
     maps: &[Option<MapRef>],
-    taken: &[bool],
+    taken: &[usize],
     program: &dyn Fn(&str) -> Option<Arc<Loaded>>,
 ) -> Result<(), LoadError> {
-    for ((def, map), taken) in object.maps().iter().zip(maps).zip(taken) {
-        let (Some(map), false) = (map, taken) else { continue };
+    for (at, (Planned { name: map_name, initial, .. }, map)) in planned.iter().zip(maps).enumerate() {
+        let Some(map) = map else { continue };
+        if initial.is_empty() || taken.contains(&at) {
+            continue;
+        }
         let mut slots: Vec<(u32, Slot)> = Vec::new();
-        for (index, value) in &def.initial {
+        for (index, value) in initial {
             match (map, value) {
                 // A program that was not asked for leaves its slot empty.
-                (MapRef::Progs(_), bpf_object::InitialValue::Program(name)) => {
-                    slots.extend(program(name).map(|program| (*index, Some(program as _))));
+                (MapRef::Progs(table), InitialValue::Program(name)) => {
+                    let program = program(name).map(|program| program as Arc<dyn Member>);
+                    // What is there already costs no barrier.
+                    let new = program.filter(|new| !table.get(*index).is_some_and(|old| Arc::ptr_eq(&old, new)));
+                    slots.extend(new.map(|program| (*index, Some(program))));
                 }
-                (MapRef::Data(outer), bpf_object::InitialValue::Map(inner)) => {
+                (MapRef::Data(outer), InitialValue::Map(inner)) => {
                     if let Some(MapRef::Data(inner)) = &maps[*inner] {
-                        let fail = |source| LoadError::Map { map: def.name.clone(), source };
+                        let fail = |source| LoadError::Map { map: map_name.clone(), source };
                         outer.set_inner(&index.to_ne_bytes(), inner, 0).map_err(fail)?;
                     }
                 }
-                (MapRef::Progs(_), bpf_object::InitialValue::Map(_))
-                | (MapRef::Data(_), bpf_object::InitialValue::Program(_))
-                | (MapRef::Declared(_), _) => {
+                (MapRef::Progs(_), InitialValue::Map(_)) | (MapRef::Data(_), InitialValue::Program(_)) => {
                     return Err(LoadError::Internal(format!(
-                        "map `{}` has an initial value of the wrong kind",
-                        def.name
+                        "map `{map_name}` has an initial value of the wrong kind"
                     )));
                 }
             }
         }
         if let (MapRef::Progs(table), false) = (map, slots.is_empty()) {
             // All of them for the price of one barrier.
-            table.update(slots).map_err(|source| LoadError::ProgArray { array: def.name.clone(), source })?;
+            table.update(slots).map_err(|source| LoadError::ProgArray { array: map_name.clone(), source })?;
         }
     }
     Ok(())

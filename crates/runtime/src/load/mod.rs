@@ -3,6 +3,7 @@
 #[cfg(all(test, native))]
 mod dead_code_tests;
 pub(crate) mod hints;
+pub(crate) mod instance_pool;
 pub mod interface;
 mod layout;
 pub(crate) mod linker;
@@ -10,6 +11,10 @@ pub(crate) mod linker;
 pub(crate) mod listing;
 pub(crate) mod loader;
 pub(crate) mod map_set;
+pub(crate) mod module;
 mod owned;
+mod serialised;
 mod steps;
+pub(crate) mod tenants;
 mod verify;
+mod wire;

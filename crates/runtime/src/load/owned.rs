@@ -4,14 +4,9 @@
 //! Approach: a type comes with all that it leads to ([`OwnedType::closure`]); those that are equal are one to the
 //! verifier.
 
-use crate::call::helpers::owned::LocalTypes;
-use crate::engine::Engine;
-use crate::engine::usage::Account;
-use crate::error::LoadError;
-use crate::program::bindings::Bindings;
-use crate::program::map_ref::MapRef;
+use crate::call::helpers::owned::{LocalType, local_type};
+use crate::program::references::{Declared, References};
 use bpf_isa::{Imm64, Insn, Src};
-use bpf_maps::owned::Objects;
 use bpf_object::{Object, OwnedTypes};
 use bpf_uapi::{OwnedField, OwnedType};
 use std::collections::{BTreeSet, HashMap};
@@ -70,34 +65,22 @@ impl Types {
     }
 
     /// What the program may make objects of: its numbers, and the indices.
-    pub(crate) fn local(&mut self, bindings: &Bindings) -> Vec<(u32, u32)> {
-        let types = bindings.local_types.iter().flat_map(|local| &local.types);
+    pub(crate) fn local(&mut self, references: &References) -> Vec<(u32, u32)> {
+        let types = references.local_types.iter().flat_map(|types| types.iter());
         types.map(|(id, _, closure)| (*id, self.index(closure.clone()))).collect()
     }
 }
 
-/// What the programs of one load may make objects of: found when the first of them asks.
-pub(crate) struct Local<'o> {
-    types: Option<OwnedTypes<'o>>,
-    pool: Arc<Objects>,
-}
+/// What the programs of one object may make objects of: found when the first of them asks.
+pub(crate) struct Local<'o>(Option<OwnedTypes<'o>>);
 
 impl<'o> Local<'o> {
-    /// Of this object, counted in this account or the engine; for a program of this name.
-    pub(crate) fn new(
-        engine: &Engine,
-        object: &'o Object,
-        account: Option<&Account>,
-        program: &str,
-    ) -> Result<Local<'o>, LoadError> {
-        let memory = account.map_or(engine.domain().memory(), Account::memory);
-        let pool = Objects::new(engine.domain(), memory);
-        let pool = pool.map_err(|full| LoadError::MemoryFull { program: program.to_owned(), full })?;
-        Ok(Local { types: object.btf().map(|btf| OwnedTypes::new(btf)), pool })
+    pub(crate) fn new(object: &'o Object) -> Local<'o> {
+        Local(object.btf().map(|btf| OwnedTypes::new(btf)))
     }
 
     /// What a program of these instructions may make objects of: a type whose number is nowhere in them is none.
-    pub(crate) fn types(&self, insns: &[Insn]) -> Arc<LocalTypes> {
+    pub(crate) fn types(&self, insns: &[Insn]) -> Arc<[LocalType]> {
         let number = |insn: &Insn| match *insn {
             Insn::LoadImm64 { imm: Imm64::Const(number), .. } => u32::try_from(number).ok(),
             Insn::Mov { src: Src::Imm(number), .. } => u32::try_from(number).ok(),
@@ -105,36 +88,27 @@ impl<'o> Local<'o> {
         };
         let numbers: BTreeSet<u32> = insns.iter().filter_map(number).collect();
         let types = numbers.into_iter().flat_map(|number| {
-            let types = self.types.as_ref();
+            let types = self.0.as_ref();
             let closures = types.map(|types| [types.object(number), types.instances(number)]).into_iter().flatten();
-            closures.flatten().filter_map(move |closure| LocalTypes::ty(number, closure))
+            closures.flatten().filter_map(move |closure| local_type(number, closure))
         });
-        Arc::new(LocalTypes { pool: Arc::clone(&self.pool), types: types.collect() })
+        types.collect()
     }
 }
 
 /// What a program without an object may make objects of, as a test has declared it.
 #[cfg(feature = "oracle")]
-pub(crate) fn declared(engine: &Engine, account: Option<&Account>) -> Option<Arc<LocalTypes>> {
+pub(crate) fn declared() -> Option<Arc<[LocalType]>> {
     let all = crate::oracle::types();
-    let pool = (!all.is_empty()).then(|| {
-        let memory = account.map_or(engine.domain().memory(), Account::memory);
-        Objects::new(engine.domain(), memory)
-    });
     let closure = |number: u32| OwnedType::closure(&all, number);
-    let ty = |number: u32| LocalTypes::ty(number, closure(number));
-    let types = (1..crate::num::small(all.len())).filter_map(ty).collect();
-    Some(Arc::new(LocalTypes { pool: pool?.ok()?, types }))
+    let ty = |number: u32| local_type(number, closure(number));
+    (!all.is_empty()).then(|| (1..crate::num::small(all.len())).filter_map(ty).collect())
 }
 
 /// Whether values of some map hold objects: only the verifier can tell what programs do with those.
-pub(crate) fn holds_objects(bindings: &Bindings) -> Option<&str> {
+pub(crate) fn holds_objects(references: &References) -> Option<&str> {
     let holds = |def: &bpf_maps::MapDef| def.owned.is_some();
-    let data = bindings.maps.iter().flatten().filter_map(|map| match map {
-        MapRef::Data(map) => Some(map.def()),
-        MapRef::Declared(map) => Some(&map.def),
-        MapRef::Progs(_) => None,
-    });
+    let data = references.maps.iter().filter_map(Declared::def);
     let mut holding = data.filter(|def| holds(def) || def.inner.as_deref().is_some_and(holds));
     holding.next().map(|def| def.name.as_str())
 }

@@ -1,25 +1,27 @@
 //! The steps by which one program is loaded.
 //!
-//! Addresses are bound, the program is proven or taken on trust, and made to run: each step takes what the one before
-//! it left. None is seen by others, so a refused load leaves everything as it was; who asked ties what is loaded
-//! together to the prog arrays it jumps through.
+//! Addresses are bound, the program is proven or taken on trust, and compiled: each step takes what the one before it
+//! left. What comes of it is lent to whoever asked, who places it, as a load does, or keeps it, as a module does. None
+//! of that is seen by others, so a refused load leaves everything as it was; who asked ties what is loaded together to
+//! the prog arrays it jumps through.
 
 use crate::abi::limits::Checks;
 use crate::context::ContextLayout;
 use crate::engine::config::Mode;
 use crate::engine::trace;
-use crate::engine::usage::Account;
 use crate::error::LoadError;
 use crate::load::layout::{self, OwnStruct};
 use crate::load::linker::Linker;
 use crate::load::owned::holds_objects;
 use crate::load::verify::{self, Checked, Subject, bind_formats, verify};
-#[cfg(native)]
-use crate::program::bindings::Sink;
-use crate::program::bindings::{Bindings, NO_BINDINGS};
-use crate::program::loaded::{Draft, Loaded};
+use crate::program::interpreted::Interpreted;
+use crate::program::name::Name;
+use crate::program::references::{NO_REFERENCES, References};
 use crate::program::source::Source;
 use crate::program::table::HostType;
+#[cfg(native)]
+use crate::program::unit::Target;
+use crate::program::unit::{Ready, Unit};
 use bpf_analysis::{Facts, HeaderPlaces};
 use bpf_isa::{InsnIdx, Program};
 use bpf_jit_code::OptLevel;
@@ -72,8 +74,8 @@ pub(super) struct Loading<'a, H> {
     /// [`Context::own_struct`](crate::Context::own_struct), for comparison with the object's; `None`: assumed to be the
     /// same.
     pub(super) own_struct: Option<OwnStruct>,
-    /// What its memory is counted in.
-    pub(super) account: Option<&'a Account>,
+    /// Whether what comes of it is kept for many instances.
+    pub(super) shared: bool,
 }
 
 /// What is known of a program that may run.
@@ -105,21 +107,23 @@ static NO_FACTS: Facts = Facts {
 };
 
 impl<H: 'static> Loading<'_, H> {
-    /// All steps, counted and told of.
-    pub(super) fn load(
+    /// All steps, counted and told of: `then` gets what comes of them, and its result is that of so many bytes of code.
+    pub(super) fn load<R>(
         &self,
         how: How,
         program: Program,
-        references: Option<Box<Bindings>>,
-    ) -> Result<Arc<Loaded>, LoadError> {
+        references: Option<Box<References>>,
+        then: impl FnOnce(&Unit, Ready<'_>) -> Result<R, LoadError>,
+        bytes: impl FnOnce(&R) -> usize,
+    ) -> Result<R, LoadError> {
         let _span = trace::load(self.name);
         let metrics = &self.linker.engine.0.metrics;
-        let loaded = self.load_quietly(how, program, references);
+        let loaded = self.load_quietly(how, program, references, then);
         // Relaxed: statistics. Whoever is told may panic.
         match &loaded {
             Ok(loaded) => {
-                metrics.loads.fetch_add(1, Ordering::Relaxed);
-                trace::loaded(loaded.code_bytes());
+                metrics.loads.fetch_add(u64::from(!self.shared), Ordering::Relaxed);
+                trace::loaded(bytes(loaded));
             }
             Err(error) => {
                 metrics.refusals.fetch_add(1, Ordering::Relaxed);
@@ -129,12 +133,13 @@ impl<H: 'static> Loading<'_, H> {
         loaded
     }
 
-    fn load_quietly(
+    fn load_quietly<R>(
         &self,
         how: How,
         mut program: Program,
-        mut references: Option<Box<Bindings>>,
-    ) -> Result<Arc<Loaded>, LoadError> {
+        mut references: Option<Box<References>>,
+        then: impl FnOnce(&Unit, Ready<'_>) -> Result<R, LoadError>,
+    ) -> Result<R, LoadError> {
         if how.budget == Some(0) {
             return Err(LoadError::NoBudget);
         }
@@ -142,18 +147,18 @@ impl<H: 'static> Loading<'_, H> {
             return Err(LoadError::PrivilegedContained { program: self.name.to_owned() });
         }
         // Where there is nothing to settle, the program stays where it is: a copy of it is a dozen lines of the cache.
-        if let Some(bindings) = &mut references {
-            program = bindings.bind_addresses(self.name, program)?;
-            references = references.filter(|bindings| !bindings.is_empty());
+        if let Some(references) = &mut references {
+            program = references.bind_places(self.name, program)?;
         }
-        let bindings = references.as_deref().unwrap_or(&NO_BINDINGS);
+        references = references.filter(|references| !references.is_empty());
         let known = match how.trust {
             Trust::Verifier | Trust::Hybrid => {
                 let options = how.verify(false);
-                let Checked { program: checked, facts, lines, .. } = self.verify(program, bindings, options)?;
+                let referred = references.as_deref().unwrap_or(&NO_REFERENCES);
+                let Checked { program: checked, facts, lines, .. } = self.verify(program, referred, options)?;
                 program = checked;
-                if let (false, Some(bindings)) = (facts.formats.is_empty(), &mut references) {
-                    program = bind_formats(self.name, program, &facts, self.layout, bindings)?;
+                if let (false, Some(references)) = (facts.formats.is_empty(), &mut references) {
+                    program = bind_formats(self.name, program, &facts, self.layout, references)?;
                 }
                 Known { facts: Some(facts), lines }
             }
@@ -161,7 +166,7 @@ impl<H: 'static> Loading<'_, H> {
                 return Err(LoadError::UnverifiedContained { program: self.name.to_owned() });
             }
             Trust::Interpreter | Trust::Caller => {
-                self.admit_unverified(how.trust, &program, bindings)?;
+                self.admit_unverified(how.trust, &program, references.as_deref().unwrap_or(&NO_REFERENCES))?;
                 if let (Some(code), Some(own)) = (self.code, self.own_struct) {
                     layout::check_whole(self.name, own, code)?;
                 }
@@ -172,28 +177,28 @@ impl<H: 'static> Loading<'_, H> {
             Trust::Interpreter => Mode::Interpreter,
             Trust::Verifier | Trust::Hybrid | Trust::Caller => self.linker.engine.config().mode,
         };
-        self.make(mode, how, program, known, references)
+        self.make(mode, how, program, known, references, then)
     }
 
     /// Refuses what only the verifier can say of that it is harmless.
-    fn admit_unverified(&self, trust: Trust, program: &Program, bindings: &Bindings) -> Result<(), LoadError> {
-        if let Some(missing) = bindings.missing.first() {
+    fn admit_unverified(&self, trust: Trust, program: &Program, references: &References) -> Result<(), LoadError> {
+        if let Some(missing) = references.missing.first() {
             return Err(self.unknown_helper(missing));
         }
         // Which calls may throw, the verifier finds out.
-        if bindings.throws(program) {
+        if references.throws(program) {
             return Err(LoadError::ThrowNeedsVerifier { program: self.name.to_owned() });
         }
         // Which accesses are made in it, the verifier finds out.
-        if program.contents().casts || bindings.arena().is_some() {
-            let arena = bindings.arena().map(|map| map.name().to_owned());
+        if program.contents().casts || references.arena().is_some() {
+            let arena = references.arena().map(|map| map.name().to_owned());
             return Err(LoadError::ArenaNeedsVerifier { program: self.name.to_owned(), arena });
         }
         let needs_verifier = |context| Err(LoadError::NeedsVerifier { program: self.name.to_owned(), context });
         if self.layout.points_elsewhere() {
             return needs_verifier(self.layout.name.to_string());
         }
-        if let (Trust::Interpreter, Some(map)) = (trust, holds_objects(bindings)) {
+        if let (Trust::Interpreter, Some(map)) = (trust, holds_objects(references)) {
             return needs_verifier(format!("values of map `{map}`, which hold objects,"));
         }
         Ok(())
@@ -203,12 +208,12 @@ impl<H: 'static> Loading<'_, H> {
     pub(super) fn verify(
         &self,
         program: Program,
-        bindings: &Bindings,
+        references: &References,
         options: verify::Options,
     ) -> Result<Checked, LoadError> {
         let Loading { linker, name, layout, code, own_struct, .. } = *self;
-        let subject = Subject { name, bindings, layout, helpers: &linker.prototypes(layout), code };
-        let missing = &bindings.missing;
+        let subject = Subject { name, references, layout, helpers: &linker.prototypes(layout), code };
+        let missing = &references.missing;
         let checked = verify(&linker.engine, &subject, program, options).map_err(|error| match &error {
             LoadError::Verifier { source, .. } => {
                 missing.iter().find(|call| call.0 == source.insn).map_or(error, |call| self.unknown_helper(call))
@@ -225,52 +230,55 @@ impl<H: 'static> Loading<'_, H> {
     }
 
     /// Makes it run in this mode.
-    fn make(
+    fn make<R>(
         &self,
         mode: Mode,
         how: How,
         program: Program,
         Known { facts, lines }: Known,
-        mut references: Option<Box<Bindings>>,
-    ) -> Result<Arc<Loaded>, LoadError> {
-        let Loading { linker, name, layout, code, account, .. } = *self;
+        references: Option<Box<References>>,
+        then: impl FnOnce(&Unit, Ready<'_>) -> Result<R, LoadError>,
+    ) -> Result<R, LoadError> {
+        let Loading { linker, name, layout, code, .. } = *self;
         let config = linker.engine.config();
         let facts = facts.as_ref().unwrap_or(&NO_FACTS);
-        if let Some(counted) = linker.engine.0.metrics.program(account.map(Account::memory), name) {
-            references.get_or_insert_default().counted = Some(counted);
-        }
-        #[cfg(native)]
-        if let (Mode::Jit, Some(contained)) = (mode, &facts.contained) {
-            if !facts.tail_calls.is_empty() && !linker.engine.has_tiers() {
-                return Err(LoadError::ContainedTailCalls { program: name.to_owned() });
+        let sink = match (mode, &facts.contained) {
+            #[cfg(native)]
+            (Mode::Jit, Some(contained)) => {
+                if !facts.tail_calls.is_empty() && !linker.engine.has_tiers() {
+                    return Err(LoadError::ContainedTailCalls { program: name.to_owned() });
+                }
+                Some(contained.sink_bytes())
             }
-            references.get_or_insert_default().sink = Some(Sink::new(contained.sink_bytes()));
-        }
+            _ => None,
+        };
         let budget = how.budget.unwrap_or_else(|| config.run_budget());
-        let source = code.map(|code| Source::new(code, lines)).unwrap_or_default();
-        let draft = Draft {
-            engine: &linker.engine,
-            name,
+        let unit = Unit {
+            name: Name::new(name),
             layout,
             host: HostType::of::<H>(),
-            facts,
-            source,
+            references: references.map(Arc::from),
+            source: code.map(|code| Arc::new(Source::new(code, lines))),
             budget: i64::try_from(budget).unwrap_or(i64::MAX),
             checks: Checks {
                 budget: how.budget.is_some() || config.budget.is_some() || facts.needs_budget || how.contained,
                 interrupt: how.interruptible,
             },
-            account,
+            sink,
         };
         match mode {
-            Mode::Interpreter => Loaded::interpret(draft, program, references),
+            Mode::Interpreter => {
+                let what = Arc::new(Interpreted::new(program, facts));
+                then(&unit, Ready::Interpreted(&what))
+            }
             #[cfg(not(native))]
             Mode::Jit => Err(LoadError::Internal("an engine compiles that has no backend".into())),
             #[cfg(native)]
             Mode::Jit => {
                 // What confines accesses is made by the optimising compiler alone.
                 let opt_level = if how.contained { OptLevel::Speed } else { how.opt_level };
-                Loaded::compile(draft, &program, references, opt_level, code)
+                let to = Target { program: &program, facts, opt_level, source: code, shared: self.shared };
+                unit.compile(&linker.engine, to, |ready| then(&unit, ready))
             }
         }
     }

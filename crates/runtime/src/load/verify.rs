@@ -12,12 +12,11 @@ use crate::context::ContextLayout;
 use crate::engine::Engine;
 use crate::error::LoadError;
 use crate::load::owned::Types;
-use crate::program::bindings::{Bindings, instructions};
 use crate::program::bound::Bound;
-use crate::program::map_ref::MapRef;
+use crate::program::references::{Declared, References};
 use bpf_analysis::Facts;
 use bpf_isa::{Callee, Insn, Program, Size, Src};
-use bpf_maps::{Map, MapType, flags};
+use bpf_maps::{MapType, flags};
 use bpf_object::btf::{ArgKind, ArgTags, Btf, Type, TypeId};
 use bpf_uapi::{Helper, Kfunc};
 use bpf_verifier::{
@@ -28,7 +27,7 @@ use std::collections::HashMap;
 /// What verifying needs besides the program itself.
 pub(crate) struct Subject<'a> {
     pub(crate) name: &'a str,
-    pub(crate) bindings: &'a Bindings,
+    pub(crate) references: &'a References,
     pub(crate) layout: &'static ContextLayout,
     pub(crate) helpers: &'a Helpers,
     /// The object's view of the program: functions, types, lines.
@@ -70,12 +69,11 @@ pub(crate) fn verify(
 ) -> Result<Checked, LoadError> {
     let config = engine.config();
     let mut types = Types::default();
-    let mut known = |map: &MapRef| known_map(map, &mut types);
-    let maps = subject.bindings.maps.iter().map(|map| map.as_ref().map_or_else(no_map, &mut known));
-    let maps: Vec<KnownMap> = maps.collect();
-    let local_types = types.local(subject.bindings);
+    let maps: Vec<KnownMap> = subject.references.maps.iter().map(|map| known_map(map, &mut types)).collect();
+    let local_types = types.local(subject.references);
     let host: Vec<HelperProto> = subject
-        .bindings
+        .references
+        .functions
         .host
         .iter()
         .enumerate()
@@ -168,30 +166,16 @@ fn is_void(code: &bpf_object::Code) -> bool {
     code.kind() == bpf_object::ProgramType::StructOps && returned() == Some(TypeId(0))
 }
 
-/// The shape of a map that the program does not refer to, to keep the indices.
-fn no_map() -> KnownMap {
-    KnownMap::new("(not used)", MapType::Array, 4, 1, 1)
-}
-
-fn known_map(map: &MapRef, types: &mut Types) -> KnownMap {
-    match map {
-        MapRef::Progs(table) => KnownMap::new(table.name(), MapType::ProgArray, 4, 4, table.entries()),
+fn known_map(map: &Declared, types: &mut Types) -> KnownMap {
+    match map.def() {
+        None => KnownMap::new(map.name(), MapType::ProgArray, 4, 4, map.slots().unwrap_or(1)),
         // One that may still change is none that the program refers to: loading has refused that.
-        MapRef::Data(map) if map.map_type() == MapType::InsnArray => match instructions(map) {
-            Some(targets) => KnownMap { targets, ..known_data_map(map.def(), types) },
-            None => no_map(),
+        Some(def) if def.map_type == MapType::InsnArray => match map.targets() {
+            Some(targets) => KnownMap { targets, ..known_data_map(def, types) },
+            None => KnownMap::new("(not used)", MapType::Array, 4, 1, 1),
         },
-        MapRef::Data(map) => KnownMap { frozen: constants(map), ..known_data_map(map.def(), types) },
-        MapRef::Declared(map) => KnownMap { frozen: map.constants.clone(), ..known_data_map(&map.def, types) },
+        Some(def) => KnownMap { frozen: map.constants(), ..known_data_map(def, types) },
     }
-}
-
-/// What an array of one value holds for good.
-fn constants(map: &Map) -> Option<Vec<u8>> {
-    if map.map_type() != MapType::Array || !map.is_constant() || map.def().max_entries != 1 {
-        return None;
-    }
-    map.get(&0u32.to_ne_bytes()).ok().flatten()
 }
 
 fn known_data_map(def: &bpf_maps::MapDef, types: &mut Types) -> KnownMap {
@@ -318,23 +302,24 @@ pub(crate) fn bind_formats(
     program: Program,
     facts: &Facts,
     layout: &ContextLayout,
-    bindings: &mut Bindings,
+    references: &mut References,
 ) -> Result<Program, LoadError> {
     let (mut insns, targets) = program.into_parts();
     for call in &facts.formats {
         let fail = || LoadError::Internal(format!("program `{name}`: the call at {} prints by no format", call.insn));
         let Some(Insn::Call(callee)) = insns.get_mut(call.insn.index()) else { return Err(fail()) };
         let bound = match *callee {
-            Callee::Helper(id) => bindings.helper(id),
-            Callee::Host(index) => bindings.host(index),
+            Callee::Helper(id) => references.helper(id),
+            Callee::Host(index) => references.host(index),
             Callee::Subprog(_) | Callee::Reg(_) => None,
         };
         let Bound { proto, func: of } = bound.cloned().ok_or_else(fail)?;
         let helper = Helper::from_id(proto.id)
             .and_then(|helper| at_site(helper, &call.known, &of).or_else(|| probe::at_site(helper, call, layout)));
         let func = helper.or_else(|| kfunc_at_site(Kfunc::from_id(proto.id)?, &call.known)).ok_or_else(fail)?;
-        *callee = Callee::Host(i32::try_from(bindings.host.len()).map_err(|_| fail())?);
-        bindings.host.push(Some(Bound { proto, func }));
+        *callee = Callee::Host(i32::try_from(references.functions.host.len()).map_err(|_| fail())?);
+        references.formats = true;
+        references.functions.host.push(Some(Bound { proto, func }));
     }
     Program::with_targets(insns, targets).map_err(LoadError::structure(name))
 }

@@ -11,21 +11,22 @@ use bpf_jit_code::{Arch, FrameShape, PcEntry};
 use bpf_prog_pack::Text;
 use bpf_quiesce::{Holder, Reservation};
 use std::ops::Deref;
+use std::sync::Arc;
 #[cfg(native)]
 use {
     crate::abi::begin::Entry,
     crate::abi::limits::Checks,
     crate::engine::debug,
     crate::program::bindings::Bindings,
+    crate::program::references::References,
     crate::program::sites::{Tracked, constant_tail_calls},
     crate::program::stack::worst_stack,
     bpf_analysis::Facts,
     bpf_debug::Registered,
     bpf_isa::{Insn, Program},
-    bpf_jit::Extern,
+    bpf_jit::{Extern, LowerOptions},
     bpf_jit_code::{Code, OptLevel},
     bpf_verifier::ContextLayout,
-    std::sync::Arc,
 };
 
 /// Nothing is told of code that there is none of.
@@ -55,20 +56,21 @@ pub(super) struct Compiled {
     pub(super) registered: Option<Box<Registered>>,
     pub(super) text: Placed,
     /// `None` of one function that calls nobody and has no frame.
-    map: Option<Box<Map>>,
+    map: Option<Arc<Map>>,
 }
 
 /// What is where in the code.
-struct Map {
+#[derive(Debug)]
+pub(crate) struct Map {
     /// Where the code of each call begins, ascending.
-    calls: Box<[PcEntry]>,
+    pub(crate) calls: Box<[PcEntry]>,
     /// Where the code of each function begins, ascending, and its frame.
-    functions: Box<[(u32, FrameShape)]>,
+    pub(crate) functions: Box<[(u32, FrameShape)]>,
 }
 
 #[cfg(native)]
 impl Map {
-    fn new(program: &Program, code: &Code) -> Option<Box<Map>> {
+    fn new(program: &Program, code: &Code) -> Option<Arc<Map>> {
         let is_call = |entry: &&PcEntry| matches!(program.insns().get(entry.insn as usize), Some(Insn::Call(_)));
         let calls: Box<[_]> = match program.contents().calls {
             true => code.pc_map.iter().filter(is_call).copied().collect(),
@@ -79,7 +81,7 @@ impl Map {
         }
         let mut functions: Box<[_]> = code.entries.iter().copied().zip(code.frames.iter().copied()).collect();
         functions.sort_unstable_by_key(|(entry, _)| *entry);
-        Some(Box::new(Map { calls, functions }))
+        Some(Arc::new(Map { calls, functions }))
     }
 }
 
@@ -140,9 +142,31 @@ pub(super) struct Subject<'a> {
     pub(super) checks: Checks,
     pub(super) program: &'a Program,
     pub(super) facts: &'a Facts,
-    pub(super) bindings: &'a Bindings,
-    /// For debuggers.
-    pub(super) source: Option<&'a bpf_object::Code>,
+    pub(super) references: &'a References,
+}
+
+/// What is to be known of machine code to place it, beside the code.
+#[cfg(native)]
+#[derive(Clone, Debug)]
+pub(crate) struct Shape {
+    pub(crate) lower: LowerOptions,
+    pub(crate) machine_stack: u64,
+    pub(crate) map: Option<Arc<Map>>,
+    /// Code of a first tier: what its runs note, if they are not counted.
+    pub(crate) note: Option<u64>,
+}
+
+/// What debuggers are told of a program: its instructions, and where they came from.
+#[cfg(native)]
+pub(crate) type Told<'a> = Option<(&'a Program, Option<&'a bpf_object::Code>)>;
+
+/// Machine code that may be placed any number of times.
+#[cfg(native)]
+#[derive(Clone, Copy)]
+pub(crate) struct Emitted<'a> {
+    pub(super) code: &'a Code,
+    pub(super) shape: &'a Shape,
+    pub(super) told: Told<'a>,
 }
 
 /// Code that may be entered.
@@ -150,56 +174,70 @@ pub(super) struct Subject<'a> {
 pub(super) struct Made {
     pub(super) compiled: Compiled,
     pub(super) entry: Entry,
-    pub(super) machine_stack: u64,
     /// What it has taken of an account.
     pub(super) memory: Option<Reservation>,
 }
 
 #[cfg(native)]
 impl Subject<'_> {
-    /// Compiles and places it, with `take` asked for its length before it is placed. With `note`, code of a first tier,
-    /// which notes that in its runs if they are not counted.
-    pub(super) fn compile(
+    /// Compiles it, in a compiler's own memory: `then` gets the code to place it or to copy it. With `note`, code of a
+    /// first tier, which notes that in its runs if they are not counted.
+    pub(super) fn compile<R>(
         &self,
         opt_level: OptLevel,
         note: Option<u64>,
         max_machine_stack: u64,
-        take: impl FnOnce(usize) -> Result<Option<Reservation>, LoadError>,
-    ) -> Result<Made, LoadError> {
-        let Subject { engine, name, layout, checks, program, facts, bindings, source } = *self;
+        then: impl FnOnce(&Code, &Shape) -> Result<R, LoadError>,
+    ) -> Result<R, LoadError> {
+        let Subject { engine, name, layout, checks, program, facts, references } = *self;
         engine.0.compilers.lend(|host| {
             let calls = program.contents().calls;
             let options = engine.compile_options(opt_level, layout.raw, checks, note.is_some(), calls);
-            let facts = constant_tail_calls(program, bindings, facts);
+            let facts = constant_tail_calls(program, references, facts);
             host.compiler
-                .compile(program, &facts, bindings, &options, &mut host.code)
+                .compile(program, &facts, references, &options, &mut host.code)
                 .map_err(|source| LoadError::Compile { program: name.to_owned(), source })?;
             let machine_stack = worst_stack(program, &host.code);
             if machine_stack > max_machine_stack {
                 let (program, limit) = (name.to_owned(), max_machine_stack);
                 return Err(LoadError::Stack { program, needed: machine_stack, limit });
             }
-            let memory = take(host.code.bytes.len())?;
-            let place = |source| LoadError::Place { program: name.to_owned(), source };
-            let resolve = |symbol| match (Extern::from_symbol(symbol), note) {
-                (Some(Extern::Counters(_)), Some(note)) => Some(crate::num::index(note)),
-                _ => bindings.resolve(symbol, &options.lower),
-            };
-            let text = engine.0.packs.stage(&host.code, resolve).map_err(place)?.finalize().map_err(place)?;
-            let entry = text.entry(0).ok_or_else(|| LoadError::Internal("code without an entry".into()))?;
-            let entry = Entry { code: entry, callee: entry, needs: host.code.needs };
-            let text = if host.code.tail_calls.is_empty() {
-                Placed::Fixed(text)
-            } else {
-                let text = Arc::new(text);
-                Placed::Patched { _sites: Tracked::new(&text, &host.code.tail_calls, bindings)?, text }
-            };
-            let registered = engine.0.debug.as_ref().map(|registry| {
-                // SAFETY: `Loaded::drop` takes it back when no run can be in the code any more, or `Tiered` does.
-                unsafe { debug::register(registry, name, program, source, &host.code, &text) }
-            });
-            let compiled = Compiled { registered, text, map: Map::new(program, &host.code) };
-            Ok(Made { compiled, entry, machine_stack, memory })
+            let map = Map::new(program, &host.code);
+            then(&host.code, &Shape { lower: options.lower, machine_stack, map, note })
         })
+    }
+}
+
+#[cfg(native)]
+impl Emitted<'_> {
+    /// Places a copy of it that refers to these, with `take` asked for its length before.
+    pub(super) fn place(
+        &self,
+        engine: &Engine,
+        name: &str,
+        bindings: &Bindings,
+        take: impl FnOnce(usize) -> Result<Option<Reservation>, LoadError>,
+    ) -> Result<Made, LoadError> {
+        let Emitted { code, shape, told } = *self;
+        let memory = take(code.bytes.len())?;
+        let place = |source| LoadError::Place { program: name.to_owned(), source };
+        let resolve = |symbol| match (Extern::from_symbol(symbol), shape.note, &bindings.counted) {
+            (Some(Extern::Counters(_)), Some(note), None) => Some(crate::num::index(note)),
+            _ => bindings.resolve(symbol, &shape.lower),
+        };
+        let text = engine.0.packs.stage(code, resolve).map_err(place)?.finalize().map_err(place)?;
+        let entry = text.entry(0).ok_or_else(|| LoadError::Internal("code without an entry".into()))?;
+        let entry = Entry { code: entry, callee: entry, needs: code.needs };
+        let text = if code.tail_calls.is_empty() {
+            Placed::Fixed(text)
+        } else {
+            let text = Arc::new(text);
+            Placed::Patched { _sites: Tracked::new(&text, &code.tail_calls, bindings)?, text }
+        };
+        let registered = engine.0.debug.as_ref().zip(told).map(|(registry, (program, source))| {
+            // SAFETY: `Loaded::drop` takes it back when no run can be in the code any more, or `Tiered` does.
+            unsafe { debug::register(registry, name, program, source, code, &text) }
+        });
+        Ok(Made { compiled: Compiled { registered, text, map: shape.map.clone() }, entry, memory })
     }
 }

@@ -12,14 +12,15 @@ use crate::engine::usage::Account;
 use crate::error::{CalledAt, LoadError, Origin, RunError};
 #[cfg(native)]
 use crate::program::bindings::Sink;
-use crate::program::bindings::{Bindings, NO_BINDINGS};
+use crate::program::bindings::{Bindings, NO_BINDINGS, Pool};
 use crate::program::code::{Compiled, take};
+use crate::program::interpreted::Interpreted;
 use crate::program::map_ref::MapRef;
 use crate::program::name::Name;
 use crate::program::source::Source;
 use crate::program::table::{HostType, Kind, Member, ProgTable};
-use bpf_analysis::{AccessCheck, ArenaFact, Facts, MemKind, RegionBounds};
-use bpf_isa::{InsnIdx, Program};
+use crate::program::unit::{Ready, Unit};
+use bpf_isa::InsnIdx;
 use bpf_jit_code::FrameShape;
 use bpf_quiesce::{Domain, Owned};
 use bpf_verifier::ContextLayout;
@@ -30,9 +31,9 @@ use std::sync::atomic::Ordering;
 #[cfg(native)]
 use {
     crate::engine::tiers::Slow,
-    crate::program::code::{Made, Subject},
+    crate::program::again::Again,
+    crate::program::code::{Emitted, Made},
     crate::program::tiered::Tiered,
-    bpf_jit_code::OptLevel,
 };
 
 /// Machine code and where it is.
@@ -71,20 +72,10 @@ impl Coded {
     }
 }
 
-/// What the interpreter executes.
-#[derive(Debug)]
-pub(crate) struct Interpreted {
-    pub(crate) program: Program,
-    /// What the verifier left to run time.
-    pub(crate) left: Left,
-    /// Whether it was verified.
-    pub(crate) verified: bool,
-}
-
 /// How a program is executed. Machine code does not keep the instructions that it was made from.
 pub(crate) enum Form {
     Native(Native),
-    Interpreted(Box<Interpreted>),
+    Interpreted(Arc<Interpreted>),
 }
 
 // SAFETY: the entry is an address inside the code's text, which is shared freely.
@@ -93,17 +84,59 @@ unsafe impl Send for Native {}
 // that one's lock.
 unsafe impl Sync for Native {}
 
+#[cfg(native)]
+impl Native {
+    /// Places code, and that of a first tier so that other code can take its place.
+    fn place(
+        engine: &Engine,
+        name: &str,
+        account: Option<&Account>,
+        emitted: Emitted<'_>,
+        again: Option<&Arc<Again>>,
+        bindings: &mut Option<Box<Bindings>>,
+    ) -> Result<Native, LoadError> {
+        let machine_stack = emitted.shape.machine_stack;
+        let bound = bindings.as_deref().unwrap_or(&NO_BINDINGS);
+        if let Some(again) = again
+            && again.fast(engine).is_none()
+        {
+            let (tiered, entry) = Tiered::place(engine, name, emitted, again, bound, account)?;
+            if let Some(counted) = &bound.counted {
+                counted.set_code(tiered.now(|code| code.text.len()).unwrap_or(0));
+            }
+            let machine_stack = Tiered::machine_stack(engine, machine_stack);
+            return Ok(Native { code: Coded::Tiered(Box::new(tiered)), entry, machine_stack });
+        }
+        // Another instance was found to run often.
+        let fast = again.and_then(|again| again.fast(engine));
+        let machine_stack = if fast.is_some() { Tiered::machine_stack(engine, machine_stack) } else { machine_stack };
+        // Nothing of a contained program's own is left uncounted.
+        let sink = bound.sink.as_ref().map_or(0, Sink::bytes);
+        let take = |bytes| take(engine, name, account, bytes + sink);
+        let Made { compiled, entry, memory } = fast.unwrap_or(emitted).place(engine, name, bound, take)?;
+        if let Some(counted) = &bound.counted {
+            counted.set_code(compiled.text.len());
+        }
+        if memory.is_some() {
+            bindings.get_or_insert_default().memory = memory;
+        }
+        Ok(Native { code: Coded::Once(compiled), entry, machine_stack })
+    }
+}
+
 /// A loaded program. Handles, prog arrays and hooks share it; when the last one goes, code, closures and maps are let
 /// go after a grace period. One that refers to nothing is one block of memory, beside its code (tests/memory.rs
 /// counts).
 pub(crate) struct Loaded {
     pub(crate) name: Name,
+    /// The instance that it belongs to, if that has a name.
+    pub(crate) instance: Option<Arc<str>>,
     pub(crate) engine: Engine,
     pub(crate) layout: &'static ContextLayout,
     host: HostType,
     bindings: Option<Box<Bindings>>,
     /// Where its instructions came from, for messages.
-    source: Source,
+    source: Option<Arc<Source>>,
     /// What a run that begins with it may spend.
     pub(crate) budget: i64,
     /// What it is checked for as it runs.
@@ -111,52 +144,19 @@ pub(crate) struct Loaded {
     pub(crate) form: Form,
 }
 
-/// What a program is whichever way it is executed.
-pub(crate) struct Draft<'a> {
+/// The instance that a program becomes a part of.
+pub(crate) struct Place<'a> {
     pub(crate) engine: &'a Engine,
-    pub(crate) name: &'a str,
-    pub(crate) layout: &'static ContextLayout,
-    pub(crate) host: HostType,
-    pub(crate) facts: &'a Facts,
-    /// Where its instructions came from, for messages.
-    pub(crate) source: Source,
-    pub(crate) budget: i64,
-    pub(crate) checks: Checks,
+    /// Its name.
+    pub(crate) instance: Option<&'a Arc<str>>,
     /// What its memory is counted in.
     pub(crate) account: Option<&'a Account>,
-}
-
-impl Draft<'_> {
-    #[inline(always)]
-    fn finish(self, form: Form, bindings: Option<Box<Bindings>>) -> Arc<Loaded> {
-        Arc::new(Loaded {
-            form,
-            source: self.source,
-            budget: self.budget,
-            checks: self.checks,
-            name: Name::new(self.name),
-            engine: self.engine.clone(),
-            layout: self.layout,
-            host: self.host,
-            bindings,
-        })
-    }
-}
-
-/// What a hybrid verification left to run time.
-#[derive(Debug, Default)]
-pub(crate) struct Left {
-    /// Ascending by instruction.
-    pub(crate) accesses: Vec<AccessCheck>,
-    /// The bounds of the context's regions.
-    pub(crate) regions: Vec<RegionBounds>,
-    /// The program's arena, and the instructions that access it, ascending.
-    pub(crate) arena: Option<(ArenaFact, Vec<InsnIdx>)>,
-    /// What is called with what the program throws.
-    pub(crate) exception: Option<InsnIdx>,
-    /// What must be zero in frames. The interpreter's always are, unless a test fills them.
-    #[cfg(feature = "oracle")]
-    pub(crate) zeroed: Vec<bpf_analysis::Zeroed>,
+    /// Where its objects come from.
+    pub(crate) pool: Pool<'a>,
+    /// Whether what is not placed belongs to somebody else, with whom it is counted.
+    pub(crate) shared: bool,
+    /// What it may spend, if not what its programs were made for.
+    pub(crate) budget: Option<u64>,
 }
 
 impl fmt::Debug for Loaded {
@@ -216,69 +216,51 @@ impl Drop for Loaded {
 }
 
 impl Loaded {
-    /// Loads a program whose references are bound, for the interpreter.
-    pub(crate) fn interpret(
-        draft: Draft<'_>,
-        program: Program,
-        mut bindings: Option<Box<Bindings>>,
+    /// Makes one of a program that is proven and compiled, with these maps for those that it refers to.
+    pub(crate) fn new(
+        unit: &Unit,
+        ready: Ready<'_>,
+        maps: Vec<MapRef>,
+        place: &mut Place<'_>,
     ) -> Result<Arc<Loaded>, LoadError> {
-        if let Some(memory) = take(draft.engine, draft.name, draft.account, size_of_val(program.insns()))? {
-            bindings.get_or_insert_default().memory = Some(memory);
-        }
-        let Draft { facts, .. } = draft;
-        let (accesses, regions) = (facts.checks.clone(), facts.regions.clone());
-        let accesses_arena = |at: &InsnIdx| facts.insn(*at).memory == Some(MemKind::Arena);
-        let arena = facts.arena.map(|arena| {
-            let insns = (0..crate::num::small(program.insns().len())).map(InsnIdx).filter(accesses_arena);
-            (arena, insns.collect())
-        });
-        let left = Left {
-            accesses,
-            regions,
-            arena,
-            exception: facts.exception.map(|sub| InsnIdx(program.subprogs()[sub.index()].start)),
-            #[cfg(feature = "oracle")]
-            zeroed: facts.zeroed.clone(),
+        let Place { engine, instance, account, ref mut pool, shared, budget } = *place;
+        let Unit { name, layout, host, references, source, sink, .. } = unit;
+        let mut bindings = match references {
+            Some(references) => Some(Box::new(Bindings::new(name, references, maps, pool)?)),
+            None => None,
         };
-        // Facts say something of every instruction, or nobody has found out any.
-        let verified = !facts.insns.is_empty();
-        Ok(draft.finish(Form::Interpreted(Box::new(Interpreted { program, left, verified })), bindings))
-    }
-
-    /// Loads a program whose references are bound, as machine code.
-    #[cfg(native)]
-    pub(crate) fn compile(
-        draft: Draft<'_>,
-        program: &Program,
-        mut references: Option<Box<Bindings>>,
-        opt_level: OptLevel,
-        source: Option<&bpf_object::Code>,
-    ) -> Result<Arc<Loaded>, LoadError> {
-        let Draft { engine, name, layout, facts, checks, account, .. } = draft;
-        let bindings = references.as_deref().unwrap_or(&NO_BINDINGS);
-        let subject = Subject { engine, name, layout, checks, program, facts, bindings, source };
-        // A timer keeps an address of the code, which must be the same for good.
-        if opt_level == OptLevel::Tiered && engine.has_tiers() && bindings.timer_program().is_none() {
-            let (tiered, entry, machine_stack) = Tiered::load(&subject, account)?;
-            if let Some(counted) = &bindings.counted {
-                counted.set_code(tiered.now(|code| code.text.len()).unwrap_or(0));
+        let memory = account.map(Account::memory);
+        if let Some(counted) = engine.0.metrics.program(memory, instance, name) {
+            bindings.get_or_insert_default().counted = Some(counted);
+        }
+        let form = match ready {
+            Ready::Interpreted(what) => {
+                let bytes = if shared { 0 } else { size_of_val(what.program.insns()) };
+                if let Some(memory) = take(engine, name, account, bytes)? {
+                    bindings.get_or_insert_default().memory = Some(memory);
+                }
+                Form::Interpreted(Arc::clone(what))
             }
-            let code = Coded::Tiered(Box::new(tiered));
-            return Ok(draft.finish(Form::Native(Native { code, entry, machine_stack }), references));
-        }
-        // Nothing of a contained program's own is left uncounted.
-        let sink = bindings.sink.as_ref().map_or(0, Sink::bytes);
-        // The program is put together in here, and not carried about in parts.
-        let limit = engine.config().max_machine_stack;
-        let Made { compiled, entry, machine_stack, memory } =
-            subject.compile(opt_level, None, limit, |bytes| take(engine, name, account, bytes + sink))?;
-        if let Some(counted) = &bindings.counted {
-            counted.set_code(compiled.text.len());
-        }
-        if memory.is_some() {
-            references.get_or_insert_default().memory = memory;
-        }
-        Ok(draft.finish(Form::Native(Native { code: Coded::Once(compiled), entry, machine_stack }), references))
+            #[cfg(native)]
+            Ready::Native(emitted, again) => {
+                if let Some(bytes) = sink {
+                    bindings.get_or_insert_default().sink = Some(Sink::new(*bytes));
+                }
+                Form::Native(Native::place(engine, name, account, emitted, again, &mut bindings)?)
+            }
+        };
+        Ok(Arc::new(Loaded {
+            form,
+            source: source.clone(),
+            budget: budget.map_or(unit.budget, |budget| i64::try_from(budget).unwrap_or(i64::MAX)),
+            checks: unit.checks,
+            name: name.clone(),
+            instance: instance.cloned(),
+            engine: engine.clone(),
+            layout,
+            host: *host,
+            bindings,
+        }))
     }
 
     /// What its instructions refer to.
@@ -338,10 +320,10 @@ impl Loaded {
 
     /// The prog arrays that it jumps through.
     pub(crate) fn tables(&self) -> impl Iterator<Item = &Arc<ProgTable>> {
-        let maps = self.bindings.iter().flat_map(|bindings| bindings.maps.iter().flatten());
+        let maps = self.bindings.iter().flat_map(|bindings| &bindings.maps);
         maps.filter_map(|map| match map {
             MapRef::Progs(table) => Some(table),
-            MapRef::Data(_) | MapRef::Declared(_) => None,
+            MapRef::Data(_) => None,
         })
     }
 
@@ -364,8 +346,8 @@ impl Loaded {
     pub(crate) fn locate(&self, mut error: RunError, pc: u64, callers: Vec<CalledAt>) -> RunError {
         if let Some((insn, origin)) = error.origin_mut() {
             *insn = insn.or_else(|| self.call_at(pc));
-            let CalledAt { program, function, line, .. } = self.called_at(*insn);
-            *origin = Some(Box::new(Origin { program, function, line, callers }));
+            let CalledAt { instance, program, function, line, .. } = self.called_at(*insn);
+            *origin = Some(Box::new(Origin { instance, program, function, line, callers }));
         }
         if let Some(counted) = &self.bindings().counted {
             counted.counters.count_stop(&error);
@@ -376,8 +358,10 @@ impl Loaded {
 
     /// A call of this program's, as errors name it.
     pub(crate) fn called_at(&self, insn: Option<InsnIdx>) -> CalledAt {
-        let (function, line) = insn.map_or((None, None), |insn| (self.source.function(insn), self.source.line(insn)));
-        CalledAt { program: self.name.to_string(), function, insn, line }
+        let instance = self.instance.as_deref().map(str::to_owned);
+        let source = self.source.as_deref().zip(insn);
+        let (function, line) = source.map_or((None, None), |(source, insn)| (source.function(insn), source.line(insn)));
+        CalledAt { instance, program: self.name.to_string(), function, insn, line }
     }
 
     /// The function whose code has this address, as a caller, and its frame. The caller is inside a guard, in a run
@@ -444,8 +428,7 @@ impl Slow for Loaded {
         // What it jumps to may be exchanged as well: then a run is held to the bound of all programs.
         let limit = self.engine.config().max_machine_stack;
         let stack = if self.tables().next().is_some() { limit } else { *machine_stack };
-        let program = (&*self.name, self.layout, self.checks, self.bindings());
-        match tiered.make_fast(&self.engine, program, stack) {
+        match tiered.make_fast(&self.engine, &self.name, self.bindings(), stack) {
             Ok(bytes) => {
                 if let Some(counted) = &self.bindings().counted {
                     counted.set_code(bytes);

@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::ops::Deref;
+use std::sync::Arc;
 
 /// What [`Name::Short`] holds, so that a name is as large as a `String`.
 const SHORT: usize = 22;
@@ -14,7 +15,7 @@ const SHORT: usize = 22;
 pub(crate) enum Name {
     /// Its length, and its bytes.
     Short(u8, [u8; SHORT]),
-    Long(Box<str>),
+    Long(Arc<str>),
 }
 
 impl Name {

@@ -10,6 +10,7 @@
 use crate::error::LoadError;
 use crate::program::bindings::Bindings;
 use crate::program::map_ref::MapRef;
+use crate::program::references::References;
 use crate::program::table::ProgTable;
 use bpf_analysis::{Cfg, ConstTailCall, Constants, Facts};
 use bpf_isa::Program;
@@ -22,12 +23,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Adds to `facts` the tail calls that [`Constants`] finds, and leaves out those with an index beyond the table.
-pub(crate) fn constant_tail_calls<'f>(program: &Program, bindings: &Bindings, facts: &'f Facts) -> Cow<'f, Facts> {
-    let entries = |map: u32| match bindings.map(i32::try_from(map).ok()?)? {
-        MapRef::Progs(table) => Some(table.entries()),
-        MapRef::Data(_) | MapRef::Declared(_) => None,
-    };
-    if !bindings.maps.iter().flatten().any(|map| matches!(map, MapRef::Progs(_))) {
+pub(crate) fn constant_tail_calls<'f>(program: &Program, references: &References, facts: &'f Facts) -> Cow<'f, Facts> {
+    let entries = |map: u32| references.map(i32::try_from(map).ok()?)?.slots();
+    if !references.maps.iter().any(|map| map.slots().is_some()) {
         return Cow::Borrowed(facts);
     }
     let mut found: Vec<ConstTailCall> = Constants::default().tail_calls(program, &Cfg::new(program), entries);

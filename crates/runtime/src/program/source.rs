@@ -20,6 +20,21 @@ impl Source {
         Source { lines, functions: named.collect() }
     }
 
+    /// These lines, ascending by instruction, and functions, if there is more than one.
+    pub(crate) fn of(lines: Vec<SourceLine>, functions: Vec<(u32, String)>) -> Source {
+        Source { lines, functions }
+    }
+
+    /// Ascending by first instruction.
+    pub(crate) fn lines(&self) -> &[SourceLine] {
+        &self.lines
+    }
+
+    /// Names by first instruction, ascending, where there is more than one.
+    pub(crate) fn functions(&self) -> &[(u32, String)] {
+        &self.functions
+    }
+
     /// The function that an instruction belongs to.
     pub(crate) fn function(&self, insn: InsnIdx) -> Option<String> {
         let at = self.functions.partition_point(|(start, _)| *start <= insn.0).checked_sub(1)?;

@@ -18,21 +18,17 @@
 //! machine stack than was said, and is checked and counted alike.
 
 use crate::abi::begin::Entry;
-use crate::abi::limits::Checks;
 use crate::engine::Engine;
 use crate::engine::usage::Account;
 use crate::error::LoadError;
+use crate::program::again::Again;
 use crate::program::bindings::Bindings;
-use crate::program::code::{Compiled, Made, Subject, take};
-use bpf_analysis::Facts;
+use crate::program::code::{Compiled, Emitted, Made, take};
 use bpf_debug::Registered;
-use bpf_isa::Program;
 use bpf_jit_code::Needs;
-use bpf_jit_code::OptLevel;
 use bpf_prog_pack::Forward;
 use bpf_quiesce::Reservation;
-use bpf_verifier::ContextLayout;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 /// Machine stack that fast code may take beyond what slow code does. What a run of the program takes is said when it is
@@ -41,7 +37,7 @@ const STACK_SLACK: u64 = 1024;
 
 pub(super) struct Tiered {
     forward: Forward,
-    /// What runs of the slow code note. Odd, so that it is the address of nothing.
+    /// What runs of the slow code note.
     number: u64,
     /// The slow code, and the fast one no more.
     needs: Needs,
@@ -63,26 +59,17 @@ struct Slow {
 }
 
 struct From {
-    program: Program,
-    facts: Facts,
-    source: Option<bpf_object::Code>,
+    again: Arc<Again>,
     account: Option<Account>,
-    /// What the slow code has taken of the account, these instructions with it.
+    /// What the slow code has taken of the account, what it is compiled from with it.
     memory: Option<Reservation>,
-}
-
-impl From {
-    /// Bytes that it is counted as.
-    fn bytes(program: &Program) -> usize {
-        size_of_val(program.insns())
-    }
 }
 
 impl Drop for From {
     /// Nobody tries twice: it is not kept, whatever came of it, nor is what it had taken.
     fn drop(&mut self) {
         if let Some(memory) = &self.memory {
-            memory.shrink(From::bytes(&self.program) as u64);
+            memory.shrink(self.again.bytes() as u64);
         }
     }
 }
@@ -96,45 +83,40 @@ struct Fast {
 pub(super) type Kept = ([Option<Box<Registered>>; 2], [Option<Reservation>; 2]);
 
 impl Tiered {
-    /// Compiles the first tier: with it, how the program is entered from now on, and the machine stack of a run.
-    pub(super) fn load(subject: &Subject<'_>, account: Option<&Account>) -> Result<(Tiered, Entry, u64), LoadError> {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        let Subject { engine, name, program, facts, source, bindings, .. } = *subject;
-        let limit = engine.config().max_machine_stack;
-        // Relaxed: only uniqueness matters.
-        let number = NEXT.fetch_add(2, Ordering::Relaxed);
-        let kept = From::bytes(program);
-        let Made { compiled, entry, machine_stack, memory } =
-            subject.compile(OptLevel::None, Some(noted(bindings, number)), limit, |bytes| {
-                take(engine, name, account, bytes + kept)
-            })?;
+    /// Places the first tier: with it, how the program is entered from now on, and the machine stack of a run.
+    pub(super) fn place(
+        engine: &Engine,
+        name: &str,
+        emitted: Emitted<'_>,
+        again: &Arc<Again>,
+        bindings: &Bindings,
+        account: Option<&Account>,
+    ) -> Result<(Tiered, Entry), LoadError> {
+        let kept = again.bytes();
+        let Made { compiled, entry, memory } =
+            emitted.place(engine, name, bindings, |bytes| take(engine, name, account, bytes + kept))?;
         let landing_pad = engine.config().hardening.landing_pads;
         let first = entry.code as usize;
         let forward = engine.0.packs.forward(first, landing_pad);
         let forward = forward.map_err(|source| LoadError::Place { program: name.to_owned(), source })?;
         let at = forward.entry();
-        let from = From {
-            program: program.clone(),
-            facts: facts.clone(),
-            source: source.filter(|_| engine.0.debug.is_some()).cloned(),
-            account: account.cloned(),
-            memory: memory.clone(),
-        };
+        let from = From { again: Arc::clone(again), account: account.cloned(), memory: memory.clone() };
         let code = Arc::new(compiled);
         let tiered = Tiered {
             forward,
-            number,
+            number: again.number(),
             slow_code: Arc::downgrade(&code),
             needs: entry.needs,
             slow: Mutex::new(Some(Slow { code, entry: first, memory, from: Some(from) })),
             fast: OnceLock::new(),
             moved: AtomicBool::new(false),
         };
-        Ok((
-            tiered,
-            Entry { code: at, callee: at, needs: entry.needs },
-            machine_stack.saturating_add(STACK_SLACK).min(limit),
-        ))
+        Ok((tiered, Entry { code: at, callee: at, needs: entry.needs }))
+    }
+
+    /// What a run may take of the machine stack, if one of the slow code takes so much.
+    pub(super) fn machine_stack(engine: &Engine, slow: u64) -> u64 {
+        slow.saturating_add(STACK_SLACK).min(engine.config().max_machine_stack)
     }
 
     /// What runs of the slow code note.
@@ -166,18 +148,18 @@ impl Tiered {
     pub(super) fn make_fast(
         &self,
         engine: &Engine,
-        (name, layout, checks, bindings): (&str, &'static ContextLayout, Checks, &Bindings),
+        name: &str,
+        bindings: &Bindings,
         machine_stack: u64,
     ) -> Result<usize, LoadError> {
         let internal = |what: String| LoadError::Internal(what);
         let lock = || self.slow.lock().unwrap_or_else(PoisonError::into_inner);
         let taken = lock().as_mut().and_then(|slow| Some((slow.from.take()?, slow.entry)));
         let Some((from, first)) = taken else { return Err(internal("made fast twice".into())) };
-        let From { program, facts, source, account, memory: _ } = &from;
-        let (program, facts, source) = (program, facts, source.as_ref());
-        let subject = Subject { engine, name, layout, checks, program, facts, bindings, source };
-        let Made { compiled, entry, memory, .. } = subject
-            .compile(OptLevel::Speed, None, machine_stack, |bytes| take(engine, name, account.as_ref(), bytes))?;
+        let From { again, account, memory: _ } = &from;
+        let Made { compiled, entry, memory } = again.make_fast(engine, machine_stack, |emitted| {
+            emitted.place(engine, name, bindings, |bytes| take(engine, name, account.as_ref(), bytes))
+        })?;
         if entry.needs > self.needs {
             return Err(internal("faster code needs more".into()));
         }

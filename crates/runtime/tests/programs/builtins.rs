@@ -9,7 +9,8 @@ const OLDER: &[u8] = include_bytes!("../objects/builtins.v2.o");
 const OWN: &[u8] = include_bytes!("../objects/builtins_own.o");
 const PROGRAMS: [&str; 8] =
     ["copies", "copies_back", "moves", "copies_over", "fills", "compares", "stacks", "never_written"];
-const VERIFIED: [Way; 3] = [Way::Verified, Way::Unoptimised, Way::VerifiedInterpreted];
+const VERIFIED: [Way; 5] =
+    [Way::Verified, Way::Unoptimised, Way::VerifiedInterpreted, Way::Instance, Way::InterpretedInstance];
 const REFUSED: [(&str, &str); 10] = [
     ("any_length", "a length with a known maximum"),
     ("one_too_many", "1024"),
@@ -40,6 +41,10 @@ fn load_raw(way: Way, only: &[&str]) -> Instance<()> {
         Way::Interpreted => linker.loader::<Raw>().interpreted(),
         // SAFETY: of the programs that are loaded so the verifier accepts all.
         Way::Unverified => unsafe { linker.loader::<Raw>().unverified() },
+        Way::Instance | Way::InterpretedInstance => {
+            let module = linker.loader::<Raw>().only(only).compile(&object);
+            return module.and_then(|module| module.instance().make()).unwrap_or_else(|e| panic!("{way:?}: {e}"));
+        }
         Way::Verified | Way::Unoptimised | Way::VerifiedInterpreted => linker.loader::<Raw>(),
     };
     loader.only(only).object(&object, maps).unwrap_or_else(|e| panic!("{way:?}: {e}"))

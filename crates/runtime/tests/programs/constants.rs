@@ -43,7 +43,7 @@ fn a_configured_program_does_what_it_was_configured_for() {
 #[test]
 fn what_is_switched_off_need_not_exist() {
     for way in WAYS {
-        let verified = matches!(way, Way::Verified | Way::Unoptimised | Way::VerifiedInterpreted);
+        let verified = way.is_verified();
         for verbose in [0, 1] {
             let engine = ways::engine(way, |_| {});
             let result = ways::try_instance(&engine, way, &object(verbose, 0));

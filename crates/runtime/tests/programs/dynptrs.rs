@@ -5,7 +5,8 @@ use bpf_runtime::{Instance, Linker, LoadError, MapSet, Object, RingBuf, SkBuff, 
 
 const OBJECT: &[u8] = include_bytes!("../objects/dynptr.o");
 /// Only the verifier can tell a dynptr from bytes.
-const VERIFIED: [Way; 3] = [Way::Verified, Way::Unoptimised, Way::VerifiedInterpreted];
+const VERIFIED: [Way; 5] =
+    [Way::Verified, Way::Unoptimised, Way::VerifiedInterpreted, Way::Instance, Way::InterpretedInstance];
 
 fn xdp(way: Way, name: &str) -> Instance<()> {
     let object = Object::parse(OBJECT).unwrap();

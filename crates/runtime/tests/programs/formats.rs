@@ -7,7 +7,8 @@ use bpf_testkit::kernel;
 use bpf_testkit::skipped;
 use std::sync::{Arc, Mutex};
 
-const VERIFIED: [Way; 3] = [Way::Verified, Way::Unoptimised, Way::VerifiedInterpreted];
+const VERIFIED: [Way; 5] =
+    [Way::Verified, Way::Unoptimised, Way::VerifiedInterpreted, Way::Instance, Way::InterpretedInstance];
 const EINVAL: i32 = -22;
 /// Bytes of the map with the format, and of that with the text.
 const FORMAT: u32 = 64;

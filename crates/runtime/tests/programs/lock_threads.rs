@@ -11,7 +11,8 @@ use std::time::Duration;
 
 const OBJECT: &[u8] = include_bytes!("../objects/lock_threads.o");
 const CHECKED: &[u8] = include_bytes!("../objects/lock_checked.o");
-const VERIFIED: [Way; 3] = [Way::Verified, Way::Unoptimised, Way::VerifiedInterpreted];
+const VERIFIED: [Way; 5] =
+    [Way::Verified, Way::Unoptimised, Way::VerifiedInterpreted, Way::Instance, Way::InterpretedInstance];
 
 fn load(way: Way, configure: impl FnOnce(&mut Config)) -> (Engine, Account, Instance<()>) {
     let engine = ways::engine(way, configure);
@@ -41,7 +42,7 @@ fn lists_in_elements_that_come_and_go() {
         let (engine, account, instance) = load(way, |_| {});
         let queues = instance.map("queues").unwrap();
         let done = AtomicBool::new(false);
-        let rounds = if way == Way::VerifiedInterpreted { 2_000 } else { 20_000 };
+        let rounds = if way.is_interpreted() { 2_000 } else { 20_000 };
         let turns: u64 = std::thread::scope(|scope| {
             let changes = scope.spawn(|| {
                 let mut state = 5u64;

@@ -21,7 +21,8 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-const VERIFIED: [Way; 3] = [Way::Verified, Way::Unoptimised, Way::VerifiedInterpreted];
+const VERIFIED: [Way; 5] =
+    [Way::Verified, Way::Unoptimised, Way::VerifiedInterpreted, Way::Instance, Way::InterpretedInstance];
 const CPUS: [&str; 3] = ["", ".v2", ".v4"];
 
 /// The room that the kernel's test runs give XDP programs.

@@ -12,7 +12,8 @@ const OBJECT: &[u8] = include_bytes!("../objects/owned.o");
 const LOADS: &[u8] = include_bytes!("../objects/owned_loads.o");
 const NESTED: &[u8] = include_bytes!("../objects/owned_nested.o");
 const STOPPED: &[u8] = include_bytes!("../objects/owned_stopped.o");
-const VERIFIED: [Way; 3] = [Way::Verified, Way::Unoptimised, Way::VerifiedInterpreted];
+const VERIFIED: [Way; 5] =
+    [Way::Verified, Way::Unoptimised, Way::VerifiedInterpreted, Way::Instance, Way::InterpretedInstance];
 const PROGRAMS: [&str; 4] = ["stash", "queue", "order", "share"];
 
 /// An engine, an account that all of its objects are counted in, and the object.
@@ -96,7 +97,7 @@ fn objects_in_objects_are_the_kernels() {
 fn what_is_loaded_stays_while_others_drop_it() {
     for way in VERIFIED {
         let (engine, account, instance) = load_object(way, LOADS);
-        let rounds = if way == Way::VerifiedInterpreted { 3_000 } else { 30_000u64 };
+        let rounds = if way.is_interpreted() { 3_000 } else { 30_000u64 };
         std::thread::scope(|scope| {
             for thread in 0..4u64 {
                 let instance = &instance;

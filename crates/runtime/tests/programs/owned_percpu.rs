@@ -9,7 +9,8 @@ use std::path::Path;
 
 const OBJECT: &[u8] = include_bytes!("../objects/owned_percpu.o");
 const APART: &[u8] = include_bytes!("../objects/owned_percpu_apart.o");
-const VERIFIED: [Way; 3] = [Way::Verified, Way::Unoptimised, Way::VerifiedInterpreted];
+const VERIFIED: [Way; 5] =
+    [Way::Verified, Way::Unoptimised, Way::VerifiedInterpreted, Way::Instance, Way::InterpretedInstance];
 const PROGRAMS: [&str; 4] = ["each_indexed", "each_keyed", "each_variable", "each_boxed"];
 
 /// Each program of the other object, and what becomes of it here and in the kernel: `None` is accepted, else what the
@@ -228,7 +229,7 @@ fn threads_count_apart() {
     for way in VERIFIED {
         let (engine, account, instance) = loaded(way, 8, OBJECT, &PROGRAMS);
         assert_eq!(ask(&instance, "each_variable", [1, 8 << 32, 0]), 0);
-        let rounds = if way == Way::VerifiedInterpreted { 2_000 } else { 20_000u64 };
+        let rounds = if way.is_interpreted() { 2_000 } else { 20_000u64 };
         std::thread::scope(|scope| {
             for thread in 0..4u64 {
                 let instance = &instance;

@@ -96,7 +96,7 @@ fn are_used_up<'a>(engine: &Engine, accounts: impl IntoIterator<Item = &'a Accou
 }
 
 fn rounds(way: Way) -> u64 {
-    if way == Way::VerifiedInterpreted { 3_000 } else { 30_000 }
+    if way.is_interpreted() { 3_000 } else { 30_000 }
 }
 
 /// Two threads put into the lists and trees of the same objects and take out of them, under the objects' own locks,

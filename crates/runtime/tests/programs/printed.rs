@@ -40,7 +40,11 @@ fn the_sink_is_told_who_printed() {
                 Way::Interpreted => loader.interpreted(),
                 // SAFETY: the verifier accepts these programs.
                 Way::Unverified => unsafe { loader.unverified() },
-                Way::Verified | Way::Unoptimised | Way::VerifiedInterpreted => loader,
+                Way::Verified
+                | Way::Unoptimised
+                | Way::VerifiedInterpreted
+                | Way::Instance
+                | Way::InterpretedInstance => loader,
             };
             loader.insns(name, support::program(&printer(text))).unwrap()
         };

@@ -40,7 +40,9 @@ fn run(way: Way, text: &str) -> Result<(i64, Vec<u8>), String> {
         Way::Interpreted => loader.interpreted(),
         // SAFETY: the verifier accepts the programs that are loaded like this.
         Way::Unverified => unsafe { loader.unverified() },
-        Way::Verified | Way::Unoptimised | Way::VerifiedInterpreted => loader,
+        Way::Verified | Way::Unoptimised | Way::VerifiedInterpreted | Way::Instance | Way::InterpretedInstance => {
+            loader
+        }
     };
     let program = loader.insns("test", support::program(text)).map_err(|e| e.to_string())?;
     let mut packet: Vec<u8> = (1..=PACKET as u8).collect();

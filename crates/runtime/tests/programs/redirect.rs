@@ -14,7 +14,8 @@ use bpf_testkit::{kernel, skipped};
 const FRAME: [u8; 64] = [0; 64];
 const TYPES: [MapType; 4] = [MapType::DevMap, MapType::DevMapHash, MapType::CpuMap, MapType::XskMap];
 /// Programs on `xdp_md` are verified.
-const VERIFIED: [Way; 3] = [Way::Verified, Way::Unoptimised, Way::VerifiedInterpreted];
+const VERIFIED: [Way; 5] =
+    [Way::Verified, Way::Unoptimised, Way::VerifiedInterpreted, Way::Instance, Way::InterpretedInstance];
 const BROADCAST: u64 = 8;
 const EXCLUDE_INGRESS: u64 = 16;
 

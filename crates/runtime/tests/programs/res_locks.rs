@@ -9,7 +9,8 @@ use std::path::Path;
 use std::sync::Barrier;
 
 const OBJECT: &[u8] = include_bytes!("../objects/res_locks.o");
-const VERIFIED: [Way; 3] = [Way::Verified, Way::Unoptimised, Way::VerifiedInterpreted];
+const VERIFIED: [Way; 5] =
+    [Way::Verified, Way::Unoptimised, Way::VerifiedInterpreted, Way::Instance, Way::InterpretedInstance];
 
 /// What taking a lock fails with, as the programs say it.
 const EDEADLK: u64 = 1035;

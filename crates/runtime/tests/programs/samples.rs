@@ -86,21 +86,39 @@ fn go<C: Context>(object: &Object, name: &str, run: Run<C>) -> Result<Outcome, L
         config.mode = mode;
         let engine = Engine::new(config).unwrap();
         let linker = Linker::<()>::new(&engine);
-        let instance = linker.loader::<C>().only(&[name]).object(object, MapSet::for_object(&engine, object)?)?;
-        let program = instance.program::<C>(name)?;
-        let one = |mut packet: Vec<u8>| {
-            let result = run(&program, &mut packet).map_err(|e| e.to_string());
-            (result, packet)
+        let loaded = linker.loader::<C>().only(&[name]).object(object, MapSet::for_object(&engine, object)?);
+        let made = linker.loader::<C>().only(&[name]).compile(object).and_then(|module| module.instance().make());
+        let (instance, made) = match (loaded, made) {
+            (Ok(loaded), Ok(made)) => (loaded, made),
+            (Err(loaded), Err(made)) => {
+                assert_eq!(loaded.to_string(), made.to_string(), "{name}: the errors of load and module");
+                return Err(loaded);
+            }
+            (Err(error), Ok(_)) => panic!("{name}: not loaded, but made an instance of: {error}"),
+            (Ok(_), Err(error)) => panic!("{name}: loaded, but not made an instance of: {error}"),
         };
-        let runs = capture().into_iter().map(one).collect();
-        let contents = |map: &bpf_runtime::Map| {
-            let mut elements: Elements = map.iter().filter_map(Result::ok).collect();
-            elements.sort();
-            (map.name().to_owned(), elements)
+        let runs_of = |instance: &bpf_runtime::Instance<()>| -> Result<Outcome, LoadError> {
+            let program = instance.program::<C>(name)?;
+            let one = |mut packet: Vec<u8>| {
+                let result = run(&program, &mut packet).map_err(|e| e.to_string());
+                (result, packet)
+            };
+            let runs = capture().into_iter().map(one).collect();
+            let contents = |map: &bpf_runtime::Map| {
+                let mut elements: Elements = map.iter().filter_map(Result::ok).collect();
+                elements.sort();
+                (map.name().to_owned(), elements)
+            };
+            // The values of maps of maps are numbers of maps, each of which exists once.
+            let of_maps =
+                |map: &&bpf_runtime::Map| matches!(map.map_type(), MapType::ArrayOfMaps | MapType::HashOfMaps);
+            Ok(Outcome { runs, maps: instance.maps().filter(|map| !of_maps(map)).map(contents).collect() })
         };
-        // The values of maps of maps are numbers of maps, each of which exists once.
-        let of_maps = |map: &&bpf_runtime::Map| matches!(map.map_type(), MapType::ArrayOfMaps | MapType::HashOfMaps);
-        let outcome = Outcome { runs, maps: instance.maps().filter(|map| !of_maps(map)).map(contents).collect() };
+        let outcome = runs_of(&instance)?;
+        if repeatable(object, name) {
+            let made = runs_of(&made)?;
+            assert!(outcome == made, "{name}: load and instance differ: {}", outcome.difference(&made));
+        }
         match &first {
             Some(first) if repeatable(object, name) => {
                 assert!(*first == outcome, "{name}: the engines differ: {:?}", first.difference(&outcome))

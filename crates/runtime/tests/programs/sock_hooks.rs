@@ -12,7 +12,8 @@ use bpf_testkit::kernel::{self, ProgramType};
 use bpf_testkit::skipped;
 use std::sync::Arc;
 
-const VERIFIED: [Way; 3] = [Way::Verified, Way::Unoptimised, Way::VerifiedInterpreted];
+const VERIFIED: [Way; 5] =
+    [Way::Verified, Way::Unoptimised, Way::VerifiedInterpreted, Way::Instance, Way::InterpretedInstance];
 
 fn loaded<C: Context>(way: Way, text: &str) -> Program<C, ()> {
     let linker = Linker::<()>::new(&ways::engine(way, |_| {}));

@@ -9,7 +9,8 @@ use bpf_runtime::{
 };
 use std::sync::Arc;
 
-const VERIFIED: [Way; 3] = [Way::Verified, Way::Unoptimised, Way::VerifiedInterpreted];
+const VERIFIED: [Way; 5] =
+    [Way::Verified, Way::Unoptimised, Way::VerifiedInterpreted, Way::Instance, Way::InterpretedInstance];
 const TYPES: [MapType; 2] = [MapType::SockMap, MapType::SockHash];
 
 /// Knows one socket by its cookie.

@@ -7,7 +7,8 @@ use bpf_runtime::{Caller, HelperError, Linker, Program, SkBuff, SkLookup, SkLook
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
-const VERIFIED: [Way; 3] = [Way::Verified, Way::Unoptimised, Way::VerifiedInterpreted];
+const VERIFIED: [Way; 5] =
+    [Way::Verified, Way::Unoptimised, Way::VerifiedInterpreted, Way::Instance, Way::InterpretedInstance];
 
 /// Answers any look-up by one socket, and notes the questions.
 struct Answers(Arc<Socket>, Mutex<Vec<SocketLookup>>);

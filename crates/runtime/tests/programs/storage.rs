@@ -11,7 +11,8 @@ use bpf_runtime::{
 use std::sync::Arc;
 
 const OBJECT: &[u8] = include_bytes!("../objects/storage.o");
-const VERIFIED: [Way; 3] = [Way::Verified, Way::Unoptimised, Way::VerifiedInterpreted];
+const VERIFIED: [Way; 5] =
+    [Way::Verified, Way::Unoptimised, Way::VerifiedInterpreted, Way::Instance, Way::InterpretedInstance];
 
 /// A socket in this state, of this cookie.
 fn socket(state: u32, cookie: u64) -> Arc<Socket> {

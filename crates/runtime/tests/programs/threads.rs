@@ -7,7 +7,8 @@ use bpf_testkit::skipped;
 use std::path::Path;
 
 const OBJECT: &[u8] = include_bytes!("../objects/threads.o");
-const VERIFIED: [Way; 3] = [Way::Verified, Way::Unoptimised, Way::VerifiedInterpreted];
+const VERIFIED: [Way; 5] =
+    [Way::Verified, Way::Unoptimised, Way::VerifiedInterpreted, Way::Instance, Way::InterpretedInstance];
 
 fn load(way: Way) -> Instance<()> {
     let object = Object::parse(OBJECT).unwrap();

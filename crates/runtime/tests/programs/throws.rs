@@ -9,7 +9,8 @@ use std::path::Path;
 
 const OBJECT: &[u8] = include_bytes!("../objects/throws.o");
 const ALONE: &[u8] = include_bytes!("../objects/throws_alone.o");
-const VERIFIED: [Way; 3] = [Way::Verified, Way::Unoptimised, Way::VerifiedInterpreted];
+const VERIFIED: [Way; 5] =
+    [Way::Verified, Way::Unoptimised, Way::VerifiedInterpreted, Way::Instance, Way::InterpretedInstance];
 const PROGRAMS: [&str; 4] = ["thrown", "caught", "looped", "jumped"];
 
 fn load(way: Way, object: &[u8], names: &[&str]) -> Result<Instance<()>, LoadError> {
@@ -54,7 +55,7 @@ fn results_are_the_kernels() {
         for (at, what) in asks() {
             let packet = packet(at, what);
             let [first, rest @ ..] = programs.each_ref().map(|instance| run(instance, name, &packet));
-            assert_eq!(rest, [first; 2], "{name}: {what} at {at}");
+            assert_eq!(rest, [first; 4], "{name}: {what} at {at}");
             if let Some(theirs) = &theirs {
                 let (answer, _) = theirs.programs[name].test_run_output(&packet).unwrap();
                 assert_eq!(first, answer, "{name}: {what} at {at}");

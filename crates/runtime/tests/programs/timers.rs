@@ -12,7 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const OBJECT: &[u8] = include_bytes!("../objects/timers.o");
-const VERIFIED: [Way; 3] = [Way::Verified, Way::Unoptimised, Way::VerifiedInterpreted];
+const VERIFIED: [Way; 5] =
+    [Way::Verified, Way::Unoptimised, Way::VerifiedInterpreted, Way::Instance, Way::InterpretedInstance];
 
 fn load_into(engine: &Engine, maps: MapSet) -> Result<Instance<()>, LoadError> {
     Linker::<()>::new(engine).loader::<Xdp>().object(&Object::parse(OBJECT).unwrap(), maps)

@@ -15,15 +15,44 @@ pub(crate) enum Way {
     Unoptimised,
     /// Verified, by the interpreter.
     VerifiedInterpreted,
+    /// Verified, as machine code: the second instance of a module.
+    Instance,
+    /// The same by the interpreter.
+    InterpretedInstance,
 }
 
-pub(crate) const WAYS: [Way; 5] =
-    [Way::Interpreted, Way::Unverified, Way::Verified, Way::Unoptimised, Way::VerifiedInterpreted];
+impl Way {
+    pub(crate) fn is_interpreted(self) -> bool {
+        match self {
+            Way::Interpreted | Way::VerifiedInterpreted | Way::InterpretedInstance => true,
+            Way::Unverified | Way::Verified | Way::Unoptimised | Way::Instance => false,
+        }
+    }
+
+    pub(crate) fn is_verified(self) -> bool {
+        match self {
+            Way::Interpreted | Way::Unverified => false,
+            Way::Verified | Way::Unoptimised | Way::VerifiedInterpreted | Way::Instance | Way::InterpretedInstance => {
+                true
+            }
+        }
+    }
+}
+
+pub(crate) const WAYS: [Way; 7] = [
+    Way::Interpreted,
+    Way::Unverified,
+    Way::Verified,
+    Way::Unoptimised,
+    Way::VerifiedInterpreted,
+    Way::Instance,
+    Way::InterpretedInstance,
+];
 
 /// An engine for this way.
 pub(crate) fn engine(way: Way, configure: impl FnOnce(&mut Config)) -> Engine {
     let mut config = Config::default();
-    if way == Way::VerifiedInterpreted {
+    if matches!(way, Way::VerifiedInterpreted | Way::InterpretedInstance) {
         config.mode = Mode::Interpreter;
     }
     if way == Way::Unoptimised {
@@ -58,6 +87,12 @@ pub(crate) fn try_instance(engine: &Engine, way: Way, object: &Object) -> Result
         Way::Interpreted => linker.loader::<Raw>().interpreted(),
         // SAFETY: the objects' programs are those that the verifier accepts.
         Way::Unverified => unsafe { linker.loader::<Raw>().unverified() },
+        Way::Instance | Way::InterpretedInstance => {
+            let module = linker.compile::<Raw>(object)?;
+            // The first is gone when the second is made.
+            module.instance().make()?;
+            return module.instance().make();
+        }
         Way::Verified | Way::Unoptimised | Way::VerifiedInterpreted => linker.loader::<Raw>(),
     };
     loader.object(object, MapSet::for_object(engine, object).unwrap())

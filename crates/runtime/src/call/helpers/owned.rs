@@ -23,14 +23,15 @@ pub(crate) struct LocalTypes {
     pub(crate) pool: Arc<Objects>,
     /// By the program's number, ascending: the type, with all that it leads to. Of one number there may be one that has
     /// an instance for each CPU, behind the one that has not.
-    pub(crate) types: Vec<(u32, Arc<OwnedType>, Vec<OwnedType>)>,
+    pub(crate) types: Arc<[LocalType]>,
 }
 
-impl LocalTypes {
-    /// The type of this number, which the closure begins with.
-    pub(crate) fn ty(number: u32, closure: Vec<OwnedType>) -> Option<(u32, Arc<OwnedType>, Vec<OwnedType>)> {
-        Some((number, Arc::new(closure.first()?.clone()), closure))
-    }
+/// A type that a program may make objects of: its number, itself, and with it all that it leads to.
+pub(crate) type LocalType = (u32, Arc<OwnedType>, Vec<OwnedType>);
+
+/// The type of this number, which the closure begins with.
+pub(crate) fn local_type(number: u32, closure: Vec<OwnedType>) -> Option<LocalType> {
+    Some((number, Arc::new(closure.first()?.clone()), closure))
 }
 
 /// The function of one program that makes objects, if the name is that of one.
@@ -41,6 +42,11 @@ pub(crate) fn own_obj_new(id: u32, types: &Arc<LocalTypes>) -> Option<HostFn> {
         _other => return None,
     };
     Some(HostFn { env: Some(Arc::clone(types) as _), ..HostFn::with_run(shim) })
+}
+
+/// The same as it is compiled for: each instance of the program puts its own in the place of this.
+pub(crate) fn declared_obj_new(id: u32) -> Option<HostFn> {
+    makes_objects(id).then(|| HostFn { env: Some(Arc::new(())), ..HostFn::with_run(obj_new::<false>) })
 }
 
 /// Whether the function of this number makes objects of a program's own types.

@@ -55,9 +55,21 @@ pub(crate) fn at_site(helper: Helper, known: &[Known], of: &HostFn) -> Option<Ho
 }
 
 /// The environment of the helpers that print, for a program of this name.
-pub(crate) fn printer(program: &str, account: Option<&str>) -> Arc<Site> {
-    let from = Printer { program: program.to_owned(), account: account.map(str::to_owned) };
-    Site::of(&[], Some(Arc::new(from)))
+pub(crate) fn printer(program: &str) -> Arc<Site> {
+    Site::of(&[], Some(Arc::new(Printer { program: program.to_owned(), account: None })))
+}
+
+/// Whether a function says whose call it is.
+pub(crate) fn prints(func: &HostFn) -> bool {
+    func.env.as_deref().and_then(|env| env.downcast_ref::<Site>()).is_some_and(|site| site.from.is_some())
+}
+
+/// The same function for an instance of the program that is counted in this account; `None` if it does not say whose
+/// call it is.
+pub(crate) fn printing_for(func: &HostFn, account: &str) -> Option<HostFn> {
+    let site = func.env.as_deref()?.downcast_ref::<Site>()?;
+    let from = Printer { program: site.from.as_ref()?.program.clone(), account: Some(account.to_owned()) };
+    Some(HostFn { env: Some(Site::of(&site.known, Some(Arc::new(from)))), ..func.clone() })
 }
 
 /// A helper's function for the program with this environment, if it prints.

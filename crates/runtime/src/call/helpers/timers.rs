@@ -17,13 +17,20 @@ use std::sync::Arc;
 /// What a program is told by that sets callbacks: [`program_number`].
 pub(crate) struct TimerProgram(pub(crate) u64);
 
+impl TimerProgram {
+    /// Another one than all before.
+    pub(crate) fn new() -> TimerProgram {
+        TimerProgram(program_number())
+    }
+}
+
 /// `bpf_timer_set_callback` of one program.
 pub(crate) fn own_set_callback() -> HostFn {
     own(set_callback)
 }
 
 fn own(shim: Shim) -> HostFn {
-    HostFn { env: Some(Arc::new(TimerProgram(program_number()))), ..HostFn::with_run(shim) }
+    HostFn { env: Some(Arc::new(TimerProgram::new())), ..HostFn::with_run(shim) }
 }
 
 /// `bpf_wq_set_callback_impl` of one program.

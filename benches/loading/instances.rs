@@ -1,0 +1,93 @@
+//! What one more instance of a module takes: time, and heap beside its maps and code.
+//!
+//! The module has two small maps (`crates/runtime/tests/objects/pair.c`). "Without maps" takes the maps of another
+//! instance; "a load" is the same object, verified and compiled.
+
+use bpf_benches::measure::{self, nanoseconds, thread_time};
+use bpf_benches::table::{Table, figure};
+use bpf_runtime::{Config, Engine, Linker, MapSet, Module, Object, Raw};
+use std::hint::black_box;
+use std::time::Duration;
+
+const OBJECT: &[u8] = include_bytes!("../../crates/runtime/tests/objects/pair.o");
+
+/// Tenants at once.
+const TENANTS: usize = 10_000;
+
+/// Of this thread's time since `begin`.
+fn milliseconds(begin: Duration) -> f64 {
+    (thread_time() - begin).as_secs_f64() * 1e3
+}
+
+/// One by one: made and dropped.
+pub(crate) fn table() -> Table {
+    let engine = Engine::new(Config::default()).expect("an engine");
+    let linker = Linker::<()>::new(&engine);
+    let object = Object::parse(OBJECT).expect("an object");
+    let module = linker.compile::<Raw>(&object).expect("a module");
+    let shared = module.instance().make().expect("an instance");
+    let account = engine.account("tenant", 1 << 30);
+    let maps = || {
+        let mut maps = module.maps();
+        for map in shared.maps() {
+            maps = maps.reuse(map.name(), map).expect("its own map");
+        }
+        maps
+    };
+    let one = |repeat: u32, work: &mut dyn FnMut()| nanoseconds(repeat, |repeat| (0..repeat).for_each(|_| work()));
+    let mut contenders: Vec<measure::Contender<'_>> = vec![
+        Box::new(|repeat| one(repeat, &mut || drop(black_box(module.instance().make().expect("an instance"))))),
+        Box::new(|repeat| {
+            one(repeat, &mut || drop(black_box(module.instance().account(&account).make().expect("an instance"))))
+        }),
+        Box::new(|repeat| one(repeat, &mut || drop(black_box(module.instantiate(maps()).expect("an instance"))))),
+        Box::new(|repeat| {
+            one(repeat, &mut || {
+                let maps = MapSet::for_object(&engine, &object).expect("maps");
+                drop(black_box(linker.load::<Raw>(&object, maps).expect("a load")));
+            })
+        }),
+    ];
+    let names = ["an instance", "in an account", "with the maps of another", "a load"];
+    let times = measure::interleaved(&mut contenders);
+    let mut table = Table::new(["µs, made and dropped", "median"]);
+    for (name, time) in names.iter().zip(times) {
+        table.row([(*name).to_owned(), figure(time / 1000.0)]);
+    }
+    table
+}
+
+/// Many at once.
+pub(crate) fn many() {
+    let engine = Engine::new(Config::default()).expect("an engine");
+    let object = Object::parse(OBJECT).expect("an object");
+    let module: Module<Raw, ()> = Linker::<()>::new(&engine).compile::<Raw>(&object).expect("a module");
+    for round in 0..3 {
+        let (heap, code) = (super::memory::heap().unwrap_or(0), engine.code_stats().bytes_used);
+        let begin = thread_time();
+        let tenants: Vec<_> = (0..TENANTS).map(|_| module.instance().make().expect("an instance")).collect();
+        let made = milliseconds(begin);
+        let heap =
+            super::memory::heap().unwrap_or(0).saturating_sub(heap + tenants.capacity() * size_of_val(&tenants[0]));
+        let code = engine.code_stats().bytes_used - code;
+        let programs: Vec<_> = tenants.iter().map(|tenant| tenant.program::<Raw>("entry").expect("it")).collect();
+        let mut best = f64::INFINITY;
+        for _ in 0..20 {
+            let begin = thread_time();
+            for program in &programs {
+                black_box(program.run(&mut (), &mut [0; 8]).expect("a run"));
+            }
+            best = best.min(milliseconds(begin) * 1e6 / TENANTS as f64);
+        }
+        let begin = thread_time();
+        drop(programs);
+        drop(tenants);
+        println!(
+            "round {round}: {TENANTS} tenants made in {made:.1} ms, {} bytes of heap and {} of code each; a run of each in \
+             turn {best:.1} ns; dropped in {:.1} ms",
+            heap / TENANTS,
+            code / TENANTS,
+            milliseconds(begin)
+        );
+    }
+}

@@ -1,0 +1,412 @@
+//! Modules as bytes: compiled once, kept by the service, and loaded in microseconds.
+//!
+//! Problem: a service that starts again verifies and compiles what it did before. Approach: what a [`Module`] has is
+//! written: code with its relocations, what programs refer to by numbers and names, definitions of maps. Functions are
+//! bound anew by the linker that reads it. Before all that stands a header: what machine, what version of this library
+//! and what settings of the engine the code was made for, and a checksum. Each is compared, so that a cache which is
+//! out of date is an error and no crash. None of it shows that the code is harmless: whoever can write the bytes can
+//! have the process do anything, as with a shared library. The safe form of a program is its object.
+
+use crate::context::Context;
+use crate::engine::Engine;
+use crate::error::{DeserializeError, SerializeError};
+use crate::load::linker::Linker;
+use crate::load::map_set::{DefKind, Planned};
+use crate::load::module::{Module, Part};
+use crate::load::wire::{Bytes, Reader, Wire, Writer, checksum};
+use crate::program::bound::Bound;
+use crate::program::references::{DataDecl, Functions, Place, References};
+use crate::program::unit::Kept;
+use bpf_isa::InsnIdx;
+use bpf_maps::{Kind, MapDef, MapType};
+use bpf_object::InitialValue;
+use std::sync::Arc;
+#[cfg(native)]
+use {
+    crate::abi::limits::Checks,
+    crate::program::code::{Map, Shape},
+    crate::program::name::Name,
+    crate::program::source::Source,
+    crate::program::table::HostType,
+    crate::program::unit::Unit,
+    bpf_jit::LowerOptions,
+    bpf_jit_code::Code,
+    bpf_verifier::SourceLine,
+};
+
+/// What the bytes begin with.
+const MAGIC: [u8; 8] = *b"bpfmod\x00\x01";
+
+/// What must be the same where code is made and where it runs: a digest of each, and the checksum of what follows.
+struct Header {
+    version: u64,
+    cpu: u64,
+    config: u64,
+    context: u64,
+    body: u64,
+}
+
+impl Wire for Header {
+    fn put(&self, to: &mut Writer) {
+        let Header { version, cpu, config, context, body } = self;
+        [version, cpu, config, context, body].into_iter().for_each(|digest| digest.put(to));
+    }
+    fn get(from: &mut Reader<'_>) -> Option<Self> {
+        let [version, cpu, config, context, body] = [(); 5].map(|()| u64::get(from));
+        Some(Header { version: version?, cpu: cpu?, config: config?, context: context?, body: body? })
+    }
+}
+
+fn digest(of: &impl std::fmt::Debug) -> u64 {
+    checksum(format!("{of:?}").as_bytes())
+}
+
+impl Header {
+    /// Of code for programs on `C` in this engine, with this checksum.
+    fn of<C: Context>(engine: &Engine, body: u64) -> Header {
+        let config = engine.config();
+        Header {
+            version: digest(&(env!("CARGO_PKG_VERSION"), size_of::<bpf_jit_code::RunCtx>())),
+            cpu: digest(&(bpf_jit_code::Arch::HOST, config.features)),
+            // What code has compiled in beside what its unit says.
+            config: digest(&(
+                config.hardening,
+                config.direct_tail_calls && engine.domain().has_core_barrier(),
+                config.metrics,
+                config.frame_bytes,
+                config.max_machine_stack,
+                engine.domain().max_slots(),
+                config.mode,
+            )),
+            context: digest(C::layout()),
+            body,
+        }
+    }
+
+    fn check(&self, other: &Header) -> Result<(), DeserializeError> {
+        let same = |one: u64, other: u64, error| if one == other { Ok(()) } else { Err(error) };
+        same(self.version, other.version, DeserializeError::Version)?;
+        same(self.cpu, other.cpu, DeserializeError::Cpu)?;
+        same(self.config, other.config, DeserializeError::Config)?;
+        same(self.context, other.context, DeserializeError::Context)?;
+        same(self.body, other.body, DeserializeError::Changed)
+    }
+}
+
+impl<C: Context, H: 'static> Module<C, H> {
+    /// The module as bytes, for [`Module::deserialize`] by the same build of this library, on the same kind of
+    /// processor, in an engine with the same settings. Without what only debuggers are told.
+    ///
+    /// # Errors
+    /// [`SerializeError`] for what has no such form.
+    pub fn serialize(&self) -> Result<Vec<u8>, SerializeError> {
+        let mut body = Writer::default();
+        self.put(&mut body)?;
+        let mut all = Writer(MAGIC.to_vec());
+        Header::of::<C>(self.engine(), checksum(&body.0)).put(&mut all);
+        all.0.append(&mut body.0);
+        Ok(all.0)
+    }
+
+    /// A module of the linker's engine from what [`Module::serialize`] wrote. Host functions are those that are
+    /// registered with the linker under the same names, with the same prototypes.
+    ///
+    /// ```no_run
+    /// # use bpf_runtime::*;
+    /// # type Done = Result<(), Box<dyn std::error::Error>>;
+    /// # fn f(linker: &Linker<()>, object: &Object, cache: &std::path::Path) -> Done {
+    /// // SAFETY: nobody but this service can write into the folder, and it writes what `serialize` says.
+    /// let read = |bytes: Vec<u8>| unsafe { Module::<Raw, ()>::deserialize(linker, &bytes) }.ok();
+    /// let cached = std::fs::read(cache).ok().and_then(read);
+    /// let module = match cached {
+    ///     Some(module) => module,
+    ///     None => {
+    ///         let module = linker.compile::<Raw>(object)?;
+    ///         std::fs::write(cache, module.serialize()?)?;
+    ///         module
+    ///     }
+    /// };
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`DeserializeError`] for bytes of another version, processor, context or configuration, or that were changed by
+    /// mistake.
+    ///
+    /// # Safety
+    /// The bytes must be what [`Module::serialize`] of this build of this library returned for programs on `C`: they
+    /// are machine code, which is run as it is. The checks find mistakes, not malice.
+    pub unsafe fn deserialize(linker: &Linker<H>, bytes: &[u8]) -> Result<Self, DeserializeError> {
+        let mut reader = Reader(bytes);
+        if reader.bytes(MAGIC.len()) != Some(&MAGIC[..]) {
+            return Err(DeserializeError::NoModule);
+        }
+        let header = Header::get(&mut reader).ok_or(DeserializeError::NoModule)?;
+        header.check(&Header::of::<C>(&linker.engine, checksum(reader.0)))?;
+        let module = Self::get(linker, &mut reader)?;
+        if reader.0.is_empty() { Ok(module) } else { Err(DeserializeError::Malformed) }
+    }
+
+    fn put(&self, to: &mut Writer) -> Result<(), SerializeError> {
+        let (planned, wanted, relied, parts) = self.all();
+        planned.len().put(to);
+        for planned in planned {
+            let (name, kind, variables, initial) = planned.all();
+            (name.to_owned(), variables.to_vec()).put(to);
+            initial
+                .iter()
+                .map(|(index, value)| match value {
+                    InitialValue::Map(map) => (*index, (Some(*map), String::new())),
+                    InitialValue::Program(name) => (*index, (None, name.clone())),
+                })
+                .collect::<Vec<(u32, (Option<usize>, String))>>()
+                .put(to);
+            put_kind(name, kind, to)?;
+        }
+        (wanted.to_vec(), relied.to_vec()).put(to);
+        parts.len().put(to);
+        parts.iter().try_for_each(|part| put_part(part, to))
+    }
+
+    #[cfg(not(native))]
+    fn get(_: &Linker<H>, _: &mut Reader<'_>) -> Result<Self, DeserializeError> {
+        Err(DeserializeError::Config)
+    }
+
+    #[cfg(native)]
+    fn get(linker: &Linker<H>, from: &mut Reader<'_>) -> Result<Self, DeserializeError> {
+        let bad = || DeserializeError::Malformed;
+        let maps = usize::get(from).ok_or_else(bad)?;
+        let mut planned = Vec::new();
+        for _ in 0..maps {
+            planned.push(get_planned(from).ok_or_else(bad)?);
+        }
+        let planned: Arc<[Planned]> = planned.into();
+        let (wanted, relied): (Vec<bool>, Vec<usize>) = Wire::get(from).ok_or_else(bad)?;
+        if wanted.len() != planned.len() || relied.iter().any(|at| *at >= planned.len()) {
+            return Err(bad());
+        }
+        let count = usize::get(from).ok_or_else(bad)?;
+        let mut parts = Vec::new();
+        for _ in 0..count {
+            parts.push(get_part::<C, H>(linker, &planned, from)?);
+        }
+        Ok(Module::new(&linker.engine, planned, wanted, relied, parts))
+    }
+}
+
+const KINDS: [Kind; 5] = [Kind::Signed, Kind::Unsigned, Kind::Float, Kind::Array, Kind::Struct];
+
+fn put_kind(name: &str, kind: &DefKind, to: &mut Writer) -> Result<(), SerializeError> {
+    match kind {
+        DefKind::Data(data) => {
+            0u8.put(to);
+            put_def(&data.def, to)?;
+            data.contents.as_ref().map(|contents| Bytes(contents.clone())).put(to);
+            data.constant.put(to);
+        }
+        DefKind::Progs { entries } => {
+            1u8.put(to);
+            entries.put(to);
+        }
+        DefKind::Unsupported(_) => {
+            return Err(SerializeError { program: None, what: format!("map `{name}`, whose type is not supported") });
+        }
+    }
+    Ok(())
+}
+
+fn put_def(def: &MapDef, to: &mut Writer) -> Result<(), SerializeError> {
+    if def.owned.is_some() {
+        let what = format!("map `{}`, whose values own objects", def.name);
+        return Err(SerializeError { program: None, what });
+    }
+    let kind = |kind: Option<Kind>| kind.and_then(|kind| KINDS.iter().position(|known| *known == kind));
+    (def.name.clone(), def.map_type as u32, def.map_extra).put(to);
+    [def.key_size, def.value_size, def.max_entries, def.flags].into_iter().for_each(|number| number.put(to));
+    [def.numa_node, def.spin_lock, def.timer, def.work].into_iter().for_each(|number| number.put(to));
+    (def.resilient_lock, kind(def.key_kind), kind(def.value_kind)).put(to);
+    def.inner.is_some().put(to);
+    def.inner.as_ref().map_or(Ok(()), |inner| put_def(inner, to))
+}
+
+#[cfg(native)]
+fn get_def(from: &mut Reader<'_>) -> Option<MapDef> {
+    let (name, map_type, map_extra): (String, u32, u64) = Wire::get(from)?;
+    let [key, value, entries, flags] = [(); 4].map(|()| u32::get(from));
+    let [numa_node, spin_lock, timer, work] = [(); 4].map(|()| Option::get(from));
+    let (resilient_lock, key_kind, value_kind): (bool, Option<usize>, Option<usize>) = Wire::get(from)?;
+    let kind = |kind: Option<usize>| kind.and_then(|kind| KINDS.get(kind).copied());
+    let mut def = MapDef::new(&name, MapType::from_number(map_type)?, key?, value?, entries?).with_flags(flags?);
+    (def.map_extra, def.numa_node, def.spin_lock) = (map_extra, numa_node?, spin_lock?);
+    (def.timer, def.work, def.resilient_lock) = (timer?, work?, resilient_lock);
+    (def.key_kind, def.value_kind) = (kind(key_kind), kind(value_kind));
+    if bool::get(from)? {
+        // As deep as the bytes are long, unless it is one of ours.
+        def = def.with_inner(get_def(from).filter(|inner| inner.inner.is_none())?);
+    }
+    Some(def)
+}
+
+#[cfg(native)]
+fn get_planned(from: &mut Reader<'_>) -> Option<Planned> {
+    let (name, variables) = Wire::get(from)?;
+    let initial: Vec<(u32, (Option<usize>, String))> = Wire::get(from)?;
+    let value = |(index, (map, name)): (u32, (Option<usize>, String))| {
+        (index, map.map_or(InitialValue::Program(name), InitialValue::Map))
+    };
+    let kind = match u8::get(from)? {
+        0 => {
+            let def = get_def(from)?;
+            let contents = Option::<Bytes>::get(from)?.map(|bytes| bytes.0);
+            DefKind::Data(Arc::new(DataDecl { def, contents, constant: bool::get(from)? }))
+        }
+        1 => DefKind::Progs { entries: Wire::get(from)? },
+        _ => return None,
+    };
+    Some(Planned::new(name, kind, variables, initial.into_iter().map(value).collect()))
+}
+
+/// How a function is found again, and a digest of its prototype.
+fn function(bound: &Bound) -> (String, u64) {
+    (bound.proto.name.to_string(), digest(&bound.proto))
+}
+
+#[cfg(not(native))]
+fn put_part(part: &Part, _: &mut Writer) -> Result<(), SerializeError> {
+    Err(SerializeError {
+        program: Some(part.all().0.name.to_string()),
+        what: "programs that are interpreted".to_owned(),
+    })
+}
+
+#[cfg(native)]
+fn put_part(part: &Part, to: &mut Writer) -> Result<(), SerializeError> {
+    let (unit, code, used) = part.all();
+    let refuse = |what: &str| Err(SerializeError { program: Some(unit.name.to_string()), what: what.to_owned() });
+    let (code, shape) = match code {
+        Kept::Interpreted(_) => return refuse("programs that are interpreted: their object is as short a way to them"),
+        Kept::Native { again: Some(_), .. } => {
+            return refuse("code of a first tier: compile with `Loader::opt_level(OptLevel::Speed)`");
+        }
+        Kept::Native { code, shape, told: _, again: None } => (code, shape),
+    };
+    let references = unit.references();
+    if references.maps.len() != used.len() {
+        return refuse("programs that jump by tables");
+    }
+    if references.local_types.is_some() {
+        return refuse("programs that make objects");
+    }
+    if references.formats {
+        return refuse("programs that print by formats");
+    }
+    let Functions { helpers, host } = &references.functions;
+    (unit.name.to_string(), unit.budget, used.to_vec()).put(to);
+    (unit.checks.budget, unit.checks.interrupt, unit.sink).put(to);
+    helpers.iter().map(|(id, bound)| (*id, digest(&bound.proto))).collect::<Vec<_>>().put(to);
+    host.iter().map(|bound| bound.as_ref().map(function)).collect::<Vec<_>>().put(to);
+    let places = references.places.iter().map(|Place { insn, map, off }| (insn.0, *map, *off));
+    places.collect::<Vec<_>>().put(to);
+    let source = unit.source.as_deref();
+    source.map(|source| (lines(source), source.functions().to_vec())).put(to);
+    code.put(to);
+    let Shape { lower, machine_stack, map, note: _ } = shape;
+    let LowerOptions { budget, interrupt, count, note, max_stack, raw_context, direct_tail_calls } = *lower;
+    ((budget, interrupt), (count, note), (max_stack, (raw_context, direct_tail_calls))).put(to);
+    machine_stack.put(to);
+    map.as_ref().map(|map| (map.calls.to_vec(), map.functions.to_vec())).put(to);
+    Ok(())
+}
+
+#[cfg(native)]
+type Lines = Vec<(u32, u32, (usize, String))>;
+
+/// Names by first instruction.
+#[cfg(native)]
+type Names = Vec<(u32, String)>;
+
+/// Lines, each with the number of its file.
+#[cfg(native)]
+fn lines(source: &Source) -> (Vec<String>, Lines) {
+    let mut files: Vec<String> = Vec::new();
+    let mut line = |line: &SourceLine| {
+        let known = files.iter().rposition(|file| *file == line.file);
+        let file = known.unwrap_or_else(|| {
+            files.push(line.file.clone());
+            files.len() - 1
+        });
+        (line.insn, line.line, (file, line.text.clone()))
+    };
+    let lines = source.lines().iter().map(&mut line).collect();
+    (files, lines)
+}
+
+#[cfg(native)]
+fn get_part<C: Context, H: 'static>(
+    linker: &Linker<H>,
+    planned: &[Planned],
+    from: &mut Reader<'_>,
+) -> Result<Part, DeserializeError> {
+    let bad = || DeserializeError::Malformed;
+    let (name, budget, used): (String, i64, Vec<usize>) = Wire::get(from).ok_or_else(bad)?;
+    let (counts, interrupt, sink): (bool, bool, Option<usize>) = Wire::get(from).ok_or_else(bad)?;
+    let helpers: Vec<(u32, u64)> = Wire::get(from).ok_or_else(bad)?;
+    let host: Vec<Option<(String, u64)>> = Wire::get(from).ok_or_else(bad)?;
+    let places: Vec<(u32, i32, u32)> = Wire::get(from).ok_or_else(bad)?;
+    let source: Option<((Vec<String>, Lines), Names)> = Wire::get(from).ok_or_else(bad)?;
+    let code = Code::get(from).ok_or_else(bad)?;
+    type Lower = ((bool, bool), (bool, bool), (u32, (bool, bool)));
+    let (checks, counting, rest): Lower = Wire::get(from).ok_or_else(bad)?;
+    let (max_stack, (raw_context, direct_tail_calls)) = rest;
+    let machine_stack = u64::get(from).ok_or_else(bad)?;
+    let map: Option<(Vec<_>, Vec<_>)> = Wire::get(from).ok_or_else(bad)?;
+    let mut references = References::default();
+    for at in &used {
+        let declared = planned.get(*at).and_then(|map| map.declared(false).ok());
+        references.maps.push(declared.ok_or_else(bad)?);
+    }
+    let same = |bound: Option<Bound>, function: String, proto: u64| match bound {
+        Some(bound) if digest(&bound.proto) == proto => Ok(bound),
+        Some(_) | None => Err(DeserializeError::Function { function }),
+    };
+    for (id, proto) in helpers {
+        let name = || crate::load::linker::helper_name(id).unwrap_or_else(|| format!("helper {id}"));
+        let bound = same(linker.helper(id, C::layout()), name(), proto)?;
+        references.functions.helpers.push((id, bound));
+    }
+    for function in host {
+        let bound = function.map(|(name, proto)| same(linker.named(&name, C::layout()), name, proto));
+        references.functions.host.push(bound.transpose()?);
+    }
+    references.places = places.into_iter().map(|(insn, map, off)| Place { insn: InsnIdx(insn), map, off }).collect();
+    let lower = LowerOptions {
+        budget: checks.0,
+        interrupt: checks.1,
+        count: counting.0,
+        note: counting.1,
+        max_stack,
+        raw_context,
+        direct_tail_calls,
+    };
+    let map = map.map(|(calls, functions)| Arc::new(Map { calls: calls.into(), functions: functions.into() }));
+    let shape = Shape { lower, machine_stack, map, note: None };
+    let line = |files: &[String], (insn, line, (file, text)): (u32, u32, (usize, String))| {
+        let file = files.get(file).cloned().unwrap_or_default();
+        SourceLine { insn, file, line, text }
+    };
+    let source = source.map(|((files, lines), functions)| {
+        Arc::new(Source::of(lines.into_iter().map(|one| line(&files, one)).collect(), functions))
+    });
+    let unit = Unit {
+        name: Name::new(&name),
+        layout: C::layout(),
+        host: HostType::of::<H>(),
+        references: Some(Arc::new(references)).filter(|references| !references.is_empty()),
+        source,
+        budget,
+        checks: Checks { budget: counts, interrupt },
+        sink,
+    };
+    Ok(Part::of(unit, Kept::Native { code: Box::new(code), shape, told: None, again: None }, used))
+}

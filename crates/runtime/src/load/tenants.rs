@@ -1,0 +1,321 @@
+//! Tenants of one object: an instance each, with an account, constants and a place of its own.
+//!
+//! Problem: for each tenant a service's author wrote a load, an account, maps, constants, and the change of each hook
+//! and prog array that its programs are called by; and all that once more for a new version of the object. Approach:
+//! what all tenants have in common is said once ([`Tenants`]), what one of them has of its own when it is admitted
+//! ([`Tenant`]). Every change is one [`Plan`]: a tenant is in all of its places or in none.
+//!
+//! Invariant: a tenant in the list has an instance whose programs are in its places, unless others have changed those.
+
+use crate::attach::hook::Hook;
+use crate::attach::plan::{Plan, PlanError};
+use crate::context::Context;
+use crate::engine::usage::Account;
+use crate::error::LoadError;
+use crate::handle::instance::Instance;
+use crate::handle::prog_array::ProgArray;
+use crate::load::module::Module;
+use bpf_maps::Map;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Why a change of tenants was not made. All of them are as before.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TenantError {
+    /// There is no such tenant.
+    #[error("there is no tenant `{name}`")]
+    Unknown {
+        /// The name asked for.
+        name: String,
+    },
+    /// Tenants are in a prog array by a slot each, and this one has none.
+    #[error("tenant `{name}` has no slot: say which (`Tenant::slot`)")]
+    NoSlot {
+        /// Its name.
+        name: String,
+    },
+    /// Its instance was not made.
+    #[error("tenant `{name}`: {source}")]
+    Load {
+        /// Its name.
+        name: String,
+        /// Why.
+        source: Box<LoadError>,
+    },
+    /// Its programs were not put into their places.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+}
+
+/// What one tenant has of its own.
+///
+/// ```
+/// use bpf_runtime::Tenant;
+///
+/// let tenant = Tenant::new("acme").memory(1 << 20).global("limit", &100u64.to_ne_bytes()).slot(3);
+/// ```
+#[derive(Clone, Debug)]
+pub struct Tenant {
+    name: String,
+    memory: Option<u64>,
+    budget: Option<u64>,
+    slot: Option<u32>,
+    globals: Vec<(String, Vec<u8>)>,
+    maps: Vec<(String, Map)>,
+}
+
+impl Tenant {
+    /// A tenant of this name, without limits of its own.
+    pub fn new(name: &str) -> Tenant {
+        let name = name.to_owned();
+        Tenant { name, memory: None, budget: None, slot: None, globals: Vec::new(), maps: Vec::new() }
+    }
+
+    /// Bytes that its maps, prog arrays and code may take: an account of its name, which later versions of the module
+    /// ([`Tenants::upgrade`]) are counted in as well.
+    pub fn memory(mut self, bytes: u64) -> Tenant {
+        self.memory = Some(bytes);
+        self
+    }
+
+    /// What a run of it may spend ([`crate::Instantiate::budget`]).
+    pub fn budget(mut self, budget: u64) -> Tenant {
+        self.budget = Some(budget);
+        self
+    }
+
+    /// The slot that it has in each prog array of [`Tenants::in_array`].
+    pub fn slot(mut self, slot: u32) -> Tenant {
+        self.slot = Some(slot);
+        self
+    }
+
+    /// A global variable of its own ([`crate::MapSet::global`]): a constant, of those that the module leaves open, or
+    /// data.
+    pub fn global(mut self, name: &str, value: &[u8]) -> Tenant {
+        self.globals.push((name.to_owned(), value.to_vec()));
+        self
+    }
+
+    /// A map that it is given ([`crate::MapSet::reuse`]).
+    pub fn map(mut self, name: &str, map: &Map) -> Tenant {
+        self.maps.push((name.to_owned(), map.clone()));
+        self
+    }
+}
+
+/// Tenants of one object: admitted, replaced and dropped under traffic.
+///
+/// ```no_run
+/// # use bpf_runtime::*;
+/// # use std::sync::Arc;
+/// # type Done = Result<(), Box<dyn std::error::Error>>;
+/// # fn f(linker: &Linker<()>, object: &Object, newer: &Object, gateway: &Instance<()>) -> Done {
+/// let by_number = Arc::new(gateway.prog_array::<Raw>("tenants")?);
+/// let tenants = Tenants::new(&linker.compile::<Raw>(object)?).in_array(&by_number, "tenant");
+/// tenants.admit(Tenant::new("acme").memory(1 << 20).slot(3))?;
+/// tenants.admit(Tenant::new("initech").memory(1 << 20).slot(4).global("limit", &9u64.to_ne_bytes()))?;
+/// tenants.upgrade(&linker.compile::<Raw>(newer)?)?; // all of them in one step
+/// tenants.remove("acme")?;
+/// # Ok(()) }
+/// ```
+pub struct Tenants<C, H> {
+    places: Vec<Place<C, H>>,
+    arrays: Vec<(String, Arc<ProgArray<C, H>>)>,
+    state: Mutex<State<C, H>>,
+}
+
+struct State<C, H> {
+    module: Module<C, H>,
+    list: BTreeMap<String, Admitted<H>>,
+}
+
+/// Where each tenant's program is called.
+enum Place<C, H> {
+    Array(Arc<ProgArray<C, H>>, String),
+    Hook(Arc<Hook<C, H>>, String),
+}
+
+struct Admitted<H> {
+    tenant: Tenant,
+    account: Option<Account>,
+    instance: Instance<H>,
+}
+
+impl<C, H> fmt::Debug for Tenants<C, H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tenants").field("places", &self.places.len()).finish_non_exhaustive()
+    }
+}
+
+impl<C: Context, H: 'static> Tenants<C, H> {
+    /// No tenants yet, and no places that their programs are called by.
+    pub fn new(module: &Module<C, H>) -> Self {
+        let state = State { module: module.clone(), list: BTreeMap::new() };
+        Tenants { places: Vec::new(), arrays: Vec::new(), state: Mutex::new(state) }
+    }
+
+    /// Each tenant's program of this name is in this prog array, in the tenant's slot ([`Tenant::slot`]).
+    pub fn in_array(mut self, array: &Arc<ProgArray<C, H>>, program: &str) -> Self {
+        self.places.push(Place::Array(Arc::clone(array), program.to_owned()));
+        self
+    }
+
+    /// Each tenant's program of this name is in this hook.
+    pub fn in_hook(mut self, hook: &Arc<Hook<C, H>>, program: &str) -> Self {
+        self.places.push(Place::Hook(Arc::clone(hook), program.to_owned()));
+        self
+    }
+
+    /// All tenants have this prog array for the one of this name ([`crate::MapSet::reuse_array`]).
+    pub fn with_array(mut self, name: &str, array: &Arc<ProgArray<C, H>>) -> Self {
+        self.arrays.push((name.to_owned(), Arc::clone(array)));
+        self
+    }
+
+    /// Takes a tenant in, or one of the same name anew: the one before stays until the new one is in all its places.
+    ///
+    /// # Errors
+    /// [`TenantError`]; nothing has changed.
+    pub fn admit(&self, tenant: Tenant) -> Result<Instance<H>, TenantError> {
+        let mut state = self.state();
+        let old = state.list.get(&tenant.name);
+        let new = self.make(&state.module, tenant, None)?;
+        let plan = self.place(Plan::new(), old, Some(&new))?;
+        let _done = plan.commit()?;
+        let instance = new.instance.clone();
+        let gone = state.list.insert(new.tenant.name.clone(), new);
+        // What goes may call the host, which may come back here.
+        drop(state);
+        drop(gone);
+        Ok(instance)
+    }
+
+    /// Takes a tenant out of its places, and drops its instance when no run is in it.
+    ///
+    /// # Errors
+    /// [`TenantError`]; nothing has changed.
+    pub fn remove(&self, name: &str) -> Result<(), TenantError> {
+        let mut state = self.state();
+        let old = state.list.get(name).ok_or_else(|| TenantError::Unknown { name: name.to_owned() })?;
+        let _done = self.place(Plan::new(), Some(old), None)?.commit()?;
+        let gone = state.list.remove(name);
+        drop(state);
+        drop(gone);
+        Ok(())
+    }
+
+    /// Puts instances of another module in the place of all tenants', each with the settings and the account that the
+    /// tenant was admitted with, in one step. Until then an account holds both.
+    ///
+    /// # Errors
+    /// [`TenantError`] of the first that the new version cannot be made for; all tenants are as before.
+    pub fn upgrade(&self, module: &Module<C, H>) -> Result<(), TenantError> {
+        let mut state = self.state();
+        let mut list = BTreeMap::new();
+        let mut plan = Plan::new();
+        for (name, old) in &state.list {
+            let new = self.make(module, old.tenant.clone(), old.account.clone())?;
+            plan = self.place(plan, Some(old), Some(&new))?;
+            list.insert(name.clone(), new);
+        }
+        let _done = plan.commit()?;
+        let gone = (std::mem::replace(&mut state.module, module.clone()), std::mem::replace(&mut state.list, list));
+        drop(state);
+        drop(gone);
+        Ok(())
+    }
+
+    /// The names of all tenants, in order.
+    pub fn names(&self) -> Vec<String> {
+        self.state().list.keys().cloned().collect()
+    }
+
+    /// A tenant's instance.
+    pub fn get(&self, name: &str) -> Option<Instance<H>> {
+        self.state().list.get(name).map(|admitted| admitted.instance.clone())
+    }
+
+    /// A tenant's account, if it has one.
+    pub fn account(&self, name: &str) -> Option<Account> {
+        self.state().list.get(name)?.account.clone()
+    }
+
+    fn make(
+        &self,
+        module: &Module<C, H>,
+        tenant: Tenant,
+        account: Option<Account>,
+    ) -> Result<Admitted<H>, TenantError> {
+        let fail = |source| TenantError::Load { name: tenant.name.clone(), source: Box::new(source) };
+        let engine = module.engine();
+        let account = account.or_else(|| Some(engine.account(&tenant.name, tenant.memory?)));
+        let mut maps = module.maps();
+        for (name, value) in &tenant.globals {
+            maps = maps.global(name, value).map_err(fail)?;
+        }
+        for (name, map) in &tenant.maps {
+            maps = maps.reuse(name, map).map_err(fail)?;
+        }
+        for (name, array) in &self.arrays {
+            maps = maps.reuse_array(name, array).map_err(fail)?;
+        }
+        let mut instance = module.instance().maps(maps).name(&tenant.name);
+        if let Some(account) = &account {
+            instance = instance.account(account);
+        }
+        if let Some(budget) = tenant.budget {
+            instance = instance.budget(budget);
+        }
+        let instance = instance.make().map_err(fail)?;
+        Ok(Admitted { account, instance, tenant })
+    }
+
+    /// Puts the programs of one in the place of another's.
+    fn place<'p>(
+        &'p self,
+        mut plan: Plan<'p>,
+        old: Option<&Admitted<H>>,
+        new: Option<&Admitted<H>>,
+    ) -> Result<Plan<'p>, TenantError> {
+        let program = |of: &Admitted<H>, name: &str| {
+            let fail = |source| TenantError::Load { name: of.tenant.name.clone(), source: Box::new(source) };
+            of.instance.program::<C>(name).map_err(fail)
+        };
+        for place in &self.places {
+            plan = match place {
+                Place::Hook(hook, name) => {
+                    let [old, new] = [old, new].map(|of| of.map(|of| program(of, name)).transpose());
+                    match (old?, new?) {
+                        (Some(old), Some(new)) => plan.replace(hook, &old, &new),
+                        (None, Some(new)) => plan.attach(hook, &new),
+                        (Some(old), None) => plan.detach(hook, &old),
+                        (None, None) => plan,
+                    }
+                }
+                Place::Array(array, name) => {
+                    let slot = |of: &Admitted<H>| {
+                        of.tenant.slot.ok_or_else(|| TenantError::NoSlot { name: of.tenant.name.clone() })
+                    };
+                    let [before, after] = [old, new].map(|of| of.map(slot).transpose());
+                    let (before, after) = (before?, after?);
+                    if let Some(before) = before.filter(|before| Some(*before) != after) {
+                        plan = plan.clear(array, before);
+                    }
+                    match new.zip(after) {
+                        Some((new, slot)) => plan.set(array, slot, &program(new, name)?),
+                        None => plan,
+                    }
+                }
+            };
+        }
+        Ok(plan)
+    }
+
+    /// No invariant is broken by a panic under it: the list changes last.
+    fn state(&self) -> MutexGuard<'_, State<C, H>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

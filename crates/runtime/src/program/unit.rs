@@ -1,0 +1,153 @@
+//! A program that is proven and compiled, and not placed: what its instances share.
+//!
+//! Problem: a load and one more instance of a module should be one path, and a load should not pay for copies that
+//! nobody else will use. Approach: a [`Unit`] is what is known of a program; its machine code, or its instructions, are
+//! lent beside it ([`Ready`]), from a compiler's own memory by a load, and from a module, which keeps a copy
+//! ([`Kept`]), by each of its instances. Both are placed by [`crate::program::loaded::Loaded::new`].
+
+use crate::abi::limits::Checks;
+use crate::program::interpreted::Interpreted;
+use crate::program::name::Name;
+use crate::program::references::{NO_REFERENCES, References};
+use crate::program::source::Source;
+use crate::program::table::HostType;
+use bpf_verifier::ContextLayout;
+use std::sync::Arc;
+#[cfg(native)]
+use {
+    crate::engine::Engine,
+    crate::error::LoadError,
+    crate::program::again::{Again, numbered},
+    crate::program::code::{Emitted, Shape, Subject, Told},
+    bpf_analysis::Facts,
+    bpf_isa::Program,
+    bpf_jit_code::{Code, OptLevel},
+};
+
+/// What is known of a program.
+#[derive(Clone)]
+pub(crate) struct Unit {
+    pub(crate) name: Name,
+    pub(crate) layout: &'static ContextLayout,
+    pub(crate) host: HostType,
+    /// `None` if it refers to nothing.
+    pub(crate) references: Option<Arc<References>>,
+    /// Where its instructions came from, for messages.
+    pub(crate) source: Option<Arc<Source>>,
+    /// What a run that begins with it may spend.
+    pub(crate) budget: i64,
+    /// What it is checked for as it runs.
+    pub(crate) checks: Checks,
+    /// Of a contained program: bytes of memory for accesses that are outside of what they should be in.
+    pub(crate) sink: Option<usize>,
+}
+
+/// What is run of a program.
+#[derive(Clone, Copy)]
+pub(crate) enum Ready<'a> {
+    /// Its instructions.
+    Interpreted(&'a Arc<Interpreted>),
+    /// Machine code; with what it can be compiled from once more, if it is that of a first tier.
+    #[cfg(native)]
+    Native(Emitted<'a>, Option<&'a Arc<Again>>),
+}
+
+/// A copy of what is run of a program.
+pub(crate) enum Kept {
+    Interpreted(Arc<Interpreted>),
+    #[cfg(native)]
+    Native {
+        code: Box<Code>,
+        shape: Shape,
+        /// What debuggers are told.
+        told: Option<Box<(Program, Option<bpf_object::Code>)>>,
+        again: Option<Arc<Again>>,
+    },
+}
+
+impl Ready<'_> {
+    /// For many instances.
+    pub(crate) fn keep(self) -> Kept {
+        match self {
+            Ready::Interpreted(what) => Kept::Interpreted(Arc::clone(what)),
+            #[cfg(native)]
+            Ready::Native(Emitted { code, shape, told }, again) => Kept::Native {
+                code: Box::new(code.clone()),
+                shape: shape.clone(),
+                told: told.map(|(program, source)| Box::new((program.clone(), source.cloned()))),
+                again: again.map(Arc::clone),
+            },
+        }
+    }
+}
+
+impl Kept {
+    /// Bytes of machine code; 0 of instructions.
+    pub(crate) fn code_bytes(&self) -> usize {
+        match self {
+            Kept::Interpreted(_) => 0,
+            #[cfg(native)]
+            Kept::Native { code, .. } => code.bytes.len(),
+        }
+    }
+
+    /// To be placed.
+    pub(crate) fn ready(&self) -> Ready<'_> {
+        match self {
+            Kept::Interpreted(what) => Ready::Interpreted(what),
+            #[cfg(native)]
+            Kept::Native { code, shape, told, again } => {
+                let told = told.as_deref().map(|(program, source)| (program, source.as_ref()));
+                Ready::Native(Emitted { code, shape, told }, again.as_ref())
+            }
+        }
+    }
+}
+
+impl Unit {
+    /// What its instructions refer to.
+    pub(crate) fn references(&self) -> &References {
+        self.references.as_deref().unwrap_or(&NO_REFERENCES)
+    }
+}
+
+/// What a program is compiled from, and how.
+#[cfg(native)]
+pub(crate) struct Target<'a> {
+    pub(crate) program: &'a Program,
+    pub(crate) facts: &'a Facts,
+    pub(crate) opt_level: OptLevel,
+    /// For debuggers.
+    pub(crate) source: Option<&'a bpf_object::Code>,
+    /// Whether the code is kept for many instances.
+    pub(crate) shared: bool,
+}
+
+#[cfg(native)]
+impl Unit {
+    /// Compiles it: `then` gets the code to place it or to keep it.
+    pub(crate) fn compile<R>(
+        &self,
+        engine: &Engine,
+        Target { program, facts, opt_level, source, shared }: Target<'_>,
+        then: impl FnOnce(Ready<'_>) -> Result<R, LoadError>,
+    ) -> Result<R, LoadError> {
+        let references = self.references();
+        let Unit { name, layout, checks, .. } = self;
+        let subject = Subject { engine, name, layout, checks: *checks, program, facts, references };
+        let limit = engine.config().max_machine_stack;
+        // For debuggers alone.
+        let told: Told<'_> = engine.0.debug.is_some().then_some((program, source));
+        // A timer keeps an address of the code, which must be the same for good.
+        let tiered =
+            opt_level == OptLevel::Tiered && engine.has_tiers() && references.functions.timer_program().is_none();
+        if tiered {
+            let number = numbered();
+            return subject.compile(OptLevel::None, Some(number), limit, |code, shape| {
+                let again = Arc::new(Again::new(&subject, self.references.clone(), source, number, shared));
+                then(Ready::Native(Emitted { code, shape, told }, Some(&again)))
+            });
+        }
+        subject.compile(opt_level, None, limit, |code, shape| then(Ready::Native(Emitted { code, shape, told }, None)))
+    }
+}

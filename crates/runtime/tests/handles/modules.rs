@@ -1,0 +1,436 @@
+//! Modules: compiled once, many instances. The source of the object is `objects/instances.c`; that instances do what
+//! loads do, the tests over all objects show (`support/ways.rs`).
+
+use bpf_runtime::{Arch, Config, Engine, Instance, Linker, LoadError, MapSet, Mode, Module, Object, OptLevel, Raw};
+
+fn object() -> Object {
+    Object::parse(include_bytes!("../objects/instances.o")).unwrap()
+}
+
+/// Engines of each mode that this host has.
+fn engines() -> Vec<Engine> {
+    let jit = |level| {
+        let mut config = Config::default();
+        (config.opt_level, config.budget) = (level, Some(1 << 20));
+        Engine::new(config).unwrap()
+    };
+    let mut config = Config::default();
+    (config.mode, config.budget) = (Mode::Interpreter, Some(1 << 20));
+    let mut engines = vec![Engine::new(config).unwrap()];
+    if Arch::HOST.is_some() {
+        engines.extend([OptLevel::None, OptLevel::Speed, OptLevel::Tiered].map(jit));
+    }
+    engines
+}
+
+fn module(engine: &Engine) -> Module<Raw, ()> {
+    Linker::<()>::new(engine).compile::<Raw>(&object()).unwrap()
+}
+
+fn run(instance: &Instance<()>, name: &str, len: usize) -> u64 {
+    instance.program::<Raw>(name).unwrap().run(&mut (), &mut vec![7; len]).unwrap()
+}
+
+fn count(instance: &Instance<()>, slot: u32) -> u64 {
+    let value = instance.map("counts").unwrap().get(&slot.to_ne_bytes()).unwrap().unwrap();
+    u64::from_ne_bytes(value.try_into().unwrap())
+}
+
+#[test]
+fn instances_have_maps_of_their_own() {
+    for engine in engines() {
+        let module = module(&engine);
+        let [one, two] = [(); 2].map(|()| module.instance().make().unwrap());
+        // The sum, and seven.
+        assert_eq!((run(&one, "entry", 5), run(&one, "entry", 6), run(&two, "entry", 1)), (12, 18, 8));
+        assert_eq!((count(&one, 1), count(&one, 2), count(&two, 1)), (2, 2, 2));
+        assert_eq!((one.map("seen").unwrap().len(), two.map("seen").unwrap().len()), (2, 1));
+        // An instance goes, and its code with it; the others stay.
+        drop(one);
+        engine.domain().drain().unwrap();
+        assert_eq!(run(&two, "entry", 2), 10);
+        let third = module.instance().make().unwrap();
+        drop(module);
+        assert_eq!(run(&third, "entry", 3), 10);
+    }
+}
+
+#[test]
+fn constants_may_differ_where_the_proof_is_for_any() {
+    for engine in engines() {
+        let module = module(&engine);
+        let with =
+            |limit: u64| module.instantiate(module.maps().global("limit", &limit.to_ne_bytes()).unwrap()).unwrap();
+        let (small, large) = (with(3), with(1000));
+        assert_eq!((run(&small, "entry", 5), run(&large, "entry", 5)), (0, 12));
+        assert_eq!((run(&small, "at", 4), run(&small, "at", 3), run(&large, "at", 4)), (7, 1000, 1000));
+        // Those that the proof is for are refused, unless they are the same.
+        let other = module.instantiate(module.maps().global("step", &3u64.to_ne_bytes()).unwrap());
+        assert!(matches!(&other, Err(LoadError::Constants { map }) if map.ends_with(".rodata")), "{other:?}");
+        module.instantiate(module.maps().global("step", &2u64.to_ne_bytes()).unwrap()).unwrap();
+        // Compiled with these they are taken.
+        let mut object = object();
+        object.set_global("step", &3u64.to_ne_bytes()).unwrap();
+        let linker = Linker::<()>::new(&engine);
+        let three = linker.compile::<Raw>(&object).unwrap().instance().make().unwrap();
+        run(&three, "entry", 1);
+        assert_eq!(count(&three, 1), 3);
+        // And for any.
+        let any = linker.loader::<Raw>().open_constants(&[".rodata"]).compile(&object).unwrap();
+        let nine = any.instantiate(any.maps().global("step", &9u64.to_ne_bytes()).unwrap()).unwrap();
+        run(&nine, "entry", 1);
+        assert_eq!(count(&nine, 1), 9);
+        // Data is an instance's own in any case.
+        let eight = module.instantiate(module.maps().global("seven", &8u64.to_ne_bytes()).unwrap()).unwrap();
+        assert_eq!(run(&eight, "entry", 1), 9);
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused_and_leaves_nothing_behind() {
+    let engines = [Engine::new(Config::default()).unwrap(), Engine::new(Config::default()).unwrap()];
+    let module = module(&engines[0]);
+    let of_other = MapSet::for_object(&engines[1], &object()).unwrap();
+    assert!(matches!(module.instantiate(of_other), Err(LoadError::OtherDomain(_))));
+    let account = engines[1].account("other", 1 << 20);
+    let made = module.instance().account(&account).make();
+    assert!(matches!(made, Err(LoadError::OtherAccount { .. })), "{made:?}");
+    let other = Object::parse(include_bytes!("../objects/config.o")).unwrap();
+    let of_object = MapSet::for_object(&engines[0], &other).unwrap();
+    assert!(matches!(module.instantiate(of_object), Err(LoadError::MapSet { .. })));
+    let mut larger = object();
+    larger.set_max_entries("counts", 5).unwrap();
+    let of_size = MapSet::for_object(&engines[0], &larger).unwrap();
+    assert!(matches!(module.instantiate(of_size), Err(LoadError::MapSet { .. })));
+    assert!(matches!(module.maps().global("limit", &[1]), Err(LoadError::Contents { .. })));
+    assert!(matches!(module.maps().global("nothing", &[1]), Err(LoadError::NotFound { .. })));
+    assert!(matches!(
+        module.maps().contents(".bss", &[1]),
+        Err(LoadError::Contents { .. } | LoadError::NotFound { .. })
+    ));
+    let linker = Linker::<()>::new(&engines[0]);
+    let open = linker.loader::<Raw>().open_constants(&["nothing"]).compile(&object());
+    assert!(matches!(open, Err(LoadError::NotFound { .. })), "{open:?}");
+    // Programs that do not count are given no budget, and none is given a budget of nothing.
+    assert!(matches!(module.instance().budget(0).make(), Err(LoadError::NoBudget)));
+    assert!(matches!(module.instance().budget(9).make(), Err(LoadError::Uncounted { .. })));
+    assert_eq!((engines[0].code_stats().programs, engines[0].domain().memory().held().len()), (0, 0));
+}
+
+#[test]
+fn a_limit_in_the_middle_of_many_loses_nothing() {
+    for engine in engines() {
+        let module = module(&engine);
+        let account = engine.account("tenants", 1 << 20);
+        let mut instances = Vec::new();
+        let refused = loop {
+            match module.instance().account(&account).make() {
+                Ok(instance) => instances.push(instance),
+                Err(error) => break error,
+            }
+            assert!(instances.len() < 10_000);
+        };
+        assert!(matches!(refused, LoadError::Map { .. } | LoadError::MemoryFull { .. } | LoadError::ProgArray { .. }));
+        let used = account.used();
+        assert!(module.instance().account(&account).make().is_err());
+        assert_eq!(account.used(), used, "what was refused has taken nothing");
+        for (i, instance) in instances.iter().enumerate() {
+            assert_eq!(run(instance, "entry", 1), 8, "instance {i}");
+        }
+        instances.pop();
+        engine.domain().drain().unwrap();
+        instances.push(module.instance().account(&account).make().unwrap());
+        drop(instances);
+        engine.domain().drain().unwrap();
+        engine.reclaim();
+        assert_eq!(account.used(), 0);
+    }
+}
+
+#[test]
+fn names_of_instances_are_in_errors_and_metrics() {
+    let mut config = Config::default();
+    (config.metrics, config.budget) = (true, Some(1 << 20));
+    let engine = Engine::new(config).unwrap();
+    let module = module(&engine);
+    let acme = module.instance().name("acme").make().unwrap();
+    let twice = module.instance().name("acme").make().unwrap();
+    let other = module.instance().name("initech").make().unwrap();
+    assert_eq!((acme.name(), other.name()), (Some("acme"), Some("initech")));
+    for instance in [&acme, &twice, &other] {
+        run(instance, "entry", 1);
+    }
+    let programs = engine.snapshot().programs;
+    let of = |instance: &str| {
+        let is = |metrics: &&bpf_runtime::ProgramMetrics| {
+            metrics.program == "entry" && metrics.instance.as_deref() == Some(instance)
+        };
+        let found: Vec<_> = programs.iter().filter(is).collect();
+        assert_eq!(found.len(), 1);
+        (found[0].runs, found[0].versions)
+    };
+    assert_eq!((of("acme"), of("initech")), ((2, 2), (1, 1)));
+    assert_eq!(engine.snapshot().loads, 9, "three programs of three instances");
+}
+
+/// One instance that runs often makes all of them fast, those that come later too.
+#[test]
+fn tiers_are_moved_together() {
+    let mut config = Config::default();
+    (config.opt_level, config.tick) = (OptLevel::Tiered, std::time::Duration::from_micros(100));
+    let engine = Engine::new(config).unwrap();
+    let module = module(&engine);
+    let instances: Vec<_> = (0..20).map(|_| module.instance().make().unwrap()).collect();
+    let program = |i: usize| instances[i].program::<Raw>("at").unwrap();
+    if !program(0).is_slow() {
+        return println!("SKIPPED: no tiers on this host");
+    }
+    let begin = std::time::Instant::now();
+    let hot = program(3);
+    while (0..20).any(|i| program(i).is_slow()) {
+        assert_eq!(hot.run(&mut (), &mut [0; 3]).unwrap(), 1000);
+        assert!(begin.elapsed().as_secs() < 60, "{:?}", engine.tier_stats());
+    }
+    let late = module.instance().make().unwrap();
+    assert!(!late.program::<Raw>("at").unwrap().is_slow());
+    for instance in instances.iter().chain([&late]) {
+        assert_eq!(run(instance, "at", 101), 7);
+    }
+}
+
+/// Four threads make instances of one module, run, reload and drop them.
+#[test]
+fn threads_make_run_and_drop_instances() {
+    for engine in engines() {
+        let module = module(&engine);
+        let rounds: u64 = if engine.config().mode == Mode::Interpreter { 50 } else { 300 };
+        std::thread::scope(|scope| {
+            for thread in 0..4u64 {
+                let (module, engine) = (&module, &engine);
+                scope.spawn(move || {
+                    let mut kept = Vec::new();
+                    for round in 0..rounds {
+                        let limit = 10 + thread;
+                        let maps = module.maps().global("limit", &limit.to_ne_bytes()).unwrap();
+                        let instance = module.instantiate(maps).unwrap();
+                        for i in 1..=4u64 {
+                            assert_eq!(run(&instance, "entry", 2), 7 + 2 * i);
+                        }
+                        assert_eq!(run(&instance, "at", 64), 7);
+                        kept.push(instance);
+                        if round % 7 == thread {
+                            kept.clear();
+                        }
+                        if round % 50 == 0 {
+                            engine.reclaim();
+                        }
+                    }
+                });
+            }
+        });
+        engine.domain().drain().unwrap();
+        engine.reclaim();
+        assert_eq!(engine.code_stats().programs, 0);
+    }
+}
+
+fn seven(instance: &Instance<()>) -> Vec<u8> {
+    instance.map(".data").unwrap().get(&[0; 4]).unwrap().unwrap()
+}
+
+#[test]
+fn a_reset_makes_maps_as_they_were() {
+    for engine in engines() {
+        let module = module(&engine);
+        let maps = module.maps().global("seven", &9u64.to_ne_bytes()).unwrap();
+        let maps = maps.global("limit", &50u64.to_ne_bytes()).unwrap();
+        let loaded = Linker::<()>::new(&engine).load::<Raw>(&object(), maps).unwrap();
+        let shared = module.instance().make().unwrap();
+        let maps = module.maps().global("seven", &9u64.to_ne_bytes()).unwrap();
+        let maps = maps.reuse("counts", &shared.map("counts").unwrap()).unwrap();
+        for (instance, seven, counts_stay) in
+            [(&shared, 7, false), (&loaded, 9, false), (&module.instantiate(maps).unwrap(), 9, true)]
+        {
+            let first = self::seven(instance);
+            for round in 0..3 {
+                assert_eq!((run(instance, "entry", 5), run(instance, "entry", 6)), (5 + seven, 11 + seven), "{round}");
+                let data = instance.map(".data").unwrap();
+                data.update(&[0; 4], &vec![1; data.host_value_size()], 0).unwrap();
+                let next = instance.prog_array::<Raw>("next").unwrap();
+                next.clear(1).unwrap();
+                next.set(0, &instance.program::<Raw>("at").unwrap()).unwrap();
+                assert_eq!(run(instance, "entry", 1), 1, "no tail call");
+                assert_eq!(instance.map("seen").unwrap().len(), 3);
+                drop((data, next));
+                instance.reset().unwrap();
+                assert_eq!(instance.map("seen").unwrap().len(), 0);
+                assert_eq!(count(instance, 1) != 0, counts_stay, "what is another's stays");
+                assert_eq!(self::seven(instance), first);
+                let next = instance.prog_array::<Raw>("next").unwrap();
+                assert_eq!(next.iter().map(|(index, _)| index).collect::<Vec<_>>(), [1]);
+                let mut ring = bpf_runtime::RingBuf::new(&instance.map("ring").unwrap()).unwrap();
+                assert!(ring.next_record().is_none());
+            }
+        }
+        // A ring with a consumer is the consumer's: it is said, and the instance can be reset when that is gone.
+        let consumer = bpf_runtime::RingBuf::new(&shared.map("ring").unwrap()).unwrap();
+        assert!(matches!(shared.reset(), Err(bpf_runtime::ResetError::Map(_))));
+        drop(consumer);
+        shared.reset().unwrap();
+    }
+}
+
+/// While a run is in it: in another thread, and in this one.
+#[test]
+fn a_reset_is_refused_while_runs_are_in_the_instance() {
+    use bpf_runtime::{Caller, ResetError};
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    type Host = (Option<(Sender<()>, Receiver<()>)>, Option<Instance<u32>>);
+    for engine in engines() {
+        let mut linker = Linker::<Host>::new(&engine);
+        linker
+            .func(1001, "wait", |caller: &mut Caller<'_, Host>| {
+                if let Some((begun, go_on)) = &caller.host().0 {
+                    begun.send(()).unwrap();
+                    go_on.recv().unwrap();
+                }
+                caller.host().1.as_ref().map_or(0, |other| u64::from(other.reset().is_err()))
+            })
+            .unwrap();
+        let object = Object::parse(include_bytes!("../objects/waits.o")).unwrap();
+        let module = linker.compile::<Raw>(&object).unwrap();
+        let [busy, idle] = [(); 2].map(|()| module.instance().make().unwrap());
+        let program = busy.program::<Raw>("entry").unwrap();
+        let (begun, has_begun) = channel();
+        let (go_on, may_go_on) = channel();
+        std::thread::scope(|scope| {
+            let program = &program;
+            let runs = scope.spawn(move || program.run(&mut (Some((begun, may_go_on)), None), &mut [0; 8]).unwrap());
+            has_begun.recv().unwrap();
+            let error = busy.reset().unwrap_err();
+            assert!(matches!(&error, ResetError::Running { program } if program == "entry"), "{error}");
+            // Nobody has handles of the other, so nothing is waited for.
+            idle.reset().unwrap();
+            go_on.send(()).unwrap();
+            assert_eq!(runs.join().unwrap(), 0);
+        });
+        busy.reset().unwrap();
+        // Of another that is not known to be in no run, by a host function.
+        let simple = Linker::<u32>::new(&engine).compile::<Raw>(&self::object()).unwrap().instance().make().unwrap();
+        assert_eq!(program.run(&mut (None, Some(simple.clone())), &mut [0; 8]).unwrap(), 1);
+        simple.reset().unwrap();
+    }
+}
+
+#[test]
+fn a_pool_lends_what_is_as_it_was_made() {
+    use bpf_runtime::PoolError;
+    for engine in engines() {
+        let module = module(&engine);
+        let pool = module.pool(3).unwrap();
+        for _ in 0..10 {
+            let taken: Vec<_> = (0..3).map(|_| pool.take().unwrap()).collect();
+            assert!(matches!(pool.take(), Err(PoolError::Empty { size: 3 })));
+            for instance in &taken {
+                assert_eq!(run(instance, "entry", 5), 12);
+                assert_eq!(instance.map("seen").unwrap().len(), 1);
+            }
+        }
+        // Threads share it, and what escapes harms nobody.
+        let escaped = pool.take().unwrap().clone();
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    for _ in 0..200 {
+                        match pool.take() {
+                            Ok(instance) => assert_eq!(run(&instance, "entry", 5), 12),
+                            Err(PoolError::Reset(_)) => {}
+                            Err(error) => panic!("{error}"),
+                        }
+                    }
+                });
+            }
+        });
+        drop(escaped);
+        assert_eq!(pool.size(), 3);
+        assert_eq!(run(&pool.take().unwrap(), "entry", 5), 12);
+    }
+}
+
+fn again(linker: &Linker<()>, bytes: &[u8]) -> Result<Module<Raw, ()>, bpf_runtime::DeserializeError> {
+    // SAFETY: what `serialize` of this build returned, or what is refused before any of it is run: the checksum is that
+    // of the bytes.
+    unsafe { Module::deserialize(linker, bytes) }
+}
+
+#[test]
+fn a_serialised_module_is_the_same_module() {
+    let mut kept = None;
+    for engine in engines() {
+        let linker = Linker::<()>::new(&engine);
+        let module = module(&engine);
+        let bytes = match module.serialize() {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                let other = engine.config().mode == Mode::Interpreter || engine.config().opt_level == OptLevel::Tiered;
+                assert!(other && error.program.is_some(), "{error}");
+                continue;
+            }
+        };
+        let read = again(&linker, &bytes).unwrap();
+        assert_eq!(read.serialize().unwrap(), bytes);
+        drop(module);
+        let maps = read.maps().global("limit", &6u64.to_ne_bytes()).unwrap();
+        let instance = read.instantiate(maps).unwrap();
+        assert_eq!((run(&instance, "entry", 5), run(&instance, "entry", 2), run(&instance, "at", 7)), (12, 0, 7));
+        assert_eq!(count(&instance, 1), 2);
+        instance.reset().unwrap();
+        assert_eq!(run(&instance, "entry", 5), 12);
+        let other = read.instantiate(read.maps().global("step", &3u64.to_ne_bytes()).unwrap());
+        assert!(matches!(other, Err(LoadError::Constants { .. })));
+        kept = Some(bytes);
+    }
+    assert!(kept.is_some() || Arch::HOST.is_none());
+}
+
+#[test]
+fn honest_mistakes_with_serialised_modules_are_found() {
+    use bpf_runtime::{CpuFeatures, DeserializeError};
+    if Arch::HOST.is_none() {
+        return println!("SKIPPED: no JIT for this host");
+    }
+    let engine = |configure: fn(&mut Config)| {
+        let mut config = Config::default();
+        configure(&mut config);
+        Engine::new(config).unwrap()
+    };
+    let first = engine(|_| {});
+    let linker = Linker::<()>::new(&first);
+    let bytes = module(&first).serialize().unwrap();
+    let is = |bytes: &[u8], expected: DeserializeError| assert_eq!(again(&linker, bytes).unwrap_err(), expected);
+    is(&[], DeserializeError::NoModule);
+    is(&bytes[..20], DeserializeError::NoModule);
+    is(include_bytes!("../objects/instances.o"), DeserializeError::NoModule);
+    is(&bytes[..bytes.len() - 1], DeserializeError::Changed);
+    // Every byte counts.
+    for at in 0..bytes.len() {
+        let mut changed = bytes.clone();
+        changed[at] ^= 1 << (at % 8);
+        assert!(again(&linker, &changed).is_err(), "byte {at}");
+    }
+    let elsewhere = |configure: fn(&mut Config)| {
+        let engine = engine(configure);
+        again(&Linker::<()>::new(&engine), &bytes).map(drop)
+    };
+    assert_eq!(elsewhere(|_| {}), Ok(()));
+    assert_eq!(elsewhere(|config| config.features = CpuFeatures::BASELINE), Err(DeserializeError::Cpu));
+    assert_eq!(elsewhere(|config| config.hardening.landing_pads = true), Err(DeserializeError::Config));
+    assert_eq!(elsewhere(|config| config.max_slots = 7), Err(DeserializeError::Config));
+    assert_eq!(elsewhere(|config| config.metrics = true), Err(DeserializeError::Config));
+    // SAFETY: refused for its context.
+    let context = unsafe { Module::<bpf_runtime::Xdp, ()>::deserialize(&linker, &bytes) }.map(drop);
+    assert_eq!(context, Err(DeserializeError::Context));
+    let mut without = Linker::<()>::new(&first);
+    without.remove_helper(1);
+    assert!(matches!(again(&without, &bytes), Err(DeserializeError::Function { .. })));
+}
