@@ -3,7 +3,7 @@
 //! Loading a million programs a second leaves no room for a dozen allocations each, and thousands of loaded programs
 //! none for what only the compiler needed. Alone in its process, since what other threads allocate would count as well.
 
-use bpf_runtime::{Config, Engine, Linker, Mode, OptLevel, Raw, assemble};
+use bpf_runtime::{Config, Engine, Linker, Mode, Object, OptLevel, Raw, assemble};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -64,6 +64,24 @@ fn a_small_program_is_one_block_and_a_load_makes_few() {
         check(&format!("{mode:?} {level:?}, trusted"), trusted, [scratch, blocks, bytes]);
         check(&format!("{mode:?} {level:?}, verified"), verified, [scratch + 2, blocks, bytes]);
     }
+    an_instance_is_less_than_a_kilobyte();
+}
+
+/// Of a module with two maps, beside these and its code. Not a test of its own: the counts are the process's.
+fn an_instance_is_less_than_a_kilobyte() {
+    let engine = Engine::new(Config::default()).unwrap();
+    let object = Object::parse(include_bytes!("objects/pair.o")).unwrap();
+    let module = Linker::<()>::new(&engine).compile::<Raw>(&object).unwrap();
+    let shared = module.instance().make().unwrap();
+    let make = || {
+        let maps = shared.maps().fold(module.maps(), |maps, map| maps.reuse(map.name(), map).unwrap());
+        module.instantiate(maps).unwrap()
+    };
+    (0..600).for_each(|_| drop(make()));
+    let (instance, [made, kept, bytes]) = count(make);
+    println!("an instance: {made} blocks made, {kept} kept, {bytes} bytes");
+    assert!(kept <= 8 && bytes <= 1024, "{kept} blocks, {bytes} bytes");
+    drop(instance);
 }
 
 /// `most`: blocks that a load makes beside those that the program keeps; those; and their bytes.
