@@ -294,6 +294,67 @@ impl<'a> Elf<'a> {
     }
 }
 
+/// Bytes in a header of a section, and where in it are its name, offset and size (System V ABI, chapter 4).
+const SECTION_HEADER: usize = 64;
+const SH_NAME: usize = 0x00;
+const SH_TYPE: usize = 0x04;
+const SH_OFFSET: usize = 0x18;
+const SH_SIZE: usize = 0x20;
+const SH_ADDRALIGN: usize = 0x30;
+/// Where in the file's header are the offset and the number of the section headers.
+const E_SHOFF: usize = 0x28;
+const E_SHNUM: usize = 0x3c;
+
+/// The file with these contents in a section of this name, behind everything else: a section that programs do not see.
+pub(crate) fn with_section(bytes: &[u8], name: &str, contents: &[u8]) -> Result<Vec<u8>, ObjectError> {
+    let broken = |what: &str| ObjectError::from(ElfError::Malformed(what.to_owned()));
+    let header = parse_header(bytes)?;
+    let headers = header.section_headers(LE, bytes).map_err(malformed)?;
+    let names = header.shstrndx(LE, bytes).map_err(malformed)? as usize;
+    let strings = self::contents(headers, names, bytes)?;
+    let found = headers.iter().position(|section| string(strings, section.sh_name(LE)) == Some(name));
+    let mut table = object::pod::bytes_of_slice(headers).to_vec();
+    let mut file = bytes.to_vec();
+    let append = |file: &mut Vec<u8>, part: &[u8]| {
+        file.resize(file.len().next_multiple_of(8), 0);
+        let start = file.len() as u64;
+        file.extend_from_slice(part);
+        start
+    };
+    let set = |table: &mut Vec<u8>, index: usize, field: usize, value: &[u8]| {
+        let at = index * SECTION_HEADER + field;
+        let place = table.get_mut(at..at + value.len()).ok_or_else(|| broken("no such section"))?;
+        place.copy_from_slice(value);
+        Ok::<(), ObjectError>(())
+    };
+    let index = match found {
+        Some(index) => index,
+        None => {
+            let name_at = u32::try_from(strings.len()).map_err(|_| broken("names of sections beyond 4 GiB"))?;
+            let strings = [strings, name.as_bytes(), b"\0"].concat();
+            let start = append(&mut file, &strings);
+            set(&mut table, names, SH_OFFSET, &start.to_le_bytes())?;
+            set(&mut table, names, SH_SIZE, &(strings.len() as u64).to_le_bytes())?;
+            let index = table.len() / SECTION_HEADER;
+            table.extend_from_slice(&[0; SECTION_HEADER]);
+            set(&mut table, index, SH_NAME, &name_at.to_le_bytes())?;
+            set(&mut table, index, SH_TYPE, &elf::SHT_PROGBITS.0.to_le_bytes())?;
+            set(&mut table, index, SH_ADDRALIGN, &1u64.to_le_bytes())?;
+            index
+        }
+    };
+    let start = append(&mut file, contents);
+    set(&mut table, index, SH_OFFSET, &start.to_le_bytes())?;
+    set(&mut table, index, SH_SIZE, &(contents.len() as u64).to_le_bytes())?;
+    let start = append(&mut file, &table);
+    let count = u16::try_from(table.len() / SECTION_HEADER).ok().filter(|count| *count < SHN_LORESERVE);
+    let count = count.ok_or_else(|| broken("no room for another section"))?;
+    for (at, value) in [(E_SHOFF, &start.to_le_bytes()[..]), (E_SHNUM, &count.to_le_bytes())] {
+        file.get_mut(at..at + value.len()).ok_or_else(|| broken("no header"))?.copy_from_slice(value);
+    }
+    Ok(file)
+}
+
 fn parse_header(bytes: &[u8]) -> Result<&FileHeader64<LE>, ObjectError> {
     if !bytes.starts_with(&elf::ELFMAG) {
         return Err(ElfError::NoMagic.into());

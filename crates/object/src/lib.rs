@@ -42,5 +42,5 @@ pub use externs::{ExternVariable, HostFunction, LINUX_KERNEL_VERSION};
 pub use global::MAX_GLOBAL_DATA;
 pub use link::LinkedCode;
 pub use map::*;
-pub use object::{Object, Program};
+pub use object::{Object, PROOFS, Program};
 pub use owned::OwnedTypes;

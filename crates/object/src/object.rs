@@ -82,7 +82,12 @@ pub struct Object {
     target: Option<Arc<Types>>,
     /// Name and length in slots of every section, by ELF index.
     sections: Vec<(Arc<str>, i64)>,
+    /// The contents of the section [`PROOFS`].
+    proofs: Option<Arc<[u8]>>,
 }
+
+/// The section that holds proofs of the object's programs: no part of what programs see.
+pub const PROOFS: &str = ".bpf.proof";
 
 impl Object {
     /// Takes the types of a host from its BTF: `/sys/kernel/btf/vmlinux` of a kernel whose structures programs are fed
@@ -180,7 +185,9 @@ impl Object {
         // Last, as libbpf has them.
         maps.append(&mut tables);
         check_map_names(&maps)?;
+        let proofs = elf.section_named(PROOFS)?.filter(filled).map(|section| Arc::from(elf.sections[section].data));
         Ok(Object {
+            proofs,
             programs,
             left_out,
             maps,
@@ -194,6 +201,15 @@ impl Object {
             btf,
             target: None,
         })
+    }
+
+    /// The bytes of an object file with these contents in its section [`PROOFS`], which is added if there is none.
+    /// Nothing else that the file's headers refer to changes.
+    ///
+    /// # Errors
+    /// The file is no object, or has no room for another section.
+    pub fn with_proofs(bytes: &[u8], proofs: &[u8]) -> Result<Vec<u8>, ObjectError> {
+        elf::with_section(bytes, PROOFS, proofs)
     }
 
     /// The programs, by section and address.
@@ -239,6 +255,11 @@ impl Object {
     /// The kernel version the object was made for, which only old kernels' probes need.
     pub fn version(&self) -> Option<u32> {
         self.version
+    }
+
+    /// What the section [`PROOFS`] holds, if there is one: bytes of any origin.
+    pub fn proofs(&self) -> Option<&[u8]> {
+        self.proofs.as_deref()
     }
 
     /// The object's types.

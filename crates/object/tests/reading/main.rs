@@ -9,4 +9,5 @@ mod co_re;
 mod golden;
 mod link;
 mod malformed;
+mod proofs;
 mod struct_ops;
