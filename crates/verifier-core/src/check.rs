@@ -24,8 +24,8 @@ use crate::state::State;
 /// Fuel for a check: enough for programs of tens of thousands of steps.
 pub const FUEL: u64 = 1 << 24;
 
-/// Most paths that wait to be walked at a time: a bound on memory.
-const MAX_PENDING: usize = 1 << 14;
+/// Names, rows and slots in the states of paths that wait to be walked at a time, at most: a bound on memory.
+const MAX_PENDING: usize = 1 << 21;
 
 /// Where a path continues.
 pub(crate) enum Flow {
@@ -47,6 +47,8 @@ pub(crate) struct Checker<'a> {
     fuel: u64,
     /// Paths of the segment that are still to be walked.
     pending: Vec<(InsnIdx, State)>,
+    /// The sum of their sizes.
+    waiting: usize,
     /// The kept point that the segment began at; `None` for the program's entry.
     segment: Option<usize>,
     starts: bool,
@@ -72,21 +74,27 @@ pub fn check(
     }
 }
 
-/// Walks as [`check`] does, but assumes every coverage that the guide claims, for a search that looks for invariants.
-/// The walk proves nothing, so it returns no facts.
+/// Walks one segment as [`check`] does, from the entry or from a kept point, but assumes every coverage that the guide
+/// claims, for a search that looks for invariants. The walk proves nothing, so it returns no facts, but the fuel that
+/// is left.
 ///
 /// # Errors
-/// The first thing that does not hold, if all kept points hold.
+/// The first thing that does not hold, if the kept point holds.
 pub fn explore(
     program: &Program,
     env: &Env<'_>,
-    kept: &[Kept],
+    from: Option<&Kept>,
     guide: &mut dyn Guide,
     fuel: u64,
-) -> Result<(), Refusal> {
-    let mut checker = Checker::new(program, env, kept, guide, fuel);
+) -> Result<u64, Refusal> {
+    let mut checker = Checker::new(program, env, from.map(std::slice::from_ref).unwrap_or_default(), guide, fuel);
     checker.believes = true;
-    checker.run().map_err(|why| Refusal { at: checker.pc, why })
+    let walked = match from {
+        Some(_) => checker.from_kept(0),
+        None => checker.from_entry(),
+    };
+    walked.map_err(|why| Refusal { at: checker.pc, why })?;
+    Ok(checker.fuel)
 }
 
 impl<'a> Checker<'a> {
@@ -99,33 +107,40 @@ impl<'a> Checker<'a> {
     ) -> Checker<'a> {
         let notes = Notes::new(program);
         let (pending, segment, starts) = (Vec::new(), None, true);
-        Checker { program, env, notes, pc: InsnIdx(0), kept, guide, fuel, pending, segment, starts, believes: false }
+        let (pc, waiting, believes) = (InsnIdx(0), 0, false);
+        Checker { program, env, notes, pc, kept, guide, fuel, pending, waiting, segment, starts, believes }
     }
 
     fn run(&mut self) -> Res<()> {
+        self.from_entry()?;
+        (0..self.kept.len()).try_for_each(|i| self.from_kept(i))
+    }
+
+    fn from_entry(&mut self) -> Res<()> {
         self.env.check().map_err(|e| Why::Environment(e.0))?;
-        if self.env.global_functions.iter().any(Option::is_some) {
-            return Err(Why::Unsupported("functions that are verified on their own"));
+        // Global functions are walked as static ones are: in the context of each call.
+        if self.env.exception.is_some() {
+            return Err(Why::Unsupported("exception callbacks"));
         }
         let entry = State::entry(self.env).ok_or(Why::Internal("no entry"))?;
-        self.segment(None, InsnIdx(0), entry)?;
-        let kept = self.kept;
-        for (i, point) in kept.iter().enumerate() {
-            self.pc = point.at;
-            let state = State::assume(&point.claim, self.program, self.env);
-            let state = state.ok_or(Why::Certificate("a kept point speaks of what there is not"))?;
-            let insn = self.program.insns().get(point.at.index());
-            let inside = insn.is_some_and(|insn| *insn != bpf_isa::Insn::SecondSlot)
-                && state.top().is_some_and(|top| top.subprog == self.program.subprog_of(point.at).0);
-            if !inside {
-                return Err(Why::Certificate("a kept point lies outside of its function"));
-            }
-            if !point.rank.iter().all(|form| form.is_over(point.claim.names.len())) {
-                return Err(Why::Certificate("a rank over names that there are not"));
-            }
-            self.segment(Some(i), point.at, state)?;
+        self.segment(None, InsnIdx(0), entry)
+    }
+
+    fn from_kept(&mut self, i: usize) -> Res<()> {
+        let point = self.kept(i)?;
+        self.pc = point.at;
+        let state = State::assume(&point.claim, self.program, self.env);
+        let state = state.ok_or(Why::Certificate("a kept point speaks of what there is not"))?;
+        let insn = self.program.insns().get(point.at.index());
+        let inside = insn.is_some_and(|insn| *insn != bpf_isa::Insn::SecondSlot)
+            && state.top().is_some_and(|top| top.subprog == self.program.subprog_of(point.at).0);
+        if !inside {
+            return Err(Why::Certificate("a kept point lies outside of its function"));
         }
-        Ok(())
+        if !point.rank.iter().all(|form| form.is_over(point.claim.names.len())) {
+            return Err(Why::Certificate("a rank over names that there are not"));
+        }
+        self.segment(Some(i), point.at, state)
     }
 
     /// Walks every way from here to a kept point or its end.
@@ -133,6 +148,7 @@ impl<'a> Checker<'a> {
         (self.segment, self.starts) = (from, true);
         self.pending.push((at, state));
         while let Some((at, state)) = self.pending.pop() {
+            self.waiting = self.waiting.saturating_sub(state.size());
             match self.way(at, state) {
                 Ok(()) | Err(Why::Unreachable) => {}
                 Err(why) => return Err(why),
@@ -173,8 +189,11 @@ impl<'a> Checker<'a> {
 
     /// Another way of the segment begins there.
     pub(crate) fn push(&mut self, at: InsnIdx, state: State) -> Res<()> {
-        if self.pending.len() == MAX_PENDING {
-            return Err(Why::Fuel);
+        let size = state.size();
+        self.spend(size as u64 / 16)?;
+        self.waiting = self.waiting.saturating_add(size);
+        if self.waiting > MAX_PENDING {
+            return Err(Why::Memory);
         }
         self.pending.push((at, state));
         Ok(())

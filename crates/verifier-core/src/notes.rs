@@ -139,6 +139,7 @@ impl Notes {
         let mut facts = Facts {
             zeroed: (0..).zip(&self.cleared).filter_map(zeroed).collect(),
             stack_bytes: self.stack,
+            headers: env.context.legacy_loads.unwrap_or_default(),
             ..Facts::default()
         };
         for (at, call) in &self.calls {

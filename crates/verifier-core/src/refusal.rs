@@ -77,6 +77,12 @@ pub enum Why {
     /// The program returns a number outside of what its context allows.
     #[error("the program may return what its context does not allow")]
     Return,
+    /// A record is used that is not held.
+    #[error("{0} points into a record that is not held")]
+    NotHeld(Reg),
+    /// A legacy packet load needs the context in r6.
+    #[error("a legacy packet load, and r6 is not the context")]
+    NotTheContext,
     /// A record is still held where the program ends or is replaced.
     #[error("a record is still held")]
     Held,
@@ -92,6 +98,9 @@ pub enum Why {
     /// The check has used up its fuel.
     #[error("the check takes more than its fuel")]
     Fuel,
+    /// The states of paths that are still to be walked take more than the check's memory.
+    #[error("the check takes more than its memory")]
+    Memory,
     /// The guide has given up.
     #[error("the guide has no advice")]
     Stopped,

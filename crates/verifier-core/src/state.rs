@@ -143,6 +143,12 @@ impl State {
         }
     }
 
+    /// Names, rows and slots, in which memory is counted.
+    pub(crate) fn size(&self) -> usize {
+        let frames = self.frames.iter().map(|frame| 11 + frame.stack.cells().len() + frame.stack.bytes().len() / 64);
+        self.known.names().len() + 2 * self.known.rows().len() + frames.sum::<usize>()
+    }
+
     /// The frame that runs.
     pub fn top(&self) -> Option<&Frame> {
         self.frames.last()

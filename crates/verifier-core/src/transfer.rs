@@ -75,7 +75,8 @@ impl Checker<'_> {
             Insn::SecondSlot => return Err(Why::Internal("a second slot")),
             Insn::Cast { .. } => return Err(Why::Unsupported("arenas")),
             Insn::LoadAcquire { .. } | Insn::StoreRelease { .. } => return Err(Why::Unsupported("ordered accesses")),
-            Insn::LoadAbs { .. } | Insn::LoadInd { .. } => return Err(Why::Unsupported("legacy packet loads")),
+            Insn::LoadAbs { size, .. } => self.legacy_load(state, size, None)?,
+            Insn::LoadInd { size, src, .. } => self.legacy_load(state, size, Some(src))?,
             Insn::JumpReg { .. } => return Err(Why::Unsupported("indirect jumps")),
             Insn::MayGoto { .. } => return Err(Why::Unsupported("may_goto")),
             Insn::Call(Callee::Reg(_)) => return Err(Why::Unsupported("indirect calls")),
@@ -161,7 +162,7 @@ impl Checker<'_> {
             (Value::Number(a), Value::Number(b)) => Ok(Value::Number(self.number_op(state, op, width, &a, &b)?)),
             (Value::Pointer(p), Value::Number(n)) => self.move_pointer(dst, width, op, &p, &n),
             (Value::Number(n), Value::Pointer(p)) if op == AluOp::Add => self.move_pointer(dst, width, op, &p, &n),
-            (Value::Pointer(p), Value::Pointer(q)) => self.distance(dst, width, op, &p, &q),
+            (Value::Pointer(p), Value::Pointer(q)) => self.distance(state, dst, (width, op), &p, &q),
             (Value::Number(_), Value::Pointer(_)) | (Value::Unset, _) | (_, Value::Unset) => {
                 Err(Why::PointerArithmetic(dst))
             }

@@ -1,6 +1,6 @@
 //! What a register or a slot of the stack holds.
 
-use crate::contract::{Env, MapType};
+use crate::contract::{Env, KnownMap, MapType};
 use crate::domain::{Form, Name};
 
 /// What a pointer is into.
@@ -16,6 +16,10 @@ pub enum Base {
     Map(u32),
     /// A value of a map.
     MapValue(u32),
+    /// A map that was found in this map of maps.
+    Inner(u32),
+    /// A value of such a map.
+    InnerValue(u32),
     /// Memory that a function returned, to the end of the run.
     Memory {
         /// Bytes of it.
@@ -30,6 +34,17 @@ pub enum Base {
         /// Bytes of it.
         size: u32,
     },
+}
+
+impl Base {
+    /// The definition of the map that this is, or is a value of.
+    pub(crate) fn map<'a>(self, env: &Env<'a>) -> Option<&'a KnownMap> {
+        match self {
+            Base::Map(map) | Base::MapValue(map) => env.maps.get(map as usize),
+            Base::Inner(map) | Base::InnerValue(map) => env.maps.get(map as usize)?.inner.as_deref(),
+            Base::Context | Base::Stack(_) | Base::Region(_) | Base::Memory { .. } | Base::Record { .. } => None,
+        }
+    }
 }
 
 /// A pointer: the address of its base plus the offset, modulo 2^64.
@@ -69,7 +84,7 @@ impl Value {
 
     /// Whether it speaks only of names, frames, regions and maps that there are.
     pub(crate) fn is_sound(&self, names: usize, frames: usize, env: &Env<'_>) -> bool {
-        let plain = |map: u32| env.maps.get(map as usize).is_some_and(|m| m.kind != MapType::Arena);
+        let plain = |base: Base| base.map(env).is_some_and(|map| map.kind != MapType::Arena);
         match self {
             Value::Unset => true,
             Value::Number(form) => form.is_over(names),
@@ -78,7 +93,7 @@ impl Value {
                     Base::Context => !env.context.raw,
                     Base::Stack(frame) => usize::from(frame) < frames,
                     Base::Region(region) => usize::from(region) < env.context.regions.len(),
-                    Base::Map(map) | Base::MapValue(map) => plain(map),
+                    Base::Map(_) | Base::MapValue(_) | Base::Inner(_) | Base::InnerValue(_) => plain(p.base),
                     Base::Memory { .. } => true,
                     Base::Record { owner, .. } => owner.index() < names,
                 };

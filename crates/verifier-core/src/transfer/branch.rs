@@ -58,9 +58,8 @@ impl Checker<'_> {
                 (self.null_test(&mut taken, test, true, p, n)?, self.null_test(state, test, false, p, n)?)
             }
             (Value::Pointer(p), Value::Pointer(q)) => {
-                self.near(state, test, p, q)?;
+                let offsets = self.near(state, test, p, q)?;
                 taken = state.clone();
-                let offsets = (p.offset.clone(), q.offset.clone());
                 (
                     self.learn_order(&mut taken, test.1, true, &offsets)?,
                     self.learn_order(state, test.1, false, &offsets)?,
@@ -162,16 +161,16 @@ impl Checker<'_> {
                 self.within_reach(state, &p.offset)?;
                 Ok(true)
             }
-            Base::Context | Base::Map(_) if p.offset.as_const() == Some(0) => Ok(!null),
+            Base::Context | Base::Map(_) | Base::Inner(_) if p.offset.as_const() == Some(0) => Ok(!null),
             Base::Stack(_) => match state.known.bounds(&p.offset) {
                 Some((min, max)) if -i128::from(self.env.frame_bytes) <= min && max <= 0 => Ok(!null),
                 Some(_) | None => Err(Why::PointerComparison),
             },
-            Base::MapValue(_) | Base::Memory { .. } | Base::Record { .. } => {
+            Base::MapValue(_) | Base::InnerValue(_) | Base::Memory { .. } | Base::Record { .. } => {
                 self.within_reach(state, &p.offset)?;
                 Ok(!null)
             }
-            Base::Context | Base::Map(_) => Err(Why::PointerComparison),
+            Base::Context | Base::Map(_) | Base::Inner(_) => Err(Why::PointerComparison),
         }
     }
 
@@ -181,19 +180,15 @@ impl Checker<'_> {
         if self.proves(state, offset)? && self.proves(state, &behind)? { Ok(()) } else { Err(Why::PointerComparison) }
     }
 
-    /// Proves that the order of two pointers is that of their offsets, and shows nothing else.
-    fn near(&mut self, state: &State, (width, cond): Test, p: &Pointer, q: &Pointer) -> Res<()> {
-        let one_object = match p.base {
-            Base::Stack(_) | Base::Region(_) | Base::Record { .. } => p.base == q.base,
-            // Two values of a map may be two elements.
-            Base::MapValue(_) | Base::Memory { .. } | Base::Context | Base::Map(_) => false,
-        };
-        let present = p.present.is_none() && q.present.is_none();
-        if !one_object || !present || width != Width::W64 || is_signed(cond) || cond == Cond::Set {
-            return Err(Why::PointerComparison);
-        }
+    /// Proves that the order of two pointers is that of these offsets, and shows nothing else.
+    fn near(&mut self, state: &State, (width, cond): Test, p: &Pointer, q: &Pointer) -> Res<(Form, Form)> {
+        let offsets = self.in_one_object(state, p, q).filter(|_| {
+            let is_compared = width == Width::W64 && !is_signed(cond) && cond != Cond::Set;
+            is_compared && matches!(p.base, Base::Stack(_) | Base::Region(_) | Base::Record { .. })
+        });
+        let (a, b) = offsets.ok_or(Why::PointerComparison)?;
         // Stack offsets are below 0: addresses of frames do not wrap either.
-        for offset in [&p.offset, &q.offset] {
+        for offset in [&a, &b] {
             match p.base {
                 Base::Stack(_) => {
                     let inside = state.known.bounds(offset);
@@ -204,6 +199,6 @@ impl Checker<'_> {
                 _memory => self.within_reach(state, offset)?,
             }
         }
-        Ok(())
+        Ok((a, b))
     }
 }

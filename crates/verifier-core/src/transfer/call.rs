@@ -15,7 +15,7 @@ use crate::state::{Base, Frame, Pointer, State, Value};
 /// What the arguments of one call turned out to be.
 #[derive(Default)]
 struct Call<'a> {
-    map: Option<(u32, &'a KnownMap)>,
+    map: Option<(Base, &'a KnownMap)>,
     /// The key of an array, where it is known.
     key: Option<u64>,
     record_size: u32,
@@ -112,6 +112,9 @@ impl<'a> Checker<'a> {
             Effect::MovesPacket => self.move_regions(state)?,
             Effect::TailCall => {
                 self.notes.tail_call(state.frames.len())?;
+                if !matches!(call.map, Some((Base::Map(_), _))) {
+                    return Err(Why::Unsupported("tail calls through what maps of maps hold"));
+                }
                 if state.owed().next().is_some() {
                     return Err(Why::Held);
                 }
@@ -160,7 +163,7 @@ impl<'a> Checker<'a> {
     }
 
     /// Whether it is the context as the program was given it.
-    fn is_context(&self, value: &Value) -> bool {
+    pub(crate) fn is_context(&self, value: &Value) -> bool {
         let start = Pointer::start(if self.env.context.raw { Base::Region(0) } else { Base::Context });
         *value == Value::Pointer(start)
     }
@@ -184,10 +187,11 @@ impl<'a> Checker<'a> {
             ArgKind::CtxOrNull if self.is_context(&value) || is_zero(&value) => Ok(()),
             ArgKind::Ctx | ArgKind::CtxOrNull => Err(arg.wrong("the context")),
             ArgKind::Map(kinds) => {
-                let Value::Pointer(Pointer { base: Base::Map(map), present: None, .. }) = value else {
+                let Value::Pointer(Pointer { base: map @ (Base::Map(_) | Base::Inner(_)), present: None, .. }) = value
+                else {
                     return Err(arg.wrong("a map"));
                 };
-                let def = self.env.maps.get(map as usize).ok_or(Why::Internal("no such map"))?;
+                let def = map.map(self.env).ok_or(Why::Internal("no such map"))?;
                 let (reads, writes) = proto.map_access(def.kind);
                 if !kinds.contains(def.kind) {
                     return Err(arg.wrong("a map of a kind that it works on"));
@@ -333,9 +337,9 @@ impl<'a> Checker<'a> {
                 let align = self.env.context.regions.get(usize::from(region)).map_or(1, |region| region.align);
                 (MemSet::PACKET, align)
             }
-            Base::MapValue(_) => (MemSet::MAP, 8),
+            Base::MapValue(_) | Base::InnerValue(_) => (MemSet::MAP, 8),
             Base::Memory { .. } | Base::Record { .. } => (MemSet::MEM, 8),
-            Base::Context | Base::Map(_) => return Err(arg.wrong("a pointer to memory")),
+            Base::Context | Base::Map(_) | Base::Inner(_) => return Err(arg.wrong("a pointer to memory")),
         };
         let low = u64::from(mem.align.saturating_sub(1));
         let aligned = mem.align <= align && state.known.word(&pointer.offset).bits().max() & low == 0;
@@ -362,7 +366,8 @@ impl<'a> Checker<'a> {
 
     fn note_call(&mut self, state: &State, proto: &HelperProto, call: &Call<'_>) {
         let tail_call = proto.effect == Effect::TailCall;
-        let Some((map, _)) = call.map else { return };
+        let Some((base, _)) = call.map else { return };
+        let map = if let Base::Map(map) = base { Some(map) } else { None };
         let key = if tail_call {
             let index = proto.args.iter().zip(Reg::ARGS).find(|(arg, _)| **arg == ArgKind::Scalar);
             // The index is 32 bits wide.
@@ -373,7 +378,7 @@ impl<'a> Checker<'a> {
         } else {
             call.key
         };
-        self.notes.call(self.pc, Some(map), key, tail_call);
+        self.notes.call(self.pc, map, key, tail_call);
     }
 
     /// A name that is 1 where there is what a pointer leads to, and 0 where it is null.
@@ -397,16 +402,23 @@ impl<'a> Checker<'a> {
                 let Some((map, def)) = call.map else {
                     return Err(Why::Environment(format!("{}: a value of no map", proto.name)));
                 };
-                if def.kind.is_map_of_maps() || MapTypes::SOCKETS.contains(def.kind) {
-                    return Err(Why::Unsupported("maps of maps and of sockets"));
+                if MapTypes::SOCKETS.contains(def.kind) {
+                    return Err(Why::Unsupported("maps of sockets"));
                 }
+                let found = match (map, def.kind.is_map_of_maps()) {
+                    (Base::Map(map), false) => Base::MapValue(map),
+                    (Base::Map(map), true) => Base::Inner(map),
+                    (Base::Inner(map), false) => Base::InnerValue(map),
+                    _other => return Err(Why::Unsupported("maps of maps of maps")),
+                };
                 // Every element below max_entries of an array exists.
                 let exists = def.kind.is_array()
+                    && !def.kind.is_map_of_maps()
                     && def.key_size == 4
                     && proto.args.get(2) == Some(&ArgKind::None)
                     && call.key.is_some_and(|key| key < def.max_entries.into());
                 let present = if exists { None } else { Some(self.presence(state)?) };
-                pointer(Base::MapValue(map), present)
+                pointer(found, present)
             }
             Ret::RecordOrNull if call.record_size > 0 => {
                 let owner = self.presence(state)?;

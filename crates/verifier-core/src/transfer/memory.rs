@@ -5,7 +5,7 @@
 
 use bpf_isa::{AtomicOp, Reg, Size, Src, Width};
 
-use crate::check::Checker;
+use crate::check::{Checker, Flow};
 use crate::contract::{Access, FieldKind, KnownMap};
 use crate::domain::{Form, Scalar};
 use crate::notes::Kind;
@@ -48,7 +48,7 @@ impl Checker<'_> {
         let inside = |what| Why::OutOfBounds { what };
         match pointer.base {
             Base::Context => self.field(&at, size, access),
-            Base::Map(_) => Err(Why::NotAPointer(reg)),
+            Base::Map(_) | Base::Inner(_) => Err(Why::NotAPointer(reg)),
             Base::Stack(frame) => {
                 let frame = usize::from(frame);
                 self.within(
@@ -83,9 +83,8 @@ impl Checker<'_> {
                 self.within(state, &at, 0, length, size, inside("the region"))?;
                 Ok(Place::Untracked(Kind::Packet))
             }
-            Base::MapValue(map) => {
-                let env = self.env;
-                let def = env.maps.get(map as usize).ok_or(Why::Internal("no such map"))?;
+            Base::MapValue(_) | Base::InnerValue(_) => {
+                let def = pointer.base.map(self.env).ok_or(Why::Internal("no such map"))?;
                 if access.writes() && !def.access.writes() {
                     return Err(Why::ReadOnly("the map's value"));
                 }
@@ -104,6 +103,8 @@ impl Checker<'_> {
                 self.within(state, &at, 0, &Form::constant(bytes.into()), size, inside("the memory"))?;
                 Ok(Place::Untracked(Kind::Mixed))
             }
+            // Two names of a claim may stand for one record, of which one is given back.
+            Base::Record { owner, .. } if !state.held.contains(&owner) => Err(Why::NotHeld(reg)),
             Base::Record { size: bytes, .. } => {
                 self.within(state, &at, 0, &Form::constant(bytes.into()), size, inside("the record"))?;
                 Ok(Place::Untracked(Kind::Mem))
@@ -280,6 +281,28 @@ impl Checker<'_> {
         let at = usize::try_from(pointer.offset.as_const()?.checked_add(off.into())?).ok()?;
         let bytes = contents.get(at..at.checked_add(size.bytes() as usize)?)?;
         Some(bytes.iter().rev().fold(0, |v, b| v << 8 | u64::from(*b)))
+    }
+
+    /// `LD_ABS` and `LD_IND`: r6 is the context; behind the packet's end, the function returns 0.
+    pub(crate) fn legacy_load(&mut self, state: &mut State, size: Size, index: Option<Reg>) -> Res<()> {
+        if self.env.context.legacy_loads.is_none() {
+            return Err(Why::Unsupported("legacy packet loads in this context"));
+        }
+        if !self.is_context(&self.value(state, Reg::R6)?) {
+            return Err(Why::NotTheContext);
+        }
+        if let Some(index) = index {
+            self.number(state, index)?;
+        }
+        let mut returned = state.clone();
+        returned.set(Reg::R0, Value::Number(Form::constant(0)));
+        if let Flow::To(back) = self.exit(&mut returned)? {
+            self.push(back, returned)?;
+        }
+        let loaded = self.any(state, size)?;
+        Reg::ARGS.into_iter().for_each(|reg| state.set(reg, Value::Unset));
+        state.set(Reg::R0, loaded);
+        Ok(())
     }
 
     pub(crate) fn store(&mut self, state: &mut State, size: Size, base: Reg, off: i16, src: Src) -> Res<()> {

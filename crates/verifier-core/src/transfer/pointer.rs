@@ -8,13 +8,18 @@ use bpf_isa::{AluOp, Reg, Width};
 use crate::check::Checker;
 use crate::domain::Form;
 use crate::refusal::{Res, Why};
-use crate::state::{Base, Pointer, Value};
+use crate::state::{Base, Pointer, State, Value};
 
 /// Whether a program may calculate with pointers to it.
 fn is_memory(base: Base) -> bool {
     match base {
-        Base::Stack(_) | Base::Region(_) | Base::MapValue(_) | Base::Memory { .. } | Base::Record { .. } => true,
-        Base::Context | Base::Map(_) => false,
+        Base::Stack(_)
+        | Base::Region(_)
+        | Base::MapValue(_)
+        | Base::InnerValue(_)
+        | Base::Memory { .. }
+        | Base::Record { .. } => true,
+        Base::Context | Base::Map(_) | Base::Inner(_) => false,
     }
 }
 
@@ -37,14 +42,46 @@ impl Checker<'_> {
     }
 
     /// `p - q`.
-    pub(crate) fn distance(&mut self, reg: Reg, width: Width, op: AluOp, p: &Pointer, q: &Pointer) -> Res<Value> {
-        let one_object = p.base == q.base && is_memory(p.base) && p.present.is_none() && q.present.is_none();
-        // Two values of a map may be two elements.
-        let one_object = one_object && !matches!(p.base, Base::MapValue(_) | Base::Memory { .. });
-        if (op, width) != (AluOp::Sub, Width::W64) || !one_object {
-            return Err(Why::PointerArithmetic(reg));
+    pub(crate) fn distance(
+        &mut self,
+        state: &mut State,
+        reg: Reg,
+        (width, op): (Width, AluOp),
+        p: &Pointer,
+        q: &Pointer,
+    ) -> Res<Value> {
+        let offsets = self.in_one_object(state, p, q).filter(|_| op == AluOp::Sub && is_memory(p.base));
+        let distance = offsets.and_then(|(p, q)| p.plus(&q, -1)).ok_or(Why::PointerArithmetic(reg))?;
+        match width {
+            Width::W64 => Ok(Value::Number(distance.residue(64))),
+            Width::W32 => Ok(Value::Number(self.read_as(state, &distance, 32, false)?)),
         }
-        let distance = p.offset.plus(&q.offset, -1).ok_or(Why::PointerArithmetic(reg))?;
-        Ok(Value::Number(distance.residue(64)))
+    }
+
+    /// The offsets of two pointers from one address, if both are into one object. A region that ends where another
+    /// starts is one object with that.
+    pub(crate) fn in_one_object(&self, state: &State, p: &Pointer, q: &Pointer) -> Option<(Form, Form)> {
+        if p.present.is_some() || q.present.is_some() {
+            return None;
+        }
+        // The length of a region that ends at the start of the other.
+        let before = |a: Base, b: Base| match (a, b) {
+            (Base::Region(a), Base::Region(b)) => {
+                let region = self.env.context.regions.get(usize::from(a))?;
+                let length = state.lengths.get(usize::from(a))?;
+                (region.ends_at_start_of == Some(b)).then_some(length)
+            }
+            _other => None,
+        };
+        match (p.base, q.base) {
+            // Two values of a map may be two elements, and two results of a function two objects.
+            (Base::MapValue(_) | Base::InnerValue(_) | Base::Memory { .. }, _) => None,
+            (a, b) if a == b => Some((p.offset.clone(), q.offset.clone())),
+            (a, b) => match (before(a, b), before(b, a)) {
+                (Some(length), None) => Some((p.offset.clone(), q.offset.plus(length, 1)?)),
+                (None, Some(length)) => Some((p.offset.plus(length, 1)?, q.offset.clone())),
+                (None, None) | (Some(_), Some(_)) => None,
+            },
+        }
     }
 }
