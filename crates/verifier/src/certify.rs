@@ -9,15 +9,24 @@
 //!
 //! The search shares no code with the walk that accepts programs today.
 
+mod against;
+mod format;
 mod guide;
 mod multipliers;
 mod points;
+mod proof;
 mod ranks;
 
+use std::collections::BTreeMap;
+
+use bpf_analysis::{BlockId, Cfg, Liveness};
 use bpf_isa::{Insn, Program};
-use bpf_verifier_core::{Env, Kept, Recorder, Recording, Refusal, check, explore};
+use bpf_verifier_core::{Env, Kept, Recorder, Recording, Refusal, Why, check, explore};
 
 use guide::{Mode, Search};
+
+pub use against::{Against, Part};
+pub use proof::{Proof, ProofError, ProofSection, SECTION};
 
 /// Kept points and the answers of a guide, by which the core checks that a program is safe.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -28,7 +37,7 @@ pub struct Certificate {
     pub answers: Recording,
 }
 
-/// How often the invariants are weakened.
+/// How often the segment of a point is walked, on average.
 const PASSES: usize = 40;
 
 /// Looks for a certificate of the program.
@@ -39,54 +48,82 @@ pub fn certify(program: &Program, env: &Env<'_>) -> Result<Certificate, Refusal>
     certify_within(program, env, 1 << 17)
 }
 
-/// Looks for a certificate of the program, with so much fuel for each pass.
+/// Looks for a certificate of the program, with so much fuel for each way of looking.
 ///
 /// # Errors
 /// As [`certify`].
 pub fn certify_within(program: &Program, env: &Env<'_>, fuel: u64) -> Result<Certificate, Refusal> {
     let heads = loop_heads(program);
+    let first = match heads.is_empty() {
+        // Path by path.
+        true => record(program, env, &mut Search::new(program, env, heads.clone(), BTreeMap::new()), fuel),
+        false => with_points(program, env, &heads, false, fuel),
+    };
+    let first = match first {
+        Err(why) => why,
+        found => return found,
+    };
     // Loops of few rounds are walked round by round.
-    if heads.is_empty() {
-        let mut search = Search::new(program, env, heads);
-        return record(program, env, &mut search, fuel);
-    }
-    let mut search = Search::new(program, env, heads.clone());
-    let mut invariants = Err(None);
-    for _ in 0..PASSES {
-        let kept = search.points.kept(|_| Vec::new());
-        search.mode = Mode::Weaken;
-        search.dirty = false;
-        match explore(program, env, &kept, &mut search, fuel) {
-            Ok(()) if !search.dirty => {
-                invariants = Ok(());
-                break;
-            }
-            Ok(()) => {}
-            Err(e) => {
-                invariants = Err(Some(e));
-                break;
-            }
+    if !heads.is_empty() {
+        let mut unrolled = Search::new(program, env, Vec::new(), BTreeMap::new());
+        let found = record(program, env, &mut unrolled, fuel);
+        if found.is_ok() {
+            return found;
         }
     }
-    if invariants.is_ok() {
-        let kept = search.points.kept(|_| Vec::new());
-        search.begin_ranks();
-        if explore(program, env, &kept, &mut search, fuel).is_ok() {
-            let result = record(program, env, &mut search, fuel);
-            if result.is_ok() {
-                return result;
-            }
-            invariants = Err(result.err());
+    // Paths meet where the program's do.
+    match &first.why {
+        Why::Fuel | Why::Memory => with_points(program, env, &heads, true, fuel),
+        _other => Err(first),
+    }
+}
+
+/// Looks for invariants at the heads of loops, and `everywhere` that paths meet.
+fn with_points(
+    program: &Program,
+    env: &Env<'_>,
+    heads: &[(u32, u32)],
+    everywhere: bool,
+    fuel: u64,
+) -> Result<Certificate, Refusal> {
+    let cfg = Cfg::new(program);
+    let liveness = Liveness::new(program, &cfg, &());
+    let mut ways = vec![0u32; cfg.blocks().len()];
+    for block in 0..cfg.blocks().len() {
+        let block = BlockId(u32::try_from(block).unwrap_or(u32::MAX));
+        cfg.succs(block).for_each(|succ| ways[succ.index()] += 1);
+    }
+    let keeps = cfg.blocks().iter().zip(&ways).enumerate().filter_map(|(i, (block, ways))| {
+        let is_head = heads.iter().any(|(head, _)| *head == block.start);
+        let live = liveness.live_in(BlockId(u32::try_from(i).ok()?));
+        (is_head || everywhere && *ways > 1).then_some((block.start, live))
+    });
+    let mut search = Search::new(program, env, heads.to_vec(), keeps.collect());
+    let mut left = fuel.saturating_mul(4);
+    let mut walk = |search: &mut Search, from: Option<usize>| {
+        search.from = from;
+        let point = from.and_then(|i| search.points.all.get(i)).map(|point| point.kept(Vec::new()));
+        let before = left.min(fuel);
+        let after = explore(program, env, point.as_ref(), search, before)?;
+        left -= before - after;
+        Ok::<(), Refusal>(())
+    };
+    search.mode = Mode::Weaken;
+    walk(&mut search, None)?;
+    let mut walks = 0;
+    while let Some((_, point)) = search.dirty.pop_first() {
+        walk(&mut search, Some(point))?;
+        walks += 1;
+        if walks > PASSES * search.points.all.len() {
+            let at = search.points.all[point].kept(Vec::new()).at;
+            return Err(Refusal { at, why: Why::Stopped });
         }
     }
-    // Round by round, without invariants.
-    let mut unrolled = Search::new(program, env, Vec::new());
-    let result = record(program, env, &mut unrolled, fuel * 2);
-    match (result, invariants) {
-        (Ok(certificate), _) => Ok(certificate),
-        (Err(_), Err(Some(why))) => Err(why),
-        (Err(why), _) => Err(why),
+    search.begin_ranks();
+    for point in 0..search.points.all.len() {
+        walk(&mut search, Some(point))?;
     }
+    record(program, env, &mut search, fuel)
 }
 
 /// Checks with the invariants and ranks that were found, and records the answers.

@@ -13,7 +13,6 @@
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 #![forbid(unsafe_code)]
 
-#[doc(hidden)]
 pub mod certify;
 mod content;
 mod course;
@@ -45,6 +44,8 @@ use bpf_verifier_core::domain::{interval, scalar, tnum};
 pub use bpf_verifier_core::contained::{Escape, Uncontained, contain};
 pub use bpf_verifier_core::contract::*;
 pub use bpf_verifier_core::domain::{Interval, Num, Scalar, Tnum, eval};
+pub use bpf_verifier_core::{Refusal, Why};
+pub use certify::{Part as ProofPart, Proof, ProofError, ProofSection};
 pub use error::{Decision, Effort, EffortPlace, LoopFailure, Reason, UnprovenLoop, VerifyError};
 pub use states::States;
 pub use value::Debt;

@@ -9,7 +9,7 @@ mod loop_programs;
 
 use bpf_isa::Program;
 use bpf_verifier::certify::{Certificate, certify, certify_within};
-use bpf_verifier::{Env, Helpers, Verifier};
+use bpf_verifier::{Env, Helpers, Proof, ProofError, ProofPart, ProofSection, Verifier};
 use bpf_verifier_core::{
     Advice, Answer, Combination, Form, Guide, Invariant, Kept, Name, Point, Replay, Scalar, Value, Why, check,
 };
@@ -217,6 +217,167 @@ fn wrong_certificates_prove_no_unsafe_program() {
         });
     }
     assert!(tries > 2000 && reasons.len() > 5, "{tries} tries, {} reasons", reasons.len());
+}
+
+/// Each program of some objects, with its proof.
+fn proofs(mut with: impl FnMut(&str, &Program, &Env<'_>, Proof)) {
+    for object in loop_programs::objects().iter().filter(|o| o.ends_with("raw.o") || o.ends_with("xdp.o")) {
+        for p in loop_programs::load(object) {
+            let (context, helpers) = (p.context(), Helpers::none());
+            let env = p.env(&context, &helpers, false);
+            if let Ok(proof) = Proof::search(&p.program, &env, 1 << 17) {
+                with(&p.name, &p.program, &env, proof);
+            }
+        }
+    }
+}
+
+#[test]
+fn proofs_survive_their_bytes() {
+    let mut sizes = Vec::new();
+    proofs(|name, program, env, proof| {
+        let bytes = proof.to_bytes();
+        let read = Proof::from_bytes(&bytes).unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert_eq!(read, proof, "{name}");
+        read.check(program, env).unwrap_or_else(|e| panic!("{name}: {e}"));
+        sizes.push(bytes.len() as f64 / (8 * program.insns().len()) as f64);
+        // Cut anywhere, and with something behind it.
+        for end in 0..bytes.len() {
+            let error = Proof::from_bytes(&bytes[..end]).expect_err("a part of a proof");
+            assert!(matches!(error, ProofError::Malformed { at, .. } if at <= end), "{name}: {error}");
+        }
+        let longer = [&bytes[..], &[0]].concat();
+        assert!(matches!(Proof::from_bytes(&longer), Err(ProofError::Malformed { .. })), "{name}");
+    });
+    sizes.sort_by(f64::total_cmp);
+    assert!(sizes.len() >= 4 && sizes[sizes.len() / 2] <= 4.0, "{sizes:?}");
+}
+
+#[test]
+fn changed_bytes_prove_nothing_unsafe_and_take_linear_time() {
+    let mut random = Random(0x2545_f491_4f6c_dd1d);
+    let mut all = Vec::new();
+    proofs(|_, _, _, proof| all.push(proof.to_bytes()));
+    let unsafe_programs: Vec<_> = common::pairs().into_iter().filter(|p| common::has_code(p.refused)).collect();
+    let (mut tries, mut read) = (0, 0);
+    for p in &unsafe_programs {
+        let Ok(program) = common::try_program(p.refused) else { continue };
+        common::with_env(p.refused, |env| {
+            for _ in 0..20 {
+                tries += 1;
+                let mut bytes = all[random.below(all.len())].clone();
+                for _ in 0..=random.below(4) {
+                    let at = random.below(bytes.len());
+                    match random.below(4) {
+                        0 => bytes[at] = random.below(256) as u8,
+                        1 => bytes[at] ^= 1 << random.below(8),
+                        2 => drop(bytes.remove(at)),
+                        _ => bytes.insert(at, random.below(256) as u8),
+                    }
+                }
+                let Ok(proof) = Proof::from_bytes(&bytes) else { continue };
+                read += 1;
+                // The digests are there to say what differs; the check must not need them.
+                assert!(!accepts(&program, env, proof.certificate()), "{}: by {bytes:?}", p.name);
+                // Each element takes a byte, but for what stacks hold.
+                let certificate = proof.certificate();
+                assert!(certificate.kept.len() + certificate.answers.answers.len() <= bytes.len());
+            }
+        });
+    }
+    assert!(tries > 1000 && read > tries / 10, "{read} of {tries}");
+    for _ in 0..20_000 {
+        let bytes: Vec<u8> = (0..random.below(200)).map(|_| random.below(256) as u8).collect();
+        let _ = Proof::from_bytes(&bytes);
+        let _ = ProofSection::parse(&bytes);
+        let _ = ProofSection::parse(&[b"BPFPROOF\x01", &bytes[..]].concat());
+    }
+}
+
+#[test]
+fn a_proof_says_what_it_was_made_against() {
+    let mut seen = 0;
+    proofs(|name, program, env, proof| {
+        let differs = |env: &Env<'_>| match proof.check(program, env) {
+            Err(ProofError::Differs { part }) => Some(part),
+            _other => None,
+        };
+        let more = bpf_verifier::ContextLayout { returns: Some((0, 1 << 40)), ..env.context.clone() };
+        assert_eq!(differs(&Env { context: &more, ..*env }), Some(ProofPart::Context), "{name}");
+        assert_eq!(differs(&Env { frame_bytes: 256, ..*env }), Some(ProofPart::Settings), "{name}");
+        assert_eq!(differs(env), None, "{name}");
+        let mut maps = env.maps.to_vec();
+        let refers = |insn: &bpf_isa::Insn| match insn {
+            bpf_isa::Insn::LoadImm64 { imm, .. } => !matches!(imm, bpf_isa::Imm64::Const(_)),
+            _other => false,
+        };
+        if program.insns().iter().any(refers) {
+            maps.iter_mut().for_each(|map| map.max_entries += 1);
+            assert_eq!(differs(&Env { maps: &maps, ..*env }), Some(ProofPart::Maps), "{name}");
+            let mut maps = env.maps.to_vec();
+            maps.iter_mut().for_each(|map| map.frozen = Some(vec![1; 8]));
+            assert_eq!(differs(&Env { maps: &maps, ..*env }), Some(ProofPart::Constants), "{name}");
+        }
+        let nop = bpf_isa::assemble("r0 = 0\nexit").expect("a program");
+        let other = Program::new(nop).expect("a program");
+        assert_eq!(proof.check(&other, env), Err(ProofError::Differs { part: ProofPart::Program }), "{name}");
+        seen += 1;
+    });
+    assert!(seen >= 4);
+}
+
+/// Covers the state before an instruction by the one kept point, and takes what it meets there.
+struct CoverAt {
+    at: u32,
+    renaming: Vec<Form>,
+    seen: Option<Invariant>,
+}
+
+impl Guide for CoverAt {
+    fn advise(&mut self, point: &Point<'_>) -> Advice {
+        if point.pc.0 != self.at || point.starts {
+            return Advice::Step;
+        }
+        self.seen = Some(point.state.to_invariant());
+        Advice::Cover { kept: 0, renaming: self.renaming.clone() }
+    }
+    fn prove(&mut self, _: &Point<'_>, _: &Form) -> Option<Combination> {
+        None
+    }
+}
+
+#[test]
+fn a_record_with_two_names_is_not_used_after_it_is_given_back() {
+    let text = "r1 = map[fd:0]\nr2 = 8\nr3 = 0\ncall 131\nif r0 == 0 goto out\nr6 = r0\nr7 = r0\nr1 = r6\nr2 = 0\n\
+                call 132\n*(u64 *)(r7 + 0) = 1\nout:\nr0 = 0\nexit";
+    let program = Program::new(bpf_isa::assemble(text).expect("a program")).expect("valid");
+    let (context, helpers) = (bpf_verifier::ContextLayout::raw(false), Helpers::shipped());
+    let maps = [bpf_verifier::KnownMap::new("ring", bpf_verifier::MapType::RingBuf, 0, 0, 4096)];
+    let env = Env { maps: &maps, ..Env::new(&context, &helpers) };
+    // Where the record is given back, r6 and r7 hold it.
+    let at = 8;
+    let mut guide = CoverAt { at, renaming: Vec::new(), seen: None };
+    let kept = |claim| [Kept { at: bpf_isa::InsnIdx(at), claim, rank: Vec::new() }];
+    let _ = check(&program, &env, &[], &mut guide, FUEL);
+    let claim = guide.seen.expect("the state there");
+    let same: Vec<Form> = (0..claim.names.len() as u32).map(|n| Form::name(Name(n))).collect();
+    let [owner] = claim.held[..] else { panic!("{claim:?}") };
+    // With that invariant the store is seen; with one in which r7 has a name of its own for the record, as well.
+    let mut two = claim.clone();
+    two.names.push(two.names[owner.index()]);
+    let Value::Pointer(pointer) = &mut two.frames[0].regs[7] else { panic!("{two:?}") };
+    let bpf_verifier_core::Base::Record { owner: other, .. } = &mut pointer.base else { panic!("{two:?}") };
+    *other = Name(claim.names.len() as u32);
+    let renaming = [&same[..], &[Form::name(owner)]].concat();
+    let check = |claim, renaming| {
+        let mut guide = CoverAt { at, renaming, seen: None };
+        check(&program, &env, &kept(claim), &mut guide, FUEL).expect_err("a store to a record that was given back").why
+    };
+    assert_eq!(check(claim.clone(), same), Why::Unset(bpf_isa::Reg::R7));
+    assert_eq!(check(two.clone(), renaming.clone()), Why::NotHeld(bpf_isa::Reg::R7));
+    // Held twice it is not either.
+    two.held.push(Name(claim.names.len() as u32));
+    assert!(matches!(check(two, renaming), Why::NotCovered(_)));
 }
 
 #[test]

@@ -1,5 +1,8 @@
 //! The guide: what the search answers when the core asks.
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use bpf_analysis::RegSet;
 use bpf_isa::{Imm64, Insn, Program, Src};
 use bpf_verifier_core::{Advice, Combination, Env, Form, Guide, Point};
 
@@ -22,15 +25,25 @@ pub(super) enum Mode {
 #[derive(Debug)]
 pub(super) struct Search {
     heads: Vec<(u32, u32)>,
+    /// The instructions where points are kept, each with the registers that are read from there on.
+    keeps: BTreeMap<u32, RegSet>,
+    /// The point that the segment began at.
+    pub(super) from: Option<usize>,
     pub(super) points: Points,
     pub(super) ranks: Ranks,
     pub(super) mode: Mode,
-    /// A point was made or weakened.
-    pub(super) dirty: bool,
+    /// Points that were made or weakened since their segment was walked, in the order of the program.
+    pub(super) dirty: BTreeSet<(Vec<u32>, usize)>,
 }
 
 impl Search {
-    pub(super) fn new(program: &Program, env: &Env<'_>, heads: Vec<(u32, u32)>) -> Search {
+    /// Keeps points at these instructions.
+    pub(super) fn new(
+        program: &Program,
+        env: &Env<'_>,
+        heads: Vec<(u32, u32)>,
+        keeps: BTreeMap<u32, RegSet>,
+    ) -> Search {
         let imm = |src: Src| match src {
             Src::Imm(imm) => Some(i128::from(imm)),
             Src::Reg(_) => None,
@@ -45,8 +58,10 @@ impl Search {
             points: Points::new(constants.chain(lengths)),
             ranks: Ranks::default(),
             heads,
+            keeps,
+            from: None,
             mode: Mode::Answer,
-            dirty: false,
+            dirty: BTreeSet::new(),
         }
     }
 
@@ -56,37 +71,51 @@ impl Search {
         self.ranks = Ranks::new(&self.heads, &self.points.all);
     }
 
-    fn at_head(&mut self, point: &Point<'_>) -> Advice {
+    fn at_point(&mut self, point: &Point<'_>, live: RegSet) -> Advice {
         let Some(i) = self.points.find(point.pc, point.state) else {
-            if self.mode != Mode::Weaken || self.points.all.len() == 64 {
+            if self.mode != Mode::Weaken || self.points.all.len() == MAX_POINTS {
                 return Advice::Stop;
             }
-            self.dirty = true;
-            return Advice::Cover { kept: self.points.begin(point.pc, point.state), renaming: Vec::new() };
+            let i = self.points.begin(point.pc, point.state, live);
+            self.mark(i);
+            return Advice::Cover { kept: i, renaming: Vec::new() };
         };
         let Some(kept) = self.points.all.get(i) else { return Advice::Stop };
         if let Some((form, signed)) = kept.unnamed(point.state) {
             return Advice::Name { form, signed };
         }
         if self.mode == Mode::Weaken {
-            self.dirty |= self.points.weaken(i, point.state);
+            let is_head = self.heads.iter().any(|(head, _)| *head == point.pc.0);
+            if self.points.weaken(i, point.state, is_head) {
+                self.mark(i);
+            }
             return Advice::Cover { kept: i, renaming: Vec::new() };
         }
         let Some(renaming) = kept.renaming(point.state) else { return Advice::Stop };
-        if let (Mode::Rank, Some(from)) = (self.mode, point.from)
+        if let (Mode::Rank, Some(from)) = (self.mode, self.from)
             && let Some(source) = self.points.all.get(from)
         {
             self.ranks.see((from, source), (i, kept), point.state, &renaming);
         }
         Advice::Cover { kept: i, renaming }
     }
+
+    /// The segment of the point is to be walked again.
+    fn mark(&mut self, i: usize) {
+        if let Some(point) = self.points.all.get(i) {
+            self.dirty.insert((point.order(), i));
+        }
+    }
 }
+
+/// Points that are kept at most.
+const MAX_POINTS: usize = 4096;
 
 impl Guide for Search {
     fn advise(&mut self, point: &Point<'_>) -> Advice {
-        match self.heads.iter().any(|(head, _)| *head == point.pc.0) && !point.starts {
-            true => self.at_head(point),
-            false => Advice::Step,
+        match self.keeps.get(&point.pc.0) {
+            Some(live) if !point.starts => self.at_point(point, *live),
+            Some(_) | None => Advice::Step,
         }
     }
 

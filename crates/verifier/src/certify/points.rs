@@ -5,9 +5,10 @@
 //! that moves by a constant each round becomes `first + step * name`, and all that move alike share the name, which
 //! counts rounds.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
-use bpf_isa::InsnIdx;
+use bpf_analysis::RegSet;
+use bpf_isa::{InsnIdx, Reg};
 use bpf_verifier_core::{
     Base, Byte, Cell, Form, Frame, Invariant, Kept, Knowledge, Known, Name, Pointer, Scalar, Stack, State, Value,
 };
@@ -46,6 +47,7 @@ pub(super) struct PointState {
 #[derive(Debug, Default)]
 pub(super) struct Points {
     pub(super) all: Vec<PointState>,
+    at: HashMap<(InsnIdx, Vec<(u32, Option<InsnIdx>)>), usize>,
     thresholds: BTreeSet<i128>,
 }
 
@@ -103,23 +105,21 @@ impl Points {
         for bits in [0, 4, 8, 12, 16, 20, 24, 30, 31, 32, 62, 63, 64] {
             thresholds.extend([(1i128 << bits) - 1, -(1i128 << bits)]);
         }
-        Points { all: Vec::new(), thresholds }
+        Points { all: Vec::new(), at: HashMap::new(), thresholds }
     }
 
     /// The points as the core takes them, with these ranks.
     pub(super) fn kept(&self, rank: impl Fn(&PointState) -> Vec<Form>) -> Vec<Kept> {
-        let kept = |point: &PointState| Kept { at: point.at, claim: point.claim.clone(), rank: rank(point) };
-        self.all.iter().map(kept).collect()
+        self.all.iter().map(|point| point.kept(rank(point))).collect()
     }
 
     /// The point that a state is at.
     pub(super) fn find(&self, at: InsnIdx, state: &State) -> Option<usize> {
-        let chain = chain(state.frames());
-        self.all.iter().position(|point| point.at == at && point.chain == chain)
+        self.at.get(&(at, chain(state.frames()))).copied()
     }
 
     /// Keeps what the first state at a point knows.
-    pub(super) fn begin(&mut self, at: InsnIdx, state: &State) -> usize {
+    pub(super) fn begin(&mut self, at: InsnIdx, state: &State, live: RegSet) -> usize {
         let mut point = PointState {
             at,
             chain: chain(state.frames()),
@@ -127,15 +127,22 @@ impl Points {
             recipes: Vec::new(),
             dropped: Vec::new(),
         };
+        if let Some(frame) = point.claim.frames.last_mut() {
+            Reg::ALL
+                .into_iter()
+                .filter(|reg| !live.contains(*reg))
+                .for_each(|reg| frame.regs[reg.index()] = Value::Unset);
+        }
         point.generalise(state);
+        self.at.insert((at, point.chain.clone()), self.all.len());
         self.all.push(point);
         self.all.len() - 1
     }
 
     /// Weakens the point until it covers the state. Whether anything had to be.
-    pub(super) fn weaken(&mut self, i: usize, state: &State) -> bool {
+    pub(super) fn weaken(&mut self, i: usize, state: &State, is_head: bool) -> bool {
         let Some(mut point) = self.all.get(i).cloned() else { return false };
-        let changed = point.weaken(state, &self.thresholds);
+        let changed = point.weaken(state, is_head.then_some(&self.thresholds));
         if changed {
             self.all[i] = point;
         }
@@ -144,6 +151,17 @@ impl Points {
 }
 
 impl PointState {
+    /// The point as the core takes it.
+    pub(super) fn kept(&self, rank: Vec<Form>) -> Kept {
+        Kept { at: self.at, claim: self.claim.clone(), rank }
+    }
+
+    /// The places of its calls and its own: points are walked in this order.
+    pub(super) fn order(&self) -> Vec<u32> {
+        let calls = self.chain.iter().filter_map(|(_, back)| Some(back.as_ref()?.0));
+        calls.chain([self.at.0]).collect()
+    }
+
     fn number(&self, place: Place) -> Option<Form> {
         number_at(&self.claim.lengths, &self.claim.frames, place)
     }
@@ -280,7 +298,8 @@ impl PointState {
         })
     }
 
-    fn weaken(&mut self, state: &State, thresholds: &BTreeSet<i128>) -> bool {
+    /// Without thresholds, bounds are those of both and no wider.
+    fn weaken(&mut self, state: &State, thresholds: Thresholds<'_>) -> bool {
         let mut changed = false;
         // A step that does not divide the way is none.
         let Some(mut renaming) = self.usable_renaming(state, &mut changed) else { return changed };
@@ -406,7 +425,7 @@ impl PointState {
         changed
     }
 
-    fn widen(&mut self, i: usize, renaming: &[Form], state: &State, thresholds: &BTreeSet<i128>) -> bool {
+    fn widen(&mut self, i: usize, renaming: &[Form], state: &State, thresholds: Thresholds<'_>) -> bool {
         let (Some(known), Some(form)) = (self.claim.names.get(i).copied(), renaming.get(i)) else { return false };
         let (mut min, mut max) = known.bounds();
         let holds = |claim: Option<Form>| {
@@ -419,13 +438,22 @@ impl PointState {
             return false;
         }
         let (least, most) = Known { word: Scalar::UNKNOWN, signed: known.signed }.bounds();
+        if thresholds.is_none()
+            && let Some((to_min, to_max)) = state.known().bounds(form)
+            && least <= to_min
+            && to_max <= most
+        {
+            let word = known.word.join(&state.known().word(form));
+            self.claim.names[i] = Known { word, ..known };
+            return true;
+        }
         if !above {
             let (to, _) = state.known().bounds(form).unwrap_or((least, most));
-            min = thresholds.range(..=to.min(min)).next_back().copied().unwrap_or(least).max(least);
+            min = below_of(thresholds, to.min(min), least);
         }
         if !below {
             let (_, to) = state.known().bounds(form).unwrap_or((least, most));
-            max = thresholds.range(to.max(max)..).next().copied().unwrap_or(most).min(most);
+            max = above_of(thresholds, to.max(max), most);
         }
         self.claim.names[i] = Known::range(min, max, known.signed).unwrap_or(Known { word: Scalar::UNKNOWN, ..known });
         true
@@ -552,8 +580,21 @@ fn nearest(known: &Knowledge, form: Form, name: &Known) -> Form {
     moved().unwrap_or(form)
 }
 
+/// Where bounds widen to.
+type Thresholds<'a> = Option<&'a BTreeSet<i128>>;
+
+fn below_of(thresholds: Thresholds<'_>, min: i128, least: i128) -> i128 {
+    let widened = thresholds.map_or(Some(min), |all| all.range(..=min).next_back().copied());
+    widened.unwrap_or(least).max(least)
+}
+
+fn above_of(thresholds: Thresholds<'_>, max: i128, most: i128) -> i128 {
+    let widened = thresholds.map_or(Some(max), |all| all.range(max..).next().copied());
+    widened.unwrap_or(most).min(most)
+}
+
 /// What is known of a number that was one thing and is another.
-fn joined(claim: &Invariant, was: &Form, known: &Knowledge, is: &Form, thresholds: &BTreeSet<i128>) -> Known {
+fn joined(claim: &Invariant, was: &Form, known: &Knowledge, is: &Form, thresholds: Thresholds<'_>) -> Known {
     let mut bounds = known.bounds(is).into_iter().collect::<Vec<_>>();
     let before = was.terms().iter().try_fold((was.offset(), was.offset()), |(min, max), (n, a)| {
         let (least, most) = claim.names.get(n.index())?.bounds();
@@ -570,7 +611,6 @@ fn joined(claim: &Invariant, was: &Form, known: &Knowledge, is: &Form, threshold
     let max = bounds.iter().map(|b| b.1).max().unwrap_or(0);
     let signed = min < 0;
     let (least, most) = Known { word: Scalar::UNKNOWN, signed }.bounds();
-    let min = thresholds.range(..=min).next_back().copied().unwrap_or(least).max(least);
-    let max = thresholds.range(max..).next().copied().unwrap_or(most).min(most);
+    let (min, max) = (below_of(thresholds, min, least), above_of(thresholds, max, most));
     Known::range(min, max, signed).unwrap_or(whole)
 }

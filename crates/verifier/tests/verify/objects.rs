@@ -148,35 +148,37 @@ pub(crate) enum Verdict {
 
 /// What the verifier says of a program of an object.
 pub(crate) fn verdict(object: &Object, program: &bpf_object::Program) -> Verdict {
-    let unlinked = |e: &dyn std::fmt::Display| Verdict::Unlinked(e.to_string());
-    let Some(context) = context(object, program) else { return unlinked(&"the context is not shipped") };
-    let linked = match object.link(program, |_| false) {
-        Ok(linked) => linked.into_code(),
-        Err(e) => return unlinked(&e),
-    };
+    let verdict = with_env(object, program, |code, env| {
+        let mut verifier = Verifier::new();
+        let start = Instant::now();
+        match verifier.verify(code, env) {
+            Ok(v) => Verdict::Accepted(Box::new(v), start.elapsed()),
+            Err(e) => Verdict::Refused(e),
+        }
+    });
+    verdict.unwrap_or_else(Verdict::Unlinked)
+}
+
+/// A program of an object and its environment, for this function.
+pub(crate) fn with_env<R>(
+    object: &Object,
+    program: &bpf_object::Program,
+    f: impl FnOnce(Program, &Env<'_>) -> R,
+) -> Result<R, String> {
+    let context = context(object, program).ok_or("the context is not shipped")?;
+    let linked = object.link(program, |_| false).map_err(|e| e.to_string())?.into_code();
     let lines: Vec<SourceLine> = (0..linked.insns().len())
         .filter_map(|i| {
             let l = linked.line(bpf_isa::InsnIdx(i as u32))?;
             Some(SourceLine { insn: i as u32, file: l.file.into_owned(), line: l.line, text: l.text.into_owned() })
         })
         .collect();
-    let code = match Program::new(linked.insns().to_vec()) {
-        Ok(code) => code,
-        Err(e) => return unlinked(&e),
-    };
-    let maps: Vec<KnownMap> = match object.maps().iter().map(map).collect() {
-        Ok(maps) => maps,
-        Err(e) => return unlinked(&e),
-    };
+    let code = Program::new(linked.insns().to_vec()).map_err(|e| e.to_string())?;
+    let maps = object.maps().iter().map(map).collect::<Result<Vec<KnownMap>, _>>()?;
     let helpers = helpers();
     let mut env = Env::new(&context, &helpers);
     (env.maps, env.lines) = (&maps, &lines);
-    let mut verifier = Verifier::new();
-    let start = Instant::now();
-    match verifier.verify(code, &env) {
-        Ok(v) => Verdict::Accepted(Box::new(v), start.elapsed()),
-        Err(e) => Verdict::Refused(e),
-    }
+    Ok(f(code, &env))
 }
 
 /// A folder of sample objects, if it is there.

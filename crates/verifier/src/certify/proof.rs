@@ -1,0 +1,168 @@
+//! Proofs that travel: a certificate with what it was made against, and the section of an object that holds them.
+//!
+//! Whoever made a proof need not be trusted: [`Proof::check`] has the trusted core check it, for the program and the
+//! environment that are at hand. The section [`SECTION`] is no part of what programs see: the kernel and libbpf ignore
+//! it.
+
+use bpf_analysis::Facts;
+use bpf_isa::Program;
+use bpf_verifier_core::{Env, FUEL, Refusal, Replay, check};
+
+use super::against::{Against, Part};
+use super::format::{Reader, Writer};
+use super::{Certificate, certify_within};
+
+/// The name of the section of an object that holds the proofs of its programs.
+pub const SECTION: &str = ".bpf.proof";
+/// What such a section begins with.
+const MAGIC: &[u8] = b"BPFPROOF";
+/// The version of the form, behind that.
+const VERSION: u32 = 1;
+
+/// Why a program is not accepted by a proof.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProofError {
+    /// There is none for this program.
+    #[error("the object carries no proof of it; `bpf prove` makes one")]
+    Missing,
+    /// The bytes are no proof.
+    #[error("the proof is malformed: {what} at byte {at}")]
+    Malformed {
+        /// The place, in bytes from the start of the section or of the proof.
+        at: usize,
+        /// What is there.
+        what: &'static str,
+    },
+    /// The proofs are in a form of another version.
+    #[error("the proofs have form {found}, and this verifier reads form {}", VERSION)]
+    Version {
+        /// The version that was found.
+        found: u32,
+    },
+    /// The proof was made for something else.
+    #[error("the proof was made for something else: {part} differ; prove it again here")]
+    Differs {
+        /// The first part that differs.
+        part: Part,
+    },
+    /// The check does not accept the proof.
+    #[error("the proof does not hold {0}")]
+    NotProven(#[from] Refusal),
+}
+
+/// A certificate, and what it was made against.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Proof {
+    against: Against,
+    certificate: Certificate,
+}
+
+impl Proof {
+    /// Looks for a proof of the program, with so much fuel for each pass.
+    ///
+    /// # Errors
+    /// The first thing that was not proven, which does not mean that it does not hold.
+    pub fn search(program: &Program, env: &Env<'_>, fuel: u64) -> Result<Proof, Refusal> {
+        let certificate = certify_within(program, env, fuel)?;
+        Ok(Proof { against: Against::of(program, env), certificate })
+    }
+
+    /// The proof in its binary form.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut writer = Writer::default();
+        self.against.0.iter().for_each(|digest| writer.bytes.extend(digest.to_le_bytes()));
+        writer.certificate(&self.certificate);
+        writer.bytes
+    }
+
+    /// Reads the binary form, in time and memory linear in the bytes.
+    ///
+    /// # Errors
+    /// [`ProofError::Malformed`], with the place.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Proof, ProofError> {
+        let mut reader = Reader::new(bytes);
+        let mut digests = [0; Part::ALL.len()];
+        for digest in &mut digests {
+            let word = reader.take(4)?.try_into().map_err(|_| reader.wrong("no digest"))?;
+            *digest = u32::from_le_bytes(word);
+        }
+        let certificate = reader.certificate()?;
+        match reader.is_at_end() {
+            true => Ok(Proof { against: Against(digests), certificate }),
+            false => Err(reader.wrong("more than a proof")),
+        }
+    }
+
+    /// Checks the proof of this program in this environment: the facts are those that the trusted core made.
+    ///
+    /// # Errors
+    /// [`ProofError::Differs`], or what does not hold.
+    pub fn check(&self, program: &Program, env: &Env<'_>) -> Result<Facts, ProofError> {
+        if let Some(part) = self.against.difference(&Against::of(program, env)) {
+            return Err(ProofError::Differs { part });
+        }
+        Ok(check(program, env, &self.certificate.kept, &mut Replay::new(&self.certificate.answers), FUEL)?)
+    }
+
+    /// The certificate.
+    pub fn certificate(&self) -> &Certificate {
+        &self.certificate
+    }
+}
+
+/// The proofs of an object's programs, by name, as they are in its section.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ProofSection<'a> {
+    entries: Vec<(&'a str, &'a [u8])>,
+}
+
+impl<'a> ProofSection<'a> {
+    /// Reads the section; the proofs in it are not read.
+    ///
+    /// # Errors
+    /// [`ProofError::Malformed`], with the place, or [`ProofError::Version`].
+    pub fn parse(bytes: &'a [u8]) -> Result<ProofSection<'a>, ProofError> {
+        let mut reader = Reader::new(bytes);
+        if reader.take(MAGIC.len()).ok() != Some(MAGIC) {
+            return Err(ProofError::Malformed { at: 0, what: "no section of proofs" });
+        }
+        let found = reader.number()?;
+        if found != VERSION {
+            return Err(ProofError::Version { found });
+        }
+        let entries = reader.list(|reader| {
+            let name = reader.number().and_then(|length| reader.take(length))?;
+            let name = std::str::from_utf8(name).map_err(|_| reader.wrong("a name that is not UTF-8"))?;
+            Ok((name, reader.number().and_then(|length| reader.take(length))?))
+        })?;
+        match reader.is_at_end() {
+            true => Ok(ProofSection { entries }),
+            false => Err(reader.wrong("more than proofs")),
+        }
+    }
+
+    /// The proof of the program of this name, if there is one, unread.
+    pub fn of(&self, program: &str) -> Option<&'a [u8]> {
+        self.entries.iter().find(|(name, _)| *name == program).map(|(_, proof)| *proof)
+    }
+
+    /// The names of the programs, each with its proof.
+    pub fn entries(&self) -> &[(&'a str, &'a [u8])] {
+        &self.entries
+    }
+
+    /// The bytes of a section with these proofs.
+    pub fn to_bytes(proofs: &[(&str, Vec<u8>)]) -> Vec<u8> {
+        let mut writer = Writer { bytes: MAGIC.to_vec() };
+        writer.number(VERSION.into());
+        writer.count(proofs.len());
+        for (name, proof) in proofs {
+            writer.count(name.len());
+            writer.bytes.extend(name.as_bytes());
+            writer.count(proof.len());
+            writer.bytes.extend(proof);
+        }
+        writer.bytes
+    }
+}
