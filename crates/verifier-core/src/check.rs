@@ -90,8 +90,8 @@ pub fn explore(
     let mut checker = Checker::new(program, env, from.map(std::slice::from_ref).unwrap_or_default(), guide, fuel);
     checker.believes = true;
     let walked = match from {
-        Some(_) => checker.from_kept(0),
-        None => checker.from_entry(),
+        Some(_) => checker.walk_kept(0),
+        None => checker.walk_entry(),
     };
     walked.map_err(|why| Refusal { at: checker.pc, why })?;
     Ok(checker.fuel)
@@ -112,13 +112,16 @@ impl<'a> Checker<'a> {
     }
 
     fn run(&mut self) -> Res<()> {
-        self.from_entry()?;
-        (0..self.kept.len()).try_for_each(|i| self.from_kept(i))
+        self.walk_entry()?;
+        (0..self.kept.len()).try_for_each(|i| self.walk_kept(i))
     }
 
-    fn from_entry(&mut self) -> Res<()> {
+    fn walk_entry(&mut self) -> Res<()> {
         self.env.check().map_err(|e| Why::Environment(e.0))?;
-        // Global functions are walked as static ones are: in the context of each call.
+        // Each must be safe for all arguments, whoever calls it.
+        if self.env.global_functions.iter().any(Option::is_some) {
+            return Err(Why::Unsupported("functions that are verified on their own"));
+        }
         if self.env.exception.is_some() {
             return Err(Why::Unsupported("exception callbacks"));
         }
@@ -126,7 +129,7 @@ impl<'a> Checker<'a> {
         self.segment(None, InsnIdx(0), entry)
     }
 
-    fn from_kept(&mut self, i: usize) -> Res<()> {
+    fn walk_kept(&mut self, i: usize) -> Res<()> {
         let point = self.kept(i)?;
         self.pc = point.at;
         let state = State::assume(&point.claim, self.program, self.env);

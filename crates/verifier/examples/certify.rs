@@ -1,7 +1,8 @@
 //! Which programs have a certificate that the trusted core accepts: of those that the verifier accepts.
 //!
 //! `cargo run --release -p bpf-verifier --example certify [-- OBJECT ...]`. Without objects, those of `tests/loops`;
-//! `-- samples` takes the sample objects instead. In the environment, `ONLY` is the name of a program and `FUEL` the fuel for each pass of the search.
+//! `-- samples` takes the sample objects instead. In the environment, `ONLY` is the name of a program, and `FUEL` is
+//! the fuel for each way of looking.
 
 #[path = "../tests/verify/common/mod.rs"]
 mod common;

@@ -10,6 +10,8 @@
 //! The search shares no code with the walk that accepts programs today.
 
 mod against;
+mod certificate;
+mod error;
 mod format;
 mod guide;
 mod multipliers;
@@ -20,22 +22,15 @@ mod ranks;
 use std::collections::BTreeMap;
 
 use bpf_analysis::{BlockId, Cfg, Liveness};
-use bpf_isa::{Insn, Program};
-use bpf_verifier_core::{Env, Kept, Recorder, Recording, Refusal, Why, check, explore};
+use bpf_isa::{Insn, InsnIdx, Program};
+use bpf_verifier_core::{Env, Recorder, Refusal, Why, check, explore};
 
 use guide::{Mode, Search};
 
 pub use against::{Against, Part};
-pub use proof::{Proof, ProofError, ProofSection, SECTION};
-
-/// Kept points and the answers of a guide, by which the core checks that a program is safe.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Certificate {
-    /// What holds at loop heads.
-    pub kept: Vec<Kept>,
-    /// The answers.
-    pub answers: Recording,
-}
+pub use certificate::Certificate;
+pub use error::ProofError;
+pub use proof::{Proof, ProofSection, SECTION};
 
 /// How often the segment of a point is walked, on average.
 const PASSES: usize = 40;
@@ -112,10 +107,10 @@ fn with_points(
     walk(&mut search, None)?;
     let mut walks = 0;
     while let Some((_, point)) = search.dirty.pop_first() {
-        walk(&mut search, Some(point))?;
+        walk(&mut search, point)?;
         walks += 1;
         if walks > PASSES * search.points.all.len() {
-            let at = search.points.all[point].kept(Vec::new()).at;
+            let at = point.map_or(InsnIdx(0), |point| search.points.all[point].kept(Vec::new()).at);
             return Err(Refusal { at, why: Why::Stopped });
         }
     }

@@ -6,6 +6,9 @@
 mod common;
 #[path = "verify/loop_programs.rs"]
 mod loop_programs;
+#[allow(dead_code, reason = "another binary uses the rest")]
+#[path = "verify/mutants.rs"]
+mod mutants;
 
 use bpf_isa::Program;
 use bpf_verifier::certify::{Certificate, certify, certify_within};
@@ -48,13 +51,13 @@ impl Random {
             3 => {
                 claim.rows.pop();
             }
-            4 => {
+            4 if !claim.frames.is_empty() => {
                 let form = self.form(names);
                 let frame = self.below(claim.frames.len());
                 let reg = self.below(11);
                 claim.frames[frame].regs[reg] = Value::Number(form);
             }
-            5 => {
+            5 if !claim.frames.is_empty() => {
                 let frame = self.below(claim.frames.len());
                 let (from, to) = (self.below(11), self.below(11));
                 claim.frames[frame].regs[to] = claim.frames[frame].regs[from].clone();
@@ -359,7 +362,12 @@ fn a_record_with_two_names_is_not_used_after_it_is_given_back() {
     let mut guide = CoverAt { at, renaming: Vec::new(), seen: None };
     let kept = |claim| [Kept { at: bpf_isa::InsnIdx(at), claim, rank: Vec::new() }];
     let _ = check(&program, &env, &[], &mut guide, FUEL);
-    let claim = guide.seen.expect("the state there");
+    let mut claim = guide.seen.expect("the state there");
+    for value in &mut claim.frames[0].regs {
+        if let Value::Pointer(pointer) = value {
+            pointer.present = None;
+        }
+    }
     let same: Vec<Form> = (0..claim.names.len() as u32).map(|n| Form::name(Name(n))).collect();
     let [owner] = claim.held[..] else { panic!("{claim:?}") };
     // With that invariant the store is seen; with one in which r7 has a name of its own for the record, as well.
@@ -378,6 +386,124 @@ fn a_record_with_two_names_is_not_used_after_it_is_given_back() {
     // Held twice it is not either.
     two.held.push(Name(claim.names.len() as u32));
     assert!(matches!(check(two, renaming), Why::NotCovered(_)));
+}
+
+/// Divides the first state by a form, and proves nothing.
+struct SplitOnce(Option<Form>);
+
+impl Guide for SplitOnce {
+    fn advise(&mut self, _: &Point<'_>) -> Advice {
+        self.0.take().map_or(Advice::Step, Advice::Split)
+    }
+    fn prove(&mut self, _: &Point<'_>, _: &Form) -> Option<Combination> {
+        None
+    }
+}
+
+#[test]
+fn both_cases_of_a_division_are_walked() {
+    let (context, helpers) = (bpf_verifier::ContextLayout::raw(false), Helpers::none());
+    let env = Env::new(&context, &helpers);
+    let program = |text| Program::new(bpf_isa::assemble(text).expect("a program")).expect("valid");
+    let unchecked = program("r0 = *(u8 *)(r1 + 0)\nexit");
+    let checked = program("r0 = 0\nif r2 == 0 goto out\nr0 = *(u8 *)(r1 + 0)\nout:\nexit");
+    // The length is the first name: an empty buffer on the one side, on the other, or on both.
+    let length = |a, c| Form::sum([(Name(0), a)], c).expect("a form");
+    for form in [length(1, -1), length(-1, 0), length(1, -100), length(-1, 100)] {
+        let refused =
+            check(&unchecked, &env, &[], &mut SplitOnce(Some(form.clone())), FUEL).expect_err("an empty buffer");
+        assert!(matches!(refused.why, Why::OutOfBounds { .. }), "{form:?}: {refused}");
+        assert!(check(&checked, &env, &[], &mut SplitOnce(Some(form)), FUEL).is_ok());
+    }
+    // One of the cases cannot be.
+    for form in [length(1, 0), length(1, -(1 << 40)), length(-1, -1), length(-1, 1 << 40), Form::constant(-1)] {
+        let refused = check(&unchecked, &env, &[], &mut SplitOnce(Some(form.clone())), FUEL).expect_err("empty");
+        assert!(matches!(refused.why, Why::OutOfBounds { .. }), "{form:?}: {refused}");
+        assert!(check(&checked, &env, &[], &mut SplitOnce(Some(form)), FUEL).is_ok());
+    }
+    // Of names that there are not.
+    let refused = check(&checked, &env, &[], &mut SplitOnce(Some(Form::name(Name(9)))), FUEL).expect_err("no name");
+    assert!(matches!(refused.why, Why::Certificate(_)), "{refused}");
+}
+
+/// Runs the program on buffers of these lengths: what it does that no safe program does.
+fn violation(program: &Program, random: &mut Random) -> Option<String> {
+    use bpf_interp::{Caller, Machine, Memory, Options, Stop, StopKind};
+    struct Host;
+    impl bpf_interp::Env for Host {
+        type Code = std::rc::Rc<Program>;
+        fn helper(&mut self, id: u32, _: [u64; 5], caller: &mut Caller<'_, '_, Self::Code>) -> Result<u64, Stop> {
+            Err(caller.stop(StopKind::UnknownHelper(id)))
+        }
+    }
+    let program = std::rc::Rc::new(program.clone());
+    for length in [0, 1, 2, 3, 4, 7, 8, 15, 16, 20, 33, 64, 255] {
+        let fill = random.below(3);
+        let mut buffer: Vec<u8> = (0..length)
+            .map(|_| match fill {
+                0 => 0,
+                1 => 255,
+                _ => random.below(256) as u8,
+            })
+            .collect();
+        let mut memory = Memory::new();
+        let r1 = memory.add_writable(&mut buffer);
+        memory.set_packet(r1, length);
+        // Long loops are cut off: that they end is a matter of the rank.
+        let options = Options { budget: Some(20_000), stack_fill: 0xa5, ..Options::default() };
+        let end = Machine::new(memory, options).run(&mut Host, &program, [r1, length]);
+        if let Err(stop) = end
+            && !matches!(stop.kind, StopKind::Budget)
+        {
+            return Some(format!("{length} bytes: {stop:?}"));
+        }
+    }
+    None
+}
+
+#[test]
+fn mutants_that_some_certificate_proves_run_safely() {
+    let tries: u64 = std::env::var("BPF_PROGRAMS").ok().and_then(|n| n.parse().ok()).unwrap_or(400);
+    let mut random = Random(0x1234_5678_9abc_def1);
+    let (context, helpers) = (bpf_verifier::ContextLayout::raw(true), Helpers::none());
+    let env = Env::new(&context, &helpers);
+    let (mut pool, mut checks, mut accepted) = (Vec::<Certificate>::new(), 0u64, 0u64);
+    for seed in 0..tries {
+        let mut choices = bpf_testkit::generate::Choices::from_seed(seed);
+        let Some(program) = mutants::generate(&mut choices) else { continue };
+        let mut proven = false;
+        if let Ok(certificate) = certify_within(&program, &env, 1 << 11) {
+            proven = accepts(&program, &env, &certificate);
+            assert!(proven, "seed {seed}: not accepted again");
+            let at = random.below(16);
+            match pool.get_mut(at) {
+                Some(old) => *old = certificate,
+                None => pool.push(certificate),
+            }
+        }
+        // Of this program and of others, as they are and changed.
+        for certificate in &pool {
+            for garbled in [certificate.clone(), garble(&mut random, certificate), garble(&mut random, certificate)] {
+                checks += 1;
+                let mut replay = Replay::new(&garbled.answers);
+                proven |= check(&program, &env, &garbled.kept, &mut replay, FUEL).is_ok();
+            }
+        }
+        for _ in 0..4 {
+            checks += 1;
+            let seed = random.below(usize::MAX) as u64 | 1;
+            let mut guide = Hostile { random: Random(seed), kept: 0, seen: Vec::new() };
+            proven |= check(&program, &env, &[], &mut guide, FUEL).is_ok();
+        }
+        if proven {
+            accepted += 1;
+            if let Some(what) = violation(&program, &mut random) {
+                panic!("seed {seed} is proven, and {what}\n{program}");
+            }
+        }
+    }
+    println!("{checks} checks, {accepted} programs accepted");
+    assert!(accepted > tries / 50, "{accepted} of {tries}");
 }
 
 #[test]

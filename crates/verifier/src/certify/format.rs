@@ -14,7 +14,8 @@ use bpf_verifier_core::{
     Recording, Scalar, Stack, Tnum, Value,
 };
 
-use super::{Certificate, ProofError};
+use super::certificate::Certificate;
+use super::error::ProofError;
 
 /// Stack bytes in the invariants of one certificate at most.
 const MAX_STACK_BYTES: usize = 1 << 22;

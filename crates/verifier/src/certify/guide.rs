@@ -7,7 +7,7 @@ use bpf_isa::{Imm64, Insn, Program, Src};
 use bpf_verifier_core::{Advice, Combination, Env, Form, Guide, Point};
 
 use super::multipliers;
-use super::points::Points;
+use super::points::{Change, PointState, Points};
 use super::ranks::Ranks;
 
 /// What a walk is for.
@@ -33,7 +33,9 @@ pub(super) struct Search {
     pub(super) ranks: Ranks,
     pub(super) mode: Mode,
     /// Points that were made or weakened since their segment was walked, in the order of the program.
-    pub(super) dirty: BTreeSet<(Vec<u32>, usize)>,
+    pub(super) dirty: BTreeSet<(Vec<u32>, Option<usize>)>,
+    /// By point, the segments that lead to it: of other points, or of the entry.
+    sources: Vec<BTreeSet<Option<usize>>>,
 }
 
 impl Search {
@@ -62,6 +64,7 @@ impl Search {
             from: None,
             mode: Mode::Answer,
             dirty: BTreeSet::new(),
+            sources: Vec::new(),
         }
     }
 
@@ -77,7 +80,8 @@ impl Search {
                 return Advice::Stop;
             }
             let i = self.points.begin(point.pc, point.state, live);
-            self.mark(i);
+            self.sources.push(BTreeSet::from([self.from]));
+            self.mark(Some(i));
             return Advice::Cover { kept: i, renaming: Vec::new() };
         };
         let Some(kept) = self.points.all.get(i) else { return Advice::Stop };
@@ -86,8 +90,14 @@ impl Search {
         }
         if self.mode == Mode::Weaken {
             let is_head = self.heads.iter().any(|(head, _)| *head == point.pc.0);
-            if self.points.weaken(i, point.state, is_head) {
-                self.mark(i);
+            self.sources[i].insert(self.from);
+            match self.points.weaken(i, point.state, is_head) {
+                Change::None => {}
+                Change::Weaker => self.mark(Some(i)),
+                Change::New => {
+                    self.mark(Some(i));
+                    self.sources[i].clone().into_iter().for_each(|source| self.mark(source));
+                }
             }
             return Advice::Cover { kept: i, renaming: Vec::new() };
         }
@@ -100,11 +110,10 @@ impl Search {
         Advice::Cover { kept: i, renaming }
     }
 
-    /// The segment of the point is to be walked again.
-    fn mark(&mut self, i: usize) {
-        if let Some(point) = self.points.all.get(i) {
-            self.dirty.insert((point.order(), i));
-        }
+    /// The segment of the point, or of the entry, is to be walked again.
+    fn mark(&mut self, segment: Option<usize>) {
+        let order = segment.and_then(|i| self.points.all.get(i)).map(PointState::order);
+        self.dirty.insert((order.unwrap_or_default(), segment));
     }
 }
 

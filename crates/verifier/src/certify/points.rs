@@ -23,6 +23,9 @@ pub(super) enum Place {
     Length(usize),
 }
 
+/// The functions that are being run, each with where its caller goes on.
+type Chain = Vec<(u32, Option<InsnIdx>)>;
+
 /// How a name is found in a state.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Recipe {
@@ -36,18 +39,29 @@ enum Recipe {
 #[derive(Clone, Debug)]
 pub(super) struct PointState {
     pub(super) at: InsnIdx,
-    chain: Vec<(u32, Option<InsnIdx>)>,
+    chain: Chain,
     pub(super) claim: Invariant,
     recipes: Vec<Recipe>,
     /// Rows that did not hold.
     dropped: Vec<Form>,
 }
 
+/// What became of a point.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Change {
+    /// Nothing.
+    None,
+    /// What was covered is covered.
+    Weaker,
+    /// There is a claim that the states from before may not satisfy.
+    New,
+}
+
 /// All of them.
 #[derive(Debug, Default)]
 pub(super) struct Points {
     pub(super) all: Vec<PointState>,
-    at: HashMap<(InsnIdx, Vec<(u32, Option<InsnIdx>)>), usize>,
+    at: HashMap<(InsnIdx, Chain), usize>,
     thresholds: BTreeSet<i128>,
 }
 
@@ -89,7 +103,7 @@ pub(super) fn places(lengths: &[Form], frames: &[Frame]) -> Vec<Place> {
     all
 }
 
-fn chain(frames: &[Frame]) -> Vec<(u32, Option<InsnIdx>)> {
+fn chain(frames: &[Frame]) -> Chain {
     frames.iter().map(|frame| (frame.subprog, frame.back)).collect()
 }
 
@@ -140,13 +154,18 @@ impl Points {
     }
 
     /// Weakens the point until it covers the state. Whether anything had to be.
-    pub(super) fn weaken(&mut self, i: usize, state: &State, is_head: bool) -> bool {
-        let Some(mut point) = self.all.get(i).cloned() else { return false };
+    pub(super) fn weaken(&mut self, i: usize, state: &State, is_head: bool) -> Change {
+        let Some(mut point) = self.all.get(i).cloned() else { return Change::None };
+        let names = point.claim.names.len();
         let changed = point.weaken(state, is_head.then_some(&self.thresholds));
-        if changed {
-            self.all[i] = point;
+        if !changed {
+            return Change::None;
         }
-        changed
+        // What was covered before need not satisfy what is new.
+        let is_new =
+            point.claim.names.len() > names || point.claim.rows.iter().any(|r| !self.all[i].claim.rows.contains(r));
+        self.all[i] = point;
+        if is_new { Change::New } else { Change::Weaker }
     }
 }
 
@@ -320,8 +339,23 @@ impl PointState {
         // Those that move by a constant, the smallest step first; the others share its name where they can.
         moved.sort_by_key(|(_, _, _, step)| step.map_or(u128::MAX, i128::unsigned_abs));
         let mut counter: Option<Form> = None;
+        // Of those that got names: how far they have moved, and that in terms of the claim.
+        let mut apart_by: Vec<(Form, Form)> = Vec::new();
         for (place, was, is, step) in moved {
             changed = true;
+            let delta = was.substitute(&renaming).and_then(|expected| is.plus(&expected, -1));
+            let alike = delta.as_ref().and_then(|delta| {
+                apart_by.iter().find_map(|(other, moved)| {
+                    let times = [1, -1].into_iter().find(|times| {
+                        delta.plus(other, -times).is_some_and(|rest| rest.residue(64).as_const() == Some(0))
+                    });
+                    Some(was.plus(moved, times?)?.residue(64))
+                })
+            });
+            if let (None, Some(form)) = (step, alike) {
+                self.set(place, Some(form));
+                continue;
+            }
             let form = match step {
                 Some(step) => {
                     let rounds = counter.clone().unwrap_or_else(|| {
@@ -335,6 +369,7 @@ impl PointState {
                 None => {
                     let known = joined(&self.claim, &was, state.known(), &is, thresholds);
                     let name = self.fresh(known, Recipe::Of { place, first: Form::constant(0), step: 1 });
+                    apart_by.extend(delta.zip(name.plus(&was, -1)));
                     renaming.push(nearest(state.known(), is, &known));
                     Some(name)
                 }
@@ -345,7 +380,7 @@ impl PointState {
             changed |= self.widen(i, &renaming, state, thresholds);
         }
         if fresh_from < self.claim.names.len() {
-            self.add_candidates(fresh_from);
+            self.add_candidates(fresh_from, state, &renaming);
         }
         changed | self.drop_rows(&renaming, state)
     }
@@ -460,7 +495,7 @@ impl PointState {
     }
 
     /// Rows that may hold between what the loop moves and everything else.
-    fn add_candidates(&mut self, from: usize) {
+    fn add_candidates(&mut self, from: usize, state: &State, renaming: &[Form]) {
         let mut forms: Vec<Form> = Vec::new();
         for place in places(&self.claim.lengths, &self.claim.frames) {
             let known = self.number(place).filter(|form| !form.terms().is_empty() && !forms.contains(form));
@@ -468,11 +503,21 @@ impl PointState {
         }
         let moves = |form: &Form| form.terms().iter().any(|(n, _)| n.index() >= from);
         let mut rows = Vec::new();
+        // What rows of the state say of two of them.
+        let difference = |a: &Form, b: &Form| b.substitute(renaming)?.plus(&a.substitute(renaming)?, -1);
+        let known = |a: &Form, b: &Form| {
+            let difference = difference(a, b);
+            let rows = state.known().rows().iter();
+            let by_rows = rows.filter_map(|row| difference.as_ref()?.plus(row, -1)?.as_const()).collect::<Vec<_>>();
+            let least = difference.as_ref().and_then(|form| state.known().bounds(form)).map(|(min, _)| min);
+            by_rows.into_iter().chain(least.filter(|min| (-64..=4096).contains(min)))
+        };
         for a in forms.iter().filter(|form| moves(form)) {
             for b in forms.iter().filter(|b| *b != a) {
-                for by in [1, 0] {
-                    rows.extend(b.plus(a, -1).and_then(|f| f.shifted(-by)));
-                    rows.extend(a.plus(b, -1).and_then(|f| f.shifted(-by)));
+                for (a, b) in [(a, b), (b, a)] {
+                    for by in known(a, b).chain([1, 0]) {
+                        rows.extend(b.plus(a, -1).and_then(|f| f.shifted(by.checked_neg()?)));
+                    }
                 }
             }
         }

@@ -9,6 +9,7 @@ use bpf_isa::Program;
 use bpf_verifier_core::{Env, FUEL, Refusal, Replay, check};
 
 use super::against::{Against, Part};
+use super::error::{ProofError, VERSION};
 use super::format::{Reader, Writer};
 use super::{Certificate, certify_within};
 
@@ -16,41 +17,6 @@ use super::{Certificate, certify_within};
 pub const SECTION: &str = ".bpf.proof";
 /// What such a section begins with.
 const MAGIC: &[u8] = b"BPFPROOF";
-/// The version of the form, behind that.
-const VERSION: u32 = 1;
-
-/// Why a program is not accepted by a proof.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ProofError {
-    /// There is none for this program.
-    #[error("the object carries no proof of it; `bpf prove` makes one")]
-    Missing,
-    /// The bytes are no proof.
-    #[error("the proof is malformed: {what} at byte {at}")]
-    Malformed {
-        /// The place, in bytes from the start of the section or of the proof.
-        at: usize,
-        /// What is there.
-        what: &'static str,
-    },
-    /// The proofs are in a form of another version.
-    #[error("the proofs have form {found}, and this verifier reads form {}", VERSION)]
-    Version {
-        /// The version that was found.
-        found: u32,
-    },
-    /// The proof was made for something else.
-    #[error("the proof was made for something else: {part} differ; prove it again here")]
-    Differs {
-        /// The first part that differs.
-        part: Part,
-    },
-    /// The check does not accept the proof.
-    #[error("the proof does not hold {0}")]
-    NotProven(#[from] Refusal),
-}
-
 /// A certificate, and what it was made against.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Proof {
