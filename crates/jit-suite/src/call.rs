@@ -123,7 +123,7 @@ pub fn nested_subprograms(target: &mut dyn Target) {
             let args = [0, 2, 4, 6, 9].map(|i| Some(values[i + n]));
             let target = callee.map_or(outside(5), |id| CallTarget::Subprog(SubprogId(id)));
             let ret = b.reg();
-            b.op(Op::Check { check: Check::Budget, ctx });
+            b.op(Op::Check { check: Check::Budget(1), ctx });
             b.op(Op::Call { target, args, ctx: Some(ctx), ret: Some(ret) });
             values.push(ret);
         }

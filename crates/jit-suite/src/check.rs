@@ -17,9 +17,13 @@ pub fn checks(target: &mut dyn Target) {
     let bench = &mut Bench::new(target);
     let ways = bench.all_ways(8, 3);
     for (check, budget, interrupt) in [
-        (Check::Budget, 1, 0),
-        (Check::Budget, 0, 0),
-        (Check::Budget, i64::MIN, 0),
+        (Check::Budget(1), 1, 0),
+        (Check::Budget(7), 7, 0),
+        (Check::Budget(8), 7, 0),
+        (Check::Budget(255), 255, 0),
+        (Check::Budget(255), 254, 0),
+        (Check::Budget(1), 0, 0),
+        (Check::Budget(1), i64::MIN, 0),
         (Check::Interrupt, 5, 0),
         // What is below the sign says which run it is.
         (Check::Interrupt, 5, u64::MAX >> 1),
@@ -95,7 +99,7 @@ pub fn loops_end_with_the_budget(target: &mut dyn Target) {
     b.op(Op::Store { size: bpf_isa::Size::DW, mem: at(memory, 0), src: Val::Reg(sum) });
     b.op(Op::Bin { op: BinOp::Sub, width: Width::W64, dst: n, a: n, b: Val::Imm(1) });
     b.op(Op::Check { check: Check::Interrupt, ctx });
-    b.op(Op::Check { check: Check::Budget, ctx });
+    b.op(Op::Check { check: Check::Budget(1), ctx });
     b.op(Op::Branch { width: Width::W64, cond: Cond::Ne, a: n, b: Val::Imm(0), target: first });
     b.block();
     b.exit(sum);

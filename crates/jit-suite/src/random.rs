@@ -88,7 +88,10 @@ fn random_op(rng: &mut Rng, b: &mut Build, names: &Names) {
         }
         // Almost always below.
         15 => Op::Bound { a, limit: Val::Imm(-1 << 20), ctx },
-        16 => Op::Check { check: if rng.chance(2) { Check::Budget } else { Check::Interrupt }, ctx },
+        16 => Op::Check {
+            check: if rng.chance(2) { Check::Budget(1 + rng.below(3) as u8) } else { Check::Interrupt },
+            ctx,
+        },
         // The address is as long as it lives, and differs between code and evaluator.
         17 if rng.chance(2) => {
             let index = b.reg();

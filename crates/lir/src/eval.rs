@@ -297,9 +297,9 @@ impl Eval {
                 Op::Check { check, ctx } => {
                     let ctx = get(ctx);
                     let (fails, code) = match check {
-                        Check::Budget => {
+                        Check::Budget(times) => {
                             let budget = Self::field(ctx, RunCtx::BUDGET_OFFSET);
-                            let left = self.load(budget, Size::DW)?.wrapping_sub(1);
+                            let left = self.load(budget, Size::DW)?.wrapping_sub(times.into());
                             self.store(budget, Size::DW, left)?;
                             ((left as i64) < 0, StopCode::Budget)
                         }

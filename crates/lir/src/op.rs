@@ -269,8 +269,8 @@ pub enum TailKey {
 /// A condition under which the run stops.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Check {
-    /// Takes one from the run's budget; stops when it falls below zero.
-    Budget,
+    /// Takes so much from the run's budget; stops when it falls below zero.
+    Budget(u8),
     /// Stops when another thread asked for it.
     Interrupt,
 }

@@ -391,7 +391,13 @@ impl<'a> Words<'a> {
             "check" => {
                 let word = self.next();
                 let check = CHECKS.into_iter().find(|check| check_name(*check) == word);
-                let check = check.ok_or_else(|| format!("expected a check, found `{word}`"))?;
+                let mut check = check.ok_or_else(|| format!("expected a check, found `{word}`"))?;
+                if let crate::Check::Budget(times) = &mut check
+                    && self.peek() != "ctx"
+                {
+                    let number = self.number()?;
+                    *times = u8::try_from(number).map_err(|_| format!("{number} is no number of rounds below 256"))?;
+                }
                 Op::Check { check, ctx: self.ctx()? }
             }
             "bound" => {

@@ -46,7 +46,7 @@ pub(super) const BIN_OPS: [BinOp; 16] = [
 pub(super) const ATOMIC_OPS: [AtomicOp; 5] =
     [AtomicOp::Add, AtomicOp::Or, AtomicOp::And, AtomicOp::Xor, AtomicOp::Xchg];
 pub(super) const SIZES: [Size; 4] = [Size::B, Size::H, Size::W, Size::DW];
-pub(super) const CHECKS: [Check; 2] = [Check::Budget, Check::Interrupt];
+pub(super) const CHECKS: [Check; 2] = [Check::Budget(1), Check::Interrupt];
 
 pub(super) fn bin_name(op: BinOp) -> &'static str {
     match op {
@@ -106,7 +106,7 @@ pub(super) fn size_name(size: Size) -> &'static str {
 
 pub(super) fn check_name(check: Check) -> &'static str {
     match check {
-        Check::Budget => "budget",
+        Check::Budget(_) => "budget",
         Check::Interrupt => "interrupt",
     }
 }
@@ -262,7 +262,10 @@ impl Display for Op {
                 }
                 write!(f, "({arg}) ctx {ctx}{}", if reload_len { " len" } else { "" })
             }
-            Op::Check { check, ctx } => write!(f, "check {} ctx {ctx}", check_name(check)),
+            Op::Check { check, ctx } => match check {
+                Check::Budget(times @ (0 | 2..)) => write!(f, "check {} {times} ctx {ctx}", check_name(check)),
+                Check::Budget(1) | Check::Interrupt => write!(f, "check {} ctx {ctx}", check_name(check)),
+            },
             Op::Bound { a, limit, ctx } => write!(f, "bound {a}, {limit} ctx {ctx}"),
             Op::Stop { code, ctx } => write!(f, "stop {} ctx {ctx}", code.name()),
             Op::Jump { target } => write!(f, "jump {target}"),

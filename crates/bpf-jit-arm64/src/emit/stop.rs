@@ -18,11 +18,11 @@ impl Emitter<'_> {
     pub(crate) fn check(&mut self, check: Check, ctx: VReg) {
         let at = self.get(ctx, TMP1);
         let (jump, code) = match check {
-            Check::Budget => {
+            Check::Budget(times) => {
                 let offset = RunCtx::BUDGET_OFFSET as u32;
                 asm!(&mut self.s.buf;
                     ldr X(TMP2), [XSP(at), offset];
-                    subs X(TMP2), XSP(TMP2), 1;
+                    subs X(TMP2), XSP(TMP2), u32::from(times);
                     str X(TMP2), [XSP(at), offset]);
                 // By the sign of what is left, as on every machine: a budget that wraps around goes on.
                 (Jump::If(Cc::Mi), StopCode::Budget)

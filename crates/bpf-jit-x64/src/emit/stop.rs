@@ -19,8 +19,18 @@ impl Emitter<'_> {
     pub(crate) fn check(&mut self, check: Check, ctx: VReg) {
         let r = self.get(ctx, SCRATCH2);
         let (cc, code) = match check {
-            Check::Budget => {
+            Check::Budget(1) => {
                 mem!(self.s.buf, r.at(RunCtx::BUDGET_OFFSET); dec QWORD [rax]);
+                (Cc::S, StopCode::Budget)
+            }
+            Check::Budget(times) => {
+                let at = r.at(RunCtx::BUDGET_OFFSET).into();
+                let (short, times) = (times < 128, i32::from(times));
+                if short {
+                    asm!(self.s.buf, [shorten_imm, memory(at, 1)]; sub QWORD [rax], DWORD times);
+                } else {
+                    asm!(self.s.buf, [memory(at, 4)]; sub QWORD [rax], DWORD times);
+                }
                 (Cc::S, StopCode::Budget)
             }
             Check::Interrupt => {

@@ -54,8 +54,8 @@ fn mistaken(op: Op) -> Op {
             Op::Call { target, args, ctx, ret }
         }
         Op::TailCall { key, arg, ctx, reload_len } => Op::TailCall { key, arg, ctx, reload_len: !reload_len },
-        Op::Check { check: Check::Budget, ctx } => Op::Check { check: Check::Interrupt, ctx },
-        Op::Check { check: Check::Interrupt, ctx } => Op::Check { check: Check::Budget, ctx },
+        Op::Check { check: Check::Budget(_), ctx } => Op::Check { check: Check::Interrupt, ctx },
+        Op::Check { check: Check::Interrupt, ctx } => Op::Check { check: Check::Budget(1), ctx },
         Op::Bound { a, limit, ctx } => Op::Bound { a, limit: other_value(limit), ctx },
         Op::Stop { code, ctx } => {
             let code = if code == StopCode::Host { StopCode::Budget } else { StopCode::Host };

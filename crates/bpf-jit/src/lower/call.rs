@@ -30,7 +30,7 @@ impl<S: Sink> FuncLowerer<'_, S> {
     pub(super) fn checks(&mut self) {
         if self.options.budget {
             let ctx = self.ctx();
-            self.op(Op::Check { check: Check::Budget, ctx });
+            self.op(Op::Check { check: Check::Budget(1), ctx });
         }
         if self.options.interrupt {
             let ctx = self.ctx();
