@@ -3,12 +3,14 @@
 //! Problem: a pass that decided a selection, or an access that lowering forgot, would show in no result. Approach: by
 //! what the ops of a function are, without their order: a value is *known* if all that define it are starts of objects
 //! (linked addresses, fields of the hidden argument, the context's pointers to its regions), constants, selections that
-//! must be made, or sums and multiples of known ones. Each access must be at a known address.
+//! must be made, or sums and multiples of known ones. Each access must be at a known address, or so far from r10, by
+//! the limits of selections, masks and widths, that all of its bytes are in the function's frame.
 //!
-//! That the selections have the right limits is what runs show; this shows that none is missing.
+//! In the frame, whose size is known here, this proves each access inside. Of other objects, that the selections have
+//! the right limits is what runs show; this shows that none is missing.
 
 use bpf_analysis::{BoundsPlace, RegionBounds};
-use bpf_isa::Size;
+use bpf_isa::{Size, Width};
 use bpf_lir::{Base, BinOp, Func, Lir, Op, Region, VReg, Val};
 
 /// An access whose address is made of what a program computed without a selection between: the function and the op.
@@ -35,18 +37,213 @@ fn in_function(func: &Func, first: bool, regions: &[RegionBounds]) -> Option<Op>
             break;
         }
     }
-    let of = |v: VReg| known[v.index()];
-    func.all_ops()
-        .find(|op| {
-            // An address in the arena is masked when it is made.
-            let Some(mem) = op.mem().filter(|mem| mem.region != Region::Arena) else { return false };
-            !match mem.base {
-                Base::Frame => (-i64::from(func.stack_bytes)..0).contains(&mem.off.into()),
-                Base::Reg(v) => of(v),
-                Base::Indexed { base, index, .. } => of(base) && of(index),
+    let mut reaches = reaches(func);
+    for (_, ops) in func.in_order() {
+        // In a block, a value is what the last op before has made of it.
+        let mut before = Vec::new();
+        for op in ops {
+            if !is_inside(func, op, &known, &reaches) {
+                return Some(*op);
             }
-        })
-        .copied()
+            if let Some(dst) = op.def() {
+                let reach = reach(op, &reaches);
+                before.push((dst, core::mem::replace(&mut reaches[dst.index()], reach)));
+            }
+        }
+        before.into_iter().rev().for_each(|(v, reach)| reaches[v.index()] = reach);
+    }
+    None
+}
+
+/// Whether an op accesses nothing that it may not.
+fn is_inside(func: &Func, op: &Op, known: &[bool], reaches: &[Reach]) -> bool {
+    // An address in the arena is masked when it is made.
+    let Some(mem) = op.mem().filter(|mem| mem.region != Region::Arena) else { return true };
+    let Some(bytes) = accessed(op) else { return false };
+    let of = |v: VReg| known[v.index()];
+    let in_frame = |reach: Reach| match reach {
+        Reach::Frame(from, to) => {
+            let off = i64::from(mem.off);
+            from.saturating_add(off) >= -i64::from(func.stack_bytes)
+                && to.saturating_add(off).saturating_add(bytes.into()) <= 0
+        }
+        Reach::Nothing | Reach::Number(_) => false,
+    };
+    match mem.base {
+        Base::Frame => in_frame(Reach::Frame(0, 0)),
+        Base::Reg(v) => of(v) || in_frame(reaches[v.index()]),
+        Base::Indexed { base, index, shift } => {
+            of(base) && of(index) || in_frame(sum(reaches[base.index()], reaches[index.index()], 1 << shift))
+        }
+    }
+}
+
+/// What a value is at most, by the op that defines it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Reach {
+    /// No op that was seen so far defines it.
+    Nothing,
+    /// A number up to this one.
+    Number(u64),
+    /// The address in r10 and a number between these.
+    Frame(i64, i64),
+}
+
+impl Reach {
+    fn join(self, other: Reach) -> Reach {
+        match (self, other) {
+            (Reach::Nothing, other) | (other, Reach::Nothing) => other,
+            (Reach::Number(a), Reach::Number(b)) => Reach::Number(a.max(b)),
+            (Reach::Frame(from, to), Reach::Frame(a, b)) => Reach::Frame(from.min(a), to.max(b)),
+            (Reach::Frame(..), Reach::Number(_)) | (Reach::Number(_), Reach::Frame(..)) => Reach::Number(u64::MAX),
+        }
+    }
+}
+
+/// How many bytes an op accesses, if it does.
+fn accessed(op: &Op) -> Option<u32> {
+    match op {
+        Op::Load { size, .. }
+        | Op::Store { size, .. }
+        | Op::LoadAcquire { size, .. }
+        | Op::StoreRelease { size, .. } => Some(size.bytes()),
+        Op::Atomic { width, .. } | Op::CmpXchg { width, .. } => Some(Size::from(*width).bytes()),
+        Op::Mov { .. }
+        | Op::Ext { .. }
+        | Op::Bin { .. }
+        | Op::Neg { .. }
+        | Op::Bswap { .. }
+        | Op::AddShift { .. }
+        | Op::Select { .. }
+        | Op::Confine { .. }
+        | Op::FrameAddr { .. }
+        | Op::SymAddr { .. }
+        | Op::SubprogAddr { .. }
+        | Op::Call { .. }
+        | Op::TailCall { .. }
+        | Op::Check { .. }
+        | Op::Bound { .. }
+        | Op::Stop { .. }
+        | Op::Jump { .. }
+        | Op::Branch { .. }
+        | Op::Exit { .. } => None,
+    }
+}
+
+/// What each value is at most, by all ops that define it: the least solution, but that what has changed for long may be
+/// anything.
+fn reaches(func: &Func) -> Vec<Reach> {
+    /// As often as a value may change.
+    const CHANGES: u8 = 4;
+    let mut reaches = vec![Reach::Nothing; func.vregs as usize];
+    let mut changes = vec![0u8; func.vregs as usize];
+    func.entry_values().for_each(|v| reaches[v.index()] = Reach::Number(u64::MAX));
+    loop {
+        let mut changed = false;
+        for op in func.all_ops() {
+            let Some(dst) = op.def() else { continue };
+            let known = reaches[dst.index()];
+            let joined = known.join(reach(op, &reaches));
+            if joined != known {
+                let changes = &mut changes[dst.index()];
+                *changes += 1;
+                reaches[dst.index()] = if *changes > CHANGES { Reach::Number(u64::MAX) } else { joined };
+                changed = true;
+            }
+        }
+        if !changed {
+            return reaches;
+        }
+    }
+}
+
+/// `a + b * times`, where neither is more than 2^32 away.
+fn sum(a: Reach, b: Reach, times: u32) -> Reach {
+    const FAR: u64 = 1 << 32;
+    match (a, b) {
+        (Reach::Frame(from, to), Reach::Number(most)) if most < FAR && to.unsigned_abs() < FAR => {
+            Reach::Frame(from, to.saturating_add((most * u64::from(times)) as i64))
+        }
+        (Reach::Number(a), Reach::Number(b)) if a < FAR && b < FAR => Reach::Number(a + b * u64::from(times)),
+        (Reach::Nothing, _) | (_, Reach::Nothing) => Reach::Nothing,
+        (Reach::Frame(..) | Reach::Number(_), Reach::Frame(..) | Reach::Number(_)) => Reach::Number(u64::MAX),
+    }
+}
+
+fn reach(op: &Op, reaches: &[Reach]) -> Reach {
+    const ANY: Reach = Reach::Number(u64::MAX);
+    let of = |v: VReg| reaches[v.index()];
+    let mut unseen = false;
+    op.for_each_use(|v| unseen |= of(v) == Reach::Nothing);
+    if unseen {
+        return Reach::Nothing;
+    }
+    let val = |v: Val| match v {
+        Val::Reg(v) => of(v),
+        Val::Imm(imm) => Reach::Number(imm as u64),
+    };
+    let number = |span: Reach| match span {
+        Reach::Number(most) => most,
+        Reach::Nothing | Reach::Frame(..) => u64::MAX,
+    };
+    let (width, span) = match *op {
+        Op::FrameAddr { off, .. } => return Reach::Frame(off.into(), off.into()),
+        Op::Mov { width, src, .. } => (width, val(src)),
+        Op::Ext { signed: false, from, .. } => return Reach::Number(narrow_to(from)),
+        Op::Load { size, signed: false, .. } => return Reach::Number(narrow_to(size)),
+        Op::Bin { op: BinOp::And, width, a, b, .. } => (width, Reach::Number(number(of(a)).min(number(val(b))))),
+        Op::Bin { op: BinOp::Shl, width, a, b: Val::Imm(count @ 0..=16), .. } => {
+            (width, sum(Reach::Number(0), of(a), 1 << count))
+        }
+        Op::Bin { op: BinOp::Shr, width: width @ Width::W64, a, b: Val::Imm(count @ 0..=63), .. } => {
+            (width, Reach::Number(number(of(a)) >> count))
+        }
+        Op::Bin { op: BinOp::Shr, width: width @ Width::W32, a, b: Val::Imm(count @ 0..=31), .. } => {
+            (width, Reach::Number(number(of(a)).min(u32::MAX.into()) >> count))
+        }
+        Op::Bin { op: BinOp::Add, width: width @ Width::W64, a, b: Val::Imm(imm), .. } => match of(a) {
+            Reach::Frame(from, to) => (width, Reach::Frame(from.saturating_add(imm), to.saturating_add(imm))),
+            span @ (Reach::Nothing | Reach::Number(_)) => (width, sum(span, Reach::Number(imm as u64), 1)),
+        },
+        Op::Bin { op: BinOp::Add, width: width @ Width::W64, a, b: Val::Reg(b), .. } => match (of(a), of(b)) {
+            (a @ Reach::Number(_), b @ Reach::Frame(..)) => (width, sum(b, a, 1)),
+            (a, b) => (width, sum(a, b, 1)),
+        },
+        Op::AddShift { width: width @ Width::W64, a, b, shift, .. } => (width, sum(of(a), of(b), 1 << shift)),
+        Op::Confine { a, limit: Val::Imm(limit), yes, no, .. } if a == yes => {
+            (Width::W64, Reach::Number((limit as u64).saturating_sub(1).max(number(of(no)))))
+        }
+        Op::Select { yes, no, .. } => (Width::W64, of(yes).join(of(no))),
+        Op::Bin { width, .. } | Op::Neg { width, .. } | Op::AddShift { width, .. } => (width, ANY),
+        Op::Ext { .. }
+        | Op::Bswap { .. }
+        | Op::Confine { .. }
+        | Op::SymAddr { .. }
+        | Op::SubprogAddr { .. }
+        | Op::Load { .. }
+        | Op::Store { .. }
+        | Op::LoadAcquire { .. }
+        | Op::StoreRelease { .. }
+        | Op::Atomic { .. }
+        | Op::CmpXchg { .. }
+        | Op::Call { .. }
+        | Op::TailCall { .. }
+        | Op::Check { .. }
+        | Op::Bound { .. }
+        | Op::Stop { .. }
+        | Op::Jump { .. }
+        | Op::Branch { .. }
+        | Op::Exit { .. } => (Width::W64, ANY),
+    };
+    match (width, span) {
+        (Width::W64, span) => span,
+        (Width::W32, span) => Reach::Number(number(span).min(u32::MAX.into())),
+    }
+}
+
+/// The greatest number of a size.
+fn narrow_to(size: Size) -> u64 {
+    u64::MAX >> (64 - size.bits())
 }
 
 fn is_known(op: &Op, known: &[bool], regions: &[RegionBounds]) -> bool {
@@ -56,7 +253,9 @@ fn is_known(op: &Op, known: &[bool], regions: &[RegionBounds]) -> bool {
         Val::Imm(_) => true,
     };
     match *op {
-        Op::Confine { .. } | Op::FrameAddr { .. } | Op::SymAddr { .. } | Op::SubprogAddr { .. } => true,
+        Op::Confine { .. } | Op::SymAddr { .. } | Op::SubprogAddr { .. } => true,
+        // The frame's size is known here: how far an address leads is computed.
+        Op::FrameAddr { .. } => false,
         Op::Mov { src, .. } => val(src),
         Op::Bin { op: BinOp::Add | BinOp::Sub | BinOp::And | BinOp::Shl | BinOp::Mul, a, b, .. } => of(a) && val(b),
         Op::AddShift { a, b, .. } => of(a) && of(b),
@@ -92,5 +291,60 @@ fn points_to(region: &RegionBounds, off: i32) -> bool {
     match region.place {
         BoundsPlace::Nowhere | BoundsPlace::Raw => false,
         BoundsPlace::Addresses { start, .. } | BoundsPlace::Length { start, .. } => i64::from(start) == i64::from(off),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether this body of a function with 64 bytes of frame is confined. v0 is the context, v1 the program's.
+    fn is_confined(body: &str) -> bool {
+        let text = format!("func 0 (v0, v1, -, -, -) ctx v2 stack 64 {{\nb0:\n{body}\n    exit v1\n}}\n");
+        let lir: Lir = text.parse().unwrap_or_else(|error| panic!("{error}\n{text}"));
+        unconfined(&lir, &[]).is_none()
+    }
+
+    #[test]
+    fn the_check_tells_what_is_confined_from_what_is_not() {
+        let start = "    v3 = frame -64\n    v4 = mov.64 0\n    v5 = load.dw [v2 + 72: run]\n    v6 = addr sink:0\n";
+        for (yes, no) in [
+            // In the frame, or beyond either end.
+            ("    v7 = load.w [frame - 4]", "    v7 = load.w [frame - 2]"),
+            ("    v7 = load.b [frame - 64]", "    v7 = load.b [frame - 65]"),
+            // An index that a mask keeps, or one too far.
+            (
+                "    v7 = and.64 v1, 60\n    v8 = load.w [v3 + v7 << 0]",
+                "    v7 = and.64 v1, 61\n    v8 = load.w [v3 + v7 << 0]",
+            ),
+            (
+                "    v7 = and.64 v1, 15\n    v8 = load.w [v3 + v7 << 2]",
+                "    v7 = and.64 v1, 31\n    v8 = load.w [v3 + v7 << 2]",
+            ),
+            // A selection by the frame's size, or by another one.
+            (
+                "    v7 = confine v1, 61, v1, v4\n    v8 = load.w [v3 + v7 << 0]",
+                "    v7 = confine v1, 62, v1, v4\n    v8 = load.w [v3 + v7 << 0]",
+            ),
+            (
+                "    v7 = confine v1, 61, v1, v4\n    v8 = load.w [v3 + v7 << 0]",
+                "    v7 = confine v1, 61, v5, v4\n    v8 = load.w [v3 + v7 << 0]",
+            ),
+            // A constant beyond the frame is no better than what a program computes.
+            ("    v7 = add.64 v3, 60\n    v8 = load.w [v7]", "    v7 = add.64 v3, 64\n    v8 = load.w [v7]"),
+            (
+                "    v7 = mov.64 40\n    v7 = add.64 v3, 8\n    v8 = load.w [v7]",
+                "    v7 = mov.64 4096\n    v8 = load.w [v3 + v7 << 0]",
+            ),
+            // A region by a selection, or without.
+            ("    v7 = confine v1, v5, v1, v6\n    v8 = load.b [v7: packet]", "    v8 = load.b [v1: packet]"),
+            (
+                "    v7 = confine v1, v5, v1, v6\n    v8 = load.b [v7 + 1: packet]",
+                "    v7 = confine v1, v5, v1, v6\n    v7 = add.64 v7, v1\n    v8 = load.b [v7: packet]",
+            ),
+        ] {
+            assert!(is_confined(&format!("{start}{yes}")), "{yes}");
+            assert!(!is_confined(&format!("{start}{no}")), "{no}");
+        }
     }
 }

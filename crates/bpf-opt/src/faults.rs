@@ -65,6 +65,8 @@ mod with {
         StepsForgotten,
         /// Of what must be confined, everything is taken to be inside (`bpf-jit/src/lower/contained.rs`).
         ConfinedAnywhere,
+        /// Of several accesses that are confined at once, all are taken to lead as far as the lowest (`gather.rs`).
+        FartherForgotten,
         /// A clobber: what an op overwrites is not kept from values that live across it.
         ClobbersIgnored,
         /// Two values that live at one time have one register.
@@ -77,7 +79,7 @@ mod with {
         /// Those in how registers are allocated, which the crate above does: what is computed stays the same.
         pub const OF_ALLOCATION: &[Fault] = &[Fault::ClobbersIgnored, Fault::ConflictsIgnored, Fault::SlotsIgnored];
         /// Those in what confines accesses, which contained programs alone have.
-        pub const OF_CONTAINED: &[Fault] = &[Fault::ConfinedAnywhere];
+        pub const OF_CONTAINED: &[Fault] = &[Fault::ConfinedAnywhere, Fault::FartherForgotten];
         /// Those in what only arm64 does on the way.
         pub const OF_ARM64: &[Fault] = &[
             Fault::FieldsTooWide,

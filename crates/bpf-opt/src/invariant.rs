@@ -447,7 +447,7 @@ fn is_long(op: &Op) -> bool {
             | BinOp::Rotl => false,
         },
         ref op => {
-            matches!(op, Op::Mov { src: Val::Imm(_), .. } | Op::SymAddr { .. } | Op::Select { .. })
+            matches!(op, Op::Mov { src: Val::Imm(_), .. } | Op::SymAddr { .. } | Op::Select { .. } | Op::Confine { .. })
         }
     }
 }

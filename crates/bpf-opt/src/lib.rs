@@ -15,9 +15,11 @@
 //! | `ssa`, `destruct` | into SSA form, and out of it without copies that need not be |
 //! | `values` | constants, rules, what was computed before; bytes that are one load; division by constants |
 //! | `rules` | the algebraic rules, as data |
+//! | `gather` | one confinement for several accesses of a contained program |
 //! | `index` | sums that are addresses, into the accesses that use them |
 //! | `invariant` | what each round of a loop computes anew, before the loop |
 //! | `operand` | values brought to the op that can make them on the way |
+//! | `blind` | constants of the program that its code does not show |
 //! | `layout` | jumps that need not be |
 //! | `sweep`, `dead` | what nobody reads, in SSA form and outside |
 //! | `num` | casts that lose nothing, by name |
@@ -31,11 +33,13 @@
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 #![forbid(unsafe_code)]
 
+mod blind;
 mod convert;
 mod dead;
 mod destruct;
 #[doc(hidden)]
 pub mod faults;
+mod gather;
 mod index;
 mod invariant;
 mod layout;

@@ -4,8 +4,10 @@
 //! found something to do. In debug builds the function is verified after each. Passes over SSA form run between one
 //! construction and one destruction in a compilation; by themselves, in tests, each has both around it.
 
+use crate::blind::{self, Keys};
 use crate::convert::Convert;
 use crate::destruct::Destruct;
+use crate::gather::Gather;
 use crate::index::Index;
 use crate::invariant::Invariant;
 use crate::operand::Operands;
@@ -53,8 +55,12 @@ passes! {
     Ssa "ssa";
     /// Values: constants, rules, what was computed before.
     Values "values";
+    /// Accesses at constant distances from each other, confined at once.
+    Gather "gather";
     /// Sums that are addresses, into the accesses that use them.
     Index "index";
+    /// Constants that the code does not show, if that is asked for.
+    Blind "blind";
     /// What each round of a loop computes anew, before the loop.
     Invariant "invariant";
     /// Counters that end at their step.
@@ -75,11 +81,13 @@ impl Pass {
             Pass::Dead => dead::run(func, &mut scratch.reads),
             Pass::Slots => scratch.slots.run(func),
             Pass::Convert => scratch.convert.run(func),
-            Pass::Unroll => scratch.unroll.run(func),
+            Pass::Unroll => scratch.unroll.run(func, options.contained),
             Pass::Layout => layout::run(func, &mut scratch.reached, &mut scratch.places),
             Pass::Ssa => scratch.in_ssa(func, |_, _| 0),
             Pass::Values => scratch.in_ssa(func, |func, s| s.values(func, options)),
+            Pass::Gather => scratch.in_ssa(func, |func, s| s.gather(func, options)),
             Pass::Index => scratch.in_ssa(func, |func, s| s.index(func, options)),
+            Pass::Blind => options.blind.map_or(0, |key| blind::run(func, &mut Keys(key))),
             Pass::Invariant => scratch.in_ssa(func, |func, s| s.invariant(func, options)),
             Pass::Step => scratch.in_ssa(func, |func, s| s.step(func, options)),
             Pass::Operand => scratch.in_ssa(func, |func, s| s.operands(func, options)),
@@ -96,6 +104,11 @@ pub struct PassOptions {
     pub addresses: Addresses,
     /// Only what fuses neighbours.
     pub plain: bool,
+    /// The program is contained: rounds that are certain may be paid for before the first of them.
+    pub contained: bool,
+    /// Constants of the program do not stand in its code: by keys made of this number, which nobody knows. Not a matter
+    /// of `skip`.
+    pub blind: Option<u64>,
     /// What is not run. For tests: any of them gives the same results.
     pub skip: PassSet,
 }
@@ -110,6 +123,13 @@ impl PassSet {
     /// The passes whose bits are set, in the order of [`Pass::ALL`]; bits beyond mean nothing.
     pub fn from_bits(bits: u16) -> PassSet {
         PassSet(bits)
+    }
+
+    /// This set and a pass.
+    #[must_use]
+    pub fn with(self, pass: Pass) -> PassSet {
+        let at = Pass::ALL.iter().position(|other| *other == pass);
+        PassSet(self.0 | at.map_or(0, |at| 1 << at))
     }
 
     /// Whether it is in the set.
@@ -132,6 +152,7 @@ pub struct PassScratch {
     slots: Slots,
     ssa: Ssa,
     values: Values,
+    gather: Gather,
     index: Index,
     invariant: Invariant,
     steps: Steps,
@@ -171,6 +192,15 @@ impl PassScratch {
         self.steps.run(func, &mut self.ssa, options.addresses)
     }
 
+    fn gather(&mut self, func: &mut Func, options: PassOptions) -> u32 {
+        let Addresses { max_offset, any_index, .. } = options.addresses;
+        let done = self.gather.run(func, &self.ssa, max_offset, any_index);
+        if done > 0 {
+            self.sweep.run(func, &mut self.ssa);
+        }
+        done
+    }
+
     fn index(&mut self, func: &mut Func, options: PassOptions) -> u32 {
         let done = self.index.run(func, &self.ssa, options.addresses);
         if done > 0 {
@@ -179,6 +209,9 @@ impl PassScratch {
         done
     }
 }
+
+/// A pass over a function in SSA form.
+type Run = fn(&mut PassScratch, &mut Func, PassOptions) -> u32;
 
 /// Runs the passes over all functions.
 pub fn optimise(lir: &mut Lir, options: PassOptions, scratch: &mut PassScratch) {
@@ -192,6 +225,8 @@ pub(crate) fn each_pass(
     scratch: &mut PassScratch,
     note: &mut impl FnMut(Pass, usize, &Func),
 ) {
+    let mut keys = options.blind.map(Keys);
+    let mut blind = |func: &mut Func| keys.as_mut().map_or(0, |keys| blind::run(func, keys));
     for (i, func) in lir.funcs.iter_mut().enumerate() {
         let before: &[Pass] = match (options.plain, options.skip.contains(Pass::Ssa)) {
             (true, _) => &[Pass::Peephole, Pass::Dead],
@@ -203,20 +238,37 @@ pub(crate) fn each_pass(
             note(*pass, i, func);
         }
         if options.plain || options.skip.contains(Pass::Ssa) {
+            blind(func);
+            note(Pass::Blind, i, func);
             continue;
         }
+        let mut is_blind = false;
         scratch.in_ssa(func, |func, s| {
-            let mut run = |pass: Pass, run: fn(&mut PassScratch, &mut Func, PassOptions) -> u32| {
-                let done = if options.skip.contains(pass) { 0 } else { run(s, func, options) };
+            let mut done = 0;
+            let passes: [(Pass, Run); 7] = [
+                (Pass::Gather, PassScratch::gather),
+                (Pass::Values, PassScratch::values),
+                (Pass::Index, PassScratch::index),
+                (Pass::Blind, |_, _, _| 0),
+                (Pass::Invariant, PassScratch::invariant),
+                (Pass::Step, PassScratch::step),
+                (Pass::Operand, PassScratch::operands),
+            ];
+            for (pass, run) in passes {
+                if pass == Pass::Blind {
+                    done += blind(func);
+                    is_blind = true;
+                } else if !options.skip.contains(pass) {
+                    done += run(s, func, options);
+                }
                 note(pass, i, func);
-                done
-            };
-            run(Pass::Values, PassScratch::values)
-                + run(Pass::Index, PassScratch::index)
-                + run(Pass::Invariant, PassScratch::invariant)
-                + run(Pass::Step, PassScratch::step)
-                + run(Pass::Operand, PassScratch::operands)
+            }
+            done
         });
+        // A function that is too large for SSA form.
+        if !is_blind {
+            blind(func);
+        }
         debug_assert_eq!(func.verify(usize::MAX), Ok(()), "after SSA form:\n{func}");
         note(Pass::Ssa, i, func);
         if !options.skip.contains(Pass::Layout) {

@@ -20,12 +20,13 @@
 //!
 //! Invariants: every op of a round is executed as often and in the order as before, but for the comparisons whose
 //! outcome is known and for such sums, which are the same in any order; a check that a jump back passes is passed by
-//! each round but the last. Nothing is asked of the program. What is added is at most [`MAX_ADDED`] ops and as many as
-//! there were.
+//! each round but the last; of a contained program, which may be stopped anywhere, those of the rounds at once
+//! are passed together before them. Nothing is asked of the program. What is added is at most [`MAX_ADDED`] ops and as
+//! many as there were.
 
 use crate::faults::planted;
 use bpf_isa::{Cond, Width};
-use bpf_lir::{BinOp, BlockId, Ends, Func, Op, Span, VReg, Val, narrow};
+use bpf_lir::{BinOp, BlockId, Check, Ends, Func, Op, Span, VReg, Val, narrow};
 
 /// The most ops of a round, its jump aside ...
 const MAX_OPS: usize = 16;
@@ -77,6 +78,8 @@ pub(crate) struct Unroll {
     loops: Vec<Loop>,
     /// By block: where to come in, of the heads of loops.
     entries: Vec<BlockId>,
+    /// The checks of rounds at once are passed before the first of them.
+    prepaid: bool,
     body: Vec<(Op, Span)>,
     checks: Vec<(Op, Span)>,
     /// By op of the body: the sum of the copies.
@@ -87,7 +90,8 @@ pub(crate) struct Unroll {
 
 impl Unroll {
     /// Runs over `func`; says how many loops there were.
-    pub(crate) fn run(&mut self, func: &mut Func) -> u32 {
+    pub(crate) fn run(&mut self, func: &mut Func, prepaid: bool) -> u32 {
+        self.prepaid = prepaid;
         self.places.clear();
         self.places.resize(func.blocks.len(), (usize::MAX, 0));
         let mut back = false;
@@ -173,10 +177,10 @@ impl Unroll {
         self.body.clear();
         for block in inside {
             let ops = func.range(*block).filter(|i| *i != at);
-            if self.body.len() + ops.clone().count() > MAX_OPS {
+            self.body.extend(ops.map(|i| (func.ops[i], func.spans[i])));
+            if self.body.len() > MAX_OPS + confining(&self.body) {
                 return None;
             }
-            self.body.extend(ops.map(|i| (func.ops[i], func.spans[i])));
         }
         if !self.body.iter().all(|(op, _)| may_copy(op)) {
             return None;
@@ -196,7 +200,7 @@ impl Unroll {
             };
             let mut this =
                 Loop { first, last, latch, out, counter, step, width, cond, limit, copies: COPIES, known: None };
-            if self.adds_up(&this) && self.body.len() <= SHORT.0 {
+            if self.adds_up(&this) && self.body.len() <= SHORT.0 + confining(&self.body) {
                 this.copies = SHORT.1;
             }
             if !fixed || !ends || this.known_limit().is_none() {
@@ -387,6 +391,15 @@ impl Unroll {
             self.sums.push(sum);
         }
         self.rounds.clear();
+        if self.prepaid {
+            let times = u8::try_from(this.copies).map_or(u8::MAX, |copies| copies - 1);
+            self.rounds.extend(self.checks.iter().map(|(op, span)| match *op {
+                Op::Check { check: Check::Budget(each), ctx } => {
+                    (Op::Check { check: Check::Budget(times.saturating_mul(each)), ctx }, *span)
+                }
+                op => (op, *span),
+            }));
+        }
         for n in 1..=this.copies {
             for (i, (op, span)) in self.body.iter().enumerate() {
                 match (self.sums[i], self.added(i, this)) {
@@ -401,7 +414,7 @@ impl Unroll {
                     _ => self.rounds.push((*op, *span)),
                 }
             }
-            if n < this.copies {
+            if n < this.copies && !self.prepaid {
                 self.rounds.extend_from_slice(&self.checks);
             }
         }
@@ -526,6 +539,12 @@ impl Loop {
             }
         }
     }
+}
+
+/// How many ops of a round only keep accesses in their objects: selections, and the differences that they compare. Of
+/// rounds that are copied, few of them are left (`gather.rs`).
+fn confining(body: &[(Op, Span)]) -> usize {
+    2 * body.iter().filter(|(op, _)| matches!(op, Op::Confine { .. })).count()
 }
 
 /// Whether a round with this op may be copied: nothing that is patched, and nothing beside which a jump is nothing.

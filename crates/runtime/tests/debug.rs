@@ -30,7 +30,8 @@ mod shapes {
             change(&mut config);
             config
         };
-        let hardening = Hardening { retpolines: true, landing_pads: true, return_signing: true };
+        let hardening =
+            Hardening { retpolines: true, landing_pads: true, return_signing: true, blind_constants: false };
         let slots = AllocOptions { only: Some(HostRegSet::EMPTY), seed: None };
         let mut shapes = vec![
             ("plain".to_owned(), config()),

@@ -72,6 +72,8 @@ impl<S: Sink> FuncLowerer<'_, S> {
         let facts = starts.facts;
         let bpf_isa::Subprog { start, end } = self.program.subprogs()[self.sub.index()];
         let (mut regions, mut context) = (0u8, false);
+        // By region, the sizes of accesses at variable offsets, as bits.
+        let mut sizes = [0u32; 8];
         let mut see = |object: Object| match object {
             Object::Region(region) => regions |= 1 << region,
             Object::Context => context = true,
@@ -80,6 +82,11 @@ impl<S: Sink> FuncLowerer<'_, S> {
         for slot in start..end {
             if let Some(place) = facts.at(slot).place {
                 see(place.object);
+                if let Object::Region(region) = place.object
+                    && let Some(access) = self.program.insns()[slot as usize].memory_access()
+                {
+                    sizes[usize::from(region)] |= access.size.bytes();
+                }
             }
             for passed in facts.passed(slot).into_iter().flatten() {
                 match passed {
@@ -125,9 +132,21 @@ impl<S: Sink> FuncLowerer<'_, S> {
                 self.op(Op::Mov { width: Width::W64, dst: own, src: Val::Reg(given) });
                 start = own;
             }
-            let found = (start, len);
+            let mut limits = [NO_WEB; 4];
+            for (limit, log) in limits.iter_mut().zip(0u32..) {
+                if sizes[usize::from(region)] & 1 << log != 0 {
+                    *limit = self.limit(len, bounds.min_len.into(), 1 << log);
+                }
+            }
             if let Some(starts) = &mut self.starts {
-                starts.regions[usize::from(region)] = Some(found);
+                starts.regions[usize::from(region)] = Some((start, len));
+                starts.limits[usize::from(region)] = limits;
+            }
+        }
+        if regions != 0 {
+            let sink = self.sink();
+            if let Some(starts) = &mut self.starts {
+                starts.sink = Some(sink);
             }
         }
     }
@@ -152,8 +171,37 @@ impl<S: Sink> FuncLowerer<'_, S> {
         }
     }
 
+    /// Below which distance from its start `bytes` are in a region of this length: 0 if it has fewer.
+    fn limit(&mut self, len: VReg, min_len: i64, bytes: i64) -> VReg {
+        if bytes <= 1 {
+            return len;
+        }
+        let limit = self.bin(BinOp::Sub, len, Val::Imm(bytes - 1));
+        if min_len >= bytes - 1 {
+            return limit;
+        }
+        let (less, none) = (self.number(bytes - 1), self.number(0));
+        self.confine(less, Val::Reg(len), limit, none)
+    }
+
+    /// Below which distance from its start `bytes` are in the region.
+    fn limit_of(&mut self, region: u8, bytes: i64) -> VReg {
+        let known = self.starts.as_ref().map(|starts| starts.limits[usize::from(region)]);
+        let known = known.and_then(|limits| limits.get(bytes.trailing_zeros() as usize).copied());
+        match known.filter(|limit| *limit != NO_WEB && bytes.count_ones() == 1) {
+            Some(limit) => limit,
+            None => {
+                let (_, len, min_len) = self.region_bounds(region);
+                self.limit(len, min_len, bytes)
+            }
+        }
+    }
+
     /// Memory of the program's own that nothing else uses.
     fn sink(&mut self) -> VReg {
+        if let Some(sink) = self.starts.as_ref().and_then(|starts| starts.sink) {
+            return sink;
+        }
         let dst = self.fresh();
         self.op(Op::SymAddr { dst, symbol: Extern::Sink(0).symbol() });
         dst
@@ -236,13 +284,14 @@ impl<S: Sink> FuncLowerer<'_, S> {
                 }
             }
             (Object::Region(region), Some(at)) => {
-                let (start, len, min_len) = self.region_bounds(region);
+                let (start, _, min_len) = self.region_bounds(region);
                 let last = at + off + bytes - 1;
                 let start = if last < min_len {
                     start
                 } else {
-                    let (last, sink) = (self.number(last), self.sink());
-                    self.confine(last, Val::Reg(len), start, sink)
+                    let limit = self.limit_of(region, bytes);
+                    let (at, sink) = (self.number(at + off), self.sink());
+                    self.confine(at, Val::Reg(limit), start, sink)
                 };
                 Mem::new(Base::Reg(start), small(at + off))
             }
@@ -270,18 +319,10 @@ impl<S: Sink> FuncLowerer<'_, S> {
 
     /// The pointer, moved by `off`, if `bytes` there are in the region; else the sink.
     fn in_region(&mut self, pointer: VReg, off: i64, region: u8, bytes: i64) -> VReg {
-        let (start, len, min_len) = self.region_bounds(region);
+        let (start, _, _) = self.region_bounds(region);
         let address = self.sum(pointer, off);
-        let mut at = self.bin(BinOp::Sub, address, Val::Reg(start));
-        let mut limit = len;
-        if bytes > 1 {
-            limit = self.bin(BinOp::Sub, len, Val::Imm(bytes - 1));
-            if min_len < bytes - 1 {
-                // Of a shorter region the limit is negative, which is no limit; then the distance is the greatest.
-                let short = self.bin(BinOp::Sar, limit, Val::Imm(63));
-                at = self.bin(BinOp::Or, at, Val::Reg(short));
-            }
-        }
+        let at = self.bin(BinOp::Sub, address, Val::Reg(start));
+        let limit = self.limit_of(region, bytes);
         let sink = self.sink();
         self.confine(at, Val::Reg(limit), address, sink)
     }

@@ -11,12 +11,24 @@ pub(super) struct Starts<'a> {
     pub(super) homes: [VReg; Home::COUNT],
     /// Start and length of each region, where these do not change in the run.
     pub(super) regions: [Option<(VReg, VReg)>; 8],
+    /// For each region whose bounds do not change, and each size of an access, 1 << i: below which distance from the
+    /// start it is inside.
+    pub(super) limits: [[VReg; 4]; 8],
+    /// What is accessed where there is no object.
+    pub(super) sink: Option<VReg>,
     /// The context.
     pub(super) context: Option<VReg>,
 }
 
 impl<'a> Starts<'a> {
     pub(super) fn new(facts: &'a Contained) -> Starts<'a> {
-        Starts { facts, homes: [NO_WEB; Home::COUNT], regions: [None; 8], context: None }
+        Starts {
+            facts,
+            homes: [NO_WEB; Home::COUNT],
+            regions: [None; 8],
+            limits: [[NO_WEB; 4]; 8],
+            sink: None,
+            context: None,
+        }
     }
 }

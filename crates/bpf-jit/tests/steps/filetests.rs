@@ -79,7 +79,13 @@ fn passes(words: &str) -> PassOptions {
         true => Arm64::default().machine(&emit_options(words)),
         false => X64::default().machine(&emit_options(words)),
     };
-    PassOptions { addresses: machine.addresses, plain: word(words, "plain"), skip: PassSet::default() }
+    PassOptions {
+        addresses: machine.addresses,
+        plain: word(words, "plain"),
+        contained: word(words, "contained"),
+        blind: word(words, "blind").then_some(1),
+        skip: PassSet::default(),
+    }
 }
 
 type Result<T> = std::result::Result<T, String>;

@@ -102,6 +102,8 @@ fn programs_compute_the_same_after_any_passes_in_any_order() {
         let before = run(&lir, &generated.memory);
         finished += u32::from(matches!(before.0, Ok(Outcome::Exit(_))));
         let passes = PassOptions {
+            contained: false,
+            blind: (seed % 2 == 1).then_some(seed),
             addresses: match seed % 3 {
                 0 => Addresses::default(),
                 1 => Addresses {
@@ -136,7 +138,9 @@ fn programs_compute_the_same_after_any_passes_in_any_order() {
     }
     assert!(finished as usize > seeds.clone().count() / 2, "{finished} of {seeds:?} programs end by themselves");
     for (pass, done) in Pass::ALL.iter().zip(changed) {
-        assert!(done > 0 || *pass == Pass::Ssa, "{}: never found anything", pass.name());
+        // There are confinements in contained programs alone (`tests/filetests/passes/gather.lir`).
+        let idle = matches!(pass, Pass::Ssa | Pass::Gather);
+        assert!(done > 0 || idle, "{}: never found anything", pass.name());
     }
 }
 

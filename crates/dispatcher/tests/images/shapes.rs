@@ -85,7 +85,7 @@ fn chains() {
 const HARD: Options = Options {
     limit: 48,
     align: true,
-    hardening: Hardening { retpolines: true, landing_pads: true, return_signing: true },
+    hardening: Hardening { retpolines: true, landing_pads: true, return_signing: true, blind_constants: false },
 };
 
 #[test]

@@ -6,7 +6,8 @@ use bpf_runtime::{
 };
 use bpf_runtime::{Xdp, XdpBuff, assemble};
 
-const HARDENED: Hardening = Hardening { retpolines: true, landing_pads: true, return_signing: true };
+const HARDENED: Hardening =
+    Hardening { retpolines: true, landing_pads: true, return_signing: true, blind_constants: false };
 
 /// The instructions that labels stand for.
 fn slots(text: &str, labels: &[&str]) -> Vec<u32> {

@@ -48,8 +48,12 @@ pub fn dispatcher(data: &[u8]) {
     let choices = &mut choices;
     let mut config = Config::default();
     config.mode = if Arch::HOST.is_some() && !choices.one_in(8) { Mode::Jit } else { Mode::Interpreter };
-    config.hardening =
-        Hardening { retpolines: choices.one_in(2), landing_pads: choices.one_in(2), return_signing: choices.one_in(2) };
+    config.hardening = Hardening {
+        retpolines: choices.one_in(2),
+        landing_pads: choices.one_in(2),
+        return_signing: choices.one_in(2),
+        ..Hardening::default()
+    };
     config.packs.random_offset = choices.one_in(2);
     let engine = Engine::new(config).expect("an engine");
     let linker = Linker::new(&engine);

@@ -4,10 +4,10 @@
 use bpf_analysis::{CallArity, Facts};
 use bpf_disasm::lines;
 use bpf_dispatcher::{Entry, Image, Link, Options, Policy, Verdicts};
-use bpf_isa::{Program, assemble};
-use bpf_jit::{Backend, CompileOptions, Compiler, EmitOptions, Hidden, LowerOptions, Signatures};
+use bpf_isa::{Imm64, Insn, Program, Size, Src, assemble};
+use bpf_jit::{Backend, CompileOptions, Compiler, EmitOptions, Hidden, LowerOptions, Pass, PassSet, Signatures};
 use bpf_jit_arm64::Arm64;
-use bpf_jit_code::{Arch, Code, Hardening, Symbol};
+use bpf_jit_code::{Arch, Code, Hardening, OptLevel, Symbol};
 use bpf_jit_x64::X64;
 use bpf_testkit::generate::{self, Choices, Shape};
 
@@ -196,7 +196,9 @@ fn with_retpolines_there_is_no_indirect_branch() {
 #[test]
 fn every_target_of_an_indirect_branch_has_a_landing_pad() {
     for (landing_pads, return_signing) in [(false, false), (true, false), (true, true), (false, true)] {
-        for (arch, emitted) in everything(Hardening { landing_pads, return_signing, retpolines: false }) {
+        for (arch, emitted) in
+            everything(Hardening { landing_pads, return_signing, retpolines: false, blind_constants: false })
+        {
             let lines = text(&emitted);
             let pads: Vec<u32> =
                 lines.iter().filter(|(_, text)| is_landing_pad(arch, text)).map(|(offset, _)| *offset).collect();
@@ -236,5 +238,78 @@ fn signed_return_addresses_are_authenticated() {
             }
         }
         assert_eq!(signed > 0, return_signing);
+    }
+}
+
+/// The constants of a program that are no small number: three bytes at least that are neither all zeros nor all ones.
+fn constants(program: &Program) -> Vec<u32> {
+    let of = |insn: &Insn| match *insn {
+        Insn::Alu { src: Src::Imm(imm), .. }
+        | Insn::Mov { src: Src::Imm(imm), .. }
+        | Insn::JumpIf { src: Src::Imm(imm), .. } => vec![imm.cast_unsigned()],
+        Insn::Store { src: Src::Imm(imm), size: Size::W | Size::DW, .. } => vec![imm.cast_unsigned()],
+        Insn::LoadImm64 { imm: Imm64::Const(imm), .. } => vec![imm as u32, (imm >> 32) as u32],
+        _ => Vec::new(),
+    };
+    let all = program.insns().iter().flat_map(of);
+    all.filter(|c| c.to_le_bytes().iter().filter(|byte| !matches!(byte, 0 | 0xff)).count() >= 3).collect()
+}
+
+/// How many of the constants stand in the code: as bytes, or as the halves that two instructions of arm64 make a
+/// register of.
+fn shown(arch: Arch, code: &[u8], constants: &[u32]) -> usize {
+    let halves = |at: &[u8]| {
+        let word = |i: usize| u32::from_le_bytes([at[i], at[i + 1], at[i + 2], at[i + 3]]);
+        let (first, second) = (word(0), word(4));
+        let (low, high) = (first >> 5 & 0xffff, second >> 5 & 0xffff);
+        // `movz` or `movn`, then `movk` shifted by 16, of one register.
+        let pair = first & 0x1f == second & 0x1f && second & 0x7fe0_0000 == 0x72a0_0000;
+        match first & 0x7fe0_0000 {
+            0x5280_0000 if pair => Some(high << 16 | low),
+            0x1280_0000 if pair => Some(high << 16 | !low & 0xffff),
+            _ => None,
+        }
+    };
+    let stands = |c: &u32| match arch {
+        Arch::X64 => code.windows(4).any(|at| at == c.to_le_bytes()),
+        Arch::Arm64 => code.windows(8).step_by(4).any(|at| halves(at) == Some(*c)),
+    };
+    constants.iter().filter(|c| stands(c)).count()
+}
+
+#[test]
+fn constants_of_a_program_do_not_stand_in_its_blinded_code() {
+    fn of<B: Backend + Default>(arch: Arch, opt_level: OptLevel, skip: PassSet) {
+        let mut found = [0; 2];
+        let mut compiler = Compiler::<B>::default();
+        let text = "r0 = 0x3c909090\nr3 = 0x12345678abcdef01 ll\nr0 += 0x3c9090eb\nif r1 > 0x0f0e0d0c goto +1\n\
+                    r0 ^= r3\nr0 *= 0x01020304\nexit";
+        let written = Program::new(assemble(text).unwrap()).unwrap();
+        let generated =
+            (0..400).map(|seed| generate::generate(&mut Choices::from_seed(seed), &Shape::default()).program);
+        for program in core::iter::once(written).chain(generated) {
+            let constants = constants(&program);
+            for (blind_constants, found) in [false, true].into_iter().zip(&mut found) {
+                let hardening = Hardening { blind_constants, ..Hardening::default() };
+                let emit = EmitOptions { hardening, ..EmitOptions::default() };
+                let options = CompileOptions { opt_level, skip, emit, ..CompileOptions::default() };
+                let mut code = Code::new(arch);
+                compiler.compile(&program, &Facts::default(), &Unknown, &options, &mut code).unwrap();
+                *found += shown(arch, &code.bytes, &constants);
+            }
+        }
+        assert!(found[0] > 100, "{arch:?}: the search finds {} constants in plain code", found[0]);
+        assert_eq!(found[1], 0, "{arch:?}, {opt_level:?}, {skip:?}: constants in blinded code");
+    }
+    // Whatever is left out.
+    let without_ssa = Pass::ALL.iter().position(|pass| *pass == Pass::Ssa).unwrap();
+    for (opt_level, skip) in [
+        (OptLevel::Speed, PassSet::default()),
+        (OptLevel::None, PassSet::default()),
+        (OptLevel::Speed, PassSet::from_bits(1 << without_ssa)),
+        (OptLevel::Speed, PassSet::from_bits(u16::MAX)),
+    ] {
+        of::<X64>(Arch::X64, opt_level, skip);
+        of::<Arm64>(Arch::Arm64, opt_level, skip);
     }
 }

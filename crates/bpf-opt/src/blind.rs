@@ -1,0 +1,197 @@
+//! No constant of the program stands in its code.
+//!
+//! Problem: who chooses a program's constants chooses bytes of executable memory, and a jump into the middle of an
+//! instruction runs them (JIT spraying). Approach: a constant that is no byte is made of two numbers, one of them
+//! random: `t = c ^ key; t = t ^ key`. What an op takes as a constant it then takes from a register. As constants that
+//! other passes have made of the program's are its choice as well, this comes behind those that compute; what makes
+//! the register may still move out of a loop.
+//!
+//! Not blinded: constants from -128 to 127, counts of shifts, offsets of accesses from -32768 to 32767, the frame's.
+//!
+//! Invariants: what is computed stays the same, for any key. No op is left with a larger constant of the program, in
+//! SSA form or out of it: only the function's ops are looked at.
+
+use bpf_isa::{Size, Width};
+use bpf_lir::{Base, BinOp, Func, Op, Span, VReg, Val};
+
+/// Numbers that nobody can guess, from one that nobody knows (Steele, Lea and Flood's SplitMix64).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Keys(pub(crate) u64);
+
+impl Keys {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+}
+
+/// Runs the pass; says how many constants were blinded.
+pub(crate) fn run(func: &mut Func, keys: &mut Keys) -> u32 {
+    let mut done = 0;
+    let mut ops: Vec<(Op, Span)> = Vec::new();
+    for i in 0..func.order.len() {
+        let block = func.order[i];
+        ops.clear();
+        let before = done;
+        for at in func.range(block) {
+            let mut op = func.ops[at];
+            let mut writer = Writer { vregs: &mut func.vregs, ops: &mut ops, span: func.spans[at], keys };
+            done += u32::from(writer.blind(&mut op));
+            ops.push((op, func.spans[at]));
+        }
+        if done > before {
+            func.set_ops(block, ops.iter().copied());
+        }
+    }
+    done
+}
+
+/// Whether a constant may stand in the code.
+fn is_plain(imm: i64) -> bool {
+    i8::try_from(imm).is_ok()
+}
+
+struct Writer<'a> {
+    vregs: &'a mut u32,
+    ops: &'a mut Vec<(Op, Span)>,
+    span: Span,
+    keys: &'a mut Keys,
+}
+
+impl Writer<'_> {
+    fn fresh(&mut self) -> VReg {
+        *self.vregs += 1;
+        VReg(*self.vregs - 1)
+    }
+
+    fn op(&mut self, op: Op) {
+        self.ops.push((op, self.span));
+    }
+
+    /// `dst` = the constant.
+    fn make(&mut self, dst: VReg, imm: i64) {
+        let (masked, key) = (self.fresh(), self.keys.next());
+        let (width, key) = match (u32::try_from(imm), i32::try_from(imm)) {
+            (Ok(_), _) => (Width::W32, i64::from(low(key))),
+            (Err(_), Ok(_)) => (Width::W64, i64::from(low(key))),
+            (Err(_), Err(_)) => (Width::W64, key as i64),
+        };
+        self.op(Op::Mov { width, dst: masked, src: Val::Imm(imm ^ key) });
+        let b = match i32::try_from(key) {
+            Ok(_) => Val::Imm(key),
+            Err(_) => {
+                let other = self.fresh();
+                self.op(Op::Mov { width, dst: other, src: Val::Imm(key) });
+                Val::Reg(other)
+            }
+        };
+        self.op(Op::Bin { op: BinOp::Xor, width, dst, a: masked, b });
+    }
+
+    fn register(&mut self, imm: i64) -> Val {
+        let dst = self.fresh();
+        self.make(dst, imm);
+        Val::Reg(dst)
+    }
+
+    /// Takes the constants out of an op; whether there was one.
+    fn blind(&mut self, op: &mut Op) -> bool {
+        let mut done = self.blind_offset(op);
+        match op {
+            Op::Mov { width, dst, src: Val::Imm(imm) } => {
+                let imm = bpf_lir::narrow(*width, *imm as u64) as i64;
+                if is_plain(imm) {
+                    return done;
+                }
+                let masked = self.fresh();
+                self.make(masked, imm);
+                *op = Op::Mov { width: Width::W64, dst: *dst, src: Val::Reg(masked) };
+                done = true;
+            }
+            Op::Bin { op: BinOp::Shl | BinOp::Shr | BinOp::Sar | BinOp::Rotl, .. } => {}
+            Op::Bin { width, b: b @ Val::Imm(_), .. }
+            | Op::Branch { width, b: b @ Val::Imm(_), .. }
+            | Op::Select { width, b: b @ Val::Imm(_), .. } => {
+                done |= self.blind_operand(b, *width);
+            }
+            Op::Confine { limit: b @ Val::Imm(_), .. } | Op::Bound { limit: b @ Val::Imm(_), .. } => {
+                done |= self.blind_operand(b, Width::W64);
+            }
+            Op::Store { size, src: b @ Val::Imm(_), .. } => {
+                done |= self.blind_operand(b, if *size == Size::DW { Width::W64 } else { Width::W32 });
+            }
+            Op::Mov { .. }
+            | Op::Bin { .. }
+            | Op::Branch { .. }
+            | Op::Select { .. }
+            | Op::Confine { .. }
+            | Op::Bound { .. }
+            | Op::Store { .. }
+            | Op::Ext { .. }
+            | Op::Neg { .. }
+            | Op::Bswap { .. }
+            | Op::AddShift { .. }
+            | Op::FrameAddr { .. }
+            | Op::SymAddr { .. }
+            | Op::SubprogAddr { .. }
+            | Op::Load { .. }
+            | Op::LoadAcquire { .. }
+            | Op::StoreRelease { .. }
+            | Op::Atomic { .. }
+            | Op::CmpXchg { .. }
+            | Op::Call { .. }
+            | Op::TailCall { .. }
+            | Op::Check { .. }
+            | Op::Stop { .. }
+            | Op::Jump { .. }
+            | Op::Exit { .. } => {}
+        }
+        done
+    }
+
+    fn blind_operand(&mut self, operand: &mut Val, width: Width) -> bool {
+        let Val::Imm(imm) = *operand else { return false };
+        // As an instruction has it.
+        let signed = match width {
+            Width::W32 => i64::from(low(imm as u64)),
+            Width::W64 => imm,
+        };
+        if is_plain(signed) {
+            return false;
+        }
+        *operand = self.register(bpf_lir::narrow(width, imm as u64) as i64);
+        true
+    }
+
+    /// An address farther from its base than an instruction of the program can say.
+    fn blind_offset(&mut self, op: &mut Op) -> bool {
+        let (Op::Load { mem, .. }
+        | Op::Store { mem, .. }
+        | Op::LoadAcquire { mem, .. }
+        | Op::StoreRelease { mem, .. }
+        | Op::Atomic { mem, .. }
+        | Op::CmpXchg { mem, .. }) = op
+        else {
+            return false;
+        };
+        if i16::try_from(mem.off).is_ok() {
+            return false;
+        }
+        let base = match &mut mem.base {
+            Base::Frame => return false,
+            Base::Reg(base) | Base::Indexed { base, .. } => base,
+        };
+        let by = self.register(mem.off.into());
+        let dst = self.fresh();
+        self.op(Op::Bin { op: BinOp::Add, width: Width::W64, dst, a: *base, b: by });
+        (*base, mem.off) = (dst, 0);
+        true
+    }
+}
+
+/// The low half, as a signed number.
+fn low(number: u64) -> i32 {
+    crate::num::low(number as i64)
+}
