@@ -119,13 +119,24 @@ impl Chunks {
     }
 
     /// `len` adjacent chunks (at least one), or `None` where no free extent is known to be that long.
+    #[cfg(test)]
     pub(crate) fn allocate(&mut self, len: u32) -> Option<Extent> {
+        self.allocate_at(len, |_| 0)
+    }
+
+    /// The same, so many chunks behind the start of the free extent as `skip` says of how many there may be.
+    pub(crate) fn allocate_at(&mut self, len: u32, skip: impl FnOnce(u32) -> u32) -> Option<Extent> {
         let node = self.find(len)?;
         let free = self.nodes[node as usize].extent;
         self.unlink(node);
-        let extent = Extent { len, ..free };
-        if free.len > len {
-            self.insert(Extent { start: free.start + len, len: free.len - len, ..free });
+        let skipped = skip(free.len - len).min(free.len - len);
+        let extent = Extent { start: free.start + skipped, len, ..free };
+        if skipped > 0 {
+            self.insert(Extent { len: skipped, ..free });
+        }
+        let behind = free.len - len - skipped;
+        if behind > 0 {
+            self.insert(Extent { start: extent.start + len, len: behind, ..free });
         }
         let pack = self.pack_mut(extent.pack);
         pack.used += len;
@@ -338,7 +349,8 @@ mod tests {
                     }
                     1..=4 => {
                         let len = 1 + random(longest);
-                        match chunks.allocate(len) {
+                        let skips = random(2) == 0;
+                        match chunks.allocate_at(len, |most| if skips { random(most + 1) } else { 0 }) {
                             Some(extent) => {
                                 assert_eq!(extent.len, len);
                                 naive.set(extent, true);

@@ -60,7 +60,8 @@ pub struct Options {
     /// Take private memory that is writable and executable at once: a debugger can write breakpoints into no other
     /// executable memory. Pages are never both otherwise. It takes precedence over `hugetlb` and `anonymous`.
     pub debuggable: bool,
-    /// Start each program at a random multiple of 16 bytes inside its first chunk.
+    /// Place each program at random: in the free chunks that are taken for it, and at a multiple of 16 bytes inside its
+    /// first chunk. What lies between programs is traps.
     pub random_offset: bool,
     /// Keep empty packs of up to this many bytes in all; give back the others.
     pub keep_empty: usize,
@@ -269,7 +270,10 @@ impl Packs {
 
 impl Center {
     fn allocate(&mut self, chunks: u32, options: &Options) -> Option<(Place, Option<Arc<Pack>>)> {
-        let extent = self.chunks.allocate(chunks)?;
+        let extent = self.chunks.allocate_at(chunks, |most| match options.random_offset {
+            true => crate::small(crate::arena::random_below(most as usize + 1)),
+            false => 0,
+        })?;
         let pack = self.packs[extent.pack as usize].as_ref()?;
         let offset = extent.start as usize * CHUNK;
         let place = Place { extent, rx: pack.rx() + offset, rw: pack.rw() + offset };
