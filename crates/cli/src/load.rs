@@ -218,6 +218,8 @@ pub(crate) enum Trust {
     Checked,
     /// The verifier, as the kernel's does for root.
     Privileged,
+    /// The verifier, and the code, which bounds each access once more.
+    Contained,
     /// Nobody but the user who runs the command; the interpreter checks all the same.
     Unverified,
 }
@@ -228,6 +230,7 @@ fn loader<C: bpf_runtime::Context>(linker: &Linker<NoHost>, mode: Mode, trust: T
         (Trust::Verified, _) => linker.loader(),
         (Trust::Checked, _) => linker.loader().hybrid(),
         (Trust::Privileged, _) => linker.loader().privileged(),
+        (Trust::Contained, _) => linker.loader().contained(),
         // SAFETY: the user who runs the command vouches for the program, as with any other native code given to a tool.
         (Trust::Unverified, Mode::Jit) => unsafe { linker.loader().unverified() },
         (Trust::Unverified, _) => linker.loader().interpreted(),

@@ -44,6 +44,9 @@ pub(crate) struct Args {
     /// Let the program show addresses, as the kernel lets root's: store, compare and return pointers.
     #[arg(long, conflicts_with_all = ["hybrid", "no_verify"])]
     privileged: bool,
+    /// Verify the program, and bound each of its accesses once more in the code, as for programs of strangers.
+    #[arg(long, conflicts_with_all = ["hybrid", "no_verify", "privileged"])]
+    contained: bool,
     /// Room in front of each packet and behind it, for programs that move its ends; drivers leave 256 bytes.
     #[arg(long, value_name = "BYTES", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=65536))]
     headroom: u32,
@@ -88,11 +91,12 @@ fn run_object(engine: &Engine, path: &Path, args: &Args) -> Result<()> {
     let object = load::object_for(path, &args.loader)?;
     let name = load::choose(&object, args.program.as_deref())?;
     let linker = Linker::new(engine);
-    let trust = match (args.no_verify, args.hybrid, args.privileged) {
-        (true, _, _) => Trust::Unverified,
-        (false, true, _) => Trust::Checked,
-        (false, false, true) => Trust::Privileged,
-        (false, false, false) => Trust::Verified,
+    let trust = match (args.no_verify, args.hybrid, args.privileged, args.contained) {
+        (true, _, _, _) => Trust::Unverified,
+        (false, true, _, _) => Trust::Checked,
+        (false, false, true, _) => Trust::Privileged,
+        (false, false, false, true) => Trust::Contained,
+        (false, false, false, false) => Trust::Verified,
     };
     let inputs = input::packets(args.data.as_deref())?;
     let link = inputs.link;

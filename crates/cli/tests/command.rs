@@ -54,6 +54,22 @@ fn runs_a_filter_over_a_capture() {
     }
 }
 
+/// A contained program does what it does otherwise, and no other choice of trust goes with it.
+#[test]
+fn runs_a_contained_program() {
+    let run = |more: &[&'static str]| {
+        let args = ["run", "benches/programs/checksum.o", "--ctx", "raw", "--data", "hex:0102030405060708", "--json"];
+        let report: serde_json::Value = serde_json::from_str(&succeeds(&[&args[..], more].concat())).unwrap();
+        report["returned"].clone()
+    };
+    assert_eq!(run(&["--contained"]), run(&[]));
+    for other in ["--hybrid", "--no-verify", "--privileged"] {
+        let output = bpf(&["run", "benches/programs/checksum.o", "--contained", other], b"");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && error.contains("cannot be used with"), "{error}");
+    }
+}
+
 #[test]
 fn tells_profilers_and_debuggers_about_the_program() {
     let dir = std::env::temp_dir().join(format!("bpf-command-{}", std::process::id()));

@@ -202,8 +202,14 @@ fn contradictory_settings_are_an_error() {
     let mut config = Config::default();
     (config.contained, config.opt_level) = (true, OptLevel::None);
     assert!(matches!(Engine::new(config), Err(EngineError::Contradiction { .. })));
+    #[cfg(native)]
+    {
+        let mut config = Config::untrusted();
+        config.debug.gdb = true;
+        assert!(matches!(Engine::new(config), Err(EngineError::Contradiction { .. })));
+    }
     let config = Config::untrusted();
-    assert!(config.contained && config.interruptible && config.budget.is_some());
+    assert!(config.contained && config.interruptible && config.budget.is_some() && config.hardening.blind_constants);
     let linker = Linker::<()>::new(&Engine::new(config).unwrap());
     let program = linker.loader::<Raw>().insns("stranger", assemble("r0 = 3\nexit").unwrap()).unwrap();
     assert_eq!(program.run(&mut (), &mut []).unwrap(), 3);

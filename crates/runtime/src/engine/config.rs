@@ -162,6 +162,9 @@ impl Config {
     ///   branch leads out of a program's own memory;
     /// * `budget` of 2^20 taken back-edges and calls, and `interruptible`: no run lasts, and the host may end one
     ///   sooner;
+    /// * `Hardening::blind_constants`: a program's constants do not stand in its code, so that a stranger does not
+    ///   choose the bytes of executable memory;
+    /// * `packs.random_offset`: nobody knows where in a pack a program's code lies;
     /// * `memory_limit` of 256 MiB for the engine and `object_memory_limit` of 16 MiB for one map: a tenant each gets
     ///   an [`Engine::account`](crate::Engine::account) below these;
     /// * `max_nested_runs` of 4.
@@ -169,10 +172,14 @@ impl Config {
     /// [`Config::default`] is for programs that the host trusts not to attack it, and that it has verified so as not to
     /// have to trust them with their mistakes.
     pub fn untrusted() -> Config {
+        let mut packs = bpf_prog_pack::Options::default();
+        packs.random_offset = true;
         Config {
             contained: true,
             budget: Some(1 << 20),
             interruptible: true,
+            hardening: Hardening { blind_constants: true, ..Hardening::default() },
+            packs,
             memory_limit: 256 << 20,
             object_memory_limit: 16 << 20,
             max_nested_runs: 4,
@@ -185,6 +192,13 @@ impl Config {
         if self.contained && self.opt_level == OptLevel::None {
             return Some(
                 "`contained` needs the optimising compiler, and `opt_level` is `OptLevel::None`: leave one of them out",
+            );
+        }
+        #[cfg(native)]
+        if self.contained && self.debug.gdb {
+            return Some(
+                "`contained` is for programs of strangers, and `debug.gdb` maps code writable and executable at once: \
+                 leave one of them out",
             );
         }
         None
