@@ -3,7 +3,7 @@
 use crate::load;
 use crate::out::{self, Look, line};
 use anyhow::Result;
-use bpf_runtime::{Callee, Insn, LeftOut, Object, ObjectMap, ObjectProgram, ReferenceKind, helper_name};
+use bpf_runtime::{Callee, Insn, LeftOut, Object, ObjectMap, ObjectProgram, ProofSection, ReferenceKind, helper_name};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -29,6 +29,9 @@ struct Report {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     left_out: Vec<LeftOutReport>,
     maps: Vec<MapReport>,
+    /// Why the section of proofs cannot be read, if it cannot.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    proofs_error: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -51,6 +54,9 @@ struct ProgramReport {
     subprograms: Vec<String>,
     helpers: Vec<u32>,
     relocations: Vec<Relocation>,
+    /// Bytes of the proof that the object carries of it; whether it holds, `bpf verify --proof` says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    proof: Option<usize>,
     /// Why the program cannot be put together, if it cannot.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
@@ -82,10 +88,19 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 
 fn inspect(path: &Path, json: bool) -> Result<()> {
     let object = load::object(path)?;
+    let proofs = object.proofs().map(ProofSection::parse).transpose();
     let report = Report {
+        proofs_error: proofs.as_ref().err().map(ToString::to_string),
         object: path.display().to_string(),
         license: object.license().map(str::to_owned),
-        programs: object.programs().iter().map(|p| program(&object, p)).collect(),
+        programs: object
+            .programs()
+            .iter()
+            .map(|p| {
+                let proof = proofs.as_ref().ok().and_then(|proofs| proofs.as_ref()?.of(p.name()));
+                ProgramReport { proof: proof.map(<[u8]>::len), ..program(&object, p) }
+            })
+            .collect(),
         left_out: object.left_out().iter().map(left_out).collect(),
         maps: object.maps().iter().map(map).collect(),
     };
@@ -102,6 +117,7 @@ fn program(object: &Object, program: &ObjectProgram) -> ProgramReport {
         subprograms: Vec::new(),
         helpers: Vec::new(),
         relocations: Vec::new(),
+        proof: None,
         error: None,
     };
     let code = match object.code(program) {
@@ -165,6 +181,9 @@ fn print(report: &Report) -> Result<()> {
     if let Some(license) = &report.license {
         line!("license {license}")?;
     }
+    if let Some(error) = &report.proofs_error {
+        out::parts(&[(Look::Bad, format_args!("proofs: ")), (Look::Plain, format_args!("{error}"))])?;
+    }
     for p in &report.programs {
         out::parts(&[
             (Look::Title, format_args!("program {}", p.name)),
@@ -176,6 +195,9 @@ fn print(report: &Report) -> Result<()> {
         if !p.subprograms.is_empty() {
             let linked = p.instructions_linked.unwrap_or(0);
             line!("  subprograms: {} ({linked} instructions in all)", p.subprograms.join(", "))?;
+        }
+        if let Some(bytes) = p.proof {
+            line!("  proof: {bytes} bytes")?;
         }
         if !p.helpers.is_empty() {
             let names: Vec<String> = p.helpers.iter().map(|id| helper(*id)).collect();

@@ -20,6 +20,7 @@ mod maps;
 mod out;
 mod packets;
 mod plugin;
+mod prove;
 mod run;
 mod scenario;
 mod values;
@@ -47,6 +48,7 @@ enum Command {
     Completions(manual::Completions),
     Man(manual::Man),
     Plugin(plugin::Args),
+    Prove(prove::Args),
     Scenario(scenario::Args),
     Verify(verify::Args),
 }
@@ -62,6 +64,7 @@ impl Command {
             Command::Completions(args) => manual::completions(args, Args::command()),
             Command::Man(args) => manual::man(args, Args::command()),
             Command::Plugin(args) => plugin::run(args),
+            Command::Prove(args) => prove::run(args),
             Command::Scenario(args) => scenario::run(args),
             Command::Verify(args) => verify::run(args),
         }
@@ -72,6 +75,7 @@ impl Command {
         match self {
             Command::Run(args) => args.json,
             Command::Inspect(args) => args.json,
+            Command::Prove(args) => args.json,
             Command::Verify(args) => args.json,
             Command::Disasm(args) => args.json,
             Command::Build(_)

@@ -5,8 +5,8 @@ use crate::load::{self, EngineArgs};
 use crate::out::{self, Look, line, text};
 use anyhow::{Context as _, Result, bail};
 use bpf_runtime::{
-    Context, Engine, Linker, LoadError, MapSet, Object, Raw, SkLookup, Skb, Sock, SockAddr, SockOps, VerifyReport, Xdp,
-    XdpFrags,
+    Context, Engine, Linker, LoadError, MapSet, Object, Proofs, Raw, SkLookup, Skb, Sock, SockAddr, SockOps,
+    VerifyReport, Xdp, XdpFrags,
 };
 use serde::Serialize;
 use std::cell::Cell;
@@ -43,6 +43,9 @@ pub(crate) struct Args {
     /// Let the programs show addresses, as the kernel lets root's: store, compare and return pointers.
     #[arg(long)]
     privileged: bool,
+    /// Check the proofs that the object carries (`bpf prove`), and search for none.
+    #[arg(long)]
+    proof: bool,
     /// Show the walk.
     #[arg(long)]
     log: bool,
@@ -62,6 +65,9 @@ struct Verdict {
     /// What it runs on, where its section does not say.
     #[serde(skip_serializing_if = "Option::is_none")]
     context: Option<&'static str>,
+    /// Accepted by the proof that the object carries.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    by_proof: bool,
     /// Instructions walked, over all paths.
     steps: Option<u64>,
     /// Fuel spent.
@@ -153,6 +159,7 @@ fn verify<C: Context>(
     let loader = linker.loader::<C>().only(&[name]);
     let loader = if args.hybrid { loader.hybrid() } else { loader };
     let loader = if args.privileged { loader.privileged() } else { loader };
+    let loader = loader.proofs(if args.proof { Proofs::Require } else { Proofs::Ignore });
     loader.verify(object, maps, args.log)
 }
 
@@ -163,6 +170,7 @@ fn verdict(name: &str, place: &str, result: Result<Vec<VerifyReport>, LoadError>
         program,
         accepted: false,
         context: None,
+        by_proof: false,
         steps: None,
         fuel: None,
         states: None,
@@ -176,6 +184,7 @@ fn verdict(name: &str, place: &str, result: Result<Vec<VerifyReport>, LoadError>
     };
     match result {
         Ok(reports) => match reports.into_iter().next() {
+            Some(VerifyReport { proof: Some(Ok(())), .. }) => Verdict { accepted: true, by_proof: true, ..none },
             Some(VerifyReport { steps, fuel, states, peak_bytes, checks, needs_budget, hints, log, .. }) => {
                 let hints = hints.iter().map(ToString::to_string).collect();
                 let checks = checks.into_iter().map(|at| at.0).collect();
@@ -213,6 +222,13 @@ fn print(verdict: &Verdict) -> Result<()> {
         let budget = if verdict.needs_budget { ", runs with a budget" } else { "" };
         let program = &verdict.program;
         let on = verdict.context.map_or_else(String::new, |context| format!(" on {context}"));
+        if verdict.by_proof {
+            return Ok(out::parts(&[
+                (Look::Plain, format_args!("{program}: ")),
+                (Look::Good, format_args!("accepted")),
+                (Look::Plain, format_args!("{on}, by the proof that the object carries")),
+            ])?);
+        }
         out::parts(&[
             (Look::Plain, format_args!("{program}: ")),
             (Look::Good, format_args!("accepted")),

@@ -179,6 +179,50 @@ fn verifies() {
 }
 
 #[test]
+fn proves_and_verifies_by_proof() {
+    let folder = std::env::temp_dir().join(format!("bpf-prove-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = |name: &str| folder.join(name).to_str().unwrap().to_owned();
+    let (proven, half) = (path("proven.o"), path("half.o"));
+    let text = succeeds(&["prove", "examples/xdp_filter.o", "--output", &proven]);
+    assert!(text.contains("xdp_filter: proven"), "{text}");
+    let text = succeeds(&["verify", "--proof", &proven]);
+    assert!(text.contains("xdp_filter: accepted, by the proof"), "{text}");
+    assert!(succeeds(&["verify", &proven]).contains("instructions walked"));
+    let report: serde_json::Value = serde_json::from_str(&succeeds(&["inspect", &proven, "--json"])).unwrap();
+    assert!(report["programs"][0]["proof"].as_u64().is_some_and(|bytes| bytes > 20), "{report}");
+    // It runs as ever.
+    let args = ["run", &proven, "--data", "examples/packets.pcap", "--json"];
+    let report: serde_json::Value = serde_json::from_str(&succeeds(&args)).unwrap();
+    assert_eq!(report["returned"], serde_json::json!({"1": 88, "2": 320}));
+    // Without a proof, and of a program that has none.
+    let missing = bpf(&["verify", "--proof", "examples/xdp_filter.o"], b"");
+    assert_eq!(missing.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&missing.stdout).contains("carries no proof"));
+    let unproven = bpf(&["prove", "benches/programs/parse.o", "-o", &half], b"");
+    let text = String::from_utf8_lossy(&unproven.stdout).into_owned();
+    assert_eq!(unproven.status.code(), Some(3), "{text}");
+    assert!(text.contains("no proof found"), "{text}");
+    // The kernel and libbpf ignore the section.
+    let pin = format!("/sys/fs/bpf/bpf-prove-{}", std::process::id());
+    let loads = |object: &str| {
+        let output =
+            std::process::Command::new("bpftool").args(["prog", "load", object, &pin]).current_dir(root()).output();
+        let loaded = output.map_err(|e| e.to_string()).and_then(|output| match output.status.success() {
+            true => Ok(()),
+            false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+        });
+        let _ = std::fs::remove_file(&pin);
+        loaded
+    };
+    match loads("examples/xdp_filter.o") {
+        Ok(()) => loads(&proven).unwrap(),
+        Err(why) => skipped("an object with proofs in the kernel", &why),
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
 fn speaks_the_plugin_protocol() {
     for engine in ["jit", "interp"] {
         // r0 = *(u64 *)r1; exit

@@ -124,6 +124,15 @@ pub enum LoadError {
         /// Where, why, and what to do.
         source: Box<bpf_verifier::VerifyError>,
     },
+    /// The object carries no proof of the program that holds here, and the loader does not search
+    /// ([`crate::Proofs::Require`]).
+    #[error("program `{program}`: {source}")]
+    Proof {
+        /// Which program.
+        program: String,
+        /// What is missing, differs or does not hold.
+        source: bpf_verifier::ProofError,
+    },
     /// The verifier gave up at [`Limits::time`](crate::Limits::time) before there was a verdict: it may be safe.
     #[error("program `{program}` was not verified in time; whether it is safe is not known:\n{source}")]
     VerdictUnknown {

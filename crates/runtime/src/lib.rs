@@ -88,10 +88,11 @@ pub use load::interface::InterfaceError;
 pub use load::linker::{Linker, helper_name};
 #[cfg(feature = "cross")]
 pub use load::listing::{ListingOptions, compile_listing, optimiser_report};
-pub use load::loader::{Loader, VerifyReport};
+pub use load::loader::{Loader, PROVING_FUEL, ProofReport, VerifyReport};
 pub use load::map_set::MapSet;
 pub use load::module::{Instantiate, Module};
 pub use load::tenants::{Tenant, TenantError, Tenants};
+pub use load::verify::Proofs;
 
 #[cfg(native)]
 pub use bpf_debug::{Location, Options as DebugOptions};
@@ -112,7 +113,7 @@ pub use bpf_prog_pack::{Error as PackError, Options as PackOptions, Stats as Cod
 pub use bpf_quiesce::EnterError;
 pub use bpf_quiesce::{Held, Holder, LimitBelowUse, MemoryFull, OtherDomain, WhenFull, Whose};
 pub use bpf_uapi::helper_id::SPECIAL as SPECIAL_HELPERS;
-pub use bpf_verifier::{Escape, Limits, Uncontained, VerifyError};
+pub use bpf_verifier::{Escape, Limits, ProofError, ProofPart, ProofSection, Refusal, Uncontained, VerifyError, Why};
 
 /// The example that crates.io shows.
 #[cfg(all(doctest, native, feature = "derive"))]

@@ -20,8 +20,8 @@ use crate::load::linker::Linker;
 use crate::load::map_set::MapSet;
 use crate::load::module::{Module, Origin, Part, may_load, open, own_maps, together};
 use crate::load::owned::Local;
-use crate::load::steps::{How, Loading, Trust};
-use crate::load::verify::Options;
+use crate::load::steps::{How, Loading, NO_PROOF, Trust};
+use crate::load::verify::{Carried, Options, Proofs};
 use crate::program::bindings::Pool;
 use crate::program::loaded::{Loaded, Place};
 use crate::program::map_ref::MapRef;
@@ -32,6 +32,7 @@ use bpf_isa::{Callee, Imm64, Insn, InsnIdx};
 use bpf_jit_code::OptLevel;
 use bpf_maps::{CreateOptions, Map, MapDef, MapType};
 use bpf_object::{CodeTable, InitialValue, LinkedCode, Object, Reference, ReferenceKind, Unresolved};
+use bpf_verifier::{ProofError, ProofSection, Refusal};
 use core::marker::PhantomData;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -60,7 +61,8 @@ impl<H: 'static> Linker<H> {
         let config = self.engine.config();
         let (opt_level, interruptible, contained) = (config.opt_level, config.interruptible, config.contained);
         let trust = Trust::Verifier;
-        let how = How { trust, privileged: false, opt_level, budget: None, interruptible, contained };
+        let proofs = Proofs::default();
+        let how = How { trust, privileged: false, opt_level, budget: None, interruptible, contained, proofs };
         Loader {
             linker: self,
             how,
@@ -177,6 +179,20 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
     /// ```
     pub fn contained(mut self) -> Self {
         self.how.contained = true;
+        self
+    }
+
+    /// What to do with proofs that an object carries of its programs; [`Proofs::Check`] if nothing is said.
+    ///
+    /// ```no_run
+    /// # use bpf_runtime::*;
+    /// # fn f(linker: &Linker<()>, object: &Object, maps: MapSet) -> Result<(), LoadError> {
+    /// // Nothing is searched for: a load takes time linear in the object.
+    /// let instance = linker.loader::<Xdp>().proofs(Proofs::Require).object(object, maps)?;
+    /// # Ok(()) }
+    /// ```
+    pub fn proofs(mut self, proofs: Proofs) -> Self {
+        self.how.proofs = proofs;
         self
     }
 
@@ -352,7 +368,8 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
                 linker.bind_helpers(name, program.insns(), C::layout(), references)?;
             }
         }
-        let loading = Loading { linker, name, layout: C::layout(), code: None, own_struct: None, shared: false };
+        let proof = &NO_PROOF;
+        let loading = Loading { linker, name, layout: C::layout(), code: None, own_struct: None, shared: false, proof };
         let mut place = self.place();
         let then = |unit: &Unit, ready: Ready<'_>| Loaded::new(unit, ready, self.maps.clone(), &mut place);
         let loaded = loading.load(self.how, program, references, then, |loaded| loaded.code_bytes())?;
@@ -375,11 +392,12 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         let mut place = self.place();
         let mut programs = Vec::with_capacity(linked.programs.len());
         let mut local = None;
+        let section = proof_section(object);
         let declared = |map: usize| maps[map].clone().map(Declared::There);
         for (program, code) in linked.programs {
             let name = program.name();
-            let layout = C::layout();
-            let loading = Loading { linker, name, layout, code: Some(code.code()), own_struct, shared: false };
+            let (proof, layout) = (&carried(&section, name), C::layout());
+            let loading = Loading { linker, name, layout, code: Some(code.code()), own_struct, shared: false, proof };
             let loaded = self
                 .bind(object, &code, &declared, &mut local)
                 .and_then(|(insns, references)| {
@@ -421,10 +439,11 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         let relied = (0..planned.len()).filter(relied).collect();
         let mut programs = Vec::with_capacity(linked.programs.len());
         let mut local = None;
+        let section = proof_section(object);
         for (program, code) in linked.programs {
             let name = program.name();
-            let layout = C::layout();
-            let loading = Loading { linker, name, layout, code: Some(code.code()), own_struct, shared: true };
+            let (proof, layout) = (&carried(&section, name), C::layout());
+            let loading = Loading { linker, name, layout, code: Some(code.code()), own_struct, shared: true, proof };
             let part = self
                 .bind(object, &code, &|map| declared[map].clone(), &mut local)
                 .and_then(|(insns, references)| {
@@ -455,13 +474,14 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         let declared = |map: usize| maps[map].clone();
         let mut reports = Vec::with_capacity(linked.programs.len());
         let mut local = None;
+        let section = proof_section(object);
         for (program, code) in linked.programs {
             let name = program.name();
             let (insns, mut references) = self.bind(object, &code, &declared, &mut local)?;
             let program = structure(name, insns)?;
             let program = references.bind_places(name, program)?;
-            let layout = C::layout();
-            let loading = Loading { linker, name, layout, code: Some(code.code()), own_struct, shared: true };
+            let (proof, layout) = (&carried(&section, name), C::layout());
+            let loading = Loading { linker, name, layout, code: Some(code.code()), own_struct, shared: true, proof };
             let options = Options { values: hints::wants_values(&program), ..self.how.verify(log) };
             let checked = loading.verify(program, &references, options).map_err(|error| explain(error, &code))?;
             reports.push(VerifyReport {
@@ -473,8 +493,38 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
                 checks: checked.facts.checks.iter().map(|c| c.insn).collect(),
                 needs_budget: checked.facts.needs_budget,
                 hints: hints::of(&checked),
+                proof: checked.proof,
                 log: checked.log,
             });
+        }
+        Ok(reports)
+    }
+
+    /// Looks for proofs of the programs of an object, and loads none. [`ProofSection::to_bytes`] and
+    /// [`Object::with_proofs`] put what is found into the object's file. `fuel` limits each way of looking for a proof,
+    /// in units of the check, about one for each instruction walked; [`PROVING_FUEL`] is what `bpf prove` takes.
+    ///
+    /// A program that has no proof here may be accepted by [`Loader::verify`], which knows more rules.
+    ///
+    /// # Errors
+    /// [`LoadError`] if the object cannot be linked.
+    pub fn prove(self, object: &Object, maps: MapSet, fuel: u64) -> Result<Vec<ProofReport>, LoadError> {
+        let (linker, own_struct) = (self.linker, self.own_struct);
+        let linked = self.link(object, &maps, Reach::Named)?;
+        let maps = maps.declare(&linked.wanted)?;
+        let declared = |map: usize| maps[map].clone();
+        let mut reports = Vec::with_capacity(linked.programs.len());
+        let mut local = None;
+        for (program, code) in linked.programs {
+            let name = program.name();
+            let (insns, mut references) = self.bind(object, &code, &declared, &mut local)?;
+            let program = structure(name, insns)?;
+            let program = references.bind_places(name, program)?;
+            let (code, layout, proof) = (Some(code.code()), C::layout(), &NO_PROOF);
+            let loading = Loading { linker, name, layout, code, own_struct, shared: true, proof };
+            let instructions = program.insns().len();
+            let proof = loading.prove(program, &references, fuel).map(|proof| proof.to_bytes());
+            reports.push(ProofReport { program: name.to_owned(), instructions, proof });
         }
         Ok(reports)
     }
@@ -707,8 +757,37 @@ pub struct VerifyReport {
     pub needs_budget: bool,
     /// What is allowed, and may not be meant.
     pub hints: Vec<VerifyHint>,
+    /// Whether the proof that the object carries holds, or why not; `None` if it was not checked
+    /// ([`Proofs::Ignore`]). A program that was accepted by its proof was not walked by the verifier, so the figures
+    /// above are 0.
+    pub proof: Option<Result<(), ProofError>>,
     /// The walk, if it was asked for, a line a step.
     pub log: Vec<String>,
+}
+
+/// What [`Loader::prove`] says of a program.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct ProofReport {
+    /// The program.
+    pub program: String,
+    /// Its instructions, with all functions that it calls.
+    pub instructions: usize,
+    /// The proof in its binary form, or the first thing that was not proven.
+    pub proof: Result<Vec<u8>, Refusal>,
+}
+
+/// The fuel that suffices for most programs that can be proven at all.
+pub const PROVING_FUEL: u64 = 1 << 20;
+
+/// The proofs that the object carries.
+fn proof_section(object: &Object) -> Result<ProofSection<'_>, ProofError> {
+    ProofSection::parse(object.proofs().ok_or(ProofError::Missing)?)
+}
+
+/// The proof of a program among them.
+fn carried<'a>(section: &Result<ProofSection<'a>, ProofError>, program: &str) -> Carried<'a> {
+    section.as_ref().map_err(Clone::clone)?.of(program).ok_or(ProofError::Missing)
 }
 
 /// Puts calls of helpers in the place of calls through registers that hold a helper's id on every path: a pointer to a

@@ -16,5 +16,5 @@ mod owned;
 mod serialised;
 mod steps;
 pub(crate) mod tenants;
-mod verify;
+pub(crate) mod verify;
 mod wire;

@@ -13,7 +13,7 @@ use crate::error::LoadError;
 use crate::load::layout::{self, OwnStruct};
 use crate::load::linker::Linker;
 use crate::load::owned::holds_objects;
-use crate::load::verify::{self, Checked, Subject, bind_formats, verify};
+use crate::load::verify::{self, Carried, Checked, Proofs, Subject, bind_formats, verify};
 use crate::program::interpreted::Interpreted;
 use crate::program::name::Name;
 use crate::program::references::{NO_REFERENCES, References};
@@ -25,7 +25,7 @@ use crate::program::unit::{Ready, Unit};
 use bpf_analysis::{Facts, HeaderPlaces};
 use bpf_isa::{InsnIdx, Program};
 use bpf_jit_code::OptLevel;
-use bpf_verifier::SourceLine;
+use bpf_verifier::{Proof, ProofError, Refusal, SourceLine};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -41,13 +41,16 @@ pub(super) struct How {
     pub(super) interruptible: bool,
     /// Bound each access once more in the code.
     pub(super) contained: bool,
+    /// What to do with proofs that objects carry.
+    pub(super) proofs: Proofs,
 }
 
 impl How {
     /// How the verifier is asked.
     pub(super) fn verify(&self, log: bool) -> verify::Options {
         let hybrid = self.trust == Trust::Hybrid;
-        verify::Options { log, hybrid, privileged: self.privileged, contained: self.contained, values: false }
+        let How { privileged, contained, proofs, .. } = *self;
+        verify::Options { log, hybrid, privileged, contained, proofs, values: false }
     }
 }
 
@@ -76,7 +79,12 @@ pub(super) struct Loading<'a, H> {
     pub(super) own_struct: Option<OwnStruct>,
     /// Whether what comes of it is kept for many instances.
     pub(super) shared: bool,
+    /// The proof that its object carries of it.
+    pub(super) proof: &'a Carried<'a>,
 }
+
+/// Of programs that come in no object.
+pub(super) static NO_PROOF: Carried<'static> = Err(ProofError::Missing);
 
 /// What is known of a program that may run.
 struct Known {
@@ -211,8 +219,8 @@ impl<H: 'static> Loading<'_, H> {
         references: &References,
         options: verify::Options,
     ) -> Result<Checked, LoadError> {
-        let Loading { linker, name, layout, code, own_struct, .. } = *self;
-        let subject = Subject { name, references, layout, helpers: &linker.prototypes(layout), code };
+        let Loading { linker, name, layout, code, own_struct, proof, .. } = *self;
+        let subject = Subject { name, references, layout, helpers: &linker.prototypes(layout), code, proof };
         let missing = &references.missing;
         let checked = verify(&linker.engine, &subject, program, options).map_err(|error| match &error {
             LoadError::Verifier { source, .. } => {
@@ -227,6 +235,13 @@ impl<H: 'static> Loading<'_, H> {
             layout::check(name, own, code, &checked.facts.context_accesses)?;
         }
         Ok(checked)
+    }
+
+    /// Looks for a proof of the program.
+    pub(super) fn prove(&self, program: Program, references: &References, fuel: u64) -> Result<Proof, Refusal> {
+        let Loading { linker, name, layout, code, proof, .. } = *self;
+        let subject = Subject { name, references, layout, helpers: &linker.prototypes(layout), code, proof };
+        verify::prove(&linker.engine, &subject, program, fuel)
     }
 
     /// Makes it run in this mode.

@@ -20,7 +20,8 @@ use bpf_maps::{MapType, flags};
 use bpf_object::btf::{ArgKind, ArgTags, Btf, Type, TypeId};
 use bpf_uapi::{Helper, Kfunc};
 use bpf_verifier::{
-    Access, Env, GlobalArg, GlobalFunc, HelperProto, Helpers, KnownArena, KnownMap, SourceLine, Verifier, VerifyError,
+    Access, Env, GlobalArg, GlobalFunc, HelperProto, Helpers, KnownArena, KnownMap, Proof, ProofError, SourceLine,
+    Verifier, VerifyError,
 };
 use std::collections::HashMap;
 
@@ -32,6 +33,27 @@ pub(crate) struct Subject<'a> {
     pub(crate) helpers: &'a Helpers,
     /// The object's view of the program: functions, types, lines.
     pub(crate) code: Option<&'a bpf_object::Code>,
+    /// The proof that the object carries of it.
+    pub(crate) proof: &'a Carried<'a>,
+}
+
+/// A proof that an object carries of a program, as its bytes, or why there is none.
+pub(crate) type Carried<'a> = Result<&'a [u8], ProofError>;
+
+/// What to do with proofs that an object carries of its programs (`bpf prove`). By [`crate::Loader::proofs`].
+///
+/// A proof need not be trusted, whoever made it: it is checked for the program, maps and context at hand. Where the
+/// proof holds, the compiler relies on what the check found, which is less than what the verifier finds of numbers and
+/// loops: the machine code may be slower.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Proofs {
+    /// Check a proof that is there. A program without one, or whose proof does not hold, is verified by search.
+    #[default]
+    Check,
+    /// Refuse programs that have no proof or whose proof does not hold ([`LoadError::Proof`]): no load searches.
+    Require,
+    /// Verify every program by search, as if objects carried no proofs.
+    Ignore,
 }
 
 /// A verified program, its context accesses rewritten, with the facts about it.
@@ -43,6 +65,8 @@ pub(crate) struct Checked {
     /// The walk, if it was asked for.
     pub(crate) log: Vec<String>,
     pub(crate) stats: bpf_verifier::Stats,
+    /// Whether its proof holds; `None` if it was not asked for.
+    pub(crate) proof: Option<Result<(), ProofError>>,
 }
 
 /// How to verify.
@@ -58,6 +82,8 @@ pub(crate) struct Options {
     pub(crate) contained: bool,
     /// Record what is known of numbers.
     pub(crate) values: bool,
+    /// What to do with proofs.
+    pub(crate) proofs: Proofs,
 }
 
 /// Verifies a program.
@@ -65,8 +91,34 @@ pub(crate) fn verify(
     engine: &Engine,
     subject: &Subject<'_>,
     program: Program,
-    Options { log, hybrid, privileged, contained, values }: Options,
+    options: Options,
 ) -> Result<Checked, LoadError> {
+    let lines = subject.code.map(lines).unwrap_or_default();
+    let checked = with_env(engine, subject, &lines, program, options, |program, env| {
+        verdict(engine, subject, program, env, options)
+    })?;
+    Ok(Checked { lines, ..checked })
+}
+
+/// Looks for a proof of a program, with so much fuel for each way of looking.
+pub(crate) fn prove(
+    engine: &Engine,
+    subject: &Subject<'_>,
+    program: Program,
+    fuel: u64,
+) -> Result<Proof, bpf_verifier::Refusal> {
+    with_env(engine, subject, &[], program, Options::default(), |program, env| Proof::search(&program, env, fuel))
+}
+
+/// A program and what it is verified against, for this function.
+fn with_env<R>(
+    engine: &Engine,
+    subject: &Subject<'_>,
+    lines: &[SourceLine],
+    program: Program,
+    Options { log, hybrid, privileged, values, .. }: Options,
+    f: impl FnOnce(Program, &Env<'_>) -> R,
+) -> R {
     let config = engine.config();
     let mut types = Types::default();
     let maps: Vec<KnownMap> = subject.references.maps.iter().map(|map| known_map(map, &mut types)).collect();
@@ -83,7 +135,6 @@ pub(crate) fn verify(
             None => HelperProto::new(crate::num::small(i), "missing weak function", &[], bpf_verifier::Ret::Never),
         })
         .collect();
-    let lines = subject.code.map(lines).unwrap_or_default();
     let globals = subject.code.map(|code| global_functions(code, &program, subject.layout)).unwrap_or_default();
     #[cfg(feature = "oracle")]
     let globals = crate::oracle::globals().unwrap_or(globals);
@@ -93,7 +144,7 @@ pub(crate) fn verify(
         local_types: &local_types,
         host_functions: &host,
         global_functions: &globals,
-        lines: &lines,
+        lines,
         frame_bytes: config.frame_bytes,
         limits: config.limits,
         log,
@@ -108,21 +159,52 @@ pub(crate) fn verify(
         merge_after: crate::oracle::merge_after(&program),
         ..Env::new(subject.layout, subject.helpers)
     };
+    f(program, &env)
+}
+
+/// The verdict on a program in its environment, without its lines.
+fn verdict(
+    engine: &Engine,
+    subject: &Subject<'_>,
+    program: Program,
+    env: &Env<'_>,
+    Options { contained, proofs, .. }: Options,
+) -> Result<Checked, LoadError> {
     #[cfg(feature = "oracle")]
-    if let Some((mut facts, stats)) = crate::oracle::kept(&program, subject.layout, &env) {
+    if let Some((mut facts, stats)) = crate::oracle::kept(&program, subject.layout, env) {
         if contained {
-            contain(subject.name, &program, &env, &mut facts)?;
+            contain(subject.name, &program, env, &mut facts)?;
         }
         let program = rewrite(subject.name, program, &facts)?;
-        return Ok(Checked { program, facts, lines, log: Vec::new(), stats });
+        return Ok(Checked { program, facts, lines: Vec::new(), log: Vec::new(), stats, proof: None });
     }
     #[cfg(feature = "oracle")]
     if contained && crate::oracle::is_believing() {
         let mut facts = Facts::default();
-        contain(subject.name, &program, &env, &mut facts)?;
+        contain(subject.name, &program, env, &mut facts)?;
         let program = rewrite(subject.name, program, &facts)?;
-        return Ok(Checked { program, facts, lines, log: Vec::new(), stats: bpf_verifier::Stats::default() });
+        let stats = bpf_verifier::Stats::default();
+        return Ok(Checked { program, facts, lines: Vec::new(), log: Vec::new(), stats, proof: None });
     }
+    let carried = || Proof::from_bytes(subject.proof.clone()?)?.check(&program, env);
+    let proof = match proofs {
+        Proofs::Ignore => None,
+        Proofs::Check | Proofs::Require => match carried() {
+            Ok(mut facts) => {
+                if contained {
+                    contain(subject.name, &program, env, &mut facts)?;
+                }
+                let program = rewrite(subject.name, program, &facts)?;
+                let stats = bpf_verifier::Stats::default();
+                let (lines, proof) = (Vec::new(), Some(Ok(())));
+                return Ok(Checked { program, facts, lines, log: Vec::new(), stats, proof });
+            }
+            Err(source) if proofs == Proofs::Require => {
+                return Err(LoadError::Proof { program: subject.name.to_owned(), source });
+            }
+            Err(source) => Some(source),
+        },
+    };
     let fail = |source: Box<VerifyError>| {
         let program = subject.name.to_owned();
         match source.verdict_is_unknown() {
@@ -130,20 +212,20 @@ pub(crate) fn verify(
             false => LoadError::Verifier { program, source },
         }
     };
-    let verified = engine.0.verifiers.lend(|verifier: &mut Verifier| verifier.verify(program, &env)).map_err(fail)?;
+    let verified = engine.0.verifiers.lend(|verifier: &mut Verifier| verifier.verify(program, env)).map_err(fail)?;
     #[cfg(feature = "oracle")]
     let verified = {
         let mut verified = verified;
-        crate::oracle::keep(&mut verified, subject.layout, &env);
+        crate::oracle::keep(&mut verified, subject.layout, env);
         verified
     };
     let (stats, log) = (verified.stats(), verified.log().to_vec());
     let (program, mut facts) = verified.into_parts();
     if contained {
-        contain(subject.name, &program, &env, &mut facts)?;
+        contain(subject.name, &program, env, &mut facts)?;
     }
     let program = rewrite(subject.name, program, &facts)?;
-    Ok(Checked { program, facts, lines, log, stats })
+    Ok(Checked { program, facts, lines: Vec::new(), log, stats, proof: proof.map(Err) })
 }
 
 /// Says what each access is confined to.

@@ -46,6 +46,7 @@ mod packets;
 mod printed;
 mod privileged;
 mod probe_read;
+mod proofs;
 mod redirect;
 mod reports;
 mod res_locks;

@@ -1,0 +1,123 @@
+//! `bpf prove`: puts proofs of an object's programs into the object, by which a load checks instead of searching.
+
+use crate::context::{Chosen, ContextArg};
+use crate::load::{self, EngineArgs};
+use crate::out::{self, Look, text};
+use anyhow::{Context as _, Result, bail};
+use bpf_runtime::{
+    Context, Linker, LoadError, MapSet, Object, PROVING_FUEL, ProofReport, ProofSection, Raw, SkLookup, Skb, Sock,
+    SockAddr, SockOps, Xdp, XdpFrags,
+};
+use serde::Serialize;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// The exit status where no proof was found of a program.
+const UNPROVEN: u8 = 3;
+
+/// Put proofs of an object's programs into the object. A load that finds them checks them instead of searching.
+///
+/// The proofs hold for the contexts, functions and maps of this command, and wherever those are the same. The kernel
+/// and libbpf ignore them. Exit status 3 if no proof was found of a program: that program may still be accepted by
+/// `bpf verify`, which knows more rules than proofs can be checked with. The proofs of the others are written.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The object file.
+    #[arg(value_name = "OBJECT")]
+    object: PathBuf,
+    /// Where to write the object with its proofs; the object itself, if nothing is said.
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    #[command(flatten)]
+    loader: load::ObjectArgs,
+    /// What the programs run on; by default what their sections are for.
+    #[arg(long, value_enum)]
+    ctx: Option<ContextArg>,
+    /// How much work each pass of the search takes at most for a program: about one unit for an instruction walked.
+    #[arg(long, value_name = "UNITS", default_value_t = PROVING_FUEL)]
+    fuel: u64,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Serialize)]
+struct Outcome {
+    program: String,
+    /// Instructions, with all functions that it calls.
+    instructions: usize,
+    /// Bytes of the proof.
+    bytes: Option<usize>,
+    /// The first thing that was not proven.
+    error: Option<String>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let engine = load::engine(&EngineArgs::INTERPRETER)?;
+    let object = load::object_for(&args.object, &args.loader)?;
+    let linker = Linker::<load::NoHost>::new(&engine);
+    let (mut outcomes, mut proofs) = (Vec::new(), Vec::new());
+    for program in object.programs() {
+        let name = program.name();
+        let maps = MapSet::for_object(&engine, &object)?;
+        let reports = match Chosen::of(&engine, &linker, &object, program, args.ctx).context {
+            ContextArg::Raw => prove::<Raw>(&linker, &object, maps, name, args),
+            ContextArg::Xdp => prove::<Xdp>(&linker, &object, maps, name, args),
+            ContextArg::XdpFrags => prove::<XdpFrags>(&linker, &object, maps, name, args),
+            ContextArg::Skb => prove::<Skb>(&linker, &object, maps, name, args),
+            ContextArg::SkLookup => prove::<SkLookup>(&linker, &object, maps, name, args),
+            ContextArg::Sock => prove::<Sock>(&linker, &object, maps, name, args),
+            ContextArg::SockAddr => prove::<SockAddr>(&linker, &object, maps, name, args),
+            ContextArg::SockOps => prove::<SockOps>(&linker, &object, maps, name, args),
+        };
+        for ProofReport { program, instructions, proof, .. } in reports.with_context(|| name.to_owned())? {
+            let bytes = proof.as_ref().ok().map(Vec::len);
+            let error = proof.as_ref().err().map(ToString::to_string);
+            outcomes.push(Outcome { program, instructions, bytes, error });
+            proofs.extend(proof.ok().map(|proof| (name, proof)));
+        }
+    }
+    if outcomes.is_empty() {
+        bail!("{}: the object has no program", args.object.display());
+    }
+    let file = crate::input::read_file(&args.object)?;
+    let proven = Object::with_proofs(&file, &ProofSection::to_bytes(&proofs))?;
+    let output = args.output.as_ref().unwrap_or(&args.object);
+    std::fs::write(output, proven).with_context(|| output.display().to_string())?;
+    if args.json {
+        out::json(&outcomes)?;
+    } else {
+        outcomes.iter().try_for_each(print)?;
+    }
+    let all = outcomes.iter().all(|outcome| outcome.error.is_none());
+    Ok(if all { ExitCode::SUCCESS } else { ExitCode::from(UNPROVEN) })
+}
+
+fn prove<C: Context>(
+    linker: &Linker<load::NoHost>,
+    object: &Object,
+    maps: MapSet,
+    name: &str,
+    args: &Args,
+) -> Result<Vec<ProofReport>, LoadError> {
+    linker.loader::<C>().only(&[name]).prove(object, maps, args.fuel)
+}
+
+fn print(outcome: &Outcome) -> Result<()> {
+    let name = format_args!("{}: ", outcome.program).to_string();
+    match (&outcome.error, outcome.bytes) {
+        (Some(error), _) => {
+            out::parts(&[(Look::Plain, format_args!("{name}")), (Look::Bad, format_args!("no proof found"))])?;
+            text!("  {error}")?;
+        }
+        (None, bytes) => {
+            let (bytes, instructions) = (bytes.unwrap_or(0), outcome.instructions);
+            out::parts(&[
+                (Look::Plain, format_args!("{name}")),
+                (Look::Good, format_args!("proven")),
+                (Look::Plain, format_args!(", {bytes} bytes of proof for {instructions} instructions")),
+            ])?;
+        }
+    }
+    Ok(())
+}

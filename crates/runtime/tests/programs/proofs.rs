@@ -1,0 +1,143 @@
+//! Objects that carry proofs of their programs: loaded by checking, and what happens where the proof does not hold.
+
+use bpf_runtime::{
+    Arch, Config, Engine, Linker, LoadError, MapSet, Mode, Object, PROVING_FUEL, ProofError, ProofPart, ProofSection,
+    Proofs, Raw, Skb, Xdp, XdpBuff,
+};
+
+const FILTER: &[u8] = include_bytes!("../../../../examples/xdp_filter.o");
+
+fn engine(mode: Mode) -> Engine {
+    let mut config = Config::default();
+    config.mode = mode;
+    Engine::new(config).unwrap()
+}
+
+fn modes() -> impl Iterator<Item = Mode> {
+    [Mode::Interpreter].into_iter().chain(Arch::HOST.map(|_| Mode::Jit))
+}
+
+/// The object with proofs of its programs.
+fn proven() -> Vec<u8> {
+    let (engine, object) = (engine(Mode::Interpreter), Object::parse(FILTER).unwrap());
+    let linker = Linker::<()>::new(&engine);
+    let maps = MapSet::for_object(&engine, &object).unwrap();
+    let reports = linker.loader::<Xdp>().prove(&object, maps, PROVING_FUEL).unwrap();
+    let proofs: Vec<_> = reports.iter().map(|report| (&*report.program, report.proof.clone().unwrap())).collect();
+    Object::with_proofs(FILTER, &ProofSection::to_bytes(&proofs)).unwrap()
+}
+
+/// Loads the program, and what it returns for packets.
+fn run(mode: Mode, bytes: &[u8], proofs: Proofs) -> Result<Vec<u64>, LoadError> {
+    let (engine, object) = (engine(mode), Object::parse(bytes).unwrap());
+    let linker = Linker::<()>::new(&engine);
+    let maps = MapSet::for_object(&engine, &object)?;
+    let instance = linker.loader::<Xdp>().proofs(proofs).object(&object, maps)?;
+    let program = instance.program::<Xdp>("xdp_filter").unwrap();
+    let run = |seed: u8| {
+        let mut packet: Vec<u8> = (0..seed % 120).map(|i| i.wrapping_mul(seed)).collect();
+        if packet.len() > 24 {
+            packet[12..14].copy_from_slice(&[8, 0]);
+            (packet[14], packet[23]) = (0x45, [6, 17, 1][usize::from(seed % 3)]);
+        }
+        program.run(&mut (), &mut XdpBuff::new(&mut packet)).unwrap()
+    };
+    Ok((0..=255).map(run).collect())
+}
+
+fn refused(bytes: &[u8]) -> ProofError {
+    match run(Mode::Interpreter, bytes, Proofs::Require) {
+        Err(LoadError::Proof { source, .. }) => source,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_program_that_carries_its_proof_is_loaded_by_checking_it() {
+    let proven = proven();
+    for mode in modes() {
+        let searched = run(mode, FILTER, Proofs::Ignore).unwrap();
+        assert!(searched.iter().any(|verdict| *verdict != searched[0]), "{searched:?}");
+        for proofs in [Proofs::Check, Proofs::Require, Proofs::Ignore] {
+            assert_eq!(run(mode, &proven, proofs).unwrap(), searched, "{mode:?} {proofs:?}");
+        }
+        // Without a proof, and where there need not be one.
+        assert_eq!(run(mode, FILTER, Proofs::Check).unwrap(), searched);
+    }
+    assert_eq!(refused(FILTER), ProofError::Missing);
+}
+
+#[test]
+fn a_report_says_whether_the_proof_holds() {
+    let (engine, proven) = (engine(Mode::Interpreter), proven());
+    let report = |bytes: &[u8], proofs| {
+        let object = Object::parse(bytes).unwrap();
+        let maps = MapSet::for_object(&engine, &object).unwrap();
+        let linker = Linker::<()>::new(&engine);
+        linker.loader::<Xdp>().proofs(proofs).verify(&object, maps, false).unwrap().remove(0)
+    };
+    let checked = report(&proven, Proofs::Check);
+    assert_eq!((checked.proof, checked.steps), (Some(Ok(())), 0));
+    let ignored = report(&proven, Proofs::Ignore);
+    assert!(ignored.proof.is_none() && ignored.steps > 0);
+    let searched = report(FILTER, Proofs::Check);
+    assert!(searched.proof == Some(Err(ProofError::Missing)) && searched.steps > 0);
+}
+
+#[test]
+fn an_error_says_which_part_differs() {
+    let proven = proven();
+    let differs = |object: &Object, load: &dyn Fn(&Linker<()>, MapSet) -> Result<(), LoadError>| {
+        let engine = engine(Mode::Interpreter);
+        let maps = MapSet::for_object(&engine, object).unwrap();
+        match load(&Linker::<()>::new(&engine), maps) {
+            Err(LoadError::Proof { source: ProofError::Differs { part }, .. }) => part,
+            other => panic!("{other:?}"),
+        }
+    };
+    let mut object = Object::parse(&proven).unwrap();
+    let by = |linker: &Linker<()>, object: &Object, maps| {
+        linker.loader::<Xdp>().proofs(Proofs::Require).object(object, maps).map(drop)
+    };
+    let part = differs(&object, &|linker, maps| {
+        linker.loader::<Skb>().proofs(Proofs::Require).object(&object, maps).map(drop)
+    });
+    assert_eq!(part, ProofPart::Context);
+    let part = differs(&object, &|linker, maps| {
+        linker.loader::<Raw>().proofs(Proofs::Require).object(&object, maps).map(drop)
+    });
+    assert_eq!(part, ProofPart::Context);
+    object.set_max_entries("verdicts", 7).unwrap();
+    assert_eq!(differs(&object, &|linker, maps| by(linker, &object, maps)), ProofPart::Maps);
+    // A loader that may search loads it all the same.
+    let engine = engine(Mode::Interpreter);
+    let maps = MapSet::for_object(&engine, &object).unwrap();
+    Linker::<()>::new(&engine).loader::<Xdp>().object(&object, maps).unwrap();
+}
+
+#[test]
+fn no_bytes_of_a_proof_do_harm() {
+    let proven = proven();
+    let section = Object::parse(&proven).unwrap().proofs().unwrap().to_vec();
+    let with = |section: &[u8]| Object::with_proofs(FILTER, section).unwrap();
+    let searched = run(Mode::Interpreter, FILTER, Proofs::Ignore).unwrap();
+    let mut future = section.clone();
+    future[8] = 9;
+    assert_eq!(refused(&with(&future)), ProofError::Version { found: 9 });
+    for end in (1..section.len()).step_by(7) {
+        let error = refused(&with(&section[..end]));
+        assert!(matches!(error, ProofError::Malformed { .. }), "{end}: {error}");
+    }
+    for round in 0..100usize {
+        let mut section = section.clone();
+        let at = (round * 37 + 9) % section.len();
+        section[at] = section[at].wrapping_add((round * 5 + 1) as u8);
+        let bytes = with(&section);
+        // Accepted or not, and for whatever reason: it is the same program.
+        match run(Mode::Interpreter, &bytes, Proofs::Require) {
+            Ok(verdicts) => assert_eq!(verdicts, searched),
+            Err(error) => assert!(matches!(error, LoadError::Proof { .. }), "{error}"),
+        }
+        assert_eq!(run(Mode::Interpreter, &bytes, Proofs::Check).unwrap(), searched);
+    }
+}
