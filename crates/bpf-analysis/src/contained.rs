@@ -77,8 +77,11 @@ pub enum Hold {
 pub enum Extent {
     /// So many.
     Bytes(u32),
-    /// As many as the argument register behind it says.
-    Next,
+    /// As many as the argument register behind it says; `half`: its low 32 bits.
+    Next {
+        /// The function reads no more of it.
+        half: bool,
+    },
 }
 
 /// What a call is given in an argument register.

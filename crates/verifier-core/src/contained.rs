@@ -781,6 +781,9 @@ impl Analysis<'_> {
             let (arg, reg) = (proto.args[i], Reg::ARGS[i]);
             let refused = || Escape::Argument { name: proto.name.to_string(), arg: i + 1 };
             let of_map = |size: fn(&KnownMap) -> u32| map.and_then(|map| self.map(map)).map(size).ok_or_else(refused);
+            let next = |i: usize| Extent::Next {
+                half: matches!(proto.args.get(i + 1), Some(ArgKind::Size { half: true, .. })),
+            };
             let (mem, extent) = match arg {
                 ArgKind::None => break,
                 ArgKind::Scalar | ArgKind::Size { .. } | ArgKind::RecordSize | ArgKind::Unused | ArgKind::Formatted => {
@@ -815,10 +818,10 @@ impl Analysis<'_> {
                 ArgKind::ValueOut => (MemArg::WRITE, Extent::Bytes(of_map(|map| map.value_size)?)),
                 ArgKind::Fixed { bytes, mem } => (mem, Extent::Bytes(bytes)),
                 // Null, which is known in the run only, has no bytes.
-                ArgKind::Mem(mem) if mem.null => (mem, Extent::Next),
+                ArgKind::Mem(mem) if mem.null => (mem, next(i)),
                 ArgKind::Mem(mem) => match Reg::ARGS.get(i + 1).map(|next| state.reg(*next)) {
                     Some(Val::Const(bytes)) => (mem, Extent::Bytes(u32::try_from(bytes).map_err(|_| refused())?)),
-                    Some(Val::Unknown | Val::Number | Val::Map(_) | Val::Ptr(..)) | None => (mem, Extent::Next),
+                    Some(Val::Unknown | Val::Number | Val::Map(_) | Val::Ptr(..)) | None => (mem, next(i)),
                 },
                 ArgKind::Values
                 | ArgKind::MemOfLength(_)
@@ -848,7 +851,7 @@ impl Analysis<'_> {
             let (target, at) = match state.reg(reg) {
                 Val::Const(0) if mem.null => {
                     passed[i] = Passed::Null;
-                    if let (Extent::Next, Some(next)) = (extent, passed.get_mut(i + 1)) {
+                    if let (Extent::Next { .. }, Some(next)) = (extent, passed.get_mut(i + 1)) {
                         *next = Passed::Null;
                     }
                     continue;
@@ -869,7 +872,7 @@ impl Analysis<'_> {
             let place = match extent {
                 Extent::Bytes(bytes) => self.place(target, at, 0, bytes, mem.align).map_err(|_| refused())?,
                 // However many there are, they are within the object; so its offset must be.
-                Extent::Next => match target {
+                Extent::Next { .. } => match target {
                     Target::Held { class: Class::Caller | Class::Map | Class::Mem | Class::Record, .. }
                     | Target::Frame
                     | Target::Region(_) => self.place(target, at, 0, 0, mem.align).map_err(|_| refused())?,

@@ -27,7 +27,7 @@ use bpf_testkit::generate::Choices;
 type Generator = fn(&mut Choices<'_>) -> Option<Program>;
 
 /// The generators, each with the word that asks for it.
-const KINDS: [(&str, Generator); 23] = [
+const KINDS: [(&str, Generator); 24] = [
     ("loops", border::loops::generate),
     ("entered", border::loops::generate_entered), // loops that are entered in their middle
     ("sums", border::sums::generate),             // sums that a third number bounds
@@ -51,6 +51,7 @@ const KINDS: [(&str, Generator); 23] = [
     ("mutants", mutants::generate),               // everyday programs with a few places changed
     ("blends", border::blends::generate),         // many branches that decide little
     ("siblings", border::siblings::generate),     // results of a number that one path knows more of
+    ("modulo", border::modulo::generate),         // copies of a number that are cut and wrap round
 ];
 
 fn main() -> ExitCode {

@@ -71,6 +71,14 @@ mod with {
         OrderForgotten,
         /// What rests on a round that is still open is taken to end.
         RestsForgotten,
+        /// The sum of a number and a pointer loses the address by any region's.
+        BiasOfAnother,
+        /// 64 bits of what has half an address in it are a number once that is taken out.
+        BiasOfHalves,
+        /// What is congruent to a number is taken to be no less than 0.
+        CongruentIsEqual,
+        /// Every function is taken to read the low half of a length alone.
+        LengthsAreHalves,
         /// A sum of two unknown numbers is taken not to wrap.
         SumsNeverWrap,
         /// What falls in a loop is taken to stay behind the start of its memory.
@@ -427,6 +435,9 @@ mod with {
             Fault::InstanceNeverNull,
             Fault::StashedOwned,
             Fault::MovesAlike,
+            Fault::BiasOfAnother,
+            Fault::BiasOfHalves,
+            Fault::LengthsAreHalves,
         ];
         /// Those in what is known of the elements of arrays, and of parts of numbers: the same.
         pub const OF_CONTENTS: &[Fault] = &[

@@ -22,7 +22,7 @@ use crate::lens::Lens;
 use crate::scalar::Scalar;
 use crate::value::{Debt, FIRST_FREE_ID, Hold, Origin, Ty, Value, Why, len_id};
 
-pub(crate) use definitions::{Affine, Definition, Made};
+pub(crate) use definitions::{Affine, Definition, Left, Made};
 pub(crate) use frame::{Byte, Content, Entry, Fill, Frame, Grid, Line, Mark, Order, Round, Spill, TRACKED};
 
 /// Facts about pairs of values in a state, other than about regions' lengths: more than this are not learnt, so that
@@ -298,7 +298,8 @@ impl State {
     pub(crate) fn set(&mut self, r: Reg, v: Value) {
         self.top_mut().regs[r.index()] = v;
     }
-    /// Does this with every value of every frame, and what has been seen in regions, to change it in place.
+    /// Does this with every value of every frame, what has been seen in regions, and results of definitions, to change
+    /// it in place.
     #[inline(always)]
     pub(crate) fn each_value_mut(&mut self, mut with: impl FnMut(&mut Value)) {
         for frame in &mut self.frames {
@@ -307,12 +308,16 @@ impl State {
         for s in &mut self.seen {
             with(&mut s.value);
         }
+        for d in &mut self.definitions {
+            with(&mut d.result);
+        }
     }
 
-    /// Every value of every frame, and what has been seen in regions, to change in place.
+    /// Every value of every frame, what has been seen in regions, and results of definitions, to change in place.
     pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut Value> {
         let seen = self.seen.iter_mut().map(|s| &mut s.value);
-        self.frames.iter_mut().flat_map(Frame::values_mut).chain(seen)
+        let defined = self.definitions.iter_mut().map(|d| &mut d.result);
+        self.frames.iter_mut().flat_map(Frame::values_mut).chain(seen).chain(defined)
     }
 
     /// Bytes proven to follow `start + scale * V(id)` in a region. `None`: not even that address is known to be in it,
@@ -458,6 +463,7 @@ impl State {
                     Ty::Packet { region } => *v = stale(v, region, false, false),
                     Ty::PacketEnd { region } => *v = stale(v, region, true, false),
                     Ty::Half { region, end } => *v = stale(v, region, end, true),
+                    Ty::Biased { .. } => *v = Value::uninit(Why::Moved(at)),
                     Ty::Mem { from: Origin::Slice { packet: true }, .. } if !planted!(SliceSurvives) => {
                         *v = v.gone(Why::Moved(at));
                     }

@@ -44,7 +44,7 @@ impl States {
                 Ty::Scalar if v.n == Scalar::UNKNOWN => {}
                 Ty::Scalar => self.numbers.push((r, v.n)),
                 // An empty region may be anywhere, at null too; and an address of the arena is any number.
-                Ty::Packet { .. } | Ty::PacketEnd { .. } | Ty::Stale { .. } | Ty::Arena => {}
+                Ty::Packet { .. } | Ty::PacketEnd { .. } | Ty::Biased { .. } | Ty::Stale { .. } | Ty::Arena => {}
                 Ty::Half { .. } => halves |= 1 << r,
                 Ty::Ctx
                 | Ty::Stack { .. }

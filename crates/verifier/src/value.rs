@@ -144,6 +144,13 @@ pub(crate) enum Ty {
         region: u8,
         end: bool,
     },
+    /// An unknown number plus, or `minus`, an address in a context region; of a `half`, only the low 32 bits are that.
+    /// No operation shows the number but one that takes the address out again ([`crate::walk::biased`]).
+    Biased {
+        region: u8,
+        minus: bool,
+        half: bool,
+    },
     /// A pointer whose memory has been moved or given back. Nothing is accessed through it. In a `region`: an offset
     /// from where that was before the move which the value's `owner` names, as a [`Ty::Packet`] is one from where it
     /// is; `half`: of its low half. Else nothing is known of it but whether it may be null.
@@ -198,6 +205,9 @@ impl Ty {
             (Ty::Packet { region: a }, Ty::Packet { region: b }) => a == b,
             (Ty::PacketEnd { region: a }, Ty::PacketEnd { region: b }) => a == b,
             (Ty::Half { region: a, end: i }, Ty::Half { region: b, end: j }) => (a, i) == (b, j),
+            (Ty::Biased { region: a, minus: i, half: h }, Ty::Biased { region: b, minus: j, half: k }) => {
+                (a, i, h) == (b, j, k)
+            }
             (Ty::Stale { region: a, half: i, .. }, Ty::Stale { region: b, half: j, .. }) => (a, i) == (b, j),
             (Ty::Host { class: a }, Ty::Host { class: b }) => a == b,
             (Ty::Func { subprog: a }, Ty::Func { subprog: b }) => a == b,
@@ -215,6 +225,7 @@ impl Ty {
                 | Ty::Packet { .. }
                 | Ty::PacketEnd { .. }
                 | Ty::Half { .. }
+                | Ty::Biased { .. }
                 | Ty::Stale { .. }
                 | Ty::Host { .. }
                 | Ty::Func { .. }
@@ -365,6 +376,7 @@ impl Value {
             | Ty::Ctx
             | Ty::Map { .. }
             | Ty::PacketEnd { .. }
+            | Ty::Biased { .. }
             | Ty::Host { .. }
             | Ty::Func { .. }
             | Ty::Arena
@@ -469,6 +481,9 @@ impl fmt::Display for Describe<'_> {
             Ty::PacketEnd { region: r } => write!(f, "{} end pointer", region(r))?,
             Ty::Half { region: r, end: false } => write!(f, "low half of a {} pointer", region(r))?,
             Ty::Half { region: r, end: true } => write!(f, "low half of the {} end pointer", region(r))?,
+            Ty::Biased { region: r, minus, .. } => {
+                return write!(f, "number {} a {} pointer", if minus { "minus" } else { "plus" }, region(r));
+            }
             Ty::Host { class } if class == crate::helpers::DYNPTR => f.write_str("dynptr")?,
             Ty::Host { class } if class == crate::helpers::TASK => f.write_str("thread")?,
             Ty::Host { class } => write!(f, "host object of class {class}")?,

@@ -11,6 +11,7 @@
 mod ahead;
 mod alu;
 mod args;
+mod biased;
 mod branch;
 mod call;
 mod definitions;

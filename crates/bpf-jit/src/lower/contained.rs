@@ -404,7 +404,7 @@ impl<S: Sink> FuncLowerer<'_, S> {
                         false => confined,
                         true => {
                             let none = self.number(0);
-                            if let (Extent::Next, Some(next)) = (extent, Reg::ARGS.get(i + 1).copied()) {
+                            if let (Extent::Next { .. }, Some(next)) = (extent, Reg::ARGS.get(i + 1).copied()) {
                                 let size = self.read(next);
                                 let size = self.confine(pointer, Val::Imm(1), none, size);
                                 let dst = self.write(next);
@@ -484,7 +484,14 @@ impl<S: Sink> FuncLowerer<'_, S> {
             },
         };
         let none = self.number(0);
-        let asked = self.read(next);
+        let asked = match extent {
+            Extent::Next { half: true } => {
+                let (whole, dst) = (self.read(next), self.fresh());
+                self.op(Op::Mov { width: Width::W32, dst, src: Val::Reg(whole) });
+                dst
+            }
+            Extent::Next { half: false } | Extent::Bytes(_) => self.read(next),
+        };
         let beyond = self.sum(len, 1);
         let size = self.confine(asked, Val::Reg(beyond), asked, none);
         let limit = self.bin(BinOp::Sub, beyond, Val::Reg(size));

@@ -15,8 +15,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 /// | type | registers | what programs pass |
 /// |---|---|---|
 /// | `u8` … `u64`, `i8` … `i64` | 1 | a number; the low bits count |
-/// | `&[u8]`, `&mut [u8]` | 2 | address and length of memory the run owns: its stack, or a region of its context (the packet) |
-/// | `&T`, `&mut T` | 1 | the address of as many bytes of such memory, aligned for `T`; any bytes must make a valid `T`, which has at most 1 GiB |
+/// | `&[u8]`, `&mut [u8]` | 2 | address and length of memory the run owns: its stack, or a region of its context (the
+/// packet) |
+/// | `&T`, `&mut T` | 1 | the address of as many bytes of such memory, aligned for `T`; any bytes must make a valid
+/// `T`, which has at most 1 GiB |
 /// | `Option` of one of these references | 1 or 2 | the same, or null (and length 0) |
 /// | `SharedBytes<'_>`, `SharedBytesMut<'_>` | 2 | address and length of any memory, map values included |
 ///
@@ -73,7 +75,7 @@ const fn owned(access: Access, align: usize, null: bool) -> MemArg {
 }
 
 const fn bytes(access: Access, null: bool) -> [ArgKind; 2] {
-    [ArgKind::Mem(owned(access, 1, null)), ArgKind::Size { zero: true }]
+    [ArgKind::Mem(owned(access, 1, null)), ArgKind::Size { zero: true, half: false }]
 }
 
 const fn fixed<T>(access: Access, null: bool) -> [ArgKind; 1] {

@@ -164,7 +164,7 @@ impl<'a> SharedBytesMut<'a> {
 // SAFETY: no reference is made; the kinds say that so many bytes are readable and initialised.
 unsafe impl HostArg for SharedBytes<'static> {
     type Arg<'a> = SharedBytes<'a>;
-    const KINDS: &'static [ArgKind] = &[ArgKind::Mem(MemArg::READ), ArgKind::Size { zero: true }];
+    const KINDS: &'static [ArgKind] = &[ArgKind::Mem(MemArg::READ), ArgKind::Size { zero: true, half: false }];
     #[inline]
     unsafe fn from_regs<'a>(regs: &[u64]) -> SharedBytes<'a> {
         let at = core::ptr::with_exposed_provenance(crate::num::index(regs[0]));
@@ -175,8 +175,10 @@ unsafe impl HostArg for SharedBytes<'static> {
 // SAFETY: as for `SharedBytes`; the memory may also be written.
 unsafe impl HostArg for SharedBytesMut<'static> {
     type Arg<'a> = SharedBytesMut<'a>;
-    const KINDS: &'static [ArgKind] =
-        &[ArgKind::Mem(MemArg { access: Access::ReadWrite, ..MemArg::READ }), ArgKind::Size { zero: true }];
+    const KINDS: &'static [ArgKind] = &[
+        ArgKind::Mem(MemArg { access: Access::ReadWrite, ..MemArg::READ }),
+        ArgKind::Size { zero: true, half: false },
+    ];
     #[inline]
     unsafe fn from_regs<'a>(regs: &[u64]) -> SharedBytesMut<'a> {
         // SAFETY: the caller's contract is this function's.

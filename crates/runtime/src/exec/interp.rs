@@ -236,6 +236,8 @@ impl<'p> Host<'p> {
                 }
                 ArgKind::Mem(mem) => {
                     let len = args.get(i + 1).copied().unwrap_or(0);
+                    let half = matches!(bound.proto.args.get(i + 1), Some(ArgKind::Size { half: true, .. }));
+                    let len = if half { len & u64::from(u32::MAX) } else { len };
                     let mem = MemArg { null: mem.null && len == 0, ..mem };
                     memory[i] = self.check_memory(arg, len, mem, caller)?;
                 }

@@ -252,6 +252,8 @@ pub enum ArgKind {
     Size {
         /// Whether it may be 0.
         zero: bool,
+        /// Promised: the function reads the low 32 bits of the register alone.
+        half: bool,
     },
     /// Memory, as long as the [`ArgKind::Length`] behind it says.
     MemOfLength(MemArg),
@@ -625,8 +627,10 @@ impl Helpers {
         const CHANGED: ArgKind = Mem(MemArg { access: Access::ReadWrite, ..MemArg::READ });
         const MTU: ArgKind = Fixed { bytes: 4, mem: MemArg { access: Access::ReadWrite, align: 4, ..MemArg::READ } };
         const NUMBER: ArgKind = Fixed { bytes: 8, mem: MemArg { align: 8, ..MemArg::WRITE } };
-        const SIZE: ArgKind = Size { zero: false };
-        const SIZE_OR_ZERO: ArgKind = Size { zero: true };
+        const SIZE: ArgKind = Size { zero: false, half: false };
+        // A `u32` of the function: clang leaves in the high half of the register what was there.
+        const HALF_SIZE: ArgKind = Size { zero: false, half: true };
+        const SIZE_OR_ZERO: ArgKind = Size { zero: true, half: false };
         const RINGBUF: ArgKind = Map(MapTypes::of(&[MapType::RingBuf]));
         const STORAGE: ArgKind = Map(MapTypes::of(&[MapType::SkStorage]));
         const TASKS: ArgKind = Map(MapTypes::of(&[MapType::TaskStorage]));
@@ -682,7 +686,7 @@ impl Helpers {
             h(Helper::TcpRawCheckSyncookieIpv4, &[header(20), header(20)], Ret::Scalar),
             h(Helper::TcpRawCheckSyncookieIpv6, &[header(40), header(20)], Ret::Scalar),
             h(Helper::GetSmpProcessorId, &[], Ret::Scalar),
-            with(Effect::MovesPacket, h(Helper::SkbStoreBytes, &[Ctx, Scalar, READ, SIZE, Scalar], Ret::Scalar)),
+            with(Effect::MovesPacket, h(Helper::SkbStoreBytes, &[Ctx, Scalar, READ, HALF_SIZE, Scalar], Ret::Scalar)),
             with(Effect::MovesPacket, h(Helper::L3CsumReplace, &[Ctx, Scalar, Scalar, Scalar, Scalar], Ret::Scalar)),
             with(Effect::MovesPacket, h(Helper::L4CsumReplace, &[Ctx, Scalar, Scalar, Scalar, Scalar], Ret::Scalar)),
             with(
@@ -698,15 +702,15 @@ impl Helpers {
                 &[Ctx, Map(MapTypes::of(&[MapType::PerfEventArray])), Scalar, READ, SIZE_OR_ZERO],
                 Ret::Scalar,
             ),
-            h(Helper::SkbLoadBytes, &[Ctx, Scalar, WRITE, SIZE], Ret::Scalar),
+            h(Helper::SkbLoadBytes, &[Ctx, Scalar, WRITE, HALF_SIZE], Ret::Scalar),
             h(Helper::CsumDiff, &[READ_OR_NULL, SIZE_OR_ZERO, READ_OR_NULL, SIZE_OR_ZERO, Scalar], Ret::Scalar),
             with(Effect::MovesPacket, h(Helper::XdpAdjustHead, &[Ctx, Scalar], Ret::Scalar)),
             h(Helper::RedirectMap, &[Map(MapTypes::REDIRECT), Scalar, Scalar], Ret::Scalar),
             with(Effect::MovesPacket, h(Helper::XdpAdjustMeta, &[Ctx, Scalar], Ret::Scalar)),
             with(Effect::MovesPacket, h(Helper::XdpAdjustTail, &[Ctx, Scalar], Ret::Scalar)),
             h(Helper::XdpGetBuffLen, &[Ctx], Ret::Scalar),
-            h(Helper::XdpLoadBytes, &[Ctx, Scalar, WRITE, SIZE], Ret::Scalar),
-            h(Helper::XdpStoreBytes, &[Ctx, Scalar, READ, SIZE], Ret::Scalar),
+            h(Helper::XdpLoadBytes, &[Ctx, Scalar, WRITE, HALF_SIZE], Ret::Scalar),
+            h(Helper::XdpStoreBytes, &[Ctx, Scalar, READ, HALF_SIZE], Ret::Scalar),
             with(Effect::MovesPacket, h(Helper::SkbVlanPush, &[Ctx, Scalar, Scalar], Ret::Scalar)),
             with(Effect::MovesPacket, h(Helper::SkbVlanPop, &[Ctx], Ret::Scalar)),
             with(Effect::MovesPacket, h(Helper::SkbChangeProto, &[Ctx, Scalar, Scalar], Ret::Scalar)),
@@ -715,7 +719,7 @@ impl Helpers {
             with(Effect::MovesPacket, h(Helper::SkbChangeHead, &[Ctx, Scalar, Scalar], Ret::Scalar)),
             with(Effect::MovesPacket, h(Helper::SkbPullData, &[Ctx, Scalar], Ret::Scalar)),
             with(Effect::MovesPacket, h(Helper::SkbAdjustRoom, &[Ctx, Scalar, Scalar, Scalar], Ret::Scalar)),
-            h(Helper::SkbLoadBytesRelative, &[Ctx, Scalar, WRITE, SIZE, Scalar], Ret::Scalar),
+            h(Helper::SkbLoadBytesRelative, &[Ctx, Scalar, WRITE, HALF_SIZE, Scalar], Ret::Scalar),
             h(Helper::SkbEcnSetCe, &[Ctx], Ret::Scalar),
             h(Helper::GetHashRecalc, &[Ctx], Ret::Scalar),
             h(Helper::SetHashInvalid, &[Ctx], Ret::Scalar),

@@ -229,7 +229,7 @@ impl<'a> Checker<'a> {
             ArgKind::Fixed { bytes, mem } => self.memory(state, arg, &value, &fixed(bytes), mem, call),
             // Checked with its length, the next argument.
             ArgKind::Mem(_) if matches!(proto.args.get(index + 1), Some(ArgKind::Size { .. })) => Ok(()),
-            ArgKind::Size { zero } => {
+            ArgKind::Size { zero, .. } => {
                 let before = index.checked_sub(1).and_then(|i| Some((i, *proto.args.get(i)?, *Reg::ARGS.get(i)?)));
                 let Some((before, ArgKind::Mem(mem), base)) = before else {
                     return Err(Why::Unsupported("a length of what is no memory"));

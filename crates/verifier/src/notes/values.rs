@@ -221,6 +221,7 @@ fn access_fact(base: &Value, off: i16, top: usize, env: &Env<'_>) -> Option<Acce
         | Ty::Scalar
         | Ty::Map { .. }
         | Ty::Half { .. }
+        | Ty::Biased { .. }
         | Ty::Stale { .. }
         | Ty::Host { .. }
         | Ty::Func { .. }

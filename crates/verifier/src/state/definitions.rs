@@ -7,8 +7,10 @@
 //! al. 1999). Both directions use the [`Scalar`] operation of `op` (`walk/definitions.rs`).
 //!
 //! Invariants. A definition, like a [`super::Sum`], is an equation between integers that holds in every concrete state
-//! which the abstract state stands for. A definition holds no range: propagation reads the ranges of the values in
-//! *this* state, so a bound that one path has learnt is not used on another. A name that is handed out a second time
+//! which the abstract state stands for. Its result is a value of the state like those of registers: propagation reads
+//! the
+//! ranges of *this* state alone, so a bound that one path has learnt is not used on another. A name that is handed out
+//! a second time
 //! (`State::split`, `State::name_sum`) is the only solution of the equation that it was made for, so it stands for the
 //! same integer and its definition stays true. Definitions are dropped where names come to stand for other integers
 //! (the next round of a loop's candidate invariant), and where a call moves the packet and so changes lengths. Kept
@@ -65,6 +67,9 @@ pub(crate) enum Made {
     Ahead(u64),
     /// Its bits were inverted.
     Inverted,
+    /// Congruent to `times` the operand and `plus`, modulo two to the power of `bits`: what an operation that may have
+    /// wrapped round says (Granger 1991; Müller-Olm and Seidl 2007).
+    Modulo { times: i64, plus: i64, bits: u32 },
 }
 
 impl Made {
@@ -78,6 +83,8 @@ impl Made {
             Made::Left { by, .. } => (AluOp::Lsh, by.into()),
             Made::Ahead(by) => (AluOp::Add, by),
             Made::Inverted => (AluOp::Xor, u64::MAX),
+            // Used by `State::congruent` alone.
+            Made::Modulo { .. } => return Scalar::UNKNOWN,
         };
         n.alu(op, Width::W64, &Scalar::constant(by))
     }
@@ -102,23 +109,58 @@ impl Made {
             Made::Left { by, .. } => (AluOp::Arsh, by.into()),
             Made::Ahead(by) => (AluOp::Sub, by),
             Made::Inverted => (AluOp::Xor, u64::MAX),
+            Made::Modulo { .. } => return Scalar::UNKNOWN,
         };
         n.alu(op, Width::W64, &Scalar::constant(by))
+    }
+
+    /// Returns `(times, plus, bits)` for which the result is congruent to `times * operand + plus`, modulo two to the
+    /// power of `bits`.
+    fn modulo(self) -> Option<(i128, i128, u32)> {
+        match self {
+            Made::Masked(mask) => Some((1, 0, mask.trailing_ones())),
+            Made::Right(_) => None,
+            Made::Left { by, .. } => Some((1 << by, 0, 64)),
+            Made::Ahead(by) => Some((1, by.into(), 64)),
+            Made::Inverted => Some((-1, -1, 64)),
+            Made::Modulo { times, plus, bits } => Some((times.into(), plus.into(), bits)),
+        }
     }
 }
 
 /// `V(name) = made(of)`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Definition {
     pub name: u32,
     pub of: Affine,
     pub made: Made,
+    /// `V(name)`, as it was made and as comparisons of other values with its name have refined it since: it outlives
+    /// the register.
+    pub result: Value,
+}
+
+/// What is left of a number in some low bits: `scale * V(id) + delta`, which is one of `n`. The scale may be negative.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Left {
+    pub id: u32,
+    pub scale: i16,
+    pub delta: i32,
+    pub n: Scalar,
+}
+
+impl Left {
+    /// As a value, unless it falls where the named number rises.
+    pub(crate) fn value(self) -> Option<Value> {
+        let Left { id, scale, delta, n } = self;
+        (scale > 0).then(|| Affine { id, scale, delta }.value(n))
+    }
 }
 
 impl State {
     /// The operation has made what the name stands for.
     pub(crate) fn define(&mut self, new: Definition) {
-        if self.definitions.contains(&new) {
+        let same = |d: &Definition| (d.name, d.of, d.made) == (new.name, new.of, new.made);
+        if self.definitions.iter().any(same) {
             return;
         }
         if self.definitions.len() >= MAX_DEFINITIONS {
@@ -139,6 +181,9 @@ impl State {
     /// The packet has moved: a name below these is of another length from now on.
     pub(crate) fn forget_defined_lengths(&mut self) {
         self.definitions.retain(|d| d.of.id >= FIRST_FREE_ID && d.name >= FIRST_FREE_ID);
+        for d in self.definitions.iter_mut().filter(|d| d.result.id < FIRST_FREE_ID) {
+            d.result = d.result.unlinked();
+        }
     }
 
     /// What the values of this state say of a number.
@@ -154,6 +199,74 @@ impl State {
         self.frames.iter().for_each(|f| f.each_value(&mut see));
         self.seen.iter().for_each(|s| see(&s.value));
         n
+    }
+
+    /// Returns the number modulo two to the power of `bits` (1 to 63), as an affine function of some name.
+    ///
+    /// Claim: `V(n) * times + plus` is what it says, where each of the places below is congruent to `of` modulo two to
+    /// the power of its own `bits`. Proof: the first is `of` itself. Of a definition, the result is congruent to `times
+    /// *
+    /// operand + plus`, and if `times` is 1, the operand is to `result - plus`; multiplying a congruence modulo 2^k by
+    /// a multiple of 2^j gives one modulo 2^(k + j). A place that is congruent to `of` modulo at least 2^bits, and
+    /// lies between two multiples of that, is what is left of `of` and the lower one.
+    pub(crate) fn congruent(&self, of: Affine, bits: u32) -> Option<Left> {
+        /// Places that are looked at.
+        const MAX_PLACES: usize = 12;
+        let mut places = vec![(of.id, i128::from(of.scale), i128::from(of.delta), 64u32)];
+        let mut next = 0;
+        while let Some(&(id, times, plus, exact)) = places.get(next) {
+            next += 1;
+            if let Some(found) = self.left_of((id, times, plus), bits) {
+                return Some(found);
+            }
+            let mut add = |id: u32, by: i128, more: Option<i128>, modulo: u32| {
+                let times = times.checked_mul(by)?;
+                let plus = plus.checked_add(more?)?;
+                let known = places.iter().any(|p| p.0 == id && (p.1, p.2) == (times, plus));
+                if modulo >= bits && !known && places.len() < MAX_PLACES && id != 0 {
+                    places.push((id, times, plus, modulo));
+                }
+                Some(())
+            };
+            for d in self.definitions.iter().rev() {
+                let Some((by, more, modulo)) = d.made.modulo() else { continue };
+                let modulo = exact.min(modulo.saturating_add(times.trailing_zeros()));
+                let (scale, delta) = (i128::from(d.of.scale), i128::from(d.of.delta));
+                if d.name == id {
+                    let more =
+                        by.checked_mul(delta).and_then(|n| n.checked_add(more)).and_then(|n| n.checked_mul(times));
+                    add(d.of.id, by * scale, more, modulo);
+                }
+                if d.of.id == id && (by, scale) == (1, 1) {
+                    add(d.name, 1, times.checked_mul(-(more + delta)), modulo);
+                }
+            }
+        }
+        None
+    }
+
+    /// What is left of `times * V(id) + plus` in so many low bits, if its range tells how often it wraps round.
+    fn left_of(&self, (id, times, plus): (u32, i128, i128), bits: u32) -> Option<Left> {
+        let (least, most) = self.bounds_of(id);
+        let ends = (times.checked_mul(least.max(0))?.checked_add(plus)?, times.checked_mul(most?)?.checked_add(plus)?);
+        let (low, high) = (ends.0.min(ends.1), ends.0.max(ends.1));
+        let wraps = if planted!(CongruentIsEqual) { 0 } else { low >> bits };
+        if high >> bits != wraps && !planted!(CongruentIsEqual) {
+            return None;
+        }
+        let round = wraps << bits;
+        let n = Scalar::unsigned(u64::try_from((low - round).max(0)).ok()?, u64::try_from(high - round).ok()?);
+        let (scale, delta) = (i16::try_from(times).ok()?, i32::try_from(plus - round).ok()?);
+        Some(Left { id, scale, delta, n })
+    }
+
+    /// The least that the named number is, and the most if that is known.
+    fn bounds_of(&self, id: u32) -> (i128, Option<i128>) {
+        let results = self.definitions.iter().map(|d| d.result);
+        let results = results.filter(|v| (v.id, v.scale, v.delta) == (id, 1, 0));
+        let least = results.clone().map(|v| v.n.umin().into()).chain(self.least_of(id).map(i128::from)).max();
+        let most = results.map(|v| i128::from(v.n.umax())).chain(self.most_of(id)).min();
+        (least.unwrap_or(0), most)
     }
 
     /// What a path that has ended has learnt of the operands of its definitions is taken to be known here: for

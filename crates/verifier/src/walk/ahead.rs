@@ -89,9 +89,9 @@ impl Walk<'_> {
         self.state.set(dst, Value::scalar(n));
         let Some(of) = Affine::of(&v) else { return };
         self.give_name(dst);
-        let name = self.state.reg(dst).id;
-        if name != 0 {
-            self.state.define(Definition { name, of, made: Made::Ahead(by) });
+        let result = *self.state.reg(dst);
+        if result.id != 0 {
+            self.state.define(Definition { name: result.id, result, of, made: Made::Ahead(by) });
             self.copied_at = Some(self.stats.steps);
         }
     }
@@ -101,7 +101,7 @@ impl Walk<'_> {
         let d = self.state.reg(r);
         let (of, made, by) = self.state.definitions_of(d).find_map(|x| match x.made {
             Made::Ahead(by) => Some((x.of, x.made, by)),
-            Made::Masked(_) | Made::Right(_) | Made::Left { .. } | Made::Inverted => None,
+            Made::Masked(_) | Made::Right(_) | Made::Left { .. } | Made::Inverted | Made::Modulo { .. } => None,
         })?;
         // What has been learnt of the sum since, and of its low half.
         let n = self.state.range_of(of).meet(&made.operand(&d.n))?;

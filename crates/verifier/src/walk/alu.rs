@@ -49,8 +49,20 @@ impl Walk<'_> {
             Width::W64 if op == AluOp::Or && self.is_sum_of_bits(&d, &s) => AluOp::Add,
             Width::W32 | Width::W64 => op,
         };
+        let v = match (self.address(width, op, (dst, &d), (src, &s)), self.biased(width, op, &d, &s)) {
+            (Ok(v), _) => v,
+            (Err(_), Some(v)) => v,
+            (Err(e), None) => return Err(e),
+        };
+        self.state.set(dst, v);
+        Ok(())
+    }
+
+    /// The result of an operation of which one operand is an address at least: an address, or a distance.
+    fn address(&mut self, width: Width, op: AluOp, (dst, d): (Reg, &Value), (src, s): (Src, &Value)) -> Res<Value> {
+        let (d, s) = (*d, *s);
         let shown = self.env.privileged && op == AluOp::Sub;
-        let v = match (d.is_scalar(), s.is_scalar()) {
+        Ok(match (d.is_scalar(), s.is_scalar()) {
             (false, true) if width == Width::W64 && matches!(op, AluOp::Add | AluOp::Sub) => {
                 let near = self.loops.guessing() || (planted!(AssumedNear) && self.loops.checking());
                 let s = if let (true, Src::Reg(r)) = (near, src) { self.assume_near(r, &d) } else { s };
@@ -87,9 +99,7 @@ impl Walk<'_> {
                 let Src::Reg(reg) = src else { return refuse(Reason::Internal("immediate pointer")) };
                 return refuse(Reason::PointerOp(reg, s.describe(self.env)));
             }
-        };
-        self.state.set(dst, v);
-        Ok(())
+        })
     }
 
     /// Whether the OR of a pointer and a number is their sum: compilers index a small array so that they know to be
@@ -146,7 +156,7 @@ impl Walk<'_> {
         if self.shifted_back(width, op, dst, src) || self.less_complement(width, op, dst, src) {
             return true;
         }
-        if self.masks_nothing(width, op, dst, src) {
+        if self.masks_nothing(width, op, dst, src) || self.cut(width, op, dst, src) {
             return true;
         }
         self.name_parts(op, dst, src);
@@ -548,8 +558,10 @@ impl Walk<'_> {
         regs.copy_within(r.index()..=r.index(), dst.index());
         if width == Width::W32 && !short {
             let d = &mut regs[dst.index()];
+            let whole = *d;
             d.n = d.n.zext_low();
             (d.id, d.scale, d.delta) = (0, 1, 0);
+            self.cut_to_half(dst, &whole);
         } else if !self.state.definitions.is_empty() {
             self.copied(r);
         }

@@ -259,10 +259,16 @@ impl<'a> Walk<'a> {
             ArgKind::Mem(_) | ArgKind::Values => {
                 return refuse(Reason::Environment(format!("{}: memory without a length", proto.name)));
             }
-            ArgKind::Size { zero } => {
+            ArgKind::Size { zero, half } => {
                 if !v.is_scalar() {
                     return wrong(self, "a length");
                 }
+                let low = v.n.zext_low();
+                let low = match self.low_bits_of(v, 32) {
+                    Some(named) => Value { n: named.n.meet(&low).unwrap_or(low), ..named },
+                    None => Value::scalar(low),
+                };
+                let v = if (half || planted!(LengthsAreHalves)) && !v.is_short() { &low } else { v };
                 let before = i.checked_sub(1).and_then(|p| Some((*proto.args.get(p)?, *Reg::ARGS.get(p)?)));
                 let (mem, base_reg) = match before {
                     Some((ArgKind::Mem(mem), base)) => (mem, base),

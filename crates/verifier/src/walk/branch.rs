@@ -53,6 +53,10 @@ impl Walk<'_> {
         if width == Width::W32 && (wide(dst) || matches!(src, Src::Reg(r) if wide(r))) {
             self.widens();
         }
+        self.settle_modulo(dst);
+        if let Src::Reg(r) = src {
+            self.settle_modulo(r);
+        }
         match self.jump_if_numbers(width, cond, dst, src, off)? {
             Some(flow) => Ok(flow),
             None => self.jump_if_any(width, cond, dst, src, off),

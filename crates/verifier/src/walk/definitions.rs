@@ -7,7 +7,7 @@ use super::branch::aligned;
 use super::{Walk, bits_of};
 use crate::faults::planted;
 use crate::scalar::Scalar;
-use crate::state::{Affine, Definition, Made, State};
+use crate::state::{Affine, Definition, Left, Made, State};
 use crate::tnum::ones;
 use crate::value::Value;
 
@@ -29,13 +29,19 @@ impl Walk<'_> {
     /// Before an operation: the definition of its result, if it is one of a named number and a constant that is worth
     /// knowing. `name` is still to be told.
     pub(super) fn will_define(&mut self, width: Width, op: AluOp, dst: Reg, src: Src) -> Option<Definition> {
+        if let Some(definition) = self.less_than_constant(width, op, dst, src) {
+            return Some(definition);
+        }
         let constant = match src {
             Src::Imm(i) => i as i64 as u64,
             Src::Reg(r) if r != dst => self.state.reg(r).as_const()?,
             Src::Reg(_) => return None,
         };
+        if let Some(made) = self.may_wrap_round(width, op, dst, constant) {
+            return Some(Definition { name: 0, result: Value::unknown(), of: Affine::of(self.state.reg(dst))?, made });
+        }
         // What masks and shifts to the right have made is asked for in walks that go further alone.
-        let asked = self.loops.follows() && (op == AluOp::Rsh || self.relates());
+        let asked = self.loops.follows() && (op == AluOp::Rsh || self.relates()) || self.loops.related;
         let made = match (width, op) {
             (Width::W64, AluOp::Lsh) => {
                 let by = u32::try_from(constant).ok().filter(|by| (1..=32).contains(by))?;
@@ -53,20 +59,181 @@ impl Walk<'_> {
         let whole = width == Width::W64 || d.is_short();
         let lost = matches!(made, Made::Left { unsigned: false, signed: false, .. });
         let of = Affine::of(d).filter(|_| whole && !lost)?;
-        Some(Definition { name: 0, of, made })
+        Some(Definition { name: 0, result: Value::unknown(), of, made })
+    }
+
+    /// A number is taken off a constant.
+    fn less_than_constant(&mut self, width: Width, op: AluOp, dst: Reg, src: Src) -> Option<Definition> {
+        let Src::Reg(r) = src else { return None };
+        let plus = self.state.reg(dst).as_const()?.cast_signed();
+        let near = plus.unsigned_abs() <= 1 << 31;
+        if !self.loops.related || op != AluOp::Sub || !near || !self.state.reg(r).is_scalar() {
+            return None;
+        }
+        self.give_name(r);
+        let of = Affine::of(self.state.reg(r))?;
+        let made = Made::Modulo { times: -1, plus, bits: bits_of(width) };
+        Some(Definition { name: 0, result: Value::unknown(), of, made })
+    }
+
+    /// What an operation with a constant says that may wrap round, or does in 32 bits of a number that has more.
+    fn may_wrap_round(&mut self, width: Width, op: AluOp, dst: Reg, constant: u64) -> Option<Made> {
+        let bits = bits_of(width);
+        let d = *self.state.reg(dst);
+        if !self.loops.related || !d.is_scalar() || d.n.as_const().is_some() {
+            return None;
+        }
+        let signed = constant.cast_signed();
+        let near = signed.unsigned_abs() <= 1 << 31;
+        let (times, plus) = match op {
+            AluOp::Add if near => (1, signed),
+            AluOp::Sub if near => (1, -signed),
+            AluOp::Mul if near && constant != 0 => (signed, 0),
+            // What loses nothing comes back by a definition of its own.
+            AluOp::Lsh if (1..bits.min(63).into()).contains(&constant) => {
+                let by = crate::num::low(constant);
+                if width == Width::W64 && (fits(&d.n, by, false) || fits(&d.n, by, true)) {
+                    return None;
+                }
+                (1 << by, 0)
+            }
+            AluOp::Add
+            | AluOp::Sub
+            | AluOp::Mul
+            | AluOp::Lsh
+            | AluOp::Div
+            | AluOp::SDiv
+            | AluOp::Mod
+            | AluOp::SMod
+            | AluOp::Or
+            | AluOp::And
+            | AluOp::Xor
+            | AluOp::Rsh
+            | AluOp::Arsh => return None,
+        };
+        self.give_name(dst);
+        Some(Made::Modulo { times, plus, bits })
+    }
+
+    /// What is left of a number in so many low bits, if that has a name: `width` bits of it are looked at.
+    pub(super) fn low_bits_of(&self, v: &Value, bits: u32) -> Option<Value> {
+        if !self.loops.related || self.state.definitions.is_empty() || !(1..64).contains(&bits) {
+            return None;
+        }
+        self.state.congruent(Affine::of(v)?, bits)?.value()
+    }
+
+    /// A number that may have wrapped round when it was made is compared: it has not if what it was made of is near
+    /// enough
+    /// by now (`4096 - len`, where `len` was bounded after that).
+    pub(super) fn settle_modulo(&mut self, r: Reg) {
+        let v = *self.state.reg(r);
+        let modulo = |x: &&Definition| matches!(x.made, Made::Modulo { .. });
+        if !self.loops.related || self.state.definitions.is_empty() || (v.scale, v.delta) != (1, 0) {
+            return;
+        }
+        let Some(Made::Modulo { bits, .. }) = self.state.definitions_of(&v).find(modulo).map(|x| x.made) else {
+            return;
+        };
+        // It has no more than these: an operation of so many bits has made it.
+        let most = ones::<u64>(bits.min(63));
+        if bits > 63 && v.n.umax() > most || v.n.umax() > ones(bits) {
+            return;
+        }
+        let Some(Left { id, scale, delta, n }) = self.state.congruent(Affine::name(v.id), bits.min(63)) else { return };
+        if id == v.id {
+            return;
+        }
+        self.decides();
+        self.state.bound(v.id, n.umin().into(), n.umax().into(), super::lines::MAX_HOPS);
+        if scale == -1 {
+            self.state.bound_sum(v.id, id, delta.into(), &mut self.next_id);
+        }
+    }
+
+    /// The register has the low half of a number.
+    pub(super) fn cut_to_half(&mut self, dst: Reg, whole: &Value) {
+        let Some(of) = Affine::of(whole).filter(|_| self.loops.related) else { return };
+        if let Some(found) = self.low_bits_of(whole, 32) {
+            self.decides();
+            let n = self.state.reg(dst).n;
+            let n = n.meet(&found.n).unwrap_or(n);
+            self.state.set(dst, Value { n, ..found });
+        } else {
+            self.define(
+                dst,
+                Definition {
+                    name: 0,
+                    result: Value::unknown(),
+                    of,
+                    made: Made::Modulo { times: 1, plus: 0, bits: 32 },
+                },
+            );
+        }
+    }
+
+    /// A mask that leaves the low bits of a number which another one tells.
+    pub(super) fn cut(&mut self, width: Width, op: AluOp, dst: Reg, src: Src) -> bool {
+        let d = *self.state.reg(dst);
+        if !self.loops.related || !d.is_scalar() || d.id == 0 {
+            return false;
+        }
+        let constant = match src {
+            Src::Imm(i) => Some(i as i64 as u64),
+            Src::Reg(r) if r != dst => self.state.reg(r).as_const(),
+            Src::Reg(_) => None,
+        };
+        let Some(constant) = constant else { return false };
+        let (low, bits, other) = match (op, width) {
+            (AluOp::And, _) => {
+                let mask = constant & ones::<u64>(bits_of(width));
+                let mask = mask | ones::<u64>(d.n.bits().max().trailing_zeros().min(31));
+                if mask.count_ones() != mask.trailing_ones() {
+                    return false;
+                }
+                (d, mask.count_ones(), None)
+            }
+            // Back from where bits were lost at the top.
+            (AluOp::Rsh | AluOp::Arsh, Width::W64) if (1..64).contains(&constant) => {
+                let by = crate::num::low(constant);
+                let lost = |x: &&Definition| x.made == Made::Modulo { times: 1 << by, plus: 0, bits: 64 };
+                let Some(of) = (by < 63).then(|| self.state.definitions_of(&d).find(lost)).flatten() else {
+                    return false;
+                };
+                let of = of.of;
+                (of.value(Scalar::UNKNOWN), 64 - by, Some(of))
+            }
+            _other => return false,
+        };
+        let found = if op == AluOp::Arsh { None } else { self.low_bits_of(&low, bits) };
+        let n = d.n.alu(op, width, &Scalar::constant(constant));
+        if let Some(found) = found {
+            self.decides();
+            let n = n.meet(&found.n).unwrap_or(n);
+            self.state.set(dst, Value { n, ..found });
+            return true;
+        }
+        let Some(of) = other else { return false };
+        self.decides();
+        self.state.set(dst, Value::scalar(n));
+        self.define(
+            dst,
+            Definition { name: 0, result: Value::unknown(), of, made: Made::Modulo { times: 1, plus: 0, bits } },
+        );
+        true
     }
 
     /// The operation has been done.
     pub(super) fn define(&mut self, dst: Reg, d: Definition) {
         // The results of masks and shifts to the right have names where these are of use.
-        if matches!(d.made, Made::Left { .. } | Made::Inverted) {
+        if matches!(d.made, Made::Left { .. } | Made::Inverted | Made::Modulo { .. }) || self.loops.related {
             self.give_name(dst);
         }
         let r = self.state.reg(dst);
         let named = r.is_scalar() && r.id != 0 && (r.scale, r.delta) == (1, 0);
         if named && r.id != d.of.id {
-            let name = r.id;
-            self.state.define(Definition { name, ..d });
+            let (name, result) = (r.id, *r);
+            self.state.define(Definition { name, result, ..d });
         }
     }
 
@@ -80,7 +247,7 @@ impl Walk<'_> {
         let d = self.state.reg(dst);
         let defined = self.state.definitions_of(d).find_map(|x| match x.made {
             Made::Left { by, unsigned, signed: fits } => (if signed { fits } else { unsigned }).then_some((by, x.of)),
-            Made::Masked(_) | Made::Right(_) | Made::Ahead(_) | Made::Inverted => None,
+            Made::Masked(_) | Made::Right(_) | Made::Ahead(_) | Made::Inverted | Made::Modulo { .. } => None,
         });
         // Its name says so, too, where it is a multiple.
         let Some((up, of)) = defined.or_else(|| multiple(d, signed)) else { return false };

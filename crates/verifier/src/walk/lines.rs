@@ -343,7 +343,7 @@ impl State {
     }
 
     /// The least value of V(id) that the state knows.
-    pub(super) fn least_of(&self, id: u32) -> Option<i64> {
+    pub(crate) fn least_of(&self, id: u32) -> Option<i64> {
         let region = (id as usize).checked_sub(1).and_then(|i| self.min_len.get(i)).map(|len| i64::from(*len));
         let of = |v: &Value| match v.id == id && v.is_scalar() && v.scale == 1 {
             true => i64::try_from(i128::from(v.n.aligned_least()) - i128::from(v.delta)).ok(),

@@ -327,6 +327,7 @@ impl Walk<'_> {
             Ty::Arena => refuse(Reason::NotMemory(reg, v.describe(self.env))),
             Ty::Map { .. }
             | Ty::Half { .. }
+            | Ty::Biased { .. }
             | Ty::Stale { .. }
             | Ty::Host { .. }
             | Ty::Func { .. }

@@ -27,6 +27,7 @@ fn of_region(v: &Value) -> Option<(u8, bool, bool)> {
         Ty::PacketEnd { region } => Some((region, true, true)),
         Ty::Half { region, end } => Some((region, end, false)),
         Ty::Uninit(_)
+        | Ty::Biased { .. }
         | Ty::Stale { .. }
         | Ty::Scalar
         | Ty::Ctx
@@ -60,6 +61,7 @@ fn one_object(d: &Value, s: &Value) -> bool {
         | Ty::Packet { .. }
         | Ty::PacketEnd { .. }
         | Ty::Half { .. }
+        | Ty::Biased { .. }
         | Ty::Stale { .. }
         | Ty::Host { .. }
         | Ty::Func { .. }

@@ -73,6 +73,7 @@ impl Walk<'_> {
             Ty::Map { .. }
             | Ty::PacketEnd { .. }
             | Ty::Half { .. }
+            | Ty::Biased { .. }
             | Ty::Stale { .. }
             | Ty::Host { .. }
             | Ty::Func { .. }

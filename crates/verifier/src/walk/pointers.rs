@@ -42,6 +42,7 @@ pub(super) fn low_half(v: &Value) -> Option<Value> {
         Ty::Packet { region } => Some(Value { ty: Ty::Half { region, end: false }, ..*v }),
         Ty::PacketEnd { region } => Some(Value { ty: Ty::Half { region, end: true }, ..*v }),
         Ty::Half { .. } => Some(*v),
+        Ty::Biased { region, minus, .. } => Some(Value { ty: Ty::Biased { region, minus, half: true }, ..*v }),
         Ty::Stale { region: Some(region), why, .. } => {
             Some(Value { ty: Ty::Stale { region: Some(region), half: true, why }, ..*v })
         }

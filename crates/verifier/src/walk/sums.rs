@@ -356,7 +356,7 @@ impl State {
     }
 
     /// The most that V(id) is, by what numbers are made of it.
-    pub(super) fn most_of(&self, id: u32) -> Option<i128> {
+    pub(crate) fn most_of(&self, id: u32) -> Option<i128> {
         let mut most = u64::MAX;
         let mut see = |v: &Value| {
             if v.id == id && v.is_scalar() && v.scale > 0 {

@@ -202,7 +202,12 @@ fn what_an_argument_writes_no_other_argument_reads() {
     for args in [
         vec![fixed(write), fixed(read)],
         vec![fixed(read), fixed(write)],
-        vec![ArgKind::Mem(write), ArgKind::Size { zero: false }, ArgKind::Mem(read), ArgKind::Size { zero: false }],
+        vec![
+            ArgKind::Mem(write),
+            ArgKind::Size { zero: false, half: false },
+            ArgKind::Mem(read),
+            ArgKind::Size { zero: false, half: false },
+        ],
     ] {
         let mut helpers = Helpers::none();
         helpers.add(HelperProto::new(7, "both", &args, Ret::Scalar)).expect("free");

@@ -2,8 +2,8 @@
 //! one.
 
 use crate::border::{
-    Oracle, Outcome, blends, elements, far, folds, grids, halves, links, loops, orders, pincers, products, siblings,
-    sums,
+    Oracle, Outcome, blends, elements, far, folds, grids, halves, links, loops, modulo, orders, pincers, products,
+    siblings, sums,
 };
 use crate::mutants;
 use bpf_isa::Program;
@@ -220,6 +220,26 @@ fn accepted_siblings_stay_within_the_abstract_states() {
     let (accepted, refused, violation) = watch(0..1000, siblings::generate);
     assert_eq!(violation, None);
     assert!(accepted > 100 && refused > 100, "{accepted} accepted, {refused} refused");
+}
+
+/// Copies of a number that are cut and wrap round, by the walk that knows of congruences.
+#[test]
+fn accepted_copies_modulo_a_power_of_two_stay_within_the_abstract_states() {
+    let mut oracle = Oracle::new(false);
+    oracle.way = Some("related".into());
+    let (accepted, refused, violation) = watch_by(oracle, 0..1000, modulo::generate);
+    assert_eq!(violation, None);
+    assert!(accepted > 500 && refused > 50, "{accepted} accepted, {refused} refused");
+}
+
+/// Generated programs find congruent numbers that are taken to be equal.
+#[cfg(feature = "faults")]
+#[test]
+fn generated_copies_find_congruent_numbers_that_are_not_equal() {
+    let mut oracle = Oracle::new(false);
+    oracle.way = Some("related".into());
+    let fault = Fault::CongruentIsEqual;
+    assert!(finds(fault, oracle, 0..600, modulo::generate), "{fault:?} is not found");
 }
 
 /// Each way of the portfolio is a proof by itself, whichever decides mostly.

@@ -53,6 +53,33 @@ fn layout(name: &'static str, fields: &[(&'static str, u32, u32, FieldKind)]) ->
     }
 }
 
+/// A service's own context: `http_request` of `cases/c/service/http_request.h`.
+fn gateway() -> ContextLayout {
+    let scalar = |name, offset, size| (name, offset, size, FieldKind::Scalar);
+    let mut fields = vec![scalar("client", 0, 8), scalar("client", 8, 8), scalar("now_ms", 16, 8)];
+    fields.extend(
+        ["method", "client_port", "route", "status"]
+            .into_iter()
+            .zip(24..)
+            .map(|(name, at)| scalar(name, (at - 18) * 4, 4)),
+    );
+    for (region, (start, end)) in
+        [("path", "path_end"), ("query", "query_end"), ("headers", "headers_end")].into_iter().enumerate()
+    {
+        let (number, at) = (region as u8, 40 + 16 * region as u32);
+        fields.push((start, at, 8, FieldKind::Data(number)));
+        fields.push((end, at + 8, 8, FieldKind::DataEnd(number)));
+    }
+    let mut out = layout("http_request", &fields);
+    out.fields
+        .iter_mut()
+        .filter(|f| ["route", "status"].contains(&&*f.name))
+        .for_each(|f| f.access = Access::ReadWrite);
+    let slice = |name| Region { writable: false, max_len: Region::MAX_LEN, ..region(name, None) };
+    out.regions = ["path", "query", "headers"].map(slice).into();
+    out
+}
+
 /// The parts of the kernel's contexts that the samples use.
 fn context(object: &Object, program: &bpf_object::Program) -> Option<ContextLayout> {
     let xdp_object = object.programs().iter().any(|p| p.section() == "from-netdev" && p.name().contains("xdp"));
@@ -89,10 +116,14 @@ fn context(object: &Object, program: &bpf_object::Program) -> Option<ContextLayo
         ("napi_id", 84, 4, FieldKind::Scalar),
         ("data_meta", 140, 4, FieldKind::Data(1)),
     ];
+    if program.section().starts_with("gateway/") {
+        return Some(gateway());
+    }
     let numbered = program.section().starts_with(|c: char| c.is_ascii_digit());
     // The samples' own test context, with 64-bit pointers.
     let test = [("data", 0, 8, FieldKind::Data(0)), ("data_end", 8, 8, FieldKind::DataEnd(0))];
     match program.kind() {
+        ProgramType::Raw => Some(ContextLayout::raw(true)),
         ProgramType::Xdp => Some(layout("xdp", &xdp)),
         ProgramType::SocketFilter | ProgramType::TcClassifier | ProgramType::CgroupSkb | ProgramType::SkSkb => {
             Some(layout("skb", &skb))
@@ -117,7 +148,7 @@ fn context(object: &Object, program: &bpf_object::Program) -> Option<ContextLayo
 fn helpers() -> Helpers {
     use ArgKind::{Ctx, Mem, Scalar, Size};
     const READ: ArgKind = Mem(MemArg::READ);
-    const SIZE: ArgKind = Size { zero: false };
+    const SIZE: ArgKind = Size { zero: false, half: false };
     let h = |id, name: &'static str, args: &[ArgKind]| HelperProto::new(id, name, args, Ret::Scalar);
     let moves = |proto| HelperProto { effect: Effect::MovesPacket, ..proto };
     let more = [
@@ -148,7 +179,13 @@ pub(crate) enum Verdict {
 
 /// What the verifier says of a program of an object.
 pub(crate) fn verdict(object: &Object, program: &bpf_object::Program) -> Verdict {
+    verdict_with(object, program, false)
+}
+
+/// The same, with a log of each step if asked for.
+pub(crate) fn verdict_with(object: &Object, program: &bpf_object::Program, log: bool) -> Verdict {
     let verdict = with_env(object, program, |code, env| {
+        let env = &Env { log, ..env.clone() };
         let mut verifier = Verifier::new();
         let start = Instant::now();
         match verifier.verify(code, env) {

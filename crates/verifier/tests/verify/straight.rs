@@ -316,3 +316,78 @@ fn a_number_that_is_ahead_is_shifted_by_all_of_itself() {
     refused(SHIFTED_BY_ITSELF);
     accepted(&SHIFTED_BY_ITSELF.replace("r3 >>= 48", "r3 &= 7"));
 }
+
+/// A byte that is compared in a copy, and made less by one in 32 bits of what it is the low bits of.
+const MASKED_COPY: &str = ";raw
+    if r2 < 16 goto out
+    r6 = *(u32 *)(r1 + 0)
+    w3 = w6
+    w3 &= 255
+    if w3 == 0 goto out
+    if w3 > 15 goto out
+    w6 <<= 8
+    w6 += 0xff00
+    w6 &= 0xff00
+    w6 >>= 8
+    r1 += r6
+    r0 = *(u8 *)(r1 + 0)
+    out: r0 = 0
+    exit";
+
+#[test]
+fn masks_of_one_number_are_congruent() {
+    accepted(MASKED_COPY);
+    refused(&MASKED_COPY.replace("w3 > 15", "w3 > 17"));
+    // 0 and 15 more is 255.
+    refused(&MASKED_COPY.replace("if w3 == 0 goto out", ""));
+    refused(&MASKED_COPY.replace("w3 &= 255", "w3 &= 127"));
+    accepted(&MASKED_COPY.replace("0xff00\n    w6 &=", "0xfe00\n    w6 &=").replace("w3 == 0", "w3 < 2"));
+    refused(&MASKED_COPY.replace("0xff00\n    w6 &=", "0xfe00\n    w6 &="));
+}
+
+/// The low half of a number by two shifts, one of which keeps its sign.
+const TWO_SHIFTS: &str = ";raw
+    if r2 < 64 goto out
+    r4 = *(u64 *)(r1 + 0)
+    r4 <<= 32
+    r3 = r4
+    r3 s>>= 32
+    if r3 s< 1 goto out
+    r4 >>= 32
+    if r4 > 64 goto out
+    r1 += r4
+    r0 = *(u8 *)(r1 - 1)
+    out: r0 = 0
+    exit";
+
+#[test]
+fn both_shifts_of_a_low_half_yield_one_number() {
+    accepted(TWO_SHIFTS);
+    refused(&TWO_SHIFTS.replace("r3 s< 1", "r3 s< 0"));
+    refused(&TWO_SHIFTS.replace("r4 > 64", "r4 > 65"));
+    refused(&TWO_SHIFTS.replace("r4 >>= 32", "r4 >>= 31"));
+    refused(&TWO_SHIFTS.replace("r3 s>>= 32", "r3 s>>= 33"));
+}
+
+/// A helper that reads 32 bits of a length of which the lower half is bounded.
+const HALF_LENGTH: &str = "r6 = r1
+    call 7
+    r4 = r0
+    r4 <<= 8
+    r4 += 8
+    if w4 == 0 goto out
+    if w4 > 16 goto out
+    r1 = r6
+    r2 = 0
+    r3 = r10
+    r3 += -16
+    call 189
+    out: r0 = 0
+    exit";
+
+#[test]
+fn lengths_of_32_bits_are_bounded_by_a_half() {
+    accepted(HALF_LENGTH);
+    refused(&HALF_LENGTH.replace("w4 > 16", "w4 > 24"));
+    refused(&HALF_LENGTH.replace("if w4 == 0 goto out", ""));
+}

@@ -92,6 +92,7 @@ impl<'a> Walk<'a> {
             | Ty::Map { .. }
             | Ty::PacketEnd { .. }
             | Ty::Half { .. }
+            | Ty::Biased { .. }
             | Ty::Stale { .. }
             | Ty::Host { .. }
             | Ty::Func { .. }
@@ -239,6 +240,7 @@ fn other_memory(a: Ty, b: Ty) -> bool {
             | Ty::Packet { .. }
             | Ty::PacketEnd { .. }
             | Ty::Half { .. }
+            | Ty::Biased { .. }
             | Ty::Stale { .. }
             | Ty::Host { .. }
             | Ty::Func { .. }

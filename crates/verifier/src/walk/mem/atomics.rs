@@ -26,6 +26,7 @@ impl Walk<'_> {
             | Ty::Map { .. }
             | Ty::MapValue { .. }
             | Ty::Mem { .. }
+            | Ty::Biased { .. }
             | Ty::Stale { .. }
             | Ty::Host { .. }
             | Ty::Func { .. }

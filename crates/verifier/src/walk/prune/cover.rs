@@ -174,6 +174,7 @@ fn value_covers(old: &Value, new: &Value, ids: &mut IdMap) -> bool {
         | Ty::MapValue { .. }
         | Ty::Mem { .. }
         | Ty::PacketEnd { .. }
+        | Ty::Biased { .. }
         | Ty::Host { .. }
         | Ty::Func { .. }
         | Ty::Arena

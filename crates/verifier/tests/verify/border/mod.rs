@@ -17,6 +17,7 @@ pub(crate) mod grids;
 pub(crate) mod halves;
 pub(crate) mod links;
 pub(crate) mod loops;
+pub(crate) mod modulo;
 pub(crate) mod none;
 pub(crate) mod orders;
 pub(crate) mod pincers;
@@ -614,7 +615,7 @@ impl Oracle {
         let mut helpers = Helpers::none();
         let args = [ArgKind::Scalar, ArgKind::Callback(CallbackKind::Loop), ArgKind::CallbackCtx, ArgKind::Scalar];
         helpers.add(HelperProto::new(181, "bpf_loop", &args, Ret::Scalar)).expect("the id is free");
-        let args = [ArgKind::Mem(MemArg::WRITE), ArgKind::Size { zero: true }];
+        let args = [ArgKind::Mem(MemArg::WRITE), ArgKind::Size { zero: true, half: false }];
         helpers.add(HelperProto::new(WRITES, "writes", &args, Ret::Scalar)).expect("the id is free");
         Oracle {
             context,

@@ -149,8 +149,12 @@ pub(crate) fn helpers() -> Helpers {
     let mut h = Helpers::shipped();
     let owned = MemArg { from: MemSet::OWNED, ..MemArg::READ };
     let owned_mut = MemArg { access: Access::ReadWrite, ..owned };
-    let bytes =
-        [ArgKind::Mem(owned), ArgKind::Size { zero: true }, ArgKind::Mem(owned_mut), ArgKind::Size { zero: true }];
+    let bytes = [
+        ArgKind::Mem(owned),
+        ArgKind::Size { zero: true, half: false },
+        ArgKind::Mem(owned_mut),
+        ArgKind::Size { zero: true, half: false },
+    ];
     let mut host = vec![
         HelperProto { disjoint: true, ..HelperProto::new(1001, "host_copy", &bytes, Ret::Scalar) },
         HelperProto::new(1002, "host_object", &[], Ret::HostOrNull(7)),
@@ -169,9 +173,9 @@ pub(crate) fn helpers() -> Helpers {
                 "host_fill",
                 &[
                     ArgKind::Mem(owned),
-                    ArgKind::Size { zero: true },
+                    ArgKind::Size { zero: true, half: false },
                     ArgKind::Mem(MemArg { from: MemSet::ANY, ..owned_mut }),
-                    ArgKind::Size { zero: true },
+                    ArgKind::Size { zero: true, half: false },
                 ],
                 Ret::Scalar,
             )
