@@ -252,8 +252,10 @@ impl State {
     /// Settles differences with a constant that have not wrapped round, by all that is known of the number: the order
     /// that a comparison has shown may say so, where no range does.
     pub(super) fn settle_wraps_by_proof(&mut self) {
-        for Wrap { v, by, .. } in self.wraps.clone() {
-            let most = self.most_of(v).filter(|most| *most >= i128::from(by));
+        for Wrap { v, by, bits, .. } in self.wraps.clone() {
+            // Where nothing holds it any more, its width says how much it is at most ([`Walk::may_wrap`]).
+            let most = self.most_of(v).unwrap_or((1 << bits) - 1);
+            let most = Some(most).filter(|most| *most >= i128::from(by));
             let least = Form::constant(by.into()).plus(&Form::name(v), -1);
             if let (Some(most), Some(least)) = (most, least)
                 && self.proves(&least)

@@ -246,6 +246,24 @@ fn each_fault_is_found() {
             out: exit"
             .into(),
         Fault::PairsHaveOne => counted().replace(";raw", "").replace("r2 < 33", "r2 < 17"),
+        // On the other way, what is compared is not what is used.
+        Fault::NamesStandForAny => "r6 = *(u8 *)(r1 + 0)
+            r7 = *(u8 *)(r1 + 1)
+            r8 = *(u8 *)(r1 + 2)
+            if r8 > 100 goto b
+            r4 = r6
+            r5 = r6
+            goto c
+            b: r4 = r6
+            r5 = r7
+            c: if r4 > 15 goto out
+            r3 = r10
+            r3 += -16
+            r3 += r5
+            *(u8 *)(r3 + 0) = 1
+            out: r0 = 0
+            exit"
+            .into(),
         other => panic!("{other:?} is none of these"),
     };
     for &fault in Fault::OF_RELATIONS {
@@ -390,4 +408,85 @@ fn lengths_of_32_bits_are_bounded_by_a_half() {
     accepted(HALF_LENGTH);
     refused(&HALF_LENGTH.replace("w4 > 16", "w4 > 24"));
     refused(&HALF_LENGTH.replace("if w4 == 0 goto out", ""));
+}
+
+/// Where the last path component begins: the cursor of some round, and nowhere before the first.
+const BASENAME: &str = ";raw
+    r3 = r1
+    r3 += r2
+    r4 = r1
+    r5 = r1
+    if r5 >= r3 goto out
+    l: r0 = *(u8 *)(r5 + 0)
+    r5 += 1
+    r6 = r4
+    if r0 != 47 goto k
+    r6 = r5
+    k: r4 = r6
+    if r5 < r3 goto l
+    if r4 >= r3 goto out
+    r0 = *(u8 *)(r4 + 0)
+    out: r0 = 0
+    exit";
+
+#[test]
+fn two_pointers_may_be_one_in_some_rounds() {
+    accepted(BASENAME);
+    refused(&BASENAME.replace("if r4 >= r3 goto out", ""));
+    refused(&BASENAME.replace("r4 >= r3", "r4 > r3"));
+    refused(&BASENAME.replace("*(u8 *)(r4 + 0)", "*(u16 *)(r4 + 0)"));
+}
+
+/// Two bytes ahead of a cursor, if they are there: how many are left is counted beside it, and is -1 when the loop is left.
+const LOOK_AHEAD: &str = ";raw
+    if r2 s< 1 goto out
+    r3 = r1
+    r3 += r2
+    r2 += -1
+    goto b
+    a: r1 += 1
+    r2 += -1
+    if r1 >= r3 goto out
+    b: r4 = *(u8 *)(r1 + 0)
+    if r2 s< 3 goto a
+    r4 = *(u8 *)(r1 + 3)
+    goto a
+    out: r0 = 0
+    exit";
+
+#[test]
+fn what_is_left_beside_a_cursor_is_not_negative_in_the_loop() {
+    accepted(LOOK_AHEAD);
+    refused(&LOOK_AHEAD.replace("r2 s< 3", "r2 s< 2"));
+    refused(&LOOK_AHEAD.replace("r1 + 3", "r1 + 4"));
+    refused(&LOOK_AHEAD.replace("if r1 >= r3 goto out", "if r1 > r3 goto out"));
+}
+
+/// Attributes behind a header that says how long they are together: `end - p >= 4` is asked, and not `p + 4 <= end`.
+const ATTRIBUTES: &str = ";raw
+    if r2 < 20 goto out
+    r4 = *(u16 *)(r1 + 2)
+    r2 += -20
+    if r2 < r4 goto out
+    r1 += 20
+    r3 = r1
+    r3 += r4
+    a: r4 = r3
+    r4 -= r1
+    if r4 s< 4 goto out
+    r5 = *(u16 *)(r1 + 2)
+    r1 += 4
+    r4 = r3
+    r4 -= r1
+    r1 += r5
+    if r4 s>= r5 goto a
+    out: r0 = 0
+    exit";
+
+#[test]
+fn distances_to_an_end_bound_a_cursor() {
+    accepted(ATTRIBUTES);
+    refused(&ATTRIBUTES.replace("r4 s< 4", "r4 s< 3"));
+    refused(&ATTRIBUTES.replace("if r4 s>= r5 goto a", "goto a"));
+    refused(&ATTRIBUTES.replace("r2 += -20", "r2 += -19"));
 }

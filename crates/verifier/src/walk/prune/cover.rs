@@ -60,18 +60,28 @@ impl IdMap {
 
     /// Whether the old name may stand for the new one.
     fn would_be(&self, old: u32, new: u32) -> bool {
-        match self.0.iter().find(|(o, n)| *o == old || *n == new) {
-            Some(pair) => *pair == (old, new),
-            None => true,
+        match self.0.iter().find(|(o, _)| *o == old) {
+            Some((_, n)) => *n == new,
+            None => self.0.iter().all(|(_, n)| *n != new),
         }
     }
 
+    /// Makes the old name stand for the new one, for which no other old one may stand.
     fn same(&mut self, old: u32, new: u32) -> bool {
+        let other = self.0.iter().any(|(o, n)| *n == new && *o != old);
+        !(other && new >= FIRST_FREE_ID) && self.stands_for(old, new)
+    }
+
+    /// The same, where other old names may, too.
+    ///
+    /// Claim: names of values may. Proof: the old state is every state for which there are integers that its names stand
+    /// for; two of these may be equal. No rule takes different names for different integers.
+    fn stands_for(&mut self, old: u32, new: u32) -> bool {
         if old < FIRST_FREE_ID || new < FIRST_FREE_ID {
             return old == new;
         }
-        match self.0.iter().find(|(o, n)| *o == old || *n == new) {
-            Some(pair) => *pair == (old, new),
+        match self.0.iter().find(|(o, _)| *o == old) {
+            Some((_, n)) => *n == new || planted!(NamesStandForAny),
             None if old != new && self.1.contains(&old) => false,
             None => {
                 self.0.push((old, new));
@@ -161,10 +171,10 @@ fn value_covers(old: &Value, new: &Value, ids: &mut IdMap) -> bool {
         Ty::Scalar => {
             old.id == 0
                 || planted!(NamesForgotten)
-                || ((old.scale, old.delta) == (new.scale, new.delta) && ids.same(old.id, new.id))
+                || ((old.scale, old.delta) == (new.scale, new.delta) && ids.stands_for(old.id, new.id))
         }
         Ty::Packet { .. } | Ty::Half { .. } | Ty::Stale { .. } => {
-            let place = (old.scale, old.delta) == (new.scale, new.delta) && ids.same(old.id, new.id);
+            let place = (old.scale, old.delta) == (new.scale, new.delta) && ids.stands_for(old.id, new.id);
             place && ids.same(old.owner, new.owner)
         }
         Ty::Uninit(_)
@@ -181,7 +191,8 @@ fn value_covers(old: &Value, new: &Value, ids: &mut IdMap) -> bool {
         | Ty::Table { .. }
         | Ty::Insn { .. }
         | Ty::Local(_) => {
-            let tied = old.tie == 0 || ((old.scale, old.delta) == (new.scale, new.delta) && ids.same(old.tie, new.tie));
+            let tied =
+                old.tie == 0 || ((old.scale, old.delta) == (new.scale, new.delta) && ids.stands_for(old.tie, new.tie));
             tied && ids.same(old.id, new.id) && ids.same(old.owner, new.owner)
         }
     }

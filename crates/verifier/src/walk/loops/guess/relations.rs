@@ -25,7 +25,7 @@
 //! it), and in what came back only if it is proven there, of the values that the places have then. Numbers that a sum
 //! is made of are not negative.
 
-use bpf_isa::{Cond, Insn, Src};
+use bpf_isa::{AluOp, Cond, Insn, Reg, Src};
 
 use super::place::{Place, What, put, value};
 use super::relation::{Of, Relation};
@@ -70,9 +70,20 @@ impl Shape {
     /// And those that it compares with what stays are tried below that, whether a round has shown that or not.
     pub(in crate::walk::loops) fn relate_to_ends(&mut self, insns: &[Insn], inside: impl Fn(usize) -> bool) {
         self.ends.clear();
+        // What the register is a copy of: of `end - p >= 4`, that is compared with what is subtracted.
+        let mut copies: [Option<Reg>; 11] = [None; 11];
         for (_, insn) in insns.iter().enumerate().filter(|(at, _)| inside(*at)) {
             if let Insn::JumpIf { dst, src: Src::Reg(src), .. } = *insn {
                 self.ends.extend([dst, src].map(|r| crate::num::few(r.index())));
+            }
+            if let Insn::Alu { op: AluOp::Sub, dst, src: Src::Reg(src), .. } = *insn {
+                let of = copies[dst.index()].unwrap_or(dst);
+                self.ends.extend([of, src].map(|r| crate::num::few(r.index())));
+            }
+            if let Insn::Mov { dst, src: Src::Reg(src), .. } = *insn {
+                copies[dst.index()] = Some(src);
+            } else if let Insn::Alu { dst, .. } = *insn {
+                copies[dst.index()] = None;
             }
         }
         self.ends.sort_unstable();
@@ -264,7 +275,9 @@ impl Guess {
     fn fixed_ends<'s>(&'s self, shape: &'s Shape) -> impl Iterator<Item = Place> + 's {
         let places = shape.ends.iter().map(|r| Place { above: 0, what: What::Reg(*r) });
         let stays = |p: &Place| !shape.changes.iter().any(|(q, _)| q == p);
-        places.filter(stays).filter(|p| value(&self.state, *p).is_some_and(|v| v.is_scalar() && v.id != 0))
+        places
+            .filter(stays)
+            .filter(|p| value(&self.state, *p).is_some_and(|v| (v.is_scalar() || v.is_in_region()) && v.id != 0))
     }
 
     /// What every round moves by the same step, and what it is compared with, which only some rounds move: one stays
