@@ -75,8 +75,6 @@ mod with {
         BiasOfAnother,
         /// 64 bits of what has half an address in it are a number once that is taken out.
         BiasOfHalves,
-        /// A name of a kept state stands for any of the new one.
-        NamesStandForAny,
         /// What is congruent to a number is taken to be no less than 0.
         CongruentIsEqual,
         /// Every function is taken to read the low half of a length alone.
@@ -411,7 +409,6 @@ mod with {
             Fault::OrIsSum,
             Fault::LengthOneMore,
             Fault::EqualIsLess,
-            Fault::NamesStandForAny,
         ];
         /// Those in rounds that are told apart by places which hold none: each is found by generated programs
         /// (`tests/verify/assumptions.rs`).

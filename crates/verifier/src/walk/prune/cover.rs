@@ -81,7 +81,7 @@ impl IdMap {
             return old == new;
         }
         match self.0.iter().find(|(o, _)| *o == old) {
-            Some((_, n)) => *n == new || planted!(NamesStandForAny),
+            Some((_, n)) => *n == new,
             None if old != new && self.1.contains(&old) => false,
             None => {
                 self.0.push((old, new));
