@@ -185,7 +185,7 @@ pub(crate) fn verdict(object: &Object, program: &bpf_object::Program) -> Verdict
 /// The same, with a log of each step if asked for.
 pub(crate) fn verdict_with(object: &Object, program: &bpf_object::Program, log: bool) -> Verdict {
     let verdict = with_env(object, program, |code, env| {
-        let env = &Env { log, ..env.clone() };
+        let env = &Env { log, ..*env };
         let mut verifier = Verifier::new();
         let start = Instant::now();
         match verifier.verify(code, env) {

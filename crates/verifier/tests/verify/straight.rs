@@ -445,7 +445,8 @@ fn two_pointers_may_be_one_in_some_rounds() {
     refused(&BASENAME.replace("*(u8 *)(r4 + 0)", "*(u16 *)(r4 + 0)"));
 }
 
-/// Two bytes ahead of a cursor, if they are there: how many are left is counted beside it, and is -1 when the loop is left.
+/// Two bytes ahead of a cursor, if they are there: how many are left is counted beside it, and is -1 when the loop is
+/// left.
 const LOOK_AHEAD: &str = ";raw
     if r2 s< 1 goto out
     r3 = r1

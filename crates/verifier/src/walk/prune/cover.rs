@@ -74,8 +74,8 @@ impl IdMap {
 
     /// The same, where other old names may, too.
     ///
-    /// Claim: names of values may. Proof: the old state is every state for which there are integers that its names stand
-    /// for; two of these may be equal. No rule takes different names for different integers.
+    /// Claim: names of values may. Proof: the old state is every state for which there are integers that its names
+    /// stand for; two of these may be equal. No rule takes different names for different integers.
     fn stands_for(&mut self, old: u32, new: u32) -> bool {
         if old < FIRST_FREE_ID || new < FIRST_FREE_ID {
             return old == new;
