@@ -133,7 +133,8 @@ pub enum LoadError {
         /// What is missing, differs or does not hold.
         source: bpf_verifier::ProofError,
     },
-    /// The verifier gave up at [`Limits::time`](crate::Limits::time) before there was a verdict: it may be safe.
+    /// The verifier gave up at [`Limits::time`](crate::Limits::time), or where the system refused memory, before there
+    /// was a verdict: it may be safe.
     #[error("program `{program}` was not verified in time; whether it is safe is not known:\n{source}")]
     VerdictUnknown {
         /// Which program.

@@ -67,7 +67,7 @@ impl VerifyError {
     /// Whether the verification was given up before there was a verdict ([`crate::Limits::time`]): the program may be
     /// safe. All other errors are refusals, the same on every machine.
     pub fn verdict_is_unknown(&self) -> bool {
-        matches!(self.reason, Reason::Time(_))
+        matches!(self.reason, Reason::Time(_) | Reason::OutOfMemory)
     }
 }
 
@@ -200,6 +200,8 @@ pub enum Reason {
     Fuel(u64),
     #[error("gave up after {0:?} (Limits::time); verdict unknown")]
     Time(std::time::Duration),
+    #[error("the system refused memory, before Limits::memory was reached; verdict unknown")]
+    OutOfMemory,
     #[error("environment is inconsistent: {0}")]
     Environment(String),
     #[error("internal error of the verifier: {0}")]
@@ -246,7 +248,15 @@ impl Reason {
 
     /// Whether it is a limit on the work.
     pub(crate) fn is_work(&self) -> bool {
-        matches!(self, Reason::Steps(_) | Reason::States(_) | Reason::Memory(_) | Reason::Fuel(_) | Reason::Time(_))
+        matches!(
+            self,
+            Reason::Steps(_)
+                | Reason::States(_)
+                | Reason::Memory(_)
+                | Reason::Fuel(_)
+                | Reason::Time(_)
+                | Reason::OutOfMemory
+        )
     }
 
     /// Whether it is a limit on the work, or what a walk from a guess may leave behind.
@@ -391,6 +401,7 @@ impl Reason {
             Reason::Time(_) => {
                 "verify it again on a machine with less load, raise `Limits::time`, or leave it at `None`: `Limits::fuel` bounds the work"
             }
+            Reason::OutOfMemory => "verify it where more memory is free, or lower `Limits::memory` to what there is",
             Reason::Steps(_) | Reason::States(_) | Reason::Memory(_) | Reason::Fuel(_) => {
                 "bound loops by small constants, use bpf_loop for long ones, split the program, or raise the limit (`Config::limits`)"
             }

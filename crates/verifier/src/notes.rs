@@ -134,6 +134,13 @@ impl Notes {
         }
     }
 
+    /// Bytes of a copy.
+    pub(crate) fn bytes(&self) -> usize {
+        let calls = self.calls.len() * size_of::<CallNote>() + self.formats.len() * size_of::<FormatCall>();
+        let subprogs = self.stack.len() * 4 + self.zeroed.len() * 8;
+        self.notes.len() * size_of::<Note>() + calls + subprogs + self.values.bytes()
+    }
+
     /// Gives back what is more than so many bytes of each kind.
     pub(crate) fn trim(&mut self, bytes: usize) {
         shrink(&mut self.notes, bytes);

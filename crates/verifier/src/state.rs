@@ -21,6 +21,7 @@ use crate::helpers::LockKind;
 use crate::lens::Lens;
 use crate::scalar::Scalar;
 use crate::value::{Debt, FIRST_FREE_ID, Hold, Origin, Ty, Value, Why, len_id};
+use crate::walk::Pool;
 
 pub(crate) use definitions::{Affine, Definition, Left, Made};
 pub(crate) use frame::{Byte, Content, Entry, Fill, Frame, Grid, Line, Mark, Order, Round, Spill, TRACKED};
@@ -200,9 +201,22 @@ pub(crate) struct State {
 
 impl Clone for State {
     fn clone(&self) -> State {
-        let mut s = State::default();
-        s.clone_from(self);
-        s
+        // Exactly as large as the contents, which `clone_from` is not.
+        State {
+            frames: self.frames.clone(),
+            owed: self.owed.clone(),
+            locks: self.locks.clone(),
+            min_len: self.min_len.clone(),
+            room: self.room.clone(),
+            sums: self.sums.clone(),
+            products: self.products.clone(),
+            wraps: self.wraps.clone(),
+            differences: self.differences.clone(),
+            negatives: self.negatives.clone(),
+            lanes: self.lanes.clone(),
+            seen: self.seen.clone(),
+            definitions: self.definitions.clone(),
+        }
     }
     fn clone_from(&mut self, other: &State) {
         // By name, so that nothing new is left out.
@@ -239,11 +253,9 @@ impl Clone for State {
 
 impl State {
     /// A copy, in the memory of a state that is no longer used, if there is one.
-    pub(crate) fn copied(&self, pool: &mut Vec<State>) -> State {
+    pub(crate) fn copied(&self, pool: &mut Pool) -> State {
         fuel::charge(fuel::VALUE * self.size());
-        let mut s = pool.pop().unwrap_or_default();
-        s.clone_from(self);
-        s
+        pool.copy(self)
     }
 
     /// Begins anew with this frame: nothing of what the state was stays but the memory it took. Names begin anew with
@@ -549,13 +561,7 @@ impl State {
     /// The memory that its contents take: the same for the same state, whatever its vectors held before, as limits
     /// count it.
     pub(crate) fn bytes(&self) -> usize {
-        let frame = |f: &Frame| {
-            size_of::<Frame>()
-                + f.bytes.len()
-                + f.spills.len() * size_of::<Spill>()
-                + f.contents.len() * size_of::<Content>()
-        };
-        self.frames.iter().map(frame).sum::<usize>() + size_of::<State>()
+        self.sizes(Of::Contents)
     }
 
     /// How many values it has, and facts: what it takes to look at all of it, whatever its vectors held before.
@@ -567,10 +573,79 @@ impl State {
 
     /// The memory that it holds on to.
     pub(crate) fn held(&self) -> usize {
-        let frame = |f: &Frame| f.bytes.capacity() + f.spills.capacity() * size_of::<Spill>();
-        let frames = self.frames.capacity() * size_of::<Frame>() + self.frames.iter().map(frame).sum::<usize>();
-        let rest = self.owed.capacity() * size_of::<Owed>() + self.room.capacity() * size_of::<Room>();
-        let rest = rest + self.sums.capacity() * size_of::<Sum>() + self.products.capacity() * size_of::<Product>();
-        frames + rest + size_of::<State>()
+        self.sizes(Of::Capacity)
+    }
+
+    fn sizes(&self, of: Of) -> usize {
+        // By name, so that nothing new is left out.
+        let State {
+            frames,
+            owed,
+            locks,
+            min_len: _,
+            room,
+            sums,
+            products,
+            wraps,
+            differences,
+            negatives,
+            lanes,
+            seen,
+            definitions,
+        } = self;
+        let facts = of.vec(room) + of.vec(sums) + of.vec(products) + of.vec(wraps) + of.vec(differences);
+        let facts = facts + of.vec(negatives) + of.vec(lanes) + of.vec(seen) + of.vec(definitions);
+        let frames = of.vec(frames) + frames.iter().map(|f| f.sizes(of)).sum::<usize>();
+        size_of::<State>() + frames + of.vec(owed) + of.vec(locks) + facts
+    }
+
+    /// Gives back the memory that its contents do not need.
+    pub(crate) fn fit(&mut self) {
+        // By name, so that nothing new is left out.
+        let State {
+            frames,
+            owed,
+            locks,
+            min_len: _,
+            room,
+            sums,
+            products,
+            wraps,
+            differences,
+            negatives,
+            lanes,
+            seen,
+            definitions,
+        } = self;
+        frames.shrink_to_fit();
+        frames.iter_mut().for_each(Frame::fit);
+        owed.shrink_to_fit();
+        locks.shrink_to_fit();
+        room.shrink_to_fit();
+        sums.shrink_to_fit();
+        products.shrink_to_fit();
+        wraps.shrink_to_fit();
+        differences.shrink_to_fit();
+        negatives.shrink_to_fit();
+        lanes.shrink_to_fit();
+        seen.shrink_to_fit();
+        definitions.shrink_to_fit();
+    }
+}
+
+/// Which size of a vector counts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Of {
+    Contents,
+    Capacity,
+}
+
+impl Of {
+    fn vec<T>(self, v: &Vec<T>) -> usize {
+        let elements = match self {
+            Of::Contents => v.len(),
+            Of::Capacity => v.capacity(),
+        };
+        elements * size_of::<T>()
     }
 }

@@ -11,7 +11,7 @@ use crate::error::VerifyError;
 use crate::fuel;
 use crate::kept;
 use crate::states::States;
-use crate::walk::{Scratch, Stats, Walk, forget_answers};
+use crate::walk::{MEMORY_SLACK, Scratch, Stats, Walk, forget_answers};
 use crate::ways::Ways;
 
 /// Steps after which it is not known whether a refused program would be accepted with checks at run time: that is only
@@ -39,6 +39,8 @@ pub struct Verified {
 impl Verifier {
     /// Bytes of working memory that a verifier keeps at most from one program to the next.
     pub const MAX_KEPT: usize = kept::MAX_KEPT;
+    /// Bytes that a verification may hold for a moment beside [`crate::Limits::memory`].
+    pub const MEMORY_SLACK: usize = MEMORY_SLACK;
 
     /// A verifier with no memory yet.
     pub fn new() -> Verifier {
@@ -50,7 +52,7 @@ impl Verifier {
     /// # Errors
     /// The first way found in which it may not be, or a limit that was reached first.
     pub fn verify(&mut self, program: Program, env: &Env<'_>) -> Result<Verified, Box<VerifyError>> {
-        self.begin(env);
+        self.begin(env, &program);
         let result = self.walk(program, env);
         self.scratch.trim();
         forget_answers();
@@ -58,8 +60,9 @@ impl Verifier {
     }
 
     /// Starts the accounts of one verification: fuel, effort, and the deadline if there is a limit on time.
-    fn begin(&mut self, env: &Env<'_>) {
+    fn begin(&mut self, env: &Env<'_>, program: &Program) {
         fuel::begin();
+        self.scratch.begin(env, program);
         self.scratch.effort.begin();
         self.scratch.deadline = env.limits.time.and_then(|time| Instant::now().checked_add(time));
     }
@@ -73,7 +76,7 @@ impl Verifier {
         env: &Env<'_>,
         way: &str,
     ) -> Option<Result<Verified, Box<VerifyError>>> {
-        self.begin(env);
+        self.begin(env, &program);
         let course = Ways::only(&program, env, way)?.course();
         self.scratch.needs.begin();
         let mut walk = Walk::new(env, &program, &mut self.scratch, course);
@@ -89,6 +92,11 @@ impl Verifier {
     }
 
     fn walk(&mut self, program: Program, env: &Env<'_>) -> Result<Verified, Box<VerifyError>> {
+        // Before anything is allocated that is as long as the program.
+        if let Err(reason) = self.scratch.memory.admits(env.limits.memory) {
+            let course = Course::new(Mode::Plain, env);
+            return Err(Walk::new(env, &program, &mut self.scratch, course).describe(reason));
+        }
         let mut ways = Ways::new(&program, env);
         self.scratch.needs.begin();
         loop {

@@ -28,6 +28,7 @@ mod lines;
 mod log;
 mod loops;
 mod mem;
+mod memory;
 mod objects;
 mod offsets;
 mod pending;
@@ -48,6 +49,7 @@ use bpf_uapi::MapType;
 
 pub(crate) use linear::forget_answers;
 pub(crate) use loops::RELATED_SLOTS;
+pub(crate) use memory::{MEMORY_SLACK, Memory, Pool};
 
 use crate::course::{Course, Mode};
 use crate::env::{Env, GlobalArg, KnownArena, KnownMap};
@@ -113,10 +115,9 @@ pub(crate) struct Scratch {
     trail: Trail,
     notes: Notes,
     loops: loops::Engine,
-    /// States no longer used, for their vectors.
-    pool: Vec<State>,
-    /// Bytes by which they may have grown since they were last looked at.
-    grown: usize,
+    pool: Pool,
+    /// What this verification holds.
+    pub(crate) memory: Memory,
 }
 
 impl Scratch {
@@ -134,19 +135,7 @@ impl Scratch {
     pub(crate) fn trim(&mut self) {
         const SHARE: usize = MAX_KEPT / 16;
         self.clear();
-        // Not after each small program: to look at all states would take longer than it.
-        if self.grown > 2 * SHARE {
-            self.grown = 0;
-            // States of one program are of like sizes, so which of them are kept makes no difference.
-            let mut bytes = 0;
-            let fitting = self.pool.iter().take_while(|s| {
-                bytes += s.held();
-                bytes <= 2 * SHARE
-            });
-            let fitting = fitting.count();
-            self.pool.truncate(fitting);
-            shrink(&mut self.pool, SHARE);
-        }
+        self.pool.trim(2 * SHARE);
         shrink(&mut self.pending, SHARE);
         shrink(&mut self.paths, SHARE);
         self.prune.trim(SHARE);
@@ -169,12 +158,14 @@ pub struct Stats {
     pub states: usize,
     /// Paths that ended in a state already covered.
     pub pruned: usize,
-    /// Most bytes of states held at once.
+    /// Most bytes held at once, as [`crate::Limits::memory`] counts them.
     pub peak_bytes: usize,
     /// Numbers of which a path gave up what it knew, to be like others ([`Env::merge_after`]).
     pub merged: usize,
 }
 
+/// Steps after which the walk is weighed, if no state is stored before.
+const WEIGHED_STEPS: u64 = 64;
 /// Steps from one look at the clock to the next, where there is a limit on time.
 const TIMED_STEPS: u64 = 256;
 
@@ -217,7 +208,6 @@ pub(crate) struct Walk<'a> {
     /// How often the walk could go on in more than one way: branches that both ways are left of, and calls and loads
     /// that may end the program.
     choices: u64,
-    live_bytes: usize,
     /// Something was refused that may be known where it is kept ([`Needs::see_move`]).
     pub(crate) misses_moves: bool,
     retests: retests::Retests,
@@ -295,7 +285,6 @@ impl<'a> Walk<'a> {
             facts: Vec::new(),
             since_kept: 0,
             choices: 0,
-            live_bytes: 0,
             misses_moves: false,
             retests: retests::Retests::default(),
             needs_built: false,
@@ -353,13 +342,22 @@ impl<'a> Walk<'a> {
     pub(crate) fn run(&mut self) -> Result<(), Box<VerifyError>> {
         let result = self.run_all().map_err(|reason| self.unless_out_of_fuel(reason));
         self.stats.fuel = fuel::spent();
-        self.scratch.grown += self.stats.peak_bytes;
-        result.map_err(|reason| self.describe(*reason))
+        result.map_err(|reason| {
+            if *reason == Reason::OutOfMemory {
+                // Where there is none, an error takes what the walk held.
+                self.scratch.clear();
+                self.scratch.pool.trim(0);
+            }
+            let error = self.describe(*reason);
+            self.scratch.notes = std::mem::take(&mut self.notes);
+            error
+        })
     }
 
     fn run_all(&mut self) -> Res<()> {
         self.env.check().map_err(|e| Box::new(Reason::Environment(e.0)))?;
         self.scratch.clear();
+        self.scratch.memory.begin_walk();
         fuel::charge_each(self.insns.len(), fuel::SLOT);
         self.scratch.effort.begin_walk(self.insns.len());
         self.notes.start(self.program, self.values);
@@ -370,6 +368,7 @@ impl<'a> Walk<'a> {
         }
         self.loops.start(self.program, accelerated && !self.env.exhaustive);
         self.scratch.prune.tell_fresh(self.knows_elements());
+        self.weigh()?;
         self.needs_built = false;
         let throw = |proto: &HelperProto| proto.ret == Ret::Thrown;
         let may_throw = self.program.contents().calls
@@ -397,7 +396,8 @@ impl<'a> Walk<'a> {
         for compare in std::mem::take(&mut self.compares) {
             self.walk_from(compare.subprog, Start::Compare(compare))?;
         }
-        self.notes.check_stack(self.program, self.env)
+        self.notes.check_stack(self.program, self.env)?;
+        if self.scratch.memory.ends() { Ok(()) } else { refuse(Reason::OutOfMemory) }
     }
 
     /// Walks one root.
@@ -468,6 +468,7 @@ impl<'a> Walk<'a> {
         let walked = self.walk_path();
         self.with_guesses(walked)?;
         while let Some(returns) = self.pop() {
+            self.weigh()?;
             let walked = if returns { self.walk_return() } else { self.walk_path() };
             self.with_guesses(walked)?;
         }
@@ -512,7 +513,8 @@ impl<'a> Walk<'a> {
 
     /// The reason, unless the fuel was spent: then questions were not answered, and no other reason counts.
     fn unless_out_of_fuel(&self, reason: Box<Reason>) -> Box<Reason> {
-        let stands = matches!(*reason, Reason::Time(_) | Reason::Environment(_) | Reason::Internal(_));
+        let stands =
+            matches!(*reason, Reason::Time(_) | Reason::OutOfMemory | Reason::Environment(_) | Reason::Internal(_));
         if fuel::is_spent() && !stands { Box::new(self.out_of_fuel()) } else { reason }
     }
 
@@ -602,6 +604,9 @@ impl<'a> Walk<'a> {
             return refuse(Reason::Steps(self.steps));
         }
         self.check_fuel()?;
+        if self.stats.steps.is_multiple_of(WEIGHED_STEPS) {
+            self.weigh()?;
+        }
         // A clock costs more than a step: look at it now and then.
         if self.scratch.deadline.is_some() && self.stats.steps.is_multiple_of(TIMED_STEPS) {
             return self.check_time();
@@ -802,24 +807,11 @@ impl<'a> Walk<'a> {
 
     /// A recycled state, contents arbitrary.
     fn fresh_state(&mut self) -> State {
-        self.scratch.pool.pop().unwrap_or_default()
+        self.scratch.pool.any()
     }
 
     fn copy_state(&mut self) -> State {
         self.state.copied(&mut self.scratch.pool)
-    }
-
-    fn check_memory(&mut self, added: usize) -> Res<()> {
-        self.live_bytes += added;
-        self.stats.peak_bytes = self.stats.peak_bytes.max(self.live_bytes);
-        let limits = &self.env.limits;
-        if self.live_bytes > limits.memory {
-            return refuse(Reason::Memory(limits.memory));
-        }
-        if self.scratch.pending.len() + self.scratch.prune.len() > limits.states {
-            return refuse(Reason::States(limits.states));
-        }
-        Ok(())
     }
 
     fn proto(&self, callee: Callee) -> Res<&'a HelperProto> {

@@ -52,6 +52,12 @@ impl ValueNotes {
         }
     }
 
+    /// Bytes of a copy.
+    pub(super) fn bytes(&self) -> usize {
+        let loops = self.loops.len() * size_of::<LoopNote>();
+        self.notes.len() * size_of::<ValueFacts>() + self.seen.len() + loops
+    }
+
     /// Frees memory beyond `bytes` of each kind.
     pub(super) fn trim(&mut self, bytes: usize) {
         crate::kept::shrink(&mut self.notes, bytes);

@@ -5,6 +5,7 @@
 
 use bpf_isa::{InsnIdx, Reg};
 
+use super::Of;
 use crate::env::Region;
 use crate::faults::planted;
 use crate::helpers::{CallbackKind, Local};
@@ -220,6 +221,26 @@ impl Frame {
         let (bytes, spills, fills, contents, loops) = Default::default();
         let rest = Byte::Fresh;
         Frame { regs, bytes, rest, spills, fills, contents, entry, subprog, outer_epoch: 0, since: 0, loops }
+    }
+
+    /// Bytes of its vectors.
+    pub(super) fn sizes(&self, of: Of) -> usize {
+        let marks = |m: &Mark| of.vec(&m.lines) + of.vec(&m.ids);
+        let loops = of.vec(&self.loops) + self.loops.iter().map(marks).sum::<usize>();
+        of.vec(&self.bytes) + of.vec(&self.spills) + of.vec(&self.fills) + of.vec(&self.contents) + loops
+    }
+
+    /// Gives back the memory that its contents do not need.
+    pub(super) fn fit(&mut self) {
+        self.bytes.shrink_to_fit();
+        self.spills.shrink_to_fit();
+        self.fills.shrink_to_fit();
+        self.contents.shrink_to_fit();
+        self.loops.shrink_to_fit();
+        for m in &mut self.loops {
+            m.lines.shrink_to_fit();
+            m.ids.shrink_to_fit();
+        }
     }
 
     /// The kind of the byte at r10 - depth.

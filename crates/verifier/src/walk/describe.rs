@@ -43,7 +43,7 @@ impl Walk<'_> {
     }
 
     /// Everything the author needs, for the one error that is reported.
-    pub(super) fn describe(&mut self, reason: Reason) -> Box<VerifyError> {
+    pub(crate) fn describe(&mut self, reason: Reason) -> Box<VerifyError> {
         let effort = self.effort(&reason);
         if let Some(effort) = &effort {
             return self.describe_effort(reason, effort.clone());

@@ -59,11 +59,16 @@ impl Efforts {
 impl Walk<'_> {
     /// What took most of that of which there was too much.
     pub(super) fn effort(&self, reason: &Reason) -> Option<Effort> {
-        if !reason.is_work() {
+        if !reason.is_work() || *reason == Reason::OutOfMemory {
             return None;
         }
         let spent = &self.scratch.effort.spent;
         let states = matches!(reason, Reason::States(_));
+        // A program that is too long by itself has no states; without memory nothing is looked at that is as long.
+        let none = matches!(reason, Reason::Memory(_)) && self.held_states().next().is_none();
+        if none || !self.scratch.memory.ends() {
+            return None;
+        }
         let mut by: Vec<u64> = if states || matches!(reason, Reason::Memory(_)) {
             let mut by = vec![0; self.insns.len()];
             for (at, bytes) in self.held_states() {

@@ -128,6 +128,8 @@ struct Solver {
     /// Rows in words, as they are before they are changed; and answers to others.
     words: Vec<u64>,
     known: Vec<Known>,
+    /// Words of all questions that are remembered.
+    remembered: usize,
 }
 
 /// What a state says that is asked, and memory to look it up in.
@@ -171,6 +173,8 @@ struct Known {
 
 /// Answers that are remembered: of two that would be in the same place, the newer.
 const MAX_KNOWN: usize = 512;
+/// Bytes of memory for rows, at most: those of a question and of the last one, each with the rows that were combined.
+const ROWS_HELD: usize = 128 << 10;
 /// Words of a question that is.
 const MAX_WORDS: usize = 256;
 
@@ -185,6 +189,17 @@ fn with_solver<R>(ask: impl FnOnce(&mut Solver) -> R) -> R {
     let answer = ask(&mut solver);
     let _ended_too = SOLVER.try_with(|kept| kept.set(Some(solver)));
     answer
+}
+
+/// Bytes of remembered questions and answers, and of memory for rows.
+pub(in crate::walk) fn held() -> usize {
+    let solver = SOLVER.try_with(Cell::take).ok().flatten();
+    let held = solver.as_ref().map_or(0, |solver| {
+        let words = solver.words.capacity() + solver.remembered;
+        words * size_of::<u64>() + solver.known.capacity() * size_of::<Known>() + ROWS_HELD
+    });
+    let _ended_too = SOLVER.try_with(|kept| kept.set(solver));
+    held
 }
 
 /// Forgets all answers: what is asked of one program is not asked of the next.
@@ -222,7 +237,7 @@ impl Solver {
     /// The answer to a question of this kind, from the rows, or because the same has been asked before: loops are
     /// walked again and again, and what is asked in them differs by its names only, if at all.
     fn remembered(&mut self, kind: u64, ask: impl FnOnce(&mut Rows) -> Option<Range>) -> Option<Range> {
-        let Solver { rows, words, known, .. } = self;
+        let Solver { rows, words, known, remembered, .. } = self;
         words.clear();
         words.push(kind);
         let described = rows.describe(words);
@@ -238,8 +253,10 @@ impl Solver {
         let known = &mut known[(hash >> 32) as usize % MAX_KNOWN];
         if known.question != *words {
             known.answer = ask(rows);
+            *remembered -= known.question.capacity();
             known.question.clear();
             known.question.extend_from_slice(words);
+            *remembered += known.question.capacity();
         }
         known.answer
     }

@@ -9,23 +9,34 @@ pub(crate) struct Log {
     last: Vec<String>,
     at: usize,
     left_out: u64,
+    /// Bytes of the texts that were ever kept.
+    bytes: usize,
 }
 
 impl Log {
     /// Adds a line; at most `limit` are kept.
     pub(crate) fn push(&mut self, limit: usize, line: String) {
         let half = limit / 2;
+        let held = line.capacity();
         if self.first.len() < limit - half {
             self.first.push(line);
+            self.bytes += held;
         } else if self.last.len() < half {
             self.last.push(line);
+            self.bytes += held;
         } else {
             self.left_out += 1;
             if half > 0 {
+                self.bytes = self.bytes + held - self.last[self.at].capacity();
                 self.last[self.at] = line;
                 self.at = (self.at + 1) % half;
             }
         }
+    }
+
+    /// Bytes that it holds.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes + (self.first.capacity() + self.last.capacity()) * size_of::<String>()
     }
 
     /// All lines that were kept, and one that says how many were not.

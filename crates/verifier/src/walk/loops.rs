@@ -35,6 +35,7 @@ use bpf_analysis::Loops;
 use bpf_isa::InsnIdx;
 
 use super::lines::Guessing;
+use super::memory::Size;
 use super::trail;
 use super::{Flow, Res, Walk, refuse};
 use crate::error::{LoopFailure, Reason};
@@ -180,6 +181,21 @@ impl Engine {
     /// The loops of the program, if it has any and they are looked at.
     pub(super) fn forest(&self) -> &Loops {
         &self.forest
+    }
+
+    /// Bytes of what attempts hold beside the states that they began with, and of what is known of loops.
+    pub(super) fn bytes(&self) -> usize {
+        self.open.iter().map(Attempt::bytes).sum::<usize>() + self.heads.len() * size_of::<Head>()
+    }
+
+    /// Fits the states of attempts to their contents.
+    pub(super) fn fit(&mut self, mut fit: impl FnMut(&mut State, &mut Size)) {
+        for a in &mut self.open {
+            fit(&mut a.entry, &mut a.size);
+            if let Some(g) = &mut a.guess {
+                g.states_mut().for_each(State::fit);
+            }
+        }
     }
 
     /// Whether some loop of its function is around the instruction.
@@ -416,13 +432,15 @@ impl Walk<'_> {
         let entry = self.copy_state();
         let mark = self.trail_mark();
         let k = self.new_id();
-        self.check_memory(entry.bytes())?;
+        let size = Size::of(&entry);
+        self.stored(size)?;
         self.loops.open.push(Attempt {
             id,
             k,
             frame: self.state.frames.len() - 1,
             phase: Phase::Watch,
             entry,
+            size,
             at: self.pc,
             path: self.path,
             epoch: self.epoch,
@@ -486,12 +504,12 @@ impl Walk<'_> {
         while pending.len() > a.pending
             && let Some(p) = pending.pop()
         {
-            self.live_bytes = self.live_bytes.saturating_sub(p.state.bytes());
+            self.scratch.memory.remove(p.size);
             self.scratch.pool.push(p.state);
         }
         let opened = self.scratch.trail.rewind(&a.mark);
-        let freed = self.scratch.prune.discard(a.kept, opened, &mut self.scratch.pool);
-        self.live_bytes = self.live_bytes.saturating_sub(freed);
+        let super::Scratch { prune, pool, memory, .. } = &mut *self.scratch;
+        prune.discard(a.kept, opened, pool, memory);
         (self.pc, self.path, self.epoch) = (a.at, a.path, a.epoch);
         self.recorded.truncate(a.recorded);
         // The oldest copy: what was noted since is of walks that do not count.
@@ -508,7 +526,7 @@ impl Walk<'_> {
         if let Some(a) = self.loops.open.pop() {
             self.loops.loose -= u32::from(a.phase == Phase::Loose);
             self.notes.muted = self.loops.loose > 0;
-            self.live_bytes = self.live_bytes.saturating_sub(a.entry.bytes());
+            self.scratch.memory.remove(a.size);
             self.scratch.pool.push(a.entry);
             if let Some(g) = a.guess {
                 g.retire(&mut self.scratch.pool);
@@ -601,6 +619,9 @@ impl Walk<'_> {
         self.charge_guess(i);
         fuel::charge_each(self.insns.len(), fuel::SLOT);
         let copied = self.insns.len() <= COPIED_NOTES;
+        if copied {
+            self.copies(self.notes.bytes())?;
+        }
         let a = &mut self.loops.open[i];
         a.notes = copied.then(|| self.notes.clone());
         if let Some(g) = &a.guess {
@@ -772,6 +793,7 @@ impl Walk<'_> {
             Reason::Steps(_)
                 | Reason::Fuel(_)
                 | Reason::Time(_)
+                | Reason::OutOfMemory
                 | Reason::States(_)
                 | Reason::Memory(_)
                 | Reason::Internal(_)

@@ -2,6 +2,7 @@
 
 use bpf_isa::{InsnIdx, Reg};
 
+use super::memory::Size;
 use super::trail::Mark;
 use super::{PathNode, Res, Walk};
 use crate::error::Decision;
@@ -15,6 +16,7 @@ pub(super) struct Pending {
     /// It returns from the function there, whatever the instruction is: an early return.
     pub(super) returns: bool,
     pub(super) state: State,
+    pub(super) size: Size,
     pub(super) path: u32,
     pub(super) epoch: u32,
     /// Where the trail was.
@@ -53,10 +55,10 @@ impl Walk<'_> {
 
     fn leave_as(&mut self, at: InsnIdx, returns: bool, resumes: bool, state: State, path: u32, epoch: u32) -> Res<()> {
         self.choices += 1;
-        let bytes = state.bytes();
+        let size = Size::of(&state);
         let mark = self.trail_mark();
-        self.scratch.pending.push(Pending { at, returns, state, path, epoch, mark, equal: None, resumes });
-        self.check_memory(bytes)
+        self.scratch.pending.push(Pending { at, returns, state, size, path, epoch, mark, equal: None, resumes });
+        self.stored(size)
     }
 
     pub(super) fn extend_path(&mut self, d: Decision) -> u32 {
@@ -68,7 +70,7 @@ impl Walk<'_> {
     pub(super) fn pop(&mut self) -> Option<bool> {
         let p = self.scratch.pending.pop()?;
         debug_assert!(self.scratch.prune.opened_before(self.scratch.pending.len()));
-        self.live_bytes = self.live_bytes.saturating_sub(p.state.bytes());
+        self.scratch.memory.remove(p.size);
         let old = std::mem::replace(&mut self.state, p.state);
         if planted!(SiblingKnowsRanges) {
             self.state.know_as(&old);

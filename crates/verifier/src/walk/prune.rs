@@ -36,6 +36,7 @@ use std::collections::BTreeMap;
 use bpf_isa::{Callee, Insn, InsnIdx, Program, Reg};
 
 use super::linear::Form;
+use super::memory::{List, Memory, Pool, Short, Size};
 use super::trail::{Demand, Ending, Needed, RoundReads, forget_unneeded};
 use super::{Res, Walk, refuse, shrink};
 use crate::error::Reason;
@@ -82,6 +83,11 @@ const STRETCHES: usize = 8;
 /// In a hybrid walk: rounds of a loop that are walked as they are before the numbers that change are given up.
 const HYBRID_ROUNDS: usize = 8;
 
+/// Frames of a state at most.
+const MAX_FRAMES: usize = bpf_isa::MAX_CALL_DEPTH as usize;
+/// Bytes for a round that rests on another: an entry of a B-tree whose nodes may be half empty.
+const PER_MOVED: usize = 48;
+
 /// Fuel for a state that is compared with another one: mostly they differ soon.
 const COMPARED: u64 = 15;
 /// Fuel for each value of a state of which is forgotten what does not matter.
@@ -111,7 +117,7 @@ pub(super) struct Kept {
     choices: u64,
     hits: u32,
     misses: u32,
-    bytes: usize,
+    pub(super) size: Size,
     /// Where, and how many were kept before it.
     at: u32,
     pub(super) number: u32,
@@ -151,6 +157,8 @@ pub(super) struct Pruner {
     free: Vec<u32>,
     /// States ever kept.
     count: u32,
+    /// And their frames: what each is needed for is noted once.
+    framed: usize,
     /// Open states, with the number of branches left for later when they were kept.
     pub(super) open: Vec<(u32, usize)>,
     /// What is read while rounds are open, of those that are, oldest first.
@@ -181,7 +189,7 @@ impl Pruner {
         (self.sums, self.seen, self.iterates) = (false, false, false);
         let insns = program.insns();
         self.joins.clear();
-        self.count = 0;
+        (self.count, self.framed) = (0, 0);
         self.joins.resize(insns.len().div_ceil(64), 0);
         self.points.clear();
         self.points.resize(self.joins.len(), 0);
@@ -292,7 +300,7 @@ impl Pruner {
     }
 
     /// Ends all that was kept. What was evicted has left an empty state behind, which is none to use again.
-    pub(super) fn take_states(&mut self, pool: &mut Vec<State>) {
+    pub(super) fn take_states(&mut self, pool: &mut Pool) {
         self.open.clear();
         self.free.clear();
         pool.extend(self.kept.drain(..).map(|k| k.state).filter(|s| !s.frames.is_empty()));
@@ -310,6 +318,22 @@ impl Pruner {
         shrink(&mut self.reached, bytes);
         self.names.trim(bytes);
         self.ids.trim(bytes);
+    }
+
+    /// Makes room for what is kept until the walk is weighed again.
+    pub(super) fn weigh(&mut self, memory: &mut Memory) -> Result<(), Short> {
+        let unfinished = (self.framed + 4 * MAX_FRAMES).saturating_sub(self.needed.len());
+        let unfreed = self.kept.len() + 4 - self.free.len();
+        memory.list(List::Kept, &mut self.kept, 4)?;
+        memory.list(List::Needed, &mut self.needed, unfinished)?;
+        memory.list(List::Free, &mut self.free, unfreed)?;
+        memory.list(List::Open, &mut self.open, 4)
+    }
+
+    /// Bytes of what is read while rounds are open, and of what they rest on.
+    pub(super) fn rest(&self) -> usize {
+        self.reads.len() * (2 * size_of::<RoundReads>() + RoundReads::of_frames(MAX_FRAMES))
+            + self.moved.len() * PER_MOVED
     }
 
     /// Whether the open states were kept before the branch was left that is walked next, with `left` others left. For
@@ -383,14 +407,13 @@ impl Pruner {
         &mut self.ids
     }
 
-    /// Forgets all states but the first so many ever kept, of which so many are open. The bytes they took.
-    pub(super) fn discard(&mut self, count: u32, opened: usize, pool: &mut Vec<State>) -> usize {
+    /// Forgets all states but the first so many ever kept, of which so many are open.
+    pub(super) fn discard(&mut self, count: u32, opened: usize, pool: &mut Pool, memory: &mut Memory) {
         self.open.truncate(opened);
         while self.reads.pop_if(|round| round.number() >= count).is_some() {}
         if self.count == count {
-            return 0;
+            return;
         }
-        let mut bytes = 0;
         for i in 0..crate::num::small(self.kept.len()) {
             let kept = &self.kept[i as usize];
             // The newest come first in each list; one that is free is in none.
@@ -401,7 +424,7 @@ impl Pruner {
             let mut head = self.heads[at];
             while head != NONE && self.kept[head as usize].number >= count {
                 let kept = &mut self.kept[head as usize];
-                bytes += kept.bytes;
+                memory.remove(kept.size);
                 kept.number = u32::MAX;
                 pool.push(std::mem::take(&mut kept.state));
                 self.free.push(head);
@@ -409,7 +432,6 @@ impl Pruner {
             }
             self.heads[at] = head;
         }
-        bytes
     }
 
     /// A path ends while rounds are open: what it needs from there on they do, too.
@@ -448,6 +470,7 @@ impl Pruner {
             self.reads.push(RoundReads::new(self.count, kept.state.frames.len()));
         }
         self.count += 1;
+        self.framed += kept.state.frames.len();
         let i = match self.free.pop() {
             Some(i) => {
                 self.kept[i as usize] = kept;
@@ -466,8 +489,9 @@ impl Pruner {
 impl Walk<'_> {
     /// Every state that is held, where it stands and its bytes: those kept, and those left for later.
     pub(super) fn held_states(&self) -> impl Iterator<Item = (InsnIdx, usize)> {
-        let kept = self.scratch.prune.kept.iter().filter(|k| k.number != u32::MAX).map(|k| (InsnIdx(k.at), k.bytes));
-        kept.chain(self.scratch.pending.iter().map(|p| (p.at, p.state.bytes())))
+        let kept =
+            self.scratch.prune.kept.iter().filter(|k| k.number != u32::MAX).map(|k| (InsnIdx(k.at), k.size.counted));
+        kept.chain(self.scratch.pending.iter().map(|p| (p.at, p.size.counted)))
     }
 
     /// At a join. `true` if the current path is covered and ends here.
@@ -550,7 +574,7 @@ impl Walk<'_> {
                 // arrivals that are let pass say little.
                 kept.misses += u32::from(keeps);
                 if kept.misses > (kept.hits + 1) * MISSES {
-                    self.live_bytes = self.live_bytes.saturating_sub(kept.bytes);
+                    self.scratch.memory.remove(kept.size);
                     self.scratch.pool.push(std::mem::take(&mut kept.state));
                     kept.number = u32::MAX;
                     pruner.free.push(i);
@@ -608,7 +632,7 @@ impl Walk<'_> {
         // States are compared without them: what the next step makes of one, others that this state covers may not.
         debug_assert!(self.state.definitions.is_empty() || planted!(DefinitionsKept), "definitions are forgotten");
         let state = self.copy_state();
-        let bytes = state.bytes() + state.frames.len() * size_of::<Needed>();
+        let size = Size::of(&state);
         let (hits, misses, epoch) = (0, 0, self.epoch);
         let (trail, needed) = (self.scratch.trail.len(), None);
         let kept = Kept {
@@ -625,14 +649,14 @@ impl Walk<'_> {
             choices: self.choices,
             hits,
             misses,
-            bytes,
+            size,
             at: 0,
             number: 0,
         };
         self.scratch.prune.keep(self.pc, kept, self.scratch.pending.len());
         self.since_kept = 0;
         self.stats.states += 1;
-        self.check_memory(bytes)
+        self.stored(size)
     }
 
     /// A round of a bounded construct starts at the current instruction: a callback's entry, or (`may_goto`) the
@@ -824,7 +848,7 @@ impl Pruner {
     }
 
     /// All paths from the kept state are finished, and this is what it was needed for: forgets the rest.
-    pub(super) fn close(&mut self, i: u32, needed: &[Needed]) {
+    pub(super) fn close(&mut self, i: u32, needed: &[Needed], memory: &mut Memory) {
         let kept = &mut self.kept[i as usize];
         kept.open = false;
         let (first, frames) = (self.needed.len(), kept.state.frames.len());
@@ -840,5 +864,8 @@ impl Pruner {
         if forget_unneeded(&mut kept.state, &self.needed[first..], self.sums.then(|| self.names.list())) {
             forget_ids(&mut kept.state, &mut self.names, self.sums, &[]);
         }
+        memory.remove(kept.size);
+        kept.size = Size::of(&kept.state);
+        memory.add(kept.size);
     }
 }

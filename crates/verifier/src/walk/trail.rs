@@ -66,6 +66,7 @@ mod read;
 use bpf_isa::Reg;
 
 use super::Walk;
+use super::memory::{List, Memory, Short};
 use crate::faults::planted;
 use crate::fuel;
 use crate::lens::Since;
@@ -77,6 +78,8 @@ use read::{Kind, Reader, Step};
 
 /// Fuel for an entry of the trail that is read.
 const READ: u64 = 20;
+/// Entries for which there is room on the trail whenever the walk is weighed: it seldom enters more until then.
+const SPARE_STEPS: usize = 1024;
 /// Values tied to an operand of a comparison that are entered one by one.
 const MAX_TIED: usize = 8;
 
@@ -148,6 +151,13 @@ impl Trail {
         super::shrink(&mut self.forks, bytes);
         super::shrink(&mut self.saved, bytes);
         super::shrink(&mut self.recorded, bytes);
+    }
+
+    /// Makes room for what is entered until the walk is weighed again, with so many frames.
+    pub(super) fn weigh(&mut self, memory: &mut Memory, frames: usize) -> Result<(), Short> {
+        memory.list(List::Steps, &mut self.steps, SPARE_STEPS)?;
+        memory.list(List::Forks, &mut self.forks, 4)?;
+        memory.list(List::Saved, &mut self.saved, 4 * (frames + 1))
     }
 
     pub(super) fn len(&self) -> usize {
@@ -369,7 +379,7 @@ impl Walk<'_> {
         self.trail_enter();
         let frames = self.state.frames.len();
         let scratch = &mut *self.scratch;
-        let (trail, prune) = (&mut scratch.trail, &mut scratch.prune);
+        let (trail, prune, memory) = (&mut scratch.trail, &mut scratch.prune, &mut scratch.memory);
         // Nothing is left to compare with these states.
         let Some(next) = scratch.pending.last() else { return };
         let mark = next.mark;
@@ -428,7 +438,7 @@ impl Walk<'_> {
                     let Some((i, _)) = prune.open.pop() else { break };
                     read(demand, prune.kept[i as usize].trail);
                     prune.round_ends(i, rests, demand);
-                    prune.close(i, demand.frames());
+                    prune.close(i, demand.frames(), memory);
                     rests = prune.settle(i, rests);
                 }
             }

@@ -50,6 +50,7 @@ const WITHOUT_PAIR: &[(&str, &str)] = &[
     ("Time", "the machine decides; hostile.rs"),
     ("Steps", "a limit, which takes a large program: hostile.rs"),
     ("Memory", "a limit: hostile.rs"),
+    ("OutOfMemory", "the machine decides; tests/memory_limit.rs"),
     ("Fuel", "a limit: hostile.rs"),
 ];
 

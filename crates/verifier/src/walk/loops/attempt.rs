@@ -5,6 +5,7 @@ use bpf_isa::InsnIdx;
 use super::guess::{Guess, MAX_TABLE_TRIES, Shape};
 use crate::notes::Notes;
 use crate::state::State;
+use crate::walk::memory::Size;
 use crate::walk::trail;
 
 /// Guesses that are tried besides, where places are related to each other.
@@ -69,6 +70,7 @@ pub(super) struct Attempt {
     pub(super) phase: Phase,
     /// What entered the loop, and how it got there.
     pub(super) entry: State,
+    pub(super) size: Size,
     pub(super) at: InsnIdx,
     pub(super) path: u32,
     pub(super) epoch: u32,
@@ -98,6 +100,12 @@ pub(super) struct Attempt {
 }
 
 impl Attempt {
+    /// Bytes of the states of its guess, and of notes that it may have to go back to.
+    pub(super) fn bytes(&self) -> usize {
+        let states = self.guess.as_ref().map_or(0, |g| g.states().map(State::bytes).sum());
+        states + self.notes.as_ref().map_or(0, Notes::bytes) + size_of::<Attempt>()
+    }
+
     /// From now on, paths that meet in it become one.
     pub(super) fn blend(&mut self, asked: u32) {
         if let Blends::NotYet = self.blends {

@@ -33,6 +33,7 @@ use crate::scalar::Scalar;
 use crate::state::{Line, Mark, Room, Round, State};
 use crate::tnum::ones;
 use crate::value::{Ty, Value, Why, len_id};
+use crate::walk::Pool;
 use crate::walk::linear::Form;
 use crate::walk::pointers::size_of;
 use join::{Widen, merge};
@@ -149,7 +150,7 @@ impl Guess {
         (k, id, loose): (u32, u32, bool),
         env: &Env<'_>,
         next_id: &mut u32,
-        pool: &mut Vec<State>,
+        pool: &mut Pool,
     ) -> Option<Guess> {
         let mut state = entry.copied(pool);
         // What is remembered of regions is said of names that are others in the next round.
@@ -371,8 +372,17 @@ impl Guess {
         Some(g)
     }
 
+    /// All of its states.
+    pub(super) fn states(&self) -> impl Iterator<Item = &State> {
+        [&self.state, &self.entry].into_iter().chain(&self.back).chain(self.sides.states())
+    }
+
+    pub(super) fn states_mut(&mut self) -> impl Iterator<Item = &mut State> {
+        [&mut self.state, &mut self.entry].into_iter().chain(&mut self.back).chain(self.sides.states_mut())
+    }
+
     /// Gives its states back.
-    pub(super) fn retire(self, pool: &mut Vec<State>) {
+    pub(super) fn retire(self, pool: &mut Pool) {
         let Guess { state, entry, back, sides, .. } = self;
         pool.extend([state, entry]);
         pool.extend(back);
@@ -408,7 +418,7 @@ impl Guess {
     ///
     /// A path that leaves a place as it was adds nothing to what that can be: whatever the loose guess took it for is
     /// not joined.
-    pub(super) fn note_back(&mut self, mut back: State, next_id: &mut u32, pool: &mut Vec<State>) {
+    pub(super) fn note_back(&mut self, mut back: State, next_id: &mut u32, pool: &mut Pool) {
         let unchanged = std::mem::take(&mut self.unchanged);
         self.see_parting(&back);
         self.without_none(&mut back);

@@ -10,6 +10,7 @@
 
 use crate::faults::planted;
 use crate::state::{Owed, State};
+use crate::walk::memory::{List, Memory, Short};
 
 #[derive(Clone, Copy, Debug)]
 struct Edge {
@@ -29,6 +30,11 @@ pub(in crate::walk) struct Epochs(Vec<Edge>);
 impl Epochs {
     pub(in crate::walk) fn clear(&mut self) {
         self.0.clear();
+    }
+
+    /// Makes room for what is passed until the walk is weighed again.
+    pub(in crate::walk) fn weigh(&mut self, memory: &mut Memory) -> Result<(), Short> {
+        memory.list(List::Epochs, &mut self.0, 128)
     }
 
     /// Passes an edge now; the epoch behind it.

@@ -249,6 +249,11 @@ impl RoundReads {
         RoundReads { number, bytes: vec![Bytes::default(); frames], lengths, all: false }
     }
 
+    /// Bytes for a round's frames.
+    pub(in crate::walk) fn of_frames(frames: usize) -> usize {
+        frames * size_of::<Bytes>()
+    }
+
     pub(in crate::walk) fn number(&self) -> u32 {
         self.number
     }

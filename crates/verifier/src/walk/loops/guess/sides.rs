@@ -30,6 +30,7 @@ use crate::faults::planted;
 use crate::scalar::Scalar;
 use crate::state::{Room, State};
 use crate::value::{Ty, Value, Why};
+use crate::walk::Pool;
 
 /// The rounds in which these places hold none, and no other does.
 #[derive(Debug)]
@@ -84,8 +85,17 @@ impl Sides {
         sides
     }
 
+    /// Their states.
+    pub(super) fn states(&self) -> impl Iterator<Item = &State> {
+        self.others.iter().flat_map(|side| [&side.state].into_iter().chain(&side.back))
+    }
+
+    pub(super) fn states_mut(&mut self) -> impl Iterator<Item = &mut State> {
+        self.others.iter_mut().flat_map(|side| [&mut side.state].into_iter().chain(&mut side.back))
+    }
+
     /// Gives their states back.
-    pub(super) fn retire(self, pool: &mut Vec<State>) {
+    pub(super) fn retire(self, pool: &mut Pool) {
         for side in self.others {
             pool.push(side.state);
             pool.extend(side.back);

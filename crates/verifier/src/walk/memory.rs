@@ -1,0 +1,376 @@
+//! The memory of a verification, counted, and bounded by [`Limits::memory`](crate::Limits::memory).
+//!
+//! Problem: a verification must hold no more bytes than its limit, and whether it reaches the limit must be a function
+//! of the program, its contract and its limits, not of what the same verifier verified before. What is allocated depends
+//! on the past, though: a recycled state has vectors as long as its former contents needed.
+//!
+//! Approach: two figures. The *count* is what the verdict depends on: bytes of contents (`State::bytes`) of all states
+//! that are stored, and for each list that grows with the walk ([`List`]) a capacity that depends on its length alone.
+//! The *holding* is what is allocated (`State::held`). While all that is held stays below three quarters of
+//! the limit, states are recycled as they are. Once it does not, memory is *short* until the verification ends: the states that are not used
+//! are freed, those that are stored are fitted to their contents, and copies are made exactly as large as their
+//! contents. From then on the holding of states is their count.
+//!
+//! Lists grow only here ([`Memory::list`]), ahead of what is pushed until the next time that the walk is weighed, and
+//! only after the count has room for the old list beside the new one. What does not grow with the walk is counted by
+//! the program's length before anything is allocated ([`PER_SLOT`]).
+//!
+//! Where the system may refuse memory (a tight `RLIMIT_AS`), a list that grows asks by a call that can fail, and for all
+//! smaller allocations a block of [`HEADROOM`] bytes is allocated and freed whenever the count has grown by [`STRIDE`]:
+//! what is allocated in between fits into where that was. A failure ends the verification without a verdict.
+//!
+//! Invariants: between two times that the walk is weighed the holding exceeds the limit by no more than
+//! [`MEMORY_SLACK`]. The count depends on no capacity and no address.
+
+use bpf_isa::Program;
+
+use super::{Res, Walk, refuse};
+use crate::error::Reason;
+use crate::kept::MAX_KEPT;
+use crate::state::State;
+
+/// Bytes that a verification may hold beside its limit: what a walk allocates between two times that it is weighed
+/// (states that are copied and not stored yet, a step's scratch memory, [`HEADROOM`], the text of an error).
+pub(crate) const MEMORY_SLACK: usize = 1 << 20;
+
+/// Bytes for each instruction slot of the program, at most: notes, facts, needs, efforts, and the loops of the program
+/// that a refusal looks for (`tests/memory_limit.rs` has programs of 100,000 instructions).
+const PER_SLOT: usize = 160;
+/// Bytes for each, where the ranges of numbers are noted.
+const PER_NOTED_SLOT: usize = 360;
+/// Bytes for each, of facts or of what a refusal looks for: part of these.
+const PER_END_SLOT: usize = 64;
+/// Bytes for each subprogram and each jump.
+const PER_SUBPROG: usize = 128;
+
+/// States in flight that are counted beside the stored ones: the current one, the copy that is about to be stored, and
+/// those of a guess that is about to be made.
+const IN_FLIGHT: usize = 4;
+
+/// Bytes that must be free, whenever so many have been added.
+const HEADROOM: usize = 256 << 10;
+const STRIDE: usize = 64 << 10;
+
+/// The lists that grow with the walk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum List {
+    Pending,
+    Paths,
+    Kept,
+    Needed,
+    Free,
+    Open,
+    Steps,
+    Forks,
+    Saved,
+    Epochs,
+}
+
+const LISTS: usize = List::Epochs as usize + 1;
+
+/// What is asked for and cannot be had.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Short {
+    /// The limit would be exceeded.
+    Limit,
+    /// The system refused.
+    System,
+}
+
+/// Whether the system has so many bytes.
+fn has(bytes: usize) -> bool {
+    Vec::<u8>::new().try_reserve_exact(bytes).is_ok()
+}
+
+fn reason(short: Short, limit: usize) -> Reason {
+    match short {
+        Short::Limit => Reason::Memory(limit),
+        Short::System => Reason::OutOfMemory,
+    }
+}
+
+/// What a stored state takes: bytes of contents, and bytes allocated.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Size {
+    pub(super) counted: usize,
+    held: usize,
+}
+
+impl Size {
+    pub(super) fn of(state: &State) -> Size {
+        Size { counted: state.bytes(), held: state.held() }
+    }
+}
+
+/// The account of one verification.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    /// The limit, less what a verifier keeps from one program to the next.
+    limit: usize,
+    /// The program's instruction slots, and bytes of what is as long as it.
+    slots: usize,
+    program: usize,
+    /// The states that are stored: kept, left for later, or of attempts to prove loops.
+    counted: usize,
+    held: usize,
+    /// Bytes of states that are not used.
+    recycled: usize,
+    /// The contents of the largest of them.
+    largest: usize,
+    /// Of each list: the capacity that is counted, in elements and in bytes.
+    lists: [(usize, usize); LISTS],
+    /// Bytes of what is counted each time anew.
+    rest: usize,
+    /// States are fitted to their contents.
+    short: bool,
+    /// The count when the system was asked last whether there is more.
+    asked: usize,
+    /// The greatest count.
+    pub(super) peak: usize,
+}
+
+impl Memory {
+    /// Begins with a verification. Whether what was kept from the last program is too much beside this limit.
+    pub(crate) fn begin(&mut self, limit: usize, program: &Program, values: bool) -> bool {
+        let keeps = limit / 16 >= MAX_KEPT;
+        let per_slot = if values { PER_NOTED_SLOT } else { PER_SLOT };
+        let parts = program.subprogs().len() + program.flow().len();
+        *self = Memory {
+            limit: if keeps { limit - MAX_KEPT } else { limit },
+            slots: program.insns().len(),
+            program: program.insns().len().saturating_mul(per_slot).saturating_add(parts * PER_SUBPROG),
+            ..Memory::default()
+        };
+        !keeps
+    }
+
+    /// Whether the walk may begin: the program's own share fits, and the system has it.
+    pub(crate) fn admits(&mut self, limit: usize) -> Result<(), Reason> {
+        self.check(0).map_err(|short| reason(short, limit))
+    }
+
+    /// A walk begins: no state is stored.
+    pub(super) fn begin_walk(&mut self) {
+        (self.counted, self.held, self.rest) = (0, 0, 0);
+    }
+
+    pub(super) fn add(&mut self, size: Size) {
+        self.counted += size.counted;
+        self.held += size.held;
+        self.largest = self.largest.max(size.counted);
+    }
+
+    pub(super) fn remove(&mut self, size: Size) {
+        self.counted = self.counted.saturating_sub(size.counted);
+        self.held = self.held.saturating_sub(size.held);
+    }
+
+    fn count(&self) -> usize {
+        let lists: usize = self.lists.iter().map(|(_, bytes)| bytes).sum();
+        let states = self.counted + IN_FLIGHT * self.largest;
+        self.program.saturating_add(states).saturating_add(lists).saturating_add(self.rest)
+    }
+
+    /// Whether `more` bytes have room.
+    fn check(&mut self, more: usize) -> Result<(), Short> {
+        let count = self.count().saturating_add(more);
+        if count > self.limit {
+            return Err(Short::Limit);
+        }
+        self.peak = self.peak.max(count);
+        let level = count.max(self.holding());
+        if level > self.asked || self.asked == 0 {
+            // At first nothing is allocated yet that is as long as the program.
+            let first = if self.asked == 0 { self.program } else { 0 };
+            self.asked = level + STRIDE;
+            if !has(first + HEADROOM) {
+                return Err(Short::System);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the system has what an error or the facts of the program take, which are as long as it is.
+    pub(super) fn ends(&self) -> bool {
+        has(self.slots * PER_END_SLOT + HEADROOM / 4)
+    }
+
+    /// Makes room for so many elements more, in a list that only grows so.
+    pub(super) fn list<T>(&mut self, list: List, v: &mut Vec<T>, spare: usize) -> Result<(), Short> {
+        let at = list as usize;
+        let (elements_before, bytes) = self.lists[at];
+        let elements = v.len() + spare;
+        if elements <= elements_before {
+            return Ok(());
+        }
+        let capacity = elements + elements / 8;
+        let new = capacity.saturating_mul(size_of::<T>());
+        // The new one, and the old one from which elements are moved.
+        self.lists[at] = (capacity, new);
+        let mut grown = self.check(bytes);
+        if grown.is_ok() && v.capacity() < capacity {
+            let reserved = v.try_reserve_exact(capacity - v.len());
+            // It may have taken what was there for smaller ones.
+            grown = if reserved.is_ok() && has(HEADROOM) { Ok(()) } else { Err(Short::System) };
+        }
+        if grown.is_err() {
+            self.lists[at] = (elements_before, bytes);
+        }
+        grown
+    }
+
+    /// Whether memory gets short now.
+    fn gets_short(&self) -> bool {
+        !self.short && self.holding() > self.limit / 4 * 3
+    }
+
+    /// What is allocated.
+    fn holding(&self) -> usize {
+        (self.count() - self.counted).saturating_add(self.held + self.recycled)
+    }
+}
+
+/// States no longer used, for their vectors.
+#[derive(Debug, Default)]
+pub(crate) struct Pool {
+    states: Vec<State>,
+    /// Bytes that they hold.
+    held: usize,
+    /// Memory is short: nothing is recycled.
+    short: bool,
+}
+
+impl Pool {
+    pub(super) fn push(&mut self, state: State) {
+        if self.short {
+            return;
+        }
+        if self.states.len() == self.states.capacity() {
+            let more = self.states.len() / 8 + 16;
+            if self.states.try_reserve_exact(more).is_err() {
+                return;
+            }
+        }
+        self.held += state.held();
+        self.states.push(state);
+    }
+
+    pub(super) fn extend(&mut self, states: impl IntoIterator<Item = State>) {
+        states.into_iter().for_each(|state| self.push(state));
+    }
+
+    /// A state with contents that do not matter.
+    pub(super) fn any(&mut self) -> State {
+        let state = self.states.pop();
+        self.held -= state.as_ref().map_or(0, State::held);
+        state.unwrap_or_default()
+    }
+
+    /// A copy, in the memory of a state that is no longer used, if there is one.
+    pub(crate) fn copy(&mut self, of: &State) -> State {
+        if self.short {
+            return of.clone();
+        }
+        let mut state = self.any();
+        state.clone_from(of);
+        state
+    }
+
+    /// Frees what is more than so many bytes.
+    pub(super) fn trim(&mut self, bytes: usize) {
+        while self.held > bytes {
+            drop(self.any());
+        }
+        crate::kept::shrink(&mut self.states, bytes);
+    }
+
+    fn held(&self) -> usize {
+        self.held + self.states.capacity() * size_of::<State>()
+    }
+
+    /// Recycles nothing, or again what is given to it.
+    fn set_short(&mut self, short: bool) {
+        self.short = short;
+        if short {
+            *self = Pool { short, ..Pool::default() };
+        }
+    }
+}
+
+impl Walk<'_> {
+    /// Counts what the walk holds, and makes room in its lists for what comes until the next time.
+    ///
+    /// # Errors
+    /// The limit is reached, or the system refuses more.
+    pub(super) fn weigh(&mut self) -> Res<()> {
+        self.weigh_lists().or_else(|short| self.out_of_memory(short))?;
+        self.fit_if_short();
+        Ok(())
+    }
+
+    /// A state has been stored, or is about to be.
+    pub(super) fn stored(&mut self, size: Size) -> Res<()> {
+        self.scratch.memory.add(size);
+        self.weigh()?;
+        let limits = &self.env.limits;
+        if self.scratch.pending.len() + self.scratch.prune.len() > limits.states {
+            return refuse(Reason::States(limits.states));
+        }
+        Ok(())
+    }
+
+    /// What is as long as the program is about to be copied: so many bytes.
+    pub(super) fn copies(&self, bytes: usize) -> Res<()> {
+        if has(bytes + HEADROOM) { Ok(()) } else { refuse(Reason::OutOfMemory) }
+    }
+
+    fn out_of_memory(&self, short: Short) -> Res<()> {
+        refuse(reason(short, self.env.limits.memory))
+    }
+
+    fn weigh_lists(&mut self) -> Result<(), Short> {
+        let rest = self.loops.bytes() + self.log.bytes() + self.recorded.bytes() + super::linear::held();
+        let super::Scratch { memory, pool, pending, paths, prune, trail, .. } = &mut *self.scratch;
+        (memory.rest, memory.recycled) = (rest + prune.rest(), pool.held());
+        memory.list(List::Pending, pending, 8)?;
+        memory.list(List::Paths, paths, 128)?;
+        self.epochs.weigh(memory)?;
+        trail.weigh(memory, self.state.frames.len())?;
+        prune.weigh(memory)?;
+        memory.check(0)?;
+        self.stats.peak_bytes = memory.peak;
+        Ok(())
+    }
+
+    /// Where memory gets short: frees what is not used, and fits what is.
+    fn fit_if_short(&mut self) {
+        let scratch = &mut *self.scratch;
+        if !scratch.memory.gets_short() {
+            return;
+        }
+        scratch.memory.short = true;
+        scratch.pool.set_short(true);
+        let mut held = 0;
+        let mut fit = |state: &mut State, size: &mut Size| {
+            state.fit();
+            size.held = state.held();
+            held += size.held;
+        };
+        scratch.pending.iter_mut().for_each(|p| fit(&mut p.state, &mut p.size));
+        scratch.prune.kept.iter_mut().for_each(|k| fit(&mut k.state, &mut k.size));
+        self.loops.fit(fit);
+        self.state.fit();
+        scratch.memory.held = held;
+    }
+}
+
+impl super::Scratch {
+    /// Begins with a verification of this program.
+    pub(crate) fn begin(&mut self, env: &crate::env::Env<'_>, program: &Program) {
+        if self.memory.begin(env.limits.memory, program, env.values) {
+            let super::Scratch { deadline, memory, .. } = std::mem::take(self);
+            (self.deadline, self.memory) = (deadline, memory);
+        }
+        self.pool.set_short(false);
+    }
+}
