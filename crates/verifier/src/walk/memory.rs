@@ -1,23 +1,24 @@
 //! The memory of a verification, counted, and bounded by [`Limits::memory`](crate::Limits::memory).
 //!
-//! Problem: a verification must hold no more bytes than its limit, and whether it reaches the limit must be a function
-//! of the program, its contract and its limits, not of what the same verifier verified before. What is allocated depends
-//! on the past, though: a recycled state has vectors as long as its former contents needed.
+//! Problem: a verification must hold no more bytes than its limit, and whether it reaches the limit must be a
+//! function of the program, its contract and its limits, not of what the same verifier verified before. What is
+//! allocated depends on the past, though: a recycled state has vectors as long as its former contents needed.
 //!
-//! Approach: two figures. The *count* is what the verdict depends on: bytes of contents (`State::bytes`) of all states
-//! that are stored, and for each list that grows with the walk ([`List`]) a capacity that depends on its length alone.
-//! The *holding* is what is allocated (`State::held`). While all that is held stays below three quarters of
-//! the limit, states are recycled as they are. Once it does not, memory is *short* until the verification ends: the states that are not used
-//! are freed, those that are stored are fitted to their contents, and copies are made exactly as large as their
-//! contents. From then on the holding of states is their count.
+//! Approach: two figures. The *count* is what the verdict depends on: bytes of contents (`State::bytes`) of all
+//! states that are stored, and for each list that grows with the walk ([`List`]) a capacity that depends on its
+//! length alone. The *holding* is what is allocated (`State::held`). While all that is held stays below three
+//! quarters of the limit, states are recycled as they are. Once it does not, memory is *short* until the
+//! verification ends: the states that are not used are freed, those that are stored are fitted to their contents,
+//! and copies are made exactly as large as their contents. From then on the holding of states is their count.
 //!
-//! Lists grow only here ([`Memory::list`]), ahead of what is pushed until the next time that the walk is weighed, and
-//! only after the count has room for the old list beside the new one. What does not grow with the walk is counted by
-//! the program's length before anything is allocated ([`PER_SLOT`]).
+//! Lists grow only here ([`Memory::list`]), ahead of what is pushed until the next time that the walk is weighed,
+//! and only after the count has room for the old list beside the new one. What does not grow with the walk is
+//! counted by the program's length before anything is allocated ([`PER_SLOT`]).
 //!
-//! Where the system may refuse memory (a tight `RLIMIT_AS`), a list that grows asks by a call that can fail, and for all
-//! smaller allocations a block of [`HEADROOM`] bytes is allocated and freed whenever the count has grown by [`STRIDE`]:
-//! what is allocated in between fits into where that was. A failure ends the verification without a verdict.
+//! Where the system may refuse memory (a tight `RLIMIT_AS`), a list that grows asks by a call that can fail, and
+//! for all smaller allocations a block of [`HEADROOM`] bytes is allocated and freed whenever the count has grown by
+//! [`STRIDE`]: what is allocated in between fits into where that was. A failure ends the verification without a
+//! verdict.
 //!
 //! Invariants: between two times that the walk is weighed the holding exceeds the limit by no more than
 //! [`MEMORY_SLACK`]. The count depends on no capacity and no address.
