@@ -9,6 +9,7 @@
 
 mod definitions;
 mod frame;
+mod pool;
 
 use bpf_isa::{InsnIdx, Reg};
 
@@ -21,10 +22,10 @@ use crate::helpers::LockKind;
 use crate::lens::Lens;
 use crate::scalar::Scalar;
 use crate::value::{Debt, FIRST_FREE_ID, Hold, Origin, Ty, Value, Why, len_id};
-use crate::walk::Pool;
 
 pub(crate) use definitions::{Affine, Definition, Left, Made};
 pub(crate) use frame::{Byte, Content, Entry, Fill, Frame, Grid, Line, Mark, Order, Round, Spill, TRACKED};
+pub(crate) use pool::Pool;
 
 /// Facts about pairs of values in a state, other than about regions' lengths: more than this are not learnt, so that
 /// looking for one stays cheap.

@@ -49,7 +49,7 @@ use bpf_uapi::MapType;
 
 pub(crate) use linear::forget_answers;
 pub(crate) use loops::RELATED_SLOTS;
-pub(crate) use memory::{MEMORY_SLACK, Memory, Pool};
+pub(crate) use memory::{MEMORY_SLACK, Memory};
 
 use crate::course::{Course, Mode};
 use crate::env::{Env, GlobalArg, KnownArena, KnownMap};
@@ -62,7 +62,7 @@ use crate::lens::Lens;
 use crate::need::Needs;
 use crate::notes::Notes;
 use crate::scalar::Scalar;
-use crate::state::{Entry, Frame, Lock, LockOf, Room, State};
+use crate::state::{Entry, Frame, Lock, LockOf, Pool, Room, State};
 use crate::states::States;
 use crate::value::{FIRST_FREE_ID, Hold, Origin, Ty, Value, len_id};
 use pending::Pending;

@@ -36,7 +36,7 @@ use std::collections::BTreeMap;
 use bpf_isa::{Callee, Insn, InsnIdx, Program, Reg};
 
 use super::linear::Form;
-use super::memory::{List, Memory, Pool, Short, Size};
+use super::memory::{List, Memory, Short, Size};
 use super::trail::{Demand, Ending, Needed, RoundReads, forget_unneeded};
 use super::{Res, Walk, refuse, shrink};
 use crate::error::Reason;
@@ -44,7 +44,7 @@ use crate::faults::planted;
 use crate::fuel;
 use crate::need::Need;
 use crate::scalar::Scalar;
-use crate::state::{Entry, State};
+use crate::state::{Entry, Pool, State};
 use crate::value::{Value, Why, len_id};
 pub(super) use cover::{IdMap, covers};
 use cover::{same_shape, same_sides};

@@ -28,9 +28,8 @@ use super::{Change, Guess, Own, Shape, loosened_to, relations};
 use crate::env::Env;
 use crate::faults::planted;
 use crate::scalar::Scalar;
-use crate::state::{Room, State};
+use crate::state::{Pool, Room, State};
 use crate::value::{Ty, Value, Why};
-use crate::walk::Pool;
 
 /// The rounds in which these places hold none, and no other does.
 #[derive(Debug)]
