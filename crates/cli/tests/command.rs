@@ -178,6 +178,45 @@ fn verifies() {
     assert!(["steps", "states", "peak_bytes"].iter().all(|key| json.contains(key)), "{json}");
 }
 
+/// Limits on the work of a verification: a program that needs more fuel is refused, and one that was given up for time
+/// has no verdict, which the exit status tells apart.
+#[test]
+fn verifying_ends_at_the_limits_of_the_command() {
+    let verify = |more: &[&str]| {
+        let object = "crates/verifier/tests/loops/plugins.o";
+        let output = bpf(&[&["verify", object, "--program", "memcached"], more].concat(), b"");
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    let (status, text) = verify(&["--fuel", "100000"]);
+    assert!(status == Some(1) && text.contains("memcached: refused"), "{text}");
+    assert!(text.contains("more than 100000 units of fuel") && text.contains("the loop at"), "{text}");
+    let (status, text) = verify(&["--time-limit", "0"]);
+    assert!(status == Some(3) && text.contains("memcached: unknown"), "{text}");
+    assert!(text.contains("gave up after 0ns"), "{text}");
+    for wrong in ["-1", "nan", "1e30"] {
+        let (status, text) = verify(&[&format!("--time-limit={wrong}")]);
+        assert_eq!(status, Some(1), "{wrong}: {text}");
+    }
+    let (status, text) = verify(&["--time-limit", "100000", "--fuel", "8000000000"]);
+    assert!(status == Some(0) && text.contains("memcached: accepted"), "{text}");
+}
+
+/// A verdict and the work that it took do not depend on what else the machine does.
+#[test]
+fn processes_that_verify_at_once_come_to_the_same_verdicts_and_counts() {
+    let verify = || {
+        let output = bpf(&["verify", "crates/verifier/tests/loops/plugins.o", "examples/xdp_filter.o", "--json"], b"");
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    let alone = verify();
+    assert!(alone.1.contains("\"fuel\""), "{}", alone.1);
+    let at_once = std::thread::scope(|scope| {
+        let running: Vec<_> = (0..3).map(|_| scope.spawn(verify)).collect();
+        running.into_iter().map(|one| one.join().unwrap()).collect::<Vec<_>>()
+    });
+    assert!(at_once.iter().all(|one| *one == alone), "{alone:?}\n{at_once:?}");
+}
+
 #[test]
 fn proves_and_verifies_by_proof() {
     let folder = std::env::temp_dir().join(format!("bpf-prove-{}", std::process::id()));

@@ -41,6 +41,7 @@ mod stale;
 mod sums;
 mod trail;
 
+use std::cell::OnceCell;
 use std::time::Instant;
 
 use bpf_analysis::{ArenaFact, Facts};
@@ -211,6 +212,8 @@ pub(crate) struct Walk<'a> {
     /// Something was refused that may be known where it is kept ([`Needs::see_move`]).
     pub(crate) misses_moves: bool,
     retests: retests::Retests,
+    /// Places of the stack that a function loads from more than once: found when first asked for.
+    reloaded: OnceCell<Vec<(SubprogId, i16)>>,
     /// Whether the registers' needs are this program's: they are found out when first asked for.
     needs_built: bool,
     /// How the path ends.
@@ -287,6 +290,7 @@ impl<'a> Walk<'a> {
             choices: 0,
             misses_moves: false,
             retests: retests::Retests::default(),
+            reloaded: OnceCell::new(),
             needs_built: false,
             ending: Ending::default(),
             summaries: Vec::new(),

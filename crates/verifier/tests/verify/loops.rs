@@ -44,6 +44,20 @@ fn ordinary_loops_verify() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// What is spilled and loaded by one instruction has no name of its own when it is compared: register and slot would
+/// share it for nothing, and it would keep states apart that cover each other.
+#[test]
+fn slots_that_one_instruction_loads_keep_no_states_apart() {
+    let programs = programs::objects().iter().flat_map(|o| programs::load(o)).collect::<Vec<_>>();
+    let memcached: Vec<_> = programs.iter().filter(|p| p.name == "memcached").collect();
+    assert!(!memcached.is_empty());
+    for p in memcached {
+        let (context, helpers) = (p.context(), Helpers::none());
+        let verified = Verifier::new().verify(p.program.clone(), &p.env(&context, &helpers, false)).expect("accepted");
+        assert!(verified.stats().steps < 2500, "{:?}", verified.stats());
+    }
+}
+
 /// The number of rounds makes no difference.
 #[test]
 fn rounds_cost_nothing() {

@@ -3,9 +3,10 @@
 //! Problem: a program with more values than registers spills a number, loads and tests it, and after a call loads it
 //! again and uses it. A join takes the name of a number that one place holds, so the test says nothing of the slot.
 //! Approach: a load gives the number a name that register and slot share, as the kernel's verifier does. Each shared
-//! name keeps states apart that would cover each other, so only what is about to be bounded gets one.
+//! name keeps states apart that would cover each other, so only what is about to be bounded gets one, in a slot that
+//! another instruction of the function loads, too.
 
-use bpf_isa::{AluOp, Cond, Insn, Reg, Size, Src};
+use bpf_isa::{AluOp, Cond, Insn, InsnIdx, Program, Reg, Size, Src, SubprogId};
 
 use crate::scalar::Scalar;
 use crate::value::Value;
@@ -13,6 +14,21 @@ use crate::walk::Walk;
 
 /// Instructions behind a load within which the comparison is expected.
 const COMPARED_WITHIN: usize = 8;
+
+/// The places relative to r10, by function, that more than one instruction loads from; ascending.
+fn reloaded(program: &Program) -> Vec<(SubprogId, i16)> {
+    let loads = (0..).map(InsnIdx).zip(program.insns()).filter_map(|(at, insn)| match insn {
+        Insn::Load { base: Reg::R10, off, .. } => Some((program.subprog_of(at), *off)),
+        _other => None,
+    });
+    let mut places: Vec<_> = loads.collect();
+    places.sort_unstable();
+    let again: Vec<_> = places.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| pair[0]).collect();
+    places.clear();
+    places.extend(again);
+    places.dedup();
+    places
+}
 
 impl Walk<'_> {
     /// The value that was spilled to exactly these bytes. A number that is compared soon has a name then, which the
@@ -23,17 +39,32 @@ impl Walk<'_> {
             Some(spill) if spill.value.is_local() => return None,
             Some(spill) => spill.value,
             // Any number is kept as bytes.
-            None if self.state.frames[frame].is_misc(depth, bytes) && self.is_compared_soon(dst) => {
+            None if self.state.frames[frame].is_misc(depth, bytes) && self.is_tested_and_reloaded(dst) => {
                 Value::scalar(Scalar::low_bits(size.bits()))
             }
             None => return None,
         };
-        if !v.is_scalar() || v.id != 0 || v.n.as_const().is_some() || !self.is_compared_soon(dst) {
+        if !v.is_scalar() || v.id != 0 || v.n.as_const().is_some() || !self.is_tested_and_reloaded(dst) {
             return Some(v);
         }
         let v = Value { id: self.new_id(), ..v };
         self.state.frames[frame].name_number(depth, bytes, &v);
         Some(v)
+    }
+
+    /// Whether the number that is loaded into the register is compared soon, and another load of the function may be of
+    /// the same slot.
+    fn is_tested_and_reloaded(&self, dst: Reg) -> bool {
+        self.is_compared_soon(dst) && self.is_reloaded()
+    }
+
+    /// Whether more than one instruction of the function loads from the place of the current one. Compilers spill to
+    /// places relative to r10; of others nothing is known.
+    fn is_reloaded(&self) -> bool {
+        let Insn::Load { base: Reg::R10, off, .. } = self.insns[self.pc.index()] else { return true };
+        let subprog = self.program.subprog_of(self.pc);
+        let reloaded = self.reloaded.get_or_init(|| reloaded(self.program));
+        reloaded.binary_search(&(subprog, off)).is_ok()
     }
 
     /// Whether one of the next instructions compares the register with more or less, or a copy whose upper half it
