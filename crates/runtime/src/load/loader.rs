@@ -182,7 +182,7 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         self
     }
 
-    /// What to do with proofs that an object carries of its programs; [`Proofs::Check`] if nothing is said.
+    /// What to do with proofs that an object carries of its programs; [`Proofs::Ignore`] by default.
     ///
     /// ```no_run
     /// # use bpf_runtime::*;

@@ -47,12 +47,13 @@ pub(crate) type Carried<'a> = Result<&'a [u8], ProofError>;
 /// loops: the machine code may be slower.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Proofs {
-    /// Check a proof that is there. A program without one, or whose proof does not hold, is verified by search.
-    #[default]
+    /// Check a proof that is there. A program without one, or whose proof does not hold, is verified by search. Both
+    /// the verifier and the trusted core must then be right for every object.
     Check,
     /// Refuse programs that have no proof or whose proof does not hold ([`LoadError::Proof`]): no load searches.
     Require,
     /// Verify every program by search, as if objects carried no proofs.
+    #[default]
     Ignore,
 }
 
