@@ -29,7 +29,7 @@ struct Report {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     left_out: Vec<LeftOutReport>,
     maps: Vec<MapReport>,
-    /// Why the section of proofs cannot be read, if it cannot.
+    /// Why the section of proofs cannot be read; `None` if it can.
     #[serde(skip_serializing_if = "Option::is_none")]
     proofs_error: Option<String>,
 }
@@ -54,7 +54,7 @@ struct ProgramReport {
     subprograms: Vec<String>,
     helpers: Vec<u32>,
     relocations: Vec<Relocation>,
-    /// Bytes of the proof that the object carries of it; whether it holds, `bpf verify --proof` says.
+    /// Bytes of the program's proof in the object. `bpf verify --proof` checks whether it holds.
     #[serde(skip_serializing_if = "Option::is_none")]
     proof: Option<usize>,
     /// Why the program cannot be put together, if it cannot.

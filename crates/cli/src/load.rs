@@ -218,7 +218,7 @@ pub(crate) enum Trust {
     Checked,
     /// The verifier, as the kernel's does for root.
     Privileged,
-    /// The verifier, and the code, which bounds each access once more.
+    /// The verifier, and machine code that bounds each access once more.
     Contained,
     /// Nobody but the user who runs the command; the interpreter checks all the same.
     Unverified,

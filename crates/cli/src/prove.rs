@@ -1,4 +1,4 @@
-//! `bpf prove`: puts proofs of an object's programs into the object, by which a load checks instead of searching.
+//! `bpf prove`: puts proofs of an object's programs into the object, which a load can check instead of searching.
 
 use crate::context::{Chosen, ContextArg};
 use crate::load::{self, EngineArgs};
@@ -12,20 +12,20 @@ use serde::Serialize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// The exit status where no proof was found of a program.
+/// The exit status if no proof was found of some program.
 const UNPROVEN: u8 = 3;
 
-/// Put proofs of an object's programs into the object. A load that finds them checks them instead of searching.
+/// Put proofs of an object's programs into the object. A load can check them instead of searching (`Loader::proofs`).
 ///
-/// The proofs hold for the contexts, functions and maps of this command, and wherever those are the same. The kernel
-/// and libbpf ignore them. Exit status 3 if no proof was found of a program: that program may still be accepted by
-/// `bpf verify`, which knows more rules than proofs can be checked with. The proofs of the others are written.
+/// The proofs hold for the contexts, functions and maps of this command, and in every host that has equal ones. The
+/// kernel and libbpf ignore them. Exit status 3 if no proof was found of some program: `bpf verify` may still accept
+/// that program, since it knows more rules than the checker of proofs. The proofs of other programs are written.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The object file.
     #[arg(value_name = "OBJECT")]
     object: PathBuf,
-    /// Where to write the object with its proofs; the object itself, if nothing is said.
+    /// Where to write the object with its proofs. By default the object is overwritten.
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     #[command(flatten)]
@@ -33,7 +33,7 @@ pub(crate) struct Args {
     /// What the programs run on; by default what their sections are for.
     #[arg(long, value_enum)]
     ctx: Option<ContextArg>,
-    /// How much work each pass of the search takes at most for a program: about one unit for an instruction walked.
+    /// Limit on the work of each pass of the search for a program: about one unit for each instruction walked.
     #[arg(long, value_name = "UNITS", default_value_t = PROVING_FUEL)]
     fuel: u64,
     /// Print JSON.
@@ -48,7 +48,7 @@ struct Outcome {
     instructions: usize,
     /// Bytes of the proof.
     bytes: Option<usize>,
-    /// The first thing that was not proven.
+    /// The first step that could not be proven.
     error: Option<String>,
 }
 

@@ -44,7 +44,7 @@ pub(crate) struct Args {
     /// Let the program show addresses, as the kernel lets root's: store, compare and return pointers.
     #[arg(long, conflicts_with_all = ["hybrid", "no_verify"])]
     privileged: bool,
-    /// Verify the program, and bound each of its accesses once more in the code, as for programs of strangers.
+    /// Verify the program, and bound each of its accesses once more in the machine code, as for programs of strangers.
     #[arg(long, conflicts_with_all = ["hybrid", "no_verify", "privileged"])]
     contained: bool,
     /// Room in front of each packet and behind it, for programs that move its ends; drivers leave 256 bytes.

@@ -43,7 +43,7 @@ pub(crate) struct Args {
     /// Let the programs show addresses, as the kernel lets root's: store, compare and return pointers.
     #[arg(long)]
     privileged: bool,
-    /// Check the proofs that the object carries (`bpf prove`), and search for none.
+    /// Accept programs only by the proofs that the object carries (`bpf prove`).
     #[arg(long)]
     proof: bool,
     /// Show the walk.
@@ -86,7 +86,7 @@ struct Verdict {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     unknown: bool,
     error: Option<String>,
-    /// What is allowed, and may not be meant.
+    /// Notes on accepted code that its author may not have intended.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     hints: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]

@@ -42,8 +42,9 @@ fn slot_bytes(def: &MapDef) -> u64 {
 }
 
 impl MapDef {
-    /// Of an array and a per-CPU array: bytes from one element to the next, and from one execution slot's elements to
-    /// the next slot's, 0 in a plain array. As it will be when the map is made ([`MapHeader`]).
+    /// Returns two distances in bytes, for arrays and per-CPU arrays: from one element to the next, and from one
+    /// execution slot's elements to the next slot's (0 in a plain array). They equal those of the map once it is made
+    /// ([`MapHeader`]).
     #[must_use]
     pub fn array_strides(&self) -> Option<(u32, u64)> {
         let stride = u32::try_from(round_up8(self.value_size as usize)).ok()?;
@@ -60,7 +61,7 @@ impl ArrayMap {
     pub(crate) fn memory_needed(def: &MapDef, slots: u32) -> u64 {
         let bytes = slot_bytes(def).saturating_mul(if def.map_type.is_per_cpu() { slots.into() } else { 1 });
         let page = memory::page_size() as u64;
-        // Small ones are in no page of their own, unless others are to map it.
+        // Small arrays have no pages of their own, unless they are to be mapped into other address spaces.
         if bytes < page && def.flags & flags::MMAPABLE == 0 {
             return bytes;
         }
@@ -88,7 +89,8 @@ impl ArrayMap {
         self.file.as_ref()
     }
 
-    /// Makes all of it zero; not where values have fields that are not to be written. `false` then.
+    /// Zeroes all values and returns `true`; `false`, and no change, if values have fields that must not be
+    /// overwritten.
     pub(crate) fn clear(&self) -> bool {
         let plain = !self.shape.has_fields();
         if plain {

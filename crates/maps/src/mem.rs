@@ -53,10 +53,11 @@ unsafe impl ZeroInit for AtomicU64 {}
 // SAFETY: zero is the null pointer, and the pointer is not followed when it is dropped.
 unsafe impl<T> ZeroInit for AtomicPtr<T> {}
 
-/// Tables of fewer bytes come from the allocator: a page and two system calls each are most of what a small map costs.
+/// Tables of fewer bytes come from the allocator, since a page and two system calls would be most of a small map's
+/// cost.
 const PAGES_FROM: usize = 4096;
 
-/// What cores fetch together: two cache lines.
+/// Alignment of tables in bytes: two cache lines, which cores fetch together.
 const ALIGN: usize = 128;
 
 /// The layout of a table of so many bytes that comes from the allocator.
@@ -70,7 +71,7 @@ pub(crate) struct Table<T> {
     base: NonNull<T>,
     len: usize,
     mapped: usize,
-    /// It is from the allocator, with [`small_layout`].
+    /// Whether the table is from the allocator, with [`small_layout`].
     small: bool,
     /// It owns its `T`s: as covariant, and as `Send` and `Sync`, as a `Box<[T]>`.
     _owns: PhantomData<T>,
@@ -131,7 +132,7 @@ impl<T> std::ops::Deref for Table<T> {
 impl<T> Drop for Table<T> {
     fn drop(&mut self) {
         if let Some(layout) = small_layout(self.mapped).filter(|_| self.small) {
-            // SAFETY: allocated by `on` with this layout, and nothing refers to it any more.
+            // SAFETY: allocated by `on` with this layout, and no reference to it is left.
             unsafe { dealloc(self.base.as_ptr().cast(), layout) };
             return;
         }

@@ -1,9 +1,9 @@
-//! A map as it was when it was made.
+//! Restores the initial contents of a map.
 //!
-//! Problem: whoever wants a fresh state for each request would make maps anew, which costs memory from the system and
-//! its return. Approach: each family has a way to be empty again that leaves its memory where it is: arrays are written
-//! with zeros, elements are deleted, records are consumed. What programs do to the map meanwhile, they do before or
-//! after it, element by element, as beside any other writer.
+//! Problem: a fresh state for each request would take new maps, whose memory must be obtained from the system and given
+//! back. Approach: each family of maps is emptied in place: arrays are written with zeros, elements are deleted,
+//! records are consumed. A concurrent operation of a program on an element comes before or after the reset of that
+//! element, as with any other writer.
 
 use crate::arena::Arena;
 use crate::array::ArrayMap;
@@ -20,16 +20,15 @@ use bpf_uapi::MapType;
 const OP: &str = "reset";
 
 impl Map {
-    /// Makes it as it was when it was made: arrays are zero, other maps empty, rings have no records. A frozen map
-    /// stays as it is; so do the rings of a perf event array, which are their consumers'. What the host or a program
-    /// may write does not matter: a reset is the owner's.
+    /// Empties the map as if it were new: arrays become zero, other maps empty, and rings have no records. Frozen maps
+    /// are not changed, nor the rings of a perf event array, which belong to their consumers. Flags that forbid writes
+    /// by the host or by programs do not prevent a reset.
     ///
-    /// Locks, timers and work in values of arrays stay as they are; elements that are deleted take theirs along, and
-    /// objects that values own are let go.
+    /// Locks, timers and deferred work in values of arrays are not changed; those of deleted elements go with the
+    /// element. Objects that values own are released.
     ///
     /// # Errors
-    /// `EBUSY` of a ring buffer with a consumer; [`MapError`] of a run guard that is not to be had, as in a forked
-    /// child.
+    /// `EBUSY` for a ring buffer with a consumer; [`MapError`] if no run guard can be taken, as in a forked child.
     pub fn reset(&self) -> Result<(), MapError> {
         if self.is_frozen() {
             return Ok(());
@@ -51,7 +50,7 @@ impl Map {
             Family::ArrayOfMaps | Family::Redirect => {
                 for index in 0..entries {
                     let deleted = self.run(OP, |ops, slot| match ops.delete(&index.to_ne_bytes(), slot) {
-                        // Nothing was there; of sockets that is EINVAL.
+                        // The slot was empty; maps of sockets report that as EINVAL.
                         Err(Errno::ENOENT | Errno::EINVAL) => Ok(()),
                         other => other,
                     });
@@ -60,7 +59,7 @@ impl Map {
             }
             Family::Queue => {
                 let mut value = zeroes(self.host_value_size()).map_err(|errno| self.error(OP, errno))?;
-                // No more than there can be, so that it ends beside programs that push.
+                // At most `entries` times, so that the loop ends although programs may push.
                 for _ in 0..entries {
                     let taken = self.run(OP, |ops, slot| found(ops.lookup_and_delete(&[], &mut value, 0, slot)));
                     if !taken? {
@@ -88,18 +87,18 @@ impl Map {
             }
             Family::Perf | Family::InsnArray => {}
         }
-        // Elements and inner maps wait for a grace period.
+        // Deleted elements and inner maps wait for a grace period.
         self.domain().tend();
         Ok(())
     }
 
     fn delete_all(&self) -> Result<(), MapError> {
         let mut key = zeroes(self.def().key_size as usize).map_err(|errno| self.error(OP, errno))?;
-        // One guard each, so that elements of a large map can be given back meanwhile.
+        // A guard for each element, so that elements of a large map can be freed meanwhile.
         while self.run(OP, |ops, slot| {
             let next = found(ops.next_key(None, &mut key))?;
             if next {
-                // Whoever else deletes it does no harm.
+                // If another thread has deleted the element, there is nothing to do.
                 found(ops.delete(&key, slot))?;
             }
             Ok(next)
@@ -108,7 +107,7 @@ impl Map {
     }
 }
 
-/// Whether there was something.
+/// Returns `false` for `ENOENT`.
 fn found(result: OpResult) -> OpResult<bool> {
     match result {
         Ok(()) => Ok(true),

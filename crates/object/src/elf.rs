@@ -294,18 +294,19 @@ impl<'a> Elf<'a> {
     }
 }
 
-/// Bytes in a header of a section, and where in it are its name, offset and size (System V ABI, chapter 4).
+/// Bytes of a section header, and the offsets of its fields (System V ABI, chapter 4).
 const SECTION_HEADER: usize = 64;
 const SH_NAME: usize = 0x00;
 const SH_TYPE: usize = 0x04;
 const SH_OFFSET: usize = 0x18;
 const SH_SIZE: usize = 0x20;
 const SH_ADDRALIGN: usize = 0x30;
-/// Where in the file's header are the offset and the number of the section headers.
+/// Offsets in the file header of the fields for the place and the number of the section headers.
 const E_SHOFF: usize = 0x28;
 const E_SHNUM: usize = 0x3c;
 
-/// The file with these contents in a section of this name, behind everything else: a section that programs do not see.
+/// Returns the file with a section of this name and contents, appended at the end. The section is not loaded, so
+/// programs do not see it.
 pub(crate) fn with_section(bytes: &[u8], name: &str, contents: &[u8]) -> Result<Vec<u8>, ObjectError> {
     let broken = |what: &str| ObjectError::from(ElfError::Malformed(what.to_owned()));
     let header = parse_header(bytes)?;

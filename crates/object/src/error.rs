@@ -533,7 +533,7 @@ pub enum LeftOutReason {
         "it is static, and its section names no type of program (make the function global, or name the section after a type)"
     )]
     UnknownSection,
-    /// Another function has its name, which would not tell them apart.
+    /// Another function has its name, so the name is ambiguous.
     #[error("it is static, and another function has its name (rename one of them, or make one global)")]
     SharedName,
 }

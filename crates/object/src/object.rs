@@ -86,7 +86,7 @@ pub struct Object {
     proofs: Option<Arc<[u8]>>,
 }
 
-/// The section that holds proofs of the object's programs: no part of what programs see.
+/// The section that holds proofs of the object's programs. It is not loaded, so programs do not see it.
 pub const PROOFS: &str = ".bpf.proof";
 
 impl Object {
@@ -203,8 +203,8 @@ impl Object {
         })
     }
 
-    /// The bytes of an object file with these contents in its section [`PROOFS`], which is added if there is none.
-    /// Nothing else that the file's headers refer to changes.
+    /// Returns the bytes of an object file with these contents in its section [`PROOFS`], which is added if there is
+    /// none. All other sections are unchanged.
     ///
     /// # Errors
     /// The file is no object, or has no room for another section.
@@ -257,7 +257,8 @@ impl Object {
         self.version
     }
 
-    /// What the section [`PROOFS`] holds, if there is one: bytes of any origin.
+    /// Returns the contents of the section [`PROOFS`], if there is one. Their origin is unknown, and nothing is
+    /// checked.
     pub fn proofs(&self) -> Option<&[u8]> {
         self.proofs.as_deref()
     }

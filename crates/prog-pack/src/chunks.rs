@@ -124,7 +124,8 @@ impl Chunks {
         self.allocate_at(len, |_| 0)
     }
 
-    /// The same, so many chunks behind the start of the free extent as `skip` says of how many there may be.
+    /// `len` adjacent chunks, or `None` as for `allocate`. `skip` gets the number of chunks by which the free extent is
+    /// longer, and returns how many to leave free in front.
     pub(crate) fn allocate_at(&mut self, len: u32, skip: impl FnOnce(u32) -> u32) -> Option<Extent> {
         let node = self.find(len)?;
         let free = self.nodes[node as usize].extent;

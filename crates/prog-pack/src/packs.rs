@@ -60,8 +60,8 @@ pub struct Options {
     /// Take private memory that is writable and executable at once: a debugger can write breakpoints into no other
     /// executable memory. Pages are never both otherwise. It takes precedence over `hugetlb` and `anonymous`.
     pub debuggable: bool,
-    /// Place each program at random: in the free chunks that are taken for it, and at a multiple of 16 bytes inside its
-    /// first chunk. What lies between programs is traps.
+    /// Place each program at random: among the chunks of a free extent, and at a multiple of 16 bytes inside its first
+    /// chunk. The space between programs is filled with traps.
     pub random_offset: bool,
     /// Keep empty packs of up to this many bytes in all; give back the others.
     pub keep_empty: usize,

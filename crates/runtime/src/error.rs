@@ -124,7 +124,7 @@ pub enum LoadError {
         /// Where, why, and what to do.
         source: Box<bpf_verifier::VerifyError>,
     },
-    /// The object carries no proof of the program that holds here, and the loader does not search
+    /// The object carries no proof of the program, or one that does not hold, and the loader does not search
     /// ([`crate::Proofs::Require`]).
     #[error("program `{program}`: {source}")]
     Proof {
@@ -134,7 +134,7 @@ pub enum LoadError {
         source: bpf_verifier::ProofError,
     },
     /// The verifier gave up at [`Limits::time`](crate::Limits::time), or where the system refused memory, before there
-    /// was a verdict: it may be safe.
+    /// was a verdict: the program may be safe.
     #[error("program `{program}` was not verified in time; whether it is safe is not known:\n{source}")]
     VerdictUnknown {
         /// Which program.
@@ -150,10 +150,11 @@ pub enum LoadError {
         /// The context.
         context: String,
     },
-    /// The object was compiled against another version of the context's structure, and accesses a field that is another
-    /// one in the host. Compile it with the host's header ([`BpfContext::c_struct`](crate::BpfContext::c_struct)).
-    /// Where the header has the attribute `preserve_access_index`, as the host's has, the object is adapted to the host
-    /// as it is loaded, and this error does not occur.
+    /// The object was compiled against another version of the context's structure, and accesses a field at whose offset
+    /// the host has another field. Compile it with the host's header
+    /// ([`BpfContext::c_struct`](crate::BpfContext::c_struct)). Where the header has the attribute
+    /// `preserve_access_index`, as the host's has, the object is adapted to the host as it is loaded, and this error
+    /// does not occur.
     #[error("program `{program}`{source}")]
     ContextLayout {
         /// Which program.
@@ -161,8 +162,8 @@ pub enum LoadError {
         /// Where, and what is there.
         source: Box<LayoutMismatch>,
     },
-    /// The object accesses the context, but has no type information of it, so nobody knows which version of its
-    /// structure it was compiled against.
+    /// The object accesses the context but has no type information of the context's structure, so the version that it
+    /// was compiled against is unknown.
     #[error(
         "program `{program}`{}: the object does not describe `struct {context}`, which may be another one than the host's: compile it with -g, or load it with `Loader::assume_layout`",
         at(.insn, .line)
@@ -172,7 +173,8 @@ pub enum LoadError {
         program: String,
         /// The structure.
         context: String,
-        /// The first load or store; `None` if the program is not verified, so that nobody knows what it accesses.
+        /// The first load or store of the context; `None` for a program that is not verified, whose accesses are
+        /// unknown.
         insn: Option<bpf_isa::InsnIdx>,
         /// Its source line.
         line: Option<String>,
@@ -303,15 +305,15 @@ pub enum LoadError {
     Contents {
         /// The map, and the variable.
         map: String,
-        /// Its bytes.
+        /// Bytes that it has.
         expected: usize,
-        /// How many were given.
+        /// How many bytes were given.
         given: usize,
     },
-    /// An instance was to have other constants than its module's programs were proven with.
+    /// An instance was given other constants than its module's programs were verified with.
     #[error(
-        "map `{map}` has other constants than the module was compiled with: compile one with these \
-         (`Object::set_global`), or one for any (`Loader::open_constants`)"
+        "map `{map}` has other constants than the module was compiled with: compile a module with \
+         these values (`Object::set_global`), or one for any values (`Loader::open_constants`)"
     )]
     Constants {
         /// The map.
@@ -377,7 +379,7 @@ pub enum LoadError {
     Internal(String),
 }
 
-/// Something of a module has no form as bytes ([`crate::Module::serialize`]).
+/// A part of a module has no serialised form ([`crate::Module::serialize`]).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}there is no serialised form of {what}", .program.as_ref().map_or_else(String::new, |name| format!("program `{name}`: ")))]
 #[non_exhaustive]
@@ -388,11 +390,12 @@ pub struct SerializeError {
     pub what: String,
 }
 
-/// Why bytes are no module for this linker ([`crate::Module::deserialize`]): compile the object, and serialise that.
+/// Why bytes are no module for this linker ([`crate::Module::deserialize`]). The remedy is to compile the object again
+/// and to serialise the new module.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeserializeError {
-    /// They do not begin as a module does.
+    /// The bytes do not begin as a serialised module does.
     #[error("the bytes are no serialised module")]
     NoModule,
     /// Another version of this library wrote them.
@@ -401,17 +404,17 @@ pub enum DeserializeError {
     /// The code is for another processor, or uses instructions that this one does not have.
     #[error("the module was compiled for another processor, or with other `Config::features`: compile it again")]
     Cpu,
-    /// The engine is set up otherwise than that which compiled it.
+    /// The engine's configuration differs from that of the engine that compiled the module.
     #[error("the module was compiled in an engine with another configuration: compile it again")]
     Config,
     /// The programs are for another context, or for another version of it.
     #[error("the module was compiled for another context: compile it again")]
     Context,
-    /// The checksum is another.
+    /// The checksum does not match.
     #[error("the bytes of the module have changed since they were written")]
     Changed,
-    /// They are not what the header says.
-    #[error("the bytes of the module are no such module")]
+    /// The bytes behind the header are no module, although their checksum matches.
+    #[error("the bytes of the module are malformed: compile the object again")]
     Malformed,
     /// The linker has no such function, or one with another prototype.
     #[error(
@@ -427,7 +430,7 @@ pub enum DeserializeError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResetError {
-    /// A run is in one of its programs.
+    /// A run is in one of the instance's programs.
     #[error(
         "a run of program `{program}` is going on: reset the instance when it is over, or end it (`Program::interrupt`)"
     )]
@@ -435,39 +438,39 @@ pub enum ResetError {
         /// Which.
         program: String,
     },
-    /// The calling thread is in a run, which may be one of its programs.
+    /// The calling thread is in a run, possibly of one of the instance's programs.
     #[error("an instance is not reset from within a run: a host function cannot know which programs it is in")]
     InRun,
-    /// Runs that began before did not end, and may be in one of its programs.
+    /// Runs that began before the reset did not end in time, and may be in one of the instance's programs.
     #[error(
         "runs that may be in the instance did not end within {waited:?}: drop other handles of its programs, or try again"
     )]
     Busy {
-        /// How long was waited for them.
+        /// How long the reset waited for the runs.
         waited: std::time::Duration,
     },
-    /// Another thread is resetting it.
+    /// Another thread is resetting the instance.
     #[error("another thread is resetting the instance")]
     Resetting,
     /// The calling process is a forked child of the one that made the engine.
-    #[error("a forked child resets nothing of its parent's")]
+    #[error("a forked child cannot reset an instance of its parent")]
     Forked,
-    /// A map could not be made as it was.
+    /// The initial contents of a map could not be restored.
     #[error(transparent)]
     Map(Box<LoadError>),
 }
 
-/// Why there is no instance to be had of a pool ([`crate::InstancePool::take`]).
+/// Why a pool has no instance to lend ([`crate::InstancePool::take`]).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PoolError {
-    /// All are in use.
+    /// All instances are in use.
     #[error("all {size} instances of the pool are in use: drop one, or make a larger pool (`Module::pool`)")]
     Empty {
-        /// How many it has.
+        /// How many instances the pool has.
         size: usize,
     },
-    /// Those that are not in use cannot be reset.
+    /// No instance that came back can be reset.
     #[error("no instance of the pool can be reset: {0}")]
     Reset(#[from] ResetError),
 }
@@ -704,7 +707,7 @@ pub enum RunError {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Origin {
-    /// The instance that the program belongs to, if it has a name ([`crate::Instantiate::name`]).
+    /// The name of the instance that the program belongs to, if it has one ([`crate::Instantiate::name`]).
     pub instance: Option<String>,
     /// The program's name.
     pub program: String,
@@ -721,7 +724,7 @@ pub struct Origin {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct CalledAt {
-    /// The instance that the program belongs to, if it has a name ([`crate::Instantiate::name`]).
+    /// The name of the instance that the program belongs to, if it has one ([`crate::Instantiate::name`]).
     pub instance: Option<String>,
     /// The program's name.
     pub program: String,
@@ -788,7 +791,7 @@ fn place(insn: &Option<InsnIdx>, origin: &Option<Box<Origin>>) -> String {
     text
 }
 
-/// A place of the context's structure where the object has another field than the host.
+/// An offset in the context's structure at which object and host have different fields.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "{}: compiled against another `struct {context}`: there {compiled}, here {host}; compile it with the host's header, or declare the struct with `__attribute__((preserve_access_index))`",
@@ -798,17 +801,17 @@ fn place(insn: &Option<InsnIdx>, origin: &Option<Box<Origin>>) -> String {
 pub struct LayoutMismatch {
     /// The structure.
     pub context: String,
-    /// The load or store; `None` if the program is not verified, so that nobody knows what it accesses.
+    /// The load or store; `None` for a program that is not verified, whose accesses are unknown.
     pub insn: Option<bpf_isa::InsnIdx>,
     /// Its source line.
     pub line: Option<String>,
-    /// What the object has at that place.
+    /// The object's field at that offset.
     pub compiled: String,
-    /// What the host has at that place.
+    /// The host's field at that offset.
     pub host: String,
 }
 
-/// The place of an instruction, if there is one.
+/// Text that names an instruction and its source line, as far as they are known.
 fn at(insn: &Option<bpf_isa::InsnIdx>, line: &Option<String>) -> String {
     match (insn, line) {
         (Some(insn), Some(line)) => format!(", instruction {insn} ({line})"),

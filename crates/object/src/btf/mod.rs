@@ -246,11 +246,11 @@ pub struct Btf {
     arg_tags: HashMap<TypeId, [ArgTags; MAX_ARGS]>,
 }
 
-/// Arguments that a function of a program has at most.
+/// Most arguments of a function of a program.
 pub const MAX_ARGS: usize = 5;
 
-/// What the tags of a function's argument say of it (`btf_decl_tag("arg:...")`, as libbpf's `__arg_ctx` and its like
-/// write them).
+/// The tags of one argument of a function (`btf_decl_tag("arg:...")`, as libbpf's macro `__arg_ctx` and similar ones
+/// set them).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct ArgTags {
@@ -258,13 +258,13 @@ pub struct ArgTags {
     pub ctx: bool,
     /// `arg:nonnull`: it is never null.
     pub nonnull: bool,
-    /// `arg:trusted`: it leads to an object of the kernel's.
+    /// `arg:trusted`: it points to an object of the kernel.
     pub trusted: bool,
-    /// `arg:arena`: it leads into the program's arena.
+    /// `arg:arena`: it points into the program's arena.
     pub arena: bool,
 }
 
-/// What the tags say of each function's arguments: one walk over the types, whatever the number of functions and tags.
+/// Collects the tags of all functions' arguments in one walk over the types.
 fn arg_tags(btf: &Btf) -> HashMap<TypeId, [ArgTags; MAX_ARGS]> {
     let mut found: HashMap<TypeId, [ArgTags; MAX_ARGS]> = HashMap::new();
     for (_, ty) in btf.types() {
@@ -272,7 +272,7 @@ fn arg_tags(btf: &Btf) -> HashMap<TypeId, [ArgTags; MAX_ARGS]> {
         LOOKED_AT.set(LOOKED_AT.get() + 1);
         let Type::DeclTag { name, to, component } = *ty else { continue };
         let Some(arg) = usize::try_from(component).ok().filter(|arg| *arg < MAX_ARGS) else { continue };
-        // Compared where it lies: a tag may be as long as the section.
+        // Compared without a copy: a tag may be as long as the section.
         let text = btf.strings.get(name.0 as usize..).unwrap_or_default();
         let is = |tag: &[u8]| text.starts_with(tag);
         let said = ArgTags {
@@ -459,7 +459,7 @@ impl Btf {
         self.types.iter().enumerate().map(|(i, ty)| (TypeId(i as u32), ty))
     }
 
-    /// Returns what the tags of a function's arguments say, by argument.
+    /// Returns the tags of a function's arguments, by argument.
     pub fn arg_tags(&self, function: TypeId) -> [ArgTags; MAX_ARGS] {
         #[cfg(test)]
         LOOKED_AT.set(LOOKED_AT.get() + 1);

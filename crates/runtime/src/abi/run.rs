@@ -21,7 +21,8 @@ use std::sync::atomic::AtomicU64;
 /// Where `bpf_trace_printk` writes.
 pub type PrintSink = Arc<dyn Fn(&Printed<'_>) + Send + Sync>;
 
-/// One call of `bpf_trace_printk` or `bpf_trace_vprintk`, as the host is told of it. Its `Display` is the text.
+/// One call of `bpf_trace_printk` or `bpf_trace_vprintk`, as [`crate::Config::print`] receives it. Its `Display` is the
+/// text.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Printed<'a> {
@@ -37,7 +38,8 @@ pub struct Printed<'a> {
 
 impl<'a> Printed<'a> {
     /// Returns the level, 0 (emergency) to 7 (debug), if the text begins with one as the system's log has it
-    /// (`bpf_printk("<3>no route")`), and the text behind it. BPF has no levels; this one is the program's own habit.
+    /// (`bpf_printk("<3>no route")`), and the text behind it. BPF itself has no levels; the prefix is a convention of
+    /// programs.
     ///
     /// Source: syslog(2), sd-daemon(3).
     pub fn level(&self) -> (Option<u8>, &'a str) {
@@ -170,7 +172,7 @@ impl Run {
             match size {
                 // SAFETY: the field has the eight bytes that the layout says, and nobody writes to it.
                 8 => unsafe { field.cast::<u64>().read_unaligned() },
-                // SAFETY: the field has four bytes where it has not eight, and nobody writes to it.
+                // SAFETY: a field that is not eight bytes wide has four, and nobody writes to it.
                 _ => unsafe { field.cast::<u32>().read_unaligned() }.into(),
             }
         };

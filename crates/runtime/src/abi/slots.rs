@@ -177,13 +177,14 @@ impl Runs {
         interrupt(&self.levels, |level, word| level.watch.interrupter(word) == interrupter);
     }
 
-    /// Whether a run of any of these ([`crate::abi::watch::word_of`]) is going on, nested ones too, as far as runs say
-    /// what they are of: code that needs nothing does not, nor does a run that came there by a tail call or a hook.
+    /// Returns one of these programs ([`crate::abi::watch::word_of`]) that a run, nested ones included, has announced.
+    /// Not every run announces its program: code that needs no run state does not, nor does a program that is entered
+    /// by a tail call or a hook.
     pub(crate) fn is_running(&self, of: &[u64]) -> Option<u64> {
         for slot in &*self.levels {
             let mut at = Some(slot);
             while let Some(level) = at {
-                // Relaxed: of a run that begins or ends meanwhile either answer is right.
+                // Relaxed: for a run that begins or ends meanwhile, either answer is right.
                 let word = level.word().load(Ordering::Relaxed);
                 let running = Some(level.watch.of(word)).filter(|running| word != 0 && of.contains(running));
                 if running.is_some() {

@@ -95,10 +95,10 @@ pub unsafe trait Context: 'static {
         vec![CoreType::Struct { name: layout.name.clone(), size, fields }]
     }
 
-    /// The context's structure, if it is the host's own and may change with the host: an object that was compiled
-    /// against another version of it is refused where it would read another field
-    /// ([`LoadError::ContextLayout`](crate::LoadError::ContextLayout)). By default none: the structures of the kernel's
-    /// contexts are fixed.
+    /// Returns the context's structure if the host defines it and may change it. An object that was compiled against
+    /// another version of the structure is refused where it would access another field than it means
+    /// ([`LoadError::ContextLayout`](crate::LoadError::ContextLayout)). `None` by default: the structures of the
+    /// kernel's contexts are fixed.
     fn own_struct() -> Option<CoreType> {
         None
     }

@@ -94,8 +94,8 @@ pub struct Config {
     /// Which unwinders, profilers and debuggers are told of loaded programs; none by default. See docs/debugging.md.
     #[cfg(native)]
     pub debug: DebugOptions,
-    /// Where `bpf_trace_printk` writes; nowhere by default. It is told which program printed, for which account and in
-    /// which execution slot ([`crate::Printed`]).
+    /// Receives the text of `bpf_trace_printk`, which is dropped by default. [`crate::Printed`] also names the program,
+    /// its account and its execution slot.
     ///
     /// ```
     /// let mut config = bpf_runtime::Config::default();
@@ -162,9 +162,9 @@ impl Config {
     ///   branch leads out of a program's own memory;
     /// * `budget` of 2^20 taken back-edges and calls, and `interruptible`: no run lasts, and the host may end one
     ///   sooner;
-    /// * `Hardening::blind_constants`: a program's constants do not stand in its code, so that a stranger does not
-    ///   choose the bytes of executable memory;
-    /// * `packs.random_offset`: nobody knows where in a pack a program's code lies;
+    /// * `Hardening::blind_constants`: a program's constants do not appear in its machine code, so that a stranger does
+    ///   not choose the bytes of executable memory;
+    /// * `packs.random_offset`: the place of a program's code within a pack is random;
     /// * `memory_limit` of 256 MiB for the engine and `object_memory_limit` of 16 MiB for one map: a tenant each gets
     ///   an [`Engine::account`](crate::Engine::account) below these;
     /// * `max_nested_runs` of 4.

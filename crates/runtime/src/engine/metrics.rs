@@ -9,8 +9,8 @@
 //!   looked. No run reads a clock.
 //! * Stops are counted where their error is made, which is slow anyway.
 //!
-//! Counters belong to an account, an instance's name and a name: versions of a program share them, so that they go on
-//! over a reload as long as one version is there.
+//! Counters belong to an account, an instance's name and a program's name. Versions of a program share them, so
+//! counting continues over a reload as long as one version is loaded.
 //!
 //! Invariants: only the thread that holds an execution slot writes its counter; a signal handler on it may lose one run
 //! or see it late. The address of counters that a run has noted is compared with those that are known, never followed.
@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-/// Of the programs of one name of one account and instance.
+/// Counters of the programs with one name, account and instance.
 pub(crate) struct Counters {
     account: Option<Arc<Memory>>,
     instance: Option<Arc<str>>,
@@ -279,15 +279,15 @@ pub struct Snapshot {
     pub code_bytes: u64,
 }
 
-/// Programs of one account, instance and name: versions that are loaded, and those that were before without a gap
-/// between.
+/// Programs of one account, instance and name: the loaded versions, and former ones with no time in between at which
+/// none was loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct ProgramMetrics {
     /// The account that they were loaded with.
     pub account: Option<String>,
-    /// The instance that they belong to, if it has a name ([`crate::Instantiate::name`]).
+    /// The name of the instance that they belong to, if it has one ([`crate::Instantiate::name`]).
     pub instance: Option<String>,
     /// Their name.
     pub program: String,

@@ -580,8 +580,8 @@ impl<'p> Host<'p> {
     fn bounds(&self, place: BoundsPlace) -> Option<(u64, u64)> {
         // SAFETY: the run is this thread's, and the machine does not touch it.
         let run = unsafe { &*self.run };
-        // SAFETY: the place is of the layout that the program was verified against, with which the context that the
-        // run was given agrees; the helpers that write to it are not running.
+        // SAFETY: the place belongs to the layout that the program was verified against, and the run's context has that
+        // layout; no helper that writes to the context is running.
         unsafe { run.bounds(place) }
     }
 

@@ -15,7 +15,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a reset waits for runs of which it is not known what they are in.
+/// How long a reset waits for runs whose programs are not known.
 const PATIENCE: Duration = Duration::from_millis(10);
 
 /// A loaded object, for programs with host state `H`. Cheap to clone; clones are the same instance.
@@ -46,7 +46,7 @@ impl<H: 'static> Instance<H> {
         self.kept.engine()
     }
 
-    /// Its name, if it was given one ([`crate::Instantiate::name`]).
+    /// The instance's name, if it has one ([`crate::Instantiate::name`]).
     pub fn name(&self) -> Option<&str> {
         self.kept.name()
     }
@@ -64,15 +64,15 @@ impl<H: 'static> Instance<H> {
         })
     }
 
-    /// Makes its maps as they were when it was made: global data has its first contents, arrays are zero, other maps
-    /// are empty, rings have no records, prog arrays and maps of maps hold what the object puts there. Maps that it was
-    /// given ([`crate::MapSet::reuse`]) are others' as well, and stay as they are; so do constants. Timers that were
-    /// set in values of arrays, and locks, stay.
+    /// Restores the initial contents of the instance's maps: global data has its first contents, arrays are zero, other
+    /// maps are empty, rings have no records, prog arrays and maps of maps hold what the object puts there. Not
+    /// changed: maps that were handed in ([`crate::MapSet::reuse`]), which others may use; constants; locks, and timers
+    /// that were set in values of arrays.
     ///
-    /// Runs that begin meanwhile see some maps as they were and others not; of those that began before, none is left:
-    /// it is refused while a run is in one of its programs. Where somebody else has handles of them (a [`Program`], a
-    /// hook) that may be so without being known (a run in a hook, a tail call): then it waits for all runs of the
-    /// engine that began before, for 10 ms at most.
+    /// No run that began before is still in a program of the instance: the reset is refused while one is. If somebody
+    /// else holds a program of the instance (by a [`Program`], a hook or a prog array), a run may be in it without the
+    /// engine knowing. The reset then waits, for at most 10 ms, until all runs of the engine that began before it have
+    /// ended. A run that begins during the reset may see some maps reset and others not.
     ///
     /// ```no_run
     /// # fn f(instance: &bpf_runtime::Instance<()>, request: &mut [u8]) -> Result<(), Box<dyn std::error::Error>> {
@@ -82,13 +82,13 @@ impl<H: 'static> Instance<H> {
     /// ```
     ///
     /// # Errors
-    /// [`ResetError`]. All but [`ResetError::Map`] leave everything as it was; after that one some maps are reset and
-    /// others not, and it may be tried again.
+    /// [`ResetError`]. After [`ResetError::Map`] some maps are reset and others not, and the reset may be tried again;
+    /// every other error changes nothing.
     pub fn reset(&self) -> Result<(), ResetError> {
         self.reset_within(PATIENCE)
     }
 
-    /// Whether nobody else can be running it.
+    /// Whether no run can be in a program of the instance, as the caller holds the only handle.
     pub(crate) fn is_alone(&self) -> bool {
         self.kept.is_alone()
     }
@@ -104,7 +104,7 @@ impl<H: 'static> Instance<H> {
         self.kept.renew().ok_or(ResetError::Resetting)?.map_err(|error| ResetError::Map(Box::new(error)))
     }
 
-    /// Waits until no run can be in its programs that is going on now.
+    /// Waits until no run that has begun can be in a program of the instance.
     fn wait_for_runs(&self, patience: Duration) -> Result<(), ResetError> {
         let (domain, runs, programs) = (self.engine().domain(), &self.engine().0.runs, self.kept.programs());
         let words: Vec<u64> = programs.iter().map(|program| word_of(&**program)).collect();

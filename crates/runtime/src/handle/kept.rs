@@ -9,9 +9,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 
-/// What makes the maps of an instance as they were when it was made.
+/// Restores the initial contents of an instance's maps.
 pub(crate) trait Renew: Send + Sync {
-    /// Of an instance with these programs and maps.
+    /// Restores these maps, of an instance with these programs.
     fn renew(&self, programs: &[Arc<Loaded>], maps: &[MapRef]) -> Result<(), LoadError>;
 }
 
@@ -21,13 +21,13 @@ pub(crate) struct Kept(Arc<Inner>);
 
 struct Inner {
     engine: Engine,
-    /// The instance's.
+    /// The instance's name.
     name: Option<Arc<str>>,
     programs: Vec<Arc<Loaded>>,
     maps: Vec<MapRef>,
-    /// `None` of what no object defines.
+    /// `None` for programs and maps that no object defines.
     renew: Option<Arc<dyn Renew>>,
-    /// Whether somebody is renewing it.
+    /// Whether some thread is restoring the maps.
     renewing: AtomicBool,
     /// As long as a handle lives, the prog arrays keep their programs.
     _holds: Vec<UserHold>,
@@ -69,24 +69,26 @@ impl Kept {
         &self.0.engine
     }
 
-    /// Whether nobody else has it or a program of it, so that no run can be in one: a run is begun by whoever has it,
-    /// in a hook or a prog array too. Programs that are in a prog array of their own are not told apart from such.
+    /// Whether this is the only handle and nothing else holds a program, so that no run can be in one: a run begins
+    /// from a handle, a hook or a prog array, each of which holds the program. An entry in one of the instance's own
+    /// prog arrays counts as a holder, too.
     pub(crate) fn is_alone(&self) -> bool {
         let alone = Arc::strong_count(&self.0) == 1 && self.0.programs.iter().all(|one| Arc::strong_count(one) == 1);
-        // Acquire pairs with the release of those who have dropped theirs: what their runs did is done.
+        // Acquire pairs with the release by which other holders dropped their references: the effects of their runs are
+        // visible.
         fence(Ordering::Acquire);
         alone
     }
 
-    /// Makes the maps as they were, if nobody does at the moment; `None` if somebody does.
+    /// Restores the maps; `None` if another thread is doing so.
     pub(crate) fn renew(&self) -> Option<Result<(), LoadError>> {
         let Inner { programs, maps, renew, renewing, .. } = &*self.0;
-        // Acquire pairs with the release below: the one before is done.
+        // Acquire pairs with the release below: the previous restore is complete and visible.
         if renewing.swap(true, Ordering::Acquire) {
             return None;
         }
         let result = renew.as_ref().map_or(Ok(()), |renew| renew.renew(programs, maps));
-        // Release: as above.
+        // Release pairs with the acquire above.
         renewing.store(false, Ordering::Release);
         Some(result)
     }

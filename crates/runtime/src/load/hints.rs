@@ -1,20 +1,21 @@
-//! What an accepted program may not mean: shown beside the verdict, and decides nothing.
+//! Hints: code of an accepted program that its author may not have intended. They do not affect the verdict.
 
 use crate::load::verify::Checked;
 use bpf_isa::{AluOp, Insn, InsnIdx, Program, Src, Width};
 use std::fmt;
 
-/// Something that an accepted program does and its author may not know. Its `Display` says where and what to do.
+/// Something that an accepted program does and its author may not have intended. Its `Display` says where, and what to
+/// do.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum VerifyHint {
-    /// A division by a number that may be 0: BPF's result is then 0, and nothing stops.
+    /// A division by a number that may be 0. In BPF its result is then 0, and the run continues.
     DivisionByZero {
         /// The instruction.
         insn: InsnIdx,
         /// The source's file, line number and text.
         line: Option<(String, u32, String)>,
-        /// It is the remainder that is computed: that of a division by 0 is the dividend.
+        /// Whether the remainder is computed. The remainder of a division by 0 is the dividend.
         remainder: bool,
     },
 }
@@ -34,7 +35,7 @@ impl fmt::Display for VerifyHint {
     }
 }
 
-/// Whether what is known of numbers leads to a hint.
+/// Whether the program has instructions whose hints depend on ranges of numbers.
 pub(super) fn wants_values(program: &Program) -> bool {
     program.insns().iter().any(|insn| division(insn).is_some())
 }
@@ -50,7 +51,7 @@ pub(super) fn of(checked: &Checked) -> Vec<VerifyHint> {
         let by = checked.facts.values(insn).src;
         let may_be_zero = match width {
             Width::W64 => by.contains(0),
-            // Its lower half: a number that has only this one says all of it.
+            // Only the low 32 bits divide. If the upper half is zero, the range of the whole number is exact.
             Width::W32 => {
                 if by.upper_zero() {
                     by.contains(0)
@@ -66,7 +67,7 @@ pub(super) fn of(checked: &Checked) -> Vec<VerifyHint> {
     hints.collect()
 }
 
-/// Of a division by a register: its width, and whether it is the remainder that is computed.
+/// For a division by a register: its width, and whether the remainder is computed.
 fn division(insn: &Insn) -> Option<(Width, bool)> {
     match *insn {
         Insn::Alu { width, op: AluOp::Div | AluOp::SDiv, src: Src::Reg(_), .. } => Some((width, false)),

@@ -1,11 +1,10 @@
-//! Instances that lie ready, for a fresh state each request.
+//! Instances that are ready, for a fresh state in each request.
 //!
-//! Problem: a request that wants maps of its own, and nothing of the request before, would make an instance:
-//! microseconds of system calls. Approach: so many are made at once; one that comes back is reset, there and then if
-//! nobody else has handles of it, and otherwise when it is wanted next.
+//! Problem: a request that needs fresh maps of its own would have to make an instance, which takes microseconds of
+//! system calls. Approach: a number of instances is made in advance. A returned instance is reset at once if nobody
+//! else has handles of it, and otherwise when it is needed next.
 //!
-//! Invariant: an instance is in one of three places: lent out, clean, or used. What is clean was reset after its last
-//! use.
+//! Invariant: an instance is lent out, clean or used. A clean one was reset after its last use.
 
 use crate::context::Context;
 use crate::error::{LoadError, PoolError};
@@ -17,8 +16,8 @@ use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Instances of one module, of which each user has one at a time: made by [`Module::pool`]. Cheap to clone; clones are
-/// the same pool.
+/// A pool of instances of one module, each lent to one user at a time: made by [`Module::pool`]. Cheap to clone; clones
+/// are the same pool.
 pub struct InstancePool<H>(Arc<Shared<H>>);
 
 struct Shared<H> {
@@ -45,7 +44,7 @@ impl<H> fmt::Debug for InstancePool<H> {
 
 /// An instance that goes back to its pool when this is dropped.
 pub struct Pooled<H: 'static> {
-    /// There until the drop.
+    /// Present until the drop.
     instance: ManuallyDrop<Instance<H>>,
     pool: InstancePool<H>,
 }
@@ -57,7 +56,7 @@ impl<H: 'static> fmt::Debug for Pooled<H> {
 }
 
 impl<C: Context, H: 'static> Module<C, H> {
-    /// So many instances, for a fresh state each request.
+    /// Makes a pool of `size` instances, for a fresh state in each request.
     ///
     /// ```no_run
     /// # use bpf_runtime::*;
@@ -70,25 +69,26 @@ impl<C: Context, H: 'static> Module<C, H> {
     /// ```
     ///
     /// # Errors
-    /// [`LoadError`] of the first that cannot be made; none is left then.
+    /// [`LoadError`] of the first instance that cannot be made; the others are dropped.
     pub fn pool(&self, size: usize) -> Result<InstancePool<H>, LoadError> {
         let clean = (0..size).map(|_| self.instance().make()).collect::<Result<_, _>>()?;
-        // What comes back needs no memory.
+        // A returned instance needs no memory.
         let used = Vec::with_capacity(size);
         Ok(InstancePool(Arc::new(Shared { size, lists: Mutex::new(Lists { clean, used }) })))
     }
 }
 
 impl<H: 'static> InstancePool<H> {
-    /// How many instances it has, lent ones included.
+    /// The number of instances, lent ones included.
     pub fn size(&self) -> usize {
         self.0.size
     }
 
-    /// Takes one, as it was when it was made.
+    /// Lends an instance whose maps have their initial contents.
     ///
     /// # Errors
-    /// [`PoolError::Empty`]; [`PoolError::Reset`] if somebody else has handles of all that came back, and runs in them.
+    /// [`PoolError::Empty`]; [`PoolError::Reset`] if no returned instance can be reset, since others hold handles of
+    /// them and may run them.
     pub fn take(&self) -> Result<Pooled<H>, PoolError> {
         let mut refused = None;
         let used = {
@@ -98,7 +98,7 @@ impl<H: 'static> InstancePool<H> {
             }
             lists.used.len()
         };
-        // Each once: those that are refused go to the other end.
+        // Each is tried once: an instance that cannot be reset goes to the other end.
         for _ in 0..used {
             let Some(instance) = self.lists().used.pop() else { break };
             match instance.reset_within(Duration::ZERO) {
@@ -130,7 +130,7 @@ impl<H: 'static> Drop for Pooled<H> {
     fn drop(&mut self) {
         // SAFETY: nobody uses the field after this, the only place where it is taken.
         let instance = unsafe { ManuallyDrop::take(&mut self.instance) };
-        // In a forked child the lock may be held for ever, by a thread that it does not have.
+        // In a forked child the lock may be held for ever, by a thread that exists in the parent only.
         if instance.engine().domain().is_forked() {
             return;
         }

@@ -1,10 +1,10 @@
-//! Whether an object was compiled against the host's context.
+//! Checks that an object was compiled against the host's version of the context.
 //!
-//! Problem: a plug-in is compiled against a header. If the host has moved a field since, the plug-in's loads are still
-//! inside the context, so the verifier accepts them, and they read another field. Approach: the verifier's facts name
-//! every access to the context. An access that a CO-RE relocation has adapted to the host is right by construction. For
-//! every other access the fields at that place are compared: those of the structure in the object's BTF with those of
-//! the host's structure, by name, offset, size and kind.
+//! Problem: a plug-in is compiled against a header. If the host moves a field after that, the plug-in's loads are still
+//! inside the context, so the verifier accepts them although they read another field. Approach: the verifier's facts
+//! name every access to the context. An access that a CO-RE relocation has adapted to the host is right by
+//! construction. For every other access the fields at that place are compared: those of the structure in the object's
+//! BTF with those of the host's structure, by name, offset, size and kind.
 //!
 //! Invariant: a program that is loaded for a context with [`Context::own_struct`] has no unrelocated access to a field
 //! that is another field in the host. Fields that it does not access may differ.
@@ -58,7 +58,7 @@ impl fmt::Display for Leaf {
 /// [`Context::own_struct`](crate::Context::own_struct).
 pub(super) type OwnStruct = fn() -> Option<CoreType>;
 
-/// Compares what the program accesses without relocation with what the host has there.
+/// Compares the fields that the program accesses without relocation with the host's fields at these offsets.
 ///
 /// # Errors
 /// [`LoadError::ContextLayout`] for the first access to a field that differs; [`LoadError::ContextUntyped`] for the
@@ -69,8 +69,8 @@ pub(super) fn check(name: &str, host: OwnStruct, code: &Code, accesses: &[Contex
     compare(name, host, code, unrelocated.map(|access| (Some(access.insn), access.place, access.seen)))
 }
 
-/// Compares the whole structure, for a program of which nobody knows what it accesses. One that is relocated at all was
-/// compiled against a structure that is relocated wherever it is accessed.
+/// Compares the whole structure, for a program whose accesses are unknown. Nothing is compared if any access is
+/// relocated: the object's structure then has the attribute by which every access to it is relocated.
 ///
 /// # Errors
 /// As [`check`], without an instruction.
@@ -79,7 +79,7 @@ pub(super) fn check_whole(name: &str, host: OwnStruct, code: &Code) -> Result<()
         return Ok(());
     }
     let Some(CoreType::Struct { fields, .. }) = host() else { return Ok(()) };
-    // The first and the last element of an array say where all are.
+    // The first and the last element of an array determine the offsets of all.
     let ends = |field: &CoreField| {
         let size = field.ty.size();
         [(None, field.offset, 1), (None, field.offset + size.saturating_sub(1), 1)]
@@ -101,7 +101,7 @@ fn compare(
     places: impl Iterator<Item = (Option<InsnIdx>, u32, u32)>,
 ) -> Result<(), LoadError> {
     let mut places = places.peekable();
-    // A context with a structure of its own is asked for it only where something is to be compared.
+    // The context's structure is computed only if there is an access to compare.
     let Some(&(first, ..)) = places.peek() else { return Ok(()) };
     let Some(CoreType::Struct { name: context, fields, .. }) = host() else { return Ok(()) };
     let at_line = |insn: Option<InsnIdx>| {
@@ -194,7 +194,7 @@ fn compiled_leaf(btf: &Btf, structure: TypeId, at: u32) -> Option<Leaf> {
                 path.push_str(&format!("[{index}]"));
                 (ty, base) = (*elem, base + index * size);
             }
-            // Which sign `char` has is the compiler's choice.
+            // The signedness of `char` depends on the compiler.
             Type::Int { name, size: 1, .. } if btf.name(*name) == "char" => return leaf(path, 1, Kind::Unsigned),
             Type::Int { size, signed: true, .. } | Type::Enum { size, signed: true, .. } => {
                 return leaf(path, *size, Kind::Signed);

@@ -47,8 +47,8 @@ impl<H: 'static> Linker<H> {
         self.loader::<C>().object(object, maps)
     }
 
-    /// Proves and compiles all programs of an object, once for many instances, verified for context `C`, in the
-    /// engine's mode: [`Loader::compile`].
+    /// Verifies all programs of an object for context `C` and compiles them in the engine's mode, once for many
+    /// instances: [`Loader::compile`].
     ///
     /// # Errors
     /// [`LoadError`].
@@ -92,7 +92,7 @@ pub struct Loader<'l, C, H> {
     maps: Vec<MapRef>,
     account: Option<Account>,
     own_struct: Option<OwnStruct>,
-    /// Maps whose constants are not relied on.
+    /// Names of maps whose constants the verification does not rely on.
     open: Vec<String>,
     context: Over<C>,
 }
@@ -182,13 +182,13 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         self
     }
 
-    /// What to do with proofs that an object carries of its programs; [`Proofs::Ignore`] by default.
+    /// Selects what to do with proofs that an object carries of its programs; [`Proofs::Ignore`] by default.
     ///
     /// ```no_run
     /// # use bpf_runtime::*;
     /// # fn f(linker: &Linker<()>, object: &Object, maps: MapSet) -> Result<(), LoadError> {
-    /// // Nothing is searched for: a load takes time linear in the object.
-    /// let instance = linker.loader::<Xdp>().proofs(Proofs::Require).object(object, maps)?;
+    /// // Programs without a proof that holds are refused, so no load searches. let instance =
+    /// linker.loader::<Xdp>().proofs(Proofs::Require).object(object, maps)?;
     /// # Ok(()) }
     /// ```
     pub fn proofs(mut self, proofs: Proofs) -> Self {
@@ -264,18 +264,18 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         self
     }
 
-    /// Take for granted that objects were compiled against the context's structure as it is here: for objects without
-    /// type information (compiled without `-g`), which are refused otherwise if they access it
-    /// ([`LoadError::ContextUntyped`]). No effect for contexts of the kernel's, whose structures are fixed.
+    /// Assumes that objects were compiled against the host's version of the context's structure. Needed for objects
+    /// without type information (compiled without `-g`) that access the context ([`LoadError::ContextUntyped`]). No
+    /// effect for the kernel's contexts, whose structures are fixed.
     pub fn assume_layout(mut self) -> Self {
         self.own_struct = None;
         self
     }
 
-    /// For [`Loader::compile`]: rely on no constant in these maps (`.rodata`), so that each instance may have its own
-    /// ([`MapSet::global`], [`MapSet::contents`]) without another proof. What a loop or an index is bounded by must
-    /// then be compared in the program. Constants in a section `.rodata.tenant`, or one whose name goes on from there
-    /// with a dot, are never relied on.
+    /// For [`Loader::compile`]: verifies programs for any constants in these maps (`.rodata`), so that each instance
+    /// may have other values ([`MapSet::global`], [`MapSet::contents`]). A program that bounds a loop or an index by
+    /// such a constant must first compare it with a fixed limit. Constants in a section `.rodata.tenant`, or with a
+    /// name that continues it after a dot, are always open.
     pub fn open_constants(mut self, maps: &[&str]) -> Self {
         self.open.extend(maps.iter().map(|map| (*map).to_owned()));
         self
@@ -412,9 +412,9 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         Ok(Instance::new(together(&linker.engine, None, programs, &origin, maps)?))
     }
 
-    /// Proves and compiles the programs of an object for any maps of its definitions: instances of it are made in
-    /// microseconds ([`Module::instantiate`]). Frozen constants (`.rodata`, `.kconfig`) are relied on as they are in
-    /// the object, unless [`Loader::open_constants`] says otherwise.
+    /// Verifies and compiles the programs of an object for any maps of its definitions; [`Module::instantiate`] then
+    /// makes instances in microseconds. The verification relies on frozen constants (`.rodata`, `.kconfig`) as they are
+    /// in the object, except those of [`Loader::open_constants`].
     ///
     /// # Errors
     /// [`LoadError`] of the first program that is refused.
@@ -456,14 +456,14 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         }
         Ok(Module::new(&linker.engine, planned, linked.wanted, relied, programs))
     }
-    /// The instance that programs are placed in.
+    /// The instance that single programs are placed in.
     fn place(&self) -> Place<'_> {
         let (engine, account) = (&self.linker.engine, self.account.as_ref());
         Place { engine, instance: None, account, pool: Pool::new(engine, account), shared: false, budget: None }
     }
 
-    /// Verifies the programs of an object and loads none: no map is made either, so that a verdict does not depend on
-    /// how much memory there is. The walk is in the reports if `log` asks for it.
+    /// Verifies the programs of an object and loads none. No map is made, so a verdict does not depend on limits of
+    /// memory. The reports have the verifier's walk if `log` asks for it.
     ///
     /// # Errors
     /// [`LoadError`] of the first program that is refused.
@@ -501,10 +501,10 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
     }
 
     /// Looks for proofs of the programs of an object, and loads none. [`ProofSection::to_bytes`] and
-    /// [`Object::with_proofs`] put what is found into the object's file. `fuel` limits each way of looking for a proof,
-    /// in units of the check, about one for each instruction walked; [`PROVING_FUEL`] is what `bpf prove` takes.
+    /// [`Object::with_proofs`] put the proofs into the object's file. `fuel` limits each pass of the search, in units
+    /// of the check, about one for each instruction walked; `bpf prove` uses [`PROVING_FUEL`].
     ///
-    /// A program that has no proof here may be accepted by [`Loader::verify`], which knows more rules.
+    /// [`Loader::verify`] may accept a program for which no proof is found, since it knows more rules.
     ///
     /// # Errors
     /// [`LoadError`] if the object cannot be linked.
@@ -529,7 +529,7 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         Ok(reports)
     }
 
-    /// Puts the chosen programs together, and finds the maps that they refer to.
+    /// Links the chosen programs, and finds the maps that they refer to.
     fn link<'o>(&self, object: &'o Object, maps: &MapSet, reach: Reach) -> Result<Linked<'o>, LoadError> {
         let linker = self.linker;
         may_load(&self.linker.engine, self.account.as_ref())?;
@@ -578,7 +578,7 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
             }
             programs.push((program, code));
         }
-        // A map of maps brings its initial inner maps; they are no maps of maps themselves.
+        // A map of maps needs its initial inner maps, too; these are no maps of maps.
         for (i, map) in object.maps().iter().enumerate() {
             if wanted[i] {
                 for (_, value) in &map.initial {
@@ -660,7 +660,7 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
                 ReferenceKind::HostAddress(_) | ReferenceKind::Extern(_) => {}
             }
         }
-        // Nothing in them differs from instance to instance, so all share them.
+        // These functions have no state of an instance, so all instances share them.
         for table in code.code().jump_tables() {
             references.maps.push(Declared::There(MapRef::Data(self.jump_table(table)?)));
         }
@@ -676,7 +676,7 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
     }
 }
 
-/// Binds what makes objects of these types.
+/// Binds the functions that make objects of these types.
 fn declare_objects(references: &mut References, types: Arc<[LocalType]>) {
     for bound in references.functions.host.iter_mut().flatten() {
         if let Some(func) = declared_obj_new(bound.proto.id) {
@@ -691,12 +691,12 @@ fn declare_objects(references: &mut References, types: Arc<[LocalType]>) {
 /// gigabytes.
 const MAX_CODE: usize = 1 << 22;
 
-/// Whether constants in a section of this name are each instance's own.
+/// Whether constants in a section of this name may differ between instances.
 fn opens(section: &str) -> bool {
     section == OPEN || section.strip_prefix(OPEN).is_some_and(|rest| rest.starts_with('.'))
 }
 
-/// The section of constants that differ from instance to instance: its object asks for a proof for any of them.
+/// The section of constants that may differ between instances: programs are verified for any values of them.
 const OPEN: &str = ".rodata.tenant";
 
 /// Whether its section says that the program takes packets in pieces.
@@ -708,7 +708,7 @@ fn takes_pieces(program: &bpf_object::Program) -> bool {
 /// Which programs the choice of one brings along.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reach {
-    /// None: they are verified, and not run.
+    /// Empty: the programs are verified, and not run.
     Named,
     /// Those in the prog arrays that it uses.
     TailCalls,
@@ -730,10 +730,10 @@ fn explain(mut error: LoadError, code: &LinkedCode) -> LoadError {
     }
 }
 
-/// Programs that are put together, and the maps that they need.
+/// Linked programs, and the maps that they need.
 struct Linked<'o> {
     programs: Vec<(&'o bpf_object::Program, LinkedCode)>,
-    /// The maps of the object that they refer to, those inside others with them.
+    /// Which of the object's maps they refer to, inner maps included.
     wanted: Vec<bool>,
 }
 
@@ -755,37 +755,36 @@ pub struct VerifyReport {
     pub checks: Vec<InsnIdx>,
     /// The program is not proven to end, so it runs with a budget.
     pub needs_budget: bool,
-    /// What is allowed, and may not be meant.
+    /// Notes on accepted code that its author may not have intended.
     pub hints: Vec<VerifyHint>,
-    /// Whether the proof that the object carries holds, or why not; `None` if it was not checked
-    /// ([`Proofs::Ignore`]). A program that was accepted by its proof was not walked by the verifier, so the figures
-    /// above are 0.
+    /// Whether the proof that the object carries holds, or why not; `None` if it was not checked ([`Proofs::Ignore`]).
+    /// The verifier does not walk a program that is accepted by its proof, so the figures above are then 0.
     pub proof: Option<Result<(), ProofError>>,
     /// The walk, if it was asked for, a line a step.
     pub log: Vec<String>,
 }
 
-/// What [`Loader::prove`] says of a program.
+/// The result of [`Loader::prove`] for one program.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct ProofReport {
     /// The program.
     pub program: String,
-    /// Its instructions, with all functions that it calls.
+    /// Number of its instructions, with all functions that it calls.
     pub instructions: usize,
-    /// The proof in its binary form, or the first thing that was not proven.
+    /// The proof in its binary form, or the first step that could not be proven.
     pub proof: Result<Vec<u8>, Refusal>,
 }
 
-/// The fuel that suffices for most programs that can be proven at all.
+/// Fuel for [`Loader::prove`] that suffices for most programs for which a proof can be found.
 pub const PROVING_FUEL: u64 = 1 << 20;
 
-/// The proofs that the object carries.
+/// Reads the section of proofs of an object.
 fn proof_section(object: &Object) -> Result<ProofSection<'_>, ProofError> {
     ProofSection::parse(object.proofs().ok_or(ProofError::Missing)?)
 }
 
-/// The proof of a program among them.
+/// Returns the proof of one program, or why there is none.
 fn carried<'a>(section: &Result<ProofSection<'a>, ProofError>, program: &str) -> Carried<'a> {
     section.as_ref().map_err(Clone::clone)?.of(program).ok_or(ProofError::Missing)
 }

@@ -18,8 +18,8 @@ use bpf_uapi::MapTypes;
 use std::fmt;
 use std::sync::Arc;
 
-/// The maps an object will be loaded with: new ones, except where one is taken over. Of several things that are said of
-/// one map, the last counts.
+/// The maps an object will be loaded with: new ones, except where one is taken over. Of several settings for one map,
+/// the last counts.
 ///
 /// ```no_run
 /// # use bpf_runtime::*;
@@ -30,32 +30,32 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct MapSet {
     engine: Engine,
-    /// What the object says of them, in its order.
+    /// The maps as the object defines them, in its order.
     planned: Arc<[Planned]>,
-    /// What is said of some of them beside that, by their places.
+    /// Settings by the caller for some of the maps, by index.
     said: Vec<(usize, Said)>,
 }
 
-/// A map as its object says it.
+/// A map as its object defines it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Planned {
     name: String,
     kind: DefKind,
     /// The global variables in it: name, offset and size.
     variables: Vec<(String, usize, usize)>,
-    /// What the object puts into its slots.
+    /// The initial values that the object gives its slots.
     initial: Vec<(u32, InitialValue)>,
 }
 
-/// What is said of one map beside what its object says.
+/// A caller's setting for one map.
 enum Said {
     /// This map, and no new one.
     Taken(MapRef),
-    /// A new one, in which there are the programs in this prog array.
+    /// A new prog array with the programs of this one.
     Slots(Arc<ProgTable>),
-    /// A new one, with the elements of this map, each as the function makes it.
+    /// A new map with the elements of this one, each converted by the function.
     Elements(Map, Foreign<Box<Migrate>>),
-    /// A new one with these contents.
+    /// A new map with these contents.
     Contents(Vec<u8>),
 }
 
@@ -136,7 +136,7 @@ impl Planned {
         Planned { name, kind, variables, initial }
     }
 
-    /// All that is known of it.
+    /// Returns all fields.
     #[expect(clippy::type_complexity, reason = "its fields")]
     pub(crate) fn all(&self) -> (&str, &DefKind, &[(String, usize, usize)], &[(u32, InitialValue)]) {
         (&self.name, &self.kind, &self.variables, &self.initial)
@@ -150,7 +150,7 @@ impl Planned {
         &self.kind
     }
 
-    /// As programs are proven and compiled for it. `open`: for any constants in it.
+    /// Returns the declaration that programs are verified and compiled for. `open`: for any constants in the map.
     pub(crate) fn declared(&self, open: bool) -> Result<Declared, LoadError> {
         if let DefKind::Data(data) = &self.kind {
             data.def.validate().map_err(|source| LoadError::Map { map: self.name.clone(), source })?;
@@ -166,7 +166,7 @@ impl Planned {
         }
     }
 
-    /// Whether nobody changes what it holds once it is made.
+    /// Whether its contents are constant once it is made.
     pub(crate) fn is_constant(&self) -> bool {
         matches!(&self.kind, DefKind::Data(data) if data.constant)
     }
@@ -186,13 +186,13 @@ impl MapSet {
         MapSet { engine: engine.clone(), planned, said: Vec::new() }
     }
 
-    /// Of several things that are said of one map, the last counts.
+    /// Of several settings for one map, the last counts.
     fn say(&mut self, at: usize, said: Said) {
         self.said.retain(|(of, _)| *of != at);
         self.said.push((at, said));
     }
 
-    /// Where the map of this name is, of a kind that is called this.
+    /// Returns the index of the map with this name and kind; `what` names the kind in the error.
     fn find(&self, what: &'static str, name: &str, is: impl Fn(&DefKind) -> bool) -> Result<usize, LoadError> {
         let at = self.planned.iter().position(|map| map.name == name && is(&map.kind));
         at.ok_or_else(|| {
@@ -221,8 +221,8 @@ impl MapSet {
         Ok(self)
     }
 
-    /// Other initial contents for a map of global data (`.data`, `.rodata`): all of its bytes. Constants that programs
-    /// were proven with cannot be others for an instance of a [`crate::Module`]
+    /// Sets all bytes of the initial contents of a map of global data (`.data`, `.rodata`). For an instance of a
+    /// [`crate::Module`], constants that the verification relied on must keep their values
     /// ([`crate::Loader::open_constants`]).
     ///
     /// # Errors
@@ -238,7 +238,8 @@ impl MapSet {
         Ok(self)
     }
 
-    /// Another initial value for a global variable, as [`Object::set_global`] sets it for all who load the object.
+    /// Sets the initial value of a global variable for this set, as [`Object::set_global`] does for all loads of the
+    /// object.
     ///
     /// ```no_run
     /// # use bpf_runtime::*;
@@ -248,7 +249,7 @@ impl MapSet {
     /// ```
     ///
     /// # Errors
-    /// [`LoadError::NotFound`], also where the name is that of several; [`LoadError::Contents`] for another number of
+    /// [`LoadError::NotFound`], also if several variables have the name; [`LoadError::Contents`] for another number of
     /// bytes.
     pub fn global(mut self, name: &str, value: &[u8]) -> Result<MapSet, LoadError> {
         let all = || {
@@ -272,7 +273,7 @@ impl MapSet {
         Ok(self)
     }
 
-    /// What is in a map of global data at first.
+    /// The initial contents of a map of global data.
     fn initial(&self, at: usize) -> &[u8] {
         let said = self.said.iter().find_map(|(of, said)| match said {
             Said::Contents(contents) if *of == at => Some(contents),
@@ -388,7 +389,7 @@ impl MapSet {
         self.said.iter().filter(is_taken).map(|(at, _)| *at).collect()
     }
 
-    /// What the object says of its maps.
+    /// The maps as the object defines them.
     pub(crate) fn planned(&self) -> &Arc<[Planned]> {
         &self.planned
     }
@@ -410,12 +411,12 @@ impl MapSet {
         declared.collect()
     }
 
-    /// Whether all maps are to be as the object says.
+    /// Whether no map has a caller's setting.
     pub(crate) fn is_plain(&self) -> bool {
         self.said.is_empty()
     }
 
-    /// The contents that maps of global data are given in the place of the object's.
+    /// The initial contents that the caller has set, by index of the map.
     pub(crate) fn other_contents(&self) -> Vec<(usize, Vec<u8>)> {
         let contents = |(at, said): &(usize, Said)| match said {
             Said::Contents(contents) => Some((*at, contents.clone())),
@@ -424,7 +425,7 @@ impl MapSet {
         self.said.iter().filter_map(contents).collect()
     }
 
-    /// Whether a map is another than its object says: taken over, or with other contents.
+    /// Whether a map has a caller's setting: it is taken over or has other contents.
     pub(crate) fn is_other(&self, at: usize) -> bool {
         self.said.iter().any(|(of, _)| *of == at)
     }
@@ -449,7 +450,7 @@ impl MapSet {
 }
 
 impl Planned {
-    /// Makes it, or takes the one that is said.
+    /// Makes the map, or takes the existing one that the caller has handed in.
     fn create(
         &self,
         engine: &Engine,
@@ -500,8 +501,8 @@ impl Planned {
 }
 
 impl Planned {
-    /// Makes a map as it was when it was made, with these contents if not with the object's, but for what the object
-    /// puts into slots.
+    /// Restores the initial contents of a map, or sets `contents` in their place. Slots that the object fills are left
+    /// to [`initialise`].
     pub(crate) fn renew(&self, map: &MapRef, contents: Option<&[u8]>) -> Result<(), LoadError> {
         match map {
             MapRef::Data(map) if map.is_frozen() => Ok(()),
@@ -526,11 +527,11 @@ impl Planned {
     }
 }
 
-/// Puts the initial contents into a map of global data that is as it was made.
+/// Puts the initial contents into a new or reset map of global data.
 fn fill(map: &Map, contents: &[u8]) -> Result<(), MapError> {
     match map.map_type() {
         MapType::Arena => Arena::new(map).and_then(|arena| arena.initialise(contents)),
-        // Zeros are there already.
+        // A new or reset map is zero already.
         _other if contents.iter().all(|byte| *byte == 0) => Ok(()),
         _other => map.update(&0u32.to_ne_bytes(), contents, 0),
     }
@@ -555,7 +556,7 @@ pub(crate) fn initialise(
                 // A program that was not asked for leaves its slot empty.
                 (MapRef::Progs(table), InitialValue::Program(name)) => {
                     let program = program(name).map(|program| program as Arc<dyn Member>);
-                    // What is there already costs no barrier.
+                    // A slot that has the program already needs no barrier.
                     let new = program.filter(|new| !table.get(*index).is_some_and(|old| Arc::ptr_eq(&old, new)));
                     slots.extend(new.map(|program| (*index, Some(program))));
                 }

@@ -1,13 +1,13 @@
-//! Programs that are proven and compiled once, for many instances.
+//! Programs that are verified and compiled once, for many instances.
 //!
 //! Problem: a service with thousands of tenants loads the same object thousands of times, and each load takes a hundred
-//! microseconds to find out what the one before it did. Approach: what a load finds out depends on the definitions of
-//! the maps and on frozen constants, not on the maps ([`crate::program::references`]). A [`Module`] keeps it, with the
-//! code as it was emitted. An instance makes its maps, places a copy of the code with its relocations, and sets the
-//! slots of its prog arrays: the second half of a load, which loads go through too ([`together`], [`Loaded::new`]).
+//! microseconds to verify and compile it again. Approach: verification and compilation depend on the definitions of the
+//! maps and on frozen constants, not on the maps ([`crate::program::references`]). A [`Module`] keeps their results,
+//! and the code as it was emitted. To make an instance is the second half of a load ([`together`], [`Loaded::new`]):
+//! its maps are made, a copy of the code is placed with its relocations, and the slots of its prog arrays are set.
 //!
-//! Invariant: what an instance is given fits what its programs were proven for: maps of the module's definitions, and,
-//! where constants were relied on, the same bytes.
+//! Invariant: the maps of an instance have the module's definitions, and hold the same bytes where the verification
+//! relied on constants.
 
 use crate::context::Context;
 use crate::engine::Engine;
@@ -28,8 +28,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// An object that is proven and compiled, for programs on context `C` with host state `H`: [`crate::Linker::compile`].
-/// It has neither maps nor executable memory; instances do. Cheap to clone; clones are the same module.
+/// A verified and compiled object, for programs on context `C` with host state `H`: [`crate::Linker::compile`]. It has
+/// neither maps nor executable memory; instances do. Cheap to clone; clones are the same module.
 ///
 /// ```no_run
 /// # use bpf_runtime::*;
@@ -50,11 +50,11 @@ pub struct Module<C, H> {
 struct Inner {
     engine: Engine,
     planned: Arc<[Planned]>,
-    /// The maps that instances have.
+    /// Which of the object's maps instances have.
     wanted: Arc<[bool]>,
-    /// What their maps begin with, unless something else is said.
+    /// The initial contents of instances' maps that are made without a [`MapSet`] of their own.
     origin: Arc<Origin>,
-    /// The maps whose constants programs were proven with.
+    /// The maps whose constants the verification relied on.
     relied: Vec<usize>,
     parts: Vec<Part>,
 }
@@ -63,7 +63,7 @@ struct Inner {
 pub(super) struct Part {
     unit: Unit,
     code: KeptCode,
-    /// The maps of the object that it refers to, by its own numbers.
+    /// Indices into the object's maps, by the program's own map number.
     used: Vec<usize>,
 }
 
@@ -76,7 +76,7 @@ impl Part {
         Part { unit, code, used }
     }
 
-    /// All of it.
+    /// Returns all fields.
     pub(super) fn all(&self) -> (&Unit, &KeptCode, &[usize]) {
         (&self.unit, &self.code, &self.used)
     }
@@ -113,13 +113,13 @@ impl<C: Context, H: 'static> Module<C, H> {
         Module { inner: Arc::new(Inner { engine, planned, wanted, origin, relied, parts }), types: PhantomData }
     }
 
-    /// Its maps, those that instances have, those whose constants were relied on, and its programs.
+    /// Returns the planned maps, which of them instances have, which constants were relied on, and the programs.
     pub(super) fn all(&self) -> (&[Planned], &[bool], &[usize], &[Part]) {
         let Inner { planned, wanted, relied, parts, .. } = &*self.inner;
         (planned, wanted, relied, parts)
     }
 
-    /// The engine that its instances are of.
+    /// The engine that instances are made in.
     pub fn engine(&self) -> &Engine {
         &self.inner.engine
     }
@@ -134,28 +134,28 @@ impl<C: Context, H: 'static> Module<C, H> {
         self.inner.parts.iter().map(Part::code_bytes).sum()
     }
 
-    /// The maps of one more instance: new ones, except where something else is said.
+    /// Returns the maps of one more instance: new ones, unless methods of the result say otherwise.
     pub fn maps(&self) -> MapSet {
         MapSet::of(&self.inner.engine, Arc::clone(&self.inner.planned))
     }
 
-    /// One more instance, with these maps.
+    /// Makes an instance with these maps.
     ///
     /// # Errors
     /// [`LoadError`]: [`LoadError::MapSet`] for maps of another object, [`LoadError::Constants`] for other constants
-    /// than its programs were proven with; what a map, or room for the code, is refused with. Nothing is left behind
-    /// then.
+    /// than the programs were verified with; an error of making a map or of placing the code. Nothing is left behind
+    /// after an error.
     pub fn instantiate(&self, maps: MapSet) -> Result<Instance<H>, LoadError> {
         self.instance().maps(maps).make()
     }
 
-    /// One more instance: what there is to choose about it.
+    /// Begins an instance: the result sets its options, and [`Instantiate::make`] makes it.
     pub fn instance(&self) -> Instantiate<'_, C, H> {
         Instantiate { module: self, maps: None, name: None, account: None, budget: None }
     }
 }
 
-/// How one instance of a [`Module`] is made: [`Module::instance`].
+/// The options of one instance of a [`Module`]: [`Module::instance`].
 #[derive(Debug)]
 #[must_use = "an instance is made by `make`"]
 pub struct Instantiate<'m, C, H> {
@@ -167,33 +167,33 @@ pub struct Instantiate<'m, C, H> {
 }
 
 impl<'m, C: Context, H: 'static> Instantiate<'m, C, H> {
-    /// With these maps ([`Module::maps`]); new ones by default.
+    /// Uses these maps ([`Module::maps`]); new ones by default.
     pub fn maps(mut self, maps: MapSet) -> Self {
         self.maps = Some(maps);
         self
     }
 
-    /// With a name, which errors of its runs ([`crate::Origin`]), [`Engine::snapshot`] and [`Instance::name`] say.
-    /// Several instances may have the same.
+    /// Gives the instance a name, which appears in errors of its runs ([`crate::Origin`]), [`Engine::snapshot`] and
+    /// [`Instance::name`]. Several instances may have one name.
     pub fn name(mut self, name: &str) -> Self {
         self.name = Some(name.into());
         self
     }
 
-    /// Counted in this account: its maps, prog arrays and code.
+    /// Counts the instance's maps, prog arrays and code in this account.
     pub fn account(mut self, account: &'m Account) -> Self {
         self.account = Some(account);
         self
     }
 
-    /// Stop a run that begins with one of its programs after so many taken back-edges and calls together, at least 1,
-    /// in place of what the module was compiled with ([`crate::Loader::budget`]).
+    /// Stops each run that begins with one of the instance's programs after this number of taken back-edges and calls
+    /// together, at least 1. Replaces the budget that the module was compiled with ([`crate::Loader::budget`]).
     pub fn budget(mut self, budget: u64) -> Self {
         self.budget = Some(budget);
         self
     }
 
-    /// Makes it.
+    /// Makes the instance.
     ///
     /// # Errors
     /// Those of [`Module::instantiate`]; [`LoadError::OtherAccount`]; [`LoadError::NoBudget`], and
@@ -232,9 +232,9 @@ impl<'m, C: Context, H: 'static> Instantiate<'m, C, H> {
     }
 }
 
-/// Whether anything may be loaded: the first thing that every load and every verification asks.
+/// Checks that anything may be loaded: the first step of every load and every verification.
 pub(super) fn may_load(engine: &Engine, account: Option<&Account>) -> Result<(), LoadError> {
-    // What a load locks may be locked for ever, by a thread that the child does not have.
+    // In a forked child a lock may be held for ever, by a thread that exists in the parent only.
     if engine.domain().is_forked() {
         return Err(LoadError::Forked);
     }
@@ -246,7 +246,7 @@ pub(super) fn may_load(engine: &Engine, account: Option<&Account>) -> Result<(),
     }
 }
 
-/// Whether a budget is one, and all programs count.
+/// Checks that a budget is not 0 and that all programs count.
 fn may_count(budget: u64, parts: &[Part]) -> Result<(), LoadError> {
     if budget == 0 {
         return Err(LoadError::NoBudget);
@@ -257,7 +257,7 @@ fn may_count(budget: u64, parts: &[Part]) -> Result<(), LoadError> {
     }
 }
 
-/// Whether a map has the constants that programs were proven with.
+/// Checks that a map has the constants that programs were verified with.
 fn same_constants(planned: &Planned, map: Option<&MapRef>) -> Result<(), LoadError> {
     let held = map.and_then(|map| match map {
         MapRef::Data(map) => constants(map),
@@ -271,7 +271,7 @@ fn same_constants(planned: &Planned, map: Option<&MapRef>) -> Result<(), LoadErr
     }
 }
 
-/// Of these maps of an object, those that a program refers to, by its own numbers.
+/// Selects from an object's maps those that a program refers to, in the order of the program's own map numbers.
 pub(super) fn own_maps(
     used: &[usize],
     references: &References,
@@ -307,19 +307,19 @@ fn named(programs: &[Arc<Loaded>], name: &str) -> Option<Arc<Loaded>> {
     programs.iter().find(|program| *program.name == *name).map(Arc::clone)
 }
 
-/// What the maps of an instance began with.
+/// The initial contents of an instance's maps.
 pub(super) struct Origin {
     planned: Arc<[Planned]>,
-    /// The maps that it has.
+    /// Which of the object's maps the instance has.
     wanted: Arc<[bool]>,
-    /// Those that it was given, which are others' as well.
+    /// Indices of the maps that were handed in, which others may use.
     taken: Vec<usize>,
     /// Contents other than the object's.
     contents: Vec<(usize, Vec<u8>)>,
 }
 
 impl Origin {
-    /// Of an instance that is made with these maps.
+    /// The initial contents of an instance that is made with these maps.
     pub(super) fn new(maps: &MapSet, wanted: Arc<[bool]>) -> Origin {
         Origin { planned: Arc::clone(maps.planned()), wanted, taken: maps.taken(), contents: maps.other_contents() }
     }
@@ -341,10 +341,10 @@ impl Renew for Origin {
     }
 }
 
-/// Lets others see new programs, all or none: those that jump through their prog arrays or are set there, and whoever
-/// makes them fast.
+/// Makes new programs visible, all or none: to users of the prog arrays that they jump through, and to the thread that
+/// makes programs fast.
 pub(super) fn open(programs: &[Arc<Loaded>]) -> Result<(), LoadError> {
-    // Most jump through none.
+    // Most programs jump through no prog array.
     if let Some(first) = programs.iter().find(|program| program.tables().next().is_some()) {
         bind_all(programs.iter().flat_map(|program| program.tables()), first.kind())?;
     }

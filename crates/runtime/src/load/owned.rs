@@ -71,7 +71,7 @@ impl Types {
     }
 }
 
-/// What the programs of one object may make objects of: found when the first of them asks.
+/// The types that programs of one object may make objects of: found when the first program asks.
 pub(crate) struct Local<'o>(Option<OwnedTypes<'o>>);
 
 impl<'o> Local<'o> {

@@ -1,11 +1,12 @@
-//! Modules as bytes: compiled once, kept by the service, and loaded in microseconds.
+//! Compiled modules as bytes, which a service keeps and loads in microseconds.
 //!
-//! Problem: a service that starts again verifies and compiles what it did before. Approach: what a [`Module`] has is
-//! written: code with its relocations, what programs refer to by numbers and names, definitions of maps. Functions are
-//! bound anew by the linker that reads it. Before all that stands a header: what machine, what version of this library
-//! and what settings of the engine the code was made for, and a checksum. Each is compared, so that a cache which is
-//! out of date is an error and no crash. None of it shows that the code is harmless: whoever can write the bytes can
-//! have the process do anything, as with a shared library. The safe form of a program is its object.
+//! Problem: a service that restarts verifies and compiles the same objects again. Approach: the bytes hold the parts of
+//! a [`Module`]: code with its relocations, the programs' references by number and name, definitions of maps. The
+//! linker that reads the bytes binds functions anew. A header comes first: digests of the processor, the version of
+//! this library, the engine's settings and the context that the code was made for, and a checksum of the rest. Each is
+//! compared, so a cache that is out of date gives an error and not a crash. The header does not show that the code is
+//! harmless: whoever can write the bytes can have the process do anything, as with a shared library. The safe form of a
+//! program is its object.
 
 use crate::context::Context;
 use crate::engine::Engine;
@@ -37,7 +38,7 @@ use {
 /// What the bytes begin with.
 const MAGIC: [u8; 8] = *b"bpfmod\x00\x01";
 
-/// What must be the same where code is made and where it runs: a digest of each, and the checksum of what follows.
+/// Digests of what must be equal where code is made and where it runs, and the checksum of the bytes that follow.
 struct Header {
     version: u64,
     cpu: u64,
@@ -62,13 +63,13 @@ fn digest(of: &impl std::fmt::Debug) -> u64 {
 }
 
 impl Header {
-    /// Of code for programs on `C` in this engine, with this checksum.
+    /// The header of code for programs on `C` in this engine, with this checksum.
     fn of<C: Context>(engine: &Engine, body: u64) -> Header {
         let config = engine.config();
         Header {
             version: digest(&(env!("CARGO_PKG_VERSION"), size_of::<bpf_jit_code::RunCtx>())),
             cpu: digest(&(bpf_jit_code::Arch::HOST, config.features)),
-            // What code has compiled in beside what its unit says.
+            // The settings that are compiled into code and are not part of its `Unit`.
             config: digest(&(
                 config.hardening,
                 config.direct_tail_calls && engine.domain().has_core_barrier(),
@@ -94,11 +95,11 @@ impl Header {
 }
 
 impl<C: Context, H: 'static> Module<C, H> {
-    /// The module as bytes, for [`Module::deserialize`] by the same build of this library, on the same kind of
-    /// processor, in an engine with the same settings. Without what only debuggers are told.
+    /// Returns the module as bytes, for [`Module::deserialize`] by the same build of this library, on the same kind of
+    /// processor, in an engine with the same settings. Information for debuggers is left out.
     ///
     /// # Errors
-    /// [`SerializeError`] for what has no such form.
+    /// [`SerializeError`] if a part of the module has no serialised form.
     pub fn serialize(&self) -> Result<Vec<u8>, SerializeError> {
         let mut body = Writer::default();
         self.put(&mut body)?;
@@ -108,8 +109,8 @@ impl<C: Context, H: 'static> Module<C, H> {
         Ok(all.0)
     }
 
-    /// A module of the linker's engine from what [`Module::serialize`] wrote. Host functions are those that are
-    /// registered with the linker under the same names, with the same prototypes.
+    /// Reads a module that [`Module::serialize`] wrote, for the linker's engine. Host functions are found in the linker
+    /// by name, and must have the same prototypes.
     ///
     /// ```no_run
     /// # use bpf_runtime::*;
@@ -242,7 +243,8 @@ fn get_def(from: &mut Reader<'_>) -> Option<MapDef> {
     (def.timer, def.work, def.resilient_lock) = (timer?, work?, resilient_lock);
     (def.key_kind, def.value_kind) = (kind(key_kind), kind(value_kind));
     if bool::get(from)? {
-        // As deep as the bytes are long, unless it is one of ours.
+        // The recursion is as deep as the bytes say: one level in bytes of `put_def`, whose inner maps have no inner
+        // maps.
         def = def.with_inner(get_def(from).filter(|inner| inner.inner.is_none())?);
     }
     Some(def)
@@ -267,7 +269,7 @@ fn get_planned(from: &mut Reader<'_>) -> Option<Planned> {
     Some(Planned::new(name, kind, variables, initial.into_iter().map(value).collect()))
 }
 
-/// How a function is found again, and a digest of its prototype.
+/// The name by which a function is found again, and a digest of its prototype.
 fn function(bound: &Bound) -> (String, u64) {
     (bound.proto.name.to_string(), digest(&bound.proto))
 }
@@ -285,7 +287,7 @@ fn put_part(part: &Part, to: &mut Writer) -> Result<(), SerializeError> {
     let (unit, code, used) = part.all();
     let refuse = |what: &str| Err(SerializeError { program: Some(unit.name.to_string()), what: what.to_owned() });
     let (code, shape) = match code {
-        Kept::Interpreted(_) => return refuse("programs that are interpreted: their object is as short a way to them"),
+        Kept::Interpreted(_) => return refuse("programs that are interpreted: keep the object instead"),
         Kept::Native { again: Some(_), .. } => {
             return refuse("code of a first tier: compile with `Loader::opt_level(OptLevel::Speed)`");
         }
@@ -322,11 +324,11 @@ fn put_part(part: &Part, to: &mut Writer) -> Result<(), SerializeError> {
 #[cfg(native)]
 type Lines = Vec<(u32, u32, (usize, String))>;
 
-/// Names by first instruction.
+/// Functions' names, by first instruction.
 #[cfg(native)]
 type Names = Vec<(u32, String)>;
 
-/// Lines, each with the number of its file.
+/// The names of files, and the source lines, each with the index of its file.
 #[cfg(native)]
 fn lines(source: &Source) -> (Vec<String>, Lines) {
     let mut files: Vec<String> = Vec::new();

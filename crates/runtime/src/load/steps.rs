@@ -1,9 +1,9 @@
 //! The steps by which one program is loaded.
 //!
-//! Addresses are bound, the program is proven or taken on trust, and compiled: each step takes what the one before it
-//! left. What comes of it is lent to whoever asked, who places it, as a load does, or keeps it, as a module does. None
-//! of that is seen by others, so a refused load leaves everything as it was; who asked ties what is loaded together to
-//! the prog arrays it jumps through.
+//! Addresses are bound, the program is verified or taken on trust, and compiled: each step takes the result of the step
+//! before. The last result is lent to the caller: a load places it, a module keeps a copy. Until then nothing is
+//! visible to others, so a refused load leaves everything as it was; the caller then ties the loaded programs to the
+//! prog arrays that they jump through.
 
 use crate::abi::limits::Checks;
 use crate::context::ContextLayout;
@@ -72,18 +72,18 @@ pub(super) struct Loading<'a, H> {
     pub(super) linker: &'a Linker<H>,
     pub(super) name: &'a str,
     pub(super) layout: &'static ContextLayout,
-    /// What it is in its object.
+    /// The program's code in its object.
     pub(super) code: Option<&'a bpf_object::Code>,
-    /// [`Context::own_struct`](crate::Context::own_struct), for comparison with the object's; `None`: assumed to be the
-    /// same.
+    /// [`Context::own_struct`](crate::Context::own_struct), to be compared with the object's structure; `None`: the two
+    /// are assumed to agree.
     pub(super) own_struct: Option<OwnStruct>,
-    /// Whether what comes of it is kept for many instances.
+    /// Whether the compiled program is kept for many instances.
     pub(super) shared: bool,
     /// The proof that its object carries of it.
     pub(super) proof: &'a Carried<'a>,
 }
 
-/// Of programs that come in no object.
+/// The proof of a program that comes in no object.
 pub(super) static NO_PROOF: Carried<'static> = Err(ProofError::Missing);
 
 /// What is known of a program that may run.
@@ -115,7 +115,8 @@ static NO_FACTS: Facts = Facts {
 };
 
 impl<H: 'static> Loading<'_, H> {
-    /// All steps, counted and told of: `then` gets what comes of them, and its result is that of so many bytes of code.
+    /// Takes all steps, counts the load and reports it to listeners: `then` gets the compiled program, and `bytes`
+    /// returns the bytes of code of the result of `then`.
     pub(super) fn load<R>(
         &self,
         how: How,

@@ -1,11 +1,12 @@
-//! Tenants of one object: an instance each, with an account, constants and a place of its own.
+//! Tenants of one object: each has an instance with its own account, constants and places.
 //!
-//! Problem: for each tenant a service's author wrote a load, an account, maps, constants, and the change of each hook
-//! and prog array that its programs are called by; and all that once more for a new version of the object. Approach:
-//! what all tenants have in common is said once ([`Tenants`]), what one of them has of its own when it is admitted
-//! ([`Tenant`]). Every change is one [`Plan`]: a tenant is in all of its places or in none.
+//! Problem: a tenant takes a load, an account, maps, constants, and a change of each hook and prog array that calls its
+//! programs; a new version of the object takes all of these again, for each tenant. Approach: [`Tenants`] holds what
+//! all tenants have in common, [`Tenant`] what one tenant has of its own. Every change is one [`Plan`]: a tenant is in
+//! all of its places or in none.
 //!
-//! Invariant: a tenant in the list has an instance whose programs are in its places, unless others have changed those.
+//! Invariant: the instance of each tenant in the list has its programs in the tenant's places, unless somebody else has
+//! changed those.
 
 use crate::attach::hook::Hook;
 use crate::attach::plan::{Plan, PlanError};
@@ -20,7 +21,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Why a change of tenants was not made. All of them are as before.
+/// Why a change of tenants was not made. All tenants are as before.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TenantError {
@@ -30,13 +31,13 @@ pub enum TenantError {
         /// The name asked for.
         name: String,
     },
-    /// Tenants are in a prog array by a slot each, and this one has none.
+    /// The tenants' programs are in a prog array, and this tenant has no slot in it.
     #[error("tenant `{name}` has no slot: say which (`Tenant::slot`)")]
     NoSlot {
         /// Its name.
         name: String,
     },
-    /// Its instance was not made.
+    /// The tenant's instance was not made.
     #[error("tenant `{name}`: {source}")]
     Load {
         /// Its name.
@@ -44,7 +45,7 @@ pub enum TenantError {
         /// Why.
         source: Box<LoadError>,
     },
-    /// Its programs were not put into their places.
+    /// The tenant's programs were not put into their places.
     #[error(transparent)]
     Plan(#[from] PlanError),
 }
@@ -73,33 +74,33 @@ impl Tenant {
         Tenant { name, memory: None, budget: None, slot: None, globals: Vec::new(), maps: Vec::new() }
     }
 
-    /// Bytes that its maps, prog arrays and code may take: an account of its name, which later versions of the module
-    /// ([`Tenants::upgrade`]) are counted in as well.
+    /// Limits the bytes of the tenant's maps, prog arrays and code by an account of the tenant's name. Later versions
+    /// of the module ([`Tenants::upgrade`]) are counted in that account, too.
     pub fn memory(mut self, bytes: u64) -> Tenant {
         self.memory = Some(bytes);
         self
     }
 
-    /// What a run of it may spend ([`crate::Instantiate::budget`]).
+    /// Sets the budget of each of the tenant's runs ([`crate::Instantiate::budget`]).
     pub fn budget(mut self, budget: u64) -> Tenant {
         self.budget = Some(budget);
         self
     }
 
-    /// The slot that it has in each prog array of [`Tenants::in_array`].
+    /// Sets the tenant's slot in each prog array of [`Tenants::in_array`].
     pub fn slot(mut self, slot: u32) -> Tenant {
         self.slot = Some(slot);
         self
     }
 
-    /// A global variable of its own ([`crate::MapSet::global`]): a constant, of those that the module leaves open, or
-    /// data.
+    /// Sets the initial value of a global variable ([`crate::MapSet::global`]): of data, or of a constant that the
+    /// module leaves open.
     pub fn global(mut self, name: &str, value: &[u8]) -> Tenant {
         self.globals.push((name.to_owned(), value.to_vec()));
         self
     }
 
-    /// A map that it is given ([`crate::MapSet::reuse`]).
+    /// Hands in an existing map ([`crate::MapSet::reuse`]).
     pub fn map(mut self, name: &str, map: &Map) -> Tenant {
         self.maps.push((name.to_owned(), map.clone()));
         self
@@ -151,31 +152,31 @@ impl<C, H> fmt::Debug for Tenants<C, H> {
 }
 
 impl<C: Context, H: 'static> Tenants<C, H> {
-    /// No tenants yet, and no places that their programs are called by.
+    /// Makes an empty list, without places for the tenants' programs.
     pub fn new(module: &Module<C, H>) -> Self {
         let state = State { module: module.clone(), list: BTreeMap::new() };
         Tenants { places: Vec::new(), arrays: Vec::new(), state: Mutex::new(state) }
     }
 
-    /// Each tenant's program of this name is in this prog array, in the tenant's slot ([`Tenant::slot`]).
+    /// Puts each tenant's program of this name into this prog array, in the tenant's slot ([`Tenant::slot`]).
     pub fn in_array(mut self, array: &Arc<ProgArray<C, H>>, program: &str) -> Self {
         self.places.push(Place::Array(Arc::clone(array), program.to_owned()));
         self
     }
 
-    /// Each tenant's program of this name is in this hook.
+    /// Puts each tenant's program of this name into this hook.
     pub fn in_hook(mut self, hook: &Arc<Hook<C, H>>, program: &str) -> Self {
         self.places.push(Place::Hook(Arc::clone(hook), program.to_owned()));
         self
     }
 
-    /// All tenants have this prog array for the one of this name ([`crate::MapSet::reuse_array`]).
+    /// Has all tenants share this prog array as their array of this name ([`crate::MapSet::reuse_array`]).
     pub fn with_array(mut self, name: &str, array: &Arc<ProgArray<C, H>>) -> Self {
         self.arrays.push((name.to_owned(), Arc::clone(array)));
         self
     }
 
-    /// Takes a tenant in, or one of the same name anew: the one before stays until the new one is in all its places.
+    /// Admits a tenant. A tenant of that name is replaced, and stays until the new one is in all its places.
     ///
     /// # Errors
     /// [`TenantError`]; nothing has changed.
@@ -187,13 +188,13 @@ impl<C: Context, H: 'static> Tenants<C, H> {
         let _done = plan.commit()?;
         let instance = new.instance.clone();
         let gone = state.list.insert(new.tenant.name.clone(), new);
-        // What goes may call the host, which may come back here.
+        // Outside the lock: dropping the old tenant may call the host, which may call this list.
         drop(state);
         drop(gone);
         Ok(instance)
     }
 
-    /// Takes a tenant out of its places, and drops its instance when no run is in it.
+    /// Takes a tenant's programs out of their places, and drops its instance when no run is in it.
     ///
     /// # Errors
     /// [`TenantError`]; nothing has changed.
@@ -207,8 +208,8 @@ impl<C: Context, H: 'static> Tenants<C, H> {
         Ok(())
     }
 
-    /// Puts instances of another module in the place of all tenants', each with the settings and the account that the
-    /// tenant was admitted with, in one step. Until then an account holds both.
+    /// Replaces the instances of all tenants by instances of this module, in one step, each with the settings and the
+    /// account that the tenant was admitted with. Until that step each account holds both instances.
     ///
     /// # Errors
     /// [`TenantError`] of the first that the new version cannot be made for; all tenants are as before.
@@ -273,7 +274,7 @@ impl<C: Context, H: 'static> Tenants<C, H> {
         Ok(Admitted { account, instance, tenant })
     }
 
-    /// Puts the programs of one in the place of another's.
+    /// Adds to a plan the replacement of one instance's programs by another's.
     fn place<'p>(
         &'p self,
         mut plan: Plan<'p>,
@@ -314,7 +315,7 @@ impl<C: Context, H: 'static> Tenants<C, H> {
         Ok(plan)
     }
 
-    /// No invariant is broken by a panic under it: the list changes last.
+    /// A poisoned lock is used on: the list changes last, so a panic leaves it consistent.
     fn state(&self) -> MutexGuard<'_, State<C, H>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

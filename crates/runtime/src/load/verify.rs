@@ -33,24 +33,24 @@ pub(crate) struct Subject<'a> {
     pub(crate) helpers: &'a Helpers,
     /// The object's view of the program: functions, types, lines.
     pub(crate) code: Option<&'a bpf_object::Code>,
-    /// The proof that the object carries of it.
+    /// The program's proof in the object.
     pub(crate) proof: &'a Carried<'a>,
 }
 
-/// A proof that an object carries of a program, as its bytes, or why there is none.
+/// The bytes of a program's proof in its object, or why there is none.
 pub(crate) type Carried<'a> = Result<&'a [u8], ProofError>;
 
-/// What to do with proofs that an object carries of its programs (`bpf prove`). By [`crate::Loader::proofs`].
+/// What a load does with proofs that an object carries of its programs (`bpf prove`). Set by [`crate::Loader::proofs`].
 ///
-/// A proof need not be trusted, whoever made it: it is checked for the program, maps and context at hand. Where the
-/// proof holds, the compiler relies on what the check found, which is less than what the verifier finds of numbers and
-/// loops: the machine code may be slower.
+/// A proof need not be trusted, whoever made it: it is checked for the program, maps and context at hand. If the proof
+/// holds, the compiler relies on the facts of the check. These lack the ranges of numbers and bounds of loops that the
+/// verifier finds, so the machine code may be slower.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Proofs {
     /// Check a proof that is there. A program without one, or whose proof does not hold, is verified by search. Both
     /// the verifier and the trusted core must then be right for every object.
     Check,
-    /// Refuse programs that have no proof or whose proof does not hold ([`LoadError::Proof`]): no load searches.
+    /// Refuse programs that have no proof or whose proof does not hold ([`LoadError::Proof`]).
     Require,
     /// Verify every program by search, as if objects carried no proofs.
     #[default]
@@ -66,7 +66,7 @@ pub(crate) struct Checked {
     /// The walk, if it was asked for.
     pub(crate) log: Vec<String>,
     pub(crate) stats: bpf_verifier::Stats,
-    /// Whether its proof holds; `None` if it was not asked for.
+    /// Whether the program's proof holds; `None` if it was not checked.
     pub(crate) proof: Option<Result<(), ProofError>>,
 }
 
@@ -81,7 +81,7 @@ pub(crate) struct Options {
     pub(crate) privileged: bool,
     /// Say what each access is to be confined to, or refuse the program.
     pub(crate) contained: bool,
-    /// Record what is known of numbers.
+    /// Record the ranges of numbers.
     pub(crate) values: bool,
     /// What to do with proofs.
     pub(crate) proofs: Proofs,
@@ -101,7 +101,7 @@ pub(crate) fn verify(
     Ok(Checked { lines, ..checked })
 }
 
-/// Looks for a proof of a program, with so much fuel for each way of looking.
+/// Looks for a proof of a program, with `fuel` for each pass of the search.
 pub(crate) fn prove(
     engine: &Engine,
     subject: &Subject<'_>,
@@ -111,7 +111,7 @@ pub(crate) fn prove(
     with_env(engine, subject, &[], program, Options::default(), |program, env| Proof::search(&program, env, fuel))
 }
 
-/// A program and what it is verified against, for this function.
+/// Calls a function with a program and the environment that it is verified against.
 fn with_env<R>(
     engine: &Engine,
     subject: &Subject<'_>,
@@ -163,7 +163,7 @@ fn with_env<R>(
     f(program, &env)
 }
 
-/// The verdict on a program in its environment, without its lines.
+/// Verifies a program in its environment; the result has no source lines yet.
 fn verdict(
     engine: &Engine,
     subject: &Subject<'_>,
@@ -324,8 +324,8 @@ fn global_functions(code: &bpf_object::Code, program: &Program, layout: &Context
 /// `None` for what cannot be verified by signature: the function is then walked in the context of each call, like a
 /// static one.
 ///
-/// A pointer that is trusted leads to an object of the kernel's, of which there is none; one into an arena is any
-/// number.
+/// How an argument of a global function is verified; `None` if it is not supported. A trusted pointer would lead to an
+/// object of the kernel, of which there is none, and a pointer into an arena may be any number.
 fn global_arg(btf: &Btf, arg: &ArgKind, tags: ArgTags, layout: &ContextLayout) -> Option<GlobalArg> {
     match *arg {
         ArgKind::Scalar { .. } => Some(GlobalArg::Scalar),

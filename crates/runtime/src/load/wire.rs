@@ -1,17 +1,17 @@
 //! Bytes of a serialised module: how each part of one is written and read.
 //!
-//! Numbers are little endian; lists and strings have their length before them. Whatever is read, reading ends, and
-//! makes no list longer than the bytes that are left: `None` is what is no such value.
+//! Numbers are little endian; lists and strings have their length before them. Reading ends for any bytes, reserves no
+//! more elements than bytes are left, and returns `None` for malformed values.
 
 use bpf_jit_code::{
     Arch, Code, FrameShape, Needs, PatchSlot, PcEntry, Reloc, RelocKind, Symbol, TailCallSite, TailTarget,
 };
 
-/// What is written.
+/// The bytes written so far.
 #[derive(Default)]
 pub(super) struct Writer(pub(super) Vec<u8>);
 
-/// What is left to be read.
+/// The bytes that are left to be read.
 pub(super) struct Reader<'b>(pub(super) &'b [u8]);
 
 impl<'b> Reader<'b> {
@@ -28,7 +28,7 @@ impl<'b> Reader<'b> {
     }
 }
 
-/// A value that is written and read.
+/// A value with a form as bytes.
 pub(super) trait Wire: Sized {
     fn put(&self, to: &mut Writer);
     fn get(from: &mut Reader<'_>) -> Option<Self>;
@@ -82,7 +82,7 @@ impl Wire for String {
     }
 }
 
-/// Plain bytes, which are copied as they are.
+/// Bytes that are copied unchanged.
 pub(super) struct Bytes(pub(super) Vec<u8>);
 
 impl Wire for Bytes {
@@ -115,7 +115,7 @@ impl<T: Wire> Wire for Vec<T> {
     }
     fn get(from: &mut Reader<'_>) -> Option<Self> {
         let len = usize::get(from)?;
-        // Each takes a byte at least.
+        // Each element takes at least one byte.
         let mut values = Vec::with_capacity(len.min(from.0.len()));
         for _ in 0..len {
             values.push(T::get(from)?);
@@ -213,7 +213,7 @@ impl Wire for TailTarget {
     }
 }
 
-/// Without what only debuggers are told.
+/// Leaves out `pc_map` and `unwind`, which only debuggers read.
 impl Wire for Code {
     fn put(&self, to: &mut Writer) {
         let Code { arch, bytes, relocs, entries, pc_map: _, tail_calls, frames, unwind: _, needs } = self;
@@ -236,7 +236,7 @@ impl Wire for Code {
     }
 }
 
-/// A hash against honest mistakes: of no use against those who mean to be wrong.
+/// A hash that detects accidental changes; it is not cryptographic.
 pub(super) fn checksum(bytes: &[u8]) -> u64 {
     const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
     let (words, rest) = bytes.as_chunks::<8>();

@@ -1,5 +1,5 @@
-//! What a program in its first tier is compiled from once more: by one that was loaded for itself, or once for all
-//! instances of a module.
+//! The inputs from which a program in its first tier is compiled again with optimisation: for itself if it was loaded
+//! alone, or once for all instances of a module.
 
 use crate::abi::limits::Checks;
 use crate::engine::Engine;
@@ -14,7 +14,7 @@ use bpf_verifier::ContextLayout;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// What it takes to compile a program once more.
+/// The inputs of a second compilation of a program.
 pub(crate) struct Again {
     name: Name,
     layout: &'static ContextLayout,
@@ -24,14 +24,14 @@ pub(crate) struct Again {
     references: Option<Arc<References>>,
     /// For debuggers.
     source: Option<bpf_object::Code>,
-    /// What runs of the slow code note. Odd, so that it is the address of nothing.
+    /// The number that runs of the slow code note. It is odd, so it is no address of counters.
     number: u64,
-    /// Whether there may be other instances, which the fast code is kept for.
+    /// Whether other instances may exist, so that the fast code is kept for them.
     shared: bool,
     fast: OnceLock<Result<(Code, Shape), String>>,
 }
 
-/// A number that no other program notes.
+/// Returns a number that no other program notes.
 pub(super) fn numbered() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     // Relaxed: only uniqueness matters.
@@ -65,23 +65,24 @@ impl Again {
         self.number
     }
 
-    /// Bytes that one program alone is counted as having kept.
+    /// Bytes to count for a program that keeps these inputs for itself; 0 if instances share them.
     pub(super) fn bytes(&self) -> usize {
         if self.shared { 0 } else { size_of_val(self.program.insns()) }
     }
 
-    /// The fast code, if another instance has been made fast.
+    /// The fast code, if it was compiled for another instance.
     pub(super) fn fast(&self, engine: &Engine) -> Option<Emitted<'_>> {
         let (code, shape) = self.fast.get()?.as_ref().ok()?;
         Some(Emitted { code, shape, told: self.told(engine) })
     }
 
-    /// What debuggers are told.
+    /// The information for debuggers, if one is served.
     fn told(&self, engine: &Engine) -> Told<'_> {
         engine.0.debug.is_some().then_some((&self.program, self.source.as_ref()))
     }
 
-    /// Compiles the fast code, which may take so much machine stack, unless that was done before; and has it placed.
+    /// Compiles the fast code within `machine_stack` bytes of machine stack, unless another instance has done so, and
+    /// passes it to `place`.
     pub(super) fn make_fast<R>(
         &self,
         engine: &Engine,

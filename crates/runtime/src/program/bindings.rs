@@ -1,4 +1,4 @@
-//! What the instructions of one instance of a program refer to: maps, helpers, host functions, addresses.
+//! The targets of the references of one instance's instructions: maps, helpers, host functions, addresses.
 
 use crate::call::helpers::owned::{LocalTypes, own_obj_new};
 use crate::call::helpers::print;
@@ -26,20 +26,20 @@ use {
     bpf_verifier::ArgKind,
 };
 
-/// What the instructions of one instance of a program refer to.
+/// The targets of the references of one instance's instructions.
 #[derive(Debug, Default)]
 pub(crate) struct Bindings {
-    /// What it was proven and compiled with, which other instances share.
+    /// The references that the program was verified and compiled with, shared by its instances.
     references: Option<Arc<References>>,
     /// By map index.
     pub(crate) maps: Vec<MapRef>,
-    /// In place of those that instances share, where some are this one's alone.
+    /// The functions of this instance, if some differ from those that instances share.
     own: Option<Box<Functions>>,
     /// What the program has taken of an account.
     pub(crate) memory: Option<Reservation>,
     /// Where its runs are counted.
     pub(crate) counted: Option<Counted>,
-    /// Of a contained program: where accesses are made that are outside of what they should be in.
+    /// For a contained program: the memory that its out-of-bounds accesses are sent to.
     pub(crate) sink: Option<Sink>,
 }
 
@@ -65,7 +65,7 @@ impl Sink {
 pub(crate) static NO_BINDINGS: Bindings =
     Bindings { references: None, maps: Vec::new(), own: None, memory: None, counted: None, sink: None };
 
-/// Where the objects of one instance come from: made when the first of its programs asks.
+/// The allocator of one instance's objects, made when its first program needs it.
 pub(crate) struct Pool<'a> {
     engine: &'a Engine,
     account: Option<&'a Account>,
@@ -73,12 +73,12 @@ pub(crate) struct Pool<'a> {
 }
 
 impl<'a> Pool<'a> {
-    /// Counted in this account or the engine.
+    /// An allocator that is counted in this account, or else in the engine.
     pub(crate) fn new(engine: &'a Engine, account: Option<&'a Account>) -> Pool<'a> {
         Pool { engine, account, pool: None }
     }
 
-    /// For a program of this name.
+    /// Returns the allocator, for the program of this name.
     fn get(&mut self, program: &str) -> Result<Arc<Objects>, LoadError> {
         if let Some(pool) = &self.pool {
             return Ok(Arc::clone(pool));
@@ -91,7 +91,7 @@ impl<'a> Pool<'a> {
 }
 
 impl Bindings {
-    /// Those of an instance with these maps, one for each that its program refers to.
+    /// The bindings of an instance with these maps, one for each map that its program refers to.
     pub(crate) fn new(
         name: &str,
         references: &Arc<References>,
@@ -115,7 +115,7 @@ impl Bindings {
         self.functions()?.host(index)
     }
 
-    /// The number by which timers know the program: see [`Functions::timer_program`].
+    /// The number by which timers identify the program: see [`Functions::timer_program`].
     pub(crate) fn timer_program(&self) -> Option<u64> {
         self.functions()?.timer_program()
     }
@@ -132,7 +132,7 @@ impl Bindings {
         }
     }
 
-    /// What the two-slot instruction at this slot loads, if it is no plain map.
+    /// The address that the two-slot instruction at this slot loads; `None` if it loads a map.
     pub(crate) fn address(&self, at: InsnIdx) -> Option<u64> {
         let places = &self.references.as_ref()?.places;
         let Place { map, off, .. } = places[places.binary_search_by_key(&at, |place| place.insn).ok()?];
@@ -173,18 +173,18 @@ impl Bindings {
     }
 }
 
-/// The functions of an instance, where some are its alone: those that make objects, from its own memory, those by which
-/// timers know it, and those that say whose text they print.
+/// The functions of an instance, if some differ from the shared ones: those that make objects from the instance's own
+/// allocator, set timers, or print with the account's name.
 fn own_functions(name: &str, references: &References, pool: &mut Pool<'_>) -> Result<Option<Functions>, LoadError> {
     let timers = references.functions.timer_program().is_some();
-    // Whose text it is that a program prints.
+    // The account whose name goes with printed text.
     let printer = pool.account.filter(|_| references.functions.all().any(|bound| print::prints(&bound.func)));
     if !timers && printer.is_none() && references.local_types.is_none() {
         return Ok(None);
     }
     let mut own = references.functions.clone();
     if timers {
-        // Timers and work for later know the program by one number.
+        // Timers and deferred work identify the program by one number.
         own.set_timer_program(&Arc::new(TimerProgram::new()));
     }
     if let Some(account) = printer {

@@ -145,18 +145,18 @@ pub(super) struct Subject<'a> {
     pub(super) references: &'a References,
 }
 
-/// What is to be known of machine code to place it, beside the code.
+/// Properties of machine code that placing it requires, beside the code.
 #[cfg(native)]
 #[derive(Clone, Debug)]
 pub(crate) struct Shape {
     pub(crate) lower: LowerOptions,
     pub(crate) machine_stack: u64,
     pub(crate) map: Option<Arc<Map>>,
-    /// Code of a first tier: what its runs note, if they are not counted.
+    /// For code of a first tier: the number that its runs note if they are not counted.
     pub(crate) note: Option<u64>,
 }
 
-/// What debuggers are told of a program: its instructions, and where they came from.
+/// The information for debuggers on a program: its instructions and the object's code; `None` without debuggers.
 #[cfg(native)]
 pub(crate) type Told<'a> = Option<(&'a Program, Option<&'a bpf_object::Code>)>;
 
@@ -180,8 +180,8 @@ pub(super) struct Made {
 
 #[cfg(native)]
 impl Subject<'_> {
-    /// Compiles it, in a compiler's own memory: `then` gets the code to place it or to copy it. With `note`, code of a
-    /// first tier, which notes that in its runs if they are not counted.
+    /// Compiles the program in a compiler's own memory; `then` gets the code, to place it or to copy it. With `note`,
+    /// compiles code of a first tier, whose runs note that number if they are not counted.
     pub(super) fn compile<R>(
         &self,
         opt_level: OptLevel,
@@ -210,7 +210,7 @@ impl Subject<'_> {
 
 #[cfg(native)]
 impl Emitted<'_> {
-    /// Places a copy of it that refers to these, with `take` asked for its length before.
+    /// Places a copy of the code with these bindings, after `take` has reserved its length in bytes.
     pub(super) fn place(
         &self,
         engine: &Engine,
@@ -235,7 +235,7 @@ impl Emitted<'_> {
             Placed::Patched { _sites: Tracked::new(&text, &code.tail_calls, bindings)?, text }
         };
         let registered = engine.0.debug.as_ref().zip(told).map(|(registry, (program, source))| {
-            // SAFETY: `Loaded::drop` takes it back when no run can be in the code any more, or `Tiered` does.
+            // SAFETY: `Loaded::drop` or `Tiered` drops the registration when no run can be in the code.
             unsafe { debug::register(registry, name, program, source, code, &text) }
         });
         Ok(Made { compiled: Compiled { registered, text, map: shape.map.clone() }, entry, memory })

@@ -1,20 +1,20 @@
-//! What the interpreter executes of a program: instances share it.
+//! The form of a program that the interpreter executes, shared by instances.
 
 use bpf_analysis::{AccessCheck, ArenaFact, Facts, MemKind, RegionBounds};
 use bpf_isa::{InsnIdx, Program};
 
-/// What the interpreter executes.
+/// A program as the interpreter executes it.
 #[derive(Debug)]
 pub(crate) struct Interpreted {
     pub(crate) program: Program,
-    /// What the verifier left to run time.
+    /// The checks that the verifier left to run time.
     pub(crate) left: Left,
     /// Whether it was verified.
     pub(crate) verified: bool,
 }
 
 impl Interpreted {
-    /// A program whose references are bound, with what is known of it.
+    /// From a program whose references are resolved, and its facts.
     pub(crate) fn new(program: Program, facts: &Facts) -> Interpreted {
         let accesses_arena = |at: &InsnIdx| facts.insn(*at).memory == Some(MemKind::Arena);
         let arena = facts.arena.map(|arena| {
@@ -29,12 +29,12 @@ impl Interpreted {
             #[cfg(feature = "oracle")]
             zeroed: facts.zeroed.clone(),
         };
-        // Facts say something of every instruction, or nobody has found out any.
+        // Facts of a verified program cover every instruction; without a verification there are none.
         Interpreted { left, verified: !facts.insns.is_empty(), program }
     }
 }
 
-/// What a hybrid verification left to run time.
+/// The checks that a hybrid verification left to run time.
 #[derive(Debug, Default)]
 pub(crate) struct Left {
     /// Ascending by instruction.
@@ -43,9 +43,9 @@ pub(crate) struct Left {
     pub(crate) regions: Vec<RegionBounds>,
     /// The program's arena, and the instructions that access it, ascending.
     pub(crate) arena: Option<(ArenaFact, Vec<InsnIdx>)>,
-    /// What is called with what the program throws.
+    /// The subprogram that is called when the program throws.
     pub(crate) exception: Option<InsnIdx>,
-    /// What must be zero in frames. The interpreter's always are, unless a test fills them.
+    /// Bytes of frames that must be zero. The interpreter zeroes whole frames, unless a test fills them.
     #[cfg(feature = "oracle")]
     pub(crate) zeroed: Vec<bpf_analysis::Zeroed>,
 }

@@ -86,7 +86,7 @@ unsafe impl Sync for Native {}
 
 #[cfg(native)]
 impl Native {
-    /// Places code, and that of a first tier so that other code can take its place.
+    /// Places code. Code of a first tier is placed so that faster code can replace it.
     fn place(
         engine: &Engine,
         name: &str,
@@ -107,10 +107,10 @@ impl Native {
             let machine_stack = Tiered::machine_stack(engine, machine_stack);
             return Ok(Native { code: Coded::Tiered(Box::new(tiered)), entry, machine_stack });
         }
-        // Another instance was found to run often.
+        // The fast code exists if another instance was found to run often.
         let fast = again.and_then(|again| again.fast(engine));
         let machine_stack = if fast.is_some() { Tiered::machine_stack(engine, machine_stack) } else { machine_stack };
-        // Nothing of a contained program's own is left uncounted.
+        // The sink of a contained program is counted, too.
         let sink = bound.sink.as_ref().map_or(0, Sink::bytes);
         let take = |bytes| take(engine, name, account, bytes + sink);
         let Made { compiled, entry, memory } = fast.unwrap_or(emitted).place(engine, name, bound, take)?;
@@ -129,7 +129,7 @@ impl Native {
 /// counts).
 pub(crate) struct Loaded {
     pub(crate) name: Name,
-    /// The instance that it belongs to, if that has a name.
+    /// The name of the instance that it belongs to, if it has one.
     pub(crate) instance: Option<Arc<str>>,
     pub(crate) engine: Engine,
     pub(crate) layout: &'static ContextLayout,
@@ -147,15 +147,15 @@ pub(crate) struct Loaded {
 /// The instance that a program becomes a part of.
 pub(crate) struct Place<'a> {
     pub(crate) engine: &'a Engine,
-    /// Its name.
+    /// The instance's name, if it has one.
     pub(crate) instance: Option<&'a Arc<str>>,
     /// What its memory is counted in.
     pub(crate) account: Option<&'a Account>,
-    /// Where its objects come from.
+    /// The allocator of its objects.
     pub(crate) pool: Pool<'a>,
-    /// Whether what is not placed belongs to somebody else, with whom it is counted.
+    /// Whether instructions and other parts that are not placed belong to a module, which they are counted with.
     pub(crate) shared: bool,
-    /// What it may spend, if not what its programs were made for.
+    /// The budget of its runs, if it differs from the module's.
     pub(crate) budget: Option<u64>,
 }
 
@@ -216,7 +216,7 @@ impl Drop for Loaded {
 }
 
 impl Loaded {
-    /// Makes one of a program that is proven and compiled, with these maps for those that it refers to.
+    /// Makes a loaded program from a compiled one, bound to these maps.
     pub(crate) fn new(
         unit: &Unit,
         ready: Ready<'_>,

@@ -1,10 +1,10 @@
-//! What the instructions of a program refer to, as it is proven and compiled: before there are maps.
+//! The references of a program's instructions, as it is verified and compiled: before its maps exist.
 //!
-//! Problem: many instances of a program differ in their maps, and to prove and compile each anew takes a hundred
-//! microseconds. Approach: proof and code rest on what maps are declared to be, and on what some of them hold for good
-//! ([`Declared`]); which maps they are is said when the code is placed ([`crate::program::bindings::Bindings`]).
+//! Problem: the instances of a program differ in their maps, and to verify and compile each takes a hundred
+//! microseconds. Approach: verification and code depend on the declarations of maps and on frozen contents only
+//! ([`Declared`]). The maps themselves are bound when the code is placed ([`crate::program::bindings::Bindings`]).
 //!
-//! Invariant: whatever is placed with these references is given maps of the same definition, in the same order, and
+//! Invariant: code that is placed with these references is bound to maps of the declared definitions, in this order,
 //! with the same constants.
 
 use crate::call::helpers::owned::LocalType;
@@ -23,24 +23,24 @@ use {
     bpf_uapi::MapTypes,
 };
 
-/// A map as programs are proven and compiled for it.
+/// A map as programs are verified and compiled for it.
 #[derive(Clone, Debug)]
 pub(crate) enum Declared {
-    /// One that is there: of it, what it holds for good is relied on.
+    /// An existing map, whose frozen contents are relied on.
     There(MapRef),
-    /// A map of data that each instance has its own of.
+    /// A data map, of which each instance has its own.
     Data(Arc<DataDecl>),
-    /// A prog array that each instance has its own of, of so many slots.
+    /// A prog array with this name and number of slots, of which each instance has its own.
     Progs(Arc<str>, u32),
 }
 
-/// A map of data that is yet to be made.
+/// A data map that is yet to be made.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct DataDecl {
     pub(crate) def: MapDef,
-    /// What it holds at first.
+    /// The initial contents.
     pub(crate) contents: Option<Vec<u8>>,
-    /// Whether nobody changes the contents once they are there.
+    /// Whether the contents are constant once they are set.
     pub(crate) constant: bool,
 }
 
@@ -62,7 +62,7 @@ impl Declared {
         }
     }
 
-    /// How many slots the prog array has; `None` of a map of data.
+    /// The number of slots of a prog array; `None` for a data map.
     pub(crate) fn slots(&self) -> Option<u32> {
         match self {
             Declared::There(MapRef::Progs(table)) => Some(table.entries()),
@@ -71,7 +71,7 @@ impl Declared {
         }
     }
 
-    /// What an array of one value holds for good.
+    /// The constant contents of an array of one value; `None` for other maps, and if they may change.
     pub(crate) fn constants(&self) -> Option<Vec<u8>> {
         match self {
             Declared::There(MapRef::Data(map)) => constants(map),
@@ -84,8 +84,8 @@ impl Declared {
         }
     }
 
-    /// What each entry of an instruction array names, for good; `None` if the host may still change it, and of other
-    /// maps.
+    /// The instruction that each entry of an instruction array names; `None` if the host may still change the array,
+    /// and for other maps.
     pub(crate) fn targets(&self) -> Option<Vec<InsnIdx>> {
         match self {
             Declared::There(MapRef::Data(map)) if map.map_type() == MapType::InsnArray => instructions(map),
@@ -98,7 +98,7 @@ impl Declared {
     }
 }
 
-/// What an array of one value holds for good.
+/// The constant contents of an array of one value; `None` for other maps, and if they may change.
 pub(crate) fn constants(map: &Map) -> Option<Vec<u8>> {
     if map.map_type() != MapType::Array || !map.is_constant() || map.def().max_entries != 1 {
         return None;
@@ -106,11 +106,11 @@ pub(crate) fn constants(map: &Map) -> Option<Vec<u8>> {
     map.get(&0u32.to_ne_bytes()).ok().flatten()
 }
 
-/// What a two-slot instruction loads: the address of a byte of a map's first value.
+/// The operand of a two-slot load: the address of a byte in a map's first value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     pub(crate) insn: InsnIdx,
-    /// By the program's own numbers.
+    /// The program's own number of the map.
     pub(crate) map: i32,
     pub(crate) off: u32,
 }
@@ -120,7 +120,7 @@ pub(crate) struct Place {
 pub(crate) struct Functions {
     /// The helpers it calls, ascending by id.
     pub(crate) helpers: Vec<(u32, Bound)>,
-    /// The host functions it calls, by index; `None`: weak and missing.
+    /// The host functions it calls, by index; `None` for a weak function that the linker does not have.
     pub(crate) host: Vec<Option<Bound>>,
 }
 
@@ -133,24 +133,24 @@ impl Functions {
         self.host.get(usize::try_from(index).ok()?)?.as_ref()
     }
 
-    /// All of them.
+    /// Iterates over all functions.
     pub(crate) fn all(&self) -> impl Iterator<Item = &Bound> {
         self.helpers.iter().map(|(_, bound)| bound).chain(self.host.iter().flatten())
     }
 
-    /// All of them.
+    /// Iterates over all functions.
     pub(crate) fn all_mut(&mut self) -> impl Iterator<Item = &mut Bound> {
         self.helpers.iter_mut().map(|(_, bound)| bound).chain(self.host.iter_mut().flatten())
     }
 
-    /// Makes this the number by which timers know the program.
+    /// Sets the number by which timers identify the program.
     pub(crate) fn set_timer_program(&mut self, number: &Arc<TimerProgram>) {
         let sets = |bound: &&mut Bound| bound.func.env.as_ref().is_some_and(|env| env.is::<TimerProgram>());
         self.all_mut().filter(sets).for_each(|bound| bound.func.env = Some(Arc::clone(number) as _));
     }
 
-    /// The number by which timers know the program, if it sets their callbacks, or those of work for later, by the
-    /// shipped functions.
+    /// The number by which timers identify the program; `None` if it calls no shipped function that sets the callback
+    /// of a timer or of deferred work.
     pub(crate) fn timer_program(&self) -> Option<u64> {
         let number = |bound: &Bound| bound.func.env.as_ref()?.downcast_ref().map(|TimerProgram(number)| *number);
         let helper = self.helper(Helper::TimerSetCallback.id());
@@ -164,17 +164,17 @@ pub(crate) struct References {
     /// By map index.
     pub(crate) maps: Vec<Declared>,
     pub(crate) functions: Functions,
-    /// Calls of helpers that there are not, ascending: fine where no run reaches them.
+    /// Calls of helpers that do not exist, ascending. Such a call is an error only if a run can reach it.
     pub(crate) missing: Vec<(InsnIdx, u32)>,
-    /// What is loaded by two-slot instructions other than plain maps, ascending.
+    /// The operands of two-slot loads that are addresses in maps, ascending by instruction.
     pub(crate) places: Vec<Place>,
-    /// What it may make objects of.
+    /// The types that the program may make objects of.
     pub(crate) local_types: Option<Arc<[LocalType]>>,
-    /// Whether some functions are bound to what is known at one call ([`bpf_analysis::Facts::formats`]).
+    /// Whether some functions are bound to facts of a single call ([`bpf_analysis::Facts::formats`]).
     pub(crate) formats: bool,
 }
 
-/// Those of a program that refers to nothing.
+/// The references of a program that refers to nothing.
 pub(crate) static NO_REFERENCES: References = References {
     maps: Vec::new(),
     functions: Functions { helpers: Vec::new(), host: Vec::new() },
@@ -185,7 +185,7 @@ pub(crate) static NO_REFERENCES: References = References {
 };
 
 impl References {
-    /// Whether there is nothing that the code could use.
+    /// Whether the code can use no map, function or address.
     pub(crate) fn is_empty(&self) -> bool {
         let References { maps, functions: Functions { helpers, host }, missing, places, local_types, formats: _ } =
             self;
@@ -214,7 +214,7 @@ impl References {
         self.maps.iter().find(|map| map.is(MapType::Arena))
     }
 
-    /// Whether the program calls what throws.
+    /// Whether the program calls a function that throws.
     pub(crate) fn throws(&self, program: &Program) -> bool {
         let throws = |insn: &Insn| {
             let Insn::Call(Callee::Host(index)) = *insn else { return false };
@@ -224,7 +224,7 @@ impl References {
     }
 
     /// Computes [`References::places`]: everything a two-slot instruction loads that is not a constant, a map or a
-    /// function. The program comes back with the targets that its instruction arrays name, if it jumps by them.
+    /// function. Returns the program, with the targets that its instruction arrays name if it jumps through any.
     pub(crate) fn bind_places(&mut self, name: &str, program: Program) -> Result<Program, LoadError> {
         if !program.contents().wide_loads {
             return Ok(program);
@@ -271,7 +271,7 @@ impl References {
     }
 }
 
-/// Why nothing of a map lies at this offset; `None` if something does.
+/// Why no byte of a map's first value is at this offset; `None` if one is.
 fn outside(map: &Declared, off: u32) -> Option<String> {
     let name = map.name();
     let first_value = || Some(format!("offset {off} is not in the first value of array `{name}`"));
@@ -286,7 +286,7 @@ fn outside(map: &Declared, off: u32) -> Option<String> {
     }
 }
 
-/// What each entry of an instruction array names, for good; `None` if the host may still change it.
+/// The instruction that each entry of an instruction array names; `None` if the host may still change the array.
 pub(crate) fn instructions(table: &Map) -> Option<Vec<InsnIdx>> {
     if !table.is_frozen() {
         return None;

@@ -6,9 +6,9 @@ use bpf_verifier::SourceLine;
 /// Functions and source lines of a program; nothing where its object does not say.
 #[derive(Debug, Default)]
 pub(crate) struct Source {
-    /// Ascending by first instruction.
+    /// Source lines, ascending by first instruction.
     lines: Vec<SourceLine>,
-    /// Names by first instruction, ascending, where there is more than one.
+    /// Names of functions, ascending by first instruction; empty if there is only one.
     functions: Vec<(u32, String)>,
 }
 
@@ -20,17 +20,17 @@ impl Source {
         Source { lines, functions: named.collect() }
     }
 
-    /// These lines, ascending by instruction, and functions, if there is more than one.
+    /// From lines, ascending by instruction, and functions, given if there is more than one.
     pub(crate) fn of(lines: Vec<SourceLine>, functions: Vec<(u32, String)>) -> Source {
         Source { lines, functions }
     }
 
-    /// Ascending by first instruction.
+    /// Source lines, ascending by first instruction.
     pub(crate) fn lines(&self) -> &[SourceLine] {
         &self.lines
     }
 
-    /// Names by first instruction, ascending, where there is more than one.
+    /// Names of functions, ascending by first instruction; empty if there is only one.
     pub(crate) fn functions(&self) -> &[(u32, String)] {
         &self.functions
     }

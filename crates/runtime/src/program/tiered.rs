@@ -37,7 +37,7 @@ const STACK_SLACK: u64 = 1024;
 
 pub(super) struct Tiered {
     forward: Forward,
-    /// What runs of the slow code note.
+    /// The number that runs of the slow code note.
     number: u64,
     /// The slow code, and the fast one no more.
     needs: Needs,
@@ -61,7 +61,7 @@ struct Slow {
 struct From {
     again: Arc<Again>,
     account: Option<Account>,
-    /// What the slow code has taken of the account, what it is compiled from with it.
+    /// The reservation in the account for the slow code and the inputs of the second compilation.
     memory: Option<Reservation>,
 }
 
@@ -83,7 +83,8 @@ struct Fast {
 pub(super) type Kept = ([Option<Box<Registered>>; 2], [Option<Reservation>; 2]);
 
 impl Tiered {
-    /// Places the first tier: with it, how the program is entered from now on, and the machine stack of a run.
+    /// Places the first tier. Returns it and the program's entry, which stays the same when fast code replaces the
+    /// slow.
     pub(super) fn place(
         engine: &Engine,
         name: &str,
@@ -114,12 +115,12 @@ impl Tiered {
         Ok((tiered, Entry { code: at, callee: at, needs: entry.needs }))
     }
 
-    /// What a run may take of the machine stack, if one of the slow code takes so much.
+    /// The machine stack that a run may take in either code, if a run of the slow code takes `slow` bytes.
     pub(super) fn machine_stack(engine: &Engine, slow: u64) -> u64 {
         slow.saturating_add(STACK_SLACK).min(engine.config().max_machine_stack)
     }
 
-    /// What runs of the slow code note.
+    /// The number that runs of the slow code note.
     pub(super) fn note(&self, bindings: &Bindings) -> u64 {
         noted(bindings, self.number)
     }

@@ -1,9 +1,9 @@
-//! A program that is proven and compiled, and not placed: what its instances share.
+//! A verified and compiled program that is not placed: the part that its instances share.
 //!
-//! Problem: a load and one more instance of a module should be one path, and a load should not pay for copies that
-//! nobody else will use. Approach: a [`Unit`] is what is known of a program; its machine code, or its instructions, are
-//! lent beside it ([`Ready`]), from a compiler's own memory by a load, and from a module, which keeps a copy
-//! ([`Kept`]), by each of its instances. Both are placed by [`crate::program::loaded::Loaded::new`].
+//! Problem: a load and one more instance of a module should share one path, and a load should not pay for copies that
+//! nobody else will use. Approach: a [`Unit`] holds what is known of a program. Its machine code or its instructions
+//! are borrowed ([`Ready`]): a load borrows them from the compiler's memory, an instance from its module, which keeps a
+//! copy ([`Kept`]). Both are placed by [`crate::program::loaded::Loaded::new`].
 
 use crate::abi::limits::Checks;
 use crate::program::interpreted::Interpreted;
@@ -34,39 +34,39 @@ pub(crate) struct Unit {
     pub(crate) references: Option<Arc<References>>,
     /// Where its instructions came from, for messages.
     pub(crate) source: Option<Arc<Source>>,
-    /// What a run that begins with it may spend.
+    /// The budget of a run that begins with the program.
     pub(crate) budget: i64,
-    /// What it is checked for as it runs.
+    /// What its runs are checked for.
     pub(crate) checks: Checks,
-    /// Of a contained program: bytes of memory for accesses that are outside of what they should be in.
+    /// For a contained program: bytes of the memory that out-of-bounds accesses are sent to.
     pub(crate) sink: Option<usize>,
 }
 
-/// What is run of a program.
+/// The runnable form of a program, borrowed.
 #[derive(Clone, Copy)]
 pub(crate) enum Ready<'a> {
     /// Its instructions.
     Interpreted(&'a Arc<Interpreted>),
-    /// Machine code; with what it can be compiled from once more, if it is that of a first tier.
+    /// Machine code, and for a first tier the inputs of its second compilation.
     #[cfg(native)]
     Native(Emitted<'a>, Option<&'a Arc<Again>>),
 }
 
-/// A copy of what is run of a program.
+/// The runnable form of a program, owned.
 pub(crate) enum Kept {
     Interpreted(Arc<Interpreted>),
     #[cfg(native)]
     Native {
         code: Box<Code>,
         shape: Shape,
-        /// What debuggers are told.
+        /// The information for debuggers.
         told: Option<Box<(Program, Option<bpf_object::Code>)>>,
         again: Option<Arc<Again>>,
     },
 }
 
 impl Ready<'_> {
-    /// For many instances.
+    /// Makes a copy, for many instances.
     pub(crate) fn keep(self) -> Kept {
         match self {
             Ready::Interpreted(what) => Kept::Interpreted(Arc::clone(what)),
@@ -82,7 +82,7 @@ impl Ready<'_> {
 }
 
 impl Kept {
-    /// Bytes of machine code; 0 of instructions.
+    /// Bytes of machine code; 0 for interpreted instructions.
     pub(crate) fn code_bytes(&self) -> usize {
         match self {
             Kept::Interpreted(_) => 0,
@@ -91,7 +91,7 @@ impl Kept {
         }
     }
 
-    /// To be placed.
+    /// Borrows the form, to be placed.
     pub(crate) fn ready(&self) -> Ready<'_> {
         match self {
             Kept::Interpreted(what) => Ready::Interpreted(what),
@@ -111,13 +111,13 @@ impl Unit {
     }
 }
 
-/// What a program is compiled from, and how.
+/// The inputs and options of a compilation.
 #[cfg(native)]
 pub(crate) struct Target<'a> {
     pub(crate) program: &'a Program,
     pub(crate) facts: &'a Facts,
     pub(crate) opt_level: OptLevel,
-    /// For debuggers.
+    /// The object's code, for debuggers.
     pub(crate) source: Option<&'a bpf_object::Code>,
     /// Whether the code is kept for many instances.
     pub(crate) shared: bool,
@@ -125,7 +125,7 @@ pub(crate) struct Target<'a> {
 
 #[cfg(native)]
 impl Unit {
-    /// Compiles it: `then` gets the code to place it or to keep it.
+    /// Compiles the program; `then` gets the code, to place it or to keep a copy.
     pub(crate) fn compile<R>(
         &self,
         engine: &Engine,
@@ -138,7 +138,7 @@ impl Unit {
         let limit = engine.config().max_machine_stack;
         // For debuggers alone.
         let told: Told<'_> = engine.0.debug.is_some().then_some((program, source));
-        // A timer keeps an address of the code, which must be the same for good.
+        // A timer keeps an address of the code, so code of a program with timers must not move.
         let tiered =
             opt_level == OptLevel::Tiered && engine.has_tiers() && references.functions.timer_program().is_none();
         if tiered {

@@ -26,10 +26,10 @@ pub(crate) struct LocalTypes {
     pub(crate) types: Arc<[LocalType]>,
 }
 
-/// A type that a program may make objects of: its number, itself, and with it all that it leads to.
+/// A type that a program may make objects of: its number, the type, and the type with all types that it leads to.
 pub(crate) type LocalType = (u32, Arc<OwnedType>, Vec<OwnedType>);
 
-/// The type of this number, which the closure begins with.
+/// The type of this number: the first of the closure.
 pub(crate) fn local_type(number: u32, closure: Vec<OwnedType>) -> Option<LocalType> {
     Some((number, Arc::new(closure.first()?.clone()), closure))
 }
@@ -44,7 +44,8 @@ pub(crate) fn own_obj_new(id: u32, types: &Arc<LocalTypes>) -> Option<HostFn> {
     Some(HostFn { env: Some(Arc::clone(types) as _), ..HostFn::with_run(shim) })
 }
 
-/// The same as it is compiled for: each instance of the program puts its own in the place of this.
+/// The function of this number that makes objects, as programs are compiled for it: each instance replaces it by its
+/// own ([`own_obj_new`]).
 pub(crate) fn declared_obj_new(id: u32) -> Option<HostFn> {
     makes_objects(id).then(|| HostFn { env: Some(Arc::new(())), ..HostFn::with_run(obj_new::<false>) })
 }

@@ -18,7 +18,7 @@ use std::sync::Arc;
 #[derive(Debug, Default)]
 pub(crate) struct Site {
     known: [Known; MAX_VALUES],
-    /// Whose call it is, of functions that print.
+    /// The program that prints; `None` for functions that do not print.
     from: Option<Arc<Printer>>,
 }
 
@@ -45,8 +45,8 @@ impl Site {
     }
 }
 
-/// The function for a call of one of these helpers, of whose values so many bytes are known to be readable; `of`: the
-/// helper as the program has it.
+/// The function for one call site of one of these helpers, where `known` gives the readable bytes behind each value;
+/// `of`: the helper as bound for the whole program.
 pub(crate) fn at_site(helper: Helper, known: &[Known], of: &HostFn) -> Option<HostFn> {
     let shim = shim(helper)?;
     let whole = of.env.as_deref().and_then(|env| env.downcast_ref::<Site>());
@@ -59,13 +59,12 @@ pub(crate) fn printer(program: &str) -> Arc<Site> {
     Site::of(&[], Some(Arc::new(Printer { program: program.to_owned(), account: None })))
 }
 
-/// Whether a function says whose call it is.
+/// Whether a function prints, and so names the calling program.
 pub(crate) fn prints(func: &HostFn) -> bool {
     func.env.as_deref().and_then(|env| env.downcast_ref::<Site>()).is_some_and(|site| site.from.is_some())
 }
 
-/// The same function for an instance of the program that is counted in this account; `None` if it does not say whose
-/// call it is.
+/// The function `func` for an instance of the program that is counted in this account; `None` if it does not print.
 pub(crate) fn printing_for(func: &HostFn, account: &str) -> Option<HostFn> {
     let site = func.env.as_deref()?.downcast_ref::<Site>()?;
     let from = Printer { program: site.from.as_ref()?.program.clone(), account: Some(account.to_owned()) };
@@ -91,11 +90,11 @@ fn shim(helper: Helper) -> Option<Shim> {
     }
 }
 
-/// The site that is running; none of the helper itself.
+/// Returns the site of the running call; `None` for the helper outside of a known site.
 ///
 /// # Safety
-/// `ctx` must be the running program's hidden argument; of a function with a [`Site`], `SITE`, so that it leads to one.
-/// The result may be used as long as the program runs.
+/// `ctx` must be the running program's hidden argument. If `SITE`, the running function's environment must be a
+/// [`Site`]. The result may be used as long as the program runs.
 unsafe fn site<'a, const SITE: bool>(ctx: *mut RunCtx) -> Option<&'a Site> {
     if !SITE {
         return None;
@@ -106,7 +105,7 @@ unsafe fn site<'a, const SITE: bool>(ctx: *mut RunCtx) -> Option<&'a Site> {
     Some(unsafe { &*site })
 }
 
-/// What is known at the site that is running; nothing of the helper itself.
+/// Returns what is known of the values at the running call's site; nothing for the helper outside of a known site.
 ///
 /// # Safety
 /// As for [`site`].

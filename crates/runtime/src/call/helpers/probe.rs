@@ -1,14 +1,14 @@
 //! Copies from anywhere: `bpf_probe_read` and its relatives.
 //!
-//! Problem: the source is any number, and the kernel finds out by a fault whether something can be read there.
-//! Approach: a program reads its own memory only. With the source comes what the verifier has proven of it at that call
-//! ([`Source`]): that it is a pointer on every path, and so many bytes are readable behind it, or that it leads into a
-//! region of the context, whose bounds are looked up when the call is made. What goes beyond either fails as a fault
-//! does in the kernel. A number is an address of nothing: it fails with the error that the kernel has for its half of
-//! the address space, before anything is compared with an address, so that a program cannot search for its memory.
+//! Problem: the source is any number, and the kernel finds out by a fault whether it can be read. Approach: a program
+//! reads its own memory only. Each call site has what the verifier has proven of its source ([`Source`]): that it is a
+//! pointer on every path with so many readable bytes behind it, or that it leads into a region of the context, whose
+//! bounds are looked up when the call is made. A read beyond these bounds fails as a fault does in the kernel. A number
+//! is an address of nothing: it fails with the kernel's error for that half of the address space, before anything is
+//! compared with an address, so that a program cannot search for its memory.
 //!
-//! The program's memory stands for the kernel's. There is none of the user's, so that the functions that read there
-//! fail for every pointer, as the kernel's do for a pointer of its own.
+//! The program's memory stands for kernel memory. There is no user memory, so the functions that read user memory fail
+//! for every pointer, as they do in the kernel for a kernel pointer.
 //!
 //! Source: `kernel/trace/bpf_trace.c`, `mm/maccess.c` (Linux 6.18).
 
@@ -22,7 +22,7 @@ use bpf_jit_code::RunCtx;
 use bpf_uapi::{Errno, Helper};
 use std::sync::Arc;
 
-/// The argument that is read from.
+/// Index of the argument that is the source.
 const SOURCE: usize = 2;
 
 /// The first address behind the user's half, of 47 bits (Linux: `TASK_SIZE_MAX`, within a page).
@@ -30,16 +30,16 @@ const USER_END: u64 = 1 << 47;
 /// The first address of the kernel's half.
 const KERNEL: u64 = 0xffff_8000_0000_0000;
 
-/// Where a function reads.
+/// Which half of the address space a function reads.
 const USER: u8 = 0;
 const IN_KERNEL: u8 = 1;
-/// By the half that the address is in.
+/// The half that the address is in.
 const EITHER: u8 = 2;
 
 /// What is known of the source of a call.
 #[derive(Debug)]
 struct Source {
-    /// A pointer on every path, or null, with so many readable bytes; `None` for a number.
+    /// Readable bytes behind a source that is a pointer or null on every path; `None` for a number.
     known: Option<u32>,
     /// The context region that it leads to.
     region: BoundsPlace,
@@ -52,7 +52,7 @@ pub(crate) fn at_site(helper: Helper, call: &FormatCall, layout: &ContextLayout)
     Some(HostFn { shim, env: Some(Arc::new(Source { known: call.known[SOURCE], region })), needs_ctx: true })
 }
 
-/// The shims of a helper: where nothing is known of the source, and of a call site.
+/// The shims of a helper: first for calls whose source is unknown, then for calls with a [`Source`].
 const fn shims(helper: Helper) -> Option<[Shim; 2]> {
     Some(match helper {
         Helper::ProbeRead => [read::<EITHER, false>, read::<EITHER, true>],
@@ -68,8 +68,8 @@ const fn shims(helper: Helper) -> Option<[Shim; 2]> {
 /// How many bytes may be read at `at`: none at a number, which fails as the kernel does for `size` bytes.
 ///
 /// # Safety
-/// `ctx` must be the running program's hidden argument; if `SITE`, of a function with a [`Source`], which `at` is as it
-/// says.
+/// `ctx` must be the running program's hidden argument. If `SITE`, the running function's environment must be a
+/// [`Source`] that holds for `at`.
 unsafe fn readable<const FROM: u8, const SITE: bool>(at: u64, size: u32, ctx: *mut RunCtx) -> Result<u64, Errno> {
     let source = SITE.then(|| {
         // SAFETY: the hidden argument of the running program.
@@ -132,9 +132,9 @@ unsafe extern "C" fn read<const FROM: u8, const SITE: bool>(
     ret(done)
 }
 
-/// `bpf_probe_read_str(dst, size, from)` and its relatives: the length of the text with its zero byte, of which `dst`
-/// has as much as fits, the last byte being zero; or an error and zeros. What `dst` has behind the text is zeros, as a
-/// program may read all of it.
+/// `bpf_probe_read_str(dst, size, from)` and its relatives: copies the text as far as `dst` has room, the last byte
+/// being zero, and returns its length with the zero byte; or an error and zeros. The bytes of `dst` behind the text
+/// become zeros, since a program may read all of `dst`.
 ///
 /// # Safety
 /// As [`read`].
@@ -183,7 +183,7 @@ unsafe fn copy_text(dst: *mut u8, from: u64, len: usize, most: usize) -> Option<
     None
 }
 
-/// A helper's function where nothing is known of the source: a number, or a program that nobody has verified.
+/// A helper's function for calls whose source is unknown: it is a number, or nobody has verified the program.
 pub(super) const fn function(helper: Helper) -> HostFn {
     match shims(helper) {
         Some([shim, _]) => HostFn::with_run(shim),

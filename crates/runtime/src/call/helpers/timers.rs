@@ -18,7 +18,7 @@ use std::sync::Arc;
 pub(crate) struct TimerProgram(pub(crate) u64);
 
 impl TimerProgram {
-    /// Another one than all before.
+    /// A number that differs from all that were made before.
     pub(crate) fn new() -> TimerProgram {
         TimerProgram(program_number())
     }
