@@ -9,7 +9,8 @@
 //!
 //! Invariants: only rules change a state (`domain::knowledge`, `transfer`), whatever the guide answers, so a wrong
 //! answer can cause a refusal but no acceptance. The work is bounded by fuel, which counts names, rows and slots
-//! touched: a check takes time linear in the size of the certificate and the fuel.
+//! touched: a check takes time linear in the size of the certificate and the fuel. Whatever copies a state or looks
+//! through all of it pays for its size first ([`Checker::pay`]).
 
 use bpf_analysis::Facts;
 use bpf_isa::{InsnIdx, Program};
@@ -24,8 +25,12 @@ use crate::state::State;
 /// Fuel for a check: enough for programs of tens of thousands of steps.
 pub const FUEL: u64 = 1 << 24;
 
-/// Names, rows and slots in the states of paths that wait to be walked at a time, at most: a bound on memory.
+/// The sizes of the states of paths that wait to be walked at a time, together at most, in units of
+/// [`PENDING_BYTES`]: a bound on memory.
 const MAX_PENDING: usize = 1 << 21;
+
+/// About the bytes that a unit of [`State::size`] takes.
+const PENDING_BYTES: usize = 128;
 
 /// Where a path continues.
 pub(crate) enum Flow {
@@ -163,7 +168,8 @@ impl<'a> Checker<'a> {
     fn way(&mut self, at: InsnIdx, mut state: State) -> Res<()> {
         self.pc = at;
         loop {
-            let size = state.known.names().len() / 16 + state.known.rows().len();
+            let slots = state.top().map_or(0, |top| top.stack.cells().len());
+            let size = state.known.names().len() / 16 + state.known.rows().len() + slots / 64;
             self.spend(1 + size as u64)?;
             let point = Point { pc: self.pc, from: self.segment, starts: self.starts, state: &state };
             match self.guide.advise(&point) {
@@ -192,14 +198,23 @@ impl<'a> Checker<'a> {
 
     /// Another way of the segment begins there.
     pub(crate) fn push(&mut self, at: InsnIdx, state: State) -> Res<()> {
-        let size = state.size();
-        self.spend(size as u64 / 16)?;
-        self.waiting = self.waiting.saturating_add(size);
-        if self.waiting > MAX_PENDING {
+        self.waiting = self.waiting.saturating_add(state.size());
+        if self.waiting > MAX_PENDING.min(self.env.limits.memory / PENDING_BYTES) {
             return Err(Why::Memory);
         }
         self.pending.push((at, state));
         Ok(())
+    }
+
+    /// Spends fuel for a pass over a state, before the pass.
+    pub(crate) fn pay(&mut self, state: &State) -> Res<()> {
+        self.spend(state.size() as u64 / 16)
+    }
+
+    /// A copy of a state.
+    pub(crate) fn copy(&mut self, state: &State) -> Res<State> {
+        self.pay(state)?;
+        Ok(state.clone())
     }
 
     pub(crate) fn spend(&mut self, fuel: u64) -> Res<()> {
@@ -233,7 +248,7 @@ impl<'a> Checker<'a> {
         let (true, Some(negative)) = (over, form.times(-1).and_then(|f| f.shifted(-1))) else {
             return Err(Why::Certificate("a split by what there is not"));
         };
-        let mut other = state.clone();
+        let mut other = self.copy(state)?;
         match (state.known.learn(form.clone()), other.known.learn(negative)) {
             (true, true) => self.push(self.pc, other)?,
             (true, false) => {}
@@ -248,6 +263,7 @@ impl<'a> Checker<'a> {
         if !form.is_over(state.known.names().len()) || form.residue(64) != *form {
             return Err(Why::Certificate("a name for what there is not"));
         }
+        self.pay(state)?;
         let name = self.fresh_residue(state, form, 64, signed)?;
         state.rename(form, name);
         Ok(())

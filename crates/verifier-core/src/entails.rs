@@ -24,7 +24,7 @@ impl Checker<'_> {
             return Err(Why::Certificate("a renaming of other names"));
         }
         let slots: usize = claim.frames.iter().map(|frame| 11 + frame.stack.bytes().len() / 8).sum();
-        self.spend((renaming.len() + slots) as u64)?;
+        self.spend((renaming.len() + slots + claim.held.len()) as u64)?;
         for (form, known) in renaming.iter().zip(&claim.names) {
             if !self.is_known(state, form, known)? {
                 return not("a name is not in its set");
@@ -84,6 +84,7 @@ impl Checker<'_> {
         // The names of the point that the segment began at are the first of the state.
         let Some(from) = self.origin().map(|kept| &kept.rank) else { return Ok(()) };
         for (before, after) in from.iter().zip(&to.rank) {
+            self.spend(1)?;
             let Some(less) = after.substitute(renaming).and_then(|after| before.plus(&after, -1)) else {
                 return Err(Why::Rank);
             };

@@ -65,6 +65,12 @@ pub struct State {
     pub(crate) held: Vec<Name>,
 }
 
+/// Whether no name is there twice, of names below `count`.
+fn are_distinct(names: &[Name], count: usize) -> bool {
+    let mut seen = vec![false; if names.is_empty() { 0 } else { count }];
+    names.iter().all(|n| seen.get_mut(n.index()).is_some_and(|seen| !std::mem::replace(seen, true)))
+}
+
 impl State {
     /// The state at the entry of the program; `None` if there are more regions than names.
     pub(crate) fn entry(env: &Env<'_>) -> Option<State> {
@@ -102,7 +108,9 @@ impl State {
             && claim.frames.iter().all(sound)
             && claim.lengths.len() == env.context.regions.len()
             && claim.lengths.iter().all(over)
-            && claim.held.iter().all(|n| n.index() < names);
+            && claim.held.iter().all(|n| n.index() < names)
+            // Each reservation has a name of its own.
+            && are_distinct(&claim.held, names);
         let known = Knowledge::assume(claim.names.clone(), claim.rows.clone())?;
         sound.then(|| State {
             known,
@@ -143,10 +151,10 @@ impl State {
         }
     }
 
-    /// Names, rows and slots, in which memory is counted.
+    /// Names, rows, residues and slots, in which memory is counted. There are no more held records than names.
     pub(crate) fn size(&self) -> usize {
         let frames = self.frames.iter().map(|frame| 11 + frame.stack.cells().len() + frame.stack.bytes().len() / 64);
-        self.known.names().len() + 2 * self.known.rows().len() + frames.sum::<usize>()
+        self.known.names().len() + 2 * self.known.rows().len() + self.known.residues() + frames.sum::<usize>()
     }
 
     /// The frame that runs.

@@ -161,6 +161,11 @@ impl Knowledge {
         self.residues.iter().find(is).map(|r| r.name)
     }
 
+    /// How many names of residues there are.
+    pub(crate) fn residues(&self) -> usize {
+        self.residues.len()
+    }
+
     /// Notes that the name is the residue of the form.
     pub(crate) fn define(&mut self, name: Name, form: Form, bits: u32) {
         self.residues.push(Residue { form, bits, name });

@@ -49,17 +49,17 @@ impl Checker<'_> {
             (Value::Number(a), Value::Number(b)) => {
                 // Both ways speak of the same names.
                 let read = self.compared(state, test, a, b)?;
-                taken = state.clone();
+                taken = self.copy(state)?;
                 let yes = self.way_of_numbers(&mut taken, test, true, (a, b), &read)?;
                 (yes, self.way_of_numbers(state, test, false, (a, b), &read)?)
             }
             (Value::Pointer(p), Value::Number(n)) | (Value::Number(n), Value::Pointer(p)) => {
-                taken = state.clone();
+                taken = self.copy(state)?;
                 (self.null_test(&mut taken, test, true, p, n)?, self.null_test(state, test, false, p, n)?)
             }
             (Value::Pointer(p), Value::Pointer(q)) => {
                 let offsets = self.near(state, test, p, q)?;
-                taken = state.clone();
+                taken = self.copy(state)?;
                 (
                     self.learn_order(&mut taken, test.1, true, &offsets)?,
                     self.learn_order(state, test.1, false, &offsets)?,

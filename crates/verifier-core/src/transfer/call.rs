@@ -62,6 +62,7 @@ impl<'a> Checker<'a> {
         let result = state.reg(Reg::R0);
         let back = state.top().and_then(|frame| frame.back);
         if let Some(back) = back {
+            self.pay(state)?;
             let gone = state.frames.len() - 1;
             state.frames.pop();
             if result.is_into_frame(gone) {
@@ -123,6 +124,7 @@ impl<'a> Checker<'a> {
             Effect::Lock(_) | Effect::Unlock(_) => return Err(Why::Unsupported("locks")),
         }
         if let Some(owner) = call.released {
+            self.pay(state)?;
             state.held.retain(|n| *n != owner);
             state.forget(
                 |v| matches!(v, Value::Pointer(Pointer { base: Base::Record { owner: o, .. }, .. }) if *o == owner),
@@ -141,6 +143,7 @@ impl<'a> Checker<'a> {
 
     /// The regions may be elsewhere and have other lengths.
     fn move_regions(&mut self, state: &mut State) -> Res<()> {
+        self.pay(state)?;
         state.forget(|v| matches!(v, Value::Pointer(Pointer { base: Base::Region(_), .. })));
         let env = self.env;
         for (i, region) in env.context.regions.iter().enumerate() {

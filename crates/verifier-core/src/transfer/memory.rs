@@ -294,7 +294,7 @@ impl Checker<'_> {
         if let Some(index) = index {
             self.number(state, index)?;
         }
-        let mut returned = state.clone();
+        let mut returned = self.copy(state)?;
         returned.set(Reg::R0, Value::Number(Form::constant(0)));
         if let Flow::To(back) = self.exit(&mut returned)? {
             self.push(back, returned)?;

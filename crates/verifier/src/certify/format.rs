@@ -6,7 +6,8 @@
 //! decides what a certificate is worth.
 //!
 //! Invariants: reading takes time and memory linear in the bytes: each element of a list takes a byte at least, and
-//! the stack bytes that runs stand for are limited by [`MAX_STACK_BYTES`] and [`MAX_CELLS`].
+//! the stack bytes that runs stand for are limited by [`MAX_STACK_BYTES`] and [`MAX_CELLS`]. A byte may stand for a
+//! hundred bytes of memory, so what a certificate takes in all is limited by [`MAX_MEMORY`].
 
 use bpf_isa::InsnIdx;
 use bpf_verifier_core::{
@@ -19,6 +20,9 @@ use super::error::ProofError;
 
 /// Stack bytes in the invariants of one certificate at most.
 const MAX_STACK_BYTES: usize = 1 << 22;
+/// Bytes of memory that the elements of one certificate take at most: as many as a verification may hold
+/// ([`bpf_verifier_core::Limits::memory`]).
+const MAX_MEMORY: usize = 256 << 20;
 /// Slots of one frame whose value is known at most.
 const MAX_CELLS: usize = 1024;
 
@@ -213,11 +217,13 @@ pub(super) struct Reader<'a> {
     at: usize,
     /// Stack bytes that may still be read.
     stack: usize,
+    /// Bytes of memory that may still be taken.
+    memory: usize,
 }
 
 impl<'a> Reader<'a> {
     pub(super) fn new(bytes: &'a [u8]) -> Reader<'a> {
-        Reader { bytes, at: 0, stack: MAX_STACK_BYTES }
+        Reader { bytes, at: 0, stack: MAX_STACK_BYTES, memory: MAX_MEMORY }
     }
 
     /// The error that says what is wrong at this place.
@@ -275,7 +281,18 @@ impl<'a> Reader<'a> {
     }
 
     pub(super) fn list<T>(&mut self, mut read: impl FnMut(&mut Self) -> Res<T>) -> Res<Vec<T>> {
-        (0..self.count()?).map(|_| read(self)).collect()
+        (0..self.count()?)
+            .map(|_| {
+                self.hold(size_of::<T>())?;
+                read(self)
+            })
+            .collect()
+    }
+
+    /// So many bytes of memory more.
+    fn hold(&mut self, bytes: usize) -> Res<()> {
+        self.memory = self.memory.checked_sub(bytes).ok_or_else(|| self.wrong("more than a proof may hold"))?;
+        Ok(())
     }
 
     fn signed(&mut self) -> Res<i128> {
@@ -297,6 +314,7 @@ impl<'a> Reader<'a> {
         if head >> 6 != 0 || usize::from(head & 15) > Form::MAX_TERMS {
             return Err(self.wrong("no linear form"));
         }
+        self.hold(usize::from(head & 15) * size_of::<(Name, i128)>())?;
         let (mut terms, mut next) = (Vec::new(), 0u32);
         for _ in 0..head & 15 {
             let by: u32 = self.number()?;
@@ -395,6 +413,7 @@ impl<'a> Reader<'a> {
             return Err(self.wrong("more slots than a frame may have"));
         }
         for _ in 0..cells {
+            self.hold(size_of::<Cell>())?;
             let (depth, size) = (self.number()?, self.number()?);
             let value = self.value()?;
             if !matches!(size, 1 | 2 | 4 | 8) || size > depth || value == Value::Unset {

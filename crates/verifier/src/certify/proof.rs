@@ -4,6 +4,8 @@
 //! environment that are at hand. The section [`SECTION`] is no part of what programs see: the kernel and libbpf ignore
 //! it.
 
+use std::collections::HashMap;
+
 use bpf_analysis::Facts;
 use bpf_isa::Program;
 use bpf_verifier_core::{Env, FUEL, Refusal, Replay, check};
@@ -17,6 +19,9 @@ use super::{Certificate, certify_within};
 pub const SECTION: &str = ".bpf.proof";
 /// What such a section begins with.
 const MAGIC: &[u8] = b"BPFPROOF";
+/// Units of [`bpf_verifier_core::Limits::fuel`] in one of a check.
+const WALK_FUEL: u64 = 256;
+
 /// A certificate, and what it was made against.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Proof {
@@ -68,7 +73,9 @@ impl Proof {
         if let Some(part) = self.against.difference(&Against::of(program, env)) {
             return Err(ProofError::Differs { part });
         }
-        Ok(check(program, env, &self.certificate.kept, &mut Replay::new(&self.certificate.answers), FUEL)?)
+        // A unit takes some hundred units of the walk at most.
+        let fuel = FUEL.min(env.limits.fuel / WALK_FUEL);
+        Ok(check(program, env, &self.certificate.kept, &mut Replay::new(&self.certificate.answers), fuel)?)
     }
 
     /// The certificate.
@@ -81,6 +88,8 @@ impl Proof {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ProofSection<'a> {
     entries: Vec<(&'a str, &'a [u8])>,
+    /// The first entry of each name: an object with many programs asks for each of them.
+    by_name: HashMap<&'a str, usize>,
 }
 
 impl<'a> ProofSection<'a> {
@@ -103,14 +112,20 @@ impl<'a> ProofSection<'a> {
             Ok((name, reader.number().and_then(|length| reader.take(length))?))
         })?;
         match reader.is_at_end() {
-            true => Ok(ProofSection { entries }),
+            true => {
+                let mut by_name = HashMap::new();
+                for (i, (name, _)) in entries.iter().enumerate() {
+                    by_name.entry(*name).or_insert(i);
+                }
+                Ok(ProofSection { entries, by_name })
+            }
             false => Err(reader.wrong("more than proofs")),
         }
     }
 
     /// The proof of the program of this name, if there is one, unread.
     pub fn of(&self, program: &str) -> Option<&'a [u8]> {
-        self.entries.iter().find(|(name, _)| *name == program).map(|(_, proof)| *proof)
+        Some(self.entries.get(*self.by_name.get(program)?)?.1)
     }
 
     /// The names of the programs, each with its proof.
