@@ -1,4 +1,4 @@
-//! What one more instance of a module takes: time, and heap beside its maps and code.
+//! Time and heap that one more instance of a module takes.
 //!
 //! The module has two small maps (`crates/runtime/tests/objects/pair.c`). "Without maps" takes the maps of another
 //! instance; "a load" is the same object, verified and compiled.
@@ -11,15 +11,15 @@ use std::time::Duration;
 
 const OBJECT: &[u8] = include_bytes!("../../crates/runtime/tests/objects/pair.o");
 
-/// Tenants at once.
+/// Number of instances that live at once.
 const TENANTS: usize = 10_000;
 
-/// Of this thread's time since `begin`.
+/// Milliseconds of this thread's CPU time since `begin`.
 fn milliseconds(begin: Duration) -> f64 {
     (thread_time() - begin).as_secs_f64() * 1e3
 }
 
-/// One by one: made and dropped.
+/// Instances one by one: each is made and dropped.
 pub(crate) fn table() -> Table {
     let engine = Engine::new(Config::default()).expect("an engine");
     let linker = Linker::<()>::new(&engine);
@@ -57,7 +57,7 @@ pub(crate) fn table() -> Table {
     table
 }
 
-/// Many at once.
+/// Many instances that live at once.
 pub(crate) fn many() {
     let engine = Engine::new(Config::default()).expect("an engine");
     let object = Object::parse(OBJECT).expect("an object");

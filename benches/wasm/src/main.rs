@@ -159,7 +159,7 @@ impl Ours {
         Ok(OurPlugin { engine: self.engine.clone(), program, counts })
     }
 
-    /// From the object's bytes: read, linked, verified and compiled, for any number of instances.
+    /// Compiles a module from the object's bytes, which are read, linked and verified, for any number of instances.
     fn compile(&self) -> Result<OurModule<Record, Host>> {
         Ok(self.linker.compile(&Object::parse(OBJECT)?)?)
     }
@@ -168,7 +168,7 @@ impl Ours {
         self.plugin(&module.instance().make()?)
     }
 
-    /// From what was compiled before.
+    /// Reads a module that was compiled before.
     fn deserialize(&self, artefact: &[u8]) -> Result<OurModule<Record, Host>> {
         // SAFETY: made by `Module::serialize` in this process (`main`).
         Ok(unsafe { OurModule::deserialize(&self.linker, artefact) }?)
@@ -231,7 +231,7 @@ impl Wasm {
         Ok(self.linker.instantiate_pre(&Module::new(&self.engine, &self.binary)?)?)
     }
 
-    /// From what was compiled before.
+    /// Reads a module that was compiled before.
     fn deserialize(&self, artefact: &[u8]) -> Result<InstancePre<Host>> {
         // SAFETY: made by `Module::serialize` of an engine with the same configuration, in this process (`main`).
         let module = unsafe { Module::deserialize(&self.engine, artefact) }?;

@@ -77,9 +77,9 @@ pub enum Hold {
 pub enum Extent {
     /// So many.
     Bytes(u32),
-    /// As many as the argument register behind it says; `half`: its low 32 bits.
+    /// As many as the next argument register says.
     Next {
-        /// The function reads no more of it.
+        /// Whether the function reads only the low 32 bits of that register.
         half: bool,
     },
 }

@@ -135,15 +135,15 @@ impl AccessCheck {
 /// Values that a format can have.
 pub const FORMAT_VALUES: usize = 12;
 
-/// A call that reads behind values of which no argument says the length: formats, texts, probes.
+/// A call that reads through pointers whose length no argument gives: formats, texts, probes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FormatCall {
     /// The call.
     pub insn: InsnIdx,
     /// By value: a number on every path, or else null or as many readable bytes.
     pub known: [Option<u32>; FORMAT_VALUES],
-    /// By value: the context region that a pointer leads to on every path, which the function may read as far as its
-    /// bounds say when it is called.
+    /// By value: the context region that a pointer leads to on every path. The function may read up to the region's
+    /// bounds at the time of the call.
     pub regions: [Option<u8>; FORMAT_VALUES],
 }
 
@@ -167,8 +167,8 @@ pub struct Facts {
     pub insns: Vec<InsnFact>,
     /// Calls with a constant map, ascending by instruction.
     pub map_calls: Vec<ConstMapCall>,
-    /// Calls that read what pointers lead to without a length, ascending by instruction. No other reads anything behind
-    /// its values.
+    /// Calls that read through pointers without a length argument, ascending by instruction. No other call of such a
+    /// function reads through its values.
     pub formats: Vec<FormatCall>,
     /// All context accesses, ascending by instruction. A program with fields in its context needs them to be compiled.
     pub context_accesses: Vec<ContextAccess>,

@@ -70,7 +70,7 @@ impl<B: Backend> Compiler<B> {
     ) -> Result<(), CompileError> {
         code.clear();
         let CompileOptions { opt_level, plain, skip, lower, alloc, emit } = options;
-        // What keeps a contained program in its objects is a matter of virtual registers, and so are blinded constants.
+        // Confinement and blinding work on virtual registers, so such programs are always compiled by the optimiser.
         let blind = emit.hardening.blind_constants.then(random);
         if *opt_level == OptLevel::None && facts.contained.is_none() && blind.is_none() {
             let options = DirectOptions { lower, alloc, emit, scratch: &mut self.direct };
@@ -89,10 +89,11 @@ impl<B: Backend> Compiler<B> {
                 skip,
             };
             optimise(&mut self.lir, passes, &mut self.passes);
-            // In every build: what was forgotten would show in no result.
+            // In every build: a missing confinement would not show in results.
             let contained = facts.contained.as_ref();
             let Some((func, op)) = contained.and_then(|facts| unconfined(&self.lir, &facts.regions)) else { break };
-            // Of an address without a selection, the check may not see why it is inside, once ways meet in registers.
+            // `gather` removes confinements where masks bound the index. Where paths meet in registers, the check may
+            // not find that bound again, so the program is compiled without the pass.
             if skip.contains(Pass::Gather) {
                 debug_assert!(false, "function {func}: {op:?} is not confined:\n{}", self.lir);
                 return Err(EmitError::Internal("an access of a contained program has no bound"));
@@ -137,7 +138,7 @@ impl<B: Backend> Compiler<B> {
     }
 }
 
-/// A number nobody can guess.
+/// Returns a random number, as unpredictable as the keys of the standard library's hash maps.
 fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }

@@ -1,19 +1,19 @@
 //! Checks that the code of a contained program accesses memory by starts, constants and selections only.
 //!
-//! Problem: a pass that decided a selection, or an access that lowering forgot, would show in no result. Approach: by
-//! what the ops of a function are, without their order: a value is *known* if all that define it are starts of objects
-//! (linked addresses, fields of the hidden argument, the context's pointers to its regions), constants, selections that
-//! must be made, or sums and multiples of known ones. Each access must be at a known address, or so far from r10, by
-//! the limits of selections, masks and widths, that all of its bytes are in the function's frame.
+//! Problem: if a pass removed a selection, or lowering forgot an access, results of correct programs would not show it.
+//! Approach: an analysis of a function's ops that ignores their order. A value is *known* if each op that defines it
+//! makes the start of an object (a linked address, a field of the hidden argument, the context's pointer to a region),
+//! a constant, a confinement, or a sum or multiple of known values. Each access must be at a known address, or at a
+//! distance from r10 that the limits of selections, masks and widths keep inside the function's frame.
 //!
-//! In the frame, whose size is known here, this proves each access inside. Of other objects, that the selections have
-//! the right limits is what runs show; this shows that none is missing.
+//! For the frame, whose size is known here, the check proves each access inside. For other objects it proves that no
+//! confinement is missing, but not that the limits are right; tests that run damaged programs look for that.
 
 use bpf_analysis::{BoundsPlace, RegionBounds};
 use bpf_isa::{Size, Width};
 use bpf_lir::{Base, BinOp, Func, Lir, Op, Region, VReg, Val};
 
-/// An access whose address is made of what a program computed without a selection between: the function and the op.
+/// Returns an access whose address is not known to be confined: the index of the function, and the op.
 pub fn unconfined(lir: &Lir, regions: &[RegionBounds]) -> Option<(usize, Op)> {
     lir.funcs.iter().enumerate().find_map(|(i, func)| Some((i, in_function(func, i == 0, regions)?)))
 }
@@ -39,7 +39,7 @@ fn in_function(func: &Func, first: bool, regions: &[RegionBounds]) -> Option<Op>
     }
     let mut reaches = reaches(func);
     for (_, ops) in func.in_order() {
-        // In a block, a value is what the last op before has made of it.
+        // Inside a block, a value's reach is that of its last definition before the use.
         let mut before = Vec::new();
         for op in ops {
             if !is_inside(func, op, &known, &reaches) {
@@ -55,7 +55,7 @@ fn in_function(func: &Func, first: bool, regions: &[RegionBounds]) -> Option<Op>
     None
 }
 
-/// Whether an op accesses nothing that it may not.
+/// Whether an op accesses confined addresses only.
 fn is_inside(func: &Func, op: &Op, known: &[bool], reaches: &[Reach]) -> bool {
     // An address in the arena is masked when it is made.
     let Some(mem) = op.mem().filter(|mem| mem.region != Region::Arena) else { return true };
@@ -78,14 +78,14 @@ fn is_inside(func: &Func, op: &Op, known: &[bool], reaches: &[Reach]) -> bool {
     }
 }
 
-/// What a value is at most, by the op that defines it.
+/// Bounds of a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Reach {
     /// No op that was seen so far defines it.
     Nothing,
-    /// A number up to this one.
+    /// A number from 0 to this one, inclusive.
     Number(u64),
-    /// The address in r10 and a number between these.
+    /// The address in r10 plus a number between these two, inclusive.
     Frame(i64, i64),
 }
 
@@ -130,10 +130,10 @@ fn accessed(op: &Op) -> Option<u32> {
     }
 }
 
-/// What each value is at most, by all ops that define it: the least solution, but that what has changed for long may be
-/// anything.
+/// Bounds of each value over all ops that define it: the least fixed point, except that a value that changes more than
+/// `CHANGES` times is unbounded.
 fn reaches(func: &Func) -> Vec<Reach> {
-    /// As often as a value may change.
+    /// How often a value's bounds may change.
     const CHANGES: u8 = 4;
     let mut reaches = vec![Reach::Nothing; func.vregs as usize];
     let mut changes = vec![0u8; func.vregs as usize];
@@ -241,7 +241,7 @@ fn reach(op: &Op, reaches: &[Reach]) -> Reach {
     }
 }
 
-/// The greatest number of a size.
+/// The greatest unsigned number of a size.
 fn narrow_to(size: Size) -> u64 {
     u64::MAX >> (64 - size.bits())
 }
@@ -254,7 +254,7 @@ fn is_known(op: &Op, known: &[bool], regions: &[RegionBounds]) -> bool {
     };
     match *op {
         Op::Confine { .. } | Op::SymAddr { .. } | Op::SubprogAddr { .. } => true,
-        // The frame's size is known here: how far an address leads is computed.
+        // Addresses in the frame are bounded by [`Reach`] instead.
         Op::FrameAddr { .. } => false,
         Op::Mov { src, .. } => val(src),
         Op::Bin { op: BinOp::Add | BinOp::Sub | BinOp::And | BinOp::Shl | BinOp::Mul, a, b, .. } => of(a) && val(b),

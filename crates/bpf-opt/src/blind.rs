@@ -1,20 +1,22 @@
-//! No constant of the program stands in its code.
+//! Blinds constants: a program's constants do not appear in its machine code.
 //!
-//! Problem: who chooses a program's constants chooses bytes of executable memory, and a jump into the middle of an
-//! instruction runs them (JIT spraying). Approach: a constant that is no byte is made of two numbers, one of them
-//! random: `t = c ^ key; t = t ^ key`. What an op takes as a constant it then takes from a register. As constants that
-//! other passes have made of the program's are its choice as well, this comes behind those that compute; what makes
-//! the register may still move out of a loop.
+//! Problem: the author of a program's constants chooses bytes of executable memory, and a jump into the middle of an
+//! instruction runs these bytes (JIT spraying). Approach: a constant outside of -128 to 127 is computed from two
+//! numbers, one of them random: `t = c ^ key; t = t ^ key`. The op then reads the register in place of the constant.
+//! The pass runs after all passes that fold constants, since a folded constant depends on the program's choice, too;
+//! the ops that make the register may still move out of a loop.
 //!
-//! Not blinded: constants from -128 to 127, counts of shifts, offsets of accesses from -32768 to 32767, the frame's.
+//! Not blinded: constants from -128 to 127, counts of shifts, offsets of accesses from -32768 to 32767, all offsets
+//! from the frame, and indices of tail calls.
 //!
-//! Invariants: what is computed stays the same, for any key. No op is left with a larger constant of the program, in
-//! SSA form or out of it: only the function's ops are looked at.
+//! Invariants: results do not depend on the keys. No op is left with a larger constant of the program. The pass works
+//! in SSA form and outside of it, since it looks at single ops only.
 
 use bpf_isa::{Size, Width};
 use bpf_lir::{Base, BinOp, Func, Op, Span, VReg, Val};
 
-/// Numbers that nobody can guess, from one that nobody knows (Steele, Lea and Flood's SplitMix64).
+/// Keys from a secret random seed (SplitMix64 of Steele, Lea and Flood). The generator is not cryptographic: a known
+/// 64-bit key would reveal the following ones.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Keys(pub(crate) u64);
 
@@ -27,7 +29,7 @@ impl Keys {
     }
 }
 
-/// Runs the pass; says how many constants were blinded.
+/// Runs the pass; returns the number of ops that were changed.
 pub(crate) fn run(func: &mut Func, keys: &mut Keys) -> u32 {
     let mut done = 0;
     let mut ops: Vec<(Op, Span)> = Vec::new();
@@ -96,7 +98,7 @@ impl Writer<'_> {
         Val::Reg(dst)
     }
 
-    /// Takes the constants out of an op; whether there was one.
+    /// Replaces the constants of an op by registers; returns whether it had any.
     fn blind(&mut self, op: &mut Op) -> bool {
         let mut done = self.blind_offset(op);
         match op {
@@ -153,7 +155,7 @@ impl Writer<'_> {
 
     fn blind_operand(&mut self, operand: &mut Val, width: Width) -> bool {
         let Val::Imm(imm) = *operand else { return false };
-        // As an instruction has it.
+        // The constant as an instruction encodes it, sign-extended.
         let signed = match width {
             Width::W32 => i64::from(low(imm as u64)),
             Width::W64 => imm,
@@ -165,7 +167,7 @@ impl Writer<'_> {
         true
     }
 
-    /// An address farther from its base than an instruction of the program can say.
+    /// Blinds an offset that no single BPF instruction can encode; returns whether there was one.
     fn blind_offset(&mut self, op: &mut Op) -> bool {
         let (Op::Load { mem, .. }
         | Op::Store { mem, .. }

@@ -65,7 +65,8 @@ mod with {
         StepsForgotten,
         /// Of what must be confined, everything is taken to be inside (`bpf-jit/src/lower/contained.rs`).
         ConfinedAnywhere,
-        /// Of several accesses that are confined at once, all are taken to lead as far as the lowest (`gather.rs`).
+        /// The limit of a group of accesses is not lowered by the distance from the lowest to the farthest
+        /// (`gather.rs`).
         FartherForgotten,
         /// A clobber: what an op overwrites is not kept from values that live across it.
         ClobbersIgnored,

@@ -1,37 +1,39 @@
 //! One confinement for several accesses of a contained program.
 //!
-//! Problem: each access at a variable offset is kept in its object by a selection of its own ([`Op::Confine`]): a
-//! difference, a comparison and a selection. A record's fields, an unrolled loop's rounds and bytes side by side lie at
-//! constant distances from each other, so one selection could answer for all of them. Approach, in SSA form and before
-//! values are found: of each value, what it is as a sum of a few others and a constant ([`Linear`]). In a block, those
-//! confinements of addresses of which the distances differ by constants become one, of the lowest distance, with the
-//! limit of the one that leads farthest, less how much farther it leads; the others are sums of it. Nothing is asked
-//! between that could lead elsewhere, so whoever comes to the first comes to the last: a right program, whose accesses
-//! are all inside, does what it did. In the function's frame, where masks keep the index below its size, there is none.
+//! Problem: each access at a variable offset is kept in its object by a confinement of its own ([`Op::Confine`]): a
+//! difference, a comparison and a selection. The fields of a record, the rounds of an unrolled loop and adjacent bytes
+//! lie at constant distances from each other, so one confinement suffices for all. Approach, in SSA form and before the
+//! pass `values`: each value is written as a linear sum of a few others and a constant ([`Linear`]). Confinements of
+//! one block whose compared values differ by constants form a group and become one: it compares the lowest value with
+//! the members' limits, each less the member's distance from the lowest. The results of the others are that result plus
+//! a constant. No call lies between the members, so a run that reaches the first reaches the last, and a program whose
+//! accesses are all inside behaves as before. An access to the function's frame whose index masks keep below the
+//! frame's size loses its confinement.
 //!
-//! The limit, less the farther way, is no number below zero: it is a confinement itself (`d < limit ? limit - d : 0`).
+//! A limit less a distance must not wrap below zero, so a confinement makes it, too: `d < limit ? limit - d : 0`.
 //!
-//! Invariants: the one selection holds only where each of those that it replaces would have held, whatever the program
-//! computes: with `d` from the lowest distance to another one, `at < limit - d` and `d < limit` say that `at + d` is
-//! below the limit, without a carry. Where it does not hold, what is chosen instead has room for [`MAX_REACH`] bytes
-//! (what the program's own unused memory has), or the limit of an object of known size says that all of them fit.
+//! Invariants: the comparison of a group succeeds only where that of each member would have succeeded, whatever the
+//! program computes: if `d` is the distance from the lowest value `at` to a member's, `at < limit - d` and `d < limit`
+//! imply that `at + d` is below the limit, without a carry. Where the comparison fails, the address that is chosen
+//! instead has room for [`MAX_REACH`] bytes (the sink), or is the start of an object of known size in which all
+//! members' accesses fit.
 
 use crate::faults::planted;
 use crate::ssa::Ssa;
 use bpf_isa::Width;
 use bpf_lir::{Base, BinOp, BlockId, Func, Mem, Op, Span, VReg, Val};
 
-/// The farthest from the lowest of several accesses to another one, in bytes: what is used in place of an object has
-/// more.
+/// Most bytes from the lowest access of a group to the highest. The sink, which is used in place of an object, is
+/// larger.
 const MAX_REACH: i64 = 1 << 15;
-/// The terms of a sum that is followed.
+/// Most terms of a linear sum.
 const TERMS: usize = 3;
-/// How many groups of a block are open at a time.
+/// Most groups of a block that are open at a time.
 const MAX_OPEN: usize = 8;
-/// How many different limits a group has.
+/// Most different limits of a group.
 const MAX_LIMITS: usize = 4;
 
-/// A value as the sum of others, each so many times, and a constant; in order of the values.
+/// A value as a linear sum: other values with their factors, ordered by value, and a constant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Linear {
     terms: [(VReg, i64); TERMS],
@@ -39,12 +41,12 @@ struct Linear {
     constant: i64,
 }
 
-/// The most confinements of a group.
+/// Most confinements of a group.
 const MAX_MEMBERS: usize = 64;
-/// How many limits are made at the entry of a function, and of how many it is asked whether they are there already.
+/// Most limits that are made at the entry of a function, and how many of the newest are searched for an equal one.
 const MAX_ENTRY: usize = 64;
 const MAX_SEEN: usize = 16;
-/// How many symbols are told apart.
+/// Most symbols whose addresses are recognised as equal.
 const MAX_SYMBOLS: usize = 16;
 
 const NOTHING: (VReg, i64) = (VReg(u32::MAX), 0);
@@ -94,7 +96,7 @@ impl Linear {
         Some(self)
     }
 
-    /// How much greater it is than the other one, if that is a constant.
+    /// The difference `self - other`, if it is a constant.
     fn beyond(&self, other: &Linear) -> Option<i64> {
         (self.terms == other.terms).then(|| self.constant.wrapping_sub(other.constant))
     }
@@ -105,22 +107,22 @@ impl Linear {
 struct Member {
     at: usize,
     limit: Val,
-    /// How much farther it leads than the first one.
+    /// The member's compared value minus that of the group's first.
     by: i64,
 }
 
-/// Confinements that become one.
+/// A group: confinements that become one.
 #[derive(Debug)]
 struct Group {
-    /// The first one: what it compares, what it chooses.
+    /// The operands of the group's first confinement: the compared value and the two choices.
     a: VReg,
     yes: VReg,
     no: VReg,
     members: Vec<Member>,
     lowest: i64,
     highest: i64,
-    /// Whether all of them choose the same address, and accesses have what it leads farther in their offsets; known
-    /// once two differ.
+    /// Whether all members choose the same address, and their accesses differ in their offsets only; `None` until two
+    /// members compare different values.
     same: Option<bool>,
 }
 
@@ -129,29 +131,29 @@ struct Group {
 pub(crate) struct Gather {
     linear: Vec<Linear>,
     groups: Vec<Group>,
-    /// By value: how much farther it leads than the one that it is a sum of.
+    /// By value: the shared confinement that the value is a sum of, and the constant that is added.
     moved: Vec<Option<(VReg, i64)>>,
     ops: Vec<(Op, Span)>,
-    /// By place in a block: the group of the confinement there, and how much farther than the group's it leads.
+    /// For each confinement, by op index: its group, and the constant to add to the group's result.
     places: Vec<(usize, usize, i64)>,
     /// By value: where it is defined.
     defined: Vec<(BlockId, usize)>,
-    /// By value: something else than loads and stores reads it, or they do as something else than their address.
+    /// By value: whether it is used other than as the address of a load or store, or as the index of one.
     kept: Vec<bool>,
-    /// The first values that are these symbols' addresses.
+    /// For each symbol, the first value that is its address.
     symbols: Vec<(Op, VReg)>,
-    /// What is added to the entry, ...
+    /// Ops to add to the entry block, ...
     entry: Vec<(Op, Span)>,
-    /// ... and the limits made there, by what they are made of.
+    /// ... and the limits made there, with the limits and distances that they are made from.
     least: Vec<(Vec<(VReg, i64)>, VReg)>,
-    /// By value: the greatest number that it may be, by how its bits are made; no branch is relied upon.
+    /// By value: an upper bound from masks and widths alone; no branch is relied upon.
     greatest: Vec<u64>,
-    /// By value: the pointer that an index without need of a confinement was made of, and what is added to it.
+    /// For an index whose confinement was removed: the pointer that it was made from, and the constant that is added.
     decided: Vec<Option<(VReg, i64)>>,
 }
 
 impl Gather {
-    /// Runs over `func`, which is in SSA form; says how many confinements went.
+    /// Runs over `func`, which is in SSA form; returns the number of confinements that were removed.
     pub(crate) fn run(&mut self, func: &mut Func, ssa: &Ssa, max_offset: i32, any_index: bool) -> u32 {
         if !func.all_ops().any(|op| matches!(op, Op::Confine { .. })) {
             return 0;
@@ -186,8 +188,8 @@ impl Gather {
         done
     }
 
-    /// Finds what each value is a sum of. Operands are found before what is made of them, but for phis, which are
-    /// nothing but themselves.
+    /// Finds the linear sum of each value. In this order, operands come before their uses, except for those of phis,
+    /// which are terms of their own.
     fn find_linear(&mut self, func: &Func, ssa: &Ssa) {
         self.linear.clear();
         self.linear.extend((0..func.vregs).map(|v| Linear::of(VReg(v))));
@@ -233,7 +235,7 @@ impl Gather {
             }
             Op::AddShift { width: Width::W64, a, b, shift, .. } => of(a).plus(&of(b), 1 << shift),
             Op::FrameAddr { off, .. } => Linear::of(FRAME).plus(&Linear::constant(off.into()), 1),
-            // Wherever it is made, it is the same.
+            // All ops that make this symbol's address make the same number.
             Op::SymAddr { dst, .. } => {
                 let known = self.symbols.iter().find(|(other, _)| *other == anywhere(*op));
                 Some(Linear::of(known.map_or(dst, |(_, v)| *v)))
@@ -264,7 +266,7 @@ impl Gather {
         }
     }
 
-    /// The greatest number that an op makes, by its width and masks.
+    /// An upper bound of an op's result, from its width and masks.
     fn greatest_of(&self, op: &Op) -> u64 {
         let of = |v: VReg| self.greatest[v.index()];
         let val = |v: Val| match v {
@@ -309,7 +311,7 @@ impl Gather {
         }
     }
 
-    /// Takes out the confinements to objects of known size in which a mask keeps the index already.
+    /// Removes confinements to the frame whose index masks keep below the limit.
     fn decide(&mut self, func: &mut Func) -> u32 {
         self.decided.clear();
         self.decided.resize(func.vregs as usize, None);
@@ -320,17 +322,17 @@ impl Gather {
                 let Linear { terms, count, constant } = self.linear[a.index()];
                 let least = u64::try_from(constant).ok();
                 let sum = terms[..usize::from(count)].iter().try_fold(least, |sum, (v, times)| {
-                    // Shifts, of which whoever checks the code knows the bits.
+                    // Only powers of two: shifts, whose results the check `unconfined` bounds.
                     let times = u64::try_from(*times).ok().filter(|times| times.is_power_of_two())?;
                     let most = times.checked_mul(*self.greatest.get(v.index())?)?;
                     Some(Some(sum?.checked_add(most)?))
                 });
                 let (Some(Some(most)), true) = (sum, yes == a && !self.kept[dst.index()]) else { continue };
-                // As a number below 2^63, so that no sum was one modulo 2^64.
+                // The bound is below 2^63, so the sum has not wrapped modulo 2^64.
                 if !(0..=i64::MAX).contains(&limit) || most >= limit as u64 {
                     continue;
                 }
-                // Of the frame alone is the size known to whoever checks the code.
+                // Only the frame: the check `unconfined` knows the size of no other object.
                 let pointer = self.pointer(func, a);
                 if !pointer.is_some_and(|(pointer, _)| self.linear[pointer.index()].terms.contains(&(FRAME, 1))) {
                     continue;
@@ -344,7 +346,7 @@ impl Gather {
         if done == 0 {
             return 0;
         }
-        // From the pointer itself, where the object's start would be taken off and added again.
+        // Accesses use the pointer itself where the object's start would be subtracted and added again.
         for at in func.order.iter().flat_map(|block| func.range(*block)).collect::<Vec<_>>() {
             let (Op::Load { mem, .. } | Op::Store { mem, .. }) = &mut func.ops[at] else { continue };
             if let Base::Indexed { base, index, shift: 0 } = mem.base
@@ -360,7 +362,7 @@ impl Gather {
         done
     }
 
-    /// The pointer that an index was made of, and what was added.
+    /// The pointer that an index was made from, and the constant that was added.
     fn pointer(&self, func: &Func, index: VReg) -> Option<(VReg, i64)> {
         let def = |v: VReg| func.ops.get(self.defined[v.index()].1).filter(|op| op.def() == Some(v));
         match def(index)? {
@@ -373,7 +375,7 @@ impl Gather {
         }
     }
 
-    /// Finds the values that are more than addresses of loads and stores, or indices in them.
+    /// Finds the values with other uses than as the address or the index of a load or store.
     fn find_kept(&mut self, func: &Func, ssa: &Ssa) {
         self.kept.clear();
         self.kept.resize(func.vregs as usize, false);
@@ -389,20 +391,20 @@ impl Gather {
             let mut reads = 0;
             op.for_each_use(|v| {
                 reads += u32::from(Some(v) == address);
-                // As an address once.
+                // One use as an address is allowed.
                 self.kept[v.index()] |= Some(v) != address || reads > 1;
             });
         }
     }
 
-    /// Finds the confinements of a block that can be one.
+    /// Finds the groups of a block: confinements that can become one.
     fn find_groups(&mut self, func: &Func, block: BlockId, reach: i64) {
         self.groups.clear();
-        // The first group that others may still come to.
+        // The first group that can still get members.
         let mut open = 0;
         for at in func.range(block) {
             match func.ops[at] {
-                // A call may not come back, or lead the regions elsewhere.
+                // A call may not return, or may move the regions.
                 Op::Call { .. } | Op::TailCall { .. } => open = self.groups.len(),
                 Op::Confine { a, limit, dst, yes, no }
                     if !self.kept[dst.index()] && self.has_room(func, a, limit, yes, no) =>
@@ -419,8 +421,8 @@ impl Gather {
         }
     }
 
-    /// Whether what is chosen instead has room for all that a group accesses: memory that nothing else uses, or, of an
-    /// object of known size, its start.
+    /// Whether the address that is chosen on failure has room for all accesses of a group: it is the sink, or the start
+    /// of an object of known size.
     fn has_room(&self, func: &Func, a: VReg, limit: Val, yes: VReg, no: VReg) -> bool {
         match limit {
             Val::Reg(_) => {
@@ -477,7 +479,7 @@ impl Gather {
         false
     }
 
-    /// Writes a block anew, with one confinement for each group.
+    /// Rewrites a block with one confinement for each group; returns the number of confinements that were removed.
     fn rewrite(&mut self, func: &mut Func, block: BlockId) -> u32 {
         self.groups.retain(|group| group.members.len() > 1);
         if self.groups.is_empty() {
@@ -526,13 +528,13 @@ impl Gather {
         done
     }
 
-    /// The limit of a group: made once at the entry, if what it is made of is.
+    /// The limit of a group. It is made once at the entry if its operands are made there.
     fn limit(&mut self, func: &mut Func, group: &Group, block: BlockId, span: Span) -> Val {
         let members = || group.members.iter();
         if let Some(limit) = constant_limit(members(), group.lowest) {
             return Val::Imm(limit);
         }
-        // Nothing is below 0.
+        // No number is below a limit of 0, so the access goes to the sink.
         let Some(of) = limits(members(), group.lowest) else { return Val::Imm(0) };
         let entry = func.order[0];
         if block == entry
@@ -552,7 +554,7 @@ impl Gather {
         })
     }
 
-    /// Makes accesses from the one confinement, with what they lead farther in their offsets.
+    /// Addresses accesses by the group's confinement, with the distance in the access's offset.
     fn move_accesses(&self, func: &mut Func, any_index: bool) {
         for i in 0..func.order.len() {
             for at in func.range(func.order[i]) {
@@ -580,7 +582,7 @@ impl Gather {
     }
 }
 
-/// The op, whatever its result is called.
+/// The op with a placeholder as its result, to be compared with others.
 fn anywhere(mut op: Op) -> Op {
     if let Some(dst) = op.def_mut() {
         *dst = FRAME;
@@ -588,7 +590,8 @@ fn anywhere(mut op: Op) -> Op {
     op
 }
 
-/// The limit of the lowest confinement, under which all others hold too; `None` if there is none.
+/// The constant limit of a group: the least of the members' limits, each less its distance; `None` if it is not
+/// positive, or a limit is not constant.
 fn constant_limit<'a>(members: impl Iterator<Item = &'a Member>, lowest: i64) -> Option<i64> {
     let mut least = i64::MAX;
     for member in members {
@@ -599,7 +602,8 @@ fn constant_limit<'a>(members: impl Iterator<Item = &'a Member>, lowest: i64) ->
     (least > 0).then_some(least)
 }
 
-/// By limit, the farthest way of those that have it.
+/// For each limit, the greatest distance of the members that have it; `None` if a limit is constant, or there are too
+/// many.
 fn limits<'a>(members: impl Iterator<Item = &'a Member>, lowest: i64) -> Option<Vec<(VReg, i64)>> {
     let mut limits: Vec<(VReg, i64)> = Vec::new();
     for member in members {
@@ -613,7 +617,7 @@ fn limits<'a>(members: impl Iterator<Item = &'a Member>, lowest: i64) -> Option<
     (limits.len() <= MAX_LIMITS).then_some(limits)
 }
 
-/// Writes ops of new values.
+/// Appends ops whose results are new values.
 struct Writer<'a> {
     func: &'a mut Func,
     ops: &'a mut Vec<(Op, Span)>,
@@ -645,7 +649,7 @@ impl Writer<'_> {
         self.op(Op::Confine { a, limit, dst: FRAME, yes, no })
     }
 
-    /// A limit, less so much; 0 if it is no more than that.
+    /// `limit - by`; 0 if the limit is not above `by`.
     fn less(&mut self, limit: VReg, by: i64) -> VReg {
         if by == 0 || planted!(FartherForgotten) {
             return limit;
@@ -655,7 +659,7 @@ impl Writer<'_> {
         self.confine(a, Val::Reg(limit), yes, none)
     }
 
-    /// The least of some limits, each less so much.
+    /// The least of some limits, each less its distance.
     fn least(&mut self, of: &[(VReg, i64)]) -> VReg {
         let mut least: Option<VReg> = None;
         for (limit, by) in of {
@@ -671,7 +675,7 @@ impl Writer<'_> {
         }
     }
 
-    /// The one confinement of a group.
+    /// Writes the confinement of a group.
     fn group(&mut self, group: &Group, limit: Val) -> VReg {
         let a = self.sum(group.a, group.lowest);
         let yes = match group.same {

@@ -19,7 +19,7 @@
 //! | `index` | sums that are addresses, into the accesses that use them |
 //! | `invariant` | what each round of a loop computes anew, before the loop |
 //! | `operand` | values brought to the op that can make them on the way |
-//! | `blind` | constants of the program that its code does not show |
+//! | `blind` | constants of the program do not appear in its machine code |
 //! | `layout` | jumps that need not be |
 //! | `sweep`, `dead` | what nobody reads, in SSA form and outside |
 //! | `num` | casts that lose nothing, by name |

@@ -55,11 +55,11 @@ passes! {
     Ssa "ssa";
     /// Values: constants, rules, what was computed before.
     Values "values";
-    /// Accesses at constant distances from each other, confined at once.
+    /// Accesses at constant distances from each other share one confinement.
     Gather "gather";
     /// Sums that are addresses, into the accesses that use them.
     Index "index";
-    /// Constants that the code does not show, if that is asked for.
+    /// Constants do not appear in machine code, if [`PassOptions::blind`] is set.
     Blind "blind";
     /// What each round of a loop computes anew, before the loop.
     Invariant "invariant";
@@ -104,10 +104,9 @@ pub struct PassOptions {
     pub addresses: Addresses,
     /// Only what fuses neighbours.
     pub plain: bool,
-    /// The program is contained: rounds that are certain may be paid for before the first of them.
+    /// The program is contained: one check may pay the budget of several rounds of an unrolled loop.
     pub contained: bool,
-    /// Constants of the program do not stand in its code: by keys made of this number, which nobody knows. Not a matter
-    /// of `skip`.
+    /// Blind the program's constants, with keys from this secret seed. `skip` does not prevent it.
     pub blind: Option<u64>,
     /// What is not run. For tests: any of them gives the same results.
     pub skip: PassSet,
@@ -125,7 +124,7 @@ impl PassSet {
         PassSet(bits)
     }
 
-    /// This set and a pass.
+    /// Returns this set with a pass added.
     #[must_use]
     pub fn with(self, pass: Pass) -> PassSet {
         let at = Pass::ALL.iter().position(|other| *other == pass);
@@ -265,7 +264,7 @@ pub(crate) fn each_pass(
             }
             done
         });
-        // A function that is too large for SSA form.
+        // The function was too large for SSA form, so the pass has not run yet.
         if !is_blind {
             blind(func);
         }

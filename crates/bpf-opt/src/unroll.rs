@@ -19,10 +19,10 @@
 //! copies need neither comparisons nor jumps, and count once.
 //!
 //! Invariants: every op of a round is executed as often and in the order as before, but for the comparisons whose
-//! outcome is known and for such sums, which are the same in any order; a check that a jump back passes is passed by
-//! each round but the last; of a contained program, which may be stopped anywhere, those of the rounds at once
-//! are passed together before them. Nothing is asked of the program. What is added is at most [`MAX_ADDED`] ops and as
-//! many as there were.
+//! outcome is known and for such sums, which are the same in any order; each round but the last passes the checks of
+//! its jump back. In a contained program, which may be stopped anywhere, the checks of the rounds at once are passed
+//! together before the first of them. Nothing is asked of the program. What is added is at most [`MAX_ADDED`] ops and
+//! as many as there were.
 
 use crate::faults::planted;
 use bpf_isa::{Cond, Width};
@@ -78,7 +78,7 @@ pub(crate) struct Unroll {
     loops: Vec<Loop>,
     /// By block: where to come in, of the heads of loops.
     entries: Vec<BlockId>,
-    /// The checks of rounds at once are passed before the first of them.
+    /// Whether the checks of rounds at once are passed before the first of them.
     prepaid: bool,
     body: Vec<(Op, Span)>,
     checks: Vec<(Op, Span)>,
@@ -541,8 +541,8 @@ impl Loop {
     }
 }
 
-/// How many ops of a round only keep accesses in their objects: selections, and the differences that they compare. Of
-/// rounds that are copied, few of them are left (`gather.rs`).
+/// Counts the ops of a round that only confine accesses: selections, and the differences that they compare. `gather.rs`
+/// removes most of them from copied rounds.
 fn confining(body: &[(Op, Span)]) -> usize {
     2 * body.iter().filter(|(op, _)| matches!(op, Op::Confine { .. })).count()
 }

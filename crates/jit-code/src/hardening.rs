@@ -66,7 +66,8 @@ pub struct Hardening {
     pub landing_pads: bool,
     /// arm64: return addresses are signed (`paciasp` / `autiasp`). No effect on x86-64.
     pub return_signing: bool,
-    /// Constants that a program chooses do not stand in its code: those of more than eight bits are made of two random
-    /// numbers (JIT spraying; the kernel's `bpf_jit_harden`). Such code is optimised whatever the level.
+    /// Constants that a program chooses do not appear in its machine code: a constant outside of -128 to 127 is
+    /// computed from two numbers, one of them random (against JIT spraying, as the kernel's `bpf_jit_harden`). Such
+    /// code is optimised at every level.
     pub blind_constants: bool,
 }

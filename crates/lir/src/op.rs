@@ -269,7 +269,7 @@ pub enum TailKey {
 /// A condition under which the run stops.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Check {
-    /// Takes so much from the run's budget; stops when it falls below zero.
+    /// Subtracts this number from the run's budget; stops when the budget falls below zero.
     Budget(u8),
     /// Stops when another thread asked for it.
     Interrupt,

@@ -25,11 +25,10 @@ use crate::state::State;
 /// Fuel for a check: enough for programs of tens of thousands of steps.
 pub const FUEL: u64 = 1 << 24;
 
-/// The sizes of the states of paths that wait to be walked at a time, together at most, in units of
-/// [`PENDING_BYTES`]: a bound on memory.
+/// Most size of all states that wait to be walked, in units of [`PENDING_BYTES`]: a bound on memory.
 const MAX_PENDING: usize = 1 << 21;
 
-/// About the bytes that a unit of [`State::size`] takes.
+/// Approximate bytes of memory for a unit of [`State::size`].
 const PENDING_BYTES: usize = 128;
 
 /// Where a path continues.
@@ -84,7 +83,7 @@ pub fn check(
 /// is left.
 ///
 /// # Errors
-/// The first thing that does not hold, if the kept point holds.
+/// The first step that could not be proven, assuming the kept point's invariant.
 pub fn explore(
     program: &Program,
     env: &Env<'_>,
@@ -123,7 +122,7 @@ impl<'a> Checker<'a> {
 
     fn walk_entry(&mut self) -> Res<()> {
         self.env.check().map_err(|e| Why::Environment(e.0))?;
-        // Each must be safe for all arguments, whoever calls it.
+        // A global function must be safe for all arguments, which the core does not check.
         if self.env.global_functions.iter().any(Option::is_some) {
             return Err(Why::Unsupported("functions that are verified on their own"));
         }
@@ -138,7 +137,7 @@ impl<'a> Checker<'a> {
         let point = self.kept(i)?;
         self.pc = point.at;
         let state = State::assume(&point.claim, self.program, self.env);
-        let state = state.ok_or(Why::Certificate("a kept point speaks of what there is not"))?;
+        let state = state.ok_or(Why::Certificate("a kept point refers to something that does not exist"))?;
         let insn = self.program.insns().get(point.at.index());
         let inside = insn.is_some_and(|insn| *insn != bpf_isa::Insn::SecondSlot)
             && state.top().is_some_and(|top| top.subprog == self.program.subprog_of(point.at).0);
@@ -146,7 +145,7 @@ impl<'a> Checker<'a> {
             return Err(Why::Certificate("a kept point lies outside of its function"));
         }
         if !point.rank.iter().all(|form| form.is_over(point.claim.names.len())) {
-            return Err(Why::Certificate("a rank over names that there are not"));
+            return Err(Why::Certificate("a rank over names that do not exist"));
         }
         self.segment(Some(i), point.at, state)
     }

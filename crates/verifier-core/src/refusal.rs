@@ -77,7 +77,7 @@ pub enum Why {
     /// The program returns a number outside of what its context allows.
     #[error("the program may return what its context does not allow")]
     Return,
-    /// A record is used that is not held.
+    /// A record is used that is not held, for example after it was submitted.
     #[error("{0} points into a record that is not held")]
     NotHeld(Reg),
     /// A legacy packet load needs the context in r6.
@@ -92,7 +92,7 @@ pub enum Why {
     /// No component of the rank is shown to decrease.
     #[error("the rank is not shown to decrease")]
     Rank,
-    /// The certificate speaks of what there is not.
+    /// The certificate refers to something that does not exist.
     #[error("the certificate is not well-formed: {0}")]
     Certificate(&'static str),
     /// The check has used up its fuel.

@@ -90,7 +90,7 @@ impl State {
         Some(State { known, lengths, frames: vec![frame], held: Vec::new() })
     }
 
-    /// The state that assumes an invariant; `None` if that speaks of what there is not.
+    /// The state that assumes an invariant; `None` if the invariant refers to something that does not exist.
     pub(crate) fn assume(claim: &Invariant, program: &Program, env: &Env<'_>) -> Option<State> {
         let names = claim.names.len();
         let depth = claim.frames.len();
@@ -151,7 +151,7 @@ impl State {
         }
     }
 
-    /// Names, rows, residues and slots, in which memory is counted. There are no more held records than names.
+    /// Size in names, rows, residues and slots, by which memory is bounded. There are no more held records than names.
     pub(crate) fn size(&self) -> usize {
         let frames = self.frames.iter().map(|frame| 11 + frame.stack.cells().len() + frame.stack.bytes().len() / 64);
         self.known.names().len() + 2 * self.known.rows().len() + self.known.residues() + frames.sum::<usize>()

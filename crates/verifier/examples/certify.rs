@@ -1,8 +1,9 @@
-//! Which programs have a certificate that the trusted core accepts: of those that the verifier accepts.
+//! Counts the programs, among those that the verifier accepts, for which a certificate is found that the trusted core
+//! accepts.
 //!
-//! `cargo run --release -p bpf-verifier --example certify [-- OBJECT ...]`. Without objects, those of `tests/loops`;
-//! `-- samples` takes the sample objects instead. In the environment, `ONLY` is the name of a program, and `FUEL` is
-//! the fuel for each way of looking.
+//! `cargo run --release -p bpf-verifier --example certify [-- OBJECT ...]`. Without objects it takes those of
+//! `tests/loops`, with `-- samples` the sample objects. Environment variables: `ONLY` selects a program by name, `FUEL`
+//! is the fuel for each way of searching.
 
 #[path = "../tests/verify/common/mod.rs"]
 mod common;

@@ -1,14 +1,11 @@
 //! Verdict and time of each program of C sources, by compiler, instruction set and optimisation level.
 //!
 //! `cargo run --release -p bpf-verifier --example sources [--with COMPILER]... [--cpu CPU]... [--level LEVEL]...
-//! [--log] [PATH]...`.
-//! A path is a C file or a folder of them; without one, those of `cases/c`, its `service` and reports 20 to 22. `--log`
-//! prints each
-//! walk. By default clang-19, v2 to v4, -O1, -O2 and -Os. One line a program and setting, sorted, with the verdict
-//! first and the
-//! time last, so that two tables can be compared (`cut -f1-5`). `COMPILER` is a command; of bpf-gcc the levels are
-//! used.
-//! Times are the least of five of the verifier alone, and a refused program is verified once.
+//! [--log] [PATH]...`. A path is a C file or a folder of C files; the default is `cases/c`, its `service` and reports
+//! 20 to 22. `COMPILER` is a command. The defaults are clang-19, v2 to v4, -O1, -O2 and -Os; bpf-gcc takes the level
+//! and no `-target`. `--log` prints each walk. The output has one line for each program and setting, sorted, with the
+//! verdict first and the time last, so that two tables can be compared (`cut -f1-5`). A time is that of the verifier
+//! alone: the least of five for an accepted program, a single one for a refused program.
 
 #[path = "../tests/verify/objects.rs"]
 mod objects;

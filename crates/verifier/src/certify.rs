@@ -32,25 +32,25 @@ pub use certificate::Certificate;
 pub use error::ProofError;
 pub use proof::{Proof, ProofSection, SECTION};
 
-/// How often the segment of a point is walked, on average.
+/// Most walks of a point's segment, on average over all points.
 const PASSES: usize = 40;
 
 /// Looks for a certificate of the program.
 ///
 /// # Errors
-/// The first thing that was not proven, which does not mean that it does not hold.
+/// The first step that could not be proven. The program may be safe all the same.
 pub fn certify(program: &Program, env: &Env<'_>) -> Result<Certificate, Refusal> {
     certify_within(program, env, 1 << 17)
 }
 
-/// Looks for a certificate of the program, with so much fuel for each way of looking.
+/// Looks for a certificate of the program, with `fuel` for each way of searching.
 ///
 /// # Errors
 /// As [`certify`].
 pub fn certify_within(program: &Program, env: &Env<'_>, fuel: u64) -> Result<Certificate, Refusal> {
     let heads = loop_heads(program);
     let first = match heads.is_empty() {
-        // Path by path.
+        // Without loops: path by path.
         true => record(program, env, &mut Search::new(program, env, heads.clone(), BTreeMap::new()), fuel),
         false => with_points(program, env, &heads, false, fuel),
     };
@@ -66,14 +66,14 @@ pub fn certify_within(program: &Program, env: &Env<'_>, fuel: u64) -> Result<Cer
             return found;
         }
     }
-    // Paths meet where the program's do.
+    // Last: paths are merged wherever the program's paths meet.
     match &first.why {
         Why::Fuel | Why::Memory => with_points(program, env, &heads, true, fuel),
         _other => Err(first),
     }
 }
 
-/// Looks for invariants at the heads of loops, and `everywhere` that paths meet.
+/// Looks for invariants at the heads of loops, and with `everywhere` also where paths meet.
 fn with_points(
     program: &Program,
     env: &Env<'_>,

@@ -44,7 +44,7 @@ pub struct VerifyError {
     /// Whether a hybrid verification ([`crate::Env::hybrid`]) accepts the program, and leaves this to a check at run
     /// time. `false` as well if finding that out takes much work.
     pub checkable: bool,
-    /// Whether the message advises `-g`: set by who loaded the program from an object without source lines.
+    /// Whether the message advises `-g`. The loader sets it for a program from an object without source lines.
     pub without_lines: bool,
     /// The walk so far, if logging was on.
     pub log: Vec<String>,

@@ -71,13 +71,14 @@ mod with {
         OrderForgotten,
         /// What rests on a round that is still open is taken to end.
         RestsForgotten,
-        /// The sum of a number and a pointer loses the address by any region's.
+        /// Subtracting a pointer into any region is taken to cancel the address in a biased number.
         BiasOfAnother,
-        /// 64 bits of what has half an address in it are a number once that is taken out.
+        /// A 64-bit difference of values that hold the low half of an address is taken for a number, though a carry may
+        /// show the address.
         BiasOfHalves,
-        /// What is congruent to a number is taken to be no less than 0.
+        /// A congruence modulo a power of two is taken for an equality, as if nothing had wrapped round.
         CongruentIsEqual,
-        /// Every function is taken to read the low half of a length alone.
+        /// Every function is taken to read only the low 32 bits of its length argument.
         LengthsAreHalves,
         /// A sum of two unknown numbers is taken not to wrap.
         SumsNeverWrap,

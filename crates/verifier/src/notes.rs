@@ -201,8 +201,8 @@ impl Notes {
         self.calls[i].key.join(key);
     }
 
-    /// A call whose values are known like this. A number on one path has nothing readable behind it on any.
-    /// A region on one path only is none.
+    /// A call whose values are known like this. A number on one path has nothing readable behind it on any. A region
+    /// that differs between paths is dropped.
     pub(crate) fn format(
         &mut self,
         at: InsnIdx,

@@ -220,7 +220,7 @@ impl Clone for State {
         }
     }
     fn clone_from(&mut self, other: &State) {
-        // By name, so that nothing new is left out.
+        // All fields by name, so that the compiler reports a new one.
         let State {
             frames,
             owed,
@@ -262,7 +262,7 @@ impl State {
     /// Begins anew with this frame: nothing of what the state was stays but the memory it took. Names begin anew with
     /// each program, so whatever stayed would be said of other numbers.
     pub(crate) fn restart(&mut self, root: &Frame, least: [u32; Region::MAX_REGIONS]) {
-        // By name, so that nothing new is left out.
+        // All fields by name, so that the compiler reports a new one.
         let State {
             frames,
             owed,
@@ -311,8 +311,8 @@ impl State {
     pub(crate) fn set(&mut self, r: Reg, v: Value) {
         self.top_mut().regs[r.index()] = v;
     }
-    /// Does this with every value of every frame, what has been seen in regions, and results of definitions, to change
-    /// it in place.
+    /// Calls `with` for every value of every frame, the contents seen in regions, and results of definitions, to change
+    /// them in place.
     #[inline(always)]
     pub(crate) fn each_value_mut(&mut self, mut with: impl FnMut(&mut Value)) {
         for frame in &mut self.frames {
@@ -326,7 +326,8 @@ impl State {
         }
     }
 
-    /// Every value of every frame, what has been seen in regions, and results of definitions, to change in place.
+    /// Iterates over every value of every frame, the contents seen in regions, and results of definitions, to change
+    /// them in place.
     pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut Value> {
         let seen = self.seen.iter_mut().map(|s| &mut s.value);
         let defined = self.definitions.iter_mut().map(|d| &mut d.result);
@@ -578,7 +579,7 @@ impl State {
     }
 
     fn sizes(&self, of: Of) -> usize {
-        // By name, so that nothing new is left out.
+        // All fields by name, so that the compiler reports a new one.
         let State {
             frames,
             owed,
@@ -600,9 +601,9 @@ impl State {
         size_of::<State>() + frames + of.vec(owed) + of.vec(locks) + facts
     }
 
-    /// Gives back the memory that its contents do not need.
+    /// Frees the capacity that the contents do not need.
     pub(crate) fn fit(&mut self) {
-        // By name, so that nothing new is left out.
+        // All fields by name, so that the compiler reports a new one.
         let State {
             frames,
             owed,
@@ -634,7 +635,7 @@ impl State {
     }
 }
 
-/// Which size of a vector counts.
+/// Which size of a vector is counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Of {
     Contents,

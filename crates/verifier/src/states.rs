@@ -71,7 +71,7 @@ impl States {
         self.numbers[state.numbers..end].iter_mut().filter(loose).for_each(|(_, n)| *n = Scalar::UNKNOWN);
     }
 
-    /// Bytes that it holds, and will when it is sorted.
+    /// Bytes that it holds, and that sorting will take.
     pub(crate) fn bytes(&self) -> usize {
         self.states.capacity() * (size_of::<State>() + 4) + self.numbers.capacity() * size_of::<(u8, Scalar)>()
     }

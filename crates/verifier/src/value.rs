@@ -144,8 +144,8 @@ pub(crate) enum Ty {
         region: u8,
         end: bool,
     },
-    /// An unknown number plus, or `minus`, an address in a context region; of a `half`, only the low 32 bits are that.
-    /// No operation shows the number but one that takes the address out again ([`crate::walk::biased`]).
+    /// An unknown number plus, or with `minus` minus, an address in a context region; with `half`, only the low 32 bits
+    /// are such a sum. The only useful operation on it is one that cancels the address ([`crate::walk::biased`]).
     Biased {
         region: u8,
         minus: bool,

@@ -92,7 +92,7 @@ impl Verifier {
     }
 
     fn walk(&mut self, program: Program, env: &Env<'_>) -> Result<Verified, Box<VerifyError>> {
-        // Before anything is allocated that is as long as the program.
+        // This check comes before tables as long as the program are allocated.
         if let Err(reason) = self.scratch.memory.admits(env.limits.memory) {
             let course = Course::new(Mode::Plain, env);
             return Err(Walk::new(env, &program, &mut self.scratch, course).describe(reason));

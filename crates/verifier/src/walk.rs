@@ -212,7 +212,7 @@ pub(crate) struct Walk<'a> {
     /// Something was refused that may be known where it is kept ([`Needs::see_move`]).
     pub(crate) misses_moves: bool,
     retests: retests::Retests,
-    /// Places of the stack that a function loads from more than once: found when first asked for.
+    /// Places of the stack that a function loads from more than once; computed when first needed.
     reloaded: OnceCell<Vec<(SubprogId, i16)>>,
     /// Whether the registers' needs are this program's: they are found out when first asked for.
     needs_built: bool,
@@ -348,7 +348,7 @@ impl<'a> Walk<'a> {
         self.stats.fuel = fuel::spent();
         result.map_err(|reason| {
             if *reason == Reason::OutOfMemory {
-                // Where there is none, an error takes what the walk held.
+                // The walk's memory is freed, so that there is some for the error.
                 self.scratch.clear();
                 self.scratch.pool.trim(0);
             }

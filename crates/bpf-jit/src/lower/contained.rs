@@ -72,7 +72,7 @@ impl<S: Sink> FuncLowerer<'_, S> {
         let facts = starts.facts;
         let bpf_isa::Subprog { start, end } = self.program.subprogs()[self.sub.index()];
         let (mut regions, mut context) = (0u8, false);
-        // By region, the sizes of accesses at variable offsets, as bits.
+        // By region, the sizes of its accesses, as bits.
         let mut sizes = [0u32; 8];
         let mut see = |object: Object| match object {
             Object::Region(region) => regions |= 1 << region,
@@ -171,7 +171,8 @@ impl<S: Sink> FuncLowerer<'_, S> {
         }
     }
 
-    /// Below which distance from its start `bytes` are in a region of this length: 0 if it has fewer.
+    /// Returns the limit below which an access of `bytes` bytes may begin, as a distance from the start of a region
+    /// with this length: 0 if the region is shorter.
     fn limit(&mut self, len: VReg, min_len: i64, bytes: i64) -> VReg {
         if bytes <= 1 {
             return len;
@@ -184,7 +185,7 @@ impl<S: Sink> FuncLowerer<'_, S> {
         self.confine(less, Val::Reg(len), limit, none)
     }
 
-    /// Below which distance from its start `bytes` are in the region.
+    /// Returns the limit below which an access of `bytes` bytes may begin, as a distance from the region's start.
     fn limit_of(&mut self, region: u8, bytes: i64) -> VReg {
         let known = self.starts.as_ref().map(|starts| starts.limits[usize::from(region)]);
         let known = known.and_then(|limits| limits.get(bytes.trailing_zeros() as usize).copied());

@@ -11,10 +11,10 @@ pub(super) struct Starts<'a> {
     pub(super) homes: [VReg; Home::COUNT],
     /// Start and length of each region, where these do not change in the run.
     pub(super) regions: [Option<(VReg, VReg)>; 8],
-    /// For each region whose bounds do not change, and each size of an access, 1 << i: below which distance from the
-    /// start it is inside.
+    /// For each region whose bounds do not change, and each size `1 << i` of an access: the limit below which the
+    /// access may begin, as a distance from the region's start.
     pub(super) limits: [[VReg; 4]; 8],
-    /// What is accessed where there is no object.
+    /// The address of the sink, which is accessed where there is no object.
     pub(super) sink: Option<VReg>,
     /// The context.
     pub(super) context: Option<VReg>,

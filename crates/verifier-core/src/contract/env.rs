@@ -288,7 +288,7 @@ pub struct Limits {
     pub steps: u64,
     /// States kept for pruning and branches not yet walked.
     pub states: usize,
-    /// Bytes that a verification holds: those states, other lists that grow with the walk, and what is as long as the
+    /// Bytes that a verification holds: those states, other lists that grow with the walk, and tables as long as the
     /// program.
     pub memory: usize,
     /// Work of all walks of a verification together, in units of about a nanosecond of a release build: steps, values

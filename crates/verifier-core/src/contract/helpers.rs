@@ -252,7 +252,7 @@ pub enum ArgKind {
     Size {
         /// Whether it may be 0.
         zero: bool,
-        /// Promised: the function reads the low 32 bits of the register alone.
+        /// Promised: the function reads only the low 32 bits of the register.
         half: bool,
     },
     /// Memory, as long as the [`ArgKind::Length`] behind it says.
@@ -312,9 +312,9 @@ pub enum ArgKind {
         /// Nothing behind its first zero byte.
         text: bool,
     },
-    /// The source of a copy, whose length another argument says: a pointer to memory, or a number. Nothing is proven
-    /// of the length: the function compares it with what [`bpf_analysis::Facts::formats`] says for the call and the
-    /// argument, and fails beyond. Promised: behind a number it reads nothing.
+    /// The source of a copy, whose length is another argument: a pointer to memory, or a number. The length is not
+    /// proven: the function compares it with the readable bytes in [`bpf_analysis::Facts::formats`] for the call and
+    /// the argument, and fails if it is greater. Promised: the function reads nothing at an address that is a number.
     Probed,
     /// Room for the slice that is returned, or 0; the next argument is [`ArgKind::RecordSize`]. Of a packet, the slice
     /// may be there, and is gone when the program writes there itself. Promised: the function writes all of it.
@@ -628,7 +628,7 @@ impl Helpers {
         const MTU: ArgKind = Fixed { bytes: 4, mem: MemArg { access: Access::ReadWrite, align: 4, ..MemArg::READ } };
         const NUMBER: ArgKind = Fixed { bytes: 8, mem: MemArg { align: 8, ..MemArg::WRITE } };
         const SIZE: ArgKind = Size { zero: false, half: false };
-        // A `u32` of the function: clang leaves in the high half of the register what was there.
+        // The function's parameter is a `u32`: clang leaves the high half of the register undefined.
         const HALF_SIZE: ArgKind = Size { zero: false, half: true };
         const SIZE_OR_ZERO: ArgKind = Size { zero: true, half: false };
         const RINGBUF: ArgKind = Map(MapTypes::of(&[MapType::RingBuf]));

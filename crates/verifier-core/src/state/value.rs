@@ -18,7 +18,7 @@ pub enum Base {
     MapValue(u32),
     /// A map that was found in this map of maps.
     Inner(u32),
-    /// A value of such a map.
+    /// A value of a map that was found in this map of maps.
     InnerValue(u32),
     /// Memory that a function returned, to the end of the run.
     Memory {
@@ -37,7 +37,7 @@ pub enum Base {
 }
 
 impl Base {
-    /// The definition of the map that this is, or is a value of.
+    /// Returns the definition of the map that this base is, or is a value of.
     pub(crate) fn map<'a>(self, env: &Env<'a>) -> Option<&'a KnownMap> {
         match self {
             Base::Map(map) | Base::MapValue(map) => env.maps.get(map as usize),

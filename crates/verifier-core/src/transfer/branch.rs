@@ -180,7 +180,7 @@ impl Checker<'_> {
         if self.proves(state, offset)? && self.proves(state, &behind)? { Ok(()) } else { Err(Why::PointerComparison) }
     }
 
-    /// Proves that the order of two pointers is that of these offsets, and shows nothing else.
+    /// Proves that comparing two pointers is the same as comparing the returned offsets, and shows nothing else.
     fn near(&mut self, state: &State, (width, cond): Test, p: &Pointer, q: &Pointer) -> Res<(Form, Form)> {
         let offsets = self.in_one_object(state, p, q).filter(|_| {
             let is_compared = width == Width::W64 && !is_signed(cond) && cond != Cond::Set;

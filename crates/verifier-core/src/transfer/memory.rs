@@ -103,7 +103,7 @@ impl Checker<'_> {
                 self.within(state, &at, 0, &Form::constant(bytes.into()), size, inside("the memory"))?;
                 Ok(Place::Untracked(Kind::Mixed))
             }
-            // Two names of a claim may stand for one record, of which one is given back.
+            // Two names of an invariant may stand for one record. If one of them is given back, the other is not held.
             Base::Record { owner, .. } if !state.held.contains(&owner) => Err(Why::NotHeld(reg)),
             Base::Record { size: bytes, .. } => {
                 self.within(state, &at, 0, &Form::constant(bytes.into()), size, inside("the record"))?;

@@ -58,13 +58,13 @@ impl Checker<'_> {
         }
     }
 
-    /// The offsets of two pointers from one address, if both are into one object. A region that ends where another
-    /// starts is one object with that.
+    /// Returns the offsets of two pointers from one address, if both point into one object. Two adjacent regions count
+    /// as one object.
     pub(crate) fn in_one_object(&self, state: &State, p: &Pointer, q: &Pointer) -> Option<(Form, Form)> {
         if p.present.is_some() || q.present.is_some() {
             return None;
         }
-        // The length of a region that ends at the start of the other.
+        // The length of the first region, if it ends at the start of the second.
         let before = |a: Base, b: Base| match (a, b) {
             (Base::Region(a), Base::Region(b)) => {
                 let region = self.env.context.regions.get(usize::from(a))?;

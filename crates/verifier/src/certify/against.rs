@@ -1,15 +1,15 @@
-//! What a proof was made against: one digest for each part, to say which of them differs.
+//! Digests of the program and environment that a proof was made for, one for each part, to say which part differs.
 //!
-//! Digests decide nothing: the check proves the program that is at hand, in the environment that is at hand, whatever
-//! a proof says that it was made against. They turn "not proven" into "proven for another map". So FNV-1a (Fowler,
-//! Noll and Vo), which is not a cryptographic hash, is enough.
+//! Digests do not decide acceptance: the core checks the program at hand in the environment at hand, whatever digests
+//! say. They only give a better error: "proven for another map" instead of "not proven". FNV-1a (Fowler, Noll and Vo),
+//! which is not cryptographic, is therefore enough.
 
 use std::hash::{Hash, Hasher};
 
 use bpf_isa::{Callee, Imm64, Insn, Program};
 use bpf_verifier_core::{ContextLayout, Env, HelperProto, KnownMap};
 
-/// A part of what a program is proven against.
+/// A part of a proof's inputs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Part {
     /// The instructions, as they are after linking and CO-RE relocation.
@@ -20,9 +20,9 @@ pub enum Part {
     Functions,
     /// The definitions of the maps that the program refers to.
     Maps,
-    /// The contents of those maps that can no longer change.
+    /// The contents of those of these maps that are frozen.
     Constants,
-    /// What the engine and the loader are set to: bytes of a frame, whether the program returns something.
+    /// Settings of the engine and the loader: bytes of a frame, whether the program returns something.
     Settings,
 }
 
@@ -132,7 +132,7 @@ impl Default for Fnv {
 }
 
 impl Fnv {
-    /// Both halves, one over the other.
+    /// The exclusive or of both halves.
     fn folded(&self) -> u32 {
         let [a, b, c, d, ..] = (self.0 ^ self.0 >> 32).to_le_bytes();
         u32::from_le_bytes([a, b, c, d])
@@ -150,7 +150,7 @@ impl Hasher for Fnv {
         }
     }
 
-    // In little endian and at one width, whatever the machine's are.
+    // Little endian and of one width on every machine.
     fn write_u16(&mut self, n: u16) {
         self.write(&n.to_le_bytes());
     }

@@ -11,7 +11,7 @@ pub(super) const VERSION: u32 = 1;
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProofError {
-    /// There is none for this program.
+    /// The object carries no proof of this program.
     #[error("the object carries no proof of it; `bpf prove` makes one")]
     Missing,
     /// The bytes are no proof.
@@ -19,7 +19,7 @@ pub enum ProofError {
     Malformed {
         /// The place, in bytes from the start of the section or of the proof.
         at: usize,
-        /// What is there.
+        /// What was found there.
         what: &'static str,
     },
     /// The proofs are in a form of another version.
@@ -28,8 +28,8 @@ pub enum ProofError {
         /// The version that was found.
         found: u32,
     },
-    /// The proof was made for something else.
-    #[error("the proof was made for something else: {part} differ; prove it again here")]
+    /// The proof was made for another program or environment.
+    #[error("the proof was made with other inputs ({part}); run `bpf prove` again")]
     Differs {
         /// The first part that differs.
         part: Part,

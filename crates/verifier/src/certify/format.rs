@@ -1,9 +1,9 @@
 //! The binary form of certificates.
 //!
-//! Problem: a certificate travels with its program, so its form must be compact, have a version, and be read from
-//! bytes of any origin. Approach: variable-length integers (LEB128, signed ones in zigzag order), differences in the
-//! place of ascending numbers, runs in the place of equal stack bytes. What is read need not make sense: the check
-//! decides what a certificate is worth.
+//! Problem: a certificate travels with its program, so its form must be compact, have a version, and be read from bytes
+//! of any origin. Approach: variable-length integers (LEB128, signed ones in zigzag order), differences in the place of
+//! ascending numbers, runs in the place of equal stack bytes. A certificate that is read need not be meaningful: the
+//! check decides whether it proves the program.
 //!
 //! Invariants: reading takes time and memory linear in the bytes: each element of a list takes a byte at least, and
 //! the stack bytes that runs stand for are limited by [`MAX_STACK_BYTES`] and [`MAX_CELLS`]. A byte may stand for a
@@ -18,12 +18,12 @@ use bpf_verifier_core::{
 use super::certificate::Certificate;
 use super::error::ProofError;
 
-/// Stack bytes in the invariants of one certificate at most.
+/// Most stack bytes in the invariants of one certificate.
 const MAX_STACK_BYTES: usize = 1 << 22;
-/// Bytes of memory that the elements of one certificate take at most: as many as a verification may hold
+/// Most bytes of memory for the elements of one certificate: as many as a verification may hold
 /// ([`bpf_verifier_core::Limits::memory`]).
 const MAX_MEMORY: usize = 256 << 20;
-/// Slots of one frame whose value is known at most.
+/// Most slots of one frame with a known value.
 const MAX_CELLS: usize = 1024;
 
 type Res<T> = Result<T, ProofError>;
@@ -226,7 +226,7 @@ impl<'a> Reader<'a> {
         Reader { bytes, at: 0, stack: MAX_STACK_BYTES, memory: MAX_MEMORY }
     }
 
-    /// The error that says what is wrong at this place.
+    /// Returns the error that `what` was found at this place.
     pub(super) fn wrong(&self, what: &'static str) -> ProofError {
         ProofError::Malformed { at: self.at, what }
     }
@@ -241,7 +241,7 @@ impl<'a> Reader<'a> {
         Ok(byte)
     }
 
-    /// So many bytes as they are.
+    /// Takes the next bytes unchanged.
     pub(super) fn take(&mut self, count: usize) -> Res<&'a [u8]> {
         let end = self.at.checked_add(count);
         let taken = end.and_then(|end| self.bytes.get(self.at..end));

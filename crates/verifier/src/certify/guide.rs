@@ -25,7 +25,7 @@ pub(super) enum Mode {
 #[derive(Debug)]
 pub(super) struct Search {
     heads: Vec<(u32, u32)>,
-    /// The instructions where points are kept, each with the registers that are read from there on.
+    /// The instructions at which points are kept, each with its live-in registers.
     keeps: BTreeMap<u32, RegSet>,
     /// The point that the segment began at.
     pub(super) from: Option<usize>,
@@ -110,14 +110,14 @@ impl Search {
         Advice::Cover { kept: i, renaming }
     }
 
-    /// The segment of the point, or of the entry, is to be walked again.
+    /// Marks the segment of a point, or of the entry, to be walked again.
     fn mark(&mut self, segment: Option<usize>) {
         let order = segment.and_then(|i| self.points.all.get(i)).map(PointState::order);
         self.dirty.insert((order.unwrap_or_default(), segment));
     }
 }
 
-/// Points that are kept at most.
+/// Most points that are kept.
 const MAX_POINTS: usize = 4096;
 
 impl Guide for Search {

@@ -23,7 +23,7 @@ pub(super) enum Place {
     Length(usize),
 }
 
-/// The functions that are being run, each with where its caller goes on.
+/// The call chain: functions, each with the instruction to which it returns.
 type Chain = Vec<(u32, Option<InsnIdx>)>;
 
 /// How a name is found in a state.
@@ -46,14 +46,14 @@ pub(super) struct PointState {
     dropped: Vec<Form>,
 }
 
-/// What became of a point.
+/// How a point has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Change {
-    /// Nothing.
+    /// Not at all.
     None,
-    /// What was covered is covered.
+    /// The claim is weaker: it covers every state that it covered before.
     Weaker,
-    /// There is a claim that the states from before may not satisfy.
+    /// The claim has a new name or row, which states that it covered before may not satisfy.
     New,
 }
 
@@ -153,7 +153,7 @@ impl Points {
         self.all.len() - 1
     }
 
-    /// Weakens the point until it covers the state. Whether anything had to be.
+    /// Weakens the point until it covers the state, and returns how it has changed.
     pub(super) fn weaken(&mut self, i: usize, state: &State, is_head: bool) -> Change {
         let Some(mut point) = self.all.get(i).cloned() else { return Change::None };
         let names = point.claim.names.len();
@@ -161,7 +161,7 @@ impl Points {
         if !changed {
             return Change::None;
         }
-        // What was covered before need not satisfy what is new.
+        // States that were covered before need not satisfy a new name or row.
         let is_new =
             point.claim.names.len() > names || point.claim.rows.iter().any(|r| !self.all[i].claim.rows.contains(r));
         self.all[i] = point;
@@ -170,12 +170,12 @@ impl Points {
 }
 
 impl PointState {
-    /// The point as the core takes it.
+    /// The point in the core's form, with this rank.
     pub(super) fn kept(&self, rank: Vec<Form>) -> Kept {
         Kept { at: self.at, claim: self.claim.clone(), rank }
     }
 
-    /// The places of its calls and its own: points are walked in this order.
+    /// The places of its calls, then its own: the order in which points are walked.
     pub(super) fn order(&self) -> Vec<u32> {
         let calls = self.chain.iter().filter_map(|(_, back)| Some(back.as_ref()?.0));
         calls.chain([self.at.0]).collect()
@@ -317,7 +317,7 @@ impl PointState {
         })
     }
 
-    /// Without thresholds, bounds are those of both and no wider.
+    /// Weakens the claim to cover the state. Bounds widen to thresholds; without these they are joined.
     fn weaken(&mut self, state: &State, thresholds: Thresholds<'_>) -> bool {
         let mut changed = false;
         // A step that does not divide the way is none.
@@ -339,7 +339,7 @@ impl PointState {
         // Those that move by a constant, the smallest step first; the others share its name where they can.
         moved.sort_by_key(|(_, _, _, step)| step.map_or(u128::MAX, i128::unsigned_abs));
         let mut counter: Option<Form> = None;
-        // Of those that got names: how far they have moved, and that in terms of the claim.
+        // For places that got a name: their movement, and its expression over the claim's names.
         let mut apart_by: Vec<(Form, Form)> = Vec::new();
         for (place, was, is, step) in moved {
             changed = true;
@@ -503,7 +503,7 @@ impl PointState {
         }
         let moves = |form: &Form| form.terms().iter().any(|(n, _)| n.index() >= from);
         let mut rows = Vec::new();
-        // What rows of the state say of two of them.
+        // Bounds on the difference of two forms that rows of the state give.
         let difference = |a: &Form, b: &Form| b.substitute(renaming)?.plus(&a.substitute(renaming)?, -1);
         let known = |a: &Form, b: &Form| {
             let difference = difference(a, b);
@@ -625,7 +625,7 @@ fn nearest(known: &Knowledge, form: Form, name: &Known) -> Form {
     moved().unwrap_or(form)
 }
 
-/// Where bounds widen to.
+/// The values that bounds widen to; `None` to join them.
 type Thresholds<'a> = Option<&'a BTreeSet<i128>>;
 
 fn below_of(thresholds: Thresholds<'_>, min: i128, least: i128) -> i128 {

@@ -1,8 +1,7 @@
-//! Proofs that travel: a certificate with what it was made against, and the section of an object that holds them.
+//! Proofs in objects: a certificate with digests of its inputs, and the section of an object that holds proofs.
 //!
-//! Whoever made a proof need not be trusted: [`Proof::check`] has the trusted core check it, for the program and the
-//! environment that are at hand. The section [`SECTION`] is no part of what programs see: the kernel and libbpf ignore
-//! it.
+//! Whoever made a proof need not be trusted: [`Proof::check`] has the trusted core check it for the program and the
+//! environment at hand. The section [`SECTION`] is not loaded, and the kernel and libbpf ignore it.
 
 use std::collections::HashMap;
 
@@ -17,12 +16,12 @@ use super::{Certificate, certify_within};
 
 /// The name of the section of an object that holds the proofs of its programs.
 pub const SECTION: &str = ".bpf.proof";
-/// What such a section begins with.
+/// The first bytes of the section.
 const MAGIC: &[u8] = b"BPFPROOF";
-/// Units of [`bpf_verifier_core::Limits::fuel`] in one of a check.
+/// Units of [`bpf_verifier_core::Limits::fuel`] in one unit of a check's fuel.
 const WALK_FUEL: u64 = 256;
 
-/// A certificate, and what it was made against.
+/// A certificate, with digests of the program and environment that it was made for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Proof {
     against: Against,
@@ -30,10 +29,10 @@ pub struct Proof {
 }
 
 impl Proof {
-    /// Looks for a proof of the program, with so much fuel for each pass.
+    /// Looks for a proof of the program, with `fuel` for each pass.
     ///
     /// # Errors
-    /// The first thing that was not proven, which does not mean that it does not hold.
+    /// The first step that could not be proven. The program may be safe all the same.
     pub fn search(program: &Program, env: &Env<'_>, fuel: u64) -> Result<Proof, Refusal> {
         let certificate = certify_within(program, env, fuel)?;
         Ok(Proof { against: Against::of(program, env), certificate })
@@ -65,10 +64,11 @@ impl Proof {
         }
     }
 
-    /// Checks the proof of this program in this environment: the facts are those that the trusted core made.
+    /// Has the trusted core check the proof for this program in this environment, and returns the facts that the core
+    /// derives.
     ///
     /// # Errors
-    /// [`ProofError::Differs`], or what does not hold.
+    /// [`ProofError::Differs`] or [`ProofError::NotProven`].
     pub fn check(&self, program: &Program, env: &Env<'_>) -> Result<Facts, ProofError> {
         if let Some(part) = self.against.difference(&Against::of(program, env)) {
             return Err(ProofError::Differs { part });

@@ -77,7 +77,8 @@ impl Ranks {
             let pc = next.map_or(point.at.0, |back| back.0.saturating_sub(1));
             let around = self.heads.iter().filter(|(head, last)| (*head..=*last).contains(&pc));
             parts.extend(around.map(|(head, _)| Part::Loop((chain.clone(), *head), *head)));
-            // A point that is no loop's head comes after the heads around it, as if it were called from there.
+            // A point that is no loop head is placed after the heads of the loops around it, as if it were called from
+            // them.
             if next.is_some() || self.heads.iter().all(|(head, _)| *head != pc) {
                 parts.push(Part::Call(pc));
             }

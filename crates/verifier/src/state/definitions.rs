@@ -8,13 +8,11 @@
 //!
 //! Invariants. A definition, like a [`super::Sum`], is an equation between integers that holds in every concrete state
 //! which the abstract state stands for. Its result is a value of the state like those of registers: propagation reads
-//! the
-//! ranges of *this* state alone, so a bound that one path has learnt is not used on another. A name that is handed out
-//! a second time
-//! (`State::split`, `State::name_sum`) is the only solution of the equation that it was made for, so it stands for the
-//! same integer and its definition stays true. Definitions are dropped where names come to stand for other integers
-//! (the next round of a loop's candidate invariant), and where a call moves the packet and so changes lengths. Kept
-//! states have no definitions, since states are compared without them.
+//! the ranges of *this* state alone, so a bound that one path has learnt is not used on another. A name that is handed
+//! out a second time (`State::split`, `State::name_sum`) is the only solution of the equation that it was made for, so
+//! it stands for the same integer and its definition stays true. Definitions are dropped where names come to stand for
+//! other integers (the next round of a loop's candidate invariant), and where a call moves the packet and so changes
+//! lengths. Kept states have no definitions, since states are compared without them.
 
 use bpf_isa::{AluOp, Width};
 
@@ -67,8 +65,8 @@ pub(crate) enum Made {
     Ahead(u64),
     /// Its bits were inverted.
     Inverted,
-    /// Congruent to `times` the operand and `plus`, modulo two to the power of `bits`: what an operation that may have
-    /// wrapped round says (Granger 1991; Müller-Olm and Seidl 2007).
+    /// The result is congruent to `times * operand + plus`, modulo two to the power of `bits`: the equation of an
+    /// operation that may have wrapped round (Granger 1991; Müller-Olm and Seidl 2007).
     Modulo { times: i64, plus: i64, bits: u32 },
 }
 
@@ -134,12 +132,11 @@ pub(crate) struct Definition {
     pub name: u32,
     pub of: Affine,
     pub made: Made,
-    /// `V(name)`, as it was made and as comparisons of other values with its name have refined it since: it outlives
-    /// the register.
+    /// The range of `V(name)`, as it was made and as later comparisons have refined it. It outlives the register.
     pub result: Value,
 }
 
-/// What is left of a number in some low bits: `scale * V(id) + delta`, which is one of `n`. The scale may be negative.
+/// The residue of a number modulo a power of two, as `scale * V(id) + delta` with range `n`. The scale may be negative.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Left {
     pub id: u32,
@@ -149,7 +146,7 @@ pub(crate) struct Left {
 }
 
 impl Left {
-    /// As a value, unless it falls where the named number rises.
+    /// The residue as a value; `None` if the scale is negative.
     pub(crate) fn value(self) -> Option<Value> {
         let Left { id, scale, delta, n } = self;
         (scale > 0).then(|| Affine { id, scale, delta }.value(n))
@@ -201,16 +198,15 @@ impl State {
         n
     }
 
-    /// Returns the number modulo two to the power of `bits` (1 to 63), as an affine function of some name.
+    /// Returns the residue of a number modulo two to the power of `bits` (1 to 63), as an affine function of some name.
     ///
-    /// Claim: `V(n) * times + plus` is what it says, where each of the places below is congruent to `of` modulo two to
-    /// the power of its own `bits`. Proof: the first is `of` itself. Of a definition, the result is congruent to `times
-    /// *
-    /// operand + plus`, and if `times` is 1, the operand is to `result - plus`; multiplying a congruence modulo 2^k by
-    /// a multiple of 2^j gives one modulo 2^(k + j). A place that is congruent to `of` modulo at least 2^bits, and
-    /// lies between two multiples of that, is what is left of `of` and the lower one.
+    /// Claim: each of the `places` below, `times * V(id) + plus`, is congruent to `of` modulo two to the power of its
+    /// fourth field. Proof: the first place is `of` itself. The result of a definition is congruent to `times * operand
+    /// + plus`, and if `times` is 1, the operand is congruent to `result - plus`; multiplying a congruence modulo 2^k
+    /// by a multiple of 2^j gives one modulo 2^(k + j). If a place is congruent to `of` modulo at least 2^bits and its
+    /// range lies between two adjacent multiples of 2^bits, the residue of `of` is the place minus the lower multiple.
     pub(crate) fn congruent(&self, of: Affine, bits: u32) -> Option<Left> {
-        /// Places that are looked at.
+        /// Most places that are tried.
         const MAX_PLACES: usize = 12;
         let mut places = vec![(of.id, i128::from(of.scale), i128::from(of.delta), 64u32)];
         let mut next = 0;
@@ -245,7 +241,8 @@ impl State {
         None
     }
 
-    /// What is left of `times * V(id) + plus` in so many low bits, if its range tells how often it wraps round.
+    /// Returns the residue of `times * V(id) + plus` modulo two to the power of `bits`, if its range lies between two
+    /// adjacent multiples.
     fn left_of(&self, (id, times, plus): (u32, i128, i128), bits: u32) -> Option<Left> {
         let (least, most) = self.bounds_of(id);
         let ends = (times.checked_mul(least.max(0))?.checked_add(plus)?, times.checked_mul(most?)?.checked_add(plus)?);
@@ -260,7 +257,7 @@ impl State {
         Some(Left { id, scale, delta, n })
     }
 
-    /// The least that the named number is, and the most if that is known.
+    /// Returns a lower bound of the named number, and an upper bound if one is known.
     fn bounds_of(&self, id: u32) -> (i128, Option<i128>) {
         let results = self.definitions.iter().map(|d| d.result);
         let results = results.filter(|v| (v.id, v.scale, v.delta) == (id, 1, 0));

@@ -230,7 +230,7 @@ impl Frame {
         of.vec(&self.bytes) + of.vec(&self.spills) + of.vec(&self.fills) + of.vec(&self.contents) + loops
     }
 
-    /// Gives back the memory that its contents do not need.
+    /// Frees the capacity that the contents do not need.
     pub(super) fn fit(&mut self) {
         self.bytes.shrink_to_fit();
         self.spills.shrink_to_fit();

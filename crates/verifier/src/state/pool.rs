@@ -1,19 +1,19 @@
-//! States no longer used, whose vectors the next copies are made in.
+//! A pool of unused states, whose vectors the next copies use.
 //!
-//! Problem: a state has a dozen vectors, and most states live for a few steps. Approach: what is copied next takes the
-//! memory of what was given up last. Where memory is short (`walk/memory.rs`), nothing is recycled, and a copy is
-//! exactly as large as its contents.
+//! Problem: a state has a dozen vectors, and most states live for a few steps. Approach: the next copy takes the
+//! vectors of the state that was given up last. Where memory is short (`walk/memory.rs`), nothing is recycled, and a
+//! copy is exactly as large as its contents.
 
 use super::State;
 use crate::kept::shrink;
 
-/// States no longer used, for their vectors.
+/// A pool of unused states.
 #[derive(Debug, Default)]
 pub(crate) struct Pool {
     states: Vec<State>,
     /// Bytes that they hold.
     held: usize,
-    /// Memory is short: nothing is recycled.
+    /// Whether memory is short, so that nothing is recycled.
     short: bool,
 }
 
@@ -36,14 +36,14 @@ impl Pool {
         states.into_iter().for_each(|state| self.push(state));
     }
 
-    /// A state with contents that do not matter.
+    /// Takes a state with arbitrary contents.
     pub(crate) fn any(&mut self) -> State {
         let state = self.states.pop();
         self.held -= state.as_ref().map_or(0, State::held);
         state.unwrap_or_default()
     }
 
-    /// A copy, in the memory of a state that is no longer used, if there is one.
+    /// Copies a state into the memory of an unused one, if there is one.
     pub(crate) fn copy(&mut self, of: &State) -> State {
         if self.short {
             return of.clone();
@@ -53,7 +53,7 @@ impl Pool {
         state
     }
 
-    /// Frees what is more than so many bytes.
+    /// Frees states until they hold at most this many bytes.
     pub(crate) fn trim(&mut self, bytes: usize) {
         while self.held > bytes {
             drop(self.any());
@@ -66,7 +66,7 @@ impl Pool {
         self.held + self.states.capacity() * size_of::<State>()
     }
 
-    /// Recycles nothing, or again what is given to it.
+    /// Sets whether memory is short. If it is, all states are freed and none is recycled.
     pub(crate) fn set_short(&mut self, short: bool) {
         self.short = short;
         if short {

@@ -58,7 +58,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// The result of an operation of which one operand is an address at least: an address, or a distance.
+    /// Returns the result of an operation on at least one address: an address or a distance.
     fn address(&mut self, width: Width, op: AluOp, (dst, d): (Reg, &Value), (src, s): (Src, &Value)) -> Res<Value> {
         let (d, s) = (*d, *s);
         let shown = self.env.privileged && op == AluOp::Sub;

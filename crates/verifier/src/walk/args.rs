@@ -192,7 +192,7 @@ impl<'a> Walk<'a> {
             ArgKind::Peeked { .. } | ArgKind::Probed if v.is_scalar() => {}
             ArgKind::Probed => {
                 if let Ty::Packet { region } = v.ty {
-                    // The function compares with the region's bounds: nothing has to be proven.
+                    // Nothing has to be proven: the function compares with the region's bounds when it is called.
                     self.decides();
                     (call.values[i], call.regions[i]) = (Some(0), Some(region));
                 } else {

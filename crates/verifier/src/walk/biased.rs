@@ -1,19 +1,15 @@
-//! Numbers that an address is part of on their way: `t += q; t -= s` is how `t += q - s` is compiled.
+//! Intermediate numbers that contain an address: compilers make `t += q; t -= s` of `t += q - s`.
 //!
-//! Problem: the sum of a number and a pointer is no pointer into anything, and that of a number and the negative of a
-//! pointer even less, but the next operation takes the address out again. Approach: such a sum is a [`Ty::Biased`]:
-//! which
-//! region's address is in it, and with which sign. Numbers may be added and subtracted; what adds the address with the
-//! other sign leaves a number, of which nothing is known.
+//! Problem: an unknown number plus or minus a pointer points to no object, but the next operation cancels the address.
+//! Approach: such a value is a [`Ty::Biased`], which says whose region's address it contains and with which sign.
+//! Numbers may be added and subtracted. An operation that adds the address with the other sign gives an unknown number.
 //!
 //! Claim: no such number shows an address. Proof: a [`Ty::Biased`] is `n + c * start`, modulo two to the power of 64,
-//! or
-//! of 32 if it is a `half`, where `start` is the address at which the region starts, `c` is 1 or -1, and `n` depends on
-//! no address: a pointer into the region, or to its end, is `start` and an offset. Sums and differences add the `c` of
-//! their operands; where the result has none, it is the sum or difference of the `n`, modulo the same power. The high
-//! half
-//! of a 64-bit operation on a `half` may tell of a carry, so that yields no number. Nothing else reads a
-//! [`Ty::Biased`]: it is a pointer that leads to no memory. When the region moves, it is forgotten.
+//! or of 32 if it is a `half`, where `start` is the address at which the region starts, `c` is 1 or -1, and `n` depends
+//! on no address: a pointer into the region, or to its end, is `start` and an offset. Sums and differences add the `c`
+//! of their operands; where the result has none, it is the sum or difference of the `n`, modulo the same power. The
+//! high half of a 64-bit operation on a `half` may show a carry, so such an operation yields no number. No other
+//! operation reads a [`Ty::Biased`], which is treated as a pointer to no memory. It is dropped when the region moves.
 
 use bpf_isa::{AluOp, Width};
 
@@ -22,7 +18,8 @@ use crate::faults::planted;
 use crate::scalar::Scalar;
 use crate::value::{Ty, Value};
 
-/// The region whose start is in the value, how often (-1, 0 or 1), and whether in the low half alone.
+/// Returns the region whose start address the value contains, its coefficient (-1, 0 or 1), and whether only the low 32
+/// bits contain it.
 fn part(v: &Value) -> Option<(Option<u8>, i32, bool)> {
     match v.ty {
         Ty::Scalar => Some((None, 0, false)),
@@ -49,7 +46,8 @@ fn part(v: &Value) -> Option<(Option<u8>, i32, bool)> {
 }
 
 impl Walk<'_> {
-    /// The sum or difference of values of which at least one has an address in it; `None` where it cannot be used.
+    /// Returns the sum or difference of two values, at least one of which contains an address; `None` if no rule
+    /// applies.
     pub(super) fn biased(&self, width: Width, op: AluOp, d: &Value, s: &Value) -> Option<Value> {
         if !self.loops.related {
             return None;

@@ -62,7 +62,7 @@ impl Walk<'_> {
         Some(Definition { name: 0, result: Value::unknown(), of, made })
     }
 
-    /// A number is taken off a constant.
+    /// Returns the definition of a constant minus a number.
     fn less_than_constant(&mut self, width: Width, op: AluOp, dst: Reg, src: Src) -> Option<Definition> {
         let Src::Reg(r) = src else { return None };
         let plus = self.state.reg(dst).as_const()?.cast_signed();
@@ -76,7 +76,8 @@ impl Walk<'_> {
         Some(Definition { name: 0, result: Value::unknown(), of, made })
     }
 
-    /// What an operation with a constant says that may wrap round, or does in 32 bits of a number that has more.
+    /// Returns the congruence for an operation with a constant that may wrap round, or that cuts a longer number to 32
+    /// bits.
     fn may_wrap_round(&mut self, width: Width, op: AluOp, dst: Reg, constant: u64) -> Option<Made> {
         let bits = bits_of(width);
         let d = *self.state.reg(dst);
@@ -89,7 +90,7 @@ impl Walk<'_> {
             AluOp::Add if near => (1, signed),
             AluOp::Sub if near => (1, -signed),
             AluOp::Mul if near && constant != 0 => (signed, 0),
-            // What loses nothing comes back by a definition of its own.
+            // A shift that loses no bits has a definition of its own, by which the operand is restored.
             AluOp::Lsh if (1..bits.min(63).into()).contains(&constant) => {
                 let by = crate::num::low(constant);
                 if width == Width::W64 && (fits(&d.n, by, false) || fits(&d.n, by, true)) {
@@ -115,7 +116,7 @@ impl Walk<'_> {
         Some(Made::Modulo { times, plus, bits })
     }
 
-    /// What is left of a number in so many low bits, if that has a name: `width` bits of it are looked at.
+    /// Returns the residue of a number modulo two to the power of `bits`, if it is an affine function of a name.
     pub(super) fn low_bits_of(&self, v: &Value, bits: u32) -> Option<Value> {
         if !self.loops.related || self.state.definitions.is_empty() || !(1..64).contains(&bits) {
             return None;
@@ -123,9 +124,8 @@ impl Walk<'_> {
         self.state.congruent(Affine::of(v)?, bits)?.value()
     }
 
-    /// A number that may have wrapped round when it was made is compared: it has not if what it was made of is near
-    /// enough
-    /// by now (`4096 - len`, where `len` was bounded after that).
+    /// Refines a number that is about to be compared and may have wrapped round when it was made. Its operand's range
+    /// may have become narrow enough to exclude that (`4096 - len`, where `len` was bounded later).
     pub(super) fn settle_modulo(&mut self, r: Reg) {
         let v = *self.state.reg(r);
         let modulo = |x: &&Definition| matches!(x.made, Made::Modulo { .. });
@@ -135,7 +135,7 @@ impl Walk<'_> {
         let Some(Made::Modulo { bits, .. }) = self.state.definitions_of(&v).find(modulo).map(|x| x.made) else {
             return;
         };
-        // It has no more than these: an operation of so many bits has made it.
+        // The number has at most `bits` bits, since an operation of that width has made it.
         let most = ones::<u64>(bits.min(63));
         if bits > 63 && v.n.umax() > most || v.n.umax() > ones(bits) {
             return;
@@ -151,7 +151,7 @@ impl Walk<'_> {
         }
     }
 
-    /// The register has the low half of a number.
+    /// Relates a register that holds the low 32 bits of a number to that number.
     pub(super) fn cut_to_half(&mut self, dst: Reg, whole: &Value) {
         let Some(of) = Affine::of(whole).filter(|_| self.loops.related) else { return };
         if let Some(found) = self.low_bits_of(whole, 32) {
@@ -172,7 +172,7 @@ impl Walk<'_> {
         }
     }
 
-    /// A mask that leaves the low bits of a number which another one tells.
+    /// Handles a mask or shift whose result is a residue that another number determines; returns whether it applied.
     pub(super) fn cut(&mut self, width: Width, op: AluOp, dst: Reg, src: Src) -> bool {
         let d = *self.state.reg(dst);
         if !self.loops.related || !d.is_scalar() || d.id == 0 {
@@ -193,7 +193,7 @@ impl Walk<'_> {
                 }
                 (d, mask.count_ones(), None)
             }
-            // Back from where bits were lost at the top.
+            // A shift back, after a shift to the left that lost bits at the top.
             (AluOp::Rsh | AluOp::Arsh, Width::W64) if (1..64).contains(&constant) => {
                 let by = crate::num::low(constant);
                 let lost = |x: &&Definition| x.made == Made::Modulo { times: 1 << by, plus: 0, bits: 64 };

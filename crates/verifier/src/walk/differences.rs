@@ -253,7 +253,7 @@ impl State {
     /// that a comparison has shown may say so, where no range does.
     pub(super) fn settle_wraps_by_proof(&mut self) {
         for Wrap { v, by, bits, .. } in self.wraps.clone() {
-            // Where nothing holds it any more, its width says how much it is at most ([`Walk::may_wrap`]).
+            // Where no value holds the number, its width bounds it ([`Walk::may_wrap`]).
             let most = self.most_of(v).unwrap_or((1 << bits) - 1);
             let most = Some(most).filter(|most| *most >= i128::from(by));
             let least = Form::constant(by.into()).plus(&Form::name(v), -1);

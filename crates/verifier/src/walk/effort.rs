@@ -64,7 +64,8 @@ impl Walk<'_> {
         }
         let spent = &self.scratch.effort.spent;
         let states = matches!(reason, Reason::States(_));
-        // A program that is too long by itself has no states; without memory nothing is looked at that is as long.
+        // A program whose length alone exceeds the limit has no states. Without free memory no table as long as the
+        // program can be made.
         let none = matches!(reason, Reason::Memory(_)) && self.held_states().next().is_none();
         if none || !self.scratch.memory.ends() {
             return None;

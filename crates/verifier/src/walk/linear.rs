@@ -128,7 +128,7 @@ struct Solver {
     /// Rows in words, as they are before they are changed; and answers to others.
     words: Vec<u64>,
     known: Vec<Known>,
-    /// Words of all questions that are remembered.
+    /// Capacity in words of all remembered questions.
     remembered: usize,
 }
 
@@ -173,7 +173,7 @@ struct Known {
 
 /// Answers that are remembered: of two that would be in the same place, the newer.
 const MAX_KNOWN: usize = 512;
-/// Bytes of memory for rows, at most: those of a question and of the last one, each with the rows that were combined.
+/// Most bytes for rows: those of this question and of the last one, each with the combined rows.
 const ROWS_HELD: usize = 128 << 10;
 /// Words of a question that is.
 const MAX_WORDS: usize = 256;
@@ -191,7 +191,7 @@ fn with_solver<R>(ask: impl FnOnce(&mut Solver) -> R) -> R {
     answer
 }
 
-/// Bytes of remembered questions and answers, and of memory for rows.
+/// Bytes that the solver holds: remembered questions and answers, and an upper bound for rows.
 pub(in crate::walk) fn held() -> usize {
     let solver = SOLVER.try_with(Cell::take).ok().flatten();
     let held = solver.as_ref().map_or(0, |solver| {

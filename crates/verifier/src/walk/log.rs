@@ -9,7 +9,7 @@ pub(crate) struct Log {
     last: Vec<String>,
     at: usize,
     left_out: u64,
-    /// Bytes of the texts that were ever kept.
+    /// Bytes of all texts that were kept at some time.
     bytes: usize,
 }
 

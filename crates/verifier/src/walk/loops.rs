@@ -183,7 +183,7 @@ impl Engine {
         &self.forest
     }
 
-    /// Bytes of what attempts hold beside the states that they began with, and of what is known of loops.
+    /// Bytes that attempts hold beside their entry states, and bytes of the notes on loops.
     pub(super) fn bytes(&self) -> usize {
         self.open.iter().map(Attempt::bytes).sum::<usize>() + self.heads.len() * size_of::<Head>()
     }

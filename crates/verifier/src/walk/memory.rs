@@ -15,10 +15,9 @@
 //! and only after the count has room for the old list beside the new one. What does not grow with the walk is
 //! counted by the program's length before anything is allocated ([`PER_SLOT`]).
 //!
-//! Where the system may refuse memory (a tight `RLIMIT_AS`), a list that grows asks by a call that can fail, and
-//! for all smaller allocations a block of [`HEADROOM`] bytes is allocated and freed whenever the count has grown by
-//! [`STRIDE`]: what is allocated in between fits into where that was. A failure ends the verification without a
-//! verdict.
+//! Where the system may refuse memory (a tight `RLIMIT_AS`), a list that grows asks by a call that can fail, and for
+//! all smaller allocations a block of [`HEADROOM`] bytes is allocated and freed whenever the count has grown by
+//! [`STRIDE`]: the allocations in between fit into the freed block. A failure ends the verification without a verdict.
 //!
 //! Invariants: between two times that the walk is weighed the holding exceeds the limit by no more than
 //! [`MEMORY_SLACK`]. The count depends on no capacity and no address.
@@ -37,9 +36,9 @@ pub(crate) const MEMORY_SLACK: usize = 1 << 20;
 /// Bytes for each instruction slot of the program, at most: notes, facts, needs, efforts, and the loops of the program
 /// that a refusal looks for (`tests/memory_limit.rs` has programs of 100,000 instructions).
 const PER_SLOT: usize = 160;
-/// Bytes for each, where the ranges of numbers are noted.
+/// Bytes for each instruction slot, if the ranges of numbers are noted.
 const PER_NOTED_SLOT: usize = 360;
-/// Bytes for each, of facts or of what a refusal looks for: part of these.
+/// Bytes for each instruction slot of the facts or of a refusal's search: a part of [`PER_SLOT`].
 const PER_END_SLOT: usize = 64;
 /// Bytes for each subprogram and each jump.
 const PER_SUBPROG: usize = 128;
@@ -48,7 +47,7 @@ const PER_SUBPROG: usize = 128;
 /// those of a guess that is about to be made.
 const IN_FLIGHT: usize = 4;
 
-/// Bytes that must be free, whenever so many have been added.
+/// Bytes that must be free at each test, and the bytes by which the count grows from one test to the next.
 const HEADROOM: usize = 256 << 10;
 const STRIDE: usize = 64 << 10;
 
@@ -69,7 +68,7 @@ pub(super) enum List {
 
 const LISTS: usize = List::Epochs as usize + 1;
 
-/// What is asked for and cannot be had.
+/// Why memory cannot be had.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Short {
     /// The limit would be exceeded.
@@ -78,7 +77,7 @@ pub(super) enum Short {
     System,
 }
 
-/// Whether the system has so many bytes.
+/// Whether the system grants a block of this size at the moment.
 fn has(bytes: usize) -> bool {
     Vec::<u8>::new().try_reserve_exact(bytes).is_ok()
 }
@@ -90,7 +89,7 @@ fn reason(short: Short, limit: usize) -> Reason {
     }
 }
 
-/// What a stored state takes: bytes of contents, and bytes allocated.
+/// The size of a stored state: bytes of contents, and bytes allocated.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Size {
     pub(super) counted: usize,
@@ -108,30 +107,31 @@ impl Size {
 pub(crate) struct Memory {
     /// The limit, less what a verifier keeps from one program to the next.
     limit: usize,
-    /// The program's instruction slots, and bytes of what is as long as it.
+    /// The program's instruction slots, and bytes of the tables that are as long as the program.
     slots: usize,
     program: usize,
-    /// The states that are stored: kept, left for later, or of attempts to prove loops.
+    /// Bytes of contents and bytes allocated of stored states: kept, left for later, or of attempts to prove loops.
     counted: usize,
     held: usize,
-    /// Bytes of states that are not used.
+    /// Bytes of unused states, kept for recycling.
     recycled: usize,
-    /// The contents of the largest of them.
+    /// Bytes of contents of the largest stored state.
     largest: usize,
     /// Of each list: the capacity that is counted, in elements and in bytes.
     lists: [(usize, usize); LISTS],
-    /// Bytes of what is counted each time anew.
+    /// Bytes of everything that is counted anew at each weighing.
     rest: usize,
     /// States are fitted to their contents.
     short: bool,
-    /// The count when the system was asked last whether there is more.
+    /// The level at which the system is asked again for free memory; 0 before the first time.
     asked: usize,
     /// The greatest count.
     pub(super) peak: usize,
 }
 
 impl Memory {
-    /// Begins with a verification. Whether what was kept from the last program is too much beside this limit.
+    /// Begins a verification. Returns whether the memory kept from former programs must be freed, as it would take too
+    /// much of this limit.
     pub(crate) fn begin(&mut self, limit: usize, program: &Program, values: bool) -> bool {
         let keeps = limit / 16 >= MAX_KEPT;
         let per_slot = if values { PER_NOTED_SLOT } else { PER_SLOT };
@@ -145,7 +145,8 @@ impl Memory {
         !keeps
     }
 
-    /// Whether the walk may begin: the program's own share fits, and the system has it.
+    /// Checks that the walk may begin: the tables as long as the program fit the limit, and the system has memory for
+    /// them.
     pub(crate) fn admits(&mut self, limit: usize) -> Result<(), Reason> {
         self.check(0).map_err(|short| reason(short, limit))
     }
@@ -172,7 +173,7 @@ impl Memory {
         self.program.saturating_add(states).saturating_add(lists).saturating_add(self.rest)
     }
 
-    /// Whether `more` bytes have room.
+    /// Checks that `more` bytes fit the limit, and from time to time that the system has memory.
     fn check(&mut self, more: usize) -> Result<(), Short> {
         let count = self.count().saturating_add(more);
         if count > self.limit {
@@ -181,7 +182,7 @@ impl Memory {
         self.peak = self.peak.max(count);
         let level = count.max(self.holding());
         if level > self.asked || self.asked == 0 {
-            // At first nothing is allocated yet that is as long as the program.
+            // At the first check, the tables as long as the program are not yet allocated.
             let first = if self.asked == 0 { self.program } else { 0 };
             self.asked = level + STRIDE;
             if !has(first + HEADROOM) {
@@ -191,12 +192,12 @@ impl Memory {
         Ok(())
     }
 
-    /// Whether the system has what an error or the facts of the program take, which are as long as it is.
+    /// Whether the system has memory for an error or the facts, which are as long as the program.
     pub(super) fn ends(&self) -> bool {
         has(self.slots * PER_END_SLOT + HEADROOM / 4)
     }
 
-    /// Makes room for so many elements more, in a list that only grows so.
+    /// Makes room for `spare` more elements. The list must grow by this function only.
     pub(super) fn list<T>(&mut self, list: List, v: &mut Vec<T>, spare: usize) -> Result<(), Short> {
         let at = list as usize;
         let (elements_before, bytes) = self.lists[at];
@@ -206,12 +207,12 @@ impl Memory {
         }
         let capacity = elements + elements / 8;
         let new = capacity.saturating_mul(size_of::<T>());
-        // The new one, and the old one from which elements are moved.
+        // Both vectors count while the elements move.
         self.lists[at] = (capacity, new);
         let mut grown = self.check(bytes);
         if grown.is_ok() && v.capacity() < capacity {
             let reserved = v.try_reserve_exact(capacity - v.len());
-            // It may have taken what was there for smaller ones.
+            // The list may have taken the memory that small allocations need.
             grown = if reserved.is_ok() && has(HEADROOM) { Ok(()) } else { Err(Short::System) };
         }
         if grown.is_err() {
@@ -220,19 +221,19 @@ impl Memory {
         grown
     }
 
-    /// Whether memory gets short now.
+    /// Whether memory becomes short at this point.
     fn gets_short(&self) -> bool {
         !self.short && self.holding() > self.limit / 4 * 3
     }
 
-    /// What is allocated.
+    /// Bytes that are allocated.
     fn holding(&self) -> usize {
         (self.count() - self.counted).saturating_add(self.held + self.recycled)
     }
 }
 
 impl Walk<'_> {
-    /// Counts what the walk holds, and makes room in its lists for what comes until the next time.
+    /// Weighs the walk: counts what it holds, and makes room in its lists until it is weighed again.
     ///
     /// # Errors
     /// The limit is reached, or the system refuses more.
@@ -242,7 +243,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// A state has been stored, or is about to be.
+    /// Counts a state that has been stored, or is about to be.
     pub(super) fn stored(&mut self, size: Size) -> Res<()> {
         self.scratch.memory.add(size);
         self.weigh()?;
@@ -253,7 +254,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// What is as long as the program is about to be copied: so many bytes.
+    /// Checks that the system has memory for a copy of this many bytes.
     pub(super) fn copies(&self, bytes: usize) -> Res<()> {
         if has(bytes + HEADROOM) { Ok(()) } else { refuse(Reason::OutOfMemory) }
     }
@@ -276,7 +277,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Where memory gets short: frees what is not used, and fits what is.
+    /// If memory becomes short: frees unused states, and fits the others to their contents.
     fn fit_if_short(&mut self) {
         let scratch = &mut *self.scratch;
         if !scratch.memory.gets_short() {
@@ -299,7 +300,7 @@ impl Walk<'_> {
 }
 
 impl super::Scratch {
-    /// Begins with a verification of this program.
+    /// Begins a verification of this program.
     pub(crate) fn begin(&mut self, env: &crate::env::Env<'_>, program: &Program) {
         if self.memory.begin(env.limits.memory, program, env.values) {
             let super::Scratch { deadline, memory, .. } = std::mem::take(self);

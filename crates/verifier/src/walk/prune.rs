@@ -83,7 +83,7 @@ const STRETCHES: usize = 8;
 /// In a hybrid walk: rounds of a loop that are walked as they are before the numbers that change are given up.
 const HYBRID_ROUNDS: usize = 8;
 
-/// Frames of a state at most.
+/// Most frames of a state.
 const MAX_FRAMES: usize = bpf_isa::MAX_CALL_DEPTH as usize;
 /// Bytes for a round that rests on another: an entry of a B-tree whose nodes may be half empty.
 const PER_MOVED: usize = 48;
@@ -157,7 +157,7 @@ pub(super) struct Pruner {
     free: Vec<u32>,
     /// States ever kept.
     count: u32,
-    /// And their frames: what each is needed for is noted once.
+    /// The frames of these states, each of which has one entry in `needed`.
     framed: usize,
     /// Open states, with the number of branches left for later when they were kept.
     pub(super) open: Vec<(u32, usize)>,
@@ -320,7 +320,7 @@ impl Pruner {
         self.ids.trim(bytes);
     }
 
-    /// Makes room for what is kept until the walk is weighed again.
+    /// Makes room for the states that are kept until the walk is weighed again.
     pub(super) fn weigh(&mut self, memory: &mut Memory) -> Result<(), Short> {
         let unfinished = (self.framed + 4 * MAX_FRAMES).saturating_sub(self.needed.len());
         let unfreed = self.kept.len() + 4 - self.free.len();
@@ -330,7 +330,7 @@ impl Pruner {
         memory.list(List::Open, &mut self.open, 4)
     }
 
-    /// Bytes of what is read while rounds are open, and of what they rest on.
+    /// Bytes of the reads of open rounds, and of the rounds that others rest on.
     pub(super) fn rest(&self) -> usize {
         self.reads.len() * (2 * size_of::<RoundReads>() + RoundReads::of_frames(MAX_FRAMES))
             + self.moved.len() * PER_MOVED
@@ -407,7 +407,7 @@ impl Pruner {
         &mut self.ids
     }
 
-    /// Forgets all states but the first so many ever kept, of which so many are open.
+    /// Drops all states but the first `count` ever kept, of which `opened` are open.
     pub(super) fn discard(&mut self, count: u32, opened: usize, pool: &mut Pool, memory: &mut Memory) {
         self.open.truncate(opened);
         while self.reads.pop_if(|round| round.number() >= count).is_some() {}

@@ -153,7 +153,7 @@ impl Trail {
         super::shrink(&mut self.recorded, bytes);
     }
 
-    /// Makes room for what is entered until the walk is weighed again, with so many frames.
+    /// Makes room for the entries until the walk is weighed again, in a state of this many frames.
     pub(super) fn weigh(&mut self, memory: &mut Memory, frames: usize) -> Result<(), Short> {
         memory.list(List::Steps, &mut self.steps, SPARE_STEPS)?;
         memory.list(List::Forks, &mut self.forks, 4)?;

@@ -100,7 +100,7 @@ pub(super) struct Attempt {
 }
 
 impl Attempt {
-    /// Bytes of the states of its guess, and of notes that it may have to go back to.
+    /// Bytes of the guess's states, of the notes to which it may have to return, and of the attempt itself.
     pub(super) fn bytes(&self) -> usize {
         let states = self.guess.as_ref().map_or(0, |g| g.states().map(State::bytes).sum());
         states + self.notes.as_ref().map_or(0, Notes::bytes) + size_of::<Attempt>()

@@ -371,7 +371,7 @@ impl Guess {
         Some(g)
     }
 
-    /// All of its states.
+    /// All states of the guess.
     pub(super) fn states(&self) -> impl Iterator<Item = &State> {
         [&self.state, &self.entry].into_iter().chain(&self.back).chain(self.sides.states())
     }

@@ -15,7 +15,7 @@ use crate::walk::Walk;
 /// Instructions behind a load within which the comparison is expected.
 const COMPARED_WITHIN: usize = 8;
 
-/// The places relative to r10, by function, that more than one instruction loads from; ascending.
+/// Returns the offsets from r10, with their function, that more than one instruction loads from; ascending.
 fn reloaded(program: &Program) -> Vec<(SubprogId, i16)> {
     let loads = (0..).map(InsnIdx).zip(program.insns()).filter_map(|(at, insn)| match insn {
         Insn::Load { base: Reg::R10, off, .. } => Some((program.subprog_of(at), *off)),
@@ -31,8 +31,8 @@ fn reloaded(program: &Program) -> Vec<(SubprogId, i16)> {
 }
 
 impl Walk<'_> {
-    /// The value that was spilled to exactly these bytes. A number that is compared soon has a name then, which the
-    /// slot shares: so a comparison of what is loaded bounds what is loaded again.
+    /// The value that was spilled to exactly these bytes. A number that is compared soon gets a name that register and
+    /// slot share, so that a comparison after this load bounds the number at the next load.
     pub(super) fn spilled(&mut self, frame: usize, depth: usize, size: Size, dst: Reg) -> Option<Value> {
         let bytes = size.bytes() as usize;
         let v = match self.state.frames[frame].spilled(depth, bytes) {
@@ -58,8 +58,8 @@ impl Walk<'_> {
         self.is_compared_soon(dst) && self.is_reloaded()
     }
 
-    /// Whether more than one instruction of the function loads from the place of the current one. Compilers spill to
-    /// places relative to r10; of others nothing is known.
+    /// Whether more than one instruction of the function loads from the place of the current one. Other addresses than
+    /// offsets from r10, to which compilers spill, count as loaded again.
     fn is_reloaded(&self) -> bool {
         let Insn::Load { base: Reg::R10, off, .. } = self.insns[self.pc.index()] else { return true };
         let subprog = self.program.subprog_of(self.pc);

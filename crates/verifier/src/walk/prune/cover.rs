@@ -72,10 +72,11 @@ impl IdMap {
         !(other && new >= FIRST_FREE_ID) && self.stands_for(old, new)
     }
 
-    /// The same, where other old names may, too.
+    /// Makes the old name stand for the new one, for which other old names may stand, too.
     ///
-    /// Claim: names of values may. Proof: the old state is every state for which there are integers that its names
-    /// stand for; two of these may be equal. No rule takes different names for different integers.
+    /// Claim: several names of values may stand for one new name. Proof: the old state stands for every concrete state
+    /// with some assignment of integers to its names. Two names may have equal integers, as no rule concludes from
+    /// different names that integers differ.
     fn stands_for(&mut self, old: u32, new: u32) -> bool {
         if old < FIRST_FREE_ID || new < FIRST_FREE_ID {
             return old == new;

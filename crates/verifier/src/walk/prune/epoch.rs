@@ -32,7 +32,7 @@ impl Epochs {
         self.0.clear();
     }
 
-    /// Makes room for what is passed until the walk is weighed again.
+    /// Makes room for the epochs that are entered until the walk is weighed again.
     pub(in crate::walk) fn weigh(&mut self, memory: &mut Memory) -> Result<(), Short> {
         memory.list(List::Epochs, &mut self.0, 128)
     }

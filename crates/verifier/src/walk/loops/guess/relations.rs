@@ -70,7 +70,7 @@ impl Shape {
     /// And those that it compares with what stays are tried below that, whether a round has shown that or not.
     pub(in crate::walk::loops) fn relate_to_ends(&mut self, insns: &[Insn], inside: impl Fn(usize) -> bool) {
         self.ends.clear();
-        // What the register is a copy of: of `end - p >= 4`, that is compared with what is subtracted.
+        // The register that each register is a copy of: for `end - p >= 4`, the original `end` is compared with `p`.
         let mut copies: [Option<Reg>; 11] = [None; 11];
         for (_, insn) in insns.iter().enumerate().filter(|(at, _)| inside(*at)) {
             if let Insn::JumpIf { dst, src: Src::Reg(src), .. } = *insn {

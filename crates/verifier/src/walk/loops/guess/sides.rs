@@ -84,7 +84,7 @@ impl Sides {
         sides
     }
 
-    /// Their states.
+    /// The states of all sides.
     pub(super) fn states(&self) -> impl Iterator<Item = &State> {
         self.others.iter().flat_map(|side| [&side.state].into_iter().chain(&side.back))
     }
