@@ -67,7 +67,8 @@ fn a_small_program_is_one_block_and_a_load_makes_few() {
     an_instance_is_less_than_a_kilobyte();
 }
 
-/// Of a module with two maps, beside these and its code. Not a test of its own: the counts are the process's.
+/// Heap of an instance of a module with two maps, without the maps and the code. Part of another test, since the
+/// counters are of the whole process.
 fn an_instance_is_less_than_a_kilobyte() {
     let engine = Engine::new(Config::default()).unwrap();
     let object = Object::parse(include_bytes!("objects/pair.o")).unwrap();

@@ -9,8 +9,8 @@
 //!
 //! Invariants: only rules change a state (`domain::knowledge`, `transfer`), whatever the guide answers, so a wrong
 //! answer can cause a refusal but no acceptance. The work is bounded by fuel, which counts names, rows and slots
-//! touched: a check takes time linear in the size of the certificate and the fuel. Whatever copies a state or looks
-//! through all of it pays for its size first ([`Checker::pay`]).
+//! touched: a check takes time linear in the size of the certificate and the fuel. Each operation that copies a state
+//! or reads all of it pays for the state's size first ([`Checker::pay`]).
 
 use bpf_analysis::Facts;
 use bpf_isa::{InsnIdx, Program};
@@ -210,7 +210,7 @@ impl<'a> Checker<'a> {
         self.spend(state.size() as u64 / 16)
     }
 
-    /// A copy of a state.
+    /// Copies a state, and pays for its size.
     pub(crate) fn copy(&mut self, state: &State) -> Res<State> {
         self.pay(state)?;
         Ok(state.clone())

@@ -65,7 +65,7 @@ pub struct State {
     pub(crate) held: Vec<Name>,
 }
 
-/// Whether no name is there twice, of names below `count`.
+/// Whether names below `count` are distinct.
 fn are_distinct(names: &[Name], count: usize) -> bool {
     let mut seen = vec![false; if names.is_empty() { 0 } else { count }];
     names.iter().all(|n| seen.get_mut(n.index()).is_some_and(|seen| !std::mem::replace(seen, true)))
@@ -109,7 +109,7 @@ impl State {
             && claim.lengths.len() == env.context.regions.len()
             && claim.lengths.iter().all(over)
             && claim.held.iter().all(|n| n.index() < names)
-            // Each reservation has a name of its own.
+            // Each reservation has its own name, so a name cannot be held twice.
             && are_distinct(&claim.held, names);
         let known = Knowledge::assume(claim.names.clone(), claim.rows.clone())?;
         sound.then(|| State {

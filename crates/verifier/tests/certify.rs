@@ -244,7 +244,7 @@ fn proofs_survive_their_bytes() {
         assert_eq!(read, proof, "{name}");
         read.check(program, env).unwrap_or_else(|e| panic!("{name}: {e}"));
         sizes.push(bytes.len() as f64 / (8 * program.insns().len()) as f64);
-        // Cut anywhere, and with something behind it.
+        // A proof that is cut anywhere, or has bytes behind it.
         for end in 0..bytes.len() {
             let error = Proof::from_bytes(&bytes[..end]).expect_err("a part of a proof");
             assert!(matches!(error, ProofError::Malformed { at, .. } if at <= end), "{name}: {error}");
@@ -280,9 +280,9 @@ fn changed_bytes_prove_nothing_unsafe_and_take_linear_time() {
                 }
                 let Ok(proof) = Proof::from_bytes(&bytes) else { continue };
                 read += 1;
-                // The digests are there to say what differs; the check must not need them.
+                // Digests are only for errors; the check must not rely on them.
                 assert!(!accepts(&program, env, proof.certificate()), "{}: by {bytes:?}", p.name);
-                // Each element takes a byte, but for what stacks hold.
+                // Each element takes a byte, except for the contents of stacks.
                 let certificate = proof.certificate();
                 assert!(certificate.kept.len() + certificate.answers.answers.len() <= bytes.len());
             }
@@ -329,7 +329,7 @@ fn a_proof_says_what_it_was_made_against() {
     assert!(seen >= 4);
 }
 
-/// Covers the state before an instruction by the one kept point, and takes what it meets there.
+/// Covers the state before an instruction by the only kept point, and records the states that reach it.
 struct CoverAt {
     at: u32,
     renaming: Vec<Form>,
@@ -383,7 +383,7 @@ fn a_record_with_two_names_is_not_used_after_it_is_given_back() {
     };
     assert_eq!(check(claim.clone(), same), Why::Unset(bpf_isa::Reg::R7));
     assert_eq!(check(two.clone(), renaming.clone()), Why::NotHeld(bpf_isa::Reg::R7));
-    // Held twice it is not either.
+    // An invariant that holds the record twice does not cover the state.
     two.held.push(Name(claim.names.len() as u32));
     assert!(matches!(check(two, renaming), Why::NotCovered(_)));
 }
@@ -415,18 +415,18 @@ fn both_cases_of_a_division_are_walked() {
         assert!(matches!(refused.why, Why::OutOfBounds { .. }), "{form:?}: {refused}");
         assert!(check(&checked, &env, &[], &mut SplitOnce(Some(form)), FUEL).is_ok());
     }
-    // One of the cases cannot be.
+    // One of the two cases is impossible.
     for form in [length(1, 0), length(1, -(1 << 40)), length(-1, -1), length(-1, 1 << 40), Form::constant(-1)] {
         let refused = check(&unchecked, &env, &[], &mut SplitOnce(Some(form.clone())), FUEL).expect_err("empty");
         assert!(matches!(refused.why, Why::OutOfBounds { .. }), "{form:?}: {refused}");
         assert!(check(&checked, &env, &[], &mut SplitOnce(Some(form)), FUEL).is_ok());
     }
-    // Of names that there are not.
+    // A form over names that do not exist.
     let refused = check(&checked, &env, &[], &mut SplitOnce(Some(Form::name(Name(9)))), FUEL).expect_err("no name");
     assert!(matches!(refused.why, Why::Certificate(_)), "{refused}");
 }
 
-/// Runs the program on buffers of these lengths: what it does that no safe program does.
+/// Runs the program on buffers of several lengths, and returns an unsafe action if there is one.
 fn violation(program: &Program, random: &mut Random) -> Option<String> {
     use bpf_interp::{Caller, Machine, Memory, Options, Stop, StopKind};
     struct Host;
@@ -481,7 +481,7 @@ fn mutants_that_some_certificate_proves_run_safely() {
                 None => pool.push(certificate),
             }
         }
-        // Of this program and of others, as they are and changed.
+        // Proofs of this program and of others, unchanged and changed.
         for certificate in &pool {
             for garbled in [certificate.clone(), garble(&mut random, certificate), garble(&mut random, certificate)] {
                 checks += 1;

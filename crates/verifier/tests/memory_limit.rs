@@ -1,6 +1,6 @@
 //! `Limits::memory`: a verification never holds more bytes than its limit and [`Verifier::MEMORY_SLACK`].
 //!
-//! Alone in its process, since the allocator counts what all threads allocate.
+//! A binary of its own, since the allocator counts the allocations of all threads.
 
 #[path = "verify/common/mod.rs"]
 mod common;
@@ -17,9 +17,9 @@ struct Counting;
 
 static IN_USE: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
-/// More than so many bytes in use are refused.
+/// The allocator refuses requests beyond this number of bytes in use.
 static MOST: AtomicUsize = AtomicUsize::new(usize::MAX);
-/// One test at a time: what the other allocates would count as well.
+/// Runs one test at a time, since the allocations of another would count.
 static ALONE: Mutex<()> = Mutex::new(());
 
 // SAFETY: the system's allocator, and a count. (`realloc` and `alloc_zeroed` come here as well, by their defaults: a
@@ -75,7 +75,7 @@ again:
     exit
 ";
 
-/// The same in the last of some functions, each with numbers in all of its stack.
+/// The loop in the innermost of `frames` functions, each with numbers in all of its stack.
 fn deep(frames: usize) -> String {
     let mut t = String::new();
     for frame in 0..frames {
@@ -96,8 +96,8 @@ fn deep(frames: usize) -> String {
     t
 }
 
-/// First many functions deep with all of their stack in use, then many states of one frame: what is recycled has held
-/// more than what it is used for.
+/// First many functions deep with all of their stack in use, then many states of one frame: recycled states have held
+/// more than they are used for.
 fn deep_then_shallow() -> String {
     let mut t = String::from("call 7\nif r0 > 5 goto +1\ncall g0\n");
     t.push_str(&branching(14));
@@ -196,14 +196,14 @@ fn no_verification_holds_more_than_its_limit() {
             let mut limits = Limits::default();
             (limits.memory, limits.states) = (limit, usize::MAX);
             limits.steps = if limit > 32 << 20 { 400_000 } else { 200_000 };
-            // One verifier for all: what one program leaves behind counts for the next.
+            // One verifier for all programs, so that memory kept from one counts for the next.
             let mut verifier = Verifier::new();
             let empty = IN_USE.load(Ordering::Relaxed);
             for Case { name, program, values } in &cases {
                 let env = Env { limits, values: *values, ..*env };
                 let kept = IN_USE.load(Ordering::Relaxed) - empty;
                 let program = program.clone();
-                // What the verifier kept from the programs before counts, the program does not.
+                // Memory that the verifier keeps from former programs counts; the program itself does not.
                 let before = IN_USE.load(Ordering::Relaxed) - kept;
                 PEAK.store(before + kept, Ordering::Relaxed);
                 let result = verifier.verify(program, &env);
@@ -237,8 +237,8 @@ fn a_refusal_for_memory_names_the_loop_that_took_it() {
     });
 }
 
-/// Where the allocator refuses, a verification ends with an error and does not abort the process: whatever the program,
-/// and whenever that is.
+/// If the allocator refuses, a verification ends with an error and does not abort the process, for every program and
+/// every point of the refusal.
 #[test]
 fn memory_that_the_system_refuses_ends_a_verification_without_a_verdict() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -249,7 +249,7 @@ fn memory_that_the_system_refuses_ends_a_verification_without_a_verdict() {
         limits.steps = 3000;
         for Case { name, program, values } in &cases {
             let env = Env { limits, values: *values, ..*env };
-            // From what an error takes up to what the longest of these programs need.
+            // From the bytes that an error takes to those that the longest of these programs need.
             let mut most = 64 << 10;
             while most < 64 << 20 {
                 let program = program.clone();

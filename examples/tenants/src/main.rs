@@ -1,8 +1,8 @@
 //! Programs of many tenants behind one tail call.
 //!
 //! The operator's program takes a message and jumps to the program of its tenant, which jumps on to the operator's way
-//! out. The tenants' object is compiled once. A tenant has maps, a budget and an account of memory of its own, shares nothing
-//! but the way out, and is exchanged while messages pass. `--measure` compares with the same in Rust.
+//! out. The tenants' object is compiled once. Each tenant has its own maps, budget and account of memory, shares only
+//! the way out, and can be replaced while messages pass. `--measure` compares with the same in Rust.
 
 use bpf_runtime::maps::typed::{Array, HashMap};
 use bpf_runtime::{
@@ -31,7 +31,7 @@ struct Message {
 const DELIVERED: u64 = 0;
 const DROPPED: u64 = 1;
 
-/// What the operator has.
+/// The operator's side.
 struct Gateway {
     way_in: Program<Message, ()>,
     tenants: Tenants<Message, ()>,
@@ -54,7 +54,7 @@ impl Gateway {
         Ok(Gateway { way_in, tenants, delivered })
     }
 
-    /// Makes a tenant an instance, with memory of its own, or the tenant's new version. Messages pass meanwhile.
+    /// Admits a tenant with a limit on its memory, or replaces it by a new instance, while messages pass.
     fn admit(&self, tenant: u32, memory: u64) -> Result<Instance<()>, TenantError> {
         self.tenants.admit(Settings::new(&format!("tenant {tenant}")).memory(memory).slot(tenant))
     }

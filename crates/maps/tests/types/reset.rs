@@ -1,4 +1,4 @@
-//! Maps as they were when they were made ([`Map::reset`]).
+//! Reset maps equal new ones ([`Map::reset`]).
 
 use bpf_maps::{Arena, Map, MapDef, MapType, flags, implemented_types, page_size};
 use bpf_quiesce::{Domain, Options};
@@ -24,17 +24,17 @@ fn definition(map_type: MapType) -> MapDef {
     if map_type.is_map_of_maps() { def.with_inner(MapDef::new("inner", MapType::Array, 4, 8, 1)) } else { def }
 }
 
-/// How many elements, and which.
+/// The number of elements, and the elements.
 type Contents = (u64, Vec<(Vec<u8>, Vec<u8>)>);
 
-/// All that the host sees in it.
+/// All contents that the host can read.
 fn contents(map: &Map) -> Contents {
     let mut elements: Vec<_> = map.iter().filter_map(Result::ok).collect();
     elements.sort();
     (map.len(), elements)
 }
 
-/// Puts something there; `false` for types that the host cannot write to so.
+/// Puts elements into a map; `false` for types that the host cannot write to in this way.
 fn fill(map: &Map, seed: u32) -> bool {
     let value = vec![seed as u8 + 1; map.host_value_size()];
     match map.map_type() {
@@ -93,7 +93,7 @@ fn maps_of_every_type_are_as_they_were_made() {
     assert!(filled >= 3 * 13, "{filled}");
 }
 
-/// Locks in values are not written, frozen maps not at all.
+/// A reset does not write locks in values, and does not change frozen maps.
 #[test]
 fn what_is_not_to_be_written_stays() {
     let domain = Domain::new(Options::default().with_max_slots(3));

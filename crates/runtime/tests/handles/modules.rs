@@ -1,5 +1,5 @@
-//! Modules: compiled once, many instances. The source of the object is `objects/instances.c`; that instances do what
-//! loads do, the tests over all objects show (`support/ways.rs`).
+//! Modules: compiled once, many instances. The source of the object is `objects/instances.c`; the tests over all
+//! objects (`support/ways.rs`) show that instances behave as loads.
 
 use bpf_runtime::{Arch, Config, Engine, Instance, Linker, LoadError, MapSet, Mode, Module, Object, OptLevel, Raw};
 
@@ -41,11 +41,11 @@ fn instances_have_maps_of_their_own() {
     for engine in engines() {
         let module = module(&engine);
         let [one, two] = [(); 2].map(|()| module.instance().make().unwrap());
-        // The sum, and seven.
+        // `after` returns the sum plus seven.
         assert_eq!((run(&one, "entry", 5), run(&one, "entry", 6), run(&two, "entry", 1)), (12, 18, 8));
         assert_eq!((count(&one, 1), count(&one, 2), count(&two, 1)), (2, 2, 2));
         assert_eq!((one.map("seen").unwrap().len(), two.map("seen").unwrap().len()), (2, 1));
-        // An instance goes, and its code with it; the others stay.
+        // Dropping an instance frees its code; the others still run.
         drop(one);
         engine.domain().drain().unwrap();
         assert_eq!(run(&two, "entry", 2), 10);
@@ -64,23 +64,23 @@ fn constants_may_differ_where_the_proof_is_for_any() {
         let (small, large) = (with(3), with(1000));
         assert_eq!((run(&small, "entry", 5), run(&large, "entry", 5)), (0, 12));
         assert_eq!((run(&small, "at", 4), run(&small, "at", 3), run(&large, "at", 4)), (7, 1000, 1000));
-        // Those that the proof is for are refused, unless they are the same.
+        // Constants that the verification relied on: other values are refused, equal ones accepted.
         let other = module.instantiate(module.maps().global("step", &3u64.to_ne_bytes()).unwrap());
         assert!(matches!(&other, Err(LoadError::Constants { map }) if map.ends_with(".rodata")), "{other:?}");
         module.instantiate(module.maps().global("step", &2u64.to_ne_bytes()).unwrap()).unwrap();
-        // Compiled with these they are taken.
+        // A module that is compiled with the other values accepts them.
         let mut object = object();
         object.set_global("step", &3u64.to_ne_bytes()).unwrap();
         let linker = Linker::<()>::new(&engine);
         let three = linker.compile::<Raw>(&object).unwrap().instance().make().unwrap();
         run(&three, "entry", 1);
         assert_eq!(count(&three, 1), 3);
-        // And for any.
+        // A module with open constants accepts any values.
         let any = linker.loader::<Raw>().open_constants(&[".rodata"]).compile(&object).unwrap();
         let nine = any.instantiate(any.maps().global("step", &9u64.to_ne_bytes()).unwrap()).unwrap();
         run(&nine, "entry", 1);
         assert_eq!(count(&nine, 1), 9);
-        // Data is an instance's own in any case.
+        // Global data may differ between instances in any case.
         let eight = module.instantiate(module.maps().global("seven", &8u64.to_ne_bytes()).unwrap()).unwrap();
         assert_eq!(run(&eight, "entry", 1), 9);
     }
@@ -111,7 +111,7 @@ fn what_does_not_fit_is_refused_and_leaves_nothing_behind() {
     let linker = Linker::<()>::new(&engines[0]);
     let open = linker.loader::<Raw>().open_constants(&["nothing"]).compile(&object());
     assert!(matches!(open, Err(LoadError::NotFound { .. })), "{open:?}");
-    // Programs that do not count are given no budget, and none is given a budget of nothing.
+    // A budget is refused for programs that do not count, and a budget of 0 for all.
     assert!(matches!(module.instance().budget(0).make(), Err(LoadError::NoBudget)));
     assert!(matches!(module.instance().budget(9).make(), Err(LoadError::Uncounted { .. })));
     assert_eq!((engines[0].code_stats().programs, engines[0].domain().memory().held().len()), (0, 0));
@@ -173,7 +173,7 @@ fn names_of_instances_are_in_errors_and_metrics() {
     assert_eq!(engine.snapshot().loads, 9, "three programs of three instances");
 }
 
-/// One instance that runs often makes all of them fast, those that come later too.
+/// If one instance runs often, all instances become fast, and later ones begin fast.
 #[test]
 fn tiers_are_moved_together() {
     let mut config = Config::default();
@@ -272,7 +272,7 @@ fn a_reset_makes_maps_as_they_were() {
                 assert!(ring.next_record().is_none());
             }
         }
-        // A ring with a consumer is the consumer's: it is said, and the instance can be reset when that is gone.
+        // A ring with a consumer is not reset: the reset fails until the consumer is dropped.
         let consumer = bpf_runtime::RingBuf::new(&shared.map("ring").unwrap()).unwrap();
         assert!(matches!(shared.reset(), Err(bpf_runtime::ResetError::Map(_))));
         drop(consumer);
@@ -280,7 +280,7 @@ fn a_reset_makes_maps_as_they_were() {
     }
 }
 
-/// While a run is in it: in another thread, and in this one.
+/// A reset is refused while a run is in the instance: in another thread, and in this one.
 #[test]
 fn a_reset_is_refused_while_runs_are_in_the_instance() {
     use bpf_runtime::{Caller, ResetError};
@@ -309,13 +309,13 @@ fn a_reset_is_refused_while_runs_are_in_the_instance() {
             has_begun.recv().unwrap();
             let error = busy.reset().unwrap_err();
             assert!(matches!(&error, ResetError::Running { program } if program == "entry"), "{error}");
-            // Nobody has handles of the other, so nothing is waited for.
+            // Nobody else has handles of the other instance, so its reset does not wait.
             idle.reset().unwrap();
             go_on.send(()).unwrap();
             assert_eq!(runs.join().unwrap(), 0);
         });
         busy.reset().unwrap();
-        // Of another that is not known to be in no run, by a host function.
+        // A host function resets an instance that a run might be in.
         let simple = Linker::<u32>::new(&engine).compile::<Raw>(&self::object()).unwrap().instance().make().unwrap();
         assert_eq!(program.run(&mut (None, Some(simple.clone())), &mut [0; 8]).unwrap(), 1);
         simple.reset().unwrap();
@@ -358,8 +358,8 @@ fn a_pool_lends_what_is_as_it_was_made() {
 }
 
 fn again(linker: &Linker<()>, bytes: &[u8]) -> Result<Module<Raw, ()>, bpf_runtime::DeserializeError> {
-    // SAFETY: what `serialize` of this build returned, or what is refused before any of it is run: the checksum is that
-    // of the bytes.
+    // SAFETY: `serialize` of this build returned the bytes, or they were changed and the checksum has them refused
+    // before any code runs.
     unsafe { Module::deserialize(linker, bytes) }
 }
 
@@ -412,7 +412,7 @@ fn honest_mistakes_with_serialised_modules_are_found() {
     is(&bytes[..20], DeserializeError::NoModule);
     is(include_bytes!("../objects/instances.o"), DeserializeError::NoModule);
     is(&bytes[..bytes.len() - 1], DeserializeError::Changed);
-    // Every byte counts.
+    // A change of any byte is found.
     for at in 0..bytes.len() {
         let mut changed = bytes.clone();
         changed[at] ^= 1 << (at % 8);
@@ -427,7 +427,7 @@ fn honest_mistakes_with_serialised_modules_are_found() {
     assert_eq!(elsewhere(|config| config.hardening.landing_pads = true), Err(DeserializeError::Config));
     assert_eq!(elsewhere(|config| config.max_slots = 7), Err(DeserializeError::Config));
     assert_eq!(elsewhere(|config| config.metrics = true), Err(DeserializeError::Config));
-    // SAFETY: refused for its context.
+    // SAFETY: the bytes are refused, because they were made for another context.
     let context = unsafe { Module::<bpf_runtime::Xdp, ()>::deserialize(&linker, &bytes) }.map(drop);
     assert_eq!(context, Err(DeserializeError::Context));
     let mut without = Linker::<()>::new(&first);

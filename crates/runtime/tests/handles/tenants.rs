@@ -34,7 +34,8 @@ fn limit(of: u64) -> Tenant {
 }
 
 impl Service {
-    /// What the tenants' programs in their places say to a buffer of four bytes: their limit, if that is below four.
+    /// Results of the tenants' programs in their slots for a buffer of four bytes: the tenant's limit, if it is below
+    /// four.
     fn in_array(&self) -> Vec<(u32, u64)> {
         let run = |program: bpf_runtime::Program<Raw, ()>| program.run(&mut (), &mut [10, 11, 12, 13]).unwrap();
         self.array.iter().map(|(slot, program)| (slot, run(program))).collect()
@@ -51,7 +52,7 @@ fn tenants_are_in_all_their_places_or_in_none() {
         assert_eq!(instance.name(), Some(&*format!("tenant {of}")));
     }
     assert_eq!((service.in_array(), hook.programs().len()), (vec![(0, 10), (2, 12)], 2));
-    // What cannot be done changes nothing.
+    // A refused change leaves everything as it was.
     let refused = |tenant: Tenant| tenants.admit(tenant).unwrap_err();
     assert!(matches!(refused(limit(9)), TenantError::Plan(_)), "no such slot");
     assert!(matches!(refused(Tenant::new("nowhere")), TenantError::NoSlot { .. }));
@@ -63,7 +64,7 @@ fn tenants_are_in_all_their_places_or_in_none() {
     assert!(matches!(refused(limit(2).memory(100)), TenantError::Load { .. }), "the one before stays");
     assert_eq!((service.in_array(), hook.programs().len()), (vec![(0, 10), (2, 12)], 2));
     assert_eq!(tenants.names(), ["tenant 0", "tenant 2"]);
-    // Anew, in another slot.
+    // The tenant is replaced, and gets another slot.
     tenants.admit(Tenant::new("tenant 2").slot(3).global("limit", &1u64.to_ne_bytes())).unwrap();
     assert_eq!((service.in_array(), hook.programs().len()), (vec![(0, 10), (3, 11)], 2));
     assert!(tenants.account("tenant 2").is_none());
@@ -94,7 +95,7 @@ fn an_upgrade_is_one_step_for_all() {
         let counts = tenants.get(&name).unwrap().map("counts").unwrap();
         assert_eq!(counts.get(&1u32.to_ne_bytes()).unwrap().unwrap(), 3u64.to_ne_bytes(), "{name}");
     }
-    // One cannot have it: none has.
+    // One tenant cannot be upgraded, so none is.
     tenants.admit(limit(1).global("step", &3u64.to_ne_bytes())).unwrap();
     let refused = tenants.upgrade(module).unwrap_err();
     assert!(matches!(&refused, TenantError::Load { name, .. } if name == "tenant 1"), "{refused}");

@@ -74,7 +74,7 @@ fn accesses_that_cannot_be_adapted_are_refused() {
     }
 }
 
-/// Of several types of a name, those that have the field are asked; where they disagree, nothing is guessed.
+/// If several types have a name, those with the field are the candidates; if they disagree, the relocation fails.
 #[test]
 fn several_types_of_a_name_are_all_looked_at() {
     let mut object = Object::parse(include_bytes!("../objects/core_candidates.o")).unwrap();

@@ -1,4 +1,4 @@
-//! What is allowed and may not be meant is said beside the verdict. The source is `objects/hints.c`.
+//! Hints beside the verdict, on code that its author may not have intended. The source is `objects/hints.c`.
 
 use bpf_runtime::{
     Config, Engine, InsnIdx, LeftOutReason, Linker, LoadError, MapSet, Object, ObjectError, Raw, VerifyHint, Xdp,
@@ -31,7 +31,8 @@ fn divisions_by_what_may_be_zero_are_told() {
     assert!(text.contains("hints.c:30: return 1000 % (queue & 6)"), "{text}");
 }
 
-/// A function that is no program is named with the reason, and a load that asks for it says so.
+/// A static function that is no program is listed with the reason, and the error of a load that names it has that
+/// reason.
 #[test]
 fn static_functions_that_are_no_programs_are_named() {
     let (object, engine) = (object(), Engine::new(Config::default()).unwrap());
@@ -43,7 +44,8 @@ fn static_functions_that_are_no_programs_are_named() {
     assert!(error.to_string().contains("make the function global"), "{error}");
 }
 
-/// A refused program without source lines is told how to have them; one that was never C is not.
+/// The refusal of a program from an object without source lines advises `-g`; that of a program without an object does
+/// not.
 #[test]
 fn a_refusal_without_source_lines_names_the_option() {
     const HINT: &str = "hint: compile with -g";

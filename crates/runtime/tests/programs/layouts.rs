@@ -16,7 +16,7 @@ struct Question<'p> {
 
 const LAYOUTS: &[u8] = include_bytes!("../objects/layouts.o");
 
-/// Without a byte slice, so that it runs unverified, too.
+/// A context without a byte slice, so that programs run on it unverified, too.
 #[derive(BpfContext)]
 #[repr(C)]
 #[bpf(name = "question")]
@@ -114,7 +114,7 @@ fn objects_without_types_are_refused_by_default() {
     let error = load(&engine, &object, "unmoved").unwrap_err();
     assert!(matches!(&error, LoadError::ContextUntyped { context, .. } if context == "question"), "{error}");
     assert!(error.to_string().contains("assume_layout"), "{error}");
-    // A program that accesses nothing of it needs no types.
+    // A program that does not access the context needs no types.
     load(&engine, &object, "untouched").unwrap();
 
     let linker = Linker::<()>::new(&engine);
@@ -124,7 +124,7 @@ fn objects_without_types_are_refused_by_default() {
     assert_eq!(program.run(&mut (), &mut question(&[40])).unwrap(), 42);
 }
 
-/// Nobody knows what an unverified program accesses, so the whole structure is compared.
+/// The accesses of an unverified program are unknown, so the whole structure is compared.
 #[test]
 fn unverified_programs_are_compared_whole() {
     let engine = Engine::new(Config::default()).unwrap();

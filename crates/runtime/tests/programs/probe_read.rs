@@ -1,6 +1,7 @@
-//! `bpf_probe_read` and its relatives: they copy of the program's own memory as far as that goes, and of nothing else.
+//! `bpf_probe_read` and its relatives: they copy from the program's own memory, within its bounds, and from nothing
+//! else.
 //!
-//! What they do with the stack and with numbers is compared with the kernel in kernel_helpers.rs.
+//! Copies from the stack and from numbers are compared with the kernel in kernel_helpers.rs.
 
 use crate::support;
 use crate::support::ways::{self, Way};
@@ -50,7 +51,8 @@ fn run(way: Way, text: &str) -> Result<(i64, Vec<u8>), String> {
     Ok((r0 as i64, map.get(&[0; 4]).unwrap().unwrap()[16..].to_vec()))
 }
 
-/// What is in the sixteen bytes afterwards: so many of the source, or zeros after an error, and what was there before.
+/// The sixteen bytes afterwards: the copied ones or, after an error, zeros in the first `written`, then the former
+/// contents.
 fn after(copied: &[u8], written: usize) -> Vec<u8> {
     let mut bytes = vec![0xee; 16];
     bytes[..written].fill(0);
@@ -58,7 +60,7 @@ fn after(copied: &[u8], written: usize) -> Vec<u8> {
     bytes
 }
 
-/// Nothing is compared with the packet's end: the function does that when it is called.
+/// The program compares nothing with the packet's end; the function does so when it is called.
 #[test]
 fn packets_are_read_up_to_their_end() {
     for way in VERIFIED {
@@ -71,14 +73,15 @@ fn packets_are_read_up_to_their_end() {
             };
             assert_eq!(run(way, &text), Ok(expected), "{way:?}: {size} at {at}");
         }
-        // A length of the run: that of the packet, masked, which is more than the eight bytes that were compared.
+        // A length known at run time only: that of the packet, masked, which exceeds the eight bytes that were
+        // compared.
         let text = program(
             "r3 = r7; r1 = r7; r1 += 8; if r1 > r8 goto out",
             READ,
             "r2 = r8; r2 -= r7; r2 &= 15; goto go; out:; r0 = 1; exit; go:",
         );
         assert_eq!(run(way, &text), Ok((0, after(&[1, 2, 3, 4, 5, 6, 7, 8], 8))), "{way:?}");
-        // Before the packet, and in front of it by a number of the run.
+        // Sources before the packet: at a constant, and at an offset known at run time only.
         let text = program("r3 = r7; r3 += -1", READ, "r2 = 2");
         assert!(run(way, &text).is_err() || run(way, &text) == Ok((EFAULT, after(&[], 2))), "{way:?}");
     }
@@ -105,15 +108,15 @@ fn values_and_the_stack_are_read_as_far_as_proven() {
         let late = "r3 = map[fd:0][0]+26";
         assert_eq!(run(way, &program(late, READ, "r2 = 6")), Ok((0, after(&[0; 6], 6))), "{way:?}");
         assert_eq!(run(way, &program(late, READ, "r2 = 7")), Ok((EFAULT, after(&[], 7))), "{way:?}");
-        // What was never written is not read.
+        // Stack that was never written is not read.
         let unset = "r3 = r10; r3 += -32";
         assert!(run(way, &program(unset, READ, "r2 = 8")).unwrap_err().contains("never written"), "{way:?}");
         let half = "r1 = 7; *(u64 *)(r10 - 32) = r1; r3 = r10; r3 += -32";
         assert_eq!(run(way, &program(half, READ, "r2 = 8")), Ok((0, after(&[7, 0, 0, 0, 0, 0, 0, 0], 8))), "{way:?}");
         assert_eq!(run(way, &program(half, READ, "r2 = 9")), Ok((EFAULT, after(&[], 9))), "{way:?}");
-        // What is no memory of the program's is refused.
+        // Sources that are no memory of the program are refused.
         assert!(run(way, &program("r3 = r6", READ, "r2 = 8")).is_err(), "{way:?}: the context");
-        // A number on one path.
+        // A source that is a number on one path.
         let mixed = "r3 = r7; if r8 > r7 goto set; goto done; set:; r3 = 4096; done:";
         assert_eq!(run(way, &program(mixed, READ, "r2 = 1")).map(|found| found.1), Ok(after(&[], 1)), "{way:?}");
         let mixed = "r3 = 4096; if r8 > r7 goto set; goto done; set:; r3 = r7; done:";
@@ -147,13 +150,13 @@ fn the_length_of_a_text_is_bounded() {
         )
     };
     for way in VERIFIED {
-        // The last byte of the text, and the one behind as many as there may be.
+        // The last byte of the text, and the byte behind the longest possible text.
         assert_eq!(run(way, &used(-17)).map(|found| found.0), Ok(0), "{way:?}");
         assert!(run(way, &used(-16)).is_err(), "{way:?}");
     }
 }
 
-/// Nothing is known of their addresses.
+/// In unverified programs the bounds of sources are unknown.
 #[test]
 fn programs_that_nobody_verified_read_nothing() {
     for way in [Way::Interpreted, Way::Unverified] {

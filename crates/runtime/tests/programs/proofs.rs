@@ -1,4 +1,4 @@
-//! Objects that carry proofs of their programs: loaded by checking, and what happens where the proof does not hold.
+//! Objects that carry proofs of their programs: loads that check the proof, with and without a proof that holds.
 
 use bpf_runtime::{
     Arch, Config, Engine, Linker, LoadError, MapSet, Mode, Object, PROVING_FUEL, ProofError, ProofPart, ProofSection,
@@ -27,7 +27,7 @@ fn proven() -> Vec<u8> {
     Object::with_proofs(FILTER, &ProofSection::to_bytes(&proofs)).unwrap()
 }
 
-/// Loads the program, and what it returns for packets.
+/// Loads the program, and returns its results for packets.
 fn run(mode: Mode, bytes: &[u8], proofs: Proofs) -> Result<Vec<u64>, LoadError> {
     let (engine, object) = (engine(mode), Object::parse(bytes).unwrap());
     let linker = Linker::<()>::new(&engine);
@@ -133,7 +133,7 @@ fn no_bytes_of_a_proof_do_harm() {
         let at = (round * 37 + 9) % section.len();
         section[at] = section[at].wrapping_add((round * 5 + 1) as u8);
         let bytes = with(&section);
-        // Accepted or not, and for whatever reason: it is the same program.
+        // Whichever way the program is accepted, its results are the same.
         match run(Mode::Interpreter, &bytes, Proofs::Require) {
             Ok(verdicts) => assert_eq!(verdicts, searched),
             Err(error) => assert!(matches!(error, LoadError::Proof { .. }), "{error}"),

@@ -151,7 +151,7 @@ fn frame() -> Vec<u8> {
     frame
 }
 
-/// What the kernel lets only root do, a privileged load may.
+/// Loads a program; with `root`, as a privileged load, which accepts what the kernel accepts from root only.
 fn load<C: Context>(engine: &Engine, object: &Object, program: &str, root: bool) -> Result<Instance<()>, LoadError> {
     let loader_of = Linker::<()>::new(engine);
     let loader = loader_of.loader::<C>().only(&[program]);

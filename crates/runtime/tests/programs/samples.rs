@@ -86,7 +86,7 @@ fn go<C: Context>(object: &Object, name: &str, run: Run<C>) -> Result<Outcome, L
         config.mode = mode;
         let engine = Engine::new(config).unwrap();
         let linker = Linker::<()>::new(&engine);
-        // The samples' `struct test_md` has other names for the two pointers than a byte slice of ours.
+        // The samples' `struct test_md` names its two pointers otherwise than our byte slice.
         let loader = || linker.loader::<C>().assume_layout().only(&[name]);
         let loaded = loader().object(object, MapSet::for_object(&engine, object)?);
         let made = loader().compile(object).and_then(|module| module.instance().make());

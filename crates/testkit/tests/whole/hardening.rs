@@ -241,7 +241,7 @@ fn signed_return_addresses_are_authenticated() {
     }
 }
 
-/// The constants of a program that are no small number: three bytes at least that are neither all zeros nor all ones.
+/// The large constants of a program: at least three bytes are neither all zeros nor all ones.
 fn constants(program: &Program) -> Vec<u32> {
     let of = |insn: &Insn| match *insn {
         Insn::Alu { src: Src::Imm(imm), .. }
@@ -255,8 +255,8 @@ fn constants(program: &Program) -> Vec<u32> {
     all.filter(|c| c.to_le_bytes().iter().filter(|byte| !matches!(byte, 0 | 0xff)).count() >= 3).collect()
 }
 
-/// How many of the constants stand in the code: as bytes, or as the halves that two instructions of arm64 make a
-/// register of.
+/// Counts the constants that appear in the code: as bytes, or as the two halves that arm64 instructions load into a
+/// register.
 fn shown(arch: Arch, code: &[u8], constants: &[u32]) -> usize {
     let halves = |at: &[u8]| {
         let word = |i: usize| u32::from_le_bytes([at[i], at[i + 1], at[i + 2], at[i + 3]]);
@@ -301,7 +301,7 @@ fn constants_of_a_program_do_not_stand_in_its_blinded_code() {
         assert!(found[0] > 100, "{arch:?}: the search finds {} constants in plain code", found[0]);
         assert_eq!(found[1], 0, "{arch:?}, {opt_level:?}, {skip:?}: constants in blinded code");
     }
-    // Whatever is left out.
+    // With several sets of skipped passes.
     let without_ssa = Pass::ALL.iter().position(|pass| *pass == Pass::Ssa).unwrap();
     for (opt_level, skip) in [
         (OptLevel::Speed, PassSet::default()),

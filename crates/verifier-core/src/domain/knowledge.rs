@@ -161,7 +161,7 @@ impl Knowledge {
         self.residues.iter().find(is).map(|r| r.name)
     }
 
-    /// How many names of residues there are.
+    /// The number of residues that have names.
     pub(crate) fn residues(&self) -> usize {
         self.residues.len()
     }

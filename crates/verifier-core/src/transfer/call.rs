@@ -75,7 +75,7 @@ impl<'a> Checker<'a> {
         if state.owed().next().is_some() {
             return Err(Why::Held);
         }
-        // That the program returns nothing is said by its object; what the context asks for stands above that.
+        // An object's claim that the program returns nothing does not override a context that reads the result.
         if self.env.void && self.env.context.returns.is_none() {
             return Ok(Flow::End);
         }

@@ -5,9 +5,9 @@
 //! ascending numbers, runs in the place of equal stack bytes. A certificate that is read need not be meaningful: the
 //! check decides whether it proves the program.
 //!
-//! Invariants: reading takes time and memory linear in the bytes: each element of a list takes a byte at least, and
-//! the stack bytes that runs stand for are limited by [`MAX_STACK_BYTES`] and [`MAX_CELLS`]. A byte may stand for a
-//! hundred bytes of memory, so what a certificate takes in all is limited by [`MAX_MEMORY`].
+//! Invariants: reading takes time and memory linear in the bytes: each element of a list takes a byte at least, and the
+//! stack bytes that runs stand for are limited by [`MAX_STACK_BYTES`] and [`MAX_CELLS`]. One byte may expand to a
+//! hundred bytes of memory, so the memory of a certificate is limited by [`MAX_MEMORY`].
 
 use bpf_isa::InsnIdx;
 use bpf_verifier_core::{
@@ -217,7 +217,7 @@ pub(super) struct Reader<'a> {
     at: usize,
     /// Stack bytes that may still be read.
     stack: usize,
-    /// Bytes of memory that may still be taken.
+    /// Bytes of memory that the certificate may still take.
     memory: usize,
 }
 
@@ -289,7 +289,7 @@ impl<'a> Reader<'a> {
             .collect()
     }
 
-    /// So many bytes of memory more.
+    /// Counts this many bytes of memory.
     fn hold(&mut self, bytes: usize) -> Res<()> {
         self.memory = self.memory.checked_sub(bytes).ok_or_else(|| self.wrong("more than a proof may hold"))?;
         Ok(())

@@ -73,7 +73,7 @@ impl Proof {
         if let Some(part) = self.against.difference(&Against::of(program, env)) {
             return Err(ProofError::Differs { part });
         }
-        // A unit takes some hundred units of the walk at most.
+        // One unit of a check costs at most a few hundred units of the walk.
         let fuel = FUEL.min(env.limits.fuel / WALK_FUEL);
         Ok(check(program, env, &self.certificate.kept, &mut Replay::new(&self.certificate.answers), fuel)?)
     }
@@ -88,7 +88,7 @@ impl Proof {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ProofSection<'a> {
     entries: Vec<(&'a str, &'a [u8])>,
-    /// The first entry of each name: an object with many programs asks for each of them.
+    /// The first entry of each name, as an index: an object with many programs looks up each of them.
     by_name: HashMap<&'a str, usize>,
 }
 

@@ -44,8 +44,8 @@ fn ordinary_loops_verify() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// What is spilled and loaded by one instruction has no name of its own when it is compared: register and slot would
-/// share it for nothing, and it would keep states apart that cover each other.
+/// A spilled number that only one instruction loads gets no name when it is compared: a name shared by register and
+/// slot would be of no use, and would keep states apart that cover each other.
 #[test]
 fn slots_that_one_instruction_loads_keep_no_states_apart() {
     let programs = programs::objects().iter().flat_map(|o| programs::load(o)).collect::<Vec<_>>();

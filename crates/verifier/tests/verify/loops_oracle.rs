@@ -222,7 +222,7 @@ fn accepted_siblings_stay_within_the_abstract_states() {
     assert!(accepted > 100 && refused > 100, "{accepted} accepted, {refused} refused");
 }
 
-/// Copies of a number that are cut and wrap round, by the walk that knows of congruences.
+/// Copies of a number that are cut and wrap round, verified by the walk with congruences.
 #[test]
 fn accepted_copies_modulo_a_power_of_two_stay_within_the_abstract_states() {
     let mut oracle = Oracle::new(false);

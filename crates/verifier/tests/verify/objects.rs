@@ -196,7 +196,7 @@ pub(crate) fn verdict_with(object: &Object, program: &bpf_object::Program, log: 
     verdict.unwrap_or_else(Verdict::Unlinked)
 }
 
-/// A program of an object and its environment, for this function.
+/// Calls a function with a program of an object and its environment.
 pub(crate) fn with_env<R>(
     object: &Object,
     program: &bpf_object::Program,

@@ -317,7 +317,7 @@ fn a_number_that_is_ahead_is_shifted_by_all_of_itself() {
     accepted(&SHIFTED_BY_ITSELF.replace("r3 >>= 48", "r3 &= 7"));
 }
 
-/// A byte that is compared in a copy, and made less by one in 32 bits of what it is the low bits of.
+/// A byte that is compared in a copy and decremented in the 32-bit number whose low bits it is.
 const MASKED_COPY: &str = ";raw
     if r2 < 16 goto out
     r6 = *(u32 *)(r1 + 0)
@@ -410,7 +410,7 @@ const BASENAME: &str = ";raw
     out: r0 = 0
     exit";
 
-/// On one way, what is compared is what is used; on the other, it is another number.
+/// On one path the compared number is the one that is used; on the other it is not.
 const COMPARED_ON_ONE_WAY: &str = ";raw
     if r2 < 3 goto out
     r6 = *(u8 *)(r1 + 0)

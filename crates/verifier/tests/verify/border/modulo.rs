@@ -1,8 +1,9 @@
-//! A number that is cut, moved and multiplied modulo a power of two, in several copies, of which some are compared.
+//! Several copies of a number that are cut, shifted by constants and multiplied modulo a power of two; some are
+//! compared.
 //!
-//! What is left of one copy in its low bits tells what is left of another. Here each copy is made by a few operations,
-//! most of which may wrap round, comparisons bound any of them at any time, and what is left last is used as an index.
-//! Programs have no loops; the abstract states beside each run find wrong ranges wherever the index leads.
+//! The low bits of one copy determine those of another. Each copy is made by a few operations, most of which may wrap
+//! round; comparisons bound any copy at any time, and the last result is used as an index. Programs have no loops; the
+//! abstract states beside each run find wrong ranges wherever the index leads.
 
 use std::fmt::Write;
 
