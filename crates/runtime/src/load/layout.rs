@@ -6,8 +6,9 @@
 //! construction. For every other access the fields at that place are compared: those of the structure in the object's
 //! BTF with those of the host's structure, by name, offset, size and kind.
 //!
-//! Invariant: a program that is loaded for a context with [`Context::own_struct`] has no unrelocated access to a field
-//! that is another field in the host. Fields that it does not access may differ.
+//! Invariant: a verified program that is loaded for a context with [`Context::own_struct`] has no unrelocated access to
+//! a field that is another field in the host. For unverified programs see [`check_whole`]. Fields that it does not
+//! access may differ.
 //!
 //! [`Context::own_struct`]: crate::Context::own_struct
 
@@ -69,8 +70,8 @@ pub(super) fn check(name: &str, host: OwnStruct, code: &Code, accesses: &[Contex
     compare(name, host, code, unrelocated.map(|access| (Some(access.insn), access.place, access.seen)))
 }
 
-/// Compares the whole structure, for a program whose accesses are unknown. Nothing is compared if any access is
-/// relocated: the object's structure then has the attribute by which every access to it is relocated.
+/// Compares the whole structure, for a program whose accesses are unknown. Nothing is compared if the program has a
+/// field relocation, of whatever structure: its accesses to the context are then assumed to be relocated, too.
 ///
 /// # Errors
 /// As [`check`], without an instruction.
