@@ -201,10 +201,11 @@ impl State {
     /// Returns the residue of a number modulo two to the power of `bits` (1 to 63), as an affine function of some name.
     ///
     /// Claim: each of the `places` below, `times * V(id) + plus`, is congruent to `of` modulo two to the power of its
-    /// fourth field. Proof: the first place is `of` itself. A definition makes its result congruent to `times * operand
-    /// + plus` and, if `times` is 1, the operand to `result - plus`; multiplying a congruence modulo 2^k by a multiple
-    /// of 2^j gives one modulo 2^(k + j). If a place is congruent to `of` modulo at least 2^bits and its range lies
-    /// between two adjacent multiples of 2^bits, the residue of `of` is the place minus the lower multiple.
+    /// fourth field. Proof: the first place is `of` itself. For a definition, the result is congruent to its formula
+    /// `times * operand + plus`, and if `times` is 1, the operand is congruent to `result - plus`; multiplying a
+    /// congruence modulo 2^k by a multiple of 2^j gives one modulo 2^(k + j). If a place is congruent to `of` modulo at
+    /// least 2^bits and its range lies between two adjacent multiples of 2^bits, the residue of `of` is the place minus
+    /// the lower multiple.
     pub(crate) fn congruent(&self, of: Affine, bits: u32) -> Option<Left> {
         /// Most places that are tried.
         const MAX_PLACES: usize = 12;
