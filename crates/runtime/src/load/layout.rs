@@ -16,7 +16,7 @@ use crate::error::{LayoutMismatch, LoadError};
 use bpf_analysis::ContextAccess;
 use bpf_isa::InsnIdx;
 use bpf_object::btf::{Btf, Type, TypeId};
-use bpf_object::{Code, CoreField, CoreKind, CoreType, FieldType};
+use bpf_object::{Code, CoreField, CoreKind, CoreRelocation, CoreType, FieldType};
 use std::collections::HashSet;
 use std::fmt;
 
@@ -71,15 +71,20 @@ pub(super) fn check(name: &str, host: OwnStruct, code: &Code, accesses: &[Contex
 }
 
 /// Compares the whole structure, for a program whose accesses are unknown. Nothing is compared if the program has a
-/// field relocation, of whatever structure: its accesses to the context are then assumed to be relocated, too.
+/// field relocation of the structure: the attribute `preserve_access_index` is one of the structure, so all of the
+/// program's accesses to it are then relocated.
 ///
 /// # Errors
 /// As [`check`], without an instruction.
 pub(super) fn check_whole(name: &str, host: OwnStruct, code: &Code) -> Result<(), LoadError> {
-    if offsets(code).next().is_some() {
-        return Ok(());
+    let Some(CoreType::Struct { name: context, fields, .. }) = host() else { return Ok(()) };
+    if let Some((btf, structure)) = structure(code, &context) {
+        let mut relocations = code.core_relocations().iter();
+        let is_of_it = |r: &CoreRelocation| r.kind == CoreKind::FieldByteOffset && btf.resolve(r.ty) == structure;
+        if relocations.any(is_of_it) {
+            return Ok(());
+        }
     }
-    let Some(CoreType::Struct { fields, .. }) = host() else { return Ok(()) };
     // The first and the last element of an array determine the offsets of all.
     let ends = |field: &CoreField| {
         let size = field.ty.size();
