@@ -13,8 +13,10 @@ use crate::errno::{Errno, OpResult};
 use crate::error::MapError;
 use crate::map::Map;
 use crate::mem::zeroes;
+use crate::ops::Cursor;
 use crate::ring::RingMap;
 use crate::ring::consumer::RingBuf;
+use crate::ring::user::MAX_SAMPLES;
 use bpf_uapi::MapType;
 
 const OP: &str = "reset";
@@ -24,8 +26,8 @@ impl Map {
     /// are not changed, nor the rings of a perf event array, which belong to their consumers. Flags that forbid writes
     /// by the host or by programs do not prevent a reset.
     ///
-    /// Locks, timers and deferred work in values of arrays are not changed; those of deleted elements go with the
-    /// element. Objects that values own are released.
+    /// Locks in values of arrays are not changed. Timers and deferred work in values end, and objects that values own are
+    /// released.
     ///
     /// # Errors
     /// `EBUSY` for a ring buffer with a consumer; [`MapError`] if no run guard can be taken, as in a forked child.
@@ -73,13 +75,17 @@ impl Map {
                 }
             }
             Family::Ring if self.map_type() == MapType::UserRingBuf => {
-                self.run(OP, |ops, _| match ops.as_any().downcast_ref::<RingMap>() {
-                    Some(ring) => ring.ring.drain(0, &mut |_, _| true).map(drop),
-                    None => Ok(()),
-                })?;
+                // One drain takes at most MAX_SAMPLES samples, each with a header of eight bytes. The number of drains
+                // is that for a full ring, so that the loop ends while a producer adds samples.
+                for _ in 0..=u64::from(entries) / size_of::<u64>() as u64 / MAX_SAMPLES {
+                    self.run(OP, |ops, _| match ops.as_any().downcast_ref::<RingMap>() {
+                        Some(ring) => ring.ring.drain(0, &mut |_, _| true).map(drop),
+                        None => Ok(()),
+                    })?;
+                }
             }
             Family::Ring => {
-                RingBuf::new(self)?.consume(|_| true);
+                RingBuf::new(self)?.skip();
             }
             Family::Arena => {
                 let arena = Arena::new(self)?;
@@ -93,10 +99,13 @@ impl Map {
     }
 
     fn delete_all(&self) -> Result<(), MapError> {
-        let mut key = zeroes(self.def().key_size as usize).map_err(|errno| self.error(OP, errno))?;
+        let buffer = |bytes: usize| zeroes(bytes).map_err(|errno| self.error(OP, errno));
+        let (mut key, mut value) = (buffer(self.def().key_size as usize)?, buffer(self.host_value_size())?);
+        // A cursor reaches the end whatever other threads insert meanwhile, and visits each place of a table once.
+        let mut cursor = Cursor::default();
         // A guard for each element, so that elements of a large map can be freed meanwhile.
         while self.run(OP, |ops, slot| {
-            let next = found(ops.next_key(None, &mut key))?;
+            let next = found(ops.next_at(&mut cursor, &mut key, &mut value, slot))?;
             if next {
                 // If another thread has deleted the element, there is nothing to do.
                 found(ops.delete(&key, slot))?;

@@ -96,6 +96,14 @@ impl RingBuf {
         count
     }
 
+    /// Consumes the records that are there when it begins, whatever is produced meanwhile.
+    pub(crate) fn skip(&mut self) {
+        // Acquire as in `next_record`.
+        let end = self.ring.memory.producer().load(Ordering::Acquire);
+        // Relaxed: only the consumer moves it.
+        while self.ring.memory.consumer().load(Ordering::Relaxed) < end && self.next_record().is_some() {}
+    }
+
     /// Waits until a record is there; false if the time is up first.
     ///
     /// # Errors

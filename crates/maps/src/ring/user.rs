@@ -14,7 +14,7 @@ use crate::error::MapError;
 use crate::map::Map;
 
 /// The kernel's `BPF_MAX_USER_RINGBUF_SAMPLES`: records in one drain.
-const MAX_SAMPLES: u64 = 128 * 1024;
+pub(crate) const MAX_SAMPLES: u64 = 128 * 1024;
 
 /// Clears the flag of a drain however it ends.
 struct Draining<'a>(&'a AtomicBool);

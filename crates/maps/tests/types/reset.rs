@@ -1,7 +1,8 @@
 //! Reset maps equal new ones ([`Map::reset`]).
 
-use bpf_maps::{Arena, Map, MapDef, MapType, flags, implemented_types, page_size};
+use bpf_maps::{Arena, Map, MapDef, MapType, UserRingBuf, flags, implemented_types, page_size};
 use bpf_quiesce::{Domain, Options};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 fn definition(map_type: MapType) -> MapDef {
     let page = u32::try_from(page_size()).unwrap();
@@ -111,4 +112,60 @@ fn what_is_not_to_be_written_stays() {
     frozen.freeze().unwrap();
     frozen.reset().unwrap();
     assert_eq!(frozen.get(&[0; 4]).unwrap().unwrap(), [5; 8]);
+}
+
+/// Elements that others insert meanwhile do not keep it.
+#[test]
+fn a_reset_ends_beside_writers() {
+    for map_type in [MapType::Hash, MapType::LruHash, MapType::PerCpuHash, MapType::LpmTrie] {
+        let domain = Domain::new(Options::default().with_max_slots(4));
+        let map = Map::create(definition(map_type), &domain).unwrap();
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for seeds in [0..50u32, 50..100] {
+                let (map, done) = (&map, &done);
+                scope.spawn(move || {
+                    while !done.load(Ordering::Relaxed) {
+                        seeds.clone().for_each(|seed| assert!(fill(map, seed)));
+                    }
+                });
+            }
+            (0..100).for_each(|_| map.reset().unwrap());
+            done.store(true, Ordering::Relaxed);
+        });
+        map.reset().unwrap();
+        assert_eq!(contents(&map), (0, Vec::new()), "{map_type:?}");
+    }
+}
+
+/// More samples than a program drains at once.
+#[test]
+fn a_user_ring_is_empty_however_many_samples_it_had() {
+    let domain = Domain::new(Options::default().with_max_slots(3));
+    let map = Map::create(MapDef::new("samples", MapType::UserRingBuf, 0, 0, 4 << 20), &domain).unwrap();
+    let mut host = UserRingBuf::new(&map).unwrap();
+    let mut fill = || {
+        let mut samples = 0;
+        while let Some(sample) = host.reserve(1) {
+            sample.submit();
+            samples += 1;
+        }
+        samples
+    };
+    let room = fill();
+    assert!(room > 128 * 1024, "{room}");
+    map.reset().unwrap();
+    assert_eq!(fill(), room);
+}
+
+/// A table is gone through once, not once for each element: that would be 10^10 steps here.
+#[test]
+fn a_large_map_is_gone_through_once() {
+    let domain = Domain::new(Options::default().with_max_slots(3));
+    let entries = 1 << 17;
+    let map = Map::create(MapDef::new("large", MapType::Hash, 4, 8, entries), &domain).unwrap();
+    (0..entries).for_each(|key| map.set(&key.to_ne_bytes(), &[1; 8]).unwrap());
+    assert_eq!(map.len(), u64::from(entries));
+    map.reset().unwrap();
+    assert_eq!(contents(&map), (0, Vec::new()));
 }
