@@ -67,7 +67,7 @@ fn is_inside(func: &Func, op: &Op, known: &[bool], reaches: &[Reach]) -> bool {
             from.saturating_add(off) >= -i64::from(func.stack_bytes)
                 && to.saturating_add(off).saturating_add(bytes.into()) <= 0
         }
-        Reach::Nothing | Reach::Number(_) => false,
+        Reach::Nothing | Reach::Exactly(_) | Reach::Number(_) => false,
     };
     match mem.base {
         Base::Frame => in_frame(Reach::Frame(0, 0)),
@@ -83,6 +83,8 @@ fn is_inside(func: &Func, op: &Op, known: &[bool], reaches: &[Reach]) -> bool {
 enum Reach {
     /// No op that was seen so far defines it.
     Nothing,
+    /// This number. Blinded constants are made of two such.
+    Exactly(u64),
     /// A number from 0 to this one, inclusive.
     Number(u64),
     /// The address in r10 plus a number between these two, inclusive.
@@ -91,11 +93,30 @@ enum Reach {
 
 impl Reach {
     fn join(self, other: Reach) -> Reach {
-        match (self, other) {
-            (Reach::Nothing, other) | (other, Reach::Nothing) => other,
-            (Reach::Number(a), Reach::Number(b)) => Reach::Number(a.max(b)),
+        if self == other {
+            return self;
+        }
+        match (self.up_to(), other.up_to()) {
+            (Reach::Nothing, _) => other,
+            (_, Reach::Nothing) => self,
             (Reach::Frame(from, to), Reach::Frame(a, b)) => Reach::Frame(from.min(a), to.max(b)),
-            (Reach::Frame(..), Reach::Number(_)) | (Reach::Number(_), Reach::Frame(..)) => Reach::Number(u64::MAX),
+            (a, b) => Reach::Number(a.most().max(b.most())),
+        }
+    }
+
+    /// The same without the lower end of a number.
+    fn up_to(self) -> Reach {
+        match self {
+            Reach::Exactly(number) => Reach::Number(number),
+            Reach::Nothing | Reach::Number(_) | Reach::Frame(..) => self,
+        }
+    }
+
+    /// The greatest number that it may be.
+    fn most(self) -> u64 {
+        match self {
+            Reach::Exactly(most) | Reach::Number(most) => most,
+            Reach::Nothing | Reach::Frame(..) => u64::MAX,
         }
     }
 }
@@ -160,13 +181,16 @@ fn reaches(func: &Func) -> Vec<Reach> {
 /// `a + b * times`, where neither is more than 2^32 away.
 fn sum(a: Reach, b: Reach, times: u32) -> Reach {
     const FAR: u64 = 1 << 32;
-    match (a, b) {
+    match (a.up_to(), b.up_to()) {
         (Reach::Frame(from, to), Reach::Number(most)) if most < FAR && to.unsigned_abs() < FAR => {
             Reach::Frame(from, to.saturating_add((most * u64::from(times)) as i64))
         }
         (Reach::Number(a), Reach::Number(b)) if a < FAR && b < FAR => Reach::Number(a + b * u64::from(times)),
         (Reach::Nothing, _) | (_, Reach::Nothing) => Reach::Nothing,
-        (Reach::Frame(..) | Reach::Number(_), Reach::Frame(..) | Reach::Number(_)) => Reach::Number(u64::MAX),
+        (
+            Reach::Frame(..) | Reach::Exactly(_) | Reach::Number(_),
+            Reach::Frame(..) | Reach::Exactly(_) | Reach::Number(_),
+        ) => Reach::Number(u64::MAX),
     }
 }
 
@@ -180,11 +204,13 @@ fn reach(op: &Op, reaches: &[Reach]) -> Reach {
     }
     let val = |v: Val| match v {
         Val::Reg(v) => of(v),
-        Val::Imm(imm) => Reach::Number(imm as u64),
+        Val::Imm(imm) => Reach::Exactly(imm as u64),
     };
-    let number = |span: Reach| match span {
-        Reach::Number(most) => most,
-        Reach::Nothing | Reach::Frame(..) => u64::MAX,
+    let number = Reach::most;
+    // The limit of a selection.
+    let limit_of = |limit: Val| match val(limit) {
+        Reach::Exactly(limit) => Some(limit),
+        Reach::Nothing | Reach::Number(_) | Reach::Frame(..) => None,
     };
     let (width, span) = match *op {
         Op::FrameAddr { off, .. } => return Reach::Frame(off.into(), off.into()),
@@ -203,16 +229,23 @@ fn reach(op: &Op, reaches: &[Reach]) -> Reach {
         }
         Op::Bin { op: BinOp::Add, width: width @ Width::W64, a, b: Val::Imm(imm), .. } => match of(a) {
             Reach::Frame(from, to) => (width, Reach::Frame(from.saturating_add(imm), to.saturating_add(imm))),
-            span @ (Reach::Nothing | Reach::Number(_)) => (width, sum(span, Reach::Number(imm as u64), 1)),
+            span @ (Reach::Nothing | Reach::Exactly(_) | Reach::Number(_)) => {
+                (width, sum(span, Reach::Number(imm as u64), 1))
+            }
         },
         Op::Bin { op: BinOp::Add, width: width @ Width::W64, a, b: Val::Reg(b), .. } => match (of(a), of(b)) {
-            (a @ Reach::Number(_), b @ Reach::Frame(..)) => (width, sum(b, a, 1)),
+            (a @ (Reach::Exactly(_) | Reach::Number(_)), b @ Reach::Frame(..)) => (width, sum(b, a, 1)),
             (a, b) => (width, sum(a, b, 1)),
         },
         Op::AddShift { width: width @ Width::W64, a, b, shift, .. } => (width, sum(of(a), of(b), 1 << shift)),
-        Op::Confine { a, limit: Val::Imm(limit), yes, no, .. } if a == yes => {
-            (Width::W64, Reach::Number((limit as u64).saturating_sub(1).max(number(of(no)))))
-        }
+        Op::Bin { op: BinOp::Xor, width, a, b, .. } => match (of(a), val(b)) {
+            (Reach::Exactly(a), Reach::Exactly(b)) => (width, Reach::Exactly(a ^ b)),
+            _numbers => (width, ANY),
+        },
+        Op::Confine { a, limit, yes, no, .. } if a == yes => match limit_of(limit) {
+            Some(limit) => (Width::W64, Reach::Number(limit.saturating_sub(1).max(number(of(no))))),
+            None => (Width::W64, ANY),
+        },
         Op::Select { yes, no, .. } => (Width::W64, of(yes).join(of(no))),
         Op::Bin { width, .. } | Op::Neg { width, .. } | Op::AddShift { width, .. } => (width, ANY),
         Op::Ext { .. }
@@ -237,6 +270,7 @@ fn reach(op: &Op, reaches: &[Reach]) -> Reach {
     };
     match (width, span) {
         (Width::W64, span) => span,
+        (Width::W32, Reach::Exactly(number)) => Reach::Exactly(bpf_lir::narrow(Width::W32, number)),
         (Width::W32, span) => Reach::Number(number(span).min(u32::MAX.into())),
     }
 }
@@ -329,6 +363,15 @@ mod tests {
             (
                 "    v7 = confine v1, 61, v1, v4\n    v8 = load.w [v3 + v7 << 0]",
                 "    v7 = confine v1, 61, v5, v4\n    v8 = load.w [v3 + v7 << 0]",
+            ),
+            // A limit, or a mask, that is made of two numbers.
+            (
+                "    v7 = mov.32 100\n    v7 = xor.32 v7, 89\n    v7 = confine v1, v7, v1, v4\n    v8 = load.w [v3 + v7 << 0]",
+                "    v7 = mov.32 100\n    v7 = xor.32 v7, 90\n    v7 = confine v1, v7, v1, v4\n    v8 = load.w [v3 + v7 << 0]",
+            ),
+            (
+                "    v7 = mov.32 100\n    v7 = xor.32 v7, 88\n    v7 = and.64 v1, v7\n    v8 = load.w [v3 + v7 << 0]",
+                "    v7 = mov.32 100\n    v7 = xor.32 v7, v1\n    v7 = and.64 v1, v7\n    v8 = load.w [v3 + v7 << 0]",
             ),
             // A constant beyond the frame is no better than what a program computes.
             ("    v7 = add.64 v3, 60\n    v8 = load.w [v7]", "    v7 = add.64 v3, 64\n    v8 = load.w [v7]"),

@@ -52,6 +52,16 @@ const PROGRAMS: &[(&str, &str)] = &[
          *(u64 *)(r10 - 32) = r0\ncall 5\nr1 = *(u64 *)(r10 - 32)\nr0 = *(u64 *)(r1 + 0)\nr2 = *(u64 *)(r1 + 8)\nr0 += r2\n\
          exit\nnone: r0 = 1\nexit",
     ),
+    (
+        "a variable offset in a large frame, by a mask",
+        "r0 = 0\nif r2 < 1 goto out\nr3 = *(u8 *)(r1 + 0)\nr3 *= 3\nr3 &= 255\nr4 = r10\nr4 += -256\nr4 += r3\n\
+         *(u8 *)(r4 + 0) = 7\nr0 = r3\nout: exit",
+    ),
+    (
+        "a variable offset in a large frame, by a branch",
+        "r0 = 0\nif r2 < 1 goto out\nr3 = *(u8 *)(r1 + 0)\nif r3 > 230 goto out\nr4 = r10\nr4 += -256\nr4 += r3\n\
+         *(u8 *)(r4 + 0) = 7\nr0 = r3\nout: exit",
+    ),
     ("a global", "r1 = map[fd:2][0]+8\nr0 = *(u32 *)(r1 + 4)\nr0 += 1\n*(u32 *)(r1 + 4) = r0\nexit"),
     (
         "a table in a global",
@@ -76,8 +86,9 @@ fn contained_programs_do_the_same() {
     let inputs = [vec![], vec![1], vec![2, 9, 3, 4], (0..16).collect(), vec![200; 40], vec![3; 16]];
     for (what, text) in PROGRAMS {
         let mut results = Vec::new();
-        for contained in [false, true] {
-            let engine = engine();
+        for (contained, config) in [(false, Config::default()), (true, Config::default()), (true, Config::untrusted())]
+        {
+            let engine = Engine::new(config).unwrap();
             let maps = maps(&engine);
             maps[2].update(&[0; 4], &(0..64).collect::<Vec<u8>>(), 0).unwrap();
             let linker = Linker::<()>::new(&engine);
@@ -93,6 +104,7 @@ fn contained_programs_do_the_same() {
             results.push((all, contents, maps[2].get(&[0; 4]).unwrap()));
         }
         assert_eq!(results[0], results[1], "{what}");
+        assert_eq!(results[0], results[2], "{what}, blinded");
     }
 }
 
