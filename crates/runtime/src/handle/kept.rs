@@ -87,10 +87,16 @@ impl Kept {
         if renewing.swap(true, Ordering::Acquire) {
             return None;
         }
-        let result = renew.as_ref().map_or(Ok(()), |renew| renew.renew(programs, maps));
-        // Release pairs with the acquire above.
-        renewing.store(false, Ordering::Release);
-        Some(result)
+        // Dropped on unwinding as well: a renewal may resume a panic of a deferred callback.
+        struct Renewing<'a>(&'a AtomicBool);
+        impl Drop for Renewing<'_> {
+            fn drop(&mut self) {
+                // Release pairs with the acquire above.
+                self.0.store(false, Ordering::Release);
+            }
+        }
+        let _renewing = Renewing(renewing);
+        Some(renew.as_ref().map_or(Ok(()), |renew| renew.renew(programs, maps)))
     }
 
     pub(crate) fn name(&self) -> Option<&str> {

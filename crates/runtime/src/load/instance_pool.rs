@@ -10,6 +10,7 @@ use crate::context::Context;
 use crate::error::{LoadError, PoolError};
 use crate::handle::instance::Instance;
 use crate::load::module::Module;
+use bpf_quiesce::Finish;
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
@@ -101,12 +102,15 @@ impl<H: 'static> InstancePool<H> {
         // Each is tried once: an instance that cannot be reset goes to the other end.
         for _ in 0..used {
             let Some(instance) = self.lists().used.pop() else { break };
-            match instance.reset_within(Duration::ZERO) {
-                Ok(()) => return Ok(Pooled { instance: ManuallyDrop::new(instance), pool: self.clone() }),
-                Err(error) => {
+            // The instance is put back before the panic of a deferred callback is resumed.
+            let mut finish = Finish::default();
+            match finish.step(|| instance.reset_within(Duration::ZERO)) {
+                Some(Ok(())) => return Ok(Pooled { instance: ManuallyDrop::new(instance), pool: self.clone() }),
+                Some(Err(error)) => {
                     refused = Some(error);
                     self.lists().used.insert(0, instance);
                 }
+                None => self.lists().used.insert(0, instance),
             }
         }
         Err(refused.map_or(PoolError::Empty { size: self.0.size }, PoolError::Reset))
@@ -134,7 +138,9 @@ impl<H: 'static> Drop for Pooled<H> {
         if instance.engine().domain().is_forked() {
             return;
         }
-        let clean = instance.is_alone() && instance.reset_within(Duration::ZERO).is_ok();
+        let mut finish = Finish::default();
+        let clean = instance.is_alone()
+            && finish.step(|| instance.reset_within(Duration::ZERO)).is_some_and(|reset| reset.is_ok());
         let mut lists = self.pool.lists();
         if clean { lists.clean.push(instance) } else { lists.used.push(instance) }
     }

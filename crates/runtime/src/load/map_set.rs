@@ -13,7 +13,7 @@ use crate::program::table::{Member, ProgTable, Slot};
 use bpf_maps::{Arena, CreateOptions, Kind, Map, MapError, MapType, flags, implemented_type};
 use bpf_object::btf::{Btf, Type, TypeId};
 use bpf_object::{DataKind, InitialValue, Object, OwnedTypes};
-use bpf_quiesce::{Domain, Foreign, Owned};
+use bpf_quiesce::{Domain, Finish, Foreign, Owned};
 use bpf_uapi::MapTypes;
 use std::fmt;
 use std::sync::Arc;
@@ -502,8 +502,8 @@ impl Planned {
 
 impl Planned {
     /// Restores the initial contents of a map, or sets `contents` in their place. Slots that the object fills are left
-    /// to [`initialise`].
-    pub(crate) fn renew(&self, map: &MapRef, contents: Option<&[u8]>) -> Result<(), LoadError> {
+    /// to [`initialise`]. The panic of a deferred callback is left to `finish`.
+    pub(crate) fn renew(&self, map: &MapRef, contents: Option<&[u8]>, finish: &mut Finish) -> Result<(), LoadError> {
         match map {
             MapRef::Data(map) if map.is_frozen() => Ok(()),
             MapRef::Data(map) => {
@@ -512,8 +512,9 @@ impl Planned {
                     DefKind::Data(data) => data.contents.as_deref(),
                     DefKind::Progs { .. } | DefKind::Unsupported(_) => None,
                 };
-                map.reset().map_err(fail)?;
-                contents.or(own).map_or(Ok(()), |contents| fill(map, contents)).map_err(fail)
+                finish.step(|| map.reset()).unwrap_or(Ok(())).map_err(fail)?;
+                let fill = || contents.or(own).map_or(Ok(()), |contents| fill(map, contents));
+                finish.step(fill).unwrap_or(Ok(())).map_err(fail)
             }
             MapRef::Progs(table) => {
                 let initial = |slot: &(u32, Slot)| self.initial.iter().any(|(index, _)| *index == slot.0);
@@ -521,7 +522,10 @@ impl Planned {
                 slots.retain(|slot| !initial(slot));
                 slots.iter_mut().for_each(|slot| slot.1 = None);
                 let fail = |source| LoadError::ProgArray { array: self.name.clone(), source };
-                if slots.is_empty() { Ok(()) } else { table.update(slots).map_err(fail) }
+                if slots.is_empty() {
+                    return Ok(());
+                }
+                finish.step(|| table.update(slots)).unwrap_or(Ok(())).map_err(fail)
             }
         }
     }

@@ -23,6 +23,7 @@ use crate::program::map_ref::MapRef;
 use crate::program::references::{Declared, References, constants};
 use crate::program::table::{Member, bind_all};
 use crate::program::unit::{Kept as KeptCode, Ready, Unit};
+use bpf_quiesce::Finish;
 use core::marker::PhantomData;
 use std::fmt;
 use std::sync::Arc;
@@ -330,14 +331,23 @@ impl Renew for Origin {
         let mut own = maps.iter();
         let by_place: Vec<Option<MapRef>> =
             self.wanted.iter().map(|wanted| own.by_ref().take(usize::from(*wanted)).next().cloned()).collect();
-        for (at, (planned, map)) in self.planned.iter().zip(&by_place).enumerate() {
-            let Some(map) = map else { continue };
-            if !self.taken.contains(&at) {
-                let contents = self.contents.iter().find(|(of, _)| *of == at).map(|(_, contents)| &**contents);
-                planned.renew(map, contents)?;
+        // A change of a map may run deferred callbacks of the host, which may panic. All maps are renewed all the same.
+        let mut finish = Finish::default();
+        let mut renew = || {
+            for (at, (planned, map)) in self.planned.iter().zip(&by_place).enumerate() {
+                let Some(map) = map else { continue };
+                if !self.taken.contains(&at) {
+                    let contents = self.contents.iter().find(|(of, _)| *of == at).map(|(_, contents)| &**contents);
+                    planned.renew(map, contents, &mut finish)?;
+                }
             }
-        }
-        initialise(&self.planned, &by_place, &self.taken, &|name| named(programs, name))
+            Ok(())
+        };
+        let renewed = renew();
+        let again = || initialise(&self.planned, &by_place, &self.taken, &|name| named(programs, name));
+        let result = renewed.and_then(|()| finish.step(again).unwrap_or(Ok(())));
+        drop(finish);
+        result
     }
 }
 

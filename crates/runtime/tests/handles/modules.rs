@@ -2,6 +2,7 @@
 //! objects (`support/ways.rs`) show that instances behave as loads.
 
 use bpf_runtime::{Arch, Config, Engine, Instance, Linker, LoadError, MapSet, Mode, Module, Object, OptLevel, Raw};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 fn object() -> Object {
     Object::parse(include_bytes!("../objects/instances.o")).unwrap()
@@ -433,4 +434,35 @@ fn honest_mistakes_with_serialised_modules_are_found() {
     let mut without = Linker::<()>::new(&first);
     without.remove_helper(1);
     assert!(matches!(again(&without, &bytes), Err(DeserializeError::Function { .. })));
+}
+
+/// What waited for a grace period panics where a map looks after it: the host's own fault, and no instance's.
+#[test]
+fn a_panic_of_what_waited_leaves_nothing_half_reset() {
+    let quietly = |what: &mut dyn FnMut()| catch_unwind(AssertUnwindSafe(what)).is_err();
+    for engine in engines() {
+        let module = module(&engine);
+        let pool = module.pool(1).unwrap();
+        let instance = pool.take().unwrap();
+        let first = |instance: &Instance<()>| (count(instance, 1), instance.map("seen").unwrap().len());
+        let before = first(&instance);
+        // As many as are looked after at once.
+        let panics = || {
+            engine.domain().enqueue(|| panic!("of the host"));
+            (0..200).for_each(|_| engine.domain().enqueue(|| ()));
+        };
+        run(&instance, "entry", 5);
+        assert_ne!(first(&instance), before);
+        panics();
+        assert!(quietly(&mut || instance.reset().unwrap()));
+        assert_eq!(first(&instance), before);
+        instance.reset().unwrap();
+        // Nor does it cost the pool anything, where the instance is reset as it comes back or as it is taken.
+        run(&instance, "entry", 5);
+        panics();
+        let mut instance = Some(instance);
+        quietly(&mut || drop(instance.take()));
+        quietly(&mut || drop(pool.take().unwrap()));
+        assert_eq!(first(&pool.take().unwrap()), before);
+    }
 }
