@@ -156,6 +156,32 @@ fn the_length_of_a_text_is_bounded() {
     }
 }
 
+/// In a hybrid program, a pointer into the packet may be moved by any number, so that it is 0 for one of them. The
+/// result for that number is the result for the others: an error of its own would show where the packet is.
+#[test]
+fn no_result_shows_where_the_packet_is() {
+    const READ_USER: u32 = 112;
+    for way in [Way::Verified, Way::VerifiedInterpreted] {
+        for (helper, size) in [(READ, 8), (READ, 0), (READ_STR, 8), (READ_USER, 8), (READ_USER, 0)] {
+            let engine = ways::engine(way, |_| {});
+            let map = Map::create(MapDef::new("m", MapType::Array, 4, 32, 1), engine.domain()).unwrap();
+            let linker = Linker::<()>::new(&engine);
+            let moved = "r1 = r7; r1 += 8; if r1 > r8 goto out; r3 = *(u64 *)(r7 + 0); r3 += r7";
+            let text = program(moved, helper, &format!("r2 = {size}; goto go; out:; r0 = 1; exit; go:"));
+            let loader = linker.loader::<Xdp>().maps(&[&map]).hybrid();
+            let program = loader.insns("moved", support::program(&text)).unwrap();
+            let mut packet = [0; PACKET];
+            let start = packet.as_ptr().addr() as u64;
+            let results = [0, 1, 1 << 12].map(|apart| {
+                packet[..8].copy_from_slice(&(apart - start.cast_signed()).to_le_bytes());
+                program.run(&mut (), &mut XdpBuff::new(&mut packet)).unwrap().cast_signed()
+            });
+            assert_eq!(results[0], results[1], "{way:?}: helper {helper}, {size} bytes at 0 and at 1");
+            assert_eq!(results[0], results[2], "{way:?}: helper {helper}, {size} bytes at 0 and at 4096");
+        }
+    }
+}
+
 /// In unverified programs the bounds of sources are unknown.
 #[test]
 fn programs_that_nobody_verified_read_nothing() {
