@@ -84,10 +84,13 @@ fn a_report_says_whether_the_proof_holds() {
     assert!(searched.proof == Some(Err(ProofError::Missing)) && searched.steps > 0);
 }
 
+/// One way of loading an object with these maps.
+type Load<'a> = &'a dyn Fn(&Linker<()>, MapSet) -> Result<(), LoadError>;
+
 #[test]
 fn an_error_says_which_part_differs() {
     let proven = proven();
-    let differs = |object: &Object, load: &dyn Fn(&Linker<()>, MapSet) -> Result<(), LoadError>| {
+    let differs = |object: &Object, load: Load<'_>| {
         let engine = engine(Mode::Interpreter);
         let maps = MapSet::for_object(&engine, object).unwrap();
         match load(&Linker::<()>::new(&engine), maps) {

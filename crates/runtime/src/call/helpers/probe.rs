@@ -77,8 +77,8 @@ unsafe fn readable<const FROM: u8, const SITE: bool>(at: u64, size: u32, ctx: *m
         // SAFETY: the call sequence has put the function's environment there, a `Source` that the program keeps.
         unsafe { &*env }
     });
-    // A pointer into a region may be 0 for its offset: an error of its own would show where the region is. Where only some
-    // paths pass such a pointer, no region is named, and no byte is known.
+    // A pointer into a region may be 0 for its offset: an error of its own would show where the region is. Where only
+    // some paths pass such a pointer, no region is named, and no byte is known.
     if let Some(Source { known: Some(known), region }) = source
         && (at != 0 || *region != BoundsPlace::Nowhere || *known == 0)
     {
