@@ -26,8 +26,8 @@ impl Map {
     /// are not changed, nor the rings of a perf event array, which belong to their consumers. Flags that forbid writes
     /// by the host or by programs do not prevent a reset.
     ///
-    /// Locks in values of arrays are not changed. Timers and deferred work in values end, and objects that values own are
-    /// released.
+    /// Locks in values of arrays are not changed. Timers and deferred work in values end, and objects that values own
+    /// are released.
     ///
     /// # Errors
     /// `EBUSY` for a ring buffer with a consumer; [`MapError`] if no run guard can be taken, as in a forked child.
