@@ -224,7 +224,7 @@ impl Loaded {
         place: &mut Place<'_>,
     ) -> Result<Arc<Loaded>, LoadError> {
         let Place { engine, instance, account, ref mut pool, shared, budget } = *place;
-        let Unit { name, layout, host, references, source, sink, .. } = unit;
+        let Unit { name, layout, host, references, source, .. } = unit;
         let mut bindings = match references {
             Some(references) => Some(Box::new(Bindings::new(name, references, maps, pool)?)),
             None => None,
@@ -243,8 +243,8 @@ impl Loaded {
             }
             #[cfg(native)]
             Ready::Native(emitted, again) => {
-                if let Some(bytes) = sink {
-                    bindings.get_or_insert_default().sink = Some(Sink::new(*bytes));
+                if let Some(bytes) = unit.sink {
+                    bindings.get_or_insert_default().sink = Some(Sink::new(bytes));
                 }
                 Form::Native(Native::place(engine, name, account, emitted, again, &mut bindings)?)
             }
