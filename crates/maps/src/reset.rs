@@ -31,6 +31,10 @@ impl Map {
     ///
     /// # Errors
     /// `EBUSY` for a ring buffer with a consumer; [`MapError`] if no run guard can be taken, as in a forked child.
+    ///
+    /// # Panics
+    /// If a deferred callback of the host does ([`bpf_quiesce::Domain::enqueue`]). The map may then be emptied in part,
+    /// and can be reset again.
     pub fn reset(&self) -> Result<(), MapError> {
         if self.is_frozen() {
             return Ok(());

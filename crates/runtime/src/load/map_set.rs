@@ -512,9 +512,8 @@ impl Planned {
                     DefKind::Data(data) => data.contents.as_deref(),
                     DefKind::Progs { .. } | DefKind::Unsupported(_) => None,
                 };
-                finish.step(|| map.reset()).unwrap_or(Ok(())).map_err(fail)?;
-                let fill = || contents.or(own).map_or(Ok(()), |contents| fill(map, contents));
-                finish.step(fill).unwrap_or(Ok(())).map_err(fail)
+                done(finish, || map.reset()).map_err(fail)?;
+                done(finish, || contents.or(own).map_or(Ok(()), |contents| fill(map, contents))).map_err(fail)
             }
             MapRef::Progs(table) => {
                 let initial = |slot: &(u32, Slot)| self.initial.iter().any(|(index, _)| *index == slot.0);
@@ -529,6 +528,13 @@ impl Planned {
             }
         }
     }
+}
+
+/// Repeats a change of a map until no deferred callback of the host panics in the middle of it. Each panic takes a
+/// callback from the queue; the bound is for callbacks that queue others.
+fn done(finish: &mut Finish, change: impl Fn() -> Result<(), MapError>) -> Result<(), MapError> {
+    const MOST: usize = 1 << 12;
+    (0..MOST).find_map(|_| finish.step(&change)).unwrap_or(Ok(()))
 }
 
 /// Puts the initial contents into a new or reset map of global data.
