@@ -8,7 +8,7 @@ use bpf_isa::Reg;
 
 use crate::bounds::RegionBounds;
 
-/// What a pointer leads to.
+/// The object that a pointer leads to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Object {
     /// The frame of the function. Offsets count from r10.
@@ -58,7 +58,7 @@ impl Home {
     }
 }
 
-/// What an instruction does with the start of an object that is held.
+/// The effect of an instruction on the held start of an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Hold {
     /// Nothing.
@@ -68,14 +68,14 @@ pub enum Hold {
     Copy(Home, Home),
     /// The register leads to the first value of the map with this index.
     MapValue(Reg, u32),
-    /// What the call returns is the start of an object, or null.
+    /// The call returns the start of an object, or null.
     Result,
 }
 
 /// How many bytes a call may use of what an argument points to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Extent {
-    /// So many.
+    /// A constant number of bytes.
     Bytes(u32),
     /// As many as the next argument register says.
     Next {
@@ -84,7 +84,7 @@ pub enum Extent {
     },
 }
 
-/// What a call is given in an argument register.
+/// The content of an argument register at a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Passed {
     /// The register as it is: a number, or what the function checks itself.
@@ -133,7 +133,7 @@ pub struct Confined {
 pub struct Contained {
     /// By instruction slot.
     pub insns: Vec<Confined>,
-    /// What calls are given.
+    /// The arguments of calls.
     pub calls: Vec<[Passed; 5]>,
     /// By function: the bytes of its frame, a multiple of 8.
     pub frames: Vec<u32>,
@@ -151,8 +151,8 @@ pub struct Contained {
 }
 
 impl Contained {
-    /// So many bytes of an object in a register or frame are accessed at a constant offset at most, where the object's
-    /// length is known only when the program runs.
+    /// Most bytes of an object that are accessed at a constant offset, where the object's length is known only when the
+    /// program runs.
     pub const MAX_CONSTANT: u32 = 1 << 16;
 
     /// A call is given so many bytes at most of an object whose length is known only when the program runs.
@@ -163,12 +163,12 @@ impl Contained {
         self.sink.max(Contained::MAX_CONSTANT + Contained::MAX_ACCESS) as usize
     }
 
-    /// What is said of the instruction at `slot`.
+    /// Returns the confinement of the instruction at `slot`.
     pub fn at(&self, slot: u32) -> Confined {
         self.insns.get(slot as usize).copied().unwrap_or_default()
     }
 
-    /// What the call at `slot` is given.
+    /// Returns the arguments of the call at `slot`.
     pub fn passed(&self, slot: u32) -> Option<[Passed; 5]> {
         self.calls.get(self.at(slot).call? as usize).copied()
     }

@@ -104,7 +104,7 @@ impl Reach {
         }
     }
 
-    /// The same without the lower end of a number.
+    /// Drops the lower end of an exactly known number.
     fn up_to(self) -> Reach {
         match self {
             Reach::Exactly(number) => Reach::Number(number),

@@ -79,7 +79,7 @@ mod with {
     impl Fault {
         /// Those in how registers are allocated, which the crate above does: what is computed stays the same.
         pub const OF_ALLOCATION: &[Fault] = &[Fault::ClobbersIgnored, Fault::ConflictsIgnored, Fault::SlotsIgnored];
-        /// Those in what confines accesses, which contained programs alone have.
+        /// Faults of confinement, which is only in contained programs.
         pub const OF_CONTAINED: &[Fault] = &[Fault::ConfinedAnywhere, Fault::FartherForgotten];
         /// Those in what only arm64 does on the way.
         pub const OF_ARM64: &[Fault] = &[

@@ -510,7 +510,7 @@ impl Pass<'_> {
                     Err(op) => return self.push(op, dst),
                 }
             }
-            // What a selection that must be made chooses is nobody's to know.
+            // No pass may decide a confinement.
             op @ Op::Confine { .. } => op,
             op @ (Op::AddShift { .. } | Op::FrameAddr { .. } | Op::SymAddr { .. } | Op::SubprogAddr { .. }) => op,
             op @ (Op::Store { .. }

@@ -30,7 +30,7 @@ pub(crate) struct Args {
     output: Option<PathBuf>,
     #[command(flatten)]
     loader: load::ObjectArgs,
-    /// What the programs run on; by default what their sections are for.
+    /// The context of the programs; by default that of their sections.
     #[arg(long, value_enum)]
     ctx: Option<ContextArg>,
     /// Limit on the work of each pass of the search for a program: about one unit for each instruction walked.

@@ -230,7 +230,7 @@ fn proves_and_verifies_by_proof() {
     assert!(succeeds(&["verify", &proven]).contains("instructions walked"));
     let report: serde_json::Value = serde_json::from_str(&succeeds(&["inspect", &proven, "--json"])).unwrap();
     assert!(report["programs"][0]["proof"].as_u64().is_some_and(|bytes| bytes > 20), "{report}");
-    // It runs as ever.
+    // An object with proofs runs like the object without them.
     let args = ["run", &proven, "--data", "examples/packets.pcap", "--json"];
     let report: serde_json::Value = serde_json::from_str(&succeeds(&args)).unwrap();
     assert_eq!(report["returned"], serde_json::json!({"1": 88, "2": 320}));

@@ -370,9 +370,9 @@ pub enum Op {
     /// Backends emit it without a branch, and where the machine may predict what a selection chooses, with a barrier
     /// behind it (arm64: `csdb`).
     Confine {
-        /// What is compared.
+        /// The number that is compared.
         a: VReg,
-        /// What it must be below.
+        /// The exclusive upper bound.
         limit: Val,
         /// Destination.
         dst: VReg,

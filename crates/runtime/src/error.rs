@@ -130,7 +130,7 @@ pub enum LoadError {
     Proof {
         /// Which program.
         program: String,
-        /// What is missing, differs or does not hold.
+        /// The part that is missing, differs or does not hold.
         source: bpf_verifier::ProofError,
     },
     /// The verifier gave up at [`Limits::time`](crate::Limits::time), or where the system refused memory, before there

@@ -123,7 +123,7 @@ fn the_speed_programs_do_the_same() {
             continue;
         }
         let Ok(code) = bpf_testkit_elf::section(&bytes, "bench") else { continue };
-        // Those that the verifier refuses are run with checks.
+        // Programs that the verifier refuses are run with checks.
         let plain = match linker.loader::<Raw>().hybrid().bytes(&name, &code) {
             Ok(plain) => plain,
             Err(_) => continue,

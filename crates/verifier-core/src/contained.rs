@@ -1,4 +1,4 @@
-//! What each access of a program is confined to, so that a wrong proof does not lead out of it.
+//! Names the object that each access of a program is confined to, so that a wrong proof does not lead out of it.
 //!
 //! Problem: the walk's proofs about numbers are many and subtle, and one that is wrong lets a program reach any memory.
 //! Approach: a second analysis, small and apart from the walk, that follows pointers only: by one forward data flow it
@@ -24,11 +24,11 @@ use bpf_uapi::{Helper, MapType, MapTypes};
 pub struct Uncontained {
     /// The instruction.
     pub insn: InsnIdx,
-    /// What it does that has no bound.
+    /// The reason why it has no bound.
     pub why: Escape,
 }
 
-/// What a contained program may not do.
+/// An operation that a contained program may not do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Escape {
@@ -116,7 +116,7 @@ enum Target {
     Held { bytes: u32, writable: bool, class: Class },
 }
 
-/// What is known of a register or a slot of the frame.
+/// The abstract value of a register or of a slot of the frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Val {
     /// Anything.
@@ -224,7 +224,7 @@ fn slot_at(off: i64) -> Option<u8> {
 /// What one function does, as far as is known.
 #[derive(Clone, Debug, Default)]
 struct Function {
-    /// What its arguments are in all calls; `None` where nobody has called it.
+    /// The join of its arguments over all calls; `None` before the first call.
     args: Option<[Val; 5]>,
     /// The deepest byte of its frame that is accessed at a constant offset.
     deepest: u32,
@@ -232,7 +232,7 @@ struct Function {
     variable: bool,
     /// Others are given pointers to its frame.
     passed: bool,
-    /// What may be a pointer is stored in its frame at a variable offset.
+    /// A value that may be a pointer is stored in its frame at a variable offset.
     scattered: bool,
     homes: u128,
 }
@@ -431,7 +431,7 @@ impl Analysis<'_> {
                     (Width::W64, AluOp::Add | AluOp::Sub, Val::Ptr(..), Val::Unknown | Val::Number) => a.moved(None),
                     (Width::W64, AluOp::Add, Val::Const(a), Val::Ptr(..)) => b.moved(Some(a)),
                     (Width::W64, AluOp::Add, Val::Unknown | Val::Number, Val::Ptr(..)) => b.moved(None),
-                    // What was a pointer may be one again, but for what the verifier lets nobody do to it.
+                    // A sum with a value that may be a pointer may be a pointer.
                     (Width::W64, AluOp::Add | AluOp::Sub, a, b) if !(a.is_number() && b.is_number()) => Val::Unknown,
                     _numbers => Val::Number,
                 };

@@ -200,7 +200,7 @@ impl<S: Sink> FuncLowerer<'_, S> {
         }
     }
 
-    /// The same without a branch: of an element that there is not, nothing is computed.
+    /// Looks an element up without a branch: the address is computed from a confined index.
     fn confined_lookup(&mut self, key: VReg, map: u32, max_entries: u32, stride: u32, elements: Elements) {
         let index = self.confined_index(key, max_entries);
         let base = self.array_base(map, elements);

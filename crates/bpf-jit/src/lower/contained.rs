@@ -1,4 +1,4 @@
-//! What keeps the accesses of a contained program inside its objects ([`bpf_analysis::Contained`]).
+//! Confines the accesses of a contained program to its objects ([`bpf_analysis::Contained`]).
 //!
 //! Problem: neither a wrong proof nor a mispredicted branch may lead an access out of the object that its pointer
 //! names. Approach: an access at a constant offset is made from the object's own start, whatever the pointer holds. Any
@@ -430,8 +430,8 @@ impl<S: Sink> FuncLowerer<'_, S> {
         }
     }
 
-    /// What argument `i` points to, confined to so many bytes of its object; if these are as many as the next argument
-    /// says, that is confined too.
+    /// Confines the memory that argument `i` points to, of the length `extent`, to its object. A length in the next
+    /// argument register is confined, too.
     fn argument(&mut self, i: usize, place: Place, extent: Extent, align: u8) -> VReg {
         let reg = Reg::ARGS[i];
         let aligned = |f: &mut Self, v: VReg| match align {

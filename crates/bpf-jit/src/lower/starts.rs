@@ -1,10 +1,10 @@
-//! What lowering keeps of a contained program's objects, function by function.
+//! The starts of a contained program's objects, kept function by function.
 
 use super::webs::NO_WEB;
 use bpf_analysis::{Contained, Home};
 use bpf_lir::VReg;
 
-/// What a function that is contained keeps for its accesses.
+/// The starts that a contained function keeps for its accesses.
 pub(super) struct Starts<'a> {
     pub(super) facts: &'a Contained,
     /// The start of the object that each home's pointer leads to.

@@ -363,7 +363,7 @@ impl MapSet {
         self.check_planned(&Planned::of(&self.engine, object)?)
     }
 
-    /// The same for the maps of an object as somebody else has found them.
+    /// Refuses a set whose definitions are not these, which were read from an object before.
     pub(crate) fn check_planned(&self, planned: &Arc<[Planned]>) -> Result<(), LoadError> {
         let problem = |problem| Err(LoadError::MapSet { problem });
         if Arc::ptr_eq(&self.planned, planned) {

@@ -35,7 +35,7 @@ use {
     bpf_verifier::SourceLine,
 };
 
-/// What the bytes begin with.
+/// The first bytes of a serialised module.
 const MAGIC: [u8; 8] = *b"bpfmod\x00\x01";
 
 /// Digests of what must be equal where code is made and where it runs, and the checksum of the bytes that follow.

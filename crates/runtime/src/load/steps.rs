@@ -41,7 +41,7 @@ pub(super) struct How {
     pub(super) interruptible: bool,
     /// Bound each access once more in the code.
     pub(super) contained: bool,
-    /// What to do with proofs that objects carry.
+    /// Whether a load checks the proofs that objects carry.
     pub(super) proofs: Proofs,
 }
 
@@ -291,7 +291,7 @@ impl<H: 'static> Loading<'_, H> {
             Mode::Jit => Err(LoadError::Internal("an engine compiles that has no backend".into())),
             #[cfg(native)]
             Mode::Jit => {
-                // What confines accesses is made by the optimising compiler alone.
+                // Only the optimising compiler confines accesses.
                 let opt_level = if how.contained { OptLevel::Speed } else { how.opt_level };
                 let to = Target { program: &program, facts, opt_level, source: code, shared: self.shared };
                 unit.compile(&linker.engine, to, |ready| then(&unit, ready))

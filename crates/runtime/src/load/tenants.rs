@@ -50,7 +50,7 @@ pub enum TenantError {
     Plan(#[from] PlanError),
 }
 
-/// What one tenant has of its own.
+/// The parts of a tenant that no other tenant shares.
 ///
 /// ```
 /// use bpf_runtime::Tenant;

@@ -83,7 +83,7 @@ pub(crate) struct Options {
     pub(crate) contained: bool,
     /// Record the ranges of numbers.
     pub(crate) values: bool,
-    /// What to do with proofs.
+    /// Whether proofs are checked.
     pub(crate) proofs: Proofs,
 }
 

@@ -158,7 +158,7 @@ impl Functions {
     }
 }
 
-/// What the instructions of a program refer to.
+/// The maps and functions that the instructions of a program refer to.
 #[derive(Debug, Default)]
 pub(crate) struct References {
     /// By map index.

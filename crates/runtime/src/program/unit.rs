@@ -36,7 +36,7 @@ pub(crate) struct Unit {
     pub(crate) source: Option<Arc<Source>>,
     /// The budget of a run that begins with the program.
     pub(crate) budget: i64,
-    /// What its runs are checked for.
+    /// The limits that its runs are checked for.
     pub(crate) checks: Checks,
     /// For a contained program: bytes of the memory that out-of-bounds accesses are sent to.
     pub(crate) sink: Option<usize>,
@@ -105,7 +105,7 @@ impl Kept {
 }
 
 impl Unit {
-    /// What its instructions refer to.
+    /// The maps and functions that its instructions refer to.
     pub(crate) fn references(&self) -> &References {
         self.references.as_deref().unwrap_or(&NO_REFERENCES)
     }

@@ -412,7 +412,7 @@ fn results_arrive_as_wide_as_a_register() {
                 for mut host in [-7, 0, 7, i32::MIN, i32::MAX] {
                     let expected = expected(host)[which];
                     let why = format!("{mode:?} {level:?} {id} {host}, verified: {verified}");
-                    // What was seen of -7 as 4294967289 is the lower half of the register.
+                    // 4294967289 is the lower half of a register that holds -7.
                     assert_eq!(half.run(&mut host, &mut &mut [][..]).unwrap(), u64::from(expected as u32), "{why}");
                     assert_eq!(whole.run(&mut host, &mut &mut [][..]).unwrap() as i64, expected, "{why}");
                     assert_eq!(negative.run(&mut host, &mut &mut [][..]).unwrap(), u64::from(expected < 0), "{why}");

@@ -436,7 +436,7 @@ fn honest_mistakes_with_serialised_modules_are_found() {
     assert!(matches!(again(&without, &bytes), Err(DeserializeError::Function { .. })));
 }
 
-/// What waited for a grace period panics where a map looks after it: the host's own fault, and no instance's.
+/// A deferred callback of the host panics while a map is reset: the instance is reset all the same.
 #[test]
 fn a_panic_of_what_waited_leaves_nothing_half_reset() {
     let quietly = |what: &mut dyn FnMut()| catch_unwind(AssertUnwindSafe(what)).is_err();

@@ -57,7 +57,7 @@ enum Arg {
     Stack,
     /// The same further up: half of them.
     Upper,
-    /// That half, or one of these numbers.
+    /// The upper half, or one of these numbers.
     UpperOr(&'static [i64]),
 }
 

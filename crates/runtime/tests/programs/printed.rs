@@ -6,7 +6,7 @@ use crate::support::ways::{self, WAYS, Way};
 use bpf_runtime::{Printed, Raw};
 use std::sync::{Arc, Mutex};
 
-/// What the sink received of a call: program, account, text.
+/// A call as the sink received it: program, account, text.
 type Told = (String, Option<String>, String);
 
 /// Prints `text`, as a format without values, or with the number 7 for its last two bytes if it ends in `%d`.

@@ -236,8 +236,8 @@ fn a_program_with_a_large_map_is_verified() {
 /// Programs of reports 20 to 22 that the verifier refuses, as the kernel does; their heads want them accepted.
 const REFUSED: &[(&str, &str)] = &[("21_rest_of_buffer", "append_loop")];
 
-/// What the heads of reports 20 to 23 say is right: accepted, though the kernel refuses them too. Of 23, a loop that
-/// ends may be refused if the message does not call it endless.
+/// Reports 20 to 23 ask for acceptance in their heads, though the kernel refuses them too. A loop of 23 may be refused
+/// if the message does not call it endless.
 #[test]
 fn reports_about_precision_are_accepted() {
     let cases: [(&str, &[&str]); 4] = [

@@ -17,7 +17,7 @@ pub(crate) enum Way {
     VerifiedInterpreted,
     /// Verified, as machine code: the second instance of a module.
     Instance,
-    /// The same by the interpreter.
+    /// An instance of a module, in the interpreter.
     InterpretedInstance,
 }
 

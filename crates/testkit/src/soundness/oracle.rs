@@ -43,7 +43,7 @@ const LONG_ONE_IN: u32 = 16;
 /// Every so many accepted programs, each engine verifies for itself.
 const VERIFIED_AGAIN: u64 = 16;
 
-/// What code is made of a program.
+/// The kind of code that is made of a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Code {
     /// At this level.

@@ -14,12 +14,12 @@ use bpf_isa::{Insn, Program, Src};
 use bpf_runtime::{LoadError, MapError, Mode, RunError, oracle};
 use std::collections::BTreeMap;
 
-/// What came of the programs.
+/// Counts of programs and runs.
 #[derive(Clone, Default, Debug)]
 pub struct Contained {
     /// Programs made.
     pub programs: u64,
-    /// Those that were contained, and run.
+    /// Programs that were contained and run.
     pub contained: u64,
     /// Runs.
     pub runs: u64,
@@ -33,7 +33,7 @@ pub struct Contained {
 #[derive(Debug)]
 pub struct Sabotage {
     world: World,
-    /// What was seen.
+    /// The counts so far.
     pub seen: Contained,
 }
 
@@ -78,7 +78,7 @@ impl Sabotage {
                 *self.seen.refused.entry(kind).or_default() += 1;
                 return Ok(None);
             }
-            // What a damaged program refers to may not exist.
+            // A damaged program may refer to a function or map that does not exist.
             Err(LoadError::UnknownHelper { .. } | LoadError::Unresolved { .. }) => return Ok(None),
             Err(error) => return Ok(Some(format!("it does not load: {error}"))),
         };
