@@ -19,6 +19,7 @@ mod kernel_arm64;
 mod layers;
 mod objects;
 mod pictures;
+mod prose;
 mod prove;
 mod publish;
 mod rules;

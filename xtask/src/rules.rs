@@ -26,7 +26,7 @@
 //! Dependencies come from `cargo metadata` and matches from the syntax tree, not from patterns over text.
 
 use crate::{
-    api, docs, layers, pictures, publish,
+    api, docs, layers, pictures, prose, publish,
     shell::{self, files},
     tables, trusted,
 };
@@ -227,6 +227,7 @@ pub(crate) fn check() -> anyhow::Result<()> {
     broken.extend(tables::check()?);
     broken.extend(api::check()?);
     broken.extend(pictures::check()?);
+    broken.extend(prose::check()?);
     broken.extend(trusted::check()?);
     for folder in ["crates", "benches", "xtask", "fuzz"] {
         for path in files(&root.join(folder))? {

@@ -291,7 +291,7 @@ fn constants_of_a_program_do_not_stand_in_its_blinded_code() {
                 let hardening = Hardening { blind_constants, ..Hardening::default() };
                 let emit = EmitOptions { hardening, ..EmitOptions::default() };
                 let options = CompileOptions { opt_level, skip, emit, ..CompileOptions::default() };
-                // Keys are random, so a constant that was blinded may appear by chance, but not under each of three keys.
+                // Keys are random, so a blinded constant may appear by chance, but not under each of three keys.
                 let mut remaining = constants(&program);
                 for _ in 0..3 {
                     let mut code = Code::new(arch);

@@ -1,0 +1,273 @@
+//! Prose that a stranger can read: what a script can find of the style guide's section on prose.
+//!
+//! Problem: a sentence whose subject is a bare "What", "So" or "The same" makes its reader guess which thing is meant.
+//! Approach: comments and documents are cut into sentences, and a sentence that begins with one of [`OPENINGS`] is
+//! reported with its place. Questions are exempt. Folders that were written before the rule have a bound in
+//! [`REMAINING`], which may only fall. A second table bounds the lines of documents.
+//!
+//! Only whole-line comments are read. A comment at the end of a line of code is too short to riddle.
+
+use crate::shell;
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// How a sentence must not begin: its first words, and the words of which one follows. An empty list: any word does.
+const OPENINGS: [(&str, &[&str]); 12] = [
+    ("What", &[]),
+    ("The same", &["for", "of", "in", "as", "with", "is", "are", "holds", "goes", "by", "where", "when", ""]),
+    ("So", &["is", "are", "do", "does", "has", "have", "can", "did", "was", "were", "many", "that", "it", "they"]),
+    ("That", &["is", "are", "it", "they", "the", "a", "an", "which", "one"]),
+    ("Such", &["is", "are", "as", "a", "an"]),
+    ("Those", &["that", "who", "which", "of", "are"]),
+    ("One", &["that", "which", "who"]),
+    ("As", &["ever", "above", "before", "there"]),
+    ("Who", &[]),
+    ("Whoever", &[]),
+    ("Whose", &[]),
+    ("Nor", &[]),
+];
+
+/// Folders and documents with sentences from before the rule, and how many each may have. All others have none.
+const REMAINING: [(&str, usize); 39] = [
+    ("ARCHITECTURE.md", 6),
+    ("CHANGELOG.md", 5),
+    ("CONTRIBUTING.md", 1),
+    ("README.md", 1),
+    ("SECURITY.md", 3),
+    ("benches/", 46),
+    ("crates/bpf-analysis/", 25),
+    ("crates/bpf-interp/", 13),
+    ("crates/bpf-isa/", 35),
+    ("crates/bpf-jit-arm64/", 11),
+    ("crates/bpf-jit-x64/", 10),
+    ("crates/bpf-jit/", 50),
+    ("crates/bpf-opt/", 93),
+    ("crates/cli/", 47),
+    ("crates/context-derive/", 3),
+    ("crates/debug/", 6),
+    ("crates/disasm/", 1),
+    ("crates/dispatcher/", 22),
+    ("crates/guest-macros/", 1),
+    ("crates/guest/", 6),
+    ("crates/jit-code/", 16),
+    ("crates/jit-suite/", 18),
+    ("crates/lir/", 20),
+    ("crates/maps/", 105),
+    ("crates/misuse/", 4),
+    ("crates/object/", 66),
+    ("crates/os/", 23),
+    ("crates/prog-pack/", 21),
+    ("crates/prove/", 30),
+    ("crates/quiesce/", 43),
+    ("crates/runtime/", 484),
+    ("crates/tailcall/", 17),
+    ("crates/testkit/", 94),
+    ("crates/uapi/", 20),
+    ("crates/verifier-core/", 98),
+    ("crates/verifier/", 612),
+    ("docs/", 76),
+    ("examples/", 40),
+    ("xtask/", 45),
+];
+
+/// Documents, and the lines each may have. Every other page of `docs` may have [`PAGE`].
+const LENGTHS: [(&str, usize); 3] = [("README.md", 100), ("ARCHITECTURE.md", 220), ("CHANGELOG.md", 400)];
+
+/// Lines of a page of `docs`.
+const PAGE: usize = 450;
+
+/// Reports sentences with a forbidden opening beyond what [`REMAINING`] allows, and documents that are too long.
+pub(crate) fn check() -> anyhow::Result<Vec<String>> {
+    let root = shell::root();
+    let mut found: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    let mut broken = Vec::new();
+    for folder in ["crates", "benches", "xtask", "fuzz", "examples"] {
+        for path in shell::files(&root.join(folder))? {
+            let name = format!("{folder}/{}", path.display());
+            let text = fs::read_to_string(root.join(&name))?;
+            note(&mut found, &name, &comments(&text));
+        }
+    }
+    for path in documents(&root)? {
+        let name = path.strip_prefix(&root).unwrap_or(&path).display().to_string();
+        let text = fs::read_to_string(&path)?;
+        note(&mut found, &name, &paragraphs(&text));
+        let bound = LENGTHS.iter().find(|(document, _)| *document == name).map(|(_, bound)| *bound);
+        let bound = bound.or_else(|| name.starts_with("docs/").then_some(PAGE));
+        let lines = text.lines().count();
+        if let Some(bound) = bound.filter(|bound| lines > *bound) {
+            broken.push(format!("{name}: {lines} lines, and at most {bound} are allowed"));
+        }
+    }
+    for (place, sentences) in found {
+        let allowed = REMAINING.iter().find(|(folder, _)| *folder == place).map_or(0, |(_, allowed)| *allowed);
+        if sentences.len() > allowed {
+            broken.push(format!("{place}: {} riddling sentences, and {allowed} are allowed", sentences.len()));
+            broken.extend(sentences);
+        }
+    }
+    Ok(broken)
+}
+
+/// Documents of the repository: those of its root, of `docs`, and of the examples.
+fn documents(root: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    let mut folders = vec![root.to_path_buf(), root.join("docs"), root.join("benches"), root.join("fuzz")];
+    for example in fs::read_dir(root.join("examples"))? {
+        folders.push(example?.path());
+    }
+    folders.push(root.join("examples"));
+    for folder in folders.iter().filter(|folder| folder.is_dir()) {
+        for entry in fs::read_dir(folder)? {
+            let path = entry?.path();
+            found.extend(path.extension().is_some_and(|extension| extension == "md").then_some(path));
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Notes the sentences of a file that begin as they must not, under the entry of [`REMAINING`] that the file is in.
+fn note(found: &mut BTreeMap<&'static str, Vec<String>>, name: &str, blocks: &[(usize, String)]) {
+    let place = REMAINING.iter().map(|(folder, _)| *folder).find(|folder| name.starts_with(folder)).unwrap_or("prose");
+    for (line, block) in blocks {
+        for sentence in sentences(block).filter(|sentence| riddles(sentence)) {
+            let begin: String = sentence.chars().take(60).collect();
+            found.entry(place).or_default().push(format!("{name}:{line}: name the subject of \"{begin}\""));
+        }
+    }
+}
+
+/// Whether a sentence begins with one of [`OPENINGS`] and asks nothing.
+fn riddles(sentence: &str) -> bool {
+    let opens = |(opening, next): &(&str, &[&str])| {
+        let Some(rest) = sentence.strip_prefix(opening) else { return false };
+        // The opening ends a word: "Sources" does not begin with "So".
+        if rest.starts_with(|c: char| c.is_alphanumeric() || c == '\'') {
+            return false;
+        }
+        let follows = rest.strip_prefix(' ').unwrap_or_default();
+        let word = follows.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
+        next.is_empty() || next.contains(&word)
+    };
+    !sentence.ends_with('?') && OPENINGS.iter().any(opens)
+}
+
+/// The sentences of a paragraph: a period, a colon, a semicolon or a question mark and a space end one.
+fn sentences(block: &str) -> impl Iterator<Item = &str> {
+    let mut rest = block;
+    core::iter::from_fn(move || {
+        let trimmed = rest.trim_start_matches(['-', '*', '#', '|', '>', ' ']);
+        if trimmed.is_empty() {
+            return None;
+        }
+        let end = ["?", ".", ":", ";"].iter().filter_map(|mark| trimmed.find(&format!("{mark} "))).min();
+        let (sentence, after) = end.map_or((trimmed, ""), |end| trimmed.split_at(end + 1));
+        rest = after;
+        Some(sentence)
+    })
+}
+
+/// The paragraphs of the whole-line comments of a source, each with the number of its first line.
+fn comments(text: &str) -> Vec<(usize, String)> {
+    let mut blocks = Blocks::default();
+    for (number, line) in (1..).zip(text.lines()) {
+        match line.trim_start().strip_prefix("//") {
+            Some(comment) => blocks.line(number, comment.trim_start_matches(['/', '!'])),
+            None => blocks.end(),
+        }
+    }
+    blocks.finish()
+}
+
+/// The paragraphs of a document, code aside, each with the number of its first line.
+fn paragraphs(text: &str) -> Vec<(usize, String)> {
+    let mut blocks = Blocks::default();
+    for (number, line) in (1..).zip(text.lines()) {
+        blocks.line(number, line);
+    }
+    blocks.finish()
+}
+
+/// Paragraphs as they are gathered, line by line.
+#[derive(Default)]
+struct Blocks {
+    done: Vec<(usize, String)>,
+    /// The paragraph that the next line belongs to.
+    open: Option<(usize, String)>,
+    /// Inside a fenced block of code.
+    in_code: bool,
+}
+
+impl Blocks {
+    fn line(&mut self, number: usize, line: &str) {
+        let line = line.trim();
+        let fence = line.starts_with("```");
+        self.in_code ^= fence;
+        if self.in_code || fence || line.is_empty() {
+            self.end_paragraph();
+            return;
+        }
+        // An item of a list and a row of a table are paragraphs of their own.
+        if line.starts_with(['-', '*', '|', '#']) {
+            self.end_paragraph();
+        }
+        let (_, open) = self.open.get_or_insert_with(|| (number, String::new()));
+        if !open.is_empty() {
+            open.push(' ');
+        }
+        open.push_str(line);
+    }
+
+    fn end_paragraph(&mut self) {
+        self.done.extend(self.open.take());
+    }
+
+    /// Ends a comment, and with it a block of code that it did not close.
+    fn end(&mut self) {
+        self.in_code = false;
+        self.end_paragraph();
+    }
+
+    fn finish(mut self) -> Vec<(usize, String)> {
+        self.end();
+        self.done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(blocks: &[(usize, String)]) -> Vec<usize> {
+        let mut lines = Vec::new();
+        for (line, block) in blocks {
+            lines.extend(sentences(block).filter(|sentence| riddles(sentence)).map(|_| *line));
+        }
+        lines
+    }
+
+    #[test]
+    fn sentences_without_a_subject_are_found_in_comments() {
+        let text = "//! A file. What covers what is decided after forgetting.\n\n/// Returns it.\n///\n/// So are\n/// all.\n\
+                    fn f() {} // What stands behind code is not read.\n    // The same, for pointers.\n";
+        assert_eq!(found(&comments(text)), [1, 5, 8]);
+    }
+
+    #[test]
+    fn nouns_questions_and_code_may_begin_so() {
+        let text = "//! Sources are read. What is a slot? The same program on both engines. That program is short.\n\
+                    //!\n//! ```\n//! What stands in code.\n//! ```\n";
+        assert_eq!(found(&comments(text)), [0; 0]);
+    }
+
+    #[test]
+    fn rows_and_items_of_documents_are_read() {
+        let text =
+            "# Page\n\n* one\n* What is two.\n\n| a | What a cell says. |\n\n```\nSo is code.\n```\nNor is this.\n";
+        assert_eq!(found(&paragraphs(text)), [4, 11]);
+    }
+}
