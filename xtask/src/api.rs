@@ -74,7 +74,7 @@ fn lists() -> anyhow::Result<Vec<(String, String)>> {
     Ok(lists)
 }
 
-/// What is `pub` in the files of a crate.
+/// Lists the `pub` items in the files of a crate.
 fn list(source: &Path) -> anyhow::Result<String> {
     let mut files = Vec::new();
     for path in shell::files(source)? {

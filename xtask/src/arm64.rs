@@ -1,4 +1,4 @@
-//! What runs arm64 tests on another machine: a Rust with an arm64 standard library, a cross linker, and qemu-user.
+//! Tools that run arm64 tests on another machine: a Rust with an arm64 standard library, a cross linker, and qemu-user.
 //!
 //! Each of the three is looked for, and installed on demand on Debian. The traps, each found by measurement:
 //! * qemu-user before 10 does not see code written through an alias mapping, so that a JIT with two mappings runs stale
@@ -25,7 +25,7 @@ const DEBIAN_RUSTC: &str = "/usr/bin/rustc";
 const HOW: &str = "on Debian, `cargo xtask test --install` (as root); elsewhere install qemu-user 10 or newer, \
                    an aarch64-linux-gnu cross compiler, and `rustup target add aarch64-unknown-linux-gnu`";
 
-/// What is needed to run arm64 tests.
+/// Tools for arm64 tests, each found or installed.
 pub(crate) struct Cross {
     rustc: PathBuf,
     qemu: String,

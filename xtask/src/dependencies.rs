@@ -1,4 +1,4 @@
-//! What we depend on: licences, advisories, versions that occur twice, and where packages come from.
+//! Dependencies of the workspace: licences, advisories, versions that occur twice, and where packages come from.
 //!
 //! cargo-deny decides, by `deny.toml`. It is not installed by us: building it takes minutes. Where it is missing, and
 //! where the database of advisories cannot be had, that is said in a line that starts with `SKIPPED`.

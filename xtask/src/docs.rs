@@ -1,9 +1,10 @@
-//! What the documents say of files: that there are such files.
+//! Paths in documents lead to files that exist.
 //!
 //! A promise is worth the test that holds it, and documents name tests and sources by path; a file that moves must not
 //! leave a document behind. So each path in backquotes that begins at a folder of the repository, or at the folder of a
 //! crate, leads somewhere; and each promise of SECURITY.md names the test that holds it, by its path or by its name,
-//! and every test that is named there exists. So does every test, file and item that ARCHITECTURE.md names in "To add".
+//! and every test that is named there exists. Every test, file and item that ARCHITECTURE.md
+//! names in "To add" exists as well.
 
 use crate::shell;
 use std::{
@@ -31,7 +32,7 @@ pub(crate) fn check() -> anyhow::Result<Vec<String>> {
     let mut broken = Vec::new();
     for document in documents {
         let name = document.strip_prefix(&root).unwrap_or(&document).display().to_string();
-        // What was so when a version came out stays as it was.
+        // A changelog names paths of the past.
         if name == "CHANGELOG.md" {
             continue;
         }
@@ -90,7 +91,7 @@ fn test_functions(source: &str) -> Vec<String> {
     found
 }
 
-/// What a source declares.
+/// Names of the items that a source declares.
 fn items(source: &str) -> Vec<String> {
     const KEYWORDS: [&str; 8] = ["enum", "struct", "trait", "type", "fn", "mod", "const", "macro_rules!"];
     let name =
@@ -104,7 +105,7 @@ fn items(source: &str) -> Vec<String> {
     found
 }
 
-/// What "To add ..." of ARCHITECTURE.md names and there is not: tests, files without their folder, types, macros.
+/// Reports names in "To add ..." of ARCHITECTURE.md that do not exist: tests, files without their folder, types, macros.
 fn additions(text: &str, tests: &Tests) -> Vec<String> {
     let section = text.split("\n## ").find(|section| section.starts_with("To add")).unwrap_or_default();
     let mut broken = Vec::new();
@@ -131,7 +132,7 @@ fn additions(text: &str, tests: &Tests) -> Vec<String> {
     broken
 }
 
-/// What is missing behind the promises of SECURITY.md.
+/// Reports promises of SECURITY.md that name no existing test.
 fn promises(text: &str, tests: &Tests) -> Vec<String> {
     let section = text.split("\n## ").find(|section| section.starts_with("What is promised")).unwrap_or_default();
     let mut broken = Vec::new();

@@ -2,7 +2,7 @@
 //!
 //! Problem: `cargo check` for another system shows that it compiles, not that it works. Approach: the tests of the
 //! crates without machine code, and of the example that is the smallest build, are built for riscv64 and for Windows
-//! and run under qemu-user and Wine. What is missing is said, with what to install; macOS has no emulator.
+//! and run under qemu-user and Wine. A missing tool is reported with the package to install; macOS has no emulator.
 //!
 //! Trap: Wine before 9 lacks `bcryptprimitives.dll`, from which Rust's standard library has its random numbers. It has
 //! one function, which is built here.
@@ -11,7 +11,7 @@ use crate::{arm64, shell};
 use anyhow::Context;
 use std::{fs, path::PathBuf, process::Command};
 
-/// What is tested: the crates that depend on no machine, the interpreter, and the smallest build of the runtime.
+/// Packages under test: the crates that depend on no machine, the interpreter, and the smallest build of the runtime.
 const PACKAGES: [&str; 6] =
     ["bpf-isa", "bpf-analysis", "bpf-object", "bpf-interp", "bpf-verifier", "bpf-example-interpreted"];
 

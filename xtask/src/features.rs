@@ -1,9 +1,9 @@
 //! Builds that not everybody makes: sets of the runtime's features, other systems, and the oldest Rust.
 //!
-//! Problem: what only some features or systems have breaks unseen where everything is always on. Approach: the library
+//! Problem: code of some features or systems only breaks unseen where everything is always on. Approach: the library
 //! is checked for each set of features that takes something away, and without features for each target whose standard
-//! library is installed; nothing is linked, so no cross linker is needed. What users depend on is checked by the Rust
-//! that its manifests promise (`rust-version`), with features that take nothing away: clippy's `incompatible_msrv`
+//! library is installed; nothing is linked, so no cross linker is needed. The shipped crates are checked by the Rust
+//! that their manifests promise (`rust-version`), with features that take nothing away: clippy's `incompatible_msrv`
 //! knows the standard library, but not the language, nor what our dependencies need. A target or a toolchain that is
 //! not installed is reported as skipped.
 
@@ -12,13 +12,13 @@ use anyhow::Context;
 use std::path::Path;
 use std::process::Command;
 
-/// Sets of features of `bpf-runtime`, each without the defaults. What everybody builds is checked elsewhere.
+/// Sets of features of `bpf-runtime`, each without the defaults. The default set is built by every other command.
 const SETS: [&str; 5] = ["", "derive", "jit", "debug", "serde,tracing"];
 
 /// Systems of docs/platforms.md other than those that the tests run on.
 const TARGETS: [&str; 3] = ["riscv64gc-unknown-linux-gnu", "aarch64-apple-darwin", "x86_64-pc-windows-gnu"];
 
-/// What users depend on: that is all of the family that is shipped.
+/// Roots of the shipped crates: every other shipped crate is a dependency of one of these.
 const SHIPPED: [&str; 3] = ["bpf-runtime", "bpf-cli", "bpf-guest"];
 
 /// Features of [`SHIPPED`] beside the defaults.

@@ -71,7 +71,7 @@ fn boot(kernel: &Path, archive: &Path) -> anyhow::Result<()> {
     machine
         .args([TIMEOUT, QEMU, "-M", "virt,gic-version=3", "-cpu", "max,pauth-impdef=on", "-m", "1024"])
         .args(["-nic", "none", "-nographic", "-no-reboot", "-append"])
-        // What the kernel does not know becomes the init program's environment.
+        // Parameters that the kernel does not know become the init program's environment.
         .arg(format!("console=ttyAMA0 quiet panic=-1 BPF_SHARED={SHARED}"))
         .arg("-kernel")
         .arg(kernel)

@@ -8,7 +8,7 @@
 //! * No circles, but between a module and those inside it: a parent keeps what its children share.
 //! * In a crate of [`LAYERS`], a file uses files of its own layer and of lower ones.
 //!
-//! What is not seen: a method is found by its type, and a type that is never named is not found. Tests use what they
+//! Limits: a method is found by its type, and a type that is never named is not found. Tests use what they
 //! like: items and files under `cfg(test)` do not count.
 
 use crate::shell;
@@ -27,7 +27,7 @@ const LAYERS: &[(&str, &[&str])] = &[(
     &["num", "error", "context", "oracle", "abi", "engine", "call", "program", "exec", "handle", "attach", "load"],
 )];
 
-/// What is broken, of all crates.
+/// Reports circles and broken layers of all crates.
 pub(crate) fn check() -> anyhow::Result<Vec<String>> {
     let root = shell::root();
     let mut folders: Vec<PathBuf> =
@@ -157,9 +157,9 @@ struct Seen {
 
 #[derive(Default)]
 struct Module {
-    /// What is defined here.
+    /// Items that the module defines, and the file of each.
     items: BTreeMap<String, usize>,
-    /// What is imported: the path of each name.
+    /// Imported names, and the path of each.
     imports: BTreeMap<String, Vec<String>>,
     globs: Vec<Vec<String>>,
 }
@@ -207,7 +207,7 @@ impl Crate {
             if let (Item::Macro(rules), Some(ident)) = (item, name_of(item)) {
                 if rules.mac.path.is_ident("macro_rules") {
                     self.macros.entry(ident.clone()).or_default().insert(file);
-                    // Those that are exported are the root's.
+                    // Exported macros belong to the crate's root.
                     self.modules.entry(Vec::new()).or_default().items.insert(ident, file);
                 }
                 continue;
@@ -354,7 +354,7 @@ fn name_of(item: &Item) -> Option<String> {
     Some(ident.to_string())
 }
 
-/// What is imported, name by path; no name: all that is there.
+/// Imports of a file: the path of each name; a glob has no name.
 #[derive(Default)]
 struct Imports {
     found: Vec<(Option<String>, Vec<String>)>,

@@ -1,7 +1,7 @@
 //! Project commands: `cargo xtask <command>`.
 //!
-//! What a person or CI runs beyond plain cargo lives here, as Rust that builds with the workspace, so that there is one
-//! place that knows how the project is tested on both architectures, what the architecture rules are, and how the
+//! Commands that a person or CI runs beyond plain cargo live here, as Rust that builds with the workspace, so that one
+//! place knows how the project is tested on both architectures, what the architecture rules are, and how the
 //! committed artefacts (objects, the example capture, snapshots) are made. Policy is code: a rule that a
 //! script can check is checked by `cargo xtask check`.
 

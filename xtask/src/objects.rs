@@ -87,7 +87,7 @@ fn sources() -> anyhow::Result<Vec<PathBuf>> {
     Ok(sources)
 }
 
-/// What compiles the source: clang 19, if it names no other in a comment, `compiler: clang-22`.
+/// Returns the compiler of a source: clang 19, unless a comment names another one, `compiler: clang-22`.
 fn compiler(text: &str) -> &str {
     let named = text.split_once("compiler: ").and_then(|(_, rest)| rest.split_whitespace().next());
     named.unwrap_or("clang-19")

@@ -343,7 +343,7 @@ fn dots(plots: &[Plot]) -> String {
     svg.finish()
 }
 
-/// What takes how long to compile, and how good the code is: two plots with the same labels, microseconds and times of
+/// Draws compile time and quality of the code: two plots with the same labels, microseconds and times of
 /// native code.
 fn quality(plots: &[Plot]) -> anyhow::Result<String> {
     let (left, top, width, height) = (60, 20, 640, 300);

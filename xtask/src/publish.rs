@@ -1,4 +1,4 @@
-//! What a crate needs before strangers can depend on it: `cargo xtask publish` rehearses it, a rule keeps it so.
+//! Publication of the crates on crates.io: `cargo xtask publish` rehearses it, and a rule checks the manifests.
 //!
 //! crates.io refuses a crate whose dependencies are not there, tests included as soon as they state a version; and a
 //! crate without description, keywords or licence texts is refused by its readers. The rehearsal packs every shipped
@@ -11,7 +11,7 @@ use std::path::Path;
 
 /// Packs all shipped crates and builds what was packed.
 pub(crate) fn rehearse() -> anyhow::Result<()> {
-    // What was packed before has the same version, and cargo would take it for what is packed now.
+    // A package of an earlier rehearsal has this version too, and cargo would use it.
     let packed = shell::root().join("target/package");
     if packed.exists() {
         std::fs::remove_dir_all(packed)?;
@@ -19,7 +19,7 @@ pub(crate) fn rehearse() -> anyhow::Result<()> {
     shell::run(shell::cargo().args(["publish", "--dry-run", "--workspace"]))
 }
 
-/// What shipped crates lack.
+/// Reports what shipped crates lack for their publication.
 pub(crate) fn check(metadata: &serde_json::Value) -> anyhow::Result<Vec<String>> {
     let mut broken = Vec::new();
     let packages = metadata["packages"].as_array().context("no packages")?;
@@ -58,7 +58,7 @@ pub(crate) fn check(metadata: &serde_json::Value) -> anyhow::Result<Vec<String>>
     Ok(broken)
 }
 
-/// What cargo knows of the workspace.
+/// Reads cargo's metadata of the workspace.
 pub(crate) fn metadata() -> anyhow::Result<serde_json::Value> {
     let output = shell::cargo().args(["metadata", "--format-version", "1", "--no-deps", "--offline"]).output()?;
     if !output.status.success() {

@@ -12,11 +12,12 @@
 //!   may a match whose last arm names what is left and hands it on.
 //! * The files of a crate are in no circles, and the layers of the runtime in their order (`layers`).
 //! * Lists that belong together agree (`tables`).
-//! * What documents name by path is there, and each promise of SECURITY.md has its tests (`docs`).
+//! * Paths in documents lead to files, and each promise of SECURITY.md has its tests (`docs`).
 //! * The verifier's core is no longer than it may be, and each of its rules has what shows it (`trusted`).
 //! * The pictures of the documents are what they are made from (`pictures`).
-//! * What is shipped has what crates.io and its readers ask for (`publish`), and its public interface is the one that
-//!   was reviewed (`api`).
+//! * Shipped crates have the manifests and documents that crates.io and its readers ask for (`publish`), and their
+//!   public interface is the reviewed one (`api`).
+//! * Sentences of comments and documents have a subject, and documents a bounded length (`prose`).
 //! * No `#[ignore]`; every file opens with a `//!` comment; no comment goes beyond 120 columns.
 //! * A `PhantomData` over a user's type parameter, and an `unsafe impl` of `Send` or `Sync`, has a comment that says
 //!   why it is so: what is inferred from the one is variance and thread safety, which nobody sees in the code.
@@ -68,7 +69,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("bpf-cli", &["bpf-runtime", "bpf-disasm", "bpf-os"]),
 ];
 
-/// What is not shipped may depend on anything, and nothing that is shipped on it.
+/// Crates that are not shipped. They may depend on any crate, and no shipped crate may depend on them.
 const UNSHIPPED: [&str; 12] = [
     "bpf-testkit",
     "bpf-jit-suite",
@@ -116,7 +117,7 @@ const SYSTEM: &[(&str, &[&str])] = &[
     ("windows-sys", &[]),
 ];
 
-/// What shipped code may declare instead of depending on it: no crate offers it.
+/// Foreign functions that shipped code may declare, because no crate offers them.
 const FOREIGN: &[&str] = &[
     // Where the unwinder finds frames of emitted code, and its walk over a thread's stack (debug).
     "__register_frame",
@@ -127,7 +128,7 @@ const FOREIGN: &[&str] = &[
     // Where GDB looks for emitted code: in the same file's assembly.
     "__jit_debug_register_code",
     "__jit_debug_descriptor",
-    // What the address sanitizer is told where emitted code is left by a jump.
+    // Tells the address sanitizer that a jump leaves frames of emitted code.
     "__asan_handle_no_return",
 ];
 
@@ -175,7 +176,7 @@ const UNCUT: &[&str] = &[
     "verifier-core",
 ];
 
-/// What turns the lint on.
+/// Attribute that turns the lint on.
 const UNCUT_LINT: &str = "#![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]";
 
 const BACKENDS: [&str; 2] = ["crates/bpf-jit-x64/src", "crates/bpf-jit-arm64/src"];
@@ -333,7 +334,7 @@ fn kind(path: &Path) -> Kind {
     }
 }
 
-/// What is wrong with a source file.
+/// Reports the rules that a source file breaks.
 fn source(text: &str, kind: Kind) -> Vec<String> {
     let mut broken = Vec::new();
     if kind == Kind::Fixture {
@@ -466,7 +467,7 @@ impl<'ast> Visit<'ast> for Visitor<'_> {
     }
 
     fn visit_signature(&mut self, node: &'ast syn::Signature) {
-        // What emitted code calls.
+        // Functions that emitted code calls.
         let called = node.abi.is_some() && matches!(self.kind, Kind::Shipped | Kind::Backend);
         for arg in node.inputs.iter().filter(|_| called) {
             if let syn::FnArg::Typed(arg) = arg

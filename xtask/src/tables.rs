@@ -15,7 +15,7 @@ const NOT_MADE_TO_FAIL: &[(&str, &str)] = &[
 /// Instead of a figure: no generated program finds the fault.
 const NONE: &str = "none";
 
-/// What is missing in one of two lists.
+/// Reports entries that one of two lists lacks.
 pub(crate) fn check() -> anyhow::Result<Vec<String>> {
     let root = shell::root();
     let read = |path: &str| fs::read_to_string(root.join(path));

@@ -52,9 +52,9 @@ impl fmt::Display for Tally {
 /// The crates whose protocols loom explores: those with `cfg(loom)` in them.
 const LOOM: [&str; 2] = ["bpf-quiesce", "bpf-maps"];
 
-/// What is only ever run on the machine of whoever works on the project, what is compiled and not run, the other
-/// backend and the suite of both, and the command and services around the runtime, whose own tests run on both:
-/// building them and what they depend on for another machine takes minutes.
+/// Packages that are not tested on arm64: tools for developers, packages without tests, the x86-64 backend, and the
+/// command and services around the runtime, whose own tests run on both architectures.
+/// Building them and their dependencies for another machine takes minutes.
 const TOOLS: [&str; 9] = [
     "bpf-benches",
     "bpf-cli",
@@ -67,8 +67,8 @@ const TOOLS: [&str; 9] = [
     "xtask",
 ];
 
-/// Without a line that depends on the architecture: what their tests say natively holds on each, and takes ten times as
-/// long to say under emulation. What they do there is seen in the runtime's tests; named by `-p`, theirs run too.
+/// Packages without a line that depends on the architecture. Their tests take ten times as long under emulation and are
+/// run natively only; the runtime's tests use them on arm64. With `-p` their own tests run there too.
 const PORTABLE: [&str; 11] = [
     "bpf-analysis",
     "bpf-context-derive",
@@ -134,8 +134,8 @@ fn here(selection: &[&str], packages: &[String]) -> anyhow::Result<Tally> {
     let mut native = shell::cargo();
     native.args(["test", "--no-fail-fast"]).args(selection);
     if packages.is_empty() || packages.iter().any(|package| package == "bpf-verifier") {
-        // With deliberate bugs to find, none of them planted elsewhere. What it takes generated programs to find is
-        // `cargo xtask soak --faults`.
+        // With deliberate bugs to find, none of them planted elsewhere. `cargo xtask soak --faults` counts how many
+        // generated programs it takes to find each.
         native.args(["--features", "bpf-verifier/faults"]);
     }
     let native = cargo_test(&mut native)?;
@@ -161,13 +161,13 @@ fn emulated(cross: &arm64::Cross, selection: &[&str], packages: &[String]) -> Co
     cargo
 }
 
-/// What the tests on arm64 have said.
+/// File with the output of the tests on arm64.
 fn log() -> PathBuf {
     shell::target().join("arm64.log")
 }
 
-/// What the live example's test joins namespaces with, and the loader of the tests beside the kernel. Without them
-/// those tests say that they are skipped.
+/// Installs `ip` for the live example's test, and the loader of the tests beside the kernel. Without these tools the
+/// tests report that they are skipped.
 fn install_tools() {
     let missing = |(tool, package)| shell::first_available(&[tool]).is_none().then_some(package);
     let tools = [("ip", "iproute2"), ("ping", "iputils-ping"), ("ethtool", "ethtool"), ("bpftool", "bpftool")];
@@ -193,7 +193,7 @@ fn cargo_test(command: &mut Command) -> anyhow::Result<Tally> {
     tally(command, io::stdout(), io::stderr())
 }
 
-/// The same beside another: its output is in [`log`].
+/// Runs a command while another one runs; its output goes to [`log`].
 fn beside(command: &mut Command) -> anyhow::Result<Tally> {
     fs::create_dir_all(shell::target())?;
     let log = File::create(log()).with_context(|| format!("cannot write {}", log().display()))?;
@@ -238,7 +238,7 @@ fn tee(from: impl Read, mut to: impl Write) -> anyhow::Result<Tally> {
     Ok(tally)
 }
 
-/// What one line of cargo's output adds.
+/// Counts the tests that one line of cargo's output reports.
 fn count(line: &str) -> Tally {
     if line.starts_with("SKIPPED ") {
         return Tally { skipped: 1, ..Tally::default() };

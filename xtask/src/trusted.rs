@@ -73,7 +73,7 @@ fn lines(root: &Path) -> anyhow::Result<Vec<(String, usize)>> {
     Ok(all)
 }
 
-/// What is longer than its bound, and rules without what shows them.
+/// Reports files beyond their bound of lines, and rules without a proof or test.
 pub(crate) fn check() -> anyhow::Result<Vec<String>> {
     let root = shell::root();
     let all = lines(&root)?;

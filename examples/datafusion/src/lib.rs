@@ -283,7 +283,8 @@ impl Accumulator for Registers {
     }
 }
 
-/// What a sketch says (Flajolet and others, 2007): BPF has no floating point, so this is the host's.
+/// Returns the cardinality that a sketch estimates (Flajolet and others, 2007). BPF has no floating point, so the host
+/// computes it.
 pub fn estimate(registers: &[u8]) -> u64 {
     let count = registers.len() as f64;
     let sum: f64 = registers.iter().map(|rank| 0.5f64.powi(i32::from(*rank))).sum();

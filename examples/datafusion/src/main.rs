@@ -15,7 +15,7 @@ use std::sync::Arc;
 const ROWS: u64 = 1 << 20;
 const ROUNDS: usize = 31;
 
-/// The same as score.c, in Rust.
+/// Computes the score of score.c in Rust.
 fn in_rust(columns: &[ColumnarValue]) -> datafusion::common::Result<ColumnarValue> {
     let columns = ColumnarValue::values_to_arrays(columns)?;
     let (amount, hour) = (columns[0].as_primitive::<Int64Type>(), columns[1].as_primitive::<Int64Type>());

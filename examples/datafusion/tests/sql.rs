@@ -65,7 +65,7 @@ async fn numbers(session: &SessionContext, sql: &str) -> Vec<i64> {
     batches.iter().flat_map(|batch| batch.column(0).as_primitive::<Int64Type>().values().to_vec()).collect()
 }
 
-/// The same in Rust.
+/// Computes the expected score in Rust.
 fn expected(amount: i64, hour: i64, large: i64) -> i64 {
     i64::from(amount > large) * 500 + i64::from((amount as u64).is_multiple_of(10000)) * 100 + i64::from(hour < 6) * 300
 }

@@ -1,7 +1,7 @@
 //! Programs verified and interpreted, in the smallest build: no machine code, no executable memory, any system.
 //!
 //! Why one would: a platform that forbids executable memory, a service that runs rules now and then and wants a
-//! small build, a target that there is no backend for. What differs from compiled programs is the time that they take.
+//! small build, a target that there is no backend for. Interpreted programs differ from compiled ones in their time only.
 //!
 //! Invariant: nothing here says how programs are executed, so the same source runs compiled where `jit` is on.
 
@@ -11,7 +11,7 @@ use bpf_runtime::{
 };
 use std::error::Error;
 
-/// What programs tell the host.
+/// State of the host that its functions change: values that programs reported.
 #[derive(Default)]
 struct Host {
     reported: Vec<u64>,

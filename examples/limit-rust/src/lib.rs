@@ -26,7 +26,7 @@ const LIMIT_PER_CLIENT: u64 = 3;
 #[map(name = "seen")]
 static SEEN: LruHashMap<u32, u64, 4096> = LruHashMap::new();
 
-/// What the service is told, without waiting for it.
+/// Record that the service reads from a ring buffer; the program does not wait for the reader.
 #[derive(FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub struct Event {

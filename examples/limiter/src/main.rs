@@ -13,7 +13,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// What the program sees of a request.
+/// Context of the program: the fields of a request that it may read.
 #[derive(BpfContext, Clone, Copy)]
 #[bpf(name = "request")]
 #[repr(C)]
@@ -59,7 +59,7 @@ impl Limiter {
     }
 }
 
-/// The same in Rust, behind a trait object and a lock: what a service does that has no plug-ins.
+/// The limit in Rust, behind a trait object and a lock, as in a service without plug-ins.
 trait Limit {
     fn allows(&self, client: Ipv4Addr, now: Duration) -> bool;
 }

@@ -92,7 +92,7 @@ impl Edge {
         self.receive(&mut *from, |frame| self.counts.add(self.judge(frame, &mut buffer)));
     }
 
-    /// What becomes of a packet; it becomes that.
+    /// Runs the program on a packet, carries out the verdict, and returns the counter of that outcome.
     fn judge(&self, frame: &[u8], buffer: &mut [u8]) -> &AtomicU64 {
         if frame.len() > FRAME {
             return &self.counts.too_long;
@@ -162,7 +162,7 @@ fn open(interfaces: &[NetworkInterface], name: &str) -> anyhow::Result<(Port, Bo
     }
 }
 
-/// What became of packets.
+/// Numbers of packets by outcome.
 #[derive(Default)]
 pub(crate) struct Counts {
     passed: AtomicU64,

@@ -27,7 +27,7 @@ struct Args {
     /// The network's side: the program sees what arrives here.
     #[arg(long)]
     wire: String,
-    /// The host's side: gets what passes. What it sends goes to the network as it is.
+    /// The host's side: packets that pass go there; packets that it sends reach the network unfiltered.
     #[arg(long)]
     host: String,
     /// A further interface, which programs may redirect to. May be given several times.

@@ -6,8 +6,8 @@
 //!                     o0 ---- r0 other
 //! ```
 //!
-//! What is asked for is answered before more is asked for, so nothing is lost for want of room in a queue: a packet that
-//! is missing was lost by the edge.
+//! The client waits for each answer before it sends the next request, so no queue overflows: a packet that is missing
+//! was lost by the edge.
 
 use bpf_testkit::skipped;
 use std::io::{BufRead, BufReader, Write};
@@ -37,7 +37,7 @@ impl Network {
         let mut script = String::from("set -e\n");
         for space in [&client, &edge, &server, &other] {
             script += &format!("ip netns add {space}\n");
-            // What nobody asked for is not to be counted.
+            // Unsolicited IPv6 packets would be counted, so IPv6 is off.
             script += &format!(
                 "ip netns exec {space} sh -c 'echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6; echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6'\n"
             );
@@ -190,7 +190,7 @@ fn packets_pass_are_dropped_returned_and_redirected() {
     tell(&network, &mut edge, 9, "dropped");
     assert_eq!((edge.count("aborted"), edge.count("failed"), edge.count("unsent")), (5, 0, 0));
 
-    // What cannot be loaded changes nothing.
+    // A refused load changes nothing.
     assert!(edge.say("load /dev/null").starts_with("refused /dev/null"));
     assert!(edge.say("device outs 9 o0").starts_with("refused"));
     assert!(edge.say("device outs 0 nothing").starts_with("refused"));

@@ -9,7 +9,7 @@ use std::error::Error;
 use std::hint::black_box;
 use std::time::Instant;
 
-/// What is asked.
+/// Question to the policy: may this user do this at this hour?
 #[derive(BpfContext, Clone, Copy, Default)]
 #[bpf(name = "question")]
 #[repr(C)]
@@ -23,13 +23,13 @@ struct Question {
     reason: u32,
 }
 
-/// Who may do what.
+/// Decides which subject may perform which action.
 #[interface]
 trait Policy {
     /// 1 if it is allowed.
     fn decide(&mut self, question: &mut Question) -> Result<u32, RunError>;
 
-    /// What is paid for it.
+    /// Returns the price of the action.
     fn price(&mut self, _question: &mut Question) -> Result<u64, RunError> {
         Ok(1)
     }

@@ -2,11 +2,11 @@
 //!
 //! Problem: plug-ins change, run away, leak and fail, and requests come in all the while. Approach: a request passes three
 //! [`Hook`]s, and a policy chooses its backend; a new version of the plug-in changes all of these by one [`Plan`], with
-//! the maps of the version before. What others have loaded (guests) is reached by tail calls, has an account of its own,
-//! and runs under a budget or a deadline.
+//! the maps of the version before. Programs of others (guests) are reached by tail calls, have an account of their own,
+//! and run under a budget or a deadline.
 //!
-//! Invariants: a request gets one answer, whatever a plug-in does. What a run of a hook executes, with all that it jumps
-//! to, is of one version. A reload that is refused has changed nothing.
+//! Invariants: a request gets one answer, whatever a plug-in does. One run of a hook executes programs of one version,
+//! tail-called programs included. A reload that is refused has changed nothing.
 
 pub mod operate;
 pub mod server;
@@ -19,7 +19,7 @@ use bpf_runtime::{
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// What plug-ins see of a request: `struct request` of `service.h`.
+/// Context of the plug-ins: a request, `struct request` of `service.h`.
 #[derive(BpfContext, Debug)]
 #[bpf(name = "request")]
 #[repr(C)]
@@ -34,7 +34,7 @@ pub struct Request<'r> {
     path: ContextBytes<'r>,
 }
 
-/// What the policy sees of a request.
+/// Context of the policy: the fields of a request that choose a backend.
 #[derive(BpfContext, Clone, Copy, Debug)]
 #[bpf(name = "choice")]
 #[repr(C)]
@@ -51,22 +51,23 @@ pub trait Balance {
     fn pick(&mut self, choice: &mut Choice) -> Result<u32, RunError>;
 }
 
-/// What host functions see: nothing, here.
+/// State of the host for host functions: none.
 pub type Host = ();
 
 const ALLOW: u64 = 0;
 /// Slots of the prog array `routes`.
 const HOME: u32 = 0;
 const API: u32 = 1;
-/// Those that guests have, and their programs.
+/// Tenants that are served by guests, and the program of each.
 const GUESTS: [(u32, &str); 3] = [(2, "spin"), (3, "leak"), (4, "failing")];
 
 const PLUGIN: &[u8] = include_bytes!("../plugin.o");
 const GUEST: &[u8] = include_bytes!("../guests.o");
 /// The programs of the plug-in that are not the policy's.
 const PROGRAMS: [&str; 5] = ["admit", "route", "home", "api", "record"];
-/// What one run of a guest may spend, and how long another may take.
+/// Budget of a guest's run, in instructions, where the request asks for no deadline.
 const BUDGET: u64 = 10_000;
+/// Deadline of a guest's run for requests of `/sd`.
 const TIME: Duration = Duration::from_millis(2);
 /// Bytes for the plug-in, of all versions that are there at a time; and for guests.
 const PLUGIN_BYTES: u64 = 16 << 20;
@@ -106,7 +107,7 @@ impl Status {
     }
 }
 
-/// What a client gets.
+/// Answer to a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Answer {
     /// How it ended.
@@ -115,7 +116,7 @@ pub struct Answer {
     pub version: u32,
     /// Whether two versions have.
     pub torn: bool,
-    /// What it has cost.
+    /// Cost of the request, in the policy's units.
     pub cost: u32,
     /// The backend that was chosen.
     pub backend: u32,
@@ -240,7 +241,7 @@ impl Service {
         Ok(Service { engine, linker, plugin, account, guests, admit, route, log, balance: live, guest, current })
     }
 
-    /// What the service runs on.
+    /// Returns the engine that all plug-ins are loaded into.
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
@@ -295,7 +296,7 @@ impl Service {
         Answer { status: Status::of(&result), version, torn: torn != 0, cost, backend }
     }
 
-    /// `/sd`, which nobody counts, has a time; what else there is has a budget.
+    /// Returns the limits of a guest: a deadline for `/sd`, a budget for every other path.
     fn limits(&self, path: &[u8]) -> anyhow::Result<RunLimits> {
         match path {
             b"/sd" => Ok(RunLimits::new().deadline(self.engine.deadline_in(TIME)?)),

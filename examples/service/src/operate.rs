@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
-/// What to do.
+/// Options of an operated run of the service.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// How long, all phases together.
@@ -26,7 +26,7 @@ pub struct Options {
     pub consumer: Duration,
 }
 
-/// What came of it.
+/// Report of an operated run.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Report {
@@ -50,7 +50,7 @@ pub struct Report {
     pub reload_ms: [f64; 2],
     /// Microseconds of a request without reloads: median, 99th and 99.9th percentile.
     pub quiet_us: [f64; 3],
-    /// The same during reloads.
+    /// Percentiles of the latency during reloads, in microseconds.
     pub reloading_us: [f64; 3],
     /// Records: taken, dropped by the program, and how many there should be.
     pub records: [u64; 3],
@@ -102,7 +102,7 @@ impl Histogram {
     }
 }
 
-/// What a client has seen.
+/// Counts of one client.
 struct Seen {
     requests: u64,
     wrong: u64,
@@ -128,7 +128,7 @@ impl Seen {
 /// A request in so many is for a guest.
 const GUEST_EVERY: u64 = 8;
 
-/// What the client asks for in its `n`th request, and how that ends.
+/// Returns the client's `n`th request and its expected status.
 fn ask(n: u64) -> (&'static [u8], Status) {
     if !n.is_multiple_of(GUEST_EVERY) {
         return if n.is_multiple_of(2) { (b"/api", Status::Allowed) } else { (b"/home", Status::Allowed) };
@@ -153,7 +153,7 @@ fn client(server: SocketAddr, number: u32, stop: &AtomicBool) -> anyhow::Result<
         let begin = Instant::now();
         socket.send(&datagram)?;
         let len = socket.recv(&mut buffer)?;
-        // Those that are stopped take as long as they may: that is no latency.
+        // A request that is stopped at its deadline measures the deadline, not the latency.
         if wanted != Status::Deadline {
             seen.times.add(begin.elapsed());
         }
@@ -176,7 +176,7 @@ fn client(server: SocketAddr, number: u32, stop: &AtomicBool) -> anyhow::Result<
     Ok(seen)
 }
 
-/// What a phase has done.
+/// Results of one phase.
 struct Phase {
     seen: Seen,
     reloads: u64,

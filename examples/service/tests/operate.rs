@@ -20,7 +20,7 @@ fn every_request_is_answered_by_one_version_whatever_plug_ins_do() {
     assert_eq!((report.wrong, report.first_wrong.clone()), (0, None), "{report:?}");
     assert_eq!(report.by_status.iter().sum::<u64>(), report.requests);
     assert_eq!(report.by_status[Status::Lost as usize], 0);
-    // What the plug-in has counted over all its versions is what was asked for: maps are kept, no run is lost or twice.
+    // The plug-in's counter over all versions equals the requests: maps are kept, no run is lost or counted twice.
     assert_eq!(report.admitted, report.requests);
     // A record is taken or its loss is counted.
     let [taken, dropped, all] = report.records;

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-/// What the programs see of a message.
+/// Context of the programs: a message.
 #[derive(BpfContext, Clone, Copy, Default)]
 #[bpf(name = "message")]
 #[repr(C)]
@@ -110,7 +110,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let kinds: HashMap<u32, u64> = third.map("kinds")?.typed()?;
     assert_eq!(kinds.get(&5)?, Some(2));
 
-    // Who has too little memory is refused, and the version before stays.
+    // A tenant with too little memory is refused, and its previous version stays.
     let error = gateway.admit(3, 100).err().ok_or("taken")?;
     assert!(error.to_string().contains("that the maps, tables and code of this account may take"), "{error}");
     assert_eq!(gateway.pass(&mut message)?, DELIVERED);
