@@ -105,7 +105,7 @@ fn items(source: &str) -> Vec<String> {
     found
 }
 
-/// Reports names in "To add ..." of ARCHITECTURE.md that do not exist: tests, files without their folder, types, macros.
+/// Reports names in "To add ..." of ARCHITECTURE.md that do not exist: tests, files, types, macros.
 fn additions(text: &str, tests: &Tests) -> Vec<String> {
     let section = text.split("\n## ").find(|section| section.starts_with("To add")).unwrap_or_default();
     let mut broken = Vec::new();

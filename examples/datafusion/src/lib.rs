@@ -77,7 +77,7 @@ impl Score {
     /// Replaces the program, for batches that begin from now on.
     ///
     /// # Errors
-    /// Those of [`Score::load`]. The old program stays.
+    /// Returns the errors of [`Score::load`]. The old program stays.
     pub fn replace(&self, object: &[u8], large: i64) -> std::result::Result<(), Box<dyn Error + Send + Sync>> {
         let program = load_score(&self.live.engine, object, large)?;
         let mut current = self.live.current.lock().unwrap_or_else(PoisonError::into_inner);
@@ -179,7 +179,7 @@ impl Distinct {
     /// The function that this object's programs are.
     ///
     /// # Errors
-    /// Those of [`Score::load`].
+    /// Returns the errors of [`Score::load`].
     pub fn load(engine: &Engine, object: &[u8]) -> std::result::Result<Self, Box<dyn Error + Send + Sync>> {
         let object = Object::parse(object)?;
         let instance = Linker::<()>::new(engine).load::<Sketch>(&object, MapSet::for_object(engine, &object)?)?;

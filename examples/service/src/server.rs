@@ -11,7 +11,7 @@ use tokio::sync::watch;
 /// Answers until `stop` changes, on this thread; how many requests were answered.
 ///
 /// # Errors
-/// Those of the socket.
+/// Fails if the socket fails.
 pub fn serve(service: &Service, socket: &UdpSocket, mut stop: watch::Receiver<bool>) -> anyhow::Result<u64> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     runtime.block_on(async {
