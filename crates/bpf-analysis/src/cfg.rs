@@ -155,8 +155,8 @@ impl Cfg {
     }
 
     /// Takes out the edges that no run follows: of a conditional jump with a successor that begins with a `dead`
-    /// instruction, the edge to it; of a block that calls what does not return, the edge behind it. What cannot be
-    /// reached then is marked so, subprograms that begin with a dead instruction included.
+    /// instruction, the edge to it; of a block that calls what does not return, the edge behind it. Blocks that
+    /// cannot be reached afterwards are marked unreachable, subprograms that begin with a dead instruction included.
     ///
     /// A jump keeps its edges if both successors are dead, which no verifier says of a jump that it has reached.
     pub fn prune(&mut self, program: &Program, dead: impl Fn(InsnIdx) -> bool) {
@@ -176,7 +176,7 @@ impl Cfg {
                 }
                 continue;
             };
-            // What goes two ways ends in a jump, of one slot.
+            // A block with two successors ends in a conditional jump, which takes one slot.
             if !matches!(program.insns()[block.end as usize - 1], Insn::JumpIf { .. }) {
                 continue;
             }

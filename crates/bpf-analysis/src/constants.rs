@@ -5,7 +5,7 @@
 //! both right before the call, but keep the table in a saved register when there are several calls, and merge paths
 //! that agree.
 //!
-//! Approach: forward data flow over basic blocks. What is known of a register is a constant, or that it varies; a block
+//! Approach: forward data flow over basic blocks. A register's value is a constant or varies; a block
 //! that no path has reached yet knows nothing, which agrees with anything, so constants survive loops. Only copies are
 //! followed: compilers have folded the arithmetic already, and what is not folded becomes an indirect site, which is
 //! always correct. The naive twin in the tests collects the set of all values that reach each instruction.
@@ -39,7 +39,7 @@ type Regs = [Value; Reg::ALL.len()];
 /// Finds constant tail calls; keeps its memory from program to program.
 #[derive(Debug, Default)]
 pub struct Constants {
-    /// What is known at the start of each block; `None`: no path has reached it.
+    /// Values of the registers at the start of each block; `None`: no path has reached it.
     at_start: Vec<Option<Regs>>,
     work: Vec<BlockId>,
 }
@@ -149,13 +149,13 @@ fn step(insn: &Insn, regs: &mut Regs) {
     }
 }
 
-/// What an operation of 32 bits, or an index that is 32 bits wide, sees of a register.
-#[expect(clippy::cast_possible_truncation, reason = "what is meant")]
+/// Returns the lower half of a register, which 32-bit operations and indices read.
+#[expect(clippy::cast_possible_truncation, reason = "the lower half is meant")]
 fn low(number: u64) -> u32 {
     number as u32
 }
 
-/// What a move or constant load puts where; `None` for all other instructions.
+/// Returns destination and value of a move or constant load; `None` for all other instructions.
 fn copied(insn: &Insn, regs: &Regs) -> Option<(Reg, Value)> {
     match *insn {
         Insn::Mov { width: Width::W64, dst, src: Src::Reg(src) } => Some((dst, regs[src.index()])),

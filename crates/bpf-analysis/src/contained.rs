@@ -34,7 +34,7 @@ pub struct Place {
     pub off: Option<i64>,
 }
 
-/// What holds a pointer, and so has room for the start of the pointer's object beside it.
+/// A place that holds a pointer. The start of the pointer's object is kept beside it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Home {
     /// A register.

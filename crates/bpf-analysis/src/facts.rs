@@ -1,4 +1,4 @@
-//! What a verifier, or a cheaper analysis, has found out: all that passes from it to the JIT.
+//! Facts that a verifier, or a cheaper analysis, has proven: the only data that passes from it to the JIT.
 
 use bpf_isa::{InsnIdx, SubprogId};
 
@@ -55,7 +55,7 @@ pub enum MemKind {
     Packet,
     /// A map value.
     MapValue,
-    /// Memory that a helper gave to this run alone: a record, a key. What may be memory of another kind has none.
+    /// Memory that a helper gave to this run alone: a record, a key. An access that may be to other memory has no such fact.
     Mem,
     /// The program's arena, at whatever number the base register holds: see [`ArenaFact`].
     Arena,
@@ -147,7 +147,7 @@ pub struct FormatCall {
     pub regions: [Option<u8>; FORMAT_VALUES],
 }
 
-/// What is known about one instruction slot.
+/// Facts about one instruction slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct InsnFact {
     /// No run reaches it.
@@ -177,8 +177,8 @@ pub struct Facts {
     pub checks: Vec<AccessCheck>,
     /// Where the bounds of each context region are; filled in if there are checks.
     pub regions: Vec<RegionBounds>,
-    /// What must be zero in a frame when its function is entered, ascending by function; at most one range of each. A
-    /// program with some is not safe without them: it may read what the host left on the stack.
+    /// Ranges of frames that must be zero when their function is entered, ascending by function, at most one for each. A
+    /// program with such ranges is not safe without them: it may read what the host left on the stack.
     pub zeroed: Vec<Zeroed>,
     /// A hybrid verification has not proven that the program ends: it must run with a budget.
     pub needs_budget: bool,
@@ -192,8 +192,8 @@ pub struct Facts {
     pub headers: HeaderPlaces,
     /// Calls that may throw, ascending: of what throws, and of functions that call it.
     pub throws: Vec<InsnIdx>,
-    /// What is called with what was thrown, and returns what the program does; without one, the program returns what
-    /// was thrown. The main program has a call of it.
+    /// Exception callback: called with the thrown number, its result is the program's. Without one, the program returns
+    /// the thrown number. The main program has a call of it.
     pub exception: Option<SubprogId>,
     /// How its accesses are confined, if the program is to be contained. Nothing else here is believed then: code is
     /// made as if the program were not verified, and what is dead stops the run.
@@ -212,7 +212,7 @@ pub struct Zeroed {
 }
 
 impl Facts {
-    /// What must be zero in the function's frame when it is entered, if anything.
+    /// Returns the range of the function's frame that must be zero when the function is entered.
     pub fn zeroed(&self, subprog: SubprogId) -> Option<Zeroed> {
         self.zeroed.binary_search_by_key(&subprog, |z| z.subprog).ok().map(|i| self.zeroed[i])
     }
@@ -222,12 +222,12 @@ impl Facts {
         self.tail_calls.binary_search_by_key(&insn, |t| t.insn).ok().map(|i| &self.tail_calls[i])
     }
 
-    /// What is known about the instruction at `insn`; the default if nothing.
+    /// Returns the facts about the instruction at `insn`; the default if there are none.
     pub fn insn(&self, insn: InsnIdx) -> InsnFact {
         self.insns.get(insn.index()).copied().unwrap_or_default()
     }
 
-    /// What is known about the numbers at `insn`; the default if nothing.
+    /// Returns the facts about the numbers at `insn`; the default if there are none.
     pub fn values(&self, insn: InsnIdx) -> ValueFacts {
         self.values.get(insn.index()).copied().unwrap_or_default()
     }
@@ -237,7 +237,7 @@ impl Facts {
         self.throws.binary_search(&insn).is_ok()
     }
 
-    /// What is known about the loop with this head, if there is one.
+    /// Returns the facts about the loop with this head.
     pub fn loop_at(&self, head: InsnIdx) -> Option<&LoopFact> {
         self.loops.binary_search_by_key(&head, |l| l.head).ok().map(|i| &self.loops[i])
     }

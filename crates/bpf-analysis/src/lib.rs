@@ -1,4 +1,4 @@
-//! What can be said about a BPF program without running it: control flow, loops, liveness, constants, and the [`Facts`]
+//! Static analysis of BPF programs: control flow, loops, liveness, constants, and the [`Facts`]
 //! that a verifier adds.
 //!
 //! Everything here is plain data over a structurally valid [`bpf_isa::Program`]. Invariant: an analysis that knows

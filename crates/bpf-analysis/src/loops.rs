@@ -259,7 +259,7 @@ impl Loops {
             while i < body.len() {
                 let preds = std::mem::take(&mut w.preds[body[i] as usize]);
                 for &p in &preds {
-                    // What leads back into an inner loop is inside it.
+                    // A predecessor inside an inner loop is represented by that loop's head.
                     let p = w.find(p);
                     if !w.above(head, p) {
                         irreducible = true;

@@ -1,4 +1,4 @@
-//! What a verifier has found out about numbers, addresses and loops: what an optimiser wants to know.
+//! Facts about numbers, addresses and loops that a verifier has proven, for the optimiser.
 //!
 //! Invariants: a fact about an instruction is true each time that a run executes it, whatever path led there; a fact
 //! about a loop, each time that a run enters it. An instruction that no run reaches has facts that say nothing. Of
@@ -6,7 +6,7 @@
 
 use bpf_isa::InsnIdx;
 
-/// What is known of a 64-bit number: its bits, and its range as an unsigned and as a signed number. The number fits all
+/// Knowledge of a 64-bit number: its bits, and its range as an unsigned and as a signed number. The number satisfies all
 /// of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Known {
@@ -45,7 +45,7 @@ impl Known {
         self.umax <= u64::from(u32::MAX)
     }
 
-    /// What is known of a number that fits one of the two.
+    /// Returns the knowledge of a number that satisfies `self` or `other`.
     #[must_use]
     pub fn join(&self, other: &Known) -> Known {
         let mask = self.mask | other.mask | (self.value ^ other.value);
@@ -66,7 +66,7 @@ impl Default for Known {
     }
 }
 
-/// What an access is made to. Bytes of two different regions are different bytes, except that those of
+/// Region of memory that an access is made to. Bytes of two different regions are different bytes, except that those of
 /// [`AccessRegion::MapValue`] and [`AccessRegion::Memory`] may be of any memory but frames and the context, of the
 /// same or another map: the host may give one map two names, and lend its memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -92,10 +92,10 @@ pub enum AccessRegion {
     Memory,
 }
 
-/// What is known of the address of a load, a store or an atomic operation.
+/// Facts about the address of a load, a store or an atomic operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AccessFact {
-    /// What it is made to.
+    /// Region of the access.
     pub region: AccessRegion,
     /// Least offset in the region of the first byte accessed.
     pub min: i64,

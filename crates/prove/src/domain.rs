@@ -30,7 +30,7 @@ fn compares(cond: Cond, width: Width, x: U, y: U) -> bool {
     U::ask(|| cond.compares_at(width, x, y))
 }
 
-/// What an operation makes of one component of its operands.
+/// Obligation that an operation is sound on one component of its operands.
 fn component<A: Numbers<U> + 'static>(name: &str, op: AluOp, f: fn(AluOp, A, A, (U, U)) -> A) -> Obligation {
     proof(format!("{name} {op:?} at {} bits", A::BITS).to_lowercase(), move || {
         let (x, y) = (number(A::BITS), number(A::BITS));
@@ -125,7 +125,7 @@ fn ranges<const W: u32>(all: &mut Vec<Obligation>) {
     }));
 }
 
-/// What carries knowledge between the parts of a number, step by step, and all of it.
+/// Obligations of the steps that carry knowledge between the parts of a number, each alone and all together.
 fn exchange(all: &mut Vec<Obligation>) {
     type Teach = fn(&mut Number);
     let teach: [(&str, Teach); 3] = [
@@ -154,7 +154,7 @@ fn exchange(all: &mut Vec<Obligation>) {
             witness(x);
             let mut n: Number = any_with(x);
             if small {
-                // That is when it is used.
+                // The operation is used in this case only.
                 assume(|| n.bits().max() <= U::ONES[32]);
             }
             let kept = f(&mut n);
@@ -370,7 +370,7 @@ fn differences(all: &mut Vec<Obligation>) {
     }
 }
 
-/// What masks take away, and pairs of bits that are counted.
+/// Obligations of the rules about masks, and about pairs of bits that are counted.
 fn masks(all: &mut Vec<Obligation>) {
     all.push(proof("what a mask takes away", || {
         let (x, mask) = (any(), any());

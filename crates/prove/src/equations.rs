@@ -1,4 +1,4 @@
-//! What the verifier concludes from products and distances, and what it needs of lengths.
+//! Obligations of the verifier's rules about products and distances, and of its needs for lengths.
 //!
 //! Products and distances are of integers: a name stands for one that is not negative and below 2^81, as the walk holds
 //! it (`BEYOND`; most are numbers of 64 bits), a constant for whatever a bound or an offset may be. That what a name
@@ -19,7 +19,7 @@ fn between(least: i128, most: i128) -> Z {
     x
 }
 
-/// What a name stands for.
+/// Any number that a name may stand for.
 pub(crate) fn named() -> Z {
     between(0, rules::BEYOND)
 }
@@ -60,7 +60,7 @@ fn products(all: &mut Vec<Obligation>) {
     all.push(proof("the ends of a product", || {
         let (a, b, min, max, least, most) = (named(), named(), bound(), bound(), bound(), bound());
         let product = a.by(b);
-        // What is named is a number.
+        // The named product is a 64-bit number.
         assume(|| min <= a && a <= max && product <= Z::of(u64::MAX));
         let least = either().then_some(least);
         let most = either().then_some(most);
@@ -206,7 +206,7 @@ fn lengths(all: &mut Vec<Obligation>) {
         let once = path.before(after);
         claim("it is needed once", || path.before(once) == once);
     }));
-    // One that knows less, but no less than what is needed or was known, does as the other did.
+    // A state that knows less, but at least what is needed or was known, behaves as the other state did.
     all.push(proof("a length that is kept, where it is asked for", || {
         let (least, other, bytes, after) = (any(), any(), length(), length());
         let kept = rules::kept_length(least, Since { asked: bytes, learnt: U::NONE }.before(after));

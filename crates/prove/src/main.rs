@@ -4,8 +4,8 @@
 //! miscompilation, and tests see a few numbers of 2^64. Approach: the code that runs is generic over the kind of number
 //! (`bpf_isa::word`); here it runs on terms (`word`), once for each way through it (`paths`), and what must be true at
 //! the end of each way is put to z3 (`solver`). Nothing is translated, so nothing can be translated wrongly but the
-//! operations of one word, which are proven to be `u64`'s of sample numbers (`operations`). What z3 cannot decide
-//! (products and quotients of two unknowns) is tried: all sets of few bits, and random numbers of 64 (`tries`).
+//! operations of one word, which are proven to be `u64`'s of sample numbers (`operations`). Products and
+//! quotients of two unknowns, which z3 cannot decide, are tried: all sets of few bits, and random numbers of 64 (`tries`).
 //!
 //! `cargo xtask prove` runs this; docs/verifier.md has the table of what is proven and what is tried.
 //!
@@ -61,7 +61,7 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What is so must be shown, and what is not must be refuted.
+/// Proves or tries each obligation, and checks that each wrong one is refuted.
 fn all(cli: &Cli, solver: &mut Option<Solver>) -> (u32, u32) {
     let wanted = |o: &&Obligation| {
         cli.only.as_deref().is_none_or(|only| o.name.contains(only)) && (cli.all || cli.only.is_some() || !o.slow)

@@ -1,4 +1,4 @@
-//! What is to be shown, and how.
+//! Obligations: statements to be shown, each by proof or by trying.
 
 use crate::failure::Failure;
 use crate::paths;
@@ -26,7 +26,7 @@ pub(crate) fn proof(name: impl Into<String>, code: impl Fn() + 'static) -> Oblig
     Obligation { name: name.into(), how: How::Proof(Box::new(code)), slow: false }
 }
 
-/// One that is tried.
+/// An obligation that is tried.
 pub(crate) fn tried(
     name: impl Into<String>,
     how: &'static str,

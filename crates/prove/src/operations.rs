@@ -40,7 +40,7 @@ macro_rules! operations {
     };
 }
 
-/// The same generic functions on both: where the operation may be asked, and what it computes.
+/// Obligation that the generic functions agree on terms and on `u64`: where the operation is defined, and its result.
 fn agrees(name: &str, at: OnBoth<bool, bool>, of: OnBoth<U, u64>) -> Obligation {
     proof(name, move || {
         let (a, b) = (any(), any());

@@ -43,7 +43,7 @@ struct Choice {
 struct Ways {
     choices: Vec<Choice>,
     at: usize,
-    /// What is true on the way so far.
+    /// Conditions that hold on the way so far.
     path: Vec<Term>,
 }
 
@@ -292,19 +292,19 @@ pub(crate) fn stand_in_for<A: Numbers<U>>(op: AluOp, a: A, b: A, (least, most): 
 }
 
 impl Proof {
-    /// What is known on this way, and this.
+    /// Returns the conditions that hold on this way, and `more`.
     fn known(&self, more: Term) -> Vec<Term> {
         self.assumed.iter().chain(&self.ways.path).copied().chain([more]).collect()
     }
 
-    /// Whether this can be true on this way. What the solver cannot tell at once, can.
+    /// Whether `condition` can be true on this way. An undecided condition counts as possible.
     fn possible(&mut self, condition: Term) -> bool {
         let known = self.known(condition);
         !matches!(self.solver.ask(&known, AT_ONCE, false), Ok(Answer::Unsat))
     }
 
-    /// Whether this follows on this way. What a step or an operation promises is taken only of what does: then it is a
-    /// fact for all that comes, and not one more case.
+    /// Whether `condition` follows on this way. Only then is the promise of a step or an operation assumed: it becomes a
+    /// fact of the rest of the way, and not one more case.
     fn shown(&mut self, condition: Term) -> bool {
         let mut parts = Vec::new();
         condition.parts(&mut parts);
@@ -316,7 +316,7 @@ impl Proof {
         })
     }
 
-    /// What is known as it stands: mostly of what the code has left as it was.
+    /// Returns the known conditions as terms, without asking the solver.
     fn facts(&self) -> HashSet<Term> {
         let mut facts = Vec::new();
         self.assumed.iter().chain(&self.ways.path).for_each(|term| term.parts(&mut facts));
@@ -356,7 +356,7 @@ impl Proof {
     }
 }
 
-/// What became of a proof.
+/// Result of a proof.
 pub(crate) struct Proven {
     pub(crate) ways: u64,
     pub(crate) queries: u64,

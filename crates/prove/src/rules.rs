@@ -59,7 +59,7 @@ fn rotated(width: Width) {
     }
 }
 
-/// What one bit decides between `x op p` and x, which is zero above the width, is `x op (p & m)`.
+/// A selection by one bit between `x op p` and x, where x is zero above the width, is `x op (p & m)`.
 fn masked(width: Width, tested: Width) {
     let bits = |width: Width| match width {
         Width::W32 => 32u64,
@@ -97,7 +97,7 @@ fn stepped(width: Width) {
     }
 }
 
-/// What is extended by its sign is negative, at either width, where that bit is set.
+/// A sign-extended number is negative, at either width, exactly where the sign bit is set.
 fn sign_of_extended(from: Size) {
     let (x, Some(mask)): (U, _) = (any(), optimiser::sign_bit(from)) else { return };
     let extended = x.sext(from.bits()).unsigned();

@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// What the solver says.
+/// Answer of the solver.
 #[derive(Debug)]
 pub(crate) enum Answer {
     /// There are none.

@@ -2,8 +2,8 @@
 //!
 //! Problem: code that runs on terms copies them as it copies numbers, and uses each in many places; written out as a
 //! tree, a term of a few hundred operations is longer than any memory. Approach: a table of nodes, of which each is
-//! there once, and a [`Term`] is an index into it; a query names every node that it needs, once. That is also why none
-//! of the crates that speak to solvers is used: they write trees, and what is left of them is a pipe.
+//! there once, and a [`Term`] is an index into it; a query names every node that it needs, once. None of the crates
+//! that speak to solvers is used, because they write trees; without trees only a pipe would be left of them.
 //!
 //! Constants are folded by [`apply`], as `u64` computes; that the solver means the same by the operations is proven
 //! for sample numbers (`operations`).
@@ -110,7 +110,7 @@ impl Op {
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Node {
-    /// So many bits, and their value.
+    /// A constant: its width in bits, and its value.
     Const(u32, u128),
     /// A number of so many bits that may be any.
     Var(u32, u32),
@@ -123,7 +123,7 @@ pub(crate) enum Node {
     If(Term, Term, Term),
     /// The low bits.
     Low(u32, Term),
-    /// So many bits, zero above those there are; or copies of the highest.
+    /// Extension to this width in bits, by zeros or (`Sext`) by copies of the highest bit.
     Zext(u32, Term),
     Sext(u32, Term),
 }
@@ -145,7 +145,7 @@ fn signed(w: u32, x: u128) -> i128 {
     (x << (128 - w)) as i128 >> (128 - w)
 }
 
-/// What an operation on constants of so many bits is: a number, or 0 or 1 for a truth value.
+/// Computes an operation on constants of `w` bits: a number, or 0 or 1 for a truth value.
 fn apply(op: Op, w: u32, a: u128, b: u128) -> u128 {
     let (sa, sb) = (signed(w, a), signed(w, b));
     let far = b >= u128::from(w);
@@ -183,7 +183,7 @@ fn apply(op: Op, w: u32, a: u128, b: u128) -> u128 {
     if op.is_truth() { result & 1 } else { result & ones(w) }
 }
 
-/// The same of integers; `None` where it does not fit.
+/// Computes an operation on integers; `None` if the result does not fit.
 fn apply_to_integers(op: Op, a: i128, b: i128) -> Option<u128> {
     match op.of_integers() {
         "+" => a.checked_add(b).map(i128::cast_unsigned),
@@ -297,7 +297,7 @@ impl Term {
         self.not().or(other)
     }
 
-    /// What must all be true for this to be.
+    /// Lists the conditions whose conjunction this term is.
     pub(crate) fn parts(self, all: &mut Vec<Term>) {
         match self.node() {
             Node::Op(Op::Both, a, b) => {

@@ -1,4 +1,4 @@
-//! What the solver cannot decide: products and quotients, tried.
+//! Products and quotients, which the solver cannot decide, are tried.
 //!
 //! Every range and every tnum of few bits, with every number in them; and random ones of 64 bits, mostly near the
 //! ends of the number line. It is the verifier's code at another width, not a model of it.
@@ -120,7 +120,7 @@ fn at_random<A: Numbers<u64> + std::fmt::Debug>(
     Ok(TRIES)
 }
 
-/// Those of one width of few bits.
+/// Obligations that are tried for all numbers of one small width.
 fn exhaustive<const W: u32>(how: &'static str) -> Vec<Obligation> {
     let range = |op: AluOp| {
         tried(format!("range {op:?} at {W} bits").to_lowercase(), how, move || {

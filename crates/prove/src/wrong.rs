@@ -59,7 +59,7 @@ pub(crate) fn obligations() -> Vec<Obligation> {
             let x = any();
             claim("it is not", || x.signed().unsigned_abs() < U::ONE << 63);
         }),
-        // What is assumed is no choice: not on the first way, and not on others.
+        // An assumption is no choice: not on the first way, and not on others.
         proof("what is asked beside an assumption", || {
             let (x, y): (U, U) = (any(), any());
             assume(|| x <= y);

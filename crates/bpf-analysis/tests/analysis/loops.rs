@@ -18,7 +18,7 @@ fn program(c: &mut Choices<'_>) -> Program {
     Program::new(assemble(&text).expect("instructions")).expect("valid")
 }
 
-/// What can be reached from these without going into a block that is not `open`.
+/// Blocks that can be reached from these without going into a block that is not `open`.
 fn reached(loops: &Loops, from: &[BlockId], open: impl Fn(BlockId) -> bool) -> Vec<BlockId> {
     let mut seen: Vec<BlockId> = Vec::new();
     let mut stack: Vec<BlockId> = from.iter().copied().filter(|b| open(*b)).collect();
