@@ -55,7 +55,8 @@ pub enum MemKind {
     Packet,
     /// A map value.
     MapValue,
-    /// Memory that a helper gave to this run alone: a record, a key. An access that may be to other memory has no such fact.
+    /// Memory that a helper gave to this run alone: a record, a key. An access that may be to other memory has no such
+    /// fact.
     Mem,
     /// The program's arena, at whatever number the base register holds: see [`ArenaFact`].
     Arena,
@@ -177,8 +178,8 @@ pub struct Facts {
     pub checks: Vec<AccessCheck>,
     /// Where the bounds of each context region are; filled in if there are checks.
     pub regions: Vec<RegionBounds>,
-    /// Ranges of frames that must be zero when their function is entered, ascending by function, at most one for each. A
-    /// program with such ranges is not safe without them: it may read what the host left on the stack.
+    /// Ranges of frames that must be zero when their function is entered, ascending by function, at most one for each.
+    /// A program with such ranges is not safe without them: it may read what the host left on the stack.
     pub zeroed: Vec<Zeroed>,
     /// A hybrid verification has not proven that the program ends: it must run with a budget.
     pub needs_budget: bool,

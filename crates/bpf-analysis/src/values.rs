@@ -6,8 +6,8 @@
 
 use bpf_isa::InsnIdx;
 
-/// Knowledge of a 64-bit number: its bits, and its range as an unsigned and as a signed number. The number satisfies all
-/// of them.
+/// Knowledge of a 64-bit number: its bits, and its range as an unsigned and as a signed number. The number satisfies
+/// all of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Known {
     /// The bits that are known to be 1.

@@ -4,8 +4,8 @@
 //! miscompilation, and tests see a few numbers of 2^64. Approach: the code that runs is generic over the kind of number
 //! (`bpf_isa::word`); here it runs on terms (`word`), once for each way through it (`paths`), and what must be true at
 //! the end of each way is put to z3 (`solver`). Nothing is translated, so nothing can be translated wrongly but the
-//! operations of one word, which are proven to be `u64`'s of sample numbers (`operations`). Products and
-//! quotients of two unknowns, which z3 cannot decide, are tried: all sets of few bits, and random numbers of 64 (`tries`).
+//! operations of one word, which are proven to be `u64`'s of sample numbers (`operations`). Products and quotients of
+//! two unknowns, which z3 cannot decide, are tried: all sets of few bits, and random numbers of 64 (`tries`).
 //!
 //! `cargo xtask prove` runs this; docs/verifier.md has the table of what is proven and what is tried.
 //!

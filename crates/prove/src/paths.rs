@@ -303,8 +303,8 @@ impl Proof {
         !matches!(self.solver.ask(&known, AT_ONCE, false), Ok(Answer::Unsat))
     }
 
-    /// Whether `condition` follows on this way. Only then is the promise of a step or an operation assumed: it becomes a
-    /// fact of the rest of the way, and not one more case.
+    /// Whether `condition` follows on this way. Only then is the promise of a step or an operation assumed: it becomes
+    /// a fact of the rest of the way, and not one more case.
     fn shown(&mut self, condition: Term) -> bool {
         let mut parts = Vec::new();
         condition.parts(&mut parts);
