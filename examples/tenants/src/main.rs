@@ -102,11 +102,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     assert_eq!(gateway.pass(&mut message)?, DROPPED);
 
     let third = gateway.admit(3, 1 << 20)?;
-    gateway.admit(4, 1 << 20)?;
+    // This one has a limit of its own, in the same compiled code.
+    let fourth = Settings::new("tenant 4").memory(1 << 20).slot(4).global("largest", &9000u32.to_ne_bytes());
+    gateway.tenants.admit(fourth)?;
     assert_eq!((gateway.pass(&mut message)?, message.queue), (DELIVERED, 2));
     let mut large = Message { size: 5000, ..message };
     assert_eq!(gateway.pass(&mut large)?, DROPPED);
-    assert_eq!((gateway.delivered.get(3)?, gateway.delivered.get(4)?), (Some(100), Some(0)));
+    assert_eq!(gateway.pass(&mut Message { tenant: 4, ..large })?, DELIVERED);
+    assert_eq!((gateway.delivered.get(3)?, gateway.delivered.get(4)?), (Some(100), Some(5000)));
     let kinds: HashMap<u32, u64> = third.map("kinds")?.typed()?;
     assert_eq!(kinds.get(&5)?, Some(2));
 
