@@ -1,7 +1,7 @@
 //! Time and heap that one more instance of a module takes.
 //!
-//! The module has two small maps (`crates/runtime/tests/objects/pair.c`). "Without maps" takes the maps of another
-//! instance; "a load" is the same object, verified and compiled.
+//! The module has two small maps (`crates/runtime/tests/objects/pair.c`). The other rows are alternatives to a new
+//! instance: reading the module from its bytes, a reset, an instance of a pool, compiling or loading the object.
 
 use bpf_benches::measure::{self, nanoseconds, thread_time};
 use bpf_benches::table::{Table, figure};
@@ -25,6 +25,8 @@ pub(crate) fn table() -> Table {
     let linker = Linker::<()>::new(&engine);
     let object = Object::parse(OBJECT).expect("an object");
     let module = linker.compile::<Raw>(&object).expect("a module");
+    let bytes = module.serialize().expect("its bytes");
+    let pool = module.pool(1).expect("a pool");
     let shared = module.instance().make().expect("an instance");
     let account = engine.account("tenant", 1 << 30);
     let maps = || {
@@ -35,22 +37,51 @@ pub(crate) fn table() -> Table {
         maps
     };
     let one = |repeat: u32, work: &mut dyn FnMut()| nanoseconds(repeat, |repeat| (0..repeat).for_each(|_| work()));
-    let mut contenders: Vec<measure::Contender<'_>> = vec![
-        Box::new(|repeat| one(repeat, &mut || drop(black_box(module.instance().make().expect("an instance"))))),
-        Box::new(|repeat| {
-            one(repeat, &mut || drop(black_box(module.instance().account(&account).make().expect("an instance"))))
-        }),
-        Box::new(|repeat| one(repeat, &mut || drop(black_box(module.instantiate(maps()).expect("an instance"))))),
-        Box::new(|repeat| {
-            one(repeat, &mut || {
+    let mut works: Vec<(&str, Box<dyn FnMut() + '_>)> = vec![
+        ("an instance", Box::new(|| drop(black_box(module.instance().make().expect("an instance"))))),
+        (
+            "with an account and a name",
+            Box::new(|| {
+                let instance = module.instance().account(&account).name("tenant");
+                drop(black_box(instance.make().expect("an instance")));
+            }),
+        ),
+        (
+            "with the maps of another instance",
+            Box::new(|| drop(black_box(module.instantiate(maps()).expect("an instance")))),
+        ),
+        (
+            "a serialised module, read",
+            Box::new(|| {
+                // SAFETY: made by `Module::serialize` above, of a module on the same context.
+                let read = unsafe { Module::<Raw, ()>::deserialize(&linker, &bytes) };
+                drop(black_box(read.expect("a module")));
+            }),
+        ),
+        ("`Instance::reset`", Box::new(|| shared.reset().expect("no run is in it"))),
+        (
+            "an instance of a pool: taken, run once, given back, reset",
+            Box::new(|| {
+                let instance = pool.take().expect("one");
+                let program = instance.program::<Raw>("entry").expect("its program");
+                black_box(program.run(&mut (), &mut [0; 8]).expect("a run"));
+            }),
+        ),
+        ("the object compiled", Box::new(|| drop(black_box(linker.compile::<Raw>(&object).expect("a module"))))),
+        (
+            "the object loaded",
+            Box::new(|| {
                 let maps = MapSet::for_object(&engine, &object).expect("maps");
                 drop(black_box(linker.load::<Raw>(&object, maps).expect("a load")));
-            })
-        }),
+            }),
+        ),
     ];
-    let names = ["an instance", "in an account", "with the maps of another", "a load"];
+    let names: Vec<&str> = works.iter().map(|(name, _)| *name).collect();
+    let contenders =
+        works.iter_mut().map(|(_, work)| -> measure::Contender<'_> { Box::new(move |repeat| one(repeat, work)) });
+    let mut contenders: Vec<_> = contenders.collect();
     let times = measure::interleaved(&mut contenders);
-    let mut table = Table::new(["µs, made and dropped", "median"]);
+    let mut table = Table::new([format!("µs (a module of {} bytes)", bytes.len()), "median".to_owned()]);
     for (name, time) in names.iter().zip(times) {
         table.row([(*name).to_owned(), figure(time / 1000.0)]);
     }
