@@ -1,8 +1,8 @@
 //! A ring buffer as an asynchronous stream: its eventfd in tokio's `AsyncFd`.
 //!
-//! `cargo run -p bpf-maps --example async_ringbuf`. A thread plays the program and writes a record every millisecond; a
-//! task prints them as they come. The order in the loop matters: reset the event, take every record, only then wait
-//! again.
+//! `cargo run -p bpf-maps --example async_ringbuf`. A thread stands in for the program and writes a record every
+//! millisecond; a task prints the records. The order in the loop matters: reset the event, take every record, and
+//! only then wait again.
 
 use std::time::Duration;
 

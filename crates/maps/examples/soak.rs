@@ -1,9 +1,10 @@
-//! A long run of the hash under threads: no false miss, no mixed value, with counts.
+//! A long stress test of the hash with many threads: counts false misses and mixed values, of which there must be
+//! none.
 //!
 //! `cargo run --release -p bpf-maps --example soak -- [operations] [threads]` (10^8 and 32 by default, some minutes).
 //! The short form is `tests/types/hash_concurrent.rs`. Every key below `PERMANENT` is present throughout and is
-//! replaced all the time; others come and go through the few elements left, so that elements change hands as fast as
-//! they can.
+//! constantly replaced. Other keys are added and removed with the few remaining elements, so that elements are reused
+//! as fast as possible.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;

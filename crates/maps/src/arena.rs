@@ -1,23 +1,24 @@
-//! Arenas: memory that programs address by pointers of their own.
+//! Arenas: memory that programs address with their own pointers.
 //!
-//! Problem: a program may make any number an address of its arena and read or write there, and so may do anything at
-//! all inside it, but nothing outside. The kernel keeps 4 GiB of addresses an arena, maps the pages that are allocated,
-//! and lets an access of any other fault: a table of the faulting instructions says where to go on. In user space that
-//! takes a signal handler, which a library should not have; and if all 4 GiB were there, a program could use memory
-//! that nobody counted.
+//! Problem: a program may turn any number into an address of its arena and read or write there. It may do anything
+//! inside the arena and nothing outside. The kernel reserves 4 GiB of addresses for each arena, maps the allocated
+//! pages, and lets an access to any other page fault; a table of the faulting instructions says where to continue. In
+//! user space that takes a signal handler, which a library should not install. If all 4 GiB were mapped instead, a
+//! program could use memory that is not accounted.
 //!
-//! Approach: a *window* of a power of two, as small as the arena fits into, and emitted code that looks at as many bits
-//! of an address as the window has (the kernel's looks at 32). All of the window is ordinary memory, and so are
-//! [`ARENA_GUARD`] bytes before and behind it, for an access is at an offset of 16 bits. So no access can fault or
-//! needs a comparison, and what a program can come to use is known, and counted, when the arena is made. Allocating a
-//! page is noting that it is in use: it is cleared, then and when it is freed.
+//! Approach: a *window* whose size is a power of two, as small as the arena fits into. Emitted code uses as many bits
+//! of an address as the window has (the kernel's code uses 32). The whole window is ordinary memory, and so are
+//! [`ARENA_GUARD`] bytes before and after it, because an access adds an offset of 16 bits. So no access can fault or
+//! needs a comparison, and all memory that a program can ever use is counted when the arena is made. Allocating a
+//! page only marks it as in use. A page is cleared when it is allocated and when it is freed.
 //!
-//! What differs: a page that is not allocated is memory all the same. In the kernel it reads as zeros and takes no
-//! writes; here it keeps what is written until it is allocated, and addresses behind the arena lead to pages before, so
-//! that a program which uses what it has not allocated harms itself, and only itself.
+//! Difference from the kernel: a page that is not allocated is memory all the same. In the kernel it reads as zeros
+//! and ignores writes. Here it keeps what is written until it is allocated, and addresses beyond the arena wrap to
+//! pages before. A program that uses unallocated pages harms only itself.
 //!
-//! Programs and the host know bytes by their *user* address, as in the kernel: a number that the definition says, or
-//! [`crate::arena_shape::USER_BASE`]. Nothing is there, so that it tells nobody where the memory is.
+//! Programs and the host name bytes by their *user* address, as in the kernel: the address in the definition, or
+//! [`crate::arena_shape::USER_BASE`]. No memory lies at user addresses, so they do not disclose where the arena's
+//! memory is.
 //!
 //! Invariants: the window and its guards are mapped, readable and writable as long as the map; they are only accessed
 //! atomically, as all map memory. Under the lock, a page is in use if and only if its bit is set.
@@ -41,23 +42,23 @@ use crate::ops::{Addressable, MapOps};
 use crate::queue::no_lookup;
 
 const PAGE: u64 = ARENA_PAGE as u64;
-/// So many bytes and more are given back to the system when they are cleared.
+/// Runs of at least this many bytes are returned to the system instead of being overwritten with zeros.
 const MANY: u64 = 16 * PAGE;
 
 fn shape(def: &MapDef) -> ArenaShape {
     ArenaShape::of(def.max_entries, def.map_extra)
 }
 
-/// Which pages are in use.
+/// The pages in use.
 #[derive(Debug)]
 struct Pages {
-    /// A bit each.
+    /// One bit per page.
     used: Vec<u64>,
-    /// How many there are.
+    /// Number of pages.
     count: u32,
-    /// How many of them are in use.
+    /// Number of pages in use.
     in_use: u32,
-    /// None before this one is free.
+    /// All pages before this one are in use.
     free_from: u32,
 }
 
@@ -66,7 +67,7 @@ impl Pages {
         self.used[page as usize / 64] >> (page % 64) & 1 != 0
     }
 
-    /// The first of so many pages in a row that are free.
+    /// Returns the first page of the first run of `pages` free pages.
     fn find(&self, pages: u32) -> Option<u32> {
         let (mut page, mut free) = (self.free_from, 0);
         while page < self.count {
@@ -83,7 +84,7 @@ impl Pages {
         None
     }
 
-    /// Whether all of these are free.
+    /// Whether all `pages` pages from `first` on are free.
     fn are_free(&self, first: u32, pages: u32) -> bool {
         (first..first + pages).all(|page| !self.is_used(page))
     }
@@ -98,7 +99,7 @@ impl Pages {
         }
     }
 
-    /// Whether it was in use.
+    /// Frees a page and returns whether it was in use.
     fn free(&mut self, page: u32) -> bool {
         let (word, bit) = (&mut self.used[page as usize / 64], 1 << (page % 64));
         let was = *word & bit != 0;
@@ -118,7 +119,7 @@ pub(crate) struct ArenaMap {
 }
 
 impl ArenaMap {
-    /// Bytes an arena of this definition maps: all that programs can reach.
+    /// Bytes an arena of this definition maps: all memory that programs can reach.
     pub(crate) fn memory_needed(def: &MapDef) -> u64 {
         shape(def).window + 2 * ARENA_GUARD + u64::from(def.max_entries).div_ceil(64) * WORD as u64
     }
@@ -135,23 +136,23 @@ impl ArenaMap {
     }
 
     fn pages(&self) -> std::sync::MutexGuard<'_, Pages> {
-        // Nothing panics under it; and whatever the bits say, memory is safe.
+        // Code under this lock does not panic, and memory safety does not depend on the bits.
         self.pages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The first word of the pages.
+    /// The index of the first word of the pages.
     fn first_word(&self) -> usize {
         index((ARENA_GUARD + self.shape.first()) / WORD as u64)
     }
 
-    /// Clears so many bytes of pages, from `at` bytes into them.
+    /// Clears `bytes` bytes, starting `at` bytes into the pages.
     fn clear(&self, at: u64, bytes: u64) {
         let first = self.first_word() + index(at / WORD as u64);
         let words = &self.words[first..first + index(bytes / WORD as u64)];
         let (start, page) = (words.as_ptr().cast::<u8>().cast_mut(), memory::page_size());
         if bytes >= MANY && start.addr().is_multiple_of(page) && index(bytes).is_multiple_of(page) {
-            // SAFETY: part of the table's own mapping, all of whose words may become 0 at any time; no lengths or
-            // pointers of ours are in it.
+            // SAFETY: part of the table's own mapping, all of whose words may become 0 at any time: it holds no
+            // lengths or pointers of this crate.
             if unsafe { memory::advise(start, index(bytes), Advice::Discard) }.is_ok() {
                 return;
             }
@@ -159,7 +160,8 @@ impl ArenaMap {
         mem::zero(words);
     }
 
-    /// Takes pages: at this address, or anywhere if it is 0. Their user address, or 0.
+    /// Allocates pages at this user address, or anywhere if it is 0. Returns their user address, or 0 if they are not
+    /// free.
     fn alloc(&self, address: u64, pages: u32) -> u64 {
         let first = {
             let mut state = self.pages();
@@ -181,14 +183,14 @@ impl ArenaMap {
         self.shape.user + at
     }
 
-    /// Gives back whatever is in use of these pages.
+    /// Frees those of these pages that are in use.
     fn free(&self, address: u64, pages: u32) {
         let mut state = self.pages();
-        // What is before the first page is beyond the last one in 32 bits.
+        // Addresses before the first page wrap to page numbers beyond the last one in 32 bits.
         let first = self.shape.page_of(address);
         let end = u64::from(first).saturating_add(pages.into()).min(state.count.into());
         let end = u32::try_from(end).unwrap_or(state.count);
-        // Runs of pages that were in use, which others get only when they are clear.
+        // Runs of pages that were in use are cleared before they can be allocated again.
         let mut from = None;
         for page in first..end {
             if state.is_used(page) {
@@ -207,7 +209,7 @@ impl ArenaMap {
         self.clear(u64::from(pages.start) * PAGE, u64::from(pages.end - pages.start) * PAGE);
     }
 
-    /// Takes pages at this address for nobody to allocate.
+    /// Marks pages at this address as in use, so that they are never allocated.
     fn reserve(&self, address: u64, pages: u32) -> OpResult {
         let mut state = self.pages();
         if pages == 0 {
@@ -224,7 +226,7 @@ impl ArenaMap {
         Ok(())
     }
 
-    /// These bytes, by their user address.
+    /// The bytes at this user address.
     fn bytes(&self, address: u64, len: usize) -> OpResult<&[AtomicU8]> {
         let at = address.checked_sub(self.shape.user).ok_or(Errno::ERANGE)?;
         let end = at.checked_add(len as u64).filter(|end| *end <= self.shape.bytes).ok_or(Errno::ERANGE)?;
@@ -274,7 +276,7 @@ impl MapOps for ArenaMap {
     }
 }
 
-/// A program's calls. See [`crate::program`].
+/// The entry points of programs. See [`crate::program`].
 pub(crate) mod calls {
     use super::ArenaMap;
     use crate::errno::Errno;
@@ -285,7 +287,7 @@ pub(crate) mod calls {
     }
 
     pub(crate) fn alloc(map: &Inner, address: u64, pages: u32, node: i32, flags: u64) -> u64 {
-        // One node is here, whose number is 0; -1 is any.
+        // The only NUMA node is 0; -1 asks for any node.
         let fits = flags == 0 && (-1..=0).contains(&node);
         arena(map).filter(|_| fits).map_or(0, |arena| arena.alloc(address, pages))
     }
@@ -302,10 +304,10 @@ pub(crate) mod calls {
     }
 }
 
-/// The host's way to the memory of an arena.
+/// Access to the memory of an arena for the host.
 ///
-/// Bytes are named by their user address, as programs know them: what a program stores as a pointer (`__arena *`) is
-/// what is given here.
+/// Bytes are named by their user address, as in programs: a pointer (`__arena *`) that a program stores can be passed
+/// to these functions.
 ///
 /// ```
 /// use bpf_maps::{Arena, Map, MapDef, MapType, flags};
@@ -323,10 +325,10 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// The memory of `map`.
+    /// Opens the memory of `map`.
     ///
     /// # Errors
-    /// [`MapError::WrongType`] if it is no arena.
+    /// [`MapError::WrongType`] if `map` is not an arena.
     pub fn new(map: &Map) -> Result<Self, MapError> {
         if !map.ops().as_any().is::<ArenaMap>() {
             let (name, got) = (map.name().to_owned(), map.map_type());
@@ -344,13 +346,13 @@ impl Arena {
         self.imp(op)?.bytes(address, len).map_err(|errno| self.map.error(op, errno))
     }
 
-    /// The user address of its first page.
+    /// The user address of the first page.
     #[must_use]
     pub fn start(&self) -> u64 {
         shape(self.map.def()).user
     }
 
-    /// How many pages it has, of [`Arena::PAGE`] bytes each.
+    /// Number of pages, of [`Arena::PAGE`] bytes each.
     #[must_use]
     pub fn pages(&self) -> u32 {
         self.map.def().max_entries
@@ -359,27 +361,28 @@ impl Arena {
     /// Bytes in a page, on every machine.
     pub const PAGE: u32 = ARENA_PAGE;
 
-    /// How many of them are in use.
+    /// Number of pages in use.
     #[must_use]
     pub fn in_use(&self) -> u64 {
         self.map.len()
     }
 
-    /// Copies bytes from this address on to `out`, each on its own: a program may write them meanwhile.
+    /// Copies bytes from this address to `out`. Each byte is read on its own, because a program may write them
+    /// meanwhile.
     ///
     /// # Errors
-    /// `ERANGE` if not all of them are in its pages.
+    /// `ERANGE` if some bytes are outside the arena's pages.
     pub fn read(&self, address: u64, out: &mut [u8]) -> Result<(), MapError> {
         let from = self.bytes("reading an arena", address, out.len())?;
-        // Relaxed here and in `write`: nothing is ordered, it must not be a data race.
+        // Relaxed here and in `write`: the accesses order nothing, but must not be data races.
         out.iter_mut().zip(from).for_each(|(to, from)| *to = from.load(Ordering::Relaxed));
         Ok(())
     }
 
-    /// Copies bytes to this address, each on its own. Whether its page is in use makes no difference.
+    /// Copies bytes to this address, each on its own. The page need not be in use.
     ///
     /// # Errors
-    /// `ERANGE` if not all of them are in its pages; `EPERM` if the map is frozen.
+    /// `ERANGE` if some bytes are outside the arena's pages; `EPERM` if the map is frozen.
     pub fn write(&self, address: u64, bytes: &[u8]) -> Result<(), MapError> {
         const OP: &str = "writing an arena";
         let to = self.bytes(OP, address, bytes.len())?;
@@ -391,7 +394,8 @@ impl Arena {
     /// The eight bytes at this address, which programs may use atomically at the same time.
     ///
     /// # Errors
-    /// `ERANGE` if they are not in its pages, `EINVAL` if it is no multiple of 8; `EPERM` if the map is frozen.
+    /// `ERANGE` if they are outside the arena's pages, `EINVAL` if the address is no multiple of 8; `EPERM` if the
+    /// map is frozen.
     pub fn atomic_u64(&self, address: u64) -> Result<&AtomicU64, MapError> {
         let word = self.aligned(address, 8)?.as_ptr().cast_mut().cast::<u64>();
         // SAFETY: eight mapped bytes at a multiple of 8, for as long as the map, which this handle keeps; they are only
@@ -402,7 +406,7 @@ impl Arena {
     /// The four bytes at this address, which programs may use atomically at the same time.
     ///
     /// # Errors
-    /// As [`Arena::atomic_u64`], of a multiple of 4.
+    /// As [`Arena::atomic_u64`], for a multiple of 4.
     pub fn atomic_u32(&self, address: u64) -> Result<&AtomicU32, MapError> {
         let word = self.aligned(address, 4)?.as_ptr().cast_mut().cast::<u32>();
         // SAFETY: four bytes of the pages at a multiple of 4, mapped as long as the map, which lives as long as `self`;
@@ -413,7 +417,7 @@ impl Arena {
     fn aligned(&self, address: u64, size: usize) -> Result<&[AtomicU8], MapError> {
         const OP: &str = "an atomic of an arena";
         self.writing(OP)?;
-        // Pages begin at multiples of more than that, as user addresses say and in memory.
+        // Pages begin at larger multiples than `size`, both in user addresses and in memory.
         match address.is_multiple_of(size as u64) {
             true => self.bytes(OP, address, size),
             false => Err(self.map.error(OP, Errno::EINVAL)),
@@ -424,8 +428,8 @@ impl Arena {
         if self.map.gate().is_open() { Ok(()) } else { Err(self.map.error(op, Errno::EPERM)) }
     }
 
-    /// Takes so many pages in a row, which are zero: what `bpf_arena_alloc_pages` does for programs. `None` if there is
-    /// no room, or for no page at all.
+    /// Allocates `pages` consecutive pages, which are zero, as `bpf_arena_alloc_pages` does for programs. `None` if
+    /// there is no room, or if `pages` is 0.
     ///
     /// # Errors
     /// [`MapError::NoSlot`] in a forked child.
@@ -434,10 +438,10 @@ impl Arena {
         Ok(Some(address).filter(|address| *address != 0))
     }
 
-    /// Gives pages back, as far as they are in use: what `bpf_arena_free_pages` does for programs.
+    /// Frees those of these pages that are in use, as `bpf_arena_free_pages` does for programs.
     ///
     /// # Errors
-    /// [`MapError::NoSlot`] in a forked child; `ERANGE` if not all of them are its pages.
+    /// [`MapError::NoSlot`] in a forked child; `ERANGE` if some pages are outside the arena.
     pub fn free(&self, address: u64, pages: u32) -> Result<(), MapError> {
         const OP: &str = "freeing pages of an arena";
         let len = u64::from(pages) * PAGE;
@@ -446,10 +450,11 @@ impl Arena {
         Ok(())
     }
 
-    /// Notes that the first so many bytes are in use, and puts these there: what a loader does with global variables.
+    /// Marks the first `bytes.len()` bytes as in use and writes `bytes` there. A loader places global variables with
+    /// this.
     ///
     /// # Errors
-    /// `ERANGE` if there is no room; `EBUSY` if some page of them is in use.
+    /// `ERANGE` if there is no room; `EBUSY` if one of these pages is in use already.
     pub fn initialise(&self, bytes: &[u8]) -> Result<(), MapError> {
         const OP: &str = "initialising an arena";
         self.bytes(OP, self.start(), bytes.len())?;
@@ -492,7 +497,7 @@ mod tests {
         }
     }
 
-    /// Against a list of which pages are in use, by a small generator.
+    /// Compares allocations, chosen by a small generator, with a list of the pages in use.
     #[test]
     fn pages_are_those_of_a_plain_list() {
         let (count, user) = (130, (3 << 32) + 64 * PAGE);
@@ -519,7 +524,7 @@ mod tests {
                     expected.iter().for_each(|f| used[*f as usize..(f + pages) as usize].fill(true));
                     given += u32::from(expected.is_some());
                     refused += u32::from(expected.is_none() && pages > 0);
-                    // New pages are clear, and get something to be cleared.
+                    // New pages are clear; they are then written, so that clearing them again is tested.
                     if got != 0 {
                         let bytes = arena.bytes(got, index(u64::from(pages) * PAGE)).unwrap();
                         assert!(bytes.iter().step_by(512).all(|byte| byte.load(Ordering::Relaxed) == 0));

@@ -1,29 +1,29 @@
-//! Where an arena's memory is, as programs see it: what a definition says of it, before there is any
-//! ([`crate::arena`]).
+//! The addresses of an arena as programs see them: computed from the definition alone, before the arena
+//! ([`crate::arena`]) exists.
 
 use bpf_uapi::ARENA_PAGE;
 
 const PAGE: u64 = ARENA_PAGE as u64;
-/// The most that 32 bits of an address tell apart.
+/// The largest arena in bytes: 32 bits of an address tell its bytes apart.
 pub(crate) const MAX_BYTES: u64 = 1 << 32;
-/// Where user addresses begin unless the definition says so: far from where systems have anything. Of all arenas but
-/// the largest, some bits of the lower half are set, so that no address becomes null when it is cast.
+/// The first user address unless the definition gives one: far from any address that systems use. In all arenas but
+/// the largest, some bit of the lower half is set, so no address becomes null when it is cast to 32 bits.
 pub(crate) const USER_BASE: u64 = 1 << 44;
 
-/// Where the memory of an arena is, as programs see it.
+/// The addresses of an arena as programs see them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ArenaShape {
-    /// Bytes of its pages.
+    /// Bytes of all pages.
     pub bytes: u64,
-    /// Bytes of the window that they are in: a power of two, 4 GiB at most.
+    /// Bytes of the window that contains the pages: a power of two, at most 4 GiB.
     pub window: u64,
-    /// The user address of its first byte, at `user & (window - 1)` of the window.
+    /// The user address of the first byte, which lies at `user & (window - 1)` in the window.
     pub user: u64,
 }
 
 impl ArenaShape {
-    /// Of a definition that has been validated: so many pages, and where they are to be.
+    /// The shape for a validated definition: number of pages, and its `map_extra`.
     pub(crate) fn of(pages: u32, extra: u64) -> Self {
         let bytes = u64::from(pages) * PAGE;
         let mut window = bytes.clamp(PAGE, MAX_BYTES).next_power_of_two();
@@ -38,12 +38,12 @@ impl ArenaShape {
         Self { bytes, window, user }
     }
 
-    /// How far into the window its pages begin.
+    /// Offset of the first page in the window, in bytes.
     pub(crate) fn first(self) -> u64 {
         self.user & (self.window - 1)
     }
 
-    /// The number of the page that an address is in, by its lower half, as in the kernel.
+    /// The number of the page that contains an address, by the address's lower half, as in the kernel.
     pub(crate) fn page_of(self, address: u64) -> u32 {
         crate::num::low(address).wrapping_sub(crate::num::low(self.user)) / ARENA_PAGE
     }

@@ -31,7 +31,7 @@ pub(crate) struct ArrayMap {
     file: Option<OwnedFd>,
 }
 
-/// What cores fetch together: two cache lines.
+/// Bytes that cores fetch together: two cache lines.
 const APART: u64 = 128;
 
 /// Bytes from one slot's values to the next slot's.
@@ -42,8 +42,8 @@ fn slot_bytes(def: &MapDef) -> u64 {
 }
 
 impl MapDef {
-    /// Returns two distances in bytes, for arrays and per-CPU arrays: from one element to the next, and from one
-    /// execution slot's elements to the next slot's (0 in a plain array). They equal those of the map once it is made
+    /// Returns the strides of arrays and per-CPU arrays, in bytes: from one element to the next, and from one
+    /// execution slot's elements to the next slot's (0 in a plain array). They equal those of the created map
     /// ([`MapHeader`]).
     #[must_use]
     pub fn array_strides(&self) -> Option<(u32, u64)> {
@@ -61,7 +61,7 @@ impl ArrayMap {
     pub(crate) fn memory_needed(def: &MapDef, slots: u32) -> u64 {
         let bytes = slot_bytes(def).saturating_mul(if def.map_type.is_per_cpu() { slots.into() } else { 1 });
         let page = memory::page_size() as u64;
-        // Small arrays have no pages of their own, unless they are to be mapped into other address spaces.
+        // Small arrays share pages with other allocations, unless they can be mapped into other address spaces.
         if bytes < page && def.flags & flags::MMAPABLE == 0 {
             return bytes;
         }
@@ -172,7 +172,7 @@ impl Drop for ArrayMap {
     }
 }
 
-/// The lookup of an array, for callers that do not inline it.
+/// The lookup function of arrays, for callers that do not inline the lookup.
 ///
 /// # Safety
 /// See [`LookupFn`].

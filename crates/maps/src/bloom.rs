@@ -62,7 +62,7 @@ impl BloomMap {
         })
     }
 
-    /// Forgets all values.
+    /// Removes all values.
     pub(crate) fn clear(&self) {
         crate::mem::zero(&self.words);
     }
@@ -85,7 +85,8 @@ impl BloomMap {
         let all = with_key!(self.value_size, K => {
             // SAFETY: readable for the value size (contract).
             let value = unsafe { K::read(value, self.value_size) };
-            // Relaxed: a bit carries no data. All bits, because nobody could predict after which an absent value ends.
+            // Relaxed: a bit carries no data. All bits are read, because a branch that ends the loop early would be
+            // mispredicted.
             self.positions(&value).fold(true, |all, (word, bit)| {
                 all & (self.words[word].load(Ordering::Relaxed) & bit != 0)
             })
@@ -143,7 +144,7 @@ impl MapOps for BloomMap {
         unsafe { self.contains(out) }
     }
 
-    /// Whether the value in `out` was perhaps pushed; `ENOENT` if not.
+    /// Whether the value in `out` was probably pushed; `ENOENT` if it was not.
     fn lookup(&self, _key: &[u8], out: &mut [u8], _flags: u64, _slot: u32) -> OpResult {
         // SAFETY: a host slice of the value size.
         unsafe { self.contains(out.as_ptr()) }

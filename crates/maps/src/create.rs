@@ -1,4 +1,4 @@
-//! Making maps: the one place that knows every type.
+//! Creates maps: the one file that knows every type.
 
 use std::sync::Arc;
 
@@ -23,16 +23,17 @@ use crate::ring::perf::PerfMap;
 use crate::socket::SocketHash;
 use crate::trie::TrieMap;
 
-/// How maps are created, apart from their definition.
+/// How a map is created, apart from its definition.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct CreateOptions {
-    /// A map that can come to need more bytes is refused before any memory is touched. All maps of a domain together
-    /// are limited by its [`memory_limit`](bpf_quiesce::Options::memory_limit).
+    /// Bytes that one map may grow to. A map that needs more is refused before any memory is touched. All maps of a
+    /// domain together are limited by its [`memory_limit`](bpf_quiesce::Options::memory_limit).
     pub memory_limit: u64,
-    /// Hash with this seed instead of a random one: for tests that must repeat.
+    /// The seed of the hash function instead of a random one: for tests that must repeat.
     pub hash_seed: Option<u64>,
-    /// What it is counted in: an account of the domain's memory ([`bpf_quiesce::Memory::account`]), or that itself.
+    /// The account that the map's memory is counted in ([`bpf_quiesce::Memory::account`]); `None`: the domain's
+    /// memory.
     pub account: Option<Arc<Memory>>,
 }
 
@@ -43,7 +44,7 @@ impl Default for CreateOptions {
     }
 }
 
-/// Bytes that a map of this definition can come to hold.
+/// The largest number of bytes that a map of this definition can use.
 fn memory_needed(family: Family, def: &MapDef, slots: u32) -> u64 {
     match family {
         Family::Array => ArrayMap::memory_needed(def, slots),
@@ -63,7 +64,7 @@ fn memory_needed(family: Family, def: &MapDef, slots: u32) -> u64 {
     }
 }
 
-/// Bytes that it takes when it is made: what it allocates on demand is counted when it does.
+/// Bytes that a map of this definition reserves when it is created. Memory allocated on demand is counted later.
 fn memory_at_first(family: Family, def: &MapDef, slots: u32) -> u64 {
     match family {
         Family::Hash => HashMap::memory_at_first(def, slots),

@@ -1,4 +1,4 @@
-//! What a map is: type, shape and flags, with the kernel's numbers, and the kernel's checks of them.
+//! Definitions of maps: type, shape and flags, with the kernel's numbers and the kernel's checks.
 //!
 //! [`MapDef::validate`] does for each type what the kernel's `map_alloc_check` does, in the same order, so that the
 //! same bad definition yields the same error number, with a message that says what was expected. It also computes
@@ -16,7 +16,7 @@ use bpf_uapi::{ARENA_PAGE, MapTypes, OwnedField, OwnedKind, OwnedType, TIMER_BYT
 pub use bpf_uapi::MapType;
 pub use bpf_uapi::flags::{create as flags, update};
 
-/// How a map is built: types that share an implementation.
+/// The implementations of map types. Several types may share one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Family {
     /// Array and per-CPU array.
@@ -103,7 +103,8 @@ pub fn implemented_type(number: u32) -> Result<MapType, MapError> {
     Family::of(map_type).map(|_| map_type)
 }
 
-/// What a key or value is, as far as its BTF type says: what a typed handle is compared with, beside the size.
+/// The kind of a key or value according to its BTF type. A typed handle compares it with the Rust type, beside the
+/// size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Kind {
@@ -120,7 +121,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// In words.
+    /// The kind in words, for messages.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Signed => "a signed integer",
@@ -154,18 +155,18 @@ pub struct MapDef {
     pub numa_node: Option<u32>,
     /// Byte offset of the lock in the value (from BTF), a `struct bpf_spin_lock` or a `struct bpf_res_spin_lock`.
     pub spin_lock: Option<u32>,
-    /// That lock is a `struct bpf_res_spin_lock`.
+    /// Whether that lock is a `struct bpf_res_spin_lock`.
     pub resilient_lock: bool,
-    /// Byte offset of a `struct bpf_timer` in the value (from BTF): 16 bytes that copies of values leave out.
+    /// Byte offset of a `struct bpf_timer` in the value (from BTF): 16 bytes that are left out of copies of values.
     pub timer: Option<u32>,
-    /// Byte offset of a `struct bpf_wq` in the value (from BTF): as a timer's, of as many bytes.
+    /// Byte offset of a `struct bpf_wq` in the value (from BTF): 16 bytes that are left out of copies of values.
     pub work: Option<u32>,
-    /// The fields of a value that own objects (from BTF), which copies of values leave out: the value as a type, and
-    /// behind it the types that it leads to, as [`OwnedType::closure`] numbers them.
+    /// The types of objects that a value owns (from BTF): first the value's own type, then the types its fields lead
+    /// to, as [`OwnedType::closure`] numbers them. Copies of values leave these fields out.
     pub owned: Option<Arc<[OwnedType]>>,
-    /// What a key is, where BTF says. No part of the schema.
+    /// The kind of a key, if BTF says so. Not part of the schema.
     pub key_kind: Option<Kind>,
-    /// What a value is, where BTF says. No part of the schema.
+    /// The kind of a value, if BTF says so. Not part of the schema.
     pub value_kind: Option<Kind>,
     /// The shape of the inner maps of a map of maps.
     pub inner: Option<Box<MapDef>>,
@@ -195,47 +196,47 @@ impl MapDef {
         }
     }
 
-    /// The same with creation flags.
+    /// Sets the creation flags.
     #[must_use]
     pub fn with_flags(mut self, flags: u32) -> Self {
         self.flags = flags;
         self
     }
 
-    /// The same with a `struct bpf_spin_lock` at this byte of the value.
+    /// Puts a `struct bpf_spin_lock` at this byte of the value.
     #[must_use]
     pub fn with_spin_lock(mut self, offset: u32) -> Self {
         self.spin_lock = Some(offset);
         self
     }
 
-    /// The same with a `struct bpf_res_spin_lock` at this byte of the value.
+    /// Puts a `struct bpf_res_spin_lock` at this byte of the value.
     #[must_use]
     pub fn with_res_spin_lock(mut self, offset: u32) -> Self {
         (self.spin_lock, self.resilient_lock) = (Some(offset), true);
         self
     }
 
-    /// The same with a `struct bpf_wq` at this byte of the value.
+    /// Puts a `struct bpf_wq` at this byte of the value.
     #[must_use]
     pub fn with_work(mut self, offset: u32) -> Self {
         self.work = Some(offset);
         self
     }
 
-    /// Where in a value are a timer and work for later: 16 bytes each, which lead to callbacks.
+    /// Byte offsets of the timer and of the work queue in a value: fields of 16 bytes that lead to callbacks.
     pub fn deferred(&self) -> impl Iterator<Item = u32> {
         self.timer.into_iter().chain(self.work)
     }
 
-    /// The same with a `struct bpf_timer` at this byte of the value.
+    /// Puts a `struct bpf_timer` at this byte of the value.
     #[must_use]
     pub fn with_timer(mut self, offset: u32) -> Self {
         self.timer = Some(offset);
         self
     }
 
-    /// The same with fields that own objects: see [`MapDef::owned`].
+    /// Sets the types of objects that a value owns: see [`MapDef::owned`].
     #[must_use]
     pub fn with_owned(mut self, types: Vec<OwnedType>) -> Self {
         self.owned = Some(types.into());
@@ -247,15 +248,15 @@ impl MapDef {
         self.owned.as_deref().and_then(<[OwnedType]>::first).map_or(&[], |value| &value.fields)
     }
 
-    /// The same with the shape of its inner maps.
+    /// Sets the shape of the inner maps.
     #[must_use]
     pub fn with_inner(mut self, inner: MapDef) -> Self {
         self.inner = Some(Box::new(inner));
         self
     }
 
-    /// Whether programs may read values, and whether they may write them: the flags, but for redirect maps and
-    /// instruction arrays, whose values programs never write.
+    /// Whether programs may read values, and whether they may write them, as the flags say. Programs never write
+    /// values of redirect maps and instruction arrays.
     #[must_use]
     pub fn program_rights(&self) -> (bool, bool) {
         let constant = MapTypes::REDIRECT.contains(self.map_type) || self.map_type == MapType::InsnArray;
@@ -355,7 +356,7 @@ impl MapDef {
         }
     }
 
-    /// Fields that own objects lie in values as wide as they say, apart from each other, from the lock and the timer.
+    /// Checks that owning fields lie inside the value and overlap neither each other, nor the lock, nor the timer.
     fn validate_owned(&self, bad: impl Fn(Errno, String) -> Result<(), MapError>) -> Result<(), MapError> {
         let types = self.owned.as_deref().unwrap_or(&[]);
         let sound = types.first().is_some_and(|value| value.size <= self.value_size && !value.fields.is_empty());
@@ -415,7 +416,7 @@ impl MapDef {
         }
     }
 
-    /// Per-CPU values have no node: each lies where its CPU is.
+    /// Whether a NUMA node may be given: per-CPU values lie on the node of their CPU.
     fn numa_fits(&self) -> bool {
         !(self.flags & flags::NUMA_NODE != 0 && (self.map_type.is_per_cpu() || self.flags & flags::NO_COMMON_LRU != 0))
     }
@@ -465,7 +466,8 @@ impl MapDef {
         self.validate_per_cpu_value(bad)
     }
 
-    /// A key is a socket's cookie; the kernel's is a descriptor of four bytes, and its maps have no `max_entries`.
+    /// Keys here are socket cookies. The kernel's keys are descriptors of four bytes, and its maps have no
+    /// `max_entries`.
     fn validate_storage(&self, bad: impl Fn(Errno, String) -> Result<(), MapError>) -> Result<(), MapError> {
         let sized = self.key_size == 8 && self.value_size != 0 && self.max_entries != 0;
         if !sized || self.flags & flags::NO_PREALLOC == 0 {
@@ -489,7 +491,7 @@ impl MapDef {
     }
 
     fn validate_trie(&self, bad: impl Fn(Errno, String) -> Result<(), MapError>) -> Result<(), MapError> {
-        // Prefix length and 1 to 256 bytes of data.
+        // A prefix length of 4 bytes, and 1 to 256 bytes of data.
         let key_fits = (5..=260).contains(&self.key_size);
         if self.max_entries == 0 || self.flags & flags::NO_PREALLOC == 0 || !key_fits || self.value_size == 0 {
             return bad(
@@ -531,7 +533,7 @@ impl MapDef {
         Ok(())
     }
 
-    /// The lower half of an address tells the bytes of an arena apart.
+    /// Checks that the lower half of an address tells all bytes of an arena apart.
     fn validate_arena(&self, bad: impl Fn(Errno, String) -> Result<(), MapError>) -> Result<(), MapError> {
         let (page, bytes) = (u64::from(ARENA_PAGE), u64::from(self.max_entries) * u64::from(ARENA_PAGE));
         let shaped = self.key_size == 0 && self.value_size == 0 && self.max_entries != 0;
@@ -549,13 +551,13 @@ impl MapDef {
         Ok(())
     }
 
-    /// Where the memory of an arena is, as programs see it; `None` of other types.
+    /// The arena's addresses as programs see them; `None` for other types.
     #[must_use]
     pub fn arena(&self) -> Option<ArenaShape> {
         (self.map_type == MapType::Arena).then(|| ArenaShape::of(self.max_entries, self.map_extra))
     }
 
-    /// A value is a number of four bytes, and for devices and CPUs perhaps one of a program after it.
+    /// Checks that a value is a number of four bytes, for devices and CPUs optionally followed by one of a program.
     fn validate_redirect(&self, bad: impl Fn(Errno, String) -> Result<(), MapError>) -> Result<(), MapError> {
         let sized = self.value_size == 4 || self.value_size == 8 && self.map_type != MapType::XskMap;
         if self.max_entries == 0 || self.key_size != 4 || !sized {
@@ -571,7 +573,7 @@ impl MapDef {
         Ok(())
     }
 
-    /// A value is the number of a socket, of four or eight bytes.
+    /// Checks that a value is the number of a socket, of four or eight bytes.
     fn validate_sockets(&self, bad: impl Fn(Errno, String) -> Result<(), MapError>) -> Result<(), MapError> {
         let by_index = self.map_type == MapType::SockMap;
         let keyed = if by_index { self.key_size == 4 } else { self.key_size != 0 };
@@ -609,9 +611,9 @@ impl MapDef {
         }
     }
 
-    /// Whether a map of this definition can be an entry of a map of maps with this template. As in the kernel,
-    /// `max_entries` only matters where programs have it compiled in: in arrays (unless INNER_MAP says otherwise)
-    /// and bloom filters.
+    /// Checks that a map of this definition can be an entry of a map of maps with this template. As in the kernel,
+    /// `max_entries` matters only where it is compiled into programs: in arrays (unless INNER_MAP is set) and bloom
+    /// filters.
     pub(crate) fn fits_template(&self, template: &MapDef) -> Result<(), MapError> {
         self.same_shape(template)?;
         let sized = match Family::of(self.map_type)? {
@@ -681,7 +683,7 @@ pub(crate) const INSN_VALUE_SIZE: u32 = 16;
 /// The kernel's `BPF_LOCAL_STORAGE_MAX_VALUE_SIZE`: 16 bits, less its element's header.
 pub(crate) const MAX_STORAGE_VALUE: u32 = 65535 - 128;
 
-/// The longest key of a hash of sockets: a key is on the stack.
+/// The longest key of a hash of sockets in bytes: programs keep the key on their stack.
 pub(crate) const MAX_SOCKET_KEY: u32 = 512;
 
 /// The kernel rounds the bucket count up to a power of two in 32 bits.

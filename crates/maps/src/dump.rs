@@ -1,7 +1,7 @@
 //! Saving a map to a file and restoring it, so that state survives a restart.
 //!
-//! A dump is the map's schema and its elements as raw bytes, closed by a checksum. It is only restored into a map of
-//! the same schema: the same type, sizes, flags, and for per-CPU maps the same number of execution slots.
+//! A dump is the map's schema and its elements as raw bytes, closed by a checksum. It can be restored only into a map
+//! of equal schema: type, sizes, flags, and for per-CPU maps the number of execution slots.
 //!
 //! Layout, all numbers little-endian: the magic, eight `u32` (type, key size, value size, host value size, entries,
 //! flags, spin lock offset or all ones, 0), `map_extra` and the number of elements as `u64`, the name as `u32` length
@@ -22,10 +22,10 @@ use crate::mem::round_up8;
 
 const MAGIC: &[u8; 8] = b"BPFMAP\0\x01";
 
-/// A name longer than this is damage, not a name.
+/// The longest name of a map in a valid dump, in bytes.
 const MAX_NAME: u32 = 4096;
 
-/// More execution slots than this are damage as well.
+/// The largest number of execution slots in a valid dump.
 const MAX_SLOTS: usize = 1 << 16;
 
 /// FNV-1a, 64 bits: against damage, not against malice.
@@ -43,19 +43,18 @@ impl Checksum {
     }
 }
 
-/// A new file beside `path`, of a name that no other thread has at the time: neither does one write into the file of
-/// another, nor into what somebody else has put there.
+/// Creates a file beside `path`, with a name that no other thread uses at this time. It never opens an existing file.
 fn temporary_beside(path: &Path) -> Result<(PathBuf, File), MapError> {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     loop {
-        // Relaxed: each thread gets another number.
+        // Relaxed: only uniqueness matters.
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let mut name = path.as_os_str().to_owned();
         name.push(format!(".{}.{number}.tmp", std::process::id()));
         let name = PathBuf::from(name);
         match File::options().write(true).create_new(true).open(&name) {
             Ok(file) => return Ok((name, file)),
-            // Left by a process that had this number before, and died.
+            // Left by a process that had this process id before and was killed.
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(io(error)),
         }
@@ -70,7 +69,7 @@ fn too_short() -> MapError {
     MapError::BadDump("it ends too early".into())
 }
 
-/// Whether elements of the type can be read back. All of these have at least one byte.
+/// Whether elements of the type can be read back. All of these types have elements of at least one byte.
 fn can_be_dumped(map_type: MapType) -> bool {
     match Family::of(map_type) {
         Ok(
@@ -123,7 +122,7 @@ impl<R: Read> Reader<R> {
         Ok(())
     }
 
-    /// So many bytes; memory grows as they come in.
+    /// Reads `len` bytes; memory grows as they arrive.
     fn vec(&mut self, len: usize) -> Result<Vec<u8>, MapError> {
         let mut bytes = Vec::new();
         self.from.by_ref().take(len as u64).read_to_end(&mut bytes).map_err(io)?;
@@ -147,11 +146,11 @@ impl<R: Read> Reader<R> {
     }
 }
 
-/// A dump in memory: the definition of the map it was made of, and its elements.
+/// A dump in memory: the definition of the map, and its elements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Dump {
-    /// The schema, without the kinds that BTF told.
+    /// The schema, without the kinds from BTF.
     pub def: MapDef,
     /// Bytes of a value as the host sees it.
     pub host_value_size: usize,
@@ -160,7 +159,7 @@ pub struct Dump {
 }
 
 impl Dump {
-    /// Reads a dump. Whatever it says, memory stays a small multiple of the bytes that were read.
+    /// Reads a dump. Memory use stays a small multiple of the bytes read, whatever sizes the dump claims.
     ///
     /// # Errors
     /// [`MapError::BadDump`] for damaged ones, [`MapError::Unsupported`] for unknown types.
@@ -175,7 +174,7 @@ impl Dump {
         let [key_size, value_size, host_value_size] = [reader.u32()?, reader.u32()?, reader.u32()?];
         let mut def = MapDef::new("", map_type, key_size, value_size, reader.u32()?);
         def.flags = reader.u32()?;
-        // Locks are aligned to 4 bytes: an offset that ends in a 1 is that of a resilient one.
+        // Locks are aligned to 4 bytes: bit 0 of the stored offset marks a resilient lock.
         let lock = Some(reader.u32()?).filter(|&offset| offset != u32::MAX);
         (def.spin_lock, def.resilient_lock) = (lock.map(|at| at & !1), lock.is_some_and(|at| at & 1 != 0));
         def.timer = reader.u32()?.checked_sub(1);
@@ -186,7 +185,7 @@ impl Dump {
             return Err(MapError::BadDump(format!("a name of {name_len} bytes")));
         }
         let name = String::from_utf8(reader.vec(name_len as usize)?).ok();
-        // Names go into messages, and a dump is as little to be trusted as any file.
+        // Names appear in messages, and a dump is not trusted.
         def.name = name
             .filter(|name| !name.contains(char::is_control))
             .ok_or_else(|| MapError::BadDump("the name is not UTF-8, or has control characters".into()))?;
@@ -201,8 +200,8 @@ impl Dump {
                 "values of {host_value_size} bytes for a value_size of {value_size}"
             )));
         }
-        // Nothing is allocated because a number says so: the count and the sizes may be damaged. Each element has at
-        // least one byte, so that what they take is bounded by what was read.
+        // Nothing is allocated by a claimed count or size, because these may be damaged. Each element has at least
+        // one byte, so the number of bytes read bounds the memory for elements.
         let mut elements = Vec::new();
         for _ in 0..count {
             elements.push((reader.vec(key_size as usize)?, reader.vec(host_value_size as usize)?));
@@ -232,8 +231,8 @@ impl Dump {
         }
         writer.u64(def.map_extra)?;
         writer.u64(self.elements.len() as u64)?;
-        // A longer name loses its end, but no part of a character: what is left is read back.
-        // `str::floor_char_boundary`, which Rust has since 1.91.
+        // A longer name is cut at a character boundary, so that it can be read back. (`str::floor_char_boundary`
+        // exists since Rust 1.91 only.)
         let longest = def.name.len().min(MAX_NAME as usize);
         let end = (0..=longest).rev().find(|at| def.name.is_char_boundary(*at)).unwrap_or(0);
         let name = &def.name[..end];
@@ -250,7 +249,7 @@ impl Dump {
 }
 
 impl Map {
-    /// Copies the whole map. Elements that change meanwhile are copied as of one moment each.
+    /// Copies the whole map. An element that changes meanwhile is copied as of one moment.
     ///
     /// # Errors
     /// `ENOTSUPP` for types whose elements cannot be read back: bloom filters, rings, maps of maps, perf event arrays,
@@ -273,11 +272,12 @@ impl Map {
         Ok(Dump { def, host_value_size: self.host_value_size(), elements })
     }
 
-    /// Puts the elements of a dump into the map, which must have the dump's schema. Elements that are already there and
+    /// Writes the elements of a dump into the map, which must have the dump's schema. Elements of the map that are
     /// not in the dump stay.
     ///
     /// # Errors
-    /// [`MapError::Incompatible`] names the field that differs; `E2BIG` if the elements do not fit beside those there.
+    /// [`MapError::Incompatible`] names the field that differs; `E2BIG` if the elements do not fit beside those in
+    /// the map.
     pub fn restore(&self, dump: &Dump) -> Result<(), MapError> {
         dump.def.compatible_with(self.def())?;
         if dump.host_value_size != self.host_value_size() {
@@ -304,7 +304,7 @@ impl Map {
             std::fs::rename(&temporary, path).map_err(io)
         });
         if written.is_err() {
-            // The error to report is the one that got us here.
+            // The first error is reported, not one of removing the file.
             let _ = std::fs::remove_file(&temporary);
         }
         written

@@ -4,7 +4,7 @@
 
 pub use bpf_uapi::Errno;
 
-/// What operations inside the crate return.
+/// The result of operations inside the crate.
 pub(crate) type OpResult<T = ()> = Result<T, Errno>;
 
 /// The helper return value of an operation: 0 or the negative error number.

@@ -4,11 +4,11 @@ use crate::errno::Errno;
 use bpf_quiesce::OtherDomain;
 use bpf_uapi::MapType;
 
-/// Why a map could not be created or an operation on one failed.
+/// The reason why a map could not be created, or why an operation on a map failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MapError {
-    /// The map type exists in the kernel (or nowhere) but not here.
+    /// This crate does not implement the map type, whether the kernel does or not.
     #[error("map type {number} ({name}) is not supported")]
     Unsupported {
         /// The kernel's number.
@@ -16,7 +16,7 @@ pub enum MapError {
         /// The kernel's name.
         name: &'static str,
     },
-    /// The definition is not one the type allows.
+    /// The type does not allow this definition.
     #[error("map {map:?} ({}): expected {expected}", map_type.name())]
     InvalidDef {
         /// The map's name.
@@ -25,7 +25,7 @@ pub enum MapError {
         map_type: MapType,
         /// The kernel's error number.
         errno: i32,
-        /// What would have been accepted, and what was given.
+        /// The definition that would be accepted, and the values given.
         expected: String,
     },
     /// The map would need more memory than the limit; nothing was allocated.
@@ -38,31 +38,31 @@ pub enum MapError {
         /// The configured limit.
         limit: u64,
     },
-    /// The map would need more memory than is left to the maps and tables of its domain; nothing was allocated.
+    /// The map needs more memory than its domain or account has left; nothing was allocated.
     #[error("map {map:?}: {full}")]
     MemoryFull {
         /// The map's name.
         map: String,
-        /// How much was asked for, and how much is left.
+        /// The bytes asked for, and the bytes left.
         full: bpf_quiesce::MemoryFull,
     },
-    /// It is to be counted in an account of another domain's memory.
+    /// The given account belongs to another domain's memory.
     #[error("map {map:?}: its account is of another domain's memory")]
     OtherAccount {
         /// The map's name.
         map: String,
     },
-    /// The operating system gave no memory or no file.
+    /// The operating system refused memory or a file.
     #[error("map {map:?}: {what} failed: {errno}")]
     System {
         /// The map's name.
         map: String,
-        /// What was asked for.
+        /// The resource that was asked for.
         what: &'static str,
         /// The system's error.
         errno: Errno,
     },
-    /// A key or value of another size than the map's.
+    /// A key or value has another size than the map's.
     #[error("map {map:?}: expected a {what} of {expected} bytes, got {got}")]
     Size {
         /// The map's name.
@@ -74,24 +74,24 @@ pub enum MapError {
         /// The size given.
         got: usize,
     },
-    /// A typed handle with a key or value of another kind than BTF says.
+    /// The Rust type of a typed handle's key or value is of another kind than BTF says.
     #[error("map {map:?}: the {what} is {expected}, got {got}")]
     Kind {
         /// The map's name.
         map: String,
         /// "key" or "value".
         what: &'static str,
-        /// What it is by the object's BTF.
+        /// The kind according to the object's BTF.
         expected: &'static str,
-        /// What the Rust type is.
+        /// The kind of the Rust type.
         got: &'static str,
     },
-    /// A handle or operation for another type of map.
+    /// The handle or operation is for another type of map.
     #[error("map {map:?} is of type {}; expected {expected}", got.name())]
     WrongType {
         /// The map's name.
         map: String,
-        /// The types that would do.
+        /// The types that are accepted.
         expected: &'static str,
         /// The map's type.
         got: MapType,
@@ -113,12 +113,12 @@ pub enum MapError {
         map: String,
         /// The field.
         field: &'static str,
-        /// Its value where the map is to be used.
+        /// The value expected where the map is to be used.
         expected: u64,
-        /// Its value in the map or the dump.
+        /// The value in the map or the dump.
         got: u64,
     },
-    /// A map of another domain than that of the program or the outer map.
+    /// The map belongs to another domain than the program or the outer map.
     #[error(transparent)]
     OtherDomain(#[from] OtherDomain),
     /// No execution slot was free and the domain is set not to wait.

@@ -1,5 +1,5 @@
-//! Every system call that makes a map fails once, at each place where it is made: a typed error, nothing left behind,
-//! and the same works afterwards.
+//! Tests in which every system call that creates a map fails once, at each place where it is made: the error is
+//! typed, nothing is left behind, and a repeated call succeeds.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,14 +10,14 @@ use bpf_quiesce::{Domain, Options};
 use crate::def::{Family, flags, implemented_types};
 use crate::{CreateOptions, Map, MapDef, MapError, MapType, RingBuf, open_perf_entry};
 
-/// The tests here count descriptors of the whole process: one at a time.
+/// Held by each test, because they count descriptors of the whole process.
 static ALONE: Mutex<()> = Mutex::new(());
 
 const CALLS: [Call; 7] =
     [Call::Mmap, Call::Madvise, Call::Mprotect, Call::Memfd, Call::Ftruncate, Call::Seal, Call::Eventfd];
 
-/// A map of each type, of a size that wants huge pages where that is cheap, and each flag that decides what is
-/// allocated.
+/// A map of each type, large enough that huge pages are requested where that is cheap, and each flag that decides
+/// what is allocated.
 fn definitions() -> Vec<MapDef> {
     let mut definitions: Vec<MapDef> = implemented_types().map(definition).collect();
     let with = |map_type, flags| definition(map_type).with_flags(flags);
@@ -50,7 +50,7 @@ fn definition(map_type: MapType) -> MapDef {
     if map_type.is_map_of_maps() { def.with_inner(MapDef::new("inner", MapType::Array, 4, 8, 1)) } else { def }
 }
 
-/// Descriptors of this process that maps can have made. (No other test of this crate's library makes any.)
+/// Number of open descriptors that maps can have made. (No other test of this crate's library makes any.)
 fn descriptors() -> usize {
     let links =
         std::fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
@@ -61,7 +61,7 @@ fn descriptors() -> usize {
     links.filter(ours).count()
 }
 
-/// What must be as before: mapped bytes, descriptors, references to the domain.
+/// The state that a failed operation must restore: mapped bytes, descriptors, references to the domain.
 fn state(domain: &Arc<Domain>) -> (usize, usize, usize) {
     (mapped_bytes(), descriptors(), Arc::strong_count(domain))
 }
@@ -81,7 +81,7 @@ fn a_failing_call_leaves_no_half_of_a_map() {
                 }
                 *places += 1;
                 match result {
-                    // Small pages will do.
+                    // Without huge pages the map is still created.
                     Ok(map) => {
                         assert_eq!(*call, Call::Madvise, "{def:?}");
                         drop(map);
@@ -115,7 +115,7 @@ fn a_failing_call_leaves_no_half_of_a_map() {
     lent_arrays(&domain);
 }
 
-/// The rings of perf event arrays are made later.
+/// The rings of perf event arrays are made when they are opened.
 fn perf_entries(domain: &Arc<Domain>) {
     let map = Map::create(definition(MapType::PerfEventArray), domain).unwrap();
     let before = state(domain);
@@ -123,13 +123,13 @@ fn perf_entries(domain: &Arc<Domain>) {
         for nth in 0.. {
             let (result, reached) = failing(call, nth, || open_perf_entry(&map, 0, 1 << 16));
             if !reached {
-                // The consumer goes, and its ring a grace period later.
+                // The consumer is dropped, and its ring a grace period later.
                 drop(result);
                 domain.drain().unwrap();
                 break;
             }
             match result {
-                // A child then shares pages that it must leave alone anyway.
+                // If the advice fails, a forked child shares the pages, which it must not use anyway.
                 Ok(consumer) => {
                     assert_eq!(call, Call::Madvise);
                     drop(consumer);
@@ -148,8 +148,7 @@ fn perf_entries(domain: &Arc<Domain>) {
     assert_eq!(state(domain), before);
 }
 
-/// A frozen array whose file could not be sealed is frozen all the same: the file is not handed out before it is
-/// sealed.
+/// An array is frozen even if its file could not be sealed: the file is not given out before it is sealed.
 fn lent_arrays(domain: &Arc<Domain>) {
     let map = Map::create(definition(MapType::Array).with_flags(flags::MMAPABLE), domain).unwrap();
     let (frozen, reached) = failing(Call::Seal, 0, || map.freeze());
@@ -161,7 +160,7 @@ fn lent_arrays(domain: &Arc<Domain>) {
     map.mmap_fd().unwrap();
 }
 
-/// Whatever a definition asks for beyond the limit is refused before anything is mapped.
+/// Definitions that need more than the limit are refused before anything is mapped.
 #[test]
 fn a_wait_that_fails_is_an_error_and_the_next_one_is_not() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -183,19 +182,19 @@ fn what_is_beyond_the_limit_is_refused_before_it_is_mapped() {
         let (mapped, used) = (mapped_bytes() as u64, map.memory_usage());
         drop(map);
         let create = |memory_limit| {
-            // Any system call would be one too many.
+            // Fails the test if a system call is made.
             let options = CreateOptions { memory_limit, ..CreateOptions::default() };
             failing(Call::Mmap, 0, || Map::create_with(def.clone(), &domain, &options))
         };
         let (result, reached) = create(1 << 16);
         let Err(MapError::MemoryLimit { needed, limit, .. }) = result else { panic!("{def:?}: {result:?}") };
         assert!(!reached && limit == 1 << 16, "{def:?}");
-        // What is asked for is what is mapped, give or take pages (a ring maps its data twice).
+        // The bytes asked for are the bytes mapped, up to rounding to pages (a ring maps its data twice).
         assert!(
             needed <= mapped + (1 << 16) && mapped <= 2 * needed + (1 << 20),
             "{def:?}: {needed} asked, {mapped} mapped"
         );
-        // And what the map says it takes up, but for what is allocated when it is used.
+        // They also equal the usage that the map reports, except memory that is allocated on demand.
         let on_demand = def.flags & flags::NO_PREALLOC != 0;
         assert!(used <= mapped + (1 << 16) && (on_demand || used + (1 << 16) >= needed), "{def:?}: {used} of {needed}");
         assert!(create(needed - 1).0.is_err_and(|error| matches!(error, MapError::MemoryLimit { .. })), "{def:?}");
@@ -204,7 +203,7 @@ fn what_is_beyond_the_limit_is_refused_before_it_is_mapped() {
     }
 }
 
-/// Also those that nobody is handed: `/proc/self/fd` leads to all of them.
+/// This includes files that are never given out: `/proc/self/fd` leads to all of them.
 #[test]
 fn every_memory_file_keeps_its_length() {
     use std::os::fd::AsRawFd;

@@ -1,18 +1,17 @@
-//! Freezing a map: from then on the host cannot write to it (`BPF_MAP_FREEZE`).
+//! Freezing a map: afterwards the host cannot write to it (`BPF_MAP_FREEZE`).
 //!
-//! Problem: constants (`.rodata`) are set by the host before the programs are loaded; after that the verifier and the
-//! compiler want to rely on them. So when a freeze has succeeded, no host write may come later, not even one that began
-//! before.
+//! Problem: the host sets constants (`.rodata`) before the programs are loaded; the verifier and the compiler then
+//! rely on them. So after a successful freeze no host write may take effect, not even one that began before.
 //!
-//! Approach, for arrays and rings: the kernel's. One word counts the host writes in progress; freezing exchanges a
-//! count of zero for the mark and otherwise fails with `EBUSY`. It never waits, so that a program can be loaded while
-//! others run. A memory file that was handed out may be mapped for writing by anybody, so such a map cannot be frozen;
-//! freezing seals that of any other against writes (but for the mapping that programs use), and where the kernel cannot
-//! (before Linux 5.1) it is never handed out. The host's end of a ring writes as long as it exists, as the kernel's
-//! mapping of a ring does.
+//! Approach for arrays and rings, as in the kernel: one word counts the host writes in progress. Freezing exchanges a
+//! count of zero for the frozen mark and otherwise fails with `EBUSY`. It never waits, so a program can be loaded
+//! while others run. A memory file that was given out may be mapped for writing by any process, so such a map cannot
+//! be frozen. Freezing seals the file of any other map against writes, except for the mapping that programs use;
+//! where the kernel cannot seal (before Linux 5.1) the file is not given out. The host's end of a ring counts as a
+//! write for as long as it exists, like the kernel's mapping of a ring.
 //!
-//! For the other types, whose host writes come from many threads, a count would be a cache line they all fight for.
-//! Each looks for the mark inside its run guard instead; freezing sets the mark and waits for a grace period.
+//! Other types take host writes from many threads, which would contend for the cache line of a count. There each
+//! write checks the mark inside its run guard; freezing sets the mark and waits for a grace period.
 
 use bpf_os::file::{Seals, seal};
 
@@ -26,7 +25,7 @@ impl Map {
     /// with `EPERM`. Programs may still write, unless the map was created with [`flags::RDONLY_PROG`]; see
     /// [`Map::is_constant`]. Like the kernel's `BPF_MAP_FREEZE`, there is no way back.
     ///
-    /// Arrays and rings never make it wait; for other types it waits for the runs that are in progress.
+    /// Freezing arrays and rings never waits; for other types it waits for the runs in progress.
     ///
     /// ```
     /// use bpf_maps::{Map, MapDef, MapType, flags};
@@ -42,36 +41,36 @@ impl Map {
     /// ```
     ///
     /// # Errors
-    /// `ENOTSUPP` for values with a spin lock, a timer or objects; `EPERM` for a map the host may not write to, so also
-    /// for a frozen one; `EBUSY` while the host writes to an array or has an end of a ring, if [`Map::mmap_fd`] was
-    /// handed out, while another thread freezes the map, and, for types that make it wait, inside a run of the calling
-    /// thread.
+    /// `ENOTSUPP` for values with a spin lock, a timer or objects. `EPERM` for a map that the host may not write to,
+    /// such as a frozen one. `EBUSY` while the host writes to an array or has an end of a ring, if [`Map::mmap_fd`]
+    /// was given out, while another thread freezes the map, and, for types whose freezing waits, inside a run of the
+    /// calling thread.
     pub fn freeze(&self) -> Result<(), MapError> {
         const OP: &str = "freeze";
         if self.def().spin_lock.is_some() || self.def().deferred().next().is_some() || self.def().owned.is_some() {
             return Err(self.error(OP, Errno::ENOTSUPP));
         }
         self.writable(OP)?;
-        // The memory file, which is sealed below, is the parent's too.
+        // The memory file, which is sealed below, belongs to the parent process too.
         self.check_process()?;
         let gate = self.gate();
         let frozen = if self.counts_writes() { gate.freeze() } else { gate.freeze_uncounted(self.domain()) };
         frozen.map_err(|errno| self.error(OP, errno))?;
         if let Some(file) = self.memory_file() {
-            // Not to be had before Linux 5.1: then `mmap_fd` fails on the same call, and nobody gets the file.
+            // Fails before Linux 5.1. Then `mmap_fd` fails with this call too, and the file is not given out.
             let _ = seal(file, Seals::FutureWrites);
         }
         Ok(())
     }
 
-    /// Whether the host may no longer write because of [`Map::freeze`].
+    /// Whether [`Map::freeze`] has succeeded: the host cannot write.
     #[must_use]
     pub fn is_frozen(&self) -> bool {
         self.gate().is_frozen()
     }
 
-    /// Whether nobody can write to this map any more: it is frozen, and [`flags::RDONLY_PROG`] keeps programs from it.
-    /// What is read from it now is what every later run will read.
+    /// Whether no write to this map is possible: it is frozen, and [`flags::RDONLY_PROG`] forbids writes by programs.
+    /// A value read from it is the value that every later run will read.
     #[must_use]
     pub fn is_constant(&self) -> bool {
         self.is_frozen() && self.def().flags & flags::RDONLY_PROG != 0

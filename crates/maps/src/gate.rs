@@ -1,4 +1,4 @@
-//! Who may write to a map, and whether that is over: the word behind [`crate::Map::freeze`], which says how it is used.
+//! The word behind [`crate::Map::freeze`]: counts host writes in progress, or marks the map as frozen.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -7,9 +7,9 @@ use bpf_quiesce::{Domain, WaitError};
 use crate::errno::{Errno, OpResult};
 
 const FROZEN: u32 = 1 << 31;
-/// The memory file was handed out.
+/// The memory file was given out.
 const LENT: u32 = 1 << 30;
-/// A freeze waits for the writes that began before it.
+/// A freeze is waiting for the writes that began before it.
 const FREEZING: u32 = 1 << 29;
 
 /// Writes in progress, or the mark of a frozen map.
@@ -20,18 +20,18 @@ pub(crate) struct WriteGate(AtomicU32);
 pub(crate) struct Writing<'a>(Option<&'a WriteGate>);
 
 impl Writing<'_> {
-    /// Of a map whose writes are not counted.
+    /// A write in a map whose writes are not counted.
     pub(crate) const UNCOUNTED: Writing<'static> = Writing(None);
 }
 
 impl WriteGate {
     #[inline]
     pub(crate) fn is_frozen(&self) -> bool {
-        // Acquire pairs with the exchange in `freeze`: who sees the mark sees the final contents.
+        // Acquire pairs with the exchange in `freeze`: a thread that sees the mark sees the final contents.
         self.0.load(Ordering::Acquire) & FROZEN != 0
     }
 
-    /// Counts a write for as long as the result lives.
+    /// Counts a write until the result is dropped.
     pub(crate) fn begin(&self) -> OpResult<Writing<'_>> {
         self.attach()?;
         Ok(Writing(Some(self)))
@@ -39,7 +39,7 @@ impl WriteGate {
 
     /// Counts a write that lasts until [`WriteGate::detach`].
     pub(crate) fn attach(&self) -> OpResult {
-        // Relaxed: the exchange in `freeze` is on the same word, so either it sees this write or this write sees the
+        // Relaxed: the exchange in `freeze` is on this word too, so either it sees this write or this write sees the
         // mark.
         if self.0.fetch_add(1, Ordering::Relaxed) & FROZEN != 0 {
             self.0.fetch_sub(1, Ordering::Relaxed);
@@ -54,22 +54,22 @@ impl WriteGate {
         self.0.fetch_sub(1, Ordering::Release);
     }
 
-    /// Whether a write under a run guard may go on, in a map whose writes are not counted.
+    /// Whether a write under a run guard may proceed, in a map whose writes are not counted.
     #[inline]
     pub(crate) fn is_open(&self) -> bool {
-        // Relaxed: a guard that began before the grace period of `freeze_uncounted` is waited for, a later one sees the
+        // Relaxed: `freeze_uncounted` waits for a guard that began before its grace period; a later guard sees the
         // mark.
         self.0.load(Ordering::Relaxed) & (FROZEN | FREEZING) == 0
     }
 
     /// Freezes a map whose writes are not counted.
     pub(crate) fn freeze_uncounted(&self, domain: &Domain) -> OpResult {
-        // Asked before the mark is set, which others see: a freeze that cannot be must not fail their writes. Its own
-        // run may be writing.
+        // Checked before other threads can see the mark, because a freeze that cannot succeed must not fail their
+        // writes. A run of the calling thread may itself be writing.
         if domain.in_guard() || domain.is_forked() {
             return Err(Errno::EBUSY);
         }
-        // Relaxed: `synchronize` orders the mark before the writes that it does not wait for.
+        // Relaxed: `synchronize` orders the mark before all writes that it does not wait for.
         self.0.compare_exchange(0, FREEZING, Ordering::Relaxed, Ordering::Relaxed).map_err(|_| Errno::EBUSY)?;
         let waited = domain.synchronize();
         // Release pairs with `is_frozen`.
@@ -80,10 +80,10 @@ impl WriteGate {
         })
     }
 
-    /// Notes that the memory file is handed out. True if it may be mapped for writing: then the map can no longer be
-    /// frozen.
+    /// Marks the memory file as given out. True if the file may be mapped for writing: then the map cannot be frozen
+    /// any more.
     pub(crate) fn lend(&self) -> bool {
-        // Relaxed: a mark that stays, on the word that `freeze` exchanges.
+        // Relaxed: a permanent mark, on the word that `freeze` exchanges.
         self.0.fetch_or(LENT, Ordering::Relaxed) & FROZEN == 0
     }
 

@@ -1,8 +1,8 @@
-//! What a program's "map pointer" points to.
+//! The structure that a program's "map pointer" points to.
 //!
-//! A program holds the address of a [`MapHeader`], which stays put as long as the map lives. Emitted code does not look
-//! into it: what it inlines of an array (bounds, stride, base) and which function it calls directly are known when it
-//! is compiled. The functions that programs call through it read it.
+//! A program holds the address of a [`MapHeader`], which stays fixed as long as the map lives. Emitted code does not
+//! read it: the numbers it inlines for an array (bounds, stride, base) and the functions it calls directly are known
+//! at compile time. Only the functions that programs call through it read it.
 
 /// A program's lookup: `map` is the map pointer, `key` points to `key_size` readable bytes, `slot` is the run's
 /// execution slot. The result is null or the value, which stays mapped as long as the map.
@@ -15,7 +15,7 @@ pub type UpdateFn =
 /// A program's delete; see [`crate::program::delete`].
 pub type DeleteFn = unsafe extern "C" fn(map: *const MapHeader, key: *const u8, slot: u32) -> i64;
 
-/// The fixed part of a map, at the address programs know it by.
+/// The fixed part of a map, at the address that programs use.
 #[derive(Debug)]
 #[repr(C)]
 pub struct MapHeader {
@@ -45,7 +45,7 @@ pub struct MapHeader {
     pub(crate) imp: *const (),
 }
 
-// SAFETY: the header is never written after creation, and what its pointers point to is shared by atomics only.
+// SAFETY: the header is never written after creation, and its pointers lead to memory that is shared by atomics only.
 unsafe impl Send for MapHeader {}
-// SAFETY: nobody writes a header that is shared, and what its pointers point to is accessed by atomics.
+// SAFETY: a shared header is never written, and its pointers lead to memory that is accessed by atomics.
 unsafe impl Sync for MapHeader {}

@@ -1,4 +1,4 @@
-//! The rest of the untyped host side: values without keys, iteration, batches, mapped arrays.
+//! The untyped host API beyond single keys: values without keys, iteration, batches, mapped arrays.
 
 use bpf_os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -11,13 +11,13 @@ use crate::error::MapError;
 use crate::map::Map;
 use crate::ops::Cursor;
 
-/// How far a batch operation got.
+/// The progress of a batch operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Batch {
     /// Elements transferred.
     pub count: usize,
-    /// There are no more elements: what the kernel reports as `ENOENT` with a valid count.
+    /// Whether there are no more elements, which the kernel reports as `ENOENT` with a valid count.
     pub end: bool,
 }
 
@@ -57,8 +57,8 @@ impl Map {
         }
     }
 
-    /// Copies the element behind `cursor` and moves the cursor there; false at the end. Whatever other threads do, a
-    /// cursor comes to the end, and meets a key that is present throughout exactly once. (A trie's values come with
+    /// Copies the element after `cursor` and moves the cursor there; false at the end. Whatever other threads do, a
+    /// cursor reaches the end, and meets a key that is present throughout exactly once. (A trie's values come with
     /// the longer prefixes first, a queue's in the order in which they would be taken.)
     ///
     /// # Errors
@@ -89,7 +89,7 @@ impl Map {
         self.batch("lookup_batch", cursor, keys, values, |_, _| Ok(true))
     }
 
-    /// The same, and each element is removed as it is copied: what is returned is what was removed.
+    /// Copies elements as [`Map::lookup_batch`] does and removes each; returns those that this call removed.
     ///
     /// # Errors
     /// As [`Map::lookup_batch`]; only hashes have the operation.
@@ -106,7 +106,7 @@ impl Map {
             MapType::Hash | MapType::PerCpuHash | MapType::LruHash | MapType::LruPerCpuHash => {}
             _ => return Err(self.error(OP, Errno::ENOTSUPP)),
         }
-        // A key that another thread removed first is not ours to return.
+        // A key that another thread removed first is not returned here.
         self.batch(OP, cursor, keys, values, |key, value| present(self.lookup_and_delete(key, value, 0)))
     }
 
@@ -151,7 +151,7 @@ impl Map {
         until_error(pairs.map(|(key, value)| self.update(key, value, flags)))
     }
 
-    /// Removes many keys; stops at the first error and says how many went.
+    /// Removes many keys; stops at the first error and returns the number of removed keys.
     ///
     /// # Errors
     /// The error is in the result beside the count.
@@ -177,9 +177,9 @@ impl Map {
         if fits { Ok(keys / key_size) } else { Err(self.error(op, Errno::EINVAL)) }
     }
 
-    /// The memory file of an array with the MMAPABLE flag: whoever maps it sees the values (`round_up(value_size, 8)`
-    /// bytes each) as programs write them. Its length is sealed; that of a frozen map can only be read and mapped
-    /// for reading.
+    /// The memory file of an array with the MMAPABLE flag. A process that maps it sees the values
+    /// (`round_up(value_size, 8)` bytes each) as programs write them. The file's length is sealed; the file of a
+    /// frozen map can only be read and mapped for reading.
     ///
     /// # Errors
     /// `EPERM` for maps without the flag.
@@ -196,7 +196,7 @@ impl Map {
         self.ops().as_any().downcast_ref::<ArrayMap>()?.file()
     }
 
-    /// Sets the value of `key` whether it is there or not.
+    /// Sets the value of `key`, present or absent.
     ///
     /// # Errors
     /// As [`Map::update`].
@@ -225,8 +225,8 @@ fn until_error(results: impl Iterator<Item = Result<(), MapError>>) -> (usize, R
     (count, Ok(()))
 }
 
-/// What `next` returns until it has no other, or fails: what fails once may fail for good, and a loop that skips errors
-/// must end all the same.
+/// Iterates over the results of `next` until it returns `None` or an error. The iteration ends with the first error,
+/// because an error may be permanent and a loop that skips errors must end.
 pub(crate) fn until_failure<T>(
     mut next: impl FnMut() -> Result<Option<T>, MapError>,
 ) -> impl Iterator<Item = Result<T, MapError>> {
@@ -243,7 +243,7 @@ pub(crate) fn until_failure<T>(
 pub struct Iter<'a> {
     map: &'a Map,
     cursor: Cursor,
-    /// As in [`until_failure`].
+    /// Whether an error was returned: the iteration has ended, as in [`until_failure`].
     failed: bool,
 }
 

@@ -1,12 +1,13 @@
-//! Arrays of instructions: the tables that indirect jumps (`gotox`) go by.
+//! Arrays of instructions: the jump tables of indirect jumps (`gotox`).
 //!
-//! Problem: the host says which instruction each entry names, in a value of sixteen bytes (the kernel's `struct
+//! Problem: the host writes the instruction of each entry as a value of 16 bytes (the kernel's `struct
 //! bpf_insn_array_value`: `orig_off`, `xlated_off`, `jitted_off` and padding), and programs load entries of eight
-//! bytes. Approach: one word an entry, the number that programs know the instruction by; the host's value is made of
-//! it. The kernel moves instructions and has addresses for them, so it fills in the other two; here programs stay as
-//! they are and no jump goes to an address, so both are zero.
+//! bytes. Approach: an entry is one word, the number by which programs know the instruction; the host's value is
+//! computed from it. The kernel moves instructions and gives them addresses, so it fills in the other two fields.
+//! Here instructions keep their offsets and no jump goes to an address, so both fields are zero.
 //!
-//! Invariants: programs only read. What a program was loaded with stays, since loading asks for a frozen map.
+//! Invariants: programs only read. The entries that a program was loaded with stay, because loading requires a frozen
+//! map.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,10 +18,10 @@ use crate::mem::Table;
 use crate::ops::{Addressable, Cursor, MapOps};
 use crate::queue::no_lookup;
 
-/// Bytes of an entry as programs see it.
+/// Bytes of an entry in the view of programs.
 const ENTRY: usize = 8;
 
-/// The number that programs know the instruction at this offset by (`bpf_isa::InsnIdx::target_number`): none is null.
+/// The number by which programs know the instruction at this offset (`bpf_isa::InsnIdx::target_number`); never 0.
 fn number_of(offset: u32) -> u64 {
     u64::from(offset) + 1
 }
@@ -43,7 +44,7 @@ impl InsnArray {
 
     pub(crate) fn new(def: &MapDef) -> OpResult<Self> {
         let entries: Table<AtomicU64> = Table::zeroed(def.max_entries as usize)?;
-        // All name the first instruction.
+        // Every entry of a new map names the first instruction.
         entries.iter().for_each(|entry| entry.store(number_of(0), Ordering::Relaxed));
         Ok(Self { entries })
     }
@@ -57,7 +58,7 @@ impl InsnArray {
 /// The host's value of an entry.
 fn read(entry: &AtomicU64, out: &mut [u8]) {
     out.fill(0);
-    // Relaxed: an entry says nothing about other memory.
+    // Relaxed: an entry publishes no other memory.
     out[..4].copy_from_slice(&offset_of(entry.load(Ordering::Relaxed)).to_ne_bytes());
 }
 
@@ -95,7 +96,7 @@ impl MapOps for InsnArray {
             return Err(Errno::EEXIST);
         }
         let (offset, rest) = value.split_first_chunk::<4>().ok_or(Errno::EINVAL)?;
-        // What only the kernel writes; the padding does not matter.
+        // `xlated_off` and `jitted_off` are written by the kernel only, so they must be zero; the padding is ignored.
         if rest.iter().take(8).any(|byte| *byte != 0) {
             return Err(Errno::EINVAL);
         }

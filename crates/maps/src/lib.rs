@@ -1,12 +1,12 @@
 //! BPF maps for JITed programs and Rust threads at the same time.
 //!
 //! Programs hold a [`MapHeader`] pointer and call the functions of [`program`] (or inline array lookups from the
-//! header's layout); Rust code holds a [`Map`] and copies keys and values in and out. Both meet in the same memory,
-//! which is only ever accessed by atomic words. A map belongs to a [`bpf_quiesce::Domain`]: its execution slots are the
-//! "CPUs" of per-CPU maps and own the per-thread resources of the others, and its grace periods delay what programs may
-//! still use.
+//! header's layout). Rust code holds a [`Map`] and copies keys and values in and out. Both use one memory, which is
+//! accessed only by atomic words. A map belongs to a [`bpf_quiesce::Domain`]: its execution slots are the "CPUs" of
+//! per-CPU maps and own the per-thread resources of other maps. Its grace periods delay the reuse of memory that
+//! programs may still read.
 //!
-//! `maps` knows no code: prog arrays live in the runtime.
+//! This crate knows nothing of code: prog arrays live in the runtime.
 
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 #![cfg_attr(
@@ -39,7 +39,7 @@ mod freeze;
 mod gate;
 #[cfg(not(loom))]
 mod hash;
-/// The part that loom explores.
+/// The part of the hash that loom explores.
 #[cfg(loom)]
 #[allow(dead_code, reason = "its users are not compiled under loom")]
 mod hash {

@@ -1,13 +1,13 @@
 //! The two locks of the crate: the insert lock of an index chunk, and `bpf_spin_lock` in a map value.
 //!
-//! Problem: in user space the holder of a lock can be preempted, so a pure spin lock burns whole time slices of
-//! everyone behind it; and a signal handler that runs a program can meet a lock its own thread holds.
+//! Problem: in user space the holder of a lock can be preempted, so a pure spin lock wastes whole time slices of all
+//! waiters. A signal handler that runs a program can meet a lock that its own thread holds.
 //!
-//! Approach: spin briefly, then yield, then sleep. The chunk lock counts its releases, so that an inserter knows
-//! whether another insert came between its search and its locking; re-entry is excluded before (one operation per
-//! execution slot and map, [`crate::hash`]). The value lock stores its owner's execution slot, so that taking it twice
-//! is an error and not a deadlock. A `bpf_res_spin_lock` is the same word, waited for no longer than
-//! [`PATIENCE`]: so those who hold one and want another get away from each other.
+//! Approach: spin briefly, then yield, then sleep. The chunk lock counts its releases, so that an inserter can tell
+//! whether another insert came between its search and its locking. Re-entry into the chunk lock is excluded by the
+//! callers (one operation per execution slot and map, [`crate::hash`]). The value lock stores its owner's execution
+//! slot, so that taking it twice is an error and not a deadlock. A `bpf_res_spin_lock` has the same layout; a waiter
+//! gives up after [`PATIENCE`], which resolves deadlocks between holders of several locks.
 
 use crate::errno::{Errno, OpResult};
 use crate::sync::{AtomicU32, Ordering, spin_loop, yield_now};
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 /// Rounds of spinning, about 1 µs.
 const SPINS: u32 = 64;
-/// Rounds after which a waiter no longer yields but sleeps.
+/// Rounds after which a waiter sleeps instead of yielding.
 const ASLEEP: u32 = SPINS + 16;
 
 /// How long taking a resilient lock waits (Linux: `RES_DEF_TIMEOUT`).
@@ -23,8 +23,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_millis(250);
 
 /// The insert lock of a chunk: bit 0 held, the rest counts releases.
 ///
-/// It is held for some twenty nanoseconds, so a waiter nearly always meets a preempted holder, which no wake-up helps.
-/// Releasing is therefore a plain store, and a waiter that has yielded in vain sleeps for a while.
+/// The lock is held for some twenty nanoseconds, so a waiter nearly always meets a preempted holder, and a wake-up
+/// would not help. Releasing is therefore a plain store, and a waiter that has yielded in vain sleeps for a while.
 #[derive(Debug, Default)]
 #[repr(transparent)]
 pub(crate) struct ChunkLock(AtomicU32);
@@ -33,7 +33,7 @@ const HELD: u32 = 1;
 const RELEASE: u32 = 2;
 
 impl ChunkLock {
-    /// The number of releases so far, to be compared with [`ChunkLock::lock`]'s.
+    /// The number of releases so far, to be compared with the result of [`ChunkLock::lock`].
     #[inline(always)]
     pub(crate) fn releases(&self) -> u32 {
         // Acquire pairs with the release in `unlock`: a search that follows sees every insert counted here.
@@ -92,8 +92,8 @@ fn rest(round: &mut u32) {
     }
 }
 
-/// A `struct bpf_spin_lock` or `bpf_res_spin_lock` in a map value: 0 free, else the owner's slot plus one, and bit 31
-/// while somebody sleeps.
+/// A `struct bpf_spin_lock` or `bpf_res_spin_lock` in a map value: 0 if free, otherwise the owner's slot plus one.
+/// Bit 31 is set while a waiter sleeps.
 #[derive(Debug)]
 pub(crate) struct ValueLock<'a>(&'a AtomicU32);
 
@@ -104,12 +104,12 @@ impl<'a> ValueLock<'a> {
         Self(word)
     }
 
-    /// Takes the lock for `slot`; false if that slot holds it already, further up its own stack.
+    /// Takes the lock for `slot`; false if that slot holds it already in an interrupted run.
     #[inline]
     pub(crate) fn lock(&self, slot: u32) -> bool {
         let me = slot + 1;
         let mut round = 0;
-        // Once this thread has slept there may be others asleep: it must leave the mark when it takes the lock.
+        // After this thread has slept, others may be asleep too: it must set the mark when it takes the lock.
         let mut marked = 0;
         loop {
             // Acquire pairs with the release in `unlock`.
@@ -125,8 +125,9 @@ impl<'a> ValueLock<'a> {
         }
     }
 
-    /// Takes the lock for `slot`, which may hold others: `EDEADLK` if it holds this one already, `ETIMEDOUT` if nobody
-    /// released it for so long, or what `waits` says, which is asked again and again with the slot that has it.
+    /// Takes the lock for `slot`, which may hold other locks. `EDEADLK` if it holds this one already, `ETIMEDOUT` if
+    /// the lock was not released within `patience`, or the error of `waits`, which is called repeatedly with the slot
+    /// that holds the lock.
     #[inline]
     pub(crate) fn lock_within(&self, slot: u32, patience: Duration, waits: impl FnMut(u32) -> OpResult) -> OpResult {
         // Acquire pairs with the release in `unlock`.
@@ -141,7 +142,7 @@ impl<'a> ValueLock<'a> {
         let me = slot + 1;
         let (mut round, start) = (0, Instant::now());
         loop {
-            // Acquire pairs with the release in `unlock`. Nobody is asked to wake this one, which sleeps for a while.
+            // Acquire pairs with the release in `unlock`. This waiter is not woken: it sleeps for a while.
             match self.0.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => return Ok(()),
                 Err(seen) if seen & !WAITERS == me => return Err(Errno::EDEADLK),
@@ -156,7 +157,7 @@ impl<'a> ValueLock<'a> {
         }
     }
 
-    /// Sleeps until the owner, as which `seen` stands, releases the lock.
+    /// Sleeps until the owner releases the lock. `seen` is the lock's word, as loaded last.
     #[cold]
     fn sleep(&self, seen: u32) {
         // Relaxed: the mark carries no data; the futex call orders itself with the waker.
@@ -172,7 +173,7 @@ impl<'a> ValueLock<'a> {
 
     /// Releases the lock; false if `slot` does not hold it.
     pub(crate) fn unlock(&self, slot: u32) -> bool {
-        // Relaxed: only the owner can see its own mark here.
+        // Relaxed: only the owner can see its own slot here.
         if self.0.load(Ordering::Relaxed) & !WAITERS != slot + 1 {
             return false;
         }
@@ -188,7 +189,7 @@ impl<'a> ValueLock<'a> {
 
 /// A lock of the map itself: 0 free, else the owner's slot plus one. Re-entry by its owner is `EBUSY`.
 ///
-/// Held for less than a microsecond, so what [`ChunkLock`] says of waiters holds here too.
+/// Held for less than a microsecond, so waiters behave as for [`ChunkLock`].
 #[cfg(not(loom))]
 #[derive(Debug, Default)]
 pub(crate) struct SlotLock(AtomicU32);
@@ -199,7 +200,7 @@ pub(crate) struct SlotLockGuard<'a>(&'a AtomicU32);
 
 #[cfg(not(loom))]
 impl SlotLock {
-    /// Whether somebody held the lock a moment ago.
+    /// Whether the lock was held a moment ago.
     #[inline]
     pub(crate) fn is_held(&self) -> bool {
         // Relaxed: a hint.

@@ -23,18 +23,18 @@ const PATIENCE: u32 = 10_000;
 #[derive(Clone)]
 pub struct Map(Arc<Inner>);
 
-/// A map that somebody else keeps.
+/// A reference to a map that does not keep it alive.
 #[derive(Debug, Clone)]
 pub struct WeakMap(Weak<Inner>);
 
 impl WeakMap {
-    /// Whether the map is still there.
+    /// Whether the map still exists.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         self.0.strong_count() > 0
     }
 
-    /// The map, if it is still there.
+    /// A handle of the map, if it still exists.
     #[must_use]
     pub fn upgrade(&self) -> Option<Map> {
         self.0.upgrade().map(Map)
@@ -50,9 +50,10 @@ pub(crate) struct Inner {
     pub(crate) def: MapDef,
     pub(crate) gate: WriteGate,
     pub(crate) ops: Box<dyn MapOps>,
-    /// Given back after `ops` is dropped, whose memory it stands for.
+    /// Given back after `ops` is dropped, whose memory it accounts for.
     memory: Reservation,
-    /// Last: maps that maps of maps let go wait in the domain and own it.
+    /// The last field, because references that maps of maps have retired wait in the domain's queue and own the
+    /// domain.
     domain: Settles,
 }
 
@@ -90,15 +91,15 @@ impl Owned for Map {
     }
 }
 
-/// Takes memory from an account of the domain's, or from what its objects may have together.
+/// Reserves memory from an account of the domain, or from the domain's own limit.
 pub(crate) fn reserve(map: &str, domain: &Domain, account: &Arc<Memory>, bytes: u64) -> Result<Reservation, MapError> {
-    // The list may be locked for ever in a child, by a thread that it does not have.
+    // In a forked child, a thread that does not exist there may hold the lock of the list for ever.
     let taken = if domain.is_forked() { account.reserve(bytes) } else { account.reserve_for(Holder::Map, map, bytes) };
     taken.map_err(|full| MapError::MemoryFull { map: map.to_owned(), full })
 }
 
 impl Map {
-    /// A map of these parts; `header` must be of this definition and these operations.
+    /// Assembles a map; `header` must be made from this definition and these operations.
     pub(crate) fn of_parts(
         header: MapHeader,
         def: MapDef,
@@ -106,7 +107,7 @@ impl Map {
         ops: Box<dyn MapOps>,
         memory: Reservation,
     ) -> Self {
-        /// The number of the next map; 0 is none, as in the kernel.
+        /// The number of the next map. 0 is never used, as in the kernel.
         static NEXT_ID: AtomicU32 = AtomicU32::new(1);
         Self(Arc::new(Inner {
             header,
@@ -121,7 +122,7 @@ impl Map {
         }))
     }
 
-    /// Another handle of a map.
+    /// Returns a new handle of a map.
     ///
     /// # Safety
     /// `map` must be [`Map::as_ptr`] of a map that is alive.
@@ -133,12 +134,12 @@ impl Map {
         Self(unsafe { Arc::from_raw(inner) })
     }
 
-    /// The key of the element whose value is at this address, or was a moment ago.
+    /// Writes the key of the element whose value is at this address, or was a moment ago.
     pub(crate) fn key_of(&self, value: *const u8, key: &mut [u8]) -> bool {
         key.len() == self.0.def.key_size as usize && self.0.ops.key_of(value, key)
     }
 
-    /// A reference that does not keep it.
+    /// Returns a reference that does not keep the map alive.
     #[must_use]
     pub fn downgrade(&self) -> WeakMap {
         WeakMap(Arc::downgrade(&self.0))
@@ -150,7 +151,7 @@ impl Map {
         Arc::as_ptr(&self.0).cast()
     }
 
-    /// The fixed part that programs see.
+    /// The fixed part of the map, which programs see.
     #[must_use]
     pub fn header(&self) -> &MapHeader {
         &self.0.header
@@ -180,7 +181,7 @@ impl Map {
         self.0.def.map_type
     }
 
-    /// A number no other map of this process has or had.
+    /// A number that no other map of this process has or had.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.0.id
@@ -192,7 +193,7 @@ impl Map {
         &self.0.domain
     }
 
-    /// Whether two handles are of the same map.
+    /// Whether two handles refer to one map.
     #[must_use]
     pub fn same_as(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
@@ -204,7 +205,7 @@ impl Map {
         self.0.host_value_size
     }
 
-    /// Elements present. Exact when nobody changes the map meanwhile.
+    /// Number of elements. Exact if no thread changes the map meanwhile.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.0.ops.len()
@@ -216,21 +217,20 @@ impl Map {
         self.len() == 0
     }
 
-    /// Bytes of memory the map takes up. Of maps that allocate their elements when they are used (`NO_PREALLOC`), those
-    /// that ever were; of others all, whether touched yet or not. Inner maps and the rings of a perf event array
-    /// are not included.
+    /// Bytes of memory of the map. Elements that are allocated when they are used (`NO_PREALLOC`) count once they
+    /// were used; all others count from the start. Inner maps and the rings of a perf event array are not included.
     #[must_use]
     pub fn memory_usage(&self) -> u64 {
         self.0.ops.memory_usage()
     }
 
-    /// Bytes that are counted for it in the memory of its domain or account: at its largest, or, for maps that allocate
-    /// on demand (`NO_PREALLOC`, tries), those handed out so far.
+    /// Bytes that the map reserves in the memory of its domain or account: its largest size, or, for maps that
+    /// allocate on demand (`NO_PREALLOC`, tries), the elements allocated so far.
     pub fn memory_counted(&self) -> u64 {
         self.0.memory.bytes()
     }
 
-    /// What it is counted in.
+    /// The memory that the map is counted in.
     pub(crate) fn account(&self) -> &Arc<Memory> {
         self.0.memory.memory()
     }
@@ -277,7 +277,7 @@ impl Map {
         self.check_key(key)?;
         self.writable("delete")?;
         self.write("delete", |ops, slot| ops.delete(key, slot))?;
-        // Inner maps and rings wait for a grace period.
+        // Removed inner maps and rings wait for a grace period.
         self.domain().tend();
         Ok(())
     }
@@ -305,7 +305,8 @@ impl Map {
         self.run("next_key", |ops, _| ops.next_key(key, out))
     }
 
-    /// The reference as a pointer, which is also the program's map pointer; [`Map::from_raw`] gets it back.
+    /// Converts the reference to a pointer, which is also the program's map pointer; [`Map::from_raw`] converts it
+    /// back.
     pub(crate) fn into_raw(self) -> *const Inner {
         Arc::into_raw(self.0)
     }
@@ -331,7 +332,8 @@ impl Map {
         Some(unsafe { Self::from_raw(raw) })
     }
 
-    /// So many zeroes, for a key or value of the map's. (A value may be as long as the map.)
+    /// Returns `len` zero bytes for a key or value. Fails if there is no memory, because a value may be as large as
+    /// the map.
     pub(crate) fn buffer(&self, len: usize) -> Result<Vec<u8>, MapError> {
         zeroes(len).map_err(|errno| self.system("allocating a copy of a key or value", errno))
     }
@@ -341,7 +343,7 @@ impl Map {
         MapError::System { map: self.0.def.name.clone(), what, errno }
     }
 
-    /// Refuses in a forked child what does not enter the domain and is its parent's all the same.
+    /// Refuses operations that do not enter the domain in a forked child, where the map belongs to the parent.
     ///
     /// # Errors
     /// [`MapError::NoSlot`] in a child.
@@ -354,8 +356,9 @@ impl Map {
         MapError::NoSlot { map: self.0.def.name.clone(), reason: reason.to_string() }
     }
 
-    /// Runs an operation under a guard and names it in its error. Where elements wait for a grace period, running out
-    /// of them is cured by leaving the guard, this thread's and everybody's, for a moment.
+    /// Runs an operation under a guard and names the operation in its error. Elements may be missing because they
+    /// wait for a grace period: then the guard is left for a moment, so that the period can end, and the operation is
+    /// repeated.
     #[inline(always)]
     pub(crate) fn run<T>(
         &self,
@@ -373,8 +376,8 @@ impl Map {
             match result {
                 Ok(result) => return Ok(result),
                 Err(Errno::ENOMEM) if patience > 0 && !self.0.domain.in_guard() => {
-                    // A map that has reached its account's limit has nothing to wait for. Twice more all the same: what
-                    // was waiting may have come back since.
+                    // A map that has reached its account's limit has nothing to wait for. It is tried twice more,
+                    // because elements that were waiting may have come back.
                     let most = if self.0.ops.may_recover() { PATIENCE } else { 3 };
                     patience = patience.min(most) - 1;
                     std::thread::yield_now();
@@ -399,12 +402,12 @@ impl Map {
         matches!(self.map_type(), MapType::Array | MapType::PerCpuArray)
     }
 
-    /// Whether host writes are counted, or look for the mark in their run guard.
+    /// Whether host writes are counted. Otherwise they check the frozen mark inside their run guard.
     pub(crate) fn counts_writes(&self) -> bool {
         self.is_array() || matches!(self.map_type(), MapType::RingBuf | MapType::UserRingBuf)
     }
 
-    /// Counts a host write for as long as the result lives, if they are counted.
+    /// Counts a host write until the result is dropped, if this map counts host writes.
     #[inline]
     pub(crate) fn begin_write(&self, op: &'static str) -> Result<Writing<'_>, MapError> {
         if !self.counts_writes() {
@@ -434,13 +437,13 @@ impl Map {
         self.access(op, flags::RDONLY)
     }
 
-    /// Whether the host may do what a flag forbids; a frozen map is as good as RDONLY.
+    /// Checks that no flag forbids the host's operation; a frozen map counts as RDONLY.
     fn access(&self, op: &'static str, forbidding: u32) -> Result<(), MapError> {
         let frozen = if self.0.gate.is_frozen() { flags::RDONLY } else { 0 };
         if (self.0.def.flags | frozen) & forbidding != 0 { Err(self.error(op, Errno::EPERM)) } else { Ok(()) }
     }
 
-    /// The checks of a lookup, in the kernel's order: unknown flags, access, a lock where there is none.
+    /// Checks the flags of a lookup in the kernel's order: unknown flags, access, a lock flag without a lock.
     fn check_lookup_flags(&self, op: &'static str, flags: u64, forbidding: u32) -> Result<(), MapError> {
         if flags & !update::F_LOCK != 0 {
             return Err(self.error(op, Errno::EINVAL));

@@ -71,15 +71,15 @@ pub(crate) struct Table<T> {
     base: NonNull<T>,
     len: usize,
     mapped: usize,
-    /// Whether the table is from the allocator, with [`small_layout`].
+    /// Whether the table comes from the allocator, with [`small_layout`].
     small: bool,
-    /// It owns its `T`s: as covariant, and as `Send` and `Sync`, as a `Box<[T]>`.
+    /// The table owns its `T`s: it has the variance, `Send` and `Sync` of a `Box<[T]>`.
     _owns: PhantomData<T>,
 }
 
 // SAFETY: the table owns its pages and hands out only shared references, so it is as thread-safe as `&T` is.
 unsafe impl<T: Send> Send for Table<T> {}
-// SAFETY: `&Table<T>` gives `&T` only, which other threads may have where `T` is `Sync`.
+// SAFETY: `&Table<T>` gives `&T` only, which may be shared between threads where `T` is `Sync`.
 unsafe impl<T: Sync> Sync for Table<T> {}
 
 /// Tables of at least this size ask for huge pages: below it they would only waste memory.
@@ -103,7 +103,7 @@ impl<T: ZeroInit> Table<T> {
         }
         let address = memory::map(bytes, pages)?;
         if bytes >= HUGE_FROM && matches!(pages, Pages::Anonymous) {
-            // It may be refused: then the pages stay small, which is correct too.
+            // The advice may be refused: then the pages stay small, which is correct too.
             // SAFETY: mapped above; huge pages change nothing for a child.
             let _ = unsafe { memory::advise(address, bytes, Advice::Huge) };
         }
@@ -149,7 +149,7 @@ pub(crate) fn memory_file(bytes: usize) -> Result<bpf_os::fd::OwnedFd, Errno> {
     Ok(file)
 }
 
-/// A part for each of `len` (slots, hands, shards), of memory that may not be there.
+/// Allocates one part for each of `len` slots, hands or shards. Fails if there is no memory.
 pub(crate) fn boxed<T>(len: u32, part: impl FnMut(u32) -> T) -> Result<Box<[T]>, Errno> {
     let mut parts = Vec::new();
     parts.try_reserve_exact(len as usize).map_err(|_| Errno::ENOMEM)?;
@@ -157,7 +157,7 @@ pub(crate) fn boxed<T>(len: u32, part: impl FnMut(u32) -> T) -> Result<Box<[T]>,
     Ok(parts.into_boxed_slice())
 }
 
-/// So many zero bytes for a key or value, of memory that may not be there.
+/// Returns `len` zero bytes for a key or value. Fails if there is no memory.
 pub(crate) fn zeroes(len: usize) -> Result<Vec<u8>, Errno> {
     let mut bytes = Vec::new();
     bytes.try_reserve_exact(len).map_err(|_| Errno::ENOMEM)?;
@@ -165,7 +165,7 @@ pub(crate) fn zeroes(len: usize) -> Result<Vec<u8>, Errno> {
     Ok(bytes)
 }
 
-/// Asks for the cache line of a word that will be written soon. A hint: it changes nothing and cannot fault.
+/// Prefetches the cache line of a word that will be written soon. A hint: it changes nothing and cannot fault.
 #[inline(always)]
 pub(crate) fn prefetch_write<T>(place: *const T) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -234,7 +234,7 @@ pub(crate) unsafe fn load_program_word(src: *const u8, index: usize, len: usize)
     }
 }
 
-/// Whether a word can be loaded from any address by one instruction that is no data race to the compiler.
+/// Whether one instruction can load a word from any address without being a data race to the compiler.
 pub(crate) const ANY_ALIGNMENT: bool = cfg!(all(target_arch = "x86_64", not(miri)));
 
 /// Loads a word from any address.
@@ -246,8 +246,8 @@ unsafe fn load_anywhere(at: *const u8) -> u64 {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {
         let word: u64;
-        // SAFETY: reads eight readable bytes (contract) into a register. By assembly because another program may write
-        // them meanwhile.
+        // SAFETY: reads eight readable bytes (contract) into a register. By assembly, because another program may
+        // write these bytes meanwhile.
         unsafe {
             std::arch::asm!("mov {word}, qword ptr [{at}]", at = in(reg) at, word = lateout(reg) word,
                 options(nostack, preserves_flags, readonly));
@@ -295,16 +295,16 @@ pub(crate) unsafe fn store_from_program(words: &[AtomicU64], src: *const u8, len
     }
 }
 
-/// The same for as many whole words as there is room for, in a few instructions.
+/// Copies as many whole words as `words` has, in a few instructions.
 ///
 /// # Safety
 /// `src` must be readable for as many words as `words` has, and aligned to words unless [`ANY_ALIGNMENT`].
 #[inline(always)]
 pub(crate) unsafe fn store_words_from_program(words: &[AtomicU64], src: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: reads and writes `size_of_val(words)` bytes, which are readable (contract) and, being atomics, writable;
-    // changes the registers named and the flags. By assembly because others may access both places meanwhile; the
-    // halves of the vectors, aligned in `words`, are written at once (see `hash::tags`).
+    // SAFETY: reads and writes `size_of_val(words)` bytes, which are readable (contract) and, being atomics,
+    // writable; changes the registers named and the flags. By assembly, because other threads may access both places
+    // meanwhile. The halves of the vectors, aligned in `words`, are each written at once (see `hash::tags`).
     unsafe {
         std::arch::asm!(
             "add {at}, 16",
@@ -320,7 +320,7 @@ pub(crate) unsafe fn store_words_from_program(words: &[AtomicU64], src: *const u
             "movq {pair}, qword ptr [{src} - 8]",
             "movq qword ptr [{dst} - 8], {pair}",
             "4:",
-            // The ends, and a negative index that goes to zero.
+            // Pointers to the ends, and a negative index that rises to zero.
             src = in(reg) src.wrapping_add(size_of_val(words)),
             dst = in(reg) words.as_ptr_range().end,
             at = inout(reg) size_of_val(words).wrapping_neg() => _,
@@ -336,7 +336,7 @@ pub(crate) unsafe fn store_words_from_program(words: &[AtomicU64], src: *const u
     }
 }
 
-/// The same for bytes that are not aligned, or not whole words.
+/// Copies bytes that are not aligned, or that are not whole words.
 ///
 /// # Safety
 /// `src` must be readable for `len` bytes.

@@ -1,10 +1,10 @@
 //! Arrays and hashes of maps.
 //!
-//! A value is a reference to a map, kept as the map pointer that a program's lookup returns. The host sets entries (the
-//! shape of an inner map is checked against the template of the outer one); programs only look them up.
+//! A value is a reference to a map, stored as the map pointer that a program's lookup returns. The host sets entries
+//! (the shape of an inner map is checked against the outer map's template); programs only look them up.
 //!
-//! Invariant: an entry owns one reference to its map. It is given up a grace period after the entry changed, so a
-//! program that has looked the pointer up may use it until its run ends.
+//! Invariant: an entry owns one reference to its map. The reference is dropped a grace period after the entry
+//! changed, so a program that has looked the pointer up may use it until its run ends.
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,9 +24,9 @@ use crate::ops::{Cursor, MapOps};
 /// Bytes of a value on the host's side: the inner map's number.
 const ID_SIZE: usize = size_of::<u32>();
 
-/// What only maps of maps can do.
+/// The operations that only maps of maps have.
 trait MapOfMaps {
-    /// What is checked of an entry before the map to set it to.
+    /// Checks the entry's key and the flags, before the inner map is checked.
     fn check_entry(&self, key: &[u8], flags: u64) -> OpResult {
         let _ = (key, flags);
         Ok(())
@@ -39,7 +39,7 @@ trait MapOfMaps {
     fn inner(&self, key: &[u8]) -> OpResult<Map>;
 }
 
-/// `EINVAL` for other types.
+/// Returns the map's operations as a map of maps; `EINVAL` for other types.
 fn of_maps(ops: &dyn MapOps) -> OpResult<&dyn MapOfMaps> {
     let any = ops.as_any();
     let array = any.downcast_ref::<ArrayOfMaps>().map(|array| array as &dyn MapOfMaps);
@@ -83,15 +83,15 @@ impl Map {
         }
     }
 
-    /// The first of an array of maps' entries, each a map pointer or null that is loaded with acquire; null for other
-    /// types.
+    /// The address of the first entry of an array of maps, each a map pointer or null that must be loaded with
+    /// acquire; null for other types.
     #[must_use]
     pub fn inner_base(&self) -> *const u8 {
         self.ops().as_any().downcast_ref::<ArrayOfMaps>().map_or(std::ptr::null(), ArrayOfMaps::base)
     }
 }
 
-/// A reference taken out of an entry, to be dropped after a grace period.
+/// Drops a reference taken out of an entry after a grace period.
 fn retire(domain: &Domain, old: *const Inner) {
     if old.is_null() {
         return;
@@ -177,7 +177,7 @@ impl MapOps for ArrayOfMaps {
 
     fn delete(&self, key: &[u8], _slot: u32) -> OpResult {
         let entry = self.entry(key)?.ok_or(Errno::E2BIG)?;
-        // Acquire: the old map is going to be dropped.
+        // Acquire: the old map is dropped below.
         let old = entry.swap(std::ptr::null_mut(), Ordering::Acquire);
         if old.is_null() {
             return Err(Errno::ENOENT);
@@ -234,7 +234,7 @@ impl MapOfMaps for ArrayOfMaps {
 
     fn set_inner(&self, key: &[u8], inner: &Map, _flags: u64, _slot: u32) -> OpResult {
         let entry = self.entry(key)?.ok_or(Errno::E2BIG)?;
-        // AcqRel: releases the inner map to lookups, and acquires the old one, which is going to be dropped.
+        // AcqRel: releases the inner map to lookups, and acquires the old one, which is dropped.
         retire(&self.domain, entry.swap(inner.clone().into_raw().cast_mut(), Ordering::AcqRel));
         Ok(())
     }
@@ -250,10 +250,10 @@ impl MapOfMaps for ArrayOfMaps {
 
 impl Drop for ArrayOfMaps {
     fn drop(&mut self) {
-        // Dropping a map may run what others deferred, which may panic.
+        // Dropping a map may run deferred callbacks, which may panic.
         let mut finish = Finish::default();
         for entry in self.entries.iter() {
-            // Relaxed: nobody else has the map.
+            // Relaxed: no other thread has the map.
             let old = entry.load(Ordering::Relaxed);
             if !old.is_null() {
                 // SAFETY: the entry's own reference; no program uses a map that is being dropped.
@@ -269,14 +269,14 @@ pub(crate) struct HashOfMaps {
     hash: HashMap,
     key_size: usize,
     domain: Arc<Domain>,
-    /// Held by host threads that change entries, so that each old reference is given up once.
+    /// Held by host threads that change entries, so that each old reference is dropped once.
     changing: Mutex<()>,
 }
 
-/// Of a value of the hash inside: an address.
+/// Bytes of a value of the inner hash: an address.
 const WORD_BYTES: u32 = u64::BITS / 8;
 
-/// The hash inside.
+/// The definition of the hash that stores the pointers.
 fn hash_def(def: &MapDef) -> MapDef {
     let mut hash = MapDef::new(&def.name, MapType::Hash, def.key_size, WORD_BYTES, def.max_entries);
     hash.flags = def.flags;
@@ -362,8 +362,8 @@ impl MapOps for HashOfMaps {
         let mut word = [0; size_of::<u64>()];
         self.hash.next_at(cursor, key, &mut word, slot)?;
         let inner: *const Inner = std::ptr::with_exposed_provenance(crate::num::index(u64::from_ne_bytes(word)));
-        // SAFETY: a word of this map is 0 or the `Inner` that its entry keeps, and a grace period longer; the caller is
-        // inside a guard.
+        // SAFETY: a word of this map is 0 or an `Inner` that its entry keeps alive for a grace period beyond its
+        // removal; the caller is inside a guard.
         let id = unsafe { inner.as_ref() }.map_or(0, |inner| inner.id);
         value.copy_from_slice(&id.to_ne_bytes());
         Ok(())
@@ -405,7 +405,7 @@ impl Drop for HashOfMaps {
         let mut finish = Finish::default();
         let mut cursor = Cursor::default();
         let (mut key, mut word) = (vec![0; self.key_size], [0; size_of::<u64>()]);
-        // Nobody else has the map any more, so no slot is needed to read it.
+        // No other thread has the map, so no slot is needed to read it.
         while self.hash.next_at(&mut cursor, &mut key, &mut word, 0).is_ok() {
             let old: *const Inner = std::ptr::with_exposed_provenance(crate::num::index(u64::from_ne_bytes(word)));
             // SAFETY: the entry's own reference; no program uses a map that is being dropped.

@@ -1,9 +1,8 @@
-//! Casts that lose nothing, or lose what they are meant to, each by a name.
+//! Casts that lose nothing, or that lose only bits which the function's name says.
 //!
-//! Problem: `as` cuts numbers off without a word, and most places where it may not are hard to tell from the others.
-//! Approach: the crate has the lint `cast_possible_truncation`; what is packed into words, and numbers that are 64 bits
-//! wide for programs' sake, go through the functions here, which cost nothing. What comes from outside goes through
-//! `try_from`.
+//! Problem: `as` truncates numbers silently, and places where that is wrong look like the others. Approach: the crate
+//! enables the lint `cast_possible_truncation`. Numbers packed into words, and numbers that are 64 bits wide because
+//! programs use them, go through the functions here, which cost nothing. Untrusted numbers go through `try_from`.
 
 /// The lower half of a word in which two numbers are packed, or of a hash.
 #[inline(always)]
@@ -12,7 +11,7 @@ pub(crate) const fn low(word: u64) -> u32 {
     word as u32
 }
 
-/// A size, index or address: as wide as a word, on the hosts that programs have pointers of.
+/// A size, index or address that programs handle as a 64-bit word.
 #[inline(always)]
 #[expect(clippy::cast_possible_truncation, reason = "asserted: no host has narrower addresses than BPF")]
 pub(crate) const fn index(number: u64) -> usize {
@@ -20,7 +19,8 @@ pub(crate) const fn index(number: u64) -> usize {
     number as usize
 }
 
-/// What a type or a definition limits to 32 bits, in places where the compiler cannot see it. The caller says by what.
+/// A number that a type or a definition limits to 32 bits, where the compiler cannot see it. The caller names the
+/// limit.
 #[inline(always)]
 #[expect(clippy::cast_possible_truncation, reason = "the callers'; and debug builds check it")]
 pub(crate) const fn small(number: usize) -> u32 {

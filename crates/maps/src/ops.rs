@@ -1,8 +1,9 @@
-//! What every map type implements: the program's side by raw pointers, the host's side by slices.
+//! The interface that every map type implements: raw pointers for programs, slices for the host.
 //!
-//! The defaults are the kernel's answers of a type that lacks the operation, so that an implementation lists exactly
-//! what it can do. The caller (the handle, the entry points) has checked sizes and access rights and holds a run guard
-//! whose slot it passes; no implementation may keep anything that depends on the guard beyond the call.
+//! The default methods return the kernel's error for a type that lacks the operation, so an implementation lists
+//! exactly what it supports. The caller (the handle, the entry points) has checked sizes and access rights and holds
+//! a run guard whose slot it passes. An implementation must not keep anything that depends on the guard beyond the
+//! call.
 
 use std::any::Any;
 
@@ -10,14 +11,14 @@ use crate::errno::{Errno, OpResult};
 use crate::header::{DeleteFn, LookupFn, UpdateFn};
 use crate::value::Source;
 
-/// The callback of [`MapOps::for_each`]: key and value of an element; true to go on.
+/// The callback of [`MapOps::for_each`]: key and value of an element; returns whether to continue.
 pub(crate) type Visit<'a> = &'a mut dyn FnMut(*const u8, *mut u8) -> bool;
 
-/// How far an iteration has come: a position, or for types without positions the last key. It is of the map that moved
-/// it first.
+/// The progress of an iteration: a position, or for types without positions the last key. A cursor belongs to the map
+/// that moved it first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cursor {
-    /// The number of that map: to any other, position and key would say something else.
+    /// The number of that map. Position and key have no meaning in another map.
     pub(crate) map: Option<u32>,
     pub(crate) position: u64,
     pub(crate) key: Option<Vec<u8>>,
@@ -32,40 +33,40 @@ pub(crate) struct Addressable {
 }
 
 impl Addressable {
-    /// For types whose elements are not addressed by index.
+    /// The value for types whose elements are not addressed by index.
     pub(crate) const NONE: Self = Self { base: std::ptr::null_mut(), stride: 0, slot_stride: 0 };
 }
 
 pub(crate) trait MapOps: Send + Sync + std::fmt::Debug {
-    /// For the operations that only one type has.
+    /// For operations that only one type has.
     fn as_any(&self) -> &dyn Any;
 
     /// The program's lookup function, specialised for this map. It is called with a header whose `imp` is `self`.
     fn lookup_fn(&self) -> LookupFn;
 
-    /// The program's update function, if it is not one that calls [`MapOps::program_update`]. It is called with a
+    /// The program's update function, or `None` for one that calls [`MapOps::program_update`]. It is called with a
     /// header whose `imp` is `self`.
     fn update_fn(&self) -> Option<UpdateFn> {
         None
     }
 
-    /// The program's delete function, if it is not one that calls [`MapOps::program_delete`]. It is called with a
+    /// The program's delete function, or `None` for one that calls [`MapOps::program_delete`]. It is called with a
     /// header whose `imp` is `self`.
     fn delete_fn(&self) -> Option<DeleteFn> {
         None
     }
 
-    /// What the JITs may inline.
+    /// The memory that JITs may address inline.
     fn addressable(&self) -> Addressable {
         Addressable::NONE
     }
 
-    /// The address that entry points get `self` back from.
+    /// The address from which entry points get `self` back.
     fn address(&self) -> *const () {
         std::ptr::from_ref(self).cast()
     }
 
-    /// Bytes of a value as the host sees it.
+    /// Bytes of a value in the host's view.
     fn host_value_size(&self) -> usize;
 
     /// A program's update.
@@ -113,26 +114,26 @@ pub(crate) trait MapOps: Send + Sync + std::fmt::Debug {
         Err(Errno::EOPNOTSUPP)
     }
 
-    /// The number of the socket at a key, of a map of sockets that programs look up.
+    /// The number of the socket at a key, for maps of sockets that programs look up.
     fn socket(&self, key: &[u8], slot: u32) -> OpResult<u64> {
         let _ = (key, slot);
         Err(Errno::EOPNOTSUPP)
     }
 
-    /// A program puts the socket of this number there.
+    /// Stores the number of a socket at a key, for a program.
     fn set_socket(&self, key: &[u8], number: u64, flags: u64, slot: u32) -> OpResult {
         let _ = (key, number, flags, slot);
         Err(Errno::EOPNOTSUPP)
     }
 
-    /// The key of the element whose value is at this address, as it is at this moment; `false` if there is none, of
+    /// Writes the key of the element whose value is at this address at this moment; `false` if there is none, and for
     /// types whose values have no timers.
     fn key_of(&self, value: *const u8, key: &mut [u8]) -> bool {
         let _ = (value, key);
         false
     }
 
-    /// Visits every element and says how many were visited.
+    /// Visits every element and returns how many were visited.
     fn for_each(&self, visit: Visit<'_>, slot: u32) -> OpResult<u64> {
         let _ = (visit, slot);
         Err(Errno::EINVAL)
@@ -144,7 +145,7 @@ pub(crate) trait MapOps: Send + Sync + std::fmt::Debug {
         Err(Errno::EOPNOTSUPP)
     }
 
-    /// Copies a value in; for per-CPU types, of all slots.
+    /// Copies a value in; for per-CPU types, the values of all slots.
     fn update(&self, key: &[u8], value: &[u8], flags: u64, slot: u32) -> OpResult {
         let _ = (key, value, flags, slot);
         Err(Errno::EOPNOTSUPP)
@@ -168,8 +169,8 @@ pub(crate) trait MapOps: Send + Sync + std::fmt::Debug {
         Err(Errno::EOPNOTSUPP)
     }
 
-    /// Copies the next element behind `cursor` and moves the cursor there; `ENOENT` at the end. Whatever changes
-    /// meanwhile, a cursor comes to the end, and a key that was present throughout is met exactly once.
+    /// Copies the element after `cursor` and moves the cursor there; `ENOENT` at the end. Whatever changes meanwhile,
+    /// a cursor reaches the end, and meets a key that is present throughout exactly once.
     fn next_at(&self, cursor: &mut Cursor, key: &mut [u8], value: &mut [u8], slot: u32) -> OpResult {
         let _ = (cursor, key, value, slot);
         Err(Errno::ENOTSUPP)
@@ -183,8 +184,8 @@ pub(crate) trait MapOps: Send + Sync + std::fmt::Debug {
     /// Elements present.
     fn len(&self) -> u64;
 
-    /// Whether an operation that found no memory may find some in a while: elements wait for a grace period, or other
-    /// threads have them in hand. A hint.
+    /// Whether an operation that found no memory may succeed later: elements wait for a grace period, or other
+    /// threads hold some for a moment. A hint.
     fn may_recover(&self) -> bool {
         true
     }

@@ -1,4 +1,4 @@
-//! The program's side: what helpers call, with the kernel's return values.
+//! The entry points of programs: the functions that helpers call, with the kernel's return values.
 //!
 //! Every function takes the map pointer a program holds and the execution slot of its run. None allocates (except
 //! `NO_PREALLOC` for batches it retires), none takes a lock that another program could hold for long, and all report
@@ -25,7 +25,7 @@ use crate::socket::with_key;
 use crate::value::Source;
 use bpf_uapi::MapTypes;
 
-/// The definition of the map behind a program's map pointer: of inner maps, the program's linker knows none.
+/// The definition of the map behind a program's map pointer. The linker of a program does not know its inner maps.
 ///
 /// # Safety
 /// `map` must be [`Map::as_ptr`](crate::Map::as_ptr) of a map that is alive for `'a`.
@@ -34,7 +34,7 @@ pub unsafe fn def<'a>(map: *const MapHeader) -> &'a MapDef {
     &unsafe { Inner::from_header(map) }.def
 }
 
-/// A reference to the map behind a program's map pointer that does not keep it.
+/// A reference to the map behind a program's map pointer that does not keep the map alive.
 ///
 /// # Safety
 /// `map` must be [`Map::as_ptr`](crate::Map::as_ptr) of a map that is alive.
@@ -43,13 +43,13 @@ pub unsafe fn weak(map: *const MapHeader) -> WeakMap {
     unsafe { Map::of_ptr(map) }.downgrade()
 }
 
-/// The key of the value at this address: `false` if it is no key's value, or not any more. `key` has the map's key
-/// size.
+/// Writes the key of the value at this address: `false` if no key has its value there any more. `key` has the map's
+/// key size.
 ///
 /// # Safety
-/// See the module, of `map`'s own pointer.
+/// See the module; the map pointer is `map`'s own.
 pub unsafe fn key_of_value(map: &Map, value: *const u8, key: &mut [u8], slot: u32) -> bool {
-    // The key is a copy, which nobody changes, so that what is found is the value of just this one.
+    // The key is a private copy, so the lookup below finds the value of exactly this key.
     // SAFETY: a live map, and a key of its size, of which `key_of` has written all bytes.
     map.key_of(value, key) && unsafe { lookup(map.as_ptr(), key.as_ptr(), slot) }.addr() == value.addr()
 }
@@ -76,7 +76,7 @@ pub unsafe extern "C" fn update(map: *const MapHeader, key: *const u8, value: *c
     unsafe { update(map, key, value, flags, slot) }
 }
 
-/// The update of a type that has none of its own.
+/// The update function of types without a specialised one.
 ///
 /// # Safety
 /// See the module.
@@ -104,7 +104,7 @@ pub unsafe extern "C" fn delete(map: *const MapHeader, key: *const u8, slot: u32
     unsafe { delete(map, key, slot) }
 }
 
-/// The delete of a type that has none of its own.
+/// The delete function of types without a specialised one.
 ///
 /// # Safety
 /// See the module.
@@ -159,8 +159,8 @@ pub unsafe extern "C" fn peek(map: *const MapHeader, out: *mut u8, slot: u32) ->
     ret(unsafe { map.ops.next_value(out, false, slot) })
 }
 
-/// `bpf_for_each_map_elem`: calls `visit` with key and value of each element until it returns false; the number of
-/// elements visited, or a negative error number.
+/// `bpf_for_each_map_elem`: calls `visit` with key and value of each element until it returns false. Returns the
+/// number of elements visited, or a negative error number.
 ///
 /// # Safety
 /// See the module.
@@ -181,7 +181,8 @@ pub unsafe fn for_each(
     }
 }
 
-/// The ring behind a map pointer, if it is of this direction. By the header: two indirect calls less than by `Any`.
+/// The ring behind a map pointer, if it has this direction. Decided by the header, which saves two indirect calls
+/// against `Any`.
 ///
 /// # Safety
 /// `map` must be [`Map::as_ptr`](crate::Map::as_ptr) of a map that is alive for `'a`.
@@ -211,7 +212,7 @@ pub unsafe extern "C" fn ringbuf_output(
     ret(unsafe { ring.output(index(size), core::iter::once((data, index(size))), flags, slot) })
 }
 
-/// `bpf_ringbuf_reserve`: `size` writable bytes, or null. They must be given to [`ringbuf_submit`] or
+/// `bpf_ringbuf_reserve`: returns `size` writable bytes, or null. They must be given to [`ringbuf_submit`] or
 /// [`ringbuf_discard`].
 ///
 /// # Safety
@@ -233,7 +234,7 @@ pub unsafe extern "C" fn ringbuf_submit(sample: *mut u8, flags: u64) {
     unsafe { Ring::commit(sample, flags, false) };
 }
 
-/// `bpf_ringbuf_discard`: gives a reserved record up.
+/// `bpf_ringbuf_discard`: gives up a reserved record.
 ///
 /// # Safety
 /// As [`ringbuf_submit`].
@@ -251,8 +252,8 @@ pub unsafe extern "C" fn ringbuf_query(map: *const MapHeader, what: u64) -> u64 
     unsafe { ring(map, MapType::RingBuf) }.map_or(0, |ring| ring.query(what))
 }
 
-/// `bpf_user_ringbuf_drain`: calls `visit` with data and length of each record until it returns false; the number of
-/// records, or a negative error number. The record may only be used during the call.
+/// `bpf_user_ringbuf_drain`: calls `visit` with data and length of each record until it returns false. Returns the
+/// number of records, or a negative error number. A record may only be used during the call.
 ///
 /// # Safety
 /// See the module.
@@ -269,8 +270,8 @@ pub unsafe fn user_ringbuf_drain(
     }
 }
 
-/// `bpf_perf_event_output`: `data`, then as many bytes of the context as the flags ask for, of the `context_size` that
-/// it has: `context` says where so many are, piece by piece.
+/// `bpf_perf_event_output`: writes `data`, then as many bytes of the context as the flags ask for, at most
+/// `context_size`. `context(n)` iterates over the pieces of memory that hold the first `n` bytes of the context.
 ///
 /// # Safety
 /// See the module; `data` and the pieces must be readable for their sizes.
@@ -289,7 +290,8 @@ pub unsafe fn perf_event_output<C: Iterator<Item = (*mut u8, usize)>>(
     ret(unsafe { map.output(flags, (data, index(size)), context, context_size, slot) })
 }
 
-/// `bpf_map_sum_elem_count`: how many elements a hash has; 0 for maps of other types, of which the kernel counts none.
+/// `bpf_map_sum_elem_count`: number of elements of a hash; 0 for other types, whose elements the kernel does not
+/// count.
 ///
 /// # Safety
 /// See the module.
@@ -316,7 +318,7 @@ pub unsafe fn redirect_map(map: *const MapHeader) -> Option<(MapType, u32)> {
     MapTypes::REDIRECT.contains(map.def.map_type).then_some((map.def.map_type, map.id))
 }
 
-/// What `bpf_redirect_map` finds in a redirect map at `key`; `None` if nothing is there, or for maps of other types.
+/// The entry of a redirect map at `key`, for `bpf_redirect_map`; `None` if it is absent, and for maps of other types.
 ///
 /// # Safety
 /// See the module.
@@ -327,8 +329,8 @@ pub unsafe fn redirect_entry(map: *const MapHeader, key: u32) -> Option<Redirect
     by_index.or_else(|| ops.downcast_ref::<DeviceHash>()?.entry(key))
 }
 
-/// What a look-up finds in a map of sockets (`SOCKMAP`, `SOCKHASH`): the number of the socket at this key. `None` where
-/// there is none, and for maps of other types.
+/// The number of the socket at this key in a map of sockets (`SOCKMAP`, `SOCKHASH`). `None` if there is none, and for
+/// maps of other types.
 ///
 /// # Safety
 /// See the module.
@@ -342,7 +344,7 @@ pub unsafe fn socket(map: *const MapHeader, key: *const u8, slot: u32) -> Option
     unsafe { with_key(key, index(map.def.key_size.into()), |key| map.ops.socket(key, slot)) }?.ok()
 }
 
-/// `bpf_sock_map_update`, `bpf_sock_hash_update`: puts the socket of this number there.
+/// `bpf_sock_map_update`, `bpf_sock_hash_update`: stores the number of a socket at a key.
 ///
 /// # Safety
 /// See the module.
@@ -356,9 +358,8 @@ pub unsafe fn set_socket(map: *const MapHeader, key: *const u8, number: u64, fla
 }
 
 /// `bpf_sk_storage_get`, `bpf_task_storage_get`: the value of the socket with this cookie, or of the thread with this
-/// number, or null. With `create`, one that has none gets a
-/// copy of `initial`, or zeros where that is null; null then means that there is no room, or that it was removed at
-/// once.
+/// number, or null. With `create`, a missing value is created as a copy of `initial`, or as zeros where that is null.
+/// Null then means that there is no room, or that another thread removed the value at once.
 ///
 /// # Safety
 /// See the module; `initial` must be null or readable for the value size.
@@ -375,15 +376,15 @@ pub unsafe fn storage(map: *const MapHeader, cookie: u64, initial: *const u8, cr
         return found;
     }
     let initial = if initial.is_null() { ZEROS.as_ptr().cast() } else { initial };
-    // Whether this call or another thread's has made it, the look-up tells.
+    // The lookup finds the value whether this call or another thread created it.
     // SAFETY: as before; a value of the map's size (contract), or zeros for the longest that its definition may have.
     unsafe { update(map, key, initial, update_flags::NOEXIST, slot) };
     // SAFETY: as before.
     unsafe { lookup(map, key, slot) }
 }
 
-/// `bpf_arena_alloc_pages`: the user address of so many pages in a row, which are zero; 0 if there is no room. At
-/// `address`, unless that is 0. `node` is -1, or 0.
+/// `bpf_arena_alloc_pages`: allocates consecutive pages, which are zero, at `address` unless that is 0. Returns their
+/// user address; 0 if there is no room. `node` is -1 or 0.
 ///
 /// # Safety
 /// See the module.
@@ -392,7 +393,7 @@ pub unsafe fn arena_alloc(map: *const MapHeader, address: u64, pages: u32, node:
     arena::calls::alloc(unsafe { Inner::from_header(map) }, address, pages, node, flags)
 }
 
-/// `bpf_arena_free_pages`: gives back whatever is in use of so many pages at this address.
+/// `bpf_arena_free_pages`: frees those of `pages` pages at this address that are in use.
 ///
 /// # Safety
 /// See the module.
@@ -401,8 +402,8 @@ pub unsafe fn arena_free(map: *const MapHeader, address: u64, pages: u32) {
     arena::calls::free(unsafe { Inner::from_header(map) }, address, pages);
 }
 
-/// `bpf_arena_reserve_pages`: 0, and nobody is given these pages until they are freed; `-EBUSY` if some are in use,
-/// `-EINVAL` if there are no such pages.
+/// `bpf_arena_reserve_pages`: excludes these pages from allocation until they are freed. Returns 0; `-EBUSY` if some
+/// are in use, `-EINVAL` if the arena has no such pages.
 ///
 /// # Safety
 /// See the module.
@@ -412,7 +413,7 @@ pub unsafe fn arena_reserve(map: *const MapHeader, address: u64, pages: u32) -> 
 }
 
 /// `bpf_spin_lock`: 0, or `-EDEADLK` if this slot holds the lock already (a signal handler's program met its own
-/// thread's lock): the run must end then.
+/// thread's lock): the run must then end.
 ///
 /// # Safety
 /// `lock` must point to an aligned `struct bpf_spin_lock` in a map value that stays mapped; `slot` must be the
@@ -423,8 +424,8 @@ pub unsafe extern "C" fn spin_lock(lock: *mut u32, slot: u32) -> i64 {
     if ValueLock::new(word).lock(slot) { 0 } else { Errno::EDEADLK.as_ret() }
 }
 
-/// `bpf_res_spin_lock`: 0, or `-EDEADLK` if this slot holds the lock already, `-ETIMEDOUT` if nobody released it for a
-/// quarter of a second, or what `waits` says, which is asked again and again with the slot that holds it.
+/// `bpf_res_spin_lock`: 0, `-EDEADLK` if this slot holds the lock already, `-ETIMEDOUT` if it was not released for a
+/// quarter of a second, or the error of `waits`, which is called repeatedly with the slot that holds the lock.
 ///
 /// # Safety
 /// As [`spin_lock`], of a `struct bpf_res_spin_lock`.

@@ -1,8 +1,8 @@
 //! Queues and stacks: values without keys, in a ring under one lock.
 //!
-//! The kernel does the same with a raw spin lock. Ours yields and sleeps when its holder is preempted, and tells
-//! re-entry on the same execution slot apart (`EBUSY`). Positions only change under the lock; values are copied as
-//! atomic words all the same, because that is what map memory is.
+//! The kernel uses a raw spin lock. The lock here yields and sleeps when its holder is preempted, and detects
+//! re-entry on one execution slot (`EBUSY`). Positions change only under the lock. Values are nevertheless copied as
+//! atomic words, because programs access map memory without it.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -21,9 +21,9 @@ pub(crate) struct QueueMap {
     /// Whether the next value is the newest.
     newest_first: bool,
     lock: SlotLock,
-    /// Index of the oldest value. Changed under the lock, which orders it; so all accesses are relaxed.
+    /// Index of the oldest value. Changed under the lock, which orders the accesses; so all of them are relaxed.
     oldest: AtomicU32,
-    /// Values present; the same.
+    /// Number of values. Changed under the lock, as `oldest`.
     count: AtomicU32,
     words: Table<AtomicU64>,
 }
@@ -50,13 +50,13 @@ impl QueueMap {
 
     /// The `n`th value, counted from the oldest.
     fn value(&self, oldest: u32, n: u32) -> &[AtomicU64] {
-        // Both are below `max_entries`, so a subtraction does for the remainder.
+        // Both are below `max_entries`, so one subtraction replaces the remainder.
         let (index, max) = (u64::from(oldest) + u64::from(n), u64::from(self.max_entries));
         let start = crate::num::index(if index < max { index } else { index - max }) * self.shape.words();
         &self.words[start..start + self.shape.words()]
     }
 
-    /// Hands the next value, if there is one, to `copy`, and removes it if asked to.
+    /// Passes the next value, if there is one, to `copy`, and removes it if `remove` is set.
     fn next<T>(&self, remove: bool, slot: u32, copy: impl FnOnce(Option<&[AtomicU64]>) -> T) -> OpResult<T> {
         let _lock = self.lock.lock(slot)?;
         let (oldest, count) = (self.oldest.load(Ordering::Relaxed), self.count.load(Ordering::Relaxed));
@@ -80,7 +80,7 @@ impl QueueMap {
     }
 }
 
-/// Programs do not look queues up.
+/// The lookup function of types that programs cannot look up: returns null.
 ///
 /// # Safety
 /// None needed.
@@ -137,8 +137,8 @@ impl MapOps for QueueMap {
         });
         let result = copied.and_then(|copied| copied);
         if result.is_err() {
-            // The kernel clears the program's buffer when there is nothing to copy; here also where the queue is busy,
-            // further up the stack, since the verifier takes the buffer to be written.
+            // The kernel clears the program's buffer when there is nothing to copy. Here it is cleared too where an
+            // interrupted run holds the queue, because the verifier treats the buffer as written.
             // SAFETY: the caller's buffer is writable for a value.
             unsafe { mem::zero_program(out, self.shape.size) };
         }
@@ -169,7 +169,7 @@ impl MapOps for QueueMap {
         Err(Errno::EINVAL)
     }
 
-    /// Values in the order in which they would come out, without taking them.
+    /// Values in the order in which they would be taken, without taking them.
     fn next_at(&self, cursor: &mut Cursor, _key: &mut [u8], value: &mut [u8], slot: u32) -> OpResult {
         let _lock = self.lock.lock(slot)?;
         let (oldest, count) = (self.oldest.load(Ordering::Relaxed), self.count.load(Ordering::Relaxed));

@@ -1,11 +1,11 @@
-//! Redirect maps: network devices, CPUs and AF_XDP sockets that `bpf_redirect_map` sends packets to.
+//! Redirect maps: network devices, CPUs and AF_XDP sockets, the targets of `bpf_redirect_map`.
 //!
 //! Problem: in the kernel an entry is a device, a thread or a socket, made from the number that the host writes. Here
-//! there is nothing to send by. Approach: an entry is that number, and what stands behind it is the host's; a run
-//! reports which entry the program chose. A value is at most eight bytes, the entry's number and that of the program
-//! that the kernel would run there, so it is one word and never read half old and half new.
+//! no packets are sent. Approach: an entry is that number, and the host decides what the number means; a run reports
+//! which entry the program chose. A value has at most eight bytes, the entry's number and the number of the program
+//! that the kernel would run there. Therefore it is one word and is never read half old and half new.
 //!
-//! Sockets that programs look up (`SOCKMAP`, [`crate::socket`]) are kept the same way.
+//! Sockets that programs look up (`SOCKMAP`, [`crate::socket`]) are stored in this way too.
 //!
 //! Device, CPU and socket maps are arrays in which an entry may be missing ([`IndexMap`]); a device hash is a hash of
 //! such values ([`DeviceHash`]). Only the host changes them: programs look entries up (devices and sockets) or name
@@ -31,15 +31,15 @@ use crate::socket::lookup_nothing;
 /// Bytes of a value with a program's number.
 const WITH_PROGRAM: usize = 8;
 
-/// The most packets that a CPU's queue may hold.
+/// The largest length of a CPU's queue, in packets.
 const MAX_QUEUE: u32 = 16384;
 
-/// An entry: what the host wrote.
+/// An entry, as the host wrote it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RedirectEntry {
     /// The device's interface index, the length of the CPU's queue, or the socket's number.
     pub number: u32,
-    /// The number that stands for the program to run there; 0 for none.
+    /// The number of the program to run there; 0 for none.
     pub program: u32,
 }
 
@@ -49,7 +49,7 @@ impl RedirectEntry {
         Self { number: u32::from_ne_bytes([n0, n1, n2, n3]), program: u32::from_ne_bytes([p0, p1, p2, p3]) }
     }
 
-    /// Whether a kernel would take the program for a descriptor; it is -1 or 0 where there is none.
+    /// Whether the kernel would take the program number for a descriptor; it is -1 or 0 where there is none.
     fn has_program(self) -> bool {
         self.program.cast_signed() > 0
     }
@@ -66,7 +66,7 @@ fn index(key: &[u8]) -> OpResult<u32> {
     key.try_into().map(u32::from_ne_bytes).map_err(|_| Errno::EINVAL)
 }
 
-/// An entry's place in an [`IndexMap`]: whether it is there, and its word.
+/// Words of an entry in an [`IndexMap`]: whether it is present, and its word.
 const PLACE: usize = 2;
 
 /// Devices, CPUs or sockets by index.
@@ -76,7 +76,7 @@ pub(crate) struct IndexMap {
     max_entries: u32,
     value_size: usize,
     places: Table<AtomicU64>,
-    /// Entries that are there.
+    /// Number of entries present.
     present: AtomicU64,
 }
 
@@ -97,7 +97,7 @@ impl IndexMap {
         })
     }
 
-    /// Whether the entry is there, and its word.
+    /// The two words of an entry: whether it is present, and its value.
     fn place(&self, index: u32) -> Option<(&AtomicU64, &AtomicU64)> {
         let start = index as usize * PLACE;
         match self.places.get(start..start + PLACE)? {
@@ -106,10 +106,10 @@ impl IndexMap {
         }
     }
 
-    /// The word of an entry that is there.
+    /// The value word of an entry that is present.
     fn word(&self, index: u32) -> Option<&AtomicU64> {
         let (there, word) = self.place(index)?;
-        // Acquire pairs with the release in `update`: the word is then the entry's.
+        // Acquire pairs with the release in `update`: the word then holds the entry's value.
         (there.load(Ordering::Acquire) != 0).then_some(word)
     }
 
@@ -118,7 +118,7 @@ impl IndexMap {
         Some(RedirectEntry::of(self.word(index)?.load(Ordering::Relaxed)))
     }
 
-    /// Whether it was there.
+    /// Removes an entry and returns whether it was present.
     fn remove(&self, there: &AtomicU64) -> bool {
         let was = there.swap(0, Ordering::AcqRel) != 0;
         if was {
@@ -127,8 +127,8 @@ impl IndexMap {
         was
     }
 
-    /// What the kernel checks of a new entry of this type; whether it is one at all, or asks for the removal of the
-    /// old.
+    /// Checks a new entry as the kernel does for this type. `false` if the value asks for the removal of the old
+    /// entry.
     fn is_entry(&self, entry: RedirectEntry) -> OpResult<bool> {
         match self.map_type {
             MapType::DevMap if entry.number == 0 && entry.has_program() => Err(Errno::EINVAL),
@@ -145,7 +145,8 @@ impl IndexMap {
         }
         let (there, word) = self.place(index).ok_or(Errno::E2BIG)?;
         let sockets = matches!(self.map_type, MapType::XskMap | MapType::SockMap);
-        // Entries of devices and CPUs always exist, as elements of an array do; a socket's does once it is set.
+        // Entries of devices and CPUs always exist, as elements of an array do; a socket's entry exists once it is
+        // set.
         if flags == update::NOEXIST && (!sockets || there.load(Ordering::Relaxed) != 0) {
             return Err(Errno::EEXIST);
         }
@@ -189,7 +190,7 @@ impl MapOps for IndexMap {
     }
 
     fn lookup_fn(&self) -> LookupFn {
-        // A program's look-up in a map of its sockets yields no memory of the map.
+        // A program's look-up in a map of sockets returns no memory of the map.
         if self.map_type == MapType::SockMap { lookup_nothing } else { lookup_index }
     }
 
@@ -210,7 +211,7 @@ impl MapOps for IndexMap {
     fn delete(&self, key: &[u8], _slot: u32) -> OpResult {
         let (there, _) = self.place(index(key)?).ok_or(Errno::EINVAL)?;
         match self.remove(there) {
-            // Only of sockets that programs look up is it an error.
+            // Deleting an absent entry is an error only in maps of sockets that programs look up.
             false if self.map_type == MapType::SockMap => Err(Errno::EINVAL),
             _ => Ok(()),
         }
@@ -238,7 +239,7 @@ impl MapOps for IndexMap {
         self.set(index(key)?, number, flags)
     }
 
-    /// Every index, whether its entry is there or not, as in the kernel.
+    /// Iterates over every index, whether its entry is present or not, as in the kernel.
     fn next_key(&self, key: Option<&[u8]>, out: &mut [u8]) -> OpResult {
         let current = key.map(index).transpose()?.filter(|&current| current < self.max_entries);
         let next = current.map_or(0, |current| current + 1);
@@ -268,11 +269,11 @@ impl MapOps for IndexMap {
     }
 }
 
-/// Devices by a number of the host's: a hash of words.
+/// Devices by a number that the host chooses: a hash of words.
 #[derive(Debug)]
 pub(crate) struct DeviceHash(HashMap);
 
-/// The hash inside.
+/// The definition of the hash that stores the words.
 fn hash_def(def: &MapDef) -> MapDef {
     MapDef::new(&def.name, MapType::Hash, def.key_size, def.value_size, def.max_entries)
 }
@@ -288,7 +289,7 @@ impl DeviceHash {
 
     /// The entry with this key, if there is one.
     pub(crate) fn entry(&self, key: u32) -> Option<RedirectEntry> {
-        // A device's number is its key's four bytes in host order, as any hash's.
+        // The key is the device number's four bytes in host order, as in any hash.
         self.0.first_word(&Fixed::<4, 1>::from_host(&key.to_ne_bytes())).map(RedirectEntry::of)
     }
 }
@@ -302,7 +303,7 @@ impl MapOps for DeviceHash {
         self.0.lookup_fn()
     }
 
-    /// What its lookup function expects.
+    /// The address that the hash's lookup function expects.
     fn address(&self) -> *const () {
         self.0.address()
     }
@@ -315,7 +316,7 @@ impl MapOps for DeviceHash {
         self.0.lookup(key, out, flags, slot)
     }
 
-    /// There is no device 0, and `EXIST` does not ask for an entry that is there: as in the kernel.
+    /// Device number 0 is refused. As in the kernel, `EXIST` does not require that the entry exists.
     fn update(&self, key: &[u8], value: &[u8], flags: u64, slot: u32) -> OpResult {
         if flags > update::EXIST || RedirectEntry::of(word(value)?).number == 0 {
             return Err(Errno::EINVAL);

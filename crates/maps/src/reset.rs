@@ -22,9 +22,9 @@ use bpf_uapi::MapType;
 const OP: &str = "reset";
 
 impl Map {
-    /// Empties the map as if it were new: arrays become zero, other maps empty, and rings have no records. Frozen maps
-    /// are not changed, nor the rings of a perf event array, which belong to their consumers. Flags that forbid writes
-    /// by the host or by programs do not prevent a reset.
+    /// Empties the map as if it were new: arrays become zero, other maps empty, and rings have no records. Frozen
+    /// maps are not changed, nor are the rings of a perf event array, which belong to their consumers. Flags that
+    /// forbid writes by the host or by programs do not prevent a reset.
     ///
     /// Locks in values of arrays are not changed. Timers and deferred work in values end, and objects that values own
     /// are released.
@@ -33,8 +33,8 @@ impl Map {
     /// `EBUSY` for a ring buffer with a consumer; [`MapError`] if no run guard can be taken, as in a forked child.
     ///
     /// # Panics
-    /// If a deferred callback of the host does ([`bpf_quiesce::Domain::enqueue`]). The map may then be emptied in part,
-    /// and can be reset again.
+    /// Resumes the panic of a deferred callback of the host ([`bpf_quiesce::Domain::enqueue`]). The map may then be
+    /// emptied in part, and can be reset again.
     pub fn reset(&self) -> Result<(), MapError> {
         if self.is_frozen() {
             return Ok(());
@@ -120,7 +120,7 @@ impl Map {
     }
 }
 
-/// Returns `false` for `ENOENT`.
+/// Converts the result of an operation on an element: `false` for `ENOENT`.
 fn found(result: OpResult) -> OpResult<bool> {
     match result {
         Ok(()) => Ok(true),

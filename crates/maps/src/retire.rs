@@ -1,18 +1,17 @@
-//! Elements that are out of a map but may still be in use by a running program.
+//! Elements that were removed from a map but may still be used by a running program.
 //!
-//! Problem: maps that allocate per element (`NO_PREALLOC`, tries) promise that a removed element stays as it is until
-//! every run that could have found it has ended. The removal may happen in a program, even in a signal handler, so it
-//! can neither allocate nor wait for a lock.
+//! Problem: maps that allocate per element (`NO_PREALLOC`, tries) promise that a removed element does not change
+//! until every run that could have found it has ended. The removal may happen in a program, even in a signal handler,
+//! so it can neither allocate nor wait for a lock.
 //!
-//! Approach: removed elements go on a lock-free stack. Every so often somebody takes the whole stack as a batch and
-//! starts one grace period for it; when that is over, the batch goes back to the free list. The two steps are guarded
-//! by a flag that is only ever tried. Each slot has a few free and a few removed elements of its own, so that most
-//! operations execute no locked instruction here: a second one in an update would keep the processor from beginning
-//! with the next update's cache misses.
+//! Approach: removed elements go on a lock-free stack. From time to time a thread takes the whole stack as a batch
+//! and starts one grace period for it; when the period is over, the batch goes back to the free list. A flag guards
+//! these two steps; a thread that finds it set skips them. Each slot keeps a few free and a few removed elements of
+//! its own, so that most operations execute no locked instruction here: a second one in an update would keep the
+//! processor from starting the next update's cache misses.
 //!
-//! Invariants: an element is handed out again only after a grace period that began after its removal; what a slot has
-//! of its own is touched by one operation at a time (the callers exclude re-entry), and is at most [`Share::most`]
-//! elements.
+//! Invariants: an element is reused only after a grace period that began after its removal. A slot's own elements are
+//! used by one operation at a time (the callers exclude re-entry), and there are at most [`Share::most`] of them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -25,14 +24,14 @@ use crate::errno::Errno;
 use crate::hash::free_list::{FreeList, Growth, Stack};
 use crate::mem::boxed;
 
-/// Removals of a slot between two looks at the batches.
+/// Number of removals of a slot between two looks at the batches.
 const BATCH: u32 = 64;
 
-/// Bytes of removed elements that a slot may have of its own (one element at least): with many slots and large values,
-/// [`BATCH`] elements each would be more memory than the map.
+/// Bytes of removed elements that a slot may keep (at least one element). With many slots and large values, [`BATCH`]
+/// elements each would be more memory than the map.
 const OWN_BYTES: u64 = 16 << 10;
 
-/// Removed elements that a slot has of its own before it passes them on, by the size of an element.
+/// Number of removed elements that a slot keeps before it passes them on, computed from the size of an element.
 #[derive(Clone, Copy, Debug)]
 struct Share(u32);
 
@@ -41,40 +40,41 @@ impl Share {
         Self(crate::num::low((OWN_BYTES / (element_bytes.max(1) as u64)).clamp(1, BATCH.into())))
     }
 
-    /// Free elements that a slot takes at a time.
+    /// Number of free elements that a slot takes at a time.
     fn refill(self) -> u32 {
         self.0.div_ceil(2)
     }
 
-    /// Elements that a slot may have of its own: free ones (up to two of a trie's are given back unused), and removed
-    /// ones.
+    /// The largest number of elements that a slot keeps: free ones (up to two of a trie's are given back unused), and
+    /// removed ones.
     fn most(self) -> u64 {
         u64::from(self.refill()) + 1 + u64::from(self.0)
     }
 }
 
-/// What a slot has of its own: two chains of elements, as the links of a stack. All accesses are relaxed: one operation
-/// at a time.
+/// The elements that a slot keeps: two chains, linked as in a stack. All accesses are relaxed, because there is one
+/// operation at a time.
 #[derive(Debug, Default)]
 struct Own {
     /// The first free element plus one.
     free: AtomicU32,
-    /// The removed element that came last, plus one.
+    /// The most recently removed element, plus one.
     retired: AtomicU32,
-    /// The one that came first.
+    /// The element removed first.
     last: AtomicU32,
-    /// How many there are.
+    /// Number of removed elements in the chain.
     count: AtomicU32,
-    /// How many were passed on since the last look at the batches.
+    /// Number of elements passed on since the last look at the batches.
     removals: AtomicU32,
 }
 
-/// How often an allocation yields for a grace period to end before it fails. It helps if other threads' runs are in the
-/// way; the caller's own run may be as well, so more patience belongs outside of it ([`crate::Map`] retries there).
+/// How often an allocation yields for a grace period to end before it fails. That helps if runs of other threads
+/// delay the period. The caller's own run may delay it too, so longer waits belong outside of the run ([`crate::Map`]
+/// retries there).
 const PATIENCE: u32 = 16;
 
-/// Elements that may wait for a grace period: as many bytes, but at least and at most as many elements. Only what is
-/// used is ever backed by memory.
+/// Memory for elements that wait for a grace period: this many bytes, limited to this range of element counts. Only
+/// used elements are backed by memory.
 const WAITING_BYTES: u64 = 16 << 20;
 const WAITING: std::ops::RangeInclusive<u64> = 4 * BATCH as u64..=1 << 16;
 
@@ -88,7 +88,7 @@ pub(crate) struct GraceList {
     /// Guards `batch`.
     busy: AtomicBool,
     batch: UnsafeCell<Option<(GracePeriod, u32)>>,
-    /// Whether there is one.
+    /// Whether `batch` is not empty.
     pending: AtomicBool,
 }
 
@@ -102,19 +102,19 @@ impl std::fmt::Debug for GraceList {
 }
 
 impl GraceList {
-    /// Elements of this size to provide beyond those that can be present: they may be waiting for a grace period, or be
-    /// a slot's own.
+    /// Number of elements of this size to allocate beyond those that can be present: they may be waiting for a grace
+    /// period, or be kept by a slot.
     pub(crate) fn headroom(max_entries: u32, element_bytes: usize, slots: u32) -> u64 {
         let waiting = WAITING_BYTES / (element_bytes.max(1) as u64);
         u64::from(max_entries) + waiting.clamp(*WAITING.start(), *WAITING.end()) + Self::owned(element_bytes, slots)
     }
 
-    /// Elements of this size that slots may have of their own.
+    /// Number of elements of this size that slots may keep.
     pub(crate) fn owned(element_bytes: usize, slots: u32) -> u64 {
         Share::of(element_bytes).most() * u64::from(slots)
     }
 
-    /// All of `0..limit` free, with room for `elements` of this size.
+    /// A list in which all of `0..limit` are free, with room for `elements` of this size.
     pub(crate) fn new(
         limit: u32,
         elements: u32,
@@ -134,7 +134,7 @@ impl GraceList {
         })
     }
 
-    /// Takes an element. Like the other operations: not from within another one on the same slot.
+    /// Takes an element. Like the other operations, it must not be called from within another one on its slot.
     #[inline]
     pub(crate) fn pop(&self, slot: u32) -> Option<u32> {
         let own = &self.own[slot as usize];
@@ -147,7 +147,7 @@ impl GraceList {
         }
     }
 
-    /// Takes an element, and a few more for the slot if they are near.
+    /// Takes an element, and a few more for the slot if its shard has them.
     #[inline(never)]
     fn refill(&self, slot: u32) -> Option<u32> {
         let element = self.free.pop(slot).or_else(|| self.pop_patiently(slot))?;
@@ -181,7 +181,7 @@ impl GraceList {
         own.or_else(|| self.free.peek(slot))
     }
 
-    /// Gives back an element that was never visible to anybody.
+    /// Gives back an element that was never visible to other threads.
     #[inline]
     pub(crate) fn push(&self, slot: u32, element: u32) {
         let own = &self.own[slot as usize];
@@ -206,7 +206,7 @@ impl GraceList {
         }
     }
 
-    /// Ends a slot's share of removed elements.
+    /// Passes a slot's removed elements on and counts them.
     #[inline(never)]
     fn pass_on(&self, slot: u32, count: u32) {
         self.flush(slot);
@@ -218,7 +218,7 @@ impl GraceList {
         }
     }
 
-    /// Moves a slot's removed elements to where they wait for a grace period.
+    /// Moves a slot's removed elements to the stack, where they wait for a grace period.
     fn flush(&self, slot: u32) {
         let own = &self.own[slot as usize];
         if let Some(first) = own.retired.load(Ordering::Relaxed).checked_sub(1) {
@@ -228,7 +228,7 @@ impl GraceList {
         }
     }
 
-    /// Frees the batch if its grace period is over, and begins the next. Whether elements may wait for one.
+    /// Frees the batch if its grace period is over, and starts the next. Returns whether elements may be waiting.
     #[cold]
     fn turn_over(&self, slot: u32) -> bool {
         // Acquire pairs with the release below.
@@ -255,44 +255,44 @@ impl GraceList {
         waits
     }
 
-    /// Whether elements wait for a grace period that are not some slot's own: a hint.
+    /// Whether elements outside the slots' own wait for a grace period: a hint.
     pub(crate) fn waits(&self) -> bool {
         self.pending.load(Ordering::Relaxed) || !self.retired.is_empty()
     }
 
-    /// What [`GraceList::note`] left for an element.
+    /// The word that [`GraceList::note`] stored for an element.
     pub(crate) fn noted(&self, element: u32) -> u32 {
         self.free.links.noted(element)
     }
 
-    /// Leaves a word for the owner of an element; it is lost when the element is given back.
+    /// Stores a word for the owner of an element; it is lost when the element is given back.
     pub(crate) fn note(&self, element: u32, word: u32) {
         self.free.links.note(element, word);
     }
 
-    /// How many elements have ever been handed out.
+    /// Number of elements that were ever taken.
     pub(crate) fn touched(&self) -> u32 {
         self.free.touched()
     }
 
-    /// How many elements there are to hand out.
+    /// Number of elements that can be taken.
     pub(crate) fn limit(&self) -> u32 {
         self.free.limit()
     }
 
-    /// The same for elements that are counted only once they are handed out.
+    /// Sets the accounting for elements that are counted when they are first taken.
     pub(crate) fn growing(mut self, reservation: Option<&Reservation>, element: u64) -> Self {
         let growth = reservation.cloned().map(|reservation| Growth { reservation, element });
         self.free.set_growth(growth);
         self
     }
 
-    /// Bytes of heads for so many slots: what is there before any element is.
+    /// Bytes of heads for `slots` slots, which exist before any element.
     pub(crate) fn fixed_memory(slots: u32) -> u64 {
         u64::from(slots) * (size_of::<CachePadded<Own>>() + size_of::<CachePadded<u64>>()) as u64
     }
 
-    /// Bytes of heads, and of the links of elements that have ever been handed out.
+    /// Bytes of heads, and of the links of elements that were ever taken.
     pub(crate) fn memory(&self) -> usize {
         self.free.memory_touched() + size_of_val(&*self.own)
     }
@@ -310,14 +310,14 @@ mod tests {
             let domain = Domain::new(bpf_quiesce::Options::default().with_max_slots(SLOTS));
             let limit = GraceList::owned(bytes, SLOTS) as u32 + OTHERS;
             let list = GraceList::new(limit, limit, bytes, SLOTS, &domain).unwrap();
-            // Nothing that was removed comes back.
+            // The guard keeps removed elements from being reused.
             let _guard = domain.enter().unwrap();
             for slot in 1..SLOTS {
                 for _ in 1..list.share.0 {
                     let element = list.pop(slot).unwrap();
                     list.retire(slot, element);
                 }
-                // As an insert into a trie that is refused.
+                // As an insert that a trie refuses.
                 let unneeded = [list.pop(slot).unwrap(), list.pop(slot).unwrap()];
                 unneeded.into_iter().for_each(|element| list.push(slot, element));
             }

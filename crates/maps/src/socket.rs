@@ -1,11 +1,11 @@
-//! Hashes of sockets, and what programs do to maps of sockets (`SOCKHASH`, `SOCKMAP`).
+//! Hashes of sockets, and the operations of programs on maps of sockets (`SOCKHASH`, `SOCKMAP`).
 //!
-//! Problem: in the kernel an entry is a counted reference to a socket. Here sockets are the host's, and the maps know
-//! nothing of them. Approach: an entry is a number that stands for a socket: the host writes it, or a program of
-//! `sockops` does by the socket's cookie. A program's look-up yields the number to the runtime, which asks the host
-//! for the socket; programs see neither number nor place. A map by index is an
-//! [`IndexMap`](crate::redirect::IndexMap), one by key a hash of such numbers. All are kept whole, whatever the size
-//! of a value in the host's view.
+//! Problem: in the kernel an entry is a counted reference to a socket. Here sockets belong to the host, and maps know
+//! nothing of them. Approach: an entry is a number that stands for a socket. The host writes it, or a `sockops`
+//! program does with the socket's cookie. A program's look-up returns the number to the runtime, which asks the host
+//! for the socket; programs see neither the number nor its address. A map by index is an
+//! [`IndexMap`](crate::redirect::IndexMap), a map by key a hash of such numbers. Numbers are stored whole, whatever
+//! the size of a value in the host's view.
 //!
 //! Source: `net/core/sock_map.c` (Linux 6.18).
 
@@ -19,7 +19,7 @@ use crate::hash::HashMap;
 use crate::header::{LookupFn, MapHeader};
 use crate::ops::{Cursor, MapOps};
 
-/// Bytes of a number.
+/// Bytes of a socket's number.
 const NUMBER_SIZE: u32 = 8;
 const NUMBER: usize = NUMBER_SIZE as usize;
 
@@ -31,12 +31,12 @@ pub(crate) struct SocketHash {
     value_size: usize,
 }
 
-/// The hash inside.
+/// The definition of the hash that stores the numbers.
 fn hash_def(def: &MapDef) -> MapDef {
     MapDef::new(&def.name, MapType::Hash, def.key_size, NUMBER_SIZE, def.max_entries)
 }
 
-/// A program's look-up in a map of sockets by the way of all maps: there is no memory to be had.
+/// The lookup function of maps of sockets: returns null, because programs cannot access an entry's memory.
 ///
 /// # Safety
 /// See [`LookupFn`].
@@ -57,7 +57,7 @@ impl SocketHash {
         })
     }
 
-    /// A number as the host sees it: as much as a value holds.
+    /// Copies a number in the host's view: as many bytes as a value has.
     fn narrow(&self, number: [u8; NUMBER], out: &mut [u8]) {
         out.copy_from_slice(&number[..self.value_size]);
     }
@@ -136,14 +136,15 @@ pub(crate) fn widened(value: &[u8]) -> OpResult<u64> {
     Ok(u64::from_ne_bytes(number))
 }
 
-/// A program's key, copied: the memory may be shared. `None` for one that is longer than any of these maps has.
+/// Copies a program's key, whose memory may be shared, and passes the copy to `f`. `None` for a key longer than
+/// [`MAX_SOCKET_KEY`].
 ///
 /// # Safety
 /// `len` bytes must be readable at `at`.
 pub(crate) unsafe fn with_key<T>(at: *const u8, len: usize, f: impl FnOnce(&[u8]) -> T) -> Option<T> {
     let mut bytes = [0; MAX_SOCKET_KEY as usize];
     let key = bytes.get_mut(..len)?;
-    // SAFETY: so many bytes are readable (contract), and the copy is as long.
+    // SAFETY: `len` bytes are readable (contract), and the copy has that length.
     unsafe { std::ptr::copy(at, key.as_mut_ptr(), len) };
     Some(f(key))
 }

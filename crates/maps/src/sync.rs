@@ -25,7 +25,7 @@ pub(crate) use loom_table::Table;
 #[cfg(not(loom))]
 pub(crate) use crate::mem::{Table, prefetch_write};
 
-/// Loom has no caches.
+/// Does nothing: loom models no caches.
 #[cfg(loom)]
 pub(crate) fn prefetch_write<T>(_: *const T) {}
 

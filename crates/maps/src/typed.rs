@@ -1,8 +1,8 @@
 //! Maps with types: sizes are checked once, when the handle is made.
 //!
-//! Keys and values are plain data (`zerocopy`): every bit pattern is valid and there is no padding, so copying bytes in
-//! and out is all there is to do. For a map of an object with BTF, Rust's own numbers must also be of the kind that
-//! the object declares; what a Rust structure is made of is not known, so of those only the size is compared.
+//! Keys and values are plain data (`zerocopy`): every bit pattern is valid and there is no padding, so operations
+//! only copy bytes. If the map comes from an object with BTF, Rust's integers and floats must be of the kind that the
+//! object declares. The fields of a Rust structure are not known, so only its size is compared.
 //!
 //! ```
 //! use bpf_maps::{Map, MapDef, MapType, typed::HashMap};
@@ -35,12 +35,12 @@ pub trait Plain: FromBytes + IntoBytes + Immutable + 'static {}
 
 impl<T: FromBytes + IntoBytes + Immutable + 'static> Plain for T {}
 
-/// What a Rust type is, if it is one of the language's own.
+/// The kind of a Rust type, if it is a primitive type.
 fn kind_of<T: 'static>() -> Option<Kind> {
     macro_rules! is_one_of {
         ($($t:ty),*) => { [$(TypeId::of::<$t>()),*].contains(&TypeId::of::<T>()) };
     }
-    // `char` is signed in BTF and text or a small number in Rust: single bytes are what they are taken for.
+    // Single bytes match any kind: `char` is signed in BTF, and is text or a small number in Rust.
     if is_one_of!(u16, u32, u64, u128, usize) {
         Some(Kind::Unsigned)
     } else if is_one_of!(i16, i32, i64, i128, isize) {
@@ -64,7 +64,7 @@ fn check_kind<T: 'static>(map: &Map, what: &'static str, declared: Option<Kind>)
 
 /// A typed handle.
 pub trait TypedMap: Sized {
-    /// Checks type, sizes and kinds.
+    /// Creates the handle after checking type, sizes and kinds.
     ///
     /// # Errors
     /// [`MapError::WrongType`], [`MapError::Size`] or [`MapError::Kind`].
@@ -91,7 +91,7 @@ impl Map {
                 return Err(MapError::Size { map: map(), what, expected: expected as usize, got });
             }
         }
-        // An array's key is an index, however it is declared.
+        // An array's key is an index, whatever its declared type.
         if !self.is_array() {
             check_kind::<K>(self, "key", self.def().key_kind)?;
         }
@@ -186,7 +186,7 @@ handle!(
 );
 
 impl<K: Plain, V: Plain> HashMap<K, V> {
-    /// A copy of the value of `key`.
+    /// Returns a copy of the value of `key`.
     ///
     /// # Errors
     /// Access rights, or no execution slot.
@@ -212,7 +212,7 @@ impl<K: Plain, V: Plain> HashMap<K, V> {
         self.map.update(key.as_bytes(), value.as_bytes(), flags)
     }
 
-    /// Removes `key`; whether it was there.
+    /// Removes `key` and returns whether it was present.
     ///
     /// # Errors
     /// Access rights, or no execution slot.
@@ -258,7 +258,7 @@ impl<K: Plain, V: Plain> PerCpuHashMap<K, V> {
         self.map.update(key.as_bytes(), &to_slots(&self.map, values)?, update::ANY)
     }
 
-    /// Removes `key`; whether it was there.
+    /// Removes `key` and returns whether it was present.
     ///
     /// # Errors
     /// Access rights, or no execution slot.
@@ -282,7 +282,7 @@ impl<K: Plain, V: Plain> PerCpuHashMap<K, V> {
 }
 
 impl<V: Plain> Array<V> {
-    /// A copy of element `index`; `None` out of range.
+    /// Returns a copy of element `index`; `None` if it is out of range.
     ///
     /// # Errors
     /// Access rights, or no execution slot.
@@ -306,7 +306,7 @@ impl<V: Plain> Array<V> {
         self.map.def().max_entries
     }
 
-    /// An array is never empty; here for symmetry with [`Array::len`].
+    /// False, because an array is never empty; here for symmetry with [`Array::len`].
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -346,7 +346,7 @@ impl<V: Plain> Queue<V> {
         self.map.push(value.as_bytes(), update::ANY)
     }
 
-    /// Adds a value and, if the map is full, drops the oldest one for it.
+    /// Adds a value; if the map is full, it first drops the oldest one.
     ///
     /// # Errors
     /// Access rights, or no execution slot.
@@ -382,7 +382,7 @@ impl<V: Plain + Copy> BloomFilter<V> {
         self.map.push(value.as_bytes(), update::ANY)
     }
 
-    /// Whether the value was perhaps pushed; false means it was not.
+    /// Whether the value was probably pushed; false means that it was not.
     ///
     /// # Errors
     /// Access rights, or no execution slot.

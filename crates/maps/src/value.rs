@@ -5,14 +5,14 @@
 //! recycled element takes it, so that a locked writer that was overtaken by a delete never writes into the next
 //! key's value ([`crate::hash`] relies on it).
 //!
-//! A `struct bpf_timer`, or `struct bpf_wq`, is whoever runs programs' to fill; 0 in its first word is none. A copy in
-//! ends it by that, so that neither an element that is used again nor one that is written anew has the timer of the
-//! value before; a copy out shows it as zero.
+//! A `struct bpf_timer` or `struct bpf_wq` is written by the runtime; 0 in its first word means that there is none. A
+//! copy in writes that 0 and so ends the timer: an element that is reused or overwritten does not keep the timer of
+//! the previous value. A copy out shows it as zero.
 //!
-//! Pointers to objects, lists and trees ([`crate::owned`]) are programs' to change. A copy in leaves them alone, a copy
-//! out shows them as zero; whoever has written a value anew, taken it out of its map, or is about to use its memory for
-//! another, lets go of what they own ([`Shape::let_go`]). So a program that still has a value which is out of its map
-//! may put something there, and it goes with the next value, or the map.
+//! Pointers to objects, lists and trees ([`crate::owned`]) are changed by programs only. A copy in leaves them alone,
+//! a copy out shows them as zero. Code that overwrites a value, removes it from its map, or is about to reuse its
+//! memory calls [`Shape::let_go`], which releases the objects that the value owns. A program that still has a removed
+//! value may store an object in it; that object is released with the next value, or with the map.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -24,7 +24,7 @@ use crate::mem::{self, WORD, words_for};
 use crate::owned::Leaving;
 use bpf_uapi::{OwnedField, TIMER_BYTES};
 
-/// Where the bytes of a value come from.
+/// The source of a value's bytes.
 #[derive(Clone, Copy)]
 pub(crate) enum Source<'a> {
     /// A host slice of the map's host value size.
@@ -34,7 +34,8 @@ pub(crate) enum Source<'a> {
 }
 
 impl Source<'_> {
-    /// The first byte. A host slice is readable for its length, which the handle has compared with the value size.
+    /// The address of the first byte. A host slice is readable for its length, which the handle has compared with the
+    /// value size.
     #[inline(always)]
     pub(crate) fn bytes(&self) -> *const u8 {
         match *self {
@@ -51,15 +52,15 @@ pub(crate) struct Shape {
     pub(crate) size: usize,
     /// Byte offset of the lock.
     lock: Option<usize>,
-    /// It is a resilient one, which no update can be asked to take.
+    /// Whether the lock is a resilient one, which an update cannot be asked to take.
     resilient: bool,
-    /// Byte offsets of the timer and of the work for later.
+    /// Byte offsets of the timer and of the work queue.
     deferred: [Option<usize>; 2],
     /// The fields that own objects.
     owned: Option<Arc<[OwnedField]>>,
 }
 
-/// Bytes of a timer, and of work for later.
+/// Bytes of a timer, and of a work queue.
 const TIMER: usize = TIMER_BYTES as usize;
 
 impl Shape {
@@ -84,7 +85,7 @@ impl Shape {
         self.lock.is_some()
     }
 
-    /// Whether some bytes are not copied as they are.
+    /// Whether some bytes of a value are not copied as they are.
     pub(crate) fn has_fields(&self) -> bool {
         self.lock.is_some() || self.deferred != [None; 2] || self.owned.is_some()
     }
@@ -93,8 +94,8 @@ impl Shape {
         self.owned.as_deref().unwrap_or(&[])
     }
 
-    /// Lets go of the objects that a value owns. Lists and trees under its lock: where this slot has that already,
-    /// further up its stack, they stay until the next time.
+    /// Releases the objects that a value owns. Lists and trees are emptied under their lock: where an interrupted run
+    /// of this slot holds it, they stay until the next call.
     #[inline]
     pub(crate) fn let_go(&self, words: &[AtomicU64], slot: u32) {
         if self.owned.is_some() {
@@ -102,7 +103,7 @@ impl Shape {
         }
     }
 
-    /// The same of a value that nobody else has any more.
+    /// Releases the objects of a value that no other thread has any more.
     #[inline]
     pub(crate) fn let_go_alone(&self, words: &[AtomicU64]) {
         if self.owned.is_some() {
@@ -110,7 +111,7 @@ impl Shape {
         }
     }
 
-    /// Whether there is anything to let go of.
+    /// Whether values can own objects.
     pub(crate) fn owns(&self) -> bool {
         self.owned.is_some()
     }
@@ -121,13 +122,13 @@ impl Shape {
         let mut leaving = Leaving::nothing();
         let mut take = |roots: bool| {
             for field in self.owned().iter().filter(|field| field.kind.is_root() == roots) {
-                // SAFETY: a field of a map's value, inside of it as its definition was checked for; roots are taken
-                // under the lock below, or where nobody else has the value.
+                // SAFETY: a field of a map's value, inside it as its definition was checked; roots are emptied under
+                // the lock below, or where no other thread has the value.
                 unsafe { leaving.take(value + u64::from(field.offset), field.kind) };
             }
         };
         take(false);
-        // Not a lock for nothing: it costs a store that others see.
+        // The lock is taken only if needed, because taking it is a store that other threads see.
         let holds = |field: &&OwnedField| words[field.offset as usize / WORD].load(Ordering::Relaxed) != 0;
         if self.owned().iter().filter(|field| field.kind.is_root()).any(|field| holds(&field)) {
             match slot {
@@ -180,7 +181,7 @@ impl Shape {
         for (i, word) in words.iter().enumerate().take(self.words()) {
             // SAFETY: readable for the value size (contract), and `i` is below its words.
             let new = unsafe { mem::load_program_word(bytes, i, self.size) };
-            // All of them are whole words.
+            // All owning fields are whole words.
             while owned.next_if(|field| field.end() as usize <= i * WORD).is_some() {}
             if owned.peek().is_some_and(|field| field.offset as usize <= i * WORD) {
                 continue;
@@ -208,15 +209,15 @@ impl Shape {
         }
     }
 
-    /// Runs `copy` under the value's lock, if there is one; `EBUSY` where this slot holds it already.
+    /// Runs `copy` under the value's lock, if it has one; `EBUSY` where this slot holds the lock already.
     #[inline]
     pub(crate) fn locked<T>(&self, words: &[AtomicU64], slot: u32, copy: impl FnOnce() -> T) -> OpResult<T> {
         let Some(offset) = self.lock else { return Ok(copy()) };
         let half = words[offset / WORD].as_ptr().cast::<u32>();
         // SAFETY: the offset is a multiple of 4 inside the value (checked at creation), so within this word.
         let half = unsafe { half.add(offset % WORD / 4) };
-        // SAFETY: aligned, and as long-lived as the words. The word is also accessed whole; both are atomic, which is
-        // what the hardware needs (the memory is shared with machine code in the same way).
+        // SAFETY: aligned, and as long-lived as the words. The word is also accessed whole; both accesses are atomic,
+        // which suffices for the hardware (machine code accesses the memory in this way too).
         let lock = ValueLock::new(unsafe { AtomicU32::from_ptr(half) });
         if !lock.lock(slot) {
             return Err(Errno::EBUSY);

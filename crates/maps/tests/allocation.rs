@@ -1,5 +1,5 @@
-//! Memory that is not there is an error of the map, not the end of the process: with many execution slots, copies of
-//! large values, all of a map.
+//! Tests that missing memory is an error of the map and does not end the process: with many execution slots, for
+//! copies of large values, and for whole maps.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -8,13 +8,13 @@ use bpf_maps::typed::{PerCpuArray, PerCpuHashMap};
 use bpf_maps::{CreateOptions, Map, MapDef, MapError, MapType, flags};
 use bpf_quiesce::{Domain, Options};
 
-/// Fails what is larger than the thread's limit.
+/// An allocator that fails allocations above the thread's limit.
 struct Failing;
 
 thread_local!(static LARGEST: Cell<usize> = const { Cell::new(usize::MAX) });
 
 fn fits(layout: Layout) -> bool {
-    // A thread that ends has no limit any more.
+    // A thread that is ending has no limit.
     layout.size() <= LARGEST.try_with(Cell::get).unwrap_or(usize::MAX)
 }
 
@@ -52,7 +52,7 @@ fn is_no_memory(error: &MapError) -> bool {
 fn state_for_many_slots_that_cannot_be_had_is_an_error() {
     let domain = Domain::new(Options::default().with_max_slots(1 << 16));
     let mut refused = 0;
-    // Tries have none.
+    // Tries have no batch operations.
     for map_type in [MapType::Hash, MapType::PerCpuHash, MapType::LruHash, MapType::LruPerCpuHash] {
         for flag in [0, flags::NO_PREALLOC, flags::NO_COMMON_LRU] {
             let def = MapDef::new("m", map_type, 8, 8, 16).with_flags(flag);

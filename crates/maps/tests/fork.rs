@@ -1,5 +1,5 @@
-//! What a forked child may do with the rings that came along: nothing. Their pages are shared with the parent, so
-//! whatever the child took, gave back or made up would move the parent's positions.
+//! Tests that a forked child can do nothing with its parent's rings. Their pages are shared with the parent, so any
+//! operation of the child would move the parent's positions.
 //!
 //! Alone in its file (its own process), and one test: forking a test process that runs other tests at the time is
 //! unpredictable.
@@ -15,7 +15,7 @@ use common::domain;
 
 const SIZE: u32 = 1 << 16;
 
-/// Runs `body` in a child made by `fork`, or by a raw system call, and says how it ended: 0, if it did not panic.
+/// Runs `body` in a child made by `fork`, or by a raw system call. Returns the exit status: 0 if it did not panic.
 fn in_child(raw: bool, body: impl FnOnce()) -> i32 {
     let child = match raw {
         // SAFETY: no other thread of this process is doing anything; the child leaves through `_exit`.
@@ -55,7 +55,7 @@ fn is_readable(consumer: &RingBuf) -> bool {
     unsafe { libc::poll(&raw mut poll, 1, 0) == 1 }
 }
 
-/// What a drain sees.
+/// The records that a drain returns.
 fn drain(map: &Map) -> Vec<Vec<u8>> {
     let _guard = map.domain().enter().unwrap();
     let mut records = Vec::new();
@@ -114,7 +114,7 @@ fn a_child_moves_nothing_in_its_parents_rings() {
     }
 }
 
-/// A consumer of another ring, opened in the process that asks for it.
+/// A consumer of a perf event ring, opened in the calling process.
 fn perf_consumer() -> RingBuf {
     let map = Map::create(MapDef::new("events", MapType::PerfEventArray, 4, 4, 1), &domain(1)).unwrap();
     open_perf_entry(&map, 0, 4096).unwrap()

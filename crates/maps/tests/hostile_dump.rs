@@ -1,18 +1,19 @@
-//! Hostile dumps: whatever the numbers in them say, reading one takes little more memory than it has bytes, and ends.
+//! Tests of hostile dumps: whatever numbers a dump claims, reading it ends and takes little more memory than it has
+//! bytes.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bpf_maps::{Dump, MapError, MapType};
 
-/// Refuses what is beyond the limit instead of letting the process grow.
+/// An allocator that refuses allocations beyond the limit.
 struct Limited;
 
 static IN_USE: AtomicUsize = AtomicUsize::new(0);
 const LIMIT: usize = 16 << 20;
 
 impl Limited {
-    /// Whether so many bytes more may be had.
+    /// Whether `size` more bytes may be allocated.
     fn take(size: usize) -> bool {
         // Relaxed: statistics, which order nothing.
         let fits = IN_USE.fetch_add(size, Ordering::Relaxed) + size <= LIMIT;
@@ -43,8 +44,8 @@ unsafe impl GlobalAlloc for Limited {
 #[global_allocator]
 static ALLOCATOR: Limited = Limited;
 
-/// The head of a dump: type, key, value and host value size, entries, flags; then so many elements, and a name of so
-/// many bytes.
+/// The head of a dump: type, key, value and host value size, entries, flags; then the number of elements, and a name
+/// of `name` bytes.
 fn head(numbers: [u32; 6], elements: u64, name: u32) -> Vec<u8> {
     let mut bytes = b"BPFMAP\0\x01".to_vec();
     for n in numbers.into_iter().chain([u32::MAX, 0]) {
@@ -74,7 +75,7 @@ fn numbers_in_a_dump_allocate_nothing() {
                 for flags in [0, NO_PREALLOC] {
                     for elements in [1, u64::from(u32::MAX), u64::MAX] {
                         let dump = head([number, key, value, host, entries, flags], elements, 0);
-                        // With nothing behind it, and with something.
+                        // Without further bytes, and with some.
                         for rest in [0, 100] {
                             let bytes: Vec<u8> = dump.iter().copied().chain(std::iter::repeat_n(0, rest)).collect();
                             let error = Dump::read(bytes.as_slice()).unwrap_err();
@@ -85,9 +86,9 @@ fn numbers_in_a_dump_allocate_nothing() {
             }
         }
     }
-    // That is, the shapes are such that elements were asked for.
+    // The shapes are such that reading gets as far as the elements.
     assert!(read > 100, "{read}");
-    // A per-CPU value of as many slots as there may be.
+    // A per-CPU value with the largest number of slots.
     let per_cpu = head([MapType::PerCpuArray as u32, 4, 32 << 10, (32 << 10) * 65536 - 65536, 1, 0], u64::MAX, 0);
     assert!(Dump::read(per_cpu.as_slice()).is_err());
     assert!(Dump::read(head([2, 4, 8, 8, 1, 0], 0, u32::MAX).as_slice()).is_err());

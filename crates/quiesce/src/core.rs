@@ -46,23 +46,23 @@ use crate::{fork, section::Section};
 /// One epoch step in [`Record::state`]; the bits below count nested guards.
 const EPOCH: u64 = 1 << 16;
 const DEPTH: u64 = EPOCH - 1;
-/// What the first [`Core::start`] of a domain returns.
+/// The epoch that the first call of [`Core::start`] in a domain returns.
 #[cfg(all(test, loom))]
 pub(crate) const FIRST_PERIOD: u64 = 2 * EPOCH;
 /// Everything that changes rarely, under one lock.
 #[derive(Debug, Default)]
 struct Registry {
     records: Vec<Arc<CachePadded<Record>>>,
-    /// Slots that are in no record.
+    /// Slots that no record holds.
     free: Vec<u32>,
-    /// Slots from here on were never handed out.
+    /// Slots from this number on were never given out.
     next_slot: u32,
     /// Tickets of the threads that wait for a slot, first come first served.
     queue: VecDeque<u64>,
     next_ticket: u64,
 }
 
-/// The registry, and where threads sleep that wait for it to change.
+/// The registry, and the condition variable on which threads sleep until it changes.
 #[derive(Debug)]
 pub(crate) struct Desk {
     registry: Mutex<Registry>,
@@ -71,26 +71,28 @@ pub(crate) struct Desk {
 }
 
 impl Desk {
-    /// The registry. Nothing panics while holding it, so poison means nothing.
+    /// Locks the registry. Code under this lock does not panic, so a poisoned lock is used as it is.
     fn lock(&self) -> MutexGuard<'_, Registry> {
         self.registry.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Ends the run of a thread that is gone, and gives its record to the next thread that registers. Only what runs
-    /// after the thread's last thread-local destructor may call this: up to then the guard may be alive in one.
+    /// Ends the run of a thread that has ended, and makes its record available to the next thread that registers. May
+    /// be called only after the thread's last thread-local destructor: until then such a destructor may own the
+    /// guard.
     pub(crate) fn abandon(&self, record: &Record) {
         let registry = self.lock();
         // Release, pairs with `Record::idle` as in `Core::leave`.
         record.state.store(0, Ordering::Release);
         record.attention.store(false, Ordering::Relaxed);
         record.vacate();
-        // Those who wait for this record hold the lock from their look at it until they sleep.
+        // A thread that waits for this record holds the lock from its look at the state until it sleeps, so the
+        // wake-up reaches it.
         self.changed.notify_all();
         drop(registry);
     }
 }
 
-/// A model has no signals.
+/// Stands in for the signal section under loom, which models no signals.
 #[cfg(loom)]
 struct Section;
 
@@ -109,9 +111,10 @@ type Line = Box<Wiped>;
 /// Words that are zero in a forked child.
 #[derive(Debug)]
 struct Wiped {
-    /// The current epoch, with depth 1 already in it: an outermost guard stores it as it is. 0 in a forked child only.
+    /// The current epoch with a depth of 1 in its low bits: the state that an outermost guard stores. 0 only in a
+    /// forked child.
     epoch: AtomicU64,
-    /// Not 0, but in a child and where the line is not wiped there.
+    /// Not 0, except in a forked child and in a process that cannot wipe the line on fork.
     live: AtomicU64,
 }
 
@@ -119,27 +122,28 @@ struct Wiped {
 // SAFETY: atomics, of which 0 is a value.
 unsafe impl fork::Wipeable for Wiped {}
 
-/// The words readers load on every entry.
+/// The words that readers load on every entry.
 #[derive(Debug)]
 struct Hot {
     wiped: Line,
-    /// Advanced when code changed and no core barrier could be had.
+    /// Advanced when code changed and no core barrier is available.
     code_epoch: AtomicU64,
-    /// Guards must fence, look at `code_epoch`, or ask which process this is, because membarrier or wiped pages are
-    /// missing.
+    /// Whether guards must execute a fence, compare `code_epoch` or ask which process this is, because membarrier or
+    /// wiped pages are missing.
     careful: bool,
-    /// The domain's number: every entry compares it, so it lies here.
+    /// The domain's number. It lies on this line because every entry compares it.
     id: u64,
 }
 
-/// Raises a word. Release on success: what this thread has seen happens before what those do who find the word raised;
-/// where it is as high already, that was done by whoever raised it. No `fetch_max`, which ThreadSanitizer does not see:
-/// what readers did would not seem to happen before what follows their grace period.
+/// Raises `word` to `to` unless it is that high already. Release on success: the accesses of this thread happen
+/// before those of a thread that loads the raised word; if the word was high enough, the thread that raised it did
+/// so. Uses no `fetch_max`, which ThreadSanitizer does not see: the accesses of readers would not seem to happen
+/// before the end of their grace period.
 fn raise(word: &AtomicU64, to: u64) {
     let _ = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, |now| (now < to).then_some(to));
 }
 
-/// The fence of domains without `membarrier`, out of the others' way.
+/// The fence of domains without `membarrier`, kept out of line.
 #[cold]
 #[inline(never)]
 fn full_fence() {
@@ -150,18 +154,18 @@ fn full_fence() {
 #[derive(Debug)]
 pub(crate) struct Core {
     hot: CachePadded<Hot>,
-    /// Guards ask whether they are in a forked child, because the epoch does not say.
+    /// Whether guards must ask if they run in a forked child, because the epoch cannot be wiped there.
     asks: bool,
     granted: Granted,
     max_slots: u32,
     when_full: WhenFull,
-    /// How many records there are.
+    /// How many records exist.
     threads: AtomicU32,
     /// The newest epoch that a heavy barrier has followed.
     ordered: AtomicU64,
     /// The newest epoch whose grace period is known to be over.
     completed: AtomicU64,
-    /// The newest grace period that the readers in its way are asked to look at when they leave; 0 if there is none.
+    /// The newest grace period that the readers blocking it are asked to poll when they leave; 0 if there is none.
     asked: AtomicU64,
     desk: Arc<Desk>,
     #[cfg(not(loom))]
@@ -175,7 +179,7 @@ impl Core {
         let asks = !wiped.is_wiped();
         #[cfg(loom)]
         let asks = false;
-        // Relaxed: before anybody else has it.
+        // Relaxed: no other thread has this object yet.
         wiped.live.store(u64::from(!asks), Ordering::Relaxed);
         let careful = !granted.expedited() || !granted.sync_core() || asks;
         Self {
@@ -194,7 +198,7 @@ impl Core {
         }
     }
 
-    /// The number it was made with.
+    /// The domain number given to [`Core::new`].
     #[inline]
     pub(crate) fn id(&self) -> u64 {
         self.hot.id
@@ -205,10 +209,10 @@ impl Core {
         &self.hot.wiped.epoch
     }
 
-    /// Refuses in a forked child.
+    /// Returns an error in a forked child.
     #[inline]
     pub(crate) fn check_process(&self) -> Result<(), EnterError> {
-        // Relaxed: it only ever changes in a fork.
+        // Relaxed: the word changes only by a fork.
         if self.hot.wiped.live.load(Ordering::Relaxed) == 0 { self.check_process_slowly() } else { Ok(()) }
     }
 
@@ -227,7 +231,7 @@ impl Core {
         self.max_slots
     }
 
-    /// The process generation it was made in.
+    /// The process generation in which the domain was made.
     #[cfg(not(loom))]
     pub(crate) fn generation(&self) -> crate::fork::Generation {
         self.generation
@@ -240,14 +244,14 @@ impl Core {
         false
     }
 
-    /// A record for the calling thread.
+    /// Returns a record for the calling thread: a vacant one or a new one.
     pub(crate) fn register(&self) -> Result<Arc<CachePadded<Record>>, EnterError> {
         let mut registry = self.lock();
         for record in &registry.records {
             // Acquire: see `Record::vacate`.
             if record.vacant.load(Ordering::Acquire) {
                 record.vacant.store(false, Ordering::Relaxed);
-                // Which instructions the previous thread's CPU discarded says nothing about ours.
+                // The instructions that the previous thread's CPU discarded are not those of this thread's CPU.
                 record.code_seen.store(u64::MAX, Ordering::Relaxed);
                 return Ok(Arc::clone(record));
             }
@@ -259,12 +263,12 @@ impl Core {
         Ok(record)
     }
 
-    /// The most threads that were ever registered at a time.
+    /// The largest number of threads that were registered at one time.
     pub(crate) fn threads(&self) -> u32 {
         self.threads.load(Ordering::Relaxed)
     }
 
-    /// Enters `record`'s thread, which must be the caller; it has a [`Record::running_slot`] then.
+    /// Enters a guard on `record`, which must belong to the calling thread, and sets [`Record::running_slot`].
     #[inline]
     pub(crate) fn enter(&self, record: &Record) -> Result<(), EnterError> {
         let state = record.state.load(Ordering::Relaxed);
@@ -292,8 +296,8 @@ impl Core {
         Ok(())
     }
 
-    /// The entry of a thread that is inside already, with this state; or of a signal handler that interrupted one's
-    /// [`Core::enter`], which may have stored its state and nothing else.
+    /// Enters a guard on a record whose state is `state`, not 0: the thread is inside a guard already, or this is a
+    /// signal handler that interrupted [`Core::enter`] after it stored the state and before anything else.
     #[cold]
     #[inline(never)]
     fn nest(&self, record: &Record, state: u64) -> Result<(), EnterError> {
@@ -306,12 +310,12 @@ impl Core {
         } else {
             light_barrier();
         }
-        // The state was stored before, here or in what was interrupted, so this slot stays the record's, as in `enter`.
-        // The interrupted entry will find the same slot, or none, and then step outside after we have left.
+        // The state was stored before, here or in the interrupted entry, so this slot stays the record's, as in
+        // `enter`. The interrupted entry finds this slot, or none, and then steps outside after the handler has left.
         let mut slot = record.slot.load(Ordering::Relaxed);
         if slot == NO_SLOT {
-            // Revoked for a moment, or there is none yet. The lock says which; this thread does not hold it, or it
-            // would be in a section.
+            // The slot is revoked for a moment, or none was taken yet. The lock decides which. This thread does not
+            // hold the lock, or it would be in a section.
             let _section = Section::begin();
             let _registry = self.lock();
             slot = record.slot.load(Ordering::Relaxed);
@@ -324,7 +328,7 @@ impl Core {
         Ok(())
     }
 
-    /// The entry of domains that lack a barrier of the kernel's: carries its own.
+    /// The entry of domains without asymmetric barriers: executes its own fence.
     #[cold]
     #[inline(never)]
     fn enter_carefully(&self, record: &Record) -> Result<(), EnterError> {
@@ -333,8 +337,8 @@ impl Core {
         }
         // Pairs with the fence in `Granted::heavy_barrier`.
         fence(Ordering::SeqCst);
-        // Acquire, pairs with the fetch_add in `advance_code_epoch`: whoever sees the new code epoch sees the code's
-        // bytes.
+        // Acquire, pairs with the fetch_add in `advance_code_epoch`: a reader that sees the new code epoch sees the
+        // bytes of the new code.
         let code_epoch = self.hot.code_epoch.load(Ordering::Acquire);
         if code_epoch != record.code_seen.load(Ordering::Relaxed) {
             granted::instruction_barrier();
@@ -363,19 +367,20 @@ impl Core {
         }
     }
 
-    /// The exit from an inner guard.
+    /// The exit from an inner guard: decrements the depth.
     #[cold]
     #[inline(never)]
     fn unnest(record: &Record, state: u64) {
         record.state.store(state - 1, Ordering::Relaxed);
     }
 
-    /// The exit of a record someone waits for: gives up its slot if that is what they wait for.
+    /// The exit of a record that a thread waits for: wakes that thread, and gives up the record's slot if it waits
+    /// for a slot.
     #[cold]
     #[inline(never)]
     fn wake(&self, record: &Record) {
         if self.forked() {
-            return; // Those who set the flag are in the parent.
+            return; // The threads that set the flag exist in the parent only.
         }
         let _section = Section::begin();
         let mut registry = self.lock();
@@ -393,7 +398,8 @@ impl Core {
     #[inline(never)]
     fn lease(&self, record: &Record) -> Result<(), EnterError> {
         let _section = Section::begin();
-        // Step outside: waiting for a slot must not hold up grace periods. Somebody may have seen the record inside.
+        // Step outside, because waiting for a slot must not delay grace periods. Another thread may have seen the
+        // record inside.
         record.stepped_out.store(true, Ordering::Relaxed);
         self.leave(record);
         let mut registry = self.lock();
@@ -410,8 +416,8 @@ impl Core {
         }
         record.slot.store(slot, Ordering::Relaxed);
         record.running_slot.store(slot, Ordering::Relaxed);
-        // Acquire as in `enter`. The lock orders this store for those who revoke slots; the fence (pairs with the heavy
-        // barrier in `poll`) for those who wait for grace periods.
+        // Acquire as in `enter`. The lock orders this store for threads that revoke slots. The fence (pairs with the
+        // heavy barrier in `poll`) orders it for threads that wait for grace periods.
         record.state.store(self.epoch().load(Ordering::Acquire), Ordering::Relaxed);
         drop(registry);
         fence(Ordering::SeqCst);
@@ -452,11 +458,12 @@ impl Core {
             registry = self.sleep(registry);
         };
         registry.queue.retain(|&t| t != ticket);
-        self.desk.changed.notify_all(); // The next in the queue is first now.
+        self.desk.changed.notify_all(); // The next thread in the queue is first at this point.
         result.map(|slot| (registry, slot))
     }
 
-    /// A slot nobody runs in, or [`NO_SLOT`]; fails if idle threads hold all of them and the barrier is not to be had.
+    /// Returns a slot that no thread runs in, or [`NO_SLOT`]. Fails if idle threads hold all slots and the barrier
+    /// fails.
     fn take_slot(&self, registry: &mut Registry) -> Result<u32, Errno> {
         if let Some(slot) = registry.free.pop() {
             return Ok(slot);
@@ -519,7 +526,8 @@ impl Core {
         Ok(self.scan(&self.lock(), target))
     }
 
-    /// Makes sure that a heavy barrier has followed `target`'s start; one serves all periods started before it.
+    /// Ensures that a heavy barrier followed the start of `target`. One barrier serves all periods that started
+    /// before it.
     fn order(&self, target: u64) -> Result<(), Errno> {
         // Acquire, pairs with `raise` below: that barrier happened before our scan.
         if self.ordered.load(Ordering::Acquire) < target {
@@ -542,7 +550,7 @@ impl Core {
         Ok(())
     }
 
-    /// Looks at all records and remembers the newest period that is over. `order(target)` must have succeeded before.
+    /// Looks at all records and records the newest period that is over. `order(target)` must have succeeded before.
     fn scan(&self, registry: &Registry, target: u64) -> bool {
         let mut over = self.ordered.load(Ordering::Acquire);
         for record in &registry.records {
@@ -585,9 +593,9 @@ impl Core {
             if self.scan(&registry, target) {
                 return Ok(());
             }
-            // Sleep only if a record whose `attention` was set before the barrier shows itself inside after it: its
-            // exit will wake us. Others may have left meanwhile, or entered with an epoch loaded earlier: look again.
-            // (`attention` changes under the lock.)
+            // Sleep only if a record whose `attention` was set before the barrier is inside after it: its exit wakes
+            // this thread. Other records may have left meanwhile, or entered with an epoch loaded earlier, so look
+            // again. (`attention` changes only under the lock.)
             let asked = |record: &Record| record.attention.load(Ordering::Relaxed);
             if registry.records.iter().any(|record| asked(record) && blocks(record)) {
                 registry = self.sleep(registry);
@@ -595,28 +603,29 @@ impl Core {
         }
     }
 
-    /// Asks the readers that are in the way of the grace period `target` to look at grace periods when they leave: a
-    /// [`Core::poll`] that follows this returns true, or the last of them finds [`Core::is_asked`], and its own `poll`
-    /// returns true.
+    /// Asks the readers that block the grace period `target` to poll when they leave. Either a later [`Core::poll`]
+    /// of the caller returns true, or the last of these readers sees [`Core::is_asked`] and its own `poll` returns
+    /// true.
     pub(crate) fn ask(&self, target: u64) -> Result<(), Errno> {
-        // Release, pairs with `Core::asked`: whoever finds the word sees what the caller has queued.
+        // Release, pairs with `Core::asked`: a thread that loads the raised word sees the callbacks that the caller
+        // queued.
         raise(&self.asked, target);
         // `asked` before the look at `state` in `poll`: pairs with the light barrier in `leave`.
         self.granted.heavy_barrier()
     }
 
-    /// The newest grace period that readers are asked to look at; 0 if there is none.
+    /// The newest grace period that readers are asked to poll; 0 if there is none.
     pub(crate) fn asked(&self) -> u64 {
         // Acquire pairs with `Core::ask`.
         self.asked.load(Ordering::Acquire)
     }
 
-    /// Since when the calling thread's own record has been in the way of grace periods, for [`Core::is_asked`].
+    /// The epoch since which the calling thread's own record blocks grace periods, for [`Core::is_asked`].
     #[inline]
     pub(crate) fn in_the_way_since(record: &Record) -> u64 {
         let state = record.state.load(Ordering::Relaxed);
         if state & DEPTH != 1 {
-            return u64::MAX; // An outer guard stays.
+            return u64::MAX; // An outer guard remains.
         }
         if record.stepped_out.load(Ordering::Relaxed) {
             record.stepped_out.store(false, Ordering::Relaxed);
@@ -625,21 +634,21 @@ impl Core {
         state - 1
     }
 
-    /// Whether a reader that has just left was asked to look at grace periods; `since` is what its record said before
-    /// ([`Core::in_the_way_since`]). Two that leave at once and poll then exclude each other by the registry's lock:
-    /// the second sees that the first has left.
+    /// Whether a reader that has just left was asked to poll. `since` is the result of [`Core::in_the_way_since`]
+    /// before it left. If two readers leave at once and both poll, the registry's lock orders them: the second sees
+    /// that the first has left.
     #[inline]
     pub(crate) fn is_asked(&self, since: u64) -> bool {
         since < self.asked()
     }
 
-    /// Asks nobody any more.
+    /// Ends the request made by [`Core::ask`].
     pub(crate) fn withdraw(&self) {
         // Acquire pairs with `Core::ask`.
         self.asked.swap(0, Ordering::AcqRel);
     }
 
-    /// Makes guards entered from now on discard fetched instructions; what domains do that lack a core barrier.
+    /// Makes guards entered from this call on discard fetched instructions: the substitute for a core barrier.
     pub(crate) fn advance_code_epoch(&self) {
         // Release, pairs with the Acquire in `enter_carefully`.
         self.hot.code_epoch.fetch_add(1, Ordering::AcqRel);
@@ -656,7 +665,7 @@ impl Core {
         self.desk.lock()
     }
 
-    /// For the code that ends the runs of threads that ended without doing so.
+    /// The registry as needed to end the runs of threads that ended inside a guard.
     pub(crate) fn desk(&self) -> &Arc<Desk> {
         &self.desk
     }

@@ -19,7 +19,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::core::Core;
 use crate::finish::Finish;
 
-/// Callbacks that share a grace period when nobody asks for one earlier.
+/// Number of callbacks that share a grace period unless one is requested earlier.
 const BATCH: usize = 64;
 
 pub(crate) type Callback = Box<dyn FnOnce() + Send>;
@@ -28,30 +28,31 @@ pub(crate) type Callback = Box<dyn FnOnce() + Send>;
 #[derive(Default)]
 pub(crate) struct Queue {
     inner: Mutex<Inner>,
-    /// How many callbacks wait; changed under the lock.
+    /// Number of queued callbacks; changes only under the lock.
     waiting: AtomicUsize,
-    /// A batch was filled since somebody last ran what was ready.
+    /// Whether a batch was filled since a thread last ran the ready ones.
     due: AtomicBool,
 }
 
-/// For how many domains a thread can note that it is running their callbacks, one inside another.
+/// Number of domains for which a thread can record that it is running their callbacks, nested in one another.
 const NESTED: usize = 16;
 
 thread_local! {
-    /// The domains whose callbacks this thread is running, 0 for none: a callback may drop what defers and reclaims
-    /// again, and must not do so a level deeper each time; nor must two domains whose callbacks drop what belongs to
-    /// the other one.
+    /// The domains whose callbacks this thread is running; 0 marks a free place. A callback may drop an object whose
+    /// destructor defers and reclaims again. Without this list each such drop would recurse one level deeper, also
+    /// where callbacks of two domains drop objects of the other one.
     static RUNNING: [Cell<u64>; NESTED] = const { [const { Cell::new(0) }; NESTED] };
 }
 
-/// This thread is running callbacks until this is dropped.
+/// Marks this thread as running callbacks until it is dropped.
 struct Running {
-    /// `None`: more domains than there are places, so that one of these goes unnoticed.
+    /// The place in `RUNNING`, or `None` if all [`NESTED`] places are taken: this level is not recorded.
     place: Option<usize>,
 }
 
 impl Running {
-    /// `None` if the thread is running callbacks of this domain already: that outer call will run what is queued now.
+    /// Returns `None` if the thread is running callbacks of this domain already: the outer call runs the newly queued
+    /// ones.
     fn begin(domain: u64) -> Option<Running> {
         RUNNING.with(|running| {
             if running.iter().any(|known| known.get() == domain) {
@@ -103,20 +104,20 @@ impl Queue {
         }
     }
 
-    /// Whether a batch was filled since somebody last ran what was ready.
+    /// Whether a batch was filled since a thread last ran the ready ones.
     pub(crate) fn is_due(&self) -> bool {
         // Relaxed: a hint.
         self.due.load(Ordering::Relaxed)
     }
 
-    /// Starts the grace period of all that is queued and returns the newest period to wait for.
+    /// Starts the grace period of all queued callbacks and returns the newest period to wait for.
     pub(crate) fn seal(&self, core: &Core) -> Option<u64> {
         let mut inner = self.lock();
         inner.seal(core);
         inner.sealed.back().map(|(target, _)| *target)
     }
 
-    /// Runs every batch whose period is over and says how many callbacks that were; none from within a callback.
+    /// Runs every batch whose period is over and returns the number of callbacks run; 0 from within a callback.
     pub(crate) fn run_ready(&self, core: &Core, finish: &mut Finish) -> usize {
         let mut ran = 0;
         let Some(_running) = Running::begin(core.id()) else { return ran };
@@ -144,21 +145,22 @@ impl Queue {
         }
     }
 
-    /// How many callbacks have not been taken up yet.
+    /// Number of queued callbacks that no thread has begun to run.
     pub(crate) fn len(&self) -> usize {
-        // Relaxed: a thread sees what it has queued itself. One that was inside a guard when another queued something
-        // sees that once it is outside: the thread that found it inside had executed a heavy barrier.
+        // Relaxed: a thread sees the callbacks it queued itself. A reader that was inside a guard while another
+        // thread queued a callback sees it after leaving: the other thread executed a heavy barrier and found the
+        // reader inside.
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// Runs everything at once. The caller owns the domain, so no reader is left.
+    /// Runs all callbacks at once. The caller owns the domain, so no reader is left.
     pub(crate) fn run_all(&mut self) {
         let inner = std::mem::take(self.inner.get_mut().unwrap_or_else(PoisonError::into_inner));
         let mut finish = Finish::default();
         run(inner.sealed.into_iter().flat_map(|(_, batch)| batch).chain(inner.filling).collect(), &mut finish);
     }
 
-    /// Drops nothing and runs nothing: in a forked child the callbacks are the parent's business.
+    /// Leaks all callbacks: in a forked child they belong to the parent.
     pub(crate) fn forget_all(&mut self) {
         std::mem::forget(std::mem::take(self.inner.get_mut().unwrap_or_else(PoisonError::into_inner)));
     }

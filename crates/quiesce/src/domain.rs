@@ -3,9 +3,9 @@
 //! Problem: a guard must find its thread's record in a few instructions, for any number of domains, with threads that
 //! come and go.
 //!
-//! Approach: a thread-local cell without a destructor caches (domain, record) of the last domain entered (`section`); a
-//! second thread-local with a destructor owns the registrations of all domains and vacates them when the thread ends;
-//! those of guards that are still there then, a little later ([`crate::exit`]).
+//! Approach: a thread-local cell without a destructor caches (domain, record) of the last domain entered (`section`).
+//! A second thread-local with a destructor owns the registrations of all domains and vacates them when the thread
+//! ends. Registrations whose guard still exists then are vacated a little later ([`crate::exit`]).
 //!
 //! Invariants: the cached pointer is a record that this thread's registration list owns, and the cache is cleared
 //! before the list drops; domain numbers are never reused. A guard cannot leave its thread (it is neither `Send` nor
@@ -35,15 +35,15 @@ use crate::registration::Registration;
 use crate::section::{self, Section};
 use crate::{Barriers, CoreBarrierError, EnterError, Options, WaitError};
 
-/// Threads that run, the slots they run in, and the grace periods between them. See the crate's documentation.
+/// Running threads, their execution slots and the grace periods between them. See the crate's documentation.
 pub struct Domain {
     core: Core,
     deferred: Queue,
     memory: Arc<Memory>,
 }
 
-/// A running thread: objects reachable when it was made stay until it is dropped, and [`Guard::slot`] is its thread's
-/// alone.
+/// The mark of a running thread: objects reachable when the guard was made stay until it is dropped, and
+/// [`Guard::slot`] belongs to its thread alone.
 ///
 /// Guards nest and may be dropped in any order; the outermost one's epoch and slot hold for all of them.
 #[must_use = "the run ends when the guard is dropped"]
@@ -55,8 +55,8 @@ pub struct Guard<'domain> {
     _not_send: PhantomData<*const ()>,
 }
 
-/// A [`Guard`] whose end runs nothing that was deferred: for runs, which neither lock nor allocate when they end, and
-/// for signal handlers. Made by [`Domain::enter_run`].
+/// A [`Guard`] whose end runs no deferred callbacks: for runs, which neither lock nor allocate when they end, and for
+/// signal handlers. Made by [`Domain::enter_run`].
 #[must_use = "the run ends when the guard is dropped"]
 pub struct RunGuard<'domain>(ManuallyDrop<Guard<'domain>>);
 
@@ -94,7 +94,7 @@ thread_local! {
 }
 
 impl Domain {
-    /// A domain of its own: its guards and grace periods know nothing of other domains.
+    /// Creates a domain. Its guards and grace periods are independent of other domains.
     pub fn new(options: Options) -> Arc<Self> {
         let granted = match options.barriers {
             Barriers::Auto => Granted::ask(),
@@ -111,8 +111,8 @@ impl Domain {
 
     /// Begins (or nests) a run of the calling thread.
     ///
-    /// Dropping the guard may run deferred callbacks after [`Domain::settle`] has left some behind. Signal handlers use
-    /// [`Domain::enter_run`].
+    /// Dropping the guard may run callbacks that [`Domain::settle`] could not run while this guard was held. Signal
+    /// handlers use [`Domain::enter_run`].
     ///
     /// # Errors
     /// See [`EnterError`]; in the process that made the domain and outside of signal handlers, only the outermost guard
@@ -120,13 +120,13 @@ impl Domain {
     #[inline]
     pub fn enter(&self) -> Result<Guard<'_>, EnterError> {
         match self.enter_run() {
-            // The end of this guard is not that of a run.
+            // This guard may run callbacks when it ends.
             Ok(guard) => Ok(Guard { ..*ManuallyDrop::new(guard).0 }),
             Err(error) => Err(self.not_entered(error)),
         }
     }
 
-    /// A thread that got no slot was inside for a moment.
+    /// Settles the domain after a failed entry: the thread was inside for a moment and may have been asked to poll.
     #[cold]
     #[inline(never)]
     fn not_entered(&self, error: EnterError) -> EnterError {
@@ -139,8 +139,8 @@ impl Domain {
     /// Begins (or nests) a run as [`Domain::enter`] does, under a guard whose end runs no deferred callbacks. The
     /// caller has, or borrows, a handle whose drop calls [`Domain::settle`].
     ///
-    /// A signal handler may do so too, whatever it interrupted, if a guard was made before in its thread: the first one
-    /// allocates.
+    /// A signal handler may call this too, whatever it interrupted, if its thread made a guard before: a thread's
+    /// first guard allocates.
     ///
     /// # Errors
     /// As [`Domain::enter`].
@@ -155,7 +155,7 @@ impl Domain {
         Ok(RunGuard(ManuallyDrop::new(Guard { domain: self, record, _not_send: PhantomData })))
     }
 
-    /// What maps and tables of this domain may take, and have taken.
+    /// The limit of memory for the maps and tables of this domain, and how much of it is reserved.
     pub fn memory(&self) -> &Arc<Memory> {
         &self.memory
     }
@@ -172,12 +172,13 @@ impl Domain {
         self.own(Record::inside).unwrap_or(false)
     }
 
-    /// Whether threads other than the calling one have run here, so that a barrier is likely to interrupt somebody.
+    /// Whether threads other than the calling one have run here, so that a barrier is likely to interrupt one of
+    /// them.
     pub fn has_other_threads(&self) -> bool {
         self.core.threads() > u32::from(self.own(|_| ()).is_some())
     }
 
-    /// Slots are less than this.
+    /// The exclusive upper bound of slot numbers.
     pub fn max_slots(&self) -> u32 {
         self.core.max_slots()
     }
@@ -188,8 +189,8 @@ impl Domain {
         self.core.forked()
     }
 
-    /// Takes a lock to look at what it guards, poisoned or not. In a forked child, `None` if it is held: whoever held
-    /// it at the fork may be a thread that the child does not have, and would never give it up.
+    /// Takes a lock to read the data it guards, poisoned or not. In a forked child, returns `None` if the lock is
+    /// held: the thread that held it at the fork may not exist in the child and would never release it.
     pub fn lock_to_read<'m, T>(&self, mutex: &'m Mutex<T>) -> Option<MutexGuard<'m, T>> {
         if !self.is_forked() {
             return Some(mutex.lock().unwrap_or_else(PoisonError::into_inner));
@@ -201,7 +202,7 @@ impl Domain {
         }
     }
 
-    /// Whether guards go without fences (`membarrier` was granted).
+    /// Whether guards need no fences (`membarrier` was granted).
     pub fn has_asymmetric_barrier(&self) -> bool {
         self.core.granted().expedited()
     }
@@ -219,7 +220,7 @@ impl Domain {
         self.wait_for(self.core.start())
     }
 
-    /// Whether this thread can wait for grace periods, other than that a barrier may fail.
+    /// Whether this thread may wait for grace periods. A barrier may still fail while it waits.
     ///
     /// # Errors
     /// [`WaitError::UnderOwnGuard`], [`WaitError::Forked`].
@@ -243,22 +244,22 @@ impl Domain {
         self.tend();
     }
 
-    /// Queues `callback` as [`Domain::defer`] does, but runs none, neither this nor an earlier one: for callers that
-    /// hold a lock which callbacks may want, or have more to do that a callback's panic must not prevent.
+    /// Queues `callback` as [`Domain::defer`] does, and runs no callback: for callers that hold a lock which
+    /// callbacks may take, or that have further steps which a callback's panic must not prevent.
     pub fn enqueue(&self, callback: impl FnOnce() + Send + 'static) {
         self.deferred.push(&self.core, Box::new(callback));
     }
 
-    /// Runs deferred callbacks whose grace period is over, if a batch was filled since the last call: what
-    /// [`Domain::enqueue`] leaves to its caller.
+    /// Runs deferred callbacks whose grace period is over, if a batch was filled since the last call. Callers of
+    /// [`Domain::enqueue`] call this after their last step.
     pub fn tend(&self) {
         if self.deferred.is_due() && !self.in_guard() && !self.is_forked() {
             self.run_ready(&mut Finish::default());
         }
     }
 
-    /// Runs the deferred callbacks whose grace period is over and says how many; none under the caller's own guard or
-    /// in a forked child. Does not wait. The first panic of a callback is resumed when all have run.
+    /// Runs the deferred callbacks whose grace period is over and returns how many it ran: none under the caller's
+    /// own guard or in a forked child. Does not wait. The first panic of a callback is resumed after all have run.
     pub fn reclaim(&self) -> usize {
         let mut finish = Finish::default();
         match self.reclaim_once(&mut finish) {
@@ -281,7 +282,8 @@ impl Domain {
         }
     }
 
-    /// Runs what callbacks have queued, which is left to the next caller unless there may be none.
+    /// Runs the callbacks that callbacks have queued, if readers are asked to poll; otherwise the next caller runs
+    /// them.
     fn run_more(&self, finish: &mut Finish) -> usize {
         let mut total = 0;
         while self.core.asked() > 0 {
@@ -293,11 +295,12 @@ impl Domain {
         total
     }
 
-    /// Runs whatever is deferred, and what that defers in turn, as far as no reader is in the way. The rest is run by
-    /// whoever ends the last [`Guard`] that is in the way.
+    /// Runs all deferred callbacks, and those that they defer in turn, as far as no reader blocks their grace period.
+    /// The thread that ends the last blocking [`Guard`] runs the rest.
     ///
-    /// Whoever drops a handle that may be the domain's last user calls this: deferred callbacks may own the domain, and
-    /// the domain owns them, so nobody might come by again. The first panic of a callback is resumed when all have run.
+    /// To be called after a handle is dropped that may be the domain's last user. Deferred callbacks may own the
+    /// domain, and the domain owns them, so otherwise no thread might run them. The first panic of a callback is
+    /// resumed after all have run.
     #[inline]
     pub fn settle(&self) {
         if self.deferred() > 0 {
@@ -315,29 +318,31 @@ impl Domain {
         loop {
             while self.reclaim_once(&mut finish) > 0 {}
             let Some(newest) = self.deferred.seal(&self.core) else {
-                // Who asks meanwhile has queued something before, so one of the two is seen.
+                // A thread that asks meanwhile has queued a callback before, so this thread sees the queue or the
+                // request.
                 if self.core.asked() == 0 {
                     return;
                 }
                 self.core.withdraw();
                 continue;
             };
-            // A reader may have left before it was asked, so what is queued is looked at again. If the barrier fails,
-            // the next caller tries.
+            // A reader may have left before it was asked, so the queue is looked at again. If the barrier fails, the
+            // next caller tries again.
             if self.core.asked() >= newest || self.core.ask(newest).is_err() {
                 return;
             }
         }
     }
 
-    /// What a reader does that has left and was asked to look at what is deferred.
+    /// Settles the domain after a reader that was asked to poll has left.
     #[cold]
     #[inline(never)]
     fn left(&self) {
         self.settle();
     }
 
-    /// Waits for the grace period of everything deferred so far and runs it, except for what another thread is running.
+    /// Waits for the grace period of all callbacks deferred so far and runs them, except those that another thread is
+    /// running.
     ///
     /// # Errors
     /// See [`WaitError`].
@@ -349,18 +354,18 @@ impl Domain {
         Ok(self.run_ready(&mut finish))
     }
 
-    /// How many grace periods have begun; 0 in a forked child.
+    /// Number of grace periods started; 0 in a forked child.
     pub fn grace_periods(&self) -> u64 {
         self.core.started()
     }
 
-    /// How many deferred callbacks nobody has begun to run.
+    /// Number of deferred callbacks that no thread has begun to run.
     pub fn deferred(&self) -> usize {
         self.deferred.len()
     }
 
-    /// Starts a thread that calls [`Domain::reclaim`] every `period` until the result is dropped. A callback that
-    /// panics does not end it.
+    /// Starts a thread that calls [`Domain::reclaim`] every `period` until the result is dropped. A panicking
+    /// callback does not end the thread.
     ///
     /// # Errors
     /// If no thread can be started.
@@ -385,7 +390,7 @@ impl Domain {
     }
 
     /// Makes every CPU discard the instructions it has fetched for this process: `membarrier` with
-    /// `PRIVATE_EXPEDITED_SYNC_CORE`. 0.4 µs alone, 9 µs with another thread running: call it once per batch of
+    /// `PRIVATE_EXPEDITED_SYNC_CORE`. Costs microseconds if other threads are running: call it once per batch of
     /// changes.
     ///
     /// # Errors
@@ -401,8 +406,8 @@ impl Domain {
         Ok(CoreBarrier(()))
     }
 
-    /// Where no core barrier is to be had: makes every guard entered from now on discard its CPU's fetched
-    /// instructions first. A grace period begun after this call has the effect of a core barrier.
+    /// Makes every guard entered from this call on discard its CPU's fetched instructions first, for hosts without a
+    /// core barrier. A grace period begun after this call has the effect of a core barrier.
     pub fn advance_code_epoch(&self) {
         self.core.advance_code_epoch();
     }
@@ -425,7 +430,7 @@ impl Domain {
         Some(f(unsafe { record.as_ref() }))
     }
 
-    /// The calling thread's record in its registrations, which then is the cached one.
+    /// Looks up the calling thread's record in its registrations and caches it.
     #[cold]
     fn find(&self) -> Result<Option<NonNull<Record>>, EnterError> {
         if section::interrupted() {
@@ -457,7 +462,7 @@ impl Domain {
         let record = NonNull::from(&**registration.record);
         REGISTRATIONS.with(|list| {
             let mut list = list.0.borrow_mut();
-            // Records that only we own belonged to domains that are gone.
+            // Records with no other owner belonged to domains that were dropped.
             list.retain(|r| Arc::strong_count(&r.record) > 1);
             list.push(registration);
         });
@@ -489,8 +494,8 @@ impl Guard<'_> {
         unsafe { self.record.as_ref() }.running_slot()
     }
 
-    /// Whether what the guard protects is still protected: not in a child that was forked since it was made. A check of
-    /// two words.
+    /// Returns an error in a child that was forked since the guard was made: the guard protects nothing there. Costs
+    /// a comparison of two words.
     ///
     /// # Errors
     /// [`EnterError::Forked`].
@@ -550,13 +555,13 @@ impl fmt::Debug for Guard<'_> {
 }
 
 impl GracePeriod {
-    /// Whether it is over. Never in a forked child, unless it was known to be over before the fork; a failing barrier
+    /// Whether the period is over. In a forked child, true only if that was known before the fork. A failing barrier
     /// counts as "not yet".
     pub fn is_complete(&self) -> bool {
         self.domain.core.poll(self.target).unwrap_or(false)
     }
 
-    /// Waits until it is over.
+    /// Waits until the period is over.
     ///
     /// # Errors
     /// See [`WaitError`].
@@ -565,8 +570,8 @@ impl GracePeriod {
     }
 }
 
-/// A domain's handle that settles the domain when it is dropped ([`Domain::settle`]): the last field of whatever queues
-/// drops and may be the domain's last user.
+/// A handle of a domain that settles it when dropped ([`Domain::settle`]): the last field of a type that queues drops
+/// and may be the domain's last user.
 #[derive(Debug, Clone)]
 pub struct Settles(pub Arc<Domain>);
 
@@ -600,8 +605,8 @@ impl Drop for Reclaimer {
         // Relaxed: see the thread's loop.
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // A forked child does not have the thread, and a callback that drops this may run in it: neither can wait
-            // for its end.
+            // A forked child does not have the thread, and a callback that drops this value may run in that thread:
+            // neither can wait for the thread's end.
             if !self.made_in.is_current() || thread.thread().id() == std::thread::current().id() {
                 return;
             }

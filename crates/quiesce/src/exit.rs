@@ -1,17 +1,17 @@
 //! Threads that end inside a guard.
 //!
-//! Problem: a guard can outlive its thread's registrations: forgotten ([`std::mem::forget`]), or kept in a thread-local
-//! whose destructor runs after theirs. While it may still be used its record must stay; but a record that stays for
-//! good holds up every grace period, and takes a slot, for a thread that is gone.
+//! Problem: a guard can outlive its thread's registrations: forgotten ([`std::mem::forget`]), or kept in a
+//! thread-local whose destructor runs after theirs. While the guard may be used its record must stay. But a record
+//! that stays after its thread has ended holds up every grace period and keeps a slot.
 //!
-//! Approach: such registrations are handed to a key whose function is called when the thread ends ([`ExitKey`]): with
-//! glibc after its thread-local destructors, and on hosts where those are functions of keys themselves, ours lets them
-//! go first by standing back for as many rounds as there are. Then no Rust code of the thread is left that could use a
-//! guard, and the records are given back.
+//! Approach: such registrations are handed to a thread-specific key whose function runs when the thread ends
+//! ([`ExitKey`]). With glibc it runs after the thread-local destructors. On hosts where those destructors are key
+//! functions themselves, ours re-arms its key for as many rounds as the host has, so that they run first. Afterwards
+//! no Rust code of the thread is left that could use a guard, and the records are given back.
 //!
-//! Invariant: [`find`] sees the registrations until then, so a guard in a destructor nests, and is known to be nested.
+//! Invariant: [`find`] sees the registrations until then, so a guard made in a destructor nests correctly.
 //!
-//! Where no key is to be had the records stay taken.
+//! On a host without such a key the records stay taken.
 
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -29,7 +29,8 @@ struct Late {
 }
 
 thread_local! {
-    /// The registrations that this thread has handed over. No destructor: it is read by those of others.
+    /// The registrations that this thread has handed over. It has no destructor, because destructors of other
+    /// thread-locals read it.
     static LATE: Cell<*const Late> = const { Cell::new(ptr::null()) };
 }
 
@@ -40,21 +41,22 @@ pub(crate) fn find(domain: u64) -> Option<NonNull<Record>> {
     late.registrations.iter().find(|r| r.domain == domain).map(|r| NonNull::from(&**r.record))
 }
 
-/// Takes the registrations of a thread that ends inside their guards.
+/// Takes over the registrations of a thread that ends inside their guards.
 pub(crate) fn hand_over(registrations: Vec<Registration>) {
     static KEY: OnceLock<Option<ExitKey>> = OnceLock::new();
     let key = *KEY.get_or_init(|| ExitKey::new(end).ok());
     let late = Box::into_raw(Box::new(Late { registrations, round: 0 }));
-    // SAFETY: what `end` takes, and its own from now on.
+    // SAFETY: `end` takes this pointer, and owns it from then on.
     if key.is_some_and(|key| unsafe { key.set(late.cast()) }) {
         KEY_OF.set(key);
     }
-    // Without a key nobody gives them back, and they are still this thread's.
+    // Without a key the registrations are never given back, and stay usable by this thread.
     LATE.set(late);
 }
 
 thread_local! {
-    /// The key, for [`end`], which must not take a lock that a thread holds that is gone after a fork.
+    /// The key, for [`end`]. A copy, because [`end`] must not take a lock that a thread of the parent process may
+    /// hold.
     static KEY_OF: Cell<Option<ExitKey>> = const { Cell::new(None) };
 }
 
@@ -75,7 +77,7 @@ unsafe extern "C" fn end(late: *mut c_void) {
         return;
     }
     LATE.set(ptr::null());
-    // SAFETY: made by `Box::into_raw`; from here on nobody else knows it.
+    // SAFETY: made by `Box::into_raw`; the only other copy, `LATE`, is null.
     let late = unsafe { Box::from_raw(late) };
     late.registrations.iter().for_each(Registration::end);
 }

@@ -1,4 +1,5 @@
-//! `membarrier` failing at each of its calls: typed errors, nothing lost, and going on where it works again.
+//! Tests with `membarrier` failing at each of its calls: errors are typed, nothing is lost, and the operation
+//! succeeds when it is repeated.
 
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -18,7 +19,7 @@ fn domain(when_full: WhenFull) -> Arc<Domain> {
     Domain::new(Options::default().with_max_slots(1).with_when_full(when_full))
 }
 
-/// False, loudly, where the kernel grants none of it (Miri, gVisor).
+/// Whether membarrier is granted; prints that the test is skipped where it is not (Miri, gVisor).
 fn granted() -> bool {
     let granted = Granted::ask().expedited() && Granted::ask().sync_core();
     if !granted {
@@ -89,7 +90,7 @@ fn a_slot_cannot_be_taken_without_a_barrier_and_is_given_back() {
             }
         });
         assert_eq!(answered.recv().unwrap(), Ok(0));
-        // The owner is idle now, or will be; with `Wait` it is waited for first if it still runs.
+        // The owner is idle by this time, or soon will be; with `Wait` it is waited for first if it still runs.
         let refused = failing(Membarrier::Expedited, || {
             loop {
                 match domain.enter() {

@@ -168,7 +168,7 @@ mod tests {
             panic!("{}", "on its way");
         });
         assert_eq!(told.as_deref(), Some("on its way"));
-        // Without the wrapper, the second destructor that panics aborts the process.
+        // Without the wrapper, the second panicking destructor aborts the process.
         let told = message(|| drop(vec![Foreign::new(Bomb(&drops, "one")), Foreign::new(Bomb(&drops, "other"))]));
         assert_eq!((told.as_deref(), drops.load(Ordering::Relaxed)), (Some("one"), 3));
     }

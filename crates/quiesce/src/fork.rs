@@ -1,4 +1,4 @@
-//! Knowing that we are a forked child, for the price of one load.
+//! Detects that the process is a forked child, for the price of one load.
 //!
 //! Problem: after `fork` the child shares code pages with its parent through shared mappings, and the threads whose
 //! guards it sees do not exist. Waiting and writing must be refused there. `getpid` is a system call, and
@@ -8,9 +8,9 @@
 //! child, and the first object made there takes a new number. An object remembers the generation it was made in.
 //!
 //! Words that a run reads anyway can lie on such a page too (`Line`): the check whether this is a child then costs
-//! nothing at all, and a raw `clone` is no way around it. A child that shares its parent's memory (`vfork`, `CLONE_VM`)
-//! is not told apart, and need not be: until it executes another program it stands in for the thread that made it, in
-//! the same memory.
+//! nothing more, and a raw `clone` cannot evade it. A child that shares its parent's memory (`vfork`, `CLONE_VM`) is
+//! not distinguished and need not be: until it executes another program it replaces the thread that made it, in that
+//! thread's memory.
 //!
 //! Invariant: the number drawn in a child was never current in any of its ancestors before the fork, because the
 //! counter it is drawn from is inherited and only grows. Where the page cannot be had, the process id serves instead (a
@@ -70,14 +70,15 @@ fn page() -> Option<&'static AtomicU64> {
     *PAGE.get_or_init(wiped_page)
 }
 
-/// A page that the system zeroes in every forked child, as its first word; never given back. `None` where it cannot.
+/// Maps a page that the system zeroes in every forked child, and returns its first word. Never unmapped. `None` where
+/// the host cannot do so.
 fn wiped_page() -> Option<&'static AtomicU64> {
     let page = bpf_os::memory::zeroed_in_children(PAGE).ok()?;
     // SAFETY: page-aligned, zeroed, mapped read-write for the rest of the process, and only ever used as atomics.
     Some(unsafe { AtomicU64::from_ptr(page.as_ptr().cast()) })
 }
 
-/// A type of which all zero bytes are a value, and which may become all zero at any time.
+/// A type for which all zero bytes are a valid value, and which may become all zero at any time.
 ///
 /// # Safety
 /// The type consists of atomics only, and has nothing to drop.
@@ -87,7 +88,7 @@ pub(crate) unsafe trait Wipeable {}
 #[derive(Debug)]
 pub(crate) struct Line<T: Wipeable> {
     place: NonNull<CachePadded<T>>,
-    /// The line's address on its page; `None` if the value is on the heap.
+    /// The process generation whose wiped page holds the value; `None` if the value is on the heap.
     made_in: Option<Generation>,
 }
 
@@ -98,7 +99,7 @@ unsafe impl<T: Wipeable + Send + Sync> Sync for Line<T> {}
 
 /// Addresses of lines that are not in use, all of one size. A page is never given back.
 static FREE: Mutex<Vec<usize>> = Mutex::new(Vec::new());
-/// Large enough for what lies in one, and a multiple of every cache line.
+/// Large enough for every type stored in a line, and a multiple of the cache line size of every host.
 const LINE: usize = 128;
 
 impl<T: Wipeable> Line<T> {
@@ -109,12 +110,12 @@ impl<T: Wipeable> Line<T> {
         let Some(place) = line.and_then(NonNull::new) else {
             return Line { place: NonNull::from(Box::leak(Box::new(value))), made_in: None };
         };
-        // SAFETY: a line that nobody else has, as large and aligned as the type (asserted above).
+        // SAFETY: no other owner has this line; it is as large and aligned as the type (asserted above).
         unsafe { place.write(value) };
         Line { place, made_in: Some(Generation::current()) }
     }
 
-    /// Whether it is wiped in a forked child.
+    /// Whether the value is zeroed in a forked child.
     pub(crate) fn is_wiped(&self) -> bool {
         self.made_in.is_some()
     }
@@ -125,7 +126,7 @@ impl<T: Wipeable> Deref for Line<T> {
 
     #[inline(always)]
     fn deref(&self) -> &T {
-        // SAFETY: written by `new`, and taken back by `drop` only. All zero, as a child finds it, is a value
+        // SAFETY: written by `new`, and taken back by `drop` only. All zero bytes, which a child finds, are a value
         // (`Wipeable`).
         unsafe { self.place.as_ref() }
     }
@@ -136,7 +137,7 @@ impl<T: Wipeable> Drop for Line<T> {
         match self.made_in {
             // SAFETY: made by `Box::leak`.
             None => drop(unsafe { Box::from_raw(self.place.as_ptr()) }),
-            // In a child the lock may be held by a thread that is not there; a line is all that is lost.
+            // In a child the lock may be held by a thread that does not exist there. Only a line is lost then.
             Some(generation) if generation.is_current() => {
                 if let Ok(mut free) = FREE.try_lock() {
                     free.push(self.place.as_ptr().expose_provenance());
@@ -147,9 +148,9 @@ impl<T: Wipeable> Drop for Line<T> {
     }
 }
 
-/// A line on a wiped page that nobody uses.
+/// Returns an unused line on a wiped page.
 fn take_line() -> Option<usize> {
-    // A caller that finds the lock taken (in a forked child, by a thread that does not exist there) gets a page of its
+    // If the lock is taken (in a forked child, by a thread that does not exist there) the caller gets a page of its
     // own.
     let free = FREE.try_lock().ok();
     let Some(mut free) = free else { return wiped_page().map(|page| page.as_ptr().addr()) };
@@ -171,7 +172,7 @@ mod tests {
         let word = AtomicU64::new(0);
         let before = Generation::current_in(Some(&word));
         assert!(before.is_current_in(Some(&word)) && before == Generation::current_in(Some(&word)));
-        // What the kernel does in a forked child.
+        // The kernel zeroes the word in a forked child.
         word.store(0, Ordering::Relaxed);
         assert!(!before.is_current_in(Some(&word)));
         let after = Generation::current_in(Some(&word));

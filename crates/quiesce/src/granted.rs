@@ -25,14 +25,14 @@ pub(crate) struct Granted {
 }
 
 impl Granted {
-    /// Registers with the kernel; what it denies is not used later.
+    /// Registers with the kernel, and records the commands it accepts.
     pub(crate) fn ask() -> Self {
         let expedited = membarrier(Membarrier::RegisterExpedited).is_ok();
         let sync_core = membarrier(Membarrier::RegisterSyncCore).is_ok();
         Self { expedited, sync_core }
     }
 
-    /// Uses no system call at all: guards carry their own fences, instruction barriers are the guards' own.
+    /// Uses no system call: guards execute their own fences and instruction barriers.
     pub(crate) fn nothing() -> Self {
         Self { expedited: false, sync_core: false }
     }
@@ -68,7 +68,7 @@ impl Granted {
         if !self.sync_core {
             return Err(SysError::not_here(Call::Membarrier(Membarrier::SyncCore)).errno);
         }
-        // As there. Fenced readers pair with these fences.
+        // As in `heavy_barrier`; fenced readers pair with these fences too.
         fence(Ordering::SeqCst);
         membarrier(Membarrier::SyncCore).map_err(errno)?;
         fence(Ordering::SeqCst);
@@ -80,13 +80,14 @@ fn errno(error: SysError) -> Errno {
     error.errno
 }
 
-/// Loom knows no threads of the process but its own, whose fences it explores.
+/// Under loom the barrier is a no-op: loom explores its own threads only, through the fences beside each call.
 #[cfg(loom)]
 fn membarrier(_: Membarrier) -> Result<(), SysError> {
     Ok(())
 }
 
-/// Discards instructions that this CPU fetched before now (Intel SDM 3A 9.1.3; AMD APM 2 7.6.4: `cpuid` serialises).
+/// Discards instructions that this CPU has fetched before this call (Intel SDM 3A 9.1.3; AMD APM 2 7.6.4: `cpuid`
+/// serialises).
 #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
 pub(crate) fn instruction_barrier() {
     #[allow(unused_unsafe, reason = "unsafe in older Rust")]
@@ -95,13 +96,13 @@ pub(crate) fn instruction_barrier() {
     std::hint::black_box(leaf);
 }
 
-/// Discards instructions that this CPU fetched before now (Arm ARM B2.3.10).
+/// Discards instructions that this CPU has fetched before this call (Arm ARM B2.3.10).
 #[cfg(all(target_arch = "aarch64", not(miri), not(loom)))]
 pub(crate) fn instruction_barrier() {
     // SAFETY: `isb` changes no register and no memory.
     unsafe { std::arch::asm!("isb", options(nostack, preserves_flags)) };
 }
 
-/// There is no JIT backend for this architecture, or no machine code is executed: no instruction is ever replaced.
+/// Does nothing: without a JIT backend, or where no machine code is executed, no instruction is ever replaced.
 #[cfg(any(not(any(target_arch = "x86_64", target_arch = "aarch64")), miri, loom))]
 pub(crate) fn instruction_barrier() {}

@@ -11,14 +11,13 @@
 //! blocking ([`Domain::synchronize`]), as a token ([`Domain::start_grace_period`]) or as a callback
 //! ([`Domain::defer`]).
 //!
-//! Deferred callbacks may own the domain that owns them. Whoever drops a handle settles the domain
-//! ([`Domain::settle`]): that runs what it can, and the readers in the way of the rest run it when they leave.
-//! Callbacks may panic; [`Finish`] is how an operation does all of its steps all the same.
+//! Deferred callbacks may own the domain that owns them. So each drop of a handle must be followed by
+//! [`Domain::settle`], which runs the callbacks it can; readers that block the rest run them when they leave.
+//! Callbacks may panic; [`Finish`] lets an operation complete all of its steps nevertheless.
 //!
-//! Why not a library: `seize` 0.5 (also membarrier-based) and `crossbeam-epoch` 0.9 (a full fence per pin) give
-//! reclamation of pointers, and neither has what else hangs on the same announcement here: slots, grace-period tokens
-//! that a drain protocol can hold, instruction barriers, typed refusal to wait under one's own guard, and fork
-//! detection.
+//! Why not a library: `seize` 0.5 (also membarrier-based) and `crossbeam-epoch` 0.9 (a full fence per pin) provide
+//! reclamation of pointers. Neither has the other uses of a guard here: slots, grace-period tokens that a drain
+//! protocol can hold, instruction barriers, a typed refusal to wait under one's own guard, and fork detection.
 //!
 //! ```
 //! use bpf_quiesce::{Domain, Options};
@@ -74,7 +73,7 @@ pub use owner::{OtherDomain, Owned};
 #[cfg(not(loom))]
 pub use users::{SHARDS, Users, thread_number};
 
-/// Execution slots a domain may have: what has a part for each slot stays allocatable.
+/// The largest [`Options::max_slots`]. Bounds the size of objects with one part per slot.
 pub const MAX_SLOTS: u32 = 1 << 16;
 
 /// How a [`Domain`] is set up.
@@ -88,50 +87,50 @@ pub const MAX_SLOTS: u32 = 1 << 16;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Options {
-    /// How many threads may run at a time: at least 1, at most [`MAX_SLOTS`].
+    /// How many threads may run at a time: 1 to [`MAX_SLOTS`], both inclusive.
     pub max_slots: u32,
-    /// What a thread does that finds all slots in use.
+    /// How a thread proceeds that finds all slots in use.
     pub when_full: WhenFull,
     /// Which barriers to use.
     pub barriers: Barriers,
-    /// Bytes that objects of the domain may reserve together ([`Domain::memory`]).
+    /// Bytes that all objects of the domain may reserve together ([`Domain::memory`]).
     pub memory_limit: u64,
 }
 
 impl Default for Options {
-    /// 64 slots, waiting when they are all in use, the best barriers this process is granted, no limit of memory.
+    /// 64 slots, waiting when all are in use, the best barriers this process is granted, no memory limit.
     fn default() -> Self {
         Self { max_slots: 64, when_full: WhenFull::Wait, barriers: Barriers::Auto, memory_limit: u64::MAX }
     }
 }
 
 impl Options {
-    /// The same with this [`Options::max_slots`].
+    /// Sets [`Options::max_slots`].
     pub fn with_max_slots(mut self, max_slots: u32) -> Options {
         self.max_slots = max_slots;
         self
     }
 
-    /// The same with this [`Options::when_full`].
+    /// Sets [`Options::when_full`].
     pub fn with_when_full(mut self, when_full: WhenFull) -> Options {
         self.when_full = when_full;
         self
     }
 
-    /// The same with these [`Options::barriers`].
+    /// Sets [`Options::barriers`].
     pub fn with_barriers(mut self, barriers: Barriers) -> Options {
         self.barriers = barriers;
         self
     }
 
-    /// The same with this [`Options::memory_limit`].
+    /// Sets [`Options::memory_limit`].
     pub fn with_memory_limit(mut self, memory_limit: u64) -> Options {
         self.memory_limit = memory_limit;
         self
     }
 }
 
-/// What [`Domain::enter`] does when more than [`Options::max_slots`] threads want to run.
+/// How [`Domain::enter`] proceeds when more than [`Options::max_slots`] threads want to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WhenFull {
@@ -160,34 +159,34 @@ pub enum EnterError {
         /// The domain's limit.
         max_slots: u32,
     },
-    /// The calling thread holds 65,535 guards of this domain already.
+    /// The calling thread already holds 65,535 guards of this domain, the maximum.
     #[error("guards are nested too deeply")]
     TooDeep,
-    /// The calling process is a forked child of the one that made the domain: what is shared (code, maps) is its
-    /// parent's, which changes and frees it without knowing of runs here. A domain, and so an engine, of the
-    /// child's own works.
+    /// The calling process is a forked child of the one that made the domain. Shared code and maps belong to the
+    /// parent, which changes and frees them without knowing of runs in the child. The child can make a domain (an
+    /// engine) of its own.
     #[error("nothing of the parent process runs in a forked child; make an engine there")]
     Forked,
-    /// The caller is a signal handler that struck while its thread was registering, waiting for a slot or for a grace
-    /// period, or waking another that does. There is no other place where handlers are refused.
+    /// The caller is a signal handler that interrupted its thread while that thread was registering, was waiting for
+    /// a slot or for a grace period, or was waking a waiting thread. Handlers are refused in no other place.
     #[error("a signal handler interrupted its thread while that took or gave up its execution slot, or waited")]
     Signal,
     /// The calling thread is running its thread-local destructors.
     #[error("the thread is exiting")]
     ThreadExiting,
-    /// All slots belong to idle threads, and `membarrier`, which is needed to take one from them, failed.
+    /// All slots belong to idle threads, and `membarrier` failed, which is needed to revoke one.
     #[error("membarrier failed with errno {0}")]
     Barrier(i32),
 }
 
-/// Why a grace period was not waited for.
+/// Why a thread did not wait for a grace period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WaitError {
-    /// The calling thread is inside a guard of this domain: it would wait for itself.
+    /// The calling thread is inside a guard of this domain and would wait for itself.
     #[error("waiting for a grace period under one's own guard")]
     UnderOwnGuard,
-    /// The calling process is a forked child: the readers to wait for do not exist here.
+    /// The calling process is a forked child: the readers to wait for do not exist there.
     #[error("grace periods do not work in a forked child")]
     Forked,
     /// `membarrier` failed. The grace period may be waited for again.

@@ -22,7 +22,7 @@ fn explore(slots: u32, when_full: WhenFull, f: impl Fn(Arc<Core>) + Sync + Send 
     }
 }
 
-/// Something a guard protects: linked while `linked`; loom reports a race if it is freed under a reader.
+/// An object that a guard protects, reachable while `linked`; loom reports a race if it is freed under a reader.
 struct Object {
     linked: AtomicBool,
     content: UnsafeCell<u32>,
@@ -58,7 +58,7 @@ fn a_thread_that_ends_inside_a_guard_holds_nobody_up() {
             }
         });
         core.wait(core.start()).unwrap();
-        // There is one slot.
+        // The domain has one slot.
         let record = core.register().unwrap();
         core.enter(&record).unwrap();
         core.leave(&record);
@@ -71,7 +71,7 @@ fn the_last_reader_frees_what_was_left_to_it() {
     explore(3, WhenFull::Error, |core| {
         let (object, freed) = (object(), Arc::new(AtomicBool::new(false)));
         let look = |core: &Core, object: &Object, freed: &AtomicBool| {
-            // The first period of the domain; Acquire and release order the two that may come here.
+            // The first period of the domain. Acquire and release order the two threads that may come here.
             if core.poll(crate::core::FIRST_PERIOD) == Ok(true) && !freed.swap(true, Ordering::AcqRel) {
                 free(object);
             }
@@ -201,7 +201,7 @@ fn a_core_barrier_serves_the_periods_begun_before_it() {
         });
         object.linked.store(false, Ordering::Relaxed);
         let period = core.start();
-        // Denied in fenced domains: then `poll` has its own barrier.
+        // Denied in fenced domains, where `poll` executes its own barrier.
         let _ = core.core_barrier();
         if core.poll(period).unwrap() {
             free(&object);
@@ -212,7 +212,7 @@ fn a_core_barrier_serves_the_periods_begun_before_it() {
 
 #[test]
 fn an_object_is_freed_once_and_after_everybody() {
-    // Who leaves from which shard: two users, and the owner that closes.
+    // The shards from which the two users leave; the owner closes.
     for shards in [[0, 0], [0, 1], [1, 1]] {
         loom::model(move || {
             let object = Arc::new((Users::default(), UnsafeCell::new(7)));

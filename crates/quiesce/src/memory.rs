@@ -1,28 +1,28 @@
-//! The memory that one engine's objects may hold together, and one plug-in's.
+//! Limits and accounts of the memory that the objects of one engine, or of one plug-in, may reserve.
 //!
-//! Problem: each map has a limit, and a program's author says how many maps there are; and of many plug-ins in an
-//! engine, one must not take what is meant for all. Approach: a domain carries a limit and a sum, and may have accounts
-//! with a limit and a sum of their own, which count for the domain as well. Code that allocates a size that others
-//! choose takes a [`Reservation`] first and keeps it as long as the memory. A reservation that does not fit is refused
-//! before anything is allocated, with what is left. Those with a name are listed, so that one can ask who has taken how
-//! much.
+//! Problem: each map has a limit, but the author of a program decides how many maps there are. In an engine with many
+//! plug-ins, one must not take the memory meant for all. Approach: a domain has a limit and a sum of reserved bytes.
+//! It may have accounts with limits and sums of their own, which count for the domain as well. Code that allocates a
+//! size that an untrusted party chooses takes a [`Reservation`] first and keeps it as long as the memory. A
+//! reservation that does not fit is refused before the allocation, with the number of bytes left. Named reservations
+//! are listed, so that a host can ask which holder has reserved how much.
 //!
-//! Invariants: `used` is the sum of the reservations that are alive, and above `limit` only if that was lowered
-//! meanwhile; what an account uses, its parent uses as well, but for what was noted ([`Memory::note`]) because the
-//! parent counts it otherwise. No reservation is given back under the lock of a list: a child of the process may do so
-//! while the lock was another thread's.
+//! Invariants: `used` is the sum of the live reservations, and exceeds `limit` only if the limit was lowered
+//! meanwhile. Bytes used in an account are used in its parent too, except noted ones ([`Memory::note`]), which the
+//! parent counts in another way. No reservation is given back under the lock of a list, because a forked child may
+//! drop one while a thread of the parent holds that lock.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// A limit in bytes, and how much of it is taken.
+/// A limit in bytes, and how many bytes are reserved of it.
 #[derive(Debug)]
 pub struct Memory {
     name: Box<str>,
     limit: AtomicU64,
     used: AtomicU64,
-    /// What it is an account of.
+    /// The memory that this is an account of.
     parent: Option<Arc<Memory>>,
     lists: Mutex<Lists>,
 }
@@ -33,7 +33,7 @@ struct Lists {
     accounts: Vec<Weak<Memory>>,
 }
 
-/// What memory was taken for.
+/// The kind of object that reserved memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Holder {
@@ -58,19 +58,19 @@ impl fmt::Display for Holder {
     }
 }
 
-/// One holder of memory, as it was when asked for.
+/// One holder of memory, as of the time of the call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Held {
-    /// What it is.
+    /// The kind of object.
     pub holder: Holder,
-    /// Its name.
+    /// The object's name.
     pub name: String,
-    /// Bytes that it has taken.
+    /// Bytes it has reserved.
     pub bytes: u64,
 }
 
-/// Bytes taken from a [`Memory`], given back when the last clone of this is dropped.
+/// Bytes reserved of a [`Memory`], given back when the last clone of this is dropped.
 #[derive(Debug, Clone)]
 pub struct Reservation(Arc<Taken>);
 
@@ -80,16 +80,16 @@ struct Taken {
     holder: Holder,
     name: Box<str>,
     bytes: AtomicU64,
-    /// The parent counts it otherwise.
+    /// The parent does not count these bytes ([`Memory::note`]).
     noted: bool,
 }
 
-/// Whose limit it was that did not suffice.
+/// The limit that a reservation would have exceeded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Whose {
-    /// That of all objects of the engine.
+    /// The limit of all objects of the engine.
     Engine,
-    /// That of one account.
+    /// The limit of one account.
     Account,
 }
 
@@ -109,15 +109,15 @@ impl fmt::Display for Whose {
 pub struct MemoryFull {
     /// Bytes asked for.
     pub needed: u64,
-    /// Bytes that could have been had.
+    /// Bytes that were left.
     pub left: u64,
-    /// The limit.
+    /// The limit, in bytes.
     pub limit: u64,
-    /// Whose it is.
+    /// The owner of the limit.
     pub whose: Whose,
 }
 
-/// A limit was not lowered so far: more is in use.
+/// A limit cannot be lowered below the bytes in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{used} bytes are in use; a limit of {limit} is below that")]
 #[non_exhaustive]
@@ -138,32 +138,32 @@ impl Memory {
         Arc::new(Self { name: name.into(), limit, used, parent, lists: Mutex::default() })
     }
 
-    /// An account: what is taken from it is taken from this as well.
+    /// Creates an account: bytes reserved of it are reserved of `self` as well.
     pub fn account(self: &Arc<Self>, name: &str, limit: u64) -> Arc<Memory> {
         let account = self.unlisted_account(name, limit);
         self.change(|lists| add(&mut lists.accounts, Arc::downgrade(&account)));
         account
     }
 
-    /// The same without a place in [`Memory::accounts`], and without the list's lock: in a forked child, a thread that
-    /// it does not have may hold that for ever.
+    /// Creates an account that [`Memory::accounts`] does not list. Takes no lock: in a forked child, a thread that
+    /// does not exist there may hold the list's lock for ever.
     pub fn unlisted_account(self: &Arc<Self>, name: &str, limit: u64) -> Arc<Memory> {
         Memory::of(name, limit, Some(Arc::clone(self)))
     }
 
-    /// Its name; empty if it is no account.
+    /// The account's name; empty for the memory of a domain.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What it is an account of.
+    /// The memory that this is an account of.
     pub fn parent(&self) -> Option<&Arc<Memory>> {
         self.parent.as_ref()
     }
 
-    /// Bytes that may be taken altogether.
+    /// The largest number of bytes that may be reserved altogether.
     pub fn limit(&self) -> u64 {
-        // Relaxed, here and below: sums that order nothing; the memory itself is handed over by other means.
+        // Relaxed, here and below: the sums order nothing. Threads hand over the memory itself by other means.
         self.limit.load(Ordering::Relaxed)
     }
 
@@ -172,10 +172,10 @@ impl Memory {
         Arc::ptr_eq(self, other) || self.parent.as_ref().is_some_and(|parent| parent.is_of(other))
     }
 
-    /// Changes the limit.
+    /// Changes the limit, in bytes.
     ///
     /// # Errors
-    /// [`LimitBelowUse`]; it is as before then.
+    /// [`LimitBelowUse`]; the limit is unchanged then.
     pub fn set_limit(&self, limit: u64) -> Result<(), LimitBelowUse> {
         let used = self.used();
         if used > limit {
@@ -185,12 +185,12 @@ impl Memory {
         Ok(())
     }
 
-    /// Bytes that are taken.
+    /// Bytes reserved.
     pub fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Takes so many bytes, before they are allocated.
+    /// Reserves `bytes`; to be called before they are allocated.
     ///
     /// # Errors
     /// [`MemoryFull`].
@@ -199,7 +199,7 @@ impl Memory {
         Ok(self.taken(Holder::Other, "", bytes, false))
     }
 
-    /// The same for somebody who is listed.
+    /// Reserves `bytes` for a holder that [`Memory::held`] lists under `name`.
     ///
     /// # Errors
     /// [`MemoryFull`].
@@ -208,7 +208,8 @@ impl Memory {
         Ok(self.listed(self.taken(holder, name, bytes, false)))
     }
 
-    /// The same for bytes that the parent counts otherwise: programs, whose code lies in packs that many share.
+    /// Reserves `bytes` in this account and not in its parents, which count them in another way: the code of programs
+    /// lies in packs that many programs share.
     ///
     /// # Errors
     /// [`MemoryFull`].
@@ -227,10 +228,10 @@ impl Memory {
         reservation
     }
 
-    /// Those who are listed and still have what they took, in the order in which they took it. Without those of
-    /// accounts.
+    /// The listed holders that still have their reservation, in the order of reserving. Holders of accounts are
+    /// listed in their account only.
     pub fn held(&self) -> Vec<Held> {
-        // Not dropped under the lock: it may be the last clone.
+        // Dropped after the lock is released, because each may be the last clone.
         let taken: Vec<Arc<Taken>> = self.change(|lists| lists.taken.iter().filter_map(Weak::upgrade).collect());
         let held = |taken: &Arc<Taken>| Held {
             holder: taken.holder,
@@ -240,12 +241,13 @@ impl Memory {
         taken.iter().map(held).collect()
     }
 
-    /// Its accounts.
+    /// The listed accounts.
     pub fn accounts(&self) -> Vec<Arc<Memory>> {
         self.change(|lists| lists.accounts.iter().filter_map(Weak::upgrade).collect())
     }
 
-    /// Nothing under the lock panics, so poison means nothing.
+    /// Calls `change` with the lists locked. Code under this lock does not panic, so a poisoned lock is used as it
+    /// is.
     fn change<T>(&self, change: impl FnOnce(&mut Lists) -> T) -> T {
         change(&mut self.lists.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -278,18 +280,18 @@ impl Memory {
     }
 }
 
-/// Adds to a list; those that are gone go when it would grow.
+/// Adds to a list, and removes dead entries when the list would grow.
 fn add<T>(list: &mut Vec<Weak<T>>, new: Weak<T>) {
     if list.len() == list.capacity() {
         list.retain(|known| known.strong_count() != 0);
-        // At least as many more again, so that not every addition comes here.
+        // Room for at least as many more, so that few additions clean the list.
         list.reserve(list.len() + 8);
     }
     list.push(new);
 }
 
 impl Reservation {
-    /// Takes so many bytes more. No lock and no allocation.
+    /// Reserves `bytes` more. Takes no lock and does not allocate.
     ///
     /// # Errors
     /// [`MemoryFull`].
@@ -304,7 +306,7 @@ impl Reservation {
         Ok(())
     }
 
-    /// Gives so many bytes of it back: no more than it has. No lock and no allocation.
+    /// Gives `bytes` of the reservation back, at most what it has. Takes no lock and does not allocate.
     pub fn shrink(&self, bytes: u64) {
         let Taken { memory, noted, bytes: taken, .. } = &*self.0;
         let less = |taken: u64| taken.checked_sub(bytes);
@@ -317,12 +319,12 @@ impl Reservation {
         }
     }
 
-    /// What it was taken from.
+    /// The memory that this reservation is taken from.
     pub fn memory(&self) -> &Arc<Memory> {
         &self.0.memory
     }
 
-    /// Bytes that it has taken.
+    /// Bytes of this reservation.
     pub fn bytes(&self) -> u64 {
         self.0.bytes.load(Ordering::Relaxed)
     }

@@ -1,41 +1,41 @@
-//! Which domain an object belongs to.
+//! Records which domain an object belongs to, and compares.
 //!
-//! Problem: a program, a map or an image is freed after a grace period of its own domain, and its per-slot parts are as
-//! many as that domain has slots. Used in a run of another domain it is freed under the run, and indexed past its end.
-//! Approach: each such object says which domain it belongs to ([`Owned`]), and wherever two of them meet
-//! [`Domain::owns`] compares, with one error.
+//! Problem: a program, a map or an image is freed after a grace period of its own domain, and it has one part per
+//! slot of that domain. If a run of another domain used it, it would be freed under that run, or indexed past its
+//! end. Approach: each such object names its domain ([`Owned`]), and wherever two of them meet [`Domain::owns`]
+//! compares, with one error.
 
 use std::sync::Arc;
 
 use crate::Domain;
 
-/// What belongs to a domain: its memory is freed after grace periods of that domain, and its parts are counted by its
-/// slots. So only runs inside guards of that domain may use it.
+/// An object of a domain: its memory is freed after a grace period of that domain, and it has as many parts as the
+/// domain has slots. Only runs inside guards of that domain may use it.
 pub trait Owned {
-    /// The domain it belongs to.
+    /// The object's domain.
     fn domain(&self) -> &Arc<Domain>;
-    /// What it is ("map", "program") and its name, for the error.
+    /// The kind of object ("map", "program") and its name, for the error.
     fn named(&self) -> (&'static str, &str);
 }
 
-/// Something of another domain was given where a domain's own is needed: see [`Domain::owns`].
+/// An object of one domain was given to another: see [`Domain::owns`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what} `{name}` belongs to another engine; make it with the engine that uses it")]
 pub struct OtherDomain {
-    /// What it is: "map", "program" and so on.
+    /// The kind of object: "map", "program" and so on.
     pub what: &'static str,
-    /// Its name.
+    /// The object's name.
     pub name: String,
 }
 
 impl Domain {
-    /// Refuses what belongs to another domain. Wherever two things with domains meet, this is what compares them.
+    /// Returns an error if `thing` belongs to another domain.
     ///
     /// # Errors
     /// [`OtherDomain`].
     #[inline]
     pub fn owns(&self, thing: &(impl Owned + ?Sized)) -> Result<(), OtherDomain> {
-        // Not by number: a domain's address is its identity as long as it lives, and both objects keep theirs alive.
+        // A domain's address is its identity while it lives, and both objects keep theirs alive.
         if std::ptr::eq(self, &**thing.domain()) { Ok(()) } else { Err(other_domain(thing)) }
     }
 }

@@ -1,4 +1,4 @@
-//! What one thread shows to the others: whether it is inside a guard, since which epoch, under which slot.
+//! The state that one thread publishes: whether it is inside a guard, since which epoch, in which slot.
 //!
 //! Approach: a few atomic words that their thread stores and others load; the protocol is in [`crate::core`].
 
@@ -7,22 +7,22 @@ use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 /// [`Record::slot`] of a record without one.
 pub(crate) const NO_SLOT: u32 = u32::MAX;
 
-/// What one registered thread shows to the others.
+/// The published state of one registered thread.
 #[derive(Debug)]
 pub(crate) struct Record {
-    /// 0: outside. Else the epoch seen on entry and, in the low bits, how many guards are held.
+    /// 0: outside. Otherwise the epoch seen on entry and, in the low bits, how many guards are held.
     pub(crate) state: AtomicU64,
     /// The slot leased to this record, or [`NO_SLOT`]. Another thread may revoke it for a moment even while the record
     /// is inside, and then puts it back.
     pub(crate) slot: AtomicU32,
-    /// The slot of the current run. Its own thread's business only.
+    /// The slot of the current run. Only the record's own thread uses it.
     pub(crate) running_slot: AtomicU32,
-    /// Its thread was inside for a moment, and stepped outside again to wait for a slot, since a guard's end last
-    /// looked here. Its own thread's business only.
+    /// Whether the thread was inside for a moment and stepped outside to wait for a slot since the end of a guard
+    /// last read this. Only the record's own thread uses it.
     pub(crate) stepped_out: AtomicBool,
-    /// Someone sleeps until this record's next exit.
+    /// Whether a thread sleeps until this record's next exit.
     pub(crate) attention: AtomicBool,
-    /// The thread is gone; another may take the record (and the slot still in it).
+    /// The thread has ended: another may take the record (and the slot still in it).
     pub(crate) vacant: AtomicBool,
     /// The code epoch after which this thread last discarded its fetched instructions (careful domains only).
     pub(crate) code_seen: AtomicU64,
@@ -69,7 +69,7 @@ impl Record {
         }
     }
 
-    /// Whether its thread is in no guard.
+    /// Whether the record's thread is in no guard.
     pub(crate) fn idle(&self) -> bool {
         // Acquire, pairs with the Release store of 0 in `Core::leave`: what the reader did happens before what
         // follows the grace period or the slot's next owner.

@@ -10,15 +10,15 @@ use std::sync::{Arc, Weak};
 pub(crate) struct Registration {
     pub(crate) domain: u64,
     pub(crate) record: Arc<CachePadded<Record>>,
-    /// Weak: it goes with the domain.
+    /// Weak: the desk is dropped with the domain.
     pub(crate) desk: Weak<Desk>,
     pub(crate) generation: Generation,
 }
 
 impl Registration {
-    /// The thread is gone.
+    /// Gives back the record of a thread that has ended.
     pub(crate) fn end(&self) {
-        // In a forked child the lock may be held by a thread that does not exist; and nobody there waits.
+        // In a forked child the lock may be held by a thread that does not exist there, and no thread waits.
         match self.desk.upgrade() {
             Some(desk) if self.record.inside() && self.generation.is_current() => desk.abandon(&self.record),
             Some(_) | None => self.record.vacate(),

@@ -1,13 +1,14 @@
 //! The calling thread's part of the protocol: the record it used last, and whether a signal handler may use it now.
 //!
-//! Problem: a signal handler may run a program too, and it may strike between any two instructions of this crate: while
-//! this thread changes its registrations, or holds a lock that the handler's run would wait for. Approach: whatever
-//! takes the registry's lock or changes the thread's registrations does so in a [`Section`]. In a section the cache
-//! names no domain, so that an entry takes the slow way, and that refuses ([`crate::EnterError::Signal`]). Outside of
-//! sections a handler's guard nests ([`crate::core::Core::enter`]), whatever instruction it struck at.
+//! Problem: a signal handler may run a program too, and may interrupt its thread between any two instructions of this
+//! crate: while the thread changes its registrations, or holds a lock that the handler's run would wait for.
+//! Approach: code that takes the registry's lock or changes the thread's registrations does so in a [`Section`]. In a
+//! section the cache names no domain, so an entry takes the slow path, which refuses it
+//! ([`crate::EnterError::Signal`]). Outside of sections a handler's guard nests ([`crate::core::Core::enter`]),
+//! whichever instruction it interrupted.
 //!
-//! Invariant: in a section nobody but the section's own code changes the cache or the registrations. Handlers are
-//! refused in sections, in an entry that has no slot yet, and nowhere else.
+//! Invariant: in a section only the section's own code changes the cache or the registrations. Handlers are refused
+//! in sections, in an entry that has no slot yet, and nowhere else.
 
 use std::cell::Cell;
 use std::ptr::NonNull;
@@ -18,37 +19,38 @@ use crate::record::Record;
 struct Cache {
     domain: Cell<u64>,
     record: Cell<NonNull<Record>>,
-    /// Sections this thread is in.
+    /// Number of sections the thread is in.
     sections: Cell<u32>,
 }
 
-/// No domain has this number.
+/// The domain number of an empty cache; no domain has it.
 const NO_DOMAIN: u64 = 0;
 
 thread_local! {
-    /// No destructor, so reading it is one access relative to the thread pointer.
+    /// It has no destructor, so reading it is one access relative to the thread pointer.
     static CACHE: Cache = const {
         Cache { domain: Cell::new(NO_DOMAIN), record: Cell::new(NonNull::dangling()), sections: Cell::new(0) }
     };
 }
 
-/// The record of this domain, if it is the one that was used last.
+/// The cached record, if it is that of this domain.
 #[inline]
 pub(crate) fn cached(domain: u64) -> Option<NonNull<Record>> {
     CACHE.with(|cache| (cache.domain.get() == domain).then(|| cache.record.get()))
 }
 
-/// Nothing is cached from now on: the records go.
+/// Empties the cache, because the records are about to be dropped.
 pub(crate) fn forget() {
     CACHE.with(|cache| cache.domain.set(NO_DOMAIN));
 }
 
-/// Whether the calling thread is in a section. Only in a signal handler is it: a section's own code does not ask.
+/// Whether the calling thread is in a section. True only in a signal handler, because a section's own code does not
+/// ask.
 pub(crate) fn interrupted() -> bool {
     CACHE.with(|cache| cache.sections.get() != 0)
 }
 
-/// While it lives, signal handlers of this thread enter no domain.
+/// A section: while it lives, signal handlers of this thread enter no domain.
 pub(crate) struct Section {
     domain: u64,
 }
@@ -57,7 +59,7 @@ impl Section {
     pub(crate) fn begin() -> Section {
         CACHE.with(|cache| {
             cache.sections.set(cache.sections.get() + 1);
-            // A handler that strikes before the next store enters by the cache, as if it had struck before the section.
+            // A handler that interrupts before the next store uses the cache, as it would have before the section.
             compiler_fence(Ordering::SeqCst);
             let domain = cache.domain.replace(NO_DOMAIN);
             compiler_fence(Ordering::SeqCst);
@@ -65,7 +67,7 @@ impl Section {
         })
     }
 
-    /// Caches this record when the section ends.
+    /// Sets the record that the cache holds after the section.
     pub(crate) fn cache(&mut self, domain: u64, record: NonNull<Record>) {
         CACHE.with(|cache| cache.record.set(record));
         self.domain = domain;

@@ -4,20 +4,20 @@
 //! Problem: an object that every program holds on to (an engine, its memory) is counted twice a load; two threads that
 //! load at once pass the count's cache line to and fro, which costs each as much as all its other bookkeeping.
 //!
-//! Approach: users are added and removed on the shard of the thread that does so, and a shard's count means nothing by
-//! itself, and may be negative. While the object has an owner ([`Users::close`] has not been called) nobody needs to
-//! know the sum. Closing marks each shard and moves what it has counted to one common count; a user that leaves a
-//! marked shard is subtracted from the common count, and the one that brings it to zero is the last.
+//! Approach: users are added and removed on the shard of the calling thread. A single shard's count has no meaning
+//! and may be negative. While the object has an owner ([`Users::close`] has not been called) the sum is not needed.
+//! Closing marks each shard and moves its count to one common count. A user that leaves a marked shard is subtracted
+//! from the common count, and the one that brings the common count to zero is the last.
 //!
-//! Invariant: a user that leaves touches the object no more after the one operation that removes it: on its shard if
-//! that is not marked, on the common count if it is. Until the closing thread has moved all that it found there, which
-//! is one addition, the common count is zero or less, so nobody takes itself for the last.
+//! Invariant: a user that leaves does not touch the object after the one operation that removes it: on its shard if
+//! that is not marked, on the common count if it is. Until the closing thread has added the moved counts, in one
+//! addition, the common count is zero or less, so no user is taken for the last one too early.
 
 use crossbeam_utils::CachePadded;
 
 use crate::sync::{AtomicIsize, Ordering};
 
-/// Shards of [`Users`]; what else is spread over threads does well to have as many.
+/// Number of shards of [`Users`]. Other structures spread over threads should use this number too.
 #[cfg(not(loom))]
 pub const SHARDS: usize = 8;
 #[cfg(loom)]
@@ -25,11 +25,11 @@ pub(crate) const SHARDS: usize = 2;
 
 /// Set in a shard's count once the object is closed.
 const CLOSED: isize = 1;
-/// One user, above that bit.
+/// One user; bit 0 is [`CLOSED`].
 const ONE: isize = 2;
 
-/// The calling thread's number: small, and its own. Modulo the number of shards it spreads threads over them evenly, in
-/// the order in which they first came.
+/// A small number of the calling thread, different for each thread. Numbers are given in the order of first calls, so
+/// modulo the number of shards they spread threads evenly.
 #[cfg(not(loom))]
 #[inline]
 pub fn thread_number() -> usize {
@@ -37,7 +37,7 @@ pub fn thread_number() -> usize {
     use std::sync::atomic::AtomicUsize;
 
     static NEXT: AtomicUsize = AtomicUsize::new(1);
-    // 0: none yet. No destructor, so it can be had while the thread ends as well.
+    // 0: no number yet. It has no destructor, so it is available while the thread ends as well.
     thread_local!(static OWN: Cell<usize> = const { Cell::new(0) });
     match OWN.get() {
         0 => {
@@ -50,11 +50,11 @@ pub fn thread_number() -> usize {
     }
 }
 
-/// How many users an object has besides its owner; cheap to change, and exact when the owner has gone.
+/// Number of users that an object has besides its owner: cheap to change, and exact once the owner has left.
 #[derive(Debug)]
 pub struct Users {
     shards: [CachePadded<AtomicIsize>; SHARDS],
-    /// Users of marked shards.
+    /// Users of marked shards, after [`Users::close`].
     left: CachePadded<AtomicIsize>,
 }
 
@@ -69,15 +69,15 @@ impl Default for Users {
 
 impl Users {
     /// Adds a user. The caller guarantees that [`Users::close`] is not called before this returns. Being a user does
-    /// not guarantee that: one who is added to a marked shard is counted nowhere.
+    /// not suffice for that: a user added to a marked shard is counted nowhere.
     #[cfg(not(loom))]
     #[inline]
     pub fn enter(&self) {
         self.enter_on(thread_number() % SHARDS);
     }
 
-    /// Removes a user, on any thread. True for the last one after [`Users::close`]: the object is the caller's alone
-    /// then. After `false` the caller must not touch it any more.
+    /// Removes a user, on any thread. True for the last one after [`Users::close`]: the object then belongs to the
+    /// caller alone. After `false` the caller must not touch the object.
     #[cfg(not(loom))]
     #[inline]
     #[must_use = "the last user has to free the object"]
@@ -90,15 +90,15 @@ impl Users {
     pub fn close(&self) -> bool {
         let mut moved = 0;
         for shard in &self.shards {
-            // Release, pairs with the Acquire of those who find the mark; acquire, with the Release of those who left
-            // before.
+            // Release, pairs with the Acquire of a user that finds the mark. Acquire, pairs with the Release of users
+            // that left before.
             moved += shard.fetch_or(CLOSED, Ordering::AcqRel) >> 1;
         }
         // Acquire and release: as in `leave_on`.
         self.left.fetch_add(moved, Ordering::AcqRel) + moved == 0
     }
 
-    /// How many users there are, if none comes or goes.
+    /// Number of users; exact only while none is added or removed.
     pub fn count(&self) -> usize {
         // Relaxed: a statistic.
         let open = self.shards.iter().map(|shard| shard.load(Ordering::Relaxed) >> 1).sum::<isize>();
@@ -107,7 +107,7 @@ impl Users {
 
     #[inline]
     pub(crate) fn enter_on(&self, shard: usize) {
-        // Relaxed: nothing is concluded from a count that grows, as in `Arc`.
+        // Relaxed: no thread draws a conclusion from a growing count, as in `Arc`.
         self.shards[shard].fetch_add(ONE, Ordering::Relaxed);
     }
 
@@ -142,7 +142,7 @@ mod tests {
         for users in 0..5 {
             let counted = Users::default();
             (0..users).for_each(|i| counted.enter_on(i % SHARDS));
-            // Some leave before the owner, from other shards than they came to.
+            // Half of the users leave before the owner, from other shards than those they entered.
             for before in 0..users / 2 {
                 assert!(!counted.leave_on(7 - before));
             }

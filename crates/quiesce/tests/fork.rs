@@ -1,5 +1,5 @@
-//! A forked child, by `fork` and by a raw system call: no guard, no waiting, no callback, and a domain made in the
-//! child is whole.
+//! Tests of a forked child, made by `fork` and by a raw system call: guards, waiting and callbacks are refused, and a
+//! domain made in the child works.
 //!
 //! Alone in its file (its own process): forking a test process that runs other tests at the time is unpredictable.
 #![cfg(all(target_os = "linux", not(miri), not(loom)))]
@@ -13,7 +13,7 @@ fn the_child_may_neither_enter_nor_wait() {
     let domain = Domain::new(Options::default().with_max_slots(2).with_when_full(WhenFull::Wait));
     drop(domain.enter().unwrap());
     domain.defer(|| unreachable!("never run in the child, and the parent exits through `Leak`"));
-    // A thread that is running at the time of the fork and does not exist in the child.
+    // A thread that is running at the fork and does not exist in the child.
     let (entered, has_entered) = std::sync::mpsc::channel();
     let (release, released) = std::sync::mpsc::channel::<()>();
     let ghost = std::thread::spawn({
@@ -34,9 +34,8 @@ fn the_child_may_neither_enter_nor_wait() {
         let child = match raw {
             // SAFETY: the child calls only what this test is about, and leaves through `_exit`.
             false => unsafe { libc::fork() },
-            // No handler of `pthread_atfork` runs.
-            // SAFETY: no other thread of this process is doing anything; the child leaves through `_exit`, and runs no
-            // handler of `pthread_atfork`.
+            // SAFETY: no other thread of this process is doing anything. The child leaves through `_exit`, and runs
+            // no handler of `pthread_atfork`.
             true => unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) as libc::pid_t },
         };
         if child == 0 {
@@ -62,14 +61,14 @@ fn the_child_may_neither_enter_nor_wait() {
     ghost.join().unwrap();
     assert!(!domain.is_forked());
     assert_eq!(domain.synchronize(), Ok(()));
-    // Its callback must not run at all. (Kept, not leaked: a leak is something for a sanitizer to find.)
+    // The callback must not run at all. The domain is kept, not leaked, so that a leak sanitizer does not report it.
     static KEPT: OnceLock<Arc<Domain>> = OnceLock::new();
     assert!(KEPT.set(domain).is_ok());
 }
 
 fn in_the_child(domain: Arc<Domain>, period: bpf_quiesce::GracePeriod, held: bpf_quiesce::Guard<'_>) {
     assert!(domain.is_forked());
-    // Neither beside the guard that this thread had nor without it.
+    // Refused under the guard that this thread held at the fork, and without it.
     assert_eq!(held.check(), Err(EnterError::Forked));
     assert_eq!(domain.enter().map(|guard| guard.slot()), Err(EnterError::Forked));
     drop(held);
@@ -80,7 +79,7 @@ fn in_the_child(domain: Arc<Domain>, period: bpf_quiesce::GracePeriod, held: bpf
     assert_eq!(domain.drain(), Err(WaitError::Forked));
     assert_eq!(domain.reclaim(), 0);
     assert!(domain.core_barrier().is_err());
-    // A thread that has no registration to begin with.
+    // A thread without a registration.
     let refused = std::thread::spawn({
         let domain = Arc::clone(&domain);
         move || domain.enter().map(|guard| guard.slot())
@@ -92,7 +91,7 @@ fn in_the_child(domain: Arc<Domain>, period: bpf_quiesce::GracePeriod, held: bpf
     drop(own.enter().unwrap());
     assert_eq!(own.synchronize(), Ok(()));
     drop(period);
-    // The registrations go on to be looked through for the domains of the child.
+    // The child's domains share the list of registrations with the parent's.
     let other = Domain::new(Options::default());
     for _ in 0..2 {
         drop((own.enter().unwrap(), other.enter().unwrap()));

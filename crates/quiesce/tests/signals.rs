@@ -1,8 +1,8 @@
 //! A signal handler enters the domain at every single instruction of its thread's own entering and leaving: the trap
-//! flag makes each of them raise a signal. The handler never gets a slot in which another thread is, and what it
-//! interrupted is none the worse.
+//! flag raises a signal after each instruction. The handler must never get a slot that another thread is in, and the
+//! interrupted operation must complete as usual.
 //!
-//! Alone in its process: the handler is everybody's.
+//! Alone in its process, because a signal handler is process-wide.
 #![cfg(all(target_os = "linux", target_arch = "x86_64", not(miri), not(loom)))]
 
 use std::cell::Cell;
@@ -38,7 +38,7 @@ extern "C" fn handler(_: i32) {
 #[inline(always)]
 fn trap(on: bool) {
     const TRAP_FLAG: u64 = 1 << 8;
-    // SAFETY: changes the trap flag only; the signal it raises has a handler. What `push` writes is below the red zone.
+    // SAFETY: changes the trap flag only; the signal it raises has a handler. `push` writes below the red zone.
     unsafe {
         std::arch::asm!(
             "lea rsp, [rsp - 128]",
@@ -53,7 +53,8 @@ fn trap(on: bool) {
     }
 }
 
-/// Runs `f` with the handler at each of its instructions: how often it entered and how often it was refused.
+/// Runs `f` with the handler at each of its instructions. Returns how often the handler entered and how often it was
+/// refused.
 fn stepping(domain: &Arc<Domain>, f: impl FnOnce()) -> (u32, u32) {
     for count in [&STEPS, &ENTERED, &REFUSED, &WRONG] {
         count.set(0);
@@ -81,7 +82,7 @@ fn handlers_enter_at_every_instruction_or_are_refused() {
     assert_eq!(unsafe { libc::sigaction(libc::SIGTRAP, &raw const action, std::ptr::null_mut()) }, 0);
 
     for barriers in [Barriers::Auto, Barriers::Fenced] {
-        // A thread that has its slot: handlers are never refused.
+        // A thread that has a slot already: handlers are never refused.
         let own = domain(barriers, 1);
         drop(own.enter().unwrap());
         let (entered, refused) = stepping(&own, || {
@@ -95,13 +96,13 @@ fn handlers_enter_at_every_instruction_or_are_refused() {
         assert!(entered > 30 && refused == 0, "{barriers:?}: {entered} entered, {refused} refused");
         assert!(!own.in_guard());
 
-        // One that enters another domain meanwhile, for the first time: registers, takes a slot.
+        // A thread that enters another domain for the first time meanwhile: it registers and takes a slot.
         let other = domain(barriers, 1);
         let (entered, refused) = stepping(&own, || drop(other.enter().unwrap()));
         assert!(entered > 30 && refused > 30, "{barriers:?}: {entered} entered, {refused} refused");
 
-        // One whose only slot another thread has taken and is in: the handler gets it at no instruction, nor does what
-        // it interrupts.
+        // A thread whose only slot another thread has taken and is in: neither the handler nor the interrupted entry
+        // gets that slot, at any instruction.
         let (slot, entered_there) = mpsc::channel();
         let (release, released) = mpsc::channel::<()>();
         let there = Arc::clone(&own);
@@ -119,8 +120,8 @@ fn handlers_enter_at_every_instruction_or_are_refused() {
         thread.join().unwrap();
         FOREIGN.store(u32::MAX, Ordering::Relaxed);
 
-        // The slot is taken back; and a grace period is waited for, with handlers that are refused only while the
-        // registry is locked.
+        // The slot is taken back. Then a grace period is waited for, with handlers refused only while the registry is
+        // locked.
         let (entered, refused) = stepping(&own, || {
             assert_eq!(own.enter().unwrap().slot(), 0);
             own.synchronize().unwrap();

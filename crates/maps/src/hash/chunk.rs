@@ -3,8 +3,8 @@
 //! A slot is one word {tag 16 | version 16 | element + 1, 32}; [`super::table`] says how it changes, and what its
 //! version is for.
 //!
-//! Invariant: a slot is empty exactly if the lower half of its word is zero. Its tag is zero then, which some keys'
-//! tags are as well: a tag only nominates candidates.
+//! Invariant: a slot is empty exactly if the lower half of its word is zero. The tag of an empty slot is zero, which
+//! is a possible tag of a key too: equal tags only nominate candidates.
 
 #[cfg(not(loom))]
 use crate::hash::tags;
@@ -52,7 +52,7 @@ pub(super) fn element_of(word: u64) -> u32 {
     low(word).wrapping_sub(1)
 }
 
-/// The upper half of an empty slot's word, but for its version.
+/// The tag of an empty slot.
 const EMPTY: u32 = 0;
 
 /// The word that follows `old`: the next version, with the tag in the upper half of `mark`.
@@ -74,11 +74,11 @@ pub(super) fn emptied(old: u64) -> u64 {
     successor(old, EMPTY, 0)
 }
 
-/// Puts `new` into a slot if it still has `old`.
+/// Puts `new` into a slot if it still holds `old`.
 #[inline(always)]
 pub(super) fn exchange(slot: &AtomicU64, old: u64, new: u64) -> bool {
     // Release pairs with the acquire loads of searches: they see the new element's key and value. Acquire: the caller
-    // now owns the old element and whatever was done to it.
+    // then owns the old element and sees all accesses to it.
     slot.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed).is_ok()
 }
 
@@ -90,7 +90,7 @@ pub(super) struct Vacancy<'a> {
 }
 
 impl Vacancy<'_> {
-    /// Fills it with an element, whose tag is the upper half of `mark`. Only for who holds the chunk's lock.
+    /// Fills the slot with an element, whose tag is the upper half of `mark`. The caller must hold the chunk's lock.
     #[inline(always)]
     pub(super) fn fill(self, mark: u32, element: u32) {
         // Release pairs with the acquire loads of searches: they see the element's key and value. A plain store,
@@ -110,8 +110,8 @@ pub(super) fn slot_of_offset(offset: usize) -> usize {
 }
 
 impl Chunk {
-    /// The byte offsets of the slots whose tag is the upper half of `mark`. A slot that has the tag throughout is
-    /// always among them.
+    /// The byte offsets of the slots whose tag is the upper half of `mark`. A slot that has the tag during the whole
+    /// call is always among them.
     #[cfg(not(loom))]
     #[inline(always)]
     pub(super) fn matching(&self, mark: u32) -> impl Iterator<Item = usize> + use<> {
@@ -129,8 +129,8 @@ impl Chunk {
     #[inline(always)]
     pub(super) fn slot(&self, offset: usize) -> &AtomicU64 {
         debug_assert!(offset.is_multiple_of(WORD) && (WORD..BYTES).contains(&offset));
-        // SAFETY: offsets come from the tag comparison and from `offset_of_slot`: those of the words of a chunk but the
-        // first.
+        // SAFETY: offsets come from the tag comparison and from `offset_of_slot`: the offsets of all words of a chunk
+        // but the first.
         let slot = unsafe { self.words().as_ptr().byte_add(offset) };
         // SAFETY: one of the chunk's words, aligned, and as long-lived.
         unsafe { &*slot }
@@ -144,22 +144,21 @@ impl Chunk {
     #[cfg(not(loom))]
     #[inline(always)]
     fn words(&self) -> &[AtomicU64; SLOTS + 1] {
-        // SAFETY: a chunk is 64 bytes, aligned to 64, of integer atomics (`repr(C)`). Its first word is two 32-bit
-        // ones; the tag comparison reads it along with the others, by assembly, and ignores it, and nobody else
-        // does.
+        // SAFETY: a chunk is 64 bytes, aligned to 64, of integer atomics (`repr(C)`). Its first word consists of two
+        // 32-bit ones. Only the tag comparison reads that word with the others, by assembly, and ignores it.
         unsafe { &*std::ptr::from_ref(self).cast() }
     }
 
-    /// An empty slot.
+    /// Returns an empty slot.
     #[inline(always)]
     pub(super) fn vacancy(&self) -> Option<Vacancy<'_>> {
         let empty = |offset| {
-            // Relaxed: empty slots only change under the chunk's lock, which the caller has or is going to take.
+            // Relaxed: empty slots change only under the chunk's lock, which the caller has or is about to take.
             let word = self.slot(offset).load(Ordering::Relaxed);
             (!is_full(word)).then_some(Vacancy { slot: self.slot(offset), word })
         };
         let mut offsets = self.matching(EMPTY);
-        // Nearly always the first; a key's tag may be zero, too.
+        // Nearly always the first candidate is empty; a full slot is a candidate if its key's tag is zero.
         empty(offsets.next()?).or_else(|| offsets.find_map(empty))
     }
 }

@@ -1,13 +1,13 @@
-//! The elements nobody uses: a sharded Treiber stack of indices.
+//! The unused elements: a sharded Treiber stack of indices.
 //!
-//! Problem: inserts and deletes on all cores take and give elements at once; one list head would be the bottleneck, and
-//! nothing may wait for a preempted thread.
+//! Problem: inserts and deletes on all cores take and give elements at once. One list head would be the bottleneck,
+//! and no operation may wait for a preempted thread.
 //!
 //! Approach: one stack per shard, chosen by execution slot, each head on its own cache line; an empty shard takes from
 //! the never-used elements (`fresh`), then from the other shards. The link of an element is only meaningful while it is
 //! on a stack; a head carries a 32-bit counter against ABA.
 //!
-//! Invariant: an element is on at most one stack or handed out, never both. `pop` may fail while another thread moves
+//! Invariant: an element is on at most one stack or taken, never both. `pop` may fail while another thread moves
 //! elements: the caller decides with its own counts whether the pool is really empty.
 
 use crossbeam_utils::CachePadded;
@@ -33,19 +33,18 @@ impl Links {
         self.0[element as usize].load(Ordering::Relaxed).checked_sub(1)
     }
 
-    /// What [`Links::note`] left for an element.
+    /// The word that [`Links::note`] stored for an element.
     #[cfg(not(loom))]
     pub(crate) fn noted(&self, element: u32) -> u32 {
         // Relaxed: the owner's own word.
         self.0[element as usize].load(Ordering::Relaxed)
     }
 
-    /// Leaves a word for the owner of an element that is handed out: its link means nothing until it is on a stack
-    /// again.
+    /// Stores a word for the owner of a taken element, whose link is unused until the element is on a stack again.
     #[cfg(not(loom))]
     pub(crate) fn note(&self, element: u32, word: u32) {
-        // Relaxed: as above. A `pop` that still looks at the link of this element fails, because every change of a head
-        // counts.
+        // Relaxed: as above. A `pop` that still reads this element's link fails, because every change of a head is
+        // counted.
         self.0[element as usize].store(word, Ordering::Relaxed);
     }
 
@@ -68,7 +67,7 @@ impl Stack {
         Self(CachePadded::new(AtomicU64::new(0)))
     }
 
-    /// Whether nothing is on it: a hint.
+    /// Whether the stack is empty: a hint.
     #[cfg(not(loom))]
     pub(crate) fn is_empty(&self) -> bool {
         low(self.0.load(Ordering::Relaxed)) == 0
@@ -83,9 +82,9 @@ impl Stack {
             // Relaxed: published by the exchange below.
             links.0[element as usize].store(low(old), Ordering::Relaxed);
             let new = head((old >> 32).wrapping_add(1), element + 1);
-            // Release pairs with the acquire in `pop` and `take_all`: whoever takes an element sees its link, and every
-            // access its last owner made to it happened before. The exchanges on one head form a release
-            // sequence, so that holds for elements further down as well.
+            // Release pairs with the acquire in `pop` and `take_all`: the thread that takes an element sees its link,
+            // and every access by its last owner happened before. The exchanges on one head form a release sequence,
+            // so this holds for elements further down as well.
             match self.0.compare_exchange_weak(old, new, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return,
                 Err(now) => old = now,
@@ -111,7 +110,7 @@ impl Stack {
         let mut old = self.0.load(Ordering::Acquire);
         loop {
             let top = low(old).checked_sub(1)?;
-            // Relaxed, and possibly of another time: then the exchange fails, because every change counts.
+            // Relaxed, and possibly outdated: then the exchange fails, because every change is counted.
             let below = links.0[top as usize].load(Ordering::Relaxed);
             let new = head((old >> 32).wrapping_add(1), below);
             // Acquire as above, for the element itself and for the retry.
@@ -132,9 +131,9 @@ impl Stack {
     }
 }
 
-/// Room for one element in front of a shard, for one execution slot: what a slot gives and takes again soon costs one
-/// exchange instead of two, and no link. Only its slot fills a pocket; anybody may empty it, so that no element is out
-/// of reach.
+/// Room for one element in front of a shard, for one execution slot: an element that a slot gives and soon takes
+/// again costs one exchange instead of two, and no link. Only its slot fills a pocket. Any thread may empty it, so
+/// that every unused element can be reached.
 #[derive(Debug)]
 pub(crate) struct Pocket(AtomicU32);
 
@@ -149,14 +148,14 @@ impl Pocket {
         // Relaxed: the exchange decides.
         let held = self.0.load(Ordering::Relaxed);
         let element = held.checked_sub(1)?;
-        // Acquire pairs with the release in `fill`. On failure somebody else has it.
+        // Acquire pairs with the release in `fill`. On failure another thread has the element.
         self.0.compare_exchange(held, 0, Ordering::Acquire, Ordering::Relaxed).is_ok().then_some(element)
     }
 
-    /// Puts an element in; false if there is one already. Only for the slot that owns the pocket.
+    /// Puts an element in; false if the pocket is full. Only the slot that owns the pocket may call this.
     #[inline]
     pub(crate) fn fill(&self, element: u32) -> bool {
-        // Relaxed: others only empty it, so an empty pocket stays empty and needs no exchange.
+        // Relaxed: other threads only empty it, so an empty pocket stays empty and needs no exchange.
         let room = self.0.load(Ordering::Relaxed) == 0;
         if room {
             // Release pairs with the acquire in `take`: every access to the element so far happened before.
@@ -166,20 +165,20 @@ impl Pocket {
     }
 }
 
-/// All elements nobody uses.
+/// All unused elements.
 #[derive(Debug)]
 pub(crate) struct FreeList {
     pub(crate) links: Links,
     shards: Box<[Stack]>,
-    /// Elements from here on have never been handed out.
+    /// Elements from this number on were never taken.
     fresh: CachePadded<AtomicU32>,
     limit: u32,
-    /// Where elements are counted only once they are handed out.
+    /// Accounting for maps whose elements are counted when they are first taken.
     #[cfg(not(loom))]
     growth: Option<Growth>,
 }
 
-/// What a map has taken of the memory of all, and how many bytes an element more takes.
+/// Memory reserved by a map that grows, and the bytes that one more element needs.
 #[cfg(not(loom))]
 #[derive(Debug, Clone)]
 pub(crate) struct Growth {
@@ -187,14 +186,15 @@ pub(crate) struct Growth {
     pub(crate) element: u64,
 }
 
-/// Never-used elements that a shard takes at a time: two cache lines of the smallest.
+/// Number of never-used elements that a shard takes at a time: two cache lines of the smallest elements.
 const NEIGHBOURS: u32 = 8;
 
-/// Upper limit of shards: beyond it, two slots share one.
+/// Upper limit of shards: with more execution slots, several share one.
 const MAX_SHARDS: u32 = 64;
 
 impl FreeList {
-    /// All of `0..limit` free; the links have room for `elements` (the others are not listed here at first).
+    /// A list in which all of `0..limit` are free. The links have room for `elements`; the others are not listed at
+    /// first.
     pub(crate) fn new(limit: u32, elements: u32, slots: u32) -> Result<Self, Errno> {
         let shards = slots.clamp(1, MAX_SHARDS).next_power_of_two();
         Ok(Self {
@@ -207,13 +207,13 @@ impl FreeList {
         })
     }
 
-    /// How elements are counted that are counted only once they are handed out.
+    /// Sets the accounting for maps whose elements are counted when they are first taken.
     #[cfg(not(loom))]
     pub(crate) fn set_growth(&mut self, growth: Option<Growth>) {
         self.growth = growth;
     }
 
-    /// Counts so many fresh elements more; false if they may not be had.
+    /// Counts `elements` more fresh elements; false if the limit does not allow them.
     fn may_grow(&self, elements: u32) -> bool {
         #[cfg(not(loom))]
         if let Some(Growth { reservation, element }) = &self.growth {
@@ -247,7 +247,7 @@ impl FreeList {
         self.shards[self.shard(slot)].pop(&self.links)
     }
 
-    /// The element that [`FreeList::pop`] would probably give: a hint, for prefetching. Asks for its link.
+    /// The element that [`FreeList::pop`] would probably return: a hint. Prefetches its link.
     #[cfg(not(loom))]
     #[inline]
     pub(crate) fn peek(&self, slot: u32) -> Option<u32> {
@@ -263,13 +263,13 @@ impl FreeList {
         self.shards[self.shard(slot)].push(&self.links, element);
     }
 
-    /// How many elements have ever been handed out.
+    /// Number of elements that were ever taken.
     pub(crate) fn touched(&self) -> u32 {
         // Relaxed: a statistic.
         self.fresh.load(Ordering::Relaxed).min(self.limit)
     }
 
-    /// How many elements there are to hand out.
+    /// Number of elements that can be taken.
     pub(crate) fn limit(&self) -> u32 {
         self.limit
     }
@@ -278,12 +278,12 @@ impl FreeList {
     /// first.
     #[cold]
     fn pop_fresh(&self, own: usize) -> Option<u32> {
-        // Relaxed: fresh elements carry nothing but zeroes. The check first keeps the counter from running away.
+        // Relaxed: fresh elements contain only zeros. The check first keeps the counter from overflowing.
         if self.fresh.load(Ordering::Relaxed) >= self.limit {
             return None;
         }
-        // Counted before they are taken. What a thread counts here in vain, because others were before it at the end of
-        // the elements, is at most a few elements a thread and map, and stays counted.
+        // Counted before they are taken. A thread that loses the race for the last elements has counted a few in
+        // vain; these stay counted, at most [`NEIGHBOURS`] per thread and map.
         if !self.may_grow(NEIGHBOURS.min(self.limit)) {
             return None;
         }
@@ -304,7 +304,7 @@ impl FreeList {
         self.links.memory() + self.heads()
     }
 
-    /// Bytes of heads, and of the links of elements that have ever been handed out.
+    /// Bytes of heads, and of the links of elements that were ever taken.
     #[cfg(not(loom))]
     pub(crate) fn memory_touched(&self) -> usize {
         self.touched() as usize * size_of::<AtomicU32>() + self.heads()

@@ -23,8 +23,8 @@ pub(crate) trait Key: Sized {
     /// one.
     unsafe fn read(src: *const u8, size: usize) -> Self;
 
-    /// Whether [`Key::read`] of a key here is a few loads. Where it calls a function instead, nothing is lost by
-    /// another call around it.
+    /// Whether [`Key::read`] of a key at this address is a few loads. Where it is a call instead, another call around
+    /// it costs little more.
     fn is_at_hand(_src: *const u8) -> bool {
         true
     }
@@ -65,7 +65,7 @@ impl<const BYTES: usize, const WORDS: usize> Key for Fixed<BYTES, WORDS> {
     }
 
     fn load(words: &[AtomicU64]) -> Self {
-        // Relaxed: the caller finds out whether the key was whole.
+        // Relaxed: the caller checks afterwards that the key was not torn.
         Self(std::array::from_fn(|i| words[i].load(Ordering::Relaxed)))
     }
 
@@ -255,7 +255,7 @@ mod tests {
     #[cfg(not(loom))]
     #[test]
     fn a_long_key_of_an_element_takes_no_allocation() {
-        // An eviction reads such keys inside a run.
+        // An eviction reads such keys inside a run, which must not allocate.
         for len in [6, INLINE, INLINE + 1] {
             let words: Vec<AtomicU64> = (1..=len as u64).map(AtomicU64::new).collect();
             let key = Long::load(&words);

@@ -30,12 +30,12 @@ fn table() -> Table {
     Table::new(1, 5, 1, 1).unwrap()
 }
 
-/// Writes an element that nobody sees.
+/// Writes an element that is not in the index yet.
 fn fill(table: &Table, element: u32, n: u64, value: u64) {
     table.begin_write(element, &key(n))[0].store(value, Ordering::Relaxed);
 }
 
-/// As programs do it: in the usual way, if that fails in the general one.
+/// Inserts as programs do: by the fast path, and if that fails by the general one.
 fn insert(table: &Table, element: u32, n: u64, value: u64) -> bool {
     let place = table.place_of(HASH);
     let searched = table.inserts_at(place);
@@ -48,7 +48,7 @@ fn insert(table: &Table, element: u32, n: u64, value: u64) -> bool {
     }
 }
 
-/// In the general way only.
+/// Inserts by the general path only.
 fn insert_closely(table: &Table, element: u32, n: u64, value: u64) -> bool {
     let searched = table.inserts(HASH);
     if table.find(&key(n), HASH).is_some() {
@@ -58,7 +58,7 @@ fn insert_closely(table: &Table, element: u32, n: u64, value: u64) -> bool {
     table.insert(&key(n), HASH, searched, element)
 }
 
-/// What a host copy of a key's value reads.
+/// Reads a key's value as a host copy does.
 fn read(table: &Table, n: u64) -> Option<u64> {
     loop {
         let found = table.find(&key(n), HASH)?;
@@ -80,7 +80,7 @@ fn a_replaced_key_is_never_missed_and_never_mixed() {
         let writer = {
             let table = Arc::clone(&table);
             thread::spawn(move || {
-                // Replace, and use the old element for another key at once.
+                // Replaces, and uses the old element for another key at once.
                 assert!(table.replace(found, 1));
                 assert!(insert(&table, found.element(), 2, 20));
             })
@@ -122,7 +122,7 @@ fn an_element_in_transit_is_not_found() {
             let table = Arc::clone(&table);
             thread::spawn(move || {
                 assert!(table.remove(found, HASH));
-                // Filled for key 3, which does not get in: the update fails, or takes long.
+                // Filled for key 3, which is not inserted: the update fails, or takes long.
                 fill(&table, found.element(), 3, 30);
             })
         };
@@ -140,7 +140,7 @@ fn a_bystander_is_found_while_others_come_and_go() {
         let writer = {
             let table = Arc::clone(&table);
             thread::spawn(move || {
-                // Key 2 goes, and key 3 comes in its element and its slot.
+                // Key 2 is removed, and key 3 is inserted with its element and its slot.
                 assert!(table.remove(found, HASH));
                 assert!(insert(&table, found.element(), 3, 30));
             })
@@ -205,7 +205,7 @@ fn an_exchange_after_a_glance_changes_its_own_key_only() {
             let writer = {
                 let table = Arc::clone(&table);
                 thread::spawn(move || {
-                    // Key 1 goes, and key 2 comes in its element and its slot.
+                    // Key 1 is removed, and key 2 is inserted with its element and its slot.
                     let removed = table.remove(found, HASH);
                     removed && insert(&table, found.element(), 2, 20)
                 })
@@ -216,7 +216,7 @@ fn an_exchange_after_a_glance_changes_its_own_key_only() {
                 Glance::Absent | Glance::Unclear => false,
             };
             let theirs = writer.join().unwrap();
-            // (After my replace their removal finds another word and fails.)
+            // (After this thread's replace, the other thread's removal finds another word and fails.)
             assert!(mine != theirs, "one of them found the key unchanged");
             assert_eq!(read(&table, 1), (mine && !remove).then_some(11));
             assert_eq!(read(&table, 2), theirs.then_some(20));
@@ -234,7 +234,7 @@ fn a_lookup_by_a_glance_reads_its_own_keys_value() {
             let table = Arc::clone(&table);
             thread::spawn(move || {
                 assert!(table.remove(found, HASH));
-                // Filled for key 3, which does not get in.
+                // Filled for key 3, which is not inserted.
                 fill(&table, found.element(), 3, 30);
             })
         };
@@ -303,7 +303,7 @@ fn an_element_in_a_pocket_is_taken_once() {
             let pocket = Arc::clone(&pocket);
             thread::spawn(move || [pocket.take(), pocket.take()])
         };
-        // The owner takes and gives another meanwhile.
+        // The owner takes an element and gives another one meanwhile.
         let mine = pocket.take();
         let kept = pocket.fill(1);
         let theirs = thief.join().unwrap();
@@ -329,7 +329,7 @@ fn an_insert_that_overflows_meets_one_at_home() {
             fill(&table, element, n, n);
             assert!(table.insert(&key(n), hash, searched, element));
         };
-        // The first chunk is full, and all but one of its keys are of no interest.
+        // The first chunk is full; only one of its keys is used below.
         (0..7).for_each(|n| put(n, FIRST, n as u32));
         let searched = table.inserts(FIRST);
         fill(&table, 7, 7, 7);

@@ -1,16 +1,16 @@
-//! Eviction: which element an LRU hash gives up when it is full.
+//! Eviction: chooses the element that a full LRU hash gives up.
 //!
 //! The kernel keeps active and inactive lists under locks. Here the elements themselves are the clock (second chance):
 //! a hand goes round the slab, passes over elements whose reference bit is set and clears it, and evicts the first
 //! without. An element costs one byte; a lookup by a program sets the bit with a plain store and only if it is clear.
-//! Unreferenced elements go before referenced ones, and among equals the hand goes in slab order, which is the order of
-//! insertion while the map fills.
+//! Unreferenced elements are evicted before referenced ones. Among equals the hand follows the order of the slab,
+//! which is the order of insertion while the map fills.
 //!
 //! With `NO_COMMON_LRU` every execution slot moves a hand of its own, so that evictions do not meet on one cache line.
-//! The kernel also divides the elements among the CPUs, so that each evicts its own only. Slots are not CPUs: there are
-//! 64 by default, whatever the number of threads, and two threads would be left with 2 of 64 parts of their map. So
-//! each hand goes round all elements: `max_entries` keys fit whoever inserts them, and an insert may evict what another
-//! slot inserted.
+//! The kernel also divides the elements among the CPUs, so that each CPU evicts only its own. Slots are not CPUs:
+//! there are 64 by default, whatever the number of threads, so two threads would share 2 of 64 parts of their map.
+//! Here each hand visits all elements: `max_entries` keys fit whichever slots insert them, and an insert may evict a
+//! key that another slot inserted.
 
 use crossbeam_utils::CachePadded;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
@@ -29,7 +29,7 @@ pub(crate) struct Clock {
 impl Clock {
     /// A clock over `elements`, with one hand or one per slot.
     pub(crate) fn new(elements: u32, hands: u32) -> Result<Self, Errno> {
-        // Own hands begin at equal distances, below `elements`.
+        // With several hands, they begin at equal distances, below `elements`.
         let start = |hand: u32| crate::num::low(u64::from(elements) * u64::from(hand) / u64::from(hands));
         Ok(Self {
             referenced: Table::zeroed(elements as usize)?,
@@ -47,18 +47,18 @@ impl Clock {
         }
     }
 
-    /// Marks an element as unused: it gets a new key.
+    /// Marks an element as unused, because it gets a new key.
     #[inline]
     pub(crate) fn clear(&self, element: u32) {
         self.referenced[element as usize].store(0, Ordering::Relaxed);
     }
 
-    /// Moves the hand on to the next unreferenced element and returns it; `None` if a whole round found only referenced
-    /// ones (their bits are clear now).
+    /// Moves the hand to the next unreferenced element and returns it. `None` if a whole round found only referenced
+    /// ones, whose bits it has cleared.
     pub(crate) fn advance(&self, slot: u32) -> Option<u32> {
         let hand = &self.hands[slot as usize % self.hands.len()];
         for _ in 0..self.elements {
-            // Relaxed: a number to begin at. The wrap of the counter makes one uneven step in 2^32.
+            // Relaxed: only a starting point. The wrap of the counter makes one uneven step in 2^32.
             let element = hand.fetch_add(1, Ordering::Relaxed) % self.elements;
             let bit = &self.referenced[element as usize];
             if bit.load(Ordering::Relaxed) == 0 {
@@ -69,7 +69,7 @@ impl Clock {
         None
     }
 
-    /// The element that a hand at this one comes to a few evictions later.
+    /// The element that a hand at `element` reaches a few evictions later.
     pub(crate) fn ahead(&self, element: u32) -> u32 {
         const EVICTIONS: u32 = 4;
         element.saturating_add(EVICTIONS) % self.elements

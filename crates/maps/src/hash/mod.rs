@@ -7,14 +7,15 @@
 //!   one exchange. A replace gets the old element back as the next spare, so it works in a full map; an insert of a new
 //!   key takes its next spare from the free list.
 //! * **Full is exact.** The free list, with the slots' pockets, holds exactly `max_entries` elements at first (spares
-//!   are extra), so it can only run dry with that many keys present or in transit. Then the per-slot counts decide:
-//!   `added` grows after a key is in, `removed` before it goes out, so their difference, read twice the same, never
-//!   exceeds the number of keys that were present at that moment. Only if it is `max_entries` does the insert fail;
-//!   otherwise somebody is about to finish.
-//! * **Re-entry**: what a slot owns (spare, counts) is guarded by its `busy` flag. A signal handler that runs a program
-//!   on the same thread has the same slot, finds the flag, and gets `EBUSY`. Lookups need nothing and always work.
-//! * **`NO_PREALLOC`**: removed elements come back after a grace period ([`crate::retire`]), so there are more of them
-//!   than entries and a count decides what is full.
+//!   are extra), so it can only run dry with that many keys present or in transit. Then the per-slot counts decide.
+//!   `added` grows after a key is in, `removed` before it is taken out. So their difference, if two readings agree,
+//!   never exceeds the number of keys present at that moment. Only if it is `max_entries` does the insert fail;
+//!   otherwise another thread is about to finish an operation.
+//! * **Re-entry**: a slot's own state (spare, counts) is guarded by its `busy` flag. A signal handler that runs a
+//!   program on the same thread has the same slot, finds the flag, and gets `EBUSY`. Lookups need no such state and
+//!   always work.
+//! * **`NO_PREALLOC`**: removed elements become free after a grace period ([`crate::retire`]). So there are more
+//!   elements than entries, and a count of keys decides whether the map is full.
 //! * **LRU**: instead of failing, a full map evicts ([`lru`]).
 //! * **Per-CPU values** live beside the slab, one region per slot. They are updated in place, under the lock of the
 //!   key's home chunk, which deletes of such maps take as well: an update must not reach the next owner of the element.
@@ -56,18 +57,18 @@ struct PerCpu {
     slot_stride: usize,
 }
 
-/// Where elements come from and go to.
+/// The source of unused elements.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "one per map, and an indirection would cost every insert")]
 enum Pool {
-    /// Pre-allocated: exactly one per entry, used again at once.
+    /// Pre-allocated: exactly one element per entry, reused at once.
     Now(FreeList),
-    /// `NO_PREALLOC`: more than entries, used again after a grace period. The count is of keys present or being
-    /// inserted.
+    /// `NO_PREALLOC`: more elements than entries, reused after a grace period. The number counts keys present or
+    /// being inserted.
     Later(GraceList, CachePadded<AtomicU32>),
 }
 
-/// What an update has got hold of and not used yet.
+/// Resources that an update has reserved and not used yet.
 #[derive(Default)]
 struct Reserved {
     /// The element that becomes the next spare.
@@ -88,9 +89,9 @@ pub(crate) struct HashMap {
     slots: Box<[CachePadded<SlotState>]>,
     per_cpu: Option<PerCpu>,
     clock: Option<Clock>,
-    /// Pre-allocated, without per-CPU values, eviction, or fields in values that are not copied: see [`plain`].
+    /// Pre-allocated, without per-CPU values, eviction, or fields that copies of values leave out: see [`plain`].
     is_plain: bool,
-    /// How many elements the slab has.
+    /// Number of elements in the slab.
     elements: u32,
 }
 
@@ -103,7 +104,7 @@ fn element_bytes(def: &MapDef) -> usize {
     round_up8(def.key_size as usize) + round_up8(def.value_size as usize)
 }
 
-/// Bytes of an element with all that belongs to it.
+/// Bytes of an element with its per-slot values and bookkeeping.
 fn element_memory(def: &MapDef, slots: u32) -> u64 {
     let value = round_up8(def.value_size as usize) as u64;
     let values = if def.map_type.is_per_cpu() { value.saturating_mul(slots.into()) } else { value };
@@ -119,8 +120,8 @@ fn pooled(def: &MapDef, slots: u32) -> u64 {
     u64::from(def.max_entries) + GraceList::headroom(def.max_entries, element_bytes(def), slots)
 }
 
-/// Elements from one slot's first spare to the next slot's: no two in one cache line. (The clock of an LRU map would
-/// have to step over the gaps.)
+/// Distance from one slot's first spare to the next slot's, in elements: no two share a cache line. (1 for LRU maps,
+/// whose clock would have to step over the gaps.)
 fn spare_stride(def: &MapDef) -> u32 {
     if def.map_type.is_lru() {
         return 1;
@@ -139,7 +140,7 @@ impl HashMap {
         Self::memory_for(def, slots, pooled(def, slots))
     }
 
-    /// Bytes of one that has not handed out an element yet.
+    /// Bytes of a hash of this definition before any element was taken.
     pub(crate) fn memory_at_first(def: &MapDef, slots: u32) -> u64 {
         if is_prealloc(def) {
             return Self::memory_needed(def, slots);
@@ -147,7 +148,7 @@ impl HashMap {
         Self::memory_for(def, slots, 0).saturating_add(GraceList::fixed_memory(slots))
     }
 
-    /// Bytes of one whose pool has so many elements.
+    /// Bytes of a hash of this definition whose pool has `pooled` elements.
     fn memory_for(def: &MapDef, slots: u32, pooled: u64) -> u64 {
         let elements = pooled + u64::from(slots) * u64::from(spare_stride(def));
         let index = (Table::chunks_for(def.max_entries) * size_of::<Chunk>()) as u64;
@@ -158,7 +159,7 @@ impl HashMap {
             .saturating_add(states.saturating_mul(slots.into()))
     }
 
-    /// One whose elements are counted as they are handed out, if they are not all made at first.
+    /// Creates a hash. `NO_PREALLOC` maps count their elements when they are taken.
     pub(crate) fn new(
         def: &MapDef,
         domain: &Arc<Domain>,
@@ -242,7 +243,7 @@ impl HashMap {
         counts.0.wrapping_sub(counts.1) >= u64::from(self.max_entries) && self.counts() == counts
     }
 
-    /// An unused element of a pre-allocated map.
+    /// Takes an unused element of a pre-allocated map.
     #[inline]
     fn take_free(&self, free: &FreeList, slot: u32) -> Option<u32> {
         self.slots[slot as usize].pocket.take().or_else(|| free.pop(slot))
@@ -251,13 +252,13 @@ impl HashMap {
     /// Gives an element of a pre-allocated map back.
     #[inline]
     fn give_free(&self, free: &FreeList, slot: u32, element: u32) {
-        // An LRU map would have to look into all pockets before it evicts.
+        // Not into a pocket of an LRU map, which would have to search all pockets before it evicts.
         if self.clock.is_some() || !self.slots[slot as usize].pocket.fill(element) {
             free.push(slot, element);
         }
     }
 
-    /// Gets what the insert of a new key needs.
+    /// Reserves the resources for the insert of a new key.
     #[inline]
     fn reserve_insert<K: Key>(&self, reserved: &mut Reserved, slot: u32) -> OpResult {
         match &self.pool {
@@ -278,7 +279,7 @@ impl HashMap {
         }
     }
 
-    /// Gets what a replace needs: nothing, unless the old element must not be used again at once.
+    /// Reserves the resources for a replace: none, unless the old element must wait before it is reused.
     #[inline]
     fn reserve_replace(&self, reserved: &mut Reserved, slot: u32) -> OpResult {
         if let (Pool::Later(free, _), None) = (&self.pool, reserved.element) {
@@ -287,7 +288,7 @@ impl HashMap {
         Ok(())
     }
 
-    /// Gives back what was not needed.
+    /// Gives back unused reservations.
     #[inline]
     fn unreserve(&self, reserved: &Reserved, slot: u32) {
         match (&self.pool, reserved.element) {
@@ -301,7 +302,7 @@ impl HashMap {
         }
     }
 
-    /// Counts one more key, if there may be one more.
+    /// Counts one more key, unless the map is full.
     fn permit(&self, count: &AtomicU32) -> OpResult {
         // Relaxed: a count; whether the map is full is decided by `is_full`.
         let more = |n| (n < self.max_entries).then_some(n + 1);
@@ -314,7 +315,7 @@ impl HashMap {
         Ok(())
     }
 
-    /// An element although the free list looked empty.
+    /// Finds an element when the free list looked empty.
     #[cold]
     fn make_room<K: Key>(&self, free: &FreeList, slot: u32) -> OpResult<u32> {
         if let Some(clock) = &self.clock {
@@ -333,15 +334,16 @@ impl HashMap {
         }
     }
 
-    /// Takes an element from the key that deserves it least.
+    /// Takes an element from the key that the clock selects.
     fn evict<K: Key>(&self, clock: &Clock, free: &FreeList, slot: u32) -> OpResult<u32> {
         let state = &self.slots[slot as usize];
         for _ in 0..clock.rounds() {
             let Some(victim) = clock.advance(slot) else { continue };
-            // The hand soon comes to a neighbour, whose chunk lies anywhere: it is asked for now.
+            // The hand soon reaches a neighbour, whose chunk may be anywhere in memory: its line is prefetched.
             let neighbour = K::load(self.table.key(clock.ahead(victim)));
             self.table.place_to_write(self.seed.hash(neighbour.words()));
-            // The victim may be unused, or change hands while its key is read: `find` says whether it holds that key.
+            // The victim may be unused, or get another key while its key is read: `find` tells whether it holds that
+            // key.
             let key = K::load(self.table.key(victim));
             let hash = self.seed.hash(key.words());
             if let Some(found) = self.table.find(&key, hash).filter(|found| found.element() == victim) {
@@ -372,7 +374,7 @@ impl HashMap {
         let Some(per_cpu) = &self.per_cpu else {
             // SAFETY: passed on.
             self.shape.locked(words, slot, || unsafe { self.shape.write(words, value) })?;
-            // Whoever had the value that was here before may have put something into it since.
+            // A program that still had the previous value may have stored an object in it since.
             self.shape.let_go(words, slot);
             return Ok(());
         };
@@ -422,7 +424,7 @@ impl HashMap {
         Ok(self.table.unchanged(found))
     }
 
-    /// An update with every flag, of every flavour; [`plain`] has the usual one.
+    /// An update with any flags, of any kind of hash; [`plain`] has the fast path.
     ///
     /// # Safety
     /// A program's source must be readable for the value size.
@@ -452,7 +454,7 @@ impl HashMap {
         let hash = self.seed.hash(key.words());
         let spare = op.spare();
         let mut filled = false;
-        // Each further round means that another thread changed this very key in between.
+        // Each further round means that another thread changed this key in between.
         loop {
             let searched = self.table.inserts(hash);
             let found = self.table.find(key, hash);
@@ -468,9 +470,8 @@ impl HashMap {
                 }
                 (Some(_), _) => self.reserve_replace(reserved, slot)?,
                 (None, _) => match self.reserve_insert::<K>(reserved, slot) {
-                    // It may be this very key that filled the map up after the search, and that is gone again by now:
-                    // unless nothing was inserted here since, the key may have been present when
-                    // the map was full.
+                    // The search may have missed this key, which filled the map and is removed again: unless nothing
+                    // was inserted in this chunk since, the key may have been present when the map was full.
                     Err(Errno::E2BIG) if self.table.inserts(hash) != searched => continue,
                     result => result?,
                 },
@@ -509,8 +510,8 @@ impl HashMap {
         }
     }
 
-    /// Lets go of what the value of an element owns that is out of the index, and that the caller has not given back
-    /// yet.
+    /// Releases the objects that the value of an element owns. The element is out of the index and not yet given
+    /// back.
     #[inline]
     fn let_go(&self, found: Found, slot: u32) {
         if self.shape.owns() {
@@ -526,7 +527,7 @@ impl HashMap {
         }
     }
 
-    /// Writes the value of a found key where it is; false if the key has moved meanwhile.
+    /// Writes the value of a found key in place; false if the key has moved meanwhile.
     ///
     /// # Safety
     /// A program's source must be readable for the value size.
@@ -559,7 +560,8 @@ impl HashMap {
         }
     }
 
-    /// Removes a key, after `before` has seen it (and may refuse because it changed: then look again).
+    /// Removes a key after `before` has seen it. `before` returns false if the key changed, and the search is
+    /// repeated.
     #[inline]
     fn remove_key<K: Key>(&self, key: &K, slot: u32, mut before: impl FnMut(Found) -> OpResult<bool>) -> OpResult {
         let state = &self.slots[slot as usize];
@@ -585,7 +587,7 @@ impl HashMap {
                 match &self.pool {
                     Pool::Now(free) => {
                         // The removed element is in this core's cache: it becomes the spare, which the next insert
-                        // writes, and the spare so far goes to the others, by its number only.
+                        // writes. The previous spare goes to the free list, by its number only.
                         let spare = op.spare();
                         op.set_spare(found.element());
                         self.give_free(free, slot, spare);
@@ -618,7 +620,7 @@ impl HashMap {
     pub(crate) fn first_word<K: Key>(&self, key: &K) -> Option<u64> {
         loop {
             let found = self.find(key)?;
-            // Acquire pairs with the release that published the element, so also with what the host did before.
+            // Acquire pairs with the release that published the element, and so also with the host's accesses before.
             let word = self.table.extra(found.element())[0].load(Ordering::Acquire);
             if self.table.unchanged(found) {
                 return Some(word);
@@ -640,7 +642,7 @@ impl HashMap {
 impl Drop for HashMap {
     fn drop(&mut self) {
         if self.shape.owns() {
-            // Those that were removed, too: a program may have put something there afterwards.
+            // Removed elements too: a program may have stored an object in one after its removal.
             (0..self.elements).for_each(|element| self.shape.let_go_alone(self.table.extra(element)));
         }
     }

@@ -1,4 +1,4 @@
-//! A hash map as the handle and the entry points see it: key sizes picked, sizes counted, positions walked.
+//! A hash map as the handle and the entry points see it: selects the key type, counts sizes, iterates.
 
 use std::sync::atomic::AtomicU64;
 
@@ -17,7 +17,7 @@ use crate::mem::{self, ANY_ALIGNMENT, WORD};
 use crate::ops::{Cursor, MapOps, Visit};
 use crate::value::Source;
 
-/// The specialised lookup. (Why what is not usual comes last: see [`super::plain`].)
+/// The specialised lookup. (For why rare cases come last, see [`super::plain`].)
 ///
 /// # Safety
 /// See [`LookupFn`]; the map must be a hash whose key size is `K`'s and which is per-CPU and LRU as the constants say.
@@ -44,7 +44,7 @@ unsafe extern "C" fn lookup<K: Key, const PER_CPU: bool, const LRU: bool>(
     unsafe { lookup_closely::<K, PER_CPU, LRU>(map, key, slot) }
 }
 
-/// The rest of [`lookup`], from the beginning.
+/// The general path of [`lookup`], which repeats the search from the beginning.
 ///
 /// # Safety
 /// As [`lookup`].
@@ -151,7 +151,7 @@ unsafe extern "C" fn delete_any<K: Key>(map: *const MapHeader, key: *const u8, s
 }
 
 impl HashMap {
-    /// What a program gets of a key that was found.
+    /// The pointer that a program gets for a found key.
     #[inline(always)]
     fn value_found<const PER_CPU: bool, const LRU: bool>(
         &self,
@@ -216,7 +216,7 @@ impl MapOps for HashMap {
 
     fn key_of(&self, value: *const u8, key: &mut [u8]) -> bool {
         let element = if self.per_cpu.is_some() { None } else { self.table.element_at(value) };
-        // It may be another's by now, or torn: the caller looks the key up.
+        // The key may be another one's by this time, or torn: the caller looks the key up.
         element.map(|element| mem::load_bytes(self.table.key(element), key)).is_some()
     }
 
@@ -268,7 +268,7 @@ impl MapOps for HashMap {
 
     fn lookup_and_delete(&self, key: &[u8], out: &mut [u8], flags: u64, slot: u32) -> OpResult {
         with_key!(self.key_size, K => {
-            // The removal exchanges the very word the value was read under.
+            // The removal exchanges the slot word under which the value was read.
             self.remove_key(&K::from_host(key), slot, |found| self.read(found, out, flags, slot))
         })
     }
@@ -319,7 +319,7 @@ impl MapOps for HashMap {
         let fixed = self.table.index_memory() + states + self.clock.as_ref().map_or(0, Clock::memory);
         let elements = match &self.pool {
             Pool::Now(free) => self.table.slab_memory() + per_cpu + free.memory(),
-            // Only what has been touched takes up memory.
+            // Only touched elements occupy memory.
             Pool::Later(free, _) => {
                 let all = self.table.slab_memory() + per_cpu;
                 let touched = u64::from(free.touched()) + self.slots.len() as u64;

@@ -1,14 +1,14 @@
-//! The usual update and the usual removal, straight through.
+//! The fast paths of update and removal, written without branches for rare cases.
 //!
-//! Nearly every update is `BPF_ANY` on a pre-allocated hash without frills, nearly every key is in its home chunk, and
-//! nobody else changes it meanwhile. That case is written out here without the loop, the flags and the reservations of
-//! the general one, which takes over, from the beginning, whenever something is not as usual.
+//! Nearly every update is `BPF_ANY` on a pre-allocated hash without special fields, nearly every key is in its home
+//! chunk, and no other thread changes it meanwhile. This file handles that case without the loop, the flags and the
+//! reservations of the general path, which takes over from the beginning in all other cases.
 //!
-//! A map that is larger than the caches costs two reads of memory an operation, the second at an address that the first
-//! one gives. The processor overlaps the reads of as many operations as its reorder buffer holds instructions of. So
-//! what counts is the number of instructions on the usual way, and whatever is off it is a call in the last place: a
-//! jump, for which the usual way saves no registers and keeps no frame. (Such functions are `extern "C"`, which do not
-//! unwind: a call that may unwind is no jump.)
+//! In a map larger than the caches, an operation reads memory twice, the second time at an address that depends on
+//! the first read. The processor overlaps the reads of as many operations as fit into its reorder buffer. So the
+//! number of instructions on the fast path decides the throughput. Code off that path is a call in tail position,
+//! which compiles to a jump: the fast path saves no registers and keeps no frame for it. (Such functions are `extern
+//! "C"`, which do not unwind: a call that may unwind cannot be a jump.)
 
 use super::key::Key;
 use super::slot::{Op, SlotState};
@@ -40,8 +40,8 @@ impl Search {
 }
 
 impl HashMap {
-    /// Begins an operation, unless the slot has one. (No caller has a slot that does not exist; a panic is no way out
-    /// of a program.)
+    /// Begins an operation, unless the slot is in one already. Returns `None` for a slot number out of range instead
+    /// of panicking, because a panic must not leave a program.
     #[inline(always)]
     fn begin(&self, slot: u32) -> Option<Op<'_>> {
         Op::begin(self.slots.get(slot as usize)?).ok()
@@ -53,7 +53,7 @@ impl HashMap {
         self.shape.size.is_multiple_of(WORD) && (ANY_ALIGNMENT || value.cast::<u64>().is_aligned())
     }
 
-    /// Sets the value of a key, which need not be present, in a plain map. Returns what the helper does.
+    /// Sets the value of a key, present or absent, in a plain map. Returns the helper's result.
     ///
     /// # Safety
     /// `value` must be readable for the value size, and as [`HashMap::is_whole`] if `WHOLE` says so.
@@ -85,7 +85,7 @@ impl HashMap {
         unsafe { self.update_closely(key, value, slot) }
     }
 
-    /// The same by the general way.
+    /// Updates by the general path.
     ///
     /// # Safety
     /// `value` must be readable for the value size.
@@ -96,9 +96,9 @@ impl HashMap {
         ret(unsafe { self.update_general(&key, Source::Program(value), update::ANY, slot) })
     }
 
-    /// The other half, for a key that was absent when the home chunk's insert count was what `search` says: an insert
-    /// into its home chunk, of which nobody else does one, with the element that this slot gave back last.
-    ///
+    /// The second part of an update, for a key that was absent when the home chunk's insert count was as `search`
+    /// says. Inserts into the home chunk, provided that no other thread inserts there, using the element that this
+    /// slot gave back last.
     /// # Safety
     /// As [`HashMap::update_plain`]; and the caller must have begun an operation in the slot and passed it on.
     #[inline(never)]
@@ -121,7 +121,7 @@ impl HashMap {
                 op.set_spare(next);
                 return 0;
             }
-            // This slot has just emptied it.
+            // The pocket is empty, because this operation has taken its element.
             state.pocket.fill(next);
             op.pass_on();
         }
@@ -129,7 +129,7 @@ impl HashMap {
         unsafe { self.insert_closely(key, hash, value, search) }
     }
 
-    /// The same with any element, into any chunk, and after others.
+    /// Inserts with any element, into any chunk, waiting for other inserts.
     ///
     /// # Safety
     /// `value` must be readable for the value size, and the caller must have begun an operation in the slot and passed
@@ -172,7 +172,7 @@ impl HashMap {
         }
     }
 
-    /// Removes a key of a plain map. Returns what the helper does.
+    /// Removes a key of a plain map. Returns the helper's result.
     #[inline(always)]
     pub(super) fn remove_plain<K: Key>(&self, key: K, slot: u32) -> i64 {
         let Some(op) = self.begin(slot) else { return Errno::EBUSY.as_ret() };
@@ -200,7 +200,7 @@ impl HashMap {
         self.remove_closely(key, slot)
     }
 
-    /// The same by the general way.
+    /// Removes by the general path.
     #[cold]
     #[inline(never)]
     extern "C" fn remove_closely<K: Key>(&self, key: K, slot: u32) -> i64 {
@@ -218,7 +218,7 @@ impl HashMap {
     }
 }
 
-/// What a helper's return value stands for.
+/// Converts a helper's return value back into a result.
 #[expect(clippy::cast_possible_truncation, reason = "it is zero or made by `Errno::as_ret`")]
 pub(super) fn result(ret: i64) -> OpResult {
     if ret == 0 { Ok(()) } else { Err(Errno(-ret as i32)) }

@@ -1,20 +1,20 @@
-//! What an execution slot owns of a hash, and the guard against re-entry.
+//! The state that an execution slot owns in a hash, and its guard against re-entry.
 //!
-//! An update needs its slot's spare element and counts for itself. A signal handler may run a program on the same
-//! thread and slot in the middle of it: it finds `busy` set, and gets `EBUSY`.
+//! An update uses its slot's spare element and its slot's counts. A signal handler may run a program on this thread
+//! and slot in the middle of an update: it finds `busy` set and gets `EBUSY`.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, compiler_fence};
 
 use super::free_list::Pocket;
 use crate::errno::{Errno, OpResult};
 
-/// What one execution slot owns of a map. Written by the thread in that slot only; the hand-over of a slot from thread
-/// to thread is ordered by its lease.
+/// The state that one execution slot owns in a map. Written only by the thread in that slot; the slot's lease orders
+/// the hand-over from thread to thread.
 #[derive(Debug)]
 pub(super) struct SlotState {
     busy: AtomicBool,
     spare: AtomicU32,
-    /// The top of the slot's share of the free list.
+    /// The slot's one-element share of the free list.
     pub(super) pocket: Pocket,
     pub(super) added: AtomicU64,
     pub(super) removed: AtomicU64,
@@ -32,13 +32,13 @@ impl SlotState {
     }
 
     pub(super) fn count(counter: &AtomicU64) {
-        // Relaxed: one writer. Release pairs with the acquire in `counts`: whoever counts an insert sees it done (its
-        // lock released). `removed` is published by the exchange that follows it.
+        // Relaxed: there is one writer. Release pairs with the acquire in `counts`: a thread that counts an insert
+        // sees it done (its lock released). `removed` is published by the exchange that follows it.
         counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Release);
     }
 }
 
-/// An operation in progress: the slot's state is this operation's alone.
+/// An operation in progress, which owns the slot's state.
 pub(super) struct Op<'a>(pub(super) &'a SlotState);
 
 impl<'a> Op<'a> {
@@ -53,13 +53,13 @@ impl<'a> Op<'a> {
         Ok(Self(state))
     }
 
-    /// Leaves the operation to whoever calls [`Op::passed_on`].
+    /// Leaves the operation open for the code that calls [`Op::passed_on`].
     #[inline(always)]
     pub(super) fn pass_on(self) {
         std::mem::forget(self);
     }
 
-    /// Goes on with an operation that was begun in this slot and passed on.
+    /// Continues an operation that was begun in this slot and passed on.
     #[inline(always)]
     pub(super) fn passed_on(state: &'a SlotState) -> Self {
         Self(state)
@@ -79,7 +79,7 @@ impl<'a> Op<'a> {
 impl Drop for Op<'_> {
     #[inline]
     fn drop(&mut self) {
-        // Pairs with the fence in `begin`: whatever the operation did comes before a handler may begin another.
+        // Pairs with the fence in `begin`: all accesses of the operation come before a handler may begin another.
         compiler_fence(Ordering::SeqCst);
         self.0.busy.store(false, Ordering::Relaxed);
     }

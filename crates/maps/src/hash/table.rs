@@ -1,29 +1,31 @@
-//! The index of a hash map: which element holds which key.
+//! The index of a hash map: maps keys to elements.
 //!
 //! Problem: programs look up, replace and delete from any thread, may be preempted anywhere, and must not wait. A
-//! lookup must find a key that was present throughout, whatever else happens; elements are recycled at once.
+//! lookup must find a key that is present during the whole lookup, whatever other threads do. Elements are recycled
+//! at once.
 //!
 //! Approach. Elements (keys and values) live in a slab and are named by index. The index is an array of 64-byte chunks
 //! of seven slots; a slot is one word {tag 16 | version 16 | element + 1, 32}. A key's hash gives its home chunk and
 //! its tag; a key that finds its home full goes to the next chunk with room, and every chunk it passed counts it in
 //! `overflow`, so that a search stops at the first chunk nobody passed. Keys never move.
 //!
-//! * **replace** and **delete** are one compare-exchange of the slot word. They wait for nobody.
+//! * **replace** and **delete** are one compare-exchange of the slot word. They never wait.
 //! * **insert** of a new key holds the lock of its *home* chunk, so that no key gets in twice, and of the chunk whose
 //!   slot it fills: an empty slot then takes a plain store.
-//! * **find** compares the elements whose tag matches and then reads the slot again: only if the word is unchanged did
-//!   the element belong to the slot while its key was read, for a hit as for a miss. Without that a key replaced in
-//!   between looks absent, because its old element already holds another key.
+//! * **find** compares the elements whose tag matches and then reads the slot again. Only if the word is unchanged
+//!   did the element belong to the slot while its key was read, for a hit as for a miss. Without the second read a
+//!   key replaced in between would look absent, because its old element already holds another key.
 //!
 //! Invariants.
 //! 1. The key of an element does not change while a slot names it.
-//! 2. Who writes into an element first executes [`Table::begin_write`] after having taken it out of the index: a reader
-//!    that sees any of the new words then sees the slot word changed ([`Table::unchanged`]).
-//! 3. A slot is empty exactly if the lower half of its word is zero. Its tag is zero then, which is a key's tag as
-//!    well.
-//! 4. A slot's version grows with every change, so a word that reads the same twice was the same all the time. (16 bits
-//!    wrap: a reader would have to sleep through exactly a multiple of 65,536 changes of one slot and wake to the same
-//!    element in it.)
+//! 2. Before a thread writes into an element it takes the element out of the index and then executes
+//!    [`Table::begin_write`]: a reader that sees any of the new words then sees the slot word changed
+//!    ([`Table::unchanged`]).
+//! 3. A slot is empty exactly if the lower half of its word is zero. Its tag is zero then, which is a possible tag of
+//!    a key too.
+//! 4. A slot's version grows with every change, so two equal readings mean that the word did not change in between.
+//!    (16 bits wrap: a reader would have to sleep through exactly a multiple of 65,536 changes of one slot and wake
+//!    to the same element in it.)
 //! 5. `overflow` of a chunk is at least the number of present keys that passed it.
 
 use crate::errno::Errno;
@@ -34,14 +36,14 @@ use crate::sync::{AtomicU64, Ordering, Table as Memory, fence, prefetch_write, y
 /// Bytes of a chunk, as places count them.
 const CHUNK: usize = chunk::BYTES;
 
-/// What a hash says about where its key may be: the chunk, and the tag there.
+/// The place that a hash gives a key: the home chunk, and the tag.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HashPlace {
     home: usize,
     mark: u32,
 }
 
-/// Where a key was found. Two words, so that it travels in registers.
+/// The place where a key was found. Two words, so that it is passed in registers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Found {
     /// The chunk's number times 64, and the byte of the chunk at which the slot begins.
@@ -73,18 +75,18 @@ impl Found {
     }
 }
 
-/// What the first look says.
+/// The result of the first look.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Glance<'a> {
     /// The key was there.
     Found(Glanced<'a>),
-    /// It was not.
+    /// The key is absent.
     Absent,
-    /// Look closer.
+    /// The general search must decide.
     Unclear,
 }
 
-/// Where the first look found a key: in its home chunk. What follows from it needs no address anew.
+/// A key found by the first look, in its home chunk, with the addresses that operations on it need.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Glanced<'a> {
     slot: &'a AtomicU64,
@@ -158,7 +160,7 @@ impl Table {
         (max_entries as usize).div_ceil(4)
     }
 
-    /// The words of an element behind its key.
+    /// The words of an element after its key.
     #[inline(always)]
     pub(crate) fn extra(&self, element: u32) -> &[AtomicU64] {
         self.words(element, self.key_words, self.element_words)
@@ -228,22 +230,22 @@ impl Table {
         extra
     }
 
-    /// Whether the slot still has the word it had, so that everything read from its element in between was the key's.
+    /// Whether the slot still has its word, so that all data read from its element in between belongs to the key.
     #[inline]
     pub(crate) fn unchanged(&self, found: Found) -> bool {
         self.reread(found.chunk(), found.offset()) == found.word
     }
 
-    /// The slot's word now, ordered after every read of the element so far.
+    /// Loads the slot's word again, ordered after all earlier reads of the element.
     #[inline(always)]
     fn reread(&self, chunk: usize, offset: usize) -> u64 {
         // Pairs with the release fence in `begin_write`.
         fence(Ordering::Acquire);
-        // Acquire: the word may name a new element, which the caller is going to read.
+        // Acquire: the word may name a new element, which the caller is about to read.
         self.chunk(chunk).slot(offset).load(Ordering::Acquire)
     }
 
-    /// Whether an element, of which these are the words, holds `key`.
+    /// Whether the element with these words holds `key`.
     #[inline(always)]
     fn holds<K: Key>(shared: &[AtomicU64], key: &K) -> bool {
         let same = |i: usize, word: u64| {
@@ -254,7 +256,7 @@ impl Table {
             // Relaxed: the caller re-reads the slot behind an acquire fence.
             shared.load(Ordering::Relaxed) ^ word
         };
-        // Without branches, which would mispredict.
+        // Without branches, because they would be mispredicted.
         key.words().iter().enumerate().fold(0, |differ, (i, &word)| differ | same(i, word)) == 0
     }
 
@@ -264,7 +266,7 @@ impl Table {
         self.find_at(key, self.place_of(hash))
     }
 
-    /// The same.
+    /// Looks a key up, given its place.
     #[inline(always)]
     pub(crate) fn find_at<K: Key>(&self, key: &K, place: HashPlace) -> Option<Found> {
         match self.glance::<K, false>(key, place) {
@@ -274,14 +276,14 @@ impl Table {
         }
     }
 
-    /// Where a hash is looked for.
+    /// The place of the keys with this hash.
     #[inline(always)]
     pub(crate) fn place_of(&self, hash: u64) -> HashPlace {
         HashPlace { home: self.home(hash), mark: crate::num::low(hash) }
     }
 
-    /// The same for somebody who is going to change a slot there. Its line is fetched for writing at once: where
-    /// another core wrote it last, it would otherwise be fetched twice.
+    /// The place of a hash, for a caller that is about to change a slot there. Prefetches the chunk's line for
+    /// writing; if another core wrote it last, it would otherwise be fetched twice.
     #[inline(always)]
     pub(crate) fn place_to_write(&self, hash: u64) -> HashPlace {
         let place = self.place_of(hash);
@@ -289,12 +291,12 @@ impl Table {
         place
     }
 
-    /// The first look: nearly always the key is under the first tag that matches in its home chunk, or nothing matches
-    /// there and nobody passed it.
+    /// The first look: nearly always the key is under the first matching tag in its home chunk, or no tag matches
+    /// there and no key overflowed from it.
     ///
-    /// What is found counts only if the slot is unchanged *afterwards*: a lookup asks [`Glanced::unchanged`], and the
-    /// exchange of a replace or a removal compares the word anyway. With `WRITE`, the element is fetched for
-    /// writing, as the chunk by [`Table::place_to_write`].
+    /// A found key counts only if the slot is unchanged *afterwards*: a lookup calls [`Glanced::unchanged`]; the
+    /// exchange of a replace or a removal compares the word. With `WRITE`, the element is prefetched for writing, as
+    /// the chunk is by [`Table::place_to_write`].
     #[inline(always)]
     pub(crate) fn glance<K: Key, const WRITE: bool>(&self, key: &K, place: HashPlace) -> Glance<'_> {
         let chunk = self.chunk(place.home);
@@ -305,13 +307,13 @@ impl Table {
         let slot = chunk.slot(offset);
         // Acquire as in `check`.
         let word = slot.load(Ordering::Acquire);
-        // A slot that changed in between may have another tag: then it has another key, or it is empty.
+        // If the slot changed in between it may have another tag: then it has another key, or is empty.
         if !is_full(word) {
             return Glance::Unclear;
         }
         let element = self.words(element_of(word), 0, self.element_words);
         if WRITE {
-            // Its first and last lines: elements of up to two are the usual ones.
+            // The first and last lines: most elements have at most two.
             prefetch_write(element.as_ptr());
             // SAFETY: an element has at least one word.
             prefetch_write(unsafe { element.get_unchecked(element.len() - 1) });
@@ -319,15 +321,15 @@ impl Table {
         if !Self::holds(element, key) {
             return Glance::Unclear;
         }
-        // Pairs with the release fence in `begin_write`: who finds the word unchanged behind this has read the key's
-        // own element.
+        // Pairs with the release fence in `begin_write`: a reader that finds the word unchanged after this fence has
+        // read the key's own element.
         fence(Ordering::Acquire);
         // SAFETY: the key has the map's size, so the element begins with as many words.
         let extra = unsafe { element.get_unchecked(key.words().len()..) };
         Glance::Found(Glanced { slot, word, extra, offset })
     }
 
-    /// The whole search.
+    /// The general search: all chunks from the home chunk to the first without overflow.
     #[inline(never)]
     pub(crate) fn find_anywhere<K: Key>(&self, key: &K, place: HashPlace) -> Option<Found> {
         let mut at = place.home;
@@ -338,8 +340,8 @@ impl Table {
                     return Some(Found::new(at, offset, word));
                 }
             }
-            // Acquire: a key that was inserted before this search began is counted (invariant 5), by the happens-before
-            // that makes "before" mean anything; the load itself needs no more.
+            // Acquire: a key inserted before this search began (in the happens-before order) is counted, by invariant
+            // 5.
             if chunk.overflow.load(Ordering::Acquire) == 0 {
                 return None;
             }
@@ -348,7 +350,7 @@ impl Table {
         None
     }
 
-    /// The word of a slot, if it stably names an element that holds `key`.
+    /// The word of a slot, if it names an element that holds `key` and is unchanged after the comparison.
     #[inline(always)]
     fn check<K: Key>(&self, chunk: usize, offset: usize, mark: u32, key: &K) -> Option<u64> {
         // Acquire pairs with the release of the exchange that published the element: its key and value are complete.
@@ -364,19 +366,19 @@ impl Table {
         None
     }
 
-    /// The home chunk's insert count: to be read before a search, and given to [`Table::insert`].
+    /// The home chunk's insert count: to be read before a search, and passed to [`Table::insert`].
     #[inline]
     pub(crate) fn inserts(&self, hash: u64) -> u32 {
         self.inserts_at(self.place_of(hash))
     }
 
-    /// The same.
+    /// The insert count of the home chunk at `place`.
     #[inline(always)]
     pub(crate) fn inserts_at(&self, place: HashPlace) -> u32 {
         self.chunk(place.home).lock.releases()
     }
 
-    /// Puts `element`, which holds `key`, where `found` was; false if the slot has changed since.
+    /// Puts `element`, which holds `key`, into the slot of `found`; false if the slot has changed since.
     #[inline]
     pub(crate) fn replace(&self, found: Found, element: u32) -> bool {
         exchange(self.slot(found), found.word, filled(found.word, mark_of(found.word), element))
@@ -387,7 +389,7 @@ impl Table {
         self.chunk(found.chunk()).slot(found.offset())
     }
 
-    /// Removes the key that was found; false if the slot has changed since. The caller owns the element then.
+    /// Removes the found key; false if the slot has changed since. On success the caller owns the element.
     #[inline]
     pub(crate) fn remove(&self, found: Found, hash: u64) -> bool {
         if !exchange(self.slot(found), found.word, emptied(found.word)) {
@@ -395,7 +397,7 @@ impl Table {
         }
         let mut at = self.home(hash);
         while at != found.chunk() {
-            // Release: a reader that sees the count drop must not have missed the removal before it.
+            // Release: a reader that sees the smaller count must also see the removal before it.
             self.chunk(at).overflow.fetch_sub(1, Ordering::Release);
             at = self.next(at);
         }
@@ -409,8 +411,8 @@ impl Table {
         let place = self.place_of(hash);
         let HashPlace { home, mark } = place;
         self.with_locked(home, |before| {
-            // Only who holds this lock adds a key of this home: if nobody did since the search, then what it found
-            // still holds.
+            // Only the holder of this lock adds a key of this home: if none was added since the search, the result of
+            // the search still holds.
             let absent = before == searched || self.find_anywhere(key, place).is_none();
             if absent {
                 self.place(home, mark, element);
@@ -419,15 +421,16 @@ impl Table {
         })
     }
 
-    /// The same in the usual case; false if it is another, and then nothing has happened.
+    /// Inserts if the home chunk has room and no key was inserted there since the search. Otherwise returns false and
+    /// changes nothing.
     #[inline(always)]
     pub(crate) fn insert_at_home(&self, place: HashPlace, searched: u32, element: u32) -> bool {
-        // Looked for before locking: the lock word is in the same line, and a vector load soon after its store would
-        // wait.
+        // Searched before locking: the lock word is in this line too, and a vector load soon after a store to it
+        // would stall.
         let Some(vacancy) = self.chunk(place.home).vacancy() else { return false };
         let lock = &self.chunk(place.home).lock;
-        // Only who holds this lock adds a key of this home or fills a slot of this chunk: if nobody did since the
-        // search, then both what it found and the vacancy still hold.
+        // Only the holder of this lock adds a key of this home or fills a slot of this chunk: if none did since the
+        // search, then both its result and the vacancy still hold.
         let locked = lock.lock_unreleased(searched);
         if locked {
             vacancy.fill(place.mark, element);
@@ -451,8 +454,8 @@ impl Table {
         result
     }
 
-    /// Fills the first empty slot from `home` on, whose lock the caller holds. A chunk whose lock is taken is passed
-    /// over like a full one: waiting for it could go round in a circle.
+    /// Fills the first empty slot from `home` on, whose lock the caller holds. A chunk whose lock is taken is skipped
+    /// like a full one, because waiting for it could deadlock in a circle.
     #[cold]
     fn place(&self, home: usize, mark: u32, element: u32) {
         let mut at = home;
@@ -471,8 +474,8 @@ impl Table {
             chunk.overflow.fetch_add(1, Ordering::Relaxed);
             at = self.next(at);
             if at == home {
-                // There are more slots than elements, so one pass can only fail if keys move about meanwhile: go round
-                // again, with the counts of the first round undone.
+                // There are more slots than elements, so one pass can only fail if other threads move keys meanwhile:
+                // start again, with the counts of the first round undone.
                 for chunk in &*self.chunks {
                     // Relaxed: nothing was published under these counts.
                     chunk.overflow.fetch_sub(1, Ordering::Relaxed);

@@ -7,8 +7,8 @@
 //! specification; arm64: by the architecture). The result only nominates candidates, which are loaded again with
 //! acquire.
 //!
-//! Few instructions matter more here than elsewhere: in a map that is larger than the caches, the processor overlaps as
-//! many operations as fit into its reorder buffer.
+//! The number of instructions matters here: in a map larger than the caches, the processor overlaps as many
+//! operations as fit into its reorder buffer.
 
 use crate::sync::AtomicU64;
 
@@ -23,7 +23,7 @@ const WORDS: usize = 8;
 mod imp {
     use super::{AtomicU64, WORDS};
 
-    /// The bits of the slots, which are all words but the first: the upper one of two bits a word.
+    /// The bits that stand for slots: the upper of two bits per word, for all words but the first.
     pub(super) const SLOTS: u64 = 0xaaa8;
 
     /// The byte of the chunk at which the slot with this bit begins.
@@ -46,7 +46,7 @@ mod imp {
                 "movaps {b}, xmmword ptr [{chunk} + 32]",
                 "shufps {a}, xmmword ptr [{chunk} + 16], 0xdd",
                 "shufps {b}, xmmword ptr [{chunk} + 48], 0xdd",
-                // The tag's lane decides about the sign of its half, which saturation keeps; the version's lane does
+                // The tag's lane determines the sign of its half, which saturation keeps; the version's lane does
                 // not.
                 "pcmpeqw {a}, {mark}",
                 "pcmpeqw {b}, {mark}",
@@ -69,7 +69,7 @@ mod imp {
 mod imp {
     use super::{AtomicU64, WORDS};
 
-    /// The bits of the slots: the lowest one of a byte a word, except the first.
+    /// The bits that stand for slots: the lowest bit of a byte per word, for all words but the first.
     pub(super) const SLOTS: u64 = 0x0101_0101_0101_0100;
 
     /// The byte of the chunk at which the slot with this bit begins.
@@ -87,7 +87,7 @@ mod imp {
                 "ldp {a:q}, {b:q}, [{chunk}]",
                 "ldp {c:q}, {d:q}, [{chunk}, #32]",
                 "dup {tags:v}.8h, {tag:w}",
-                // The upper halves of the words, then the upper halves of those: the tags.
+                // First the upper halves of the words, then the upper halves of those: the tags.
                 "uzp2 {a:v}.4s, {a:v}.4s, {b:v}.4s",
                 "uzp2 {c:v}.4s, {c:v}.4s, {d:v}.4s",
                 "uzp2 {a:v}.8h, {a:v}.8h, {c:v}.8h",
@@ -127,8 +127,8 @@ mod imp {
     }
 }
 
-/// The slots whose tag is the upper half of `mark`. A slot that has it throughout is always among them. The first word
-/// of the chunk is no slot.
+/// The slots whose tag is the upper half of `mark`. A slot that has the tag during the whole call is always among
+/// them. The first word of the chunk is not a slot.
 #[inline(always)]
 pub(crate) fn matching(chunk: &[AtomicU64; WORDS], mark: u32) -> Slots {
     Slots(imp::matching(chunk, mark) & imp::SLOTS)
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn finds_exactly_the_slots_with_the_tag() {
-        // All subsets of slots; everything but the tag is set to look like it.
+        // All subsets of slots; all other bits are set to resemble the tag.
         for tag in [0u16, 1, 0x7fff, 0x8000, 0xffff] {
             for subset in 0..128u32 {
                 let noise = u64::from(tag);

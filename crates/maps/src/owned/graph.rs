@@ -1,24 +1,24 @@
 //! Lists and trees of objects, linked through fields of the objects themselves.
 //!
-//! A root lies in a map's value or in an object, 16 bytes: the first and the last node of a list, or the topmost node
-//! of a tree. A node lies in an object: of a list the next node, the one before and the *owner*; of a tree the parent
-//! (whose lowest bit says that the node is black), the left and the right child, and the owner. The owner is the
-//! address of the root that the node is in, or 0, in the lower 48 bits, and above them the node's offset in its object:
-//! so a node's address is enough to find the object, whoever has it. No address of memory is longer (Linux gives longer
-//! ones only to those who ask for them).
+//! A root lies in a map's value or in an object and has 16 bytes: the first and the last node of a list, or the
+//! topmost node of a tree. A node lies in an object. A list's node holds the next node, the previous node and the
+//! *owner*; a tree's node holds the parent (whose lowest bit says that the node is black), the left and the right
+//! child, and the owner. The lower 48 bits of the owner word are the address of the root that the node is in, or 0.
+//! The upper 16 bits are the node's offset in its object, so that the node's address suffices to find the object. No
+//! address has more than 48 bits (Linux returns longer ones only to a process that asks for them).
 //!
-//! Trees are red and black (Guibas and Sedgewick), as the kernel's, so that a program that walks one down sees a tree
-//! of the kernel's height.
+//! Trees are red-black trees (Guibas and Sedgewick), as in the kernel, so that a program that walks down a tree sees
+//! the kernel's height.
 //!
-//! Invariants: a root is changed under the lock beside it only, and so are the nodes whose owner it is. A node without
-//! an owner is claimed by an exchange: an object of several owners may be put into two roots at a time. What a root
-//! links it owns.
+//! Invariants: a root and the nodes that it owns are changed only under the lock beside the root. A node without an
+//! owner is claimed by a compare-exchange, because an object with several owners may be inserted into two roots at
+//! once. A root owns the objects whose nodes it links.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bpf_uapi::{OwnedField, OwnedKind};
 
-/// The owner's word of a list's node and of a tree's.
+/// Index of the owner word in a list's node and in a tree's node.
 const LIST_OWNER: u64 = 2;
 const TREE_OWNER: u64 = 3;
 /// The words of a root.
@@ -27,28 +27,28 @@ const LAST: u64 = 1;
 /// The words of a list's node.
 const NEXT: u64 = 0;
 const BEFORE: u64 = 1;
-/// The words of a tree's node. The right child is behind the left one.
+/// The words of a tree's node. The right child follows the left one.
 const PARENT: u64 = 0;
 const LEFT: u64 = 1;
 const RIGHT: u64 = 2;
 const BLACK: u64 = 1;
-/// Bits of an address.
+/// Number of bits of an address.
 const ADDRESS: u32 = 48;
 
-/// A root or a node: whoever made one has promised that it is there and of which kind, and what live ones link are live
-/// ones.
+/// The address of a root or node. The creator guarantees that it is live and of the right kind, and links in a live
+/// root or node lead to live ones.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct At(u64);
 
 impl At {
     fn word<'a>(self, word: u64) -> &'a AtomicU64 {
         let at = std::ptr::with_exposed_provenance_mut(crate::num::index(self.0 + 8 * word));
-        // SAFETY: a word of a root or node that is there (see the type), for as long as the caller's guard, and aligned
+        // SAFETY: a word of a live root or node (see the type), valid for as long as the caller's guard, and aligned
         // as all of them are; it is accessed by atomics only.
         unsafe { AtomicU64::from_ptr(at) }
     }
 
-    // Relaxed, but for the owner: the lock that guards a root orders what is done to it.
+    // Relaxed, except for the owner word: the lock that guards a root orders all changes to it.
     fn get(self, word: u64) -> u64 {
         self.word(word).load(Ordering::Relaxed)
     }
@@ -57,15 +57,15 @@ impl At {
         self.word(word).store(value, Ordering::Relaxed);
     }
 
-    /// Makes a node one of this root's, unless it is some root's already.
+    /// Makes `root` the owner of a node; false if the node has an owner already.
     fn claim(self, owner: u64, root: u64) -> bool {
         let word = self.word(owner);
         let free = word.load(Ordering::Relaxed) >> ADDRESS << ADDRESS;
-        // Acquire pairs with the release in `disclaim`: whoever had it is done with its words.
+        // Acquire pairs with the release in `disclaim`: the previous owner has finished with the node's words.
         root >> ADDRESS == 0 && word.compare_exchange(free, free | root, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
-    /// The node is nobody's.
+    /// Removes the owner of a node.
     fn disclaim(self, owner: u64) {
         let word = self.word(owner);
         // Release pairs with the acquire in `claim`.
@@ -76,16 +76,16 @@ impl At {
         self.get(owner) << (64 - ADDRESS) >> (64 - ADDRESS) == root
     }
 
-    /// The object that the node is in.
+    /// The object that contains the node.
     fn object(self, owner: u64) -> u64 {
         self.0 - (self.get(owner) >> ADDRESS)
     }
 }
 
-/// Begins a field of a new object, which is all zeros.
+/// Initialises a field of a new object, which is all zeros.
 ///
 /// # Safety
-/// It must be a field of an object that is there and that nobody else has.
+/// It must be a field of a live object that no other thread has.
 pub(super) unsafe fn begin(object: u64, field: OwnedField) {
     let at = At(object + u64::from(field.offset));
     let owner = match field.kind {
@@ -100,33 +100,33 @@ pub(super) unsafe fn begin(object: u64, field: OwnedField) {
     at.set(owner, u64::from(field.offset) << ADDRESS);
 }
 
-/// The object that the node of a list is in.
+/// The object that contains a list's node.
 ///
 /// # Safety
-/// `node` must be a `struct bpf_list_node` of an object that is there.
+/// `node` must be a `struct bpf_list_node` of a live object.
 pub unsafe fn of_list_node(node: u64) -> u64 {
     At(node).object(LIST_OWNER)
 }
 
-/// The object that the node of a tree is in.
+/// The object that contains a tree's node.
 ///
 /// # Safety
-/// `node` must be a `struct bpf_rb_node` of an object that is there.
+/// `node` must be a `struct bpf_rb_node` of a live object.
 pub unsafe fn of_tree_node(node: u64) -> u64 {
     At(node).object(TREE_OWNER)
 }
 
-/// Which end of a list.
+/// An end of a list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
-    /// Where the first node is.
+    /// The end with the first node.
     Front,
-    /// Where the last one is.
+    /// The end with the last node.
     Back,
 }
 
 impl End {
-    /// The root's word of this end, and the node's that leads away from it.
+    /// The root's word for this end, and the node's word that leads away from this end.
     fn words(self) -> (u64, u64) {
         match self {
             End::Front => (FIRST, NEXT),
@@ -142,7 +142,8 @@ impl End {
     }
 }
 
-/// Puts a node into a list, which owns its object then; `false` if it is in a list already: the caller owns it still.
+/// Inserts a node into a list, which then owns its object. `false` if the node is in a list already: the caller still
+/// owns the object.
 ///
 /// # Safety
 /// `head` must be a `struct bpf_list_head` in a value or an object whose lock the caller has, `node` the node of an
@@ -164,7 +165,7 @@ pub unsafe fn push(head: u64, node: u64, end: End) -> bool {
     true
 }
 
-/// Takes the node at this end out of a list, which owns it no longer: the caller does. 0 if the list is empty.
+/// Removes the node at this end of a list and returns it; the caller then owns its object. 0 if the list is empty.
 ///
 /// # Safety
 /// As for [`push`], of `head`.
@@ -185,7 +186,7 @@ pub unsafe fn pop(head: u64, end: End) -> u64 {
     node
 }
 
-/// The node at this end of a list; 0 if it is empty.
+/// Returns the node at this end of a list; 0 if the list is empty.
 ///
 /// # Safety
 /// As for [`push`], of `head`.
@@ -193,7 +194,7 @@ pub unsafe fn peek(head: u64, end: End) -> u64 {
     At(head).get(end.words().0)
 }
 
-/// A tree's node.
+/// Accessors for a tree's node.
 impl At {
     fn parent(self) -> u64 {
         self.get(PARENT) & !BLACK
@@ -215,7 +216,7 @@ impl At {
         At(self.get(side))
     }
 
-    /// The side of its parent that a node is on.
+    /// The side of this node on which its child `child` is.
     fn side_of(self, child: At) -> u64 {
         if self.child(LEFT) == child { LEFT } else { RIGHT }
     }
@@ -225,7 +226,7 @@ const fn other(side: u64) -> u64 {
     LEFT + RIGHT - side
 }
 
-/// A tree, by its root.
+/// A tree, named by its root.
 #[derive(Clone, Copy)]
 struct Tree(At);
 
@@ -234,7 +235,7 @@ impl Tree {
         At(self.0.get(FIRST))
     }
 
-    /// Puts `new` (or nothing) where `old` is.
+    /// Puts `new` (or nothing) in the place of `old` below its parent.
     fn replace(self, old: At, new: At) {
         match old.parent() {
             0 => self.0.set(FIRST, new.0),
@@ -245,7 +246,7 @@ impl Tree {
         }
     }
 
-    /// Lowers a node to this side, and raises its child of the other one.
+    /// Rotates: lowers a node to `side` and raises its child on the other side.
     fn rotate(self, node: At, side: u64) {
         let raised = node.child(other(side));
         let between = raised.child(side);
@@ -258,7 +259,7 @@ impl Tree {
         node.set_parent(raised.0);
     }
 
-    /// A red node was put in as a leaf.
+    /// Restores the red-black properties after `node` was inserted as a red leaf.
     fn inserted(self, mut node: At) {
         loop {
             let parent = At(node.parent());
@@ -269,7 +270,7 @@ impl Tree {
             if parent.is_black() {
                 return;
             }
-            // A red node is not the topmost one.
+            // A red parent is not the topmost node, so a grandparent exists.
             let grand = At(parent.parent());
             let side = grand.side_of(parent);
             let uncle = grand.child(other(side));
@@ -293,7 +294,8 @@ impl Tree {
         }
     }
 
-    /// A black node is gone from above `node` (which may be none), below `parent`.
+    /// Restores the red-black properties after a black node was removed above `node` (which may be null), below
+    /// `parent`.
     fn removed(self, mut node: At, mut parent: At) {
         while parent.0 != 0 && node.is_black() {
             let side = parent.side_of(node);
@@ -304,7 +306,7 @@ impl Tree {
                 self.rotate(parent, side);
                 sibling = parent.child(other(side));
             }
-            // As many black nodes are below it as were below the one that is gone: it is there.
+            // The sibling exists, because its side has as many black nodes as the other side had before the removal.
             let (near, far) = (sibling.child(side), sibling.child(other(side)));
             if near.is_black() && far.is_black() {
                 sibling.set_black(false);
@@ -337,7 +339,7 @@ impl Tree {
             (was_black, parent) = (node.is_black(), At(node.parent()));
             self.replace(node, below);
         } else {
-            // The next one in order takes its place, and its colour.
+            // The next node in order takes the removed node's place and colour.
             let next = lowest(right);
             below = next.child(RIGHT);
             was_black = next.is_black();
@@ -360,7 +362,7 @@ impl Tree {
     }
 }
 
-/// The first node in order of those below one.
+/// The first node in order of the subtree at `node`.
 fn lowest(mut node: At) -> At {
     while node.0 != 0 && node.child(LEFT).0 != 0 {
         node = node.child(LEFT);
@@ -368,8 +370,9 @@ fn lowest(mut node: At) -> At {
     node
 }
 
-/// Puts a node into a tree, before all that it is not less than; the tree owns its object then. `Ok(false)` if it is in
-/// a tree already, and where `less` fails: the caller owns it still.
+/// Inserts a node into a tree, before the first node that it is not less than, and the tree then owns its object.
+/// `Ok(false)` if the node is in a tree already. In that case, and where `less` fails, the caller still owns the
+/// object.
 ///
 /// # Safety
 /// `root` must be a `struct bpf_rb_root` in a value or an object whose lock the caller has, and `less` changes nothing
@@ -392,7 +395,7 @@ pub unsafe fn add<E>(root: u64, node: u64, mut less: impl FnMut(u64, u64) -> Res
         };
         below = parent.child(side);
     }
-    // Red.
+    // The new node is red.
     node.set(PARENT, parent.0);
     node.set(LEFT, 0);
     node.set(RIGHT, 0);
@@ -404,10 +407,10 @@ pub unsafe fn add<E>(root: u64, node: u64, mut less: impl FnMut(u64, u64) -> Res
     Ok(true)
 }
 
-/// Takes a node out of a tree, which owns it no longer: the caller does. 0 if it is not in this tree.
+/// Removes a node from a tree and returns it; the caller then owns its object. 0 if the node is not in this tree.
 ///
 /// # Safety
-/// As for [`add`], of `root`; `node` must be the node of an object that is there.
+/// As for [`add`], of `root`; `node` must be the node of a live object.
 pub unsafe fn remove(root: u64, node: u64) -> u64 {
     if !At(node).is_of(TREE_OWNER, root) {
         return 0;
@@ -433,7 +436,7 @@ pub unsafe fn top(root: u64) -> u64 {
     Tree(At(root)).top().0
 }
 
-/// The node to the left of one in a tree, or to the right; 0 if there is none, or if it is not in this tree.
+/// The left or right child of a tree's node; 0 if there is none, or if the node is not in this tree.
 ///
 /// # Safety
 /// As for [`remove`].
@@ -442,7 +445,7 @@ pub unsafe fn child(root: u64, node: u64, left: bool) -> u64 {
     if node.is_of(TREE_OWNER, root) { node.child(if left { LEFT } else { RIGHT }).0 } else { 0 }
 }
 
-/// Empties a list or a tree: each object, which it owned, is `left`'s.
+/// Empties a list or a tree and passes each object, with the root's ownership of it, to `left`.
 ///
 /// # Safety
 /// `root` must be a root of this kind in a value or an object whose lock the caller has, or that nobody else has.
@@ -460,7 +463,7 @@ pub(super) unsafe fn drain(root: u64, kind: OwnedKind, mut left: impl FnMut(u64)
             let root = At(root);
             let mut node = At(root.get(FIRST));
             root.set(FIRST, 0);
-            // Down to a leaf, which goes, and back to its parent, which does not lead there any more.
+            // Walks down to a leaf, removes it, and goes back to its parent, whose link is cleared.
             while node.0 != 0 {
                 let side = if node.child(LEFT).0 != 0 { LEFT } else { RIGHT };
                 let below = node.child(side);

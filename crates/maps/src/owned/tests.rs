@@ -1,4 +1,4 @@
-//! Lists and trees beside plain vectors, and the count of objects.
+//! Compares lists and trees with plain vectors, and checks the count of objects.
 
 use super::graph::{self, End};
 use super::*;
@@ -11,7 +11,7 @@ fn pool() -> (Arc<Domain>, Arc<Objects>) {
     (domain, pool)
 }
 
-/// A number, a list's node and a tree's node, and a pointer to another.
+/// A type with a number, a list's node, a tree's node and a pointer to another object.
 fn ty() -> Arc<OwnedType> {
     let field = |offset, kind| OwnedField { offset, kind };
     let fields =
@@ -22,7 +22,7 @@ fn ty() -> Arc<OwnedType> {
 const LIST: OwnedKind = OwnedKind::ListHead { of: 0, node: 8 };
 const TREE: OwnedKind = OwnedKind::TreeRoot { of: 0, node: 32 };
 
-/// Words as a value of a map has them.
+/// A root in words, as a map's value has them.
 struct Root([AtomicU64; 2]);
 
 impl Root {
@@ -34,7 +34,7 @@ impl Root {
     }
     fn empty(&self, kind: OwnedKind) {
         let mut leaving = Leaving::nothing();
-        // SAFETY: a root of this test's.
+        // SAFETY: a root that this test owns.
         unsafe { leaving.take(self.at(), kind) };
         leaving.give_up();
     }
@@ -45,7 +45,7 @@ fn number<'a>(object: u64) -> &'a AtomicU64 {
     unsafe { AtomicU64::from_ptr(std::ptr::with_exposed_provenance_mut(crate::num::index(object))) }
 }
 
-/// A sequence of numbers.
+/// The next number of a pseudo-random sequence.
 fn chance(state: &mut u64) -> u64 {
     *state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
     *state >> 33
@@ -87,7 +87,7 @@ fn lists_are_what_vectors_are() {
     assert_eq!(pool.alive(), 0);
 }
 
-/// The numbers of a tree in order; checks its links and colours. Returns its black height too.
+/// Appends the numbers of a tree in order, and checks its links and colours. Returns its black height.
 fn walk(node: u64, parent: u64, out: &mut Vec<u64>) -> u32 {
     if node == 0 {
         return 1;
@@ -183,7 +183,7 @@ fn objects_of_several_owners_go_with_the_last() {
     assert_eq!(pool.alive(), 1);
     tree.empty(TREE);
     assert_eq!(pool.alive(), 0);
-    // SAFETY: the guard keeps its memory.
+    // SAFETY: the guard keeps the object's memory.
     assert!(!unsafe { acquire(object) }, "nobody can own it any more");
 }
 
@@ -192,7 +192,7 @@ fn chains_are_given_up_one_after_the_other() {
     let (_domain, pool) = pool();
     let ty = ty();
     let mut first = 0;
-    // Deep enough for a stack to end if each were given up inside the one before.
+    // Long enough to overflow the stack if the objects were released recursively.
     for _ in 0..200_000 {
         let object = pool.make(&ty);
         // SAFETY: a kptr of an object of this test's, and an object of the field's type, or none.
@@ -222,7 +222,7 @@ fn memory_is_counted_and_comes_back() {
     assert!(objects.len() > 100 && account.used() <= 20_000);
     // SAFETY: this test's.
     objects.iter().for_each(|object| unsafe { release(*object) });
-    // Those that wait are freed where there is no other memory.
+    // Waiting objects are freed when there is no other memory left.
     for _ in 0..1000 {
         let object = pool.make(&ty);
         assert_ne!(object, 0);
@@ -236,7 +236,7 @@ fn memory_is_counted_and_comes_back() {
     assert_eq!(account.used(), 0);
 }
 
-/// Instances are zeros, apart, each in cache lines of its own, and gone with the object; there are as many as slots.
+/// Instances are zeroed, lie on separate cache lines, and are freed with the object; there is one per slot.
 #[test]
 fn instances_lie_apart_and_go_with_the_object() {
     for (slots, size) in [(1, 1), (3, 8), (4, 64), (64, 65), (7, MAX_INSTANCE)] {
@@ -277,7 +277,7 @@ fn instances_lie_apart_and_go_with_the_object() {
     assert_eq!(pool.make(&Arc::new(large)), 0);
 }
 
-/// Types made by hand: fields that are not aligned, that overlap or are beyond the end, and roots without a lock.
+/// Types made by hand: fields that are not aligned, that overlap or exceed the size, and roots without a lock.
 #[test]
 fn no_object_is_made_of_a_layout_that_makes_no_sense() {
     let (domain, pool) = pool();

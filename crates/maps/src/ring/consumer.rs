@@ -15,13 +15,13 @@ use crate::map::{Map, reserve};
 
 /// The consumer of a ring buffer (or of one slot of a perf event array). There is one at a time.
 ///
-/// Its [`AsFd`] is an eventfd that becomes readable when a record is committed where the consumer stands: register it
-/// with epoll or an async runtime, and when it fires call [`RingBuf::clear_event`] and take records until there are
+/// Its [`AsFd`] is an eventfd that becomes readable when a record is committed at the consumer's position. Register
+/// it with epoll or an async runtime. When it fires, call [`RingBuf::clear_event`] and take records until there are
 /// none.
 #[derive(Debug)]
 pub struct RingBuf {
     ring: Arc<Ring>,
-    /// Keeps the map, and with it programs' way to the ring, alive.
+    /// Keeps the map alive, and with it the programs' access to the ring.
     map: Map,
     /// The index in a perf event array.
     perf_index: Option<u32>,
@@ -39,7 +39,7 @@ impl RingBuf {
                 map.check_process()?;
                 let writing = map.begin_write(OP)?;
                 let consumer = Self::attach(map, &ring.ring, None)?;
-                // Ended by `drop`.
+                // `drop` ends the counted write.
                 std::mem::forget(writing);
                 Ok(consumer)
             }
@@ -62,9 +62,8 @@ impl RingBuf {
     }
 
     /// The next record, in place. It is consumed when the result is dropped.
-    ///
-    /// None in a forked child, whose parent's the ring is. A record that came along with the fork is gone there:
-    /// dropping it does nothing, and reading it faults.
+    /// Returns `None` in a forked child, because the ring belongs to the parent. A record taken before the fork is
+    /// unusable in the child: dropping it does nothing, and reading it faults.
     pub fn next_record(&mut self) -> Option<Record<'_>> {
         if !self.ring.memory.is_ours() {
             return None;
@@ -84,7 +83,7 @@ impl RingBuf {
         }
     }
 
-    /// Hands every record that is there to `f`, until it returns false; the number of records.
+    /// Passes each available record to `f`, until it returns false. Returns the number of records.
     pub fn consume(&mut self, mut f: impl FnMut(&[u8]) -> bool) -> usize {
         let mut count = 0;
         while let Some(record) = self.next_record() {
@@ -104,7 +103,7 @@ impl RingBuf {
         while self.ring.memory.consumer().load(Ordering::Relaxed) < end && self.next_record().is_some() {}
     }
 
-    /// Waits until a record is there; false if the time is up first.
+    /// Waits until a record is available; false if the timeout ends first.
     ///
     /// # Errors
     /// Those of `poll(2)`; in a forked child.
@@ -113,7 +112,7 @@ impl RingBuf {
         let deadline = Deadline::after(timeout);
         loop {
             self.ring.clear_event();
-            // Discarded records are no data: skip them before going to sleep.
+            // Discarded records hold no data: skip them before sleeping.
             if self.has_record() {
                 return Ok(true);
             }
@@ -124,14 +123,14 @@ impl RingBuf {
     }
 
     fn has_record(&mut self) -> bool {
-        // The record is looked at, not consumed.
+        // The record is only inspected, not consumed.
         self.next_record().map(std::mem::forget).is_some()
     }
 
     /// Resets the eventfd. To be called before records are taken, not after: a record committed in between sets it
     /// again.
     pub fn clear_event(&mut self) {
-        // The descriptor of a forked child is that of its parent.
+        // A forked child shares the descriptor with its parent, which must keep its events.
         if self.ring.memory.is_ours() {
             self.ring.clear_event();
         }
@@ -169,7 +168,7 @@ pub fn open(map: &Map, index: u32, bytes: u32) -> Result<RingBuf, MapError> {
         set.map(|_| ()).map_err(|_| Errno::EEXIST)
     });
     opened.inspect_err(|_| {
-        // SAFETY: the reference made above, which went nowhere.
+        // SAFETY: the reference made above, which was not stored.
         drop(unsafe { Arc::from_raw(raw.cast_const()) });
     })?;
     Ok(consumer)
@@ -212,13 +211,13 @@ impl Ring {
         (len & BUSY == 0).then_some((header, len))
     }
 
-    /// The same for a consumer that is about to go to sleep there.
+    /// The committed record at `position`, for a consumer that is about to sleep there.
     #[cold]
     fn committed_at_last(&self, position: u64) -> Option<(Header<'_>, u32)> {
-        // Our position before another look at the header; pairs with the exchange in `commit`, which puts the header
-        // before the look at our position. So a producer that commits after this look wakes us. The look at the
-        // producer position is covered as well: `reserve` stored it before, and on x86-64 the exchange is a
-        // full barrier; on arm64 a release store stays before a SeqCst load.
+        // Orders the store of our position before another look at the header. Pairs with the exchange in `commit`,
+        // which orders the header before the producer's look at our position. So a producer that commits after this
+        // look wakes us. The look at the producer position is covered as well: `reserve` stored it before, and on
+        // x86-64 the exchange is a full barrier; on arm64 a release store stays before a SeqCst load.
         fence(Ordering::SeqCst);
         self.committed(position)
     }
@@ -226,7 +225,8 @@ impl Ring {
     /// Gives everything before `position` back to the producers.
     #[inline]
     pub(super) fn advance(&self, position: u64) {
-        // Release pairs with the acquire in `reserve`: we have read what they are going to overwrite.
+        // Release pairs with the acquire in `reserve`: this consumer has read the bytes that producers are going to
+        // overwrite.
         self.memory.consumer().store(position, Ordering::Release);
     }
 }
@@ -244,8 +244,8 @@ impl std::ops::Deref for Record<'_> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: a committed record: `len` bytes inside the mapping, which no program writes any more (the verifier
-        // takes the pointer away at submit) and no producer reuses before `advance`, which happens on drop.
+        // SAFETY: a committed record: `len` bytes inside the mapping. No program writes them any more (the verifier
+        // invalidates the pointer at submit), and no producer reuses them before `advance`, which happens on drop.
         unsafe { std::slice::from_raw_parts(self.data, self.len) }
     }
 }

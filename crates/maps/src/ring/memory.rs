@@ -1,13 +1,13 @@
 //! The pages of a ring, mapped so that no record ever wraps.
 //!
-//! The file behind a ring is laid out as the kernel's mapping of a ring buffer: consumer position in the first page,
-//! producer position in the second, then the data. In memory one private page precedes it (which leads from a record
-//! back to its ring), and the data follows a second time, so that a record that begins near the end goes on in the
-//! copy.
+//! The file behind a ring has the layout of the kernel's mapping of a ring buffer: the consumer position in the first
+//! page, the producer position in the second, then the data. In memory one private page precedes it (which leads from
+//! a record back to its ring). The data is mapped a second time after itself, so that a record that begins near the
+//! end continues in the copy.
 //!
-//! The pages are shared, so a forked child would move the very positions that its parent goes by, and its parent would
-//! then take the middle of a record for a header. It does not have the pages (`MADV_DONTFORK`), and whatever the host
-//! can do with an end of a ring asks first ([`RingMemory::is_ours`]).
+//! The pages are shared, so a forked child would move the positions that its parent uses, and the parent would read
+//! the middle of a record as a header. Therefore the child does not get the pages (`MADV_DONTFORK`), and every host
+//! operation on an end of a ring first calls [`RingMemory::is_ours`].
 
 use bpf_os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
@@ -35,8 +35,8 @@ pub(crate) struct RingMemory {
 
 // SAFETY: the mapping is owned and only accessed through shared atomics (or by programs, under the ring's protocol).
 unsafe impl Send for RingMemory {}
-// SAFETY: a shared one gives out atomics and addresses; records behind these belong to one producer or consumer at a
-// time (the ring's protocol).
+// SAFETY: a shared `RingMemory` gives out atomics and addresses; a record at such an address belongs to one producer
+// or consumer at a time (the ring's protocol).
 unsafe impl Sync for RingMemory {}
 
 impl RingMemory {
@@ -57,14 +57,14 @@ impl RingMemory {
         let reserved = (BEFORE * page).checked_add(2 * data).ok_or(Errno::ENOMEM)?;
         let base = memory::reserve(None, reserved)?;
         let base = NonNull::new(base).ok_or(Errno::ENOMEM)?;
-        // From here on `drop` unmaps it.
+        // From this point on `drop` unmaps the pages.
         let this = Self { base, page, data, file, made_in: Generation::current() };
         // SAFETY: the first page of our own reservation.
         unsafe { memory::protect(this.base.as_ptr(), page, Protection::ReadWrite) }?;
         this.map_file(page, 2 * page + data, 0)?;
         this.map_file(BEFORE * page + data, data, 2 * page)?;
-        // Where that is refused a child shares the pages, and must leave them alone anyway.
-        // SAFETY: our own reservation; what a child has of it is behind `is_ours`.
+        // If the advice is refused, a child shares the pages, which it must not use anyway.
+        // SAFETY: our own reservation; a child's uses of it are guarded by `is_ours`.
         let _ = unsafe { memory::advise(this.base.as_ptr(), reserved, Advice::DontFork) };
         Ok(this)
     }
@@ -78,7 +78,7 @@ impl RingMemory {
     /// Maps `len` bytes of the file from `offset` on at `at` in the reservation.
     fn map_file(&self, at: usize, len: usize, offset: usize) -> OpResult {
         let address = self.base.as_ptr().wrapping_add(at);
-        // SAFETY: part of our own reservation (`new` computes `at` and `len` inside it), which nobody uses yet.
+        // SAFETY: part of our own reservation (`new` computes `at` and `len` inside it), which is not in use yet.
         let mapped =
             unsafe { memory::map_file_over(address, len, Protection::ReadWrite, self.file.as_fd(), offset as u64) };
         Ok(mapped?)
@@ -95,12 +95,12 @@ impl RingMemory {
         unsafe { AtomicU64::from_ptr(at) }
     }
 
-    /// Where the consumer is.
+    /// The consumer position.
     pub(crate) fn consumer(&self) -> &AtomicU64 {
         self.word(1)
     }
 
-    /// Where producers are.
+    /// The producer position.
     pub(crate) fn producer(&self) -> &AtomicU64 {
         self.word(2)
     }
@@ -145,9 +145,9 @@ impl RingMemory {
 
 impl Drop for RingMemory {
     fn drop(&mut self) {
-        // In a forked child something else may lie there by now.
+        // In a forked child another mapping may lie at this address.
         if self.is_ours() {
-            // SAFETY: our own reservation, and nothing refers to it any more.
+            // SAFETY: our own reservation, to which no reference is left.
             let _ = unsafe { memory::unmap(self.base.as_ptr(), self.reserved()) };
         }
     }

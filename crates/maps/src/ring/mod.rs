@@ -4,10 +4,10 @@
 //! Producers reserve under a lock (which yields and sleeps when its holder is preempted, and refuses re-entry), write
 //! without it, and commit with one exchange. The consumer stops at the first BUSY record and skips discarded ones.
 //!
-//! Wake-up: a commit wakes the consumer if it stands at this very record, so a busy consumer costs producers nothing.
-//! The consumer publishes its position and then looks at the next header; the producer changes the header and then
-//! looks at the position. Between the two steps the producer has its exchange and a consumer that finds nothing a
-//! fence, so at least one of the two sees the other; a consumer that finds records pays nothing.
+//! Wake-up: a commit wakes the consumer only if the consumer's position is this record, so a busy consumer costs
+//! producers nothing. The consumer publishes its position and then loads the next header; the producer changes the
+//! header and then loads the position. Between the two steps the producer has its exchange, and a consumer that finds
+//! no record has a fence, so at least one of the two sees the other. A consumer that finds records executes no fence.
 
 pub(crate) mod consumer;
 mod memory;
@@ -41,11 +41,11 @@ const DISCARD: u32 = 1 << 30;
 pub mod wakeup {
     /// Do not wake the consumer.
     pub const NO_WAKEUP: u64 = 1 << 0;
-    /// Wake it in any case.
+    /// Wake the consumer whatever its position.
     pub const FORCE_WAKEUP: u64 = 1 << 1;
 }
 
-/// What `bpf_ringbuf_query` can be asked.
+/// The queries of `bpf_ringbuf_query`.
 pub mod query {
     /// Bytes not consumed yet.
     pub const AVAIL_DATA: u64 = 0;
@@ -65,7 +65,7 @@ fn stride(len: u64) -> u64 {
     (len + Header::SIZE as u64).next_multiple_of(8)
 }
 
-/// When a wait ends; never, for a timeout that no clock will reach.
+/// The end of a wait; `None` for a timeout that no clock will reach.
 #[derive(Clone, Copy)]
 pub(crate) struct Deadline(Option<Instant>);
 
@@ -74,7 +74,7 @@ impl Deadline {
         Self(timeout.and_then(|timeout| Instant::now().checked_add(timeout)))
     }
 
-    /// What is left; `None` for ever.
+    /// The remaining time; `None` for ever.
     fn left(self) -> Option<Duration> {
         self.0.map(|end| end.saturating_duration_since(Instant::now()))
     }
@@ -86,15 +86,16 @@ pub(crate) struct Ring {
     memory: RingMemory,
     /// Held by producers while they reserve.
     reserving: SlotLock,
-    /// The oldest record that was BUSY when last looked at: a reservation must not lap it. Under the lock.
+    /// The position of the oldest record that was BUSY when last checked: a reservation must not lap it. Under the
+    /// lock.
     pending: AtomicU64,
     event: Event,
     lost: AtomicU64,
-    /// There is a consumer (of a user ring: a host producer).
+    /// Whether there is a consumer (for a user ring: a host producer).
     attached: AtomicBool,
-    /// A program is draining (user ring).
+    /// Whether a program is draining (user ring).
     draining: AtomicBool,
-    /// Of an entry of a perf event array, which no map's reservation counts.
+    /// For an entry of a perf event array, whose memory no map's reservation includes.
     _reservation: Option<Reservation>,
 }
 
@@ -110,12 +111,13 @@ impl Ring {
             draining: AtomicBool::new(false),
             _reservation: reservation,
         });
-        // The ring is pinned in its `Arc`, and its memory goes with it. Relaxed: before anybody else has the ring.
+        // The ring does not move in its `Arc`, and its memory is dropped with it. Relaxed: no other thread has the
+        // ring yet.
         ring.memory.owner().store(Arc::as_ptr(&ring).cast_mut(), Ordering::Relaxed);
         Ok(ring)
     }
 
-    /// Refuses to wait in a forked child, where nothing will ever come.
+    /// Refuses to wait in a forked child, where no record will ever arrive.
     fn check_process(&self) -> std::io::Result<()> {
         if self.memory.is_ours() { Ok(()) } else { Err(std::io::Error::other(EnterError::Forked)) }
     }
@@ -140,7 +142,8 @@ impl Ring {
         if size > MAX_RECORD || stride(size) > self.memory.size() as u64 {
             return None;
         }
-        // Acquire pairs with the release of the consumer's advance: it is done with the bytes we are going to reuse.
+        // Acquire pairs with the release of the consumer's advance: it has finished with the bytes that are reused
+        // here.
         let consumer = self.memory.consumer().load(Ordering::Acquire);
         let _lock = self.reserving.lock(slot).ok()?;
         // Relaxed, both: changed under this lock only.
@@ -184,7 +187,7 @@ impl Ring {
     /// Commits a reserved record.
     #[inline]
     fn finish(&self, header: Header<'_>, flags: u64, discard: bool) {
-        // Relaxed: only we change a BUSY header.
+        // Relaxed: only its producer changes a BUSY header.
         let len = header.len().load(Ordering::Relaxed) & !BUSY;
         // SeqCst: releases the data to the consumer's acquire, and comes before the look at its position below; pairs
         // with the fence in `committed_at_last`.
@@ -196,7 +199,7 @@ impl Ring {
         }
     }
 
-    /// Reserves `size` bytes, copies the parts, which have as many, and commits.
+    /// Reserves `size` bytes, copies the parts, which together have `size` bytes, and commits.
     ///
     /// # Safety
     /// Each part must be readable for its length.
@@ -216,8 +219,8 @@ impl Ring {
         for (part, len) in parts {
             let len = len.min(left);
             left -= len;
-            // SAFETY: the caller promises that each part is readable for its length, and the record has room for so
-            // many bytes more.
+            // SAFETY: the caller promises that each part is readable for its length, and the record has room for that
+            // many bytes.
             unsafe { mem::copy_program(at, part, len) };
             at = at.wrapping_add(len);
         }
@@ -226,9 +229,9 @@ impl Ring {
         Ok(())
     }
 
-    /// Answers a [`query`]; 0 for anything else, as the kernel.
+    /// Answers a [`query`]; 0 for any other number, as in the kernel.
     pub(crate) fn query(&self, what: u64) -> u64 {
-        // Acquire: whoever acts on a position sees what it covers.
+        // Acquire: a caller that acts on a position sees the data before it.
         let consumer = self.memory.consumer().load(Ordering::Acquire);
         let producer = self.memory.producer().load(Ordering::Acquire);
         match what {
@@ -240,7 +243,7 @@ impl Ring {
         }
     }
 
-    /// Wakes whoever waits on the event.
+    /// Wakes the threads that wait on the event.
     fn notify(&self) {
         self.event.set();
     }
@@ -254,20 +257,20 @@ impl Ring {
         self.event.as_fd()
     }
 
-    /// Waits for the event; false if the time is up.
+    /// Waits for the event; false if the deadline passes first.
     fn wait(&self, deadline: Deadline) -> std::io::Result<bool> {
         loop {
             if self.event.wait(deadline.left())? {
                 return Ok(true);
             }
-            // A signal ends a wait as well, and a long one goes on.
+            // A signal ends a wait too, and so does the longest timeout of a single call: then wait on.
             if deadline.left().is_some_and(|left| left.is_zero()) {
                 return Ok(false);
             }
         }
     }
 
-    /// Records that found no room.
+    /// Number of records that found no room.
     pub(crate) fn lost(&self) -> u64 {
         // Relaxed: a statistic.
         self.lost.load(Ordering::Relaxed)

@@ -1,9 +1,9 @@
-//! Perf event arrays, as an event sink.
+//! Perf event arrays as sinks for events.
 //!
 //! In the kernel an entry is a perf event whose ring the host maps. Here an entry is a ring of its own, opened by the
 //! host for one execution slot; `bpf_perf_event_output` writes to the entry of the slot it runs in.
 //!
-//! Invariant: an entry owns one reference to its ring, given up a grace period after the entry was cleared.
+//! Invariant: an entry owns one reference to its ring, which is dropped a grace period after the entry was cleared.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -45,8 +45,8 @@ impl PerfMap {
     /// `bpf_perf_event_output`: `data`, and as many bytes of `context` as the flags ask for.
     ///
     /// # Safety
-    /// `data` must be readable for `size` bytes, and so must what `context` says for as many as it is asked for; the
-    /// caller must be inside a guard of the map's domain.
+    /// `data` must be readable for `size` bytes, and each piece that `context` returns for its length; the caller
+    /// must be inside a guard of the map's domain.
     pub(crate) unsafe fn output<C: Iterator<Item = (*mut u8, usize)>>(
         &self,
         flags: u64,
@@ -80,10 +80,10 @@ impl PerfMap {
         done.map_err(|errno| if errno == Errno::EAGAIN { Errno::ENOSPC } else { errno })
     }
 
-    /// Clears an entry if it holds `only`, or anything; gives its reference up after a grace period.
+    /// Clears an entry if it holds `only` (`None`: any ring); drops its reference after a grace period.
     fn clear(&self, index: u32, only: Option<*const Ring>) -> OpResult {
         let entry = self.entries.get(index as usize).ok_or(Errno::E2BIG)?;
-        // Acquire, twice: the ring is read when it is dropped.
+        // Acquire, twice: dropping the ring reads it.
         let old = match only {
             Some(only) => entry
                 .compare_exchange(only.cast_mut(), std::ptr::null_mut(), Ordering::Acquire, Ordering::Relaxed)
@@ -100,7 +100,7 @@ impl PerfMap {
     }
 }
 
-/// Clears the entry of a consumer that goes away.
+/// Clears the entry of a consumer that is dropped.
 pub(super) fn detach(map: &Map, index: u32, ring: &Arc<Ring>) {
     if let Some(perf) = map.ops().as_any().downcast_ref::<PerfMap>() {
         // ENOENT: the host has deleted the entry before.
@@ -149,7 +149,7 @@ impl MapOps for PerfMap {
 impl Drop for PerfMap {
     fn drop(&mut self) {
         for entry in self.entries.iter() {
-            // Relaxed: nobody else has the map.
+            // Relaxed: no other thread has the map.
             let old = entry.load(Ordering::Relaxed);
             if !old.is_null() {
                 // SAFETY: the entry's own reference; no program uses a map that is being dropped.

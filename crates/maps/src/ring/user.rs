@@ -1,7 +1,7 @@
 //! User ring buffers: the host produces, programs drain.
 //!
-//! Positions and headers are those of a ring buffer with the roles exchanged. There is one host producer and, at any
-//! moment, at most one program draining; a second gets `EBUSY`.
+//! Positions and headers are those of a ring buffer with the roles exchanged. There is one host producer, and at most
+//! one program drains at a time; a second gets `EBUSY`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,24 +16,24 @@ use crate::map::Map;
 /// The kernel's `BPF_MAX_USER_RINGBUF_SAMPLES`: records in one drain.
 pub(crate) const MAX_SAMPLES: u64 = 128 * 1024;
 
-/// Clears the flag of a drain however it ends.
+/// Clears the flag of a drain, on unwinding too.
 struct Draining<'a>(&'a AtomicBool);
 
 impl Drop for Draining<'_> {
     fn drop(&mut self) {
-        // Release pairs with the acquire in `drain`: the next one sees the position.
+        // Release pairs with the acquire in `drain`: the next drain sees the position.
         self.0.store(false, Ordering::Release);
     }
 }
 
 impl Ring {
-    /// Hands records to `visit` until it returns false or there are none; the number of records that were not
-    /// discarded.
+    /// Passes records to `visit` until it returns false or there are none. Returns the number of records that were
+    /// not discarded.
     pub(crate) fn drain(&self, flags: u64, visit: &mut dyn FnMut(*mut u8, u32) -> bool) -> OpResult<u64> {
         if flags & !(wakeup::NO_WAKEUP | wakeup::FORCE_WAKEUP) != 0 {
             return Err(Errno::EINVAL);
         }
-        // Acquire pairs with the release of the drain before.
+        // Acquire pairs with the release of the previous drain.
         if self.draining.swap(true, Ordering::Acquire) {
             return Err(Errno::EBUSY);
         }
@@ -46,7 +46,7 @@ impl Ring {
                 visited += 1;
                 go_on = visit(data, len);
             }
-            // Release pairs with the producer's acquire: the program is done with the record.
+            // Release pairs with the producer's acquire: the program has finished with the record.
             self.memory.consumer().store(next, Ordering::Release);
         }
         drop(draining);
@@ -56,7 +56,7 @@ impl Ring {
         Ok(visited)
     }
 
-    /// The next committed record (no data: discarded) and the position behind it.
+    /// The next committed record (`None` inside: discarded) and the position after it.
     fn peek(&self) -> OpResult<Option<(Option<*mut u8>, u32, u64)>> {
         // Relaxed: only the draining thread moves it, and drains are ordered by their flag.
         let position = self.memory.consumer().load(Ordering::Relaxed);
@@ -109,21 +109,21 @@ impl UserRingBuf {
         if user.ring.attached.swap(true, Ordering::Acquire) {
             return Err(map.error("becoming the producer", Errno::EBUSY));
         }
-        // Ended by `drop`.
+        // `drop` ends the counted write.
         std::mem::forget(writing);
         Ok(Self { ring: Arc::clone(&user.ring), map: map.clone() })
     }
 
     /// Reserves a record of `size` bytes, or `None` if there is no room now (or ever: larger than the ring).
     ///
-    /// None in a forked child, whose parent's the ring is. A record that came along with the fork is gone there: giving
-    /// it up does nothing, and writing to it faults.
+    /// Returns `None` in a forked child, because the ring belongs to the parent. A record reserved before the fork is
+    /// unusable in the child: dropping it does nothing, and writing to it faults.
     pub fn reserve(&mut self, size: u32) -> Option<Sample<'_>> {
         let memory = &self.ring.memory;
         if !memory.is_ours() || u64::from(size) > MAX_RECORD || stride(size.into()) > memory.size() as u64 {
             return None;
         }
-        // Acquire pairs with the release in `drain`: the program is done with the bytes we are going to reuse.
+        // Acquire pairs with the release in `drain`: the program has finished with the bytes that are reused here.
         let consumer = memory.consumer().load(Ordering::Acquire);
         // Relaxed: only this producer moves it.
         let producer = memory.producer().load(Ordering::Relaxed);
@@ -139,7 +139,8 @@ impl UserRingBuf {
         Some(Sample { ring: &self.ring, position: producer, len: size as usize, committed: false })
     }
 
-    /// Waits until a record of `size` bytes has room; `None` if the time is up first or it never will.
+    /// Waits until there is room for a record of `size` bytes; `None` if the timeout ends first, or if the ring is
+    /// too small.
     ///
     /// # Errors
     /// Those of `poll(2)`; in a forked child.

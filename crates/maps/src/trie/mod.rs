@@ -3,13 +3,13 @@
 //! Problem: a lookup must find the longest stored prefix of a key while other threads insert and delete, without
 //! waiting.
 //!
-//! Approach: a path-compressed binary trie, as in the kernel, with tables on top of it that let a walk take several
-//! bits at a time ([`stride`], [`top`]). Lookups walk without locks; writers hold the map's lock, change the trie by
-//! one store of a child link, and then the tables. A node's prefix and links below it stay as they are after it is
-//! unlinked, until every run that could have found it is over ([`crate::retire`]).
+//! Approach: a path-compressed binary trie, as in the kernel, with tables on top of it that let a walk resolve
+//! several bits at a time ([`stride`], [`top`]). Lookups walk without locks. Writers hold the map's lock, change the
+//! trie by one store of a child link, and then update the tables. After a node is unlinked, its prefix and the links
+//! below it do not change until every run that could have found it is over ([`crate::retire`]).
 //!
-//! Invariants: a child's prefix is longer than its parent's and begins with it; an intermediate node (which stands for
-//! no key) has two children; a node's prefix and value are complete before a link names it.
+//! Invariants: a child's prefix is longer than its parent's and begins with it. An intermediate node (which stands
+//! for no key) has two children. A node's prefix and value are complete before a link names it.
 
 mod node;
 mod ops;
@@ -45,7 +45,8 @@ pub(crate) struct TrieMap {
     lock: SlotLock,
     /// Keys present; changed under the lock.
     count: AtomicU32,
-    /// The note of a node in the trie is the number of its parent plus one, or 0: for replacing it without a walk.
+    /// Free and used nodes. The note of a node in the trie is the number of its parent plus one, or 0, so that the
+    /// node can be replaced without a walk.
     nodes: GraceList,
     node_words: usize,
     slab: Table<AtomicU64>,
@@ -57,29 +58,29 @@ fn node_words(def: &MapDef) -> usize {
     HEADER + words_for(def.key_size as usize - LENGTH) + words_for(def.value_size as usize)
 }
 
-/// The lists of free nodes and tables know one slot: only the holder of the lock uses them.
+/// The lists of free nodes and tables have one slot, because only the holder of the lock uses them.
 const SLOTS: u32 = 1;
-/// That slot.
+/// The number of that slot.
 const WRITER: u32 = 0;
 
-/// A node per key and per branching, and as many again that wait for a grace period.
+/// Number of nodes: one per key and one per branching, and those that wait for a grace period.
 fn nodes(def: &MapDef) -> u64 {
     2 * u64::from(def.max_entries) + GraceList::headroom(def.max_entries, node_words(def) * WORD, SLOTS)
 }
 
-/// Bytes of a node with all that belongs to it.
+/// Bytes of a node with its link.
 fn node_memory(def: &MapDef) -> u64 {
     (node_words(def) * WORD + size_of::<u32>()) as u64
 }
 
-/// Where a key is, or would go.
+/// The place of a key in the trie, present or not.
 struct Place<'a> {
     /// The link that names `node`, or would name the key.
     link: Link<'a>,
     /// The longest node that is a proper prefix of the key, and the link that names it, if the walk passed it.
     above: Option<(Node<'a>, Option<Link<'a>>)>,
     node: Option<Node<'a>>,
-    /// Bits that `node` has in common with the key.
+    /// Number of leading bits that `node` and the key have in common.
     common: u32,
 }
 
@@ -90,12 +91,12 @@ impl TrieMap {
         nodes.saturating_add(Tables::memory_needed(def)).saturating_add(Self::memory_at_first(def))
     }
 
-    /// Bytes of one that has neither node nor table yet.
+    /// Bytes of a trie before it has nodes or tables.
     pub(crate) fn memory_at_first(def: &MapDef) -> u64 {
         2 * GraceList::fixed_memory(SLOTS) + Top::memory_needed(def, def.key_size as usize - LENGTH)
     }
 
-    /// One whose nodes and tables are counted as they are handed out.
+    /// Creates a trie. Nodes and tables are counted when they are first taken.
     pub(crate) fn new(def: &MapDef, domain: &Arc<Domain>, reservation: Option<&Reservation>) -> OpResult<Self> {
         // Entries of tables have 31 bits for a node's number plus one.
         let nodes = u32::try_from(nodes(def)).ok().filter(|&nodes| nodes < 1 << 31).ok_or(Errno::ENOMEM)?;
@@ -173,7 +174,7 @@ impl TrieMap {
         found.map(|number| self.node(number))
     }
 
-    /// Goes from the entry of a window to that of the next, as long as no node needs to be read: the node to go on
+    /// Walks from a window's entry to the next one as long as no node needs to be read. Returns the node to continue
     /// with.
     #[inline(always)]
     fn skip<const W: usize>(&self, entry: Entry, window: u32, key: &Prefix<W>, found: &mut Option<u32>) -> Option<u32> {
@@ -193,7 +194,7 @@ impl TrieMap {
         }
     }
 
-    /// Walks from `start` (the root, if none) towards `key` up to the first node that is not a proper prefix of it.
+    /// Walks from `start` (the root, if none) towards `key`, up to the first node that is not a proper prefix of it.
     fn locate<'a, const W: usize>(&'a self, start: Option<Node<'a>>, key: &Prefix<W>) -> Place<'a> {
         let mut place = Place { link: self.root(), above: None, node: None, common: 0 };
         if let Some(node) = start {
@@ -226,7 +227,7 @@ impl TrieMap {
         Ok(())
     }
 
-    /// Fills a node that nobody sees.
+    /// Fills a node that is not linked yet.
     fn fill<const W: usize>(&self, number: u32, head: Head, children: u64, key: &Prefix<W>) -> Node<'_> {
         let node = self.node(number);
         // Relaxed, here and in the value: the link that names the node releases it.
@@ -247,13 +248,13 @@ impl TrieMap {
         if self.lock.is_held()
             && let Some(parent) = self.find(key).and_then(|found| self.parent(found.node))
         {
-            // The time to wait is used to bring what is on the way into the cache.
+            // Prefetches lines that are needed after waiting for the lock.
             mem::prefetch_write(&parent.words[1]);
         }
         let _lock = self.lock.lock(slot)?;
         let slot = WRITER;
         if let Some(next) = self.nodes.peek(slot) {
-            // The node to fill has not been used for long.
+            // The node to fill was probably unused for long, so its line is prefetched.
             mem::prefetch_write(&self.node(next).words[0]);
         }
         if let Some(found) = self.find(key) {
@@ -262,9 +263,9 @@ impl TrieMap {
         }
         let start = self.start(key, 1);
         let place = self.locate(start, key);
-        // A node of the same prefix is an intermediate one.
+        // A node with this very prefix is an intermediate one.
         let same = place.node.filter(|node| node.len() == place.common);
-        // Both nodes first, so that nothing has to be undone.
+        // Both nodes are taken first, so that no step has to be undone.
         let branches = same.is_none() && place.node.is_some() && place.common != key.len;
         let number = self.nodes.pop(slot).ok_or(Errno::ENOMEM)?;
         let branch = if branches { self.nodes.pop(slot) } else { None };
@@ -276,7 +277,7 @@ impl TrieMap {
             }
             return Err(errno);
         }
-        // The same prefix: the new node takes the place of the old, its children and its table.
+        // The new node replaces the intermediate one and takes over its children and its table.
         let (head, children) = match same {
             Some(old) => {
                 let head = Head::key(key.len).with_table(old.head().table());
@@ -289,15 +290,15 @@ impl TrieMap {
         // SAFETY: passed on.
         unsafe { self.shape.write(self.value(new), value) };
         let (top, below) = match (place.node, same, branch) {
-            // A free link, or a replace.
+            // An empty link, or the replacement of an intermediate node.
             (None, _, _) | (_, Some(_), _) => (new, None),
-            // The new prefix is part of the node's: it goes between.
+            // The new prefix is a prefix of the node's: the new node is inserted above it.
             (Some(node), None, None) => {
                 new.child(node.bit(place.common)).set(Some(node.number));
                 self.set_parent(node.number, Some(new));
                 (new, Some(node))
             }
-            // The two part at bit `common`: an intermediate node holds both.
+            // The two prefixes differ at bit `common`: an intermediate node gets both as children.
             (Some(node), None, Some(branch)) => {
                 let branch = self.fill(branch, Head::intermediate(place.common), 0, key);
                 let side = key.bit(place.common);
@@ -319,14 +320,14 @@ impl TrieMap {
             self.demote(below, slot);
         }
         if let Some(old) = same {
-            // Without its table, which it has handed on.
+            // Without its table, which the new node has taken over.
             self.nodes.retire(slot, old.number);
         }
         Ok(())
     }
 
-    /// Puts another node in the place of a present key's. Nothing but names changes, so no node on the way to it is
-    /// looked at but its parent.
+    /// Replaces the node of a present key. Only names of nodes change, so of the nodes above it only the parent is
+    /// read.
     ///
     /// # Safety
     /// As [`TrieMap::update_key`], which holds the lock.
@@ -360,13 +361,13 @@ impl TrieMap {
             self.rename(table, window, key, old.number, number);
         }
         self.rename_top(key, old.number, number);
-        // Without its table, which it has handed on.
+        // Without its table, which the new node has taken over.
         self.nodes.retire(slot, old.number);
         Ok(())
     }
 
-    /// The node that has a link to this one; without the lock, perhaps one that had. The rest here is for the holder of
-    /// the lock.
+    /// The node that links to this one; without the lock, perhaps one that did so before. All other functions below
+    /// require the lock.
     fn parent(&self, node: Node<'_>) -> Option<Node<'_>> {
         self.nodes.noted(node.number).checked_sub(1).map(|number| self.node(number))
     }
@@ -375,14 +376,14 @@ impl TrieMap {
         self.nodes.note(node, parent.map_or(0, |parent| parent.number + 1));
     }
 
-    /// Becomes the parent of a node's children.
+    /// Makes `node` the parent of its children.
     fn adopt_children(&self, node: Node<'_>) {
         for child in [node.child(0), node.child(1)].into_iter().filter_map(Link::get) {
             self.set_parent(child, Some(node));
         }
     }
 
-    /// Gives the child of a node that goes away to the node's parent.
+    /// Makes the parent of a node that is removed the parent of the node's child.
     fn pass_on(&self, node: Node<'_>, child: Option<u32>) {
         if let Some(child) = child {
             self.set_parent(child, self.parent(node));
@@ -395,7 +396,7 @@ impl TrieMap {
         }
         let _lock = self.lock.lock(slot)?;
         let slot = WRITER;
-        // Two heads back: the node above the key may go as well, so its own link must be on the way.
+        // Starts two heads above: the node above the key may be removed as well, so its own link must be on the path.
         let start = self.start(key, 2);
         let place = self.locate(start, key);
         let same = place.node.filter(|node| node.len() == place.common && !node.is_intermediate());
@@ -408,7 +409,7 @@ impl TrieMap {
                 self.settle(start, key, slot);
             }
             ([None, None], Some((parent, Some(link)))) if parent.is_intermediate() => {
-                // The parent would have one child left: that child takes its place.
+                // The parent would have one child left: that child replaces it.
                 let other = parent.child(1 - key.bit(parent.len())).get();
                 link.set(other);
                 self.pass_on(parent, other);

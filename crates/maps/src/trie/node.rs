@@ -1,7 +1,7 @@
 //! Keys and nodes of a trie.
 //!
-//! A node is words in the slab: length, kind and table; two child links; the prefix; the value. Everything a look-up
-//! wants of a node with a short key lies in half a cache line.
+//! A node is a range of words in the slab: length, kind and table; two child links; the prefix; the value. All words
+//! of a node that a look-up reads lie in half a cache line if the key is short.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -38,7 +38,7 @@ impl<const W: usize> Prefix<W> {
         let mut prefix = Self { len: first_half(len), data: [0; W] };
         for (i, word) in prefix.data.iter_mut().enumerate().take(words_for(data)) {
             let mut bytes = [0; WORD];
-            // By halves: behind the length, aligned data is aligned to 4.
+            // In halves, because data after the length is aligned to 4 bytes only.
             for (half, bytes) in bytes.chunks_exact_mut(LENGTH).enumerate() {
                 let offset = i * WORD + half * LENGTH;
                 if offset < data {
@@ -96,13 +96,14 @@ fn index_of(word: u64, window: u32) -> u32 {
     (u64::from_be(word) << (window * STRIDE % 64) >> (64 - STRIDE)) as u32
 }
 
-/// The first bit behind the window that holds bit `len`.
+/// The first bit after the window that contains bit `len`.
 #[inline(always)]
 pub(super) fn window_end(len: u32) -> u32 {
     (len / STRIDE + 1) * STRIDE
 }
 
-/// The first word of a node: prefix length 32, whether it stands for a key 1, number of its table plus one 31.
+/// The first word of a node: prefix length in 32 bits, one bit that is set in intermediate nodes, and the number of
+/// its table plus one in 31 bits.
 #[derive(Clone, Copy)]
 pub(super) struct Head(pub(super) u64);
 
@@ -113,7 +114,7 @@ impl Head {
         Self(len.into())
     }
 
-    /// Of a node that stands for no key.
+    /// The head of a node that stands for no key.
     pub(super) fn intermediate(len: u32) -> Self {
         Self(u64::from(len) | Self::INTERMEDIATE)
     }
@@ -139,7 +140,8 @@ impl Head {
     }
 }
 
-/// A place that names a node: half a word, the node's number plus one or 0. Written under the map's lock only.
+/// A location that names a node: half a word, which holds the node's number plus one, or 0. Written under the map's
+/// lock only.
 #[derive(Clone, Copy)]
 pub(super) struct Link<'a> {
     word: &'a AtomicU64,
@@ -147,7 +149,7 @@ pub(super) struct Link<'a> {
 }
 
 impl<'a> Link<'a> {
-    /// The lower (0) or upper (1) half of a word.
+    /// The link in the lower (0) or upper (1) half of a word.
     #[inline(always)]
     pub(super) fn new(word: &'a AtomicU64, half: usize) -> Self {
         Self { word, shift: crate::num::small(half) * 32 }
@@ -180,12 +182,12 @@ pub(super) struct Node<'a> {
 impl<'a> Node<'a> {
     #[inline(always)]
     pub(super) fn head(self) -> Head {
-        // Acquire pairs with the release in `set_head`: the table's entries are complete. (The rest was complete before
-        // the node was linked.)
+        // Acquire pairs with the release in `set_head`: the table's entries are complete. (All other words were
+        // complete before the node was linked.)
         Head(self.words[0].load(Ordering::Acquire))
     }
 
-    /// Under the lock.
+    /// Writes the head word; the caller holds the lock.
     pub(super) fn set_head(self, head: Head) {
         // Release pairs with the acquire in `head`.
         self.words[0].store(head.0, Ordering::Release);
@@ -210,16 +212,16 @@ impl<'a> Node<'a> {
     }
 
     pub(super) fn bit(self, n: u32) -> usize {
-        // Relaxed, here and below: complete before the node was linked.
+        // Relaxed, here and below: the prefix was complete before the node was linked.
         bit_of(self.data()[n as usize / 64].load(Ordering::Relaxed), n)
     }
 
-    /// The bits of a window, as [`Prefix::index`]; those from the node's length on mean nothing.
+    /// The bits of a window, as [`Prefix::index`]; bits from the node's length on are undefined.
     pub(super) fn index(self, window: u32) -> u32 {
         index_of(self.data()[(window * STRIDE) as usize / 64].load(Ordering::Relaxed), window)
     }
 
-    /// How many leading bits node and key have in common, at most the shorter length.
+    /// Number of leading bits that node and key have in common, at most the shorter length.
     #[inline(always)]
     pub(super) fn common<const W: usize>(self, key: &Prefix<W>) -> u32 {
         let limit = self.len().min(key.len);

@@ -1,4 +1,4 @@
-//! A trie as the handle and the entry points see it: key sizes picked, keys walked in the kernel's order.
+//! A trie as the handle and the entry points see it: selects the key size, iterates in the kernel's order.
 
 use super::node::{LENGTH, Link, MAX_DATA, Node, Prefix};
 use super::{TrieMap, WORD};
@@ -8,8 +8,8 @@ use crate::mem;
 use crate::ops::{Cursor, MapOps};
 use crate::value::Source;
 
-/// Calls a generic function with the number of words for a key's data: one for IPv4, two for IPv6, or as many as there
-/// may be.
+/// Calls a generic function with the number of words for a key's data: one for IPv4, two for IPv6, otherwise the
+/// maximum.
 macro_rules! with_words {
     ($words:expr, $w:ident => $call:expr) => {
         match $words {
@@ -49,7 +49,8 @@ impl TrieMap {
         while let Some(node) = self.follow(link) {
             let common = node.common(key);
             if common == node.len() && common < key.len {
-                // A proper prefix: what follows the key below it comes first, then its right side, then itself.
+                // A proper prefix: first comes the subtree after the key, then the node's right side, then the node
+                // itself.
                 let side = key.bit(common);
                 let right = if side == 0 { self.leftmost(node.child(1)) } else { None };
                 let own = (!node.is_intermediate()).then_some(node);
@@ -59,7 +60,7 @@ impl TrieMap {
             }
             let parts = common < node.len() && common < key.len;
             if parts && key.bit(common) == 0 {
-                // The node is to the right of the key: everything below it follows.
+                // The node is to the right of the key: its whole subtree follows.
                 next = self.leftmost(link).or(next);
             }
             break;
@@ -69,7 +70,7 @@ impl TrieMap {
 
     fn host_prefix<const W: usize>(&self, key: &[u8]) -> Prefix<W> {
         assert_eq!(key.len(), LENGTH + self.data_size, "a key of another size than the map's");
-        // SAFETY: the key has 4 bytes and the data's (asserted), for which `W` was picked.
+        // SAFETY: the key has 4 bytes and those of the data (asserted), for which `W` was selected.
         unsafe { Prefix::read(key.as_ptr(), self.data_size) }
     }
 
@@ -78,7 +79,7 @@ impl TrieMap {
         mem::load_bytes(node.data(), &mut out[LENGTH..]);
     }
 
-    /// An absent or invalid key stands before the first one.
+    /// The key after `key` in postorder; the first key if `key` is absent or invalid.
     fn after<const W: usize>(&self, key: &[u8]) -> Option<Node<'_>> {
         let key = self.host_prefix::<W>(key);
         if key.len <= self.max_len() && self.has(&key) { self.successor(&key) } else { self.leftmost(self.root()) }
@@ -161,7 +162,7 @@ impl MapOps for TrieMap {
         Ok(())
     }
 
-    /// The cursor is the last key, whether it is still there or not, so the iteration always moves on.
+    /// The cursor holds the last key, present or removed, so the iteration always advances.
     fn next_at(&self, cursor: &mut Cursor, key: &mut [u8], value: &mut [u8], _slot: u32) -> OpResult {
         let next = match &cursor.key {
             Some(last) => with_words!(self.data_words, W => self.successor(&self.host_prefix::<W>(last))),

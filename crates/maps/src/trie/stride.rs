@@ -1,21 +1,21 @@
-//! Tables that take a look-up through a trie four bits at a time.
+//! Tables that let a look-up resolve four bits of a key at a time.
 //!
-//! Problem: a binary trie costs one dependent read a branching: twenty for a million keys.
+//! Problem: a look-up in a binary trie costs one dependent read per branching: twenty for a million keys.
 //!
-//! Approach: the bits of a key fall into windows of [`STRIDE`]. The topmost node of a window on a path is the *head* of
-//! that window; where the trie is dense, the head has a table with an entry for each value of the window's bits: the
-//! longest key that ends in the window, and the topmost node behind it, which is the head of a later window. So a walk
-//! goes from head to head. The binary trie stays the truth: tables only repeat it, writers bring them up to date before
-//! they return, and where there is none (the trie is sparse, or the pool of tables empty) the walk takes the child
-//! links.
+//! Approach: the bits of a key fall into windows of [`STRIDE`] bits. The topmost node of a window on a path is the
+//! *head* of that window. Where the trie is dense, the head has a table with an entry for each value of the window's
+//! bits. An entry holds the longest key that ends in the window, and the topmost node after it, which is the head of
+//! a later window. So a walk goes from head to head. The binary trie remains authoritative: tables only repeat it,
+//! and writers update them before they return. Where there is no table (the trie is sparse, or the pool of tables is
+//! empty) the walk follows the child links.
 //!
 //! Invariants.
 //! 1. Only heads have tables: a node that gets a parent in its own window gives its table up.
-//! 2. When a writer returns, every entry says what the links say. So each key comes and goes at one moment for everyone
-//!    who looks it up; but while a writer is at work, a look-up may see a change that a later one of *another* key does
-//!    not.
-//! 3. A removed table or node is retired after the last entry that names it was rewritten: those who still see it began
-//!    before.
+//! 2. When a writer returns, every entry agrees with the links. So each key appears and disappears at one moment for
+//!    all look-ups of it. But while a writer is at work, a look-up may see a change that a later look-up of *another*
+//!    key does not see.
+//! 3. A removed table or node is retired after the last entry that names it was rewritten: only runs that began
+//!    before can still see it.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -31,21 +31,21 @@ use std::sync::Arc;
 /// Entries of a table.
 const ENTRIES: usize = 1 << STRIDE;
 
-/// Nodes of one window on one path that make a table worth its memory: one less than there can be.
+/// Number of nodes in one window on one path from which a table is worth its memory: one less than the maximum.
 const DENSE: u32 = STRIDE - 1;
 
 /// An entry: the number of a node plus one, then a [`Child`].
 #[derive(Clone, Copy)]
 pub(super) struct Entry(pub(super) u64);
 
-/// Where a walk goes on behind a window.
+/// Where a walk continues after a window.
 #[derive(Clone, Copy)]
 pub(super) enum Child {
     None,
     /// The topmost node.
     Node(u32),
-    /// The topmost node stands for no key, has as many bits as there are before this, the next window, and has this
-    /// table: nothing needs to be read from the node itself.
+    /// The topmost node stands for no key, begins with the next window, and has this table: the node itself need not
+    /// be read.
     Table {
         table: u32,
         window: u32,
@@ -53,7 +53,7 @@ pub(super) enum Child {
 }
 
 impl Entry {
-    /// Marks the number of a table. (Nodes and tables have fewer bits.)
+    /// Marks the number of a table. (Numbers of nodes and tables have fewer bits.)
     const TABLE: u32 = 1 << 31;
 
     pub(super) fn of(best: Option<u32>, child: Child) -> Self {
@@ -66,7 +66,7 @@ impl Entry {
         Self(best | u64::from(child) << 32)
     }
 
-    /// Lets an entry that names one node name another.
+    /// Replaces the name of one node in an entry by that of another.
     #[inline]
     pub(super) fn rename(entry: &AtomicU64, old: u32, new: u32) {
         // Relaxed: only the holder of the lock writes.
@@ -89,7 +89,7 @@ impl Entry {
         crate::num::low(self.0).checked_sub(1)
     }
 
-    /// Where the walk goes on after `window`.
+    /// Where the walk continues after `window`.
     #[inline(always)]
     pub(super) fn child(self, window: u32) -> Child {
         match (self.0 >> 32) as u32 {
@@ -103,7 +103,7 @@ impl Entry {
 /// A key that is present.
 pub(super) struct Found<'a> {
     pub(super) node: Node<'a>,
-    /// The table, beside the node's own, whose entries may name the node, and its window.
+    /// The table that may name the node, other than the node's own, and that table's window.
     pub(super) named: Option<(u32, u32)>,
 }
 
@@ -116,13 +116,13 @@ pub(super) struct Tables {
     list: GraceList,
 }
 
-/// A table needs as many nodes as [`DENSE`] when it is made, and there are at most two nodes a key. What slots have of
-/// their own does not lack elsewhere.
+/// Number of tables. Making a table requires [`DENSE`] nodes, and there are at most two nodes a key. Tables kept by
+/// slots are added.
 fn tables(def: &MapDef) -> u64 {
     u64::from(def.max_entries / 2 + 64) + GraceList::owned(ENTRIES * WORD, SLOTS)
 }
 
-/// Bytes of a table with all that belongs to it.
+/// Bytes of a table with its head and its link.
 const TABLE_MEMORY: u64 = (ENTRIES * WORD + 2 * size_of::<u32>()) as u64;
 
 impl Tables {
@@ -169,8 +169,8 @@ impl Tables {
 }
 
 impl TrieMap {
-    /// The head to walk from for a change near `key`: `back` heads above the last one on the way (at least one), so
-    /// that every node and table that the change touches lies below. `None`: the root.
+    /// The head from which to walk for a change near `key`: `back` heads (1 or more) above the last one on the path,
+    /// so that every node and table that the change affects lies below it. `None`: the root.
     pub(super) fn start<const W: usize>(&self, key: &Prefix<W>, back: usize) -> Option<Node<'_>> {
         let mut passed = [Child::None; 3];
         let mut at = self.root().get().map_or(Child::None, Child::Node);
@@ -185,13 +185,13 @@ impl TrieMap {
                     }
                     self.next_head(node, head, key)
                 }
-                // Whose node begins with its window.
+                // The table's head begins with its window.
                 Child::Table { table, window } if key.len >= (window + 1) * STRIDE => {
-                    // The walk may begin again at the node that was skipped.
+                    // The walk may restart at the node that was skipped.
                     mem::prefetch_write(&self.node(self.tables.head(table)).words[0]);
                     self.tables.entry(table, key.index(window)).child(window)
                 }
-                // The key ends in this window: on with the same head.
+                // The key ends in this window: continue with this head.
                 Child::Table { table, .. } => {
                     at = Child::Node(self.tables.head(table));
                     continue;
@@ -210,7 +210,7 @@ impl TrieMap {
         }
     }
 
-    /// The head behind `node`'s window on the way to `key`, which `node` is a proper prefix of.
+    /// The head after `node`'s window on the path to `key`, of which `node` is a proper prefix.
     fn next_head<const W: usize>(&self, node: Node<'_>, head: Head, key: &Prefix<W>) -> Child {
         let (mut len, end) = (head.len(), window_end(head.len()));
         if let (Some(table), true) = (head.table(), key.len >= end) {
@@ -226,11 +226,11 @@ impl TrieMap {
         if len >= end { Child::Node(number) } else { Child::None }
     }
 
-    /// Brings the tables on the way from `start` to `key` up to date after it was added or removed, and makes those
-    /// that are worth it.
+    /// Updates the tables on the path from `start` to `key` after it was added or removed, and creates tables where
+    /// the trie became dense.
     pub(super) fn settle<const W: usize>(&self, start: Option<Node<'_>>, key: &Prefix<W>, slot: u32) {
         let mut at = start.or_else(|| self.follow(self.root()));
-        // The head of the window, and nodes in it so far.
+        // The head of the current window, and the number of nodes in it so far.
         let mut window: Option<(Node<'_>, u32)> = None;
         while let Some(node) = at {
             let (head, common) = (node.head(), node.common(key));
@@ -255,16 +255,16 @@ impl TrieMap {
         self.refresh_top(key);
     }
 
-    /// Rewrites the entries of a head's table to which `key` can make a difference: those whose bits are the key's as
-    /// far as it goes. (A branching that comes or goes with the key is nobody's longest prefix, and where it lies
-    /// behind the window, the key does as well.)
+    /// Rewrites the entries of a head's table that `key` may affect: those that agree with the key's bits. (A
+    /// branching that appears or disappears with the key is no key's longest prefix. Where it lies after the window,
+    /// the key does as well.)
     fn refresh<const W: usize>(&self, head: Node<'_>, table: u32, key: &Prefix<W>) {
         let len = head.len();
         let fixed = key.len.min(window_end(len));
         self.rewrite(head, table, key.index(len / STRIDE), fixed);
     }
 
-    /// Rewrites the entries whose bits up to `fixed` are those of `index`.
+    /// Rewrites the entries that agree with `index` in the bits up to `fixed`.
     fn rewrite(&self, head: Node<'_>, table: u32, index: u32, fixed: u32) {
         let open = window_end(head.len()) - fixed;
         let first = (index >> open) << open;
@@ -274,7 +274,7 @@ impl TrieMap {
         }
     }
 
-    /// How an entry names the topmost node behind a window that ends at `end`.
+    /// The form in which an entry names the topmost node after a window that ends at `end`.
     pub(super) fn behind(&self, node: Node<'_>, end: u32) -> Child {
         let head = node.head();
         match head.table() {
@@ -283,7 +283,7 @@ impl TrieMap {
         }
     }
 
-    /// Lets the entries of a table for `window` that name the node of `key` name another node of the same key.
+    /// Replaces the node of `key` by another node of this key in the entries of the table of `window`.
     pub(super) fn rename<const W: usize>(&self, table: u32, window: u32, key: &Prefix<W>, old: u32, new: u32) {
         let end = (window + 1) * STRIDE;
         let open = end - key.len.min(end);
@@ -317,7 +317,7 @@ impl TrieMap {
                 return (!head.is_intermediate()).then_some(Found { node, named });
             }
             let (window, end) = (head.len() / STRIDE, window_end(head.len()));
-            // Behind the window of a node without a table, no table names what comes.
+            // After the window of a node without a table, no table names the next node.
             named = head.table().map(|table| (table, window)).or(named.filter(|&(_, of)| of == window));
             at = match head.table() {
                 Some(table) if key.len >= end => self.tables.entry(table, key.index(window)).child(window),
@@ -326,7 +326,7 @@ impl TrieMap {
         }
     }
 
-    /// What an entry must be, by the child links.
+    /// The entry computed from the child links.
     pub(super) fn derive(&self, head: Node<'_>, index: u32) -> Entry {
         let window = head.len() / STRIDE;
         let (begin, end) = (window * STRIDE, window_end(head.len()));
@@ -341,7 +341,7 @@ impl TrieMap {
             }
             let bit = index >> (end - 1 - len) & 1;
             let Some(next) = self.follow(node.child(bit as usize)) else { return Entry::of(best, Child::None) };
-            // A child may be several bits longer: those inside the window must be the index's.
+            // A child may be several bits longer: its bits inside the window must be those of the index.
             let unknown = end - next.len().min(end);
             if (next.index(window) ^ index) >> unknown != 0 {
                 return Entry::of(best, Child::None);
@@ -351,15 +351,15 @@ impl TrieMap {
         }
     }
 
-    /// Gives a head a table, unless all are in use.
+    /// Gives a head a table, unless the pool is empty.
     fn make_table<const W: usize>(&self, head: Node<'_>, key: &Prefix<W>, slot: u32) {
         let Some(table) = self.tables.list.pop(slot) else { return };
         let len = head.len();
-        // Only the entries with the head's bits are ever read.
+        // Only the entries that agree with the head's bits are ever read.
         self.rewrite(head, table, head.index(len / STRIDE), len);
         self.tables.set_head(table, head);
         head.set_head(head.head().with_table(Some(table)));
-        // The entry that leads here may skip the node now.
+        // The entry above that leads here may skip the node from this point on.
         if let Some(above) = self.head_above(head, key)
             && let Some(table) = above.head().table()
         {
@@ -367,7 +367,7 @@ impl TrieMap {
         }
     }
 
-    /// The head above `head`, which is on the way to `key`.
+    /// The head above `head`, which is on the path to `key`.
     fn head_above<const W: usize>(&self, head: Node<'_>, key: &Prefix<W>) -> Option<Node<'_>> {
         let mut at = self.follow(self.root())?;
         while at.number != head.number {
@@ -384,7 +384,7 @@ impl TrieMap {
         None
     }
 
-    /// Takes the table of a node that is no longer a head, after the entries that name it were rewritten.
+    /// Removes the table of a node that stopped being a head, after the entries that name the table were rewritten.
     pub(super) fn demote(&self, node: Node<'_>, slot: u32) {
         if let Some(table) = node.head().table() {
             node.set_head(node.head().with_table(None));
@@ -392,7 +392,7 @@ impl TrieMap {
         }
     }
 
-    /// Retires a node that no link and no entry names any more, with its table.
+    /// Retires a node that no link and no entry names, with its table.
     pub(super) fn retire(&self, node: Node<'_>, slot: u32) {
         if let Some(table) = node.head().table() {
             self.tables.list.retire(slot, table);
@@ -400,14 +400,14 @@ impl TrieMap {
         self.nodes.retire(slot, node.number);
     }
 
-    /// Panics unless each entry of a head's table says what the links say.
+    /// Panics unless each entry of a head's table agrees with the links.
     #[cfg(test)]
     pub(super) fn check_table(&self, head: Node<'_>, table: u32) {
         let (begin, open) = (head.len() / STRIDE, window_end(head.len()) - head.len());
         let first = (head.index(begin) >> open) << open;
         for index in first..first + (1 << open) {
             let (is, must) = (self.tables.entry(table, index), self.derive(head, index));
-            // A table behind a head that got it before this one: the entry may still name the node.
+            // A table below a head that was made before this one: the entry may still name the node.
             let node = |child| match child {
                 Child::None => None,
                 Child::Node(number) => Some(number),

@@ -1,4 +1,4 @@
-//! The tables against the links they repeat, and look-ups against the list of all keys.
+//! Compares the tables with the links they repeat, and look-ups with a model of all keys.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ impl TrieMap {
     }
 }
 
-/// What the map must hold: length and bits, left-aligned, to value.
+/// The expected contents of the map: length and bits, left-aligned, to value.
 type Model = BTreeMap<(u32, u64), u64>;
 
 fn longest(model: &Model, len: u32, bits: u64) -> Option<u64> {
@@ -61,14 +61,14 @@ fn cut(bits: u64, len: u32) -> u64 {
     if len == 0 { 0 } else { bits >> (64 - len) << (64 - len) }
 }
 
-/// Random operations on keys crowded into few bits, so that windows fill and empty; `data` bytes of key.
+/// Random operations on keys that differ in few bits, so that windows fill and empty; keys have `data` bytes.
 fn against_the_model(data: usize, offset: u32, spread: u32, rounds: usize, seed: u64) {
     let (map, domain) = create(data as u32, 600);
     let (mut model, mut state, mut most) = (Model::new(), seed, 0);
     for round in 0..rounds {
         let guard = domain.enter().unwrap();
         let slot = guard.slot();
-        // The first `offset` bits are the same in nearly all keys.
+        // The first `offset` bits are equal in nearly all keys.
         let mut draw = || {
             let r = random(&mut state);
             let bits = cut(r, spread) >> offset;
@@ -78,7 +78,7 @@ fn against_the_model(data: usize, offset: u32, spread: u32, rounds: usize, seed:
         let (len, bits) = draw();
         let bytes = key(len, &bits.to_be_bytes()[..data]);
         let id = (len, cut(bits, len));
-        // Phases that fill, and phases that empty.
+        // Phases of mostly inserts alternate with phases of mostly deletes.
         let fills = round / 1500 % 2 == 0;
         if random(&mut state) % 4 < if fills { 3 } else { 1 } {
             let result = map.update(&bytes, &(round as u64).to_ne_bytes(), update::ANY, slot);
@@ -121,7 +121,7 @@ fn tries_dense_behind_a_common_prefix_match_the_model() {
     against_the_model(4, 8, 11, 9_000, 4);
 }
 
-/// A key that stays is found whatever happens around it, through every table that comes and goes.
+/// A key that stays is found whatever changes around it, through every table that is created and removed.
 #[test]
 fn a_lookup_never_misses_a_prefix_that_stays() {
     let (map, domain) = create(4, 4096);
@@ -136,8 +136,8 @@ fn a_lookup_never_misses_a_prefix_that_stays() {
                 let guard = enter();
                 let r = random(&mut state);
                 let mut out = [0; 8];
-                // Under the key that stays: it, or a longer one, whose value has the address's first bits and its
-                // length.
+                // A look-up below the key that stays finds that key, or a longer one whose value holds the address's
+                // first bits and its length.
                 let address = [10, r as u8 & 7, (r >> 8) as u8, (r >> 16) as u8];
                 map.lookup(&key(32, &address), &mut out, 0, guard.slot()).expect("never absent");
                 let value = u64::from_ne_bytes(out);
@@ -159,12 +159,12 @@ fn a_lookup_never_misses_a_prefix_that_stays() {
             let bytes = key(len, &bits.to_be_bytes());
             if round / 4000 % 2 == 0 {
                 let value = u64::from(len) << 32 | u64::from(bits);
-                // The map may be full, or its nodes wait for the reader's run to end.
+                // This fails if the map is full, or if its nodes wait for the reader's run to end.
                 let _ = map.update(&bytes, &value.to_ne_bytes(), update::ANY, guard.slot());
             } else {
                 let _ = map.delete(&bytes, guard.slot());
             }
-            // Keys above the one that stays come and go as well, and that one is replaced.
+            // Keys above the one that stays are added and removed as well, and the key itself is replaced.
             if round % 16 == 0 {
                 let above = key(6 + (r >> 20) as u32 % 7, &stay);
                 let _ = map.update(&above, &2u64.to_ne_bytes(), update::ANY, guard.slot());

@@ -1,12 +1,12 @@
 //! The first twelve bits of a large trie, resolved by one read.
 //!
-//! Problem: with ten thousand keys, a look-up passes the root and three tables before it comes to where keys differ,
-//! each read waiting for the one before.
+//! Problem: with ten thousand keys, a look-up passes the root and three tables before it reaches the bits in which
+//! keys differ, and each read waits for the previous one.
 //!
-//! Approach: once a trie has [`WORTH`] keys, an array with an entry for each value of the first [`BITS`] bits says what
-//! the tables (and links) of those windows together say: the longest key that ends in them, and the topmost node
-//! behind. Writers bring it up to date after the tables ([`super::stride`], whose invariants hold here too). It is
-//! never given up: a trie that shrinks goes on paying a few nanoseconds an update.
+//! Approach: once a trie has [`WORTH`] keys, an array with an entry for each value of the first [`BITS`] bits
+//! combines the tables (and links) of those windows: the longest key that ends in them, and the topmost node after
+//! them. Writers update it after the tables ([`super::stride`], whose invariants hold here too). It is never removed:
+//! in a trie that shrinks, each update goes on costing a few nanoseconds more.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -17,20 +17,20 @@ use crate::def::MapDef;
 use crate::errno::OpResult;
 use crate::mem::{Table, WORD};
 
-/// Bits of a key that the array resolves: 32 KiB of entries, which stay in a second-level cache.
+/// Number of bits of a key that the array resolves: 32 KiB of entries, which stay in a second-level cache.
 pub(super) const BITS: u32 = 3 * STRIDE;
 
-/// The last window that it resolves.
+/// The last window that the array resolves.
 pub(super) const LAST: u32 = BITS / STRIDE - 1;
 
-/// Keys that make it worth its memory.
+/// Number of keys from which the array is worth its memory.
 const WORTH: u32 = if cfg!(test) { 128 } else { 2048 };
 
-/// The array, if a trie of this size can want it.
+/// The array, if a trie of this size may need it.
 #[derive(Debug)]
 pub(super) struct Top {
     entries: Option<Table<AtomicU64>>,
-    /// All entries have been written.
+    /// Whether all entries have been written.
     active: AtomicBool,
 }
 
@@ -51,7 +51,7 @@ impl Top {
         Ok(Self { entries, active: AtomicBool::new(false) })
     }
 
-    /// The entry of a key, if there are entries and the key is long enough for one.
+    /// The entry of a key, if the array is active and the key has at least [`BITS`] bits.
     #[inline(always)]
     pub(super) fn entry<const W: usize>(&self, key: &Prefix<W>) -> Option<Entry> {
         // Acquire pairs with the release in `refresh_top`: all entries are written.
@@ -70,8 +70,8 @@ impl Top {
 }
 
 impl TrieMap {
-    /// Rewrites the entries to which `key` can make a difference, after the tables; all of them when they become worth
-    /// it.
+    /// Rewrites the entries that `key` may affect, after the tables were updated; all entries when the array becomes
+    /// active.
     pub(super) fn refresh_top<const W: usize>(&self, key: &Prefix<W>) {
         let Some(entries) = &self.top.entries else { return };
         // Relaxed: changed under the lock only.
@@ -85,7 +85,7 @@ impl TrieMap {
         }
     }
 
-    /// Lets the entries that name the node of `key` name another node of the same key.
+    /// Replaces the node of `key` by another node of this key in all entries.
     pub(super) fn rename_top<const W: usize>(&self, key: &Prefix<W>, old: u32, new: u32) {
         // Relaxed: changed under the lock only.
         let entries = self.top.entries.as_deref().filter(|_| self.top.active.load(Ordering::Relaxed));
@@ -103,7 +103,7 @@ impl TrieMap {
         }
     }
 
-    /// What an entry must be, by tables where there are any and by links where not.
+    /// The entry computed from tables where there are any, and from links otherwise.
     fn derive_top(&self, index: u32) -> Entry {
         let mut best = None;
         let mut at = self.root().get().map_or(Child::None, Child::Node);
@@ -135,7 +135,7 @@ impl TrieMap {
         }
     }
 
-    /// Panics unless each entry says what the links say.
+    /// Panics unless each entry agrees with the links.
     #[cfg(test)]
     pub(super) fn check_top(&self) {
         let entries = self.top.entries.as_ref().filter(|_| self.top.active.load(Ordering::Relaxed));
@@ -177,7 +177,7 @@ fn bits(index: u32, window: u32) -> u32 {
 }
 
 impl Node<'_> {
-    /// Whether the node's bits are those of an index, as far as both go.
+    /// Whether the node's bits agree with those of an index, as far as both go.
     fn begins(self, index: u32) -> bool {
         // Relaxed: complete before the node was linked.
         let first = super::node::first_of(self.data()[0].load(Ordering::Relaxed), BITS);

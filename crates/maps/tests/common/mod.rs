@@ -1,4 +1,4 @@
-//! What several test files share: domains, and the kernel's maps through bpf(2).
+//! Helpers that several test files share: domains, and the kernel's maps through bpf(2).
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
 
@@ -96,7 +96,7 @@ impl KernelMap {
         })
     }
 
-    /// Whether this process may use bpf(2) at all; says so loudly if not.
+    /// Whether this process may use bpf(2); prints that the test is skipped if not.
     pub fn available(test: &str) -> bool {
         let def = MapDef::new("probe", bpf_maps::MapType::Array, 4, 4, 1);
         let available = Self::create(&def).is_ok();
@@ -117,7 +117,7 @@ impl KernelMap {
         self.element(MAP_LOOKUP, Some(key), value.as_mut_ptr(), flags).map(|()| value)
     }
 
-    /// A lookup that passes a value in, as bloom filters want it.
+    /// A lookup that passes a value in, as bloom filters require.
     pub fn contains(&self, value: &[u8]) -> Outcome {
         let mut value = value.to_vec();
         self.element(MAP_LOOKUP, None, value.as_mut_ptr(), 0).map(|()| Vec::new())

@@ -1,5 +1,5 @@
-//! Cursors that have been moved in one map and are given to another, of the same type or not: refused, whatever the
-//! sizes of the keys are.
+//! Tests that a cursor moved in one map is refused by another, of the same type or not, whatever the sizes of the
+//! keys.
 
 use crate::common::domain;
 use bpf_maps::{Cursor, Errno, Map, MapDef, MapError, MapType, flags};
@@ -35,7 +35,7 @@ fn maps() -> Vec<Map> {
             for n in 0..3u8 {
                 let mut key = vec![0; map.def().key_size as usize];
                 match map.map_type() {
-                    // Prefixes as long as they may be.
+                    // Prefixes of the maximal length.
                     LpmTrie => {
                         let bits = (key.len() as u32 - 4) * 8;
                         key[..4].copy_from_slice(&bits.to_ne_bytes());

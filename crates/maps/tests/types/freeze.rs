@@ -1,5 +1,5 @@
-//! Frozen maps: who may still write, and what a freeze that succeeded is worth. (`kernel.rs` compares the error
-//! numbers.)
+//! Tests of frozen maps: which writes are still allowed, and what a successful freeze guarantees. (`kernel.rs`
+//! compares the error numbers.)
 
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -137,7 +137,7 @@ fn a_frozen_perf_event_array_opens_no_entries() {
     assert_eq!(open_perf_entry(&map, 1, 1 << 16).unwrap_err().errno(), libc::EPERM);
     assert_eq!(map.delete(&0u32.to_ne_bytes()).unwrap_err().errno(), libc::EPERM);
     assert_eq!(map.len(), 1);
-    // Not a write of the host's: in the kernel, closing the event's descriptor takes it out.
+    // Not a write by the host: in the kernel, closing the event's descriptor removes the entry.
     drop(consumer);
     assert_eq!(map.len(), 0);
 }
@@ -207,7 +207,7 @@ fn write_and_freeze(map: &Map) {
     });
 }
 
-/// Shrinks, grows, punches a hole, writes: what each says.
+/// Shrinks the file, grows it, punches a hole, and writes; returns the error of each.
 fn attack(map: &Map) -> [Option<i32>; 4] {
     let file = std::fs::File::from(map.mmap_fd().unwrap().try_clone_to_owned().unwrap());
     let (fd, len) = (file.as_raw_fd(), file.metadata().unwrap().len());

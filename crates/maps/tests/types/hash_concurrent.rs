@@ -12,7 +12,7 @@ use bpf_maps::{Cursor, Errno, Map, MapDef, MapHeader, MapType, flags, program, u
 
 const WORDS: usize = 6;
 
-/// A value that says whose it is and which write made it, in every word.
+/// A value whose every word names its key and the write that made it.
 fn value(key: u64, stamp: u64) -> [u64; WORDS] {
     std::array::from_fn(|i| key.rotate_left(i as u32 * 7) ^ stamp.wrapping_mul(0x9e37_79b9_7f4a_7c15 + i as u64 * 2))
 }
@@ -24,7 +24,7 @@ fn bytes(words: &[u64]) -> Vec<u8> {
 /// The stamp of a value of `key`, if all of it comes from one write to that key.
 fn stamp_of(key: u64, bytes: &[u8]) -> Option<u64> {
     let words: Vec<u64> = bytes.chunks(8).map(|w| u64::from_ne_bytes(w.try_into().unwrap())).collect();
-    // Stamps are small: the inverse of the odd multiplier finds it from the first word.
+    // Stamps are small: the inverse of the odd multiplier recovers the stamp from the first word.
     let inverse = 0xf1de_83e1_9937_733du64;
     let stamp = (words[0] ^ key).wrapping_mul(inverse);
     (words == value(key, stamp)).then_some(stamp)
@@ -41,7 +41,7 @@ fn stamps_tell_values_apart() {
     }
 }
 
-/// What a stress run saw.
+/// The counts of a stress run.
 #[derive(Default)]
 struct Counts {
     hits: AtomicU64,
@@ -52,7 +52,8 @@ struct Counts {
     iterated: AtomicU64,
 }
 
-/// `permanent` keys are always present and always being replaced, others come and go; readers check both sides.
+/// `permanent` keys are always present and are constantly replaced, other keys are added and removed; readers check
+/// both.
 fn stress(def: MapDef, permanent: u64, threads: u64, time: Duration) {
     let map = Map::create(def, &domain(64)).unwrap();
     for key in 0..permanent {
@@ -129,7 +130,7 @@ fn stress(def: MapDef, permanent: u64, threads: u64, time: Duration) {
             });
         }
         std::thread::sleep(time);
-        // A busy machine may not have done each of them in that time.
+        // On a busy machine some operation may not have happened yet in that time.
         let start = Instant::now();
         while met().iter().any(|(_, count)| *count == 0) && start.elapsed() < Duration::from_secs(60) {
             std::thread::sleep(time);
@@ -148,7 +149,7 @@ const VALUE: u32 = WORDS as u32 * 8;
 
 #[test]
 fn a_crowded_hash_neither_misses_nor_mixes() {
-    // Full but for two entries: elements go round as fast as they can, chunks overflow.
+    // Full except for two entries: elements are reused as fast as possible, chunks overflow.
     stress(MapDef::new("m", MapType::Hash, 8, VALUE, 26), 24, 4, Duration::from_millis(700));
 }
 
@@ -165,7 +166,7 @@ fn a_hash_without_preallocation_neither_misses_nor_mixes() {
 
 #[test]
 fn full_is_exact_under_threads() {
-    // Each thread owns keys of its own, and together they are exactly as many as fit: no insert may ever fail.
+    // Each thread has keys of its own, and together they are exactly as many as fit: no insert may ever fail.
     let (threads, each) = (8u64, 3u64);
     for map_flags in [0, flags::NO_PREALLOC] {
         let def = MapDef::new("m", MapType::Hash, 8, 8, (threads * each) as u32).with_flags(map_flags);
@@ -181,7 +182,8 @@ fn full_is_exact_under_threads() {
                             map.update(key, &round.to_ne_bytes(), update::NOEXIST).unwrap();
                         }
                         full.fetch_add(u64::from(map.len() == threads * each), Ordering::Relaxed);
-                        // One more than fits must fail whenever all are there; it may get in when they are not.
+                        // One key more than fits must fail while all others are present; it may succeed when they are
+                        // not.
                         for key in &keys {
                             map.delete(key).unwrap();
                         }
@@ -198,8 +200,8 @@ fn full_is_exact_under_threads() {
     }
 }
 
-/// How fast that is says `cargo bench -p bpf-benches --bench maps` (32 threads); here it is that nobody waits for a
-/// thread that is preempted in the middle of a change, and that all find what is theirs.
+/// The benchmark `cargo bench -p bpf-benches --bench maps` (32 threads) measures the speed. This test checks that no
+/// thread waits for one that is preempted during a change, and that each thread finds its keys.
 #[test]
 fn nothing_stops_when_threads_outnumber_cores_16_to_1() {
     let threads = 16 * std::thread::available_parallelism().map_or(2, usize::from) as u64;
@@ -225,7 +227,7 @@ fn nothing_stops_when_threads_outnumber_cores_16_to_1() {
     assert!(map.is_empty(), "every key was deleted after its last insertion");
 }
 
-/// One operation on the key, with what it returned.
+/// One operation on the key, with its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
     Lookup(Option<u64>),
@@ -351,7 +353,7 @@ fn histories_of_one_key_are_linearizable() {
     assert!(overlapping > 10, "only {overlapping} operations overlapped");
 }
 
-/// What the signal handler works on.
+/// The map and slot that the signal handler uses.
 static TARGET: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
 static HANDLED: AtomicI64 = AtomicI64::new(0);
 static BUSY: AtomicI64 = AtomicI64::new(0);
@@ -415,8 +417,8 @@ fn a_signal_handler_that_re_enters_gets_ebusy_and_no_deadlock() {
     assert!(handled > 100 && busy > 0, "{handled} signals, {busy} of them inside an operation");
 }
 
-/// Threads that set the same keys in a map that has room for exactly these: whoever comes second replaces, and is never
-/// told that the map is full.
+/// Threads set the same keys in a map with room for exactly these: a second writer replaces the value, and never gets
+/// an error that the map is full.
 #[test]
 fn a_key_that_filled_the_map_up_is_present() {
     const KEYS: u64 = 2;

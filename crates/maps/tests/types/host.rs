@@ -1,5 +1,5 @@
-//! The host's side: typed handles, iteration and batches, maps of maps, mapped arrays, dumps, and what bad input is
-//! told.
+//! Tests of the host API: typed handles, iteration and batches, maps of maps, mapped arrays, dumps, and the errors
+//! for bad input.
 
 use std::sync::Arc;
 
@@ -50,7 +50,7 @@ fn typed_handles_check_what_btf_says() {
     assert_eq!(error.errno(), libc::EINVAL);
     map.typed::<HashMap<i32, [u32; 2]>>().unwrap();
     with(None, None).typed::<HashMap<u32, i64>>().unwrap();
-    // It is no part of the schema: without BTF a dump fits as well.
+    // The kind is not part of the schema: a dump without BTF fits as well.
     let typed = with(Some(Kind::Unsigned), None);
     typed.set(&[1; 4], &[2; 8]).unwrap();
     with(None, None).restore(&typed.dump().unwrap()).unwrap();
@@ -126,7 +126,7 @@ fn bad_input_is_told_what_was_expected() {
 
 #[test]
 fn large_keys_and_values_work() {
-    // Beyond what is kept on the stack, and beyond a page.
+    // Beyond the size kept on the stack, and beyond a page.
     let map = create(MapDef::new("m", MapType::Hash, 1000, 70_001, 4));
     let key = |n: u8| vec![n; 1000];
     for n in 0..4u8 {
@@ -138,7 +138,7 @@ fn large_keys_and_values_work() {
     assert_eq!(map.set(&key(4), &vec![0; 70_001]).unwrap_err().errno(), libc::E2BIG);
 }
 
-/// What slots keep of removed elements must not multiply values that are large by slots that are many.
+/// The removed elements that slots keep must not multiply large values by many slots.
 #[test]
 fn large_values_allocated_on_demand_fit_into_the_usual_limit() {
     // The last two: more removals than there are elements.
@@ -347,7 +347,7 @@ fn a_dump_restores_every_type_that_can_be_read_back() {
     std::fs::remove_dir_all(&directory).unwrap();
 }
 
-/// Two threads that save to one path do not write into each other's file, nor follow what lies where theirs would.
+/// Two threads that save to one path neither write into each other's file nor follow a link at its name.
 #[test]
 fn maps_saved_to_one_path_at_once_stay_whole() {
     let directory = std::env::temp_dir().join(format!("bpf-maps-at-once-{}", std::process::id()));
@@ -383,7 +383,7 @@ fn maps_saved_to_one_path_at_once_stay_whole() {
     std::fs::remove_dir_all(&directory).unwrap();
 }
 
-/// A name that is longer than a dump has room for is cut, but not within a character: that would be a damaged dump.
+/// A name longer than a dump can hold is cut, but not within a character, which would damage the dump.
 #[test]
 fn a_dump_with_a_long_name_can_be_read() {
     for name in ["é".repeat(3000), format!("m{}", "é".repeat(3000))] {
@@ -451,7 +451,7 @@ fn an_iteration_ends_although_keys_are_added_all_the_time() {
                     n += 1;
                 }
             }
-            // The key just met goes away: the cursor must not mind.
+            // The key just visited is deleted: the cursor must not be affected.
             map.delete(&k).unwrap();
         }
         assert!(met > 0 && met <= 90_000);
@@ -503,7 +503,7 @@ fn a_hash_costs_at_most_24_bytes_an_element_beyond_key_and_value() {
     }
 }
 
-/// A small map is small: what it takes of the domain's memory, and what it says it takes.
+/// A small map uses little memory: both what it reserves of the domain's memory, and the usage it reports.
 #[test]
 fn small_maps_take_a_few_kilobytes() {
     let domain = Domain::new(Options::default().with_max_slots(64));
@@ -534,8 +534,8 @@ fn small_maps_take_a_few_kilobytes() {
     assert_eq!(domain.memory().used(), 0);
 }
 
-/// What maps allocate on demand is counted when they do, and refused beyond the limit; what is freed comes back to the
-/// map.
+/// Memory that maps allocate on demand is counted at that time, and refused beyond the limit; freed elements return
+/// to the map.
 #[test]
 fn maps_that_grow_stop_at_the_limit() {
     for (def, each) in [
@@ -559,7 +559,7 @@ fn maps_that_grow_stop_at_the_limit() {
         assert!((100..=256).contains(&full), "{:?}: {full} elements", map.map_type());
         assert!(account.used() <= account.limit() && account.used() == map.memory_counted());
         assert_eq!(account.used(), domain.memory().used());
-        // Another map of the same domain is not concerned.
+        // Another map of this domain is not affected.
         Map::create(MapDef::new("other", MapType::Array, 4, 8, 1000), &domain).unwrap();
         map.delete(&key(0)).unwrap();
         domain.synchronize().unwrap();
@@ -581,7 +581,7 @@ fn an_account_of_another_domain_is_refused() {
     assert_eq!((domain.memory().used(), other.memory().used()), (0, 0));
 }
 
-/// An iteration that fails ends there: a loop over a ring that skips errors would otherwise not end.
+/// An iteration ends at its first error: a loop over a ring that skips errors would otherwise not end.
 #[test]
 fn an_iteration_ends_with_its_first_error() {
     let page = u32::try_from(bpf_maps::page_size()).unwrap();

@@ -1,8 +1,9 @@
-//! The kernel as oracle: the same definitions and the same sequences of operations on a kernel map and on ours must
-//! give the same bytes and the same error numbers.
+//! The kernel as oracle: a kernel map and ours, with equal definitions and sequences of operations, must give equal
+//! bytes and error numbers.
 //!
 //! Orders that the kernel leaves open (keys of a hash) are compared as sets. Needs bpf(2), that is, root; otherwise
-//! every test says SKIPPED. More cases: `PROPTEST_CASES=10000 cargo test -p bpf-maps --release --test types kernel`.
+//! every test prints SKIPPED. More cases: `PROPTEST_CASES=10000 cargo test -p bpf-maps --release --test types
+//! kernel`.
 
 use std::collections::BTreeMap;
 use std::os::fd::AsRawFd;
@@ -12,7 +13,7 @@ use bpf_maps::{Cursor, Map, MapDef, MapError, MapType, flags, implemented_types}
 use bpf_uapi::MapTypes;
 use proptest::prelude::*;
 
-/// An operation, with keys and values by small numbers.
+/// An operation, with keys and values as small numbers.
 #[derive(Clone, Debug)]
 enum Op {
     Lookup { key: u8, flags: u64 },
@@ -67,7 +68,7 @@ fn outcome<T>(result: Result<T, MapError>, bytes: impl FnOnce(T) -> Vec<u8>) -> 
     result.map(bytes).map_err(|error| error.errno())
 }
 
-/// What an operation shows: an outcome, a count and error, or a set of elements.
+/// The observed result of an operation: an outcome, a count and error, or a set of elements.
 #[derive(Debug, PartialEq, Eq)]
 enum Seen {
     Outcome(Outcome),
@@ -111,7 +112,7 @@ fn on_kernel(map: &KernelMap, def: &MapDef, value_size: usize, op: &Op) -> Seen 
     }
 }
 
-/// Where the kernel refuses a batch before it looks at the first key, it leaves the count as it was: none were done.
+/// Where the kernel refuses a batch before it reads the first key, it leaves the count unchanged: none were done.
 fn counted(count: u32, result: Result<(), i32>, flags: u64) -> Seen {
     let refused = match result {
         Err(libc::EPERM | 524) => true,
@@ -324,7 +325,7 @@ fn redirect_maps_follow_the_kernel() {
                     (kernel.update(&key, value, flags), outcome(ours.update(&key, value, flags), |()| Vec::new()))
                 }
             };
-            // In what order a hash's keys come is the kernel's affair.
+            // The kernel defines no order of a hash's keys.
             if !has_order(&def) && pick(24, 5) == 1 {
                 continue;
             }
@@ -332,7 +333,7 @@ fn redirect_maps_follow_the_kernel() {
             for key in 0..=entries {
                 let mut out = vec![0; value_size as usize];
                 let got = ours.lookup(&key.to_ne_bytes(), &mut out, 0);
-                // A program's number is not shown: the kernel's is one that it gave out.
+                // The program's number is not compared: the kernel returns an id that it assigned.
                 let number = |bytes: Vec<u8>| bytes[..4].to_vec();
                 let got = outcome(got, |()| number(out));
                 assert_eq!(got, kernel.lookup(&key.to_ne_bytes(), 0).map(number), "step {step}: {key} of {def:?}");
@@ -341,7 +342,7 @@ fn redirect_maps_follow_the_kernel() {
     }
 }
 
-/// Maps of sockets: entries are sockets of this process, which ours knows by their descriptors' numbers.
+/// Maps of sockets: entries are sockets of this process; our map stores the numbers of their descriptors.
 #[test]
 fn maps_of_sockets_follow_the_kernel() {
     if !KernelMap::available("maps_of_sockets_follow_the_kernel") {
@@ -377,7 +378,7 @@ fn maps_of_sockets_follow_the_kernel() {
             };
             assert_eq!(got, expected, "step {step}: key {key:?}, flags {flags}, {def:?}");
             for key in 0..=ENTRIES {
-                // The kernel shows a socket's cookie, in eight bytes; here it is the number that was written.
+                // The kernel returns a socket's cookie in eight bytes; our map returns the number that was written.
                 let there = |found: Outcome| found.map(|_| ());
                 let mut out = vec![0; value_size as usize];
                 let got = there(outcome(ours.lookup(&key.to_ne_bytes(), &mut out, 0), |()| Vec::new()));
@@ -436,14 +437,15 @@ fn bad_definitions_get_the_kernels_error() {
     let domain = domain(possible_cpus());
     let mut compared = 0;
     for map_type in implemented_types() {
-        // Maps of maps need an inner descriptor: below. Of storage, keys and entries are not the kernel's.
+        // Maps of maps need an inner descriptor: tested below. Storage maps have other keys and entries than the
+        // kernel's.
         if map_type.is_map_of_maps() || MapTypes::STORAGE.contains(map_type) {
             continue;
         }
         for &key_size in &keys {
             for &value_size in &values {
                 for &max_entries in &entries {
-                    // The kernel really allocates: what is large and valid is left out.
+                    // The kernel really allocates, so large valid definitions are left out.
                     let bytes = (u64::from(key_size) + u64::from(value_size)) * u64::from(max_entries);
                     if bytes > 32 << 20 && value_size < u32::MAX - 8 {
                         continue;
@@ -461,10 +463,10 @@ fn bad_definitions_get_the_kernels_error() {
                             if let (Err(libc::ENOMEM), Ok(_)) | (Ok(()), Err(MapError::MemoryLimit { .. })) =
                                 (&kernel, &ours)
                             {
-                                continue; // How much memory there is differs, and may.
+                                continue; // The amount of memory differs, and may.
                             }
                             if map_type == MapType::CpuMap && kernel == Err(libc::E2BIG) && ours.is_ok() {
-                                continue; // How many CPUs a kernel is built for differs, too.
+                                continue; // The number of CPUs that a kernel is built for differs, too.
                             }
                             if let Err(MapError::MemoryLimit { .. }) = ours {
                                 assert!(matches!(kernel, Err(libc::ENOMEM | libc::E2BIG)), "{def:?}: {kernel:?}");
@@ -481,7 +483,7 @@ fn bad_definitions_get_the_kernels_error() {
         }
     }
     assert!(compared > 5000, "{compared}");
-    // Only bloom filters have something to say in `map_extra`.
+    // Only bloom filters use `map_extra`.
     for (map_type, key_size) in
         [(MapType::BloomFilter, 0), (MapType::Hash, 4), (MapType::Array, 4), (MapType::Queue, 0)]
     {
@@ -495,8 +497,8 @@ fn bad_definitions_get_the_kernels_error() {
     }
 }
 
-/// Each operation on a frozen map of each type that has elements (the random sequences above seldom meet them all),
-/// with each access flag.
+/// Each operation on a frozen map of each type that has elements, with each access flag (the random sequences above
+/// rarely reach all combinations).
 #[test]
 fn frozen_maps_refuse_what_the_kernels_refuse() {
     if !KernelMap::available("frozen_maps_refuse_what_the_kernels_refuse") {

@@ -1,6 +1,6 @@
-//! What every map type does: against a model, from the host and from programs.
+//! Tests of every map type: against a model, from the host and from programs.
 //!
-//! One process: nothing here forks, raises signals, or counts what the process allocates.
+//! All tests share one process: none of them forks, raises signals, or counts the process's allocations.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,5 +1,5 @@
-//! Every type against a naive model, by random sequences of operations from the program's side (the host's side is
-//! compared with the kernel in `kernel.rs`).
+//! Compares every type with a naive model, by random sequences of program operations (`kernel.rs` compares host
+//! operations with the kernel).
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -159,7 +159,7 @@ fn check_trie(ops: &[(u8, u16, u64, u8)], max: u32) {
             }
             assert_eq!(map.len(), model.len() as u64);
         }
-        // An iteration meets every prefix once, longer ones before those they begin with.
+        // An iteration visits every prefix once, longer ones before their own prefixes.
         let all: Vec<(u8, u16)> = map
             .iter()
             .map(|element| {
@@ -293,7 +293,7 @@ fn lru_evicts_unreferenced_before_referenced() {
             for n in 0..100 {
                 assert_eq!(p.update(&key(n), n.into(), update::NOEXIST), 0);
             }
-            // Programs look at the even ones, the host at all: only the former counts.
+            // Programs look up the even keys, the host all keys: only lookups by programs mark an element as used.
             for n in 0..100 {
                 if n % 2 == 0 {
                     assert!(p.lookup(&key(n)).is_some());

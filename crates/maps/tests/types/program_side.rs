@@ -1,4 +1,4 @@
-//! The program's side of arrays and hashes, called as a JIT would call it: raw pointers and a slot.
+//! Tests of the program's entry points, called as a JIT calls them: with raw pointers and a slot.
 
 use std::sync::Arc;
 
@@ -126,7 +126,7 @@ fn a_new_per_cpu_hash_element_zeroes_the_other_slots() {
     let map = create(MapDef::new("p", MapType::PerCpuHash, 4, 8, 1));
     map.update(&[1, 0, 0, 0], &[0xff; 32], update::ANY).unwrap();
     map.delete(&[1, 0, 0, 0]).unwrap();
-    // Twice, so that the element written above is used again whichever the spare was.
+    // Twice, so that the element written above is reused whichever element was the spare.
     for key in 2..4u8 {
         run(&map, |ptr, slot| assert_eq!(update_u64(ptr, &[key, 0, 0, 0], 5, update::ANY, slot), 0));
         let values = map.get(&[key, 0, 0, 0]).unwrap().unwrap();
@@ -169,7 +169,7 @@ fn for_each_visits_all_and_stops_on_request() {
     }
 }
 
-/// What lies in a timer's place is not the host's to see or to write, and ends with the value.
+/// The host can neither read nor write the bytes of a timer, and the timer ends with its value.
 #[test]
 fn a_timers_bytes_are_no_copies() {
     let no_prealloc = |def: MapDef| def.with_flags(flags::NO_PREALLOC);
@@ -274,7 +274,7 @@ fn a_spin_lock_taken_twice_is_an_error() {
     });
 }
 
-/// Each helper on each type: those that lack the operation say so, whatever the verifier would have said before.
+/// Calls each helper on each type: types that lack the operation return an error, even without a verifier.
 #[test]
 fn the_wrong_type_is_an_error() {
     let domain = domain();
@@ -302,7 +302,7 @@ fn the_wrong_type_is_an_error() {
         let is = |types: &[MapType]| types.contains(&map_type);
         let arrays = is(&[MapType::Array, MapType::PerCpuArray]);
         let hashes = is(&[MapType::Hash, MapType::PerCpuHash, MapType::LruHash, MapType::LruPerCpuHash])
-            // By the sockets' cookies, which programs have no way to.
+            // Keyed by cookies of sockets, which programs cannot forge.
             || is(&[MapType::SkStorage, MapType::TaskStorage]);
         let lists = is(&[MapType::Queue, MapType::Stack]);
         let bloom = is(&[MapType::BloomFilter]);
@@ -368,7 +368,7 @@ fn the_wrong_type_is_an_error() {
             let reserved = unsafe { program::arena_reserve(ptr, page, 1) };
             assert_eq!(reserved, if arena { 0 } else { invalid }, "{map_type:?}");
         });
-        // The host's ends want their own type too.
+        // The host's consumer and producer require their own type too.
         assert_eq!(bpf_maps::RingBuf::new(&map).is_ok(), is(&[MapType::RingBuf]), "{map_type:?}");
         assert_eq!(bpf_maps::UserRingBuf::new(&map).is_ok(), is(&[MapType::UserRingBuf]), "{map_type:?}");
         let perf = bpf_maps::open_perf_entry(&map, 0, 1 << 16);

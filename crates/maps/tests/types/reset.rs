@@ -114,7 +114,7 @@ fn what_is_not_to_be_written_stays() {
     assert_eq!(frozen.get(&[0; 4]).unwrap().unwrap(), [5; 8]);
 }
 
-/// Elements that others insert meanwhile do not keep it.
+/// Concurrent inserts do not prevent a reset from ending.
 #[test]
 fn a_reset_ends_beside_writers() {
     for map_type in [MapType::Hash, MapType::LruHash, MapType::PerCpuHash, MapType::LpmTrie] {
@@ -158,7 +158,7 @@ fn a_user_ring_is_empty_however_many_samples_it_had() {
     assert_eq!(fill(), room);
 }
 
-/// A table is gone through once, not once for each element: that would be 10^10 steps here.
+/// A reset visits a table once, not once for each element, which would be 10^10 steps here.
 #[test]
 fn a_large_map_is_gone_through_once() {
     let domain = Domain::new(Options::default().with_max_slots(3));

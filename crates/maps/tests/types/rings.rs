@@ -1,4 +1,4 @@
-//! Ring buffers, user ring buffers and perf event arrays: from both ends, against a queue, and with threads.
+//! Tests of ring buffers, user ring buffers and perf event arrays: both ends, against a queue, and with threads.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -219,7 +219,7 @@ proptest! {
         let map = ring(MapType::RingBuf, PAGE);
         let size = u64::from(map.def().max_entries);
         let mut consumer = RingBuf::new(&map).unwrap();
-        // Records in order: length, content, and None while busy, Some(discarded) later.
+        // The records in order: length, content, and `None` while busy, later `Some(discarded)`.
         let mut model: VecDeque<(u64, u8, Option<bool>)> = VecDeque::new();
         let mut open: Vec<(usize, *mut u8)> = Vec::new();
         let (mut consumed, mut made) = (0usize, 0usize);
@@ -253,7 +253,8 @@ proptest! {
                         got.push(record.to_vec());
                     }
                     let mut expected = Vec::new();
-                    // Discarded records in front of the last one taken go as well; those behind it, with the next look.
+                    // Discarded records before the last one taken are consumed as well; those after it, at the next
+                    // look.
                     while let Some(&(len, fill, Some(dropped))) = model.front() {
                         if expected.len() == usize::from(limit) {
                             break;
@@ -299,7 +300,7 @@ fn programs_drain_what_the_host_submits() {
     assert_eq!(drain(4, 9).0, Errno::EINVAL.as_ret());
     assert_eq!(drain(0, 1), (1, vec![b"one".to_vec()]));
     assert_eq!(drain(0, 9), (1, vec![b"three".to_vec()]), "the dropped sample was discarded");
-    // A record that is not submitted yet holds up those behind it.
+    // A record that is not submitted yet blocks those after it.
     let size = map.def().max_entries;
     assert!(host.reserve(size).is_none(), "larger than the ring");
     let full = host.reserve(size - 8).unwrap();
@@ -397,7 +398,7 @@ fn perf_events_reach_the_consumer_of_their_slot() {
     assert!(map.delete(&other.to_ne_bytes()).is_err_and(|error| error.errno() == libc::ENOENT));
 }
 
-/// A timeout that no clock can reach is none.
+/// A timeout that no clock can reach means to wait for ever.
 #[test]
 fn the_longest_timeout_waits_for_ever() {
     let map = Map::create(MapDef::new("r", MapType::RingBuf, 0, 0, 1 << 16), &domain(2)).unwrap();

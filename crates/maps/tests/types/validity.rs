@@ -1,10 +1,10 @@
-//! What a look-up gave stays valid: a checker for uses of freed or recycled elements.
+//! Tests that the result of a look-up stays valid: detects uses of freed or recycled elements.
 //!
-//! Every value names its key and the write it came from. A reader holds pointers across whatever the writers do and
-//! reads them again and again, as a program may within one run. Where elements are freed after a grace period
-//! (`NO_PREALLOC`, tries), a value must not change as long as the run lasts: if it did, its element was given to
-//! somebody too early. Where they are used again at once, as in the kernel, every pointer must stay an element of the
-//! map for the map's life; unmapped memory would end the test.
+//! Every value names its key and the write that made it. A reader holds pointers across writes and reads them
+//! repeatedly, as a program may within one run. Where elements are freed after a grace period (`NO_PREALLOC`, tries),
+//! a value must not change during the run: a change means that its element was reused too early. Where elements are
+//! reused at once, as in the kernel, every pointer must stay an element of the map for the map's life; unmapped
+//! memory would end the test.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -40,7 +40,7 @@ fn read(pointer: *const u64) -> [u64; WORDS] {
     })
 }
 
-/// Runs `reader` on two threads beside two that replace, delete and insert all the time.
+/// Runs `reader` on two threads, while two others constantly replace, delete and insert.
 fn beside_writers(map: &Map, reader: impl Fn(u64) + Sync) {
     let stop = AtomicBool::new(false);
     for n in 0..KEYS {
@@ -79,7 +79,7 @@ fn beside_writers(map: &Map, reader: impl Fn(u64) + Sync) {
     });
 }
 
-/// A look-up in a run: null, or the value.
+/// A look-up in a run: null, or the address of the value.
 fn look_up(map: &Map, n: u64, slot: u32) -> *const u64 {
     // SAFETY: the callers hold a guard with this slot; a key of the map's size.
     unsafe { program::lookup(map.as_ptr(), key(map, n).as_ptr(), slot) }.cast()
@@ -143,7 +143,7 @@ fn elements_of_a_preallocated_map_stay_elements_of_the_map() {
                     pointers.insert(pointer as usize);
                 }
                 drop(guard);
-                // Long after their runs: still values of some key, whole or being written.
+                // Long after the runs, the pointers still lead to values of some key, whole or being written.
                 for &pointer in pointers.iter().take(8) {
                     assert!(read(pointer as *const u64).iter().all(|word| word >> 48 < KEYS));
                 }
@@ -155,7 +155,7 @@ fn elements_of_a_preallocated_map_stay_elements_of_the_map() {
         assert!(seen.len() <= elements, "{} places for {elements} elements", seen.len());
         let (first, last) = (*seen.first().unwrap(), *seen.last().unwrap());
         let stride = 8 + WORDS * 8;
-        // The slots' spares lie no two in one cache line.
+        // No two spares of slots share a cache line.
         let places = entries as usize + SLOTS * 64usize.div_ceil(stride);
         assert!(last - first < places * stride, "outside of the slab");
         assert!(seen.iter().all(|pointer| (pointer - first).is_multiple_of(stride)), "not an element");

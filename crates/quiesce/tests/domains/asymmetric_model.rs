@@ -1,20 +1,20 @@
 //! The asymmetric protocol, which loom cannot model: a reader without a fence against a writer with `membarrier`.
 //!
-//! A small machine, explored exhaustively. Each CPU may execute its operations in any order that respects the
-//! dependencies and orderings stated with them, and its stores wait in a buffer that drains in any order (release
-//! stores: after all earlier ones). That is weaker than x86-64 and about as weak as arm64. `membarrier` happens at a
-//! moment when the other CPU has executed exactly its first n operations, for some n, and drained its buffer: a full
-//! barrier between two instructions.
+//! The model is a small machine, explored exhaustively. Each CPU may execute its operations in any order that
+//! respects the dependencies and orderings stated with them. Its stores wait in a buffer that drains in any order
+//! (release stores: after all earlier ones). The model is weaker than x86-64 and about as weak as arm64. `membarrier`
+//! happens at a moment when the other CPU has executed exactly its first n operations, for some n, and drained its
+//! buffer: a full barrier between two instructions.
 //!
-//! Each property has its controls: without the barrier on either side the machine must find a violation, or it shows
-//! nothing.
+//! Each property has its controls: without the barrier on either side the machine must find a violation, or the test
+//! shows nothing.
 #![cfg(not(miri))] // No unsafe code to check, and minutes of exploring.
 
 use std::collections::HashSet;
 
 type Value = u8;
 type Memory = [Value; 4];
-/// What each operation loaded.
+/// The value that each operation loaded, by index.
 type Loaded = [Value; 8];
 
 #[derive(Clone, Copy)]
@@ -23,7 +23,7 @@ enum Action {
     /// Waits until the location holds such a value.
     Await(usize, fn(Value) -> bool),
     Store(usize, Value),
-    /// Stores what an earlier operation loaded.
+    /// Stores the value that an earlier operation loaded.
     StoreLoaded(usize, usize),
     StoreRelease(usize, Value),
     /// Adds 1 at once, after all earlier stores (an acquire-release read-modify-write).
@@ -36,7 +36,7 @@ enum Action {
     Violation(fn(&Loaded, &Memory) -> bool),
 }
 
-/// Which earlier operations one cannot overtake.
+/// Earlier operations that an operation cannot overtake.
 #[derive(Clone, Copy)]
 enum After {
     All,
@@ -72,12 +72,12 @@ impl Cpu {
             After::All => (0..i).all(done),
             After::These(these) => these.iter().all(|j| done(*j)),
         };
-        // Nothing overtakes a fence.
+        // No operation overtakes a fence.
         let fences = (0..i).filter(|j| matches!(program[*j].0, Action::Fence | Action::Membarrier));
         !done(i) && after && fences.into_iter().all(done)
     }
 
-    /// Between two instructions, with nothing under way.
+    /// Whether the CPU is between two instructions, with an empty store buffer.
     fn at_rest(&self) -> bool {
         self.done & (self.done + 1) == 0 && self.buffer.is_empty()
     }
@@ -121,7 +121,7 @@ impl Machine {
     }
 }
 
-/// What an exploration found.
+/// The result of an exploration.
 #[derive(Debug, PartialEq)]
 struct Found {
     violation: bool,
@@ -164,16 +164,16 @@ fn explore(memory: Memory, programs: &[Program; 2], bad_end: fn(&Memory) -> bool
     found
 }
 
-/// What orders the two sides.
+/// The barriers on the two sides.
 #[derive(Debug, Clone, Copy)]
 enum Barriers {
     /// As built: none in the reader, `membarrier` in the writer.
     Asymmetric,
     /// As built where `membarrier` is denied.
     Fenced,
-    /// A control: the writer fences for itself only.
+    /// A control: the writer's fence orders its own CPU only.
     WriterFenceOnly,
-    /// A control.
+    /// A control without any barrier.
     None,
 }
 
@@ -267,6 +267,6 @@ fn no_wake_is_lost() {
         let sleep = vec![(Load(STATE), These(&[])), (StoreLoaded(SEEN_BY_WAITER, load), All)];
         [program(exit, reader, look), program(ask, writer, sleep)]
     };
-    // The reader saw nobody waiting, the waiter saw the reader inside: it sleeps for ever.
+    // The reader saw no waiter, and the waiter saw the reader inside: it would sleep for ever.
     check([1, 0, 9, 9], programs, |memory| memory[SEEN_BY_READER] == 0 && memory[SEEN_BY_WAITER] == 1);
 }

@@ -1,4 +1,4 @@
-//! What one thread, or two in turn, can observe of a domain. Every test runs with and without `membarrier`.
+//! Tests of a domain with one thread, or two in turn. Every test runs with and without `membarrier`.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
@@ -116,7 +116,7 @@ fn a_stalled_reader_delays_callbacks_and_nothing_else() {
     }
 }
 
-/// A thread inside a guard until the sender speaks.
+/// Starts a thread that stays inside a guard until the sender sends.
 fn stalled_reader(domain: &Arc<Domain>) -> (std::thread::JoinHandle<()>, mpsc::Sender<()>) {
     let (entered, has_entered) = mpsc::channel();
     let (release, released) = mpsc::channel();
@@ -199,7 +199,7 @@ fn a_reclaimer_may_be_dropped_by_a_callback_that_it_runs() {
 fn slots_of_idle_and_ended_threads_are_taken_those_of_running_threads_are_not() {
     for mode in MODES {
         let domain = domain(mode, 2, WhenFull::Error);
-        // Ended threads: far more than slots.
+        // More ended threads than there are slots.
         for _ in 0..20 {
             let domain = Arc::clone(&domain);
             std::thread::spawn(move || assert!(domain.enter().unwrap().slot() < 2)).join().unwrap();
@@ -227,7 +227,7 @@ fn a_thread_waits_for_a_slot_and_does_not_hold_up_grace_periods_meanwhile() {
             let domain = Arc::clone(&domain);
             move || domain.enter().unwrap().slot()
         });
-        // The waiter never shows up as a reader: only the stalled one is waited for.
+        // The waiter does not count as a reader: only the stalled one delays the period.
         let period = domain.start_grace_period();
         std::thread::sleep(Duration::from_millis(20));
         assert!(!waiter.is_finished() && !period.is_complete());

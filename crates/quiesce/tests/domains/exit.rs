@@ -6,7 +6,7 @@ use std::cell::{Cell, RefCell};
 use std::sync::{Arc, Mutex};
 
 fn domains() -> impl Iterator<Item = Arc<Domain>> {
-    // One slot: a second thread that runs has taken it over.
+    // With one slot, a second thread that runs has taken the slot over.
     [Barriers::Auto, Barriers::Fenced].into_iter().map(|barriers| {
         Domain::new(Options::default().with_max_slots(1).with_when_full(WhenFull::Error).with_barriers(barriers))
     })
@@ -17,7 +17,8 @@ fn a_forgotten_guard_ends_with_its_thread() {
     for domain in domains() {
         for _ in 0..3 {
             std::thread::scope(|scope| {
-                // Joined, not only finished: a scope waits for the closure, not for what the thread does after it.
+                // Joined, not only finished: a scope waits for the closure, not for the thread-local destructors
+                // after it.
                 let thread = scope.spawn(|| {
                     std::mem::forget(domain.enter().unwrap());
                     std::mem::forget(domain.enter().unwrap());
@@ -40,7 +41,7 @@ fn a_thread_that_waits_is_woken() {
             move || {
                 std::mem::forget(domain.enter().unwrap());
                 entered.send(()).unwrap();
-                // Long enough for the other to go to sleep; if it has not, it only has less to wait for.
+                // Long enough for the other thread to go to sleep. If it has not, it waits for less.
                 std::thread::sleep(std::time::Duration::from_millis(50));
             }
         });
@@ -50,7 +51,7 @@ fn a_thread_that_waits_is_woken() {
     }
 }
 
-/// What is leaked on purpose, where a sanitizer sees that it is still known.
+/// Domains leaked on purpose, kept reachable so that a leak sanitizer does not report them.
 static KEPT_DOMAINS: Mutex<Vec<&'static Arc<Domain>>> = Mutex::new(Vec::new());
 
 thread_local! {
@@ -64,7 +65,7 @@ impl Drop for Kept {
     fn drop(&mut self) {
         let Some(guard) = self.0.take() else { return };
         let domain = DOMAIN.get().unwrap();
-        // The thread is inside still, and knows it.
+        // The thread is still inside the guard, and the domain says so.
         assert!(domain.in_guard() && domain.slot() == Some(guard.slot()));
         drop(domain.enter().unwrap());
         assert!(domain.synchronize().is_err(), "it would wait for itself");
@@ -79,13 +80,13 @@ static SEEN: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0)
 #[test]
 fn a_guard_in_a_thread_local_lasts_until_it_is_dropped() {
     for domain in domains() {
-        // Guards of a thread-local borrow for good.
+        // Guards in a thread-local borrow the domain for `'static`.
         let domain: &'static Arc<Domain> = Box::leak(Box::new(domain));
         KEPT_DOMAINS.lock().unwrap().push(domain);
         let before = SEEN.load(std::sync::atomic::Ordering::Relaxed);
         for _ in 0..2 {
             let thread = std::thread::spawn(move || {
-                // First used, last dropped: its destructor runs after that of the registrations.
+                // First used, so last dropped: its destructor runs after that of the registrations.
                 KEPT.with(|kept| {
                     DOMAIN.set(Some(domain));
                     *kept.0.borrow_mut() = Some(domain.enter().unwrap());
@@ -99,7 +100,7 @@ fn a_guard_in_a_thread_local_lasts_until_it_is_dropped() {
     }
 }
 
-/// A slot is not taken from a thread that is only on its way out.
+/// A slot is not taken from a thread that is ending while it is still inside a guard.
 #[test]
 fn nothing_is_taken_from_a_thread_that_runs() {
     for domain in domains() {

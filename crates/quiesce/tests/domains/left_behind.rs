@@ -1,4 +1,4 @@
-//! What is deferred when nobody may come by again, and what callbacks that panic leave undone: nothing.
+//! Tests that every deferred callback runs, also when no thread calls the domain again, and when callbacks panic.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -91,7 +91,7 @@ fn no_domain_outlives_its_threads() {
 
 #[test]
 fn every_callback_runs_whichever_of_them_panic() {
-    // More than one batch, and some that are queued meanwhile.
+    // More than one batch, and callbacks that are queued meanwhile.
     const CALLBACKS: usize = 200;
     let ran = Arc::new(AtomicUsize::new(0));
     let fill = |domain: &Arc<Domain>| {
@@ -115,7 +115,7 @@ fn every_callback_runs_whichever_of_them_panic() {
     let error = catch_unwind(AssertUnwindSafe(|| domain.settle())).unwrap_err();
     assert_eq!(error.downcast_ref::<String>().map(String::as_str), Some("callback 0"));
     assert_eq!((ran.swap(0, Ordering::Relaxed), domain.deferred()), (CALLBACKS + 4, 0));
-    // And where the thread unwinds already, or the domain goes.
+    // Also while the thread unwinds already, and when the domain is dropped.
     fill(&domain);
     let unwinding = || {
         struct Settles<'d>(&'d Domain);

@@ -1,6 +1,6 @@
-//! What domains promise to threads: one, two in turn, many, those that end; and why the protocol keeps it.
+//! Tests of a domain's promises to one thread, two in turn, many, and ending ones; and a model of the protocol.
 //!
-//! One process: nothing here forks, raises signals, changes limits or counts what the process allocates.
+//! All tests share one process: none of them forks, raises signals, changes limits or counts allocations.
 
 mod asymmetric_model;
 mod basics;

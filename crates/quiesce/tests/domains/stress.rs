@@ -1,4 +1,4 @@
-//! Threads that come and go, run, take and free, with every outcome counted.
+//! Threads that start, end, run, take slots and free objects, with every outcome counted.
 //!
 //! About a second; `BPF_SOAK=1 cargo test --release --test domains stress` runs a hundred times as long.
 
@@ -17,7 +17,7 @@ fn rounds() -> u64 {
     }
 }
 
-/// Each running thread has its slot for itself, however many threads there are, however short they live.
+/// Each running thread has a slot of its own, however many threads there are and however short they live.
 #[test]
 fn a_slot_has_one_owner_at_a_time() {
     for barriers in [Barriers::Auto, Barriers::Fenced] {
@@ -33,7 +33,7 @@ fn a_slot_has_one_owner_at_a_time() {
                             for i in 0..rounds() / 4 {
                                 match domain.enter() {
                                     Ok(guard) => {
-                                        // Relaxed: a slot's data must not need more than the slot itself gives.
+                                        // Relaxed: the slot itself must order all accesses to its data.
                                         let user = &users[guard.slot() as usize];
                                         assert_eq!(user.load(Ordering::Relaxed), 0);
                                         user.store(1, Ordering::Relaxed);
@@ -51,7 +51,7 @@ fn a_slot_has_one_owner_at_a_time() {
                                         std::thread::yield_now();
                                     }
                                 }
-                                // Idle threads lose their slots to others.
+                                // Other threads take the slots of idle ones.
                                 if i % 16 == 0 {
                                     std::thread::yield_now();
                                 }
@@ -69,7 +69,7 @@ fn a_slot_has_one_owner_at_a_time() {
     }
 }
 
-/// What a reader sees is never freed under it; everything that was replaced is freed in the end.
+/// An object that a reader sees is not freed under it, and every replaced object is freed in the end.
 #[test]
 fn nothing_is_freed_under_a_reader() {
     const ALIVE: u32 = 0xa11fe;
@@ -81,7 +81,7 @@ fn nothing_is_freed_under_a_reader() {
         let current = AtomicPtr::new(Box::into_raw(Box::new(Object(AtomicU32::new(ALIVE)))));
         let freed = Arc::new(AtomicU64::new(0));
         let (reads, waits, polls) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
-        /// Frees an object, leaving a mark for those who should not see it.
+        /// Frees an object, after storing a mark that a reader must never see.
         fn free(object: usize, freed: &AtomicU64) {
             let object: *mut Object = std::ptr::with_exposed_provenance_mut(object);
             // SAFETY: allocated by `Box`, unlinked, and no reader is left: freed here once.
@@ -95,7 +95,7 @@ fn nothing_is_freed_under_a_reader() {
                     for _ in 0..rounds() * 4 {
                         let _guard = domain.enter().unwrap();
                         let object = current.load(Ordering::Acquire);
-                        // SAFETY: linked inside this guard, which keeps it.
+                        // SAFETY: the object was linked inside this guard, which keeps it alive.
                         let seen = unsafe { &*object }.0.load(Ordering::Relaxed);
                         assert_eq!(seen, ALIVE);
                         reads.fetch_add(1, Ordering::Relaxed);
