@@ -1,5 +1,5 @@
-//! In place of the tools in builds without the feature `tools`: values that there are none of. A registry that is to
-//! tell any of them is refused before one could be made ([`crate::Registry::new`]).
+//! Replaces the tools in builds without the feature `tools`: types without values. [`crate::Registry::new`] refuses
+//! options that would need one.
 
 use crate::Error;
 use crate::unit::Unit;
@@ -38,7 +38,7 @@ pub(crate) enum RegisteredFrames {}
 
 impl RegisteredFrames {
     /// # Safety
-    /// None is needed: nothing is registered.
+    /// None: nothing is registered.
     pub(crate) unsafe fn new(_: &Unit) -> Option<RegisteredFrames> {
         None
     }
@@ -49,7 +49,7 @@ pub(crate) struct Announced {}
 
 impl Announced {
     pub(crate) fn new(_: &Unit) -> Announced {
-        // `Registry::new` refuses whoever asks for it.
+        // `Registry::new` has refused the options before.
         Announced {}
     }
 }

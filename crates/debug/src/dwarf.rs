@@ -9,9 +9,9 @@ pub(crate) type Section = (&'static str, Vec<u8>);
 
 /// The debug sections of a unit.
 ///
-/// GDB reads `bpf:filter` as the function `filter` of the file `bpf`. So beside the unit that says where code comes
-/// from, whose functions have their whole names, there is one of this file. It is said to be a byte longer, because GDB
-/// takes the smaller one of two units for the one that an address belongs to.
+/// GDB parses `bpf:filter` as the function `filter` of the file `bpf`. So beside the unit with the real source files,
+/// whose functions have their full names, there is a unit with that file name. It is declared one byte longer,
+/// because GDB assigns an address to the smaller of two units that contain it.
 pub(crate) fn sections(unit: &Unit) -> Option<Vec<Section>> {
     let encoding = Encoding { format: Format::Dwarf32, version: 4, address_size: 8 };
     let mut dwarf = Dwarf::new();
@@ -38,7 +38,8 @@ pub(crate) fn sections(unit: &Unit) -> Option<Vec<Section>> {
     collected.ok().map(|()| out)
 }
 
-/// Fills in a unit of this file, so many bytes longer than its code, with its functions by these names.
+/// Fills in a unit with this file name, declared `longer` bytes longer than its code, with its functions named by
+/// `name`.
 fn describe(out: &mut gimli::write::Unit, unit: &Unit, file: &str, longer: u64, name: impl Fn(&str) -> String) {
     let root = out.root();
     set(out, root, gimli::DW_AT_name, AttributeValue::String(text(file)));
@@ -57,7 +58,7 @@ fn set(unit: &mut gimli::write::Unit, entry: UnitEntryId, name: DwAt, value: Att
     unit.get_mut(entry).set(name, value);
 }
 
-/// Gives an entry its address range. (A function starts where its code does, so debuggers break there.)
+/// Sets an entry's address range. (A function starts with its code, so debuggers break there.)
 fn place(unit: &mut gimli::write::Unit, entry: UnitEntryId, address: u64, len: u64) {
     set(unit, entry, gimli::DW_AT_low_pc, AttributeValue::Address(Address::Constant(address)));
     set(unit, entry, gimli::DW_AT_high_pc, AttributeValue::Udata(len));
@@ -91,7 +92,7 @@ fn line_program(unit: &Unit, encoding: Encoding) -> LineProgram {
     program
 }
 
-/// Text that is a C string and not empty: gimli panics on anything else.
+/// Converts text to a C string that is not empty: gimli panics on anything else.
 fn text(text: &str) -> Vec<u8> {
     let bytes: Vec<u8> = text.bytes().filter(|b| *b != 0).collect();
     if bytes.is_empty() { b"?".to_vec() } else { bytes }

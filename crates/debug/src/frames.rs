@@ -1,10 +1,11 @@
 //! Frames for unwinders: DWARF call frame information, made from the backend's notes.
 //!
-//! The note kinds are DWARF's, so each becomes one instruction; `gimli` knows how those are encoded. The process's own
-//! unwinder (that of libgcc or of LLVM, which also does the backtraces of Rust's standard library) takes an `.eh_frame`
-//! section with absolute addresses through `__register_frame`. perf and GDB get the same in their own wrappings.
+//! The note kinds are DWARF's, so each becomes one instruction; `gimli` encodes them. The process's own unwinder
+//! (that of libgcc or of LLVM, which also makes the backtraces of Rust's standard library) takes an `.eh_frame`
+//! section with absolute addresses through `__register_frame`. perf and GDB get the frames in containers of their
+//! own.
 //!
-//! Invariant: a registered section stays where it is, unchanged, until it is deregistered.
+//! Invariant: a registered section neither moves nor changes until it is deregistered.
 
 use crate::unit::Unit;
 use bpf_jit_code::{Arch, Unwind, UnwindOp};
@@ -50,7 +51,7 @@ fn fde(unit: &Unit, function: usize, address: u64) -> FrameDescriptionEntry {
     let (start, end) = unit.range(function);
     let mut fde = FrameDescriptionEntry::new(Address::Constant(address), end - start);
     let register = |reg| dwarf_register(unit.arch, reg);
-    // Notes at the end of a function and those at the start of the next have the same offset.
+    // Notes at the end of a function and those at the start of the next have equal offsets.
     let begins = |note: &Unwind| matches!(note.op, UnwindOp::Function | UnwindOp::Outside);
     let first = unit.unwind.iter().position(|note| note.at == start && begins(note));
     let notes = first.map_or(&[][..], |first| &unit.unwind[first..]);
@@ -83,7 +84,7 @@ fn table(unit: &Unit, version: u16) -> FrameTable {
     table
 }
 
-/// All functions' frames as `.eh_frame`, with the terminator that `__register_frame` wants.
+/// All functions' frames as `.eh_frame`, with the terminator that `__register_frame` requires.
 pub(crate) fn eh_frame(unit: &Unit) -> Option<Vec<u8>> {
     let mut section = EhFrame(EndianVec::new(LittleEndian));
     table(unit, 1).write_eh_frame(&mut section).ok()?;
@@ -99,7 +100,8 @@ pub(crate) fn debug_frame(unit: &Unit) -> Option<Vec<u8>> {
     Some(section.0.into_vec())
 }
 
-/// One function's frame as `.eh_frame`, for a section that is placed `distance` bytes behind the function's first byte.
+/// One function's frame as `.eh_frame`, for a section that is placed `distance` bytes after the function's first
+/// byte.
 pub(crate) fn relative_eh_frame(unit: &Unit, function: usize, distance: usize) -> Option<Vec<u8>> {
     let mut table = FrameTable::default();
     let pointers = DwEhPe(gimli::DW_EH_PE_pcrel.0 | gimli::DW_EH_PE_sdata4.0);
@@ -120,7 +122,7 @@ unsafe extern "C" {
     fn __deregister_frame(eh_frame: *const u8);
 }
 
-/// Frames that the process's unwinder knows.
+/// Frames that are registered with the process's unwinder.
 #[derive(Debug)]
 pub(crate) struct RegisteredFrames {
     /// Never empty: a CIE and the terminator at least.
@@ -133,7 +135,7 @@ impl RegisteredFrames {
     pub(crate) unsafe fn new(unit: &Unit) -> Option<RegisteredFrames> {
         let section = eh_frame(unit)?.into_boxed_slice();
         // SAFETY: a well-formed section, ended by a zero length, in memory that this value keeps until `drop`
-        // deregisters it; the caller vouches for what it says.
+        // deregisters it; the caller guarantees that its contents are correct.
         unsafe { __register_frame(section.as_ptr()) };
         Some(RegisteredFrames { section })
     }

@@ -1,11 +1,11 @@
-//! GDB's and LLDB's JIT interface (GDB manual, "JIT Compilation Interface"): a linked list of ELF images in memory, and
-//! a function that does nothing, on which the debugger has a breakpoint.
+//! GDB's and LLDB's JIT interface (GDB manual, "JIT Compilation Interface"): a linked list of ELF images in memory,
+//! and an empty function on which the debugger sets a breakpoint.
 //!
-//! The image has no code, only its address: a `.text` that occupies no bytes, symbols, frames (`.debug_frame`) and
-//! source lines. The list's two symbols are weak, so that a process may have another JIT that brings its own; the
+//! The image contains no code, only its address: a `.text` that occupies no bytes, symbols, frames (`.debug_frame`)
+//! and source lines. The two symbols of the list are weak, so that another JIT in the process may define them; the
 //! protocol has no lock between the two.
 //!
-//! Invariant: the list is changed under [`LIST`] only, and an image stays in place while it is in it.
+//! Invariant: the list is changed under [`LIST`] only, and an image does not move while it is in the list.
 
 use crate::dwarf;
 use crate::frames::debug_frame;
@@ -63,7 +63,7 @@ unsafe extern "C" {
 
 static LIST: Mutex<()> = Mutex::new(());
 
-/// Nothing that panics holds it.
+/// Locks the list. Code under this lock does not panic, so a poisoned lock is used as it is.
 fn lock() -> MutexGuard<'static, ()> {
     LIST.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -71,26 +71,27 @@ fn lock() -> MutexGuard<'static, ()> {
 /// Changes the list and tells the debugger.
 fn change(_lock: &MutexGuard<'_, ()>, action: u32, entry: *mut Entry, edit: impl FnOnce(&mut Descriptor)) {
     let descriptor = &raw mut __jit_debug_descriptor;
-    // SAFETY: a static that only we change, under the lock that the caller holds; a debugger reads it while the process
-    // is stopped.
+    // SAFETY: a static that only this module changes, under the lock that the caller holds; a debugger reads it while
+    // the process is stopped.
     let descriptor = unsafe { &mut *descriptor };
     edit(descriptor);
     descriptor.action = action;
     descriptor.relevant = entry;
-    // SAFETY: a function without arguments that does nothing; that it is foreign makes the stores before it happen.
+    // SAFETY: a function without arguments that does nothing. Because it is foreign, the compiler completes the
+    // stores before the call.
     unsafe { __jit_debug_register_code() };
 }
 
-/// An image that debuggers know.
+/// An image that is registered with debuggers.
 #[derive(Debug)]
 pub(crate) struct Announced {
     entry: *mut Entry,
     _image: Box<[u8]>,
 }
 
-// SAFETY: the entry is only touched under the lock of the list.
+// SAFETY: the entry is only accessed under the lock of the list.
 unsafe impl Send for Announced {}
-// SAFETY: a shared one gives access to nothing; the entry behind it is touched under the lock of the list.
+// SAFETY: a shared reference gives access to nothing; the entry is only accessed under the lock of the list.
 unsafe impl Sync for Announced {}
 
 impl Announced {
@@ -104,7 +105,7 @@ impl Announced {
         };
         let entry = Box::into_raw(Box::new(entry));
         change(&lock(), REGISTER, entry, |list| {
-            // SAFETY: made above, and nobody else has it yet.
+            // SAFETY: made above, and no other code has it yet.
             unsafe { (*entry).next = list.first };
             if !list.first.is_null() {
                 // SAFETY: entries in the list are alive, and the lock is held.
@@ -134,12 +135,12 @@ impl Drop for Announced {
                 unsafe { (*next).prev = prev };
             }
         });
-        // SAFETY: made by `Box::into_raw` in `new`, and out of the list.
+        // SAFETY: made by `Box::into_raw` in `new`, and removed from the list.
         drop(unsafe { Box::from_raw(entry) });
     }
 }
 
-/// A section header's fields, by their names in the gABI.
+/// The fields of a section header, with their names in the gABI.
 #[derive(Default)]
 struct Section {
     name: &'static str,
@@ -148,7 +149,7 @@ struct Section {
     addr: u64,
     /// Bytes in the file.
     data: Vec<u8>,
-    /// Size where there are no bytes.
+    /// Size of a section without bytes in the file.
     size: u64,
     link: u32,
     info: u32,
@@ -166,7 +167,7 @@ const ET_EXEC: u16 = 2;
 const STB_GLOBAL: u8 = 1;
 const STT_FUNC: u8 = 2;
 
-/// Indices of the sections that others refer to.
+/// Indices of the sections that other sections refer to.
 const TEXT: u16 = 1;
 const STRTAB: u32 = 3;
 

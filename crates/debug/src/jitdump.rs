@@ -1,11 +1,11 @@
 //! The jitdump: `jit-PID.dump`, from which `perf inject --jit` makes an ELF file for each function, with its bytes,
 //! source lines and frames (linux/tools/perf/Documentation/jitdump-specification.txt, version 1).
 //!
-//! perf finds the file because the process maps a page of it executable: that event is in the recording. Records are
-//! stamped with the monotonic clock, so recordings need `perf record -k mono`; by time perf tells programs apart that
-//! had the same address one after the other.
+//! perf finds the file because the process maps a page of it executable: the recording contains that event. Records
+//! are stamped with the monotonic clock, so recordings need `perf record -k mono`. By the time stamps perf
+//! distinguishes programs that had one address at different times.
 //!
-//! Invariant: the header is written once, before anything else, and a function's records by one write, lines and frames
+//! Invariant: the header is written once, before all else. A function's records are written at once, lines and frames
 //! before the load.
 
 use crate::Error;
@@ -31,13 +31,13 @@ const CODE_LOAD: u32 = 0;
 const DEBUG_INFO: u32 = 2;
 const UNWINDING_INFO: u32 = 4;
 
-/// Numbers of the functions of this process: one jitdump, one sequence.
+/// Indices of the functions of this process: one jitdump has one sequence.
 static NEXT_INDEX: AtomicU64 = AtomicU64::new(0);
 
 #[derive(Debug)]
 pub(crate) struct JitDump {
     file: File,
-    /// The executable mapping that perf notices. Nothing reads or runs it.
+    /// The executable mapping that perf detects. It is neither read nor executed.
     _mapping: Mmap,
 }
 
@@ -59,7 +59,7 @@ impl JitDump {
             header.extend_from_slice(&0u64.to_le_bytes()); // flags
             Bounded(&file).write_all(&header).map_err(|source| Error::File { path: path.clone(), source })?;
         }
-        // SAFETY: nobody reads through the mapping, so what becomes of the file does not matter.
+        // SAFETY: the mapping is never read, so changes of the file do not matter.
         let mapping = unsafe { MmapOptions::new().len(HEADER_LEN as usize).map_exec(&file) };
         let mapping = mapping.map_err(|source| Error::Map { path, source })?;
         Ok(JitDump { file, _mapping: mapping })
@@ -117,21 +117,21 @@ fn lines(unit: &Unit, function: usize, out: &mut Vec<u8>) {
         body.extend_from_slice(&address(row.code));
         body.extend_from_slice(&row.line.line.to_le_bytes());
         body.extend_from_slice(&0u32.to_le_bytes()); // discriminator
-        // A C string: hostile names may have a zero inside.
+        // A C string, in which hostile names may contain a zero.
         body.extend(unit.file(row.line).bytes().filter(|b| *b != 0));
         body.push(0);
     }
     record(DEBUG_INFO, &body, out);
 }
 
-/// The frame as `.eh_frame` and `.eh_frame_hdr`, which perf puts behind the code in this order, the first one
+/// Writes the frame as `.eh_frame` and `.eh_frame_hdr`, which perf puts after the code in this order, the first one
 /// eight-byte aligned.
 fn frame(unit: &Unit, function: usize, code_len: usize, out: &mut Vec<u8>) {
     let distance = code_len.next_multiple_of(8);
     let Some(mut data) = relative_eh_frame(unit, function, distance) else { return };
     let eh_frame_len = data.len().next_multiple_of(4);
     data.resize(eh_frame_len, 0);
-    // The CIE comes first, its length before it.
+    // The CIE comes first, preceded by its length.
     let Some(cie_len) = data.first_chunk().map(|len| u32::from_le_bytes(*len)) else { return };
     let fde = 4 + cie_len as i32;
     let (Ok(header), Ok(distance)) = (i32::try_from(eh_frame_len), i32::try_from(distance)) else { return };
@@ -146,12 +146,13 @@ fn frame(unit: &Unit, function: usize, code_len: usize, out: &mut Vec<u8>) {
         data.extend_from_slice(&word.to_le_bytes());
     }
     let len = data.len() as u64;
-    // perf's libunwind reads it at its address in the process, so perf must know that the function reaches that far. It
-    // must not reach into the next one; where there is no room, perf still has the frame in the file.
+    // perf's libunwind reads the frame at its address in the process, so perf must be told that the function extends
+    // that far. It must not extend into the next function. Where there is no room, perf still has the frame in the
+    // file.
     let (start, end) = unit.range(function);
     let mapped = if distance as u64 + len.next_multiple_of(8) <= u64::from(end - start) { len } else { 0 };
     let mut body = Vec::new();
-    // Size of all, of the header in it, and of what has its place in the process.
+    // The total size, the size of the header in it, and the size that has a place in the process.
     for size in [len, len - eh_frame_len as u64, mapped] {
         body.extend_from_slice(&size.to_le_bytes());
     }

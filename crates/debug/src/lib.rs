@@ -1,16 +1,16 @@
-//! What unwinders, profilers and debuggers are told of emitted code.
+//! Describes emitted code to unwinders, profilers and debuggers.
 //!
-//! Problem: to everything that looks at a process from outside, and to the process's own backtraces, emitted code is
-//! anonymous memory: no names, no lines, and no way from one of its frames to the caller's. Approach: a [`Registry`] is
-//! told of every piece of code when it has been placed (a [`Unit`]: names, offsets, source lines and frame changes, all
-//! plain data) and passes it on to the tools that were asked for: the process's unwinder (`.eh_frame` through
+//! Problem: to tools that inspect a process from outside, and to the process's own backtraces, emitted code is
+//! anonymous memory: without names or lines, and without a way from one of its frames to the caller's. Approach: each
+//! piece of placed code is described to a [`Registry`] by a [`Unit`]: names, offsets, source lines and frame changes,
+//! all plain data. The registry passes it on to the requested tools: the process's unwinder (`.eh_frame` through
 //! `__register_frame`), perf (a perf map, or a jitdump with lines and frames), GDB (an ELF image through its JIT
 //! interface), and [`Registry::symbolize`].
 //!
-//! Invariants: a unit is known from [`Registry::add`] until its [`Registered`] is dropped, and to nobody after that,
-//! except to files, which are append-only. Files are opened when the registry is made, so that later nothing can fail;
-//! a write that does fail is kept for [`Registry::failure`] and ends the writing. In a forked child nothing is written
-//! or taken back: files and descriptors are the parent's.
+//! Invariants: a unit is known to tools from [`Registry::add`] until its [`Registered`] is dropped, except in files,
+//! which are append-only. Files are opened when the registry is made, so that later calls cannot fail. A failed write
+//! is recorded for [`Registry::failure`] and ends all writing. In a forked child nothing is written or removed,
+//! because files and descriptors are the parent's.
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 #![cfg_attr(not(feature = "tools"), allow(dead_code, reason = "tools read it, which this build does not have"))]
 
@@ -38,7 +38,7 @@ pub use walk::walk;
 
 use std::path::PathBuf;
 
-/// Why a registry could not be made.
+/// The reason why a registry could not be made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -50,8 +50,8 @@ pub enum Error {
         /// The operating system's error.
         source: std::io::Error,
     },
-    /// perf finds a jitdump by an executable mapping of it, which was refused (a file system mounted `noexec`, for
-    /// one).
+    /// perf finds a jitdump by an executable mapping of it, and the system refused that mapping (for example on a
+    /// file system mounted `noexec`).
     #[error("cannot map {} executable, by which perf would find it: {source}", .path.display())]
     Map {
         /// The file's path.
@@ -59,7 +59,7 @@ pub enum Error {
         /// The operating system's error.
         source: std::io::Error,
     },
-    /// A tool was asked for that this build has nothing for.
+    /// A requested tool is not part of this build.
     #[error("built without the feature `tools` (of bpf-runtime: `debug`), which unwinders, perf and GDB need")]
     NotBuilt,
     /// This architecture has no emitted code.

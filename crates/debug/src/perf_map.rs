@@ -1,8 +1,8 @@
 //! The perf map: `/tmp/perf-PID.map`, a line for each function (linux/tools/perf/Documentation/jit-interface.txt).
 //!
-//! The format knows no unloading: where code comes and goes, a later line may claim the addresses of an earlier one. A
-//! jitdump tells by time. All registries of a process write to one file; the first one empties what a former process of
-//! the same number left.
+//! The format has no entry for unloading: if code is unloaded, a later line may claim the addresses of an earlier
+//! one. A jitdump distinguishes them by time. All registries of a process write to one file; the first one removes
+//! what an earlier process with this PID left in it.
 
 use crate::Error;
 use crate::unit::Unit;
@@ -13,16 +13,16 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-/// Files that this process has begun, by path.
+/// Paths of the files that this process has begun.
 static BEGUN: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-/// Opens a file of this process for appending: the first time it is emptied. A symbolic link in its place is refused,
-/// since `/tmp` is everybody's.
+/// Opens a file of this process for appending, and empties it the first time. A symbolic link in its place is
+/// refused, because all users can write to `/tmp`.
 pub(crate) fn open(path: &Path) -> Result<(File, bool), Error> {
     let mut begun = BEGUN.lock().unwrap_or_else(PoisonError::into_inner);
     let first = !begun.iter().any(|p| p == path);
     let fail = |source| Error::File { path: path.to_owned(), source };
-    // Read as well: perf wants a mapping of the jitdump.
+    // Opened for reading as well, because perf needs a mapping of the jitdump.
     let file = bpf_os::file::append_in_public_folder(path).map_err(fail)?;
     if first {
         file.set_len(0).map_err(fail)?;
@@ -39,7 +39,7 @@ impl PerfMap {
         Ok(PerfMap(open(&dir.join(format!("perf-{}.map", std::process::id())))?.0))
     }
 
-    /// One write, so that the lines of several threads do not mix.
+    /// Appends the lines of a unit in one write, so that lines of several threads do not mix.
     pub(crate) fn add(&self, unit: &Unit) -> io::Result<()> {
         let mut text = String::new();
         for function in 0..unit.functions.len() {

@@ -1,4 +1,4 @@
-//! The units that are loaded now, and the tools that are told of them.
+//! The loaded units, and the tools that are told of them.
 
 use crate::Error;
 #[cfg(not(feature = "tools"))]
@@ -15,41 +15,41 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockWriteGuard, TryLockError};
 
-/// Which tools are told of loaded code. By default none, and then nothing is recorded or kept.
+/// The tools that are told of loaded code. By default none; then nothing is recorded or kept.
 ///
-/// All of it costs memory and time at each load and unload; runs cost the same.
+/// Each tool costs memory and time at each load and unload. The speed of runs does not change.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Options {
-    /// Keep names and source lines for [`Registry::symbolize`]. Implied by each of the others.
+    /// Whether to keep names and source lines for [`Registry::symbolize`]. Implied by each of the other options.
     pub symbols: bool,
-    /// The process's own unwinder: backtraces (`std::backtrace`, a crash handler, [`Registry::backtrace`]) go through
-    /// emitted frames.
+    /// Whether to register frames with the process's own unwinder: backtraces (`std::backtrace`, a crash handler,
+    /// [`Registry::backtrace`]) then pass through emitted frames.
     pub unwind: bool,
-    /// perf's symbol map: the directory of `perf-PID.map`, which perf expects in `/tmp`.
+    /// The directory of perf's symbol map `perf-PID.map`, which perf expects in `/tmp`.
     pub perf_map: Option<PathBuf>,
-    /// perf's jitdump, with code, source lines and frames: the directory of `jit-PID.dump`.
+    /// The directory of perf's jitdump `jit-PID.dump`, with code, source lines and frames.
     pub jitdump: Option<PathBuf>,
-    /// GDB and LLDB.
+    /// Whether to register code with GDB and LLDB.
     pub gdb: bool,
 }
 
 impl Options {
-    /// Whether any tool is told.
+    /// Whether any tool is requested.
     pub fn any(&self) -> bool {
         self.symbols || self.unwind || self.gdb || self.perf_map.is_some() || self.jitdump.is_some()
     }
 }
 
-/// A place in emitted code, as people name it.
+/// A place in emitted code, in terms of its source.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Location {
-    /// The program.
+    /// Name of the program.
     pub program: String,
-    /// The function in it: the program itself, or a subprogram.
+    /// Name of the function: the program itself, or a subprogram.
     pub function: String,
-    /// Index of the source instruction; `None` in code that no instruction stands for.
+    /// Index of the source instruction; `None` in code that belongs to no instruction.
     pub insn: Option<u32>,
     /// Source file, if known.
     pub file: Option<String>,
@@ -77,7 +77,7 @@ impl fmt::Display for Location {
     }
 }
 
-/// The loaded units of one embedder, and the tools that are told of them. Clones are the same registry.
+/// The loaded units of one embedder, and the tools that are told of them. Clones share one registry.
 #[derive(Clone, Debug)]
 pub struct Registry(Arc<Inner>);
 
@@ -89,19 +89,19 @@ struct Inner {
     jitdump: Option<JitDump>,
     /// The first failed write.
     failure: OnceLock<io::Error>,
-    /// By address of the first byte.
+    /// Units by the address of their first byte.
     units: RwLock<BTreeMap<usize, Known>>,
-    /// Numbers the units.
+    /// The number of the next unit.
     next: AtomicU64,
-    /// The process that made it.
+    /// The process that made the registry.
     pid: u32,
 }
 
 impl Registry {
-    /// A registry without units; its files are created.
+    /// Creates a registry without units, and its files.
     ///
     /// # Errors
-    /// [`Error`]: a file cannot be created, or a tool is asked for that this build has nothing for.
+    /// [`Error`]: a file cannot be created, or a requested tool is not part of this build.
     pub fn new(options: &Options) -> Result<Registry, Error> {
         if cfg!(not(feature = "tools")) && (options.unwind || options.gdb) {
             return Err(Error::NotBuilt);
@@ -119,22 +119,23 @@ impl Registry {
         })))
     }
 
-    /// Tells all tools of a unit whose bytes are `text`. It is taken back when the result is dropped.
+    /// Tells all tools of a unit whose bytes are `text`. Dropping the result removes the unit from them.
     ///
     /// # Safety
-    /// The unit must describe code that is at its address, and stays there until the result is dropped: unwinders act
-    /// on what it says of frames.
+    /// The unit must describe the code at its address, which must stay there until the result is dropped: unwinders
+    /// rely on its description of frames.
     pub unsafe fn add(&self, unit: Unit, text: &[u8]) -> Registered {
         let inner = &self.0;
         if inner.failure.get().is_none() {
             let map = inner.perf_map.as_ref().map_or(Ok(()), |map| map.add(&unit));
             if let Err(error) = map.and_then(|()| inner.jitdump.as_ref().map_or(Ok(()), |dump| dump.add(&unit, text))) {
-                // Another thread's failure may have come first; it is as good.
+                // If another thread's failure was recorded first, that one is kept.
                 let _ = inner.failure.set(error);
             }
         }
         let frames = if inner.unwind {
-            // SAFETY: the caller vouches for the unit, and the frames are dropped with its `Registered` at the latest.
+            // SAFETY: the caller guarantees that the unit is correct, and the frames are dropped with its
+            // `Registered` at the latest.
             unsafe { RegisteredFrames::new(&unit) }
         } else {
             None
@@ -144,7 +145,7 @@ impl Registry {
         // Relaxed: only uniqueness matters.
         let id = inner.next.fetch_add(1, Ordering::Relaxed);
         let mut units = inner.write();
-        // A unit that was here before is gone, even if its `Registered` is dropped later.
+        // A previous unit at these addresses is gone, even if its `Registered` is dropped later.
         while let Some((&old, _)) = units.range(..end).next_back().filter(|(_, known)| known.unit.end() > base) {
             units.remove(&old);
         }
@@ -152,8 +153,8 @@ impl Registry {
         Registered { inner: Arc::clone(inner), base, id }
     }
 
-    /// What the instruction at `ip` is. For the return address of a call, ask for the byte before it: the call may be
-    /// the last instruction of its function or line.
+    /// Returns the location of the instruction at `ip`. For the return address of a call, pass the address of the
+    /// byte before it, because the call may be the last instruction of its function or line.
     pub fn symbolize(&self, ip: usize) -> Option<Location> {
         let unit = self.0.unit_at(ip)?;
         let offset = u32::try_from(ip - unit.base).ok()?;
@@ -170,8 +171,8 @@ impl Registry {
         })
     }
 
-    /// The emitted frames of the calling thread, innermost first; Rust's between them are left out. Without
-    /// [`Options::unwind`] the walk ends at the first of them.
+    /// The emitted frames of the calling thread, innermost first, without the Rust frames between them. Without
+    /// [`Options::unwind`] the walk ends at the first emitted frame.
     pub fn backtrace(&self) -> Vec<Location> {
         let mut found = Vec::new();
         walk(&mut |ip, _| {
@@ -181,7 +182,7 @@ impl Registry {
         found
     }
 
-    /// The first write to a file that failed. Nothing was written after it.
+    /// The first failed write to a file. Nothing was written after it.
     pub fn failure(&self) -> Option<&io::Error> {
         self.0.failure.get()
     }
@@ -196,7 +197,7 @@ impl Inner {
         let units = match self.units.try_read() {
             Ok(units) => units,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            // A thread that held the lock when this process was forked does not exist here to release it.
+            // A thread that held the lock when this process was forked does not exist here and cannot release it.
             Err(TryLockError::WouldBlock) if self.forked() => return None,
             Err(TryLockError::WouldBlock) => self.units.read().unwrap_or_else(PoisonError::into_inner),
         };
@@ -204,7 +205,7 @@ impl Inner {
         (ip < known.unit.end()).then(|| Arc::clone(&known.unit))
     }
 
-    /// Nothing panics while holding it.
+    /// Locks the units. Code under this lock does not panic.
     fn write(&self) -> RwLockWriteGuard<'_, BTreeMap<usize, Known>> {
         self.units.write().unwrap_or_else(PoisonError::into_inner)
     }
@@ -213,13 +214,14 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         if self.forked() {
-            // The unwinder's lock may be held by a thread that is not here, and the code stays in the child for good.
+            // The unwinder's lock may be held by a thread that does not exist here, and the code stays in the child
+            // for ever.
             core::mem::forget(core::mem::take(self.units.get_mut().unwrap_or_else(PoisonError::into_inner)));
         }
     }
 }
 
-/// A unit and the tools that know of it; dropping it takes that back.
+/// A unit and the tools that know of it; dropping it removes the unit from them.
 #[derive(Debug)]
 struct Known {
     unit: Arc<Unit>,
@@ -228,7 +230,7 @@ struct Known {
     _gdb: Option<Announced>,
 }
 
-/// A unit that is known to everybody while this lives, or until another one is added in its place.
+/// A unit that is known to the tools until this is dropped, or until another unit is added in its place.
 #[derive(Debug)]
 pub struct Registered {
     inner: Arc<Inner>,

@@ -1,4 +1,4 @@
-//! What is written, read back by other libraries; and units that nobody should make, which must do no harm.
+//! Reads the written formats back with other libraries, and tests that malformed units do no harm.
 
 use crate::frames::{debug_frame, eh_frame, relative_eh_frame};
 use crate::gdb::image;
@@ -39,7 +39,7 @@ fn unit() -> Unit {
     }
 }
 
-/// CFA offset from rsp, and the rules of rbx and the return address, at an address.
+/// The CFA offset from rsp, and the rules of rbx and the return address, at an address.
 fn rules(section: &[u8], address: u64) -> (u64, RegisterRule<usize>, RegisterRule<usize>) {
     let frames = gimli::EhFrame::from(EndianSlice::new(section, LittleEndian));
     let bases = BaseAddresses::default().set_eh_frame(0);
@@ -64,11 +64,11 @@ fn frames_say_what_the_notes_say() {
         assert_eq!(rules(&section, base + at), (16, RegisterRule::Offset(-16), ra()), "{at}");
     }
     assert_eq!(rules(&section, base + 15), (8, outside.clone(), ra()));
-    // The recall at the end of the first function is not the second one's.
+    // The recall at the end of the first function does not belong to the second one.
     assert_eq!(rules(&section, base + 16), (8, outside.clone(), ra()));
     assert_eq!(rules(&section, base + 33), (8, outside.clone(), outside.clone()));
     assert!(section.ends_with(&[0; 4]), "the terminator that __register_frame needs");
-    // The same, relative: the section is 24 bytes behind the function, so the function is at -24.
+    // The relative form: the section lies 24 bytes after the function, so the function is at -24.
     let relative = relative_eh_frame(&unit, 0, 24).unwrap();
     assert_eq!(rules(&relative, 5u64.wrapping_sub(24)), (16, RegisterRule::Offset(-16), ra()));
 }
@@ -129,14 +129,14 @@ fn odd_units_do_no_harm() {
     let options = Options { symbols: true, ..Options::default() };
     let Ok(registry) = Registry::new(&options) else { return };
     let empty = Unit { functions: Vec::new(), len: 8, ..odd.clone() };
-    // SAFETY: without `unwind` nobody acts on the notes.
+    // SAFETY: without `unwind` no tool uses the notes.
     let first = unsafe { registry.add(odd, &[]) };
-    // SAFETY: without `unwind` nobody acts on the notes.
+    // SAFETY: without `unwind` no tool uses the notes.
     let second = unsafe { registry.add(empty, &[]) };
     for ip in 0x7000_0ff0..0x7000_1100 {
         registry.symbolize(ip);
     }
-    // The second has taken the first one's place, and the first one's end does not take it away.
+    // The second unit has replaced the first; dropping the first does not remove the second.
     drop(first);
     assert_eq!(registry.symbolize(0x7000_1000), None, "no function, no name");
     drop(second);
@@ -147,10 +147,10 @@ fn a_unit_in_the_place_of_another_is_the_one_that_is_known() {
     let options = Options { symbols: true, ..Options::default() };
     let Ok(registry) = Registry::new(&options) else { return };
     let name = |ip| registry.symbolize(ip).map(|place| place.program);
-    // SAFETY: without `unwind` nobody acts on the notes.
+    // SAFETY: without `unwind` no tool uses the notes.
     let old = unsafe { registry.add(unit(), &[]) };
     let new = Unit { name: "new".into(), base: 0x7000_1010, ..unit() };
-    // SAFETY: without `unwind` nobody acts on the notes.
+    // SAFETY: without `unwind` no tool uses the notes.
     let new = unsafe { registry.add(new, &[]) };
     assert_eq!(name(0x7000_1000), None);
     assert_eq!(name(0x7000_1010).as_deref(), Some("new"));

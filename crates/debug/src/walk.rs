@@ -1,4 +1,4 @@
-//! The frames of this thread, as the process's unwinder finds them.
+//! Walks the frames of the calling thread, as the process's unwinder finds them.
 
 use core::ffi::{c_int, c_void};
 
@@ -10,7 +10,7 @@ unsafe extern "C" {
     fn _Unwind_GetCFA(context: *mut c_void) -> usize;
 }
 
-/// Longest walk: more than any stack of nested runs has frames.
+/// Number of frames at which a walk ends: more than any stack of nested runs has.
 const MAX_FRAMES: usize = 4096;
 
 struct Walk<'s> {
@@ -18,14 +18,14 @@ struct Walk<'s> {
     frames: usize,
 }
 
-/// Tells `step` of each frame of this thread, innermost first: an address inside the instruction it is at, and where
-/// its stack pointer will be when what it has called has returned. Until `step` says `false`, and to the first frame
-/// that the unwinder knows nothing of, that one included: emitted code that nobody has registered.
+/// Calls `step` for each frame of this thread, innermost first, with an address inside its current instruction, and
+/// the value of its stack pointer after the callee returns. Ends when `step` returns `false`, or after the first
+/// frame without unwind information (emitted code that is not registered), for which `step` is called too.
 ///
-/// `step` must not unwind: that ends the process.
+/// `step` must not unwind: that aborts the process.
 pub fn walk(step: &mut dyn FnMut(usize, usize) -> bool) {
     unsafe extern "C" fn each(context: *mut c_void, arg: *mut c_void) -> c_int {
-        // SAFETY: `arg` is the walk below, which nobody else uses until it is over.
+        // SAFETY: `arg` is the walk below, which no other code uses until it is over.
         let walk = unsafe { &mut *arg.cast::<Walk<'_>>() };
         let mut before = 0;
         // SAFETY: the context is the walk's, `before` an integer to be filled in.
@@ -33,9 +33,9 @@ pub fn walk(step: &mut dyn FnMut(usize, usize) -> bool) {
         // SAFETY: the context is the walk's.
         let sp = unsafe { _Unwind_GetCFA(context) };
         walk.frames += 1;
-        // A return address may be beyond its function's end; the address at which a signal struck is not.
+        // A return address may lie after its function's end; the address at which a signal interrupted does not.
         let on = (walk.step)(if before == 0 { ip.wrapping_sub(1) } else { ip }, sp);
-        // 0 goes on, anything else ends the walk.
+        // 0 continues, any other value ends the walk.
         (!on || walk.frames >= MAX_FRAMES).into()
     }
     let mut walk = Walk { step, frames: 0 };

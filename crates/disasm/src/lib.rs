@@ -1,11 +1,13 @@
-//! Machine code as text for people: one instruction a line, labels instead of addresses, symbols instead of
-//! relocated fields.
+//! Prints machine code as text: one instruction per line, labels instead of addresses, symbols instead of relocated
+//! fields.
 //!
-//! Both decoders are other people's (iced-x86, yaxpeax-arm), so that a wrong encoding of ours does not print as what we
-//! meant. A byte that does not decode is an error that names its offset: "every emitted word decodes" is a test.
+//! Both decoders are independent libraries (iced-x86, yaxpeax-arm), so that a wrong encoding does not print as the
+//! intended instruction. A byte that does not decode is an error that names its offset; a test checks that every
+//! emitted word decodes.
 //!
-//! Labels are named after what the code was made from: `sub1` is the entry of subprogram 1, `L5` the code of BPF
-//! instruction 5, `L5.1` a place inside that code. So text stays the same when an unrelated instruction changes size.
+//! Labels are named after the source of the code: `sub1` is the entry of subprogram 1, `L5` the code of BPF
+//! instruction 5, `L5.1` a place inside that code. So text does not change when an unrelated instruction changes
+//! size.
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 
 use bpf_jit_code::{Arch, Code, Reloc, RelocKind, Symbol};
@@ -23,7 +25,7 @@ pub struct Line {
     pub offset: u32,
     /// Its length in bytes.
     pub len: u32,
-    /// The label that stands before it, if something refers to it.
+    /// The label before it, if a branch refers to it.
     pub label: Option<String>,
     /// The instruction.
     pub text: String,
@@ -31,16 +33,16 @@ pub struct Line {
     pub branch: Option<i64>,
 }
 
-/// Bytes that are no instruction, or a branch into the middle of one.
+/// An error for bytes that are not an instruction, or for a branch into the middle of one.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DisasmError {
     /// No instruction starts here.
     #[error("no instruction at offset {offset}: {message}")]
     Undecodable {
-        /// Where.
+        /// Offset of the bytes.
         offset: u32,
-        /// What the decoder says.
+        /// The decoder's message.
         message: String,
     },
     /// The target of this branch is not the start of an instruction of the code.
@@ -69,7 +71,7 @@ pub fn lines(code: &Code, name: &dyn Fn(Symbol) -> String) -> Result<Vec<Line>, 
             None => return Err(DisasmError::WildBranch { offset: line.offset, target }),
         };
     }
-    // The text depends on the labels, and the labels on the branches: the second pass prints with the names known.
+    // The text depends on the labels, and the labels on the branches: the second pass prints with known names.
     let labels = label_names(code, &targets);
     if !labels.is_empty() {
         lines = match code.arch {
@@ -89,7 +91,7 @@ fn label_names(code: &Code, targets: &BTreeSet<u32>) -> BTreeMap<u32, String> {
         .iter()
         .map(|&at| {
             let entry = code.entries.iter().position(|&entry| entry == at);
-            // The last of the instructions whose code starts here: the ones before it have no code.
+            // The last of the instructions whose code starts here; earlier ones have no code.
             let exact = code.pc_map.iter().rev().find(|entry| entry.code == at).map(|entry| entry.insn);
             let name = match (entry, exact, code.insn_at(at)) {
                 (Some(subprog), _, _) => format!("sub{subprog}"),
@@ -105,7 +107,7 @@ fn label_names(code: &Code, targets: &BTreeSet<u32>) -> BTreeMap<u32, String> {
         .collect()
 }
 
-/// An offset in code, whose positions are 32 bits wide everywhere.
+/// Converts an offset in code, which has 32 bits everywhere.
 #[expect(clippy::cast_possible_truncation, reason = "no code of 4 GiB can be made; and debug builds check it")]
 fn small(at: u64) -> u32 {
     debug_assert!(at <= u32::MAX.into());
@@ -117,8 +119,8 @@ fn relocated(relocs: &[(Reloc, String)], offset: u32, len: u32) -> Option<&(Relo
     relocs.get(relocs.partition_point(|(reloc, _)| reloc.at < offset)).filter(|(reloc, _)| reloc.at < offset + len)
 }
 
-/// Gives iced the names: of a relocated field, or of the label at an address. (It owns them because iced's formatter
-/// asks for a `'static` resolver.)
+/// Supplies iced with names: of a relocated field, or of the label at an address. (It owns them because iced's
+/// formatter requires a `'static` resolver.)
 struct Names {
     relocs: Vec<(Reloc, String)>,
     labels: BTreeMap<u32, String>,
@@ -191,7 +193,7 @@ fn arm64(bytes: &[u8], relocs: &[(Reloc, String)], labels: &BTreeMap<u32, String
         let instruction = decoder
             .decode(&mut U8Reader::new(word))
             .map_err(|e| DisasmError::Undecodable { offset, message: format!("{word:02x?}: {e}") })?;
-        // A zero word decodes, as an instruction that is undefined on purpose.
+        // A zero word decodes, as a permanently undefined instruction.
         if instruction.opcode == Opcode::UDF {
             return Err(DisasmError::Undecodable { offset, message: "permanently undefined".into() });
         }

@@ -1,8 +1,8 @@
 //! Images for arm64.
 //!
-//! A tree finds the program's address in x16 (from where an indirect jump may land on `bti c` and `paciasp`) and keeps
-//! `address - base` in x17; x14 takes constants. A conditional branch reaches 1 MiB only, so a program is reached by
-//! `b`, which placement can lead through a veneer, with a conditional branch around it.
+//! A tree gets the program's address in x16 (an indirect jump through x16 may land on `bti c` and `paciasp`) and
+//! keeps `address - base` in x17; x14 holds constants. A conditional branch reaches 1 MiB only, so a program is
+//! reached by `b`, which placement can lead through a veneer, with a conditional branch around it.
 
 use crate::chain::{Chain, Verdicts};
 use crate::finish::laid_out;
@@ -17,7 +17,7 @@ macro_rules! asm {
     ($e:expr; $($insn:tt)*) => { ::dynasmrt::dynasm!(Sink(&mut $e.buf) ; .arch aarch64 ; $($insn)*) };
 }
 
-/// What `dynasm!` calls: the methods of its `DynasmApi` that write.
+/// The target of `dynasm!`: the methods of its `DynasmApi` that write.
 struct Sink<'a>(&'a mut Vec<u8>);
 
 impl Sink<'_> {
@@ -29,7 +29,7 @@ impl Sink<'_> {
     }
 }
 
-/// A register that takes a constant.
+/// A register that can be loaded with a constant.
 #[derive(Clone, Copy)]
 enum Reg {
     X0 = 0,
@@ -42,7 +42,7 @@ impl From<Reg> for u8 {
     }
 }
 
-/// A conditional branch. Its long form goes around a branch.
+/// A conditional branch. Its long form is an inverted branch around a `b`.
 #[derive(Clone, Copy, Debug)]
 enum Jump {
     Greater,
@@ -134,7 +134,7 @@ impl<'a> Emitter<'a> {
         self.layout.branch(&mut self.buf, jump, target);
     }
 
-    /// Notes a change of the frame, for unwinders.
+    /// Records a change of the frame, for unwinders.
     fn note(&mut self, op: UnwindOp) {
         self.code.unwind.push(Unwind { at: crate::small(self.buf.len()), op });
     }
@@ -145,7 +145,7 @@ impl<'a> Emitter<'a> {
         laid_out(self.code, &self.buf, self.layout, 0)
     }
 
-    /// The next instruction is a `b` or `bl` to the program.
+    /// Records that the next instruction is a `b` or `bl` to the program.
     fn name_program(&mut self, program: usize) {
         let at = crate::small(self.buf.len());
         self.code.relocs.push(Reloc { at, kind: RelocKind::Arm64Branch26, symbol: Symbol::new(crate::small(program)) });
@@ -178,7 +178,7 @@ impl<'a> Emitter<'a> {
         self.branch(Jump::Greater, above);
         self.node(plan, lower);
         if self.options.align {
-            // Never executed: what is before ends in a jump. Four bytes are `brk 1`.
+            // Never executed, because the code before ends in a jump. The four bytes are `brk 1`.
             self.layout.align(&mut self.buf, 16, 0xd420_0020u32.to_le_bytes());
         }
         self.bind(above);
@@ -300,7 +300,7 @@ impl<'a> Emitter<'a> {
         }
         if chain.end.is_some() || chain.test(0).is_some() {
             if chain.end.is_none() {
-                // Behind the jump to the last program.
+                // After the jump to the last program.
                 self.note(UnwindOp::Recall);
             }
             self.bind(out);
@@ -315,7 +315,7 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    /// What the program may spend, or the run's allowance if that is less.
+    /// Sets the budget of the program: its own, or the run's allowance if that is less.
     fn budget(&mut self, chain: &Chain, program: usize) {
         let Some(budget) = chain.budgets[program] else { return };
         self.constant(budget as u64);
@@ -326,7 +326,7 @@ impl<'a> Emitter<'a> {
             str x17, [x5, RunCtx::BUDGET_OFFSET as u32]);
     }
 
-    /// Goes to `out` with a verdict in x0 that is none of these.
+    /// Goes to `out` if the verdict in x0 is none of these.
     fn leave_unless(&mut self, verdicts: Verdicts, out: Label) {
         match verdicts {
             Verdicts::One(one) => {

@@ -1,26 +1,26 @@
-//! A chain of programs: what their verdicts do.
+//! Chains of programs, and the effects of their verdicts.
 
 use bpf_jit_code::Needs;
 use core::ops::ControlFlow;
 
-/// What the verdicts of a chain's programs do.
+/// The effect of the verdicts of a chain's programs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Policy {
-    /// The first verdict on which the chain does not continue is its result; `pass` if there is none. It continues on
-    /// `pass`, and a program may say otherwise ([`Link::continue_on`]). With `pass` = 2 this is libxdp's dispatcher
-    /// (`XDP_PASS`), with 0xffffffff (-1 in 32 bits) tc's (`TC_ACT_UNSPEC`, `TCX_NEXT`). Verdicts are compared with
-    /// all their 64 bits.
+    /// The first verdict on which the chain does not continue is its result; `pass` if there is none. The chain
+    /// continues on `pass`, unless a program has its own verdicts for that ([`Link::continue_on`]). With `pass` = 2
+    /// this is libxdp's dispatcher (`XDP_PASS`), with 0xffffffff (-1 in 32 bits) tc's (`TC_ACT_UNSPEC`, `TCX_NEXT`).
+    /// Verdicts are compared in all 64 bits.
     FirstVerdict {
         /// The verdict that leaves the decision to the next program.
         pass: u64,
     },
-    /// All programs run, the last one's verdict is the result.
+    /// All programs run; the last one's verdict is the result.
     LastWins {
         /// The result of an empty chain.
         empty: u64,
     },
-    /// All programs run, their verdicts are ignored: observers.
+    /// All programs run as observers; their verdicts are ignored.
     RunAll {
         /// The result.
         result: u64,
@@ -37,8 +37,8 @@ impl Policy {
         }
     }
 
-    /// What a program's verdict makes of the result so far, where programs are called one by one: how the chain goes
-    /// on, or ends. `continue_on` as in [`Link`].
+    /// Combines a program's verdict with the result so far, for callers that call the programs one by one. Returns
+    /// whether the chain continues or ends. `continue_on` as in [`Link`].
     pub fn after(self, result: u64, verdict: u64, continue_on: Option<Verdicts>) -> ControlFlow<u64, u64> {
         match self {
             Policy::FirstVerdict { pass } if !continue_on.unwrap_or(Verdicts::One(pass)).contains(verdict) => {
@@ -70,7 +70,7 @@ impl Verdicts {
         }
     }
 
-    /// The same verdicts: a set of one becomes that one, for which the test is shorter.
+    /// An equal set of verdicts; a set with one element becomes [`Verdicts::One`], whose test is shorter.
     fn simple(self) -> Verdicts {
         match self {
             Verdicts::Set(set) if set.is_power_of_two() => Verdicts::One(set.trailing_zeros().into()),
@@ -82,13 +82,14 @@ impl Verdicts {
 /// A program of a chain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Link {
-    /// Where its code starts.
+    /// The address of its first instruction.
     pub address: usize,
-    /// On which of its verdicts a chain with [`Policy::FirstVerdict`] continues, if not on that policy's `pass`.
+    /// The verdicts on which a chain with [`Policy::FirstVerdict`] continues after this program; `None`: that
+    /// policy's `pass`.
     pub continue_on: Option<Verdicts>,
-    /// What its code needs. A chain needs what the most demanding of its programs does.
+    /// The needs of its code. A chain has the needs of its most demanding program.
     pub needs: Needs,
-    /// What it may spend, if it counts or jumps to others, which may: each program of a chain has its budget to itself.
+    /// The program's budget, if it or a program that it jumps to counts. Each program of a chain has its own.
     pub budget: Option<i64>,
 }
 
@@ -99,7 +100,7 @@ impl Link {
     }
 }
 
-/// How a chain tests the verdicts of its programs, in order.
+/// The verdict tests of a chain, in the order of its programs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Tests {
     /// No verdict is tested: all programs run.
@@ -108,16 +109,17 @@ pub(crate) enum Tests {
     ContinueOn(Vec<Verdicts>),
 }
 
-/// A chain as the backends see it.
+/// A chain in the form that the backends use.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Chain {
     pub(crate) programs: usize,
     pub(crate) tests: Tests,
-    /// The result when the end is reached; `None`: the last program's verdict, so that the chain ends in a jump to it.
+    /// The result at the end of the chain; `None`: the last program's verdict, so the chain ends in a jump to that
+    /// program.
     pub(crate) end: Option<u64>,
-    /// What its programs need.
+    /// The needs of its programs.
     pub(crate) needs: Needs,
-    /// What each may spend, if it or another that it jumps to may count.
+    /// The budget of each program, if it or a program that it jumps to may count.
     pub(crate) budgets: Vec<Option<i64>>,
 }
 
@@ -131,19 +133,19 @@ impl Chain {
             Policy::FirstVerdict { pass } => {
                 let tests: Vec<Verdicts> =
                     links.iter().map(|link| link.continue_on.unwrap_or(Verdicts::One(pass)).simple()).collect();
-                // The last verdict is the result whether the chain continues on it or not, if it continues on `pass`
-                // only.
+                // The last verdict is the result whether the chain continues on it or not, provided that it continues
+                // on `pass` only.
                 let end = tests.last().is_none_or(|last| *last != Verdicts::One(pass)).then_some(pass);
                 (Tests::ContinueOn(tests), end)
             }
         };
-        // What needs no run has no place to count at.
+        // A program that needs no run has no counter.
         let budgets = links.iter().map(|link| link.budget.filter(|_| link.needs == Needs::Run)).collect();
         let needs = links.iter().map(|link| link.needs).max().unwrap_or(Needs::Nothing);
         Chain { programs, tests, end, needs, budgets }
     }
 
-    /// After which verdicts of a program the next one runs; `None`: after all.
+    /// The verdicts of a program after which the next one runs; `None`: all.
     pub(crate) fn test(&self, program: usize) -> Option<Verdicts> {
         match &self.tests {
             Tests::None => None,

@@ -16,7 +16,7 @@ pub struct Image {
 }
 
 impl Image {
-    /// A compare tree over `entries`. Entries at the same address are one.
+    /// Creates a compare tree over `entries`. Entries with equal addresses are merged.
     pub fn tree(arch: Arch, entries: &[Entry], options: &Options) -> Image {
         #[cfg(not(feature = "emit"))]
         let _ = options;
@@ -28,13 +28,13 @@ impl Image {
         };
         #[cfg(not(feature = "emit"))]
         let mut code = Code::new(arch);
-        // A tree reads nothing itself. The programs it jumps to may: its callers, who name them, know.
+        // A tree itself reads nothing. Its callers, who name the programs it jumps to, know the needs of these.
         code.needs = Needs::Nothing;
         Image { code, programs: plan.addresses }
     }
 
-    /// A straight line of calls of these programs, in order, of the first [`MAX_LIMIT`] at most. To the programs it is
-    /// one run, except that each may take its own 33 tail calls.
+    /// Creates a sequence of calls of these programs, in order, of the first [`MAX_LIMIT`] at most. For the programs
+    /// it is one run, except that each may make its own 33 tail calls.
     pub fn chain(arch: Arch, links: &[Link], policy: Policy, options: &Options) -> Image {
         #[cfg(not(feature = "emit"))]
         let _ = options;
@@ -51,22 +51,22 @@ impl Image {
         Image { code, programs: links.iter().map(|link| link.address).collect() }
     }
 
-    /// Its code.
+    /// The code of the image.
     pub fn code(&self) -> &Code {
         &self.code
     }
 
-    /// How many programs it reaches without an indirect branch.
+    /// Number of programs that the image reaches without an indirect branch.
     pub fn programs(&self) -> usize {
         self.programs.len()
     }
 
-    /// Whether it reaches the program at this address without an indirect branch.
+    /// Whether the image reaches the program at this address without an indirect branch.
     pub fn knows(&self, address: usize) -> bool {
         self.programs.contains(&address)
     }
 
-    /// The address that a symbol of its code stands for.
+    /// The address of a symbol in the image's code.
     pub fn resolve(&self, symbol: Symbol) -> Option<usize> {
         self.programs.get(symbol.index as usize).copied()
     }

@@ -4,16 +4,16 @@
 //! needed, a misprediction where targets change. Approach: generated code, an [`Image`], that is rebuilt whenever the
 //! set of programs changes.
 //!
-//! * A *compare tree* ([`Image::tree`]) gets the address of the program to run, compares it with those it knows and
-//!   jumps straight to the one that is equal. An address it does not know is jumped to indirectly. So a tree is right
-//!   about every address at all times, also when it is out of date: it never jumps anywhere but where it was told to.
-//! * A *chain* ([`Image::chain`]) calls a list of programs one after the other, with tests of their verdicts between.
+//! * A *compare tree* ([`Image::tree`]) gets the address of the program to run, compares it with the addresses it
+//!   knows and jumps directly to the equal one. It jumps to an unknown address indirectly. So a tree is correct for
+//!   every address, even when it is out of date: it never jumps to an address that its caller did not name.
+//! * A *chain* ([`Image::chain`]) calls a list of programs in order, and tests their verdicts in between.
 //!
 //! [`LiveImage`] replaces an image under traffic, [`Dispatcher`] keeps a tree over reference-counted entries.
 //!
-//! Images follow docs/abi.md: all argument registers and the hidden argument arrive at the program as they were. A tree
-//! expects the address of the program in rax (x86-64) or x16 (arm64), which carry no argument, and overwrites r10 (x14,
-//! x17).
+//! Images follow docs/abi.md: the program gets all argument registers and the hidden argument unchanged. A tree
+//! expects the address of the program in rax (x86-64) or x16 (arm64), which carry no argument, and overwrites r10
+//! (x14, x17).
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 #![forbid(unsafe_code)]
 #![cfg_attr(not(feature = "emit"), allow(dead_code, reason = "generators read it, which this build does not have"))]
@@ -36,11 +36,12 @@ pub use image::Image;
 pub use live::{Current, DetachError, Dispatcher, LiveImage, Observer, StagedImage, Stats};
 pub use options::{DEFAULT_LIMIT, Entry, MAX_LIMIT, Options};
 
-/// What the images of this process are made for; `None` where there are none: on other architectures, and in builds
-/// without the feature `emit`.
+/// The architecture for which this process makes images; `None` on other architectures, and in builds without the
+/// feature `emit`.
 pub const HOST: Option<bpf_jit_code::Arch> = if cfg!(feature = "emit") { bpf_jit_code::Arch::HOST } else { None };
 
-/// An offset in an image, or a number of its programs: [`MAX_LIMIT`] programs, and some bytes for each.
+/// Converts an offset in an image, or the number of a program: there are at most [`MAX_LIMIT`] programs, with some
+/// bytes for each.
 #[inline(always)]
 #[expect(clippy::cast_possible_truncation, reason = "what is counted is limited; and debug builds check it")]
 pub(crate) const fn small(number: usize) -> u32 {

@@ -1,9 +1,9 @@
 //! Images under traffic.
 //!
 //! Problem: the set of programs changes while other threads are in the image. Approach: the new image is built and
-//! published beside the old one; one store of a pointer makes it the current one; the old one's [`Text`] is dropped,
-//! which frees it after a grace period, and so is what an observer knows of it: runs that are in it are still to be
-//! unwound. Callers never wait, and see the old image or the new one.
+//! published beside the old one, and one store of a pointer makes it current. The old image's [`Text`] is dropped,
+//! which frees it after a grace period. The observer's data of it are dropped at that time too, because runs inside
+//! the old image may still be unwound. Callers never wait, and see the old image or the new one.
 //!
 //! Invariant: the pointer is null or the entry of `text`. A thread that loads it inside a guard of the packs' domain
 //! may run the code until the guard ends.
@@ -17,21 +17,21 @@ use std::fmt;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// An observer that is told of each image that was placed, before any thread runs it: for unwinders and profilers. What
-/// it returns is dropped when nobody runs the image any more, or before its memory is used for other code; so it must
-/// not rely on a lock that is held while images change.
+/// An observer, called for each placed image before any thread runs it: for unwinders and profilers. The value it
+/// returns is dropped after the last run of the image, or before its memory is used for other code. Its drop must not
+/// take a lock that is held while images change.
 pub type Observer = Arc<dyn Fn(&Code, &Text) -> Box<dyn Any + Send + Sync> + Send + Sync>;
 
 /// An image that can be replaced while it runs.
 pub struct LiveImage {
     packs: Packs,
     observer: Option<Observer>,
-    /// The entry, with what the image needs in the bits of [`Current::NEEDS`].
+    /// The entry, with the image's needs in the bits of [`Current::NEEDS`].
     word: AtomicPtr<u8>,
     placed: Mutex<Option<Placed>>,
 }
 
-/// An image that was placed, and that nobody can reach yet ([`LiveImage::stage`]).
+/// A placed image that is not reachable yet ([`LiveImage::stage`]).
 #[derive(Debug)]
 pub struct StagedImage(Placed);
 
@@ -41,22 +41,21 @@ struct Placed {
     needs: Needs,
 }
 
-/// The current image of a [`LiveImage`], as one word: its entry and what must be known to call it belong to the same
-/// image.
+/// The current image of a [`LiveImage`] as one word, so that its entry and the needs of its code belong together.
 #[derive(Clone, Copy, Debug)]
 pub struct Current(*const u8);
 
 impl Current {
-    /// The bits of the word that say what the image needs. Entries are multiples of [`Code::ALIGN`].
+    /// The bits of the word that hold the image's needs. Entries are multiples of [`Code::ALIGN`].
     const NEEDS: usize = 3;
 
-    /// Where it is entered; null if there is no image.
+    /// The address of the entry; null if there is no image.
     #[inline]
     pub fn entry(self) -> *const u8 {
         self.0.map_addr(|word| word & !Self::NEEDS)
     }
 
-    /// What its code needs.
+    /// The needs of the image's code.
     #[inline]
     pub fn needs(self) -> Needs {
         match self.0.addr() & Self::NEEDS {
@@ -68,7 +67,7 @@ impl Current {
 }
 
 impl StagedImage {
-    /// Where it will be entered.
+    /// The address of the entry.
     pub fn entry(&self) -> *const u8 {
         self.0.entry()
     }
@@ -93,17 +92,17 @@ impl fmt::Debug for LiveImage {
 }
 
 impl LiveImage {
-    /// None yet.
+    /// Creates a live image without a current image.
     pub fn new(packs: &Packs) -> LiveImage {
         LiveImage::observed(packs, None)
     }
 
-    /// The same, with somebody to be told of each image.
+    /// Creates a live image whose observer is called for each image.
     pub fn observed(packs: &Packs, observer: Option<Observer>) -> LiveImage {
         LiveImage { packs: packs.clone(), observer, word: AtomicPtr::default(), placed: Mutex::new(None) }
     }
 
-    /// The current image. To be loaded and used inside one guard of the packs' domain.
+    /// Returns the current image. It must be loaded and used inside one guard of the packs' domain.
     #[inline]
     pub fn current(&self) -> Current {
         // Acquire pairs with the release in `exchange`: the code was finalized before.
@@ -119,13 +118,13 @@ impl LiveImage {
     /// Makes `image` the current one. The old one is freed after a grace period.
     ///
     /// # Errors
-    /// See [`Error`]. The old image stays.
+    /// See [`Error`]. The old image stays current.
     pub fn publish(&self, image: &Image) -> Result<(), Error> {
         self.publish_staged(self.stage(image)?);
         Ok(())
     }
 
-    /// Does all of [`LiveImage::publish`] that can fail.
+    /// Executes the part of [`LiveImage::publish`] that can fail.
     ///
     /// # Errors
     /// See [`Error`].
@@ -135,17 +134,18 @@ impl LiveImage {
         Ok(StagedImage(Placed { observed, text, needs: image.code().needs }))
     }
 
-    /// The rest of it.
+    /// Makes a staged image the current one: the rest of [`LiveImage::publish`], which cannot fail.
     pub fn publish_staged(&self, image: StagedImage) {
         self.exchange(Some(image.0));
     }
 
-    /// There is no current image from now on.
+    /// Removes the current image.
     pub fn withdraw(&self) {
         self.exchange(None);
     }
 
-    /// Bytes of executable memory the current image takes. In a forked child, 0 if it was being replaced at the fork.
+    /// Bytes of executable memory of the current image. In a forked child, 0 if the image was being replaced at the
+    /// fork.
     pub fn footprint(&self) -> usize {
         let placed = self.packs.domain().lock_to_read(&self.placed);
         placed.and_then(|placed| Some(placed.as_ref()?.text.footprint())).unwrap_or(0)
@@ -171,16 +171,16 @@ impl LiveImage {
     /// Frees a replaced image after a grace period.
     fn let_go(&self, old: Option<Placed>) {
         let Some(Placed { observed, text, .. }) = old else { return };
-        // The grace periods begin after the store that unpublished it, so they wait for everybody who may have seen the
-        // old pointer.
+        // The grace periods begin after the store that unpublished the image, so they wait for every thread that may
+        // have seen the old pointer.
         drop(text);
         if let Some(observed) = observed {
-            // Users of this type may hold a lock that other callbacks want: none is run here.
+            // Callers may hold a lock that other callbacks take, so none is run here.
             self.packs.domain().enqueue(move || drop(observed));
         }
     }
 
-    /// Nothing panics while holding it, so poison means nothing.
+    /// Code under this lock does not panic, so a poisoned lock is used as it is.
     fn lock(&self) -> MutexGuard<'_, Option<Placed>> {
         self.placed.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -188,32 +188,32 @@ impl LiveImage {
 
 impl Drop for LiveImage {
     fn drop(&mut self) {
-        // Somebody may be running it, inside a guard.
+        // A thread may be running the image, inside a guard.
         let placed = self.placed.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         self.let_go(placed);
     }
 }
 
-/// What a [`Dispatcher`] tells about itself.
+/// Statistics of a [`Dispatcher`].
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Different programs attached.
+    /// Number of different programs attached.
     pub entries: usize,
-    /// Of these, how many are reached by a direct jump.
+    /// Number of these that are reached by a direct jump.
     pub direct: usize,
-    /// How many are not, being beyond the limit or out of reach.
+    /// Number of these that are not, being beyond the limit or out of reach.
     pub fallback: usize,
-    /// Images published.
+    /// Number of images published.
     pub updates: u64,
     /// Bytes of executable memory of the current image.
     pub footprint: usize,
 }
 
-/// Why a program was not detached. Nothing has changed.
+/// The reason why a program was not detached. Nothing has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum DetachError {
-    /// It is not attached.
+    /// The program is not attached.
     #[error("the program is not attached")]
     NotAttached,
     /// The image could not be rebuilt.
@@ -223,12 +223,12 @@ pub enum DetachError {
 
 /// A compare tree over reference-counted entries.
 ///
-/// It need not keep the programs: a tree only ever jumps to the address its caller names, so keeping *that* program is
-/// the caller's business.
+/// A dispatcher does not keep the programs alive: a tree only jumps to the address that its caller names, so the
+/// caller keeps *that* program alive.
 #[derive(Debug)]
 pub struct Dispatcher {
     image: LiveImage,
-    /// What images are made for; `None`: there are none.
+    /// The architecture of its images; `None`: there are none.
     arch: Option<Arch>,
     options: Options,
     state: Mutex<State>,
@@ -249,7 +249,7 @@ struct Counted {
 }
 
 impl Dispatcher {
-    /// A tree over no entries, which jumps to whatever address it gets.
+    /// Creates a tree without entries, which jumps indirectly to the address it gets.
     ///
     /// # Errors
     /// See [`Error`].
@@ -257,7 +257,7 @@ impl Dispatcher {
         Dispatcher::observed(packs, options, None)
     }
 
-    /// The same, with somebody to be told of each image.
+    /// Creates a tree without entries, whose observer is called for each image.
     ///
     /// # Errors
     /// See [`Error`].
@@ -270,7 +270,7 @@ impl Dispatcher {
         Ok(dispatcher)
     }
 
-    /// The code to call: see [`LiveImage::entry`]. Null only while it is not enabled, and where there is no code.
+    /// The entry of the code: see [`LiveImage::entry`]. Null while the tree is disabled, and where there is no code.
     #[inline]
     pub fn entry(&self) -> *const u8 {
         self.image.entry()
@@ -279,7 +279,7 @@ impl Dispatcher {
     /// Adds a program, or a reference to one that is attached already.
     ///
     /// # Errors
-    /// See [`Error`]. Nothing has changed; so for all changes.
+    /// See [`Error`]. Nothing has changed then, here and in all other changes.
     pub fn attach(&self, address: usize) -> Result<(), Error> {
         self.change(|entries| match entries.iter_mut().find(|known| known.entry.address == address) {
             Some(known) => {
@@ -293,7 +293,7 @@ impl Dispatcher {
         })
     }
 
-    /// Takes a reference away, and with the last one the entry.
+    /// Removes a reference, and with the last one the entry.
     ///
     /// # Errors
     /// [`DetachError`].
@@ -310,7 +310,7 @@ impl Dispatcher {
         })
     }
 
-    /// Rebuilds the tree for these hit counts. Entries that are not named have none; addresses that are not attached
+    /// Rebuilds the tree for these hit counts. Entries that are not named get none; addresses that are not attached
     /// are ignored.
     ///
     /// # Errors
@@ -324,7 +324,8 @@ impl Dispatcher {
         })
     }
 
-    /// Switches the tree off, so that [`Dispatcher::entry`] is null and its users take another way, or on again.
+    /// Disables the tree, so that [`Dispatcher::entry`] is null and callers call programs in another way, or enables
+    /// it.
     ///
     /// # Errors
     /// See [`Error`].
@@ -336,7 +337,7 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// A snapshot. In a forked child, an empty one if the tree was being changed at the fork.
+    /// Returns a snapshot. In a forked child, an empty one if the tree was being changed at the fork.
     pub fn stats(&self) -> Stats {
         let Some(state) = self.image.packs.domain().lock_to_read(&self.state) else { return Stats::default() };
         let entries = state.entries.len();
@@ -349,7 +350,7 @@ impl Dispatcher {
         }
     }
 
-    /// Publishes what `edit` makes of the entries, then stores it.
+    /// Applies `edit` to a copy of the entries, publishes the result, then stores it.
     fn change<E: From<Error>>(&self, edit: impl FnOnce(&mut Vec<Counted>) -> Result<Rebuild, E>) -> Result<(), E> {
         self.may_change()?;
         let mut state = self.lock();
@@ -361,7 +362,7 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// Publishes the image of this state.
+    /// Publishes the image of `state` and returns the state with its statistics.
     fn rebuilt(&self, mut state: State) -> Result<State, Error> {
         let image = self.arch.filter(|_| state.enabled).map(|arch| {
             let entries: Vec<Entry> = state.entries.iter().map(|counted| counted.entry).collect();
@@ -381,12 +382,12 @@ impl Dispatcher {
         Ok(state)
     }
 
-    /// Not in a forked child: the lock may be held for ever by a thread that it does not have.
+    /// Refuses changes in a forked child, where a thread that does not exist there may hold the lock for ever.
     fn may_change(&self) -> Result<(), Error> {
         if self.image.packs.domain().is_forked() { Err(Error::Forked) } else { Ok(()) }
     }
 
-    /// Nothing panics while holding it, so poison means nothing.
+    /// Code under this lock does not panic, so a poisoned lock is used as it is.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

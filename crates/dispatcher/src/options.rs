@@ -1,28 +1,29 @@
-//! What is asked of an image.
+//! The input of an image: entries, limits and options.
 
 use bpf_jit_code::Hardening;
 
 /// The kernel's BPF_DISPATCHER_MAX.
 pub const DEFAULT_LIMIT: usize = 48;
 
-/// No image has more entries or programs: inner branches of arm64 reach 1 MiB, and 64 bytes are more than one takes.
+/// The largest number of entries or programs of an image: inner branches of arm64 reach 1 MiB, and an entry takes
+/// fewer than 64 bytes.
 pub const MAX_LIMIT: usize = 8192;
 
-/// A program that a tree shall jump to.
+/// A program that a tree jumps to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entry {
-    /// Where its code starts.
+    /// The address of its first instruction.
     pub address: usize,
-    /// How often it was called, in any unit. If no entry of a tree has hits, the tree is balanced; otherwise the
-    /// expected number of compares is least.
+    /// The number of calls, in any unit. If no entry of a tree has hits, the tree is balanced; otherwise the expected
+    /// number of compares is minimal.
     pub hits: u64,
 }
 
-/// How images are generated.
+/// The options for generating images.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
-    /// A tree knows at most so many entries (and never more than [`MAX_LIMIT`]): those with the most hits, among
-    /// equals the first.
+    /// The largest number of entries of a tree (never more than [`MAX_LIMIT`]). The entries with the most hits are
+    /// chosen, among equals the first.
     pub limit: usize,
     /// Whether targets of jumps inside a tree start at multiples of 16 bytes. (Programs always do.)
     pub align: bool,

@@ -1,11 +1,11 @@
-//! Which entries a tree knows, what it compares, and in which order.
+//! Selects the entries of a tree, its comparisons, and their order.
 //!
 //! Problem: an address has 64 bits and a compare takes an immediate of 32. Two addresses that agree in the lower half
-//! must not be taken for each other. Approach: the code compares all 64 bits of `address - base` with sign-extended
-//! immediates. Where every address is such an immediate, the base is 0 and there is nothing to subtract (the kernel's
-//! case: it lives in the topmost 2 GiB); otherwise the base is the entry in the middle, for one subtraction at the
-//! root. Entries further than 2 GiB from it are left to the indirect jump: programs of one arena are never so far
-//! apart.
+//! must not be confused. Approach: the code compares all 64 bits of `address - base` with sign-extended immediates.
+//! Where every address is such an immediate, the base is 0 and nothing is subtracted (the kernel's case: its text
+//! lies in the topmost 2 GiB). Otherwise the base is the entry in the middle, which costs one subtraction at the
+//! root. Entries further than 2 GiB from the base are left to the indirect jump; programs of one arena are never that
+//! far apart.
 
 use crate::options::Entry;
 use crate::tree::Tree;
@@ -20,7 +20,7 @@ pub(crate) struct Plan {
 
 impl Plan {
     pub(crate) fn new(entries: &[Entry], limit: usize) -> Plan {
-        // Each address once, with all its hits and its first place.
+        // Each address once, with the sum of its hits and its first position.
         let mut chosen: Vec<(Entry, usize)> = entries.iter().copied().zip(0..).collect();
         chosen.sort_by_key(|(entry, _)| entry.address);
         chosen.dedup_by(|(gone, _), (kept, _)| {
@@ -38,7 +38,7 @@ impl Plan {
         let mut chosen: Vec<Entry> = chosen.into_iter().map(|(entry, _)| entry).collect();
 
         let fits = |base| move |entry: &Entry| i32::try_from(distance(entry.address, base)).is_ok();
-        // The lower middle: where a balanced tree splits first, so that the root needs no compare.
+        // The lower middle, where a balanced tree splits first, so that the root needs no compare.
         let middle = chosen.get(chosen.len().saturating_sub(1) / 2).map_or(0, |entry| entry.address as u64);
         let base = if chosen.iter().all(fits(0)) { 0 } else { middle };
         chosen.retain(fits(base));
@@ -47,7 +47,7 @@ impl Plan {
         Plan { base, tree: Tree::new(&hits), addresses: chosen.iter().map(|entry| entry.address).collect() }
     }
 
-    /// What `address - base` is compared with.
+    /// The immediate that `address - base` is compared with.
     #[expect(clippy::cast_possible_truncation, reason = "only entries whose distance fits are planned for")]
     pub(crate) fn immediate(&self, entry: usize) -> i32 {
         distance(self.addresses[entry], self.base) as i32
@@ -62,7 +62,7 @@ fn distance(address: usize, base: u64) -> i64 {
 mod tests {
     use super::*;
 
-    /// Where the code that is emitted for the plan goes, compare by compare.
+    /// The entry that the code emitted for the plan reaches, found compare by compare.
     fn route(plan: &Plan, address: usize) -> Option<usize> {
         let key = distance(address, plan.base);
         let mut tree = &plan.tree;
@@ -73,7 +73,7 @@ mod tests {
                     tree = if key > i64::from(plan.immediate(*pivot)) { upper } else { lower };
                 }
                 Tree::Test { entry, .. } if key == i64::from(plan.immediate(*entry)) => return Some(*entry),
-                // With one subtree only, there is no test for the side.
+                // With one subtree only, the side is not tested.
                 Tree::Test { lower, upper, .. } if **lower == Tree::Miss => tree = upper,
                 Tree::Test { lower, upper, .. } if **upper == Tree::Miss => tree = lower,
                 Tree::Test { entry, lower, upper } => {
@@ -93,7 +93,7 @@ mod tests {
         let seed = &mut 1;
         for size in 1..=64 {
             for round in 0..20 {
-                // Low addresses are compared as they are; an arena of 1 GiB lies anywhere.
+                // Low addresses are compared without a base; an arena of 1 GiB lies anywhere.
                 let arena = if round % 4 == 0 { 0x1000 } else { random(seed) as usize };
                 let entries: Vec<Entry> = (0..size)
                     .map(|_| Entry {

@@ -1,19 +1,20 @@
 //! The order of compares.
 //!
-//! Without hit counts: the kernel's balanced tree, which halves the range by `>` and asks for equality in its leaves.
-//! With them: the binary search tree with the fewest expected compares, which asks for equality in every node (Knuth,
-//! "Optimum binary search trees", 1971; quadratic, because the best root does not move left when a range grows to the
-//! right). Beyond [`OPTIMAL`] entries quadratic is too much: then each root is where the weights on both sides are most
-//! alike (Mehlhorn, "Nearly optimal binary search trees", 1975).
+//! Without hit counts: the kernel's balanced tree, which halves the range by `>` and tests equality in its leaves.
+//! With hit counts: the binary search tree with the fewest expected compares, which tests equality in every node
+//! (Knuth, "Optimum binary search trees", 1971; quadratic, because the best root does not move left when a range
+//! grows to the right). Beyond [`OPTIMAL`] entries quadratic time is too long; then each root is chosen so that the
+//! weights on both sides are most alike (Mehlhorn, "Nearly optimal binary search trees", 1975).
 
 /// A decision about a key; entries are indices that ascend like their keys.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Tree {
     /// No entry is left.
     Miss,
-    /// `key > pivot`: the upper one, otherwise the lower.
+    /// `key > pivot`: continue with the upper tree, otherwise with the lower.
     Split { pivot: usize, lower: Box<Tree>, upper: Box<Tree> },
-    /// `key == entry`: found, otherwise on by side, without a test for the side if there are entries on one side only.
+    /// `key == entry`: found; otherwise continue by side. The side is not tested if there are entries on one side
+    /// only.
     Test { entry: usize, lower: Box<Tree>, upper: Box<Tree> },
 }
 
@@ -21,7 +22,7 @@ impl Tree {
     /// The tree over as many entries as there are hit counts.
     pub(crate) fn new(hits: &[u64]) -> Tree {
         match hits.len() {
-            // Two tests in a row: one compare less than a split and two leaves.
+            // Two tests in a row: one compare less than a split with two leaves.
             2 if hits[0] == hits[1] => optimal(hits),
             n if hits.iter().all(|hits| *hits == 0) => balanced(0, n),
             n if n > OPTIMAL => bisected(&sums(hits), 0, n),
@@ -30,11 +31,11 @@ impl Tree {
     }
 }
 
-/// Entries for which the best tree is looked for: some 100 µs.
+/// The largest number of entries for which the optimal tree is computed: some 100 µs.
 const OPTIMAL: usize = 256;
 
-/// Weights of the entries before each, and of all. Plus one: what was never called is not impossible, and equals are
-/// balanced among themselves.
+/// Sums of the weights before each entry, and of all. Each weight is the hits plus one: an entry that was never
+/// called may be called, and entries of equal hits are balanced among themselves.
 fn sums(hits: &[u64]) -> Vec<u128> {
     let weights = hits.iter().scan(0, |sum, hits| {
         *sum += u128::from(*hits) + 1;
@@ -43,20 +44,20 @@ fn sums(hits: &[u64]) -> Vec<u128> {
     std::iter::once(0).chain(weights).collect()
 }
 
-/// Entries `first..end`, each range split where its weight is halved. A path is no longer than twice the bits of a
-/// weight.
+/// A tree over entries `first..end`, each range split where its weight is halved. A path is at most twice as long as
+/// a weight has bits.
 fn bisected(before: &[u128], first: usize, end: usize) -> Tree {
     if first == end {
         return Tree::Miss;
     }
     let middle = before[first] + (before[end] - before[first]) / 2;
-    // The entry in whose weight the middle lies.
+    // The entry whose weight contains the middle.
     let entry = (before[..end].partition_point(|sum| *sum <= middle) - 1).max(first);
     let lower = Box::new(bisected(before, first, entry));
     Tree::Test { entry, lower, upper: Box::new(bisected(before, entry + 1, end)) }
 }
 
-/// Entries `first..end`.
+/// A balanced tree over entries `first..end`.
 fn balanced(first: usize, end: usize) -> Tree {
     match end - first {
         0 => Tree::Miss,
@@ -75,7 +76,7 @@ fn balanced(first: usize, end: usize) -> Tree {
 fn optimal(hits: &[u64]) -> Tree {
     let n = hits.len();
     let before = sums(hits);
-    // Of entries `first..end`: the least cost, and the root that has it.
+    // For entries `first..end`: the least cost, and the root that has it.
     let at = |first: usize, end: usize| first * (n + 1) + end;
     let mut cost = vec![0u128; (n + 1) * (n + 1)];
     let mut root = vec![0usize; (n + 1) * (n + 1)];
@@ -106,7 +107,7 @@ fn build(root: &dyn Fn(usize, usize) -> usize, first: usize, end: usize) -> Tree
 mod tests {
     use super::*;
 
-    /// Expected compares, with the weights that the tree is built for.
+    /// The expected number of compares, with the weights that the tree is built for.
     fn cost(tree: &Tree, hits: &[u64], depth: u128) -> u128 {
         match tree {
             Tree::Miss => 0,
@@ -159,7 +160,7 @@ mod tests {
         }
     }
 
-    /// In order, without gaps.
+    /// Collects the entries in order, and checks that there are no gaps.
     fn entries(tree: &Tree, found: &mut Vec<usize>) {
         match tree {
             Tree::Miss => {}

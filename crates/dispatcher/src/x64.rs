@@ -1,7 +1,7 @@
 //! Images for x86-64.
 //!
-//! A tree finds the program's address in rax and keeps `address - base` in r10; flags, r10 and (in a veneer) r11 are
-//! overwritten. [`Layout`] decides which inner branches are short.
+//! A tree gets the program's address in rax and keeps `address - base` in r10. It overwrites flags, r10 and (in a
+//! veneer) r11. [`Layout`] decides which inner branches are short.
 
 use crate::chain::{Chain, Verdicts};
 use crate::finish::laid_out;
@@ -16,7 +16,7 @@ macro_rules! asm {
     ($e:expr; $($insn:tt)*) => { ::dynasmrt::dynasm!(Sink(&mut $e.buf) ; .arch x64 ; $($insn)*) };
 }
 
-/// What `dynasm!` calls: the methods of its `DynasmApi` that write.
+/// The target of `dynasm!`: the methods of its `DynasmApi` that write.
 struct Sink<'a>(&'a mut Vec<u8>);
 
 impl Sink<'_> {
@@ -95,7 +95,7 @@ struct Emitter<'a> {
 pub(crate) fn tree(plan: &Plan, options: &Options) -> Code {
     let mut e = Emitter::new(options);
     if plan.base != 0 {
-        // Its flags are those of a compare with the base.
+        // The addition sets the flags of a compare with the base.
         asm!(e; mov r10, QWORD plan.base.wrapping_neg() as i64 ; add r10, rax);
     }
     e.node(plan, &plan.tree);
@@ -141,12 +141,12 @@ impl<'a> Emitter<'a> {
         laid_out(self.code, &self.buf, self.layout, INT3)
     }
 
-    /// Notes a change of the frame, for unwinders.
+    /// Records a change of the frame, for unwinders.
     fn note(&mut self, op: UnwindOp) {
         self.code.unwind.push(Unwind { at: crate::small(self.buf.len()), op });
     }
 
-    /// The operand that was just written is the distance to the program.
+    /// Records that the last four bytes written are the distance to the program.
     fn name_program(&mut self, program: usize) {
         let at = crate::small(self.buf.len()) - 4;
         self.code.relocs.push(Reloc { at, kind: RelocKind::X64Rel32, symbol: Symbol::new(crate::small(program)) });
@@ -176,7 +176,7 @@ impl<'a> Emitter<'a> {
         self.branch(Jump::Greater, above);
         self.node(plan, lower);
         if self.options.align {
-            // Never executed: what is before ends in a jump.
+            // Never executed, because the code before ends in a jump.
             self.layout.align(&mut self.buf, 16, [INT3; 4]);
         }
         self.bind(above);
@@ -195,7 +195,7 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    /// Where the subtraction of the base ends, whose flags are still there.
+    /// The end of the subtraction of the base, up to which its flags are valid.
     fn root(&self) -> usize {
         const SUBTRACTION: usize = 13;
         SUBTRACTION + if self.options.hardening.landing_pads { 4 } else { 0 }
@@ -214,14 +214,15 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    /// Speculation of the return is caught in a loop while the real one goes to the address in rax.
+    /// Emits a retpoline: speculation of the return is caught in a loop while the return itself goes to the address
+    /// in rax.
     fn retpoline(&mut self) {
         let Some(thunk) = self.thunk else { return };
-        // The last miss is right before and may fall through.
+        // The last miss comes immediately before and may fall through.
         self.layout.bind_behind(&mut self.buf, thunk);
         self.note(UnwindOp::Outside);
         asm!(self; call DWORD 7);
-        // Back to the pause, over pause, lfence and itself.
+        // The jump goes back to the pause, over pause, lfence and itself.
         asm!(self; pause ; lfence ; jmp BYTE -7);
         asm!(self; mov [rsp], rax ; ret);
     }
@@ -245,7 +246,7 @@ impl<'a> Emitter<'a> {
             _ => self.code.frames.push(FrameShape::new(32, Some(24))),
         }
         let out = self.label();
-        // One save or three align the stack for the calls.
+        // One or three saved registers align the stack for the calls.
         asm!(self; push rbx);
         self.saved(RBX, 16);
         if chain.programs > 1 {
@@ -286,7 +287,7 @@ impl<'a> Emitter<'a> {
         }
         if chain.end.is_some() || chain.test(0).is_some() {
             if chain.end.is_none() {
-                // Behind the jump to the last program.
+                // After the jump to the last program.
                 self.note(UnwindOp::Recall);
             }
             self.bind(out);
@@ -295,7 +296,7 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    /// What the program may spend, or the run's allowance if that is less.
+    /// Sets the budget of the program: its own, or the run's allowance if that is less.
     fn budget(&mut self, chain: &Chain, program: usize) {
         let Some(budget) = chain.budgets[program] else { return };
         asm!(self; mov rax, [r9 + RunCtx::ALLOWANCE_OFFSET]);
@@ -306,7 +307,7 @@ impl<'a> Emitter<'a> {
         asm!(self; cmp rax, r10 ; cmovg rax, r10 ; mov [r9 + RunCtx::BUDGET_OFFSET], rax);
     }
 
-    /// Goes to `out` with a verdict in rax that is none of these.
+    /// Goes to `out` if the verdict in rax is none of these.
     fn leave_unless(&mut self, verdicts: Verdicts, out: Label) {
         match verdicts {
             Verdicts::One(one) => {
@@ -342,13 +343,13 @@ impl<'a> Emitter<'a> {
         self.restored(RBX, 8);
     }
 
-    /// A register was pushed; the frame has so many bytes now.
+    /// Records that a register was pushed; the frame has `bytes` bytes afterwards.
     fn saved(&mut self, reg: u8, bytes: u32) {
         self.note(UnwindOp::Cfa { base: RSP, offset: bytes });
         self.note(UnwindOp::Saved { reg, offset: bytes });
     }
 
-    /// A register was popped.
+    /// Records that a register was popped.
     fn restored(&mut self, reg: u8, bytes: u32) {
         self.note(UnwindOp::Restored { reg });
         self.note(UnwindOp::Cfa { base: RSP, offset: bytes });

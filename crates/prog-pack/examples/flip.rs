@@ -1,10 +1,10 @@
-//! The rules of text poking, kept and broken, with counts: `cargo run --release -p bpf-prog-pack --example flip
-//! [FLIPS]`.
+//! Tests the rules of text poking, both kept and broken, and counts the results: `cargo run --release -p
+//! bpf-prog-pack --example flip [FLIPS]`.
 //!
-//! Kept: one slot flipped, and two dependent slots with their barriers (10^7 and 10^6 flips unless told otherwise);
-//! anything but the two behaviours fails the run. Broken, as controls: the two slots without barriers, and (on x86-64)
-//! a slot that crosses a cache line, written in two stores, in a child process that usually dies of it. A control that
-//! finds nothing proves nothing: it says "inconclusive". An emulator never shows these.
+//! Kept: one slot flipped, and two dependent slots with their barriers (10^7 and 10^6 flips unless given); any result
+//! but the two valid ones fails the run. Broken, as controls: the two slots without barriers, and (on x86-64) a slot
+//! that crosses a cache line, written in two stores, in a child process that usually dies of it. A control that finds
+//! nothing proves nothing: it prints "inconclusive". An emulator never shows these effects.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
@@ -32,12 +32,12 @@ fn verdict(count: u64) -> &'static str {
     if count == 0 { " (inconclusive)" } else { "" }
 }
 
-/// What a runner has seen: something else, 1, 2.
+/// Counts of the results that a runner returned: other, 1, 2.
 #[derive(Default)]
 struct Seen([AtomicU64; 3]);
 
 impl Seen {
-    /// Runs so far. Relaxed, as all counts here: they order nothing else.
+    /// Number of runs so far. Relaxed, like all counts here: they order nothing else.
     fn runs(&self) -> u64 {
         self.0.iter().map(|count| count.load(Ordering::Relaxed)).sum()
     }
@@ -51,7 +51,7 @@ impl Seen {
     }
 }
 
-/// Calls `patch` `times` times while a thread runs `entry`, and counts what that thread sees.
+/// Calls `patch` `times` times while a thread runs `entry`, and counts that thread's results.
 fn watch(domain: Option<&Domain>, entry: usize, times: u64, mut patch: impl FnMut(&Seen)) -> [u64; 3] {
     let (stop, seen) = (AtomicBool::new(false), Seen::default());
     std::thread::scope(|scope| {
@@ -61,7 +61,7 @@ fn watch(domain: Option<&Domain>, entry: usize, times: u64, mut patch: impl FnMu
                 // SAFETY: hand-assembled, and kept loaded by the caller.
                 let value = unsafe { run(std::ptr::with_exposed_provenance(entry)) };
                 let which = if matches!(value, 1 | 2) { value } else { 0 };
-                // The only writer: a locked addition would keep the CPU from fetching ahead.
+                // This thread is the only writer: a locked addition would keep the CPU from fetching ahead.
                 let count = &seen.0[which as usize];
                 count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
             }
@@ -102,7 +102,7 @@ fn two_slots(packs: &Packs, flips: u64, barriers: bool) -> u64 {
         packs.domain().synchronize().expect("outside guards");
         target.poke(program, Patch::Nop).expect("linked");
     };
-    // The runs in flight are awaited here as well, by their own counts: nothing interrupts the runner.
+    // The runs in flight are awaited here as well, by their own counts: no barrier interrupts the runner.
     let broken = |seen: &Seen| {
         target.poke(Patch::Nop, program).expect("holds a nop");
         bypass.poke(out, Patch::Nop).expect("closed");
@@ -163,7 +163,7 @@ mod control {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
-                    // SAFETY: it is not; that is what this shows, in a process that may die of it.
+                    // SAFETY: unsound on purpose: this demonstrates the effect, in a process that may die of it.
                     let value = unsafe { super::run(std::ptr::with_exposed_provenance(entry)) };
                     wrong.fetch_add(u64::from(!matches!(value, 1 | 2)), Ordering::Relaxed);
                     started.store(true, Ordering::Relaxed);
@@ -206,6 +206,6 @@ mod control {
 
 #[cfg(not(target_arch = "x86_64"))]
 mod control {
-    /// There are no instructions across a word on arm64.
+    /// Does nothing: arm64 instructions never cross a word.
     pub(crate) fn crossing_slot(_: u64) {}
 }

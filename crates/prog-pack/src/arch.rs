@@ -1,9 +1,9 @@
-//! What differs between x86-64 and arm64: traps, the two patchable instructions, veneers, reach, cache maintenance.
+//! Differences between x86-64 and arm64: traps, the two patchable instructions, veneers, reach, cache maintenance.
 //!
 //! Problem: this crate writes very few instructions, but those must be exactly right on each architecture.
 //!
-//! Approach: encoders are plain functions of an [`Arch`], so both are tested on every host; what must be executed
-//! (cache maintenance) is one `imp` module a host.
+//! Approach: encoders are plain functions of an [`Arch`], so both are tested on every host. Cache maintenance, which
+//! must be executed, is in one `imp` module per host.
 //!
 //! Sources: Intel SDM 2 (INT3, NOP, JMP); Arm ARM C6.2 (BRK, NOP, B, LDR literal, BR) and B2.4.4 (cache maintenance).
 
@@ -18,7 +18,8 @@ pub enum Patch {
     Jump(usize),
 }
 
-/// Bytes of the instruction, in its first [`bpf_jit_code::PatchSlot::len_on`] bytes; `None` if the jump does not reach.
+/// Encodes an instruction into the first [`bpf_jit_code::PatchSlot::len_on`] bytes; `None` if the jump does not
+/// reach.
 pub(crate) fn encode(arch: Arch, patch: Patch, at: usize) -> Option<[u8; 8]> {
     let mut bytes = [0; 8];
     match (arch, patch) {
@@ -80,7 +81,7 @@ pub(crate) fn trap_word(arch: Arch) -> u64 {
     }
 }
 
-/// A direct branch reaches every target less than this far away.
+/// The distance in bytes that no target of a direct branch may reach or exceed.
 pub(crate) const fn reach(arch: Arch) -> usize {
     match arch {
         Arch::X64 => i32::MAX as usize - 16,
@@ -88,7 +89,8 @@ pub(crate) const fn reach(arch: Arch) -> usize {
     }
 }
 
-/// The largest reservation: any two places in it, and (where the host's text lies near) in the text, reach each other.
+/// The largest reservation in bytes: any two places in it, and a place in it and the host's text (if near), reach
+/// each other.
 pub(crate) const fn arena_limit(arch: Arch) -> usize {
     match arch {
         Arch::X64 => 1 << 30,
@@ -102,8 +104,8 @@ pub(crate) use imp::synchronize_caches;
 mod imp {
     use std::arch::asm;
 
-    /// Makes bytes written through any mapping visible to instruction fetch at `rx..rx + len` on all CPUs; other CPUs
-    /// still have to discard what they fetched (a core barrier), this one does it here.
+    /// Makes bytes written through any mapping visible to instruction fetch at `rx..rx + len` on all CPUs. Other CPUs
+    /// must still discard fetched instructions (a core barrier); this CPU does so here.
     pub(crate) fn synchronize_caches(rx: usize, len: usize) {
         let ctr: u64;
         // SAFETY: CTR_EL0 is readable at EL0 (Linux enables or emulates it) and reading it has no effect.
@@ -120,9 +122,9 @@ mod imp {
             // SAFETY: dropping a line from the instruction caches changes no contents.
             unsafe { asm!("ic ivau, {}", in(reg) line, options(nostack, preserves_flags)) };
         }
-        // SAFETY: a barrier. The invalidation is complete on all CPUs before what follows.
+        // SAFETY: a barrier. The invalidation is complete on all CPUs before later instructions.
         unsafe { asm!("dsb ish", options(nostack, preserves_flags)) };
-        // SAFETY: discards what this CPU fetched.
+        // SAFETY: discards the instructions that this CPU has fetched.
         unsafe { asm!("isb", options(nostack, preserves_flags)) };
     }
 }

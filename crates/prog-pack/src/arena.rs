@@ -1,14 +1,14 @@
 //! The process's reservation for code, near its own text.
 //!
-//! Problem: direct calls and jumps reach 2 GiB (x86-64) or 128 MiB (arm64). Programs call into the host's text and jump
-//! to each other; where packs lie wherever `mmap` likes, every such branch may need a veneer.
+//! Problem: direct calls and jumps reach 2 GiB (x86-64) or 128 MiB (arm64). Programs call into the host's text and
+//! jump to each other. If `mmap` chose the addresses of packs, every such branch might need a veneer.
 //!
-//! Approach: one inaccessible reservation per process, as near to this library's text as `/proc/self/maps` shows room
-//! for, at a random place within reach. Packs take ranges of it. If there is no room near, it is halved a few times,
-//! then put anywhere: branches out of it go through veneers then.
+//! Approach: one inaccessible reservation per process, near this library's text where `/proc/self/maps` shows room,
+//! at a random place within reach. Packs take ranges of it. If there is no room near the text, the size is halved a
+//! few times; then the reservation is put anywhere, and branches out of it go through veneers.
 //!
-//! Invariants: any two places in the arena reach each other. A range belongs to one pack, or to nobody and is
-//! inaccessible. An arena is never unmapped (it costs address space only), and a forked child makes one of its own.
+//! Invariants: any two places in the arena reach each other. A range belongs to one pack, or is free and
+//! inaccessible. An arena is never unmapped (it costs address space only), and a forked child makes its own.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -24,11 +24,11 @@ use crate::arch;
 
 /// Ranges are multiples of this: at least a page on every host.
 pub(crate) const GRANULE: usize = 64 << 10;
-/// The huge page this crate knows; larger ranges are aligned to it.
+/// The size of a huge page; larger ranges are aligned to it.
 pub(crate) const HUGE: usize = 2 << 20;
-/// How often a place is looked for in each gap.
+/// Number of random places tried in each gap.
 const TRIES: usize = 4;
-/// No reservation smaller than this is worth having near the text.
+/// Smallest reservation near the text.
 const LEAST: usize = 8 << 20;
 
 /// A reservation and which of its granules are taken.
@@ -53,10 +53,11 @@ impl Arena {
             _ => {}
         }
         let fresh: &'static mut Self = Box::leak(Box::new(Self::reserve(arch::arena_limit(host), arch::reach(host))?));
-        // Release: see above. The loser of a race leaves a reservation unused, which costs address space.
+        // Release: see above. The thread that loses the race leaves its reservation unused, which costs address
+        // space.
         match ARENA.compare_exchange(seen, fresh, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => Ok(fresh),
-            // SAFETY: not null (`seen` may have been, but somebody replaced it), and leaked above by that thread.
+            // SAFETY: not null (another thread has replaced `seen`), and leaked above by that thread.
             Err(winner) => Ok(unsafe { &*winner }),
         }
     }
@@ -67,8 +68,8 @@ impl Arena {
         let here = Self::reserve as *const () as usize;
         let mut len = limit;
         while len >= LEAST {
-            // Something may be there that is not in the list: what another thread has mapped since, and under an
-            // emulator all that is the emulator's own. So each gap is tried at some places.
+            // The list may be incomplete: other threads may have mapped memory since, and under an emulator the
+            // emulator's own mappings are missing. So several places are tried in each gap.
             let tried = (0..TRIES).flat_map(|_| places(&mappings, here, len, reach));
             for at in tried {
                 if let Ok(base) = memory::reserve(Some(at), len) {
@@ -78,12 +79,12 @@ impl Arena {
             len /= 2;
             len -= len % HUGE;
         }
-        // Nothing near: anywhere, aligned by hand.
+        // No room near the text: anywhere, aligned here.
         let base = memory::reserve(None, limit + HUGE)?.addr();
         Ok(Self::at(base.next_multiple_of(HUGE), limit - limit % HUGE))
     }
 
-    /// Kept as long as the process, and known to it: what is only leaked, a sanitizer finds.
+    /// Keeps the arena for the life of the process, reachable, so that a leak sanitizer does not report it.
     #[cfg(test)]
     pub(crate) fn for_ever(self) -> &'static Self {
         static ALL: Mutex<Vec<&'static Arena>> = Mutex::new(Vec::new());
@@ -107,7 +108,8 @@ impl Arena {
         target >= (self.base + self.len).saturating_sub(reach) && target <= self.base.saturating_add(reach)
     }
 
-    /// Takes `len` bytes, a multiple of [`GRANULE`]; the cost grows with the size of the arena, but packs are rare.
+    /// Takes `len` bytes, a multiple of [`GRANULE`]. The cost grows with the size of the arena, but packs are rarely
+    /// made.
     pub(crate) fn take(&self, len: usize) -> Option<usize> {
         let align = if len >= HUGE { HUGE / GRANULE } else { 1 };
         let count = len / GRANULE;
@@ -118,7 +120,7 @@ impl Arena {
         Some(self.base + at * GRANULE)
     }
 
-    /// Returns a range that is inaccessible again.
+    /// Returns a range, which the caller has made inaccessible.
     pub(crate) fn give_back(&self, at: usize, len: usize) {
         let first = (at - self.base) / GRANULE;
         self.lock()[first..first + len / GRANULE].fill(false);
@@ -130,13 +132,13 @@ impl Arena {
         self.lock().iter().filter(|taken| **taken).count() * GRANULE
     }
 
-    /// Nothing panics while holding it, so poison means nothing.
+    /// Code under this lock does not panic, so a poisoned lock is used as it is.
     fn lock(&self) -> MutexGuard<'_, Vec<bool>> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A number nobody can guess.
+/// A number that cannot be predicted.
 pub(crate) fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }
@@ -147,16 +149,16 @@ pub(crate) fn random_below(limit: usize) -> usize {
     (random() % limit as u64) as usize
 }
 
-/// Places for `len` bytes within `reach` of the mapping that contains `here`: a random one in each gap that has room,
-/// gaps below the text first (the heap grows above it).
+/// Returns places for `len` bytes within `reach` of the mapping that contains `here`: a random one in each gap that
+/// has room, gaps below the text first (the heap grows above it).
 fn places(mappings: &[Mapping], here: usize, len: usize, reach: usize) -> Vec<usize> {
-    /// Room left to the heap, which grows up, and to the stack, which grows down.
+    /// Bytes left free for the heap, which grows up, and for the stack, which grows down.
     const GROWTH: usize = 64 << 20;
-    /// vm.mmap_min_addr, generously.
+    /// Lowest address used: more than the usual vm.mmap_min_addr.
     const FIRST: usize = 1 << 20;
 
     let Some(own) = mappings.iter().find(|m| (m.start..m.end).contains(&here)) else { return Vec::new() };
-    // The object's text may be several mappings of one file.
+    // The object's text may consist of several mappings of one file.
     let of_object = || mappings.iter().filter(|m| m.name == own.name);
     let text_start = of_object().map(|m| m.start).min().unwrap_or(own.start);
     let text_end = of_object().map(|m| m.end).max().unwrap_or(own.end);

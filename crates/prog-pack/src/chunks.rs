@@ -1,19 +1,18 @@
-//! Which chunks of which pack are free: a two-level segregated-fit allocator whose bookkeeping lies outside the memory
-//! it manages.
+//! The allocator of chunks: two-level segregated fit, with its bookkeeping outside the memory it manages.
 //!
-//! Problem: thousands of programs of a few hundred bytes come and go in random order; free memory is full of traps, so
-//! it cannot hold list links, and executable memory is too dear to search.
+//! Problem: thousands of programs of a few hundred bytes are loaded and freed in random order. Free memory is filled
+//! with traps, so it cannot hold list links, and executable memory is too scarce to waste by searching badly.
 //!
-//! Approach: TLSF (Masmano et al. 2004). Every maximal free extent of chunks has a node in a side table; nodes of
-//! similar length share a list, two bitmaps say which lists are not empty. One tag per chunk, meaningful at the two
-//! ends of an extent only, finds the neighbours to merge with.
+//! Approach: TLSF (Masmano et al. 2004). Every maximal free extent of chunks has a node in a side table. Nodes of
+//! similar length share a list, and two bitmaps record which lists are not empty. One tag per chunk, used only at the
+//! two ends of an extent, finds the neighbours to merge with.
 //!
 //! Cost: allocating and freeing take constant time, however many extents, packs and programs there are (allocation
 //! looks at no more than [`CLOSE_FITS`] nodes of the one list in which an extent may or may not fit). Memory: 4 bytes a
 //! chunk and 20 bytes a free extent.
 //!
-//! Why it packs well: a request takes the smallest class that fits, so small holes fill up first and an empty pack,
-//! which is the largest extent there is, is touched last.
+//! Fragmentation is low because a request takes the smallest class that fits: small holes fill up first, and an empty
+//! pack, which is the largest extent, is used last.
 //!
 //! Invariants: two free extents are never adjacent; `tags` is 0 at both ends of every extent in use, and node + 1 at
 //! both ends of every free one.
@@ -23,9 +22,9 @@ const SUBCLASSES: u32 = 8;
 const SUBCLASS_BITS: u32 = SUBCLASSES.ilog2();
 /// First-level lists: enough for 2^32 chunks.
 const CLASSES: usize = 32 - SUBCLASS_BITS as usize + 1;
-/// Nodes looked at in the list whose extents are as long as the request, more or less.
+/// Number of nodes examined in the list whose extents are about as long as the request.
 const CLOSE_FITS: usize = 8;
-/// No node.
+/// The number that stands for no node.
 const NONE: u32 = u32::MAX;
 
 /// An extent of chunks in use.
@@ -50,21 +49,20 @@ struct Pack {
     used: u32,
 }
 
-/// The allocator of a set of packs, which it knows by number and length only.
+/// The allocator of a set of packs, each known by its number and length only.
 #[derive(Debug)]
 pub(crate) struct Chunks {
     packs: Vec<Option<Pack>>,
     nodes: Vec<Node>,
     spare_nodes: Vec<u32>,
     heads: [[u32; SUBCLASSES as usize]; CLASSES],
-    /// Bit c: some list of class c is not empty.
+    /// Bit c is set if some list of class c is not empty.
     classes: u32,
-    /// Bit s of element c: list (c, s) is not empty.
+    /// Bit s of element c is set if list (c, s) is not empty.
     subclasses: [u8; CLASSES],
 }
 
-/// The list that extents of `len` chunks are in: exact below 2 * [`SUBCLASSES`], then eight lists for each power of
-/// two.
+/// The list for extents of `len` chunks: exact below 2 * [`SUBCLASSES`], then eight lists for each power of two.
 fn class_of(len: u32) -> (usize, usize) {
     if len < SUBCLASSES {
         return (0, len as usize);
@@ -75,7 +73,7 @@ fn class_of(len: u32) -> (usize, usize) {
     (class as usize, subclass as usize)
 }
 
-/// The first list in which every extent has at least `len` chunks, if lists go that far.
+/// The first list in which every extent has at least `len` chunks; `None` beyond the last list.
 fn class_that_fits(len: u32) -> Option<(usize, usize)> {
     let log = len.max(1).ilog2();
     let round = if log < SUBCLASS_BITS { 0 } else { (1 << (log - SUBCLASS_BITS)) - 1 };
@@ -113,19 +111,19 @@ impl Chunks {
         }
     }
 
-    /// Chunks in use in a pack.
+    /// Number of chunks in use in a pack.
     pub(crate) fn used(&self, pack: u32) -> u32 {
         self.packs.get(pack as usize).and_then(Option::as_ref).map_or(0, |p| p.used)
     }
 
-    /// `len` adjacent chunks (at least one), or `None` where no free extent is known to be that long.
+    /// Allocates `len` adjacent chunks (at least one); `None` if no free extent is known to be that long.
     #[cfg(test)]
     pub(crate) fn allocate(&mut self, len: u32) -> Option<Extent> {
         self.allocate_at(len, |_| 0)
     }
 
-    /// `len` adjacent chunks, or `None` as for `allocate`. `skip` gets the number of chunks by which the free extent is
-    /// longer, and returns how many to leave free in front.
+    /// Allocates `len` adjacent chunks; `None` as for `allocate`. `skip` gets the number of chunks by which the free
+    /// extent is longer, and returns how many to leave free in front.
     pub(crate) fn allocate_at(&mut self, len: u32, skip: impl FnOnce(u32) -> u32) -> Option<Extent> {
         let node = self.find(len)?;
         let free = self.nodes[node as usize].extent;
@@ -146,7 +144,7 @@ impl Chunks {
         Some(extent)
     }
 
-    /// Gives back an extent and says whether its pack is empty now.
+    /// Frees an extent and returns whether its pack is empty afterwards.
     pub(crate) fn free(&mut self, extent: Extent) -> bool {
         let pack = self.pack_mut(extent.pack);
         pack.used -= extent.len;
@@ -168,7 +166,7 @@ impl Chunks {
         empty
     }
 
-    /// The longest free extent, in chunks. Looks at one list.
+    /// Length of the longest free extent, in chunks. Examines one list.
     pub(crate) fn largest_hole(&self) -> u32 {
         let Some(class) = self.classes.checked_ilog2() else { return 0 };
         let Some(subclass) = self.subclasses[class as usize].checked_ilog2() else { return 0 };
@@ -181,7 +179,7 @@ impl Chunks {
         longest
     }
 
-    /// How many free extents there are.
+    /// Number of free extents.
     pub(crate) fn holes(&self) -> usize {
         self.nodes.len() - self.spare_nodes.len()
     }
@@ -205,7 +203,7 @@ impl Chunks {
 
     fn find(&self, len: u32) -> Option<u32> {
         if let Some((class, subclass)) = class_that_fits(len) {
-            // The rest of this class, then the next class that has anything.
+            // The rest of this class, then the next class with a non-empty list.
             let rest = u32::from(self.subclasses[class]) >> subclass << subclass;
             if rest != 0 {
                 return Some(self.heads[class][rest.trailing_zeros() as usize]);
@@ -216,7 +214,7 @@ impl Chunks {
                 return Some(self.heads[class][self.subclasses[class].trailing_zeros() as usize]);
             }
         }
-        // Runs of the request's own list may be a little longer or a little shorter.
+        // Extents in the request's own list may be a little longer or a little shorter than the request.
         let (class, subclass) = class_of(len);
         let mut node = self.heads[class][subclass];
         for _ in 0..CLOSE_FITS {
@@ -243,7 +241,7 @@ impl Chunks {
             }
             None => {
                 self.nodes.push(node);
-                // Fits: a chunk is in one extent at most.
+                // Fits: each chunk is in at most one extent.
                 crate::small(self.nodes.len()) - 1
             }
         };
@@ -258,7 +256,7 @@ impl Chunks {
         pack.tags[(extent.start + extent.len - 1) as usize] = id + 1;
     }
 
-    /// Takes a free extent out of its list. Its tags are the caller's business.
+    /// Takes a free extent out of its list. The caller updates its tags.
     fn unlink(&mut self, id: u32) {
         let Node { extent, prev, next } = self.nodes[id as usize];
         if next != NONE {
@@ -284,7 +282,7 @@ impl Chunks {
 mod tests {
     use super::*;
 
-    /// The naive twin: one bool a chunk.
+    /// The naive twin: one bool per chunk.
     struct Naive(Vec<Option<Vec<bool>>>);
 
     impl Naive {
@@ -358,7 +356,7 @@ mod tests {
                                 live.push(extent);
                             }
                             None => {
-                                // Only what the request's own list hides behind its first nodes may be missed.
+                                // Only extents of the request's own list, after its first nodes, may be missed.
                                 let missed = naive.holes().into_iter().filter(|hole| *hole >= len);
                                 assert!(missed.clone().all(|hole| class_of(hole) == class_of(len)));
                                 assert!(len >= 2 * SUBCLASSES || missed.count() == 0, "short requests fit exactly");
@@ -384,7 +382,7 @@ mod tests {
         for len in (1..5000).chain([u32::MAX / 2, u32::MAX - 1, u32::MAX]) {
             if let Some(class) = class_that_fits(len) {
                 assert!(class >= class_of(len), "{len}");
-                // The shortest extent of that list: the first length that is in it.
+                // The shortest extent of that list: the first length of that class.
                 let shortest = (len.saturating_sub(len / 4)..=len).find(|l| class_of(*l) == class);
                 assert!(shortest.is_none_or(|shortest| shortest == len), "{len}: {shortest:?}");
             }

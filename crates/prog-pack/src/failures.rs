@@ -1,5 +1,5 @@
-//! Every system call of loading fails once, at each place where it is made: a typed error, and a consistent state
-//! afterwards.
+//! Tests in which every system call of loading fails once, at each place where it is made: the error is typed, and
+//! the state is consistent afterwards.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ fn load(packs: &Packs, len: usize) -> Result<Text, Error> {
     packs.stage(&code(len), |_| None)?.finalize()
 }
 
-/// An arena of its own, far from the text so as not to use up what room there is near it.
+/// An arena of its own, far from the text, so that it does not use up the room near the text.
 fn arena() -> &'static Arena {
     Arena::reserve(16 << 20, 0).unwrap().for_ever()
 }
@@ -37,7 +37,7 @@ fn is_mapped(at: usize) -> bool {
         .any(|m| (m.name.contains("prog-pack") || m.name.contains("/dev/zero")) && (m.start..m.end).contains(&at))
 }
 
-/// Whether packs without a memory file are to be had: qemu-user cannot map their memory twice.
+/// Whether packs without a memory file are available: qemu-user cannot map their memory twice.
 fn has_anonymous() -> bool {
     let packs = packs_in(arena(), Options { anonymous: true, ..Options::default() });
     let base = load(&packs, 1000).unwrap().base() as usize;
@@ -69,7 +69,7 @@ fn a_failing_call_while_a_pack_is_made_leaves_nothing_behind() {
                 assert_eq!((packs.stats(), arena.taken()), (Stats::default(), 0), "{call:?} {nth}");
                 None
             };
-            // The same again without the failure.
+            // Loading succeeds without the failure.
             let text = load(&packs, 1000).unwrap();
             let base = text.base() as usize;
             assert!(is_mapped(base));
@@ -81,13 +81,13 @@ fn a_failing_call_while_a_pack_is_made_leaves_nothing_behind() {
             assert!(!is_mapped(base), "{call:?} {nth}");
         }
         println!("{call:?}: failed at {places} places");
-        // Without a second mapping there is nothing to protect.
+        // With a single mapping, `mprotect` is never called.
         let expected = call != Call::Mprotect || has_anonymous;
         assert_eq!(places > 0, expected, "{call:?} is part of making a pack");
     }
 }
 
-/// A failing call may go on failing while its caller cleans up. Then address space is lost, and nothing else.
+/// A failing call may fail again while its caller cleans up. Then address space is lost, and nothing else.
 #[test]
 fn a_call_that_goes_on_failing_loses_address_space_at_most() {
     use Call::{Ftruncate, Madvise, Memfd, Mmap, Mprotect, Mremap, Munmap, Seal};
@@ -96,7 +96,7 @@ fn a_call_that_goes_on_failing_loses_address_space_at_most() {
             for nth in 0.. {
                 let arena = arena();
                 let packs = packs_in(arena, Options { anonymous, keep_empty, ..Options::default() });
-                // Loaded and given back again, so that unmapping fails too.
+                // Loaded and dropped, so that unmapping fails too.
                 let (result, reached) = inject::failing_from(call, nth, || {
                     let text = load(&packs, 1000)?;
                     assert_eq!(text.to_vec(), code(1000).bytes);
@@ -112,7 +112,7 @@ fn a_call_that_goes_on_failing_loses_address_space_at_most() {
                 assert_eq!((stats.programs, stats.bytes_used, stats.bytes_retired), (0, 0, 0), "{call:?} {nth}");
                 let lost = arena.taken() - stats.bytes;
                 assert!(lost == 0 || reached && lost <= crate::arena::GRANULE, "{call:?} {nth}: {lost} bytes lost");
-                // Lost address space is never given out again: the new programs lie elsewhere, and run.
+                // Lost address space is never reused: the new programs lie elsewhere, and run.
                 let texts: Vec<_> = (1..40).map(|i| load(&packs, i * 1000).unwrap()).collect();
                 assert!(texts.iter().all(|text| text.to_vec() == code(text.len()).bytes));
                 drop(texts);
@@ -160,7 +160,7 @@ fn what_cannot_be_unmapped_is_lost_as_address_space_only() {
     assert!(reached && result.is_ok());
     assert_eq!(packs.stats(), Stats { published: 1, ..Stats::default() });
     assert_eq!(arena.taken(), crate::arena::GRANULE, "the executable view is still there, so its range is not reused");
-    // Other ranges are.
+    // Other ranges can be used.
     let text = load(&packs, 1000).unwrap();
     drop(text);
     packs.drain().unwrap();
@@ -172,7 +172,7 @@ fn a_reservation_that_fails_is_smaller_or_elsewhere_or_a_typed_error() {
     let reach = crate::arch::reach(Arch::HOST.unwrap());
     let (again, reached) = inject::failing(Call::Mmap, 0, || Arena::reserve(16 << 20, reach));
     assert!(reached && again.is_ok());
-    // No place is within a reach of 0 bytes, so the reservation lies anywhere.
+    // No place is within a reach of 0 bytes, so the reservation is made anywhere.
     let (elsewhere, _) = inject::failing(Call::Mmap, 99, || Arena::reserve(64 << 20, 0));
     assert!(elsewhere.is_ok());
     let (nowhere, reached) = inject::failing(Call::Mmap, 0, || Arena::reserve(64 << 20, 0));

@@ -1,15 +1,16 @@
-//! An address for good of code that is exchanged.
+//! A fixed address for code that can be exchanged.
 //!
-//! Problem: code that takes the place of other code is reached from many places (images, jumps that were patched,
-//! tables of addresses, threads that are about to call), and each would have to be found and changed. Approach: they
-//! all know a [`Forward`], one jump, which is the only thing to change: by a poke, like any other.
+//! Problem: code that replaces other code is referenced from many places (images, patched jumps, tables of addresses,
+//! threads that are about to call), and each would have to be found and changed. Approach: all of them refer to a
+//! [`Forward`], a single jump, which alone is changed, by a poke.
 //!
 //! ```text
 //! x86-64: [endbr64; nop] jmp target        arm64: [bti c] b target
 //! ```
 //!
-//! Invariants: whoever runs a forward that another thread redirects jumps to the old target or to the new one. The old
-//! one may be freed when a core barrier and then a grace period are behind the poke; both are the caller's.
+//! Invariants: a thread that runs a forward while another thread redirects it jumps to the old target or to the new
+//! one. The old target may be freed after the poke has been followed by a core barrier and then a grace period; the
+//! caller is responsible for both.
 
 use bpf_jit_code::{Arch, Code, PatchSlot};
 
@@ -19,25 +20,25 @@ use crate::packs::Packs;
 use crate::poke::PokeError;
 use crate::stage::Text;
 
-/// A jump with an address of its own, to code that may be exchanged.
+/// A jump with a fixed address, to code that may be exchanged.
 #[derive(Debug)]
 pub struct Forward {
     text: Text,
     slot: PatchSlot,
 }
 
-/// The longest: landing pad and filling, and a jump.
+/// Length of the longest forward in bytes: landing pad, padding and jump.
 const LEN: usize = 16;
 
 impl Packs {
-    /// A forward to the code that begins at `target`, for which `landing_pad` says whether it may be entered by
-    /// indirect branches where those need landing pads.
+    /// Creates a forward to the code that begins at `target`. With `landing_pad`, the forward may be entered by
+    /// indirect branches on hosts where these need landing pads.
     ///
     /// # Errors
-    /// See [`Error`]; [`Error::NoRoom`] if `target` is out of reach, which no code of these packs is.
+    /// See [`Error`]; [`Error::NoRoom`] if `target` is out of reach, which code of these packs never is.
     pub fn forward(&self, target: usize, landing_pad: bool) -> Result<Forward, Error> {
         let host = Arch::HOST.ok_or(Error::UnsupportedHost)?;
-        // Behind the pad, the jump begins an aligned word.
+        // After the landing pad, the jump begins an aligned word.
         let pad: &[u8] = match (landing_pad, host) {
             (false, _) => &[],
             // endbr64 (Intel SDM 2A), and the recommended four-byte nop.
@@ -59,21 +60,21 @@ impl Packs {
 }
 
 impl Forward {
-    /// What to call instead of the target: on the terms of [`Text::entry`], and of the target.
+    /// The address to call instead of the target, under the conditions of [`Text::entry`] and of the target.
     pub fn entry(&self) -> *const u8 {
         self.text.base()
     }
 
-    /// Bytes of executable memory it takes.
+    /// Bytes of executable memory of the forward.
     pub fn footprint(&self) -> usize {
         self.text.footprint()
     }
 
-    /// Leads to the code that begins at `new` from now on, while threads run through it. One store, no barrier: other
-    /// CPUs may go to `old` for a moment longer.
+    /// Makes the forward lead to the code at `new`, also while threads run through it. One store without a barrier:
+    /// other CPUs may go to `old` for a moment longer.
     ///
     /// # Errors
-    /// [`PokeError`]; it leads to `old` then, or wherever it led.
+    /// [`PokeError`]; the forward is unchanged then.
     pub fn redirect(&self, old: usize, new: usize) -> Result<(), PokeError> {
         self.text.poke(self.slot, Patch::Jump(old), Patch::Jump(new))
     }

@@ -1,11 +1,12 @@
-//! What keeps the memory of packs: an owner, which all [`crate::Packs`] share, and the programs.
+//! References that keep the memory of packs: the owner's, which all [`crate::Packs`] share, and the programs'.
 //!
-//! Problem: every program holds on to what it lies in, and counting holds is two writes a load to one place, for all
-//! threads. Approach: holds are counted apart from the owner, spread over threads ([`bpf_quiesce::Users`]). The owner's
-//! drop closes the count; the last holder, owner or program, frees.
+//! Problem: every program refers to the memory that it lies in. One reference count would be written twice per load,
+//! by all threads in one place. Approach: program references are counted separately from the owner's, spread over
+//! threads ([`bpf_quiesce::Users`]). Dropping the owner closes the count; the last holder, owner or program, frees
+//! the object.
 //!
-//! Invariant: the object is leaked by [`Owner::new`] and freed by exactly one drop, that of the last holder by the
-//! count. A forked child does not free it: a thread that the child does not have may have been changing it.
+//! Invariant: [`Owner::new`] leaks the object, and exactly one drop frees it, that of the last holder. A forked child
+//! does not free it, because a thread that the child does not have may have been changing it.
 
 use std::ops::Deref;
 use std::ptr::NonNull;
@@ -14,28 +15,28 @@ use bpf_quiesce::Users;
 
 /// An object that can be held.
 pub(crate) trait Held: Send + Sync {
-    /// Its holds.
+    /// The count of references to the object.
     fn users(&self) -> &Users;
 
-    /// Whether the object belongs to the process that this one was forked from.
+    /// Whether the object was made by another process, from which this one was forked.
     fn is_forked(&self) -> bool;
 }
 
-/// The owner's hold, which all [`crate::Packs`] share.
+/// The owner's reference, which all [`crate::Packs`] share.
 #[derive(Debug)]
 pub(crate) struct Owner<T: Held>(NonNull<T>);
 
-/// A program's hold.
+/// A program's reference.
 #[derive(Debug)]
 pub(crate) struct Hold<T: Held>(NonNull<T>);
 
-// SAFETY: a shared reference, and the right to free what may be sent and shared.
+// SAFETY: a shared reference, and the right to free an object that is `Send + Sync`.
 unsafe impl<T: Held> Send for Owner<T> {}
-// SAFETY: a shared one is a shared reference to what may be shared.
+// SAFETY: a shared `Owner` gives only shared references to an object that is `Sync`.
 unsafe impl<T: Held> Sync for Owner<T> {}
-// SAFETY: it is a counted reference to what may be shared, and its last one frees what may be sent.
+// SAFETY: a counted reference to an object that is `Sync`; the last one frees it, and it is `Send`.
 unsafe impl<T: Held> Send for Hold<T> {}
-// SAFETY: a shared one is a shared reference to what may be shared.
+// SAFETY: a shared `Hold` gives only shared references to an object that is `Sync`.
 unsafe impl<T: Held> Sync for Hold<T> {}
 
 impl<T: Held> Owner<T> {
@@ -46,12 +47,12 @@ impl<T: Held> Owner<T> {
 
 impl<T: Held> Hold<T> {
     pub(crate) fn new(owner: &Owner<T>) -> Hold<T> {
-        // The owner is there, so the count is not closed.
+        // The owner exists, so the count is not closed.
         owner.users().enter();
         Hold(owner.0)
     }
 
-    /// Whether this is a hold on that owner's object.
+    /// Whether this refers to that owner's object.
     pub(crate) fn is_of(&self, owner: &Owner<T>) -> bool {
         self.0 == owner.0
     }
@@ -61,7 +62,7 @@ impl<T: Held> Deref for Owner<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: freed when the owner has closed the count, in its drop, and no user is left.
+        // SAFETY: the object is freed only after the owner has closed the count, in its drop, and no user is left.
         unsafe { self.0.as_ref() }
     }
 }
@@ -70,7 +71,7 @@ impl<T: Held> Deref for Hold<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: freed when no user is left, and this is one until its drop.
+        // SAFETY: the object is freed when no user is left, and this is a user until its drop.
         unsafe { self.0.as_ref() }
     }
 }
@@ -78,7 +79,7 @@ impl<T: Held> Deref for Hold<T> {
 impl<T: Held> Drop for Owner<T> {
     fn drop(&mut self) {
         if self.users().close() {
-            // SAFETY: leaked in `new`; there is neither owner nor user any more.
+            // SAFETY: leaked in `new`; neither owner nor user is left.
             unsafe { free(self.0) };
         }
     }
@@ -87,21 +88,22 @@ impl<T: Held> Drop for Owner<T> {
 impl<T: Held> Drop for Hold<T> {
     fn drop(&mut self) {
         if self.users().leave() {
-            // SAFETY: leaked in `new`; the last to leave after the owner has closed is the only one with the pointer.
+            // SAFETY: leaked in `new`; the last user to leave after the owner has closed the count has the only
+            // pointer.
             unsafe { free(self.0) };
         }
     }
 }
 
-/// Frees it, unless that is the parent's business.
+/// Frees the object, unless this is a forked child and the object belongs to its parent.
 ///
 /// # Safety
-/// It was leaked by [`Owner::new`], nobody else refers to it, and nobody will.
+/// It was leaked by [`Owner::new`], and no reference to it is left or will be made.
 unsafe fn free<T: Held>(held: NonNull<T>) {
     // SAFETY: leaked by `Owner::new`, and freed nowhere but below.
     if !unsafe { held.as_ref() }.is_forked() {
-        // SAFETY: made by `Box::leak` in `Owner::new`; nobody refers to it any more, and the one caller that finds
-        // itself the last comes here once.
+        // SAFETY: made by `Box::leak` in `Owner::new`; no reference to it is left, and only the last holder calls
+        // this, once.
         drop(unsafe { Box::from_raw(held.as_ptr()) });
     }
 }

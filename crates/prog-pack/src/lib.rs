@@ -1,20 +1,20 @@
 //! Executable memory: many programs packed into huge pages, never writable where they are executable.
 //!
-//! Problem: thousands of small programs come and go under traffic. One page each wastes memory and, above all, iTLB
-//! entries; pages that are writable and executable are an invitation; code that is patched or freed while it runs must
-//! never be seen half-written.
+//! Problem: thousands of small programs are loaded and freed under traffic. One page each would waste memory and,
+//! above all, iTLB entries. Pages that are both writable and executable help attackers. Code that is patched or freed
+//! while it runs must never be seen half-written.
 //!
 //! Approach: [`Packs`] hands out 64-byte chunks of *packs*: memory mapped twice, executable in an `arena` near the
-//! host's text, writable elsewhere. A program is built in two phases by types: [`Packs::stage`] copies and relocates it
-//! for its final address, [`Staged::finalize`] publishes it, and only the resulting [`Text`] has entry points. Dropping
-//! a `Text` frees it: after a grace period (no run that could be inside is left) its bytes become traps and, after one
-//! core barrier for many programs, its chunks are free (`retire`). Patch slots change by one atomic store
-//! ([`PatchSite`]).
+//! host's text, writable elsewhere. A program is built in two phases, enforced by types: [`Packs::stage`] copies it
+//! and relocates it for its final address, [`Staged::finalize`] publishes it, and only the resulting [`Text`] has
+//! entry points. Dropping a `Text` frees it: after a grace period (no run that could be inside is left) its bytes
+//! become traps, and after one core barrier for many programs its chunks are free (`retire`). Patch slots change by
+//! one atomic store ([`PatchSite`]).
 //!
-//! Invariants: this crate is the only writer of code. Every byte of a pack belongs to one program or is a trap. No page
-//! is writable and executable through one mapping. Nothing here knows BPF. A forked child does not have the memory:
-//! guards are refused there ([`bpf_quiesce::EnterError::Forked`]), everything that would write fails with
-//! [`Error::Forked`], and dropping frees nothing.
+//! Invariants: this crate is the only writer of code. Every byte of a pack belongs to one program or is a trap. No
+//! page is writable and executable through one mapping. Nothing here knows BPF. A forked child does not have the
+//! memory: guards are refused there ([`bpf_quiesce::EnterError::Forked`]), every operation that would write fails
+//! with [`Error::Forked`], and dropping frees nothing.
 //!
 //! ```
 //! use bpf_jit_code::{Arch, Code};
@@ -69,7 +69,7 @@ pub use stage::{Staged, Text};
 use bpf_jit_code::{Arch, Symbol};
 use bpf_quiesce::{CoreBarrierError, MemoryFull, WaitError};
 
-/// Why code could not be loaded.
+/// The reason why code could not be loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -113,7 +113,7 @@ pub enum Error {
     MemoryFull {
         /// Bytes of code.
         len: usize,
-        /// What the smallest pack for it needs, and what is left.
+        /// The bytes that the smallest pack for it needs, and the bytes left.
         full: MemoryFull,
     },
     /// The operating system refused memory.
@@ -127,7 +127,8 @@ pub enum Error {
     Wait(#[from] WaitError),
 }
 
-/// A number of chunks, packs or runs: an arena lies within the reach of a near call, so that 32 bits hold each.
+/// Converts a number of chunks, packs or extents, which fits into 32 bits: an arena lies within the reach of a near
+/// call.
 #[inline(always)]
 #[expect(clippy::cast_possible_truncation, reason = "2 GiB of chunks at most; and debug builds check it")]
 pub(crate) fn small(number: usize) -> u32 {
@@ -135,7 +136,7 @@ pub(crate) fn small(number: usize) -> u32 {
     number as u32
 }
 
-/// A place between critical sections, where anything may happen in other threads; tests make it happen.
+/// A place between critical sections, where other threads may run; tests switch threads here.
 #[inline(always)]
 pub(crate) fn point() {
     #[cfg(test)]

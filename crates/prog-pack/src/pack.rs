@@ -1,18 +1,19 @@
-//! One pack: anonymous memory mapped twice, writable far away and executable in the arena.
+//! One pack: memory mapped twice, writable far away and executable in the arena.
 //!
 //! Problem: code must be written while its neighbours run, without a page that is ever writable and executable, and it
 //! should lie in a huge page, which sub-range `mprotect` would split.
 //!
-//! Approach: a memfd mapped shared, read-write at an address of the kernel's choice and read-execute in the arena, both
-//! 2 MiB aligned, then sealed and closed. Everything is filled with traps before the executable mapping exists. Once
-//! enough of it is in use, `MADV_COLLAPSE` turns both views into a huge page; the result is read back from smaps.
+//! Approach: a memfd mapped shared, read-write at an address of the kernel's choice and read-execute in the arena,
+//! both 2 MiB aligned, then sealed and closed. All of it is filled with traps before the executable mapping exists.
+//! When enough of it is in use, `MADV_COLLAPSE` turns both views into a huge page; the result is read back from
+//! smaps.
 //!
 //! A debugger's breakpoints are written by the kernel, which refuses shared memory without a writable mapping at that
 //! address. Code that is to be debugged lies in one private mapping, which is writable and executable ([`Views::One`]).
 //!
-//! Invariants: bytes of free chunks are traps, always. Neither view exists in a forked child (`MADV_DONTFORK`): nothing
-//! there can write to the parent's code even by mistake, nor execute what the parent makes of it later. Guards refuse
-//! runs there before it comes to that; a child that was forked from inside a run and returns into it faults.
+//! Invariants: bytes of free chunks are traps, always. Neither view exists in a forked child (`MADV_DONTFORK`): a
+//! child can neither write to the parent's code by mistake nor execute later versions of it. Guards refuse runs in a
+//! child before that matters; a child that was forked from inside a run and returns into it faults.
 
 use bpf_os::fd::AsFd;
 use std::sync::Arc;
@@ -27,7 +28,7 @@ use bpf_quiesce::{Memory, MemoryFull, Reservation};
 use crate::arch;
 use crate::arena::{Arena, HUGE};
 
-/// What pages a pack's code lies in.
+/// The kind of pages that a pack's code lies in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Backing {
@@ -50,7 +51,7 @@ pub(crate) enum Views {
     One,
 }
 
-/// Why there is no new pack.
+/// The reason why no new pack could be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PackError {
     ArenaFull,
@@ -71,7 +72,7 @@ pub(crate) struct Pack {
     rw: usize,
     len: usize,
     state: AtomicU8,
-    /// Its bytes of what the domain's objects may take together.
+    /// The pack's bytes of the memory that the domain's objects may reserve together.
     _reservation: Reservation,
 }
 
@@ -82,7 +83,7 @@ const COLLAPSED: u8 = 2;
 const HUGETLB: u8 = 3;
 
 impl Pack {
-    /// A pack of `len` bytes (a multiple of the arena's granule), all traps. It takes them from `memory`.
+    /// Maps a pack of `len` bytes (a multiple of the arena's granule), all traps. Reserves the bytes in `memory`.
     pub(crate) fn new(
         arena: &'static Arena,
         host: Arch,
@@ -93,7 +94,7 @@ impl Pack {
     ) -> Result<Self, PackError> {
         let reservation = memory.reserve(len as u64).map_err(PackError::Memory)?;
         let rx = arena.take(len).ok_or(PackError::ArenaFull)?;
-        // From the hugetlb pool if asked for and to be had; any failure there means "not to be had".
+        // From the hugetlb pool if asked for and available; any failure there means that it is not available.
         let huge = hugetlb && views != Views::One && len.is_multiple_of(HUGE);
         let made = if huge { Self::map(rx, len, host, true).map(|rw| (rw, HUGETLB)).ok() } else { None };
         let made = match made {
@@ -102,7 +103,7 @@ impl Pack {
                 Views::One => Self::map_once(rx, len, host),
                 Views::File => Self::map(rx, len, host, false),
                 Views::Anonymous => match Self::map_anonymous(rx, len, host) {
-                    // qemu-user cannot map such memory twice; then perf does not find names, and all else works.
+                    // qemu-user cannot map such memory twice. Then perf finds no names, and everything else works.
                     Err(SysError { call: Call::Mremap, .. }) => Self::map(rx, len, host, false),
                     made => made,
                 },
@@ -118,18 +119,18 @@ impl Pack {
         }
     }
 
-    /// Makes both views and returns the writable one; on failure neither exists.
+    /// Maps both views and returns the writable one; on failure neither exists.
     fn map(rx: usize, len: usize, host: Arch, huge: bool) -> Result<usize, SysError> {
         let content = if huge { Content::HugeCode } else { Content::Code };
         let file = file::memory_file(c"prog-pack", len, content)?;
         let rw = map_aligned(len, |at| {
-            // SAFETY: reserved by `map_aligned` for this.
+            // SAFETY: reserved by `map_aligned` for this mapping.
             unsafe { memory::map_file_over(at, len, Protection::ReadWrite, file.as_fd(), 0) }
         })?;
         let finish = || {
             // SAFETY: mapped above; a child never accesses a pack (`Pack::drop`, `Arena::is_current`).
             unsafe { memory::advise(ptr(rw), len, Advice::DontFork) }?;
-            // SAFETY: `rw..rw + len` was mapped read-write above and nobody else knows it.
+            // SAFETY: `rw..rw + len` was mapped read-write above, and no other code knows the address.
             unsafe { fill_traps(host, rw, len) };
             file::seal(&file, Seals::LengthFinally)?;
             // SAFETY: the caller took this range of the arena.
@@ -137,39 +138,39 @@ impl Pack {
             Self::keep_from_children(rx, len)
         };
         finish().inspect_err(|_| {
-            // If even this fails, address space is lost and nothing else.
-            // SAFETY: mapped above, and nobody has seen it.
+            // If this fails too, address space is lost and nothing else.
+            // SAFETY: mapped above, and its address was not given out.
             let _ = unsafe { memory::unmap(ptr(rw), len) };
         })?;
         Ok(rw)
     }
 
-    /// Maps one view that is both, and returns it; on failure there is none.
+    /// Maps one view that is writable and executable, and returns it; on failure there is none.
     fn map_once(rx: usize, len: usize, host: Arch) -> Result<usize, SysError> {
         // SAFETY: the caller took this range of the arena.
         unsafe { memory::map_debuggable_over(ptr(rx), len) }?;
         Self::keep_from_children(rx, len)?;
-        // SAFETY: mapped above, and nobody else knows it.
+        // SAFETY: mapped above, and no other code knows the address.
         unsafe { fill_traps(host, rx, len) };
         Ok(rx)
     }
 
-    /// On failure the executable view is reserved address space again.
+    /// Excludes the executable view from forked children. On failure it is reserved address space again.
     fn keep_from_children(rx: usize, len: usize) -> Result<(), SysError> {
         // SAFETY: mapped by the caller; a child never accesses a pack.
         unsafe { memory::advise(ptr(rx), len, Advice::DontFork) }.inspect_err(|_| {
-            // SAFETY: mapped by the caller, and nobody has seen it.
+            // SAFETY: mapped by the caller, and its address was not given out.
             let _ = unsafe { memory::unmap_to_reserved(ptr(rx), len) };
         })
     }
 
-    /// The same in memory without a file.
+    /// Maps both views of memory without a file, and returns the writable one.
     fn map_anonymous(rx: usize, len: usize, host: Arch) -> Result<usize, SysError> {
         let rw = map_aligned(len, |at| {
-            // SAFETY: reserved by `map_aligned` for this.
+            // SAFETY: reserved by `map_aligned` for this mapping.
             unsafe { memory::map_shared_over(at, len) }
         })?;
-        // SAFETY: `rw..rw + len` was mapped read-write above and nobody else knows it.
+        // SAFETY: `rw..rw + len` was mapped read-write above, and no other code knows the address.
         unsafe { fill_traps(host, rw, len) };
         // SAFETY: the caller took `rx..rx + len` of the arena.
         let finish = unsafe { memory::map_again(ptr(rw), ptr(rx), len) };
@@ -177,13 +178,13 @@ impl Pack {
             Self::keep_from_children(rx, len)?;
             // SAFETY: mapped above; a child never accesses a pack.
             unsafe { memory::advise(ptr(rw), len, Advice::DontFork) }.inspect_err(|_| {
-                // SAFETY: mapped above, and nobody has seen it.
+                // SAFETY: mapped above, and its address was not given out.
                 let _ = unsafe { memory::unmap_to_reserved(ptr(rx), len) };
             })
         });
         finish.inspect_err(|_| {
-            // If even this fails, address space is lost and nothing else.
-            // SAFETY: mapped above, and nobody has seen it.
+            // If this fails too, address space is lost and nothing else.
+            // SAFETY: mapped above, and its address was not given out.
             let _ = unsafe { memory::unmap(ptr(rw), len) };
         })?;
         Ok(rw)
@@ -212,12 +213,12 @@ impl Pack {
         }
     }
 
-    /// Whether [`Pack::collapse`] has not been tried and may do something.
+    /// Whether [`Pack::collapse`] has not been tried and may succeed.
     pub(crate) fn may_collapse(&self) -> bool {
         self.len >= HUGE && self.state.load(Ordering::Relaxed) == SMALL_PAGES
     }
 
-    /// Makes huge pages of it, once; code in it may run and be written meanwhile.
+    /// Collapses the pack into huge pages, once; its code may run and be written meanwhile.
     pub(crate) fn collapse(&self) {
         if self.state.compare_exchange(SMALL_PAGES, COLLAPSE_FAILED, Ordering::Relaxed, Ordering::Relaxed).is_err() {
             return;
@@ -238,14 +239,14 @@ impl Pack {
 impl Drop for Pack {
     fn drop(&mut self) {
         if !self.arena.is_current() {
-            return; // A forked child has neither view, and what is at their addresses now may be anybody's.
+            return; // A forked child has neither view; other mappings may lie at these addresses.
         }
-        // Failures lose address space (and the arena's range stays taken), nothing else.
+        // A failure loses address space (the arena's range stays taken), nothing else.
         if self.rw != self.rx {
-            // SAFETY: the view is this pack's, and whoever drops a pack writes to no code in it any more.
+            // SAFETY: the view is this pack's, and no code in a pack is written when the pack is dropped.
             let _ = unsafe { memory::unmap(ptr(self.rw), self.len) };
         }
-        // SAFETY: the range is this pack's, and whoever drops a pack knows that no code in it runs.
+        // SAFETY: the range is this pack's, and no code in a pack runs when the pack is dropped.
         if unsafe { memory::unmap_to_reserved(ptr(self.rx), self.len) }.is_ok() {
             self.arena.give_back(self.rx, self.len);
         }
@@ -257,23 +258,23 @@ fn ptr(at: usize) -> *mut u8 {
     std::ptr::with_exposed_provenance_mut(at)
 }
 
-/// Maps memory by `map`, which gets reserved address space, 2 MiB aligned if it is that large.
+/// Maps memory by `map`, which gets reserved address space, 2 MiB aligned if it has that size.
 fn map_aligned(len: usize, map: impl FnOnce(*mut u8) -> Result<(), SysError>) -> Result<usize, SysError> {
     let slack = if len >= HUGE { HUGE } else { 0 };
     let reserved = memory::reserve(None, len + slack)?.addr();
     let rw = if slack == 0 { reserved } else { reserved.next_multiple_of(slack) };
     if let Err(error) = map(ptr(rw)) {
-        // SAFETY: reserved above, and nobody has seen it.
+        // SAFETY: reserved above, and its address was not given out.
         let _ = unsafe { memory::unmap(ptr(reserved), len + slack) };
         return Err(error);
     }
-    // What lies before and after; keeping it would only cost address space.
+    // The rest of the reservation, before and after; keeping it would only cost address space.
     if rw > reserved {
-        // SAFETY: reserved above, and outside of what the caller gets.
+        // SAFETY: reserved above, and outside of the range that the caller gets.
         let _ = unsafe { memory::unmap(ptr(reserved), rw - reserved) };
     }
     if reserved + slack > rw {
-        // SAFETY: reserved above, and outside of what the caller gets.
+        // SAFETY: reserved above, and outside of the range that the caller gets.
         let _ = unsafe { memory::unmap(ptr(rw + len), reserved + slack - rw) };
     }
     Ok(rw)
@@ -282,10 +283,9 @@ fn map_aligned(len: usize, map: impl FnOnce(*mut u8) -> Result<(), SysError>) ->
 /// Fills chunks with traps.
 ///
 /// # Safety
-/// `rw..rw + len` is mapped read-write, the caller's alone, and both are multiples of 8.
+/// `rw..rw + len` is mapped read-write and used by the caller only, and both are multiples of 8.
 pub(crate) unsafe fn fill_traps(host: Arch, rw: usize, len: usize) {
     let words = std::ptr::with_exposed_provenance_mut::<u64>(rw);
-    // SAFETY: `len / 8` aligned words from `rw`, mapped and writable, to which nobody else has access: the caller's
-    // promise.
+    // SAFETY: `len / 8` aligned words from `rw`, mapped and writable, which only the caller uses (contract).
     unsafe { std::slice::from_raw_parts_mut(words, len / 8) }.fill(arch::trap_word(host));
 }

@@ -1,24 +1,24 @@
-//! [`Packs`]: the packs of one engine, and which program gets which chunks.
+//! [`Packs`]: the packs of one engine, and the assignment of chunks to programs.
 //!
-//! Problem: several threads load and drop programs at once, a million times a second; packs are added and given back
-//! meanwhile; every system call may fail.
+//! Problem: several threads load and drop programs at once, a million times a second. Packs are added and given back
+//! meanwhile, and every system call may fail.
 //!
-//! Approach: threads load from and drop to shards ([`crate::shard`]); what these do not have at hand comes from the
-//! center, one lock around constant-time bookkeeping ([`crate::chunks`]). Whatever takes longer (a new pack, traps,
-//! barriers, collapsing, unmapping) happens outside of locks, on memory that no list mentions at the time.
+//! Approach: threads load from and drop to shards ([`crate::shard`]). Requests that a shard cannot serve go to the
+//! center, one lock around constant-time bookkeeping ([`crate::chunks`]). Slower work (a new pack, traps, barriers,
+//! collapsing, unmapping) happens outside of locks, on memory that no list mentions at the time.
 //!
-//! What is left to run at the same time is little: a batch of freed programs, which belongs to the thread that took it
-//! out of its queue; the collapse of a pack, claimed by one compare-and-exchange; and pokes, each one
-//! compare-and-exchange on a word of code. No protocol of several atomics is left for a model checker: the two that all
-//! of it waits for, grace periods and the count of programs, are `bpf-quiesce`'s and are explored there with loom;
-//! tests/fetch_model.rs explores what CPUs may fetch between two pokes. The order in which threads get to their
-//! critical sections, and to what they do between them, is explored in `schedules` at random; and tests/churn.rs
+//! Little is left that runs concurrently: a batch of freed programs, which belongs to the thread that took it out of
+//! its queue; the collapse of a pack, claimed by one compare-and-exchange; and pokes, each one compare-and-exchange
+//! on a word of code. So no protocol of several atomics here needs a model checker. The two that this file depends
+//! on, grace periods and the count of programs, are in `bpf-quiesce` and are explored there with loom.
+//! tests/fetch_model.rs explores the instructions that CPUs may fetch between two pokes. `schedules` explores at
+//! random the order in which threads reach their critical sections and the work between them, and tests/churn.rs
 //! stresses the whole with eight threads.
 //!
-//! Invariants: chunks leave the allocator as traps and return as traps. A pack is in `Center::packs` exactly as long as
-//! the allocator knows it; it is unmapped when the last `Arc` goes, which nobody in it can outlive. Empty packs hold no
-//! more than `Options::keep_empty`, but for one that was added while room was scarce; the next pack that becomes empty
-//! takes that one along.
+//! Invariants: chunks leave the allocator as traps and return as traps. A pack is in `Center::packs` exactly as long
+//! as the allocator knows it; it is unmapped with its last `Arc`, after the last program in it. Empty packs hold at
+//! most `Options::keep_empty` bytes, except one pack that was added while room was scarce; the next pack that becomes
+//! empty takes that one along.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -38,10 +38,10 @@ use crate::retire::{Advance, BatchLimits};
 use crate::shard::Shard;
 use crate::{Error, arch, point};
 
-/// So often room may be scarce before a pack is added.
+/// Number of times that room must be scarce before a pack is added.
 const SCARCE: u32 = 16;
 
-/// How [`Packs`] are set up. Sizes are bytes and are rounded up to 64 KiB.
+/// The settings of [`Packs`]. Sizes are bytes and are rounded up to 64 KiB.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Options {
@@ -49,21 +49,22 @@ pub struct Options {
     pub pack_size: usize,
     /// Size of the first pack, so that a process with a few programs pays for few pages.
     pub first_pack_size: usize,
-    /// Once this percentage of a pack is in use, it is made a huge page; above 100: never.
+    /// The percentage of a pack in use from which it is made a huge page; above 100: never.
     pub collapse_percent: u8,
-    /// Try the hugetlb pool first.
+    /// Whether to try the hugetlb pool first.
     pub hugetlb: bool,
-    /// Take shared anonymous memory instead of memory files, where it can be mapped twice. perf then knows that code
-    /// in it has no file, and looks its addresses up in a perf map; otherwise it takes the memory file for a
-    /// library that it cannot read.
+    /// Whether to use shared anonymous memory instead of memory files, where it can be mapped twice. perf then knows
+    /// that the code has no file, and looks its addresses up in a perf map. It would take a memory file for a library
+    /// that it cannot read.
     pub anonymous: bool,
-    /// Take private memory that is writable and executable at once: a debugger can write breakpoints into no other
-    /// executable memory. Pages are never both otherwise. It takes precedence over `hugetlb` and `anonymous`.
+    /// Whether to use private memory that is writable and executable at once: the only executable memory into which a
+    /// debugger can write breakpoints. Otherwise pages are never both. Takes precedence over `hugetlb` and
+    /// `anonymous`.
     pub debuggable: bool,
-    /// Place each program at random: among the chunks of a free extent, and at a multiple of 16 bytes inside its first
-    /// chunk. The space between programs is filled with traps.
+    /// Whether to place each program at random: among the chunks of a free extent, and at a multiple of 16 bytes
+    /// inside its first chunk. The space between programs is filled with traps.
     pub random_offset: bool,
-    /// Keep empty packs of up to this many bytes in all; give back the others.
+    /// Bytes of empty packs to keep at most; others are given back.
     pub keep_empty: usize,
 }
 
@@ -83,13 +84,13 @@ impl Default for Options {
     }
 }
 
-/// What [`Packs::stats`] tells. Bytes are of whole chunks.
+/// The result of [`Packs::stats`]. Bytes are of whole chunks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Packs mapped, and how many of them hold nothing.
+    /// Packs mapped.
     pub packs: usize,
-    /// Packs that hold nothing.
+    /// Mapped packs without programs.
     pub empty_packs: usize,
     /// Programs loaded or being staged.
     pub programs: usize,
@@ -103,7 +104,7 @@ pub struct Stats {
     pub bytes_free: usize,
     /// The longest free extent.
     pub largest_hole: usize,
-    /// How many free extents there are.
+    /// Number of free extents.
     pub holes: usize,
     /// Bytes in pages of the base size.
     pub bytes_base_pages: usize,
@@ -121,37 +122,37 @@ pub struct Packs {
     pub(crate) shared: Arc<Owner<Shared>>,
 }
 
-/// What a [`Packs`] and all its programs share. Freed when both its owner and the last program are gone.
+/// The state that a [`Packs`] and all its programs share. Freed when both the owner and the last program are gone.
 #[derive(Debug)]
 pub(crate) struct Shared {
     /// The programs.
     users: Users,
     pub(crate) domain: Arc<Domain>,
-    /// `None`: for an engine that places no code ([`Packs::without_code`]).
+    /// `None` for an engine that places no code ([`Packs::without_code`]).
     pub(crate) arena: Option<&'static Arena>,
     pub(crate) host: Arch,
     pub(crate) options: Options,
     shards: [CachePadded<Sharded>; SHARDS],
-    /// How many shards were ever used.
+    /// Number of shards that were ever used.
     in_use: AtomicUsize,
     center: CachePadded<Mutex<Center>>,
     limits: BatchLimits,
-    /// Held while a pack is made, so that threads that find no room make one pack and not one each.
+    /// Held while a pack is made, so that several threads without room make one pack together and not one each.
     growing: Mutex<Scarcity>,
 }
 
-/// How often only freeing the dropped programs of all shards made room.
+/// How often room was found only by freeing the dropped programs of all shards.
 #[derive(Debug, Default)]
 struct Scarcity(u32);
 
 #[derive(Debug, Default)]
 struct Sharded {
     shard: Mutex<Shard>,
-    /// Ranges that threads of this shard have published.
+    /// Number of ranges that threads of this shard have published.
     published: AtomicU64,
 }
 
-/// What all shards share.
+/// The state that all shards share.
 #[derive(Debug)]
 pub(crate) struct Center {
     chunks: Chunks,
@@ -159,10 +160,10 @@ pub(crate) struct Center {
 }
 
 impl Packs {
-    /// No packs yet; the first program makes one. Frees wait for `domain`'s grace periods.
+    /// Creates packs without memory; the first program makes one. Frees wait for `domain`'s grace periods.
     ///
     /// # Errors
-    /// [`Error::UnsupportedHost`]; [`Error::Sys`] if not even address space is to be had.
+    /// [`Error::UnsupportedHost`]; [`Error::Sys`] if not even address space is available.
     pub fn new(domain: Arc<Domain>, options: Options) -> Result<Self, Error> {
         let host = Arch::HOST.ok_or(Error::UnsupportedHost)?;
         if domain.is_forked() {
@@ -171,10 +172,10 @@ impl Packs {
         Ok(Self::in_arena(domain, options, host, Arena::of_process(host)?))
     }
 
-    /// Packs for an engine that has no machine code, on any host: no address space is reserved, and everything staged
-    /// is refused with [`Error::UnsupportedHost`].
+    /// Creates packs for an engine without machine code, on any host: no address space is reserved, and staging fails
+    /// with [`Error::UnsupportedHost`].
     pub fn without_code(domain: Arc<Domain>) -> Self {
-        // Of no consequence: nothing is ever encoded.
+        // Of no consequence, because nothing is ever encoded.
         let host = Arch::HOST.unwrap_or(Arch::X64);
         Self::sharing(domain, Options::default(), host, None, BatchLimits::default())
     }
@@ -218,8 +219,8 @@ impl Packs {
         }
     }
 
-    /// Frees the dropped programs that no run can be in any more and says how many. Never waits. Dropping programs does
-    /// this every so often.
+    /// Frees the dropped programs that no run can be in and returns how many. Never waits. Dropping programs calls
+    /// this from time to time.
     pub fn reclaim(&self) -> usize {
         self.shared.reclaim()
     }
@@ -230,8 +231,8 @@ impl Packs {
     /// [`Error::Wait`], under the caller's own guard in particular; [`Error::CoreBarrier`].
     pub fn drain(&self) -> Result<(), Error> {
         self.shared.reclaim_counting(&mut 0)?;
-        // It has sealed what was dropped so far; what others drop from now on is not waited for, or this might never
-        // end.
+        // `reclaim_counting` has sealed the programs dropped so far. Programs that other threads drop later are not
+        // waited for, or this might never end.
         let sealed: [u64; SHARDS] = std::array::from_fn(|at| self.shared.lock(at).retired.sealed());
         loop {
             let (mut done, mut period) = (true, None);
@@ -250,14 +251,14 @@ impl Packs {
         }
     }
 
-    /// A snapshot. Nothing in a forked child: the packs are its parent's, and their locks may be held by threads that
-    /// the child does not have.
+    /// Returns a snapshot; all zero in a forked child, because the packs are its parent's, and their locks may be
+    /// held by threads that the child does not have.
     pub fn stats(&self) -> Stats {
         point();
         if self.shared.domain.is_forked() { Stats::default() } else { self.shared.stats() }
     }
 
-    /// Whether code can be placed here; not in [`Packs::without_code`].
+    /// Whether code can be placed here; false after [`Packs::without_code`].
     pub fn places_code(&self) -> bool {
         self.shared.arena.is_some()
     }
@@ -282,8 +283,8 @@ impl Center {
         Some((place, collapses.then(|| Arc::clone(pack))))
     }
 
-    /// Gives chunks back that no CPU can execute; they are traps already. The packs that are too many now are to be
-    /// dropped, outside the lock.
+    /// Gives chunks back that no CPU can execute; they are traps already. Returns the surplus packs, to be dropped
+    /// outside the lock.
     fn free(&mut self, places: &[Place], options: &Options) -> Vec<Arc<Pack>> {
         let mut given_back = Vec::new();
         for place in places {
@@ -294,13 +295,14 @@ impl Center {
         given_back
     }
 
-    /// Bytes of packs that hold nothing.
+    /// Bytes of packs without programs.
     pub(crate) fn empty(&self) -> usize {
         let empty = self.packs.iter().enumerate().filter(|(id, _)| self.chunks.used(crate::small(*id)) == 0);
         empty.filter_map(|(_, pack)| pack.as_ref()).map(|pack| pack.len()).sum()
     }
 
-    /// A pack became empty. Removes packs that hold nothing, this one first, until no more is kept than wanted.
+    /// Called when a pack became empty. Removes empty packs, this one first, until at most `Options::keep_empty`
+    /// bytes are kept.
     fn surplus(&mut self, emptied: u32, options: &Options, given_back: &mut Vec<Arc<Pack>>) {
         let mut kept = self.empty();
         for id in std::iter::once(emptied).chain(0..crate::small(self.packs.len())) {
@@ -328,7 +330,7 @@ impl Center {
         self.packs[id] = Some(Arc::new(pack));
     }
 
-    /// Adds a pack for those who come next; gives it back if an empty one has turned up.
+    /// Adds a pack for later requests; returns it if an empty one exists meanwhile.
     pub(crate) fn reserve(&mut self, pack: Pack) -> Option<Pack> {
         if self.empty() > 0 {
             return Some(pack);
@@ -339,7 +341,7 @@ impl Center {
 }
 
 impl Shared {
-    /// Chunks for `len` bytes, all traps.
+    /// Allocates chunks for `len` bytes, all traps.
     pub(crate) fn allocate(&self, len: usize) -> Result<Place, Error> {
         let chunks = u32::try_from(len.div_ceil(CHUNK)).map_err(|_| Error::NoRoom { len })?;
         if let Some(place) = self.try_allocate(chunks) {
@@ -348,22 +350,21 @@ impl Shared {
         let mut scarce = self.lock_growing();
         let freed = self.reclaim();
         if let Some(place) = self.try_allocate(chunks) {
-            // Threads that load and drop many small programs have some batches under way each. Where packs are too
-            // small for that, all of them would come here again and again, and interrupt everybody by
-            // barriers.
+            // Threads that load and drop many small programs have several batches in progress each. If packs are too
+            // small for that, all of these threads would come here repeatedly, and interrupt each other by barriers.
             scarce.0 += u32::from(freed > self.limits.alone / 4 && self.has_others());
             if scarce.0 < SCARCE {
                 return Ok(place);
             }
             scarce.0 = 0;
-            // It has room; only the next ones would not.
+            // This request has room; only later ones would not.
             if let Ok(pack) = self.make_pack(chunks) {
                 let given_back = self.center().reserve(pack);
-                drop(given_back); // Unmaps; not under the lock.
+                drop(given_back); // Unmaps, so not under the lock.
             }
             return Ok(place);
         }
-        // A new pack has room, so this ends.
+        // A new pack has room, so the loop ends.
         let pack = self.make_pack(chunks)?;
         self.allocate_or_add(chunks, Some(pack)).ok_or(Error::NoRoom { len })
     }
@@ -372,8 +373,8 @@ impl Shared {
         self.allocate_or_add(chunks, None)
     }
 
-    /// Chunks of what there is; where there are none, of a new pack. Looking, adding and taking are one critical
-    /// section: whoever frees in between sees no pack that is empty and wanted.
+    /// Allocates chunks from existing packs, or else from `new`. Search, addition and allocation are one critical
+    /// section, so that a thread that frees in between sees no empty pack that is about to be used.
     pub(crate) fn allocate_or_add(&self, chunks: u32, mut new: Option<Pack>) -> Option<Place> {
         let mut shard = self.lock(own_shard());
         let (place, collapses) = match shard.spare.take(chunks) {
@@ -389,28 +390,28 @@ impl Shared {
                 }
             }
         };
-        // Others were faster: it is for the next ones.
+        // Other threads were faster: the pack is kept for later requests.
         let given_back = new.and_then(|pack| self.center().reserve(pack));
         if !shard.in_use {
             shard.in_use = true;
-            // Relaxed: what is decided by it is right with any value.
+            // Relaxed: any value leads to a correct decision.
             self.in_use.fetch_add(1, Ordering::Relaxed);
         }
         drop(shard);
-        drop(given_back); // Unmaps; not under the locks.
+        drop(given_back); // Unmaps, so not under the locks.
         if let Some(pack) = collapses {
             pack.collapse();
         }
         Some(place)
     }
 
-    /// A pack that has room for so many chunks at least.
+    /// Makes a pack that has room for at least `chunks` chunks.
     pub(crate) fn make_pack(&self, chunks: u32) -> Result<Pack, Error> {
         let len = chunks as usize * CHUNK;
         let first = self.center().packs.iter().all(Option::is_none);
         let size = if first { self.options.first_pack_size } else { self.options.pack_size };
         let size = if len <= size { size } else { len.max(self.options.pack_size) };
-        // Large programs have a pack of their own; in whole huge pages, so that it can become some.
+        // Large programs have a pack of their own, in whole huge pages, so that it can be collapsed.
         let size = size.next_multiple_of(if size > HUGE { HUGE } else { GRANULE });
         let Options { hugetlb, anonymous, debuggable, .. } = self.options;
         let views = match (debuggable, anonymous) {
@@ -421,7 +422,7 @@ impl Shared {
         let arena = self.arena.ok_or(Error::UnsupportedHost)?;
         let new = |size, hugetlb| Pack::new(arena, self.host, size, hugetlb, views, self.domain.memory());
         let pack = match new(size, hugetlb) {
-            // Perhaps a smaller one.
+            // A smaller pack may still fit.
             Err(PackError::ArenaFull | PackError::Memory(_)) => new(len.next_multiple_of(GRANULE), false),
             made => made,
         };
@@ -434,16 +435,16 @@ impl Shared {
     pub(crate) fn abandon(&self, place: Place) {
         point();
         let given_back = self.center().free(&[place], &self.options);
-        drop(given_back); // Unmaps; not under the lock.
+        drop(given_back); // Unmaps, so not under the lock.
     }
 
-    /// A program was dropped.
+    /// Queues the chunks of a dropped program.
     pub(crate) fn retire(&self, place: Place) {
         let own = own_shard();
         let limits = &self.limits;
         let Some(programs) = self.lock(own).retired.push(place, limits) else { return };
-        // Barriers are cheap alone, and interrupt all others if there are any: then fewer of them, and each for two
-        // batches.
+        // Barriers are cheap with one thread, and interrupt all others if there are any: then there are fewer
+        // barriers, each for two batches.
         let others = self.has_others();
         if (!others || programs >= limits.beside_others) && !self.domain.is_forked() {
             // See `reclaim`.
@@ -457,10 +458,10 @@ impl Shared {
         self.in_use.load(Ordering::Relaxed) > 1 || self.domain.has_other_threads()
     }
 
-    /// See [`Packs::reclaim`]. Failing barriers leave programs for the next time.
+    /// See [`Packs::reclaim`]. A failing barrier leaves its programs for the next call.
     fn reclaim(&self) -> usize {
         let mut freed = 0;
-        // The error is reported to those who wait ([`Packs::drain`]); others only find less memory free.
+        // [`Packs::drain`] reports the error to a caller that waits; other callers only find less memory free.
         let _ = self.reclaim_counting(&mut freed);
         freed
     }
@@ -469,11 +470,11 @@ impl Shared {
         if self.domain.is_forked() {
             return Err(Error::Forked);
         }
-        // Each of them, also where one fails.
+        // Every shard is advanced, also after one fails.
         (0..SHARDS).map(|at| self.advance(at, Why::Wanted, false, freed)).fold(Ok(()), Result::and)
     }
 
-    /// Frees what can be freed of a shard's queue. `overlap`: see [`crate::retire::Queue::take`].
+    /// Frees the ready batches of a shard's queue. `overlap`: see [`crate::retire::Queue::take`].
     fn advance(&self, at: usize, why: Why, overlap: bool, freed: &mut usize) -> Result<(), Error> {
         self.lock(at).retired.seal(&self.domain);
         let result = loop {
@@ -517,7 +518,7 @@ impl Shared {
         drop(given_back); // Unmaps; not under the lock.
     }
 
-    /// A program, or more, of the calling thread was published.
+    /// Counts programs that the calling thread has published.
     pub(crate) fn count_published(&self, ranges: usize) {
         // Relaxed: a statistic.
         self.shards[own_shard()].published.fetch_add(ranges as u64, Ordering::Relaxed);
@@ -559,23 +560,23 @@ impl Shared {
         stats
     }
 
-    /// A shard. Nothing panics while holding it, so poison means nothing.
+    /// Locks a shard. Code under this lock does not panic, so a poisoned lock is used as it is.
     fn lock(&self, at: usize) -> MutexGuard<'_, Shard> {
         point();
         self.shards[at].shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All of them, in order.
+    /// Locks all shards, in order.
     fn lock_all(&self) -> [MutexGuard<'_, Shard>; SHARDS] {
         self.shards.each_ref().map(|own| own.shard.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The center, also while holding shards; nothing panics while holding it either.
+    /// Locks the center, possibly while holding shards. Code under this lock does not panic either.
     pub(crate) fn center(&self) -> MutexGuard<'_, Center> {
         self.center.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The lock of threads that find no room. It is held while other locks are taken.
+    /// Locks out other threads that find no room. Other locks are taken while this one is held.
     fn lock_growing(&self) -> MutexGuard<'_, Scarcity> {
         #[cfg(test)]
         while crate::schedules::is_scheduled() && self.growing.try_lock().is_err() {
@@ -598,12 +599,12 @@ impl Shared {
     }
 }
 
-/// Why a queue is looked through.
+/// The reason for searching a queue.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Why {
-    /// A batch of it is full.
+    /// A batch of the queue is full.
     Due,
-    /// Somebody asked for all that can be freed.
+    /// A caller asked to free everything that can be freed.
     Wanted,
 }
 
@@ -619,9 +620,9 @@ pub(crate) struct Owners {
     /// Number, writable address and chunks of each pack.
     pub(crate) packs: Vec<(u32, usize, u32)>,
     pub(crate) free: Vec<Extent>,
-    /// Dropped, and not in the hands of a thread that frees it.
+    /// Dropped, and not held by a thread that is freeing them.
     pub(crate) queued: Vec<Extent>,
-    /// Bytes of packs that hold nothing.
+    /// Bytes of packs without programs.
     pub(crate) empty: usize,
 }
 

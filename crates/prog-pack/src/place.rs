@@ -1,22 +1,22 @@
-//! Where a program lies.
+//! The place of a program in its pack.
 
 use crate::chunks::Extent;
 
-/// Programs start and end at multiples of this.
+/// Size of a chunk in bytes; programs start and end at multiples of it.
 pub(crate) const CHUNK: usize = 64;
 
-/// Chunks of one program, and where they are.
+/// The chunks of one program, and their addresses.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Place {
     pub(crate) extent: Extent,
-    /// Executable.
+    /// Address in the executable view.
     pub(crate) rx: usize,
-    /// The same memory, writable.
+    /// Address in the writable view.
     pub(crate) rw: usize,
 }
 
 impl Place {
-    /// Bytes.
+    /// Length in bytes.
     pub(crate) fn len(&self) -> usize {
         self.extent.len as usize * CHUNK
     }

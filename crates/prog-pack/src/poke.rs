@@ -1,35 +1,36 @@
 //! Replacing one instruction of code that is running.
 //!
-//! Problem: a patched instruction must be seen old or new and nothing else; two dependent patches must be seen in
-//! order, which two stores do not guarantee: instruction fetch does not follow the order of stores to different places.
+//! Problem: a CPU must see a patched instruction either old or new. Two dependent patches must be seen in order,
+//! which two stores do not guarantee: instruction fetch does not follow the order of stores to different places.
 //!
 //! Approach: a [`PatchSite`] is made from a `PatchSlot`, which cannot cross an aligned eight-byte word, so one atomic
 //! store replaces the instruction (AMD APM 2 7.6.1; on arm64 only NOP and B are exchanged, Arm ARM B2.2.5). The store
-//! is a compare-and-exchange that also compares the old bytes: a slot that holds something else is left alone.
+//! is a compare-and-exchange that also compares the old bytes: a slot with another content is left unchanged.
 //!
-//! A poke depends on another if it would be wrong for a thread to execute its new instruction together with the other's
-//! *old* one: opening a bypass before the jump behind it is written, or removing that jump before the bypass is closed.
-//! Between the two lies a core barrier (`Domain::core_barrier`), which is left to the caller, because it knows the
-//! sites: for tail calls to `bpf-tailcall`, whose types have the order.
+//! A poke depends on another if a thread must not execute its new instruction together with the other's *old* one:
+//! opening a bypass before the jump after it is written, or removing that jump before the bypass is closed. Between
+//! the two, a core barrier (`Domain::core_barrier`) is needed. The caller executes it, because the caller knows the
+//! sites: for tail calls that is `bpf-tailcall`, whose types enforce the order.
 //!
-//! What this rests on, by vendor of the CPU:
+//! Atomicity of the store rests on these guarantees, by vendor of the CPU:
 //!
 //! - **arm64** promises it for the instructions exchanged here (Arm ARM B2.2.5).
 //! - **AMD** promises it: a store inside an aligned eight-byte word is seen by other processors' fetches whole or not
 //!   at all, without synchronisation (APM 2 7.6.1).
-//! - **Intel** does not. The SDM's one rule for code that another processor modifies is that the executing one waits,
-//!   and serialises before it executes the new bytes (SDM 3A, "Handling Self- and Cross-Modifying Code"; its guarantees
-//!   of atomicity are for data accesses), and specification updates of some models list unexpected behaviour of code
-//!   that does otherwise. What holds in practice is the same as on AMD, as long as the instruction lies in one aligned
-//!   word, so that fetch cannot see two halves of it, and starts and ends where the old one did, so that nobody can be
-//!   in the middle of it. JIT compilers patch calls and jumps of running code like this on these CPUs. The kernel does
-//!   not rely on it: its sites lie anywhere, across words and cache lines and over several old instructions, so it
-//!   writes a one-byte `int3` first, synchronises all cores, writes the other bytes, synchronises, and replaces the
-//!   `int3`, with a handler that does what the instruction would. A process cannot have that handler for itself.
-//!   Embedders who need the vendor's word switch direct tail calls off (`Config::direct_tail_calls`), which switches
-//!   tiers off as well ([`crate::Forward`]): nothing else is ever poked.
+//! - **Intel** does not. The SDM has one rule for code that another processor modifies: the executing processor
+//!   waits, and serialises before it executes the new bytes (SDM 3A, "Handling Self- and Cross-Modifying Code"; its
+//!   guarantees of atomicity are for data accesses). Specification updates of some models list unexpected behaviour
+//!   of code that breaks this rule. In practice AMD's guarantee holds, as long as the instruction lies in one aligned
+//!   word, so that fetch cannot see two halves of it, and starts and ends where the old one did, so that no processor
+//!   can be in the middle of it. JIT compilers patch calls and jumps of running code in this way on these CPUs. The
+//!   kernel does not rely on it. Its sites lie anywhere, across words and cache lines and over several old
+//!   instructions. The kernel writes a one-byte `int3` first, synchronises all cores, writes the other bytes,
+//!   synchronises, and replaces the `int3`; a handler does what the instruction would. A library cannot take over the
+//!   process's handler for that. Embedders who need the vendor's guarantee switch direct tail calls off
+//!   (`Config::direct_tail_calls`), which switches tiers off as well ([`crate::Forward`]): nothing else is ever
+//!   poked.
 //!
-//! `cargo run --release -p bpf-prog-pack --example flip` puts the CPU at hand to the test.
+//! `cargo run --release -p bpf-prog-pack --example flip` tests the CPU it runs on.
 //!
 //! Invariant: bytes outside the slot are never changed, not even by two pokes in one word at a time.
 
@@ -40,7 +41,7 @@ use bpf_jit_code::{Arch, PATCH_WORD, PatchSlot};
 use crate::arch::{self, Patch};
 use crate::stage::Text;
 
-/// Why an instruction was not replaced. The code is as it was.
+/// The reason why an instruction was not replaced. The code is unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PokeError {
@@ -58,10 +59,10 @@ pub enum PokeError {
     Mismatch {
         /// The slot's offset.
         at: u32,
-        /// What it holds; five bytes on x86-64, four on arm64, the rest is 0.
+        /// The bytes in the slot; five bytes on x86-64, four on arm64, the rest is 0.
         found: [u8; 8],
     },
-    /// A jump does not reach its target from here. Programs of one process always reach each other.
+    /// The jump does not reach its target from this slot. Programs of one process always reach each other.
     #[error("a jump from {from:#x} does not reach {target:#x}")]
     OutOfReach {
         /// Address of the slot.
@@ -72,7 +73,7 @@ pub enum PokeError {
 }
 
 impl Text {
-    /// The patch slot as a place in this program.
+    /// Returns the patch slot as a site in this program.
     ///
     /// # Errors
     /// [`PokeError::Outside`] if the slot was made for longer code.
@@ -89,7 +90,7 @@ impl Text {
     }
 }
 
-/// A patch slot in a loaded program, which it keeps from being freed.
+/// A patch slot in a loaded program, which it keeps alive.
 #[derive(Debug, Clone, Copy)]
 pub struct PatchSite<'text> {
     text: &'text Text,
@@ -109,7 +110,7 @@ impl<'text> PatchSite<'text> {
         self.text.views().0 + self.slot.at() as usize
     }
 
-    /// Replaces `old` by `new`, atomically for threads that are running the code. One store, no barrier: other CPUs may
+    /// Replaces `old` by `new`, atomically for threads that run the code. One store without a barrier: other CPUs may
     /// execute `old` for a moment longer.
     ///
     /// # Errors
@@ -144,16 +145,16 @@ fn replace_in_word(at: usize, len: u32, old: [u8; 8], new: [u8; 8]) -> Result<()
     let mask = ((1 << (8 * len)) - 1) << shift;
     let (old, new) = (u64::from_le_bytes(old) << shift, u64::from_le_bytes(new) << shift);
     let word = std::ptr::with_exposed_provenance_mut(at & !(PATCH_WORD as usize - 1));
-    // SAFETY: aligned, in the writable view of a program's own chunks, which the caller's `Text` keeps; all who write
-    // published code do so through this function or the next.
+    // SAFETY: aligned, in the writable view of a program's own chunks, which the caller's `Text` keeps alive.
+    // Published code is written only through this function and the next.
     let word = unsafe { AtomicU64::from_ptr(word) };
     let mut seen = word.load(Ordering::Relaxed);
     loop {
         if seen & mask != old {
             return Err(((seen & mask) >> shift).to_le_bytes());
         }
-        // Release: code that the new instruction jumps to was written before; fetch on x86-64 follows (platform: stores
-        // are seen in order by the loads that fetch what a *taken* new jump leads to).
+        // Release: the code that the new instruction jumps to was written before. Fetch on x86-64 follows: stores are
+        // seen in order by the loads that fetch the target of a *taken* new jump.
         match word.compare_exchange_weak(seen, seen & !mask | new, Ordering::AcqRel, Ordering::Relaxed) {
             Ok(_) => return Ok(()),
             Err(now) => seen = now,

@@ -1,17 +1,17 @@
-//! Loading, dropping and freeing under schedules chosen at random: every byte has one owner, and no run loses the
-//! program that it is inside of.
+//! Tests of loading, dropping and freeing under randomly chosen schedules: every byte has one owner, and no run loses
+//! the program that it is inside of.
 //!
-//! Problem: which thread gets to its next critical section first is what the bookkeeping must not care about; a stress
-//! test sees few of the orders, and never the same one again. Approach: threads pass a baton. The thread that has it
-//! runs to its next [`point`] (before each critical section, and between what is done outside of them), and there a
-//! generator, seeded per schedule, says who goes on. The threads are real, not a model checker's coroutines, because
-//! guards are the threads' own: so it is the real allocator, queue and domain that are run. Points are never inside a
-//! critical section, so no thread waits for one without the baton.
+//! Problem: the bookkeeping must be correct in whichever order threads reach their critical sections; a stress test
+//! sees few of the orders and cannot repeat them. Approach: threads pass a baton. The thread that has it runs to its
+//! next [`point`] (before each critical section, and between steps outside of them), where a generator, seeded per
+//! schedule, selects the next thread. The threads are real, not a model checker's coroutines, because guards belong
+//! to threads; so the real allocator, queue and domain run. Points are never inside a critical section, so no thread
+//! waits for one without the baton.
 //!
-//! What is checked whenever a thread has done something: free extents, queued extents and live programs are disjoint,
-//! and what is missing to the whole is in the hands of threads; free chunks are traps; what a thread saw under a guard
-//! stays as it was until the guard ends; statistics add up; no more empty packs are kept than was asked for. Memory
-//! orderings are not explored here: see [`crate::packs`].
+//! After each step of a thread the test checks: free extents, queued extents and live programs are disjoint, and all
+//! other chunks are held by threads; free chunks are traps; code seen under a guard does not change until the guard
+//! ends; statistics add up; no more empty packs are kept than configured. Memory orderings are not explored here: see
+//! [`crate::packs`].
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -29,7 +29,7 @@ use crate::place::CHUNK;
 use crate::retire::BatchLimits;
 use crate::{Error, Options, Packs, Staged, Text, arch};
 
-/// The thread that may run.
+/// The object that decides which thread may run.
 struct Baton {
     turn: Mutex<Turn>,
     passed: Condvar,
@@ -37,22 +37,22 @@ struct Baton {
 
 struct Turn {
     holder: usize,
-    /// The threads that are not done.
+    /// The threads that have not finished.
     left: Vec<usize>,
     random: Random,
-    /// A thread has panicked: the others run on as they please, and the test has failed.
+    /// A thread has panicked: the other threads run on without order, and the test has failed.
     failed: bool,
 }
 
 thread_local!(static PLAYER: RefCell<Option<Player>> = const { RefCell::new(None) });
 
-/// The present thread's part in a schedule, until it is dropped.
+/// The current thread's part in a schedule, until it is dropped.
 struct Player {
     baton: Arc<Baton>,
     number: usize,
 }
 
-/// Lets another thread of the schedule go first, perhaps. Does nothing in threads of other tests.
+/// May let another thread of the schedule run first. Does nothing in threads of other tests.
 pub(crate) fn point() {
     PLAYER.with_borrow(|player| {
         if let Some(Player { baton, number }) = player {
@@ -63,7 +63,7 @@ pub(crate) fn point() {
     });
 }
 
-/// Whether the present thread is part of a schedule.
+/// Whether the current thread is part of a schedule.
 pub(crate) fn is_scheduled() -> bool {
     PLAYER.with_borrow(|player| player.as_ref().is_some_and(|player| !player.baton.lock().failed))
 }
@@ -129,7 +129,7 @@ impl Random {
     }
 }
 
-/// A program that others may be inside: its number, its length, and where it is.
+/// A program that other threads may run: its number, its length, and its address.
 #[derive(Clone, Copy)]
 struct Loaded {
     number: u32,
@@ -137,13 +137,13 @@ struct Loaded {
     base: usize,
 }
 
-/// What all threads of a schedule know.
+/// The state that all threads of a schedule share.
 struct World {
     packs: Packs,
     slots: [Mutex<Option<(Loaded, Text)>>; 4],
     /// Programs and staged ones whose drop has not begun: their lengths by pack and first chunk.
     live: Mutex<BTreeMap<(u32, u32), u32>>,
-    /// How many drops have begun and not ended.
+    /// Number of drops that have begun and not ended.
     dropping: AtomicU64,
     numbers: AtomicU64,
     seen: AtomicU64,
@@ -154,7 +154,7 @@ fn key(extent: Extent) -> (u32, u32) {
 }
 
 fn bytes(number: u32, len: usize) -> Vec<u8> {
-    // Never a trap: those are bytes with the top bit.
+    // Never a trap, because the bytes of traps have the top bit set.
     number.to_le_bytes().map(|byte| byte & 0x7f).into_iter().cycle().take(len).collect()
 }
 
@@ -177,7 +177,7 @@ impl World {
 
     /// Drops a program or a staged one.
     fn drop<T>(&self, extent: Extent, what: T) {
-        // From here on it may be in the hands of any thread, in the queue, or free, and then another program's.
+        // From this point on the extent may be held by any thread, in the queue, free, or another program's.
         assert!(self.live.lock().unwrap().remove(&key(extent)).is_some());
         // Relaxed, here and below: the baton orders everything.
         self.dropping.fetch_add(1, Ordering::Relaxed);
@@ -186,7 +186,7 @@ impl World {
     }
 
     fn load(&self, random: &mut Random) -> Result<(), Error> {
-        // Two or three of the long ones fill a pack, so that packs come and go.
+        // Two or three long programs fill a pack, so that packs are added and given back.
         let longest = if random.below(2) == 0 { 40_000 } else { 3000 };
         let len = 1 + random.below(longest) as usize;
         let (number, staged) = self.stage(len)?;
@@ -209,17 +209,17 @@ impl World {
         }
     }
 
-    /// Goes into a program as a run does, and looks at it again and again.
+    /// Enters a program as a run does, and reads its bytes repeatedly.
     fn visit(&self, random: &mut Random) {
         let _guard = self.packs.domain().enter().unwrap();
         let slot = &self.slots[random.below(self.slots.len() as u64) as usize];
-        // As by an atomic load: the lock is not held while it runs.
+        // As by an atomic load: the lock is not held while the program runs.
         let Some(Loaded { number, len, base }) = slot.lock().unwrap().as_ref().map(|(shared, _)| *shared) else {
             return;
         };
         for _ in 0..1 + random.below(12) {
             let code = std::ptr::with_exposed_provenance::<u8>(base);
-            // SAFETY: published, and dropped after the guard began if at all, so it is mapped; nobody writes it.
+            // SAFETY: published, and dropped after the guard began if at all, so it is mapped and not written.
             let found = unsafe { std::slice::from_raw_parts(code, len) };
             assert!(found == bytes(number, len), "program {number} has changed under a guard");
             self.seen.fetch_add(1, Ordering::Relaxed);
@@ -227,10 +227,10 @@ impl World {
         }
     }
 
-    /// Whether every chunk has one owner.
+    /// Checks that every chunk has one owner.
     fn check(&self) {
         let Owners { packs, free, queued, empty } = self.packs.shared.owners();
-        // A pack that was added because room is scarce is the only one.
+        // If a pack was added because room was scarce, it is the only empty one.
         let most = self.packs.shared.options.keep_empty.max(GRANULE);
         assert!(empty <= most, "{empty} bytes are kept for nothing");
         let mut owners: BTreeMap<u32, Vec<bool>> =
@@ -255,7 +255,7 @@ impl World {
         for extent in free {
             let (_, rw, _) = packs.iter().find(|(id, ..)| *id == extent.pack).unwrap();
             let words = std::ptr::with_exposed_provenance::<u64>(rw + extent.start as usize * CHUNK);
-            // SAFETY: free chunks of a pack that is mapped: this thread has the baton, so nobody unmaps it.
+            // SAFETY: free chunks of a mapped pack: this thread has the baton, so no other thread unmaps it.
             let words = unsafe { std::slice::from_raw_parts(words, extent.len as usize * CHUNK / 8) };
             assert!(words.iter().all(|word| *word == trap), "free chunks are not all traps");
         }
@@ -274,7 +274,7 @@ fn schedule(seed: u64, arena: &'static Arena, barriers: Barriers) -> u64 {
     let keep_empty = (seed % 3) as usize * GRANULE;
     let options =
         Options { pack_size: GRANULE, keep_empty, random_offset: false, collapse_percent: 101, ..Options::default() };
-    // So short that batches are freed into shards all the time, also beside each other, and are not.
+    // Batches so short that they are often freed into shards, sometimes concurrently.
     let limits = BatchLimits { alone: 1, beside_others: 1 + (seed % 4) as usize, chunks: 1000 };
     let packs = Packs::with_limits(domain, options, Arch::HOST.unwrap(), arena, limits);
     let world = World {
@@ -297,7 +297,7 @@ fn schedule(seed: u64, arena: &'static Arena, barriers: Barriers) -> u64 {
                             0..=3 => world.load(&mut random).unwrap(),
                             4 | 5 => world.visit(&mut random),
                             6 => {
-                                // A pack that cannot be made: nothing has changed.
+                                // A pack that cannot be made changes nothing.
                                 let call = [Call::Memfd, Call::Ftruncate, Call::Seal][random.below(3) as usize];
                                 let (result, reached) = inject::failing(call, 0, || world.load(&mut random));
                                 assert!(result.is_ok() || reached, "{result:?}");
@@ -331,15 +331,15 @@ fn schedule(seed: u64, arena: &'static Arena, barriers: Barriers) -> u64 {
     world.seen.into_inner()
 }
 
-/// 100 schedules with each kind of barriers; `BPF_SOAK=N`: N times as many.
+/// 100 schedules with each kind of barrier; `BPF_SOAK=N`: N times as many.
 #[test]
 fn every_byte_has_one_owner_in_every_order() {
     let times = std::env::var("BPF_SOAK").ok().and_then(|times| times.parse().ok()).unwrap_or(1);
     let schedules: u64 = times * if cfg!(target_arch = "aarch64") { 10 } else { 100 };
     let arena = Arena::reserve(16 << 20, 0).unwrap().for_ever();
     let mut seen = 0;
-    // Publishing on arm64 without core barriers waits for a grace period: for a thread in a guard, which would need the
-    // baton to leave it.
+    // Publishing on arm64 without core barriers waits for a grace period, that is, for a thread in a guard, which
+    // would need the baton to leave it.
     let kinds: &[Barriers] =
         if cfg!(target_arch = "aarch64") { &[Barriers::Auto] } else { &[Barriers::Auto, Barriers::Fenced] };
     for seed in 0..schedules {
@@ -352,7 +352,7 @@ fn every_byte_has_one_owner_in_every_order() {
     println!("{schedules} schedules, {seen} looks into programs under guards");
 }
 
-/// One order on purpose: a thread finds no room, and while it makes a pack another gives all of it back.
+/// One fixed order: a thread finds no room, and while it makes a pack another thread frees all chunks.
 #[test]
 fn no_more_is_kept_for_nothing_than_was_asked_for() {
     for keep_empty in [0, GRANULE, 2 * GRANULE] {

@@ -1,22 +1,21 @@
-//! The memory that a thread loads from and drops to without meeting other threads.
+//! The memory that a thread loads from and drops to without synchronising with other threads.
 //!
-//! Problem: the chunks of all packs are under one lock ([`crate::packs`]); two cores that pass it to and fro, and the
-//! allocator's lists with it, are slower together than one alone.
+//! Problem: one lock guards the chunks of all packs ([`crate::packs`]); two cores that pass the lock and the
+//! allocator's lists to and fro are slower together than one alone.
 //!
-//! Approach: threads are spread over a few shards. Each has its own queue of dropped programs, and when a batch of them
-//! is free, keeps some of its runs at hand: of each length up to [`LONGEST`], as many as were asked for since the last
-//! batch, and no more. So a thread that loads and unloads goes round in its own runs, and one that only drops keeps
-//! nothing from being merged and given back for longer than a batch. Threads that share a shard are correct, only
-//! slower.
+//! Approach: threads are spread over a few shards. Each shard has its own queue of dropped programs. When a batch of
+//! them is free, the shard keeps some of its extents: of each length up to [`LONGEST`], as many as were requested
+//! since the last batch. So a thread that loads and unloads reuses its own extents, and a thread that only drops
+//! delays merging and giving back by at most one batch. Threads that share a shard are correct, only slower.
 //!
-//! Invariants: a shard is locked before the allocator, shards among each other in ascending order. Runs at hand are
-//! free: traps, which no CPU has fetched anything else from. Whatever looks for memory, or at all of it, empties the
-//! shards first ([`crate::Packs::reclaim`]) or locks them all.
+//! Invariants: a shard is locked before the allocator, shards among each other in ascending order. Kept extents are
+//! free: they are traps, and no CPU has fetched any other bytes of them. Code that needs more memory, or inspects all
+//! of it, first empties the shards ([`crate::Packs::reclaim`]) or locks them all.
 
 use crate::place::Place;
 use crate::retire::Queue;
 
-/// Longest run kept at hand, in chunks: 1 KiB.
+/// Length of the longest extent that is kept, in chunks: 1 KiB.
 const LONGEST: usize = 16;
 
 /// One shard's memory.
@@ -24,26 +23,26 @@ const LONGEST: usize = 16;
 pub(crate) struct Shard {
     pub(crate) spare: Spare,
     pub(crate) retired: Queue,
-    /// Whether the shard is one of those that are counted as in use.
+    /// Whether the shard is counted as in use.
     pub(crate) in_use: bool,
 }
 
-/// Free runs at hand.
+/// Free extents that the shard keeps.
 #[derive(Debug, Default)]
 pub(crate) struct Spare {
-    /// By length, from 1.
+    /// By length in chunks, from 1.
     lists: [List; LONGEST],
 }
 
 #[derive(Debug, Default)]
 struct List {
     places: Vec<Place>,
-    /// How many were asked for since [`Spare::keep`].
+    /// Number of requests since [`Spare::keep`].
     wanted: usize,
 }
 
 impl Spare {
-    /// A run of so many chunks, if there is one.
+    /// Takes an extent of `chunks` chunks, if there is one.
     #[inline]
     pub(crate) fn take(&mut self, chunks: u32) -> Option<Place> {
         let list = self.lists.get_mut(chunks as usize - 1)?;
@@ -51,8 +50,8 @@ impl Spare {
         list.places.pop()
     }
 
-    /// Keeps as many of the freed runs as were asked for since the last time. Afterwards `freed` has the surplus, that
-    /// of the runs already at hand included.
+    /// Keeps as many of the freed extents as were requested since the last call. Afterwards `freed` contains the
+    /// surplus, including that of the extents kept before.
     pub(crate) fn keep(&mut self, freed: &mut Vec<Place>) {
         freed.retain(|place| {
             let Some(list) = self.lists.get_mut(place.extent.len as usize - 1) else { return true };
@@ -69,14 +68,14 @@ impl Spare {
         }
     }
 
-    /// Gives all of it away.
+    /// Moves all kept extents into `into`.
     pub(crate) fn empty(&mut self, into: &mut Vec<Place>) {
         for list in &mut self.lists {
             into.append(&mut list.places);
         }
     }
 
-    /// All that is at hand.
+    /// All kept extents.
     pub(crate) fn places(&self) -> impl Iterator<Item = &Place> {
         self.lists.iter().flat_map(|list| &list.places)
     }
@@ -106,12 +105,12 @@ mod tests {
         spare.keep(&mut freed);
         assert_eq!(freed.iter().map(|place| place.extent.len).collect::<Vec<_>>(), [3, 4, 99]);
         assert_eq!(spare.places().count(), 3);
-        // One of three is wanted again.
+        // One of the three is requested again.
         assert_eq!(spare.take(3).unwrap().extent.len, 3);
         let mut freed = places(&[3, 3]);
         spare.keep(&mut freed);
         assert_eq!(freed.iter().map(|place| place.extent.len).collect::<Vec<_>>(), [3, 3, 5]);
-        // Nothing is.
+        // None is requested.
         let mut freed = Vec::new();
         spare.keep(&mut freed);
         assert_eq!((freed.len(), spare.places().count()), (1, 0));

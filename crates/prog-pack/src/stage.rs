@@ -1,16 +1,16 @@
-//! The two phases of a program: [`Staged`] (written, has an address, cannot be run) and [`Text`] (can be run, is not
-//! written).
+//! The two phases of a program: [`Staged`] (written, has an address, cannot be run) and [`Text`] (can be run, cannot
+//! be written).
 //!
-//! Problem: code is relocated for an address before it may be executed there, and nobody should be able to run it too
-//! early or write it too late.
+//! Problem: code is relocated for an address before it may be executed there; it must be impossible to run it too
+//! early or to write it too late.
 //!
 //! Approach: types. `Staged` knows its final address as a number only. [`Staged::finalize`] consumes it, makes the
 //! bytes visible to instruction fetch, and returns the `Text`, which alone gives out pointers. Dropping a `Staged`
-//! fills its chunks with traps and frees them at once: no CPU ever had a reason to look there. Dropping a `Text`
+//! fills its chunks with traps and frees them at once, because no CPU has fetched from them. Dropping a `Text`
 //! retires it ([`crate::retire`]).
 //!
-//! Reach: what lies out of reach of a direct branch from anywhere in the arena is called through a veneer behind the
-//! code, in the same allocation. Symbols are resolved first, so that the length is known before the address.
+//! Reach: a target that a direct branch does not reach from everywhere in the arena is called through a veneer after
+//! the code, in the same allocation. Symbols are resolved first, so that the length is known before the address.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -25,17 +25,17 @@ use crate::pack::fill_traps;
 use crate::packs::{Packs, Shared};
 use crate::place::{CHUNK, Place};
 
-/// A program that is loaded: its code stays as it is (but for patches) until this is dropped, and after that until no
-/// run is left that was begun before.
+/// A loaded program. Its code does not change (except by patches) until this is dropped, and afterwards until no run
+/// is left that began before.
 #[derive(Debug)]
 pub struct Text {
     shared: Hold<Shared>,
     extent: Extent,
-    /// Where the code starts, through both views.
+    /// Start of the code in both views.
     rx: usize,
     rw: usize,
     len: usize,
-    /// Empty for one entry at 0, which most programs have.
+    /// Offsets of the entries. Empty for a single entry at 0, which most programs have.
     entries: Box<[u32]>,
     published: bool,
 }
@@ -48,8 +48,8 @@ pub struct Staged {
 }
 
 impl Packs {
-    /// Copies `code` to its final place and relocates it. `resolve` gives the address of a symbol; it may be asked more
-    /// than once for the same one and must not change its mind.
+    /// Copies `code` to its final place and relocates it. `resolve` returns the address of a symbol. It may be called
+    /// more than once for a symbol and must return the same address each time.
     ///
     /// # Errors
     /// See [`Error`]. Nothing is left behind.
@@ -89,7 +89,7 @@ impl Packs {
         Ok(staged)
     }
 
-    /// Room for `len` bytes of code made by the caller: all traps for now, with one entry at 0.
+    /// Reserves room for `len` bytes of code that the caller writes: all traps at first, with one entry at 0.
     ///
     /// # Errors
     /// See [`Error`].
@@ -101,12 +101,12 @@ impl Packs {
         if self.shared.domain.is_forked() {
             return Err(Error::Forked);
         }
-        // With a random start, every program can start in four places at least.
+        // With a random start, every program has at least four possible places.
         let random = self.shared.options.random_offset;
         let slack = if random { CHUNK - Code::ALIGN } else { 0 };
         let Place { extent, rx, rw } = self.shared.allocate(len.saturating_add(slack))?;
         let offset = if random {
-            // Within the first chunk, so that the chunk's start can be told from the code's.
+            // Within the first chunk, so that the chunk's start can be computed from the code's.
             arena::random_below(CHUNK / Code::ALIGN) * Code::ALIGN
         } else {
             0
@@ -119,7 +119,7 @@ impl Packs {
     /// Publishes many programs for the price of one barrier (on arm64; on x86-64 publishing is free).
     ///
     /// # Errors
-    /// See [`Staged::finalize`]; none of them is published then. [`Error::OtherPacks`] if one was not staged here.
+    /// See [`Staged::finalize`]; no program is published then. [`Error::OtherPacks`] if one was not staged here.
     pub fn publish(&self, staged: Vec<Staged>) -> Result<Vec<Text>, Error> {
         if staged.iter().any(|s| !s.text.shared.is_of(&self.shared)) {
             return Err(Error::OtherPacks);
@@ -149,16 +149,16 @@ impl Staged {
         self.text.len
     }
 
-    /// Never.
+    /// False: code is never empty.
     pub fn is_empty(&self) -> bool {
         self.text.len == 0
     }
 
-    /// The code, to be completed.
+    /// The bytes of the code, to be completed.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let bytes = std::ptr::with_exposed_provenance_mut(self.text.rw);
-        // SAFETY: `len` bytes of the writable view inside this program's own chunks; `self`, which is borrowed, is the
-        // only thing that names them.
+        // SAFETY: `len` bytes of the writable view inside this program's own chunks; only `self`, which is borrowed,
+        // refers to them.
         unsafe { std::slice::from_raw_parts_mut(bytes, self.text.len) }
     }
 
@@ -189,7 +189,7 @@ impl Shared {
             if self.domain.has_core_barrier() {
                 self.domain.core_barrier()?;
             } else {
-                // Runs begun from now on discard what was fetched; those begun before must end first.
+                // Runs begun from this call on discard fetched instructions; runs begun before must end first.
                 self.domain.advance_code_epoch();
                 self.domain.synchronize()?;
             }
@@ -200,15 +200,15 @@ impl Shared {
 }
 
 impl Text {
-    /// Where the code starts.
+    /// The address of the first byte of the code.
     pub fn base(&self) -> *const u8 {
         std::ptr::with_exposed_provenance(self.rx)
     }
 
     /// The entry point of a subprogram; 0 is the main program's.
     ///
-    /// Running it is the caller's `unsafe`: inside a guard of the packs' domain, begun while this `Text` was alive, and
-    /// with the calling convention the code was compiled for.
+    /// Running the entry is `unsafe` for the caller: inside a guard of the packs' domain, begun while this `Text` was
+    /// alive, and with the calling convention the code was compiled for.
     pub fn entry(&self, subprogram: usize) -> Option<*const u8> {
         let offset = if self.entries.is_empty() && subprogram == 0 { 0 } else { *self.entries.get(subprogram)? };
         Some(self.base().wrapping_add(offset as usize))
@@ -219,25 +219,25 @@ impl Text {
         self.len
     }
 
-    /// Never.
+    /// False: code is never empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Bytes of executable memory it takes: whole chunks.
+    /// Bytes of executable memory of the program: whole chunks.
     pub fn footprint(&self) -> usize {
         self.extent.len as usize * CHUNK
     }
 
-    /// A copy of the code as it is now, for dumps. Empty in a forked child, which does not have the code.
+    /// Returns a copy of the current code, for dumps. Empty in a forked child, which does not have the code.
     pub fn to_vec(&self) -> Vec<u8> {
         if self.shared.domain.is_forked() {
             return Vec::new();
         }
         let first = std::ptr::with_exposed_provenance_mut::<u8>(self.rx);
         let byte = |i| {
-            // SAFETY: inside this program's chunks, mapped as long as `self` lives, and only read; whoever writes them
-            // through the other view (pokes) does so atomically.
+            // SAFETY: inside this program's chunks, mapped as long as `self` lives, and only read; pokes, which write
+            // through the other view, are atomic.
             let byte = unsafe { AtomicU8::from_ptr(first.wrapping_add(i)) };
             // Relaxed: a snapshot for people.
             byte.load(Ordering::Relaxed)
@@ -263,7 +263,7 @@ impl Text {
 impl Drop for Text {
     fn drop(&mut self) {
         if self.shared.domain.is_forked() {
-            return; // The memory is the parent's business.
+            return; // The memory belongs to the parent.
         }
         // Whole chunks again: undo the random offset.
         let offset = self.rw % CHUNK;
@@ -271,7 +271,7 @@ impl Drop for Text {
         if self.published {
             self.shared.retire(place);
         } else {
-            // SAFETY: these chunks are this program's, and it was never published, so nobody runs or reads them.
+            // SAFETY: these chunks are this program's, and it was never published, so no thread runs or reads them.
             unsafe { fill_traps(self.shared.host, place.rw, place.len()) };
             self.shared.abandon(place);
         }
@@ -285,7 +285,7 @@ fn is_branch(kind: RelocKind) -> bool {
     }
 }
 
-/// Writes `target` into the field of `bytes`, whose first byte will be at `base`.
+/// Writes `target` into the relocated field of `bytes`, which will run at `base`.
 fn apply(arch: Arch, reloc: &Reloc, base: usize, target: usize, bytes: &mut [u8]) -> Result<(), Error> {
     let bad = Error::BadReloc { at: reloc.at };
     let at = reloc.at as usize;

@@ -1,11 +1,11 @@
-//! Eight threads load, run, swap and drop programs at random, under ownership checks; alone in its process.
+//! Eight threads load, run, swap and drop programs at random, while ownership is checked; alone in its process.
 //!
 //! - Every byte of a pack belongs to one owner: a program's range never overlaps another that is loaded or still
 //!   waiting to be freed (a shadow map knows them all), and at the end every byte outside loaded programs is a trap.
-//! - A program that can be reached runs: what is called returns its own number, or the process dies of a trap.
-//! - No page is ever writable and executable, at any moment a checking thread looks.
+//! - A reachable program runs: a call returns the program's own number, or the process dies of a trap.
+//! - No page is writable and executable at any moment at which a checking thread looks.
 //!
-//! A fixed number of steps; `BPF_SOAK=1 cargo test --release --test churn` makes it a hundred times as many.
+//! The number of steps is fixed; `BPF_SOAK=1 cargo test --release --test churn` runs a hundred times as many.
 
 mod common;
 
@@ -21,12 +21,12 @@ const THREADS: u64 = 8;
 const SLOTS: usize = 64;
 
 struct Slot {
-    /// What runs: an entry point, or null. Written under `owner`'s lock.
+    /// The current entry point, or null. Written under `owner`'s lock.
     entry: AtomicPtr<u8>,
     owner: Mutex<Option<Text>>,
 }
 
-/// Which addresses belong to whom: start to end.
+/// The address ranges of programs: start to end.
 #[derive(Default)]
 struct Shadow(Mutex<BTreeMap<usize, usize>>);
 
@@ -135,14 +135,14 @@ fn churn(domain: Arc<Domain>, steps: u64) {
     check_bytes(&shadow);
 }
 
-/// Runs what is in the slot, under the caller's guard; how many programs that were.
+/// Calls the program in the slot, under the caller's guard; returns the number of programs called.
 fn call(slot: &Slot, at: usize) -> u64 {
     // Acquire, pairs with the Release in `swap`: the program was finalized before.
     let entry = slot.entry.load(Ordering::Acquire);
     if entry.is_null() {
         return 0;
     }
-    // SAFETY: made by `constant`; reachable inside this guard, which therefore keeps it.
+    // SAFETY: made by `constant`; reachable inside this guard, which therefore keeps it alive.
     let value = unsafe { run(entry) };
     assert_eq!(value as usize % SLOTS, at, "another slot's program ran");
     1
@@ -186,7 +186,7 @@ fn check_bytes(shadow: &Shadow) {
         for (start, end) in inside {
             for byte in at..start {
                 let pointer: *const u8 = std::ptr::with_exposed_provenance(byte);
-                // SAFETY: mapped readable, and nobody loads or frees at the moment.
+                // SAFETY: mapped readable, and no thread loads or frees at the moment.
                 assert_eq!(unsafe { pointer.read_volatile() }, trap[byte % 4], "{byte:#x} is nobody's");
             }
             at = end;

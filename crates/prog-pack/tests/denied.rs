@@ -11,7 +11,7 @@ use bpf_prog_pack::{Error, Options, Packs};
 use bpf_quiesce::{CoreBarrierError, Domain, EnterError, WaitError, WhenFull};
 use common::{constant, run};
 
-/// Makes `membarrier` fail with EPERM on the calling thread; false where filters are not to be had (emulators).
+/// Makes `membarrier` fail with EPERM on the calling thread; false where filters are not available (emulators).
 fn deny_membarrier() -> bool {
     let statement = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
     let mut filter = [
@@ -78,7 +78,7 @@ fn a_barrier_that_fails_later_delays_and_is_reported() {
     let packs = Packs::new(Arc::clone(&domain), Options::default()).unwrap();
     let keep = load(&packs, 1).unwrap();
     let text = load(&packs, 2).unwrap();
-    drop(domain.enter().unwrap()); // This thread has the only slot now, idle.
+    drop(domain.enter().unwrap()); // This thread has the only slot from here on, idle.
     on_a_thread(|| {
         if !deny_membarrier() {
             return;
@@ -92,7 +92,7 @@ fn a_barrier_that_fails_later_delays_and_is_reported() {
         assert_eq!(packs.drain(), Err(Error::Wait(WaitError::Barrier(libc::EPERM))));
         assert!(packs.stats().bytes_retired > 0);
     });
-    // Where it works, everything that was delayed goes on.
+    // Where barriers work, all delayed operations go on.
     assert_eq!(domain.synchronize(), Ok(()));
     assert!(domain.enter().is_ok());
     packs.drain().unwrap();
@@ -100,7 +100,7 @@ fn a_barrier_that_fails_later_delays_and_is_reported() {
     assert_eq!(packs.stats().bytes_used, keep.footprint());
 }
 
-/// Batches that are full, also such as wait for each other's barrier, while none is to be had: loads and drops go on,
+/// Full batches, also batches that wait for each other's barrier, while barriers fail: loads and drops go on, and
 /// nothing is reused.
 #[test]
 fn loads_and_drops_go_on_without_barriers_and_nothing_is_freed() {

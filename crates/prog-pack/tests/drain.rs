@@ -1,4 +1,5 @@
-//! Waiting for what was dropped while others go on dropping. Alone in its process: it counts on the numbers of threads.
+//! Tests waiting for dropped programs while other threads go on dropping. Alone in its process, because it relies on
+//! the numbers of threads.
 
 mod common;
 
@@ -9,8 +10,8 @@ use bpf_prog_pack::{Options, Packs};
 use bpf_quiesce::{Barriers, Domain, SHARDS, thread_number};
 use common::constant;
 
-/// Drops a program under a new guard whenever it is this thread's turn, and keeps the guard until the next: so there is
-/// no moment at which nothing waits to be freed.
+/// Drops a program under a new guard whenever it is this thread's turn, and keeps the guard until the next turn: so
+/// at every moment some program waits to be freed.
 fn drop_for_ever(packs: &Packs, stop: &AtomicBool, turn: &Receiver<()>, other: &Sender<()>) {
     let mut guard = None;
     // Relaxed: a flag that orders nothing else.
@@ -34,22 +35,22 @@ fn draining_waits_for_what_was_dropped_before_and_no_more() {
         let options = bpf_quiesce::Options::default().with_barriers(*barriers);
         let packs = Packs::new(Domain::new(options), Options::default()).unwrap();
         let stop = AtomicBool::new(false);
-        thread_number(); // This thread's is drawn.
+        thread_number(); // Draws this thread's number.
         let (to_first, first) = channel();
         let (to_second, second) = channel();
         std::thread::scope(|scope| {
             let (packs, stop) = (&packs, &stop);
             let to_second_again = to_second.clone();
             scope.spawn(move || drop_for_ever(packs, stop, &first, &to_second));
-            // Threads take turns with the shards: of as many that draw numbers after each other, the last one has the
-            // first one's shard.
+            // Threads take turns with the shards: among as many threads as draw consecutive numbers, the last one
+            // shares the first one's shard.
             to_first.send(()).unwrap();
             let token = second.recv();
             assert!(token.is_ok(), "the first has its number");
             for _ in 1..SHARDS {
                 scope.spawn(thread_number).join().unwrap();
             }
-            // The token is its own to begin with.
+            // The second thread has the token at first.
             to_second_again.send(()).unwrap();
             scope.spawn(move || drop_for_ever(packs, stop, &second, &to_first));
             for _ in 0..20 {

@@ -1,5 +1,5 @@
-//! A forked child can neither run what is loaded nor load, patch or free, and does not have the code. Alone in its
-//! process.
+//! Tests that a forked child can neither run loaded programs nor load, patch or free, and does not have the code.
+//! Alone in its process.
 
 mod common;
 
@@ -31,11 +31,11 @@ fn the_child_has_nothing_and_changes_nothing() {
             drop(dropped);
             assert_eq!(packs.reclaim(), 0);
             assert_eq!(packs.drain(), Err(Error::Forked));
-            // The views are not even mapped here (but qemu-user, the usual arm64, ignores MADV_DONTFORK).
+            // The views are not mapped in the child (but qemu-user, the usual arm64, ignores MADV_DONTFORK).
             let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
             assert!(!maps.contains("prog-pack") || cfg!(target_arch = "aarch64"), "{maps}");
 
-            // Packs of the child's own work.
+            // Packs that the child makes itself work.
             let own = Packs::new(Domain::new(bpf_quiesce::Options::default()), Options::default()).unwrap();
             let mine = own.stage(&constant(6, 0), |_| None).unwrap().finalize().unwrap();
             // SAFETY: made by `constant`, and loaded.

@@ -1,5 +1,6 @@
-//! A process is forked while other threads load and drop programs, so that any lock may be held in the child by a
-//! thread that is not there. The child is refused everything by type, and waits for nothing. Alone in its process.
+//! Forks a process while other threads load and drop programs, so that any lock may be held in the child by a thread
+//! that does not exist there. Every operation of the child fails with a typed error and does not wait. Alone in its
+//! process.
 
 mod common;
 
@@ -39,11 +40,11 @@ fn a_child_waits_for_no_lock_of_its_parent() {
             }
             let dropped = packs.stage(&constant(3, 0), |_| None).unwrap().finalize().unwrap();
             let staged = packs.stage(&constant(4, 0), |_| None).unwrap();
-            // SAFETY: the child touches nothing but these packs and the allocator, which the C library makes usable; it
-            // leaves through `_exit`.
+            // SAFETY: the child uses only these packs and the allocator, which the C library makes usable after a
+            // fork; it leaves through `_exit`.
             let child = unsafe { libc::fork() };
             if child == 0 {
-                // A child that waits for ever is ended, and the test fails.
+                // A child that waits for ever is killed, and the test fails.
                 // SAFETY: takes an integer.
                 unsafe { libc::alarm(60) };
                 let mut good = packs.domain().enter().is_err_and(|error| error == EnterError::Forked);

@@ -1,23 +1,24 @@
 //! Direct tail calls: poke sites as a typed state machine.
 //!
 //! Problem: a tail call whose table and index are constants should be a direct jump, patched while other threads run
-//! it. A site has two patchable instructions, around code that cannot be undone:
+//! it. A site has two patchable instructions, and between them code that cannot be undone:
 //!
 //! ```text
 //! count check; BYPASS; count; unwind the frame; TARGET; out:
 //! ```
 //!
-//! BYPASS is `jmp out` or nop, TARGET is nop or `jmp program`. With both nops a thread would unwind its frame and then
-//! run into `out`. An order of two stores is not visible to instruction fetch by itself, so it is not enough that
-//! memory never holds two nops.
+//! BYPASS is `jmp out` or nop, TARGET is nop or `jmp program`. With both nops a thread would unwind its frame and
+//! then run into `out`. It is not enough that memory never holds two nops, because instruction fetch need not see two
+//! stores in their order.
 //!
-//! Approach: three layers, none of which knows an architecture, BPF, or what a program is.
+//! Approach: three layers, none of which knows an architecture, BPF, or programs.
 //!
 //! * [`order`]: tokens for "every CPU sees it" ([`Barrier`]) and "every run that could not see it is over"
-//!   ([`Elapsed`]). They are stamped, so that a token says *what* it is later than.
-//! * [`site`]: one [`Site`], whose state is a private enum. [`Site::view`] gives back a value whose type is the state,
-//!   and only that state's transitions exist on it; those that need a token take one. Each changes one instruction.
-//! * [`sites`]: all sites that jump through one table, updated together: any number of slots for one barrier.
+//!   ([`Elapsed`]). They carry stamps, so that a token says which earlier steps it covers.
+//! * [`site`]: one [`Site`], whose state is a private enum. [`Site::view`] returns a value whose type is the state,
+//!   and only the transitions of that state exist on it. Transitions that need a token take one. Each changes one
+//!   instruction.
+//! * [`sites`]: all sites that jump through one table, updated together: any number of slots with one barrier.
 //!
 //! ```text
 //!              arm                 open (Barrier)
@@ -29,8 +30,8 @@
 //!                     (jmp, jmp f)
 //! ```
 //!
-//! Invariants: (nop, nop) cannot be written down. A transition that fails has changed neither text nor state. A target
-//! is kept alive by the site until no CPU can jump to it any more.
+//! Invariants: (nop, nop) cannot be expressed. A failed transition has changed neither text nor state. The site keeps
+//! a target alive until no CPU can jump to it any more.
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 #![forbid(unsafe_code)]
 

@@ -1,21 +1,21 @@
-//! Tokens: what has been seen by every CPU, and which runs are over.
+//! Tokens that prove which writes every CPU has seen, and which runs are over.
 //!
-//! Problem: "a barrier was executed" is not enough for a step that depends on an earlier one; it must have been
-//! executed *after* that one. Approach: pokes and tokens carry stamps of one clock. A poke is stamped after its store,
-//! a barrier before it begins, so a later barrier stamp means that the barrier covers the store. A grace period can
-//! only be started with a barrier in hand, and only its end ([`Elapsed`]) removes a jump: so every run that may have
-//! fetched the bypass before it was closed is over.
+//! Problem: "a barrier was executed" does not suffice for a step that depends on an earlier one; the barrier must
+//! have been executed *after* the earlier step. Approach: pokes and tokens carry stamps of one clock. A poke is
+//! stamped after its store, a barrier before it begins, so a later barrier stamp means that the barrier covers the
+//! store. A grace period can only be started with a barrier token, and only its end ([`Elapsed`]) removes a jump: so
+//! every run is over that may have fetched the bypass before it was closed.
 //!
-//! Invariant: only [`Clock`] makes tokens, and only after [`Fences`] did what they stand for.
+//! Invariant: only [`Clock`] makes tokens, each after [`Fences`] has executed the operation that it proves.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bpf_quiesce::{CoreBarrierError, Domain, GracePeriod};
 
-/// What executes barriers and knows which runs are going on: [`Domain`], or a model of it.
+/// The barriers and grace periods that a [`Clock`] uses: [`Domain`], or a model of it.
 pub trait Fences {
-    /// Why a barrier was not executed.
+    /// The reason why a barrier was not executed.
     type Error;
     /// A grace period that has begun.
     type Period;
@@ -23,13 +23,13 @@ pub trait Fences {
     /// Makes every CPU discard the instructions it has fetched.
     ///
     /// # Errors
-    /// If it was not done.
+    /// If the barrier was not executed.
     fn core_barrier(&self) -> Result<(), Self::Error>;
 
-    /// Begins to wait for the runs that are going on.
+    /// Starts a grace period for the runs in progress.
     fn start(&self) -> Self::Period;
 
-    /// Whether they are over.
+    /// Whether the runs that the grace period waits for are over.
     fn is_over(&self, period: &Self::Period) -> bool;
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct Stamp {
 }
 
 impl Stamp {
-    /// Later on the same clock; stamps of different clocks say nothing about each other.
+    /// Whether this is later on one clock; stamps of different clocks are never ordered.
     fn is_after(self, earlier: Stamp) -> bool {
         self.clock == earlier.clock && self.at > earlier.at
     }
@@ -73,14 +73,14 @@ pub struct Clock<F> {
 }
 
 impl<F: Fences> Clock<F> {
-    /// A clock of its own: its tokens mean nothing to sites stamped by another.
+    /// Creates a clock. Sites stamped by another clock do not accept its tokens.
     pub fn new(fences: F) -> Clock<F> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         // Relaxed: only uniqueness matters.
         Clock { fences, id: NEXT.fetch_add(1, Ordering::Relaxed), now: AtomicU64::new(0) }
     }
 
-    /// The barriers and grace periods that its tokens are about.
+    /// The barriers and grace periods that the tokens refer to.
     pub fn fences(&self) -> &F {
         &self.fences
     }
@@ -88,7 +88,7 @@ impl<F: Fences> Clock<F> {
     /// A new point in time.
     pub(crate) fn tick(&self) -> Stamp {
         // AcqRel: the ticks are one total order (a read-modify-write chain), and a thread that reads a later one has
-        // seen what any thread did before the earlier ones.
+        // seen the accesses of any thread before the earlier ones.
         Stamp { clock: self.id, at: self.now.fetch_add(1, Ordering::AcqRel) }
     }
 
@@ -113,7 +113,7 @@ impl<F: Fences> Clock<F> {
     }
 }
 
-/// Every CPU sees what was poked before this began.
+/// The proof that every CPU sees all pokes made before the barrier began.
 #[derive(Debug)]
 pub struct Barrier {
     begun: Stamp,
@@ -132,7 +132,7 @@ pub struct Grace<P> {
     period: P,
 }
 
-/// Every run that could have fetched instructions from before a barrier is over.
+/// The proof that every run is over that could have fetched instructions from before a barrier.
 #[derive(Debug)]
 pub struct Elapsed {
     since: Stamp,

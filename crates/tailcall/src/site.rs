@@ -1,56 +1,56 @@
-//! One site: a private state, and views of it whose types are the states.
+//! One site: a private state, and views of the site whose types are the states.
 //!
-//! A transition consumes its view, pokes at most one instruction, and stores the new state only if that worked; a
-//! failed one gives the view back ([`Failed`]). The poke compares the old instruction, so text and state cannot drift
-//! apart unnoticed.
+//! A transition consumes its view, pokes at most one instruction, and stores the new state only if the poke
+//! succeeded. A failed transition returns the view ([`Failed`]). The poke compares the old instruction, so a
+//! difference between text and state is detected.
 //!
-//! What is displaced (a target that other CPUs may still jump to) comes back as [`Displaced`] and is released only with
-//! an [`Elapsed`] that covers it.
+//! A displaced target, to which other CPUs may still jump, is returned as [`Displaced`] and is released only with an
+//! [`Elapsed`] that covers it.
 
 use crate::order::{Barrier, Clock, Elapsed, Fences, Stamp};
 
 /// One of the two patchable instructions.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Slot {
-    /// Jumps over the unwinding, or is a nop.
+    /// Jumps over the unwinding of the frame, or is a nop.
     Bypass,
-    /// A nop, or jumps to the program.
+    /// A nop, or a jump to the program.
     Target,
 }
 
-/// What a patchable instruction does.
+/// The content of a patchable instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Insn {
-    /// Nothing.
+    /// Does nothing.
     Nop,
-    /// Jumps behind the site: in [`Slot::Bypass`] only.
+    /// Jumps past the site: in [`Slot::Bypass`] only.
     Out,
     /// Jumps to this address: in [`Slot::Target`] only.
     Jump(usize),
 }
 
-/// The text of a site.
+/// The patchable instructions of a site.
 pub trait Slots {
-    /// Why an instruction was not replaced.
+    /// The reason why an instruction was not replaced.
     type Error;
 
     /// Replaces `old` by `new`, atomically for threads that run the code, or changes nothing.
     ///
     /// # Errors
-    /// If nothing was changed: `old` is not what is there, or it cannot be written.
+    /// If nothing was changed: the slot does not hold `old`, or it cannot be written.
     fn poke(&self, slot: Slot, old: Insn, new: Insn) -> Result<(), Self::Error>;
 }
 
 /// A program to jump to, which lives as long as this value.
 pub trait Target: Clone {
-    /// Where it is entered.
+    /// The address of the entry.
     fn address(&self) -> usize;
 }
 
 #[derive(Debug)]
 enum State<T> {
     Unlinked,
-    /// `written`: when TARGET was written last.
+    /// `written`: the time of the last write to TARGET.
     Armed {
         target: T,
         written: Stamp,
@@ -58,7 +58,7 @@ enum State<T> {
     Linked {
         target: T,
     },
-    /// `closed`: when BYPASS was closed, or the site left [`State::Armed`].
+    /// `closed`: the time when BYPASS was closed, or when the site left [`State::Armed`].
     Draining {
         target: T,
         closed: Stamp,
@@ -85,11 +85,11 @@ pub enum View<'a, S, T> {
     Draining(Draining<'a, S, T>),
 }
 
-/// Jumps over, and to nothing.
+/// A site that jumps past itself and has no jump to a target.
 #[derive(Debug)]
 pub struct Unlinked<'a, S, T>(&'a mut Site<S, T>);
 
-/// Jumps over; the jump to the target is written.
+/// A site that jumps past itself; the jump to the target is written.
 #[derive(Debug)]
 pub struct Armed<'a, S, T> {
     site: &'a mut Site<S, T>,
@@ -97,14 +97,14 @@ pub struct Armed<'a, S, T> {
     written: Stamp,
 }
 
-/// Jumps to the target.
+/// A site that jumps to the target.
 #[derive(Debug)]
 pub struct Linked<'a, S, T> {
     site: &'a mut Site<S, T>,
     target: T,
 }
 
-/// Jumps over; some threads may not see that yet, and jump to the target.
+/// A site that jumps past itself; CPUs that do not see that yet jump to the target.
 #[derive(Debug)]
 pub struct Draining<'a, S, T> {
     site: &'a mut Site<S, T>,
@@ -112,19 +112,19 @@ pub struct Draining<'a, S, T> {
     closed: Stamp,
 }
 
-/// A transition that did not happen: text and state are as before.
+/// A transition that failed: text and state are unchanged.
 #[derive(Debug)]
 pub struct Failed<V, E> {
-    /// The site, in the state it was in.
+    /// The site, in its unchanged state.
     pub site: V,
-    /// Why.
+    /// The reason.
     pub error: Failure<E>,
 }
 
-/// Why a transition did not happen.
+/// The reason why a transition failed.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Failure<E> {
-    /// The token stands for a time before the step that this one depends on, or comes from another clock.
+    /// The token was stamped before the step that this transition depends on, or comes from another clock.
     Early,
     /// The instruction was not replaced.
     Poke(E),
@@ -139,10 +139,10 @@ pub struct Displaced<T> {
 }
 
 impl<T> Displaced<T> {
-    /// The target, once nothing jumps to it any more.
+    /// Returns the target, once no CPU jumps to it any more.
     ///
     /// # Errors
-    /// Itself, if `elapsed` does not cover the step that displaced it.
+    /// The displaced target itself, if `elapsed` does not cover the step that displaced it.
     pub fn release(self, elapsed: &Elapsed) -> Result<T, Displaced<T>> {
         if elapsed.covers(self.at) { Ok(self.target) } else { Err(self) }
     }
@@ -184,7 +184,7 @@ impl<S: Slots, T: Target> Site<S, T> {
 
     fn poke_target(&self, old: Insn, new: &T) -> Result<(), S::Error> {
         let new = Insn::Jump(new.address());
-        // The compare is of addresses: two handles of one program are the same jump.
+        // Addresses are compared: two handles of one program are the same jump.
         if old == new { Ok(()) } else { self.slots.poke(Slot::Target, old, new) }
     }
 }
@@ -199,7 +199,7 @@ macro_rules! attempt {
 }
 
 impl<'a, S: Slots, T: Target> Unlinked<'a, S, T> {
-    /// Writes the jump behind the closed bypass.
+    /// Writes the jump after the closed bypass.
     ///
     /// # Errors
     /// [`Failure::Poke`].
@@ -212,7 +212,7 @@ impl<'a, S: Slots, T: Target> Unlinked<'a, S, T> {
 }
 
 impl<'a, S: Slots, T: Target> Armed<'a, S, T> {
-    /// Where it will jump.
+    /// The target that it will jump to.
     pub fn target(&self) -> &T {
         &self.target
     }
@@ -231,7 +231,7 @@ impl<'a, S: Slots, T: Target> Armed<'a, S, T> {
         Ok(Linked { site, target })
     }
 
-    /// Writes another jump. Threads that came in before the site was closed last may still take the old one.
+    /// Writes another jump. Threads that entered before the site was last closed may still take the old one.
     ///
     /// # Errors
     /// [`Failure::Poke`].
@@ -247,7 +247,7 @@ impl<'a, S: Slots, T: Target> Armed<'a, S, T> {
         Ok((Armed { site, target, written: at }, Displaced { target: old, at }))
     }
 
-    /// Gives up opening it. Changes no instruction; but from before it was armed there may be threads inside.
+    /// Gives up opening the site. Changes no instruction, but threads that entered before it was armed may be inside.
     pub fn abandon<F: Fences>(self, clock: &Clock<F>) -> Draining<'a, S, T> {
         let Armed { site, target, .. } = self;
         let closed = clock.tick();
@@ -257,12 +257,12 @@ impl<'a, S: Slots, T: Target> Armed<'a, S, T> {
 }
 
 impl<'a, S: Slots, T: Target> Linked<'a, S, T> {
-    /// Where it jumps.
+    /// The target that it jumps to.
     pub fn target(&self) -> &T {
         &self.target
     }
 
-    /// Jumps elsewhere from now on: one poke, on which nothing depends but the freeing of the old target.
+    /// Makes the site jump to another target: one poke, on which only the freeing of the old target depends.
     ///
     /// # Errors
     /// [`Failure::Poke`].
@@ -292,7 +292,7 @@ impl<'a, S: Slots, T: Target> Linked<'a, S, T> {
 }
 
 impl<'a, S: Slots, T: Target> Draining<'a, S, T> {
-    /// Where the last threads jump.
+    /// The target that the last threads may jump to.
     pub fn target(&self) -> &T {
         &self.target
     }
@@ -316,7 +316,7 @@ impl<'a, S: Slots, T: Target> Draining<'a, S, T> {
         Ok((Unlinked(site), target))
     }
 
-    /// Writes another jump, to be opened again.
+    /// Writes another jump, so that the site can be opened again.
     ///
     /// # Errors
     /// [`Failure::Poke`].

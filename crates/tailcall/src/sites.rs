@@ -1,13 +1,14 @@
 //! All sites that jump through one table, updated together.
 //!
 //! Problem: a slot of a table may be the target of thousands of sites, and a barrier costs microseconds. Approach: an
-//! update changes any number of slots in two phases with one barrier between: write all jumps and close all bypasses;
-//! barrier; open what was armed. What remains (removing the jumps of closed sites, releasing displaced targets) waits
-//! for one grace period begun after that barrier, and is done by the next call of [`Sites::settle`] after it.
+//! update changes any number of slots in two phases with one barrier between them. The first writes all jumps and
+//! closes all bypasses; the second opens the armed sites. Removing the jumps of closed sites and releasing displaced
+//! targets waits for one grace period begun after that barrier. The next call of [`Sites::settle`] after its end
+//! completes it.
 //!
-//! Invariant: an update that fails puts the sites back where they jumped. Should that fail too, a site may stay closed,
-//! which is a tail call that falls through, or jump to the new target, which it keeps alive; text and state still
-//! agree, nothing is freed early, and the next update tries again.
+//! Invariant: an update that fails restores the previous targets of the sites. If that fails too, a site may stay
+//! closed (its tail call falls through) or jump to the new target, which it keeps alive. Text and state still agree,
+//! nothing is freed early, and the next update tries again.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,7 +17,7 @@ use std::ops::RangeInclusive;
 use crate::order::{Barrier, Clock, Elapsed, Fences, Grace};
 use crate::site::{Displaced, Failed, Failure, Site, Slots, Target, View};
 
-/// Slot of the table, owner of the code, number within both.
+/// Slot of the table, owner of the code, number of the site within both.
 type Key = (u32, u64, u32);
 
 /// The sites of one table.
@@ -29,7 +30,7 @@ pub struct Sites<S, T, P> {
     pending: Vec<Pending<T, P>>,
 }
 
-/// What waits for a grace period.
+/// Work that waits for a grace period.
 #[derive(Debug)]
 struct Pending<T, P> {
     grace: Grace<P>,
@@ -43,13 +44,13 @@ struct Pending<T, P> {
 pub struct Change<T> {
     /// The slot.
     pub index: u32,
-    /// What it holds now.
+    /// The target that the slot holds.
     pub old: Option<T>,
-    /// What it will hold.
+    /// The target that the slot will hold.
     pub new: Option<T>,
 }
 
-/// Why an update was undone.
+/// The reason why an update was undone.
 #[derive(Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum UpdateError<E, B> {
@@ -57,7 +58,7 @@ pub enum UpdateError<E, B> {
     Poke(E),
     /// The barrier was not executed.
     Barrier(B),
-    /// A bug in this crate: a token did not cover what it was made for.
+    /// A bug in this crate: a token did not cover the step that it was made for.
     Internal,
 }
 
@@ -97,7 +98,7 @@ fn of_owner(index: u32, owner: u64) -> RangeInclusive<Key> {
 }
 
 impl<S: Slots, T: Target, P> Sites<S, T, P> {
-    /// How many sites jump through slot `index`.
+    /// Number of sites that jump through slot `index`.
     pub fn tracked(&self, index: u32) -> usize {
         self.sites.range(of_slot(index)).count()
     }
@@ -107,15 +108,15 @@ impl<S: Slots, T: Target, P> Sites<S, T, P> {
         self.sites.iter().map(|(key, site)| (key.0, site))
     }
 
-    /// Whether something waits for [`Sites::settle`].
+    /// Whether no work waits for [`Sites::settle`].
     pub fn is_settled(&self) -> bool {
         self.pending.is_empty()
     }
 
-    /// Adds the sites of one owner's code, which nobody runs yet, and links those whose slot holds a target.
+    /// Adds the sites of one owner's code, which no thread runs yet, and links those whose slot holds a target.
     ///
     /// # Errors
-    /// [`UpdateError`]; none of them is tracked then.
+    /// [`UpdateError`]; none of the sites is tracked then.
     pub fn track<F: Fences<Period = P>>(
         &mut self,
         clock: &Clock<F>,
@@ -138,17 +139,17 @@ impl<S: Slots, T: Target, P> Sites<S, T, P> {
         })
     }
 
-    /// Forgets an owner's sites in slot `index`. Nobody begins to run its code any more, so the text may stay as it is.
-    /// Drop the result without holding a lock that dropping a target could want.
+    /// Removes an owner's sites in slot `index`. No new run of its code begins, so the text may stay as it is. Drop
+    /// the result without holding a lock that dropping a target could take.
     pub fn untrack(&mut self, index: u32, owner: u64) -> Vec<Site<S, T>> {
         let keys: Vec<Key> = self.sites.range(of_owner(index, owner)).map(|(key, _)| *key).collect();
         keys.iter().filter_map(|key| self.sites.remove(key)).collect()
     }
 
-    /// Makes the sites of all changed slots jump to their new targets: one barrier for all of them, none if there is no
-    /// site.
+    /// Makes the sites of all changed slots jump to their new targets, with one barrier for all of them, and none if
+    /// there is no site.
     ///
-    /// # Errors
+    /// [`UpdateError`]; the sites jump to their previous targets.
     /// [`UpdateError`]; the sites jump where they did.
     pub fn update<F: Fences<Period = P>>(
         &mut self,
@@ -159,7 +160,7 @@ impl<S: Slots, T: Target, P> Sites<S, T, P> {
             changes.iter().map(|change| (of_slot(change.index), target(change).clone())).collect()
         };
         self.link(clock, &ranges(|change| &change.new)).inspect_err(|_| {
-            // The error to report is the first one; what a second one means is the invariant above.
+            // The first error is reported; for a second one see the invariant above.
             let _ = self.link(clock, &ranges(|change| &change.old));
         })
     }
@@ -200,8 +201,8 @@ impl<S: Slots, T: Target, P> Sites<S, T, P> {
         Ok(())
     }
 
-    /// Does what can be done now without waiting, and returns targets that no site jumps to any more. Drop them without
-    /// holding a lock that dropping a target could want.
+    /// Completes the work that can be done without waiting, and returns targets that no site jumps to any more. Drop
+    /// them without holding a lock that dropping a target could take.
     pub fn settle<F: Fences<Period = P>>(&mut self, clock: &Clock<F>) -> Vec<T> {
         let mut free = Vec::new();
         while let Some(elapsed) = self.pending.first().and_then(|oldest| clock.elapsed(&oldest.grace)) {
@@ -222,7 +223,8 @@ impl<S: Slots, T: Target, P> Sites<S, T, P> {
     }
 }
 
-/// The first phase toward a target. Says what it displaced, and sets `armed` if the second phase is to open the site.
+/// The first phase of setting a target. Returns the target it displaced, and sets `armed` if the second phase must
+/// open the site.
 fn toward<S: Slots, T: Target, F: Fences>(
     site: &mut Site<S, T>,
     target: &T,
@@ -249,7 +251,7 @@ fn toward<S: Slots, T: Target, F: Fences>(
     Ok(displaced)
 }
 
-/// The first phase toward no target; whether the site is to be unlinked later.
+/// The first phase of removing a target. Returns whether the site must be unlinked later.
 fn away<S: Slots, T: Target, F: Fences>(site: &mut Site<S, T>, clock: &Clock<F>) -> Result<bool, Failure<S::Error>> {
     match site.view() {
         View::Unlinked(_) => return Ok(false),
@@ -260,7 +262,7 @@ fn away<S: Slots, T: Target, F: Fences>(site: &mut Site<S, T>, clock: &Clock<F>)
     Ok(true)
 }
 
-/// The second phase.
+/// The second phase: opens a site.
 fn open<S: Slots, T: Target>(site: &mut Site<S, T>, barrier: &Barrier) -> Result<(), Failure<S::Error>> {
     match site.view() {
         View::Armed(site) => site.open(barrier).map(drop).map_err(reason),
@@ -268,8 +270,7 @@ fn open<S: Slots, T: Target>(site: &mut Site<S, T>, barrier: &Barrier) -> Result
     }
 }
 
-/// Unlinks a site that is closed, if it was closed before `elapsed` began; one closed later has a grace period of its
-/// own.
+/// Unlinks a closed site, if it was closed before `elapsed` began; one closed later has its own grace period.
 fn unlink<S: Slots, T: Target>(site: &mut Site<S, T>, elapsed: &Elapsed) -> Option<T> {
     match site.view() {
         View::Draining(site) => site.unlink(elapsed).ok().map(|(_, target)| target),

@@ -7,18 +7,18 @@ use bpf_prog_pack::{Patch, PokeError, Text};
 
 use crate::site::{Insn, Slot, Slots};
 
-/// The two patch slots of a site in a loaded program, which they keep from being freed.
+/// The two patch slots of a site in a loaded program, which they keep alive.
 #[derive(Debug)]
 pub struct TextSlots {
     text: Arc<Text>,
     bypass: PatchSlot,
     target: PatchSlot,
-    /// The address behind the site.
+    /// The address after the site.
     out: usize,
 }
 
 impl TextSlots {
-    /// The slots `bypass` and `target` of `text`; `out` is the code offset behind the site.
+    /// The slots `bypass` and `target` of `text`; `out` is the code offset after the site.
     ///
     /// # Errors
     /// [`PokeError::Outside`] if a slot was made for longer code.

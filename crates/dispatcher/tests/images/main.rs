@@ -1,6 +1,6 @@
-//! Images: what they look like, and what they do.
+//! Tests of images: their shapes and their behaviour.
 //!
-//! One process: nothing here forks, raises signals, changes limits or counts what the process allocates.
+//! All tests share one process: none of them forks, raises signals, changes limits or counts allocations.
 
 mod run;
 mod shapes;

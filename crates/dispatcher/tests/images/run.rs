@@ -1,4 +1,4 @@
-//! Images executed: every attached program is reached, and so is every other one; under updates too.
+//! Tests that execute images: every attached program is reached, and every other one too, also during updates.
 
 use bpf_dispatcher::{DetachError, Dispatcher, Image, Link, LiveImage, Options, Policy, Verdicts};
 use bpf_jit_code::{Arch, Code, Hardening, Needs};
@@ -83,7 +83,7 @@ fn sets_of_1_to_64_reach_every_program() {
             assert_eq!((stats.entries, stats.direct, stats.fallback), (size, size.min(60), size.saturating_sub(60)));
             let _guard = packs.domain().enter().unwrap();
             for (i, stub) in stubs.iter().enumerate() {
-                // SAFETY: the guard keeps the tree, `stubs` the function.
+                // SAFETY: the guard keeps the tree alive, `stubs` the function.
                 assert_eq!(unsafe { through(dispatcher.entry(), entry(stub)) }, i as u64, "{size} entries");
             }
         }
@@ -118,7 +118,7 @@ fn a_tree_can_be_switched_off() {
     dispatcher.set_enabled(true).unwrap();
     assert_eq!((dispatcher.stats().entries, dispatcher.stats().direct), (1, 1));
     let _guard = packs.domain().enter().unwrap();
-    // SAFETY: the guard keeps the tree, `stub` the function.
+    // SAFETY: the guard keeps the tree alive, `stub` the function.
     assert_eq!(unsafe { through(dispatcher.entry(), entry(&stub)) }, 1);
 }
 
@@ -150,7 +150,7 @@ fn updates_under_running_threads() {
                 while !done.load(Ordering::Relaxed) {
                     for (i, stub) in stubs.iter().enumerate() {
                         let _guard = packs.domain().enter().unwrap();
-                        // SAFETY: the guard keeps the tree, `stubs` the function.
+                        // SAFETY: the guard keeps the tree alive, `stubs` the function.
                         assert_eq!(unsafe { through(dispatcher.entry(), entry(stub)) }, i as u64);
                         // Relaxed: a count.
                         calls.fetch_add(1, Ordering::Relaxed);
@@ -197,18 +197,18 @@ fn chains_follow_their_policy() {
             live.publish(&Image::chain(Arch::HOST.unwrap(), &links, policy, &Options::default())).unwrap();
             assert_eq!(live.current().needs(), if programs.is_empty() { Needs::Nothing } else { needs });
             let _guard = packs.domain().enter().unwrap();
-            // SAFETY: a chain is a C function of six integers; the guard keeps it, `stubs` its programs.
+            // SAFETY: a chain is a C function of six integers; the guard keeps it alive, `stubs` its programs.
             let chain: extern "C" fn(u64, u64, u64, u64, u64, *mut u64) -> u64 =
                 unsafe { std::mem::transmute(live.entry()) };
             chain(0, 0, 0, 0, 0, ctx)
         };
         let result = run_once(Needs::Run, ctx.as_mut_ptr());
-        // Nobody reads the hidden argument, so there need not be one; and nothing of it is written by the chain.
+        // The code does not read the hidden argument, so it may be null; and the chain writes nothing to it.
         assert_eq!(run_once(Needs::Slot, std::ptr::null_mut()), result);
         assert_eq!(run_once(Needs::Nothing, std::ptr::null_mut()), result);
         result
     };
-    // Every verdict against sets that hold it, and that do not; the program behind says 5.
+    // Every verdict against sets that contain it and sets that do not; the program after it returns 5.
     let first = Policy::FirstVerdict { pass: 2 };
     for (i, verdict) in verdicts.into_iter().enumerate() {
         for set in [0, 1 << 2, 1 << 5, 1 << 2 | 1 << 5, 1 << 63, 1 << 63 | 1 << 5, u64::MAX, !(1 << 2), !(1 << 63)] {
@@ -236,7 +236,7 @@ fn chains_follow_their_policy() {
         }
     }
     assert_eq!(run(&[0, 1], Policy::FirstVerdict { pass: 1 << 40 }), 2);
-    // More programs than a short branch over them reaches.
+    // More programs than a short branch can jump over.
     assert_eq!(run(&[0; 48], Policy::FirstVerdict { pass: 2 }), 2);
     let mut many = [0; 48];
     many[0] = 2;

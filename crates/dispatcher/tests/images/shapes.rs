@@ -1,4 +1,4 @@
-//! What images look like: trees over 0, 1, 2, 16 and 48 entries and chains, on both architectures, as text in
+//! Tests of the shapes of images: trees over 0, 1, 2, 16 and 48 entries and chains, on both architectures, as text in
 //! tests/snapshots.
 //!
 //! `BLESS=1 cargo test -p bpf-dispatcher --test images shapes` rewrites them.
@@ -98,18 +98,18 @@ fn hardened() {
     assert!(text(&Image::tree(Arch::Arm64, &entries(ARENA, 48), &HARD)).lines().next().unwrap().contains("#0x22"));
 }
 
-/// The kernel's own for one entry: cmp imm32 (7), je (6), jmp (2). Ours compares with rax, which has a shorter form.
+/// The kernel's code for one entry: cmp imm32 (7), je (6), jmp (2). Ours compares with rax, which has a shorter form.
 #[test]
 fn minimal_forms_are_no_larger_than_the_kernels() {
     let len = |base, count| Image::tree(Arch::X64, &entries(base, count), &Options::default()).code().bytes.len();
     assert_eq!(len(0x40_0000, 1), 14);
-    // The kernel's has three compares, three conditional jumps and two indirect ones: 7 + 2 + 2 * (7 + 6 + 2).
+    // The kernel's code has three compares, three conditional jumps and two indirect ones: 7 + 2 + 2 * (7 + 6 + 2).
     assert!(len(0x40_0000, 2) < 39 && len(ARENA, 2) < 39);
 }
 
-/// The tree that the kernel publishes for 16 programs (emit_bpf_dispatcher): recursion over a range, with a compare and
-/// `jg` where it has more than one program, and compare, `je`, indirect jump where it has one. Written down here a
-/// second time, as the kernel does it.
+/// The tree that the kernel publishes for 16 programs (emit_bpf_dispatcher): recursion over a range, with a compare
+/// and `jg` where the range has more than one program, and compare, `je`, indirect jump where it has one. This test
+/// repeats the kernel's recursion independently of our code.
 #[test]
 fn sixteen_entries_have_the_kernels_shape() {
     fn kernel(first: usize, last: usize, shape: &mut Vec<String>) {
@@ -125,7 +125,7 @@ fn sixteen_entries_have_the_kernels_shape() {
     }
     let mut expected = Vec::new();
     kernel(0, 15, &mut expected);
-    // Low addresses are immediates, as the kernel's are: nothing is subtracted and every node compares. Elsewhere a
+    // Low addresses are immediates, like the kernel's: nothing is subtracted and every node compares. Elsewhere a
     // subtraction is the root's compare.
     for (base, compares) in [(0x40_0000, 31), (ARENA, 30)] {
         let text = text(&Image::tree(Arch::X64, &entries(base, 16), &Options::default()));
@@ -140,7 +140,7 @@ fn sixteen_entries_have_the_kernels_shape() {
     }
 }
 
-/// The largest images there are: every branch of arm64 is still in reach, with all that takes room. (x86-64 reaches 2
+/// The largest possible images: every branch of arm64 is in reach, with all options that take room. (x86-64 reaches 2
 /// GiB.)
 #[test]
 fn the_largest_images_branch_to_where_they_should() {

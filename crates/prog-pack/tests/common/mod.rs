@@ -3,10 +3,10 @@
 
 use bpf_jit_code::{Arch, Code, PatchSlot, Reloc, RelocKind, Symbol};
 
-/// What the host executes.
+/// The architecture of the host.
 pub(crate) const HOST: Arch = if cfg!(target_arch = "aarch64") { Arch::Arm64 } else { Arch::X64 };
 
-/// The byte pattern of free memory: what four bytes of it look like.
+/// The byte pattern of free memory, in units of four bytes.
 pub(crate) fn trap() -> [u8; 4] {
     match HOST {
         Arch::X64 => [0xcc; 4],
@@ -39,7 +39,7 @@ pub(crate) fn nop() -> Vec<u8> {
     }
 }
 
-/// A jump that is `at` bytes into the code, to `target` bytes into it.
+/// A jump at byte offset `at` of the code to byte offset `target`.
 fn jump(at: usize, target: usize) -> Vec<u8> {
     let distance = target as i64 - at as i64;
     match HOST {
@@ -105,7 +105,8 @@ pub(crate) fn address_of(symbol: Symbol) -> Code {
     Code { relocs: vec![Reloc { at, kind, symbol }], ..code(bytes) }
 }
 
-/// A slot that holds a nop; then `return 1`. The second offset is `return 2`, to be jumped to.
+/// Code with a slot that holds a nop, then `return 1`. The second offset is that of `return 2`, the target of the
+/// jump.
 pub(crate) fn flip() -> (Code, PatchSlot, usize) {
     let mut bytes = nop();
     ret(1, &mut bytes);
@@ -115,16 +116,16 @@ pub(crate) fn flip() -> (Code, PatchSlot, usize) {
     (code(bytes), PatchSlot::new(HOST, 0).unwrap(), other)
 }
 
-/// A direct tail-call site as `design` has it, with nothing between the slots.
+/// A direct tail-call site, with nothing between the slots.
 pub(crate) struct Site {
     pub(crate) code: Code,
     /// Holds a jump to `out`.
     pub(crate) bypass: PatchSlot,
-    /// Holds a nop; falling through it returns [`FELL_THROUGH`].
+    /// Holds a nop; if both slots are nops, the code returns [`FELL_THROUGH`].
     pub(crate) target: PatchSlot,
     /// Offset of `return 1`.
     pub(crate) out: usize,
-    /// Offset of `return 2`, where the target jumps to.
+    /// Offset of `return 2`, the target of the jump.
     pub(crate) program: usize,
 }
 

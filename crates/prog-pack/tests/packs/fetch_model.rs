@@ -1,10 +1,10 @@
-//! Why dependent pokes need a barrier: every interleaving of a model in which a CPU may execute an old copy of either
-//! slot.
+//! Shows why dependent pokes need a barrier: explores every interleaving of a model in which a CPU may execute an old
+//! copy of either slot.
 //!
-//! Real CPUs rarely show it (platform-dependent, hundreds in millions), and emulators never. So the protocol is
-//! explored here: a runner executes BYPASS, then perhaps TARGET, each either as it is in memory now or as it was at any
-//! time since the last instruction barrier on its CPU. The patcher follows a script. Falling through (BYPASS open,
-//! TARGET a nop) must be unreachable; without the barrier it must be reachable, or the model shows nothing.
+//! Real CPUs rarely show this (depending on the platform, hundreds in millions), and emulators never. So the protocol
+//! is explored here. A runner executes BYPASS, then perhaps TARGET, each either as it is in memory or as it was at
+//! any time since the last instruction barrier on its CPU. The patcher follows a script. Falling through (BYPASS
+//! open, TARGET a nop) must be unreachable. Without the barrier it must be reachable, or the model shows nothing.
 
 use std::collections::HashSet;
 
@@ -15,9 +15,9 @@ enum Step {
     Bypass(bool),
     /// TARGET: nop (false) or jump (true).
     Target(bool),
-    /// Every CPU discards what it fetched.
+    /// Every CPU discards its fetched instructions.
     Barrier,
-    /// Waits until a run that was going on has ended.
+    /// Waits until the run in progress has ended.
     GracePeriod,
 }
 
@@ -27,10 +27,10 @@ struct State {
     at: usize,
     bypass: bool,
     target: bool,
-    /// Values of each slot the runner's CPU may still execute: bit 0 the old false, bit 1 true.
+    /// Values of each slot that the runner's CPU may execute: bit 0 for false, bit 1 for true.
     fetchable_bypass: u8,
     fetchable_target: u8,
-    /// The runner is between the two slots.
+    /// Whether the runner is between the two slots.
     inside: bool,
 }
 
@@ -38,7 +38,7 @@ fn bit(value: bool) -> u8 {
     1 << u8::from(value)
 }
 
-/// Explores everything; whether some run fell through.
+/// Explores all interleavings; returns whether some run fell through.
 fn falls_through(script: &[Step]) -> bool {
     let start = State {
         at: 0,
@@ -100,9 +100,9 @@ use Step::{Barrier, Bypass, GracePeriod, Target};
 const INSTALL: [Step; 3] = [Target(true), Barrier, Bypass(true)];
 const REMOVE: [Step; 4] = [Bypass(false), Barrier, GracePeriod, Target(false)];
 
-/// Twice, so that what is left over from a removal meets the next installation.
+/// Twice, so that stale values of a removal meet the next installation.
 fn cycle(install: &[Step], remove: &[Step]) -> Vec<Step> {
-    // Between them nothing is known: a CPU may execute what it fetched before as long as it likes.
+    // Nothing is assumed between the steps: a CPU may execute old fetches as long as it likes.
     [install, remove, install, remove].concat()
 }
 

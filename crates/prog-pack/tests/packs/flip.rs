@@ -1,7 +1,7 @@
-//! One thread runs, one patches: both behaviours are seen, and nothing else.
+//! One thread runs and one patches: both results occur, and no other.
 //!
-//! 10^5 flips here (10^4 on arm64, which usually means emulation); with `BPF_SOAK=1 cargo test --release --test packs
-//! flip` it is 10^7. The example `flip` runs the same with the rules broken.
+//! 10^5 flips (10^4 on arm64, which usually means emulation); with `BPF_SOAK=1 cargo test --release --test packs
+//! flip` 10^7. The example `flip` also breaks the rules, as controls.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,8 +22,8 @@ fn packs() -> Packs {
     Packs::new(Domain::new(bpf_quiesce::Options::default()), Options::default()).unwrap()
 }
 
-/// Runs `entry` in a thread of its own while `patch` patches it, `times` times and until 1 and 2 were both returned;
-/// returns how often something else was.
+/// Runs `entry` in a thread of its own while `patch` patches it, `times` times and until 1 and 2 were both returned.
+/// Returns how often another value was returned.
 fn patched_under_a_runner(packs: &Packs, entry: usize, times: u64, mut patch: impl FnMut()) -> u64 {
     let stop = AtomicBool::new(false);
     let seen: [AtomicU64; 3] = Default::default();
@@ -39,7 +39,7 @@ fn patched_under_a_runner(packs: &Packs, entry: usize, times: u64, mut patch: im
             }
         });
         let (mut done, seen) = (0, |i: usize| seen[i].load(Ordering::Relaxed));
-        // The bound is for a runner that never sees one of them: then the assertion below fails.
+        // The bound is for a runner that never returns one of them: then the assertion below fails.
         while done < times || ((seen(1) == 0 || seen(2) == 0) && done < 1000 * times) {
             patch();
             done += 1;
@@ -127,8 +127,8 @@ fn a_mismatch_changes_nothing_and_says_what_is_there() {
 
 #[test]
 fn slots_that_share_a_word_do_not_disturb_each_other() {
-    // Two threads each flip a byte pattern next to the other's; x86-64 has room for one five-byte slot a word, so the
-    // neighbour is ordinary code there, and must stay as it is.
+    // Two threads each flip a byte pattern next to the other's. On x86-64 a word has room for one five-byte slot, so
+    // the neighbouring bytes are ordinary code there and must not change.
     let packs = packs();
     let mut code = constant(7, 64);
     let nop = crate::common::nop();

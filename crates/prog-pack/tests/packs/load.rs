@@ -56,12 +56,12 @@ extern "C" fn forty_two() -> u32 {
 fn calls_reach_the_host_directly_and_distant_code_through_a_veneer() {
     let packs = packs(Options::default());
     let near = forty_two as *const () as usize;
-    // Far: another reservation, with the same code in it. The kernel puts it near the shared libraries.
+    // Far: another reservation that contains this code. The kernel puts it near the shared libraries.
     let far = far_constant(4242);
     let code = calls(Symbol::new(5));
     let (direct, through) = (code.bytes.len(), code.bytes.len().next_multiple_of(16) + 16);
     let neighbour = load(&packs, 7, 0);
-    // Under an emulator the text may lie amid what the emulator has mapped for itself, without room near it.
+    // Under an emulator the text may lie amid the emulator's own mappings, without room near it.
     let to_near = if cfg!(target_arch = "aarch64") { direct..=through } else { direct..=direct };
     for (target, value, expected) in
         [(neighbour.entry(0).unwrap().addr(), 7, direct..=direct), (near, 42, to_near), (far, 4242, through..=through)]
@@ -98,11 +98,11 @@ fn far_constant(value: u32) -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     let next = NEXT.fetch_add(1 << 32, Ordering::Relaxed);
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
-    // Far from executables and shared libraries alike, wherever the kernel puts them, and in one of two places:
-    // a sanitizer's shadow is in the other.
+    // Far from executables and shared libraries alike, wherever the kernel puts them. Two candidates, because a
+    // sanitizer's shadow memory covers the other.
     let made = [1usize << 36, 1 << 45].into_iter().find_map(|base| {
         let at = std::ptr::without_provenance_mut(base + next);
-        // SAFETY: nothing is replaced.
+        // SAFETY: a new mapping, which replaces none.
         let page = unsafe { libc::mmap(at, 4096, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
         (page == at).then_some(page)
     });
@@ -157,15 +157,15 @@ fn bad_code_is_an_error_and_leaves_nothing() {
     assert_eq!(packs.stats().bytes_free, packs.stats().bytes);
 }
 
-/// An address in reach.
+/// An address within reach of direct branches.
 fn packs_text() -> usize {
     forty_two as *const () as usize
 }
 
-/// The bytes of free memory in `[at, at + len)`.
+/// Whether `[at, at + len)` holds the bytes of free memory.
 fn all_traps(at: *const u8, len: usize) -> bool {
     let trap = crate::common::trap();
-    // SAFETY: in a pack that the test keeps mapped; nobody writes there at the time.
+    // SAFETY: in a pack that the test keeps mapped, and which is not written at the time.
     (0..len).all(|i| unsafe { at.wrapping_add(i).read_volatile() } == trap[(at as usize + i) % 4])
 }
 
@@ -206,14 +206,14 @@ fn a_run_keeps_what_is_dropped_under_it() {
     drop(text);
     assert_eq!(packs.reclaim(), 0);
     assert!(matches!(packs.drain(), Err(Error::Wait(bpf_quiesce::WaitError::UnderOwnGuard))));
-    // SAFETY: made by `constant`; dropped under this guard, which keeps it.
+    // SAFETY: made by `constant`; dropped under this guard, which keeps it alive.
     assert_eq!(unsafe { run(entry) }, 77);
-    // Loading goes on meanwhile, and takes other memory.
+    // Loading goes on meanwhile, and uses other memory.
     let more: Vec<_> = (0..600).map(|i| load(&packs, i, 100)).collect();
     let range = entry as usize..entry as usize + footprint;
     assert!(more.iter().all(|t| !range.contains(&(t.base() as usize))));
     drop(more);
-    // SAFETY: made by `constant`; dropped under this guard, which keeps it.
+    // SAFETY: made by `constant`; dropped under this guard, which keeps it alive.
     assert_eq!(unsafe { run(entry) }, 77);
     drop(guard);
     packs.drain().unwrap();
@@ -231,7 +231,7 @@ fn the_packs_outlive_the_runs_in_them() {
     let guard = domain.enter().unwrap();
     drop(text);
     drop(packs);
-    // SAFETY: made by `constant`; dropped under this guard, which keeps it and its pack.
+    // SAFETY: made by `constant`; dropped under this guard, which keeps it and its pack alive.
     assert_eq!(unsafe { run(entry) }, 5);
     drop(guard);
     assert_eq!(domain.reclaim(), 1, "the packs are unmapped by a callback");
@@ -256,7 +256,7 @@ fn large_programs_have_packs_of_their_own_and_empty_packs_go_beyond_the_limit() 
     packs.drain().unwrap();
     let stats = packs.stats();
     assert_eq!((stats.packs, stats.empty_packs, stats.bytes), (2, 2, 2 << 20), "hysteresis");
-    // What was kept is used again before anything is mapped.
+    // Kept packs are reused before a new one is mapped.
     let again = load(&packs, 1, 600 << 10);
     assert_eq!(packs.stats().packs, 2);
     drop(again);

@@ -1,6 +1,6 @@
-//! Code in packs: loaded, run, patched, freed; and a model of why patching needs a barrier.
+//! Tests of code in packs: loading, running, patching, freeing; and a model that shows why patching needs a barrier.
 //!
-//! One process: nothing here forks, raises signals, changes limits or counts what the process allocates.
+//! All tests share one process: none of them forks, raises signals, changes limits or counts allocations.
 
 #[path = "../common/mod.rs"]
 mod common;

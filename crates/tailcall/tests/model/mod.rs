@@ -1,9 +1,10 @@
-//! The abstract machine: what the real code did, as events, and every interleaving of them with a CPU.
+//! The abstract machine: records the steps of the real code as events, and explores all interleavings of them with a
+//! CPU.
 //!
-//! The CPU is as bad as an architecture may allow: for either instruction of a site it may execute what is in memory,
-//! or anything that was there since its last instruction barrier. It enters and leaves runs as it likes; a grace period
-//! waits for the run it is in. One CPU is enough: CPUs do not act on each other, a second one only makes the updater
-//! wait longer.
+//! The CPU is as weak as an architecture may allow: for either instruction of a site it may execute the content of
+//! memory, or any content since its last instruction barrier. It enters and leaves runs at any time; a grace period
+//! waits for the run it is in. One CPU suffices: CPUs do not affect each other, and a second one only makes the
+//! updater wait longer.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use bpf_tailcall::{Fences, Insn, Slot, Slots, Target};
@@ -11,43 +12,43 @@ use std::cell::RefCell;
 use std::collections::HashSet;
 use std::rc::Rc;
 
-/// What an updater did that a CPU can notice.
+/// A step of an updater that a CPU can observe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Event {
     /// Wrote an instruction of a site.
     Poke(usize, Slot, Insn),
-    /// Every CPU discards what it fetched.
+    /// Every CPU discards its fetched instructions.
     Barrier,
-    /// Began to wait for the runs that are going on.
+    /// Started a grace period for the runs in progress.
     Begin(u32),
-    /// Waited until they were over.
+    /// Waited until these runs were over.
     Wait(u32),
     /// Freed a program.
     Free(usize),
 }
 
-/// What went wrong.
+/// A detected error.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Violation {
     /// A CPU unwound its frame and ran into the nop.
     FellThrough,
-    /// A CPU was in a program, or jumped into one, that was freed.
+    /// A CPU was in a freed program, or jumped into one.
     Freed,
     /// Memory held two nops.
     TwoNops,
 }
 
-/// Memory, and what happened to it.
+/// Memory, and its history.
 #[derive(Debug, Default)]
 pub(crate) struct World {
     pub(crate) memory: Vec<(Insn, Insn)>,
     pub(crate) events: Vec<Event>,
-    /// Steps that could have failed, so far.
+    /// Number of steps so far that could have failed.
     pub(crate) fallible: usize,
     /// The steps that fail.
     pub(crate) failing: Vec<usize>,
     pub(crate) periods: u32,
-    /// Programs that are dropped now are not freed, the model is over.
+    /// Whether the model is over: programs dropped from then on are not recorded as freed.
     pub(crate) over: bool,
 }
 
@@ -64,7 +65,7 @@ impl World {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Fault;
 
-/// The instructions of site number `1` in memory.
+/// The instructions of site number `.1` in memory.
 #[derive(Debug)]
 pub(crate) struct ModelSlots(pub(crate) Shared, pub(crate) usize);
 
@@ -176,15 +177,15 @@ enum Cpu {
 struct State {
     at: usize,
     memory: Vec<[u64; 2]>,
-    /// What the CPU may execute for each.
+    /// For each instruction, the contents that the CPU may execute.
     fetch: Vec<[u64; 2]>,
     cpu: Cpu,
-    /// Periods that wait for the CPU's run.
+    /// The periods that wait for the CPU's run.
     waiting: u64,
     freed: u64,
 }
 
-/// Whether any interleaving goes wrong, and how; with the number of states looked at.
+/// Returns the first violation found in any interleaving, and the number of states explored.
 pub(crate) fn explore(sites: usize, events: &[Event]) -> (Option<Violation>, usize) {
     let start = [bit(Insn::Out), bit(Insn::Nop)];
     let first =
@@ -212,7 +213,7 @@ fn cpu_steps(state: &State, next: &mut Vec<State>) -> Result<(), Violation> {
         Cpu::Running => {
             next.push(leave());
             for (site, [bypass, _]) in state.fetch.iter().enumerate() {
-                // Out leads back to where it is.
+                // Out leads back to the state before the site.
                 if bypass & bit(Insn::Nop) != 0 {
                     next.push(State { cpu: Cpu::Between(site), ..state.clone() });
                 }

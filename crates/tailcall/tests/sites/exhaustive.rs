@@ -1,8 +1,8 @@
-//! The real code against every interleaving of an abstract CPU, and the same with its steps dropped or swapped.
+//! Tests the real code against every interleaving with an abstract CPU, and again with steps dropped or swapped.
 //!
-//! All sequences of up to five commands (set a slot, clear it, settle), with no failure and with every step failing
-//! once, or failing and everything after it too. What the code does is recorded as events; the model walks all
-//! interleavings of them with a CPU that may hold stale fetches.
+//! All sequences of up to five commands (set a slot, clear it, settle), without failures, with every step failing
+//! once, and with every step and all later ones failing. The steps of the code are recorded as events; the model
+//! explores all interleavings of them with a CPU that may hold stale fetches.
 
 use crate::model::{Event, Fault, Handle, ModelFences, ModelSlots, Shared, Violation, World, explore};
 use bpf_tailcall::{Change, Clock, Insn, Sites, Slot, Target, UpdateError};
@@ -18,7 +18,7 @@ enum Command {
 
 use Command::{Clear, Set, Settle};
 
-/// A table with one slot, as the runtime has it: the slot's program is let go a grace period after it was replaced.
+/// A table with one slot, as in the runtime: a replaced program of the slot is released a grace period later.
 struct Table {
     world: Shared,
     clock: Clock<ModelFences>,
@@ -72,7 +72,7 @@ impl Table {
         Ok(())
     }
 
-    /// Text and state must agree always; and the sites do what the slot says, unless undoing a failure failed too.
+    /// Checks that text and state agree, and that the sites follow the slot, unless undoing a failure failed too.
     fn check(&self, undoable: bool) {
         let world = self.world.borrow();
         for ((_, site), memory) in self.sites.iter().zip(&world.memory) {
@@ -93,12 +93,12 @@ impl Drop for Table {
     }
 }
 
-/// The events of a sequence of commands, and how many steps could have failed.
+/// The events of a sequence of commands, and the number of steps that could have failed.
 fn record(sites: usize, commands: &[Command], failing: Vec<usize>) -> (Vec<Event>, usize) {
     let once = failing.len() <= 1;
     let mut table = Table::new(sites, failing);
     for command in commands {
-        // A failed update has changed nothing.
+        // A failed update changes nothing.
         let _ = table.execute(*command);
         table.check(once);
     }
@@ -158,7 +158,8 @@ fn dropping_any_barrier_or_wait_goes_wrong() {
         for (at, event) in events.iter().enumerate() {
             if let Event::Barrier | Event::Wait(_) | Event::Begin(_) = event {
                 let found = explore(1, &without(&events, at)).0;
-                // The slot's own hold on a replaced program waits as well, so one of two waits for it may go.
+                // The slot keeps a replaced program for a grace period too, so one of two waits for it may be
+                // dropped.
                 let doubled = matches!(event, Event::Begin(_) | Event::Wait(_)) && found.is_none();
                 if doubled {
                     assert!(is_doubled(&events, at), "{commands:?} without {event:?} at {at}");
@@ -172,8 +173,8 @@ fn dropping_any_barrier_or_wait_goes_wrong() {
     }
 }
 
-/// Whether another period that began later than the last barrier before this one is waited for before anything is
-/// removed or freed.
+/// Whether another period, which began after the last barrier before this one, is waited for before any removal or
+/// freeing.
 fn is_doubled(events: &[Event], at: usize) -> bool {
     let (Event::Begin(this) | Event::Wait(this)) = events[at] else { return false };
     let waits = events.iter().filter(|e| matches!(e, Event::Wait(_))).count();
@@ -182,7 +183,7 @@ fn is_doubled(events: &[Event], at: usize) -> bool {
 
 #[test]
 fn swapping_any_two_steps_goes_wrong() {
-    // The protocol itself, without the slot's own hold on the program.
+    // The protocol itself, without the slot's own reference to the program.
     let mut table = Table::new(1, vec![]);
     table.execute(Set).unwrap();
     table.execute(Clear).unwrap();
@@ -205,8 +206,8 @@ fn swapping_any_two_steps_goes_wrong() {
     ];
     assert_eq!(events, protocol);
     assert_eq!(explore(1, &protocol).0, None);
-    // Steps that mean nothing to the CPU when swapped: the jump behind a bypass that everybody sees closed, and the
-    // program it led to.
+    // Two steps whose order a CPU cannot observe: removing the jump after a bypass that every CPU sees closed, and
+    // freeing the program it led to.
     let last = protocol.len() - 2;
     for i in 0..protocol.len() {
         for j in i + 1..protocol.len() {

@@ -1,6 +1,6 @@
-//! Sites and tables: every interleaving, random schedules, tokens that come too early.
+//! Tests of sites and tables: every interleaving, random schedules, tokens that come too early.
 //!
-//! One process: nothing here forks, raises signals, changes limits or counts what the process allocates.
+//! All tests share one process: none of them forks, raises signals, changes limits or counts allocations.
 
 #[path = "../model/mod.rs"]
 mod model;

@@ -1,9 +1,9 @@
-//! The real code on threads, under a scheduler that tries many orders.
+//! Tests the real code on threads, under a scheduler that tries many orders.
 //!
-//! `exhaustive.rs` has one updater and all interleavings with a CPU. Here two updaters compete for the table as the
-//! runtime's do, owners of sites come and go, steps fail, programs are dropped outside the lock; and two CPUs, each
-//! with fetches as stale as an architecture may allow, run meanwhile. A barrier reaches the CPUs one after the other.
-//! Both controls, a barrier and a grace period that do nothing, must be caught.
+//! `exhaustive.rs` has one updater and all interleavings with a CPU. Here two updaters compete for the table as in
+//! the runtime, owners of sites are added and removed, steps fail, and programs are dropped outside the lock. Two
+//! CPUs run meanwhile, each with fetches as stale as an architecture may allow. A barrier reaches the CPUs one after
+//! the other. Both controls, a barrier and a grace period that do nothing, must be detected.
 
 use bpf_tailcall::{Change, Clock, Fences, Insn, Sites, Slot, Slots, Target};
 use shuttle::rand::Rng;
@@ -13,12 +13,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 const CPUS: usize = 2;
-/// Slots of the table.
+/// Number of slots of the table.
 const SLOTS: u32 = 2;
-/// Sites there are memory for.
+/// Number of sites for which there is memory.
 const SITES: usize = 6;
 
-/// What may go wrong.
+/// An error that the test detects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Violation {
     FellThrough,
@@ -26,7 +26,7 @@ enum Violation {
     TwoNops,
 }
 
-/// What is broken on purpose.
+/// The part that is broken on purpose.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Broken {
     Nothing,
@@ -34,7 +34,7 @@ enum Broken {
     GracePeriods,
 }
 
-/// A patchable instruction: what memory holds, and what each CPU may execute.
+/// A patchable instruction: the content of memory, and the contents that each CPU may execute.
 #[derive(Clone)]
 struct Word {
     memory: Insn,
@@ -49,9 +49,9 @@ impl Word {
 
 #[derive(Clone, Copy, Default)]
 struct Cpu {
-    /// Odd in a run.
+    /// Odd while in a run.
     run: u64,
-    /// The program it executes.
+    /// The program that the CPU executes.
     within: Option<usize>,
 }
 
@@ -62,11 +62,11 @@ struct State {
     violation: Option<Violation>,
 }
 
-/// Memory and CPUs. Each lock is one step, and a point where the scheduler may go elsewhere.
+/// Memory and CPUs. Each lock is one step, and a point where the scheduler may switch.
 struct Machine {
     state: Mutex<State>,
     broken: Broken,
-    /// One step in so many fails.
+    /// One step in this many fails.
     failing: u32,
 }
 
@@ -84,7 +84,7 @@ impl Machine {
         self.state.lock().unwrap().violation.get_or_insert(violation);
     }
 
-    /// What `cpu` executes at a word.
+    /// The instruction that `cpu` executes at a word.
     fn execute(&self, cpu: usize, site: usize, slot: usize) -> Insn {
         let state = self.state.lock().unwrap();
         let fetched = &state.words[site][slot].fetched[cpu];
@@ -103,7 +103,7 @@ impl Machine {
                     }
                     state.cpus[cpu].within = Some(program);
                     drop(state);
-                    // Long enough for an updater to come to freeing it.
+                    // Long enough for an updater to free the program.
                     (0..20).for_each(|_| shuttle::thread::yield_now());
                 }
                 Insn::Out => unreachable!("never written to a target"),
@@ -142,7 +142,7 @@ struct ModelFences(Shared);
 
 impl Fences for ModelFences {
     type Error = Fault;
-    /// The runs that are going on.
+    /// The runs in progress.
     type Period = [u64; CPUS];
 
     fn core_barrier(&self) -> Result<(), Fault> {
@@ -201,16 +201,16 @@ impl Drop for Program {
 
 type Period = [u64; CPUS];
 
-/// A table as the runtime has it, under a lock.
+/// A table as in the runtime, under a lock.
 struct Table {
     sites: Sites<SiteText, Handle, Period>,
     programs: [Option<Handle>; SLOTS as usize],
-    /// What runs may still read from a slot's word.
+    /// Replaced programs that runs may still read from a slot's word.
     replaced: Vec<(Period, Handle)>,
 }
 
 impl Table {
-    /// What nobody needs any more; to be dropped without the lock.
+    /// Returns the programs that are not needed any more, to be dropped without the lock.
     fn settle(&mut self, clock: &Clock<ModelFences>) -> Vec<Handle> {
         let mut free = self.sites.settle(clock);
         let (over, waiting): (Vec<_>, Vec<_>) =
@@ -231,7 +231,7 @@ impl Table {
     }
 }
 
-/// One schedule; what went wrong in it.
+/// Runs one schedule; returns the violation in it.
 fn scenario(broken: Broken, failing: u32) -> Option<Violation> {
     let words = vec![[Word::new(Insn::Out), Word::new(Insn::Nop)]; SITES];
     let state = State { words, cpus: [Cpu::default(); CPUS], freed: Vec::new(), violation: None };
@@ -273,7 +273,7 @@ fn scenario(broken: Broken, failing: u32) -> Option<Violation> {
                         4 => {
                             if let Some(late) = late.take() {
                                 let current = |index: u32| programs[index as usize].clone();
-                                // A failure leaves none of them tracked.
+                                // After a failure none of the sites is tracked.
                                 let _ = sites.track(&clock, 1 + updater as u64, late, current);
                             }
                         }
@@ -289,8 +289,8 @@ fn scenario(broken: Broken, failing: u32) -> Option<Violation> {
         thread.join().unwrap();
     }
 
-    // All runs are over: a barrier that works, and everything can be let go. What the sites hold agrees with their
-    // states.
+    // All runs are over: with a barrier that works, every target can be released. The text of the sites agrees with
+    // their states.
     let mut held = table.lock().unwrap();
     let free = held.settle(&clock);
     if broken == Broken::Nothing {
@@ -308,17 +308,17 @@ fn scenario(broken: Broken, failing: u32) -> Option<Violation> {
     drop(held);
     drop(free);
     let violation = machine.state.lock().unwrap().violation;
-    // The table holds programs, which hold the machine: it goes last, and no CPU runs.
+    // The table holds programs, which refer to the machine: it is dropped last, when no CPU runs.
     drop(table);
     violation
 }
 
-/// Over how many schedules, and what went wrong in how many of them: fell through, freed, two nops.
+/// Returns the number of schedules, and how many of them had each violation: fell through, freed, two nops.
 fn schedules(broken: Broken, failing: u32) -> (usize, [usize; 3]) {
     let iterations = 3000;
     let counts: Arc<[AtomicUsize; 3]> = Arc::default();
     let counting = Arc::clone(&counts);
-    // The same schedules every time: the controls must not depend on luck.
+    // The scheduler is seeded, so that the controls do not depend on chance.
     let scheduler = RandomScheduler::new_from_seed(1, iterations);
     shuttle::Runner::new(scheduler, shuttle::Config::default()).run(move || {
         if let Some(violation) = scenario(broken, failing) {

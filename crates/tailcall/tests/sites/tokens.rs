@@ -1,4 +1,4 @@
-//! Tokens that were made too early, or by somebody else's clock, are refused; and a failed poke changes no state.
+//! Tests that tokens made too early, or by another clock, are refused, and that a failed poke changes no state.
 
 use crate::model::{Fault, Handle, ModelFences, ModelSlots, Shared, World};
 use bpf_tailcall::{Clock, Failure, Insn, Site, Target, View};
@@ -9,7 +9,7 @@ fn world() -> Shared {
     Rc::new(RefCell::new(World { memory: vec![(Insn::Out, Insn::Nop)], over: true, ..World::default() }))
 }
 
-/// Takes the view that the test says the site is in.
+/// Takes the view of the state that the site must be in.
 macro_rules! expect {
     ($site:expr, $state:ident) => {
         match $site.view() {
@@ -32,7 +32,7 @@ fn early_and_foreign_tokens_are_refused() {
     let barrier = clock.barrier().unwrap();
     expect!(site, Armed).open(&barrier).unwrap();
 
-    // A grace period begun before the close, and one begun after it but with a barrier from before.
+    // A grace period begun before the close, and one begun after it with a barrier from before.
     let stale = clock.grace(&barrier);
     expect!(site, Linked).close(&clock).unwrap();
     for grace in [stale, clock.grace(&barrier), other.grace(&other.barrier().unwrap())] {
