@@ -1,5 +1,5 @@
-//! Nanoseconds an instruction, and a run: `cargo run --release -p bpf-interp --example interp_speed`. Minimum of many
-//! rounds, because the machine may be shared.
+//! Measures nanoseconds per instruction, and per run: `cargo run --release -p bpf-interp --example interp_speed`.
+//! Minimum of many rounds, because the machine may be shared.
 
 use std::hint::black_box;
 use std::time::Instant;

@@ -1,4 +1,5 @@
-//! Arithmetic, one pure function an instruction kind. RFC 9669 section 4, and what semantics it leaves to the text.
+//! Arithmetic, with one pure function per kind of instruction. RFC 9669 section 4, and the semantics that it leaves
+//! to prose.
 
 #![expect(
     clippy::cast_possible_truncation,

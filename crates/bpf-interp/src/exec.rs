@@ -1,8 +1,8 @@
-//! The interpreter proper: one function that executes one frame, and calls itself for calls.
+//! The interpreter loop: one function that executes one frame, and calls itself for calls.
 //!
 //! A tail call replaces the program that the function executes, so a tail call in a subprogram returns to that
-//! subprogram's caller, as it must. The depth of the recursion is bounded: within one program by validation, again
-//! here for callbacks, whose addresses a program may make up; and there are at most [`MAX_TAIL_CALLS`] programs a run.
+//! subprogram's caller, as required. The recursion is bounded: within one program by validation, and again here for
+//! callbacks, whose addresses a program may forge. A run enters at most [`MAX_TAIL_CALLS`] programs by tail calls.
 
 use core::borrow::Borrow;
 
@@ -19,7 +19,7 @@ use bpf_uapi::helper_id::TAIL_CALL;
 impl Machine<'_> {
     /// Runs a program with `r1` and `r2`, and returns its r0. All other registers but r10 begin as zero.
     ///
-    /// The budget is not renewed: it is one for all runs of a machine. The count of tail calls is.
+    /// The budget is not renewed: all runs of a machine share it. The count of tail calls starts anew with each run.
     ///
     /// # Errors
     /// [`Stop`]: the run ended without a result.
@@ -34,8 +34,8 @@ impl Machine<'_> {
 }
 
 impl Machine<'_> {
-    /// Runs a subprogram of a program alone, and returns its r0. `function` is its address as the program knows it,
-    /// from `r2 = subprog[...]`. As [`Machine::run`] otherwise.
+    /// Runs a single subprogram of a program, and returns its r0. `function` is its address as the program sees it,
+    /// from `r2 = subprog[...]`. Otherwise as [`Machine::run`].
     ///
     /// # Errors
     /// [`StopKind::BadCallback`], and whatever stops the subprogram.
@@ -57,19 +57,19 @@ impl Machine<'_> {
     }
 }
 
-/// The first instruction of the subprogram that a program knows by this address; not that of the program itself.
+/// The first instruction of the subprogram with this address; never that of the main program.
 fn function_at(program: &Program, address: u64) -> Option<InsnIdx> {
     callback_slot(address).filter(|&slot| matches!(program.subprog_starting_at(slot), Some(id) if id != SubprogId(0)))
 }
 
-/// The instruction that an indirect jump at `at` may go to by this number.
+/// The instruction that an indirect jump at `at` may reach by this number.
 fn indirect_target(program: &Program, at: InsnIdx, named: u64) -> Option<InsnIdx> {
     let target = InsnIdx::of_target_number(named)?;
     let targets = program.indirect_targets(program.subprog_of(at));
     targets.binary_search(&target).ok().map(|_| target)
 }
 
-/// The first instruction of what the call through a register at `at` may call by this address.
+/// The first instruction of the subprogram with this address, if the call through a register at `at` may call it.
 fn indirect_callee(program: &Program, at: InsnIdx, address: u64) -> Option<InsnIdx> {
     let slot = function_at(program, address)?;
     let callee = program.subprog_starting_at(slot)?;
@@ -79,7 +79,7 @@ fn indirect_callee(program: &Program, at: InsnIdx, address: u64) -> Option<InsnI
 
 impl<C> Caller<'_, '_, C> {
     /// Calls back a subprogram of the calling program, and returns its r0. `callback` is its address as the program
-    /// knows it, from `r2 = subprog[...]`.
+    /// sees it, from `r2 = subprog[...]`.
     ///
     /// # Errors
     /// [`StopKind::BadCallback`], [`StopKind::CallDepth`], and whatever stops the subprogram.
@@ -149,15 +149,15 @@ pub(crate) fn run<E: Env + ?Sized>(
     }
 }
 
-/// How a frame leaves the program that it executes.
+/// How a frame leaves its current program.
 enum Exit<C> {
     /// It returns r0 to the caller.
     Return,
-    /// It goes on in this program, with r1 unchanged.
+    /// It continues in this program, with r1 unchanged.
     TailCall(C),
 }
 
-/// Why a frame cannot go on.
+/// The reason why a frame cannot continue.
 enum Halt {
     /// The instruction at `pc` failed.
     Here(StopKind),
@@ -202,13 +202,13 @@ impl Registers {
     }
 }
 
-/// Where a taken jump or callback reference leads. Validation has checked that it leads somewhere.
+/// The target of a taken jump or callback reference. Validation has checked that it exists.
 #[inline]
 fn target(at: InsnIdx, off: i32) -> Result<InsnIdx, StopKind> {
     at.jump(off).ok_or(StopKind::Internal("a jump leads out of the program"))
 }
 
-/// Takes a jump, which counts when it goes back.
+/// Takes a jump; a backward jump counts against the budget.
 #[inline]
 fn jump(machine: &mut Machine<'_>, at: InsnIdx, off: i32) -> Result<InsnIdx, StopKind> {
     let target = target(at, off)?;
@@ -227,7 +227,7 @@ fn run_program<E: Env + ?Sized>(
 ) -> Result<Exit<E::Code>, Halt> {
     let program: &Program = code.borrow();
     let insns = program.insns();
-    // One counter a frame, however many may_goto it has, as the kernel.
+    // One counter per frame, however many may_goto it has, as in the kernel.
     let mut passes = MAY_GOTO_BUDGET;
     loop {
         let pc = frame.pc;
@@ -352,14 +352,14 @@ fn run_program<E: Env + ?Sized>(
                     }
                     Callee::Helper(TAIL_CALL) => {
                         if caller.machine.tail_calls < MAX_TAIL_CALLS {
-                            // The index is 32 bits, whatever the upper half of r3 says.
+                            // The index is 32 bits wide, whatever the upper half of r3 holds.
                             if let Some(next) = env.tail_call(args[1], low(args[2]), &mut caller)? {
                                 machine.tail_calls += 1;
                                 return Ok(Exit::TailCall(next));
                             }
                         }
-                        // A tail call that is not taken goes on with the next instruction. Its result means nothing,
-                        // but must be the same on all engines.
+                        // A tail call that is not taken continues with the next instruction. Its result has no
+                        // meaning, but must be equal on all engines.
                         u64::MAX
                     }
                     Callee::Helper(id) => env.helper(id, args, &mut caller)?,

@@ -1,13 +1,14 @@
 //! Memory-checking BPF interpreter: the reference, and the safe engine.
 //!
-//! Problem: the compiled engines need an oracle, and hosts without a backend or without trust in a program need an
-//! engine that no program can harm. Approach: execute [`bpf_isa::Program`] as it is, one plain `match` arm an
-//! instruction, and look every memory access up in the regions the run was given. What the host provides (helpers,
-//! maps, tail-call targets, memory of its own) comes in through one trait, [`Env`].
+//! Problem: the compiled engines need an oracle, and hosts without a backend, or without trust in a program, need an
+//! engine that no program can harm. Approach: execute [`bpf_isa::Program`] directly, with one plain `match` arm per
+//! instruction, and look every memory access up in the regions given to the run. Helpers, maps, tail-call targets and
+//! the host's own memory are provided through one trait, [`Env`].
 //!
-//! Invariants: no program can read or write memory the run was not given, recurse without bound, or make this crate
-//! panic; with [`Options::budget`] or [`Options::interrupt`], none can run for ever. Unsafe code is in `memory` only.
-//! Nothing else is checked: uninitialised registers read as zero, since proving otherwise is the verifier's work.
+//! Invariants: no program can access memory that was not given to the run, recurse without bound, or make this crate
+//! panic; with [`Options::budget`] or [`Options::interrupt`], no program runs for ever. Unsafe code is in `memory`
+//! only. Nothing else is checked: uninitialised registers read as zero, because proving their initialisation is the
+//! verifier's task.
 //!
 //! ```
 //! use bpf_interp::{Machine, Memory, NoHost, Options};
@@ -42,16 +43,17 @@ pub use machine::{Caller, MAX_TAIL_CALLS, Machine, Options};
 pub use memory::{DEFAULT_STACK_BYTES, HostMemory, Memory};
 pub use stop::{Stop, StopKind};
 
-/// What a host provides to the programs it runs.
+/// The functions and memory that a host provides to the programs it runs.
 pub trait Env {
-    /// A program as the host holds it: `&Program`, `Arc<Program>`, or a type of its own that also knows what the
-    /// program's maps and host functions are.
+    /// The host's type for a program: `&Program`, `Arc<Program>`, or a type of its own that also knows the program's
+    /// maps and host functions.
     type Code: Borrow<Program> + Clone;
 
     /// Calls the helper `id`, and returns r0.
     ///
     /// # Errors
-    /// The run ends with the [`Stop`]: [`StopKind::UnknownHelper`] if there is none, [`Caller::fail`] for a failure.
+    /// The run ends with the [`Stop`]: [`StopKind::UnknownHelper`] if there is no such helper, [`Caller::fail`] for a
+    /// failure.
     fn helper(&mut self, id: u32, args: [u64; 5], caller: &mut Caller<'_, '_, Self::Code>) -> Result<u64, Stop>;
 
     /// Calls the host function `id`, and returns r0. By default there is none.
@@ -67,11 +69,12 @@ pub trait Env {
         Err(caller.stop(StopKind::UnknownHostFunction(id)))
     }
 
-    /// The program in slot `index` of the prog array that a program knows as `array`; `None` if there is none, and
-    /// the call falls through. By default there is none.
+    /// The program in slot `index` of the prog array that a program knows as `array`; `None` if the slot is empty,
+    /// and the call falls through. By default there is none.
     ///
-    /// The interpreter keeps count: it does not ask when the run has taken [`MAX_TAIL_CALLS`]. The program begins with
-    /// r1 as at the call and r2 as the run's own, since a raw context is a pointer and a length.
+    /// The interpreter counts tail calls, and does not call this after [`MAX_TAIL_CALLS`] were taken in the run. The
+    /// program begins with r1 as at the call and r2 as at the start of the run, because a raw context is a pointer
+    /// and a length.
     ///
     /// # Errors
     /// The run ends with the [`Stop`], for instance because `array` is no prog array.
@@ -84,31 +87,32 @@ pub trait Env {
         Ok(None)
     }
 
-    /// The value of a map, map value or variable that a program of the host refers to. By default nothing is bound.
+    /// The value of a map, map value or variable that a program of the host refers to. By default there is none.
     fn resolve(&mut self, _code: &Self::Code, _imm: Imm64) -> Option<u64> {
         None
     }
 
-    /// Whether a program may access these bytes, which are not in the run's [`Memory`]: map values, mostly. By default
-    /// it may not.
+    /// Grants an access to bytes that are not in the run's [`Memory`], mostly map values; `None` refuses it. By
+    /// default all are refused.
     fn region(&mut self, _addr: u64, _len: u64, _write: bool) -> Option<HostMemory<'_>> {
         None
     }
 
-    /// Where the load, store or atomic at this step is made, whose base register holds `base`: for what a verifier has
-    /// found to be addressed in another way. By default at the sum of the two.
+    /// The address of the load, store or atomic at this step, whose base register holds `base`: for accesses that a
+    /// verifier has found to be addressed in another way. By default the sum of base and offset.
     fn address(&mut self, _step: &Step<'_, Self::Code>, base: u64, off: i16) -> u64 {
         base.wrapping_add(off as u64)
     }
 
-    /// The function that is called with what the program has thrown ([`Caller::throw`]), and returns what the program
-    /// does. By default there is none, and the program returns what was thrown.
+    /// The function that is called with the value that the program has thrown ([`Caller::throw`]), and whose result
+    /// the program returns. By default there is none, and the program returns the thrown value.
     fn exception(&self, _code: &Self::Code) -> Option<InsnIdx> {
         None
     }
 
-    /// Position of the header that an offset of LD_ABS or LD_IND counts from, in bytes from the packet's start; `None`
-    /// if the packet has no such header. By default the packet begins with its link header, and has no network header.
+    /// Position of the header that an offset of LD_ABS or LD_IND is relative to, in bytes from the packet's start;
+    /// `None` if the packet has no such header. By default the packet begins with its link header, and has no network
+    /// header.
     fn header(&mut self, _code: &Self::Code, base: LegacyBase) -> Option<i64> {
         match base {
             LegacyBase::Packet | LegacyBase::Link => Some(0),
@@ -116,24 +120,24 @@ pub trait Env {
         }
     }
 
-    /// The upper half of the user addresses of the program's arena; the lower half is 0. By default all of it is.
+    /// The upper half of the user addresses of the program's arena; its lower half must be 0. By default 0.
     fn user_half(&self, _code: &Self::Code) -> u64 {
         0
     }
 
-    /// Whether the instruction may be executed: for what a verifier left to be checked at run time. Called before each
-    /// one. By default it may, and that costs nothing.
+    /// Whether the instruction may be executed, for checks that a verifier left to run time. Called before each
+    /// instruction. By default true, at no cost.
     fn admits(&mut self, _step: &Step<'_, Self::Code>) -> bool {
         true
     }
 
-    /// What a function, which begins at `start`, relies on to be zero in its frame: from r10 - depth, so many bytes.
-    /// Asked only where frames are not zero anyway ([`Options::stack_fill`]). By default nothing.
+    /// The bytes of its frame that the function at `start` expects to be zero: offset below r10, and length. Called
+    /// only where frames are not zero anyway ([`Options::stack_fill`]). By default none.
     fn zeroed(&self, _code: &Self::Code, _start: InsnIdx) -> Option<(usize, usize)> {
         None
     }
 
-    /// Called before each instruction. By default does nothing, and costs nothing.
+    /// Called before each instruction. By default does nothing, at no cost.
     fn observe(&mut self, _step: &Step<'_, Self::Code>, _machine: &Machine<'_>) {}
 }
 

@@ -1,4 +1,4 @@
-//! What a run carries along, and the view of it that the host's functions get.
+//! The state of a run, and the view of it that the host's functions get.
 
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -9,11 +9,11 @@ use bpf_isa::{InsnIdx, Size};
 use crate::memory::{Extent, Place};
 use crate::{DEFAULT_STACK_BYTES, Env, Memory, Stop, StopKind};
 
-/// At most this many tail calls are taken in a run (Linux: MAX_TAIL_CALL_CNT).
+/// The largest number of tail calls taken in a run (Linux: MAX_TAIL_CALL_CNT).
 pub const MAX_TAIL_CALLS: u32 = 33;
 
-/// What a callback's address looks like to a program: this, and the slot in the low half. It is not canonical on any
-/// supported machine, so it never is the address of memory.
+/// The upper half of a callback's address; the lower half is the slot. Such an address is not canonical on any
+/// supported machine, so it is never that of memory.
 const CALLBACK_TAG: u64 = 0xbf00_0000_0000_0000;
 
 /// The address of the subprogram that starts at `slot`, as [`bpf_isa::Imm64::Func`] loads it.
@@ -26,18 +26,19 @@ pub(crate) fn callback_slot(address: u64) -> Option<InsnIdx> {
     u32::try_from(address ^ CALLBACK_TAG).ok().map(InsnIdx)
 }
 
-/// What a run is allowed.
+/// The limits of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Options<'a> {
     /// Bytes of stack of each frame, rounded up to a multiple of 8.
     pub stack_bytes: usize,
-    /// How many taken back-edges and calls a run may make; `None`: any number. A back-edge is a jump to itself or to a
-    /// lower slot; calls are those of helpers, host functions, subprograms and callbacks, tail calls included.
+    /// The number of taken back-edges and calls that a run may make; `None` for any number. A back-edge is a jump to
+    /// itself or to a lower slot. Calls are those of helpers, host functions, subprograms and callbacks, and tail
+    /// calls.
     pub budget: Option<u64>,
-    /// Ends the run, where the budget is counted, once its topmost bit is set.
+    /// Ends the run, at points where the budget is counted, once the word's topmost bit is set.
     pub interrupt: Option<&'a AtomicU64>,
-    /// The value of every byte of a stack when its frame is entered: 0, except in tests that look for reads of bytes
-    /// never written.
+    /// The value of every byte of a stack when its frame is entered: 0, except in tests that detect reads of
+    /// unwritten bytes.
     pub stack_fill: u8,
 }
 
@@ -51,20 +52,20 @@ impl Default for Options<'_> {
 #[derive(Debug)]
 pub struct Machine<'a> {
     pub(crate) memory: Memory<'a>,
-    /// What the run began with in r2. A tail call hands it on with the context; see [`crate::Env::tail_call`].
+    /// The initial r2 of the run. A tail call passes it on with the context; see [`crate::Env::tail_call`].
     pub(crate) r2: u64,
     pub(crate) tail_calls: u32,
-    /// The call at hand has thrown, and no main program has handled it yet.
+    /// Whether the current call has thrown, and no main program has handled it yet.
     pub(crate) thrown: bool,
-    /// What is left, if any program has counted.
+    /// The remaining budget, if any program had one.
     budget: Option<u64>,
-    /// Whether this one counts.
+    /// Whether the current program has a budget.
     counts: bool,
     interrupt: Option<&'a AtomicU64>,
 }
 
 impl<'a> Machine<'a> {
-    /// A machine that gives its runs this memory.
+    /// Creates a machine whose runs use this memory.
     pub fn new(mut memory: Memory<'a>, options: Options<'a>) -> Machine<'a> {
         memory.set_frame_bytes(options.stack_bytes);
         memory.set_fill(options.stack_fill);
@@ -72,12 +73,12 @@ impl<'a> Machine<'a> {
         Machine { memory, r2: 0, tail_calls: 0, thrown: false, budget, counts: budget.is_some(), interrupt }
     }
 
-    /// How many tail calls the run has taken.
+    /// Number of tail calls that the run has taken.
     pub fn tail_calls(&self) -> u32 {
         self.tail_calls
     }
 
-    /// How much of the budget is left; `None`: no program has had one.
+    /// The remaining budget; `None` if no program had one.
     pub fn budget(&self) -> Option<u64> {
         self.budget
     }
@@ -87,8 +88,8 @@ impl<'a> Machine<'a> {
         self.memory.frames()
     }
 
-    /// A copy of the stack of a frame, lowest address first, so that its end is where the frame's r10 points. `None`
-    /// if that frame is not in use.
+    /// A copy of the stack of a frame, lowest address first, so that the frame's r10 points to its end. `None` if
+    /// that frame is not in use.
     pub fn stack(&self, frame: usize) -> Option<Vec<u8>> {
         let (addr, len) = self.memory.stack(frame)?;
         let mut bytes = vec![0; len];
@@ -99,20 +100,20 @@ impl<'a> Machine<'a> {
     /// Counts a taken back-edge or a call.
     #[inline]
     pub(crate) fn tick(&mut self) -> Result<(), StopKind> {
-        // The budget first, as machine code asks: of two reasons to stop, every engine names the same.
+        // The budget first, as in machine code: if there are two reasons to stop, every engine reports the same one.
         match &mut self.budget {
             Some(0) if self.counts => return Err(StopKind::Budget),
             Some(left) if self.counts => *left -= 1,
             Some(_) | None => {}
         }
-        // Relaxed: the flag says nothing about other memory, and a stop a little late is as good.
+        // Relaxed: the flag publishes no other memory, and a slightly late stop is acceptable.
         if self.interrupt.is_some_and(|word| word.load(Ordering::Relaxed) >> 63 != 0) {
             return Err(StopKind::Interrupted);
         }
         Ok(())
     }
 
-    /// The place of an access: in the run's own memory, else where the host says.
+    /// The place of an access: in the run's own memory, otherwise as the host grants.
     #[inline]
     pub(crate) fn place<'m, E: Env + ?Sized, L: Extent>(
         &'m self,
@@ -143,14 +144,14 @@ impl<'a> Machine<'a> {
     }
 }
 
-/// Where a frame is.
+/// The position of a frame.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Frame {
     /// The instruction being executed.
     pub(crate) pc: InsnIdx,
-    /// Which program it is in, by the tail calls before it.
+    /// The program's number, counted by the tail calls before it.
     pub(crate) program: u32,
-    /// How many frames of this program there are, this one included.
+    /// Number of frames of this program, this one included.
     pub(crate) depth: u32,
 }
 
@@ -160,10 +161,10 @@ impl Frame {
     }
 }
 
-/// A call of a helper or host function, as the host sees it: the calling program, and what the function may do with the
-/// run.
+/// A call of a helper or host function in the host's view: the calling program, and the operations that the function
+/// may use on the run.
 ///
-/// The methods that reach memory or call back take the host again (`self` of the [`Env`] method), because it may own
+/// The methods that access memory or call back take the host again (`self` of the [`Env`] method), because it may own
 /// some of the memory.
 pub struct Caller<'c, 'a, C> {
     pub(crate) machine: &'c mut Machine<'a>,
@@ -178,7 +179,7 @@ impl<C> fmt::Debug for Caller<'_, '_, C> {
 }
 
 impl<'a, C> Caller<'_, 'a, C> {
-    /// The program that calls.
+    /// The calling program.
     pub fn code(&self) -> &C {
         self.code
     }
@@ -188,13 +189,14 @@ impl<'a, C> Caller<'_, 'a, C> {
         self.frame.pc
     }
 
-    /// The machine the program runs on.
+    /// The machine that runs the program.
     pub fn machine(&self) -> &Machine<'a> {
         self.machine
     }
 
-    /// What the program that a tail call goes on with is allowed, as [`Options`] say it of the first. It spends what is
-    /// left of the budget that another one has counted, or this, and nothing if it is `None`.
+    /// Sets the limits of the program that a tail call enters, as [`Options`] do for the first. With `budget`, it
+    /// spends the remaining budget of an earlier program, or this one if there was none; with `None`, it does not
+    /// count.
     pub fn allow(&mut self, budget: Option<u64>, interrupt: Option<&'a AtomicU64>) {
         self.machine.counts = budget.is_some();
         self.machine.budget = self.machine.budget.or(budget);

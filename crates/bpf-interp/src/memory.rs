@@ -1,17 +1,18 @@
-//! The memory a run may touch. All unsafe code of this crate is here.
+//! The memory of a run. All unsafe code of this crate is here.
 //!
-//! Problem: programs compute addresses; a safe engine must know for each access that the memory is there, is the
-//! program's, and stays so, and must not race with other threads on map values. Approach: a run is given regions, and
-//! each access is looked up in them ([`Memory::find`]). Only a lookup makes a [`Place`], a place knows its size, and
-//! only a place can be read or written, so every raw access in this file rests on one statement: *the bytes of a place
-//! lie inside memory that was given, and stay there while the place is borrowed.*
+//! Problem: programs compute addresses. A safe engine must know for each access that the memory exists, belongs to
+//! the program and stays valid, and must not race with other threads on map values. Approach: a run is given regions,
+//! and each access is looked up in them ([`Memory::find`]). Only a lookup makes a [`Place`], a place knows its size,
+//! and only a place can be read or written. So every raw access in this file rests on one statement: *the bytes of a
+//! place lie inside memory that was given, and stay there while the place is borrowed.*
 //!
 //! Invariants:
-//! - Memory given as `&[u8]` is *frozen*: read by plain loads, never written, since nobody else may write it either.
-//! - All other memory (the stack, memory given as `&mut [u8]`, memory the host vouches for) is only accessed
-//!   atomically, relaxed unless the instruction says more: other threads may use map values at the same time. An
-//!   unaligned access is one atomic access a byte, so it can tear, as it can on hardware.
-//! - Pointers come back from the program as integers, so the provenance of every region is exposed when it is given.
+//! - Memory given as `&[u8]` is *frozen*: read by plain loads and never written, because no other code may write it
+//!   either.
+//! - All other memory (the stack, memory given as `&mut [u8]`, memory that the host grants) is accessed only
+//!   atomically, relaxed unless the instruction requires more, because other threads may use map values at the same
+//!   time. An unaligned access is one atomic access per byte, so it can tear, as on hardware.
+//! - Programs return pointers as integers, so the provenance of every region is exposed when it is given.
 
 use crate::alu::low;
 use core::marker::PhantomData;
@@ -19,15 +20,15 @@ use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use bpf_isa::{AtomicOp, Size};
 
-/// The stack of a frame, in bytes, unless [`Options::stack_bytes`](crate::Options::stack_bytes) says otherwise.
+/// The default size of a frame's stack in bytes; see [`Options::stack_bytes`](crate::Options::stack_bytes).
 pub const DEFAULT_STACK_BYTES: usize = 512;
 
-/// A region of memory a run was given.
+/// A region of memory given to a run.
 #[derive(Clone, Copy, Debug)]
 struct Region {
     start: u64,
     len: u64,
-    /// Given as `&[u8]`.
+    /// Whether it was given as `&[u8]`.
     frozen: bool,
 }
 
@@ -38,9 +39,9 @@ impl Region {
     }
 }
 
-/// The memory of one run, apart from what the host adds through [`crate::Env::region`].
+/// The memory of one run, except memory that the host grants through [`crate::Env::region`].
 ///
-/// The lifetime is that of the borrowed memory: nothing else reads or writes it while the run has it.
+/// The lifetime is that of the borrowed memory: no other code accesses it while the run has it.
 #[derive(Debug)]
 pub struct Memory<'a> {
     regions: Vec<Region>,
@@ -48,14 +49,14 @@ pub struct Memory<'a> {
     frames: Vec<Frame>,
     live: usize,
     frame_bytes: usize,
-    /// Every byte of a stack that is entered.
+    /// The value of every byte of a stack when it is entered.
     fill: u8,
     packet: (u64, u64),
     given: PhantomData<&'a mut [u8]>,
 }
 
 impl<'a> Memory<'a> {
-    /// No memory yet.
+    /// Creates an empty memory.
     pub fn new() -> Memory<'a> {
         Memory {
             regions: Vec::new(),
@@ -82,20 +83,20 @@ impl<'a> Memory<'a> {
         start
     }
 
-    /// Says where the packet is that LD_ABS and LD_IND read. Its bytes must be given as well: this alone does not let
-    /// the program read them.
+    /// Sets the packet that LD_ABS and LD_IND read. Its bytes must be added as well: this alone does not make them
+    /// readable.
     pub fn set_packet(&mut self, addr: u64, len: u64) {
         self.packet = (addr, len);
     }
 
-    /// The address of `size` bytes at this position, which may lie before the packet; `None` if they end behind it.
+    /// The address of `size` bytes at this position, which may lie before the packet; `None` if they end after it.
     pub(crate) fn packet_address(&self, position: i64, size: Size) -> Option<u64> {
         let (start, len) = self.packet;
         let end = position.checked_add(size.bytes().into())?;
         (end <= len.cast_signed()).then(|| start.wrapping_add_signed(position))
     }
 
-    /// Sets the size of the stack of each frame that is entered from now on, rounded up to a multiple of 8.
+    /// Sets the stack size of frames entered from this call on, rounded up to a multiple of 8.
     pub(crate) fn set_frame_bytes(&mut self, bytes: usize) {
         let bytes = bytes.next_multiple_of(8);
         if bytes != self.frame_bytes {
@@ -104,7 +105,7 @@ impl<'a> Memory<'a> {
         }
     }
 
-    /// Says what the bytes of a stack are when it is entered.
+    /// Sets the value of the bytes of a stack when it is entered.
     pub(crate) fn set_fill(&mut self, fill: u8) {
         self.fill = fill;
     }
@@ -114,14 +115,14 @@ impl<'a> Memory<'a> {
         self.fill != 0
     }
 
-    /// Zeroes so many bytes of the innermost frame, from `depth` below its end; rounded up to multiples of 8.
+    /// Zeroes `bytes` bytes of the innermost frame, from `depth` below its end; rounded up to multiples of 8.
     pub(crate) fn zero(&mut self, depth: usize, bytes: usize) {
         if let Some(frame) = self.frames[..self.live].last() {
             frame.zero(depth.div_ceil(8), bytes.div_ceil(8));
         }
     }
 
-    /// Enters a frame. Its stack is zero, or what [`Memory::set_fill`] says. Returns its end: r10.
+    /// Enters a frame, whose stack is zero or has the value of [`Memory::set_fill`]. Returns its end: r10.
     pub(crate) fn push_frame(&mut self) -> u64 {
         match self.frames.get(self.live) {
             Some(frame) => frame.clear(self.fill),
@@ -154,7 +155,8 @@ impl<'a> Memory<'a> {
         Some((region.start, native(region.len)))
     }
 
-    /// The place of an access, if its memory was given to the run: a stack frame in use, innermost first, or a region.
+    /// The place of an access, if its memory was given to the run: in a stack frame in use, innermost first, or in a
+    /// region.
     #[inline]
     pub(crate) fn find<L: Extent>(&self, addr: u64, len: L, write: bool) -> Option<Place<'_, L>> {
         let frames = self.frames[..self.live].iter().rev().map(Frame::region);
@@ -170,8 +172,8 @@ impl Default for Memory<'_> {
     }
 }
 
-/// The stack of one frame. It is reached by address only, so it lives in a raw pointer: moving a `Box` would say that
-/// no such address is in use.
+/// The stack of one frame. Programs reach it by address, so it is kept as a raw pointer: moving a `Box` would assert
+/// that no such address is in use.
 #[derive(Debug)]
 struct Frame {
     words: *mut [u64],
@@ -188,13 +190,13 @@ impl Frame {
         Region { start: self.words.cast::<u64>().addr() as u64, len: self.words.len() as u64 * 8, frozen: false }
     }
 
-    /// Zeroes so many words from the one so many before the end.
+    /// Zeroes `words` words, from `depth` words before the end.
     fn zero(&self, depth: usize, words: usize) {
         let from = self.words.len().saturating_sub(depth);
         let words = words.min(self.words.len() - from);
         // SAFETY: `from` is at most the number of words, all of one allocation.
         let first = unsafe { self.words.cast::<u64>().add(from) };
-        // SAFETY: as for `clear`; the words from there on are at least so many.
+        // SAFETY: as for `clear`; at least `words` words follow.
         unsafe { first.write_bytes(0, words) }
     }
 
@@ -213,35 +215,35 @@ impl Drop for Frame {
     }
 }
 
-/// Memory the host vouches for, for one access: the answer of [`crate::Env::region`].
+/// Memory that the host grants for one access: the result of [`crate::Env::region`].
 ///
 /// Making one asserts that the access asked about is valid, for the lifetime.
 #[derive(Debug)]
 pub struct HostMemory<'m> {
-    /// Other bytes that the access goes to: where, and how many there are.
+    /// Other bytes that the access is redirected to: address and length.
     instead: Option<(u64, u64)>,
     memory: PhantomData<&'m [AtomicU8]>,
 }
 
 impl<'m> HostMemory<'m> {
-    /// Vouches for the bytes that [`crate::Env::region`] was asked about.
+    /// Grants access to the bytes that [`crate::Env::region`] was asked about.
     ///
     /// # Safety
     /// For the lifetime `'m`, the bytes must be allocated, initialised, of exposed provenance, writable by this
-    /// process (even where the program may only read them), and accessed by others only atomically; no Rust reference
+    /// process (even where the program may only read them), and accessed by others only atomically. No Rust reference
     /// to them may exist other than to atomics or cells.
     pub unsafe fn vouch() -> HostMemory<'m> {
         HostMemory { instead: None, memory: PhantomData }
     }
 
-    /// Lets the access go to these bytes instead: so a host that must know what is loaded loads it first, and shows
-    /// that to the program. An access of more bytes is a bad one.
+    /// Redirects the access to these bytes: a host that must know the loaded value loads it first, and shows that
+    /// value to the program. An access of more bytes fails.
     pub fn instead(bytes: &'m [AtomicU8]) -> HostMemory<'m> {
         let instead = Some((bytes.as_ptr().expose_provenance() as u64, bytes.len() as u64));
         HostMemory { instead, memory: PhantomData }
     }
 
-    /// Vouches for bytes that lie within shared atomic memory. `None` if they do not.
+    /// Grants access to bytes that lie within shared atomic memory. `None` if they do not.
     ///
     /// ```
     /// # use std::sync::atomic::AtomicU8;
@@ -258,7 +260,7 @@ impl<'m> HostMemory<'m> {
     }
 }
 
-/// How much an access covers: one of the instruction set's sizes, or a number of bytes.
+/// The extent of an access: one of the instruction set's sizes, or a number of bytes.
 pub(crate) trait Extent: Copy {
     fn count(self) -> u64;
 }
@@ -275,17 +277,17 @@ impl Extent for usize {
     }
 }
 
-/// Where an access goes, once it is known to be allowed: `len` bytes inside memory the run was given.
+/// The place of a permitted access: `len` bytes inside memory that the run was given.
 #[derive(Debug)]
 pub(crate) struct Place<'m, L> {
     addr: u64,
     len: L,
-    /// Only plain reads.
+    /// Whether only plain reads are allowed.
     frozen: bool,
     memory: PhantomData<&'m [AtomicU8]>,
 }
 
-/// An address or a length of memory that is there.
+/// An address or a length of existing memory, as a `usize`.
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "asserted: no host has narrower addresses than BPF")]
 fn native(number: u64) -> usize {
@@ -294,7 +296,7 @@ fn native(number: u64) -> usize {
 }
 
 impl<'m, L: Extent> Place<'m, L> {
-    /// The place of an access that the host vouched for; `None` if what it is to go to instead is too short.
+    /// The place of an access that the host granted; `None` if it is redirected to bytes that are too few.
     pub(crate) fn of_host(addr: u64, len: L, HostMemory { instead, memory }: HostMemory<'m>) -> Option<Place<'m, L>> {
         let (addr, bytes) = instead.unwrap_or((addr, u64::MAX));
         (len.count() <= bytes).then_some(Place { addr, len, frozen: false, memory })
@@ -307,19 +309,19 @@ impl<'m, L: Extent> Place<'m, L> {
     /// The bytes of a frozen place.
     fn frozen_bytes(&self) -> &'m [u8] {
         debug_assert!(self.frozen);
-        // SAFETY: the bytes of a place lie inside memory the run was given; these were given as `&[u8]`, so nobody
-        // writes them.
+        // SAFETY: the bytes of a place lie inside memory that the run was given; these were given as `&[u8]`, so they
+        // are not written.
         unsafe { core::slice::from_raw_parts(self.ptr(), native(self.len.count())) }
     }
 
     /// The bytes of a place that is not frozen.
     fn atomic_bytes(&self) -> &'m [AtomicU8] {
-        // SAFETY: the bytes of a place lie inside memory the run was given; not being frozen, it may be written and is
-        // accessed atomically by all. An AtomicU8 has the layout of a u8.
+        // SAFETY: the bytes of a place lie inside memory that the run was given. Not being frozen, it may be written
+        // and all accesses are atomic. An AtomicU8 has the layout of a u8.
         unsafe { core::slice::from_raw_parts(self.ptr().cast(), native(self.len.count())) }
     }
 
-    /// Reads bytes, each on its own; as many as the place or the buffer has.
+    /// Reads bytes, each on its own, up to the length of the place or of the buffer.
     pub(crate) fn copy_out(&self, bytes: &mut [u8]) {
         if self.frozen {
             for (to, from) in bytes.iter_mut().zip(self.frozen_bytes()) {
@@ -333,7 +335,7 @@ impl<'m, L: Extent> Place<'m, L> {
         }
     }
 
-    /// Writes bytes, each on its own; as many as the place or the buffer has.
+    /// Writes bytes, each on its own, up to the length of the place or of the buffer.
     pub(crate) fn copy_in(&self, bytes: &[u8]) {
         for (to, &from) in self.atomic_bytes().iter().zip(bytes) {
             to.store(from, Ordering::Relaxed);
@@ -341,7 +343,7 @@ impl<'m, L: Extent> Place<'m, L> {
     }
 }
 
-/// The widths at which a place is accessed as a whole. Each checks that it has that size and is aligned.
+/// Accesses of a place as a whole. Each checks the size and the alignment.
 impl<'m> Place<'m, Size> {
     /// Whether the address is a multiple of the size.
     pub(crate) fn is_aligned(&self) -> bool {
@@ -353,22 +355,22 @@ impl<'m> Place<'m, Size> {
     }
 
     fn atomic8(&self) -> Option<&'m AtomicU8> {
-        // SAFETY: in memory the run was given, which may be written and is accessed atomically by all.
+        // SAFETY: in memory that the run was given, which may be written; all accesses are atomic.
         self.whole(Size::B).then(|| unsafe { AtomicU8::from_ptr(self.ptr()) })
     }
 
     fn atomic16(&self) -> Option<&'m AtomicU16> {
-        // SAFETY: as in `atomic8`; both bytes are, and `whole` has checked the alignment.
+        // SAFETY: as in `atomic8`, for both bytes; `whole` has checked the alignment.
         self.whole(Size::H).then(|| unsafe { AtomicU16::from_ptr(self.ptr().cast()) })
     }
 
     fn atomic32(&self) -> Option<&'m AtomicU32> {
-        // SAFETY: as in `atomic8`; all four bytes are, and `whole` has checked the alignment.
+        // SAFETY: as in `atomic8`, for all four bytes; `whole` has checked the alignment.
         self.whole(Size::W).then(|| unsafe { AtomicU32::from_ptr(self.ptr().cast()) })
     }
 
     fn atomic64(&self) -> Option<&'m AtomicU64> {
-        // SAFETY: as in `atomic8`; all eight bytes are, and `whole` has checked the alignment.
+        // SAFETY: as in `atomic8`, for all eight bytes; `whole` has checked the alignment.
         self.whole(Size::DW).then(|| unsafe { AtomicU64::from_ptr(self.ptr().cast()) })
     }
 
@@ -391,8 +393,8 @@ impl<'m> Place<'m, Size> {
         }
     }
 
-    /// The load of LOAD_ACQ, whose acquire pairs with the release of [`Place::store_release`] or of another engine's
-    /// or host thread's store. Frozen bytes are written by nobody, so there is nothing to pair with.
+    /// The load of LOAD_ACQ, whose acquire pairs with the release of [`Place::store_release`] or of a store by
+    /// another engine or host thread. Frozen bytes are never written, so there is no release to pair with.
     pub(crate) fn load_acquire(&self) -> u64 {
         self.load_ordered(Ordering::Acquire).unwrap_or_else(|| self.load())
     }
@@ -455,7 +457,7 @@ impl<'m> Place<'m, Size> {
     }
 }
 
-/// The kernel orders a read-modify-write fully when it returns the old value, and not at all otherwise.
+/// The kernel orders a read-modify-write fully if it returns the old value, and not at all otherwise.
 fn order_of(op: AtomicOp) -> Ordering {
     match op {
         AtomicOp::Add { fetch } | AtomicOp::Or { fetch } | AtomicOp::And { fetch } | AtomicOp::Xor { fetch } => {

@@ -1,29 +1,30 @@
-//! Why a run ended without a result.
+//! The errors that end a run.
 
 use core::fmt;
 use std::error::Error;
 
 use bpf_isa::{Imm64, InsnIdx};
 
-/// Why a run ended without a result, and where.
+/// The reason why a run ended without a result, and the place.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Stop {
     /// The instruction that could not be executed.
     pub at: InsnIdx,
-    /// The program it is in: 0 is the one the run began with, n the one the n-th tail call entered.
+    /// The program that contains it: 0 is the one the run began with, n the one that the n-th tail call entered.
     pub program: u32,
-    /// What was wrong.
+    /// The kind of error.
     pub kind: StopKind,
-    /// The calls that led there, of subprograms and of callbacks, innermost first: the program, as above, and the call.
+    /// The calls that led there, of subprograms and of callbacks, innermost first: the program, numbered as above,
+    /// and the call.
     pub callers: Vec<(u32, InsnIdx)>,
 }
 
-/// What ended a run.
+/// The reason why a run ended.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum StopKind {
-    /// An access to memory the run was not given, or a write to memory it may only read.
+    /// An access to memory that the run was not given, or a write to memory that it may only read.
     BadAccess {
         /// First byte.
         addr: u64,
@@ -43,15 +44,15 @@ pub enum StopKind {
     UnknownHelper(u32),
     /// The host has no host function with this id.
     UnknownHostFunction(i32),
-    /// The host has no map, map value or variable of this name.
+    /// The host has no map, map value or variable for this reference.
     Unresolved(Imm64),
     /// A helper or host function failed.
     Helper(Box<dyn Error + Send + Sync>),
-    /// [`crate::Env::admits`] said no.
+    /// [`crate::Env::admits`] refused the instruction.
     NotAdmitted,
     /// The value passed as a callback is not the address of a subprogram of this program.
     BadCallback(u64),
-    /// An indirect jump (gotox) to what is none of its targets ([`bpf_isa::Program::indirect_targets`]).
+    /// An indirect jump (gotox) to a number that is not one of its targets ([`bpf_isa::Program::indirect_targets`]).
     BadJump(u64),
     /// A call through a register (callx) whose value is not the address of a subprogram that it may call
     /// ([`bpf_isa::Program::indirect_callees`]).
@@ -62,7 +63,7 @@ pub enum StopKind {
     Budget,
     /// The host asked the run to end.
     Interrupted,
-    /// A bug of this crate: something validation rules out has happened.
+    /// A bug of this crate: a state that validation excludes.
     Internal(&'static str),
 }
 

@@ -1,4 +1,4 @@
-//! How long decoding and validation take, in ns of the whole program: `cargo run --release -p bpf-isa --example
+//! Measures the time of decoding and validation, in ns per program: `cargo run --release -p bpf-isa --example
 //! decode_speed`. Minimum of many rounds, because the machine may be shared.
 
 use std::hint::black_box;
@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use bpf_isa::{Program, assemble, decode, encode};
 
-/// A program of `slots` slots that mixes all classes, in an order a branch predictor cannot learn by heart.
+/// A program of `slots` slots that mixes all classes, in an order that a branch predictor cannot learn.
 fn mixed(slots: usize) -> Vec<u8> {
     let kinds = [
         "r0 += r1",

@@ -1,8 +1,8 @@
 //! Eight-byte slots to instructions and back.
 //!
-//! Problem: the wire format leaves most bit patterns undefined, and a pattern we wrongly accept is one that another
-//! tool will read differently. Approach: every field an instruction does not use must be zero, so that [`decode`] and
-//! [`encode`] are inverses: nothing is lost in between. The opcode byte itself is unpacked by a table ([`SHAPES`]).
+//! Problem: the wire format leaves most bit patterns undefined, and another tool may read a wrongly accepted pattern
+//! differently. Approach: every field that an instruction does not use must be zero, so that [`decode`] and
+//! [`encode`] are inverses and nothing is lost. A table ([`SHAPES`]) unpacks the opcode byte.
 //!
 //! Invariants: `encode(decode(x)) == x` for every accepted `x`; `decode(encode(y)) == y` for every encodable `y`;
 //! an error names the slot and the field.
@@ -14,7 +14,7 @@ use crate::{
     AddrSpace, AluOp, AtomicOp, ByteOrder, Callee, EndWidth, Imm64, Insn, InsnIdx, Reg, Size, Src, SxWidth, Width,
 };
 
-/// The fields of one eight-byte slot, little endian, before they are given a meaning.
+/// The fields of one eight-byte slot, little endian, before they are interpreted.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct RawInsn {
     /// Opcode byte.
@@ -33,7 +33,7 @@ impl RawInsn {
     /// Splits a slot into its fields.
     #[inline]
     pub fn from_bytes(bytes: [u8; 8]) -> RawInsn {
-        // One load: taken apart byte by byte it would be eight.
+        // One load instead of eight byte loads.
         let slot = u64::from_le_bytes(bytes);
         #[expect(clippy::cast_possible_truncation, reason = "each takes the bits of its field")]
         RawInsn {
@@ -80,20 +80,20 @@ impl fmt::Display for Field {
     }
 }
 
-/// Why bytes are not instructions, and where.
+/// The reason why bytes are not instructions, and the place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DecodeError {
     /// The slot the error is in.
     pub slot: InsnIdx,
-    /// What is wrong with it.
+    /// The kind of error.
     pub kind: DecodeErrorKind,
 }
 
-/// What is wrong with a slot.
+/// The kinds of errors in a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum DecodeErrorKind {
-    /// The bytes end inside this slot: only so many are left.
+    /// The bytes end inside this slot.
     PartialSlot {
         /// Bytes left, 1 to 7.
         bytes: usize,
@@ -107,7 +107,8 @@ pub enum DecodeErrorKind {
         /// Its value, 11 to 15.
         value: u8,
     },
-    /// A field has a value this opcode does not define: not zero where it is unused, or not one of its few values.
+    /// A field has a value that this opcode does not define: it is unused and not zero, or not one of the few defined
+    /// values.
     BadField {
         /// The opcode.
         code: u8,
@@ -145,7 +146,8 @@ impl fmt::Display for DecodeError {
 
 impl core::error::Error for DecodeError {}
 
-/// Why an [`Insn`] made by hand has no encoding. The enum can say a little more than the wire format.
+/// The reason why an [`Insn`] made by hand has no encoding. The enum can express some instructions that the wire
+/// format cannot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Malformed {
@@ -176,12 +178,12 @@ impl fmt::Display for Malformed {
     }
 }
 
-/// An instruction that has no encoding, and where.
+/// An instruction without an encoding, and its place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EncodeError {
     /// The slot.
     pub slot: InsnIdx,
-    /// What is wrong.
+    /// The reason.
     pub kind: Malformed,
 }
 
@@ -198,7 +200,7 @@ impl core::error::Error for EncodeError {}
 /// Accepts exactly the instructions of the ISA; checks nothing between instructions (see [`crate::Program`]).
 ///
 /// # Errors
-/// The first slot that is no instruction.
+/// The first slot that is not an instruction.
 ///
 /// ```
 /// let insns = bpf_isa::decode(&[0xb7, 0, 0, 0, 7, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0])?;
@@ -209,8 +211,8 @@ pub fn decode(bytes: &[u8]) -> Result<Vec<Insn>, DecodeError> {
     decode_with(bytes, &mut ())
 }
 
-/// What is done with each instruction as it is decoded, while its kind is known: a match on that costs next to nothing
-/// then, and a mispredicted jump an instruction in a walk of its own. Implementations are inlined always.
+/// A callback for each decoded instruction, called where its kind is known: a match on the kind then costs next to
+/// nothing, instead of a mispredicted jump per instruction in a separate walk. Implementations are always inlined.
 pub(crate) trait Visit {
     type Error: From<DecodeError>;
     fn visit(&mut self, at: InsnIdx, insn: &Insn) -> Result<(), Self::Error>;
@@ -224,7 +226,7 @@ impl Visit for () {
     }
 }
 
-/// [`decode`], which shows each instruction to `visitor`.
+/// Decodes as [`decode`] does, and passes each instruction to `visitor`.
 #[inline(always)]
 pub(crate) fn decode_with<V: Visit>(bytes: &[u8], visitor: &mut V) -> Result<Vec<Insn>, V::Error> {
     let (slots, rest) = bytes.as_chunks::<8>();
@@ -236,17 +238,17 @@ pub(crate) fn decode_with<V: Visit>(bytes: &[u8], visitor: &mut V) -> Result<Vec
         let Some(shape) = SHAPES[usize::from(raw.code)] else {
             return Err(error_at(at, DecodeErrorKind::UnknownOpcode(raw.code)).into());
         };
-        // No closure: that would be one match for all kinds again.
+        // A macro, not a closure, which would merge all kinds into one match again.
         macro_rules! put {
             ($insn:expr) => {{
                 let insn = $insn;
-                // More slots than an index can name are refused by all that look at indices.
+                // Code that uses indices refuses programs with more slots than an index can name.
                 visitor.visit(InsnIdx(u32::try_from(at).unwrap_or(u32::MAX)), &insn)?;
                 insns.push(insn);
             }};
         }
-        // Those that programs consist of, if nothing about them is unusual: what `one_slot` would make of them, with
-        // one look at all fields.
+        // The common instructions, in their regular form: equal to the result of `one_slot`, but with one check of
+        // all fields.
         if let (Some(dst), Some(src)) = (Reg::new(raw.dst), Reg::new(raw.src)) {
             let RawInsn { off, imm, .. } = raw;
             let (no_off, no_imm, no_src) = (off == 0, imm == 0, raw.src == 0);
@@ -305,13 +307,13 @@ pub(crate) fn decode_with<V: Visit>(bytes: &[u8], visitor: &mut V) -> Result<Vec
     }
 }
 
-/// An error in the instruction whose first slot is this.
+/// An error in the instruction whose first slot is `first`.
 fn error_at(first: usize, kind: DecodeErrorKind) -> DecodeError {
     let slot = first + usize::from(matches!(kind, DecodeErrorKind::BadSecondSlot { .. }));
     DecodeError { slot: InsnIdx(u32::try_from(slot).unwrap_or(u32::MAX)), kind }
 }
 
-/// Checks on one raw slot. Each returns the meaning of a field or the error that names it.
+/// Checks on one raw slot. Each returns the meaning of a field, or the error that names the field.
 impl RawInsn {
     fn bad(self, field: Field, value: i32) -> DecodeErrorKind {
         DecodeErrorKind::BadField { code: self.code, field, value }
@@ -334,7 +336,7 @@ impl RawInsn {
     fn no_imm(self) -> Result<(), DecodeErrorKind> {
         if self.imm == 0 { Ok(()) } else { Err(self.bad(Field::Imm, self.imm)) }
     }
-    /// The second operand: the register when `reg` (then `imm` is unused), else the immediate (then `src` is).
+    /// The second operand: the register if `reg` (then `imm` is unused), else the immediate (then `src` is unused).
     fn operand(self, reg: bool) -> Result<Src, DecodeErrorKind> {
         if reg {
             self.no_imm()?;
@@ -346,7 +348,7 @@ impl RawInsn {
     }
 }
 
-/// Any instruction of one slot. Apart from the loop over the usual ones, which has the registers for itself.
+/// Decodes any one-slot instruction. Not inlined, so that the loop over the common instructions keeps the registers.
 #[inline(never)]
 fn one_slot(raw: RawInsn, shape: Shape) -> Result<Insn, DecodeErrorKind> {
     Ok(match shape {
@@ -359,7 +361,8 @@ fn one_slot(raw: RawInsn, shape: Shape) -> Result<Insn, DecodeErrorKind> {
             };
             Insn::Alu { width, op, dst: raw.dst()?, src: raw.operand(reg)? }
         }
-        // The only use of the immediate beside a register, and of this offset: the address spaces, 16 bits each.
+        // The only instruction with an immediate beside a register, and with this offset; the immediate holds two
+        // address spaces, 16 bits each.
         Shape::Mov { width: Width::W64, reg: true } if raw.off == op::CAST => {
             let to = match raw.imm {
                 op::CAST_TO_KERNEL => AddrSpace::Kernel,
@@ -396,7 +399,7 @@ fn one_slot(raw: RawInsn, shape: Shape) -> Result<Insn, DecodeErrorKind> {
             };
             Insn::End { order, width, dst: raw.dst()? }
         }
-        // Decoded with its second slot, in `load_imm64`.
+        // `load_imm64` decodes it together with its second slot.
         Shape::LoadImm64 => return Err(DecodeErrorKind::MissingSecondSlot),
         Shape::LoadAbs { size } => {
             raw.no_dst()?;
@@ -477,7 +480,7 @@ fn atomic(raw: RawInsn, size: Size) -> Result<Insn, DecodeErrorKind> {
     let width = match size {
         Size::W => Width::W32,
         Size::DW => Width::W64,
-        // Read-modify-writes exist in two sizes only: the opcode is known, this use of it is not.
+        // Read-modify-writes have two sizes only: the opcode is known, but not with this operation.
         Size::B | Size::H => return Err(raw.bad(Field::Imm, raw.imm)),
     };
     let fetch = raw.imm & op::FETCH != 0;
@@ -527,7 +530,7 @@ fn load_imm64(raw: RawInsn, second: Option<RawInsn>) -> Result<Insn, DecodeError
     Ok(Insn::LoadImm64 { dst: raw.dst()?, imm })
 }
 
-/// Why slot `i` has no encoding, if so.
+/// The reason why slot `i` has no encoding, if it has none.
 #[inline(always)]
 pub(crate) fn malformed_at(insns: &[Insn], i: usize) -> Option<Malformed> {
     let fault = match insns[i] {
@@ -561,7 +564,7 @@ pub(crate) fn malformed_at(insns: &[Insn], i: usize) -> Option<Malformed> {
 /// Encodes instructions, one a slot: the inverse of [`decode`].
 ///
 /// # Errors
-/// The first [`Insn`] that the wire format cannot express; none for what [`decode`] returned.
+/// The first [`Insn`] that the wire format cannot express; none for a result of [`decode`].
 pub fn encode(insns: &[Insn]) -> Result<Vec<u8>, EncodeError> {
     let malformed = (0..insns.len()).find_map(|i| Some((i, malformed_at(insns, i)?)));
     match malformed {
@@ -570,12 +573,12 @@ pub fn encode(insns: &[Insn]) -> Result<Vec<u8>, EncodeError> {
     }
 }
 
-/// [`encode`] for instructions that [`malformed_at`] finds no fault with.
+/// Encodes instructions in which [`malformed_at`] finds no fault.
 pub(crate) fn encode_valid(insns: &[Insn]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(insns.len() * 8);
     for &insn in insns {
         match insn {
-            // Written with the slot before it.
+            // Written together with the slot before it.
             Insn::SecondSlot => {}
             Insn::LoadImm64 { dst, imm } => {
                 let (first, high) = raw_load_imm64(dst, imm);

@@ -1,4 +1,4 @@
-//! What the conditions mean, of numbers and of what is proven.
+//! The meaning of conditions, on numbers and on the terms of a solver.
 
 use crate::insn::{Cond, Width};
 use crate::word::{Signed, Word};
@@ -13,7 +13,7 @@ impl Cond {
     pub fn holds(self, width: Width, a: u64, b: u64) -> bool {
         self.compares_at(width, a, b)
     }
-    /// [`Cond::holds64`], also of what is proven.
+    /// [`Cond::holds64`] for any [`Word`], so that a solver can prove it.
     #[doc(hidden)]
     #[inline(always)]
     pub fn compares<T: Word>(self, a: T, b: T) -> bool {
@@ -32,7 +32,7 @@ impl Cond {
             Cond::SLe => sa <= sb,
         }
     }
-    /// [`Cond::holds`], also of what is proven.
+    /// [`Cond::holds`] for any [`Word`], so that a solver can prove it.
     #[doc(hidden)]
     #[inline(always)]
     pub fn compares_at<T: Word>(self, width: Width, a: T, b: T) -> bool {

@@ -1,13 +1,13 @@
-//! Bugs on purpose, to test the tests of the crates above with: an oracle that finds none of them proves nothing.
+//! Planted bugs, which test the tests of the crates above: an oracle that finds none of them proves nothing.
 //!
-//! A crate lists its bugs with [`faults!`](crate::faults) and asks for one, where it would be, with
+//! A crate lists its bugs with [`faults!`](crate::faults) and queries one, at its place in the code, with
 //! [`planted_in!`](crate::planted_in). They exist only with that crate's feature `faults`, which a release build
-//! refuses, and only on a thread that has planted one. Elsewhere the question is the constant `false`, and the code
-//! beside it is not there. This is not about instructions; it is here because it is below the crates that have such
-//! bugs.
+//! refuses, and only on a thread that has planted one. Otherwise the query is the constant `false`, and the faulty
+//! code is compiled out. This module does not concern instructions; it is here because this crate is below all crates
+//! with such bugs.
 
-/// `Fault`, one variant a bug, with `plant` and `is_planted`: for a module behind the feature `faults`. The string says
-/// what is wrong with any of them.
+/// Defines `Fault`, with one variant per bug, `plant` and `is_planted`: for a module behind the feature `faults`. The
+/// string describes the effect of all of them.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! faults {
@@ -28,12 +28,12 @@ macro_rules! faults {
 
         std::thread_local!(static PLANTED: std::cell::Cell<Option<Fault>> = const { std::cell::Cell::new(None) });
 
-        /// Plants a fault on this thread, or takes it out.
+        /// Plants a fault on this thread, or removes it (`None`).
         pub fn plant(fault: Option<Fault>) {
             PLANTED.set(fault);
         }
 
-        /// Whether this one is planted on this thread.
+        /// Whether this fault is planted on this thread.
         pub fn is_planted(fault: Fault) -> bool {
             PLANTED.get() == Some(fault)
         }

@@ -1,9 +1,9 @@
 //! The decoded instruction.
 //!
-//! One variant a *kind* of instruction, one field a degree of freedom, so that an impossible instruction cannot be
-//! written down and a `match` without `_` covers the instruction set. The enum holds what the bits say and no more:
-//! jump offsets stay relative, as encoded. Source: RFC 9669; Linux 6.18 for may_goto, address space casts, load-acquire
-//! and store-release, 6.19 for gotox.
+//! The enum has one variant per *kind* of instruction and one field per degree of freedom, so that an impossible
+//! instruction cannot be expressed and a `match` without `_` covers the instruction set. It holds exactly the
+//! information of the encoding: jump offsets stay relative. Source: RFC 9669; Linux 6.18 for may_goto, address space
+//! casts, load-acquire and store-release, 6.19 for gotox.
 
 use core::fmt;
 
@@ -16,12 +16,12 @@ impl InsnIdx {
     pub fn index(self) -> usize {
         self.0 as usize
     }
-    /// The number that programs know the instruction by as a target of [`Insn::JumpReg`]: its index plus one, so that
-    /// none is null.
+    /// The number by which programs name the instruction as a target of [`Insn::JumpReg`]: its index plus one, so
+    /// that it is never 0.
     pub fn target_number(self) -> u64 {
         u64::from(self.0) + 1
     }
-    /// The instruction that has this number as a target; `None` if none can have it.
+    /// The instruction with this number as a target; `None` if no instruction has it.
     pub fn of_target_number(number: u64) -> Option<InsnIdx> {
         u32::try_from(number.checked_sub(1)?).ok().map(InsnIdx)
     }
@@ -81,11 +81,11 @@ impl Reg {
     /// The registers preserved by a call, r6 to r9.
     pub const SAVED: [Reg; 4] = [Reg::R6, Reg::R7, Reg::R8, Reg::R9];
 
-    /// Register number `n`, if there is one.
+    /// The register with number `n`, if there is one.
     pub fn new(n: u8) -> Option<Reg> {
         Reg::ALL.get(usize::from(n)).copied()
     }
-    /// Its number, 0 to 10.
+    /// The register's number, 0 to 10.
     pub fn index(self) -> usize {
         self as usize
     }
@@ -194,7 +194,7 @@ impl AluOp {
     ];
 }
 
-/// What an END instruction does to the low bits of its register. The bits above are zeroed.
+/// The effect of an END instruction on the low bits of its register. The bits above are zeroed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum ByteOrder {
     /// `leN`: to little endian (on our little-endian hosts: truncate).
@@ -249,18 +249,18 @@ impl SxWidth {
     }
 }
 
-/// Into which address space a pointer is cast: of an arena, programs keep *user* addresses (address space 1), and
-/// access it through what such an address is cast to (address space 0).
+/// The address space that a pointer is cast to. Programs keep *user* addresses of an arena (address space 1), and
+/// cast them to address space 0 for accesses.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum AddrSpace {
-    /// Address space 0: the low 32 bits are left, by which the arena is accessed.
+    /// Address space 0: the low 32 bits, by which the arena is accessed.
     Kernel,
-    /// Address space 1: the arena's upper 32 bits before the low 32 bits; null where those are 0.
+    /// Address space 1: the arena's upper 32 bits combined with the low 32 bits; null where the low bits are 0.
     User,
 }
 
 impl AddrSpace {
-    /// The number of this address space, and of the one that it is cast from.
+    /// The numbers of this address space and of the one that is cast from.
     pub const fn numbers(self) -> (u8, u8) {
         match self {
             AddrSpace::Kernel => (0, 1),
@@ -359,7 +359,7 @@ pub enum AtomicOp {
 }
 
 impl AtomicOp {
-    /// The register that receives the old value, if one does. `src` is the operand's.
+    /// The register that receives the old value, if there is one. `src` is the instruction's operand.
     #[inline]
     pub const fn result(self, src: Reg) -> Option<Reg> {
         match self {
@@ -388,7 +388,7 @@ impl From<AtomicWidth> for Size {
     }
 }
 
-/// What a two-slot LD_IMM64 loads (its `src` field).
+/// The value that a two-slot LD_IMM64 loads (its `src` field).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Imm64 {
     /// src 0: the constant.
@@ -428,7 +428,7 @@ pub enum Callee {
     /// src 2: the host function with this BTF id ("kfunc"; in a linked program: index into its host-function table).
     Host(i32),
     /// The register form (callx): the subprogram whose address, as [`Imm64::Func`] loads it, is in this register (the
-    /// `dst` field, as LLVM 19 and later and GCC encode it; LLVM 18 had it in `imm`, which does not decode).
+    /// `dst` field, as LLVM 19 and later and GCC encode it; LLVM 18 used `imm`, which does not decode).
     Reg(Reg),
 }
 
@@ -472,7 +472,7 @@ pub enum Insn {
         dst: Reg,
         /// Source.
         src: Reg,
-        /// Into which address space.
+        /// The address space to cast to.
         to: AddrSpace,
     },
     /// `dst = -dst`.
@@ -495,7 +495,7 @@ pub enum Insn {
     LoadImm64 {
         /// Destination.
         dst: Reg,
-        /// What is loaded.
+        /// The loaded value.
         imm: Imm64,
     },
     /// The second slot of the [`Insn::LoadImm64`] before it. Never executed, never a jump target.
@@ -534,7 +534,7 @@ pub enum Insn {
         base: Reg,
         /// Byte offset.
         off: i16,
-        /// Operand, and where the old value goes when it is fetched.
+        /// Operand, and destination of the old value if it is fetched.
         src: Reg,
     },
     /// `dst = load_acquire(base + off)`, zero-extended.
@@ -582,9 +582,9 @@ pub enum Insn {
         /// The JMP32 encoding.
         wide: bool,
     },
-    /// `gotox reg` (Linux 6.19): goes to the instruction that the register names. What may be named are the targets
-    /// that the program was made with ([`crate::Program::indirect_targets`]); each is named by its
-    /// [`InsnIdx::target_number`], which a program has from a map of type `BPF_MAP_TYPE_INSN_ARRAY`.
+    /// `gotox reg` (Linux 6.19): jumps to the instruction that the register names. The possible targets are those
+    /// that the program was made with ([`crate::Program::indirect_targets`]). Each is named by its
+    /// [`InsnIdx::target_number`], which a program loads from a map of type `BPF_MAP_TYPE_INSN_ARRAY`.
     JumpReg {
         /// The register (the `dst` field).
         target: Reg,
@@ -613,7 +613,7 @@ pub enum Insn {
     Exit,
 }
 
-/// What an instruction accesses in memory: `size` bytes at `base + off`.
+/// The memory access of an instruction: `size` bytes at `base + off`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct MemoryAccess {
     /// Address base.
@@ -622,27 +622,28 @@ pub struct MemoryAccess {
     pub off: i16,
     /// Size of the access.
     pub size: Size,
-    /// What is done there.
+    /// The kind of access.
     pub kind: AccessKind,
 }
 
-/// What a [`MemoryAccess`] does.
+/// The kind of a [`MemoryAccess`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum AccessKind {
     /// Reads.
     Load,
-    /// Writes this.
+    /// Writes the operand.
     Store(Src),
-    /// Reads, and writes what results with this operand; atomic. (A compare and exchange also reads r0.)
+    /// Reads, combines the value with the operand and writes the result; atomic. (A compare-and-exchange also reads
+    /// r0.)
     Update(Reg),
     /// Reads with acquire ordering; atomic.
     LoadAcquire,
-    /// Writes this with release ordering; atomic.
+    /// Writes the operand with release ordering; atomic.
     StoreRelease(Reg),
 }
 
 impl AccessKind {
-    /// Whether it is atomic, and so must be aligned.
+    /// Whether the access is atomic, and so must be aligned.
     pub const fn is_atomic(self) -> bool {
         match self {
             AccessKind::Update(_) | AccessKind::LoadAcquire | AccessKind::StoreRelease(_) => true,
@@ -650,7 +651,7 @@ impl AccessKind {
         }
     }
 
-    /// The register whose value is written or combined with what is there.
+    /// The register whose value is written to memory or combined with it.
     pub const fn operand(self) -> Option<Reg> {
         match self {
             AccessKind::Store(Src::Reg(src)) | AccessKind::Update(src) | AccessKind::StoreRelease(src) => Some(src),
@@ -659,17 +660,17 @@ impl AccessKind {
     }
 }
 
-/// How many passes one may_goto budget allows (Linux: BPF_MAX_LOOPS).
+/// Number of passes that one may_goto budget allows (Linux: BPF_MAX_LOOPS).
 pub const MAY_GOTO_BUDGET: u64 = 8 * 1024 * 1024;
 
 impl Insn {
-    /// How many slots the instruction takes: 2 for [`Insn::LoadImm64`], else 1.
+    /// Number of slots of the instruction: 2 for [`Insn::LoadImm64`], else 1.
     pub fn slots(&self) -> u32 {
         if matches!(self, Insn::LoadImm64 { .. }) { 2 } else { 1 }
     }
 
-    /// The offset, in slots from the next instruction, that this instruction may jump to (calls and indirect jumps
-    /// excluded).
+    /// The offset, in slots from the next instruction, that this instruction may jump to (except calls and indirect
+    /// jumps).
     pub fn jump_offset(&self) -> Option<i32> {
         match *self {
             Insn::Jump { off, .. } => Some(off),
@@ -695,8 +696,8 @@ impl Insn {
         }
     }
 
-    /// The memory that the instruction accesses at an address in a register. `None` for what accesses none, and for the
-    /// legacy packet loads and calls, whose memory no register names.
+    /// The memory that the instruction accesses at an address in a register. `None` for instructions without an
+    /// access, and for legacy packet loads and calls, whose memory no register names.
     #[inline]
     pub fn memory_access(&self) -> Option<MemoryAccess> {
         let access = |base, off, size, kind| Some(MemoryAccess { base, off, size, kind });

@@ -1,8 +1,8 @@
 //! BPF instructions: decode, encode, validate, print, assemble.
 //!
-//! Problem: every other crate reasons about instructions, and each opcode byte must be understood in exactly one
-//! place. Approach: [`decode`] turns eight-byte slots into the closed enum [`Insn`], once; everything downstream
-//! matches on the enum, exhaustively. [`encode`] is the inverse; [`Program::new`] adds structural validation (L0).
+//! Problem: every other crate reasons about instructions, and each opcode byte must be interpreted in exactly one
+//! place. Approach: [`decode`] turns eight-byte slots into the closed enum [`Insn`], once; all other code matches on
+//! the enum, exhaustively. [`encode`] is the inverse; [`Program::new`] adds structural validation (L0).
 //!
 //! Invariants: no opcode byte is known outside this crate; `encode(decode(x)) == x` for every accepted `x`; an index
 //! into a program ([`InsnIdx`]) counts eight-byte *slots*, as the kernel's logs and llvm-objdump do.
@@ -31,8 +31,8 @@ pub use structure::{
 };
 pub use text::{AsmError, AsmErrorKind, Listing, assemble, disassemble};
 
-/// A number of slots, subprograms or frames of a program ([`MAX_INSNS`] at most, which is checked before there is a
-/// [`Program`]), or of bits.
+/// Converts a number of slots, subprograms or frames of a program, of which there are at most [`MAX_INSNS`] (checked
+/// before a [`Program`] exists), or a number of bits.
 #[inline(always)]
 #[expect(clippy::cast_possible_truncation, reason = "what is counted is limited; and debug builds check it")]
 pub(crate) const fn small(number: usize) -> u32 {
@@ -40,7 +40,7 @@ pub(crate) const fn small(number: usize) -> u32 {
     number as u32
 }
 
-/// The low 32 bits of a register or a constant: what operations on w registers see.
+/// The low 32 bits of a register or a constant, the operand of operations on w registers.
 #[inline(always)]
 #[expect(clippy::cast_possible_truncation, reason = "what is meant")]
 pub(crate) const fn low(number: u64) -> u32 {

@@ -1,8 +1,8 @@
 //! The opcode byte.
 //!
 //! Problem: an opcode packs class, operation, size and mode differently for each class, and the numbers must be known
-//! in one place only. Approach: the field constants below, and [`Shape`], what an opcode byte says once unpacked. The
-//! 256 shapes are a table computed at compile time, so the decoder branches once an instruction.
+//! in one place only. Approach: the field constants below, and [`Shape`], the unpacked opcode byte. The 256 shapes
+//! are a table computed at compile time, so the decoder branches once per instruction.
 //!
 //! Source: RFC 9669 sections 3 to 5; Linux 6.18 for JCOND, address space casts, and for load-acquire and store-release.
 
@@ -28,8 +28,8 @@ pub(crate) const MOD: u8 = 0x90;
 pub(crate) const MOV: u8 = 0xb0;
 pub(crate) const END: u8 = 0xd0;
 
-// The `off` of a 64-bit move that is a cast between address spaces, and its `imm`: the space that it casts to in the
-// upper 16 bits, the one that it casts from in the lower.
+// The `off` of a 64-bit move that is a cast between address spaces, and its `imm`: the upper 16 bits are the space
+// that it casts to, the lower ones the space that it casts from.
 pub(crate) const CAST: i16 = 1;
 pub(crate) const CAST_TO_KERNEL: i32 = 1;
 pub(crate) const CAST_TO_USER: i32 = 1 << 16;
@@ -62,7 +62,7 @@ pub(crate) const CMPXCHG: i32 = 0xf1;
 pub(crate) const LOAD_ACQ: i32 = 0x100;
 pub(crate) const STORE_REL: i32 = 0x110;
 
-/// What an opcode byte says.
+/// The meaning of an opcode byte.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Shape {
     /// Two-operand arithmetic; for DIV and MOD the unsigned operation, which `off` may turn into the signed one.
@@ -96,7 +96,7 @@ pub(crate) enum Shape {
         size: Size,
         reg: bool,
     },
-    /// Any atomic; which one is in `imm`.
+    /// Any atomic operation; `imm` selects it.
     Atomic {
         size: Size,
     },
@@ -116,7 +116,7 @@ pub(crate) enum Shape {
     Exit,
 }
 
-/// The shape of each opcode byte; `None`: not an instruction.
+/// The shape of each opcode byte; `None` if it is not an instruction.
 pub(crate) static SHAPES: [Option<Shape>; 256] = {
     let mut table = [None; 256];
     let mut code = 0u8;

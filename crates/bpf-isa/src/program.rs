@@ -1,27 +1,28 @@
 //! A structurally valid program (safety layer L0).
 //!
-//! Problem: every crate downstream follows jumps and calls, and none should check where they lead. Approach: check
-//! once, here, in time linear in the program. [`Program::new`] is the only way to make one, so everything downstream
-//! may rely on: every instruction has an encoding; every jump and call lands on the first slot of an instruction of
-//! the same program; jumps stay inside their subprogram; control cannot fall off the end of a subprogram; the call
-//! graph (calls, and references to callbacks) has no cycle and is at most [`MAX_CALL_DEPTH`] frames deep; no writes
-//! to r10. What needs values or types (stack use, helpers, loops) is checked elsewhere.
+//! Problem: every crate above follows jumps and calls, and none should check their targets. Approach: check once,
+//! here, in time linear in the program. [`Program::new`] is the only constructor, so all other code may rely on these
+//! properties: every instruction has an encoding; every jump and call leads to the first slot of an instruction of
+//! the program; jumps stay inside their subprogram; control cannot fall off the end of a subprogram; the call graph
+//! (calls, and references to callbacks) has no cycle and is at most [`MAX_CALL_DEPTH`] frames deep; no instruction
+//! writes r10. Properties that need values or types (stack use, helpers, loops) are checked elsewhere.
 //!
-//! Unreachable code is allowed, and only what is reachable cannot fall off: a subprogram may *end* in unreachable
-//! instructions that are neither `exit` nor `goto`. Code that follows edges without asking for reachability must bound
-//! them by [`Subprog::end`].
+//! Unreachable code is allowed, and only reachable code is checked for falling off: a subprogram may *end* in
+//! unreachable instructions that are neither `exit` nor `goto`. Code that follows edges without regard to
+//! reachability must bound them by [`Subprog::end`].
 //!
-//! A subprogram is not declared: it starts where a call or a callback reference points, and ends at the next start.
+//! Subprograms are not declared: one starts at each target of a call or callback reference, and ends at the next
+//! start.
 //!
-//! What a call through a register ([`Callee::Reg`]) calls is not known here, but the call graph must have an edge to
-//! it. It has edges from where a function's address is taken; and from each function that calls through a register to
-//! the *leaves* whose address is taken anywhere: functions that call no subprogram, by which no cycle can arise. A
-//! function that calls others is called through a register only where its own address is taken: whoever runs a program
-//! makes sure that no other is called ([`Program::indirect_callees`]).
+//! The callee of a call through a register ([`Callee::Reg`]) is not known here, but the call graph must have an edge
+//! to it. The graph has an edge wherever a function takes another's address. In addition it has edges from each function
+//! that calls through a register to the *leaves* whose address is taken anywhere: functions that call no subprogram,
+//! which cannot create a cycle. A function that calls others can be called through a register only by functions that
+//! take its address: the engine ensures that no other function is called ([`Program::indirect_callees`]).
 //!
-//! Nor does an indirect jump ([`Insn::JumpReg`]) say where it leads. A program is made with the instructions that its
-//! tables name ([`Program::with_targets`]), and each such jump may lead to all of those that lie in its subprogram, and
-//! to nothing else: whoever runs a program makes sure of that, too.
+//! The targets of an indirect jump ([`Insn::JumpReg`]) are not known from the instructions either. A program is made
+//! with the instructions that its tables name ([`Program::with_targets`]). Each such jump may lead to those of them
+//! that lie in its subprogram, and nowhere else, which the engine ensures too.
 
 use crate::codec::{decode_with, encode_valid, malformed_at};
 use crate::scan::{Contents, Scan};
@@ -38,13 +39,13 @@ pub struct Program {
     contents: Contents,
     /// Sorted by `at`.
     flow: Vec<Flow>,
-    /// Where indirect jumps may lead: ascending, no two alike.
+    /// Targets of indirect jumps: ascending, without duplicates.
     targets: Vec<InsnIdx>,
-    /// Sorted by `start`; they tile the program.
+    /// Sorted by `start`; together they cover the program.
     subprogs: Vec<Subprog>,
     /// Sorted by `at`.
     calls: Vec<CallSite>,
-    /// Sorted, no two alike.
+    /// Sorted, without duplicates.
     indirect: Vec<IndirectCallee>,
     max_call_depth: u32,
 }
@@ -64,11 +65,10 @@ impl Program {
         Program::with_targets(insns, Vec::new())
     }
 
-    /// [`Program::new`] of a program whose indirect jumps may lead to these instructions, each to those in its
-    /// subprogram.
+    /// Validates a program whose indirect jumps may lead to these instructions, each to those in its subprogram.
     ///
     /// # Errors
-    /// The first violation found; [`ValidateErrorKind::BadIndirectTarget`] for a target that is no instruction.
+    /// The first violation found; [`ValidateErrorKind::BadIndirectTarget`] for a target that is not an instruction.
     pub fn with_targets(insns: Vec<Insn>, targets: Vec<InsnIdx>) -> Result<Program, ValidateError> {
         check_length(insns.len())?;
         let mut scan = Scan::new(insns.len());
@@ -82,19 +82,19 @@ impl Program {
         Program::scanned(insns, scan, targets)
     }
 
-    /// Decodes and validates, faster than one after the other.
+    /// Decodes and validates, faster than in two steps.
     ///
     /// # Errors
     /// [`ValidateErrorKind::Decode`], and those of [`Program::new`].
     pub fn from_bytes(bytes: &[u8]) -> Result<Program, ValidateError> {
-        // First, so that an absurd length costs no memory.
+        // Checked first, so that an absurd length costs no memory.
         check_length(bytes.len().div_ceil(8))?;
         let mut scan = Scan::new(bytes.len() / 8);
         let insns = decode_with(bytes, &mut scan)?;
         Program::scanned(insns, scan, Vec::new())
     }
 
-    /// The rest of validation: what concerns more than one instruction.
+    /// The rest of validation: rules about more than one instruction.
     fn scanned(insns: Vec<Insn>, scan: Scan, mut targets: Vec<InsnIdx>) -> Result<Program, ValidateError> {
         targets.sort_unstable();
         targets.dedup();
@@ -133,7 +133,7 @@ impl Program {
         Ok(Program { insns, contents, flow, targets, subprogs, calls, indirect, max_call_depth })
     }
 
-    /// The wire format.
+    /// The program in the wire format.
     pub fn to_bytes(&self) -> Vec<u8> {
         encode_valid(&self.insns)
     }
@@ -143,27 +143,28 @@ impl Program {
         &self.insns
     }
 
-    /// Takes the instructions out, by slot: to change and validate them again.
+    /// Returns the instructions, by slot, so that they can be changed and validated again.
     pub fn into_insns(self) -> Vec<Insn> {
         self.insns
     }
 
-    /// The instructions, by slot, and what indirect jumps may lead to: what [`Program::with_targets`] takes.
+    /// Returns the instructions, by slot, and the targets of indirect jumps: the arguments of
+    /// [`Program::with_targets`].
     pub fn into_parts(self) -> (Vec<Insn>, Vec<InsnIdx>) {
         (self.insns, self.targets)
     }
 
-    /// Where indirect jumps in a subprogram may lead, ascending.
+    /// Targets of the indirect jumps in a subprogram, ascending.
     pub fn indirect_targets(&self, id: SubprogId) -> &[InsnIdx] {
         self.subprogs.get(id.index()).map_or(&[], |subprog| within(&self.targets, *subprog))
     }
 
-    /// Which kinds of instructions it has.
+    /// The kinds of instructions that the program contains.
     pub fn contents(&self) -> Contents {
         self.contents
     }
 
-    /// Its jumps, branches and exits, in slot order.
+    /// The program's jumps, branches and exits, in slot order.
     pub fn flow(&self) -> &[Flow] {
         &self.flow
     }
@@ -188,23 +189,23 @@ impl Program {
         &self.calls
     }
 
-    /// What the calls through registers in a subprogram may call, ascending: never the main program, and nothing that
-    /// the call graph has no edge to. None for a subprogram without such calls.
+    /// The possible callees of the calls through registers in a subprogram, ascending: never the main program, and
+    /// only functions that the call graph has an edge to. Empty for a subprogram without such calls.
     pub fn indirect_callees(&self, caller: SubprogId) -> &[IndirectCallee] {
         let from = self.indirect.partition_point(|pair| pair.caller < caller);
         let to = self.indirect.partition_point(|pair| pair.caller <= caller);
         &self.indirect[from..to]
     }
 
-    /// The calls and callback references that a subprogram contains, in slot order: one entry a site, and those that
-    /// its calls through registers add.
+    /// The calls and callback references in a subprogram, in slot order: one entry per site, and the edges that its
+    /// calls through registers add.
     pub fn calls_of(&self, id: SubprogId) -> &[CallSite] {
         let Some(subprog) = self.subprogs.get(id.index()) else { return &[] };
         calls_within(&self.calls, *subprog)
     }
 
-    /// The number of frames of the longest chain of calls, the main program's included: 1 to [`MAX_CALL_DEPTH`].
-    /// A callback counts as called by the subprogram that takes its address.
+    /// Number of frames of the longest chain of calls, the main program's included: 1 to [`MAX_CALL_DEPTH`]. A
+    /// callback counts as called by the subprogram that takes its address.
     pub fn max_call_depth(&self) -> u32 {
         self.max_call_depth
     }
@@ -218,7 +219,7 @@ fn check_length(slots: usize) -> Result<(), ValidateError> {
     }
 }
 
-/// The slot that `off` leads to from `at`.
+/// The slot that `off` leads to from `at`, if it is valid.
 fn check_target(insns: &[Insn], at: InsnIdx, off: i32) -> Result<InsnIdx, ValidateError> {
     let fail = |kind| Err(ValidateError { slot: at, kind });
     let outside = ValidateErrorKind::TargetOutOfRange { target: i64::from(at.0) + 1 + i64::from(off) };
@@ -230,7 +231,7 @@ fn check_target(insns: &[Insn], at: InsnIdx, off: i32) -> Result<InsnIdx, Valida
     }
 }
 
-/// Cuts the program at the slots called, and turns those slots into subprogram numbers.
+/// Cuts the program at all called slots, and replaces these slots by subprogram numbers.
 fn find_subprogs(slots: usize, calls: &mut [CallSite]) -> Vec<Subprog> {
     if calls.is_empty() {
         return vec![Subprog { start: 0, end: crate::small(slots) }];
@@ -267,7 +268,7 @@ fn imply_calls(subprogs: &[Subprog], indirect_calls: &[InsnIdx], calls: &mut Vec
     calls.sort_by_key(|call| call.at);
 }
 
-/// What each function with calls through registers may call by them: what it has edges to that are no calls.
+/// The possible callees of calls through registers, per function: the targets of its edges that are not calls.
 fn find_indirect(
     subprogs: &[Subprog],
     indirect_calls: &[InsnIdx],
@@ -281,7 +282,7 @@ fn find_indirect(
         found.extend(taken.map(|call| IndirectCallee { caller, callee: call.callee }));
         found[before..].sort_unstable();
         found.dedup();
-        // Nobody calls the main program but who runs it.
+        // The main program is called by the engine only.
         found.retain(|pair| pair.callee != SubprogId(0));
         in_all += sites.len().saturating_mul(found.len() - before);
         if in_all > MAX_INDIRECT_CALLEES {
@@ -297,7 +298,7 @@ fn check_subprog(insns: &[Insn], subprog: Subprog, flow: &[Flow], targets: &[Ins
     for &Flow { at, target } in flow {
         let Some(target) = target else { continue };
         if !matches!(insns.get(target.index()), Some(insn) if *insn != Insn::SecondSlot) {
-            // An error, which this words.
+            // An error: `check_target` formats it.
             check_target(insns, at, insns[at.index()].jump_offset().unwrap_or(0))?;
         }
         if !range.contains(&target.0) {
@@ -313,13 +314,14 @@ fn check_subprog(insns: &[Insn], subprog: Subprog, flow: &[Flow], targets: &[Ins
     }
 }
 
-/// Whether control can get from the start of a subprogram to past its end. Asked only of the odd subprogram that ends
-/// in neither `exit` nor `goto`, which is allowed when that end is unreachable. Its jumps have been checked.
+/// Whether control can get from the start of a subprogram to its end. Called only for the rare subprogram whose last
+/// instruction is neither `exit` nor `goto`, which is allowed if that end is unreachable. Its jumps have been
+/// checked.
 fn reaches_end(insns: &[Insn], Subprog { start, end }: Subprog, mut targets: &[InsnIdx]) -> bool {
     let mut seen = vec![false; (end - start) as usize];
     let mut work = vec![InsnIdx(start)];
     while let Some(mut at) = work.pop() {
-        // Straight on until known ground; the other way of each branch is for later.
+        // Follows fall-through until visited code; the other way of each branch is queued.
         loop {
             if at.0 >= end {
                 return true;
@@ -330,7 +332,7 @@ fn reaches_end(insns: &[Insn], Subprog { start, end }: Subprog, mut targets: &[I
             let insn = &insns[at.index()];
             work.extend(insn.jump_offset().and_then(|off| at.jump(off)));
             if matches!(insn, Insn::JumpReg { .. }) {
-                // Once: all such jumps have the same.
+                // Queued once, because all such jumps have the same targets.
                 work.extend_from_slice(core::mem::take(&mut targets));
             }
             if insn.ends_flow() {
@@ -342,14 +344,14 @@ fn reaches_end(insns: &[Insn], Subprog { start, end }: Subprog, mut targets: &[I
     false
 }
 
-/// Those of the targets that lie in the subprogram.
+/// The targets that lie in the subprogram.
 fn within(targets: &[InsnIdx], Subprog { start, end }: Subprog) -> &[InsnIdx] {
     let from = targets.partition_point(|target| target.0 < start);
     let to = targets.partition_point(|target| target.0 < end);
     &targets[from..to]
 }
 
-/// Bounds the edges of indirect jumps, of which each has all the targets in its subprogram.
+/// Limits the number of edges of indirect jumps, each of which has all targets in its subprogram.
 fn check_indirect(insns: &[Insn], subprogs: &[Subprog], targets: &[InsnIdx]) -> Result<(), ValidateError> {
     let mut edges = 0usize;
     for &subprog in subprogs {
@@ -374,20 +376,20 @@ fn calls_within(calls: &[CallSite], subprog: Subprog) -> &[CallSite] {
     &calls[from..to]
 }
 
-/// The frames of the longest chain of calls from the main program.
+/// Number of frames of the longest chain of calls from the main program.
 ///
-/// A depth-first walk with a height a subprogram, so that each edge is followed once. The walk itself is never deeper
-/// than [`MAX_CALL_DEPTH`], so a cycle cannot make it long.
+/// A depth-first walk that records a height per subprogram, so that each edge is followed once. The walk is never
+/// deeper than [`MAX_CALL_DEPTH`], so a cycle ends it early.
 fn check_call_graph(subprogs: &[Subprog], calls: &[CallSite]) -> Result<u32, ValidateError> {
     if calls.is_empty() {
         return Ok(1);
     }
-    /// How far the walk is with a subprogram.
+    /// The state of the walk at a subprogram.
     #[derive(Clone, Copy)]
     enum Mark {
         New,
         Open,
-        /// Finished; the frames of the longest chain that starts here.
+        /// Finished, with the number of frames of the longest chain that starts here.
         Done(u32),
     }
     struct Visit<'a> {
@@ -398,7 +400,7 @@ fn check_call_graph(subprogs: &[Subprog], calls: &[CallSite]) -> Result<u32, Val
     let mut marks = vec![Mark::New; subprogs.len()];
     let mut path: Vec<Visit<'_>> = Vec::with_capacity(MAX_CALL_DEPTH as usize);
     let open = |id: SubprogId| Visit { id, rest: calls_within(calls, subprogs[id.index()]).iter(), height: 1 };
-    // Not only from main: subprograms that only call each other are reached from nowhere else.
+    // From all subprograms, because some that only call each other are not reached from main.
     for root in 0..subprogs.len() {
         if !matches!(marks[root], Mark::New) {
             continue;
@@ -436,7 +438,7 @@ fn check_call_graph(subprogs: &[Subprog], calls: &[CallSite]) -> Result<u32, Val
     }
     match marks[0] {
         Mark::Done(height) => Ok(height),
-        // Not reached: the walk above finishes every subprogram.
+        // Never reached: the walk above finishes every subprogram.
         Mark::New | Mark::Open => Ok(MAX_CALL_DEPTH),
     }
 }

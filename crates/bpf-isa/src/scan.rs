@@ -1,16 +1,15 @@
-//! One walk over a program's instructions: what each of them says by itself.
+//! One walk over a program's instructions, which checks each of them by itself.
 //!
-//! It checks what concerns a single instruction, collects those that lead elsewhere for [`crate::Program`] to check,
-//! and notes which kinds of instructions there are at all ([`Contents`]), so that no later pass looks for what a
-//! program does not have.
+//! It checks the rules about a single instruction, collects jumps and calls for [`crate::Program`] to check, and
+//! records the kinds of instructions that occur ([`Contents`]), so that later passes skip searches for absent kinds.
 //!
-//! Invariant: every method is inlined where the kind of the instruction is known, and then most of it folds away.
+//! Invariant: every method is inlined where the kind of the instruction is known, so that most of it folds away.
 
 use crate::codec::Visit;
 use crate::structure::{CallSite, Flow, SubprogId, ValidateError, ValidateErrorKind};
 use crate::{AluOp, AtomicOp, Callee, Imm64, Insn, InsnIdx, Reg, Src};
 
-/// Which kinds of instructions a program has at all, so that nobody looks for those that it does not have.
+/// The kinds of instructions that a program contains, so that passes can skip absent ones.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Contents {
     /// Calls of any sort.
@@ -33,28 +32,28 @@ pub struct Contents {
     pub atomics: bool,
     /// [`Insn::Cast`].
     pub casts: bool,
-    /// The registers it names or a call of it concerns: bit `n` is rn.
+    /// The registers that the program names or that its calls use: bit `n` is rn.
     pub registers: u16,
-    /// Those that may be read before they are written: that some instruction reads without one before it that writes,
-    /// and no jump before that one. Of the main program; each of its functions begins anew.
+    /// The registers that may be read before they are written: some instruction reads the register, and no earlier
+    /// instruction writes it before the first jump. For the main program only; each of its functions starts anew.
     pub read_early: u16,
-    /// How it uses r10.
+    /// The use of r10.
     pub stack: StackUse,
 }
 
-/// How a program uses r10.
+/// The use of r10 in a program.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct StackUse {
-    /// Accesses at a constant offset from it.
+    /// Number of accesses at a constant offset from r10.
     pub accesses: u32,
-    /// How far below it they reach, in bytes.
+    /// How far below r10 these accesses reach, in bytes.
     pub below: u32,
-    /// It is used otherwise: copied, compared, stored. Accesses may be anywhere then.
+    /// Whether r10 is used otherwise: copied, compared, stored. Then accesses may be anywhere.
     pub escapes: bool,
 }
 
 impl StackUse {
-    /// Bytes of stack that each of the program's functions may touch, at most `max`.
+    /// Bytes of stack that each function of the program may access, at most `max`.
     pub fn bytes(&self, max: u32) -> u32 {
         if self.escapes { max } else { self.below.min(max) }
     }
@@ -67,14 +66,14 @@ impl StackUse {
     }
 }
 
-/// What one walk over the instructions finds.
+/// The result of one walk over the instructions.
 pub(crate) struct Scan {
-    /// Their `callee` is, for now, the slot called, which is not checked yet: the subprograms are not known yet.
+    /// For these, `callee` is the called slot and is not checked yet, because the subprograms are not known yet.
     pub(crate) calls: Vec<CallSite>,
     /// Their targets are not checked yet.
     pub(crate) flow: Vec<Flow>,
     pub(crate) contents: Contents,
-    /// The calls through a register.
+    /// The calls through registers.
     pub(crate) indirect_calls: Vec<InsnIdx>,
     /// The registers written before the first jump.
     written: u16,
@@ -93,7 +92,7 @@ impl Visit for Scan {
 
 impl Scan {
     pub(crate) fn new(slots: usize) -> Scan {
-        // A branch in four instructions is common.
+        // One branch per four instructions is common.
         let flow = Vec::with_capacity(slots / 4 + 1);
         Scan {
             calls: Vec::new(),
@@ -146,7 +145,7 @@ impl Scan {
         self.calls.push(CallSite { at, callee, callback });
     }
 
-    /// Checks what one instruction says by itself, and collects what leads elsewhere. `well_formed`: whether it has an
+    /// Checks one instruction by itself, and collects it if it leads elsewhere. `well_formed`: whether it has an
     /// encoding.
     #[inline(always)]
     pub(crate) fn insn(
@@ -156,7 +155,7 @@ impl Scan {
         well_formed: impl Fn() -> Result<(), ValidateError>,
     ) -> Result<(), ValidateError> {
         let target = |off: i32| Some(at.jump(off).unwrap_or(NOWHERE));
-        // The register it names as its result; what a call clobbers is not counted.
+        // The register that the instruction names as its result; registers that a call clobbers are not counted.
         let dst = match *insn {
             Insn::Alu { op, dst, src, .. } => {
                 let by_register = matches!(src, Src::Reg(_));
@@ -288,5 +287,5 @@ impl Scan {
     }
 }
 
-/// Outside every program.
+/// A target outside every program.
 const NOWHERE: InsnIdx = InsnIdx(u32::MAX);

@@ -1,13 +1,13 @@
-//! What a program is made of beside instructions, and what can be wrong with it: subprograms, calls, edges.
+//! The structure of a program beyond its instructions (subprograms, calls, edges), and the errors of validation.
 
 use crate::InsnIdx;
 use crate::codec::{DecodeError, Malformed};
 use core::fmt;
 
-/// At most this many slots (Linux: BPF_COMPLEXITY_LIMIT_INSNS).
+/// The largest number of slots of a program (Linux: BPF_COMPLEXITY_LIMIT_INSNS).
 pub const MAX_INSNS: usize = 1_000_000;
 
-/// At most this many frames, the main program's included (Linux: MAX_CALL_FRAMES).
+/// The largest number of frames, the main program's included (Linux: MAX_CALL_FRAMES).
 pub const MAX_CALL_DEPTH: u32 = 8;
 
 /// Index of a subprogram. 0 is the main program.
@@ -37,48 +37,48 @@ pub struct CallSite {
     pub at: InsnIdx,
     /// The subprogram called or referred to.
     pub callee: SubprogId,
-    /// Whether this is a callback reference ([`Imm64::Func`](crate::Imm64::Func)) rather than a call, or what follows
-    /// from one: `at` is a call through a register then ([`Callee::Reg`](crate::Callee::Reg)), which may call what
-    /// others have taken the address of.
+    /// Whether this is an edge without a direct call: a callback reference ([`Imm64::Func`](crate::Imm64::Func)), or
+    /// an implied edge, whose `at` is a call through a register ([`Callee::Reg`](crate::Callee::Reg)) that may call a
+    /// function whose address is taken elsewhere.
     pub callback: bool,
 }
 
-/// At most this many functions that calls through registers may call, summed over these calls (and as many edges of
-/// the call graph that only follow from them; in a program with more there are none).
+/// The largest number of possible callees of calls through registers, summed over these calls. Also the largest
+/// number of implied edges of the call graph; a program with more has no implied edges.
 pub const MAX_INDIRECT_CALLEES: usize = 1 << 16;
 
-/// At most this many targets of indirect jumps, summed over these jumps.
+/// The largest number of targets of indirect jumps, summed over these jumps.
 pub const MAX_INDIRECT_EDGES: usize = 1 << 18;
 
-/// A function with calls through registers, and one that they may call.
+/// A function with calls through registers, and a possible callee of them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct IndirectCallee {
     /// The function that calls.
     pub caller: SubprogId,
-    /// What it may call.
+    /// The possible callee.
     pub callee: SubprogId,
 }
 
-/// An instruction after which control may go elsewhere than to the next one: a jump, a branch or an exit.
+/// An instruction after which control may continue elsewhere than at the next one: a jump, a branch or an exit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Flow {
     /// The instruction.
     pub at: InsnIdx,
-    /// Where it jumps; `None` for an exit, and for an indirect jump, which goes to any of its subprogram's
+    /// The target; `None` for an exit, and for an indirect jump, whose targets are its subprogram's
     /// [`indirect_targets`](crate::Program::indirect_targets).
     pub target: Option<InsnIdx>,
 }
 
-/// Why instructions are not a program, and where.
+/// The reason why instructions are not a valid program, and the place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ValidateError {
     /// The slot the error is in.
     pub slot: InsnIdx,
-    /// What is wrong.
+    /// The kind of error.
     pub kind: ValidateErrorKind,
 }
 
-/// What is wrong with a program.
+/// The kinds of validation errors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ValidateErrorKind {
@@ -97,17 +97,17 @@ pub enum ValidateErrorKind {
     WritesFramePointer,
     /// A jump, call or callback reference that leads outside the program.
     TargetOutOfRange {
-        /// The slot it leads to; it may be negative.
+        /// The target slot; may be negative.
         target: i64,
     },
     /// A jump, call or callback reference that leads into the middle of a two-slot instruction.
     TargetIsSecondSlot {
-        /// The slot it leads to.
+        /// The target slot.
         target: InsnIdx,
     },
     /// A jump into another subprogram.
     JumpLeavesSubprog {
-        /// The slot it leads to.
+        /// The target slot.
         target: InsnIdx,
         /// The subprogram it leaves.
         subprog: Subprog,
@@ -122,17 +122,17 @@ pub enum ValidateErrorKind {
         /// The subprogram that would be entered again.
         callee: SubprogId,
     },
-    /// Indirect jumps, each with the targets in its subprogram, that have more than [`MAX_INDIRECT_EDGES`] in all.
+    /// The indirect jumps, each with all targets in its subprogram, have more than [`MAX_INDIRECT_EDGES`] edges in
+    /// all.
     IndirectEdges,
-    /// A target of indirect jumps that is no instruction of the program.
+    /// A target of indirect jumps is not an instruction of the program.
     BadIndirectTarget {
         /// The slot it names.
         target: InsnIdx,
     },
-    /// Calls through registers, each with so many functions that it may call, that there are more than
-    /// [`MAX_INDIRECT_CALLEES`] in all.
+    /// The calls through registers have more than [`MAX_INDIRECT_CALLEES`] possible callees in all.
     IndirectCallees,
-    /// A call by which a chain of calls has more than [`MAX_CALL_DEPTH`] frames.
+    /// A call that makes a chain of calls longer than [`MAX_CALL_DEPTH`] frames.
     CallsTooDeep {
         /// The subprogram called.
         callee: SubprogId,
@@ -141,7 +141,7 @@ pub enum ValidateErrorKind {
 
 impl fmt::Display for ValidateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A decode error names its slot itself, and the two below concern the program as a whole.
+        // A decode error names its slot itself, and the two errors below concern the whole program.
         match self.kind {
             ValidateErrorKind::Decode(error) => return error.fmt(f),
             ValidateErrorKind::Empty => return f.write_str("the program has no instruction"),

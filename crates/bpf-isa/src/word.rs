@@ -1,13 +1,15 @@
-//! Numbers, as code sees them that is proven for all of them.
+//! Numbers as a trait, so that generic code runs on integers and can be proven on a solver's terms.
 //!
-//! Problem: what a verifier concludes from a comparison, or an optimiser puts for an expression, must hold for every
-//! number, and a proof about a copy of such code says nothing about the code. Approach: the code is generic over
-//! [`Word`]. It runs on `u64`, and `cargo xtask prove` runs the very same code on the terms of a solver. An `if` stays
-//! an `if`: a comparison is a `bool`, and the prover runs the code once for each way that its comparisons can go.
+//! Problem: a verifier's conclusion from a comparison, or an optimiser's replacement of an expression, must be
+//! correct for every number, and a proof about a copy of such code says nothing about the code. Approach: the code is
+//! generic over [`Word`]. It runs on `u64`, and `cargo xtask prove` runs this very code on the terms of a solver. An
+//! `if` stays an `if`: a comparison is a `bool`, and the prover runs the code once for each possible outcome of its
+//! comparisons.
 //!
-//! Invariants: on `u64` and `i64` every method is the one of that name (or the one line that it says here), inlined;
-//! [`Word::step`], [`Word::operation`] and [`Word::ask`] do nothing there but call. A step and an operation are
-//! proven by themselves, and in the proof of what they are part of, anything that keeps their promise stands for them.
+//! Invariants: on `u64` and `i64` every method is the one with that name (or the one line given here), inlined.
+//! There, [`Word::step`], [`Word::operation`] and [`Word::ask`] only call their argument. A step and an operation are
+//! proven separately; in the proof of the code that contains them, any result that satisfies their contract replaces
+//! them.
 
 use crate::insn::AluOp;
 use core::fmt::Debug;
@@ -32,23 +34,23 @@ pub trait Word:
     + Shl<Self, Output = Self>
     + Shr<Self, Output = Self>
 {
-    /// The same number, as a signed one.
+    /// The signed type of equal width.
     type Signed: Signed<Unsigned = Self>;
-    /// Numbers of twice the bits.
+    /// The type with twice the number of bits.
     type Wide: Wide<Self>;
 
     /// 0.
     const ZERO: Self;
     /// 1.
     const ONE: Self;
-    /// By index: so many low bits set.
+    /// By index: the number whose lowest `index` bits are set.
     const ONES: [Self; 65];
 
-    /// This number.
+    /// Converts from a `u64`.
     fn of(value: u64) -> Self;
-    /// The same bits, as a signed number.
+    /// Reinterprets the bits as a signed number.
     fn signed(self) -> Self::Signed;
-    /// The same number with more bits.
+    /// Converts to twice the number of bits.
     fn wide(self) -> Self::Wide;
 
     /// As on `u64`.
@@ -71,14 +73,14 @@ pub trait Word:
     fn checked_rem(self, other: Self) -> Option<Self>;
     /// As on `u64`.
     fn is_power_of_two(self) -> bool;
-    /// As on `u64`, the count a number.
+    /// As on `u64`, with the count as a `Self`.
     fn count_ones(self) -> Self;
-    /// As on `u64`, the count a number.
+    /// As on `u64`, with the count as a `Self`.
     fn trailing_zeros(self) -> Self;
     /// As on `u64`.
     fn swap_bytes(self) -> Self;
 
-    /// Every bit up to the highest one that is set.
+    /// Sets every bit below the highest set bit.
     fn fill(self) -> Self;
 
     /// The low `w` bits, sign-extended.
@@ -87,26 +89,27 @@ pub trait Word:
         (self << (64 - w)).signed() >> (64 - w)
     }
 
-    /// 1 if it is so, else 0.
+    /// 1 if the condition holds, else 0.
     #[inline(always)]
     fn one_if(condition: impl Fn() -> bool) -> Self {
         Self::of(u64::from(condition()))
     }
 
-    /// A step that loses no number: if one is in `set` before, the step returns `true` and the number is in `set`.
+    /// A step that loses no number: every number in `set` before the step is in `set` after it, and the step returns
+    /// `true` if there is one.
     #[inline(always)]
     fn step<S: Numbers<Self>>(set: &mut S, step: impl FnOnce(&mut S) -> bool) -> bool {
         step(set)
     }
 
-    /// An operation on what is known of its operands, of which a shift count, if it has one, lies between the two in
-    /// `counts`: the result holds what the instruction computes of numbers that the operands hold.
+    /// An operation on abstract operands: the result contains the instruction's result for all numbers that the
+    /// operands contain. A shift count, if there is one, lies between the two numbers in `counts`, both included.
     #[inline(always)]
     fn operation<S: Numbers<Self>>(_: AluOp, _: (S, S), _counts: (Self, Self), operation: impl FnOnce() -> S) -> S {
         operation()
     }
 
-    /// A question, of which only the answer matters and not how it is found.
+    /// A question of which only the answer matters, and not the computation.
     #[inline(always)]
     fn ask(question: impl Fn() -> bool) -> bool {
         question()
@@ -132,21 +135,21 @@ pub trait Signed:
     + Shr<u32, Output = Self>
     + Shr<Self::Unsigned, Output = Self>
 {
-    /// The same number, as an unsigned one.
+    /// The unsigned type of equal width.
     type Unsigned: Word<Signed = Self>;
 
     /// 0.
     const ZERO: Self;
     /// 1.
     const ONE: Self;
-    /// By index, which is not 0: the least number of so many bits.
+    /// By index from 1: the smallest number of that many bits.
     const LEAST: [Self; 65];
-    /// By index, which is not 0: the greatest number of so many bits.
+    /// By index from 1: the largest number of that many bits.
     const MOST: [Self; 65];
 
-    /// The same bits, as an unsigned number.
+    /// Reinterprets the bits as an unsigned number.
     fn unsigned(self) -> Self::Unsigned;
-    /// The same number with more bits.
+    /// Converts to twice the number of bits.
     fn wide(self) -> <Self::Unsigned as Word>::Wide;
 
     /// As on `i64`.
@@ -170,7 +173,7 @@ pub trait Signed:
     /// As on `i64`.
     fn unsigned_abs(self) -> Self::Unsigned;
 
-    /// The same number, if it is not negative.
+    /// The number as an unsigned one, if it is not negative.
     #[inline(always)]
     fn not_negative(self) -> Option<Self::Unsigned> {
         (self >= Self::ZERO).then_some(self.unsigned())
@@ -191,14 +194,14 @@ pub trait Wide<T: Word>:
     fn low(self) -> T;
 }
 
-/// Something made of words that stands for a set of numbers.
+/// A type made of words that represents a set of numbers.
 pub trait Numbers<T: Word>: Copy {
-    /// How many bits the numbers have.
+    /// Number of bits of the numbers.
     const BITS: u32;
 
-    /// One made of these words, not necessarily a well-formed one.
+    /// Makes a value from these words, not necessarily a well-formed one.
     fn of_words(next: &mut impl FnMut() -> T) -> Self;
-    /// Whether it is as its type's invariants say.
+    /// Whether the type's invariants hold.
     fn well_formed(&self) -> bool;
     /// Whether the number is in the set.
     fn holds(&self, x: T) -> bool;
@@ -209,7 +212,7 @@ const fn ones(w: u32) -> u64 {
     if w >= 64 { u64::MAX } else { (1u64 << w) - 1 }
 }
 
-/// A method that is the one of the same name.
+/// Implements methods by the inherent methods of the same names.
 macro_rules! same {
     ($($name:ident($($arg:ident)?) -> $result:ty;)*) => {$(
         #[inline(always)]
@@ -219,7 +222,7 @@ macro_rules! same {
     )*};
 }
 
-/// The same of two trait's methods.
+/// Implements the methods that both traits share.
 macro_rules! ordered {
     () => {
         #[inline(always)]

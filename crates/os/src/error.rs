@@ -1,8 +1,8 @@
-//! Which call failed, and how.
+//! Errors of system calls: the call and the error number.
 
 use bpf_uapi::Errno;
 
-/// A system call, in errors and in plans of failures. Calls are told apart by what they are for where callers cope
+/// A system call, in errors and in plans of failures. One call has several variants where callers handle its failures
 /// differently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -27,7 +27,7 @@ pub enum Call {
     Eventfd,
     /// `poll(2)`.
     Poll,
-    /// `madvise(2)` with `MADV_WIPEONFORK`, of a page of its own.
+    /// `madvise(2)` with `MADV_WIPEONFORK`, of a separate page.
     WipeOnFork,
     /// `membarrier(2)`.
     Membarrier(Membarrier),
@@ -40,13 +40,14 @@ pub enum Call {
 /// The commands of `membarrier(2)` in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Membarrier {
-    /// Announce that this process will use [`Membarrier::Expedited`].
+    /// Announces that this process will use [`Membarrier::Expedited`].
     RegisterExpedited,
-    /// Every running thread of this process executes a full memory barrier.
+    /// Makes every running thread of this process execute a full memory barrier.
     Expedited,
-    /// Announce that this process will use [`Membarrier::SyncCore`].
+    /// Announces that this process will use [`Membarrier::SyncCore`].
     RegisterSyncCore,
-    /// Every running thread of this process executes a core-serialising instruction before it returns to user code.
+    /// Makes every running thread of this process execute a core-serialising instruction before it returns to user
+    /// code.
     SyncCore,
 }
 
@@ -61,7 +62,7 @@ pub struct SysError {
 }
 
 impl SysError {
-    /// What a call answers that this system, or this process, does not have.
+    /// The error of a call that this system, or this process, does not have.
     #[must_use]
     pub const fn not_here(call: Call) -> Self {
         Self { call, errno: ENOSYS }
@@ -71,7 +72,8 @@ impl SysError {
 /// "Function not implemented", Linux's number.
 const ENOSYS: i32 = 38;
 
-/// As programs and the callers of map operations see it: Linux's numbers, which on Linux are the system's.
+/// Converts to the error number that programs and callers of map operations see: Linux's, which on Linux is the
+/// system's.
 impl From<SysError> for Errno {
     fn from(error: SysError) -> Self {
         Self(error.errno)
@@ -88,7 +90,7 @@ impl From<SysError> for std::io::Error {
 mod tests {
     use super::*;
 
-    /// The vocabulary has its own numbers; the operating system's are these.
+    /// The constants of [`Errno`] equal the operating system's.
     #[test]
     fn error_numbers_are_the_systems() {
         macro_rules! pairs {

@@ -1,7 +1,7 @@
-//! Makes the n-th call of a kind fail, on the calling thread, and counts what that thread has mapped.
+//! Makes the n-th call of a kind fail on the calling thread, and counts the bytes that this thread has mapped.
 //!
-//! The one injector of the family. A plan belongs to a thread, so that tests may run beside each other; what other
-//! threads do for it does not fail.
+//! No other crate of the family injects failures. A plan belongs to a thread, so that tests can run in parallel. Calls by
+//! other threads on behalf of a test do not fail.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -10,15 +10,15 @@ use bpf_uapi::Errno;
 
 use crate::{Call, SysError};
 
-/// The error number of a call that fails by a plan: what seccomp answers.
+/// The error number of a call that fails by a plan: the one that seccomp filters return.
 pub const ERRNO: i32 = Errno::EPERM.0;
 
 #[derive(Clone, Copy)]
 struct Plan {
     call: Call,
-    /// Calls of that kind that succeed before.
+    /// Number of calls of that kind that succeed before the failure.
     before: u32,
-    /// Whether the later ones fail as well.
+    /// Whether all later calls fail as well.
     lasting: bool,
     reached: bool,
 }
@@ -28,23 +28,24 @@ thread_local! {
     static MAPPED: RefCell<BTreeMap<usize, usize>> = const { RefCell::new(BTreeMap::new()) };
 }
 
-/// Runs `f` with the `nth` (from 0) call of that kind failing; also says whether that call was reached.
+/// Runs `f` with the `nth` (from 0) call of that kind failing. Returns its result, and whether that call was reached.
 pub fn failing<R>(call: Call, nth: u32, f: impl FnOnce() -> R) -> (R, bool) {
     with(Plan { call, before: nth, lasting: false, reached: false }, f)
 }
 
-/// The same with all later calls of that kind failing as well: those that clean up after the first failure too.
+/// Runs `f` with the `nth` (from 0) call of that kind and all later ones failing, including those that clean up after
+/// the first failure.
 pub fn failing_from<R>(call: Call, nth: u32, f: impl FnOnce() -> R) -> (R, bool) {
     with(Plan { call, before: nth, lasting: true, reached: false }, f)
 }
 
-/// Bytes that this thread has mapped whole and not unmapped, pages that are wiped in children aside.
+/// Bytes that this thread has mapped and not unmapped, except pages that are zeroed in children.
 pub fn mapped_bytes() -> usize {
     MAPPED.with_borrow(|mapped| mapped.values().sum())
 }
 
 fn with<R>(plan: Plan, f: impl FnOnce() -> R) -> (R, bool) {
-    /// Ends the plan however `f` ends: a panic must not make calls of a later test fail.
+    /// Ends the plan however `f` ends, so that calls of a later test do not fail after a panic.
     struct End;
     impl Drop for End {
         fn drop(&mut self) {
@@ -60,7 +61,7 @@ fn with<R>(plan: Plan, f: impl FnOnce() -> R) -> (R, bool) {
 }
 
 pub(crate) fn check(call: Call) -> Result<(), SysError> {
-    // A thread that is exiting has no plan any more.
+    // A thread that is exiting has no plan.
     let planned = PLAN.try_with(Cell::get).ok().flatten();
     let Some(mut plan) = planned.filter(|plan| plan.call == call) else { return Ok(()) };
     if plan.reached && !plan.lasting {

@@ -1,24 +1,24 @@
-//! The operating system, as far as the family needs it: every system call is made here, and nowhere else.
+//! The operating system interface of the family: all system calls are made in this crate.
 //!
 //! Problem: memory that is mapped twice, barriers of other cores, pages that a forked child must not have, stacks and
-//! signals: each may be refused (limits, seccomp, an old kernel, no huge pages), and each refusal must leave a
-//! consistent state, which only a test that makes the call fail can show. And a port to another system must find what
-//! it has to provide in one place.
+//! signals: the system may refuse each of them (limits, seccomp, an old kernel, no huge pages). Each refusal must
+//! leave a consistent state, which only a test with a failing call can show. A port to another system must find all
+//! that it has to provide in one place.
 //!
-//! Approach: a function a call, with a typed error that names it ([`Call`], [`SysError`]). With the feature `inject`,
-//! which tests of all crates share, the n-th call of a kind fails (`inject`); without it the check is an empty inline
-//! function. `cargo xtask rules` refuses `libc` as a dependency of any other shipped crate, and functions that are
-//! declared instead of depended on, but for those of an unwinder (`bpf-debug`).
+//! Approach: one function per call, with a typed error that names the call ([`Call`], [`SysError`]). With the feature
+//! `inject`, which tests of all crates share, the n-th call of a kind fails (`inject`); without it the check is an
+//! empty inline function. `cargo xtask rules` refuses `libc` as a dependency of any other shipped crate, and `extern`
+//! declarations of functions, except those of an unwinder (`bpf-debug`).
 //!
 //! Invariants:
-//! * No mapping is ever writable and executable: all protections there are, are those of [`memory::Protection`].
-//! * Nothing here is called in a run, but for what a helper asks for ([`time`], [`thread`]) and a wait for a lock
-//!   ([`wait`]).
-//! * What may be missing is an error or `None`, never a panic, and its caller has another way.
+//! * No mapping is ever writable and executable, except by [`memory::map_debuggable_over`]. All protections are those
+//!   of [`memory::Protection`].
+//! * Runs call nothing here, except for helpers ([`time`], [`thread`]) and to wait for a lock ([`wait`]).
+//! * A missing feature is an error or `None`, never a panic, and the caller has an alternative.
 //!
-//! # What a port provides
+//! # Functions that a port provides
 //!
-//! A folder beside `linux/` with the same modules and functions. Not all are needed for a family without a JIT:
+//! A folder beside `linux/` with the same modules and functions. Without a JIT, some may return "not here":
 //!
 //! | module | needed | may answer "not here", and then |
 //! |---|---|---|
@@ -31,10 +31,10 @@
 //! | [`process`] | `user`, `group` | `mappings`: packs lie anywhere; `huge_bytes`: statistics say 0 |
 //! | [`time`] | the clocks | |
 //!
-//! Every system without a folder has `plain.rs`: what the standard library offers, and "not here" for the rest.
-//! Descriptors ([`fd`]) are part of the API of maps; a system without them has types without values in their
-//! place. Error numbers that programs see are Linux's everywhere ([`bpf_uapi::Errno`]): [`SysError`] keeps the system's
-//! own, and its conversion translates.
+//! Every system without a folder uses `plain.rs`: the standard library's means, and "not here" for the rest.
+//! Descriptors ([`fd`]) are part of the API of maps; a system without descriptors has types without values in their
+//! place. Error numbers that programs see are Linux's everywhere ([`bpf_uapi::Errno`]): [`SysError`] keeps the
+//! system's own number, and its conversion translates it.
 
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 
@@ -43,7 +43,7 @@ mod error;
 pub mod inject;
 #[cfg(not(feature = "inject"))]
 mod inject {
-    //! Only tests make a call fail on purpose.
+    //! Does nothing: only tests make a call fail on purpose.
 
     use crate::{Call, SysError};
 

@@ -1,26 +1,26 @@
-//! Any other system, by what Rust's standard library has of it: enough to verify, and to interpret on maps that lie in
-//! this process's memory. Everything that needs a call of the system itself answers "not here", and its caller has the
-//! other way that the table in the crate's documentation names.
+//! Any other system, through Rust's standard library: sufficient for verifying, and for interpreting with maps in
+//! this process's memory. Functions that need a system call return "not here", and their callers use the alternatives
+//! listed in the crate's documentation.
 //!
-//! Memory comes from the global allocator, page-aligned and zeroed; no address space is reserved, no file lies in
-//! memory, and nothing can be executed.
+//! Memory comes from the global allocator, page-aligned and zeroed. Address space cannot be reserved, there are no
+//! memory files, and no memory is executable.
 
 use crate::{Call, SysError};
 
-/// Descriptors, which systems other than Unix do not have: these have no values.
+/// Descriptors, for systems other than Unix: types without values.
 #[cfg(not(unix))]
 pub mod fd {
-    /// A descriptor that is owned.
+    /// An owned descriptor.
     #[derive(Debug)]
     pub enum OwnedFd {}
 
-    /// A descriptor that is lent.
+    /// A borrowed descriptor.
     #[derive(Debug, Clone, Copy)]
     pub struct BorrowedFd<'f>(core::convert::Infallible, core::marker::PhantomData<&'f ()>);
 
-    /// What has a descriptor to lend.
+    /// A type with a descriptor to borrow.
     pub trait AsFd {
-        /// Lends it.
+        /// Borrows the descriptor.
         fn as_fd(&self) -> BorrowedFd<'_>;
     }
 
@@ -31,7 +31,7 @@ pub mod fd {
     }
 }
 
-/// Barriers that other threads execute: guards carry fences.
+/// Barriers that other threads execute: not here; guards execute fences instead.
 pub mod barrier {
     use super::{Call, SysError};
     use crate::Membarrier;
@@ -45,7 +45,7 @@ pub mod barrier {
     }
 }
 
-/// A flag that a thread can wait for: there is none, so no ring buffers.
+/// Events: not here, so there are no ring buffers.
 pub mod event {
     use super::{Call, SysError};
     use crate::fd::{AsFd, BorrowedFd};
@@ -90,13 +90,13 @@ pub mod event {
     }
 }
 
-/// Files: none lie in memory.
+/// Files: there are no memory files.
 pub mod file {
     use super::{Call, SysError};
     use crate::fd::OwnedFd;
     use std::ffi::CStr;
 
-    /// What is to lie in a memory file.
+    /// The content of a memory file.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Content {
         /// Data.
@@ -107,7 +107,7 @@ pub mod file {
         HugeCode,
     }
 
-    /// A file to write to. The system has no limit that ends the process.
+    /// A file to write to. No limit of the system ends the process.
     #[derive(Debug)]
     pub struct Bounded<'f>(pub &'f std::fs::File);
 
@@ -121,14 +121,14 @@ pub mod file {
         }
     }
 
-    /// What is forbidden from now on to whoever has the file.
+    /// The operations that a seal forbids.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Seals {
-        /// To change its length.
+        /// Changes of length.
         Length,
-        /// The same, and to add seals.
+        /// Changes of length, and adding seals.
         LengthFinally,
-        /// To write to it.
+        /// Writing.
         FutureWrites,
     }
 
@@ -157,7 +157,7 @@ pub mod memory {
     use std::alloc::{Layout, alloc_zeroed, dealloc};
     use std::ptr::NonNull;
 
-    /// What may be done with mapped memory. There is no writable and executable variant.
+    /// The access rights of mapped memory.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Protection {
         /// Nothing.
@@ -166,33 +166,33 @@ pub mod memory {
         ReadWrite,
         /// Reading and executing.
         ReadExecute,
-        /// Everything.
+        /// All rights.
         ReadWriteExecute,
     }
 
-    /// Where new pages come from.
+    /// The source of new pages.
     #[derive(Debug, Clone, Copy)]
     pub enum Pages<'f> {
-        /// Zeroed ones of this process.
+        /// Zeroed pages, private to this process.
         Anonymous,
-        /// Those of a memory file, which there are none of.
+        /// Pages of a memory file; not here.
         File(BorrowedFd<'f>),
     }
 
-    /// What the system is told of a mapping.
+    /// Advice on a mapping.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Advice {
         /// A forked child does not get the mapping.
         DontFork,
-        /// Huge pages from now on.
+        /// Use huge pages.
         Huge,
-        /// Make huge pages now.
+        /// Collapse the range into huge pages at once.
         Collapse,
-        /// The pages give their memory back and are zero.
+        /// Return the memory of the pages, which become zero.
         Discard,
     }
 
-    /// Bytes in a page, as far as the family cares: what memory is aligned to.
+    /// Alignment of memory in bytes; stands for the size of a page.
     #[inline]
     pub fn page_size() -> usize {
         4096
@@ -203,20 +203,20 @@ pub mod memory {
         layout.ok_or(SysError { call: Call::Mmap, errno: NO_MEMORY })
     }
 
-    /// Linux's `ENOMEM`, which the systems at hand have as well.
+    /// Linux's `ENOMEM`; other systems have this number too.
     const NO_MEMORY: i32 = 12;
 
-    /// Allocates `len` zeroed bytes at a page's beginning.
+    /// Allocates `len` zeroed bytes, aligned to a page.
     ///
     /// # Errors
-    /// The system has no such memory, or it was asked for a file's.
+    /// The system has no more memory, or `pages` asks for a file's.
     pub fn map(len: usize, pages: Pages<'_>) -> Result<*mut u8, SysError> {
         inject::check(Call::Mmap)?;
         match pages {
             Pages::Anonymous => {}
             Pages::File(_) => return Err(SysError::not_here(Call::Mmap)),
         }
-        // SAFETY: `layout` refuses what is empty.
+        // SAFETY: `layout` refuses a length of 0.
         let at = unsafe { alloc_zeroed(layout(len)?) };
         if at.is_null() {
             return Err(SysError { call: Call::Mmap, errno: NO_MEMORY });
@@ -236,7 +236,7 @@ pub mod memory {
 
     /// Not here.
     ///
-    /// # Safety
+    /// None: the function does nothing.
     /// None is needed: nothing is done.
     ///
     /// # Errors
@@ -253,7 +253,7 @@ pub mod memory {
 
     /// Not here.
     ///
-    /// # Safety
+    /// None: the function does nothing.
     /// None is needed: nothing is done.
     ///
     /// # Errors
@@ -264,7 +264,7 @@ pub mod memory {
 
     /// Not here.
     ///
-    /// # Safety
+    /// None: the function does nothing.
     /// None is needed: nothing is done.
     ///
     /// # Errors
@@ -275,7 +275,7 @@ pub mod memory {
 
     /// Not here.
     ///
-    /// # Safety
+    /// None: the function does nothing.
     /// None is needed: nothing is done.
     ///
     /// # Errors
@@ -284,10 +284,10 @@ pub mod memory {
         Err(SysError::not_here(Call::Mremap))
     }
 
-    /// Not here: there is no reserved address space.
+    /// Not here: address space cannot be reserved.
     ///
     /// # Safety
-    /// None is needed: nothing is done.
+    /// None: the function does nothing.
     ///
     /// # Errors
     /// Always.
@@ -295,10 +295,10 @@ pub mod memory {
         Err(SysError::not_here(Call::Mmap))
     }
 
-    /// Gives memory of [`map`] back.
+    /// Frees memory of [`map`].
     ///
     /// # Safety
-    /// `at` came from [`map`] with this very length, and nothing refers to it any more.
+    /// `at` came from [`map`] with this very length, and no reference to it is left.
     ///
     /// # Errors
     /// None.
@@ -310,10 +310,10 @@ pub mod memory {
         Ok(())
     }
 
-    /// Not here: memory can be written to as long as it is there.
+    /// Not here: memory stays writable.
     ///
     /// # Safety
-    /// None is needed: nothing is done.
+    /// None: the function does nothing.
     ///
     /// # Errors
     /// Always.
@@ -324,7 +324,7 @@ pub mod memory {
     /// Not here: a forked child has a copy, and pages are small.
     ///
     /// # Safety
-    /// None is needed: nothing is done.
+    /// None: the function does nothing.
     ///
     /// # Errors
     /// Always.
@@ -332,7 +332,7 @@ pub mod memory {
         Err(SysError::not_here(Call::Madvise))
     }
 
-    /// Not here: forks are told by the process id.
+    /// Not here: forks are detected by the process id.
     ///
     /// # Errors
     /// Always.
@@ -348,35 +348,35 @@ pub mod process {
     pub struct Mapping {
         /// The first address.
         pub start: usize,
-        /// The address behind the last.
+        /// The address after the last.
         pub end: usize,
-        /// What may be done with it.
+        /// The access rights.
         pub permissions: String,
-        /// Of the file, if it has one.
+        /// Name of the file, if the mapping has one.
         pub name: String,
     }
 
-    /// Nothing is known of them.
+    /// Returns no mappings.
     pub fn mappings() -> Vec<Mapping> {
         Vec::new()
     }
 
-    /// Nothing is known of them.
+    /// Returns 0.
     pub fn huge_bytes(_: usize, _: usize) -> usize {
         0
     }
 
-    /// The standard library does not say.
+    /// Returns 0: the standard library has no such call.
     pub fn user() -> u32 {
         0
     }
 
-    /// The standard library does not say.
+    /// Returns 0: the standard library has no such call.
     pub fn group() -> u32 {
         0
     }
 
-    /// Nothing to do where no signal ends anybody.
+    /// Does nothing: no signals end the process.
     pub fn end_with_the_pipe() {}
 }
 
@@ -387,7 +387,7 @@ pub mod thread {
     use std::ffi::c_void;
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    /// A number that no other thread of this process has.
+    /// A number of the thread, unique in this process.
     pub fn id() -> u32 {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         thread_local! {
@@ -400,7 +400,7 @@ pub mod thread {
         ID.get()
     }
 
-    /// The name that Rust knows, as far as it fits: bytes up to the first zero.
+    /// The thread's name in Rust, truncated: bytes up to the first zero.
     pub fn name() -> [u8; 16] {
         let mut name = [0; 16];
         let thread = std::thread::current();
@@ -410,7 +410,7 @@ pub mod thread {
         name
     }
 
-    /// Not here: runs are not held to their thread's stack.
+    /// Not here: runs are not limited by their thread's stack.
     pub fn stack() -> Option<(u64, u64)> {
         None
     }
@@ -420,7 +420,7 @@ pub mod thread {
         None
     }
 
-    /// Has no values: a thread that ends inside a guard holds its slot.
+    /// A type without values: a thread that ends inside a guard keeps its slot.
     #[derive(Debug, Clone, Copy)]
     pub enum ExitKey {}
 
@@ -433,13 +433,13 @@ pub mod thread {
             Err(SysError::not_here(Call::ThreadKey))
         }
 
-        /// As elsewhere.
+        /// The number that POSIX guarantees.
         pub const ROUNDS: u32 = 4;
 
         /// Sets the calling thread's pointer.
         ///
         /// # Safety
-        /// None is needed: there is no value to call it on.
+        /// None: there is no value to call it on.
         #[must_use]
         pub unsafe fn set(self, _: *mut c_void) -> bool {
             match self {}
@@ -457,17 +457,17 @@ pub mod time {
     pub enum Clock {
         /// Monotonic.
         Monotonic,
-        /// The same.
+        /// Monotonic; equal to [`Clock::Monotonic`].
         MonotonicCoarse,
-        /// The same: whether the time counts that the machine was suspended, the system decides.
+        /// Monotonic; the system decides whether it includes the time during which the machine was suspended.
         Boot,
         /// Wall-clock time, without the leap seconds that Linux adds.
         Atomic,
-        /// The same.
+        /// Wall-clock time.
         Real,
     }
 
-    /// Nanoseconds that the clock shows: the monotonic ones, since this process first asked.
+    /// The clock's time in nanoseconds; monotonic clocks count from the first call in this process.
     #[inline]
     pub fn now_ns(clock: Clock) -> u64 {
         static FIRST: OnceLock<Instant> = OnceLock::new();
@@ -480,18 +480,18 @@ pub mod time {
     }
 }
 
-/// Waiting for a word in memory: by looking again.
+/// Waiting for a word in memory, by polling.
 pub mod wait {
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    /// Lets others run while `*word == expected`. May come back for no reason.
+    /// Yields while `*word == expected`. May return spuriously.
     pub fn sleep_while(word: &AtomicU32, expected: u32) {
-        // Relaxed: the caller looks again.
+        // Relaxed: the caller checks the word again.
         if word.load(Ordering::Relaxed) == expected {
             std::thread::yield_now();
         }
     }
 
-    /// Nobody sleeps.
+    /// Does nothing: no thread sleeps.
     pub fn wake_all(_: usize) {}
 }

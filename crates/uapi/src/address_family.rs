@@ -1,6 +1,6 @@
-//! Families of addresses, as structures that helpers fill in name them.
+//! Address families, as used in structures that helpers fill in.
 //!
-//! Source: `include/linux/socket.h`. Other systems have other numbers; programs are compiled for these.
+//! Source: `include/linux/socket.h`. Other systems have other numbers; programs are compiled for Linux's.
 
 /// IPv4.
 pub const INET: u32 = 2;

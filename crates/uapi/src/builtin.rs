@@ -1,13 +1,13 @@
-//! The functions that compilers call by themselves: of C's library, those over memory.
+//! Functions that compilers call implicitly: C library functions on memory.
 //!
-//! Problem: a compiler that cannot unroll a copy calls `memcpy`, which nobody has declared; the kernel and its loader
-//! know no such function, and refuse the object. Approach: they are functions by name like others, but only where
-//! neither the object nor the host defines one.
+//! Problem: a compiler that cannot unroll a copy emits a call of `memcpy`, which the source does not declare. The
+//! kernel and its loader know no such function, and refuse the object. Approach: they are called by name like other
+//! functions, but only where neither the object nor the host defines one.
 //!
 //! Source: ISO C, 7.26.2 and 7.26.4; GCC's manual, "Language Standards Supported by GCC", of which functions it
 //! assumes.
 
-/// A function over memory that compilers call.
+/// A function on memory that compilers call implicitly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Builtin {
     /// `void *memcpy(void *to, const void *from, size_t bytes)`; the two may overlap here.
@@ -21,7 +21,7 @@ pub enum Builtin {
 }
 
 impl Builtin {
-    /// Every one.
+    /// All of them.
     pub const ALL: [Self; 4] = [Self::Memcpy, Self::Memmove, Self::Memset, Self::Memcmp];
 
     /// Its name in C.
@@ -35,7 +35,7 @@ impl Builtin {
         }
     }
 
-    /// The one of this name.
+    /// The function with this name.
     ///
     /// ```
     /// use bpf_uapi::Builtin;

@@ -1,6 +1,6 @@
-//! The fields of the contexts that the kernel gives to programs: names, offsets, sizes.
+//! The fields of the contexts that the kernel passes to programs: names, offsets, sizes.
 //!
-//! What a program may do to a field, and where the host keeps it, is up to the context's provider.
+//! The provider of a context decides how programs may access a field, and where the host keeps it.
 //!
 //! Source: `struct xdp_md`, `__sk_buff`, `bpf_sk_lookup`, `bpf_sock`, `bpf_sock_addr` and `bpf_sock_ops` in
 //! `include/uapi/linux/bpf.h`.
@@ -43,7 +43,7 @@ macro_rules! context {
 }
 
 context! {
-    /// What XDP programs get.
+    /// The context of XDP programs.
     xdp_md "xdp_md", 24:
     DATA = 0, 4, "data";
     DATA_END = 4, 4, "data_end";
@@ -54,8 +54,8 @@ context! {
 }
 
 context! {
-    /// What traffic-control classifiers, socket filters, flow dissectors and the programs of control groups on packets
-    /// get.
+    /// The context of traffic-control classifiers, socket filters, flow dissectors and the packet programs of control
+    /// groups.
     sk_buff "__sk_buff", 192:
     LEN = 0, 4, "len";
     PKT_TYPE = 4, 4, "pkt_type";
@@ -94,7 +94,7 @@ context! {
 }
 
 context! {
-    /// What programs get that choose a socket for a packet.
+    /// The context of programs that choose a socket for a packet.
     sk_lookup "bpf_sk_lookup", 72:
     SK = 0, 8, "sk";
     FAMILY = 8, 4, "family";
@@ -109,8 +109,8 @@ context! {
 }
 
 context! {
-    /// What programs get that decide on a socket. `dst_port` is two bytes and two of padding, which may be read at
-    /// once.
+    /// The context of programs that decide on a socket. `dst_port` has two bytes, followed by two bytes of padding
+    /// that may be read with it.
     sock "bpf_sock", 80:
     BOUND_DEV_IF = 0, 4, "bound_dev_if";
     FAMILY = 4, 4, "family";
@@ -129,7 +129,7 @@ context! {
 }
 
 context! {
-    /// What programs get that decide on the address that a socket is bound to, connects to or is sent to.
+    /// The context of programs that decide on the address that a socket is bound to, connects to or sends to.
     sock_addr "bpf_sock_addr", 72:
     USER_FAMILY = 0, 4, "user_family";
     USER_IP4 = 4, 4, "user_ip4";
@@ -144,8 +144,8 @@ context! {
 }
 
 context! {
-    /// What programs get that are told of what a TCP connection does. `reply` is the first of four words that are also
-    /// `args`.
+    /// The context of programs that are notified of events of a TCP connection. `reply` is the first of four words
+    /// that are also `args`.
     sock_ops "bpf_sock_ops", 224:
     OP = 0, 4, "op";
     REPLY = 4, 4, "reply";

@@ -1,6 +1,6 @@
-//! Enumerations of the interface: names and values that programs may ask for (`bpf_core_enum_value`).
+//! Enumerations of the interface: names and values that programs may query (`bpf_core_enum_value`).
 //!
-//! The ids of helpers and the types of maps are tables of their own ([`crate::Helper`], [`crate::MapType`]).
+//! Ids of helpers and types of maps have their own tables ([`crate::Helper`], [`crate::MapType`]).
 //!
 //! Source: `include/uapi/linux/bpf.h`.
 
@@ -13,7 +13,7 @@ pub struct Enumeration {
     pub values: &'static [(&'static str, i64)],
 }
 
-/// What programs return, and how helpers are told what to do.
+/// The enumerations of return values of programs and of arguments of helpers.
 pub const ENUMERATIONS: &[Enumeration] = &[
     Enumeration {
         name: "xdp_action",

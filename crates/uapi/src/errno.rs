@@ -1,8 +1,7 @@
-//! Error numbers as BPF programs see them.
+//! Error numbers that BPF programs see.
 //!
-//! Helpers return them negative in r0; map operations fail with them, and the host's API adds what was expected. The
-//! type is a bare number, so that the program side needs no conversion and a test can compare it with the kernel's
-//! directly.
+//! Helpers return them negated in r0. Map operations fail with them, and the host's API adds a message. The type is a
+//! bare number, so that the program side needs no conversion and a test can compare it with the kernel's directly.
 //!
 //! Source: `include/uapi/asm-generic/errno-base.h` and `errno.h`, which x86-64 and arm64 share.
 
@@ -15,7 +14,7 @@ macro_rules! errnos {
         impl Errno {
             $($(#[$doc])* pub const $name: Self = Self($number);)*
 
-            /// Those that have a name here.
+            /// All numbers with a name here.
             pub const ALL: &[Self] = &[$(Self::$name),*];
 
             /// The name, if it has one here.
@@ -43,11 +42,11 @@ errnos! {
     EAGAIN = 11,
     /// No memory.
     ENOMEM = 12,
-    /// Not what this context may be asked for.
+    /// An access that this context does not allow.
     EACCES = 13,
     /// Outside of the packet or the buffer.
     EFAULT = 14,
-    /// The map is in use by this very thread further up its stack, or by the only other party allowed.
+    /// The map is in use by an interrupted run of this thread, or by the only other user allowed.
     EBUSY = 16,
     /// The key exists.
     EEXIST = 17,
@@ -57,25 +56,25 @@ errnos! {
     EINVAL = 22,
     /// No room left.
     ENOSPC = 28,
-    /// A number that the type has no room for.
+    /// A number outside the range of the type.
     ERANGE = 34,
-    /// Taking this lock would wait for oneself.
+    /// Taking this lock would be a deadlock.
     EDEADLK = 35,
-    /// It took too long.
+    /// The operation took too long.
     ETIMEDOUT = 110,
-    /// Nothing is known of this one.
+    /// No data are available.
     ENODATA = 61,
     /// A protocol that the operation does not know.
     EPROTO = 71,
-    /// A number larger than it may be.
+    /// A number above its maximum.
     EOVERFLOW = 75,
     /// Protocol wrong type for socket.
     EPROTOTYPE = 91,
     /// The map type has no such operation (programs and the newer system-call paths).
     EOPNOTSUPP = 95,
-    /// Addresses of a family that the operation does not know.
+    /// An address family that the operation does not support.
     EAFNOSUPPORT = 97,
-    /// It is so already.
+    /// The state that was asked for exists already.
     EALREADY = 114,
     /// The map type has no such operation. Not part of the user-space headers: the kernel leaks its internal
     /// `ENOTSUPP` from the map system calls.
@@ -86,7 +85,7 @@ impl Errno {
     /// The value a helper returns in r0 for this error.
     #[must_use]
     pub const fn as_ret(self) -> i64 {
-        // Not `i64::from`, which is not const; a wider number holds it.
+        // `i64::from` is not const.
         -(self.0 as i64)
     }
 }

@@ -1,13 +1,12 @@
 //! Flags of maps: of their creation and of updates.
 //!
-//! Source: `include/uapi/linux/bpf.h`. The comments say what a flag means here.
+//! Source: `include/uapi/linux/bpf.h`. The comments describe the effect in this family.
 
 /// Creation flags (`BPF_F_*` of `BPF_MAP_CREATE`).
 pub mod create {
     /// Allocate elements when they are inserted, free them after a grace period.
     pub const NO_PREALLOC: u32 = 1 << 0;
-    /// Evictions by slots of their own instead of common ones. Unlike the kernel, no slot is limited to its part of the
-    /// elements.
+    /// Each execution slot evicts with a clock hand of its own. Unlike in the kernel, a slot may evict any element.
     pub const NO_COMMON_LRU: u32 = 1 << 1;
     /// `numa_node` is given (and ignored).
     pub const NUMA_NODE: u32 = 1 << 2;
@@ -21,7 +20,7 @@ pub mod create {
     pub const RDONLY_PROG: u32 = 1 << 7;
     /// Programs may only write.
     pub const WRONLY_PROG: u32 = 1 << 8;
-    /// The storage of a listening socket is to be copied to those that it accepts, which is the host's to do.
+    /// The host copies the storage of a listening socket to the sockets that it accepts.
     pub const CLONE: u32 = 1 << 9;
     /// The values of an array can be mapped.
     pub const MMAPABLE: u32 = 1 << 10;
@@ -35,15 +34,15 @@ pub mod create {
 
 /// Flags of `bpf_redirect_map`.
 pub mod redirect {
-    /// A copy to each device in the map.
+    /// Sends a copy to each device in the map.
     pub const BROADCAST: u64 = 1 << 3;
-    /// But to the one that the packet came from.
+    /// Excludes the device that the packet came from.
     pub const EXCLUDE_INGRESS: u64 = 1 << 4;
 }
 
 /// Flags of `bpf_sk_storage_get`.
 pub mod local_storage {
-    /// Make it where there is none.
+    /// Creates the value if it does not exist.
     pub const GET_F_CREATE: u64 = 1 << 0;
 }
 
@@ -55,6 +54,6 @@ pub mod update {
     pub const NOEXIST: u64 = 1;
     /// Only replace.
     pub const EXIST: u64 = 2;
-    /// Under the value's spin lock.
+    /// Copies under the value's spin lock.
     pub const F_LOCK: u64 = 4;
 }

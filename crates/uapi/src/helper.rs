@@ -4,7 +4,7 @@
 //! table, from which the enum, the names and the conversions are made, so that no id is a bare number anywhere else.
 //! Source: `__BPF_FUNC_MAPPER` in `include/uapi/linux/bpf.h`; the list is closed, Linux adds kfuncs instead.
 //!
-//! That a helper is in the table does not say that this family implements it: the refusal of others names them.
+//! The table contains helpers that this family does not implement, so that an error can name them.
 
 macro_rules! helpers {
     ($($variant:ident = $id:literal, $name:literal;)*) => {
@@ -32,13 +32,13 @@ macro_rules! helpers {
 }
 
 impl Helper {
-    /// The number that a call instruction has.
+    /// The number in a call instruction.
     #[must_use]
     pub const fn id(self) -> u32 {
         self as u32
     }
 
-    /// The helper that a call instruction with this number means.
+    /// The helper with this number in a call instruction.
     ///
     /// ```
     /// use bpf_uapi::Helper;
@@ -47,7 +47,7 @@ impl Helper {
     /// ```
     #[must_use]
     pub fn from_id(id: u32) -> Option<Self> {
-        // Ids are 1, 2, 3, ... (a test).
+        // Ids are 1, 2, 3, ... (checked by a test).
         Self::ALL.get(usize::try_from(id).ok()?.checked_sub(1)?).copied()
     }
 
@@ -58,18 +58,18 @@ impl Helper {
     }
 }
 
-/// Ids of the helpers that compilers and engines treat apart, as numbers for patterns.
+/// Ids of the helpers that compilers and engines handle specially, as numbers for patterns.
 pub mod helper_id {
     use super::Helper;
 
-    /// [`Helper::MapLookupElem`]: compiled where the map is known.
+    /// [`Helper::MapLookupElem`]: compiled inline where the map is known.
     pub const MAP_LOOKUP_ELEM: u32 = Helper::MapLookupElem.id();
     /// [`Helper::TailCall`]: a jump, not a call.
     pub const TAIL_CALL: u32 = Helper::TailCall.id();
 
-    /// All helpers that an engine, the verifier or the linker treats apart, ascending: those above, and those that call
-    /// back into the program. A host's own function under such an id would be called by one engine and not by another,
-    /// so nobody may register one. A further helper that is treated apart belongs here.
+    /// All helpers that an engine, the verifier or the linker handles specially, ascending: those above, and those
+    /// that call back into the program. A host function under such an id would be called by one engine and not by
+    /// another, so registering one is refused. Add every further helper that is handled specially.
     pub const SPECIAL: [u32; 5] =
         [MAP_LOOKUP_ELEM, TAIL_CALL, Helper::ForEachMapElem.id(), Helper::Loop.id(), Helper::UserRingbufDrain.id()];
 }

@@ -1,15 +1,15 @@
-//! The kernel's functions that programs call by name (kfuncs), as far as this family implements them.
+//! The kernel functions that programs call by name (kfuncs), as far as this family implements them.
 //!
 //! Problem: a kfunc has no number; an object calls an undefined symbol, which BTF declares in `.ksyms`. Approach: one
-//! table of names, from which the enum and the look-up are made. Each has a prototype in the verifier and a function in
-//! the runtime, found by exhaustive matches. Functions that compilers call themselves (`memcpy`,
-//! [`crate::Builtin`]) are none of these: the kernel has no such.
+//! table of names, from which the enum and the look-up are generated. Each kfunc has a prototype in the verifier and
+//! a function in the runtime, found by exhaustive matches. Functions that compilers call implicitly (`memcpy`,
+//! [`crate::Builtin`]) are not kfuncs.
 //!
 //! Source: `kernel/bpf/helpers.c`, `kernel/bpf/arena.c`, `kernel/bpf/bpf_iter.c`, `net/core/filter.c` (Linux 6.18).
 
 macro_rules! kfuncs {
     ($($variant:ident $name:literal;)*) => {
-        /// A function of the kernel that programs call by name.
+        /// A kernel function that programs call by name.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[repr(u32)]
         #[expect(missing_docs, reason = "the kernel's names")]
@@ -18,7 +18,7 @@ macro_rules! kfuncs {
         }
 
         impl Kfunc {
-            /// Every one that is implemented.
+            /// All implemented kfuncs.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
 
             /// The kernel's name.
@@ -33,7 +33,7 @@ macro_rules! kfuncs {
 }
 
 impl Kfunc {
-    /// The one of this name.
+    /// The kfunc with this name.
     ///
     /// ```
     /// use bpf_uapi::Kfunc;
@@ -45,13 +45,13 @@ impl Kfunc {
         Self::ALL.iter().copied().find(|kfunc| kfunc.name() == name)
     }
 
-    /// The one whose prototypes carry this number.
+    /// The kfunc whose prototypes carry this number.
     #[must_use]
     pub fn from_id(id: u32) -> Option<Self> {
         Self::ALL.iter().copied().find(|kfunc| kfunc.id() == id)
     }
 
-    /// The number that prototypes carry: above every helper's, and no program calls by it.
+    /// The number in its prototypes: larger than every helper's; no call instruction contains it.
     #[must_use]
     pub const fn id(self) -> u32 {
         const FIRST: u32 = 1 << 28;

@@ -1,22 +1,22 @@
-//! Where the offsets of LD_ABS and LD_IND count from.
+//! The base of the offsets of LD_ABS and LD_IND.
 //!
-//! Classic filters name their base by the offset itself: offsets from `SKF_LL_OFF` on count from the link header, those
-//! from `SKF_NET_OFF` on from the network header, and those that are not negative from the first byte of the packet.
-//! Classic filters have ancillary data at `SKF_AD_OFF` as well; a BPF program has not, and there these offsets count
-//! from the network header like the others around them.
+//! In classic filters the offset itself selects the base: offsets from `SKF_LL_OFF` on are relative to the link
+//! header, those from `SKF_NET_OFF` on to the network header, and non-negative ones to the first byte of the packet.
+//! Classic filters also have ancillary data at `SKF_AD_OFF`. A BPF program has none, and these offsets are relative
+//! to the network header like those around them.
 //!
 //! Source: `include/uapi/linux/filter.h`, and `bpf_skb_load_helper_convert_offset` in `net/core/filter.c` (Linux 6.18).
 
-/// The first offset that counts from the network header.
+/// The lowest offset relative to the network header.
 pub const SKF_NET_OFF: i32 = -0x10_0000;
 
-/// The first offset that counts from the link header.
+/// The lowest offset relative to the link header.
 pub const SKF_LL_OFF: i32 = -0x20_0000;
 
-/// Position of a header that a packet has not: behind the end of every packet.
+/// The position of a header that a packet does not have: after the end of every packet.
 pub const NO_HEADER: i32 = i32::MAX;
 
-/// What the offset of a legacy packet load counts from.
+/// The base of the offset of a legacy packet load.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LegacyBase {
     /// The packet's first byte.
@@ -28,8 +28,8 @@ pub enum LegacyBase {
 }
 
 impl LegacyBase {
-    /// Splits the offset of a legacy packet load into its base and the bytes from there on; `None` below `SKF_LL_OFF`,
-    /// where every load is out of range.
+    /// Splits the offset of a legacy packet load into its base and the offset from the base; `None` below
+    /// `SKF_LL_OFF`, where every load is out of range.
     pub fn split(offset: u32) -> Option<(LegacyBase, u32)> {
         let from = |first: i32| offset.wrapping_sub(first.cast_unsigned());
         match offset.cast_signed() {

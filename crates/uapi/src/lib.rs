@@ -1,13 +1,13 @@
-//! What the Linux kernel's user-space interface of BPF defines, as names: map types, helpers, program types, flags, the
+//! The constants of the Linux kernel's user-space interface of BPF: map types, helpers, program types, flags, the
 //! fields of contexts, error numbers.
 //!
-//! Problem: an object file, a map, the verifier, the interpreter, both JITs and the tests all speak of the same
-//! numbers, and a number written twice is a number that will differ. Approach: one table each, here; everything else
-//! names the row. The crate has no dependencies, no code beyond conversions, and knows nothing of what this family
-//! implements: a row that is not implemented is there to be refused by its name.
+//! Problem: an object file, a map, the verifier, the interpreter, both JITs and the tests use the same numbers, and a
+//! number written twice will diverge. Approach: one table for each kind of number, here; all other code refers to its
+//! rows. The crate has no dependencies and no code beyond conversions, and does not know which rows this family
+//! implements. A row without an implementation exists so that an error can name it.
 //!
 //! Invariant: matches over [`MapType`] and [`Helper`] in shipped code have no catch-all arm (`cargo xtask check`), so
-//! that a new row is a compile error wherever something must be decided about it.
+//! that a new row is a compile error wherever it must be handled.
 //!
 //! Source: `include/uapi/linux/bpf.h` of Linux 6.18.
 
@@ -30,14 +30,14 @@ mod map_type;
 mod owned;
 mod program_type;
 
-/// Bytes of an arena's page: what programs are compiled for, whatever the machine's is.
+/// Bytes of an arena's page: the size that programs are compiled for, whatever the machine's page size.
 pub const ARENA_PAGE: u32 = 4096;
 
-/// Bytes before and behind an arena's window that belong to it: an access is at an offset of 16 bits and has eight
-/// bytes at most, in whole pages.
+/// Bytes before and after an arena's window that belong to it: an access has an offset of 16 bits and at most eight
+/// bytes, rounded up to whole pages.
 pub const ARENA_GUARD: u64 = 9 * ARENA_PAGE as u64;
 
-/// Bytes of a `struct bpf_timer`, at a multiple of 8 of a map's value.
+/// Bytes of a `struct bpf_timer`, which lies at a multiple of 8 in a map's value.
 pub const TIMER_BYTES: u32 = 16;
 
 pub use builtin::Builtin;

@@ -1,7 +1,7 @@
 //! The kernel's map types: numbers and names.
 //!
-//! One table makes the enum, the names and the conversions. A type that is in it need not be implemented here; each
-//! crate that has something to decide about types does so in an exhaustive match. Source: `enum bpf_map_type` in
+//! One table generates the enum, the names and the conversions. A type in the table need not be implemented; each
+//! crate that handles types does so in an exhaustive match. Source: `enum bpf_map_type` in
 //! `include/uapi/linux/bpf.h`.
 
 macro_rules! map_types {
@@ -29,7 +29,7 @@ macro_rules! map_types {
 }
 
 map_types! {
-    /// No type: what a definition says that says nothing.
+    /// No type: the number 0 of an empty definition.
     Unspec = 0, "unspec";
     /// Keys of any bytes; pre-allocated by default.
     Hash = 1, "hash";
@@ -49,7 +49,7 @@ map_types! {
     CgroupArray = 8, "cgroup_array";
     /// A hash that evicts unreferenced elements when full.
     LruHash = 9, "lru_hash";
-    /// The same with one value per execution slot.
+    /// An LRU hash with one value per execution slot.
     LruPerCpuHash = 10, "lru_percpu_hash";
     /// Longest-prefix match.
     LpmTrie = 11, "lpm_trie";
@@ -117,7 +117,7 @@ impl MapType {
     /// ```
     #[must_use]
     pub fn from_number(number: u32) -> Option<Self> {
-        // Numbers are 0, 1, 2, ... (a test).
+        // Numbers are 0, 1, 2, ... (checked by a test).
         Self::ALL.get(usize::try_from(number).ok()?).copied()
     }
 
@@ -171,17 +171,17 @@ impl MapTypes {
     /// Arrays of values.
     pub const ARRAYS: MapTypes = MapTypes::of(&[MapType::Array, MapType::PerCpuArray]);
 
-    /// Types whose entries `bpf_redirect_map` sends packets to.
+    /// Types that `bpf_redirect_map` takes its targets from.
     pub const REDIRECT: MapTypes =
         MapTypes::of(&[MapType::DevMap, MapType::DevMapHash, MapType::CpuMap, MapType::XskMap]);
 
-    /// Types whose entries are sockets, which programs look up and give back.
+    /// Types whose entries are sockets, which programs look up and release.
     pub const SOCKETS: MapTypes = MapTypes::of(&[MapType::SockMap, MapType::SockHash]);
 
-    /// Types that keep a value for what has an identity in the host: a socket, a thread.
+    /// Types with a value for each object of the host: a socket or a thread.
     pub const STORAGE: MapTypes = MapTypes::of(&[MapType::SkStorage, MapType::TaskStorage]);
 
-    /// Types whose values programs find by a key of any kind.
+    /// Types whose values programs look up by a key of any size.
     pub const KEYED: MapTypes = MapTypes::of(&[
         MapType::Hash,
         MapType::Array,
@@ -197,13 +197,13 @@ impl MapTypes {
         MapType::XskMap,
     ]);
 
-    /// The types of both sets.
+    /// The union of both sets.
     #[must_use]
     pub const fn union(self, other: MapTypes) -> MapTypes {
         MapTypes(self.0 | other.0)
     }
 
-    /// The set of these types.
+    /// The set with these elements.
     #[must_use]
     pub const fn of(types: &[MapType]) -> MapTypes {
         let mut set = 0;
@@ -215,7 +215,7 @@ impl MapTypes {
         MapTypes(set)
     }
 
-    /// Whether `map_type` is in it.
+    /// Whether the set contains `map_type`.
     #[must_use]
     pub const fn contains(self, map_type: MapType) -> bool {
         self.0 >> map_type as u32 & 1 != 0

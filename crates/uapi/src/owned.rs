@@ -1,18 +1,18 @@
-//! Objects that programs own, and the fields that lead to them: what of a type is not the program's to read and write.
+//! Objects that programs own, and the special fields that lead to them, which programs cannot read or write directly.
 //!
-//! Problem: the object file names these fields in its BTF, the verifier keeps programs off them, the maps and the
-//! runtime work on them; all must mean the same bytes. Approach: a type is its size and its fields, by offset; what a
-//! field leads to is an index into a list of types.
+//! Problem: the object file names these fields in its BTF, the verifier keeps programs from accessing them, and the
+//! maps and the runtime operate on them; all must agree on their bytes. Approach: a type is its size and its fields
+//! by offset; a field refers to another type by an index into a list of types.
 //!
 //! Source: `enum btf_field_type` and the `struct bpf_list_head` … of `include/uapi/linux/bpf.h` (Linux 6.18).
 
 use alloc::string::String;
 use alloc::vec::Vec;
 
-/// What a field is.
+/// The kind of a special field.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum OwnedKind {
-    /// A pointer to an object of this type, or null (`__kptr`, or `__percpu_kptr` where the type is of objects with an
+    /// A pointer to an object of this type, or null (`__kptr`, or `__percpu_kptr` where objects of the type have an
     /// instance for each CPU).
     Kptr {
         /// The type's index.
@@ -22,32 +22,32 @@ pub enum OwnedKind {
     ListHead {
         /// The type's index.
         of: u32,
-        /// Where in it the `struct bpf_list_node` is.
+        /// Byte offset of the `struct bpf_list_node` in that type.
         node: u32,
     },
-    /// `struct bpf_list_node`: what an object is in a list by.
+    /// `struct bpf_list_node`: links an object into a list.
     ListNode,
     /// `struct bpf_rb_root`: a tree of objects of this type.
     TreeRoot {
         /// The type's index.
         of: u32,
-        /// Where in it the `struct bpf_rb_node` is.
+        /// Byte offset of the `struct bpf_rb_node` in that type.
         node: u32,
     },
-    /// `struct bpf_rb_node`: what an object is in a tree by.
+    /// `struct bpf_rb_node`: links an object into a tree.
     TreeNode,
     /// `struct bpf_refcount`: the object may have several owners.
     Refcount,
-    /// `struct bpf_spin_lock`, or `struct bpf_res_spin_lock`, which guards the lists and trees in the same object. (A
-    /// map says of its values by itself where their lock is.)
+    /// `struct bpf_spin_lock`, or `struct bpf_res_spin_lock`, which guards the lists and trees in its object. (For
+    /// values, the map's definition has the lock's offset.)
     Lock {
-        /// It is a resilient one.
+        /// Whether the lock is a resilient one.
         resilient: bool,
     },
 }
 
 impl OwnedKind {
-    /// Bytes that it takes.
+    /// Size of the field in bytes.
     #[must_use]
     pub const fn size(self) -> u32 {
         match self {
@@ -59,7 +59,7 @@ impl OwnedKind {
         }
     }
 
-    /// What its offset is a multiple of.
+    /// Alignment of the field's offset in bytes.
     #[must_use]
     pub const fn align(self) -> u32 {
         match self {
@@ -68,7 +68,7 @@ impl OwnedKind {
         }
     }
 
-    /// The type that it leads to.
+    /// Index of the type that the field leads to.
     #[must_use]
     pub const fn leads_to(self) -> Option<u32> {
         match self {
@@ -78,7 +78,7 @@ impl OwnedKind {
         }
     }
 
-    /// The same, leading to the type with this index.
+    /// A field of this kind that leads to the type with this index.
     #[must_use]
     pub const fn led_to(self, index: u32) -> Self {
         match self {
@@ -89,13 +89,13 @@ impl OwnedKind {
         }
     }
 
-    /// Whether it holds objects that a lock beside it guards.
+    /// Whether the field holds objects that a lock beside it guards.
     #[must_use]
     pub const fn is_root(self) -> bool {
         matches!(self, Self::ListHead { .. } | Self::TreeRoot { .. })
     }
 
-    /// What it is, for messages.
+    /// The kind in words, for messages.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -114,14 +114,14 @@ impl OwnedKind {
 /// A field of a type.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct OwnedField {
-    /// Its first byte.
+    /// Byte offset.
     pub offset: u32,
-    /// What it is.
+    /// The kind.
     pub kind: OwnedKind,
 }
 
 impl OwnedField {
-    /// The byte behind it. It does not wrap in a type that makes sense ([`OwnedType::is_sound`]).
+    /// Byte offset of the end. Does not saturate in a sound type ([`OwnedType::is_sound`]).
     #[must_use]
     pub const fn end(self) -> u32 {
         self.offset.saturating_add(self.kind.size())
@@ -133,16 +133,16 @@ impl OwnedField {
 pub struct OwnedType {
     /// Its name, for messages.
     pub name: String,
-    /// Bytes of it.
+    /// Size in bytes.
     pub size: u32,
-    /// Its fields, ascending.
+    /// The special fields, ascending by offset.
     pub fields: Vec<OwnedField>,
-    /// Its objects have an instance for each CPU, of `size` bytes each, and no fields. Programs reach an instance by a
-    /// call only.
+    /// Whether each object has an instance for each CPU, of `size` bytes each, and no special fields. Programs reach
+    /// an instance by a call only.
     pub per_cpu: bool,
 }
 
-/// Bytes of the largest object (Linux: what `bpf_mem_alloc` serves, less its header).
+/// Bytes of the largest object (Linux: the maximum of `bpf_mem_alloc`, less its header).
 pub const MAX_OBJECT: u32 = 4096 - 8;
 
 /// Bytes of the largest instance of an object that has one for each CPU (Linux: `BPF_GLOBAL_PERCPU_MA_MAX_SIZE`).
@@ -156,7 +156,7 @@ impl OwnedType {
         Some(self.fields[at].kind)
     }
 
-    /// The lock in an object of it, and whether it is a resilient one.
+    /// The lock in an object of this type, and whether it is a resilient one.
     #[must_use]
     pub fn lock(&self) -> Option<(u32, bool)> {
         self.fields.iter().find_map(|field| match field.kind {
@@ -165,7 +165,7 @@ impl OwnedType {
         })
     }
 
-    /// Whether the fields are ascending, apart, aligned and inside. What has an instance for each CPU has no fields.
+    /// Whether the fields are ascending, disjoint, aligned and inside the type. A per-CPU type has no fields.
     #[must_use]
     pub fn has_sound_layout(&self) -> bool {
         if self.per_cpu && (self.size > MAX_INSTANCE || !self.fields.is_empty()) {
@@ -179,8 +179,8 @@ impl OwnedType {
         })
     }
 
-    /// Whether its layout is sound ([`OwnedType::has_sound_layout`]) and the fields lead to one of `types` at the node
-    /// that they say; a list or a tree of objects that cannot be in one is none.
+    /// Whether the layout is sound ([`OwnedType::has_sound_layout`]) and each field leads to one of `types`, with a
+    /// node of the right kind at the given offset. A list or tree of objects without such a node is not sound.
     #[must_use]
     pub fn is_sound(&self, types: &[OwnedType]) -> bool {
         self.has_sound_layout()
@@ -199,8 +199,8 @@ impl OwnedType {
             })
     }
 
-    /// The type with this index and those that it leads to, numbered as they are met: the same for the same type,
-    /// whatever else is in the list. An index that does not exist leads to itself.
+    /// The type with this index and all types that it leads to, numbered in the order of discovery, so that the
+    /// result does not depend on the rest of the list. An index that does not exist leads to itself.
     #[must_use]
     pub fn closure(types: &[OwnedType], root: u32) -> Vec<OwnedType> {
         let mut met = alloc::vec![root];
@@ -241,7 +241,7 @@ mod tests {
         let (a, b) = (vec![other.clone(), node(0)], vec![node(2), ty("more", 4, &[]), other.clone()]);
         assert_eq!(OwnedType::closure(&a, 1), OwnedType::closure(&b, 0));
         assert_eq!(OwnedType::closure(&a, 1), [node(1), other]);
-        // Of itself.
+        // A type that leads to itself.
         assert_eq!(OwnedType::closure(&[ty("x", 1, &[]), node(1)], 1), [node(0)]);
     }
 

@@ -1,20 +1,20 @@
 //! The kernel's program types, and the names of the sections that hold programs of each.
 //!
 //! The names are libbpf's; a name applies with or without a `/suffix` (`kprobe/sys_execve`, `xdp/cpumap`), and the
-//! longest name wins. libbpf allows a suffix only where it means something; we accept it everywhere, because old
-//! objects number their programs that way (`socket/3`). Before its version 1.0 libbpf took some names for mere
-//! beginnings, and the kernel's samples are written so (`socket1`, `xdp_prog`): where no name applies, those do.
+//! longest matching name wins. libbpf allows a suffix only where it has a meaning. Here it is accepted everywhere,
+//! because old objects number their programs that way (`socket/3`). Before version 1.0 libbpf accepted some names as
+//! prefixes, and the kernel's samples rely on it (`socket1`, `xdp_prog`): where no name applies, prefixes do.
 
 use core::fmt;
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $kind:ident = $number:literal: $($name:literal)*;)*) => {
-        /// What a program is for: its context and its result.
+        /// The purpose of a program, which determines its context and its result.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         #[non_exhaustive]
         pub enum ProgramType {
             $($(#[$doc])* $kind,)*
-            /// The section name says nothing: the user decides.
+            /// The section name determines no type; the user chooses one.
             Unknown,
         }
 
@@ -35,7 +35,7 @@ macro_rules! kinds {
 
 // Numbers: Linux include/uapi/linux/bpf.h, enum bpf_prog_type. Names: libbpf's section table.
 kinds! {
-    /// Raw bytes: r1 is their address, r2 their number. Our own; the kernel has nothing like it.
+    /// Raw bytes: r1 is their address, r2 their number. Specific to this family; the kernel has no equivalent.
     Raw = 0: "raw";
     /// Socket filter.
     SocketFilter = 1: "socket";
@@ -108,7 +108,7 @@ kinds! {
     Netfilter = 32: "netfilter";
 }
 
-/// Names that old objects extend as they like.
+/// Names that old objects extend with arbitrary text.
 const BEGINNINGS: [(&str, ProgramType); 6] = [
     ("socket", ProgramType::SocketFilter),
     ("xdp", ProgramType::Xdp),
@@ -119,9 +119,9 @@ const BEGINNINGS: [(&str, ProgramType); 6] = [
 ];
 
 impl ProgramType {
-    /// The kind a section of this name holds.
+    /// The type of the programs in a section of this name.
     pub fn from_section(section: &str) -> ProgramType {
-        // libbpf's mark for "do not load automatically".
+        // libbpf's mark for programs that are not loaded automatically.
         let section = section.strip_prefix('?').unwrap_or(section);
         NAMES
             .iter()

@@ -1,4 +1,4 @@
-//! The conformance programs of other projects, when they are present (see `bpf_testkit::cases::shared`).
+//! Tests with the conformance programs of other projects, if present (see `bpf_testkit::cases::shared`).
 
 use bpf_interp::{Caller, Env, Machine, Memory, Options, Stop, StopKind};
 use bpf_isa::Program;
@@ -47,8 +47,8 @@ fn check(file: &str, passed: usize, failed: &[&str]) {
 
 #[test]
 fn conformance() {
-    // It calls a helper by a number in a register: a call is of what the number is only where that is known before the
-    // run, and who knows it puts the direct call there (the runtime does).
+    // This case calls a helper by a number in a register. The interpreter supports that only where the number is known
+    // before the run; the runtime then replaces it by a direct call.
     check("conformance", 312, &["callx"]);
 }
 

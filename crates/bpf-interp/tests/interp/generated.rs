@@ -1,5 +1,5 @@
-//! Generated programs: the interpreter against the kernel, where bpf(2) is permitted; and any program at all, which
-//! must end in a result or an error.
+//! Generated programs: the interpreter against the kernel, where bpf(2) is permitted; and arbitrary programs, each of
+//! which must end in a result or an error.
 //!
 //! `BPF_SOAK=N` multiplies the number of programs by N.
 
@@ -76,7 +76,7 @@ fn the_kernel_agrees() {
     assert!(compared > 9 * refused, "the kernel refused {refused} programs, compared were {compared}");
 }
 
-/// No bytes at all make the interpreter panic or hang: they are refused, stop, or return.
+/// No sequence of bytes makes the interpreter panic or hang: it is refused, stops, or returns.
 #[test]
 fn wild_programs_do_no_harm() {
     let mut ran = 0;

@@ -1,7 +1,7 @@
-//! The seam between the interpreter and its host: helpers, callbacks, tail calls, host memory, budget, interruption,
-//! and what each error says.
+//! Tests of the interface between the interpreter and its host: helpers, callbacks, tail calls, host memory, budget,
+//! interruption, and the message of each error.
 //!
-//! The unsafe code under Miri (all but the two tests that are about time):
+//! Runs the unsafe code under Miri (except the two tests that depend on time):
 //! `MIRIFLAGS="-Zmiri-permissive-provenance -Zmiri-disable-isolation" cargo +nightly miri test -p bpf-interp --test
 //! host -- --skip interruption --skip atomics_are_atomic`
 
@@ -17,23 +17,23 @@ fn program(text: &str) -> Arc<Program> {
     Arc::new(Program::new(insns).unwrap_or_else(|error| panic!("{text}: {error}")))
 }
 
-/// The address that programs know the prog array by.
+/// The address by which programs know the prog array.
 const ARRAY: u64 = 0xa44a;
 
-/// A host with a bit of everything.
+/// A host with a few functions of each kind.
 #[derive(Default)]
 struct Host {
     /// The prog array.
     slots: HashMap<u32, Arc<Program>>,
-    /// How often a tail call was asked for.
+    /// How often `tail_call` was called.
     asked: u32,
     /// Map values: `map[fd:1]` is read-write, `map[fd:2]` read-only.
     values: Option<Arc<[AtomicU8]>>,
-    /// What was observed: (frames, slot, r0).
+    /// The observed steps: (frames, slot, r0).
     steps: Vec<(usize, u32, u64)>,
 }
 
-/// Helper ids. [`CHECK`] asks about (address, length, whether it is a write).
+/// Helper ids. [`CHECK`] takes (address, length, whether it is a write).
 const CHECK: u32 = 6;
 const SUM: u32 = 1;
 const FAIL: u32 = 2;
@@ -66,7 +66,7 @@ impl Env for Host {
             }
             WRITE_BYTE => caller.write(self, a, &[b as u8]).map(|()| 0),
             CHECK => caller.check(self, a, b as usize, c != 0).map(|()| 1),
-            // A helper that takes the failure of a callback for an answer.
+            // A helper that returns the failure of a callback as its result.
             SWALLOW => Ok(caller.call(self, a, [0; 5]).unwrap_or_else(|stop| stop.at.0.into())),
             _ => Err(caller.stop(StopKind::UnknownHelper(id))),
         }
@@ -100,7 +100,7 @@ impl Env for Host {
 
     fn region(&mut self, addr: u64, len: u64, write: bool) -> Option<HostMemory<'_>> {
         let values = self.values.as_ref()?;
-        // The second half may only be read.
+        // The second half is read-only.
         let writable = if write { values.len() / 2 } else { values.len() };
         HostMemory::within(&values[..writable], addr, len)
     }
@@ -118,7 +118,7 @@ fn run(host: &mut Host, text: &str) -> Result<u64, Stop> {
     run_with(host, Options::default(), text)
 }
 
-/// The run must stop, at this instruction, with this message.
+/// Checks that the run stops at this instruction with this message.
 fn stops(host: &mut Host, text: &str, message: &str) {
     match run(host, text) {
         Ok(r0) => panic!("{text}: returned {r0:#x}"),
@@ -171,9 +171,9 @@ fn callbacks() {
         run(host, "r1 = 10\nr2 = subprog[f]\ncall 181\nexit\nf: r0 = 0\nif r1 != 4 goto +1\nr0 = 1\nexit").unwrap(),
         5
     );
-    // A failure inside names the instruction inside.
+    // A failure in a callback names the instruction in the callback.
     stops(host, "r1 = 10\nr2 = subprog[f]\ncall 181\nexit\nf: call 2\nexit", "instruction 5: no such thing");
-    // One that the helper swallows leaves the run as it was.
+    // A failure that the helper catches leaves the run unchanged.
     assert_eq!(
         run(
             host,
@@ -182,13 +182,13 @@ fn callbacks() {
         .unwrap(),
         7 + 3
     );
-    // Made-up callbacks: a number, main, the middle of a subprogram.
+    // Forged callbacks: a number, main, the middle of a subprogram.
     stops(host, "r1 = 1\nr2 = 5\ncall 181\nexit", "instruction 2: 0x5 is not the address of a subprogram");
     for slot in [0, 8] {
         let text = format!("r1 = 1\nr2 = 0xbf0000000000000{slot} ll\ncall 181\nexit\nr3 = subprog[f]\nf: r0 = 0\nexit");
         assert!(run(host, &text).is_err());
     }
-    // A callback that makes up its own address recurses no deeper than eight frames.
+    // A callback that forges its own address recurses no deeper than eight frames.
     let text = "r1 = 1\nr2 = subprog[f]\ncall 181\nexit\nf: r1 = 1\nr2 = 0xbf00000000000005 ll\ncall 181\nexit";
     stops(host, text, "instruction 8: more than 8 frames");
 }
@@ -205,10 +205,10 @@ fn budget_counts_back_edges_and_calls() {
     assert_eq!(left(10, looping), Ok(Some(6)));
     assert_eq!(left(4, looping), Ok(Some(0)));
     assert_eq!(left(3, looping), spent(2));
-    // Forward jumps are free; a jump to itself is not.
+    // Forward jumps are not counted; a jump to itself is.
     assert_eq!(left(0, "goto a\na: if r0 == 0 goto b\nb: gotol c\nc: exit"), Ok(Some(0)));
     assert_eq!(left(7, "a: goto a"), spent(0));
-    // Helpers, host functions, subprograms, tail calls taken or not: one each.
+    // Helpers, host functions, subprograms, tail calls, taken or not, count one each.
     assert_eq!(left(9, "call 1\ncall kfunc#7\ncall f\nr2 = map[fd:0]\ncall 12\nexit\nf: exit"), Ok(Some(5)));
     assert_eq!(left(0, "call 1\nexit"), spent(0));
     assert_eq!(left(0, "r1 = 1\ncall f\nexit\nf: exit"), spent(1));
@@ -227,7 +227,7 @@ fn interruption() {
     let text = "a: goto a";
     let result = std::thread::scope(|scope| {
         let run = scope.spawn(|| {
-            /// Observes nothing: the run is long.
+            /// An observer that ignores all steps, because the run is long.
             struct Quiet;
             impl Env for Quiet {
                 type Code = Arc<Program>;
@@ -253,12 +253,12 @@ fn interruption() {
     assert_eq!(run_with(&mut Host::default(), options, "r0 = 3\nexit").unwrap(), 3);
 }
 
-/// r1 of every program is the address of a counter of the programs entered.
+/// A host whose programs get in r1 the address of a counter of entered programs.
 fn tail_call_host(targets: &[(u32, &str)]) -> Host {
     Host { slots: targets.iter().map(|&(index, text)| (index, program(text))).collect(), ..Host::default() }
 }
 
-/// Runs with a counter in the context; returns r0, the counter, and how many tail calls were taken.
+/// Runs with a counter in the context; returns r0, the counter, and the number of tail calls taken.
 fn run_counting(host: &mut Host, text: &str) -> (Result<u64, Stop>, u64, u32) {
     let mut counter = [0u8; 8];
     let mut memory = Memory::new();
@@ -274,20 +274,20 @@ const COUNT: &str = "r3 = *(u64 *)(r1 + 0)\nr3 += 1\n*(u64 *)(r1 + 0) = r3\n";
 
 #[test]
 fn tail_calls() {
-    // Into another program: its r1 and r2 are the run's, its other registers are zero, its frame is its own.
+    // Into another program: its r1 and r2 are the run's, its other registers are zero, and it has its own frame.
     let other = "r0 = r2\nr3 = *(u64 *)(r10 - 8)\nr0 += r3\nr0 += r6\nr0 += r7\nr0 += 100\nexit";
     let mut host = tail_call_host(&[(3, other)]);
     let main = "r6 = 6\nr7 = 7\n*(u64 *)(r10 - 8) = 8\nr2 = map[fd:0]\nr3 = 3\ncall 12\nr0 = 5\nexit";
     let (result, _, taken) = run_counting(&mut host, main);
     assert_eq!((result.unwrap(), taken), (108, 1));
-    // The index is 32 bits.
+    // The index is 32 bits wide.
     let main = "r2 = map[fd:0]\nr3 = 0x700000003 ll\ncall 12\nr0 = 5\nexit";
     assert_eq!(run_counting(&mut host, main).0.unwrap(), 108);
-    // An empty slot falls through; what is no prog array ends the run.
+    // An empty slot falls through; a value that is not a prog array ends the run.
     let main = "r2 = map[fd:0]\nr3 = 4\ncall 12\nr0 = 5\nexit";
     assert_eq!(run_counting(&mut host, main).0.unwrap(), 5);
     assert_eq!(run_counting(&mut host, "call 12\nexit").0.unwrap_err().to_string(), "instruction 0: not a prog array");
-    // An error after a tail call says so.
+    // An error after a tail call names the program.
     let mut host = tail_call_host(&[(0, "r0 = 0\ncall 2\nexit")]);
     let error = run_counting(&mut host, "r2 = map[fd:0]\nr3 = 0\ncall 12\nexit").0.unwrap_err();
     assert_eq!(error.to_string(), "instruction 1 after tail call 1: no such thing");
@@ -300,21 +300,21 @@ fn tail_calls_are_limited_to_33_taken() {
     let (result, entered, taken) = run_counting(&mut host, jump);
     assert_eq!((result.unwrap(), entered, taken), (99, 33, MAX_TAIL_CALLS));
     assert_eq!(host.asked, 33, "the host is not asked for the 34th");
-    // Failed ones do not count: forty of them, then 33 taken.
+    // Failed tail calls do not count: forty of them, then 33 taken.
     let failing = "r6 = 0\na: r2 = map[fd:0]\nr3 = 1\ncall 12\nr6 += 1\nif r6 != 40 goto a\n";
     let (result, entered, _) = run_counting(&mut host, &format!("r7 = r1\n{failing}r1 = r7\n{jump}"));
     assert_eq!((result.unwrap(), entered), (99, 33));
 }
 
-/// One counter a run, shared by all frames. Each program entered here calls a subprogram that tail-calls, twice: with
-/// a counter a branch this would be 2^33 programs.
+/// One counter per run, shared by all frames. Each program entered here calls a subprogram that makes two tail calls:
+/// with one counter per branch this would be 2^33 programs.
 #[test]
 fn tail_calls_in_subprograms() {
-    // Returns to the subprogram's caller.
+    // The tail call returns to the subprogram's caller.
     let mut host = tail_call_host(&[(0, "r0 = 40\nexit")]);
     let main = "call f\nr0 += 2\nexit\nf: r2 = map[fd:0]\nr3 = 0\ncall 12\nr0 = 9\nexit";
     assert_eq!(run_counting(&mut host, main).0.unwrap(), 42);
-    // The caller's frame outlives the program that took its callee's place.
+    // The caller's frame outlives the program that replaced its callee.
     let main = "*(u64 *)(r10 - 8) = 1\ncall f\nr1 = *(u64 *)(r10 - 8)\nr0 += r1\nexit
                 f: r2 = map[fd:0]\nr3 = 0\ncall 12\nexit";
     assert_eq!(run_counting(&mut host, main).0.unwrap(), 41);
@@ -382,7 +382,7 @@ fn atomics_are_atomic() {
 fn memory_is_checked() {
     #[repr(align(8))]
     struct Aligned([u8; 16]);
-    // With something between, or the end of one could be the start of the other.
+    // With gaps, because otherwise the end of one could be the start of the next.
     let mut spaced = [Aligned([0; 16]), Aligned([0; 16]), Aligned([0; 16]), Aligned([9; 16]), Aligned([0; 16])];
     let [_, writable, _, frozen, _] = &mut spaced;
     let frozen = &*frozen;
@@ -438,7 +438,7 @@ fn memory_is_checked() {
     ] {
         assert!(matches!(access(text, writable), Err((0, StopKind::UnalignedAtomic { .. }))), "{text}");
     }
-    // A frame that was left is not memory any more.
+    // A frame that was left is not accessible.
     let stale = "call f\nr0 = *(u64 *)(r0 + 0)\nexit\nf: r0 = r10\nr0 += -8\n*(u64 *)(r0 + 0) = 1";
     assert!(matches!(access(stale, writable), Err((1, StopKind::BadAccess { size: 8, .. }))));
 }

@@ -1,4 +1,4 @@
-//! The interpreter: what instructions do, and what hosts are asked.
+//! Tests of the interpreter: the effects of instructions, and the requests to hosts.
 
 mod external_cases;
 mod generated;

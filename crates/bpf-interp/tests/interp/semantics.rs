@@ -8,7 +8,7 @@ use bpf_isa::{Program, assemble};
 #[repr(align(16))]
 struct Data([u8; 16]);
 
-/// Runs the text and returns r0 and what became of the memory.
+/// Runs the text and returns r0 and the memory afterwards.
 fn run_on(text: &str) -> (Result<u64, Stop>, [u8; 16]) {
     let insns = assemble(text).unwrap_or_else(|error| panic!("{text}: {error}"));
     let program = Program::new(insns).unwrap_or_else(|error| panic!("{text}: {error}"));
@@ -62,7 +62,7 @@ fn division() {
         ("r0 = 7\nr0 /= 0", 0),
         ("r0 = 7\nr3 = 0\nr0 /= r3", 0),
         ("r0 = 7\nr3 = 0\nw0 /= w3", 0),
-        // The upper half of a 32-bit divisor does not count.
+        // The upper half of a 32-bit divisor is ignored.
         ("r0 = 7\nr3 = 0x100000000 ll\nw0 /= w3", 0),
         // 64-bit by an immediate: sign-extended, then unsigned.
         ("r0 = -1\nr0 /= -2", 1),
@@ -75,7 +75,7 @@ fn division() {
         ("r0 = -1\nr3 = 0\nw0 %= w3", 0xffff_ffff),
         ("r0 = -1\nw0 %= 0", 0xffff_ffff),
         ("r0 = 10\nr0 %= -1", 10),
-        // dst and src the same.
+        // dst and src are one register.
         ("r0 = 10\nr0 /= r0", 1),
         ("r0 = 10\nr0 %= r0", 0),
     ]);
@@ -122,7 +122,7 @@ fn shifts() {
         ("r0 = -16\nr0 s>>= 66", -4i64 as u64),
         ("r0 = -16\nr3 = -1\nr0 s>>= r3", u64::MAX),
         ("w0 = 0x7fffffff\nr3 = 34\nw0 s>>= w3", 0x1fff_ffff),
-        // The count in the register shifted.
+        // The count is in the shifted register.
         ("r0 = 3\nr0 <<= r0", 24),
     ]);
 }
@@ -213,14 +213,14 @@ fn stores() {
     assert_eq!(data[12..], [12, 13, 14, 15], "a refused store writes nothing");
 }
 
-/// Memory before, the instruction, then what it leaves in memory, in r3 and in r0. r3 is the operand, r0 the expected
+/// Each case: memory before, the instruction, then memory, r3 and r0 afterwards. r3 is the operand, r0 the expected
 /// value of a compare-and-exchange.
 #[test]
 fn atomics() {
     let set =
         "r4 = 0x1111111180000001 ll\n*(u64 *)(r10 - 8) = r4\nr3 = 0x2222222200000003 ll\nr0 = 0x3333333380000001 ll\n";
     let (memory, r3, r0) = (0x1111_1111_8000_0001u64, 0x2222_2222_0000_0003u64, 0x3333_3333_8000_0001u64);
-    // In the 32-bit forms, the upper half of memory stays.
+    // In the 32-bit forms, the upper half of memory does not change.
     let low = |value: u32| 0x1111_1111_0000_0000 | u64::from(value);
     for (op, after, r3_after, r0_after) in [
         ("lock *(u64 *)(r10 - 8) += r3", memory.wrapping_add(r3), r3, r0),
@@ -284,7 +284,7 @@ fn conditions() {
                 (&format!("r3 = {a}\n{}", jump(&format!("r3 {op} {b}"))), expected),
                 (&format!("r3 = {a}\nr4 = {b}\n{}", jump(&format!("r3 {op} r4"))), expected),
                 (&format!("r3 = {a}\n{}", jump(&format!("w3 {op} {b}"))), expected),
-                // The upper halves differ, and do not count.
+                // The upper halves differ, and are ignored.
                 (
                     &format!("w3 = {a}\nr5 = {HIGH:#x} ll\nr3 |= r5\nw4 = {b}\n{}", jump(&format!("w3 {op} w4"))),
                     expected,
@@ -322,9 +322,9 @@ fn jumps() {
 fn may_goto() {
     const BUDGET: u64 = 8 * 1024 * 1024;
     check(&[
-        // Falls through 8 Mi times, then jumps, and goes on jumping.
+        // Falls through 8 Mi times, then jumps every time.
         ("a: may_goto b\nr0 += 1\ngoto a\nb: may_goto +1\nr0 = 0", BUDGET),
-        // One counter for all of a frame's.
+        // All may_goto of a frame share one counter.
         ("a: may_goto b\nr0 += 1\nmay_goto b\nr0 += 1\ngoto a\nb:", BUDGET),
         // Each frame has its own.
         ("a: may_goto b\ngoto a\nb: call f\nexit\nf: may_goto +1\nr0 = 1", 1),
@@ -340,14 +340,14 @@ fn calls() {
              f: r6 = 100\nr7 = 100\nr8 = 100\nr9 = 100\nr0 = r1\nr0 += r2",
             33,
         ),
-        // A frame of its own, zero at each entry, and the caller's within reach.
+        // A frame of its own, zero at each entry; the caller's frame is accessible.
         (
             "*(u64 *)(r10 - 8) = 5\nr1 = r10\ncall f\nr1 = r10\ncall f\nexit
              f: r0 = *(u64 *)(r1 - 8)\nr3 = *(u64 *)(r10 - 8)\nr0 += r3\n*(u64 *)(r10 - 8) = 77",
             5,
         ),
         ("*(u64 *)(r10 - 8) = 5\nr1 = r10\ncall f\nr0 = *(u64 *)(r10 - 8)\nexit\nf: *(u64 *)(r1 - 8) = 6", 6),
-        // Registers that nobody set are zero, in every frame.
+        // Registers that were not set are zero, in every frame.
         ("r6 = 1\ncall f\nexit\nf: r0 = r6\nr0 += r7\nr0 += r8\nr0 += r9", 0),
         ("r0 += r3\nr0 += r4\nr0 += r5\nr0 += r6\nr0 += r7\nr0 += r8\nr0 += r9", 0),
         ("r0 = r2", 16),
@@ -369,7 +369,7 @@ fn packet_loads() {
         ("r0 = *(u32 *)skb[12]", 0x0c0d_0e0f),
         ("r3 = 2\nr0 = *(u16 *)skb[r3]", 0x0203),
         ("r3 = 3\nr0 = *(u16 *)skb[r3 - 1]", 0x0203),
-        // The sum is 32 bits.
+        // The sum is 32 bits wide.
         ("r3 = 0x100000002 ll\nr0 = *(u16 *)skb[r3]", 0x0203),
         ("r3 = -1\nr0 = *(u16 *)skb[r3 + 3]", 0x0203),
         // Out of range: the function returns 0.
@@ -378,7 +378,7 @@ fn packet_loads() {
         ("r0 = *(u8 *)skb[-1]\nr0 = 1", 0),
         ("r0 = *(u8 *)skb[-2147483648]\nr0 = 1", 0),
         ("r3 = -1\nr0 = *(u8 *)skb[r3]\nr0 = 1", 0),
-        // The *current* function: its caller goes on.
+        // The *current* function returns: its caller continues.
         ("r0 = 5\ncall f\nr0 += 1\nexit\nf: r0 = 9\nr0 = *(u8 *)skb[16]\nr0 = 7", 1),
     ]);
 }

@@ -1,6 +1,7 @@
 //! The assembler: one instruction a line, labels, comments.
 //!
-//! Approach: recursive descent over each line, one function a grammar rule; jumps to labels are patched at the end.
+//! Approach: recursive descent over each line, with one function per grammar rule; jumps to labels are patched at the
+//! end.
 
 use std::collections::HashMap;
 
@@ -70,7 +71,7 @@ pub fn assemble(text: &str) -> Result<Vec<Insn>, AsmError> {
     Ok(insns)
 }
 
-/// The instruction with another jump, call or callback offset; `None` if it has no room for it.
+/// The instruction with another offset of its jump, call or callback reference; `None` if the offset does not fit.
 fn with_offset(insn: Insn, new: i128) -> Option<Insn> {
     let short = i16::try_from(new);
     let long = i32::try_from(new).ok()?;
@@ -85,7 +86,7 @@ fn with_offset(insn: Insn, new: i128) -> Option<Insn> {
     })
 }
 
-/// A register and the width its name says.
+/// A register, with the width that its name implies.
 type NamedReg = (Width, Reg);
 
 const UNSIGNED: [(&str, Size); 4] = [("u8", Size::B), ("u16", Size::H), ("u32", Size::W), ("u64", Size::DW)];
@@ -101,7 +102,7 @@ const ATOMICS: [(&str, &str, AtomicOp, AtomicOp); 4] = [
 
 struct Parser<'a> {
     cursor: Cursor<'a>,
-    /// The label this line refers to, if it does.
+    /// The label that this line refers to, if any.
     label: Option<(Column, &'a str)>,
 }
 
@@ -119,7 +120,7 @@ impl<'a> Parser<'a> {
         Some((column, name))
     }
 
-    /// One instruction and the end of the line.
+    /// Parses one instruction and the end of the line.
     fn line(&mut self) -> Result<Insn, Failure> {
         let insn = self.insn()?;
         if self.cursor.at_end() { Ok(insn) } else { Err(self.cursor.expected("the end of the line")) }
@@ -491,7 +492,7 @@ impl<'a> Parser<'a> {
         self.target("a call or jump offset")
     }
 
-    /// An offset with its sign (the kernel writes `pc` before it), or a label, which counts as 0 until it is patched.
+    /// An offset with its sign (the kernel prints `pc` before it), or a label, which counts as 0 until it is patched.
     fn target<T: TryFrom<i128> + Default>(&mut self, field: &'static str) -> Result<T, Failure> {
         let column = self.cursor.column();
         let mut ahead = self.cursor.clone();
@@ -545,7 +546,7 @@ impl<'a> Parser<'a> {
         self.reg_opt().ok_or_else(|| self.cursor.expected("a register"))
     }
 
-    /// The register an instruction repeats.
+    /// Parses the register that an instruction repeats.
     fn same_reg(&mut self, want: NamedReg) -> Result<(), Failure> {
         let column = self.cursor.column();
         if self.reg()? == want { Ok(()) } else { Err((column, AsmErrorKind::RegisterMismatch)) }

@@ -1,27 +1,27 @@
-//! Why a text is not a program.
+//! Errors of the assembler.
 
 use core::fmt;
 
-/// Why a text is not a program, and where.
+/// The reason why a text is not a program, and the place.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AsmError {
     /// The line, from 1.
     pub line: usize,
     /// The column in bytes, from 1.
     pub column: usize,
-    /// What is wrong there.
+    /// The kind of error.
     pub kind: AsmErrorKind,
 }
 
-/// What is wrong with a line.
+/// The kinds of errors in a line.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum AsmErrorKind {
-    /// Something else should stand here.
+    /// The grammar requires other text at this place.
     Expected {
-        /// What.
+        /// The expected text.
         what: &'static str,
-        /// What stands here; empty at the end of the line.
+        /// The text at this place; empty at the end of the line.
         found: String,
     },
     /// A number that does not fit its field.
@@ -33,9 +33,9 @@ pub enum AsmErrorKind {
     },
     /// A register that differs from the one the instruction must repeat, in number or in width.
     RegisterMismatch,
-    /// A label that is defined nowhere.
+    /// A label that is not defined.
     UnknownLabel(String),
-    /// A label that is defined before.
+    /// A label that is defined twice.
     DuplicateLabel(String),
 }
 

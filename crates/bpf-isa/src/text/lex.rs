@@ -1,14 +1,15 @@
 //! A cursor over one line of assembly.
 //!
 //! The syntax mixes operators and words without separators (`s>>=`, `skb[r1 + 4]`), so there is no token list: the
-//! parser asks the cursor for what the grammar allows at this place. A question that fails moves nothing.
+//! parser asks the cursor for the tokens that the grammar allows at a place. A failed request does not move the
+//! cursor.
 
 use super::error::AsmErrorKind;
 
 /// A place in a line: bytes from its start.
 pub(super) type Column = usize;
 
-/// What is wrong, and where in the line.
+/// An error and its column in the line.
 pub(super) type Failure = (Column, AsmErrorKind);
 
 #[derive(Clone)]
@@ -46,21 +47,21 @@ impl<'a> Cursor<'a> {
         self.skip_blanks();
     }
 
-    /// The word (letters, digits, `_`, `.`) here, not consumed; empty if there is none.
+    /// The word (letters, digits, `_`, `.`) at the cursor, not consumed; empty if there is none.
     pub(super) fn peek_word(&self) -> &'a str {
         let rest = self.rest();
         let end = rest.find(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '.'))).unwrap_or(rest.len());
         &rest[..end]
     }
 
-    /// Takes the word here.
+    /// Takes the word at the cursor.
     pub(super) fn word(&mut self) -> &'a str {
         let word = self.peek_word();
         self.advance(word.len());
         word
     }
 
-    /// Takes this word, whole, if it is here.
+    /// Takes `word` if it is the whole word at the cursor.
     pub(super) fn eat_word(&mut self, word: &str) -> bool {
         let found = self.peek_word() == word;
         if found {
@@ -69,12 +70,12 @@ impl<'a> Cursor<'a> {
         found
     }
 
-    /// Whether this punctuation is here.
+    /// Whether this punctuation is at the cursor.
     pub(super) fn peek(&self, text: &str) -> bool {
         self.rest().starts_with(text)
     }
 
-    /// Takes this punctuation if it is here.
+    /// Takes this punctuation if it is at the cursor.
     pub(super) fn eat(&mut self, text: &str) -> bool {
         let found = self.peek(text);
         if found {
@@ -83,7 +84,7 @@ impl<'a> Cursor<'a> {
         found
     }
 
-    /// Takes the first of these spellings that is here.
+    /// Takes the first of these spellings that is at the cursor.
     pub(super) fn eat_any<T: Copy>(&mut self, table: &[(&str, T)]) -> Option<T> {
         table.iter().find(|(text, _)| self.eat(text)).map(|&(_, value)| value)
     }
@@ -115,7 +116,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// "Expected `what`", here.
+    /// The error "expected `what`" at the cursor.
     pub(super) fn expected(&self, what: &'static str) -> Failure {
         let rest = self.rest();
         let found = match self.peek_word() {
@@ -125,13 +126,13 @@ impl<'a> Cursor<'a> {
         (self.at, AsmErrorKind::Expected { what, found })
     }
 
-    /// Takes this punctuation or fails with `what` was expected.
+    /// Takes this punctuation, or fails with the error that it was expected.
     pub(super) fn require(&mut self, text: &'static str) -> Result<(), Failure> {
         if self.eat(text) { Ok(()) } else { Err(self.expected(text)) }
     }
 }
 
-/// Where a comment starts: at `;`, at `//`, or at a `#` that stands at the start or after a blank (`kfunc#1` does not).
+/// The start of a comment: `;`, `//`, or a `#` at the start or after a space (`kfunc#1` is no comment).
 fn comment_start(line: &str) -> usize {
     let bytes = line.as_bytes();
     (0..bytes.len())

@@ -39,7 +39,7 @@ impl fmt::Display for Program {
     }
 }
 
-/// A register under its name at a width: `r1` or `w1`.
+/// A register with its name at a width: `r1` or `w1`.
 struct Named(Width, Reg);
 
 impl fmt::Display for Named {
@@ -92,7 +92,7 @@ fn signed_type(size: Size) -> &'static str {
     }
 }
 
-/// The assignment operator of an ALU operation, longest spelling first where one is another's end.
+/// The assignment operators of ALU operations, the longest spelling first where one ends with another.
 pub(super) const ALU_TOKENS: [(&str, AluOp); 13] = [
     ("s>>=", AluOp::Arsh),
     ("<<=", AluOp::Lsh),

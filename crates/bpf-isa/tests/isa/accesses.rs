@@ -1,4 +1,4 @@
-//! What an instruction accesses in memory, form by form, and which register an atomic one changes.
+//! Tests of the memory access of each form of instruction, and of the register that an atomic one changes.
 
 use bpf_isa::{AccessKind, AtomicOp, Insn, MemoryAccess, Reg, Size, Src, assemble};
 
@@ -7,7 +7,7 @@ fn insn(line: &str) -> Insn {
     insns[0]
 }
 
-/// Each form, with what it accesses.
+/// Each form, with its access.
 #[test]
 fn every_form() {
     use AccessKind::{Load, LoadAcquire, StoreRelease, Update};
@@ -35,7 +35,8 @@ fn every_form() {
     }
 }
 
-/// What is written or combined follows from the kind; what a register receives, from the operation.
+/// The kind of access determines the written or combined operand; the operation determines the register that receives
+/// a value.
 #[test]
 fn operands_and_results() {
     for (kind, operand) in [

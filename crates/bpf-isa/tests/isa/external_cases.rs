@@ -1,10 +1,10 @@
-//! The conformance programs of other projects decode, validate, encode back and survive the way through text, or are
-//! refused, as they say; when they are present (see `bpf_testkit::cases::shared`).
+//! Tests with the conformance programs of other projects, if present (see `bpf_testkit::cases::shared`): each
+//! decodes, validates, encodes back and survives conversion to text, or is refused, as the case says.
 
 use bpf_isa::{Program, assemble, decode, disassemble};
 use bpf_testkit::cases::{self, Expected};
 
-/// Checks that as many programs are accepted as should be, and that the others are those that should be refused.
+/// Checks the number of accepted programs, and that exactly the programs marked for it are refused.
 fn check(file: &str, accepted: usize) {
     let path = match cases::shared(&format!("cases/{file}.jsonl")) {
         Ok(path) => path,

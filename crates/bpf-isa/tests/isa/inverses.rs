@@ -72,7 +72,7 @@ fn callee() -> impl Strategy<Value = Callee> {
     ]
 }
 
-/// Every instruction there is, the second slot aside.
+/// Every instruction except the second slot.
 fn insn() -> impl Strategy<Value = Insn> {
     prop_oneof![
         (width(), select(&AluOp::ALL[..]), reg(), src()).prop_map(|(width, op, dst, src)| Insn::Alu {
@@ -138,7 +138,7 @@ fn insn() -> impl Strategy<Value = Insn> {
     ]
 }
 
-/// A sequence with the second slots put in.
+/// A sequence with second slots inserted.
 fn insns() -> impl Strategy<Value = Vec<Insn>> {
     vec(insn(), 0..64).prop_map(|insns| {
         let slots = |insn: Insn| [Some(insn), (insn.slots() == 2).then_some(Insn::SecondSlot)];
@@ -182,8 +182,8 @@ proptest! {
     }
 }
 
-/// Every opcode with every register pair and the values of `off` and `imm` that mean something somewhere: accepted
-/// slots encode back to themselves, so no accepted slot holds a bit that its instruction does not say.
+/// Every opcode with every register pair and all values of `off` and `imm` that have a meaning in some instruction:
+/// accepted slots encode back to themselves, so no accepted slot has a bit that its instruction does not express.
 #[test]
 fn every_opcode_encodes_back() {
     let offs = [0, 1, -1, 2, 8, 16, 32, 64, i16::MIN, i16::MAX];

@@ -1,10 +1,10 @@
 //! Text and bytes of one instruction of every kind.
 //!
-//! The bytes of the first table are what `llvm-mc-19 -triple bpfel -mcpu=v4` made of the text, and the text is what
-//! `llvm-objdump-19 -d --mcpu=v4 --no-print-imm-hex` made of the bytes: an opinion other than ours on both. (It differs
-//! in two things: LLVM prints the constant of LD_IMM64 in decimal then, and narrow loads and stores with `w` names.)
-//! The second table holds what LLVM 19 does not know or writes differently; its bytes follow RFC 9669 and Linux 6.18,
-//! field by field.
+//! The bytes of the first table are the output of `llvm-mc-19 -triple bpfel -mcpu=v4` for the text, and the text is
+//! the output of `llvm-objdump-19 -d --mcpu=v4 --no-print-imm-hex` for the bytes: an independent check of both. (Two
+//! differences: with that option LLVM prints the constant of LD_IMM64 in decimal, and it prints narrow loads and
+//! stores with `w` names.) The second table holds instructions that LLVM 19 does not know or writes differently; its
+//! bytes follow RFC 9669 and Linux 6.18, field by field.
 
 use bpf_isa::{assemble, decode, disassemble, encode};
 
@@ -123,7 +123,7 @@ fn bytes_and_text_agree() {
     }
 }
 
-/// Spellings that are read but not printed: LLVM's and the kernel's variants.
+/// Spellings that are read but never printed: variants of LLVM and the kernel.
 #[test]
 fn variants_are_read() {
     for (variant, printed) in [

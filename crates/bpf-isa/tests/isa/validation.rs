@@ -1,4 +1,4 @@
-//! Structural validation: what is refused, with which error at which instruction, and what is allowed.
+//! Tests of structural validation: refused programs, with the error and its instruction, and accepted ones.
 
 use bpf_isa::*;
 
@@ -55,7 +55,7 @@ fn refused() {
     }
 }
 
-/// What the enum can say and the wire format cannot.
+/// Instructions that the enum can express and the wire format cannot.
 #[test]
 fn refused_by_hand() {
     let (dst, base, off) = (Reg::R1, Reg::R2, 0);
@@ -151,7 +151,7 @@ fn call_depth() {
     let error = program(&chain(9)).expect_err("nine frames");
     assert_eq!(error.slot, InsnIdx(14));
     assert_eq!(error.kind, ValidateErrorKind::CallsTooDeep { callee: SubprogId(8) });
-    // A finished subprogram's height counts when it is met again below a longer path.
+    // The height of a finished subprogram counts when it is met again below a longer path.
     let text = "call f\ncall g\nexit\nf: call a\nexit\na: call b\nexit\nb: call c\nexit\nc: call d\nexit\nd: exit
                 g: call h\nexit\nh: call i\nexit\ni: call f\nexit";
     let error = program(text).expect_err("main, g, h, i, f, a, b, c, d");
@@ -186,8 +186,8 @@ fn call_graph() {
     assert_eq!((0..9).map(|i| program.subprog_of(InsnIdx(i)).0).collect::<Vec<_>>(), [0, 0, 0, 0, 0, 1, 1, 2, 2]);
 }
 
-/// Calls through registers have edges to the leaves whose address is taken anywhere, and to what their own function
-/// takes the address of; not to others, which would make cycles.
+/// Calls through registers have edges to the leaves whose address is taken anywhere, and to all functions whose
+/// address their own function takes; not to others, which would create cycles.
 #[test]
 fn calls_through_registers_are_edges() {
     let program = program(
@@ -210,8 +210,8 @@ fn calls_through_registers_are_edges() {
     assert_eq!(program.max_call_depth(), 3);
 }
 
-/// Targets of indirect jumps are instructions of the program; each jump has those in its function, and control that
-/// comes to them must not fall off its end.
+/// Targets of indirect jumps are instructions of the program. Each jump has the targets in its function, and control
+/// that reaches them must not fall off the function's end.
 #[test]
 fn targets_of_indirect_jumps_are_checked() {
     let insns = assemble("call f\nr0 = 0\nexit\nf: gotox r1\nr0 = 1 ll\nexit\nr0 = 2").expect("text");
@@ -227,7 +227,7 @@ fn targets_of_indirect_jumps_are_checked() {
         let target = InsnIdx(bad);
         assert_eq!(targets(&[4, bad]), Err(ValidateErrorKind::BadIndirectTarget { target }));
     }
-    // The last instruction falls off the end as soon as something leads to it.
+    // The last instruction falls off the end as soon as a jump leads to it.
     assert!(matches!(targets(&[7]), Err(ValidateErrorKind::FallsThrough { .. })));
     let many = |jumps: usize, targets: u32| {
         let mut insns = vec![Insn::JumpReg { target: Reg::R1 }; jumps];
@@ -270,8 +270,8 @@ fn a_million_instructions_and_one_more() {
     assert_eq!(error.kind, ValidateErrorKind::TooLong { slots: 1_000_001 });
 }
 
-/// Shapes that would make a careless validation quadratic, and so last minutes: 300,000 subprograms each called once,
-/// and a program whose end is asked for reachability through 999,999 jumps.
+/// Shapes for which naive validation would be quadratic, and take minutes: 300,000 subprograms, each called once, and
+/// a program whose end is checked for reachability through 999,999 jumps.
 #[test]
 fn validation_is_linear() {
     let n = 300_000;

@@ -6,7 +6,7 @@ use crate::{Call, Membarrier, SysError, inject};
 /// `membarrier(2)`.
 ///
 /// # Errors
-/// Whatever the kernel says; under Miri always.
+/// The kernel's error; under Miri every call fails.
 pub fn membarrier(command: Membarrier) -> Result<(), SysError> {
     let call = Call::Membarrier(command);
     inject::check(call)?;

@@ -1,4 +1,4 @@
-//! A flag that a thread can wait for, alone or among descriptors of its own (`epoll`): an `eventfd(2)`.
+//! A flag that a thread can wait for, alone or together with other descriptors (`epoll`): an `eventfd(2)`.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
@@ -11,10 +11,10 @@ use crate::{Call, SysError, inject};
 pub struct Event(OwnedFd);
 
 impl Event {
-    /// One that is not set.
+    /// Creates an event that is not set.
     ///
     /// # Errors
-    /// No descriptor is to be had.
+    /// No descriptor is available.
     pub fn new() -> Result<Self, SysError> {
         inject::check(Call::Eventfd)?;
         // SAFETY: no arguments that could be wrong; the result is checked.
@@ -22,14 +22,14 @@ impl Event {
         if event < 0 {
             return Err(failed(Call::Eventfd));
         }
-        // SAFETY: a new descriptor that nobody else owns.
+        // SAFETY: a new descriptor that no other code owns.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(event) }))
     }
 
-    /// Sets the flag and wakes whoever waits for it.
+    /// Sets the flag and wakes all threads that wait for it.
     pub fn set(&self) {
         let one = 1u64;
-        // SAFETY: writes eight bytes of a local. A full counter (EAGAIN) is as good: the flag is set.
+        // SAFETY: writes eight bytes of a local. A full counter (EAGAIN) is acceptable, because the flag is set then.
         unsafe { libc::write(self.0.as_raw_fd(), (&raw const one).cast(), size_of::<u64>()) };
     }
 
@@ -40,14 +40,14 @@ impl Event {
         unsafe { libc::read(self.0.as_raw_fd(), (&raw mut count).cast(), size_of::<u64>()) };
     }
 
-    /// Waits until the flag is set, and for so long at most. `false`: it was not set, as far as is known; a signal, or
-    /// a time longer than the call can express, may have ended the wait before its time.
+    /// Waits until the flag is set, at most for the given time. `false` if it was not seen set: a signal, or a time
+    /// longer than the call can express, may have ended the wait early.
     ///
     /// # Errors
     /// `poll(2)` failed.
     pub fn wait(&self, at_most: Option<Duration>) -> Result<bool, SysError> {
         inject::check(Call::Poll)?;
-        // Rounded up, so that a short rest is not a busy loop.
+        // Rounded up, so that a short remaining time does not become a busy loop.
         let millis = at_most.map_or(-1, |left| i32::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX));
         let mut poll = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one pollfd, a local.

@@ -1,4 +1,4 @@
-//! Files: those in memory, which are mapped more than once or lent to others, and those that this process writes for
+//! Files: memory files, which are mapped more than once or given to others, and files that this process writes for
 //! tools.
 
 use std::ffi::CStr;
@@ -11,7 +11,7 @@ use std::path::Path;
 use super::failed;
 use crate::{Call, SysError, inject};
 
-/// What is to lie in a memory file.
+/// The content of a memory file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Content {
     /// Data.
@@ -22,14 +22,14 @@ pub enum Content {
     HugeCode,
 }
 
-/// A file in memory of `len` zeroes. Its name is what `/proc/self/maps` says. Seals can be added to it.
+/// Creates a file in memory with `len` zero bytes. `/proc/self/maps` shows its name. Seals can be added to it.
 ///
 /// # Errors
-/// No descriptor, no memory, or no huge pages are to be had.
+/// No descriptor, memory or huge page is available.
 pub fn memory_file(name: &CStr, len: usize, content: Content) -> Result<OwnedFd, SysError> {
     inject::check(Call::Memfd)?;
     let base = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-    // MFD_EXEC (Linux 6.3) says that we mean to execute it.
+    // MFD_EXEC (Linux 6.3) announces that the file will be executed.
     let flags = match content {
         Content::Data => base,
         Content::Code => base | libc::MFD_EXEC,
@@ -47,7 +47,7 @@ pub fn memory_file(name: &CStr, len: usize, content: Content) -> Result<OwnedFd,
     if fd < 0 {
         return Err(failed(Call::Memfd));
     }
-    // SAFETY: the descriptor was just made and is owned by nobody else.
+    // SAFETY: the descriptor was just made, and no other code owns it.
     let file = unsafe { OwnedFd::from_raw_fd(fd) };
     inject::check(Call::Ftruncate)?;
     let too_long = SysError { call: Call::Ftruncate, errno: libc::EFBIG };
@@ -63,7 +63,7 @@ pub fn memory_file(name: &CStr, len: usize, content: Content) -> Result<OwnedFd,
     Ok(file)
 }
 
-/// Returns how long a file this process may make, in bytes (`RLIMIT_FSIZE`).
+/// The largest file that this process may make, in bytes (`RLIMIT_FSIZE`).
 fn size_limit() -> u64 {
     let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
     // SAFETY: writes to `limit`.
@@ -71,8 +71,7 @@ fn size_limit() -> u64 {
     limit.rlim_cur
 }
 
-/// A file to write to. Making it longer than the process may (`RLIMIT_FSIZE`) is an error and not SIGXFSZ, which ends
-/// the process.
+/// A file to write to. Exceeding `RLIMIT_FSIZE` is an error instead of a SIGXFSZ, which would end the process.
 #[derive(Debug)]
 pub struct Bounded<'f>(pub &'f File);
 
@@ -93,16 +92,15 @@ impl Write for Bounded<'_> {
     }
 }
 
-/// What is forbidden from now on to whoever has the file.
+/// The operations that a seal forbids to all users of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seals {
-    /// To change its length: whoever clones the descriptor could otherwise cut off pages that are in use (`SIGBUS`), or
-    /// cut constants off and let zeroes grow in their place.
+    /// Changes of length. Otherwise a process with the descriptor could cut off pages that are in use (`SIGBUS`), or
+    /// cut constants off and let zeros grow in their place.
     Length,
-    /// The same, and to add seals.
+    /// Changes of length, and adding seals.
     LengthFinally,
-    /// To write to it and to map it for writing, and to add seals; mappings that exist stay as they are (Linux 5.1).
-    /// May be asked for again.
+    /// Writing, mapping for writing, and adding seals; existing mappings stay (Linux 5.1). May be applied repeatedly.
     FutureWrites,
 }
 
@@ -117,7 +115,7 @@ pub fn seal(file: &OwnedFd, seals: Seals) -> Result<(), SysError> {
         Seals::FutureWrites => {
             // SAFETY: takes integers only, and changes nothing.
             let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
-            // A second call would be refused by the seal of the seals.
+            // A second call would fail because the first one forbids to add seals.
             if seals >= 0 && seals & libc::F_SEAL_FUTURE_WRITE != 0 {
                 return Ok(());
             }
@@ -130,8 +128,8 @@ pub fn seal(file: &OwnedFd, seals: Seals) -> Result<(), SysError> {
     if done == 0 { Ok(()) } else { Err(failed(Call::Seal)) }
 }
 
-/// Opens a file in a folder that is everybody's (`/tmp`), for reading and appending: only its owner may read it, a
-/// symbolic link in its place is refused, and programs that this process executes do not get it.
+/// Opens a file in a folder that all users can write to (`/tmp`), for reading and appending. Only its owner may read
+/// it, a symbolic link in its place is refused, and executed programs do not inherit it.
 ///
 /// # Errors
 /// As [`OpenOptions::open`].

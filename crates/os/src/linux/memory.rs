@@ -1,6 +1,6 @@
 //! Address space and pages: reserved, mapped, protected, advised about.
 //!
-//! Addresses that a mapping was made at are exposed, so that a caller may keep them as numbers
+//! The provenance of every mapping's address is exposed, so that a caller may keep addresses as numbers
 //! ([`std::ptr::with_exposed_provenance_mut`]).
 
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 use super::failed;
 use crate::{Call, SysError, inject};
 
-/// What may be done with mapped memory. There is no writable and executable variant.
+/// The access rights of mapped memory. Only [`map_debuggable_over`] uses the variant that is writable and executable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protection {
     /// Nothing.
@@ -18,7 +18,7 @@ pub enum Protection {
     ReadWrite,
     /// Reading and executing.
     ReadExecute,
-    /// Everything: for code that is debugged ([`map_debuggable_over`]).
+    /// All rights: for code that is debugged ([`map_debuggable_over`]).
     ReadWriteExecute,
 }
 
@@ -33,12 +33,12 @@ impl Protection {
     }
 }
 
-/// Where new pages come from.
+/// The source of new pages.
 #[derive(Debug, Clone, Copy)]
 pub enum Pages<'f> {
-    /// Zeroed ones of this process.
+    /// Zeroed pages, private to this process.
     Anonymous,
-    /// Those of a memory file, shared with whoever maps it as well.
+    /// Pages of a memory file, shared with all processes that map it.
     File(BorrowedFd<'f>),
 }
 
@@ -47,7 +47,7 @@ const PRIVATE: libc::c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP
 /// `mmap(2)`.
 ///
 /// # Safety
-/// With `MAP_FIXED` in `flags`, `at..at + len` is the caller's, and nothing refers to it.
+/// With `MAP_FIXED` in `flags`, `at..at + len` belongs to the caller, and no reference to it exists.
 unsafe fn mmap(
     at: *mut u8,
     len: usize,
@@ -69,11 +69,11 @@ unsafe fn mmap(
     Ok(mapped.cast())
 }
 
-/// Maps `len` bytes, readable and writable, at an address of the system's choice. They cost memory when they are first
-/// written to.
+/// Maps `len` bytes, readable and writable, at an address of the system's choice. Pages take memory when they are
+/// first written.
 ///
 /// # Errors
-/// The system has no such memory.
+/// The system has no more memory.
 pub fn map(len: usize, pages: Pages<'_>) -> Result<*mut u8, SysError> {
     let (flags, file) = match pages {
         Pages::Anonymous => (PRIVATE, None),
@@ -85,10 +85,10 @@ pub fn map(len: usize, pages: Pages<'_>) -> Result<*mut u8, SysError> {
     Ok(at)
 }
 
-/// Reserves `len` bytes of address space at exactly `at`, or anywhere. Nobody may access it yet.
+/// Reserves `len` bytes of address space at exactly `at`, or anywhere. The range is not accessible yet.
 ///
 /// # Errors
-/// There is no such room.
+/// There is no room at this place.
 pub fn reserve(at: Option<usize>, len: usize) -> Result<*mut u8, SysError> {
     let place = at.map_or(0, |_| libc::MAP_FIXED_NOREPLACE);
     let hint = std::ptr::without_provenance_mut(at.unwrap_or(0));
@@ -98,7 +98,7 @@ pub fn reserve(at: Option<usize>, len: usize) -> Result<*mut u8, SysError> {
     match at {
         // Kernels before 4.17 take the address as a hint.
         Some(at) if mapped.addr() != at => {
-            // SAFETY: mapped above, and nobody knows it.
+            // SAFETY: mapped above, and its address was not given out.
             unsafe { unmap(mapped, len) }?;
             Err(SysError { call: Call::Mmap, errno: libc::EEXIST })
         }
@@ -106,13 +106,13 @@ pub fn reserve(at: Option<usize>, len: usize) -> Result<*mut u8, SysError> {
     }
 }
 
-/// Maps `len` bytes of a file, from `offset` on, over reserved address space, shared with whoever maps it as well.
+/// Maps `len` bytes of a file, from `offset` on, over reserved address space, shared with all processes that map it.
 ///
 /// # Safety
-/// `at..at + len` is reserved by the caller and nothing refers to it.
+/// `at..at + len` was reserved by the caller, and no reference to it exists.
 ///
 /// # Errors
-/// The system has no such memory, or the file is shorter.
+/// The system has no more memory, or the file is shorter.
 pub unsafe fn map_file_over(
     at: *mut u8,
     len: usize,
@@ -124,55 +124,55 @@ pub unsafe fn map_file_over(
     unsafe { mmap(at, len, protection, libc::MAP_SHARED | libc::MAP_FIXED, Some(file), offset) }.map(drop)
 }
 
-/// Maps new shared memory that no descriptor names over reserved address space, readable and writable. The kernel calls
+/// Maps new shared memory without a descriptor over reserved address space, readable and writable. The kernel names
 /// it `/dev/zero`.
 ///
 /// # Safety
-/// `at..at + len` is reserved by the caller and nothing refers to it.
+/// `at..at + len` was reserved by the caller, and no reference to it exists.
 ///
 /// # Errors
-/// The system has no such memory.
+/// The system has no more memory.
 pub unsafe fn map_shared_over(at: *mut u8, len: usize) -> Result<(), SysError> {
     let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
     // SAFETY: the caller's range (contract).
     unsafe { mmap(at, len, Protection::ReadWrite, flags, None, 0) }.map(drop)
 }
 
-/// Maps memory of this process that is readable, writable and executable at once over reserved address space: a
-/// debugger can write breakpoints into no other executable memory but a private one. On failure the range is reserved
-/// address space, or not mapped at all.
+/// Maps private memory that is readable, writable and executable at once over reserved address space. A debugger can
+/// write breakpoints into no other executable memory. On failure the range is reserved address space, or not mapped
+/// at all.
 ///
 /// # Safety
-/// `at..at + len` is reserved by the caller and nothing refers to it.
+/// `at..at + len` was reserved by the caller, and no reference to it exists.
 ///
 /// # Errors
-/// The system forbids such memory, or has none.
+/// The system forbids such memory, or has no more memory.
 pub unsafe fn map_debuggable_over(at: *mut u8, len: usize) -> Result<(), SysError> {
     // SAFETY: the caller's range (contract).
     unsafe { mmap(at, len, Protection::ReadWriteExecute, PRIVATE | libc::MAP_FIXED, None, 0) }.map(drop)
 }
 
-/// Maps shared memory a second time, read-execute over reserved address space; on failure that is reserved again.
-/// `from` must not be [`Advice::DontFork`] yet: the new mapping would be as well.
+/// Maps shared memory a second time, read-execute, over reserved address space; on failure that is reserved again.
+/// Must be called before [`Advice::DontFork`] is applied to `from`, which the new mapping would inherit.
 ///
 /// # Safety
-/// `from..from + len` is a mapping of [`map_shared_over`]; `at..at + len` is reserved by the caller and nothing refers
-/// to it.
+/// `from..from + len` is a mapping of [`map_shared_over`]; `at..at + len` was reserved by the caller, and no
+/// reference to it exists.
 ///
 /// # Errors
-/// The system cannot do so (user-mode QEMU), or has no memory.
+/// The system does not support this (user-mode QEMU), or has no more memory.
 pub unsafe fn map_again(from: *mut u8, at: *mut u8, len: usize) -> Result<(), SysError> {
     inject::check(Call::Mremap)?;
     let to = at.cast::<libc::c_void>();
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-    // SAFETY: an old length of 0 leaves the old mapping of shared memory as it is (mremap(2)); the caller owns the new
-    // range.
+    // SAFETY: an old length of 0 leaves the old mapping of shared memory unchanged (mremap(2)); the caller owns the
+    // new range.
     if unsafe { libc::mremap(from.cast(), 0, len, flags, to) } == libc::MAP_FAILED {
         return Err(failed(Call::Mremap));
     }
-    // SAFETY: mapped above, and nobody else knows it.
+    // SAFETY: mapped above, and no other code knows the address.
     unsafe { protect(at, len, Protection::ReadExecute) }.inspect_err(|_| {
-        // SAFETY: the caller's range, which nobody has seen mapped.
+        // SAFETY: the caller's range, whose mapping was not given out.
         let _ = unsafe { unmap_to_reserved(at, len) };
     })
 }
@@ -180,7 +180,7 @@ pub unsafe fn map_again(from: *mut u8, at: *mut u8, len: usize) -> Result<(), Sy
 /// Turns mapped memory back into reserved address space.
 ///
 /// # Safety
-/// `at..at + len` is the caller's and nothing refers to it any more.
+/// `at..at + len` belongs to the caller, and no reference to it is left.
 ///
 /// # Errors
 /// The system is out of mappings.
@@ -189,10 +189,10 @@ pub unsafe fn unmap_to_reserved(at: *mut u8, len: usize) -> Result<(), SysError>
     unsafe { mmap(at, len, Protection::None, PRIVATE | libc::MAP_FIXED, None, 0) }.map(drop)
 }
 
-/// Gives a mapping back, or a part of one. Failures, which a whole mapping does not have, lose address space.
+/// Unmaps a mapping, or a part of one. A failure, which can happen only for a part, loses address space.
 ///
 /// # Safety
-/// `at..at + len` was mapped here, is the caller's, and nothing refers to it any more.
+/// `at..at + len` was mapped here, belongs to the caller, and no reference to it is left.
 ///
 /// # Errors
 /// The system is out of mappings.
@@ -203,10 +203,10 @@ pub unsafe fn unmap(at: *mut u8, len: usize) -> Result<(), SysError> {
     if unsafe { libc::munmap(at.cast(), len) } == 0 { Ok(()) } else { Err(failed(Call::Munmap)) }
 }
 
-/// Changes what may be done with mapped memory.
+/// Changes the access rights of mapped memory.
 ///
 /// # Safety
-/// `at..at + len` is the caller's, and nothing accesses it in a way that is forbidden now.
+/// `at..at + len` belongs to the caller, and is not accessed in a way that becomes forbidden.
 ///
 /// # Errors
 /// The system is out of mappings.
@@ -217,16 +217,16 @@ pub unsafe fn protect(at: *mut u8, len: usize, protection: Protection) -> Result
     if done == 0 { Ok(()) } else { Err(failed(Call::Mprotect)) }
 }
 
-/// Advices in use. None changes what the memory holds.
+/// The advice values in use. Only [`Advice::Discard`] changes the contents of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Advice {
     /// A forked child does not get the mapping.
     DontFork,
-    /// Huge pages from now on, where the system has them.
+    /// Use huge pages where the system has them.
     Huge,
-    /// Make huge pages now (Linux 6.1).
+    /// Collapse the range into huge pages at once (Linux 6.1).
     Collapse,
-    /// The pages, which are private and anonymous, give their memory back and are zero.
+    /// Return the memory of private, anonymous pages, which become zero.
     Discard,
 }
 
@@ -236,8 +236,8 @@ const MADV_COLLAPSE: libc::c_int = 25;
 /// `madvise(2)`.
 ///
 /// # Safety
-/// `at..at + len` is a mapping of the caller's, who accesses it in no forked child if these are not to get it.
-/// To be discarded: whoever uses it may find it zero at any moment.
+/// `at..at + len` is a mapping of the caller. With [`Advice::DontFork`] no forked child accesses it. With
+/// [`Advice::Discard`] all users of the range accept that it becomes zero at any moment.
 ///
 /// # Errors
 /// The kernel does not know the advice, or cannot follow it.
@@ -249,12 +249,12 @@ pub unsafe fn advise(at: *mut u8, len: usize, advice: Advice) -> Result<(), SysE
         Advice::Collapse => MADV_COLLAPSE,
         Advice::Discard => libc::MADV_DONTNEED,
     };
-    // SAFETY: the caller's mapping (contract), which may become zero if it is to be discarded (contract); no other
-    // advice above changes what it holds.
+    // SAFETY: the caller's mapping (contract), which may become zero if it is discarded (contract); no other advice
+    // above changes its contents.
     if unsafe { libc::madvise(at.cast(), len, advice) } == 0 { Ok(()) } else { Err(failed(Call::Madvise)) }
 }
 
-/// Maps zeroed pages that the system zeroes again in every forked child. They are never given back.
+/// Maps zeroed pages that the system zeroes again in every forked child. They are never unmapped.
 ///
 /// # Errors
 /// The kernel does not know such pages (before 4.14, Miri), or has no memory.
@@ -274,7 +274,7 @@ pub fn zeroed_in_children(len: usize) -> Result<NonNull<u8>, SysError> {
         if done == 0 { Ok(()) } else { Err(failed(Call::WipeOnFork)) }
     });
     if let Err(error) = advised {
-        // SAFETY: mapped above, and nothing refers to it.
+        // SAFETY: mapped above, and no reference to it exists.
         unsafe { libc::munmap(page, len) };
         return Err(error);
     }
@@ -282,7 +282,7 @@ pub fn zeroed_in_children(len: usize) -> Result<NonNull<u8>, SysError> {
     NonNull::new(page.cast()).ok_or(SysError { call: Call::WipeOnFork, errno: libc::ENOMEM })
 }
 
-/// Bytes in a page: asked for once, because every commit of a ring's record needs it.
+/// Bytes in a page. Asked for once, because every commit of a ring's record needs it.
 #[inline]
 pub fn page_size() -> usize {
     static SIZE: std::sync::OnceLock<usize> = std::sync::OnceLock::new();

@@ -1,4 +1,4 @@
-//! Linux. Where Miri knows no such call the answer is "not here".
+//! Linux. Calls that Miri does not know return "not here".
 
 pub mod barrier;
 pub mod event;
@@ -11,7 +11,7 @@ pub mod wait;
 
 use crate::{Call, SysError};
 
-/// The calling thread's last error, as one of this call.
+/// The calling thread's last error, as an error of this call.
 fn failed(call: Call) -> SysError {
     SysError { call, errno: std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO) }
 }

@@ -1,19 +1,19 @@
-//! The process: who it belongs to, what it has mapped, how it ends.
+//! The process: its owner, its mappings, its end.
 
 /// One mapping of `/proc/self/maps`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mapping {
     /// The first address.
     pub start: usize,
-    /// The address behind the last.
+    /// The address after the last.
     pub end: usize,
-    /// As the kernel writes them: `r-xp`.
+    /// In the kernel's notation: `r-xp`.
     pub permissions: String,
-    /// Of the file, if it has one.
+    /// Name of the file, if the mapping has one.
     pub name: String,
 }
 
-/// The process's mappings in address order; empty where `/proc` is not to be had.
+/// Returns the process's mappings in address order; empty where `/proc` is not available.
 pub fn mappings() -> Vec<Mapping> {
     std::fs::read_to_string("/proc/self/maps").unwrap_or_default().lines().filter_map(parse_mapping).collect()
 }
@@ -57,9 +57,9 @@ pub fn group() -> u32 {
     unsafe { libc::getgid() }
 }
 
-/// Ends the process when it writes to a pipe that nobody reads any more, as programs that are not Rust's end; and makes
-/// a file that grows beyond `RLIMIT_FSIZE` an error. For the beginning of `main`: a signal handler that a library has
-/// set is replaced.
+/// Makes the process end when it writes to a pipe without readers, as programs not written in Rust do, and makes a
+/// write beyond `RLIMIT_FSIZE` an error. For the beginning of `main`, because it replaces signal handlers of
+/// libraries.
 pub fn end_with_the_pipe() {
     // SAFETY: the default action is a valid one, and no handler of this process's own takes part in its safety.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };

@@ -3,19 +3,19 @@
 /// Clocks in use. All of them exist on every Linux.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Clock {
-    /// Monotonic, without the time that the machine was suspended.
+    /// Monotonic, without the time during which the machine was suspended.
     Monotonic,
-    /// The same as of the last tick.
+    /// [`Clock::Monotonic`] as of the last timer tick.
     MonotonicCoarse,
-    /// Monotonic, with that time.
+    /// Monotonic, with the time during which the machine was suspended.
     Boot,
     /// International atomic time.
     Atomic,
-    /// Wall-clock time, which may be set.
+    /// Wall-clock time, which can be set.
     Real,
 }
 
-/// Nanoseconds that the clock shows.
+/// The clock's time in nanoseconds.
 #[inline]
 pub fn now_ns(clock: Clock) -> u64 {
     let clock = match clock {
