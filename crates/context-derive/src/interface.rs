@@ -1,7 +1,8 @@
-//! What `#[interface]` makes of a trait.
+//! The expansion of `#[interface]` on a trait.
 //!
-//! The trait stays, with the body of each optional method in a hidden method of its own, so that the implementation can
-//! call it where the table has no program. What checks and runs is in `bpf_runtime`; here are names and types only.
+//! The trait is kept. The body of each optional method moves to a hidden method, so that the implementation can call
+//! it where the table has no program. `bpf_runtime` contains the checks and the calls; the generated code has names
+//! and types only.
 
 use crate::{Static, unraw};
 use proc_macro2::TokenStream;
@@ -10,7 +11,7 @@ use syn::spanned::Spanned;
 use syn::visit_mut::VisitMut;
 use syn::{Error, FnArg, Ident, ItemTrait, Pat, Result, TraitItem, TraitItemFn, Type};
 
-/// Of a method: its context's type, and the name it is passed by.
+/// A method's context: its type, and the name of the argument.
 struct Context<'a> {
     name: &'a Ident,
     ty: Type,
@@ -91,7 +92,7 @@ pub(crate) fn expand(mut input: ItemTrait) -> Result<TokenStream> {
 
         #[allow(dead_code, reason = "not every host needs all of it")]
         impl<H: 'static> #ops<H> {
-            /// Loads the table of this name, whose members are checked against the methods.
+            /// Loads the table with this name, whose members are checked against the methods.
             #vis fn load(
                 loader: ::bpf_runtime::Loader<'_, #context, H>,
                 object: &::bpf_runtime::Object,
@@ -102,22 +103,23 @@ pub(crate) fn expand(mut input: ItemTrait) -> Result<TokenStream> {
                 ::bpf_runtime::interfaces::Table::load(loader, object, table, maps, METHODS).map(#ops)
             }
 
-            /// With the host state for the calls that follow. Each runs the version that is there when it begins.
+            /// Binds the host state for the following calls. Each call runs the version that is current when it
+            /// begins.
             #vis fn with<'a>(&'a self, host: &'a mut H) -> #with<'a, H> {
                 #with { ops: self, host, limits: ::core::option::Option::None }
             }
 
-            /// Puts what `new` has in the place of this one's programs, in one step, while others call them.
+            /// Replaces the programs by those of `new`, in one step, also while other threads call them.
             #vis fn replace(&self, new: &Self) -> ::core::result::Result<(), ::bpf_runtime::InterfaceError> {
                 self.0.replace(&new.0)
             }
 
-            /// The programs and maps that it has now.
+            /// The current programs and maps.
             #vis fn instance(&self) -> ::bpf_runtime::Instance<H> {
                 self.0.instance()
             }
 
-            /// The bytes of a member of the C structure that is no function.
+            /// The bytes of a data member of the C structure.
             #vis fn setting(&self, member: &str) -> ::core::option::Option<::std::vec::Vec<u8>> {
                 self.0.setting(member)
             }
@@ -134,8 +136,8 @@ pub(crate) fn expand(mut input: ItemTrait) -> Result<TokenStream> {
 
         #[allow(dead_code, reason = "not every host limits its calls")]
         impl<'a, H> #with<'a, H> {
-            /// Under these limits, each call by itself: a budget, a deadline, who may end it. A program that was loaded
-            /// without the checks that they need is refused when it is called (`RunError::Unlimited`).
+            /// Sets limits that apply to each call by itself: a budget, a deadline, a handle to interrupt it. Calls
+            /// of a program that was loaded without the needed checks fail (`RunError::Unlimited`).
             #vis fn limits(mut self, limits: &'a ::bpf_runtime::RunLimits) -> Self {
                 self.limits = ::core::option::Option::Some(limits);
                 self
@@ -148,7 +150,7 @@ pub(crate) fn expand(mut input: ItemTrait) -> Result<TokenStream> {
     })
 }
 
-/// The argument of a method beside `&mut self`.
+/// The argument of a method besides `&mut self`.
 fn argument(method: &TraitItemFn) -> Result<Context<'_>> {
     let signature = &method.sig;
     let wrong = |at: proc_macro2::Span| Error::new(at, "a method takes `&mut self` and a `&mut` of the context");
@@ -184,7 +186,7 @@ fn returned(method: &TraitItemFn) -> Result<&Type> {
 mod tests {
     use super::expand;
 
-    /// A member's name in C may be a keyword of Rust's.
+    /// A member's name in C may be a keyword in Rust.
     #[test]
     fn raw_names_are_those_of_members_without_their_prefix() {
         let text = "trait P {

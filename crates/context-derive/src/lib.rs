@@ -1,12 +1,11 @@
-//! `#[derive(BpfContext)]`: what a `#[repr(C)]` struct says about itself, as the context that programs are verified
-//! against.
+//! `#[derive(BpfContext)]`: describes a `#[repr(C)]` struct as the context that programs are verified against.
 //!
 //! Problem: verifier, interpreter and JIT need the offset, size and kind of each field, and a mistake in such a table
-//! lets programs read what is none of their business. Approach: the compiler knows the table. The macro only names the
-//! fields; offsets come from `offset_of!`, kinds from `bpf_runtime::ContextField`, and that there is no padding is
-//! asserted from sizes. An attribute macro after the derive sees the struct later and may change it, so what is
-//! generated checks that the struct is still the one that was derived. What can be seen in the syntax is refused here
-//! with a message at its place; the rest is refused by the types and assertions in what is generated.
+//! lets programs read data that they must not see. Approach: the compiler computes the table. The macro only names
+//! the fields; offsets come from `offset_of!`, kinds from `bpf_runtime::ContextField`, and assertions on sizes
+//! exclude padding. An attribute macro after the derive sees the struct later and may change it, so the generated
+//! code checks that the struct is unchanged. Errors in the syntax are reported here at their place; types and
+//! assertions in the generated code report the rest.
 //!
 //! Use it through `bpf_runtime`, which documents it.
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
@@ -20,7 +19,7 @@ use syn::spanned::Spanned;
 use syn::visit_mut::{VisitMut, visit_type_mut};
 use syn::{Data, DeriveInput, Error, Field, Fields, GenericParam, Ident, Lifetime, LitStr, Meta, Result, Type};
 
-/// Makes the struct a context; see `bpf_runtime::BpfContext`.
+/// Derives a context for the struct; see `bpf_runtime::BpfContext`.
 #[proc_macro_derive(BpfContext, attributes(bpf))]
 pub fn derive_bpf_context(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
     match syn::parse(input).and_then(|input| expand(&input)) {
@@ -29,16 +28,16 @@ pub fn derive_bpf_context(input: proc_macro::TokenStream) -> proc_macro::TokenSt
     }
 }
 
-/// Makes the trait an interface that plug-ins implement; see `bpf_runtime::interface`.
+/// Makes the trait an interface for plug-ins; see `bpf_runtime::interface`.
 ///
 /// A plug-in implements it by a table in `SEC(".struct_ops")` or `SEC(".struct_ops.link")`: a C structure with a
-/// function pointer for each method, of its name, to a function of one pointer to the context. Each method takes
-/// `&mut self` and the context, the same in all of them, and returns `Result<T, RunError>`, where `T` is the integer,
-/// `bool` or `()` that the C function returns. Methods with a body are optional: where the table has none, the body
-/// runs.
+/// function pointer for each method, with its name, to a function of one pointer to the context. Each method takes
+/// `&mut self` and the context, which is the same type in all of them, and returns `Result<T, RunError>`, where `T`
+/// is the integer, `bool` or `()` that the C function returns. Methods with a body are optional: where the table has
+/// none, the body runs.
 ///
-/// For a trait `Policy`, `PolicyOps<H>` is what is loaded (`PolicyOps::load`), cheap to clone, and replaced live and as
-/// a whole (`replace`); `with` gives it the host state for a while, as a `Policy`.
+/// For a trait `Policy`, `PolicyOps<H>` is the loaded table (`PolicyOps::load`). It is cheap to clone, and `replace`
+/// replaces it as a whole while it is in use; `with` binds the host state to it for a while, as a `Policy`.
 ///
 /// ```text
 /// #[bpf_runtime::interface]
@@ -115,9 +114,8 @@ fn expand(input: &DeriveInput) -> Result<TokenStream> {
                     "an attribute after the derive packed the struct: programs read its fields at their alignment"
                 );)*
             };
-            // Attributes after the derive may have made another struct of the one that was derived: it must have these
-            // fields, no others, and of these types exactly. (A reference to a field of a union is unsafe, and one to a
-            // packed field an error.)
+            // Attributes after the derive may have changed the struct: it must have exactly these fields, of these
+            // types. (A reference to a field of a union is unsafe, and one to a packed field an error.)
             const _: fn(&mut #fixed) = |context| {
                 let #ident { #(#names: _),* } = &*context;
                 #({
@@ -127,7 +125,7 @@ fn expand(input: &DeriveInput) -> Result<TokenStream> {
             };
 
             // SAFETY: the struct is `repr(C)` without padding, and its fields are of types that implement
-            // `ContextField`, at the offsets that the compiler says. The parts are those of the mutable borrow.
+            // `ContextField`, at the offsets that the compiler computes. The parts are those of the mutable borrow.
             unsafe impl ::bpf_runtime::Context for #fixed {
                 type Data<'r, 'p> = &'r mut #borrowed where 'p: 'r;
 
@@ -151,8 +149,8 @@ fn expand(input: &DeriveInput) -> Result<TokenStream> {
                 }
             }
 
-            // SAFETY: the members are the struct's fields, each of a type that implements `ContextField`, and there is
-            // no padding.
+            // SAFETY: the members are the struct's fields, each of a type that implements `ContextField`, and there
+            // is no padding.
             unsafe impl ::bpf_runtime::ContextField for #fixed {
                 const SHAPE: ::bpf_runtime::derive::Shape =
                     ::bpf_runtime::derive::Shape::Struct { name: #name, members: MEMBERS };
@@ -238,7 +236,7 @@ fn is_writable(field: &Field) -> Result<bool> {
     Ok(writable)
 }
 
-/// Whether C takes this for a name; one may be a keyword of Rust's.
+/// Whether C accepts this as a name; it may be a keyword in Rust.
 fn is_c_name(text: &str) -> bool {
     let is_letter = |byte: u8| byte.is_ascii_alphabetic() || byte == b'_';
     let mut bytes = text.bytes();
@@ -262,7 +260,7 @@ fn snake_case(name: &str) -> String {
     out
 }
 
-/// The struct with all its lifetimes replaced by one.
+/// The struct type with all its lifetimes replaced by `lifetime`.
 fn with_lifetimes(ident: &Ident, lifetimes: &[&Lifetime], lifetime: &str) -> TokenStream {
     if lifetimes.is_empty() {
         return quote!(#ident);

@@ -1,9 +1,9 @@
-//! The attributes of `bpf-guest`: what makes a function a program, a static a map, a struct a context.
+//! The attributes of `bpf-guest`, which declare functions as programs, statics as maps and structs as contexts.
 //!
 //! Problem: loaders find programs and maps by section and symbol, and a program has the C calling convention and a
-//! number as its result. Approach: the attributes add that around what the author wrote, and nothing else; whether
-//! types fit is left to the traits of `bpf-guest`, so that the compiler's messages name the author's types. On other
-//! targets than BPF sections are left out: the crate is checked and documented there, not run.
+//! number as its result. Approach: the attributes add only that around the author's code. Types are checked by the
+//! traits of `bpf-guest`, so that the compiler's messages name the author's types. On targets other than BPF the
+//! sections are left out: there the crate is checked and documented, not run.
 //!
 //! Use them through `bpf_guest`, which documents them.
 #![forbid(unsafe_code)]
@@ -13,13 +13,13 @@ use quote::{format_ident, quote};
 use syn::parse::Parser;
 use syn::{DeriveInput, Error, FnArg, ItemFn, ItemStatic, LitStr, Result, Signature};
 
-/// A program in this section; see `bpf_guest::program`.
+/// Declares a program in this section; see `bpf_guest::program`.
 #[proc_macro_attribute]
 pub fn program(section: proc_macro::TokenStream, item: proc_macro::TokenStream) -> proc_macro::TokenStream {
     finish(syn::parse(section).and_then(|section| expand_program(&section, &syn::parse(item)?)))
 }
 
-/// A map; see `bpf_guest::map`.
+/// Declares a map; see `bpf_guest::map`.
 #[proc_macro_attribute]
 pub fn map(arguments: proc_macro::TokenStream, item: proc_macro::TokenStream) -> proc_macro::TokenStream {
     let mut name = None;
@@ -33,7 +33,7 @@ pub fn map(arguments: proc_macro::TokenStream, item: proc_macro::TokenStream) ->
     finish(parser.parse(arguments).and_then(|()| expand_map(&syn::parse(item)?, name.as_ref())))
 }
 
-/// A context; see `bpf_guest::BpfContext`.
+/// Derives a context; see `bpf_guest::BpfContext`.
 #[proc_macro_derive(BpfContext, attributes(bpf))]
 pub fn derive_bpf_context(item: proc_macro::TokenStream) -> proc_macro::TokenStream {
     finish(syn::parse(item).and_then(|item| expand_context(&item)))
@@ -66,7 +66,7 @@ fn expand_program(section: &LitStr, function: &ItemFn) -> Result<TokenStream> {
     })
 }
 
-/// What a program may not be.
+/// Refuses signatures that a program cannot have.
 fn check_signature(sig: &Signature) -> Result<()> {
     let odd = [
         sig.asyncness.as_ref().map(|t| Error::new_spanned(t, "a program runs to its end: it cannot be async")),
@@ -87,7 +87,7 @@ fn expand_map(item: &ItemStatic, name: Option<&LitStr>) -> Result<TokenStream> {
         return Err(Error::new_spanned(token, "a map is changed through its methods: no `mut`"));
     }
     let symbol = match name {
-        // Loaders read it from a list of names with a zero behind each.
+        // Loaders read the name from a list of names, each followed by a zero byte.
         Some(name) if name.value().is_empty() || name.value().contains('\0') => {
             return Err(Error::new_spanned(name, "a map has a name, without zeros in it"));
         }
@@ -119,7 +119,7 @@ fn expand_context(item: &DeriveInput) -> Result<TokenStream> {
     let name = &item.ident;
     let (generics, arguments, clause) = item.generics.split_for_impl();
     Ok(quote! {
-        // SAFETY: `repr(C)`, as the host's definition, which is this one.
+        // SAFETY: `repr(C)`, with the fields of the host's definition, which is identical.
         unsafe impl #generics ::bpf_guest::Context for #name #arguments #clause {}
     })
 }

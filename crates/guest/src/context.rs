@@ -1,29 +1,29 @@
-//! What programs are given and what they return.
+//! Contexts of programs, and their results.
 //!
-//! Invariant: the two pointers of a [`ContextBytes`] are those that the host put there. Each method compares with the
+//! Invariant: the two pointers of a [`ContextBytes`] are those that the host stored. Each method compares with the
 //! end before it reads, in the form that the verifier recognises: start plus constant, then against the end.
 
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// A struct that programs may be given: derive it with [`BpfContext`](crate::BpfContext).
+/// A struct that a program can take as its context: derive it with [`BpfContext`](crate::BpfContext).
 ///
 /// # Safety
-/// The host must pass such a struct, laid out as C does.
+/// The host must pass such a struct, in C's layout.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a context",
     label = "derive `bpf_guest::BpfContext` for the struct that the host passes"
 )]
 pub unsafe trait Context {}
 
-/// What programs return, as the host sees it in r0.
+/// A result of a program, which the host gets in r0.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is nothing that a program can return",
     label = "use an integer or `bool`"
 )]
 pub trait ProgramResult {
-    /// As r0.
+    /// Converts to r0.
     fn into_r0(self) -> u64;
 }
 
@@ -54,10 +54,10 @@ impl ProgramResult for () {
     }
 }
 
-/// Offsets up to here are taken: larger ones are `None`, so that the verifier sees a bound.
+/// The largest accepted offset: larger ones return `None`, so that the verifier sees a bound.
 const MAX_OFFSET: usize = 0xffff;
 
-/// A pointer to `size` bytes at `offset` behind `start`, if they lie before `end`.
+/// A pointer to `size` bytes at `offset` after `start`, if they lie before `end`.
 #[inline(always)]
 fn within(start: *const u8, end: *const u8, offset: usize, size: usize) -> Option<*const u8> {
     if offset > MAX_OFFSET {
@@ -74,7 +74,7 @@ macro_rules! reads {
         pub fn read<T: FromBytes>(&self, offset: usize) -> Option<T> {
             let at = within(self.start, self.end, offset, size_of::<T>())?;
             let mut value = MaybeUninit::<T>::uninit();
-            // SAFETY: `at` has as many readable bytes as a `T` (`within`), and any bytes are one.
+            // SAFETY: `at` has as many readable bytes as a `T` (`within`), and any bytes are a valid `T`.
             unsafe { core::ptr::copy_nonoverlapping(at, value.as_mut_ptr().cast(), size_of::<T>()) };
             // SAFETY: all its bytes were copied, and any bytes are a `T`.
             Some(unsafe { value.assume_init() })
@@ -86,26 +86,26 @@ macro_rules! reads {
             self.read(offset)
         }
 
-        /// Whether they begin with these.
+        /// Whether the bytes begin with `bytes`.
         #[inline(always)]
         pub fn starts_with<const N: usize>(&self, bytes: &[u8; N]) -> bool {
             self.array::<N>(0).is_some_and(|start| start == *bytes)
         }
 
-        /// How many there are.
+        /// Number of bytes.
         #[inline(always)]
         #[allow(clippy::len_without_is_empty, reason = "`is_empty` is beside it")]
         pub fn len(&self) -> usize {
             self.end.addr() - self.start.addr()
         }
 
-        /// Whether there are none.
+        /// Whether there are no bytes.
         #[inline(always)]
         pub fn is_empty(&self) -> bool {
             self.start.addr() >= self.end.addr()
         }
 
-        /// One after the other.
+        /// Iterates over the bytes.
         #[inline(always)]
         pub fn iter(&self) -> Bytes<'_> {
             Bytes { next: self.start, end: self.end, bytes: PhantomData }
@@ -113,7 +113,7 @@ macro_rules! reads {
     };
 }
 
-/// Bytes of the host's, of any length, that programs may read.
+/// Bytes of the host, of any length, that programs may read.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct ContextBytes<'p> {
@@ -131,7 +131,7 @@ impl ContextBytes<'_> {
     }
 }
 
-/// Bytes of the host's, of any length, that programs may read and write.
+/// Bytes of the host, of any length, that programs may read and write.
 #[derive(Debug)]
 #[repr(C)]
 pub struct ContextBytesMut<'p> {
@@ -148,17 +148,17 @@ impl ContextBytesMut<'_> {
         ContextBytesMut { start, end, bytes: PhantomData }
     }
 
-    /// Puts a value at this offset; `None`, with nothing written, if the bytes end before it would.
+    /// Writes a value at this offset; `None`, with nothing written, if the bytes end before its end.
     #[inline(always)]
     pub fn write<T: IntoBytes + Immutable>(&mut self, offset: usize, value: &T) -> Option<()> {
         let at = within(self.start, self.end, offset, size_of::<T>())?.cast_mut();
-        // SAFETY: `at` has as many bytes (`within`), which are the program's to write; the value lies elsewhere.
+        // SAFETY: `at` has as many bytes (`within`), which the program may write; the value lies elsewhere.
         unsafe { core::ptr::copy_nonoverlapping(value.as_bytes().as_ptr(), at, size_of::<T>()) };
         Some(())
     }
 }
 
-/// The bytes, one after the other.
+/// An iterator over the bytes.
 #[derive(Clone, Debug)]
 pub struct Bytes<'p> {
     next: *const u8,
@@ -175,7 +175,7 @@ impl Iterator for Bytes<'_> {
         if after > self.end {
             return None;
         }
-        // SAFETY: `next` lies before the end, so a byte of the host's is there.
+        // SAFETY: `next` lies before the end, so it points to a byte of the host.
         let byte = unsafe { *self.next };
         self.next = after;
         Some(byte)

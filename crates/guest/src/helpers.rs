@@ -1,12 +1,12 @@
-//! Helpers of the kernel's that every host has.
+//! Kernel helpers that every host has.
 
 use crate::call::helper;
 
-/// Nanoseconds since the machine started, without its sleep (`bpf_ktime_get_ns`).
+/// Nanoseconds since the machine started, without the time it was suspended (`bpf_ktime_get_ns`).
 #[inline(always)]
 pub fn now() -> u64 {
     let call = helper!(5: fn() -> u64);
-    // SAFETY: it takes nothing.
+    // SAFETY: the helper takes no arguments.
     unsafe { call() }
 }
 
@@ -14,14 +14,14 @@ pub fn now() -> u64 {
 #[inline(always)]
 pub fn random() -> u32 {
     let call = helper!(7: fn() -> u32);
-    // SAFETY: it takes nothing.
+    // SAFETY: the helper takes no arguments.
     unsafe { call() }
 }
 
-/// The execution slot of the run: what per-CPU maps are indexed by (`bpf_get_smp_processor_id`).
+/// The execution slot of the run, the index of per-CPU values (`bpf_get_smp_processor_id`).
 #[inline(always)]
 pub fn slot() -> u32 {
     let call = helper!(8: fn() -> u32);
-    // SAFETY: it takes nothing.
+    // SAFETY: the helper takes no arguments.
     unsafe { call() }
 }

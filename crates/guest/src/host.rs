@@ -1,7 +1,7 @@
-//! Functions of the host's, by their names.
+//! Functions of the host, called by name.
 
-/// Declares functions that the host has registered under these names (`Linker::func`). Arguments are integers, and
-/// bytes as `&[u8]`, which the host sees as pointer and length.
+/// Declares functions that the host has registered under these names (`Linker::func`). Arguments are integers, or
+/// bytes as `&[u8]`, which the host gets as pointer and length.
 ///
 /// ```
 /// bpf_guest::host_functions! {
@@ -20,7 +20,7 @@ macro_rules! host_functions {
             $crate::host_functions!(@call $name [$($args)*] [] $(-> $ret)?)
         }
     )*};
-    // Arguments one by one: bytes become two.
+    // Arguments one by one: a `&[u8]` becomes two.
     (@call $name:ident [$arg:ident: &[u8] $(, $($rest:tt)*)?] [$($done:tt)*] $(-> $ret:ty)?) => {
         $crate::host_functions!(
             @call $name [$($($rest)*)?] [$($done)* (*const u8, $arg.as_ptr()) (u64, $arg.len() as u64)] $(-> $ret)?
@@ -37,7 +37,7 @@ macro_rules! host_functions {
                     pub(super) fn $name($(_: $ty),*) $(-> $ret)?;
                 }
             }
-            // SAFETY: the host's function has this type, or the verifier refuses the call.
+            // SAFETY: the host's function has this type, otherwise the verifier refuses the call.
             unsafe { linked::$name($($value),*) }
         }
         #[cfg(not(target_arch = "bpf"))]

@@ -1,14 +1,14 @@
-//! Plug-ins in Rust: what a service's plug-in is written against, to be compiled to BPF and loaded by `bpf-runtime`.
+//! The library for plug-ins in Rust, which are compiled to BPF and loaded by `bpf-runtime`.
 //!
-//! Problem: BPF has no linker of Rust's, maps are found by their BTF, helpers are called by number, and a program may
-//! only read what it has compared with an end; written directly, all of it is `unsafe`. Approach: thin types around
-//! that, which disappear when they are compiled: [`map`]s as typed statics in libbpf's layout, [`program`]s as
-//! functions of a context that is the host's own struct ([`BpfContext`], the same definition on both sides),
-//! [`ContextBytes`] whose methods compare before they read, [`host_functions!`]. Whatever the compiler makes of it is
-//! verified when it is loaded: nothing here is trusted by the host.
+//! Problem: BPF code is not linked by Rust's linker, maps are described by BTF, helpers are called by number, and a
+//! program may read only data that it has compared with an end; written directly, all of it is `unsafe`. Approach:
+//! thin types that compile to nothing: [`map`]s as typed statics in libbpf's layout, [`program`]s as functions of a
+//! context that is the host's own struct ([`BpfContext`], with one definition for both sides), [`ContextBytes`] whose
+//! methods compare before they read, [`host_functions!`]. The host trusts nothing here: it verifies the compiled
+//! program when it loads it.
 //!
-//! A panic ends the run with an error on the host's side. `bpf build` compiles a crate that depends on this one; it
-//! needs the nightly toolchain with its components `rust-src` and `llvm-tools`, and no other linker or LLVM.
+//! A panic ends the run with an error on the host's side. `bpf build` compiles a crate that depends on this one. It
+//! needs the nightly toolchain with the components `rust-src` and `llvm-tools`, and no other linker or LLVM.
 //!
 //! ```
 //! // #![no_std]
@@ -52,9 +52,9 @@ mod plain;
 mod ring;
 pub mod xdp;
 
-/// A struct of the host's as the context of programs: `#[repr(C)]`, with integers, arrays of integers and
-/// [`ContextBytes`]. The same definition derives `bpf_runtime::BpfContext` on the host; what it says there about
-/// fields (`#[bpf(writable)]`) is held by the verifier.
+/// Makes a struct of the host the context of programs: `#[repr(C)]`, with integers, arrays of integers and
+/// [`ContextBytes`]. An identical definition derives `bpf_runtime::BpfContext` on the host; the verifier enforces its
+/// attributes (`#[bpf(writable)]`).
 ///
 /// ```compile_fail
 /// #[derive(bpf_guest::BpfContext)]
@@ -64,7 +64,7 @@ pub mod xdp;
 /// ```
 pub use bpf_guest_macros::BpfContext;
 
-/// A map: a static of one of the types in [`maps`]. Its name is the static's, or the one that is given.
+/// Declares a map: a static of one of the types in [`maps`]. Its name is the static's, or the given one.
 ///
 /// ```
 /// use bpf_guest::{map, maps::Array};
@@ -87,8 +87,8 @@ pub use bpf_guest_macros::BpfContext;
 /// ```
 pub use bpf_guest_macros::map;
 
-/// A program, in the section of this name: a function of one argument, `&mut` of a context, with a result that is a
-/// [`ProgramResult`]. Its name is the function's.
+/// Declares a program in the section of this name: a function of one argument, `&mut` of a context, with a result
+/// that is a [`ProgramResult`]. Its name is the function's.
 ///
 /// ```
 /// use bpf_guest::{program, xdp::{Xdp, XdpAction}};
@@ -115,7 +115,7 @@ pub use ring::Reserved;
 #[doc(hidden)]
 pub use zerocopy;
 
-/// Panics abort where they are (`-Cpanic=immediate-abort`), so nothing calls this.
+/// Never called: panics abort in place (`-Cpanic=immediate-abort`).
 #[cfg(target_arch = "bpf")]
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {

@@ -1,7 +1,7 @@
-//! What keys, values and records are.
+//! The types of keys, values and records.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// What keys and values are made of: bytes without padding.
+/// The types of keys and values: bytes without padding.
 pub trait Plain: FromBytes + IntoBytes + Immutable + 'static {}
 impl<T: FromBytes + IntoBytes + Immutable + 'static> Plain for T {}

@@ -1,4 +1,4 @@
-//! Packets, as network drivers and `bpf_runtime::Xdp` pass them.
+//! Packets of network drivers and of `bpf_runtime::Xdp`.
 
 use crate::context::{Context, ContextBytes, ContextBytesMut, ProgramResult};
 
@@ -9,11 +9,11 @@ pub struct Xdp {
     data: u32,
     data_end: u32,
     data_meta: u32,
-    /// The device that the packet came in by.
+    /// The device that received the packet.
     pub ingress_ifindex: u32,
     /// The queue of the device.
     pub rx_queue_index: u32,
-    /// The device that it goes out by.
+    /// The device that sends the packet.
     pub egress_ifindex: u32,
 }
 
@@ -28,7 +28,7 @@ impl Xdp {
         ContextBytes::new(core::ptr::with_exposed_provenance(start), core::ptr::with_exposed_provenance(end))
     }
 
-    /// The packet, to be written to.
+    /// The packet, mutably.
     #[inline(always)]
     pub fn packet_mut(&mut self) -> ContextBytesMut<'_> {
         let (start, end) = (self.data as usize, self.data_end as usize);
@@ -36,18 +36,18 @@ impl Xdp {
     }
 }
 
-/// What becomes of a packet.
+/// The verdict on a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum XdpAction {
     /// The program has failed; the packet is dropped and the failure counted.
     Aborted = 0,
-    /// It is dropped.
+    /// Drops the packet.
     Drop = 1,
-    /// It goes on its way.
+    /// Passes the packet on.
     Pass = 2,
-    /// It goes out where it came in.
+    /// Sends the packet back on its device.
     Tx = 3,
-    /// It goes where a redirect helper has said.
+    /// Sends the packet to the target that a redirect helper has chosen.
     Redirect = 4,
 }
 

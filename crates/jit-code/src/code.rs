@@ -23,18 +23,18 @@ impl Arch {
     };
 }
 
-/// Something with an address that the emitter does not know: a helper, a map, a runtime routine. Its meaning is private
-/// to the compiler of the code and to the linker that resolves it at placement.
+/// A value whose address the emitter does not know: a helper, a map, a runtime routine. Its meaning is private to the
+/// compiler of the code and to the linker that resolves it at placement.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Symbol {
-    /// What kind of thing it is.
+    /// The kind of symbol.
     pub kind: u32,
-    /// Which one of its kind.
+    /// The number within its kind.
     pub index: u32,
 }
 
 impl Symbol {
-    /// The symbol with this number, where there is one kind of symbols only.
+    /// The symbol with this number, for code with a single kind of symbol.
     pub const fn new(index: u32) -> Symbol {
         Symbol { kind: 0, index }
     }
@@ -58,13 +58,13 @@ pub enum RelocKind {
 pub struct Reloc {
     /// Offset of the field in [`Code::bytes`].
     pub at: u32,
-    /// How it is written.
+    /// The encoding.
     pub kind: RelocKind,
-    /// Whose address.
+    /// The symbol whose address is written.
     pub symbol: Symbol,
 }
 
-/// "The code from this offset on, up to the next entry, was made from this instruction."
+/// The source of the code from offset `code` up to the next entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PcEntry {
     /// Offset in [`Code::bytes`].
@@ -73,7 +73,7 @@ pub struct PcEntry {
     pub insn: u32,
 }
 
-/// A live-patchable instruction never crosses an aligned word of this many bytes, so that one store replaces it.
+/// Bytes of an aligned word that a live-patchable instruction never crosses, so that one store replaces it.
 pub const PATCH_WORD: u32 = 8;
 
 /// One instruction that may be replaced, by one atomic store, while the code runs.
@@ -85,10 +85,10 @@ pub struct PatchSlot {
     len: u8,
 }
 
-/// Why a place cannot be a patch slot.
+/// The reason why a place cannot be a patch slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PatchSlotError {
-    /// The offset asked for.
+    /// The requested offset.
     pub at: u32,
 }
 
@@ -133,13 +133,13 @@ impl PatchSlot {
         self.len.into()
     }
 
-    /// Never: a slot has at least four bytes.
+    /// False: a slot has at least four bytes.
     pub fn is_empty(self) -> bool {
         false
     }
 }
 
-/// Where a tail-call site finds its target.
+/// How a tail-call site finds its target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TailTarget {
     /// Table and index are only known at run time: the site loads the entry.
@@ -164,23 +164,23 @@ pub enum TailTarget {
 pub struct TailCallSite {
     /// Index of the source instruction.
     pub insn: u32,
-    /// How it reaches its target.
+    /// How the site reaches its target.
     pub target: TailTarget,
 }
 
-/// The machine stack of one function while it runs, behind what it begins with and before what it ends with.
+/// The machine stack of one function while it runs, between its prologue and its epilogue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FrameShape {
-    /// Bytes that it takes, return address included, callees excluded.
+    /// Bytes of the frame, with the return address and without callees.
     pub bytes: u32,
-    /// How far below its caller's stack pointer its own is, at every call, check and stop.
+    /// Distance of its stack pointer below its caller's, at every call, check and stop.
     pub below_caller: u32,
-    /// How far above its stack pointer its return address is stored; `None`: it is in the link register.
+    /// Distance above its stack pointer at which its return address is stored; `None` if it is in the link register.
     pub return_address: Option<u32>,
 }
 
 impl FrameShape {
-    /// That of a function that stores nothing: the return address on x86-64, nothing on arm64.
+    /// The frame of a function that stores nothing: the return address on x86-64, nothing on arm64.
     pub const fn empty(arch: Arch) -> FrameShape {
         match arch {
             Arch::X64 => FrameShape::new(8, Some(0)),
@@ -188,7 +188,7 @@ impl FrameShape {
         }
     }
 
-    /// A frame of which all is below its caller's stack pointer.
+    /// A frame that lies entirely below its caller's stack pointer.
     pub const fn new(bytes: u32, return_address: Option<u32>) -> FrameShape {
         FrameShape { bytes, below_caller: bytes, return_address }
     }
@@ -205,32 +205,32 @@ pub struct Code {
     pub relocs: Vec<Reloc>,
     /// Entry offset of each subprogram; 0 is the main program's.
     pub entries: Vec<u32>,
-    /// From code to source, ascending by `code`; empty unless asked for.
+    /// The map from code to source, ascending by `code`; empty unless requested.
     pub pc_map: Vec<PcEntry>,
     /// Tail-call sites, in code order.
     pub tail_calls: Vec<TailCallSite>,
     /// The frame of each subprogram.
     pub frames: Vec<FrameShape>,
-    /// Changes of the frame, ascending by `at`; empty unless asked for.
+    /// Changes of the frame, ascending by `at`; empty unless requested.
     pub unwind: Vec<Unwind>,
-    /// What must be there when the code is entered at its first entry.
+    /// The requirements of the first entry on its hidden argument.
     pub needs: Needs,
 }
 
-/// What code needs of its hidden argument ([`crate::RunCtx`]): each more than the one before.
+/// The requirements of code on its hidden argument ([`crate::RunCtx`]), in ascending order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Needs {
-    /// Nothing: it does not read it. It cannot be stopped, and takes no tail call.
+    /// None: the code does not read the argument. It cannot be stopped, and makes no tail call.
     Nothing,
-    /// The argument of this thread's slot, whatever else is in it: it counts or notes there that it runs, and is
-    /// otherwise as code that needs nothing.
+    /// The argument of this thread's slot, with any other contents: the code counts its runs or notes there that it
+    /// runs, and is otherwise like code without requirements.
     Slot,
-    /// A run that was begun for it.
+    /// A run that was begun for this code.
     Run,
 }
 
 impl Code {
-    /// A code's base address is a multiple of this.
+    /// Alignment of a code's base address in bytes.
     pub const ALIGN: usize = 16;
 
     /// An empty code.
@@ -248,7 +248,7 @@ impl Code {
         }
     }
 
-    /// Empties it and keeps its memory, for the next program.
+    /// Empties the code and keeps its memory, for the next program.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.relocs.clear();

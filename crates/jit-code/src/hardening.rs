@@ -1,4 +1,4 @@
-//! What the emitted code assumes of the CPU, and what it does against attacks through it.
+//! The CPU features that emitted code uses, and its hardening against attacks that use the CPU.
 
 /// Optional instructions the emitter may use.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -12,17 +12,17 @@ pub struct CpuFeatures {
 }
 
 impl CpuFeatures {
-    /// The least every host of the architecture has. Snapshots use it.
+    /// The features of every host of the architecture. Snapshots use them.
     pub const BASELINE: CpuFeatures = CpuFeatures { bmi2: false, movbe: false, lse: false };
-    /// All of them.
+    /// All features.
     pub const ALL: CpuFeatures = CpuFeatures { bmi2: true, movbe: true, lse: true };
 
-    /// What the CPU that runs this process has.
+    /// The features of the CPU that runs this process.
     pub fn host() -> CpuFeatures {
         imp::host()
     }
 
-    /// The names of those that the CPU that runs this process does not have: code that uses them would be illegal here.
+    /// The names of those features in `self` that this CPU lacks: code that uses them is illegal here.
     pub fn missing(self) -> Vec<&'static str> {
         let CpuFeatures { bmi2, movbe, lse } = self;
         let host = CpuFeatures::host();
@@ -56,18 +56,18 @@ mod imp {
     }
 }
 
-/// Hardening of emitted code: one setting for the JITs and the dispatcher. docs/abi.md says what it changes in each;
-/// off by default.
+/// Hardening of emitted code: one setting for the JITs and the dispatcher. docs/abi.md describes its effects; off by
+/// default.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Hardening {
-    /// x86-64: every indirect branch goes through a retpoline. No effect on arm64.
+    /// Whether every indirect branch goes through a retpoline (x86-64 only).
     pub retpolines: bool,
-    /// Every place an indirect branch may land on starts with a landing pad: `endbr64`, `bti`.
+    /// Whether every target of an indirect branch starts with a landing pad: `endbr64`, `bti`.
     pub landing_pads: bool,
-    /// arm64: return addresses are signed (`paciasp` / `autiasp`). No effect on x86-64.
+    /// Whether return addresses are signed (`paciasp` / `autiasp`; arm64 only).
     pub return_signing: bool,
-    /// Constants that a program chooses do not appear in its machine code: a constant outside of -128 to 127 is
-    /// computed from two numbers, one of them random (against JIT spraying, as the kernel's `bpf_jit_harden`). Such
-    /// code is optimised at every level.
+    /// Whether constants that a program chooses are kept out of its machine code: a constant outside of -128 to 127
+    /// is computed from two numbers, one of them random (against JIT spraying, as the kernel's `bpf_jit_harden`).
+    /// Such code is optimised at every level.
     pub blind_constants: bool,
 }

@@ -1,20 +1,20 @@
-//! Short or long? Branch relaxation for both architectures.
+//! Branch relaxation for both architectures: chooses between short and long branches.
 //!
 //! Problem: a branch's size depends on its distance, the distance on the sizes of the branches between. Approach: the
 //! emitter writes every branch in its *long* form (as reserved bytes) and registers it here; [`Layout::finish`] starts
 //! with all branches short, lengthens those that do not reach until nothing changes, and then moves the code together
 //! once. Sizes only grow, so it ends; the result is the least fixpoint, so it is as small as any.
 //!
-//! Alignment is exact in every round: it may shrink as branches grow, but branches never do, so that still ends.
+//! Alignment is exact in every round: padding may shrink as branches grow, but branches never shrink, so the rounds
+//! still end.
 //!
-//! A loop may need padding so that its blocks lie in as few lines of the cache as they can (`loops.rs`). How much is
-//! known when its branches have their lengths, which the padding may change again: so both are done in turn, a few
-//! times, and the last thing done is to lengthen branches. A loop that was moved by that lies no worse than without
-//! padding.
+//! A loop may need padding so that its blocks lie in as few cache lines as possible (`loops.rs`). The padding depends
+//! on the lengths of the branches, which it may change again. So both are computed in turn, a few times, and
+//! lengthening branches comes last. A loop that is moved by that last step lies no worse than without padding.
 //!
-//! A patch slot may need padding so as not to cross an aligned eight-byte word. Distances are judged with every padding
-//! at its greatest, and the padding really needed is known only while moving: real distances are never longer than
-//! judged.
+//! A patch slot may need padding so that it does not cross an aligned eight-byte word. Distances are judged with
+//! every padding at its maximum, because the actual padding is known only while moving: actual distances are never
+//! longer.
 //!
 //! Invariants: registration happens in code order; marks (labels, relocations, line entries) are offsets in the long
 //! form and ascend, so that moving them is one merge.
@@ -28,15 +28,15 @@ use loops::Block;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Label(pub u32);
 
-/// How one kind of branch is encoded.
+/// The encoding of one kind of branch.
 pub trait Branch: Copy {
     /// Architecture, for patch slots.
     const ARCH: Arch;
-    /// Length of the short and of the long form in bytes; equal where there is only one.
+    /// Length of the short and of the long form in bytes; equal if there is only one form.
     fn lengths(self) -> (u8, u8);
     /// Whether the short form reaches a target `distance` bytes after the branch's first byte.
     fn short_reaches(self, distance: i64) -> bool;
-    /// Whether the long form does.
+    /// Whether the long form reaches it.
     fn long_reaches(self, distance: i64) -> bool;
     /// Appends the branch in the short or long form.
     fn write(self, long: bool, distance: i64, out: &mut Vec<u8>);
@@ -63,13 +63,13 @@ impl core::error::Error for OutOfReach {}
 
 #[derive(Clone, Copy, Debug)]
 enum Site<B> {
-    /// A branch in the body, `len` bytes in its present form.
+    /// A branch in the body, `len` bytes in its current form.
     Branch { at: u32, branch: B, target: Label, len: u8 },
     /// Up to `max` bytes of padding so that the patch slot that follows does not cross a word.
     Pad { at: u32, max: u8 },
-    /// Before the loop of this number: `len` bytes of padding in the present layout, `max` at most.
+    /// Before the loop with this number: `len` bytes of padding in the current layout, at most `max`.
     Loop { at: u32, number: u32, max: u8, len: u8 },
-    /// Up to `to - 1` bytes, so that what follows lies at a multiple of `to`; `len` in the present layout.
+    /// Up to `to - 1` bytes, so that the following code lies at a multiple of `to`; `len` in the current layout.
     Align { at: u32, to: u8, fill: [u8; 4], len: u8 },
 }
 
@@ -86,7 +86,7 @@ impl<B: Branch> Site<B> {
             Site::Align { to, .. } => u32::from(to) - 1,
         }
     }
-    /// Bytes saved against the reserved form, paddings counted at their greatest.
+    /// Bytes saved against the reserved form, with paddings counted at their maximum.
     fn saved(&self) -> u32 {
         match *self {
             Site::Branch { len, .. } | Site::Loop { len, .. } | Site::Align { len, .. } => {
@@ -97,7 +97,7 @@ impl<B: Branch> Site<B> {
     }
 }
 
-/// A bound label: its offset in the long form, and how many sites lie before it.
+/// A bound label: its offset in the long form, and the number of sites before it.
 #[derive(Clone, Copy, Debug)]
 struct Bound {
     at: u32,
@@ -106,19 +106,19 @@ struct Bound {
 
 const UNBOUND: Bound = Bound { at: u32::MAX, sites: 0 };
 
-/// The most padding that a loop needs.
+/// The largest padding before a loop, in bytes.
 pub const LOOP_PADDING: u8 = 63;
 /// How often loops are placed anew because branches have grown.
 const PLACINGS: u32 = 3;
 
-/// A loop: the labels bound in it, its end being the last, as a range of [`Layout::inside`].
+/// A loop: the labels bound in it as a range of [`Layout::inside`]; the last one is its end.
 #[derive(Clone, Copy, Debug)]
 struct Loop {
     first: u32,
     after: u32,
 }
 
-/// Branches and labels of the code being emitted. Reused from program to program.
+/// Branches and labels of the code being emitted. Reused for the next program.
 #[derive(Debug)]
 pub struct Layout<B> {
     sites: Vec<Site<B>>,
@@ -126,7 +126,7 @@ pub struct Layout<B> {
     /// `saved_before[i]`: bytes saved by the sites before site `i`.
     saved_before: Vec<u32>,
     loops: Vec<Loop>,
-    /// The labels that were bound in loops, in the order of code.
+    /// The labels that were bound in loops, in code order.
     inside: Vec<Label>,
     /// The end of the loop being emitted.
     open: Option<Label>,
@@ -145,7 +145,7 @@ impl<B: Branch> Default for Layout<B> {
     }
 }
 
-/// A position in code, or a number of labels or branches of it: there are fewer than bytes.
+/// Converts a position in code, or a number of labels or branches, of which there are fewer than bytes.
 #[expect(clippy::cast_possible_truncation, reason = "whoever emits code bounds its length; and debug builds check it")]
 fn small(len: usize) -> u32 {
     debug_assert!(len <= u32::MAX as usize);
@@ -153,7 +153,7 @@ fn small(len: usize) -> u32 {
 }
 
 impl<B: Branch> Layout<B> {
-    /// Forgets everything and keeps the memory.
+    /// Empties the layout and keeps the memory.
     pub fn clear(&mut self) {
         self.sites.clear();
         self.labels.clear();
@@ -162,13 +162,13 @@ impl<B: Branch> Layout<B> {
         self.open = None;
     }
 
-    /// A new label, not yet bound.
+    /// Creates a label that is not bound yet.
     pub fn label(&mut self) -> Label {
         self.labels.push(UNBOUND);
         Label(small(self.labels.len()) - 1)
     }
 
-    /// `n` new labels with consecutive numbers; the first is returned.
+    /// Creates `n` labels with consecutive numbers, and returns the first.
     pub fn labels(&mut self, n: u32) -> Label {
         let first = Label(small(self.labels.len()));
         self.labels.resize(self.labels.len() + n as usize, UNBOUND);
@@ -184,7 +184,7 @@ impl<B: Branch> Layout<B> {
         }
     }
 
-    /// The same in a loop.
+    /// Records a label that was bound inside a loop.
     fn bind_inside(&mut self, label: Label, end: Label) {
         self.inside.push(label);
         if label == end {
@@ -203,10 +203,10 @@ impl<B: Branch> Layout<B> {
         buf.resize(buf.len() + usize::from(long), 0);
     }
 
-    /// Reserves padding so that a patch slot emitted right after does not cross an aligned word.
+    /// Reserves padding so that a patch slot emitted next does not cross an aligned word.
     pub fn align_patch_slot(&mut self, buf: &mut Vec<u8>) {
         let max = match B::ARCH {
-            // Five bytes starting at 4..8 cross: up to 4 bytes of padding.
+            // A five-byte slot at offset 4 to 7 of a word crosses its end: up to 4 bytes of padding.
             Arch::X64 => 4u8,
             Arch::Arm64 => return,
         };
@@ -214,9 +214,9 @@ impl<B: Branch> Layout<B> {
         buf.resize(buf.len() + usize::from(max), 0);
     }
 
-    /// A loop begins at the end of `buf`, without another one in it, that ends where the label is bound. Up to `max`
-    /// bytes of padding, at most [`LOOP_PADDING`], go before it if its blocks lie in fewer lines of the cache then:
-    /// each label bound before its end begins one.
+    /// Begins a loop at the end of `buf`, which contains no other loop and ends where `end` is bound. Up to `max`
+    /// bytes of padding, at most [`LOOP_PADDING`], are put before it if its blocks then lie in fewer cache lines.
+    /// Each label bound before its end begins a block.
     pub fn align_loop(&mut self, buf: &mut Vec<u8>, end: Label, max: u8) {
         debug_assert!(self.open.is_none(), "it has no other one in it");
         let first = small(self.inside.len());
@@ -226,8 +226,8 @@ impl<B: Branch> Layout<B> {
         buf.resize(buf.len() + usize::from(max), 0);
     }
 
-    /// What is emitted next lies at a multiple of `to` bytes from the start of the code, a power of two up to 128. The
-    /// bytes before it repeat `fill` and must not be run. Only in code without patch slots, whose padding is not
+    /// Aligns the next instruction to `to` bytes from the start of the code, a power of two up to 128. The bytes
+    /// before it repeat `fill` and must not be executed. Only for code without patch slots, whose padding is not
     /// known before the code is written.
     pub fn align(&mut self, buf: &mut Vec<u8>, to: u8, fill: [u8; 4]) {
         debug_assert!(to.is_power_of_two() && !self.sites.iter().any(|site| matches!(site, Site::Pad { .. })));
@@ -235,7 +235,7 @@ impl<B: Branch> Layout<B> {
         buf.resize(buf.len() + usize::from(to) - 1, 0);
     }
 
-    /// Binds `label` to the end of `buf`, and takes back a branch to it that was reserved last and ends there: control
+    /// Binds `label` to the end of `buf`, and removes a branch to it that was reserved last and ends there: control
     /// falls through.
     pub fn bind_behind(&mut self, buf: &mut Vec<u8>, label: Label) {
         if let Some(Site::Branch { at, branch, target, .. }) = self.sites.last()
@@ -249,8 +249,9 @@ impl<B: Branch> Layout<B> {
         self.bind(buf, label);
     }
 
-    /// Chooses the forms and appends the final code to `out`, which must be empty or end at an aligned word. Afterwards
-    /// [`Layout::offset`] gives the final offsets of labels, and [`Layout::relocate`] those of anything else.
+    /// Chooses the forms and appends the final code to `out`, which must be empty or end at an aligned word.
+    /// Afterwards [`Layout::offset`] returns the final offsets of labels, and [`Layout::relocate`] those of other
+    /// marks.
     pub fn finish(&mut self, buf: &[u8], out: &mut Vec<u8>) -> Result<(), OutOfReach> {
         self.relax()?;
         if !self.loops.is_empty() {
@@ -260,9 +261,9 @@ impl<B: Branch> Layout<B> {
         Ok(())
     }
 
-    /// Pads loops, and lengthens the branches that do not reach any more. The code will begin at `base`.
+    /// Pads loops, and lengthens branches that then do not reach. The code will begin at `base`.
     fn pad_loops(&mut self, base: u32) -> Result<(), OutOfReach> {
-        // By label.
+        // Number of jumps to each label.
         let mut jumps = vec![0u32; self.labels.len()];
         for site in &self.sites {
             if let Site::Branch { target, .. } = site {
@@ -278,9 +279,9 @@ impl<B: Branch> Layout<B> {
         Ok(())
     }
 
-    /// Pads loops by where they lie now; whether any padding has changed.
+    /// Pads loops by their current places; returns whether any padding has changed.
     fn place_loops(&mut self, base: u32, jumps: &[u32]) -> bool {
-        // What earlier paddings have grown by, less what they have shrunk by.
+        // Growth of earlier paddings, less their shrinkage.
         let mut moved = 0u32;
         let mut changed = false;
         let mut blocks: Vec<Block> = Vec::new();
@@ -300,7 +301,7 @@ impl<B: Branch> Layout<B> {
                     _ => blocks.push(Block { start, jumps }),
                 }
             }
-            // The last label is the end, where another block begins.
+            // The last label is the end of the loop, where another block begins.
             let end = if blocks.len() > 1 { blocks.pop() } else { None };
             let padding = end.map_or(0, |end| loops::padding(start, end.start, &blocks, max.into()));
             let padding = padding.to_le_bytes()[0];
@@ -314,7 +315,7 @@ impl<B: Branch> Layout<B> {
     /// Turns ascending offsets in the buffer into offsets in the final code, after [`Layout::finish`].
     pub fn relocate<'m>(&self, marks: impl Iterator<Item = &'m mut u32>) {
         let mut next = 0;
-        // Where the next site lies, beyond which more bytes are saved.
+        // The offset of the next site, after which more bytes are saved.
         let mut until = self.sites.first().map_or(u32::MAX, Site::at);
         let mut saved = 0;
         for mark in marks {
@@ -346,7 +347,7 @@ impl<B: Branch> Layout<B> {
         self.saved_before.push(saved);
     }
 
-    /// Lengthens branches until all reach.
+    /// Lengthens branches until all reach their targets.
     fn relax(&mut self) -> Result<(), OutOfReach> {
         loop {
             self.sum_saved();
@@ -370,8 +371,8 @@ impl<B: Branch> Layout<B> {
         }
     }
 
-    /// Moves the code together. Paddings get their real size, so `saved_before` becomes exact on the way; the branches
-    /// are written in a second sweep, once every offset is final.
+    /// Moves the code together. Paddings get their actual size, so `saved_before` becomes exact in the process. A
+    /// second pass writes the branches, when every offset is final.
     fn write(&mut self, buf: &[u8], out: &mut Vec<u8>) {
         let base = small(out.len());
         let slot = PatchSlot::len_on(B::ARCH);
@@ -420,7 +421,7 @@ mod tests {
     use super::loops::LINE;
     use super::*;
 
-    /// x86-64 `jmp`: enough to test the algorithm on.
+    /// x86-64 `jmp`: sufficient to test the algorithm.
     #[derive(Clone, Copy)]
     struct Jmp;
 
@@ -472,7 +473,7 @@ mod tests {
 
     /// The naive twin: try all short, lengthen the first branch that does not reach, start again.
     fn naive(gaps: &[usize], jumps: &[(usize, usize)]) -> Vec<bool> {
-        // Position `i` is before gap `i`; jump `k` stands at the start of gap `jumps[k].0`.
+        // Position `i` is before gap `i`; jump `k` is at the start of gap `jumps[k].0`.
         let mut long = vec![false; jumps.len()];
         'again: loop {
             let mut start = vec![0usize; gaps.len() + 1];
@@ -597,7 +598,7 @@ mod tests {
             let mut layout = Layout::default();
             let mut buf = Vec::new();
             let mut loops = Vec::new();
-            // Jumps back that reach as short ones or do not, whatever the padding.
+            // Backward jumps, some of which reach in short form and some not, for any padding.
             for _ in 0..1 + next(8) {
                 buf.resize(buf.len() + next(100), 0x11);
                 let end = layout.label();
@@ -619,7 +620,7 @@ mod tests {
             for ((_, _, head, end), marks) in loops.iter().zip(marks.chunks(2)) {
                 let (head, end) = (layout.offset(*head).unwrap(), layout.offset(*end).unwrap());
                 assert_eq!((end - 1) / LINE - head / LINE + 1, (end - head).div_ceil(LINE));
-                // What lies before the loop is not moved by its padding, which does nothing.
+                // The code before the loop is not moved by its padding, which does nothing.
                 assert_eq!(marks[1], head);
                 assert!(out[marks[0] as usize..head as usize].iter().all(|byte| *byte == 0x90));
                 padded += usize::from(marks[0] != head);
@@ -657,7 +658,7 @@ mod tests {
         layout.bind_behind(&mut buf, other);
         let mut out = Vec::new();
         layout.finish(&buf, &mut out).unwrap();
-        // The first one stays: a label lies behind it.
+        // The first jump stays, because a label lies after it.
         assert_eq!(out, [0x11, 0xeb, 0x00]);
     }
 

@@ -1,4 +1,4 @@
-//! What a JIT hands over and what executable memory takes in.
+//! The interface between a JIT and executable memory.
 //!
 //! Problem: a backend must not know where its code will run, and the memory layer must not know what the code means.
 //! Approach: [`Code`] is position-independent bytes plus data: relocations against opaque [`Symbol`]s, entry offsets,

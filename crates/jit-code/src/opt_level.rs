@@ -1,17 +1,18 @@
-//! How much work goes into code. Here, and not where the work is done, because configurations name it also in builds
-//! that have no compiler.
+//! The optimisation level. Defined here, and not in the compiler, because configurations name it also in builds
+//! without a compiler.
 
-/// How much work to put into code.
+/// The effort of compiling a program.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 #[non_exhaustive]
 pub enum OptLevel {
-    /// One pass, each BPF register in one place throughout: several times faster to compile, for programs that run once
-    /// or a few times. A program that was not verified and reads r1 to r5 after a call finds anything there.
+    /// One pass, with each BPF register in one place throughout: compiles several times faster, for programs that run
+    /// once or a few times. In a program that was not verified, reads of r1 to r5 after a call return arbitrary
+    /// values.
     None,
-    /// Optimised: values computed once and for less, registers by liveness.
+    /// Optimised: common values are computed once and by cheaper ops, registers are allocated by liveness.
     #[default]
     Speed,
-    /// [`OptLevel::None`] at once, and [`OptLevel::Speed`] in the background for what turns out to run often. For a
-    /// compiler alone, which has no background, the same as `Speed`.
+    /// [`OptLevel::None`] at first, and [`OptLevel::Speed`] in the background for programs that run often. A compiler
+    /// alone has no background, and treats it as `Speed`.
     Tiered,
 }

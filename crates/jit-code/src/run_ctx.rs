@@ -1,13 +1,13 @@
 //! The hidden argument of every emitted function.
 
-/// How many tail calls one run may take (Linux: MAX_TAIL_CALL_CNT).
+/// The largest number of tail calls in one run (Linux: MAX_TAIL_CALL_CNT).
 pub const TAIL_CALL_LIMIT: u32 = 33;
 
-/// Per-run state shared by emitted code, host functions and the entry sequence: the hidden sixth argument (x86-64 r9,
-/// arm64 x5). docs/abi.md describes who reads and writes each field.
+/// The state of a run that emitted code, host functions and the entry sequence share: the hidden sixth argument
+/// (x86-64 r9, arm64 x5). docs/abi.md describes which of them read and write each field.
 ///
 /// Emitted code addresses the fields by the `*_OFFSET` constants, so the layout is `repr(C)` and fixed. The embedding
-/// runtime keeps it as the first field of its own, larger per-run structure.
+/// runtime stores it as the first field of a larger per-run structure.
 #[derive(Debug)]
 #[repr(C)]
 pub struct RunCtx {
@@ -15,21 +15,23 @@ pub struct RunCtx {
     pub tail_calls: u32,
     /// 0, or the [`StopCode`] that ended the run.
     pub stop_code: u32,
-    /// By its sign, asks the run to stop at its next loop edge or call. Other threads set that bit; the others are the
-    /// embedding runtime's, so that whoever sets it by a compare-and-exchange knows which run it is.
+    /// Asks the run to stop at its next loop edge or call, by its sign bit. Other threads set that bit. The other
+    /// bits belong to the embedding runtime: they identify the run, so that a thread that sets the sign by a
+    /// compare-and-exchange stops only that run.
     pub interrupt: u64,
-    /// Budget left: loop edges taken and calls made. Below zero the run stops.
+    /// The remaining budget of loop edges and calls. The run stops when it falls below zero.
     pub budget: i64,
     /// The function that emitted code jumps to when it stops the run, with the address of this structure as its first
-    /// argument (rdi, x0). It takes down all emitted frames, and does not return. Landing pads: it begins with one.
+    /// argument (rdi, x0). It removes all emitted frames, and does not return. With landing pads enabled, it begins
+    /// with one.
     pub stop_to: u64,
-    /// The embedding runtime's, as are the next two: stack pointer of the nearest entry sequence, to return to when the
-    /// run stops. 0 if no emitted code is running.
+    /// Stack pointer of the nearest entry sequence, to which the run returns when it stops; 0 if no emitted code is
+    /// running. This field and the next two belong to the embedding runtime.
     pub exit_sp: u64,
     /// Address to continue at when the run stops.
     pub exit_pc: u64,
-    /// Registers to restore when the run stops, beside the stack pointer: those the entry sequence cannot declare as
-    /// overwritten. x86-64 rbx and rbp; arm64 x19 and x29.
+    /// Registers to restore when the run stops, besides the stack pointer: those that the entry sequence cannot
+    /// declare as clobbered. x86-64 rbx and rbp; arm64 x19 and x29.
     pub exit_saved: [u64; 2],
     /// Address of the packet that LD_ABS and LD_IND read, and length of the raw context (its r2).
     pub packet: u64,
@@ -41,35 +43,36 @@ pub struct RunCtx {
     pub slot: u32,
     /// The instruction at which the run was stopped by emitted code.
     pub stop_insn: u32,
-    /// Address of the context that the run was given, for checks against the regions that its fields describe.
+    /// Address of the context that the run was given, for checks against the regions that the context's fields
+    /// describe.
     pub context: u64,
-    /// What each program of a chain may spend of the budget at most.
+    /// The largest part of the budget that each program of a chain may spend.
     pub allowance: i64,
-    /// The counters of the program that the run entered last, where programs count their runs.
+    /// The counters of the program that the run entered last, if programs count their runs.
     pub counters: u64,
-    /// Where emitted code stopped the run: an address in the function, or one past an instruction of it. 0 if a host
-    /// function did.
+    /// The address at which emitted code stopped the run: in the function, or one past one of its instructions. 0 if
+    /// a host function stopped it.
     pub stop_pc: u64,
-    /// The stack pointer there.
+    /// The stack pointer at `stop_pc`.
     pub stop_sp: u64,
-    /// arm64: the link register there, which a function that calls nobody has not stored.
+    /// arm64: the link register at `stop_pc`, which a leaf function has not stored.
     pub stop_link: u64,
-    /// Not 0 from when a program throws until its main function has been left for, or has handled it: each function
-    /// returns what was thrown.
+    /// Not 0 from a throw until its main function has returned or has handled it: until then each function returns
+    /// the thrown value.
     pub thrown: u64,
-    /// The starts of the objects that the arguments of a call point to, from a contained program's function to the one
-    /// that it calls.
+    /// The starts of the objects that the arguments of a call point to, passed by a contained program's function to
+    /// its callee.
     pub lent: [u64; 5],
 }
 
-/// An offset as instructions have it.
+/// An offset in the type that instructions use.
 #[expect(clippy::cast_possible_truncation, reason = "asserted, when it is compiled")]
 const fn displacement(offset: usize) -> i32 {
     assert!(offset <= i32::MAX as usize);
     offset as i32
 }
 
-// The sign of a word is in its upper half, and that at the higher address.
+// The sign bit is in the upper half of the word, which is at the higher address.
 const _: () = assert!(cfg!(target_endian = "little"));
 
 impl RunCtx {
@@ -113,7 +116,7 @@ impl RunCtx {
     pub const ALLOWANCE_OFFSET: i32 = displacement(core::mem::offset_of!(RunCtx, allowance));
     /// Offset of [`RunCtx::thrown`].
     pub const THROWN_OFFSET: i32 = displacement(core::mem::offset_of!(RunCtx, thrown));
-    /// Offset of an element of [`RunCtx::lent`]: below 5.
+    /// Offset of an element of [`RunCtx::lent`]; `argument` is below 5.
     pub const fn lent_offset(argument: usize) -> i32 {
         assert!(argument < 5, "a function has five arguments");
         displacement(core::mem::offset_of!(RunCtx, lent) + 8 * argument)
@@ -122,10 +125,10 @@ impl RunCtx {
     pub const COUNTERS_OFFSET: i32 = displacement(core::mem::offset_of!(RunCtx, counters));
 }
 
-/// Makes [`StopCode`] and all that lists its codes from one table. Numbers ascend from 1 without a gap.
+/// Generates [`StopCode`] and all lists of its codes from one table. Numbers ascend from 1 without a gap.
 macro_rules! stop_codes {
     ($($(#[$doc:meta])* $code:ident = $number:literal $name:literal,)*) => {
-        /// Why a run was stopped before its exit.
+        /// The reason why a run was stopped before its exit.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         #[repr(u32)]
         pub enum StopCode {
@@ -133,7 +136,7 @@ macro_rules! stop_codes {
         }
 
         impl StopCode {
-            /// All of them, ascending.
+            /// All codes, ascending.
             pub const ALL: [StopCode; [$($number),*].len()] = [$(StopCode::$code),*];
 
             /// The name, for listings.
@@ -149,13 +152,13 @@ macro_rules! stop_codes {
 stop_codes! {
     /// The budget is spent.
     Budget = 1 "budget",
-    /// Another thread asked for it.
+    /// Another thread requested the stop.
     Interrupted = 2 "interrupted",
     /// A memory access check failed.
     Access = 3 "access",
     /// A host function returned an error or panicked; the runtime holds it.
     Host = 4 "host",
-    /// An indirect call whose target is none that it may have.
+    /// An indirect jump or call to a value that is not a permitted target.
     Target = 5 "target",
 }
 
@@ -165,13 +168,13 @@ impl StopCode {
         StopCode::ALL.into_iter().find(|c| *c as u32 == code)
     }
 
-    /// Its place in [`StopCode::ALL`].
+    /// Its index in [`StopCode::ALL`].
     pub const fn index(self) -> usize {
         self as usize - 1
     }
 }
 
-// `index` relies on it.
+// `index` relies on ascending numbers without gaps.
 const _: () = {
     let mut i = 0;
     while i < StopCode::ALL.len() {

@@ -1,7 +1,8 @@
 //! Arithmetic, moves, extensions, byte order.
 //!
-//! Each form of an op is tested twice: alone in a function, with its destination in each operand's register and in
-//! its own, and operands that live on and that do not; and many in one function on every pair of edge values.
+//! Each form of an op is tested twice: alone in a function, with its destination in the register of each operand and
+//! in a separate one, and with operands that are live afterwards and that are not; and with many ops in one function,
+//! on every pair of edge values.
 
 use crate::Target;
 use crate::bench::{Bench, Start, Way};
@@ -11,7 +12,7 @@ use crate::kinds::{ARITHMETIC, BIN, DIVISIONS, EDGES, SHIFTS, SIZES, WIDTHS, con
 use bpf_jit::{BinOp, Func, Lir, Op, VReg, Val};
 use bpf_jit_code::Symbol;
 
-/// The values around the op under test.
+/// The registers around the tested op.
 #[derive(Clone, Copy)]
 pub(crate) struct Regs {
     pub(crate) dst: VReg,
@@ -22,13 +23,13 @@ pub(crate) struct Regs {
     pub(crate) ctx: VReg,
 }
 
-/// Words of memory around an op.
+/// Words of memory around a tested op.
 pub(crate) const WORDS: usize = 32;
-/// The offset of memory that is the op's.
+/// The offset of the memory that the op accesses.
 pub(crate) const OP_MEMORY: i32 = 64;
 
-/// One function: the op, and everything it may have changed stored where the test sees it. `share`: which operand's
-/// register the destination is (3: its own). `live`: whether the operands live on.
+/// A function with the op, which stores everything that the op may have changed to memory. `share`: the operand whose
+/// register is the destination (3: a register of its own). `live`: whether the operands are live afterwards.
 pub(crate) fn around(share: usize, live: bool, op: &dyn Fn(&mut Build, Regs)) -> Func {
     let mut b = Build::new();
     let [x, y, z, memory] = [0, 1, 2, 3].map(|i| b.param(i));
@@ -46,7 +47,7 @@ pub(crate) fn around(share: usize, live: bool, op: &dyn Fn(&mut Build, Regs)) ->
     b.finish()
 }
 
-/// Compares an op under every sharing and liveness.
+/// Compares an op with the evaluator, for every sharing and liveness.
 pub(crate) fn check(
     bench: &mut Bench<'_>,
     what: &str,
@@ -58,7 +59,7 @@ pub(crate) fn check(
     check_ways(bench, what, shares, starts, &ways, op);
 }
 
-/// [`check`] in these ways.
+/// [`check`] with the given ways of compiling.
 pub(crate) fn check_ways(
     bench: &mut Bench<'_>,
     what: &str,
@@ -91,7 +92,7 @@ pub(crate) fn corners() -> Vec<Start> {
     EDGES.iter().enumerate().flat_map(pair).map(|(x, y)| start(x, y, 0x77)).collect()
 }
 
-/// Each edge value with one other.
+/// Each edge value, paired with one other.
 pub(crate) fn singles() -> Vec<Start> {
     EDGES.iter().map(|x| start(*x, x.rotate_left(9) ^ 0x55, 3)).collect()
 }
@@ -110,7 +111,7 @@ fn by_register(target: &mut dyn Target, ops: &[BinOp]) {
     }
 }
 
-/// Ops on constants, many in a function: each from a register that lives on, and in place.
+/// Ops with constants, many in a function: each with an operand that is live afterwards, and in place.
 fn by_constant(target: &mut dyn Target, ops: &[BinOp]) {
     let bench = &mut Bench::new(target);
     let words = 2 * 4 * 8;
@@ -137,7 +138,7 @@ fn by_constant(target: &mut dyn Target, ops: &[BinOp]) {
     }
 }
 
-/// Sums, products and logic, operands and destination anywhere.
+/// Sums, products and logic, with operands and destination in any register.
 pub fn arithmetic_by_register(target: &mut dyn Target) {
     by_register(target, ARITHMETIC);
 }
@@ -147,7 +148,8 @@ pub fn division_by_register(target: &mut dyn Target) {
     by_register(target, DIVISIONS);
 }
 
-/// Counts modulo the width; on a machine that wants them in a register, a destination or live value there.
+/// Counts modulo the width; where the machine requires the count in a fixed register, with a destination or live
+/// value there.
 pub fn shifts_by_register(target: &mut dyn Target) {
     by_register(target, SHIFTS);
 }

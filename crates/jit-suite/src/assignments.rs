@@ -1,6 +1,6 @@
-//! Operations that may insist on registers, under *every* assignment of registers to destination, first and second
-//! operand, shared ones included (of a pool of more than thirteen, some of each sort). Random allocations meet each
-//! conflict now and then; this meets each of them.
+//! Operations that may require fixed registers, tested under *every* assignment of registers to destination, first
+//! and second operand, including shared ones (from a pool of more than thirteen registers, some of each sort). Random
+//! allocations hit each conflict rarely; this test hits all of them.
 //!
 //! Regressions, on x86-64: division with an operand or destination in rax or rdx, a shift whose count or destination is
 //! rcx, and/or/xor-fetch and cmpxchg with rax as source or destination, byte stores from sil, dil and bpl.
@@ -23,7 +23,8 @@ const VALUES: [[u64; 2]; 8] = [
     [0, 1 << 32],
 ];
 
-/// The op between loads of its operands and stores of what it changed; `same`: it has one operand twice.
+/// A program with the op between loads of its operands and stores of its results; `same`: both operands are one
+/// register.
 fn program(same: bool, op: &dyn Fn(VReg, VReg, VReg, Mem) -> Op) -> (Lir, Op) {
     let mut build = Build::new();
     let a = build.param(0);
@@ -53,7 +54,7 @@ fn every_assignment(
         pool.push(machine.ret);
     }
     let programs = [false, true].map(|same| program(same, op));
-    // What compares finds its first operand in memory every other time.
+    // For compare-and-exchange, memory holds the expected value every other time.
     let starts: Vec<Start> = VALUES
         .iter()
         .enumerate()
@@ -72,7 +73,7 @@ fn every_assignment(
                 .iter()
                 .map(|b_reg| {
                     let (lir, op) = &programs[usize::from(a_reg == b_reg)];
-                    // The memory's address lives on: not where the op writes.
+                    // The register of the memory's address stays live, so it must not be one that the op writes.
                     let taken = [*dst_reg, *a_reg, *b_reg];
                     let clobbers = machine.fixed(op).clobbers;
                     let free = |r: &&HostReg| !taken.contains(r) && !clobbers.contains(**r);
@@ -154,7 +155,7 @@ pub fn every_atomic(target: &mut dyn Target) {
     }
 }
 
-/// What has two operands on some machines, and registers whose low byte has a name of its own.
+/// Ops with two-operand forms on some machines, and registers whose low byte needs a prefix.
 pub fn byte_stores_and_two_operand_arithmetic(target: &mut dyn Target) {
     let bench = &mut Bench::new(target);
     let options = bench.target().options()[0];

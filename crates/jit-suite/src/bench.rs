@@ -1,4 +1,4 @@
-//! A target on the bench: emits a program in several ways, runs each from several states, and compares with the
+//! The test bench for a target: emits a program in several ways, runs each from several states, and compares with the
 //! evaluator.
 
 use crate::Target;
@@ -9,7 +9,7 @@ use bpf_jit::eval::{Env, Eval, Outcome, Region};
 use bpf_jit::{Alloc, AllocOptions, Allocator, EmitOptions, HostRegSet, Lir, MachineDesc};
 use bpf_jit_code::{Code, RunCtx, StopCode, Symbol};
 
-/// How a program is compiled.
+/// The options with which a program is compiled.
 pub type Way = (AllocOptions, EmitOptions);
 
 /// The state that a run starts from.
@@ -19,9 +19,9 @@ pub struct Start {
     pub args: [u64; 5],
     /// The memory.
     pub memory: Vec<u64>,
-    /// Tail calls taken before.
+    /// Number of tail calls taken before.
     pub tail_calls: u32,
-    /// Whether another thread asked the run to stop, by its sign.
+    /// The interrupt word; its sign bit is set if another thread requested the stop.
     pub interrupt: u64,
     /// The budget.
     pub budget: i64,
@@ -32,10 +32,10 @@ pub struct Start {
 }
 
 impl Start {
-    /// As an argument: the address of the memory's middle.
+    /// A placeholder among the arguments for the address of the memory's middle.
     pub const MEMORY: u64 = 0x6d65_6d6f_7279_0001;
 
-    /// With `words` of memory of any content, and no limit in sight.
+    /// A start with `words` words of random memory, and a budget that suffices.
     pub fn new(args: [u64; 5], words: usize) -> Start {
         let mut rng = Rng(words as u64);
         let memory = (0..words).map(|_| rng.bits()).collect();
@@ -69,7 +69,7 @@ impl Start {
     }
 }
 
-/// The fields of the hidden argument that programs of the tests may read and write, at their offsets.
+/// The bytes of the hidden argument's fields that tested programs may access, at their offsets.
 fn ctx_bytes(ctx: &RunCtx) -> Vec<u8> {
     let mut bytes = vec![0; size_of::<RunCtx>()];
     let mut put = |offset: i32, field: &[u8]| bytes[offset as usize..][..field.len()].copy_from_slice(field);
@@ -101,7 +101,7 @@ pub struct Bench<'t> {
 }
 
 impl<'t> Bench<'t> {
-    /// With nothing in memory.
+    /// Creates a bench without memory.
     pub fn new(target: &'t mut dyn Target) -> Bench<'t> {
         let ctx = Box::new(Start::new([0; 5], 0).run_ctx());
         Bench {
@@ -124,8 +124,8 @@ impl<'t> Bench<'t> {
         self.target.machine(options)
     }
 
-    /// What the allocator is told: what production does, the three cheapest registers, three of different sorts, none,
-    /// and `random` random allocations.
+    /// The tested register allocations: the one of production, the three cheapest registers only, three registers of
+    /// different sorts, none, and `random` random allocations.
     pub fn allocations(&self, options: &EmitOptions, random: u64, seed: u64) -> Vec<AllocOptions> {
         let machine = self.machine(options);
         let only = |set| AllocOptions { only: Some(set), seed: None };
@@ -158,7 +158,7 @@ impl<'t> Bench<'t> {
         self.product(&self.target.options(), random, seed)
     }
 
-    /// Every allocation, each with one way of emitting.
+    /// Every allocation, each with one of the ways of emitting.
     pub fn some_ways(&self, random: u64, seed: u64) -> Vec<Way> {
         let options = self.target.options();
         let allocations = self.allocations(&options[0], random, seed);
@@ -171,7 +171,7 @@ impl<'t> Bench<'t> {
         self.target.emit(lir, allocs, options, &mut code).expect("the backend emits what the allocator made");
         assert!(code.bytes.len() <= self.target.size_bound(lir), "the stated size bound");
         if self.target.host().is_none() {
-            // The same on any host, and slow where all of this is emulated.
+            // The result is equal on every host, and slow where this is emulated.
             self.target.assert_decodes(&code);
         }
         code
@@ -189,7 +189,7 @@ impl<'t> Bench<'t> {
         self.emit_with(lir, &allocs, options)
     }
 
-    /// Places codes; `guarded`: where indirect branches must lead to landing pads. `None` on a host that cannot run
+    /// Places codes; with `guarded`, indirect branches must lead to landing pads. `None` on a host that cannot run
     /// them.
     pub fn place(&mut self, codes: &[Code], guarded: bool) -> Option<Text> {
         let host = self.target.host()?;
@@ -225,12 +225,12 @@ impl<'t> Bench<'t> {
         Run { outcome, calls, memory: self.memory[..start.memory.len()].to_vec(), ctx: ctx_bytes(&self.ctx) }
     }
 
-    /// How deep the machine stack was at each call of a function outside, in the last run.
+    /// The depth of the machine stack at each call of an external function in the last run.
     pub fn depths(&self) -> &[u64] {
         &self.depths
     }
 
-    /// What the evaluator says.
+    /// The result according to the evaluator.
     pub fn evaluate(&self, lir: &Lir, start: &Start) -> Run {
         let bytes = start.memory.iter().flat_map(|word| word.to_le_bytes()).collect();
         let memory = Region { base: self.memory.as_ptr() as u64, bytes };
@@ -276,7 +276,7 @@ fn failure(what: &str, lir: &Lir, way: &Way, start: &Start, code: &Code, got: &R
     )
 }
 
-/// The world outside, for the evaluator.
+/// The external environment for the evaluator.
 struct Outside<'a, 't> {
     calls: Vec<Called>,
     start: &'a Start,
@@ -293,7 +293,7 @@ impl Env for Outside<'_, '_> {
         }
     }
     fn subprog(&mut self, subprog: SubprogId) -> u64 {
-        // Differs from host to host: a program that computes with it differs, too.
+        // Differs between hosts, so a program that computes with it differs too.
         0x5ab0 + u64::from(subprog.0)
     }
     fn call(&mut self, symbol: Symbol, given: [Option<u64>; 5], ctx: Option<u64>) -> u64 {

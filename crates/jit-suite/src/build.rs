@@ -1,4 +1,4 @@
-//! Functions of the intermediate form by hand.
+//! Builds functions of the intermediate form by hand.
 
 use bpf_isa::{Size, Width};
 use bpf_jit::{Base, Block, BlockId, Func, Lir, Mem, Op, Span, VReg, Val};
@@ -17,15 +17,15 @@ impl Default for Build {
 }
 
 impl Build {
-    /// A function of nothing.
+    /// Creates an empty function.
     pub fn new() -> Build {
         Build { func: Func::default(), starts: vec![0] }
     }
-    /// A new register.
+    /// Creates a register.
     pub fn reg(&mut self) -> VReg {
         self.func.new_vreg()
     }
-    /// The register that r1 (`i` is 0) to r5 are in.
+    /// The register of r1 (`i` is 0) to r5.
     pub fn param(&mut self, i: usize) -> VReg {
         let v = self.reg();
         self.func.params[i] = Some(v);
@@ -35,7 +35,7 @@ impl Build {
     pub fn params(&mut self) -> [VReg; 5] {
         [0, 1, 2, 3, 4].map(|i| self.param(i))
     }
-    /// The register that the hidden argument is in.
+    /// The register of the hidden argument.
     pub fn ctx(&mut self) -> VReg {
         let v = self.reg();
         self.func.ctx = Some(v);
@@ -51,7 +51,7 @@ impl Build {
         self.func.ops.push(op);
         self.func.spans.push(Span { first, len: 1 });
     }
-    /// Starts a block here and returns its number; an empty current block is it.
+    /// Starts a block here and returns its number; if the current block is empty, returns that.
     pub fn block(&mut self) -> BlockId {
         let here = self.func.ops.len() as u32;
         if self.starts.last() != Some(&here) {
@@ -65,7 +65,7 @@ impl Build {
         self.op(Op::Mov { width: Width::W64, dst, src: Val::Reg(src) });
         dst
     }
-    /// A constant in a register.
+    /// Creates a register with a constant.
     pub fn imm(&mut self, value: u64) -> VReg {
         let dst = self.reg();
         self.set(dst, value);
@@ -81,7 +81,7 @@ impl Build {
         self.load_to(dst, mem);
         dst
     }
-    /// Loads 64 bits to a register.
+    /// Loads 64 bits into a register.
     pub fn load_to(&mut self, dst: VReg, mem: Mem) {
         self.op(Op::Load { size: Size::DW, signed: false, swap: false, dst, mem });
     }
@@ -93,13 +93,13 @@ impl Build {
     pub fn exit(&mut self, value: VReg) {
         self.op(Op::Exit { value });
     }
-    /// Stores these where the test sees them, one word each from `off` on.
+    /// Stores these values where the test reads them, one word each from `off` on.
     pub fn keep(&mut self, base: VReg, off: i32, values: &[VReg]) {
         for (i, v) in values.iter().enumerate() {
             self.store(base, off + 8 * i as i32, *v);
         }
     }
-    /// Cuts the blocks.
+    /// Completes the function.
     pub fn finish(mut self) -> Func {
         let ends = self.starts[1..].iter().copied().chain([self.func.ops.len() as u32]);
         for (start, end) in self.starts.iter().zip(ends) {
@@ -108,7 +108,7 @@ impl Build {
         }
         self.func
     }
-    /// The program of this function alone.
+    /// A program with this function only.
     pub fn alone(self) -> Lir {
         Lir { funcs: vec![self.finish()] }
     }

@@ -1,4 +1,4 @@
-//! Calls: of functions outside, of subprograms, and back through a subprogram's address.
+//! Calls: of external functions, of subprograms, and back through a subprogram's address.
 
 use crate::Target;
 use crate::alu::{around, check_ways, corners};
@@ -11,12 +11,12 @@ use bpf_jit::eval::Outcome;
 use bpf_jit::{AtomicOp, BinOp, BlockId, CallTarget, Check, Func, Lir, Op, VReg, Val};
 use bpf_jit_code::Symbol;
 
-/// A function outside of so many arguments, which is passed the hidden argument on.
+/// An external function with `arity` arguments that also gets the hidden argument.
 fn outside(arity: u32) -> CallTarget {
     CallTarget::Extern(Symbol::new(arity | WITH_CTX))
 }
 
-/// Every number of arguments, some of them twice, with and without the hidden one and a result.
+/// Every number of arguments, with repeats, with and without the hidden argument and a result.
 pub fn calls(target: &mut dyn Target) {
     let bench = &mut Bench::new(target);
     for arity in 0..=5u32 {
@@ -34,7 +34,7 @@ pub fn calls(target: &mut dyn Target) {
     }
 }
 
-/// Any value may be any argument, several of them, while others live on.
+/// Any value may be any argument, repeatedly, while other values stay live.
 pub fn arguments_in_any_order(target: &mut dyn Target) {
     let bench = &mut Bench::new(target);
     for seed in 0..60 {
@@ -56,7 +56,7 @@ pub fn arguments_in_any_order(target: &mut dyn Target) {
     }
 }
 
-/// A value that depends on all of these.
+/// A value that depends on all of these values.
 pub(crate) fn hash(b: &mut Build, values: &[VReg]) -> VReg {
     let hash = b.imm(1);
     for v in values {
@@ -66,7 +66,7 @@ pub(crate) fn hash(b: &mut Build, values: &[VReg]) -> VReg {
     hash
 }
 
-/// The same in arithmetic.
+/// The result of [`hash`], computed here.
 pub(crate) fn hashed(values: &[u64]) -> u64 {
     values.iter().fold(1, |h: u64, v| h.wrapping_mul(31).wrapping_add(*v))
 }
@@ -104,8 +104,8 @@ pub fn subprograms(target: &mut dyn Target) {
     }
 }
 
-/// Three functions deep, each with a stack, slots and values that live across its calls; with a budget that lasts, and
-/// with one that ends in each of the functions.
+/// Three nested functions, each with a stack, slots and values that live across its calls; with a sufficient budget,
+/// and with budgets that end in each of the functions.
 pub fn nested_subprograms(target: &mut dyn Target) {
     let bench = &mut Bench::new(target);
     let level = |callee: Option<u32>, stack: u32| {
@@ -140,7 +140,7 @@ pub fn nested_subprograms(target: &mut dyn Target) {
     bench.compare("nested", &lir, &ways, &starts);
 }
 
-/// Calls subprogram 1 through its address with the other arguments; what is live is kept.
+/// Calls subprogram 1 through its address with the other arguments, and keeps live values.
 fn caller(filler: u32) -> Func {
     let mut b = Build::new();
     let params = b.params();
@@ -164,7 +164,7 @@ fn caller(filler: u32) -> Func {
     b.finish()
 }
 
-/// A host function calls back, through the address of a subprogram, which is entered like any function.
+/// A host function calls back through the address of a subprogram, which is entered like any function.
 pub fn call_backs(target: &mut dyn Target) {
     let bench = &mut Bench::new(target);
     let mut b = Build::new();

@@ -1,4 +1,4 @@
-//! What stops a run: the budget, another thread, a bound, and each reason by itself.
+//! Stops of a run: by the budget, by another thread, by a bound, and for each reason.
 
 use crate::Target;
 use crate::alu::around;
@@ -25,7 +25,7 @@ pub fn checks(target: &mut dyn Target) {
         (Check::Budget(1), 0, 0),
         (Check::Budget(1), i64::MIN, 0),
         (Check::Interrupt, 5, 0),
-        // What is below the sign says which run it is.
+        // The bits below the sign identify the run.
         (Check::Interrupt, 5, u64::MAX >> 1),
         (Check::Interrupt, 5, 1 << 63),
         (Check::Interrupt, 5, u64::MAX),
@@ -67,7 +67,7 @@ pub fn bounds(target: &mut dyn Target) {
     }
 }
 
-/// Every reason, in the first function and in a callee.
+/// Every stop code, in the first function and in a callee.
 pub fn stops(target: &mut dyn Target) {
     let bench = &mut Bench::new(target);
     let ways = bench.all_ways(3, 1);
@@ -87,7 +87,7 @@ pub fn stops(target: &mut dyn Target) {
     }
 }
 
-/// A loop that counts as far as the budget lasts, storing on the way.
+/// A loop that counts until the budget is spent, storing in each iteration.
 pub fn loops_end_with_the_budget(target: &mut dyn Target) {
     let bench = &mut Bench::new(target);
     let mut b = Build::new();

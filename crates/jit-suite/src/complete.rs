@@ -1,4 +1,4 @@
-//! The suite itself: no op is forgotten.
+//! Tests of the suite itself: no op is missing.
 
 use crate::host::Host;
 use crate::{ALL, Bench, Build, Kind, Rng, Target, Way, random_program};
@@ -7,7 +7,7 @@ use bpf_jit_code::{Arch, Code, Hardening, Reloc};
 use bpf_jit_x64::X64;
 use std::collections::BTreeSet;
 
-/// A backend that notes the ops it is asked for, on no host.
+/// A backend that records the ops it is asked to emit, without a host.
 #[derive(Default)]
 struct Recorder {
     x64: X64,
@@ -59,7 +59,7 @@ impl Target for Recorder {
     }
 }
 
-/// The tests that are not random have every op between them.
+/// The tests that are not random cover every op together.
 #[test]
 fn every_op_has_a_test() {
     let mut recorder = Recorder::default();
@@ -70,8 +70,8 @@ fn every_op_has_a_test() {
     assert!(missing.is_empty(), "no test has {missing:?}");
 }
 
-/// So have random programs, each op often.
-/// Random programs, in which each op is, are printed and read: an op that only one of the two knows is noticed.
+/// Random programs are printed and parsed: an op that only the printer or only the parser knows is detected. Each op
+/// occurs in them often.
 #[test]
 fn random_programs_are_read_as_they_are_printed() {
     for seed in 0..500 {
@@ -95,7 +95,7 @@ fn every_op_is_in_random_programs() {
     }
 }
 
-/// Every test of the list has a name of its own, and the ways of a program are as many as they say.
+/// Every test of the list has a unique name, and the numbers of ways are as documented.
 #[test]
 fn the_list_is_one() {
     let names: BTreeSet<_> = ALL.iter().map(|(name, _)| name).collect();

@@ -24,7 +24,7 @@ pub fn selections(target: &mut dyn Target) {
     }
 }
 
-/// Selections that must be made, by registers and constants of every form, and in place.
+/// Selections that must not become branches, with registers and constants of every form, and in place.
 pub fn confined(target: &mut dyn Target) {
     let bench = &mut Bench::new(target);
     let pairs = corners();
@@ -54,7 +54,7 @@ pub fn confined(target: &mut dyn Target) {
     bench.compare("confined in place", &b.alone(), &ways, &self::pairs());
 }
 
-/// Selections whose destination is what they choose from, or that have one thing to choose.
+/// Selections whose destination is one of their operands, or whose two values are equal.
 pub fn selections_in_place(target: &mut dyn Target) {
     let bench = &mut Bench::new(target);
     let mut b = Build::new();
@@ -145,7 +145,8 @@ pub fn conditions_on_every_pair(target: &mut dyn Target) {
     }
 }
 
-/// Every condition, as a branch and as a selection, on constants of every form; on registers again, in between.
+/// Every condition, as a branch and as a selection, on constants of every form; with conditions on registers in
+/// between.
 pub fn conditions_by_constant(target: &mut dyn Target) {
     let bench = &mut Bench::new(target);
     let ways = bench.plain_ways(3, 8);
@@ -211,7 +212,7 @@ fn far(filler: u32) -> Lir {
     ];
     let last = BlockId(kinds.len() as u32 + 1);
     for (i, (cond, operand)) in kinds.into_iter().enumerate() {
-        // One less each time, so that each branch is the first that is taken for some r1.
+        // One less each time, so that each branch is the first one taken for some r1.
         b.op(bin(BinOp::Add, sum, Val::Imm(1 << i)));
         b.op(bin(BinOp::Sub, x, Val::Reg(step)));
         b.op(Op::Branch { width: Width::W64, cond, a: x, b: operand, target: last });
@@ -226,7 +227,7 @@ fn far(filler: u32) -> Lir {
     b.alone()
 }
 
-/// Regressions: displacements next to and beyond what each machine's branches reach (x86-64: 127 bytes; arm64: 32 KiB
+/// Regressions: displacements near and beyond the reach of each machine's branches (x86-64: 127 bytes; arm64: 32 KiB
 /// for a test of a bit, 1 MiB for a condition).
 pub fn far_branches(target: &mut dyn Target) {
     let bench = &mut Bench::new(target);

@@ -1,4 +1,4 @@
-//! Frames: the stack's places, sizes as stated, alignment.
+//! Frames: accesses to the stack, stated sizes, alignment.
 
 use crate::Target;
 use crate::bench::{Bench, Start};
@@ -8,7 +8,7 @@ use bpf_isa::{Size, SubprogId, Width};
 use bpf_jit::{BinOp, CallTarget, Func, Lir, Op, Val};
 use bpf_jit_code::Symbol;
 
-/// The stack, from small to beyond every immediate form, by r10 and by address.
+/// Offsets in the stack, from small to beyond every immediate form, by r10 and by address.
 pub fn frames(target: &mut dyn Target) {
     let bench = &mut Bench::new(target);
     let ways = bench.all_ways(2, 1);
@@ -57,8 +57,8 @@ fn frame(live: usize, stack: u32, next: Option<u32>) -> Func {
     b.finish()
 }
 
-/// A frame takes exactly the bytes of its shape, and the stack is aligned at every call (the bench looks), whatever mix
-/// of saved registers, slots and BPF stack a function has, and whatever it was called from.
+/// A frame has exactly the bytes of its shape, and the stack is aligned at every call (checked by the bench), for any
+/// mix of saved registers, slots and BPF stack, and for any caller.
 pub fn frames_are_as_large_as_stated_and_aligned(target: &mut dyn Target) {
     let bench = &mut Bench::new(target);
     for live in 0..9 {

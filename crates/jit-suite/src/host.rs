@@ -1,10 +1,10 @@
 //! Running emitted code in the test's process.
 //!
-//! Code lies in one readable, writable and executable mapping a test, behind the code that was there before: a test
-//! may do what the runtime must not. The target's entry sequence ([`Host::enter`]) fills every callee-saved register
-//! with a known value and reports what it holds afterwards; every function outside is a stub that leads to the target's
-//! trampoline, which passes arguments, number and stack pointer to [`called`], and overwrites all registers that a call
-//! may overwrite.
+//! Code lies in one readable, writable and executable mapping per test, after the code placed before; a test may do
+//! so, the runtime may not. The target's entry sequence ([`Host::enter`]) fills every callee-saved register with a
+//! known value and reports its contents afterwards. Every external function is a stub that leads to the target's
+//! trampoline, which passes arguments, number and stack pointer to [`called`], and overwrites all caller-saved
+//! registers.
 
 use crate::Target;
 use bpf_jit::eval::Outcome;
@@ -12,16 +12,16 @@ use bpf_jit_code::{Code, RunCtx, Symbol};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-/// Calls of functions outside with this bit set in their number pass the hidden argument on.
+/// The bit in an external function's number that makes calls pass the hidden argument.
 pub(crate) const WITH_CTX: u32 = 8;
-/// A function outside that calls its first argument with the others.
+/// An external function that calls its first argument with the others.
 pub(crate) const CALL_BACK: Symbol = Symbol::new(0x10);
-/// Symbols from here on are addresses of nothing: the value is all that matters.
+/// Symbols from this number on are addresses of nothing: only the value matters.
 pub(crate) const DATA: u32 = 0x100;
 /// The address of the memory.
 pub(crate) const MEMORY_SYMBOL: Symbol = Symbol::new(0x1000);
 
-/// What an entry sequence reports.
+/// The report of an entry sequence.
 #[derive(Default, Debug)]
 #[repr(C)]
 pub struct Report {
@@ -31,23 +31,23 @@ pub struct Report {
     pub saved: [u64; 16],
 }
 
-/// How code is entered on this host.
+/// How this host enters code.
 #[derive(Clone, Copy, Debug)]
 pub struct Host {
     /// Calls the code at `entry` by docs/abi.md, after setting the callee-saved registers to `saved`.
     ///
     /// # Safety
-    /// At `entry` lies code that keeps to the ABI and is allowed all it does.
+    /// The code at `entry` follows the ABI, and all its accesses are permitted.
     pub enter: unsafe extern "C" fn(entry: u64, args: &[u64; 5], ctx: &mut RunCtx, report: &mut Report) -> u64,
-    /// What the callee-saved registers are set to.
+    /// The values that the callee-saved registers are set to.
     pub saved: &'static [u64],
-    /// The protection bits of a mapping in which indirect branches must lead to landing pads; 0 if there is none.
+    /// The protection bits of a mapping in which indirect branches must lead to landing pads; 0 if the host has none.
     pub guard: i32,
-    /// Makes code that was written to this range fit to run on this thread.
+    /// Makes code that was written to this range executable on this thread.
     pub synchronise: fn(&[u8]),
 }
 
-/// What a function outside was called with.
+/// A call of an external function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Called {
     /// Its number.
@@ -64,24 +64,24 @@ thread_local! {
     static STACKS: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The result of a function outside: depends on all it was given.
+/// The result of an external function, which depends on all its arguments.
 pub(crate) fn mix(symbol: u32, args: &[u64]) -> u64 {
     args.iter().fold(u64::from(symbol) + 0x9e37, |h, a| (h ^ a).wrapping_mul(0x0100_0000_01b3).rotate_left(17))
 }
 
-/// How many arguments a function outside has.
+/// The number of arguments of an external function.
 pub(crate) fn arity(symbol: u32) -> usize {
     (symbol & 7) as usize
 }
 
-/// Where a target's trampoline delivers a call of function `symbol`. `stack`: the caller's stack pointer, before a
-/// return address was pushed.
+/// Receives the calls that a target's trampoline passes on. `stack`: the caller's stack pointer, before a return
+/// address was pushed.
 #[allow(clippy::too_many_arguments, reason = "five arguments, the hidden one, and what the trampoline knows")]
 pub extern "C" fn called(a: u64, b: u64, c: u64, d: u64, e: u64, ctx: u64, symbol: u64, stack: u64) -> u64 {
     let symbol = symbol as u32;
     STACKS.with_borrow_mut(|stacks| stacks.push(stack));
     if symbol == CALL_BACK.index {
-        // SAFETY: the tests that call it pass the address of a subprogram, whose ABI is that of a C function of six
+        // SAFETY: the tests that use it pass the address of a subprogram, whose ABI is that of a C function of six
         // arguments.
         let f: extern "C" fn(u64, u64, u64, u64, u64, u64) -> u64 = unsafe { core::mem::transmute(a) };
         return f(b, c, d, e, 0, ctx);
@@ -93,12 +93,12 @@ pub extern "C" fn called(a: u64, b: u64, c: u64, d: u64, e: u64, ctx: u64, symbo
     mix(symbol, &args[..arity(symbol)])
 }
 
-/// How a run ended, and what it did on the way.
+/// The outcome of a run, and its effects.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Run {
-    /// How it ended.
+    /// The outcome.
     pub outcome: Outcome,
-    /// The functions it called.
+    /// The external functions it called.
     pub calls: Vec<Called>,
     /// The memory.
     pub memory: Vec<u64>,
@@ -107,7 +107,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// How many tail calls were counted.
+    /// Number of tail calls counted.
     pub fn tail_calls(&self) -> u32 {
         let at = RunCtx::TAIL_CALLS_OFFSET as usize;
         self.ctx[at..at + 4].iter().rev().fold(0, |n, byte| n << 8 | u32::from(*byte))
@@ -133,7 +133,7 @@ pub(crate) struct Machine {
 #[derive(Debug)]
 struct Mapping {
     base: *mut u8,
-    /// What is free from here on.
+    /// Offset of the free part.
     next: usize,
 }
 
@@ -152,8 +152,8 @@ impl Mapping {
     fn write(&mut self, at: usize, bytes: &[u8], host: &Host) {
         assert!(at + bytes.len() <= CODE_BYTES);
         let to = self.base.wrapping_add(at);
-        // SAFETY: the range lies in our own mapping (checked above), to which no reference exists and in which nothing
-        // runs: code runs only within `Machine::run`, which borrows it.
+        // SAFETY: the range lies in our own mapping (checked above), to which no reference exists and in which no
+        // code runs: code runs only within `Machine::run`, which borrows it.
         unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
         // SAFETY: the same range of our own mapping, just written.
         (host.synchronise)(unsafe { core::slice::from_raw_parts(to, bytes.len()) });
@@ -162,7 +162,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: it is our own mapping, and nothing runs in it.
+        // SAFETY: our own mapping, in which no code runs.
         unsafe { libc::munmap(self.base.cast(), CODE_BYTES) };
     }
 }
@@ -172,7 +172,7 @@ impl Machine {
         self.mappings[usize::from(guarded)].get_or_insert_with(|| Mapping::new(if guarded { host.guard } else { 0 }))
     }
 
-    /// Places codes, relocated, behind what was placed before. `memory` is the address of the tests' memory.
+    /// Places relocated codes after those placed before. `memory` is the address of the tests' memory.
     pub(crate) fn place(
         &mut self,
         target: &dyn Target,
@@ -230,8 +230,8 @@ impl Machine {
         mapping.write((address - mapping.base as u64) as usize, bytes, host);
     }
 
-    /// Enters code: its result (0 if it was stopped), whether it was stopped, and what it called. The depth of the
-    /// machine stack at each call is added to `depths`.
+    /// Enters code. Returns its result (0 if it was stopped), whether it was stopped, and its calls. Adds the depth
+    /// of the machine stack at each call to `depths`.
     pub(crate) fn run(
         &mut self,
         host: &Host,
@@ -244,8 +244,8 @@ impl Machine {
         CALLS.with_borrow_mut(Vec::clear);
         STACKS.with_borrow_mut(Vec::clear);
         // SAFETY: the code was placed by `place`, and emitted by the backend under test from a program whose accesses
-        // stay in the tests' memory, its own stack and `ctx`, which outlive the call; that it keeps the ABI is what
-        // the tests are about.
+        // stay in the tests' memory, its own stack and `ctx`, which outlive the call. The tests check that it
+        // follows the ABI.
         let value = unsafe { (host.enter)(entry, args, ctx, &mut report) };
         let stopped = report.stopped == 1;
         if !stopped {

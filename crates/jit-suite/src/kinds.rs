@@ -1,9 +1,9 @@
-//! Lists of ops that cannot fall behind, values worth trying, and a repeatable source of choices.
+//! Lists of ops that the compiler keeps complete, values worth testing, and a repeatable source of choices.
 
 use bpf_isa::{Size, Width};
 use bpf_jit::{AtomicOp, BinOp, Op};
 
-/// A list of all variants of a type; one that is missing does not compile.
+/// A list of all variants of a type; a missing one is a compile error.
 macro_rules! every {
     ($list:ident: $type:ident { $($variant:ident)* }) => {
         pub(crate) const $list: [$type; [$(stringify!($variant)),*].len()] = [$($type::$variant),*];
@@ -25,7 +25,7 @@ pub(crate) const SHIFTS: &[BinOp] = BIN.split_at(12).1;
 
 macro_rules! kinds {
     ($($kind:ident)*) => {
-        /// Which variant of [`Op`] an op is.
+        /// The variant of [`Op`] that an op is.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
         #[allow(missing_docs, reason = "they are those of `Op`")]
         pub enum Kind {
@@ -33,11 +33,11 @@ macro_rules! kinds {
         }
 
         impl Kind {
-            /// All of them.
+            /// All kinds.
             pub const ALL: &[Kind] = &[$(Kind::$kind),*];
 
-            /// The kind of an op. Whoever adds one adds it to the list, and then a test of this crate asks for tests
-            /// and random programs with it.
+            /// The kind of an op. A new op must be added to the list; then a test of this crate demands tests and
+            /// random programs with it.
             pub fn of(op: &Op) -> Kind {
                 match op {
                     $(Op::$kind { .. } => Kind::$kind,)*
@@ -52,7 +52,7 @@ kinds! {
     Call TailCall Check Bound Stop Jump Branch Exit
 }
 
-/// Values at which arithmetic goes wrong first: the borders of widths, and some in between.
+/// Values at which arithmetic is likely to be wrong: the limits of widths, and some in between.
 pub const EDGES: [u64; 26] = [
     0,
     1,
@@ -82,7 +82,7 @@ pub const EDGES: [u64; 26] = [
     u64::MAX,
 ];
 
-/// Constants at the borders of some machine's encodings, beside [`EDGES`].
+/// Constants at the limits of some machine's encodings, besides [`EDGES`].
 pub const CONSTANTS: [i64; 36] = [
     4,
     5,
@@ -140,19 +140,19 @@ impl Rng {
         z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ z >> 31
     }
-    /// Below `n`.
+    /// A number below `n`.
     pub fn below(&mut self, n: usize) -> usize {
         (self.bits() % n as u64) as usize
     }
-    /// One of these.
+    /// One of these elements.
     pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len())]
     }
-    /// True once in so many.
+    /// True with probability 1 / `one_in`.
     pub fn chance(&mut self, one_in: usize) -> bool {
         self.below(one_in) == 0
     }
-    /// An edge value, or noise of any length.
+    /// An edge value, or a random number of random length.
     pub fn value(&mut self) -> u64 {
         let shift = self.bits() % 64;
         match self.below(3) {

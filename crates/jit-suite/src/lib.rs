@@ -1,23 +1,23 @@
 //! The tests that every backend must pass, written once.
 //!
-//! A backend turns [`Lir`] into machine code, and what `Lir` means is defined by `bpf_jit::eval`. So what is to be
-//! tested does not depend on the machine: every op, at every width, on edge values, with its result in the register of
-//! an operand and in another, under production's, small and random register allocations, with and without optional
-//! instructions and hardening; ops that insist on registers under every assignment of registers; calls, stops, tail
-//! calls, frames; and random programs of all of it. Each is emitted, run in this process, and compared with the
-//! evaluator: result, memory, the hidden argument's fields, and the calls made on the way.
+//! A backend turns [`Lir`] into machine code, and `bpf_jit::eval` defines the meaning of `Lir`. So the tested
+//! properties do not depend on the machine: every op, at every width, on edge values, with its result in the register
+//! of an operand and in another, under production's, small and random register allocations, with and without optional
+//! instructions and hardening; ops with fixed registers under every assignment of registers; calls, stops, tail
+//! calls, frames; and random programs of all of it. Each program is emitted, run in this process, and compared with
+//! the evaluator: result, memory, the hidden argument's fields, and the calls made.
 //!
-//! What does depend on the machine is a [`Target`]: the backend's entry points, the stub and the branch that a test
-//! needs, and, on a host that can run the code, an entry sequence ([`Host`]). `suite!(Target)` in a test file of the
-//! backend's crate then expands to one `#[test]` a function of [`tests`]. On any other host the same programs are
-//! emitted and must decode.
+//! The machine-dependent part is a [`Target`]: the backend's entry points, the stub and the branch that a test needs,
+//! and, on a host that can run the code, an entry sequence ([`Host`]). `suite!(Target)` in a test file of the
+//! backend's crate expands to one `#[test]` per function of [`tests`]. On any other host the programs are emitted and
+//! must decode.
 //!
-//! Nothing here is generic: the target is a trait object, so that the tests are compiled once and not for each
+//! The code here is not generic: the target is a trait object, so that the tests are compiled once and not for each
 //! backend.
 //!
-//! Invariants: the evaluator sees memory and the hidden argument at the addresses that the code sees them at; lists of
-//! ops are checked for completeness by the compiler ([`Kind`] and `every!`), and a test of this crate fails as long as
-//! an op occurs neither in the directed tests nor in random programs.
+//! Invariants: the evaluator has memory and the hidden argument at the addresses that the code sees. The compiler
+//! checks lists of ops for completeness ([`Kind`] and `every!`), and a test of this crate fails if an op occurs
+//! neither in the directed tests nor in random programs.
 
 mod alu;
 mod assignments;
@@ -50,33 +50,33 @@ pub trait Target {
     fn arch(&self) -> Arch;
     /// The machine to allocate for.
     fn machine(&self, options: &EmitOptions) -> &'static MachineDesc;
-    /// `Backend::emit`.
+    /// Emits code, as `Backend::emit`.
     ///
     /// # Errors
-    /// The backend's.
+    /// The backend's errors.
     fn emit(&mut self, lir: &Lir, allocs: &[Alloc], options: &EmitOptions, code: &mut Code) -> Result<(), EmitError>;
-    /// The length that no code for `lir` exceeds.
+    /// The largest length of code for `lir`, in bytes.
     fn size_bound(&self, lir: &Lir) -> usize;
-    /// What the emitter is told: without and with optional instructions first, then with all hardening, then with
+    /// The tested options of the emitter: without and with optional instructions, then with all hardening, then with
     /// hardening and every callee-saved register saved.
     fn options(&self) -> [EmitOptions; 4];
     /// Panics unless all of the code decodes.
     fn assert_decodes(&self, code: &Code);
-    /// A function outside: code of at most 32 bytes that goes to [`called`] through the trampoline of the host, with
-    /// this number. Nothing is asked of it on a host that cannot run code.
+    /// The code of an external function, at most 32 bytes, which goes to [`called`] through the trampoline of the
+    /// host with this number. Not called on a host that cannot run code.
     fn stub(&self, symbol: u32) -> Vec<u8>;
-    /// Fills in a relocation of the code at `bytes`, whose first byte lies at `address`: a call of, or the address
-    /// `to`.
+    /// Writes the relocated field of the code at `bytes`, whose first byte lies at `address`: a call of `to`, or its
+    /// address.
     fn relocate(&self, bytes: &mut [u8], address: u64, reloc: &Reloc, to: u64);
-    /// The address of a symbol that is only looked at: as long as the machine's relocations allow.
+    /// The address of a symbol that is only read, as large as the machine's relocations allow.
     fn data_address(&self, symbol: u32) -> u64;
-    /// A branch over `distance` bytes, from its own start, as a patch slot holds it.
+    /// A branch over `distance` bytes, from its own start, in the form of a patch slot.
     fn branch(&self, distance: i64) -> Vec<u8>;
-    /// A no-op as a patch slot holds it.
+    /// A no-op in the form of a patch slot.
     fn nop(&self) -> Vec<u8>;
-    /// How code is entered here; `None` on a host that cannot run it.
+    /// How this host enters code; `None` on a host that cannot run it.
     fn host(&self) -> Option<Host>;
-    /// How many random programs to try: fewer where code is usually emulated.
+    /// Number of random programs to try: fewer where code is usually emulated.
     fn programs(&self) -> u64;
 }
 
@@ -87,13 +87,13 @@ macro_rules! tests {
             $(pub use crate::$module::{$($test),*};)*
         }
 
-        /// A test, by its name.
+        /// A test and its name.
         pub type Named = (&'static str, fn(&mut dyn Target));
 
         /// All of [`tests`].
         pub const ALL: &[Named] = &[$($((stringify!($test), crate::$module::$test)),*),*];
 
-        /// Expands to one `#[test]` a test of the suite, for the target that the expression makes.
+        /// Expands to one `#[test]` per test of the suite, for the target that the expression makes.
         #[macro_export]
         macro_rules! suite {
             ($d target:expr) => {

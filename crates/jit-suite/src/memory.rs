@@ -1,4 +1,4 @@
-//! Loads, stores, atomics, and the addresses they take.
+//! Loads, stores, atomics, and their addresses.
 
 use crate::Target;
 use crate::alu::{OP_MEMORY, check, singles};
@@ -10,7 +10,7 @@ use bpf_isa::{Size, Width};
 use bpf_jit::{Base, BinOp, Mem, Op, Val};
 use bpf_jit_code::Symbol;
 
-/// Offsets at the borders of machines' immediate forms, for each size, aligned and not.
+/// Offsets at the limits of machines' immediate forms, for each size, aligned and not.
 fn offsets(size: Size) -> Vec<i32> {
     let top = 4095 * size.bytes() as i32;
     let scaled = [top - 1, top, top + 1, top + size.bytes() as i32];
@@ -24,7 +24,7 @@ fn wide(x: u64, y: u64) -> Start {
     Start::new([x, y, 0, Start::MEMORY, 0], WIDE)
 }
 
-/// Every size, sign and offset, swapped and not, and over the load's own base.
+/// Every size, sign and offset, swapped and not, also with the destination in the load's own base.
 pub fn loads(target: &mut dyn Target) {
     let bench = &mut Bench::new(target);
     for size in SIZES {
@@ -114,7 +114,7 @@ pub fn stores(target: &mut dyn Target) {
     }
 }
 
-/// A base that was computed, and a load over its own base at offsets of every length.
+/// A computed base, and a load into its own base at offsets of every length.
 pub fn addresses(target: &mut dyn Target) {
     let bench = &mut Bench::new(target);
     for off in [0, 1, 100, -100, 127, 128, -128, -129, 4000, -4000] {
@@ -128,15 +128,15 @@ pub fn addresses(target: &mut dyn Target) {
     }
 }
 
-/// An index of every shift beside every kind of offset, base and index anywhere, also in one place, and under the
-/// result or the stored value.
+/// An index with every shift and every kind of offset, base and index in any register, also in one, and shared with
+/// the result or the stored value.
 pub fn indexed(target: &mut dyn Target) {
     let bench = &mut Bench::new(target);
     for size in SIZES {
         for shift in 0..4u8 {
             for off in [0, 8, -8, 300, -5000] {
                 let address = |b: &mut Build, r: crate::alu::Regs| {
-                    // Three elements further than the base says.
+                    // Three elements above the base.
                     let (base, index) = (b.reg(), b.imm(3));
                     let imm = Val::Imm(i64::from(OP_MEMORY - off) - (3 << shift));
                     b.op(Op::Bin { op: BinOp::Add, width: Width::W64, dst: base, a: r.memory, b: imm });
@@ -157,7 +157,7 @@ pub fn indexed(target: &mut dyn Target) {
             }
         }
     }
-    // One value is base and index; it, or the index, is overwritten.
+    // One value is base and index; it, or the index alone, is overwritten.
     let mut b = Build::new();
     let (x, memory) = (b.param(0), b.param(3));
     let mut values = Vec::new();
@@ -187,8 +187,8 @@ pub fn indexed(target: &mut dyn Target) {
     bench.compare("overlapping base and index", &b.alone(), &ways, &[wide(1, 2)]);
 }
 
-/// Acquire and release, in memory and in the stack. (That they order anything cannot be seen by running them once; the
-/// instructions are pinned by the backends' own tests.)
+/// Acquire and release, in memory and in the stack. (A single run cannot show that they order accesses; the backends'
+/// own tests fix the instructions.)
 pub fn ordered_accesses(target: &mut dyn Target) {
     let bench = &mut Bench::new(target);
     let mut b = Build::new();
@@ -221,7 +221,7 @@ pub fn atomics(target: &mut dyn Target) {
             check(bench, &format!("{op:?} {width:?}"), &[3], &singles(), &|b, r| {
                 b.op(Op::Atomic { op, width, mem: at(r.memory, OP_MEMORY), src: r.x, fetch: None });
             });
-            // In place as BPF has it: the operand receives the old value.
+            // In place, as in BPF: the operand receives the old value.
             check(bench, &format!("{op:?} {width:?} fetch"), &[0, 1, 3], &singles(), &|b, r| {
                 b.op(Op::Atomic { op, width, mem: at(r.memory, OP_MEMORY), src: r.x, fetch: Some(r.dst) });
             });
@@ -251,8 +251,8 @@ pub fn atomics(target: &mut dyn Target) {
     }
 }
 
-/// Compare and exchange that succeeds and fails, with every overlap. After a 32-bit one the upper half of the result is
-/// zero in both outcomes.
+/// Compare and exchange that succeeds and fails, with every overlap. After a 32-bit one the upper half of the result
+/// is zero in both cases.
 pub fn compare_and_exchange(target: &mut dyn Target) {
     let bench = &mut Bench::new(target);
     for width in WIDTHS {
@@ -260,7 +260,7 @@ pub fn compare_and_exchange(target: &mut dyn Target) {
             check(bench, &format!("cmpxchg {width:?} {matches}"), &[0, 1, 3], &singles(), &|b, r| {
                 let mem = at(r.memory, OP_MEMORY);
                 if matches {
-                    // Dirty above the width: a 32-bit comparison must not look.
+                    // Bits above the width are set: a 32-bit comparison must ignore them.
                     b.load_to(r.x, mem);
                 }
                 b.op(Op::CmpXchg { width, mem, expected: r.x, new: r.y, dst: r.dst });
@@ -279,15 +279,15 @@ pub fn compare_and_exchange(target: &mut dyn Target) {
         for off in [0, 8, -40_000] {
             let mem = at(memory, off);
             let (missed, hit) = (b.reg(), b.reg());
-            // Expecting what r1 holds, which is only by chance there; what is there, with noise above a width of 32;
-            // and in place, as BPF's r0.
+            // Expecting r1's value, which is in memory only by chance; the value in memory, with bits set above a
+            // width of 32; and in place, as BPF's r0.
             b.op(Op::CmpXchg { width, mem, expected: x, new: y, dst: missed });
             let now = b.load(mem);
             b.op(Op::CmpXchg { width, mem, expected: now, new: y, dst: hit });
             b.op(Op::CmpXchg { width, mem, expected: now, new: x, dst: now });
             values.extend([now, missed, hit]);
         }
-        // The result over the new value, and over the address; failing, then succeeding.
+        // The result overwrites the new value, and the address; failing, then succeeding.
         for hit in [false, true] {
             for over_base in [false, true] {
                 let off = if over_base { 0 } else { 16 };
@@ -306,7 +306,7 @@ pub fn compare_and_exchange(target: &mut dyn Target) {
     }
 }
 
-/// Symbols' addresses, whatever they are.
+/// Addresses of symbols, for any address.
 pub fn addresses_of_symbols(target: &mut dyn Target) {
     let bench = &mut Bench::new(target);
     let mut b = Build::new();

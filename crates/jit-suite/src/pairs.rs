@@ -1,5 +1,5 @@
-//! Neighbours that a backend may make one of: a load and the op that reads it, arithmetic and a comparison of its
-//! result with zero, selections that compare the same. A backend that does not has nothing to lose here.
+//! Neighbouring ops that a backend may fuse: a load and the op that reads it, arithmetic and a comparison of its
+//! result with zero, selections with equal comparisons. A backend that does not fuse them passes too.
 
 use crate::Target;
 use crate::alu::{OP_MEMORY, check, corners, singles};
@@ -19,7 +19,8 @@ fn address(b: &mut Build, memory: VReg, kind: usize) -> Mem {
     Mem::new(Base::Indexed { base: memory, index, shift }, OP_MEMORY - (5 << shift))
 }
 
-/// Arithmetic whose first or second operand is loaded for it alone, its result over its address or the other operand.
+/// Arithmetic whose first or second operand is loaded for it only, with its result in the register of its address or
+/// of the other operand.
 pub fn loaded_operands(target: &mut dyn Target) {
     let bench = &mut Bench::new(target);
     for op in ARITHMETIC.iter().copied() {
@@ -33,7 +34,7 @@ pub fn loaded_operands(target: &mut dyn Target) {
                         &singles()[..9],
                         &|b, r| {
                             for first in [false, true] {
-                                // Every other time the base is a value that ends here.
+                                // Every other time the base is not live afterwards.
                                 let memory = if first { b.copy(r.memory) } else { r.memory };
                                 let mem = address(b, memory, kind);
                                 let loaded = b.reg();
@@ -50,7 +51,7 @@ pub fn loaded_operands(target: &mut dyn Target) {
     }
 }
 
-/// Comparisons one side of which is loaded for them alone.
+/// Comparisons with one operand that is loaded for them only.
 pub fn loaded_comparisons(target: &mut dyn Target) {
     let bench = &mut Bench::new(target);
     for cond in Cond::ALL {
@@ -86,13 +87,13 @@ pub fn loaded_comparisons(target: &mut dyn Target) {
     }
 }
 
-/// Arithmetic, and then whether its result, at either width, is zero: at once, and after moves.
+/// Arithmetic, then a comparison of its result, at either width, with zero: at once, and after moves.
 pub fn results_compared_with_zero(target: &mut dyn Target) {
     let bench = &mut Bench::new(target);
     for op in ARITHMETIC.iter().chain(SHIFTS).copied() {
         for (width, tested) in [(0, 0), (0, 1), (1, 0), (1, 1)].map(|(a, b)| (WIDTHS[a], WIDTHS[b])) {
             for second in [None, Some(1), Some(-1), Some(32), Some(0xff)] {
-                // Those that the zero flag tells, and of the others one each time.
+                // The conditions that the zero flag decides, and one of the others in turn.
                 let others = [Cond::Gt, Cond::SLt, Cond::SGe];
                 for cond in [Cond::Eq, Cond::Ne, others[op as usize % 3]] {
                     let what = format!("{op:?} {width:?} {second:?}, {cond:?} {tested:?}");
@@ -119,7 +120,7 @@ pub fn results_compared_with_zero(target: &mut dyn Target) {
     }
 }
 
-/// Selections by one comparison, one after the other: of values of their own, and over what is compared.
+/// Consecutive selections by one comparison: with separate destinations, and overwriting the compared values.
 pub fn selections_in_a_row(target: &mut dyn Target) {
     let bench = &mut Bench::new(target);
     for width in WIDTHS {

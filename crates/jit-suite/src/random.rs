@@ -1,5 +1,5 @@
-//! Random programs of every op. They compute in a few values, a memory argument and their stack; branches go forward
-//! only, and all values live to the end.
+//! Random programs of all ops. They compute with a few values, a memory argument and their stack; branches go forward
+//! only, and all values are live to the end.
 
 use crate::Target;
 use crate::bench::{Bench, Start};
@@ -13,10 +13,10 @@ use bpf_jit_code::{StopCode, Symbol};
 /// Words of memory.
 const WORDS: usize = 128;
 
-/// What the ops of a function may name.
+/// The operands that the ops of a function may use.
 struct Names {
     values: Vec<VReg>,
-    /// In the first function the middle of the memory, in the other the lowest address of its stack.
+    /// In the first function the middle of the memory, in the other one the lowest address of its stack.
     base: VReg,
     ctx: VReg,
     main: bool,
@@ -86,13 +86,13 @@ fn random_op(rng: &mut Rng, b: &mut Build, names: &Names) {
                 Op::Call { target, args, ctx: (hidden != 0).then_some(ctx), ret }
             }
         }
-        // Almost always below.
+        // Almost always below the limit.
         15 => Op::Bound { a, limit: Val::Imm(-1 << 20), ctx },
         16 => Op::Check {
             check: if rng.chance(2) { Check::Budget(1 + rng.below(3) as u8) } else { Check::Interrupt },
             ctx,
         },
-        // The address is as long as it lives, and differs between code and evaluator.
+        // The address must not reach the result, because it differs between code and evaluator.
         17 if rng.chance(2) => {
             let index = b.reg();
             b.op(Op::Bin { op: BinOp::And, width, dst: index, a, b: Val::Imm(3) });
@@ -111,7 +111,7 @@ fn random_op(rng: &mut Rng, b: &mut Build, names: &Names) {
         _ => match rng.below(3) {
             0 => Op::SymAddr { dst, symbol: Symbol::new(DATA + rng.below(100) as u32) },
             1 => Op::SubprogAddr { dst: b.reg(), subprog: SubprogId(rng.below(2) as u32) },
-            // Linked to nothing.
+            // A direct site that is not linked.
             _ => {
                 let key = bpf_jit::TailKey::Const { table: Symbol::new(77), index: rng.below(4) as u32 };
                 Op::TailCall { key, arg: a, ctx, reload_len: rng.chance(2) }
@@ -134,7 +134,7 @@ fn random_func(rng: &mut Rng, main: bool) -> Func {
     let base = if main {
         memory
     } else {
-        // The callee has no memory but its stack: its r4 is a value.
+        // The callee has no memory except its stack: its r4 is a value.
         values.push(memory);
         let base = b.reg();
         b.op(Op::FrameAddr { dst: base, off: -64 });
@@ -176,7 +176,7 @@ pub fn random_program(rng: &mut Rng) -> Lir {
     Lir { funcs: vec![random_func(rng, true), random_func(rng, false)] }
 }
 
-/// As many as the target says; `BPF_SOAK=n` multiplies their number by n.
+/// Tests as many programs as the target says; `BPF_SOAK=n` multiplies the number by n.
 pub fn random_programs(target: &mut dyn Target) {
     let bench = &mut Bench::new(target);
     let soak: u64 = std::env::var("BPF_SOAK").ok().and_then(|n| n.parse().ok()).unwrap_or(1);

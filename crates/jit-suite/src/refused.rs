@@ -1,4 +1,4 @@
-//! What the allocator or the lowering got wrong is an error of ours, not a panic.
+//! Tests that wrong results of the allocator or the lowering are internal errors, not panics.
 
 use crate::Target;
 use crate::bench::Bench;
@@ -6,7 +6,7 @@ use crate::build::Build;
 use bpf_isa::{SubprogId, Width};
 use bpf_jit::{Alloc, Allocator, BinOp, BlockId, Cond, Func, HostReg, Lir, Loc, Op, VReg, Val};
 
-/// Allocations and programs that refer to what does not exist, for this machine.
+/// Allocations and programs with references to registers and blocks that do not exist, for this machine.
 pub fn malformed_input_is_refused(target: &mut dyn Target) {
     let bench = &Bench::new(target);
     let (allocation, options) = bench.all_ways(0, 0)[0];

@@ -12,7 +12,7 @@ use bpf_jit_code::{Code, PatchSlot, RunCtx, Symbol, TAIL_CALL_LIMIT, TailTarget}
 
 /// Words of memory.
 const WORDS: usize = 48;
-/// Where the table lies, from the memory's middle, and how many entries it has.
+/// The table's offset from the memory's middle, and its number of entries.
 const TABLE: i32 = 64;
 const ENTRIES: u32 = 4;
 /// The table of direct sites.
@@ -36,8 +36,8 @@ fn target_program(with_len: bool) -> Lir {
     b.alone()
 }
 
-/// A site in the middle of live values, a stack, and optionally a call that needs saved registers; what falls through
-/// is stored. The index of a dynamic site is r3.
+/// A site amid live values, with a stack, and optionally a call that needs saved registers; falling through is
+/// recorded in memory. The index of a dynamic site is r3.
 fn site(key: Option<u32>, reload_len: bool, stack: u32, call: bool) -> Func {
     let mut b = Build::new();
     let [x, y, z, memory] = [0, 1, 2, 3].map(|i| b.param(i));
@@ -68,7 +68,7 @@ fn site(key: Option<u32>, reload_len: bool, stack: u32, call: bool) -> Func {
 
 const MEMORY: u64 = Start::MEMORY;
 
-/// A start with the table `entry, 0, entry, entry`, and behind it what a wrong index would find.
+/// A start with the table `entry, 0, entry, entry`, followed by the data that a wrong index would read.
 fn start(args: [u64; 5], entry: u64) -> Start {
     let mut start = Start::new(args, WORDS);
     let table = WORDS / 2 + TABLE as usize / 8;
@@ -78,7 +78,7 @@ fn start(args: [u64; 5], entry: u64) -> Start {
     start
 }
 
-/// Emits a program and the target in the same way, and places them behind each other.
+/// Emits a program and the target with one way of compiling, and places them one after the other.
 fn place(bench: &mut Bench<'_>, lir: &Lir, target: &Lir, way: &Way) -> (Code, Option<Text>) {
     let code = bench.emit(lir, way);
     let callee = bench.emit(target, way);
@@ -86,7 +86,7 @@ fn place(bench: &mut Bench<'_>, lir: &Lir, target: &Lir, way: &Way) -> (Code, Op
     (code, text)
 }
 
-/// The evaluator's run, going on into the target.
+/// The evaluator's run, continued in the target.
 fn expected(bench: &Bench<'_>, lir: &Lir, target: &Lir, start: &Start) -> Run {
     let mut run = bench.evaluate(lir, start);
     if let Outcome::TailCall { arg, len, .. } = run.outcome {
@@ -98,8 +98,8 @@ fn expected(bench: &Bench<'_>, lir: &Lir, target: &Lir, start: &Start) -> Run {
 
 const SITES: [(u32, bool); 5] = [(0, false), (16, false), (24, true), (0, true), (200, false)];
 
-/// Every index and count around the limits. Regression (the kernel's arm64 JIT): an index has 32 bits, and what is
-/// above them does not count.
+/// Every index and count around the limits. Regression (the kernel's arm64 JIT): an index has 32 bits, and higher
+/// bits are ignored.
 pub fn indirect_tail_calls(target: &mut dyn Target) {
     let bench = &mut Bench::new(target);
     let mut taken = [0; 2];
@@ -128,18 +128,18 @@ pub fn indirect_tail_calls(target: &mut dyn Target) {
     assert!(bench.target().host().is_none() || taken.iter().all(|n| *n > 1000), "{taken:?}");
 }
 
-/// A program that calls itself: the limit counts jumps taken, and only those.
+/// A program that tail-calls itself: the limit counts taken jumps only.
 pub fn the_limit_counts_jumps_taken(target: &mut dyn Target) {
     let bench = &mut Bench::new(target);
     let mut b = Build::new();
-    // The memory, which the target is called with again.
+    // The memory, which is passed to the target again.
     let x = b.param(0);
     let ctx = b.ctx();
     let (one, zero) = (b.imm(1), b.imm(0));
     b.op(Op::Atomic { op: AtomicOp::Add, width: Width::W64, mem: at(x, 0), src: one, fetch: None });
     let table = b.reg();
     b.op(Op::Bin { op: BinOp::Add, width: Width::W64, dst: table, a: x, b: Val::Imm(TABLE.into()) });
-    // An empty slot and one out of range first: they do not count.
+    // First an empty slot and an index out of range: they do not count.
     let out = b.imm(ENTRIES.into());
     for index in [one, out, zero] {
         let key = TailKey::Dynamic { table, index };
@@ -159,8 +159,8 @@ pub fn the_limit_counts_jumps_taken(target: &mut dyn Target) {
     }
 }
 
-/// A subprogram that tail-calls returns the target's result to its own caller, whose registers and stack are intact.
-/// The limit is one for the whole run.
+/// A subprogram that makes a tail call returns the target's result to its own caller, whose registers and stack are
+/// intact. The limit holds for the whole run.
 pub fn tail_calls_from_subprograms(target: &mut dyn Target) {
     let bench = &mut Bench::new(target);
     let mut b = Build::new();

@@ -1,7 +1,7 @@
 //! The control-flow graph of a function.
 //!
-//! Derived from the ops and the order: built by whoever needs it, into memory that is reused, and never kept beside a
-//! function that changes.
+//! Derived from the ops and the order: an analysis builds it into reused memory when it needs it, and it is never
+//! stored beside a function that changes.
 
 use crate::func::Func;
 use crate::op::BlockId;
@@ -12,33 +12,33 @@ const NONE: u32 = u32::MAX;
 #[derive(Clone, Debug, Default)]
 pub struct Cfg {
     entry: Option<BlockId>,
-    /// By block: the block that its last op jumps to, and the one it falls into.
+    /// By block: the target of its last op's jump, and the block it falls into.
     succs: Vec<[Option<BlockId>; 2]>,
     /// `preds[starts[b] .. starts[b + 1]]`.
     starts: Vec<u32>,
     preds: Vec<BlockId>,
-    /// The blocks that control can come to, each after some predecessor of it, loops aside.
+    /// The reachable blocks, each after one of its predecessors, apart from loop edges.
     rpo: Vec<BlockId>,
-    /// By block: its place in `rpo`.
+    /// By block: its index in `rpo`.
     place: Vec<u32>,
     stack: Vec<(BlockId, u8)>,
 }
 
 impl Cfg {
-    /// The graph of `func`.
+    /// Builds the graph of `func`.
     pub fn of(func: &Func) -> Cfg {
         let mut cfg = Cfg::default();
         cfg.build(func);
         cfg
     }
 
-    /// Becomes the graph of `func`. Targets that do not exist are left out.
+    /// Rebuilds the graph for `func`. Targets that do not exist are left out.
     pub fn build(&mut self, func: &Func) {
         self.build_edges(func);
         self.number(func.blocks.len());
     }
 
-    /// The edges alone, for analyses that need no order.
+    /// Builds the edges only, for analyses that need no order.
     pub(crate) fn build_edges(&mut self, func: &Func) {
         let n = func.blocks.len();
         self.entry = func.order.first().copied();
@@ -62,7 +62,7 @@ impl Cfg {
         }
         self.preds.clear();
         self.preds.resize(sum as usize, BlockId(NONE));
-        // Filled from the back, so that each start ends up at its list's beginning.
+        // Filled from the back, so that each start ends up at the beginning of its list.
         for block in func.order.iter().rev() {
             for succ in self.succs[block.index()].into_iter().flatten() {
                 self.starts[succ.index()] -= 1;
@@ -102,32 +102,32 @@ impl Cfg {
         }
     }
 
-    /// Where control may go from a block: first where its last op jumps to, then what it falls into.
+    /// The successors of a block: first the target of its last op's jump, then the block it falls into.
     pub fn succs(&self, block: BlockId) -> impl Iterator<Item = BlockId> {
         self.succs[block.index()].into_iter().flatten()
     }
 
-    /// From where control may come to a block, in the order of the code. A branch to the next block counts twice.
+    /// The predecessors of a block, in code order. A branch to the next block counts twice.
     pub fn preds(&self, block: BlockId) -> &[BlockId] {
         &self.preds[self.starts[block.index()] as usize..self.starts[block.index() + 1] as usize]
     }
 
-    /// The blocks that control can come to, in reverse postorder.
+    /// The reachable blocks, in reverse postorder.
     pub fn rpo(&self) -> &[BlockId] {
         &self.rpo
     }
 
-    /// A block's place in the reverse postorder; `u32::MAX` of blocks that control cannot come to.
+    /// A block's index in the reverse postorder; `u32::MAX` for unreachable blocks.
     pub fn place(&self, block: BlockId) -> u32 {
         self.place[block.index()]
     }
 
-    /// Whether control can come to a block.
+    /// Whether a block is reachable.
     pub fn is_reachable(&self, block: BlockId) -> bool {
         self.place[block.index()] != NONE
     }
 
-    /// Whether an edge leads back in this order, to the same block or to one before.
+    /// Whether an edge leads back in this order: to its own block or to an earlier one.
     pub fn leads_back(&self, from: BlockId, to: BlockId) -> bool {
         self.place[to.index()] <= self.place[from.index()]
     }

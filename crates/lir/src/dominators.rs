@@ -1,58 +1,58 @@
 //! Dominators of a control-flow graph.
 //!
-//! Problem: programs come from anybody, and the simple ways to find dominators (sets, or intersection along a reverse
-//! postorder until nothing changes) take time by the square of how deep loops nest: minutes for 60,000 loops in each
-//! other. Approach: Lengauer and Tarjan's ("A Fast Algorithm for Finding Dominators in a Flowgraph", 1979), in its
-//! simple form: blocks are numbered as a walk into the depth finds them, semidominators are found from the last to
-//! the first in a forest whose paths are compressed, and are immediate dominators or lead to them. Edges times the
-//! logarithm of blocks. Invariant: a number is never greater than those of the blocks that its block dominates.
+//! Problem: programs are untrusted, and the simple algorithms for dominators (sets, or intersection along a reverse
+//! postorder until nothing changes) take time quadratic in the depth of nested loops: minutes for 60,000 nested
+//! loops. Approach: Lengauer and Tarjan ("A Fast Algorithm for Finding Dominators in a Flowgraph", 1979), in its
+//! simple form. A depth-first walk numbers the blocks. Semidominators are found from the last block to the first, in
+//! a forest whose paths are compressed; they are immediate dominators or lead to them. Time: edges times the
+//! logarithm of blocks. Invariant: a block's number is never greater than those of the blocks that it dominates.
 
 use crate::cfg::Cfg;
 use crate::op::BlockId;
 
 const NONE: u32 = u32::MAX;
 
-/// What is known of a block while dominators are looked for, by its number.
+/// The state of a block during the search, by its number.
 #[derive(Clone, Copy, Debug)]
 struct Node {
-    /// Its place in the reverse postorder.
+    /// The block's index in the reverse postorder.
     place: u32,
-    /// From where the walk found it.
+    /// The block from which the walk reached it.
     parent: u32,
-    /// The least number on the ways to it that pass only greater ones.
+    /// The semidominator: the least number from which a path of only greater numbers leads here.
     semi: u32,
-    /// Above it in the forest; [`NONE`] of roots.
+    /// Its parent in the forest; [`NONE`] for roots.
     ancestor: u32,
-    /// The one of the least `semi` among itself and its ancestors up to where paths were compressed, roots apart.
+    /// The node with the least `semi` among itself and its ancestors up to the compressed path's end, roots excluded.
     label: u32,
     idom: u32,
-    /// The first of those whose semidominator it is, and the next one of the same semidominator.
+    /// The first node whose semidominator this is, and the next node with this node's semidominator.
     bucket: u32,
     next: u32,
 }
 
-/// Immediate dominators, and the memory to find them in.
+/// Immediate dominators, with the memory for finding them.
 #[derive(Debug, Default)]
 pub struct Dominance {
-    /// By place in the reverse postorder: the immediate dominator's place; the entry's own.
+    /// By index in the reverse postorder: the index of the immediate dominator; for the entry its own.
     idom: Vec<u32>,
     nodes: Vec<Node>,
-    /// By place: the number.
+    /// By index in the reverse postorder: the number.
     numbers: Vec<u32>,
     path: Vec<u32>,
-    /// Nodes looked at in the forest.
+    /// Number of nodes visited in the forest.
     #[cfg(test)]
     steps: usize,
 }
 
 impl Dominance {
-    /// Becomes that of `cfg`.
+    /// Rebuilds the dominators for `cfg`.
     pub fn build(&mut self, cfg: &Cfg) {
         self.number(cfg);
         for w in (1..self.nodes.len()).rev() {
             let number = index(w);
             for pred in cfg.preds(cfg.rpo()[self.nodes[w].place as usize]) {
-                // A block that control cannot come to has no place, and so no number.
+                // An unreachable block has no index, and so no number.
                 if let Some(pred) = self.numbers.get(cfg.place(*pred) as usize) {
                     let least = self.least(*pred);
                     self.nodes[w].semi = self.nodes[w].semi.min(self.nodes[least as usize].semi);
@@ -81,17 +81,17 @@ impl Dominance {
         }
     }
 
-    /// By place in the reverse postorder: the immediate dominator's place; the entry's own.
+    /// By index in the reverse postorder: the index of the immediate dominator; for the entry its own.
     pub fn idom(&self) -> &[u32] {
         &self.idom
     }
 
-    /// Numbers the blocks as a walk into the depth finds them.
+    /// Numbers the blocks in depth-first order.
     fn number(&mut self, cfg: &Cfg) {
         self.nodes.clear();
         self.numbers.clear();
         self.numbers.resize(cfg.rpo().len(), NONE);
-        // Blocks whose successors are looked at, and how many were; the memory is that of paths.
+        // The stack of blocks whose successors are visited, and how many were; uses the memory of `path`.
         let mut ways = core::mem::take(&mut self.path);
         ways.clear();
         if let Some(entry) = cfg.rpo().first() {
@@ -123,11 +123,11 @@ impl Dominance {
         number
     }
 
-    /// The one of the least semidominator from `v` up to below its root; `v` if it is one.
+    /// The node with the least semidominator from `v` up to below its root; `v` if it is a root.
     fn least(&mut self, v: u32) -> u32 {
         let mut top = v;
         self.path.clear();
-        // All but the root and those right below it.
+        // All nodes but the root and its children.
         while let Some(above) = self.above(top)
             && self.above(above).is_some()
         {
@@ -155,36 +155,34 @@ impl Dominance {
     }
 }
 
-/// A function has fewer than 2^32 blocks: they are told apart by `u32`.
+/// Converts a number of blocks: a function has fewer than 2^32, because their ids are `u32`.
 fn index(n: usize) -> u32 {
     u32::try_from(n).unwrap_or(NONE)
 }
 
-/// The dominator tree of the blocks that control can come to.
+/// The dominator tree of the reachable blocks.
 #[derive(Clone, Debug)]
 pub struct Dominators {
     cfg: Cfg,
-    /// By place in the reverse postorder: the immediate dominator's place; the entry's own.
+    /// By index in the reverse postorder: the index of the immediate dominator; for the entry its own.
     idom: Vec<u32>,
 }
 
 impl Dominators {
-    /// Who dominates whom in `cfg`.
+    /// Builds the dominator tree of `cfg`.
     pub fn of(cfg: &Cfg) -> Dominators {
         let mut dominance = Dominance::default();
         dominance.build(cfg);
         Dominators { cfg: cfg.clone(), idom: dominance.idom }
     }
 
-    /// The block that dominates `block` and is dominated by all others that do; `None` of the entry and of blocks that
-    /// control cannot come to.
+    /// The immediate dominator of `block`; `None` for the entry and for unreachable blocks.
     pub fn idom(&self, block: BlockId) -> Option<BlockId> {
         let place = self.cfg.place(block);
         (place != NONE && place != 0).then(|| self.cfg.rpo()[self.idom[place as usize] as usize])
     }
 
-    /// Whether every way to `b` leads through `a`. A block dominates itself; nothing holds of blocks that control
-    /// cannot come to.
+    /// Whether every path to `b` leads through `a`. A block dominates itself; false if one of the two is unreachable.
     pub fn dominates(&self, a: BlockId, b: BlockId) -> bool {
         let (a, mut b) = (self.cfg.place(a), self.cfg.place(b));
         if a == NONE || b == NONE {
@@ -203,7 +201,7 @@ mod tests {
     use crate::Lir;
     use std::fmt::Write as _;
 
-    /// A function of loops, each in the one before.
+    /// A function of nested loops.
     fn nest(depth: usize) -> Lir {
         let mut text = String::from("func 0 (v0, v1, -, -, -) {\nb0:\n    v2 = mov.64 1\n");
         for head in 1..=depth {
@@ -216,14 +214,14 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// Twice as deep a nest takes hardly more than twice the steps; it took four times as many.
+    /// A nest twice as deep takes about twice the steps, not four times.
     #[test]
     fn steps_grow_with_the_blocks_and_not_with_their_square() {
         for depth in [1_000, 2_000, 4_000, 8_000] {
             let lir = nest(depth);
             let mut dominance = Dominance::default();
             dominance.build(&Cfg::of(&lir.funcs[0]));
-            // Nothing but what is before it in the code dominates a block of a nest.
+            // Each block of a nest is dominated by the block before it in the code.
             let want: Vec<u32> = (0..index(2 * depth + 2)).map(|place| place.saturating_sub(1)).collect();
             assert_eq!(dominance.idom(), want);
             assert!(dominance.steps < 16 * 2 * depth, "{} steps for {depth} loops", dominance.steps);

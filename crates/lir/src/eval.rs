@@ -1,26 +1,26 @@
-//! A naive evaluator of [`Lir`]: what a backend's code must compute.
+//! A naive evaluator of [`Lir`], the definition of what a backend's code must compute.
 //!
-//! One match over [`Op`], each arm the op's definition in plain arithmetic (that of [`crate::BinOp`] is beside it), no
-//! sharing with any backend. Memory is a list of byte regions at given addresses, so that a test can give it the same
-//! addresses as native code sees; the hidden argument is a [`RunCtx`] in one of them. What lies outside (functions,
-//! symbols, linked tail calls) is asked of an [`Env`].
+//! One match over [`Op`], each arm the op's definition in plain arithmetic (for [`crate::BinOp`] see there), sharing
+//! no code with any backend. Memory is a list of byte regions at given addresses, so that a test can use the
+//! addresses that native code sees; the hidden argument is a [`RunCtx`] in one of them. External functions, symbols
+//! and linked tail calls are provided by an [`Env`].
 //!
-//! Slow by intent: correctness must be visible.
+//! Slow on purpose: its correctness must be obvious.
 
 use crate::op::{bswap, extend, narrow};
 use crate::{AtomicOp, Base, CallTarget, Check, Func, Lir, Mem, Op, TailKey, VReg, Val};
 use bpf_isa::{Size, SubprogId, Width};
 use bpf_jit_code::{RunCtx, StopCode, Symbol, TAIL_CALL_LIMIT};
 
-/// What the program refers to outside itself.
+/// The externals that a program refers to.
 pub trait Env {
     /// The address of a symbol.
     fn symbol(&mut self, symbol: Symbol) -> u64;
     /// The address of a function of the program.
     fn subprog(&mut self, subprog: SubprogId) -> u64;
-    /// Calls a function outside.
+    /// Calls an external function.
     fn call(&mut self, symbol: Symbol, args: [Option<u64>; 5], ctx: Option<u64>) -> u64;
-    /// The entry a direct tail-call site is linked to, if it is.
+    /// The entry that a direct tail-call site is linked to, if any.
     fn linked(&mut self, table: Symbol, index: u32) -> Option<u64>;
 }
 
@@ -33,16 +33,16 @@ pub struct Region {
     pub bytes: Vec<u8>,
 }
 
-/// How a run ended.
+/// The result of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// With a result.
     Exit(u64),
-    /// Stopped by the code; the fields of [`RunCtx`] are set.
+    /// Stopped by the code; the stop fields of [`RunCtx`] are set.
     Stop {
-        /// Why.
+        /// The reason.
         code: StopCode,
-        /// Where.
+        /// The instruction.
         insn: u32,
     },
     /// Replaced by another program.
@@ -58,7 +58,7 @@ pub enum Outcome {
     },
 }
 
-/// Why there is no outcome.
+/// The reason why there is no outcome.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EvalError {
     /// An access outside all regions.
@@ -77,7 +77,7 @@ pub enum EvalError {
 /// The evaluator.
 #[derive(Clone, Debug)]
 pub struct Eval {
-    /// All memory but the BPF stacks.
+    /// All memory except the BPF stacks.
     pub memory: Vec<Region>,
     /// Ops left to evaluate.
     pub fuel: u64,
@@ -86,7 +86,7 @@ pub struct Eval {
 }
 
 impl Eval {
-    /// An evaluator over this memory, with stacks below `stack_top`, which must be clear of it.
+    /// Creates an evaluator with this memory, and stacks below `stack_top`, which must not overlap it.
     pub fn new(memory: Vec<Region>, stack_top: u64) -> Eval {
         Eval { memory, fuel: 1 << 20, stack_top }
     }
@@ -162,7 +162,7 @@ impl Eval {
             }
         }
         let runs_off = EvalError::Malformed("control runs off the end");
-        // The block's place in the order, and the op's in the block.
+        // The block's index in the order, and the op's in the block.
         let (mut place, mut at) = (0, 0);
         loop {
             let block = *func.order.get(place).ok_or(runs_off)?;
@@ -254,8 +254,8 @@ impl Eval {
                             let args = args.map(|a| a.unwrap_or(0));
                             match self.function(lir, id, args, ctx.unwrap_or(0), env)? {
                                 Outcome::Exit(value) => value,
-                                // A tail call in a subprogram returns to the subprogram's caller; only its target knows
-                                // what.
+                                // A tail call in a subprogram returns to the subprogram's caller, with a result that
+                                // only its target determines.
                                 Outcome::TailCall { .. } => {
                                     return Err(EvalError::Malformed("the target of a nested tail call is unknown"));
                                 }

@@ -1,9 +1,9 @@
-//! What a program refers to outside itself, by number: the linker turns it into addresses when the code is placed.
+//! The external symbols of a program, by number: the linker resolves them to addresses when the code is placed.
 
 use bpf_isa::InsnIdx;
 use bpf_jit_code::Symbol;
 
-/// An index of either type as a number, and back.
+/// Converts an index of either type to a number, and back.
 macro_rules! as_number {
     (u32, $index:expr) => {
         $index
@@ -21,18 +21,18 @@ macro_rules! of_number {
     };
 }
 
-/// Makes [`Extern`], its way into symbols and back, and its names from one table: a kind more is a line more here, and
-/// an arm wherever somebody matches over kinds.
+/// Generates [`Extern`], its conversions to and from symbols, and its names from one table. A new kind is one line
+/// here, and an arm in every match over kinds.
 macro_rules! externs {
     ($($(#[$doc:meta])* $kind:ident($index:tt) = $number:literal $name:literal,)*) => {
-        /// What the program refers to outside itself, as a [`Symbol`].
+        /// An external object that the program refers to, which converts to a [`Symbol`].
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         pub enum Extern {
             $($(#[$doc])* $kind($index),)*
         }
 
         impl Extern {
-            /// As a symbol.
+            /// Converts to a symbol.
             pub const fn symbol(self) -> Symbol {
                 match self {
                     $(Extern::$kind(index) => {
@@ -42,7 +42,7 @@ macro_rules! externs {
                 }
             }
 
-            /// What a symbol made by [`Extern::symbol`] stands for; `None` for any other.
+            /// The external object of a symbol made by [`Extern::symbol`]; `None` for other symbols.
             pub const fn from_symbol(symbol: Symbol) -> Option<Extern> {
                 match symbol.kind {
                     $($number => Some(Extern::$kind(of_number!($index, symbol.index))),)*
@@ -57,7 +57,7 @@ macro_rules! externs {
                 }
             }
 
-            /// One of the kind with this name.
+            /// The external object with this kind's name and this index.
             pub fn of_kind(name: &str, index: u32) -> Option<Extern> {
                 match name {
                     $($name => Some(Extern::$kind(of_number!($index, index))),)*
@@ -73,9 +73,9 @@ externs! {
     Helper(u32) = 0 "helper",
     /// A host function, by index.
     Host(u32) = 1 "host",
-    /// A map, by index: the value BPF sees as the map's pointer.
+    /// A map, by index: the value that BPF code sees as the map's pointer.
     Map(u32) = 2 "map",
-    /// What the two-slot load at this slot loads: a map value or a variable.
+    /// The value of the two-slot load at this slot: a map value or a variable.
     Imm64(InsnIdx) = 3 "value",
     /// The environment of the function behind a helper id.
     HelperEnv(u32) = 4 "helper_env",
@@ -85,10 +85,9 @@ externs! {
     ArrayBase(u32) = 6 "array",
     /// The function that looks a key up in a map, by index.
     MapLookup(u32) = 7 "lookup",
-    /// Where the program counts its runs: a counter for each execution slot.
+    /// The counters of the program's runs, one for each execution slot.
     Counters(u32) = 8 "counters",
-    /// Memory of the program's own, where a contained program's accesses are made that are outside of what they should
-    /// be in.
+    /// Memory of the program to which a contained program's out-of-bounds accesses are redirected.
     Sink(u32) = 9 "sink",
 }
 
@@ -96,7 +95,7 @@ impl Extern {
     /// The largest index or id a symbol can carry.
     pub const MAX: u32 = u32::MAX;
 
-    /// Which one of its kind.
+    /// The index within the kind.
     pub const fn index(self) -> u32 {
         self.symbol().index
     }

@@ -1,12 +1,12 @@
 //! Functions and their blocks.
 //!
-//! Problem: passes add and remove ops and blocks, and everything else wants to walk ops as one array. Approach: the ops
-//! of all blocks lie in one array, each block names a range of it, and the order of the code is a list of blocks beside
-//! it. What is added lies at the array's end, what is removed is no longer named; [`Func::compact`] puts the ops of the
-//! order's blocks in order again.
+//! Problem: passes add and remove ops and blocks, and all other code walks the ops as one array. Approach: the ops of
+//! all blocks lie in one array, each block names a range of it, and the order of the code is a separate list of
+//! blocks. Added ops are appended to the array, and removed ones are not named any more; [`Func::compact`] sorts the
+//! ops of the ordered blocks again.
 //!
-//! Invariants: a [`BlockId`] keeps its meaning for as long as its block exists, whatever is inserted or removed around
-//! it; ranges of blocks in the order are apart from each other.
+//! Invariants: a [`BlockId`] is valid for as long as its block exists, whatever is inserted or removed around it. The
+//! ranges of blocks in the order are disjoint.
 
 use crate::op::{BlockId, Op, VReg};
 use core::ops::Range;
@@ -32,33 +32,33 @@ pub struct Block {
 pub struct Func {
     /// The ops of all blocks.
     pub ops: Vec<Op>,
-    /// Where each op came from.
+    /// The span of each op.
     pub spans: Vec<Span>,
     /// Blocks by id.
     pub blocks: Vec<Block>,
-    /// The order of the code. The first one is the entry.
+    /// The order of the code. The first block is the entry.
     pub order: Vec<BlockId>,
     /// Number of virtual registers.
     pub vregs: u32,
-    /// Virtual registers that hold r1 to r5 at entry, where they are read.
+    /// Virtual registers that hold r1 to r5 at entry, for parameters that are read.
     pub params: [Option<VReg>; 5],
-    /// The virtual register that holds the hidden argument at entry, where it is needed.
+    /// The virtual register that holds the hidden argument at entry, if it is needed.
     pub ctx: Option<VReg>,
     /// Bytes of BPF stack, a multiple of 8.
     pub stack_bytes: u32,
 }
 
-/// Where control goes at the end of a block.
+/// The successors at the end of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ends {
     /// The target of the jump or branch at the end.
     pub taken: Option<BlockId>,
-    /// It may go on to the next block of the order.
+    /// Whether control may fall through to the next block of the order.
     pub falls: bool,
 }
 
 impl Func {
-    /// Empties it and keeps its memory.
+    /// Empties the function and keeps its memory.
     pub fn clear(&mut self) {
         self.ops.clear();
         self.spans.clear();
@@ -75,7 +75,7 @@ impl Func {
         &self.ops[self.range(block)]
     }
 
-    /// The place of a block's ops in [`Func::ops`] and [`Func::spans`].
+    /// The range of a block's ops in [`Func::ops`] and [`Func::spans`].
     pub fn range(&self, block: BlockId) -> Range<usize> {
         let Range { start, end } = self.blocks[block.index()].ops;
         start as usize..end as usize
@@ -86,17 +86,17 @@ impl Func {
         self.order.iter().map(|block| (*block, self.block_ops(*block)))
     }
 
-    /// The ops of the code, in its order.
+    /// The ops of the code, in code order.
     pub fn all_ops(&self) -> impl Iterator<Item = &Op> {
         self.in_order().flat_map(|(_, ops)| ops)
     }
 
-    /// The registers that hold something at entry.
+    /// The registers that are defined at entry.
     pub fn entry_values(&self) -> impl Iterator<Item = VReg> {
         self.params.into_iter().chain([self.ctx]).flatten()
     }
 
-    /// Where control goes at the end of a block.
+    /// The successors at the end of a block.
     pub fn ends(&self, block: BlockId) -> Ends {
         match self.block_ops(block).last() {
             Some(Op::Jump { target }) => Ends { taken: Some(*target), falls: false },
@@ -106,13 +106,13 @@ impl Func {
         }
     }
 
-    /// A new virtual register.
+    /// Creates a virtual register.
     pub fn new_vreg(&mut self) -> VReg {
         self.vregs += 1;
         VReg(self.vregs - 1)
     }
 
-    /// A new block with these ops, which is not in the order yet.
+    /// Creates a block with these ops, which is not in the order yet.
     pub fn new_block(&mut self, ops: impl IntoIterator<Item = (Op, Span)>) -> BlockId {
         self.blocks.push(Block { ops: 0..0 });
         let block = BlockId(crate::small(self.blocks.len()) - 1);
@@ -120,7 +120,7 @@ impl Func {
         block
     }
 
-    /// Gives a block other ops.
+    /// Replaces the ops of a block.
     pub fn set_ops(&mut self, block: BlockId, ops: impl IntoIterator<Item = (Op, Span)>) {
         let start = crate::small(self.ops.len());
         for (op, span) in ops {
@@ -130,21 +130,22 @@ impl Func {
         self.blocks[block.index()].ops = start..crate::small(self.ops.len());
     }
 
-    /// Puts `block` into the order behind `after`. What falls out of `after` now comes to `block`; nothing happens if
-    /// `after` is not in the order.
+    /// Inserts `block` into the order after `after`, so that `after` falls into it. Does nothing if `after` is not in
+    /// the order.
     pub fn insert_after(&mut self, after: BlockId, block: BlockId) {
         if let Some(at) = self.order.iter().position(|b| *b == after) {
             self.order.insert(at + 1, block);
         }
     }
 
-    /// Takes a block out of the order. What fell into it falls into the next one; no jump may lead to it.
+    /// Removes a block from the order. Its predecessor falls into the next block; no jump may lead to the removed
+    /// one.
     pub fn remove(&mut self, block: BlockId) {
         self.order.retain(|b| *b != block);
         self.blocks[block.index()].ops = 0..0;
     }
 
-    /// Cuts a block in two before its op `at`; the rest is a new block, which it falls into.
+    /// Splits a block before its op `at`; the rest is a new block, which the first falls into.
     pub fn split_block(&mut self, block: BlockId, at: u32) -> BlockId {
         let Range { start, end } = self.blocks[block.index()].ops;
         let cut = (start + at).min(end);
@@ -155,7 +156,7 @@ impl Func {
         rest
     }
 
-    /// A new block on the edge that the jump or branch at the end of `from` takes; it consists of `ops` and a jump.
+    /// Creates a block on the edge of the jump or branch at the end of `from`; it consists of `ops` and a jump.
     /// `None` if there is no such edge.
     pub fn split_taken(&mut self, from: BlockId, ops: impl IntoIterator<Item = (Op, Span)>) -> Option<BlockId> {
         let last = self.range(from).last()?;
@@ -169,8 +170,8 @@ impl Func {
         Some(block)
     }
 
-    /// Leaves in the arrays only the ops of the order's blocks, in its order, and of the blocks only those of the
-    /// order, numbered in it.
+    /// Removes ops outside the order's blocks from the arrays and sorts the others in code order; removes blocks
+    /// outside the order and numbers the others in it.
     pub fn compact(&mut self) {
         const GONE: u32 = u32::MAX;
         let mut number = vec![GONE; self.blocks.len()];
@@ -194,7 +195,7 @@ impl Func {
     }
 }
 
-/// A whole program: one function a subprogram.
+/// A whole program: one function per subprogram.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Lir {
     /// The functions, by subprogram id.

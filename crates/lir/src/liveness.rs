@@ -1,12 +1,12 @@
-//! What is live out of each block.
+//! The values live out of each block.
 //!
-//! Problem: the allocator needs, for each block, the values that some path from its end reads before writing them; most
-//! values live and die inside one block, and programs have thousands of both, so sets of all values by block are
-//! quadratic. Approach: one walk over the ops finds the values that a block reads and has not written (few, and never a
-//! temporary); each of them is then followed backward, from block to predecessor, until a block that writes it. So the
-//! cost is that of the walk, and of writing the result down.
+//! Problem: the allocator needs, for each block, the values that some path from its end reads before writing them.
+//! Most values live inside one block, and programs have thousands of values and blocks, so sets of all values per
+//! block are quadratic. Approach: one walk over the ops finds the values that a block reads before writing them (few,
+//! and never a temporary). Each of them is then followed backward, from block to predecessor, until a block that
+//! writes it. The cost is that of the walk, and of writing the result.
 //!
-//! Invariant: exact, by the function's own ops and edges. Derived like [`Cfg`], never kept beside a function that
+//! Invariant: exact for the function's ops and edges. Derived like [`Cfg`], never stored beside a function that
 //! changes.
 
 use crate::cfg::Cfg;
@@ -15,14 +15,14 @@ use crate::op::{BlockId, VReg};
 
 const NONE: u32 = u32::MAX;
 
-/// Live-out lists, with the memory they are made in.
+/// Live-out lists, with the memory for computing them.
 #[derive(Clone, Debug, Default)]
 pub struct Liveness {
     /// `live[starts[b] .. starts[b + 1]]`.
     starts: Vec<u32>,
     live: Vec<VReg>,
     cfg: Cfg,
-    /// By value: the block that was last seen to write it.
+    /// By value: the last visited block that writes it.
     written: Vec<u32>,
     /// By value: the head of the list of its upward-exposed reads, in `exposed`.
     reads: Vec<u32>,
@@ -32,7 +32,7 @@ pub struct Liveness {
     writes: Vec<Link>,
     /// The values with upward-exposed reads.
     global: Vec<VReg>,
-    /// By block: the value that was last found live into it, live out of it, and written in it.
+    /// By block: the last value found live into it, live out of it, and written in it.
     marks: Vec<Marks>,
     work: Vec<BlockId>,
     found: Vec<(BlockId, VReg)>,
@@ -52,14 +52,14 @@ struct Marks {
 }
 
 impl Liveness {
-    /// The liveness of `func`.
+    /// Computes the liveness of `func`.
     pub fn of(func: &Func) -> Liveness {
         let mut liveness = Liveness::default();
         liveness.build(func);
         liveness
     }
 
-    /// Becomes the liveness of `func`.
+    /// Recomputes the liveness for `func`.
     pub fn build(&mut self, func: &Func) {
         let blocks = func.blocks.len();
         self.starts.clear();
@@ -79,7 +79,7 @@ impl Liveness {
         &self.live[self.starts[block.index()] as usize..self.starts[block.index() + 1] as usize]
     }
 
-    /// Finds what each block writes, and what it reads before.
+    /// Finds the values that each block writes, and those it reads before.
     fn walk(&mut self, func: &Func) {
         let values = func.vregs as usize;
         for heads in [&mut self.written, &mut self.reads, &mut self.writers] {
@@ -116,7 +116,7 @@ impl Liveness {
         }
     }
 
-    /// Follows each value from where it is read to where it is written.
+    /// Follows each value from its reads back to its writes.
     fn follow(&mut self, blocks: usize) {
         self.marks.clear();
         self.marks.resize(blocks, Marks { into: NONE, out: NONE, writes: NONE });
@@ -144,7 +144,7 @@ impl Liveness {
         }
     }
 
-    /// Sorts what was found by block.
+    /// Sorts the results by block.
     fn sort(&mut self) {
         for (block, _) in &self.found {
             self.starts[block.index()] += 1;

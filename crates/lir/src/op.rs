@@ -1,7 +1,6 @@
-//! The operations: what each reads, writes and means.
+//! The operations, with their operands, results and meaning.
 //!
-//! `width` fields: operands are read at that width, a 32-bit result is zero-extended. What an op computes is defined by
-//! `eval`.
+//! `width` fields: operands are read at that width, a 32-bit result is zero-extended. `eval` defines the results.
 
 use bpf_isa::word::{Signed, Wide, Word};
 use bpf_isa::{Size, SubprogId, Width};
@@ -36,7 +35,7 @@ impl BlockId {
 pub enum Val {
     /// A virtual register.
     Reg(VReg),
-    /// Any 64-bit constant; the backend materialises what does not fit. A 32-bit op looks at the low half.
+    /// Any 64-bit constant; the backend materialises one that has no immediate form. A 32-bit op uses the low half.
     Imm(i64),
 }
 
@@ -78,12 +77,12 @@ pub enum BinOp {
 }
 
 impl BinOp {
-    /// `a op b` at a width: what the op means.
+    /// Computes `a op b` at a width: the definition of the op.
     pub fn apply(self, width: Width, a: u64, b: u64) -> u64 {
         self.apply_to(width, a, b)
     }
 
-    /// [`BinOp::apply`], also of what is proven.
+    /// [`BinOp::apply`] for any [`Word`], so that a solver can prove it.
     #[doc(hidden)]
     #[inline(always)]
     pub fn apply_to<T: Word>(self, width: Width, a: T, b: T) -> T {
@@ -114,7 +113,7 @@ impl BinOp {
             BinOp::Shl => a << count,
             BinOp::Shr => a >> count,
             BinOp::Sar => (sa >> count).unsigned(),
-            // By one and the rest: a shift by the width is none.
+            // By one and by the rest, because a shift by the whole width is undefined.
             BinOp::Rotl => a << count | a >> 1 >> (top - count),
         };
         result & T::ONES[bits as usize]
@@ -130,58 +129,58 @@ pub fn narrow(width: Width, value: u64) -> u64 {
     }
 }
 
-/// The low `from` of the value, extended to 64 bits.
+/// Extends the low `from` bytes of the value to 64 bits.
 pub fn extend(signed: bool, from: Size, value: u64) -> u64 {
     let unused = 64 - from.bits();
     if signed { ((value << unused) as i64 >> unused) as u64 } else { value << unused >> unused }
 }
 
-/// The low `size` of the value, its bytes reversed.
+/// Reverses the low `size` bytes of the value.
 pub fn bswap(size: Size, value: u64) -> u64 {
     value.swap_bytes() >> (64 - size.bits())
 }
 
-/// Where a memory address starts.
+/// The start of a memory address.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Base {
     /// The value of a register.
     Reg(VReg),
     /// One past the highest byte of the function's BPF stack (r10).
     Frame,
-    /// `base + (index << shift)`: of plain loads and stores only.
+    /// `base + (index << shift)`: for plain loads and stores only.
     Indexed {
-        /// Where it starts.
+        /// The start.
         base: VReg,
-        /// How many elements further.
+        /// The index of the element.
         index: VReg,
-        /// The size of an element, as a power of two: 0 to 3.
+        /// The size of an element as a power of two: 0 to 3.
         shift: u8,
     },
 }
 
-/// The memory that an access is in, as far as that is known: accesses in two different known regions never meet.
+/// The memory region of an access, if known: accesses in two different known regions never overlap.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Region {
     /// Any of the others, or none of them.
     Unknown,
-    /// The BPF stack, of this function or of one that called it.
+    /// The BPF stack of this function or of one of its callers.
     Stack,
     /// The context.
     Context,
-    /// The packet, or another region that the context leads to.
+    /// The packet, or another region that a context field points to.
     Packet,
     /// The values of maps.
     MapValue,
     /// The program's arena.
     Arena,
-    /// Memory that a helper gave to this run alone.
+    /// Memory that a helper returned to this run only.
     Mem,
-    /// The hidden argument's own fields, which no program can name.
+    /// The fields of the hidden argument, which programs cannot access.
     Run,
 }
 
 impl Region {
-    /// All of them.
+    /// All regions.
     pub const ALL: [Region; 8] = [
         Region::Unknown,
         Region::Stack,
@@ -193,7 +192,7 @@ impl Region {
         Region::Run,
     ];
 
-    /// Whether an access in one may touch what one in the other touches.
+    /// Whether accesses in the two regions may overlap.
     pub fn may_meet(self, other: Region) -> bool {
         self == other
             || (self == Region::Unknown && other != Region::Run)
@@ -201,19 +200,19 @@ impl Region {
     }
 }
 
-/// A memory address: where it starts, and an offset.
+/// A memory address: a start and an offset.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Mem {
-    /// Where it starts.
+    /// The start.
     pub base: Base,
     /// Byte offset.
     pub off: i32,
-    /// Where it is. An attribute: what an op computes does not depend on it.
+    /// The region. An attribute: the result of an op does not depend on it.
     pub region: Region,
 }
 
 impl Mem {
-    /// An address of which nothing more is known.
+    /// An address with the region that its base implies.
     pub fn new(base: Base, off: i32) -> Mem {
         let region = match base {
             Base::Reg(_) | Base::Indexed { .. } => Region::Unknown,
@@ -238,7 +237,7 @@ pub enum AtomicOp {
     Xchg,
 }
 
-/// Whom a call calls.
+/// The callee of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum CallTarget {
     /// A function outside the code, with the C calling convention.
@@ -250,7 +249,7 @@ pub enum CallTarget {
 /// The table and index of a tail call.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum TailKey {
-    /// Both constant: a direct, patched site.
+    /// Both are constant: a direct, patched site.
     Const {
         /// The table.
         table: Symbol,
@@ -271,7 +270,7 @@ pub enum TailKey {
 pub enum Check {
     /// Subtracts this number from the run's budget; stops when the budget falls below zero.
     Budget(u8),
-    /// Stops when another thread asked for it.
+    /// Stops when another thread has requested it.
     Interrupt,
 }
 
@@ -326,7 +325,7 @@ pub enum Op {
     },
     /// `dst` = the low `size` bytes of `src` in reverse order, zero-extended.
     Bswap {
-        /// How many bytes: H, W or DW.
+        /// Number of bytes: H, W or DW.
         size: Size,
         /// Destination.
         dst: VReg,
@@ -341,9 +340,9 @@ pub enum Op {
         dst: VReg,
         /// The addend.
         a: VReg,
-        /// What is shifted.
+        /// The shifted operand.
         b: VReg,
-        /// By how much: 0 to 3.
+        /// The shift count: 0 to 3.
         shift: u8,
     },
     /// `dst = if a cond b { yes } else { no }`, all 64 bits of `yes` and `no`.
@@ -365,20 +364,20 @@ pub enum Op {
     },
     /// `dst = if a < limit { yes } else { no }`, unsigned, all 64 bits.
     ///
-    /// Unlike a [`Op::Select`] it is opaque: no pass decides it, computes with its range, or makes a branch of it. A
-    /// contained program's accesses rest on the selection being made, also where a branch before it was mispredicted.
-    /// Backends emit it without a branch, and where the machine may predict what a selection chooses, with a barrier
-    /// behind it (arm64: `csdb`).
+    /// Unlike a [`Op::Select`] it is opaque: no pass decides it, uses its range, or turns it into a branch. A
+    /// contained program's accesses depend on this selection, even where a branch before it was mispredicted.
+    /// Backends emit it without a branch, and with a barrier after it where the machine may predict the result of a
+    /// selection (arm64: `csdb`).
     Confine {
-        /// The number that is compared.
+        /// The compared number.
         a: VReg,
         /// The exclusive upper bound.
         limit: Val,
         /// Destination.
         dst: VReg,
-        /// Value if it is.
+        /// Value if `a < limit`.
         yes: VReg,
-        /// Value if it is not.
+        /// Value otherwise.
         no: VReg,
     },
     /// `dst` = the address `off` bytes from r10.
@@ -452,7 +451,7 @@ pub enum Op {
         mem: Mem,
         /// Operand.
         src: VReg,
-        /// Where the old value goes, zero-extended, if it is wanted.
+        /// Destination of the old value, zero-extended; `None` if it is not needed.
         fetch: Option<VReg>,
     },
     /// `old = *mem; if old == expected { *mem = new }; dst = old`, zero-extended in both outcomes, sequentially
@@ -471,16 +470,17 @@ pub enum Op {
     },
     /// Calls `target` with up to five arguments.
     Call {
-        /// Whom.
+        /// The callee.
         target: CallTarget,
-        /// Arguments; `None` where the callee does not read one.
+        /// Arguments; `None` for arguments that the callee does not read.
         args: [Option<VReg>; 5],
         /// The hidden argument, where the callee needs it.
         ctx: Option<VReg>,
-        /// Where the result goes, if it is wanted.
+        /// Destination of the result; `None` if it is not needed.
         ret: Option<VReg>,
     },
-    /// Replaces this function by the target's code, or falls through: slot empty, index out of range, limit reached.
+    /// Replaces this function by the target's code. Falls through if the slot is empty, the index out of range, or
+    /// the limit reached.
     TailCall {
         /// Table and index.
         key: TailKey,
@@ -488,36 +488,36 @@ pub enum Op {
         arg: VReg,
         /// The hidden argument.
         ctx: VReg,
-        /// Reload the target's r2 with the length of the raw context.
+        /// Whether to reload the target's r2 with the length of the raw context.
         reload_len: bool,
     },
-    /// Stops the run at this place unless `check` allows it to go on. Not the end of a block.
+    /// Stops the run at this place unless `check` passes. Does not end a block.
     Check {
-        /// What is checked.
+        /// The condition.
         check: Check,
         /// The hidden argument.
         ctx: VReg,
     },
-    /// Stops the run with [`StopCode::Access`] at this place unless `a < limit`, unsigned, 64 bits. Not the end of a
+    /// Stops the run with [`StopCode::Access`] at this place unless `a < limit`, unsigned, 64 bits. Does not end a
     /// block.
     Bound {
-        /// What is compared.
+        /// The compared number.
         a: VReg,
-        /// What it must be below.
+        /// The exclusive upper bound.
         limit: Val,
         /// The hidden argument.
         ctx: VReg,
     },
     /// Stops the run. Last of its block.
     Stop {
-        /// Why.
+        /// The reason.
         code: StopCode,
         /// The hidden argument.
         ctx: VReg,
     },
     /// Goes to `target`. Last of its block.
     Jump {
-        /// Where.
+        /// The target.
         target: BlockId,
     },
     /// Goes to `target` if `a cond b`, else falls through. Last of its block.
@@ -530,7 +530,7 @@ pub enum Op {
         a: VReg,
         /// Second operand.
         b: Val,
-        /// Where.
+        /// The target.
         target: BlockId,
     },
     /// Returns `value` from the function. Last of its block.
@@ -541,12 +541,12 @@ pub enum Op {
 }
 
 impl Op {
-    /// Whether it can only be the last of its block: control goes elsewhere after it.
+    /// Whether the op can only be the last of its block, because control leaves the block after it.
     pub fn ends_block(&self) -> bool {
         matches!(self, Op::Jump { .. } | Op::Branch { .. } | Op::Exit { .. } | Op::Stop { .. })
     }
 
-    /// The register the op writes, if it writes one.
+    /// The register that the op writes, if any.
     pub fn def(&self) -> Option<VReg> {
         match *self {
             Op::Mov { dst, .. }
@@ -655,7 +655,7 @@ impl Op {
         }
     }
 
-    /// The memory that the op accesses, if it names some.
+    /// The memory that the op accesses, if it has an address operand.
     pub fn mem(&self) -> Option<Mem> {
         match *self {
             Op::Load { mem, .. }
@@ -686,7 +686,7 @@ impl Op {
         }
     }
 
-    /// The register the op writes, to be changed.
+    /// The register that the op writes, mutably.
     pub fn def_mut(&mut self) -> Option<&mut VReg> {
         match self {
             Op::Mov { dst, .. }
@@ -725,7 +725,7 @@ impl Op {
         }
     }
 
-    /// Calls `f` with each register the op reads, in operand order, to be changed.
+    /// Calls `f` with each register that the op reads, in operand order, mutably.
     #[inline]
     pub fn for_each_use_mut(&mut self, mut f: impl FnMut(&mut VReg)) {
         fn val(v: &mut Val, f: &mut impl FnMut(&mut VReg)) {

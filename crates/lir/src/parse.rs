@@ -1,7 +1,7 @@
-//! The text form, read: see `text`.
+//! The parser of the text form: see `text`.
 //!
-//! By recursive descent over the words of a line. The numbers of values and blocks are taken as they stand, so that a
-//! text means the same function each time it is read; what refers to a block that is not there is for `verify` to find.
+//! Recursive descent over the words of a line. Numbers of values and blocks are kept, so that a text describes an
+//! identical function each time it is read. `verify` detects references to blocks that do not exist.
 
 use crate::externs::Extern;
 use crate::func::{Block, Func, Lir, Span};
@@ -13,12 +13,12 @@ use bpf_isa::{Size, SubprogId, Width};
 use bpf_jit_code::{StopCode, Symbol};
 use core::str::FromStr;
 
-/// Why a text is no intermediate form.
+/// The reason why a text is not an intermediate form.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ParseError {
-    /// The line, from 1 on.
+    /// The line, from 1.
     pub line: usize,
-    /// What was expected there, and what was found.
+    /// The expected text, and the text found.
     pub message: String,
 }
 
@@ -35,7 +35,7 @@ type Result<T> = core::result::Result<T, String>;
 impl FromStr for Lir {
     type Err = ParseError;
 
-    /// Reads what `Display` writes. Text after `;` is comment.
+    /// Parses the output of `Display`. Text after `;` is a comment.
     fn from_str(text: &str) -> core::result::Result<Lir, ParseError> {
         let mut lir = Lir::default();
         let mut open: Option<Func> = None;
@@ -65,7 +65,7 @@ impl FromStr for Lir {
     }
 }
 
-/// The words of a line that are still to be read: names and numbers, and single signs.
+/// The words of a line that are not read yet: names, numbers and single signs.
 struct Words<'a> {
     rest: &'a str,
 }
@@ -107,7 +107,7 @@ impl<'a> Words<'a> {
         if self.rest.is_empty() { Ok(()) } else { Err(format!("expected the end of the line, found `{}`", self.rest)) }
     }
 
-    /// A name that begins with `letter` and goes on with a number.
+    /// Takes a name that consists of `letter` and a number.
     fn numbered(&mut self, letter: &str, what: &str) -> Result<u32> {
         let word = self.next();
         let number = word.strip_prefix(letter).and_then(|n| n.parse().ok());
@@ -115,7 +115,7 @@ impl<'a> Words<'a> {
     }
 
     fn vreg(&mut self) -> Result<VReg> {
-        // As many values as ops could make; more would only cost memory.
+        // The limit is above the number of values that ops can make; a larger number would only cost memory.
         let n = self.numbered("v", "a value")?;
         if n < 1 << 20 { Ok(VReg(n)) } else { Err(format!("expected a value, found `v{n}`")) }
     }
@@ -238,7 +238,7 @@ impl<'a> Words<'a> {
         Ok(func)
     }
 
-    /// A block's label, or an op of the last block.
+    /// Parses a block's label, or an op of the last block.
     fn line(&mut self, func: &mut Func) -> Result<()> {
         if self.rest.starts_with('b') && self.rest.ends_with(':') {
             let block = self.block()?;

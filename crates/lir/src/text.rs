@@ -1,4 +1,4 @@
-//! The text form, printed. `parse` reads it back: what is printed and read is equal.
+//! The printer of the text form. `parse` reads it back to an equal program.
 //!
 //! ```text
 //! func 0 (v0, -, v3, -, -) ctx v5 stack 16 {
@@ -12,10 +12,10 @@
 //!     exit v7 @5
 //! }
 //! ```
-//! An address may end in the region that it is known to be in: `[v0 + 4: packet]`.
+//! An address may end with its known region: `[v0 + 4: packet]`.
 //! `@` is followed by the BPF slots that the op came from (`@0+0`: none). Numbers are decimal, or hexadecimal after
-//! `0x`, and may be negative. Blocks are listed in the order of the code under their own numbers; ops of blocks outside
-//! the order are not part of the text.
+//! `0x`, and may be negative. Blocks are listed in code order with their own numbers; ops of blocks outside the order
+//! are not part of the text.
 
 use crate::externs::Extern;
 use crate::func::{Func, Lir, Span};

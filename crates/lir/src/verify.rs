@@ -1,9 +1,9 @@
-//! Whether a function is well formed: what every pass may rely on and must keep.
+//! Checks that a function is well formed: the properties that every pass may assume and must preserve.
 //!
-//! Structure (ranges, targets, jumps at the ends of blocks only) and definitions: on every way from the entry to an op,
-//! the values that it reads have been written. Where a value has one definition that is dominance; with several it is
-//! the same by the blocks' definitions together, which one forward data flow decides. Quadratic in the worst case: for
-//! debug builds, tests and fuzzing.
+//! Checks structure (ranges, targets, jumps only at the ends of blocks) and definitions: on every path from the entry
+//! to an op, the values that it reads have been written. For a value with one definition that is dominance; with
+//! several definitions, one forward data flow over all blocks decides it. Quadratic in the worst case: for debug
+//! builds, tests and fuzzing.
 
 use core::cell::RefCell;
 
@@ -11,13 +11,13 @@ use crate::cfg::Cfg;
 use crate::func::{Func, Lir};
 use crate::op::{Base, BlockId, CallTarget, Mem, Op, VReg};
 
-/// What is wrong with an intermediate form.
+/// An error in an intermediate form.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum LirError {
     /// The arrays of ops and spans differ in length, or a block names ops that are not there.
     Ranges(BlockId),
-    /// A block is in the order twice, or names what does not exist; or there is no block.
+    /// A block is in the order twice or does not exist; or there is no block.
     Order,
     /// A jump in the middle of a block, or to a block that is not in the order.
     Jump {
@@ -30,17 +30,17 @@ pub enum LirError {
     End(BlockId),
     /// A value, parameter or subprogram that does not exist.
     Unknown(Op),
-    /// An index in the address of another op than a plain load or store, or one that is shifted by more than 3.
+    /// An index in the address of an op other than a plain load or store, or one shifted by more than 3.
     Address(Op),
-    /// A parameter that does not exist, or two that are one.
+    /// A parameter that does not exist, or two parameters in one register.
     Parameter(VReg),
-    /// A value is read and was not written on some way there.
+    /// A value is read that was not written on some path there.
     Undefined {
         /// The value.
         value: VReg,
         /// The block where it is read.
         block: BlockId,
-        /// By what.
+        /// The op that reads it.
         op: Op,
     },
 }
@@ -70,21 +70,21 @@ impl Lir {
     /// Checks all functions.
     ///
     /// # Errors
-    /// The first thing that is wrong.
+    /// The first error found.
     pub fn verify(&self) -> Result<(), LirError> {
         self.funcs.iter().try_for_each(|func| func.verify(self.funcs.len()))
     }
 }
 
-/// Words of what is known at the starts of blocks, at most (256 MiB): definitions of a larger function, of fifty
-/// thousand blocks or so, are not checked.
+/// The largest number of words of data-flow state (256 MiB): definitions of a larger function, of some fifty thousand
+/// blocks, are not checked.
 const MAX_WORDS: usize = 1 << 25;
 
 impl Func {
-    /// Checks the function, one of so many.
+    /// Checks the function, which belongs to a program of `functions` functions.
     ///
     /// # Errors
-    /// The first thing that is wrong.
+    /// The first error found.
     pub fn verify(&self, functions: usize) -> Result<(), LirError> {
         SCRATCH.with_borrow_mut(|scratch| {
             self.verify_structure(functions, &mut scratch.ordered)?;
@@ -144,7 +144,7 @@ impl Func {
     fn verify_definitions(&self, scratch: &mut Scratch) -> Result<(), LirError> {
         let Scratch { cfg, reached, written, now, .. } = scratch;
         cfg.build(self);
-        // By block: the values written on every way to its start, once a way there is known.
+        // By block: the values written on every path to its start, once a path there was found.
         let words = self.vregs.div_ceil(64) as usize;
         let row = |block: BlockId| block.index() * words..(block.index() + 1) * words;
         if self.blocks.len().saturating_mul(words) > MAX_WORDS {
@@ -192,14 +192,14 @@ impl Func {
     }
 }
 
-/// What a check needs and the thread keeps for the next: debug builds check each function several times a compilation,
-/// and compiling allocates nothing once it is warm.
+/// Memory that a check uses and that the thread keeps for the next one: debug builds check each function several
+/// times per compilation, and compiling should not allocate once it is warm.
 #[derive(Default)]
 struct Scratch {
     ordered: Vec<bool>,
     cfg: Cfg,
     reached: Vec<bool>,
-    /// A set of values a block.
+    /// One set of values per block.
     written: Vec<u64>,
     now: Vec<u64>,
 }
@@ -214,7 +214,7 @@ fn contains(set: &[u64], v: VReg) -> bool {
     set[v.index() / 64] & 1 << (v.0 % 64) != 0
 }
 
-/// Keeps what is in `other` too; says whether anything went.
+/// Intersects `set` with `other`; returns whether any element was removed.
 fn intersect(set: &mut [u64], other: &[u64]) -> bool {
     let mut changed = false;
     for (a, b) in set.iter_mut().zip(other) {

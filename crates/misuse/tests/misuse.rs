@@ -1,8 +1,8 @@
-//! What must not type-check: each file of `runtime/`, `prog-pack/` and `tailcall/` fails to compile with the message
-//! beside it.
+//! Tests that programs do not type-check: each file of `runtime/`, `prog-pack/` and `tailcall/` fails to compile with
+//! the message beside it.
 //!
-//! In a crate of its own, with no more features than the programs need: the compiler that tries them builds all that
-//! their crate depends on once more.
+//! In a separate crate, with only the features that the programs need, because the compiler that tries them builds
+//! all dependencies of the crate once more.
 #![cfg(not(target_arch = "aarch64"))] // Messages are the same on every host; once is enough, and the compiler is not emulated.
 
 #[test]

@@ -1,36 +1,37 @@
-//! Where a loop should lie in the lines of the cache.
+//! The placement of a loop in cache lines.
 //!
-//! Problem: processors fetch instructions, and keep decoded ones, by lines. A piece of a loop that lies in one line
-//! more than it must is fetched in two turns, each round that comes there: a classifier by a tree of comparisons took
-//! 1.2 times as long where either the block that every round begins with or the one that every round ends with lay in
-//! two lines, and a table of rules 1.6 times, at any other place in memory the same (docs/optimiser.md). Approach: what
-//! control comes to by more jumps is run more often, and the first block by every round; so a place costs, by block,
-//! how often its lines end within it times that. The one place moves the whole loop, by padding before it, so only
-//! places are tried where some block begins with a line: between two of these no block comes to lie in fewer lines.
+//! Problem: processors fetch instructions, and cache decoded ones, by lines. A part of a loop that lies in more lines
+//! than necessary is fetched in more steps in each iteration. Depending on its place alone, a classifier by a tree of
+//! comparisons took 1.2 times as long where the first or the last block of each iteration lay in two lines, and a
+//! table of rules 1.6 times (docs/optimiser.md). Approach: a block that is the target of more jumps runs more often,
+//! and the first block runs in every iteration. So the cost of a place is the sum over blocks of the line ends inside
+//! them, weighted by the number of jumps. Padding before the loop moves the whole loop, so only places are tried at
+//! which some block begins with a line: between two of them no block lies in fewer lines.
 //!
-//! Invariants: a loop of one block lies in as few lines as it can, if the padding is allowed; there is none that does
-//! not save an end of a line within a block.
+//! Invariants: a loop of one block lies in as few lines as possible, if the padding is allowed. Padding is used only
+//! if it saves a line end inside a block.
 
-/// Bytes of a cache line, by which instructions are fetched and decoded ones kept: of every x86-64 processor.
+/// Bytes of a cache line, the unit of instruction fetch and of the cache of decoded instructions, on every x86-64
+/// processor.
 pub(super) const LINE: u32 = 64;
-/// One block longer than this is not worth a line less.
+/// Longest loop of one block that is padded, in bytes.
 const LONGEST_BLOCK: u32 = 4 * LINE;
-/// A loop longer than this is left where it is.
+/// Longest loop that is padded, in bytes.
 const LONGEST_LOOP: u32 = 16 * LINE;
-/// So is one of more blocks: the work grows with their square.
+/// Largest number of blocks of a padded loop: the work grows with their square.
 const MOST_BLOCKS: usize = 64;
 
 /// A block of a loop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Block {
-    /// Bytes from where the loop begins.
+    /// Bytes from the start of the loop.
     pub(super) start: u32,
-    /// How many jumps lead here.
+    /// Number of jumps to this block.
     pub(super) jumps: u32,
 }
 
-/// Padding, at most `max`, before a loop of `len` bytes that would lie at `at`. Its first block begins with it, the
-/// others ascend; `blocks` is one at least.
+/// The padding, at most `max` bytes, before a loop of `len` bytes that would lie at `at`. The first block begins at
+/// offset 0, the others ascend; there is at least one.
 pub(super) fn padding(at: u32, len: u32, blocks: &[Block], max: u32) -> u32 {
     let longest = if blocks.len() == 1 { LONGEST_BLOCK } else { LONGEST_LOOP };
     if len > longest || blocks.len() > MOST_BLOCKS {
@@ -44,21 +45,21 @@ pub(super) fn padding(at: u32, len: u32, blocks: &[Block], max: u32) -> u32 {
             best = best.min((cost(at + padding, len, blocks), padding));
         }
     }
-    // A line that ends where a block does is only the better one of two equal places.
+    // A line end between two blocks only decides between equal places.
     if best.0 + WITHIN <= now { best.1 } else { 0 }
 }
 
-/// What the end of a line costs within a block that nobody jumps to; between two blocks it costs one.
+/// The cost of a line end inside a block that is no jump target; between two blocks it costs one.
 const WITHIN: u32 = 2;
 
-/// What it costs that a loop lies at `at`.
+/// The cost of placing the loop at `at`.
 fn cost(at: u32, len: u32, blocks: &[Block]) -> u32 {
     let most = blocks.iter().map(|block| block.jumps).max().unwrap_or(0);
     let ends = blocks.iter().skip(1).map(|block| block.start).chain([len]);
     let of_block = |(i, (block, end)): (usize, (&Block, u32))| {
         let jumps = if i == 0 { most } else { block.jumps };
         let (first, end) = (at + block.start, at + end);
-        // Ends of lines behind the first byte and before the last one.
+        // Number of line ends after the first byte and before the last one.
         let within = (end.max(1) - 1) / LINE - (first / LINE).min((end.max(1) - 1) / LINE);
         within * WITHIN * (1 + jumps) + u32::from(i > 0 && first % LINE == 0)
     };
@@ -83,7 +84,7 @@ mod tests {
         }
     }
 
-    /// No place that padding can reach is better than the one that is chosen, by more than what is worth no padding.
+    /// No place within the reach of padding is better than the chosen one by more than the threshold for padding.
     #[test]
     fn no_place_is_better() {
         let mut seed = 5u64;
@@ -113,7 +114,7 @@ mod tests {
         assert!(padded > 1000, "{padded}");
     }
 
-    /// The block that every round ends with, and that which it begins with, count more than those between.
+    /// The last and the first block of an iteration have more weight than the blocks between.
     #[test]
     fn blocks_that_are_run_more_often_lie_in_one_line() {
         let block = |start, jumps| Block { start, jumps };

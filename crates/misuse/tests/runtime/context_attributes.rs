@@ -1,4 +1,4 @@
-//! An attribute after the derive changes the struct that was derived: what is generated for the one does not compile with the other.
+//! An attribute after the derive changes the struct: the code generated for the old one does not compile with it.
 use bpf_runtime::{BpfContext, ContextBytes};
 use macro_rules_attribute::apply;
 

@@ -1,4 +1,4 @@
-//! What is no context by its layout: padding is uninitialised memory, and the ends of bytes are the host's.
+//! Layouts that are not contexts: padding is uninitialised memory, and the ends of bytes belong to the host.
 use bpf_runtime::{BpfContext, ContextBytesMut};
 
 #[derive(BpfContext)]

@@ -1,4 +1,4 @@
-//! A struct in a context is described by its own derive, and there is an end to the fields of bytes, counted through structs.
+//! A struct in a context needs its own derive, and the number of byte fields, counted through structs, is limited.
 use bpf_runtime::{BpfContext, ContextBytes};
 
 #[repr(C)]

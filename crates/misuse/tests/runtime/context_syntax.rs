@@ -1,4 +1,4 @@
-//! What is no context, as can be seen in the syntax.
+//! Definitions that are not contexts by their syntax.
 use bpf_runtime::BpfContext;
 
 #[derive(BpfContext)]

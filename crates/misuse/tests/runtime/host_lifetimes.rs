@@ -1,4 +1,4 @@
-//! The program's memory is the function's for the call only.
+//! A host function may use the program's memory during the call only.
 use bpf_runtime::{Caller, Config, Engine, Linker, SharedBytes};
 
 fn main() {

@@ -1,4 +1,4 @@
-//! A handle for one host type or context is none for another that only resembles it, in either direction.
+//! A handle for one host type or context does not convert to one for another, in either direction.
 use bpf_runtime::{Caller, Dispatcher, Hook, Instance, Linker, Loader, ProgArray, Program, Raw, Runner};
 
 type Long = fn(&'static str);
