@@ -15,10 +15,11 @@
 //! start.
 //!
 //! The callee of a call through a register ([`Callee::Reg`]) is not known here, but the call graph must have an edge
-//! to it. The graph has an edge wherever a function takes another's address. In addition it has edges from each function
-//! that calls through a register to the *leaves* whose address is taken anywhere: functions that call no subprogram,
-//! which cannot create a cycle. A function that calls others can be called through a register only by functions that
-//! take its address: the engine ensures that no other function is called ([`Program::indirect_callees`]).
+//! to it. The graph has an edge wherever a function takes another's address. In addition it has edges from each
+//! function that calls through a register to the *leaves* whose address is taken anywhere: functions that call no
+//! subprogram, which cannot create a cycle. A function that calls others can be called through a register only by
+//! functions that take its address: the engine ensures that no other function is called
+//! ([`Program::indirect_callees`]).
 //!
 //! The targets of an indirect jump ([`Insn::JumpReg`]) are not known from the instructions either. A program is made
 //! with the instructions that its tables name ([`Program::with_targets`]). Each such jump may lead to those of them

@@ -1,9 +1,9 @@
-//! `bpf build`: a crate of plug-ins in Rust, compiled to an object.
+//! `bpf build`: compiles a crate of plug-ins in Rust to an object.
 //!
-//! Problem: rustc's BPF target wants a linker that is not part of Rust, and makes bitcode. Approach: all of the crate
-//! and what it depends on is optimised to one module (`lto = "fat"`, one codegen unit), which is what a linker would
-//! have made, and the toolchain's own `llc` makes an object of it, BTF included. Panics end the run where they are
-//! (`panic = "immediate-abort"`: a call of `__bpf_trap`), so none of the formatting machinery is compiled.
+//! Problem: rustc's BPF target requires a linker that is not part of Rust, and produces bitcode. Approach: the crate
+//! and its dependencies are optimised to one module (`lto = "fat"`, one codegen unit), which is what a linker would
+//! produce, and the toolchain's own `llc` compiles it to an object, BTF included. Panics end the run in place (`panic
+//! = "immediate-abort"`: a call of `__bpf_trap`), so no formatting code is compiled.
 
 use anyhow::{Context, Result, bail};
 use std::env;
@@ -47,13 +47,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let mut command = Command::new(&tools.llc);
     command.args(["-march=bpfel", "-filetype=obj"]).arg(format!("-mcpu={}", args.mcpu)).arg(&bitcode);
     run_tool(command.arg("-o").arg(&object))?;
-    // DWARF is ten times the rest; BTF, which stays, has the lines.
+    // DWARF is ten times as large as the rest; BTF, which is kept, contains the source lines.
     run_tool(Command::new(&tools.strip).arg("-g").arg(&object))?;
     crate::out::line!("{}", object.display())?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Compiles the crate to one module.
+/// Compiles the crate to a single bitcode module.
 fn compile(args: &Args, manifest: &Path, target: &Path, bitcode: &Path) -> Result<()> {
     let mut emit = OsString::from("--emit=llvm-bc=");
     emit.push(bitcode);
@@ -67,13 +67,13 @@ fn compile(args: &Args, manifest: &Path, target: &Path, bitcode: &Path) -> Resul
         .arg(target)
         .arg("--")
         .arg(emit)
-        // Cargo would take the flags of the host's programs and the toolchain of the process that calls it.
+        // Cargo would otherwise use the flags and the toolchain of the calling process.
         .env("CARGO_ENCODED_RUSTFLAGS", flags(&args.mcpu).join("\u{1f}"))
         .env("CARGO_PROFILE_RELEASE_LTO", "fat")
         .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1")
         .env("CARGO_PROFILE_RELEASE_DEBUG", "2")
         .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "3")
-        // The same object on every machine; lines are named from the crate's folder.
+        // The object must not depend on the machine; source lines are named relative to the crate's folder.
         .env("CARGO_PROFILE_RELEASE_TRIM_PATHS", "all");
     for inherited in ["RUSTC", "RUSTDOC", "RUSTFLAGS", "RUSTUP_TOOLCHAIN", "CARGO_BUILD_TARGET", "CARGO"] {
         command.env_remove(inherited);
@@ -83,14 +83,14 @@ fn compile(args: &Args, manifest: &Path, target: &Path, bitcode: &Path) -> Resul
 
 fn flags(mcpu: &str) -> Vec<String> {
     let cpu = format!("-Ctarget-cpu={mcpu}");
-    // Functions of one section lie behind each other; the loader takes what a program calls from there.
+    // Functions of one section lie one after the other; the loader extracts those that a program calls.
     let fixed = ["-Zfunction-sections=no", "-Zunstable-options", "-Cpanic=immediate-abort"].map(str::to_owned);
     fixed.into_iter().chain([cpu]).collect()
 }
 
 /// Tools that come with the toolchain.
 struct Tools {
-    /// From bitcode to objects.
+    /// The compiler from bitcode to objects.
     llc: PathBuf,
     strip: PathBuf,
 }
@@ -124,7 +124,7 @@ fn install(toolchain: &str) -> String {
     format!("`rustup toolchain install {toolchain} --component rust-src --component llvm-tools`")
 }
 
-/// The name that the crate's artifacts have.
+/// The name of the crate's artifacts.
 fn crate_name(manifest: &Path) -> Result<String> {
     let mut command = Command::new("cargo");
     command.args(["metadata", "--no-deps", "--format-version=1", "--manifest-path"]).arg(manifest);
@@ -140,10 +140,10 @@ fn crate_name(manifest: &Path) -> Result<String> {
     Ok(package["name"].as_str().context("a crate has a name")?.replace('-', "_"))
 }
 
-/// Runs a tool that says itself what goes wrong.
+/// Runs a tool that prints its own errors.
 fn run_tool(command: &mut Command) -> Result<()> {
     let name = command.get_program().to_string_lossy().into_owned();
-    // Results are standard output; the tools' words are not.
+    // Standard output is for results; the tools' output is discarded.
     let status = command.stdout(Stdio::null()).status().with_context(|| format!("{name} cannot be run"))?;
     if !status.success() {
         bail!("{name} has failed");

@@ -1,7 +1,7 @@
-//! `bpf cases`: a file of programs with expected results, one JSON object a line.
+//! `bpf cases`: runs a file of programs with expected results, one JSON object per line.
 //!
-//! `name`, `program_hex`, `mem_hex` or `mem_size`, and `expected` (64-bit r0, or "reject") or `expected_u32` (its low
-//! half). r1 is the memory's address (0 if there is none), r2 its length.
+//! Fields: `name`, `program_hex`, `mem_hex` or `mem_size`, and `expected` (64-bit r0, or "reject") or `expected_u32`
+//! (its low half). r1 is the memory's address (0 if there is none), r2 its length.
 
 use crate::input::{parse_hex, read_text};
 use crate::load::{self, EngineArgs};
@@ -21,7 +21,7 @@ pub(crate) struct Args {
     engine: EngineArgs,
 }
 
-/// Bytes of zeroes that a case may ask for: they cost its file nothing, but us our memory.
+/// The largest `mem_size` of a case: its zero bytes cost the file nothing, but take memory.
 const MAX_MEMORY: usize = 64 << 20;
 
 #[derive(Deserialize)]
@@ -98,7 +98,7 @@ pub(crate) fn low(r0: u64) -> u32 {
 enum Failure {
     /// The program was not loaded.
     Refused(anyhow::Error),
-    /// Something else went wrong.
+    /// The run failed.
     Run(anyhow::Error),
 }
 

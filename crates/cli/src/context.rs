@@ -1,8 +1,9 @@
-//! What a program runs on: as asked, as its section says, or as what it does with r1 decides.
+//! The context of a program: chosen by the user, by its section, or by its use of r1.
 //!
-//! Objects of older loaders name their sections by number (`2/7`), or as they like (`from-netdev`), and the kernel is
-//! told by the loader what they are. Here the verifier says it: a program that is proven harmless on one of the shipped
-//! contexts alone is made for that one. What is proven on raw bytes looks at nothing, and may run on them.
+//! Objects of older loaders name their sections by number (`2/7`) or arbitrarily (`from-netdev`), and the loader
+//! tells the kernel the program's type. Here the verifier determines the context: a program that verifies on exactly
+//! one of the shipped contexts gets that one. A program that verifies on raw bytes reads no context, and may run on
+//! them.
 
 use crate::load::NoHost;
 use anyhow::{Result, ensure};
@@ -10,14 +11,14 @@ use bpf_runtime::{Engine, Linker, LoadError, MapSet, Object, ObjectProgram, Prog
 use clap::ValueEnum;
 use std::path::Path;
 
-/// What programs run on.
+/// The context of a program.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ContextArg {
     /// r1 = the input's address, r2 = its length.
     Raw,
     /// `struct xdp_md`: the input is a packet.
     Xdp,
-    /// `struct xdp_md`, of programs of sections `xdp.frags`: the input is a packet, in pieces with --frag-size.
+    /// `struct xdp_md`, for programs of sections `xdp.frags`: the input is a packet, in pieces with --frag-size.
     XdpFrags,
     /// `struct __sk_buff`: the input is a packet.
     Skb,
@@ -32,7 +33,7 @@ pub(crate) enum ContextArg {
 }
 
 impl ContextArg {
-    /// What a program of this kind runs on by convention.
+    /// The conventional context of a program of this type.
     pub(crate) fn of(kind: ProgramType) -> ContextArg {
         match kind {
             ProgramType::Xdp => ContextArg::Xdp,
@@ -53,7 +54,7 @@ impl ContextArg {
     }
 }
 
-/// A context, and why it was chosen.
+/// A context, and the reason for choosing it.
 #[derive(Clone, Copy)]
 pub(crate) struct Chosen {
     pub(crate) context: ContextArg,
@@ -62,13 +63,13 @@ pub(crate) struct Chosen {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Why {
-    /// The user or the section says so.
+    /// The user or the section chose it.
     Said,
-    /// It verifies on no other.
+    /// The program verifies on no other.
     Only,
-    /// It verifies on others too.
+    /// The program verifies on others too.
     OneOfSeveral,
-    /// Nothing decides.
+    /// Nothing determines it.
     Guess,
 }
 
@@ -85,7 +86,7 @@ impl Chosen {
         if asked.is_some() || program.kind() == ProgramType::Raw || context != ContextArg::Raw {
             return Chosen { context, why: Why::Said };
         }
-        // A kind that is known by its section and has no context here has none of these either.
+        // A type that is known by its section and has no context here has none of these contexts either.
         if program.kind() != ProgramType::Unknown || verifies::<Raw>(engine, linker, object, program) {
             return Chosen { context, why: Why::Guess };
         }
@@ -97,13 +98,13 @@ impl Chosen {
         }
     }
 
-    /// The context, if it is known well enough to run the program on it.
+    /// The context, if it is certain enough to run the program on it.
     pub(crate) fn to_run(self) -> Result<ContextArg> {
         ensure!(self.why != Why::OneOfSeveral, "choose what it runs on with --ctx");
         Ok(self.context)
     }
 
-    /// The context's name, where only the program itself told it.
+    /// The context's name, if only the program itself determined it.
     pub(crate) fn deduced(self) -> Option<&'static str> {
         match (self.why, self.context) {
             (Why::Said | Why::Guess, _) => None,
@@ -119,7 +120,8 @@ impl Chosen {
         }
     }
 
-    /// Where a program is, for messages; and what it is taken to run on, if nobody said so.
+    /// The place of a program for messages, and the context assumed for it, if neither the user nor the section chose
+    /// one.
     pub(crate) fn place(self, path: &Path, program: &ObjectProgram) -> String {
         let (path, section) = (path.display(), program.section());
         let note = match self.why {

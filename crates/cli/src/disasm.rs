@@ -23,10 +23,10 @@ pub(crate) struct Args {
     /// The machine; the host's by default. Any host can show any of them.
     #[arg(long, value_enum)]
     arch: Option<ArchArg>,
-    /// How much work to put into the machine code.
+    /// The optimisation level of the machine code.
     #[arg(long, value_enum, default_value = "speed")]
     opt_level: OptArg,
-    /// Instead of machine code: what each pass of the optimiser made of which instruction.
+    /// Instead of machine code, show the changes of each pass of the optimiser, by instruction.
     #[arg(long)]
     opt_report: bool,
     /// Print JSON.
@@ -34,7 +34,7 @@ pub(crate) struct Args {
     pub(crate) json: bool,
 }
 
-/// A program's code, for programs.
+/// A program's code as JSON.
 #[derive(Serialize)]
 struct Report {
     program: String,
@@ -50,7 +50,7 @@ struct InsnReport {
     /// Its number, which `machine` refers to.
     at: u32,
     text: String,
-    /// Where it comes from, if the object says.
+    /// Its source line, if the object has line information.
     #[serde(skip_serializing_if = "Option::is_none")]
     source: Option<SourceReport>,
 }
@@ -67,10 +67,10 @@ struct SourceReport {
 struct MachineReport {
     offset: u32,
     text: String,
-    /// Jumps to this instruction name it so.
+    /// The label that jumps to this instruction use.
     #[serde(skip_serializing_if = "Option::is_none")]
     label: Option<String>,
-    /// The BPF instruction that it is made of; none for what opens and closes functions.
+    /// The BPF instruction that it was made from; none for prologues and epilogues.
     insn: Option<u32>,
 }
 
@@ -169,10 +169,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What passes changed, by source line and instruction: the instruction, then each pass with the ops before and after.
+/// Prints the changes of passes, by source line and instruction: the instruction, then each pass with the ops before
+/// and after.
 fn print_report(mut changes: Vec<Change>, linked: &ObjectCode) -> Result<()> {
     let program = BpfProgram::new(linked.insns().to_vec()).context("the program is not valid")?;
-    // Stable: the passes of an instruction stay in their order.
+    // A stable sort keeps the passes of an instruction in order.
     changes.sort_by_key(|change| change.insn);
     let (mut source, mut shown) = (None, None);
     let mut totals = Vec::<(&str, usize)>::new();
@@ -193,7 +194,7 @@ fn print_report(mut changes: Vec<Change>, linked: &ObjectCode) -> Result<()> {
     Ok(())
 }
 
-/// The BPF instruction at `insn`, after its source line if that is a new one.
+/// Prints the BPF instruction at `insn`, after its source line if that has changed.
 fn print_insn(program: &BpfProgram, insn: u32, linked: &ObjectCode, last: &mut Option<(String, u32)>) -> Result<()> {
     let at = InsnIdx(insn);
     if let Some(line) = linked.line(at) {

@@ -1,9 +1,8 @@
-//! What maps hold before a program runs: `--map` and `--maps`.
+//! The contents of maps before a program runs: `--map` and `--maps`.
 //!
-//! Keys and values are written as `bpf run` shows them: a number where the map has 1, 2, 4 or 8 bytes for it, in
-//! decimal or with `0x`, and negative too; the bytes in hex where it has another size. A per-CPU map takes one
-//! value for all execution slots, or the values of all in hex. So the report of one run
-//! (`--json`) fills the maps of the next.
+//! Keys and values are written as `bpf run` shows them: a number where the map's size is 1, 2, 4 or 8 bytes, in
+//! decimal or with `0x`, possibly negative; the bytes in hex for another size. A per-CPU map takes one value for all
+//! execution slots, or the values of all in hex. So the report of one run (`--json`) can fill the maps of the next.
 
 use crate::input;
 use crate::load::NoHost;
@@ -14,16 +13,17 @@ use std::path::PathBuf;
 
 #[derive(clap::Args)]
 pub(crate) struct FillArgs {
-    /// Set an entry of a map before the first run: numbers, or hex digits where a key or value is not as long as one.
+    /// Set an entry of a map before the first run: a number for a key or value of 1, 2, 4 or 8 bytes, else hex
+    /// digits.
     #[arg(long, value_name = "NAME=KEY:VALUE")]
     map: Vec<String>,
-    /// Fill maps before the first run from JSON: {"maps": [{"name": …, "entries": [{"key": …, "value": …}]}]}, which is
-    /// a part of what `run --json` prints.
+    /// Fill maps before the first run from JSON: {"maps": [{"name": …, "entries": [{"key": …, "value": …}]}]}, which
+    /// is a part of the output of `run --json`.
     #[arg(long, value_name = "FILE.json")]
     maps: Option<PathBuf>,
 }
 
-/// An entry to be set.
+/// An entry to set.
 pub(crate) struct Value {
     map: String,
     key: String,
@@ -47,7 +47,7 @@ struct Entry {
     value: Text,
 }
 
-/// What reports have as text; who writes the file by hand writes numbers as numbers.
+/// A key or value: text, as in reports, or a number, as people write it.
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "expected a string or a number")]
 enum Text {
@@ -65,7 +65,7 @@ impl Text {
 }
 
 impl FillArgs {
-    /// The entries: those of the file, then those of the command line.
+    /// Returns the entries: those of the file, then those of the command line.
     pub(crate) fn read(&self) -> Result<Vec<Value>> {
         let mut values = Vec::new();
         if let Some(path) = &self.maps {
@@ -99,7 +99,7 @@ pub(crate) fn put(values: &[Value], instance: &Instance<NoHost>) -> Result<()> {
         let entry = || format!("map `{name}`, key {key}, value {value}");
         let key = bytes(key, key_size).context("that is no key of it").with_context(entry)?;
         let value = value_bytes(value, map).context("that is no value of it").with_context(entry)?;
-        // What a report shows of constants cannot be set, and need not be.
+        // Constants cannot be set; a report's entry that equals the constant is skipped.
         if map.get(&key).is_ok_and(|held| held.as_deref() == Some(value.as_slice())) {
             continue;
         }
@@ -108,15 +108,15 @@ pub(crate) fn put(values: &[Value], instance: &Instance<NoHost>) -> Result<()> {
     Ok(())
 }
 
-/// A value as the map takes it. Of a per-CPU map that is one for each execution slot: a report has all of them, and who
-/// writes one means it for all.
+/// Converts a value to the map's form. A per-CPU map has one value for each execution slot: a report has all of them,
+/// and a single value is used for all slots.
 fn value_bytes(text: &str, map: &Map) -> Result<Vec<u8>> {
     let (all, one) = (map.host_value_size(), map.def().value_size as usize);
     if !map.map_type().is_per_cpu() {
         return bytes(text, all);
     }
     let room = one.next_multiple_of(8).max(8);
-    // The digits of all slots are never as few as those of one, unless there is one slot.
+    // The digits of all slots are more than those of one, unless there is one slot.
     if all > room && text.len() == 2 * all {
         return bytes(text, all);
     }
@@ -125,7 +125,7 @@ fn value_bytes(text: &str, map: &Map) -> Result<Vec<u8>> {
     Ok(value.repeat(all / room))
 }
 
-/// So many bytes from a number or hex digits.
+/// Converts a number or hex digits to `size` bytes.
 fn bytes(text: &str, size: usize) -> Result<Vec<u8>> {
     if !matches!(size, 1 | 2 | 4 | 8) {
         let bytes = input::parse_hex(text).with_context(|| format!("not {size} bytes in hex"))?;

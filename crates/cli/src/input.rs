@@ -1,7 +1,7 @@
-//! What the subcommands read: files whole, packets by format, bytes by hex.
+//! The inputs of the subcommands: whole files, packets by format, bytes in hex.
 //!
-//! Files are read and not mapped: a file that is truncated while it is mapped ends this process by SIGBUS. Memory grows
-//! as bytes come in, up to [`MAX_INPUT`] (a device never ends).
+//! Files are read and not mapped, because truncating a mapped file ends the process by SIGBUS. Memory grows as bytes
+//! arrive, up to [`MAX_INPUT`] (a device never ends).
 
 use anyhow::{Context, Result, bail};
 use pcap_file::pcap::{PcapParser, RawPcapPacket};
@@ -13,7 +13,7 @@ use std::io::Read;
 use std::path::Path;
 use std::time::Duration;
 
-/// Bytes of one input at most.
+/// The largest input in bytes.
 const MAX_INPUT: u64 = 1 << 30;
 
 /// The contents of a reader, up to the limit.
@@ -36,33 +36,33 @@ pub(crate) fn read_file(path: &Path) -> Result<Vec<u8>> {
     read_all(file).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// The contents of a file of text.
+/// The contents of a text file.
 pub(crate) fn read_text(path: &Path) -> Result<String> {
     String::from_utf8(read_file(path)?).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// Bytes from hex digits, blanks between them allowed.
+/// Converts hex digits, with optional spaces, to bytes.
 pub(crate) fn parse_hex(text: &str) -> Result<Vec<u8>> {
     let digits: String = text.chars().filter(|c| !c.is_whitespace()).collect();
     hex::decode(digits.strip_prefix("0x").unwrap_or(&digits)).context("not hex")
 }
 
-/// What a program runs on, in order.
+/// The inputs of a program's runs, in order.
 pub(crate) struct Inputs {
     pub(crate) packets: Vec<Packet>,
-    /// What a packet begins with.
+    /// The protocol of a packet's first header.
     pub(crate) link: DataLink,
 }
 
 /// One input.
 pub(crate) struct Packet {
     pub(crate) bytes: Vec<u8>,
-    /// When it was captured.
+    /// The time of capture.
     pub(crate) time: Duration,
 }
 
 impl Inputs {
-    /// Bytes that come from no capture.
+    /// A single input that is not from a capture.
     fn one(bytes: Vec<u8>) -> Inputs {
         Inputs { packets: vec![Packet { bytes, time: Duration::ZERO }], link: DataLink::ETHERNET }
     }
@@ -83,7 +83,7 @@ pub(crate) fn packets(data: Option<&str>) -> Result<Inputs> {
             [0xa1, 0xb2, 0xc3, 0xd4] | [0xd4, 0xc3, 0xb2, 0xa1] | [0xa1, 0xb2, 0x3c, 0x4d] | [0x4d, 0x3c, 0xb2, 0xa1],
         ) => pcap(&bytes).with_context(|| format!("{data} is not a valid capture")),
         Some([0x0a, 0x0d, 0x0d, 0x0a]) => pcapng(&bytes).with_context(|| format!("{data} is not a valid capture")),
-        // One that is empty or cut off among them: that is not a packet of no bytes.
+        // Including an empty or truncated file, which must not be treated as one packet.
         _ if path.extension().is_some_and(|e| e == "pcap" || e == "pcapng") => {
             bail!("{data} does not begin like a capture")
         }
@@ -92,13 +92,13 @@ pub(crate) fn packets(data: Option<&str>) -> Result<Inputs> {
 }
 
 fn pcap(bytes: &[u8]) -> Result<Inputs> {
-    // The parser and not the reader, which begins with a buffer of 8 MB.
+    // The parser, not the reader, because that allocates a buffer of 8 MB.
     let (mut rest, parser) = PcapParser::new(bytes)?;
     let header = parser.header();
     let per_second = if header.ts_resolution == TsResolution::NanoSecond { 1_000_000_000 } else { 1_000_000 };
     let mut packets = Vec::new();
-    // As they are in the file: pcap-file's own checks refuse packets that were longer on the wire than the capture's
-    // snap length, which is what a snap length is for (`tcpdump -s 96`).
+    // Unchecked, because pcap-file's own checks refuse packets that were longer on the wire than the capture's snap
+    // length, which is the very purpose of a snap length (`tcpdump -s 96`).
     while !rest.is_empty() {
         let (behind, packet) = parser.next_raw_packet(rest)?;
         rest = behind;
@@ -119,9 +119,10 @@ fn pcapng(bytes: &[u8]) -> Result<Inputs> {
     let (mut rest, mut parser) = PcapNgParser::new(bytes)?;
     let mut packets = Vec::new();
     let mut link = None;
-    // What a unit of time is, by interface of the section.
+    // The unit of time of each interface of the section.
     let mut units = Vec::new();
-    // The snap length of the section's first interface, which packets without an interface are of; 0 if there is none.
+    // The snap length of the section's first interface, to which packets without an interface belong; 0 if there is
+    // none.
     let mut snap_len = 0;
     while !rest.is_empty() {
         let (behind, block) = parser.next_block(rest)?;
@@ -129,13 +130,13 @@ fn pcapng(bytes: &[u8]) -> Result<Inputs> {
         match block {
             Block::SectionHeader(_) => (units, snap_len) = (Vec::new(), 0),
             Block::EnhancedPacket(packet) => {
-                // pcap-file takes all units for nanoseconds.
+                // pcap-file treats all units as nanoseconds.
                 let ticks = packet.timestamp.as_nanos();
                 let unit = units.get(packet.interface_id as usize).copied().unwrap_or(MICROSECONDS);
                 packets.push(Packet { bytes: packet.data.into_owned(), time: time(ticks, unit) });
             }
             Block::SimplePacket(packet) => {
-                // The block has as many bytes as were captured, and padding.
+                // The block contains the captured bytes, and padding.
                 let captured = if snap_len == 0 { packet.original_len } else { packet.original_len.min(snap_len) };
                 let mut bytes = packet.data.into_owned();
                 bytes.truncate(captured as usize);
@@ -158,17 +159,18 @@ fn pcapng(bytes: &[u8]) -> Result<Inputs> {
     Ok(Inputs { packets, link: link.unwrap_or(DataLink::ETHERNET) })
 }
 
-/// The unit of time of an interface that names none (draft-ietf-opsawg-pcapng, `if_tsresol`).
+/// The unit of time of an interface without one (draft-ietf-opsawg-pcapng, `if_tsresol`).
 const MICROSECONDS: u8 = 6;
 
-/// So many units: of 10^-unit seconds, or with the top bit set of 2^-unit. Units that make no sense are no time.
+/// Converts a number of time units: 10^-unit seconds, or 2^-unit with the top bit set. Unrepresentable units give
+/// zero.
 fn time(ticks: u128, unit: u8) -> Duration {
     let per_second = match unit {
         0x80.. => 1u128.checked_shl((unit & 0x7f).into()),
         _ => 10u128.checked_pow(unit.into()),
     };
     let Some(per_second) = per_second else { return Duration::ZERO };
-    // Units finer than nanoseconds by so much that this overflows: the fraction is lost.
+    // For units so fine that this overflows, the fraction is lost.
     let nanos = (ticks % per_second).checked_mul(1_000_000_000).map_or(0, |scaled| scaled / per_second);
     let (seconds, nanos) = (u64::try_from(ticks / per_second), u32::try_from(nanos));
     Duration::new(seconds.unwrap_or(u64::MAX), nanos.unwrap_or(0))
@@ -195,7 +197,7 @@ mod tests {
     fn captures() -> [Vec<u8>; 2] {
         let words = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
         let mut pcap = words(&[0xa1b2_c3d4, 0x0004_0002, 0, 0, 65535, 1]);
-        // Section header with an option, interface with a name and a resolution.
+        // A section header with an option, and an interface with a name and a resolution.
         let mut pcapng = words(&[0x0a0d_0d0a, 40, 0x1a2b_3c4d, 1, u32::MAX, u32::MAX, 0x0003_0004, 0x0078_3676, 0, 40]);
         pcapng.extend(words(&[1, 40, 1, 65535, 0x0002_0002, 0x3068, 0x0001_0009, 9, 0, 40]));
         for len in [4u32, 8, 60] {
@@ -208,12 +210,12 @@ mod tests {
         [pcap, pcapng]
     }
 
-    /// `tcpdump -s 96`: packets are cut at the snap length, and say how long they were.
+    /// As of `tcpdump -s 96`: packets are cut at the snap length, and record their original length.
     #[test]
     fn packets_that_were_cut_are_taken_as_they_are() {
         let [mut pcap_file, mut pcapng_file] = captures();
         let put = |file: &mut [u8], at: usize, word: u32| file[at..at + 4].copy_from_slice(&word.to_le_bytes());
-        // The header's snap length, and how long each packet was.
+        // The header's snap length, and the original length of each packet.
         put(&mut pcap_file, 16, 60);
         put(&mut pcapng_file, 40 + 12, 60);
         let (mut at, mut at_ng) = (24, 80);
@@ -225,19 +227,19 @@ mod tests {
         for inputs in [pcap(&pcap_file).unwrap(), pcapng(&pcapng_file).unwrap()] {
             assert_eq!(inputs.packets.iter().map(|packet| packet.bytes.len()).collect::<Vec<_>>(), [4, 8, 60]);
         }
-        // A packet without an interface: four bytes of 1500, and then three of three with a byte of padding.
+        // Packets without an interface: four bytes of 1500, and then three of three with a byte of padding.
         let words = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
         put(&mut pcapng_file, 40 + 12, 4);
         let mut simple = pcapng_file[..80].to_vec();
         simple.extend(words(&[3, 20, 1500, 0xabab_abab, 20, 3, 20, 3, 0x00ab_abab, 20]));
         let packets = pcapng(&simple).unwrap().packets;
         assert_eq!(packets.iter().map(|packet| packet.bytes.len()).collect::<Vec<_>>(), [4, 3]);
-        // More captured than there was makes no sense.
+        // A packet with more captured bytes than its original length is invalid.
         put(&mut pcap_file, 24 + 12, 3);
         assert!(pcap(&pcap_file).is_err());
     }
 
-    /// A file that another process truncates meanwhile is what was read of it, and no signal.
+    /// A file that another process truncates meanwhile gives the bytes read before, and no signal.
     #[test]
     fn a_file_may_be_truncated_while_it_is_read() {
         struct Truncated(File, u64);
@@ -257,8 +259,8 @@ mod tests {
         std::fs::remove_file(path).unwrap();
     }
 
-    /// Any byte changed or cut, and any length that a capture tells set to extremes: an error or packets no longer than
-    /// the capture.
+    /// Any byte changed or cut, and any length in a capture set to extremes: the result is an error, or packets no
+    /// longer than the capture.
     #[test]
     fn hostile_captures_are_errors_or_packets() {
         let parse = |format: usize, bytes: &[u8]| if format == 0 { pcap(bytes) } else { pcapng(bytes) };

@@ -1,4 +1,4 @@
-//! `bpf inspect`: what is in an object. Nothing is loaded or created.
+//! `bpf inspect`: shows the contents of an object. Nothing is loaded or created.
 
 use crate::load;
 use crate::out::{self, Look, line};
@@ -12,7 +12,7 @@ use std::process::ExitCode;
 /// Show the programs, maps and relocations of objects, and the helpers they use.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The object files. With --json there is a document for each.
+    /// The object files. With --json one document is printed per object.
     #[arg(required = true, value_name = "OBJECT")]
     objects: Vec<PathBuf>,
     /// Print JSON.
@@ -25,11 +25,11 @@ struct Report {
     object: String,
     license: Option<String>,
     programs: Vec<ProgramReport>,
-    /// Functions that are no programs although nothing calls them.
+    /// Functions that are not programs although nothing calls them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     left_out: Vec<LeftOutReport>,
     maps: Vec<MapReport>,
-    /// Why the section of proofs cannot be read; `None` if it can.
+    /// The reason why the section of proofs cannot be read; `None` if it can.
     #[serde(skip_serializing_if = "Option::is_none")]
     proofs_error: Option<String>,
 }
@@ -49,15 +49,15 @@ struct ProgramReport {
     kind: String,
     /// Slots of the program's own function.
     instructions: u32,
-    /// Slots with all subprograms it reaches.
+    /// Slots including all subprograms that it reaches.
     instructions_linked: Option<usize>,
     subprograms: Vec<String>,
     helpers: Vec<u32>,
     relocations: Vec<Relocation>,
-    /// Bytes of the program's proof in the object. `bpf verify --proof` checks whether it holds.
+    /// Bytes of the program's proof in the object. `bpf verify --proof` checks the proof.
     #[serde(skip_serializing_if = "Option::is_none")]
     proof: Option<usize>,
-    /// Why the program cannot be put together, if it cannot.
+    /// The reason why the program's code cannot be assembled, if it cannot.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! From files and flags to loaded programs.
+//! Loads programs from files and flags.
 
 use crate::input::read_file;
 use crate::out::{self, Look};
@@ -19,13 +19,13 @@ pub(crate) struct EngineArgs {
     /// How programs are executed.
     #[arg(long, value_enum, default_value = "jit")]
     engine: EngineArg,
-    /// How much work to put into machine code.
+    /// The optimisation level of the machine code.
     #[arg(long, value_enum, default_value = "speed")]
     opt_level: OptArg,
 }
 
 impl EngineArgs {
-    /// For commands that compile nothing.
+    /// For commands that compile no machine code.
     pub(crate) const INTERPRETER: EngineArgs = EngineArgs { engine: EngineArg::Interp, opt_level: OptArg::Speed };
 }
 
@@ -37,14 +37,14 @@ enum EngineArg {
     Interp,
 }
 
-/// How much work to put into machine code.
+/// The optimisation level of the machine code.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OptArg {
     /// One pass: several times faster to compile.
     None,
     /// Optimised: faster and smaller code.
     Speed,
-    /// In one pass at once; optimised in the background if it runs often.
+    /// In one pass at first; optimised in the background if it runs often.
     Tiered,
 }
 
@@ -58,7 +58,7 @@ impl From<OptArg> for OptLevel {
     }
 }
 
-/// The host state of the command's programs: nothing.
+/// The host state of the command's programs: none.
 pub(crate) type NoHost = ();
 
 /// The tools that are told of the programs' machine code.
@@ -70,7 +70,7 @@ pub(crate) struct DebugArgs {
     /// Write DIR/jit-PID.dump with code and source lines, for `perf record -k mono` and `perf inject --jit`.
     #[arg(long, value_name = "DIR")]
     jitdump: Option<PathBuf>,
-    /// Tell GDB or LLDB, so that backtraces show the programs and their source lines.
+    /// Register the code with GDB or LLDB, so that backtraces show the programs and their source lines.
     #[arg(long)]
     gdb: bool,
 }
@@ -85,18 +85,18 @@ impl DebugArgs {
     }
 }
 
-/// What an object leaves to the program that loads it.
+/// The settings of an object that its loader must supply.
 #[derive(clap::Args)]
 pub(crate) struct ObjectArgs {
-    /// Types of a host, to which CO-RE relocations are resolved: BTF, or an ELF file that has some.
+    /// Types of a host for CO-RE relocations: a BTF file, or an ELF file with BTF.
     #[arg(long, value_name = "FILE")]
     btf: Option<PathBuf>,
-    /// How many entries a map has; without a name, each that the object leaves at 0.
+    /// The number of entries of a map; without a name, of each map that the object leaves at 0.
     #[arg(long, value_name = "[MAP=]N")]
     max_entries: Vec<Size>,
 }
 
-/// How many entries a map has, or each that has none yet.
+/// The number of entries of one map, or of each map without one.
 #[derive(Clone)]
 struct Size {
     map: Option<String>,
@@ -114,17 +114,17 @@ impl FromStr for Size {
     }
 }
 
-/// An engine that prints `bpf_trace_printk` to standard error.
+/// Creates an engine that prints `bpf_trace_printk` to standard error.
 pub(crate) fn engine(args: &EngineArgs) -> Result<Engine> {
     engine_for(args, None)
 }
 
-/// The same, with somebody watching.
+/// Creates an engine whose code is registered with the tools in `debug`.
 pub(crate) fn engine_for(args: &EngineArgs, debug: Option<&DebugArgs>) -> Result<Engine> {
     Engine::new(config(args, debug)).context("cannot set up the engine")
 }
 
-/// An engine whose verifier has other limits.
+/// Creates an engine with other limits for the verifier.
 pub(crate) fn verifying_engine(
     args: &EngineArgs,
     limit: impl FnOnce(&mut bpf_runtime::Limits) -> Result<()>,
@@ -142,7 +142,7 @@ fn config(args: &EngineArgs, debug: Option<&DebugArgs>) -> Config {
         EngineArg::Interp => Mode::Interpreter,
     };
     config.debug = debug.map(DebugArgs::options).unwrap_or_default();
-    // A call is a line, as in the kernel's trace.
+    // One line per call, as in the kernel's trace.
     config.print = Some(Arc::new(|printed| {
         out::message(format_args!("{}\n", printed.text.trim_end_matches('\n')));
     }));
@@ -155,7 +155,7 @@ pub(crate) fn object(path: &Path) -> Result<Object> {
     Object::parse(&bytes).with_context(|| path.display().to_string())
 }
 
-/// The same, with what its own loader would have set.
+/// Parses an object file and applies the settings of its loader.
 pub(crate) fn object_for(path: &Path, loader: &ObjectArgs) -> Result<Object> {
     let mut object = object(path)?;
     if let Some(btf) = &loader.btf {
@@ -174,8 +174,8 @@ pub(crate) fn object_for(path: &Path, loader: &ObjectArgs) -> Result<Object> {
     Ok(object)
 }
 
-/// One object after the other: what goes wrong with one of several is said, and the next has its turn. `job` says
-/// whether all is well with its object.
+/// Runs `job` on each object in turn. If several are given, an error of one is printed, and the next one follows.
+/// `job` returns whether its object passed.
 pub(crate) fn each(objects: &[PathBuf], json: bool, job: impl Fn(&Path) -> Result<bool>) -> Result<ExitCode> {
     let mut well = true;
     for path in objects {
@@ -194,7 +194,7 @@ pub(crate) fn each(objects: &[PathBuf], json: bool, job: impl Fn(&Path) -> Resul
     Ok(if well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The name of the program asked for, or of the only one there is.
+/// The name of the requested program, or of the only one.
 pub(crate) fn choose<'o>(object: &'o Object, name: Option<&'o str>) -> Result<&'o str> {
     if let Some(name) = name {
         return Ok(object.program(name)?.name());
@@ -209,29 +209,30 @@ pub(crate) fn choose<'o>(object: &'o Object, name: Option<&'o str>) -> Result<&'
     }
 }
 
-/// Who says that a program is harmless.
+/// The basis for trusting a program.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Trust {
-    /// The verifier.
+    /// The verifier's proof.
     Verified,
-    /// The verifier, with checks at run time where it has no proof.
+    /// The verifier's proof, with checks at run time where it is incomplete.
     Checked,
-    /// The verifier, as the kernel's does for root.
+    /// The verifier's proof, under the kernel's rules for root.
     Privileged,
-    /// The verifier, and machine code that bounds each access once more.
+    /// The verifier's proof, and machine code that bounds each access in addition.
     Contained,
-    /// Nobody but the user who runs the command; the interpreter checks all the same.
+    /// The user who runs the command; the interpreter checks accesses nevertheless.
     Unverified,
 }
 
-/// A loader for the engine's mode.
+/// The loader for the engine's mode and this trust.
 fn loader<C: bpf_runtime::Context>(linker: &Linker<NoHost>, mode: Mode, trust: Trust) -> Loader<'_, C, NoHost> {
     match (trust, mode) {
         (Trust::Verified, _) => linker.loader(),
         (Trust::Checked, _) => linker.loader().hybrid(),
         (Trust::Privileged, _) => linker.loader().privileged(),
         (Trust::Contained, _) => linker.loader().contained(),
-        // SAFETY: the user who runs the command vouches for the program, as with any other native code given to a tool.
+        // SAFETY: the user who runs the command vouches for the program, as for any native code that is passed to a
+        // tool.
         (Trust::Unverified, Mode::Jit) => unsafe { linker.loader().unverified() },
         (Trust::Unverified, _) => linker.loader().interpreted(),
     }
@@ -254,7 +255,7 @@ pub(crate) fn insns(engine: &Engine, linker: &Linker<NoHost>, insns: Vec<Insn>) 
     Ok(loader(linker, engine.config().mode, Trust::Unverified).insns("program", insns)?)
 }
 
-/// The linker of the test protocols: helper 5 (`call_unwind_fail` of bpf_conformance) returns its argument.
+/// The linker for the test protocols: helper 5 (`call_unwind_fail` of bpf_conformance) returns its argument.
 pub(crate) fn conformance_linker(engine: &Engine) -> Result<Linker<NoHost>> {
     let mut linker = Linker::new(engine);
     linker.remove_helper(5);

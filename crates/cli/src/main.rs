@@ -1,7 +1,7 @@
 //! The `bpf` command.
 //!
-//! One module a subcommand; what they share is `input` (objects, packets, hex) and `load` (an object or instructions
-//! through the runtime). Results go to standard output, everything else to standard error (`out`); the exit status is
+//! One module per subcommand; `input` (objects, packets, hex) and `load` (an object or instructions through the
+//! runtime) are shared. Results go to standard output, all other text to standard error (`out`). The exit status is
 //! 0, or 1 with a message. Under `--json` that message is a result too: `{"error": "…"}`.
 
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
@@ -89,12 +89,11 @@ impl Command {
 }
 
 fn main() -> ExitCode {
-    // A reader that has seen enough (`bpf disasm … | head`) ends this process as it ends any other, instead of failing
-    // a print.
+    // A reader that closes the pipe (`bpf disasm … | head`) ends this process by SIGPIPE, instead of failing a print.
     bpf_os::process::end_with_the_pipe();
     let (result, json) = match Args::try_parse() {
         Ok(Args { command }) => (command.run(), command.json()),
-        // Help and version are results, and are to be read.
+        // Help and version are results, and go to standard output.
         Err(usage) if !usage.use_stderr() => (usage.print().map(|()| ExitCode::SUCCESS).map_err(Into::into), false),
         Err(usage) => usage.exit(),
     };

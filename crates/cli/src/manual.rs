@@ -1,4 +1,4 @@
-//! `bpf completions` and `bpf man`: what shells and `man` are to know of the command, made of its own arguments.
+//! `bpf completions` and `bpf man`: scripts for shells and manual pages, generated from the command's own arguments.
 
 use crate::out;
 use anyhow::{Context, Result};
@@ -17,7 +17,7 @@ pub(crate) struct Completions {
 /// Write manual pages, one for the command and one for each subcommand.
 #[derive(clap::Args)]
 pub(crate) struct Man {
-    /// The folder, `/usr/local/share/man/man1` say. It is made if it is not there.
+    /// The folder, for example `/usr/local/share/man/man1`. It is created if it does not exist.
     folder: PathBuf,
 }
 

@@ -1,4 +1,4 @@
-//! Map contents as text and JSON, and what programs put into rings.
+//! Map contents as text and JSON, and the records that programs put into rings.
 
 use crate::out::{self, Look, line};
 use crate::values::{self, Formatted, Value};
@@ -7,7 +7,7 @@ use bpf_runtime::maps::{Arena, open_perf_entry};
 use bpf_runtime::{Engine, Map, MapType, Object, ObjectMap, RingBuf};
 use serde::Serialize;
 
-/// Entries or records shown of one map.
+/// The largest number of entries or records shown of one map.
 const SHOWN: usize = 64;
 
 #[derive(Serialize)]
@@ -15,7 +15,7 @@ pub(crate) struct Dump {
     name: String,
     #[serde(rename = "type")]
     map_type: &'static str,
-    /// Whether it holds the program's variables.
+    /// Whether the map holds the program's variables.
     #[serde(skip)]
     is_data: bool,
     entries: Vec<Entry>,
@@ -24,7 +24,7 @@ pub(crate) struct Dump {
     /// The records of ring buffers and perf event arrays.
     #[serde(skip_serializing_if = "Option::is_none")]
     records: Option<Records>,
-    /// Of an arena, what is allocated.
+    /// For an arena, its allocated pages.
     #[serde(skip_serializing_if = "Option::is_none")]
     pages: Option<Pages>,
 }
@@ -36,18 +36,18 @@ struct Pages {
     of: u32,
 }
 
-/// The records that came out of a ring.
+/// The records taken from a ring.
 #[derive(Clone, Default, Serialize)]
 struct Records {
-    /// How many.
+    /// Number of records.
     total: u64,
-    /// How many records found no room.
+    /// Number of records that found no room.
     lost: u64,
     /// The first ones, in hex.
     first: Vec<String>,
 }
 
-/// Bytes of the ring of an entry of a perf event array.
+/// Bytes of the ring of an entry in a perf event array.
 const PERF_RING: u32 = 64 << 10;
 
 /// The consumers of a program's ring buffers and perf event arrays.
@@ -55,13 +55,13 @@ pub(crate) struct Rings(Vec<Ring>);
 
 struct Ring {
     map: String,
-    /// One, or of a perf event array one an execution slot.
+    /// One consumer, or for a perf event array one per execution slot.
     consumers: Vec<RingBuf>,
     records: Records,
 }
 
 impl Rings {
-    /// Becomes the consumer of each such map.
+    /// Opens a consumer for each such map.
     pub(crate) fn open<'m>(engine: &Engine, maps: impl Iterator<Item = &'m Map>) -> Result<Rings> {
         let mut rings = Vec::new();
         for map in maps {
@@ -78,7 +78,7 @@ impl Rings {
         Ok(Rings(rings))
     }
 
-    /// Takes out the records that are there.
+    /// Takes all available records.
     pub(crate) fn drain(&mut self) {
         for Ring { consumers, records, .. } in &mut self.0 {
             for consumer in consumers {
@@ -105,12 +105,12 @@ impl Rings {
 struct Entry {
     key: String,
     value: String,
-    /// The same by the types of key and value, where the object has them.
+    /// The entry by the types of key and value, if the object has them.
     #[serde(skip_serializing_if = "Option::is_none")]
     formatted: Option<Formatted>,
 }
 
-/// The entries of a map; of arrays only those that are not zero.
+/// The entries of a map; for arrays only those that are not zero.
 pub(crate) fn dump(map: &Map, rings: &Rings, object: &Object) -> Dump {
     let types = object.btf().zip(object.map(map.name()).ok());
     let records = rings.records(map);
@@ -150,7 +150,7 @@ pub(crate) fn dump(map: &Map, rings: &Rings, object: &Object) -> Dump {
     }
 }
 
-/// What is in the variables that an arena begins with, if it does.
+/// The contents of the variables at the start of an arena, if it has any.
 fn variables(map: &Map, declared: &ObjectMap) -> Option<Vec<u8>> {
     let (arena, data) = (Arena::new(map).ok()?, declared.data.as_ref()?);
     let mut begins = vec![0; data.bytes.len()];
@@ -158,12 +158,12 @@ fn variables(map: &Map, declared: &ObjectMap) -> Option<Vec<u8>> {
     Some(begins)
 }
 
-/// How many pages of an arena are in use.
+/// Number of pages of an arena in use.
 fn pages(map: &Map) -> Option<Pages> {
     Arena::new(map).ok().map(|arena| Pages { in_use: arena.in_use(), of: arena.pages() })
 }
 
-/// Short byte strings of a size that integers have as such an integer, others as hex.
+/// Formats bytes whose number is the size of an integer as that integer, others as hex.
 fn bytes(bytes: &[u8]) -> String {
     match *bytes {
         [a] => a.to_string(),

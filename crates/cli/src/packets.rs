@@ -1,9 +1,9 @@
-//! The packets of `bpf run`: each in a buffer with room around it, and what a program left of it.
+//! The packets of `bpf run`: each in a buffer with room around it, and its content after a run.
 //!
-//! Problem: programs move the ends of a packet (tunnels, VLAN tags), for which a buffer must have room, and what became
-//! of a packet is wanted as a capture. Approach: a [`Slot`] is a buffer and the part of it that is the packet; each
-//! round begins with the part that was read, and ends with the part that the program left. Bytes that a program wrote
-//! stay for the next round.
+//! Problem: programs move the ends of a packet (tunnels, VLAN tags), so its buffer must have room, and the resulting
+//! packets can be written to a capture. Approach: a [`Slot`] is a buffer and the part of it that is the packet. Each
+//! round begins with the original part, and ends with the part that the program left. Bytes that a program wrote stay
+//! for the next round.
 
 use crate::input::{Inputs, Packet};
 use anyhow::{Context, Result, bail};
@@ -20,16 +20,16 @@ use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
 
-/// A capture's packets are this long at least in its header: what tcpdump writes.
+/// The smallest snap length in the header of a capture: tcpdump's.
 const SNAP_LEN: u32 = 262_144;
 
 /// A packet in its buffer.
 pub(crate) struct Slot {
     pub(crate) buffer: Vec<u8>,
-    /// Bytes of the buffer in front of the packet, and behind it.
+    /// Bytes of the buffer before the packet, and after it.
     pub(crate) room: usize,
     pub(crate) len: usize,
-    /// The parts of the buffer that the last run left as the packet, in order.
+    /// The parts of the buffer that are the packet after the last run, in order.
     left: Vec<Range<usize>>,
     time: Duration,
 }
@@ -45,7 +45,7 @@ impl Slot {
         Slot { buffer, room, len, left: core::iter::once(room..room + len).collect(), time: packet.time }
     }
 
-    /// Notes what a run left: parts of the buffer, found by their addresses.
+    /// Records the packet after a run: parts of the buffer, given by their addresses.
     pub(crate) fn leave(&mut self, parts: impl IntoIterator<Item = (usize, usize)>) {
         let (start, end) = (self.buffer.as_ptr().addr(), self.buffer.len());
         self.left.clear();
@@ -55,12 +55,12 @@ impl Slot {
         }));
     }
 
-    /// Bytes that the last run left.
+    /// Length of the packet after the last run.
     fn left_len(&self) -> usize {
         self.left.iter().map(Range::len).sum()
     }
 
-    /// What the last run left.
+    /// The packet after the last run.
     fn left(&self) -> Cow<'_, [u8]> {
         match self.left.as_slice() {
             [one] => Cow::Borrowed(&self.buffer[one.clone()]),
@@ -68,7 +68,7 @@ impl Slot {
         }
     }
 
-    /// The packet as pieces of so many bytes, the last of which has the room behind the packet.
+    /// The packet as pieces of `size` bytes; the last piece includes the room after the packet.
     pub(crate) fn pieces(&mut self, size: usize) -> (XdpBuff<'_>, Vec<XdpFrag<'_>>) {
         let first = self.len.min(size);
         let (head, mut rest) = match first == self.len {
@@ -88,29 +88,30 @@ impl Slot {
     }
 }
 
-/// Where a packet is, for [`Slot::leave`].
+/// The address and length of a packet, for [`Slot::leave`].
 pub(crate) fn place(packet: &[u8]) -> (usize, usize) {
     (packet.as_ptr().addr(), packet.len())
 }
 
-/// What is to be written of the packets, and whereto.
+/// The packets to write, and the file.
 #[derive(clap::Args)]
 pub(crate) struct OutArgs {
-    /// Write the packets, as the last round left them, to a capture: FILE.pcap or FILE.pcapng.
+    /// Write the packets, as they are after the last round, to a capture: FILE.pcap or FILE.pcapng.
     #[arg(long, value_name = "FILE")]
     out: Option<std::path::PathBuf>,
-    /// Of them only those for which the program returned one of these values, 2,3 for XDP_PASS and XDP_TX say.
+    /// Write only the packets for which the program returned one of these values, for example 2,3 for XDP_PASS and
+    /// XDP_TX.
     #[arg(long, value_name = "VALUE,…", value_delimiter = ',', requires = "out")]
     out_only: Vec<u64>,
 }
 
 impl OutArgs {
-    /// Whether packets are to be written.
+    /// Whether packets are written.
     pub(crate) fn is_given(&self) -> bool {
         self.out.is_some()
     }
 
-    /// Creates the file, before anything runs.
+    /// Creates the file, before any run.
     pub(crate) fn create(&self) -> Result<Option<Capture<'_>>> {
         let Some(path) = &self.out else { return Ok(None) };
         let file = File::create(path).with_context(|| format!("cannot create {}", path.display()))?;
@@ -118,7 +119,7 @@ impl OutArgs {
     }
 }
 
-/// A capture to be written.
+/// A capture file to write.
 pub(crate) struct Capture<'a> {
     path: &'a Path,
     only: &'a [u64],
@@ -126,7 +127,7 @@ pub(crate) struct Capture<'a> {
 }
 
 impl Capture<'_> {
-    /// Writes what the last round left, beside what it returned.
+    /// Writes the packets after the last round, selected by the program's results.
     pub(crate) fn write(self, link: DataLink, slots: &[Slot], returned: &[u64]) -> Result<()> {
         let mut snaplen = SNAP_LEN;
         for slot in slots {
@@ -166,7 +167,8 @@ fn write_pcapng<'a>(
     packets: impl Iterator<Item = &'a Slot>,
 ) -> Result<()> {
     let mut writer = PcapNgWriter::with_endianness(file, Endianness::Little)?;
-    // pcap-file writes times as nanoseconds, whatever the interface says; so it says that.
+    // pcap-file writes times as nanoseconds, whatever the interface's resolution is; so the resolution must be
+    // nanoseconds.
     let options = vec![InterfaceDescriptionOption::IfTsResol(9)];
     writer.write_pcapng_block(InterfaceDescriptionBlock { linktype, snaplen, options })?;
     for slot in packets {
@@ -182,7 +184,7 @@ fn write_pcapng<'a>(
     Ok(writer.into_inner().flush()?)
 }
 
-/// Puts inputs into buffers with so much room on both sides.
+/// Copies inputs into buffers with `room` bytes on both sides.
 pub(crate) fn slots(inputs: Inputs, room: usize) -> Result<Vec<Slot>> {
     let total = inputs.packets.len().checked_mul(2 * room);
     if total.is_none_or(|total| total > MAX_ROOM) {
@@ -191,5 +193,5 @@ pub(crate) fn slots(inputs: Inputs, room: usize) -> Result<Vec<Slot>> {
     Ok(inputs.packets.into_iter().map(|packet| Slot::new(packet, room)).collect())
 }
 
-/// Bytes of room at most, of all packets together.
+/// The largest number of bytes of room, for all packets together.
 const MAX_ROOM: usize = 1 << 30;

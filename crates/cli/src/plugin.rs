@@ -1,5 +1,5 @@
-//! `bpf plugin`: the plugin protocol of bpf_conformance. Memory as one hex argument, the program on standard input, r0
-//! in hex on standard output; or a message on standard error and exit status 1.
+//! `bpf plugin`: the plugin protocol of bpf_conformance. The memory is a hex argument, the program comes on standard
+//! input, r0 goes in hex to standard output; on failure, a message goes to standard error and the exit status is 1.
 
 use crate::input::{parse_hex, read_all};
 use crate::load::{self, EngineArgs, Trust};
@@ -18,7 +18,7 @@ pub(crate) struct Args {
     /// Standard input is an ELF object, as it is or in hex; its first program is run.
     #[arg(long)]
     elf: bool,
-    /// Accepted for other runners' sake: the program's bytes, instead of standard input.
+    /// The program's bytes, instead of standard input; accepted because other runners pass it.
     #[arg(long, value_name = "HEX")]
     program: Option<String>,
 }

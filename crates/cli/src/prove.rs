@@ -1,4 +1,4 @@
-//! `bpf prove`: puts proofs of an object's programs into the object, which a load can check instead of searching.
+//! `bpf prove`: writes proofs of an object's programs into the object, which a load can check instead of searching.
 
 use crate::context::{Chosen, ContextArg};
 use crate::load::{self, EngineArgs};

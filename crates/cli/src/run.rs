@@ -1,4 +1,4 @@
-//! `bpf run`: the main job. One program of each object over one or many inputs.
+//! `bpf run`: runs one program of each object over one or many inputs.
 
 use crate::context::{Chosen, ContextArg};
 use crate::load::{EngineArgs, NoHost, Trust};
@@ -18,7 +18,8 @@ use std::time::{Duration, Instant};
 /// Run a program of each object over a packet capture, a file or bytes, and print what it returns.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The object files. Each has the inputs as they are, and maps of its own; with --json, a document for each.
+    /// The object files. Each program gets the original inputs, and maps of its own; with --json, one document per
+    /// object.
     #[arg(required = true, value_name = "OBJECT")]
     objects: Vec<PathBuf>,
     /// The program's function name; needed where the object has several.
@@ -28,7 +29,7 @@ pub(crate) struct Args {
     /// empty input.
     #[arg(long, value_name = "FILE|hex:BYTES")]
     data: Option<String>,
-    /// What the program runs on; by default what its section is for.
+    /// The program's context; by default that of its section.
     #[arg(long, value_enum)]
     ctx: Option<ContextArg>,
     #[command(flatten)]
@@ -41,23 +42,24 @@ pub(crate) struct Args {
     /// Check at run time where only an offset or the end of a loop is not proven, instead of refusing the program.
     #[arg(long)]
     hybrid: bool,
-    /// Let the program show addresses, as the kernel lets root's: store, compare and return pointers.
+    /// Allow the program to reveal addresses, under the kernel's rules for root: to store, compare and return
+    /// pointers.
     #[arg(long, conflicts_with_all = ["hybrid", "no_verify"])]
     privileged: bool,
-    /// Verify the program, and bound each of its accesses once more in the machine code, as for programs of strangers.
+    /// Verify the program, and bound each of its accesses in the machine code as well, as for untrusted programs.
     #[arg(long, conflicts_with_all = ["hybrid", "no_verify", "privileged"])]
     contained: bool,
-    /// Room in front of each packet and behind it, for programs that move its ends; drivers leave 256 bytes.
+    /// Room before and after each packet, for programs that move its ends; drivers leave 256 bytes.
     #[arg(long, value_name = "BYTES", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=65536))]
     headroom: u32,
-    /// Give XDP programs of sections xdp.frags each packet in pieces of so many bytes.
+    /// Pass each packet to XDP programs of sections xdp.frags in pieces of this many bytes.
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=65536))]
     frag_size: Option<u32>,
     #[command(flatten)]
     out: packets::OutArgs,
     #[command(flatten)]
     fill: fill::FillArgs,
-    /// How often to go over all inputs.
+    /// Number of rounds over all inputs.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
     /// Print JSON.
@@ -73,9 +75,9 @@ struct Report {
     program: String,
     inputs: usize,
     runs: u64,
-    /// How many runs returned each value.
+    /// Number of runs that returned each value.
     returned: BTreeMap<u64, u64>,
-    /// Wall-clock nanoseconds a run.
+    /// Wall-clock nanoseconds per run.
     ns_per_run: f64,
     maps: Vec<maps::Dump>,
 }
@@ -171,7 +173,7 @@ fn run_object(engine: &Engine, path: &Path, args: &Args) -> Result<()> {
     if args.json { out::json(&report) } else { print(&report) }
 }
 
-/// What is loaded and how often it is run.
+/// The program to load, and the number of rounds.
 struct Load<'a> {
     engine: &'a Engine,
     linker: &'a Linker<NoHost>,
@@ -179,12 +181,12 @@ struct Load<'a> {
     name: &'a str,
     trust: Trust,
     repeat: u32,
-    /// What maps hold before the first run.
+    /// The map entries to set before the first run.
     values: &'a [fill::Value],
 }
 
 struct Outcome {
-    /// What the last round returned, by packet.
+    /// The results of the last round, by packet.
     last: Vec<u64>,
     returned: BTreeMap<u64, u64>,
     spent: Duration,
@@ -205,7 +207,7 @@ impl Load<'_> {
         let mut returned = BTreeMap::new();
         let progress = progress(self.repeat);
         let mut spent = Duration::ZERO;
-        // Counting takes a place of its own, so that only the runs are timed.
+        // Results are counted after each round, so that only the runs are timed.
         let mut results = vec![0; packets.len()];
         for _ in 0..self.repeat {
             let start = Instant::now();
@@ -225,7 +227,7 @@ impl Load<'_> {
     }
 }
 
-/// A bar on standard error, which stays away from anything that is not a terminal.
+/// A progress bar on standard error, shown on terminals only.
 fn progress(rounds: u32) -> ProgressBar {
     let style = ProgressStyle::with_template("{bar:40} {pos}/{len} rounds, {eta} left");
     let bar = if rounds > 1 { ProgressBar::new(rounds.into()) } else { ProgressBar::hidden() };
@@ -234,7 +236,7 @@ fn progress(rounds: u32) -> ProgressBar {
 
 fn print(report: &Report) -> Result<()> {
     if report.runs == 0 {
-        // An empty capture: there is no time a run.
+        // An empty capture: there is no time per run.
         line!("{}: no inputs, no runs", report.program)?;
     } else {
         line!("{}: {} inputs, {} runs, {:.1} ns a run", report.program, report.inputs, report.runs, report.ns_per_run)?;

@@ -1,4 +1,4 @@
-//! `bpf scenario`: a script that sets prog arrays and runs the programs that jump through them.
+//! `bpf scenario`: runs a script that sets prog arrays and runs programs that jump through them.
 //!
 //! ```text
 //! obj FILE [zero128|pkt_v4|pkt_v6]   load an object; the data its programs run on
@@ -10,7 +10,7 @@
 //! # …                                nothing
 //! ```
 //! One result is counted for each `run`, `bss` and `del … fail`; any other line counts only if it fails. Programs are
-//! verified and run on a `__sk_buff`.
+//! verified for, and run on, a `__sk_buff`.
 
 use crate::input::read_text;
 use crate::load::{self, EngineArgs, NoHost};
@@ -26,7 +26,7 @@ use std::process::ExitCode;
 pub(crate) struct Args {
     /// The script.
     file: PathBuf,
-    /// Where the objects are; default: beside the script.
+    /// The folder of the objects; default: the script's folder.
     #[arg(long, value_name = "DIR")]
     objects: Option<PathBuf>,
     #[command(flatten)]
@@ -59,7 +59,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What a line that went well counts as.
+/// The contribution of a successful line to the count.
 enum Counted {
     Nothing,
     Result,
@@ -111,7 +111,7 @@ impl Scenario<'_> {
     }
 
     fn load(&mut self, file: &str, data: &str) -> Result<()> {
-        // What follows must not go on with the object before.
+        // If loading fails, the following lines must not use the previous object.
         self.loaded = None;
         self.packet = packet(data)?;
         let object = load::object(&self.objects.join(file))?;
@@ -130,7 +130,7 @@ impl Scenario<'_> {
         self.instance()?.maps().find(|map| map.name().ends_with(".bss")).context("the object has no .bss")
     }
 
-    /// The contents of .bss, and an offset that is inside of it.
+    /// The contents of .bss, and the offset, which lies inside it.
     fn bss(&self, offset: &str) -> Result<(Vec<u8>, usize)> {
         let value = self.bss_map()?.get(&0u32.to_ne_bytes())?.context("the .bss map has no value")?;
         let at = number(offset)? as usize;
@@ -150,7 +150,7 @@ fn number(text: &str) -> Result<u32> {
     .with_context(|| format!("`{text}` is not a number"))
 }
 
-/// The data programs run on, by name.
+/// The data that programs run on, by name.
 fn packet(name: &str) -> Result<Vec<u8>> {
     const ETHERNET: usize = 14;
     const IPV4: usize = 20;

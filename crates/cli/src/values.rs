@@ -1,44 +1,45 @@
-//! Keys and values by their BTF types: fields with names, as the program's source has them.
+//! Formats keys and values by their BTF types: fields with names, as in the program's source.
 //!
-//! Problem: bytes in hex say little, and types come from a file that may say anything: sizes that the bytes do not
-//! have, structures in themselves, arrays of billions of nothing. Approach: a type is walked beside the bytes, in which
-//! every place is looked up; a walk has a depth and a number of fields that it may show. What does not fit is shown as
-//! bytes by who asked.
+//! Problem: bytes in hex are hard to read, and types come from a file that may claim anything: sizes beyond the
+//! bytes, structures that contain themselves, arrays of billions of empty elements. Approach: a type is walked
+//! together with the bytes, and every place is looked up in them. A walk is limited in depth and in the number of
+//! fields. The caller shows a value that does not fit as bytes.
 
 use bpf_runtime::btf::{Btf, MAX_DEPTH, Member, Type, TypeId};
 use bpf_runtime::{ObjectMap, maps::Map};
 use serde::{Serialize, Serializer};
 use std::fmt;
 
-/// Fields and elements shown of one key or value at most: beyond that hex digits are read more easily.
+/// The largest number of fields and elements shown of one key or value: beyond it hex digits are easier to read.
 const MAX_FIELDS: usize = 4096;
 
-/// Arrays of bytes longer than this are shown as hex digits: a hash, not numbers.
+/// The longest array of bytes shown as numbers; longer ones, such as hashes, are shown as hex digits.
 const MAX_BYTES: usize = 16;
 
-/// A value, taken apart.
+/// A value in structured form.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Value {
     Unsigned(u64),
     Signed(i64),
     Bool(bool),
     Float(f64),
-    /// The name of an enumeration's value: no quotes around it.
+    /// The name of an enumerator: shown without quotes.
     Name(String),
     Text(String),
     List(Vec<Value>),
     Fields(Vec<(String, Value)>),
 }
 
-/// An entry, taken apart.
+/// An entry in structured form.
 #[derive(Serialize)]
 pub(crate) struct Formatted {
     pub(crate) key: Value,
-    /// Of a per-CPU map by execution slot, those whose value is not zero.
+    /// For a per-CPU map, the values by execution slot that are not zero.
     pub(crate) value: Value,
 }
 
-/// The entry of a map by the types that its declaration gives; `None` if it gives none, or others than the bytes have.
+/// The entry of a map by the types in its declaration; `None` if it has none, or if their sizes differ from the
+/// bytes'.
 pub(crate) fn entry(btf: &Btf, declared: &ObjectMap, map: &Map, key: &[u8], value: &[u8]) -> Option<Formatted> {
     let whole = |ty: TypeId, bytes: &[u8]| {
         let fits = btf.size_of(ty).is_some_and(|size| size as usize == bytes.len());
@@ -51,7 +52,7 @@ pub(crate) fn entry(btf: &Btf, declared: &ObjectMap, map: &Map, key: &[u8], valu
             let bytes = part(value, variable.offset, variable.size)?;
             fields.push((variable.name.clone(), walk.value(variable.ty?, bytes, 0)?));
         }
-        // Without variables it is a section of literals, which its bytes show best.
+        // A section without variables holds literals, which are best shown as bytes.
         let value = (!fields.is_empty()).then_some(Value::Fields(fields))?;
         return Some(Formatted { key: Value::Unsigned(0), value });
     }
@@ -66,7 +67,7 @@ pub(crate) fn entry(btf: &Btf, declared: &ObjectMap, map: &Map, key: &[u8], valu
     Some(Formatted { key, value: Value::Fields(fields.collect::<Option<_>>()?) })
 }
 
-/// So many of the bytes, if there are so many.
+/// `size` bytes from `offset`, if they exist.
 fn part(bytes: &[u8], offset: u32, size: u32) -> Option<&[u8]> {
     bytes.get(offset as usize..)?.get(..size as usize)
 }
@@ -80,7 +81,7 @@ fn number(bytes: &[u8]) -> Option<u64> {
 
 struct Walk<'b> {
     btf: &'b Btf,
-    /// How many more fields may be shown.
+    /// Number of fields that may still be shown.
     left: usize,
 }
 
@@ -113,7 +114,7 @@ impl Walk<'_> {
                 for member in members {
                     let value = self.member(member, bytes, depth)?;
                     match (self.btf.name(member.name), value) {
-                        // What has no name of its own is reached by its members' names.
+                        // Members of an anonymous structure are shown as members of the outer one.
                         ("", Value::Fields(inner)) => fields.extend(inner),
                         ("", _) => {}
                         (name, value) => fields.push((name.to_owned(), value)),
@@ -171,7 +172,7 @@ impl Walk<'_> {
         self.scalar(self.btf.resolve(member.ty), raw, width)
     }
 
-    /// A number of so many bits.
+    /// Formats a number of `width` bits.
     fn scalar(&self, ty: TypeId, raw: u64, width: u32) -> Option<Value> {
         if !(1..=64).contains(&width) {
             return None;
@@ -198,7 +199,7 @@ impl Serialize for Value {
             Value::Unsigned(value) => to.serialize_u64(*value),
             Value::Signed(value) => to.serialize_i64(*value),
             Value::Bool(value) => to.serialize_bool(*value),
-            // JSON has no word for infinity.
+            // JSON has no representation of infinity.
             Value::Float(value) if value.is_finite() => to.serialize_f64(*value),
             Value::Float(value) => to.collect_str(value),
             Value::Name(text) | Value::Text(text) => to.serialize_str(text),
@@ -259,7 +260,7 @@ mod tests {
 
     #[test]
     fn bytes_and_bits_are_read_by_type() {
-        // 1: char, 2: char[4], 3: __u8 (no name here), 4: __u8[17], 5: struct of bits.
+        // 1: char, 2: char[4], 3: __u8 (without a name here), 4: __u8[17], 5: a struct of bit fields.
         let char = [5, INT, 1, 1 << 24 | 8, 0, ARRAY, 0, 1, 1, 4];
         let bytes = [0, INT, 1, 8, 0, ARRAY, 0, 3, 3, 17];
         let bits = [0, STRUCT | BITS | 2, 2, 1, 3, 5 << 24, 3, 1, 3 << 24 | 5];
@@ -277,7 +278,8 @@ mod tests {
 
     #[test]
     fn types_without_an_end_are_left_to_their_bytes() {
-        // 1: a structure in itself; 2: one of no bytes; 3: an array of very many of these; 4: an array of itself.
+        // 1: a structure that contains itself; 2: an empty structure; 3: an array of very many of these; 4: an array
+        // of itself.
         let within = [1, STRUCT | 1, 8, 1, 1, 0];
         let nothing = [1, STRUCT, 0];
         let many = [0, ARRAY, 0, 2, 2, u32::MAX];

@@ -1,4 +1,4 @@
-//! `bpf verify`: is each program of an object harmless, and if not, why?
+//! `bpf verify`: checks whether each program of an object is safe, and says why not.
 
 use crate::context::{Chosen, ContextArg};
 use crate::load::{self, EngineArgs};
@@ -14,13 +14,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// The exit status where no program was refused, and the verdict on one is unknown.
+/// The exit status if no program was refused, and the verdict on one is unknown.
 const UNKNOWN: u8 = 3;
 
 /// Verify the programs of objects. Exit status 1 if one is refused, 3 if none is and the verdict on one is unknown.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The object files. With --json there is a document for each.
+    /// The object files. With --json one document is printed per object.
     #[arg(required = true, value_name = "OBJECT")]
     objects: Vec<PathBuf>,
     /// Only this program.
@@ -28,22 +28,23 @@ pub(crate) struct Args {
     program: Option<String>,
     #[command(flatten)]
     loader: load::ObjectArgs,
-    /// What the programs run on; by default what their sections are for.
+    /// The programs' context; by default that of their sections.
     #[arg(long, value_enum)]
     ctx: Option<ContextArg>,
     /// Accept, with checks at run time, where only an offset or the end of a loop is not proven.
     #[arg(long)]
     hybrid: bool,
-    /// How much work the verifier does at most for a program before it is refused; a verdict shows how much it took.
+    /// Limit on the verifier's work for a program, which is refused beyond it; a verdict shows the work spent.
     #[arg(long, value_name = "UNITS")]
     fuel: Option<u64>,
-    /// Give up after so many seconds for a program, without a verdict on it. By default never.
+    /// Give up after this many seconds for a program, without a verdict on it. By default never.
     #[arg(long, value_name = "SECONDS")]
     time_limit: Option<f64>,
-    /// Let the programs show addresses, as the kernel lets root's: store, compare and return pointers.
+    /// Allow the programs to reveal addresses, under the kernel's rules for root: to store, compare and return
+    /// pointers.
     #[arg(long)]
     privileged: bool,
-    /// Accept programs only by the proofs that the object carries (`bpf prove`).
+    /// Accept programs only by the proofs in the object (`bpf prove`).
     #[arg(long)]
     proof: bool,
     /// Show the walk.
@@ -62,10 +63,10 @@ struct Verdict {
     object: String,
     program: String,
     accepted: bool,
-    /// What it runs on, where its section does not say.
+    /// The program's context, if its section does not determine it.
     #[serde(skip_serializing_if = "Option::is_none")]
     context: Option<&'static str>,
-    /// Accepted by the proof that the object carries.
+    /// Whether the program was accepted by the proof in the object.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     by_proof: bool,
     /// Instructions walked, over all paths.
@@ -79,10 +80,10 @@ struct Verdict {
     /// Instructions that are checked at run time.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     checks: Vec<u32>,
-    /// Not proven to end: it runs with a budget.
+    /// Whether the program is not proven to end, so that it runs with a budget.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     needs_budget: bool,
-    /// The verifier gave up at the limit on time: whether the program is safe is not known.
+    /// Whether the verifier gave up at the limit on time, so that the program's safety is unknown.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     unknown: bool,
     error: Option<String>,
@@ -108,7 +109,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(if code == ExitCode::SUCCESS && unknown.get() { ExitCode::from(UNKNOWN) } else { code })
 }
 
-/// Verifies the programs of one object, and says whether all are accepted.
+/// Verifies the programs of one object, and returns whether all are accepted.
 fn verify_object(engine: &Engine, path: &Path, args: &Args, unknown: &Cell<bool>) -> Result<bool> {
     let object = load::object_for(path, &args.loader)?;
     let linker = Linker::<load::NoHost>::new(engine);

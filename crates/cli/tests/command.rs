@@ -1,6 +1,6 @@
-//! The command as its users meet it: the README's main job, the protocols, the exit status, the messages.
+//! Tests of the command as users run it: the README's example, the protocols, the exit status, the messages.
 //!
-//! The command runs as a process of its own.
+//! The command runs in a separate process.
 
 use bpf_testkit::{cases, skipped};
 use std::collections::BTreeSet;
@@ -13,8 +13,9 @@ fn bpf(args: &[&str], input: &[u8]) -> Output {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
     std::thread::scope(|scope| {
-        // Beside reading: a command that writes much before it has read all would wait for this test, and this for
-        // it. One that does not read its input may have closed it; that is no failure of the test.
+        // In a separate thread, because a command that writes much before it has read all would wait for this test,
+        // and the test for it. A command that does not read its input may have closed it; that is not a failure of
+        // the test.
         scope.spawn(move || drop(std::io::Write::write_all(&mut stdin, input)));
         child.wait_with_output().unwrap()
     })
@@ -54,7 +55,7 @@ fn runs_a_filter_over_a_capture() {
     }
 }
 
-/// A contained program does what it does otherwise, and no other choice of trust goes with it.
+/// A contained program behaves as without containment, and the option excludes other choices of trust.
 #[test]
 fn runs_a_contained_program() {
     let run = |more: &[&'static str]| {
@@ -86,7 +87,7 @@ fn tells_profilers_and_debuggers_about_the_program() {
     let program = "bpf:filter";
     assert!(text.lines().any(|line| line.ends_with(program)), "{text}");
     assert!(records.windows(program.len()).any(|bytes| bytes == program.as_bytes()));
-    // Where the file cannot be, nothing runs.
+    // If the file cannot be created, nothing runs.
     let message = fails(&["run", object, "--jitdump", "/nonexistent/directory"], b"");
     assert!(message.contains("cannot create /nonexistent/directory/jit-"), "{message}");
 }
@@ -98,7 +99,7 @@ fn dissects_flows_by_tail_calls() {
         let args =
             ["run", object, "--program", "dissect", "--ctx", "skb", "--data", data, "--engine", engine, "--json"];
         let report: serde_json::Value = serde_json::from_str(&succeeds(&args)).unwrap();
-        // The 48 others are ARP.
+        // The 48 others are ARP packets.
         assert_eq!(report["returned"], serde_json::json!({"0": 360, "2": 48}), "{engine}");
     }
 }
@@ -118,7 +119,7 @@ fn prints_what_programs_put_into_rings() {
         let (records, text) = run("output", "3");
         assert_eq!(records, serde_json::json!({"total": 3, "lost": 0, "first": ["3031", "3031", "3031"]}), "{engine}");
         assert!(text.contains("3 records, 0 lost") && text.contains("  3031"), "{text}");
-        // The flags ask for three bytes of a context of two.
+        // The flags request three bytes of a context of two.
         let (records, _) = run("perf_event", "1");
         assert_eq!(records, serde_json::json!({"total": 0, "lost": 0, "first": []}), "{engine}");
     }
@@ -150,7 +151,7 @@ fn shows_what_is_in_an_object() {
         let report = succeeds(&["disasm", "examples/filter.o", "--arch", arch, "--opt-report"]);
         assert!(report.contains("int filter("), "the source line: {report}");
         assert!(report.contains("instructions changed: ") && report.contains("  ->  "), "what passes did: {report}");
-        // What only an indirect jump leads to has code, and its table a name.
+        // Code that only an indirect jump reaches is shown, and its table is named.
         let jumps = "crates/runtime/tests/objects/jumptables.o";
         let listing = succeeds(&["disasm", jumps, "--program", "chooses", "--arch", arch, "--opt-level", "none"]);
         for line in ["18: r0 = 3\nL18:\n", "BPF.JT.1.0"] {
@@ -168,7 +169,7 @@ fn verifies() {
     assert_eq!(refused.status.code(), Some(1));
     let text = String::from_utf8(refused.stdout).unwrap();
     assert!(text.contains("refused") && text.contains("proven to exist"), "{text}");
-    // The walk of a refused program ends at the instruction that is not safe.
+    // The walk of a refused program ends at the unsafe instruction.
     let refused = bpf(&["verify", "benches/programs/parse.o", "--log"], b"");
     let text = String::from_utf8(refused.stdout).unwrap();
     let (walk, verdict) = text.split_once("bench_parse: refused").unwrap();
@@ -178,8 +179,8 @@ fn verifies() {
     assert!(["steps", "states", "peak_bytes"].iter().all(|key| json.contains(key)), "{json}");
 }
 
-/// Limits on the work of a verification: a program that needs more fuel is refused, and one that was given up for time
-/// has no verdict, which the exit status tells apart.
+/// Limits on the work of a verification: a program that needs more fuel is refused; one given up for time has no
+/// verdict, which a different exit status shows.
 #[test]
 fn verifying_ends_at_the_limits_of_the_command() {
     let verify = |more: &[&str]| {
@@ -201,7 +202,7 @@ fn verifying_ends_at_the_limits_of_the_command() {
     assert!(status == Some(0) && text.contains("memcached: accepted"), "{text}");
 }
 
-/// A verdict and the work that it took do not depend on what else the machine does.
+/// A verdict and its reported work do not depend on the load of the machine.
 #[test]
 fn processes_that_verify_at_once_come_to_the_same_verdicts_and_counts() {
     let verify = || {
@@ -234,7 +235,7 @@ fn proves_and_verifies_by_proof() {
     let args = ["run", &proven, "--data", "examples/packets.pcap", "--json"];
     let report: serde_json::Value = serde_json::from_str(&succeeds(&args)).unwrap();
     assert_eq!(report["returned"], serde_json::json!({"1": 88, "2": 320}));
-    // Without a proof, and of a program that has none.
+    // Without a proof, and for a program that has none.
     let missing = bpf(&["verify", "--proof", "examples/xdp_filter.o"], b"");
     assert_eq!(missing.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&missing.stdout).contains("carries no proof"));
@@ -285,7 +286,7 @@ fn bad_input_is_named() {
     assert!(fails(&["run", "examples/filter.o", "--program", "x"], b"").contains("filter"));
     assert!(fails(&["run", "examples/filter.o", "--data", "hex:0g"], b"").contains("not hex"));
     assert!(fails(&["run", "examples/filter.o", "--data", "nowhere.pcap"], b"").contains("cannot open nowhere.pcap"));
-    // File, section, program, instruction and cause; and what was guessed.
+    // File, section, program, instruction and cause; and the assumed context.
     let core = "crates/runtime/tests/objects/core.o";
     let error = fails(&["run", core, "--program", "missing_type"], b"");
     let cause = "program `missing_type`, instruction 0: CO-RE relocation (byte_off) of `task_struct::tgid`: this host has no such type";
@@ -298,7 +299,7 @@ fn bad_input_is_named() {
 fn a_line_of_a_scenario_says_once_what_is_wrong() {
     let folder = Folder::new("scenario-errors");
     let script = folder.file("script");
-    // The filter is none for a packet of the kernel's.
+    // The filter does not verify on a kernel's packet.
     std::fs::write(&script, "obj no-such-file.o\nobj filter.o\nrun none 0\n").unwrap();
     let output = bpf(&["scenario", &script, "--objects", root().join("examples").to_str().unwrap()], b"");
     let text = String::from_utf8(output.stdout).unwrap();
@@ -326,7 +327,7 @@ fn external_scenarios_pass_on_every_engine() {
     }
 }
 
-/// Every subcommand with an object, and what makes it print much.
+/// Every subcommand with an object, and options that make it print much.
 const PRINTING: [&[&str]; 6] = [
     &["inspect", "OBJECT"],
     &["inspect", "OBJECT", "--json"],
@@ -340,7 +341,7 @@ fn on(args: &[&'static str], object: &str) -> Vec<String> {
     args.iter().map(|arg| if *arg == "OBJECT" { object.to_owned() } else { (*arg).to_owned() }).collect()
 }
 
-/// The arguments, run with this standard output.
+/// Runs the command with these arguments and this standard output.
 fn bpf_to(args: &[String], stdout: impl Into<Stdio>, stderr: impl Into<Stdio>) -> Output {
     let mut command = bpf_testkit::command(env!("CARGO_BIN_EXE_bpf"));
     command.args(args).current_dir(root()).env("RUST_BACKTRACE", "0");
@@ -364,12 +365,12 @@ fn a_full_disk_is_an_error_and_a_closed_pipe_the_end() {
         assert!(output.stderr.is_empty(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
         assert_ne!(output.status.code(), Some(101), "{args:?}: not by a panic");
     }
-    // Messages to a full disk are lost, and no panic either.
+    // Messages to a full disk are lost, without a panic.
     let args = ["run", "nowhere.o"].map(str::to_owned);
     assert_eq!(bpf_to(&args, Stdio::null(), full()).status.code(), Some(1));
 }
 
-/// Puts `with` where `name` is in a file, made as long with dots.
+/// Replaces `name` by `with`, padded with dots to equal length.
 fn replace(bytes: &mut [u8], name: &str, with: &str) {
     let with = format!("{with}{}", ".".repeat(name.len() - with.len()));
     let places: Vec<usize> =
@@ -378,7 +379,7 @@ fn replace(bytes: &mut [u8], name: &str, with: &str) {
     places.into_iter().for_each(|at| bytes[at..at + name.len()].copy_from_slice(with.as_bytes()));
 }
 
-/// No character that would act on a terminal, and no line that a name has begun.
+/// Checks that no character would control a terminal, and that no line begins with forged text.
 fn is_harmless(what: &str, output: &[u8]) {
     let text = String::from_utf8(output.to_vec()).unwrap();
     let acts = |c: char| bpf_runtime::text::is_control(c) && !matches!(c, '\n' | '\t');
@@ -406,11 +407,11 @@ fn what_files_say_does_not_reach_the_terminal_as_it_is() {
         ("struct counters", "\nFORGED\x1b[2J"),
     ];
     let mut all = good.clone();
-    // The file name first: it has the program's in it.
+    // The file name first, because it contains the program's name.
     for (name, with) in names.iter().rev() {
         replace(&mut all, name, with);
     }
-    // And one that is refused, for its errors: by the verifier (a helper that does not exist in its place).
+    // And an object that is refused, for its errors: by the verifier (a call of a helper that does not exist).
     let mut refused = all.clone();
     let call = [0x85u8, 0, 0, 0, 1, 0, 0, 0];
     let at = (0..refused.len() - 8).find(|&at| refused[at..].starts_with(&call)).unwrap();
@@ -472,13 +473,13 @@ fn numbers_in_files_allocate_nothing() {
     std::fs::remove_file(path).unwrap();
 }
 
-/// Inputs are read and never mapped: an object, a capture and a case file that end in the middle (a pipe, which cannot
-/// be mapped, is closed there) are errors that say so, and no signal. What is truncated between two reads is in the
-/// command's `input`.
+/// Inputs are read and never mapped: an object, a capture and a case file that are truncated (on a pipe, which cannot
+/// be mapped) are errors with a message, not signals. Truncation between two reads is tested in the command's
+/// `input`.
 #[test]
 fn inputs_that_end_in_the_middle_are_errors() {
-    // Their own standard input, which they open by its name. With a pipe in the file system, whoever opens the other
-    // end waits for a command that may have ended before it came to that, and the test with it.
+    // The command opens its own standard input by name. With a named pipe, the writer would wait for a reader that
+    // may have ended before opening it, and the test with it.
     let path = "/dev/stdin";
     let read = |file: &str| std::fs::read(root().join(file)).unwrap();
     let (object, capture) = (read("examples/filter.o"), read("examples/packets.pcap"));
@@ -494,7 +495,7 @@ fn inputs_that_end_in_the_middle_are_errors() {
     }
 }
 
-/// A datapath whose sections are numbers: each program says by itself what it runs on.
+/// A datapath whose sections are numbers: each program's context is determined by its code.
 #[test]
 fn programs_without_a_context_are_taken_by_what_they_do() {
     let folder = match cases::shared("objects/samples/cilium") {
@@ -510,12 +511,12 @@ fn programs_without_a_context_are_taken_by_what_they_do() {
     let object = object.to_str().unwrap();
     let output = succeeds(&["verify", object, "--program", "bpf_xdp_entry"]);
     assert!(output.starts_with("bpf_xdp_entry: accepted on xdp, "), "{output}");
-    // It only looks at what both contexts have at the same offsets.
+    // It only reads fields that both contexts have at equal offsets.
     let error = fails(&["run", object, "--program", "__send_drop_notify", "--data", "hex:00"], b"");
     assert!(error.contains("it verifies on xdp and skb, --ctx chooses"), "{error}");
 }
 
-/// `bpf build` needs what no fresh machine has; where it is missing, the message says how to get it.
+/// `bpf build` needs tools that a fresh machine lacks; if they are missing, the message says how to get them.
 #[test]
 fn plug_ins_in_rust_are_compiled() {
     assert!(fails(&["build", "examples"], b"").contains("name the folder of a crate"));
@@ -540,7 +541,7 @@ fn plug_ins_in_rust_are_compiled() {
     }
 }
 
-/// A program that asks for the kernel's own types finds those that a file has.
+/// A program that uses the kernel's own types gets them from a file.
 #[test]
 fn types_come_from_a_file() {
     let object = "crates/runtime/tests/objects/core.o";
@@ -560,7 +561,7 @@ fn types_come_from_a_file() {
     assert!(error.contains("README.md"), "{error}");
 }
 
-/// A folder of its own for a test's files, which goes with it.
+/// A folder for a test's files, which is removed with it.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -586,13 +587,13 @@ fn packets_are_written_as_the_program_left_them() {
     let folder = Folder::new("out");
     let (all, passed) = (folder.file("all.pcap"), folder.file("passed.pcap"));
     let (object, data) = ("examples/xdp_filter.o", "examples/packets.pcap");
-    // A filter changes nothing: packets, their times and the kind of link are those of the input.
+    // A filter changes nothing: packets, their times and the kind of link equal those of the input.
     succeeds(&["run", object, "--data", data, "--headroom", "256", "--repeat", "2", "--out", &all]);
     let input = std::fs::read(root().join(data)).unwrap();
     let output = std::fs::read(&all).unwrap();
     assert_eq!(output.len(), input.len());
     assert!(output[24..] == input[24..], "everything behind the header of the file");
-    // 320 of the 408 packets pass by construction of the capture, and they pass again.
+    // 320 of the 408 packets pass by construction of the capture, and all of these pass again.
     succeeds(&["run", object, "--data", data, "--out", &passed, "--out-only", "2,3"]);
     let report: serde_json::Value =
         serde_json::from_str(&succeeds(&["run", object, "--data", &passed, "--json"])).unwrap();
@@ -618,7 +619,7 @@ fn maps_are_filled_before_the_first_run() {
     let is_held = |report: &str| entries(report).iter().any(|entry| entry["key"] == "0" && entry["value"] == value);
     let filled = run(&["--map", &format!("verdicts=0:{value}")]);
     assert!(!is_held(&run(&[])) && is_held(&filled), "{filled}");
-    // The report of one run fills the maps of the next, constants among them, and the next counts on.
+    // The report of one run fills the maps of the next, including constants, and the next run continues counting.
     let path = folder.file("report.json");
     std::fs::write(&path, &filled).unwrap();
     let next = run(&["--maps", &path]);
@@ -638,7 +639,7 @@ fn maps_are_filled_before_the_first_run() {
         let message = fails(&["run", object, "--map", map], b"");
         assert!(message.contains(expected), "{map}: {message}");
     }
-    // Who writes the file writes numbers as numbers.
+    // People write numbers as numbers.
     let value = "01".repeat(24);
     let by_hand = |key: &str| {
         format!("{{\"maps\": [{{\"name\": \"verdicts\", \"entries\": [{{\"key\": {key}, \"value\": \"{value}\"}}]}}]}}")
@@ -671,7 +672,7 @@ fn listings_are_there_for_programs() {
         assert!(machine.iter().all(refers));
     }
     assert_eq!(bpf(&["disasm", "examples/filter.o", "--json", "--opt-report"], b"").status.code(), Some(2));
-    // What goes wrong is JSON as well.
+    // Errors are JSON as well.
     let output = bpf(&["disasm", "/nonexistent.o", "--json"], b"");
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(report["error"].as_str().unwrap().contains("cannot open"), "{report}");
@@ -690,13 +691,13 @@ fn shells_and_man_know_the_command() {
         let text = std::fs::read_to_string(folder.file(&format!("not/there/yet/{page}"))).unwrap();
         assert!(text.contains(word), "{page}");
     }
-    // Below a file there can be no folder.
+    // A folder cannot be created below a file.
     let message = fails(&["man", "examples/filter.o/folder"], b"");
     assert!(message.contains("cannot write to examples/filter.o/folder"), "{message}");
 }
 
-/// A file that is named as a capture and is none is not taken for one packet of its bytes, not even of no bytes; a
-/// capture without packets has no time a run.
+/// A file that is named as a capture and is not one is an error, and is not treated as one packet, not even if it is
+/// empty; a capture without packets has no time per run.
 #[test]
 fn captures_without_packets_are_told_from_none() {
     let folder = Folder::new("captures");
@@ -712,7 +713,7 @@ fn captures_without_packets_are_told_from_none() {
     assert!(report.starts_with("filter: no inputs, no runs\n"), "{report}");
 }
 
-/// A program's name that is none: the message has those that are, whichever command is asked.
+/// For an unknown program the message lists the known ones, in every command.
 #[test]
 fn unknown_programs_are_answered_with_the_known() {
     for command in ["run", "verify", "disasm"] {
@@ -755,7 +756,7 @@ fn maps_are_shown_by_their_types() {
     assert_eq!(map("untyped"), serde_json::json!({"key": "1", "value": "010203"}));
 }
 
-/// A value for a per-CPU map is that of every slot; a report has each slot's, and fills the next run.
+/// A value for a per-CPU map is set in every slot; a report lists each slot's value, and fills the next run.
 #[test]
 fn per_cpu_maps_are_filled_and_shown_by_slot() {
     let folder = Folder::new("per-cpu");
@@ -773,7 +774,7 @@ fn per_cpu_maps_are_filled_and_shown_by_slot() {
     assert_eq!(run(&["--maps", &path])["returned"], serde_json::json!({"43": 1}));
 }
 
-/// An XDP program moves the packet's start into the headroom, and both formats of captures have what it left.
+/// An XDP program moves the packet's start into the headroom, and both capture formats contain the result.
 #[test]
 fn packets_grow_into_their_headroom() {
     let folder = Folder::new("headroom");
@@ -786,13 +787,13 @@ fn packets_grow_into_their_headroom() {
     assert_eq!(returned(&[]), serde_json::json!({"0": 1}), "there is no room");
     for (name, header) in [("out.pcap", 24 + 16), ("out.pcapng", 28 + 32 + 28)] {
         let path = folder.file(name);
-        // XDP_TX, in each of two rounds, which begin with the packet as it was.
+        // XDP_TX, in each of two rounds, which begin with the original packet.
         assert_eq!(returned(&["--headroom", "64", "--repeat", "2", "--out", &path]), serde_json::json!({"3": 2}));
         let bytes = std::fs::read(&path).unwrap();
         let packet = [&[0xaa, 0xbb, 0xcc, 0xdd][..], &(1..=14).collect::<Vec<u8>>()].concat();
         assert_eq!(bytes[header..header + packet.len()], packet, "{name}: {bytes:x?}");
     }
-    // Times survive from one format to the other, and back.
+    // Times are preserved when converting to the other format and back.
     let (data, there, back) = ("examples/packets.pcap", folder.file("there.pcapng"), folder.file("back.pcap"));
     for (from, to) in [(data, &there), (there.as_str(), &back)] {
         succeeds(&["run", "examples/xdp_filter.o", "--data", from, "--out", to]);
@@ -801,7 +802,7 @@ fn packets_grow_into_their_headroom() {
     assert!(read(&root().join(data)) == read(Path::new(&back)));
 }
 
-/// A packet in pieces is one packet to who looks at all of it, and comes out as one.
+/// A packet in pieces is one packet for a program that reads all of it, and is written as one.
 #[test]
 fn packets_are_given_in_pieces() {
     let folder = Folder::new("pieces");
@@ -831,7 +832,7 @@ fn several_objects_have_their_turn() {
     let (good, bad) = ("examples/filter.o", "benches/programs/parse.o");
     let text = succeeds(&["inspect", good, "examples/xdp_filter.o"]);
     assert!(text.starts_with("examples/filter.o:\n") && text.contains("\nexamples/xdp_filter.o:\n"), "{text}");
-    // What is wrong with one does not keep the others from their turn.
+    // An error of one object does not prevent the others from being verified.
     let output = bpf(&["verify", "nowhere.o", bad, good, "--json"], b"");
     assert_eq!(output.status.code(), Some(1));
     let documents = serde_json::Deserializer::from_slice(&output.stdout).into_iter::<serde_json::Value>();
@@ -844,7 +845,7 @@ fn several_objects_have_their_turn() {
     assert!(fails(&["verify", "nowhere.o", good], b"").contains("cannot open nowhere.o"));
 }
 
-/// Each has the packets as they are in the capture, and maps of its own.
+/// Each object gets the packets of the capture unchanged, and maps of its own.
 #[test]
 fn several_objects_run_over_the_same_packets() {
     let (first, second, data) = ("examples/filter.o", "examples/xdp_filter.o", "examples/packets.pcap");
@@ -862,7 +863,7 @@ fn several_objects_run_over_the_same_packets() {
         for of in ["object", "program", "inputs", "runs", "returned"] {
             assert_eq!(report[of], alone[of], "{object}: {of}");
         }
-        // A hash map's order is its own.
+        // A hash map has no defined order.
         let entries = |report: &serde_json::Value| -> BTreeSet<String> {
             let maps = report["maps"].as_array().unwrap().iter();
             maps.flat_map(|map| map["entries"].as_array().unwrap()).map(ToString::to_string).collect()
@@ -875,7 +876,7 @@ fn several_objects_run_over_the_same_packets() {
     assert!(refused.contains("--out takes the packets of one object"), "{refused}");
 }
 
-/// Colours where they are wanted: never in a pipe or a file, nor in JSON.
+/// Colours are used on terminals only: never in a pipe, a file or JSON.
 #[test]
 fn colours_are_for_terminals() {
     let escapes = |variables: &[(&str, &str)], args: &[&str]| {
@@ -885,7 +886,7 @@ fn colours_are_for_terminals() {
         let output = command.output().unwrap();
         [output.stdout, output.stderr].map(|bytes| bytes.contains(&0x1b))
     };
-    // A terminal cannot be had everywhere; this is how to ask for colours without one.
+    // A terminal is not available everywhere; this variable requests colours without one.
     let (forced, refused) = (("CLICOLOR_FORCE", "1"), ("NO_COLOR", "1"));
     let (verify, wrong) = (["verify", "examples/filter.o"], ["run", "nowhere.o"]);
     assert_eq!(escapes(&[], &verify), [false, false]);
@@ -904,13 +905,13 @@ fn sizes_that_an_object_leaves_to_its_loader_are_given() {
     assert!(refused.contains("max_entries 0, which is for who loads the object to set"), "{refused}");
     let verdicts = bpf(&["verify", object], b"");
     assert!(String::from_utf8_lossy(&verdicts.stdout).contains("--max-entries"), "{verdicts:?}");
-    // Each that has no size; one by its name.
+    // Each map without a size; one by its name.
     for size in [&["--max-entries", "4"][..], &["--max-entries", "slots=4", "--max-entries", "seen=8"]] {
         let verified = succeeds(&[&["verify", object], size].concat());
         assert!(verified.contains("count: accepted"), "{verified}");
         let report = succeeds(&[&["run", object, "--data", "hex:01", "--json"], size].concat());
         let report: serde_json::Value = serde_json::from_str(&report).unwrap();
-        // There is a fourth slot, and no third entry of the map that had a size.
+        // The first map has a fourth slot; the map with a size has no third entry.
         assert_eq!(report["returned"], serde_json::json!({"2": 1}));
     }
     let unknown = fails(&["run", object, "--max-entries", "slot=4"], b"");

@@ -1,7 +1,7 @@
 //! One program's instructions, complete: the program and every subprogram it reaches.
 //!
-//! [`Code`] is for looking at; [`crate::LinkedCode`] exists only when nothing the program needs is missing, so a loader
-//! that takes it need not ask again. How the functions are laid out and patched is in `layout.rs`.
+//! [`Code`] is for inspection. A [`crate::LinkedCode`] exists only if all references of the program are resolved, so
+//! a loader need not check again. `layout.rs` places and patches the functions.
 //!
 //! Invariants: every index is in range for the [`crate::Object`] it came from; at most [`bpf_isa::MAX_INSNS`] slots.
 
@@ -26,13 +26,13 @@ pub struct CodeFunction {
     pub start: InsnIdx,
     /// Length in slots.
     pub len: u32,
-    /// Global: to be verified by its prototype alone.
+    /// Whether it is global: verified by its prototype alone.
     pub global: bool,
-    /// Its [`crate::btf::Type::Func`], when BTF has it.
+    /// Its [`crate::btf::Type::Func`], if BTF has it.
     pub ty: Option<TypeId>,
 }
 
-/// What an instruction refers to outside of its program.
+/// The external object that an instruction refers to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReferenceKind {
     /// A map, by index into [`crate::Object::maps`].
@@ -53,31 +53,31 @@ pub enum ReferenceKind {
     },
     /// A call of a host function, by index into [`crate::Object::host_functions`].
     HostCall(usize),
-    /// The address of a host function, which only tells whether it exists.
+    /// The address of a host function, which only tests whether it exists.
     HostAddress(usize),
     /// An external variable, by index into [`crate::Object::extern_variables`].
     Extern(usize),
 }
 
-/// An instruction that refers to something outside of its program.
+/// An instruction that refers to an external object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reference {
     /// The instruction.
     pub insn: InsnIdx,
-    /// What it refers to.
+    /// The object it refers to.
     pub kind: ReferenceKind,
 }
 
-/// A table that indirect jumps of one function go by: the contents of a map of type `insn_array`.
+/// A jump table of one function: the contents of a map of type `insn_array`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CodeTable {
     /// Its symbol.
     pub name: String,
-    /// What each entry leads to.
+    /// The target of each entry.
     pub targets: Vec<InsnIdx>,
 }
 
-/// What a CO-RE relocation asks for (btf.rst, `enum bpf_core_relo_kind`).
+/// The query of a CO-RE relocation (btf.rst, `enum bpf_core_relo_kind`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum CoreKind {
@@ -131,7 +131,7 @@ impl CoreKind {
         CoreKind::ALL.get(number as usize).map(|&(kind, _)| kind)
     }
 
-    /// The name LLVM and libbpf print.
+    /// The name that LLVM and libbpf print.
     pub fn name(self) -> &'static str {
         CoreKind::ALL[self as usize].1
     }
@@ -142,11 +142,12 @@ impl CoreKind {
 pub struct CoreRelocation {
     /// The instruction.
     pub insn: InsnIdx,
-    /// What is asked for.
+    /// The query.
     pub kind: CoreKind,
     /// The root type in the object's BTF.
     pub ty: TypeId,
-    /// Member, array or enumerator indices from the root. Not copied, as many relocations may share a long string.
+    /// Member, array or enumerator indices from the root. An offset and not a copy, because many relocations may
+    /// share a long string.
     pub(crate) access: StrOffset,
 }
 
@@ -163,7 +164,7 @@ pub struct SourceLine<'a> {
     pub text: Cow<'a, str>,
 }
 
-/// A program with its subprograms, before it is linked with the outside.
+/// A program with its subprograms, before it is linked.
 #[derive(Clone, Debug)]
 pub struct Code {
     pub(crate) program: String,
@@ -187,21 +188,21 @@ impl Code {
     pub fn kind(&self) -> ProgramType {
         self.kind
     }
-    /// One instruction a slot: [`bpf_isa::Imm64::MapIdx`], [`bpf_isa::Imm64::MapIdxValue`] and
-    /// [`bpf_isa::Callee::Host`] hold indices into the object's maps and host functions. Behind the object's maps come
-    /// the program's jump tables.
+    /// The instructions by slot: [`bpf_isa::Imm64::MapIdx`], [`bpf_isa::Imm64::MapIdxValue`] and
+    /// [`bpf_isa::Callee::Host`] hold indices into the object's maps and host functions. Indices after the object's
+    /// maps are the program's jump tables.
     pub fn insns(&self) -> &[Insn] {
         &self.insns
     }
-    /// How much it is: instructions, source lines, CO-RE relocations, each of which may need as much memory as some
-    /// instructions, jump tables, which are a page at least, and the ways of indirect jumps, each of which becomes a
-    /// comparison in machine code.
+    /// An estimate of the memory that the program needs: the number of its instructions, source lines, CO-RE
+    /// relocations (each of which may need as much memory as some instructions), jump tables (each at least a page)
+    /// and edges of indirect jumps (each becomes a comparison in machine code).
     pub fn size(&self) -> usize {
         let tables: usize = self.tables.iter().map(|table| 512 + table.targets.len()).sum();
         let ways = self.indirect_ways();
         (self.insns.len() + self.lines.len() + 8 * self.core.len() + tables).saturating_add(ways)
     }
-    /// Indirect jumps, each with the targets in its function.
+    /// Number of edges of indirect jumps: each has all targets in its function.
     fn indirect_ways(&self) -> usize {
         let mut targets: Vec<InsnIdx> = self.tables.iter().flat_map(|table| &table.targets).copied().collect();
         targets.sort_unstable();
@@ -220,12 +221,11 @@ impl Code {
     pub fn functions(&self) -> &[CodeFunction] {
         &self.functions
     }
-    /// References to the outside, in instruction order.
+    /// References to external objects, in instruction order.
     pub fn references(&self) -> &[Reference] {
         &self.references
     }
-    /// The tables that indirect jumps go by, in the order of the first references to them. A loader makes a map of
-    /// each.
+    /// The jump tables of indirect jumps, in the order of their first references. A loader creates a map for each.
     pub fn jump_tables(&self) -> &[CodeTable] {
         &self.tables
     }
@@ -238,13 +238,13 @@ impl Code {
     pub fn core_names(&self, relocation: &CoreRelocation) -> (&str, &str) {
         self.btf.as_deref().map_or(("", ""), |btf| (btf.type_name(relocation.ty), btf.name(relocation.access)))
     }
-    /// The function an instruction belongs to.
+    /// The function that contains an instruction.
     pub fn function_at(&self, insn: InsnIdx) -> Option<&CodeFunction> {
         let after = self.functions.partition_point(|f| f.start <= insn);
         let function = self.functions.get(after.checked_sub(1)?)?;
         (insn.0 - function.start.0 < function.len).then_some(function)
     }
-    /// The source line an instruction came from.
+    /// The source line of an instruction.
     pub fn line(&self, insn: InsnIdx) -> Option<SourceLine<'_>> {
         let btf = self.btf.as_deref()?;
         let function = self.function_at(insn)?;
@@ -258,7 +258,7 @@ impl Code {
         })
     }
     /// The function that the program names as its exception callback (`btf_decl_tag("exception_callback:NAME")`). The
-    /// program ends in a call of it and an exit, which nothing reaches.
+    /// program ends in an unreachable call of it and an exit.
     pub fn exception_callback(&self) -> Option<InsnIdx> {
         self.exception
     }

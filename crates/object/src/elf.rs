@@ -1,10 +1,10 @@
 //! The ELF container, reduced to what a BPF object needs.
 //!
-//! Problem: the file is hostile input, and its tables can be made to alias each other, so that work or memory grows
-//! with the product of two of its sizes. Approach: read headers with the `object` crate, then check once that the
-//! sections with contents do not add up to more than the file. From then on everything linear in the sections is
-//! linear in the file. Names are looked up in the raw string tables and are at most [`MAX_NAME`] bytes, because a
-//! table without NULs would make every look-up a scan of the whole file.
+//! Problem: the file is hostile input, and its tables can alias each other, so that work or memory grows with the
+//! product of two of its sizes. Approach: read headers with the `object` crate, then check once that the sections
+//! with contents do not add up to more than the file. After that, work that is linear in the sections is linear in
+//! the file. Names are looked up in the raw string tables and have at most [`MAX_NAME`] bytes, because in a table
+//! without NULs every look-up would scan the whole file.
 //!
 //! Invariants: borrowed from the input, no copies; a [`Section`]'s `data` is empty for NOBITS; `symbols_of` lists
 //! every symbol of a section exactly once, in address order.
@@ -20,15 +20,16 @@ use object::read::elf::{FileHeader, SectionHeader, Sym};
 use crate::error::{ElfError, ObjectError, RelocationProblem, SectionProblem, SymbolProblem};
 use crate::text;
 
-/// Longest name of a section or symbol, in bytes. Mangled names fit; linear work in the file is kept.
+/// Longest name of a section or symbol, in bytes. Long enough for mangled names, and short enough to keep work
+/// linear.
 pub(crate) const MAX_NAME: usize = 1024;
 
 /// The section of jump tables.
 pub(crate) const JUMP_TABLES: &str = ".jumptables";
 
-/// From here on section indices of symbols are reserved ones (System V ABI, chapter 4).
+/// The first reserved section index (System V ABI, chapter 4).
 const SHN_LORESERVE: u16 = 0xff00;
-/// The index is in a table of its own.
+/// The value that says that the index is in SHT_SYMTAB_SHNDX.
 const SHN_XINDEX: u16 = 0xffff;
 
 /// R_BPF_64_ABS64: a relocated 64-bit word of data.
@@ -39,7 +40,7 @@ pub(crate) const R_ABS64: u32 = 2;
 pub(crate) struct Section<'a> {
     pub(crate) name: &'a str,
     pub(crate) data: &'a [u8],
-    /// Size in memory; `data.len()` unless the section has no contents.
+    /// Size in memory; equals `data.len()` if the section has contents.
     pub(crate) size: u64,
     pub(crate) code: bool,
     pub(crate) nobits: bool,
@@ -59,13 +60,13 @@ pub(crate) enum Place {
     Special(u16),
 }
 
-/// What a symbol names.
+/// The kind of object that a symbol names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SymbolType {
     Section,
     Function,
     Object,
-    /// Labels, files, thread-local data: what is left.
+    /// Labels, files, thread-local data, and all others.
     Other,
 }
 
@@ -102,7 +103,7 @@ pub(crate) struct Elf<'a> {
     pub(crate) sections: Vec<Section<'a>>,
     pub(crate) symbols: Vec<Symbol<'a>>,
     by_section: Vec<Vec<u32>>,
-    /// Relocated words and immediates hold the symbol's value already, as GNU's assembler writes them.
+    /// Whether relocated words and immediates already contain the symbol's value, as written by GNU's assembler.
     pub(crate) values_in_place: bool,
 }
 
@@ -118,8 +119,8 @@ fn string(table: &[u8], offset: u32) -> Option<&str> {
     std::str::from_utf8(&window[..len]).ok()
 }
 
-/// The file with its names cleaned ([`text`]): as it is, unless the author of the file meant mischief. A file that
-/// cannot be read is left to [`Elf::parse`].
+/// The file with its names cleaned ([`text`]), which changes only files of malicious authors. A file that cannot be
+/// read is returned unchanged, for [`Elf::parse`] to refuse.
 pub(crate) fn cleaned(bytes: &[u8]) -> Cow<'_, [u8]> {
     let mut cleaned = Cow::Borrowed(bytes);
     for table in name_tables(bytes).into_iter().flatten().filter(|table| !text::is_clean(&bytes[table.clone()])) {
@@ -128,7 +129,7 @@ pub(crate) fn cleaned(bytes: &[u8]) -> Cow<'_, [u8]> {
     cleaned
 }
 
-/// Where the names of the sections and of the symbols are in the file.
+/// The ranges of the name tables of sections and symbols in the file.
 fn name_tables(bytes: &[u8]) -> Option<[Range<usize>; 2]> {
     let header = parse_header(bytes).ok()?;
     let headers = header.section_headers(LE, bytes).ok()?;
@@ -221,7 +222,7 @@ impl<'a> Elf<'a> {
         let mut elf = Elf { by_section: vec![Vec::new(); sections.len()], sections, symbols, values_in_place };
         for (index, symbol) in elf.symbols.iter().enumerate() {
             if let Place::Section(section) = symbol.place {
-                // Relocations have 32 bits for the index of a symbol.
+                // Relocations have 32 bits for a symbol's index.
                 let index = u32::try_from(index).map_err(|_| ElfError::Malformed("too many symbols".to_owned()))?;
                 elf.by_section[section].push(index);
             }
@@ -246,7 +247,7 @@ impl<'a> Elf<'a> {
         })
     }
 
-    /// The symbol a relocation of `section` refers to.
+    /// The symbol that a relocation of `section` refers to.
     pub(crate) fn relocation_symbol(&self, section: usize, rel: Rel) -> Result<&Symbol<'a>, ObjectError> {
         self.symbols.get(rel.symbol as usize).ok_or_else(|| ObjectError::Relocation {
             section: self.sections[section].name.to_owned(),
@@ -256,12 +257,12 @@ impl<'a> Elf<'a> {
         })
     }
 
-    /// The addend in a relocated place that holds `held`.
+    /// The addend at a relocated place that holds `held`.
     pub(crate) fn addend(&self, symbol: &Symbol<'a>, held: u64) -> u64 {
         if self.values_in_place { held.wrapping_sub(symbol.value) } else { held }
     }
 
-    /// A name for messages: the symbol's, or its section's when it has none.
+    /// A name for messages: the symbol's, or its section's if it has none.
     pub(crate) fn display_name(&self, symbol: &Symbol<'a>) -> &'a str {
         match symbol.place {
             Place::Section(section) if symbol.name.is_empty() => self.sections[section].name,
@@ -279,7 +280,7 @@ impl<'a> Elf<'a> {
         Ok(first)
     }
 
-    /// An error unless the symbol lies inside its section.
+    /// Fails unless the symbol lies inside its section.
     pub(crate) fn check_extent(&self, section: usize, symbol: &Symbol<'a>) -> Result<(), ObjectError> {
         let section_size = self.sections[section].size;
         let end = symbol.value.saturating_add(symbol.size);
@@ -301,7 +302,7 @@ const SH_TYPE: usize = 0x04;
 const SH_OFFSET: usize = 0x18;
 const SH_SIZE: usize = 0x20;
 const SH_ADDRALIGN: usize = 0x30;
-/// Offsets in the file header of the fields for the place and the number of the section headers.
+/// Offsets of the fields in the file header that hold the place and number of the section headers.
 const E_SHOFF: usize = 0x28;
 const E_SHNUM: usize = 0x3c;
 
@@ -381,7 +382,7 @@ fn parse_header(bytes: &[u8]) -> Result<&FileHeader64<LE>, ObjectError> {
     Ok(header)
 }
 
-/// See the file comment: this is what keeps all later work linear in the file.
+/// Keeps all later work linear in the file: see the file comment.
 fn check_no_overlap(headers: &[SectionHeader64<LE>], bytes: &[u8]) -> Result<(), ObjectError> {
     let file = bytes.len() as u64;
     let sum = headers
@@ -396,8 +397,8 @@ fn contents<'a>(headers: &[SectionHeader64<LE>], index: usize, bytes: &'a [u8]) 
     section.data(LE, bytes).map_err(malformed)
 }
 
-/// The section indices of symbols, where they do not fit the symbols' own 16 bits: SHT_SYMTAB_SHNDX, a word for each
-/// symbol. Empty if the file has no such table.
+/// The section indices of symbols that do not fit the symbols' own 16 bits: SHT_SYMTAB_SHNDX, one word per symbol.
+/// Empty if the file has no such table.
 fn section_indices<'a>(
     headers: &[SectionHeader64<LE>],
     symtab: &SectionHeader64<LE>,
@@ -411,7 +412,7 @@ fn section_indices<'a>(
     }
 }
 
-/// `section`: the index of the section that the symbol is in, or a reserved one.
+/// Parses a symbol. `section` is the index of its section, or a reserved one.
 fn parse_symbol<'a>(
     index: usize,
     sym: &Sym64<LE>,

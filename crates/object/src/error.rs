@@ -1,8 +1,8 @@
-//! Why an object was refused.
+//! Errors of reading and linking objects.
 //!
-//! One enum a kind of thing that can be wrong (container, section, symbol, relocation, map, BTF, code, linking), each
-//! naming the place in the object's own terms: section, symbol, byte offset, instruction. Nothing here is a bug of
-//! ours: a malformed file can produce every variant but [`ObjectError::Internal`].
+//! One enum for each part that can be wrong (container, section, symbol, relocation, map, BTF, code, linking). Each
+//! names the place in the object's own terms: section, symbol, byte offset, instruction. No variant except
+//! [`ObjectError::Internal`] is a bug of this crate: a malformed file can produce all others.
 
 use bpf_isa::{DecodeError, InsnIdx};
 
@@ -16,9 +16,9 @@ pub enum ObjectError {
     /// A section as a whole is wrong.
     #[error("section `{section}`: {problem}")]
     Section {
-        /// Section name, or `#index` when the name is unusable.
+        /// Section name, or `#index` if the name is unusable.
         section: String,
-        /// What is wrong.
+        /// The kind of error.
         problem: SectionProblem,
     },
     /// A symbol does not fit its section.
@@ -28,7 +28,7 @@ pub enum ObjectError {
         symbol: String,
         /// Section name.
         section: String,
-        /// What is wrong.
+        /// The kind of error.
         problem: SymbolProblem,
     },
     /// A relocation cannot be applied.
@@ -38,9 +38,9 @@ pub enum ObjectError {
         section: String,
         /// Byte offset in that section; for code, eight times the instruction's slot.
         offset: u64,
-        /// The symbol it refers to (its section's name for a section symbol).
+        /// The symbol that it refers to (its section's name for a section symbol).
         symbol: String,
-        /// What is wrong.
+        /// The kind of error.
         problem: RelocationProblem,
     },
     /// A map definition is wrong.
@@ -48,7 +48,7 @@ pub enum ObjectError {
     Map {
         /// Map name.
         map: String,
-        /// What is wrong.
+        /// The kind of error.
         problem: MapProblem,
     },
     /// A global variable cannot be set.
@@ -56,7 +56,7 @@ pub enum ObjectError {
     Global {
         /// Variable name.
         variable: String,
-        /// What is wrong.
+        /// The kind of error.
         problem: GlobalProblem,
     },
     /// `.BTF` or `.BTF.ext` is malformed.
@@ -66,7 +66,7 @@ pub enum ObjectError {
         section: &'static str,
         /// Byte offset in the section.
         offset: usize,
-        /// What is wrong.
+        /// The kind of error.
         problem: BtfProblem,
     },
     /// An instruction of a function does not decode.
@@ -76,12 +76,12 @@ pub enum ObjectError {
         section: String,
         /// The function.
         function: String,
-        /// The function's first slot in the section; the source counts from here.
+        /// The function's first slot in the section; `source` counts from it.
         start: u32,
-        /// The instruction, relative to the function, and why.
+        /// The instruction, relative to the function, and the reason.
         source: DecodeError,
     },
-    /// A call or function address inside the object leads nowhere.
+    /// A call or function address inside the object has no valid target.
     #[error("section `{section}`, function `{function}`, instruction {insn}: {problem}")]
     Call {
         /// Section of the calling function.
@@ -90,42 +90,43 @@ pub enum ObjectError {
         function: String,
         /// The instruction, counted from the function's first.
         insn: InsnIdx,
-        /// What is wrong.
+        /// The kind of error.
         problem: CallProblem,
     },
-    /// What a program names as its exception callback (`btf_decl_tag("exception_callback:NAME")`) cannot be one.
+    /// The function that a program names as its exception callback (`btf_decl_tag("exception_callback:NAME")`) is
+    /// unsuitable.
     #[error("program `{program}`, exception callback `{callback}`: {problem}")]
     ExceptionCallback {
         /// The program.
         program: String,
         /// The name.
         callback: String,
-        /// What is wrong.
+        /// The kind of error.
         problem: &'static str,
     },
-    /// The object has no program of this name.
+    /// The object has no program with this name.
     #[error("no program `{name}` (the object has: {available})")]
     NoSuchProgram {
-        /// The name asked for.
+        /// The requested name.
         name: String,
-        /// The names there are, comma separated.
+        /// The existing names, comma separated.
         available: String,
     },
-    /// The function of this name is no program.
+    /// The function with this name is not a program.
     #[error("`{}` in section `{}` is no program: {}", .function.name, .function.section, .function.reason)]
     LeftOut {
         /// The function.
         function: LeftOut,
     },
-    /// The object has no map of this name.
+    /// The object has no map with this name.
     #[error("no map `{name}` (the object has: {available})")]
     NoSuchMap {
-        /// The name asked for.
+        /// The requested name.
         name: String,
-        /// The names there are, comma separated.
+        /// The existing names, comma separated.
         available: String,
     },
-    /// A program with its subprograms is longer than any program may be.
+    /// A program with its subprograms exceeds the largest length of a program.
     #[error("program `{program}`: more than {max} instructions with its subprograms")]
     TooManyInsns {
         /// The program.
@@ -133,22 +134,22 @@ pub enum ObjectError {
         /// The limit, [`bpf_isa::MAX_INSNS`].
         max: usize,
     },
-    /// A program cannot be linked: something outside the object is missing.
+    /// A program cannot be linked: an external object is missing.
     #[error("program `{program}`, instruction {insn}: {problem}")]
     Link {
         /// The program.
         program: String,
         /// The instruction of the linked program.
         insn: InsnIdx,
-        /// What is missing.
+        /// The missing object.
         problem: LinkProblem,
     },
-    /// Our own bug; please report it.
+    /// A bug of this crate; please report it.
     #[error("internal error in the object loader: {0}")]
     Internal(&'static str),
 }
 
-/// What is wrong with the ELF container.
+/// The kinds of errors in the ELF container.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ElfError {
@@ -188,7 +189,7 @@ pub enum ElfError {
     },
 }
 
-/// What is wrong with a section.
+/// The kinds of errors in a section.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SectionProblem {
@@ -201,12 +202,12 @@ pub enum SectionProblem {
     /// A section that has to be unique occurs twice.
     #[error("occurs twice")]
     Duplicate,
-    /// Its size is not the one its contents require.
+    /// The size does not match the contents.
     #[error("{got} bytes, want {want}")]
     Size {
-        /// Its size.
+        /// The size.
         got: u64,
-        /// The size it must have.
+        /// The required size.
         want: u64,
     },
     /// A string that is not UTF-8 or not terminated.
@@ -215,13 +216,13 @@ pub enum SectionProblem {
     /// SHT_RELA relocations, which no BPF compiler emits.
     #[error("relocations with addends (SHT_RELA) are not part of the BPF ABI")]
     Rela,
-    /// The section needs BTF to be understood.
+    /// The section requires BTF.
     #[error("needs BTF, and the object has no .BTF section: compile with -g")]
     NeedsBtf,
-    /// Variables of an arena, of which the object has none, or several.
+    /// Variables of an arena, in an object with no arena or several.
     #[error("holds variables of an arena, and the object has {0} arenas")]
     Arenas(usize),
-    /// A legacy `maps` section that is not an array of as many definitions as it has symbols.
+    /// A legacy `maps` section whose size is not a multiple of its number of symbols.
     #[error("{size} bytes do not divide evenly into {symbols} map definitions of at least 20 bytes")]
     LegacyMaps {
         /// Section size.
@@ -231,11 +232,11 @@ pub enum SectionProblem {
     },
 }
 
-/// What is wrong with a symbol.
+/// The kinds of errors in a symbol.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SymbolProblem {
-    /// It does not lie in its section.
+    /// The symbol does not lie in its section.
     #[error("bytes {value:#x} to {end:#x} lie outside the section ({section_size:#x} bytes)")]
     OutOfSection {
         /// First byte.
@@ -245,7 +246,7 @@ pub enum SymbolProblem {
         /// Size of the section.
         section_size: u64,
     },
-    /// A function that does not start or end on an instruction.
+    /// A function that does not start and end at an instruction.
     #[error("function at byte {value:#x} of {size} bytes is not made of whole instructions")]
     Misaligned {
         /// First byte.
@@ -261,23 +262,23 @@ pub enum SymbolProblem {
     Duplicate,
 }
 
-/// What is wrong with a relocation.
+/// The kinds of errors in a relocation.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RelocationProblem {
-    /// A relocation type this place cannot have.
+    /// A relocation type that is not allowed at this place.
     #[error("relocation type {0} is unknown here (known: 1 R_BPF_64_64, 2 ABS64, 3 ABS32, 4 NODYLD32, 10 R_BPF_64_32)")]
     UnknownType(u32),
     /// The symbol index is beyond the symbol table.
     #[error("there is no symbol {0}")]
     NoSymbol(u32),
-    /// It lies outside of the section or not on an instruction, or an entry of a jump table.
+    /// The relocation is outside of the section, or neither at an instruction nor at an entry of a jump table.
     #[error("not at an instruction of the section, or an entry of a jump table")]
     Offset,
     /// The instruction cannot be relocated by this type.
     #[error("the instruction there is neither a two-slot load (type 1) nor a call (type 10)")]
     Instruction,
-    /// The symbol's value, or its sum with what is there, is more than the 32-bit word can hold.
+    /// The symbol's value, or its sum with the addend, does not fit the 32-bit word.
     #[error("the symbol's value {0:#x} does not fit into the 32 bits of the word there")]
     Word(u64),
     /// Two relocations of one instruction or word.
@@ -298,25 +299,25 @@ pub enum RelocationProblem {
     /// The symbol's section is not one that code can refer to.
     #[error("the symbol lies in section `{0}`, which holds no code, map or global data")]
     TargetSection(String),
-    /// An offset from something outside of the object, where only the thing itself has an address.
+    /// An offset into an external symbol, of which only the start has an address.
     #[error("byte {0} of an external symbol")]
     ExternAddend(i64),
     /// Absolute, common or other symbols without a section.
     #[error("the symbol has no section (index {0:#x})")]
     NoSection(u16),
-    /// A slot of a map of maps or prog array that does not exist in its definition.
+    /// An offset that is not an element of the `values` of a map of maps or prog array.
     #[error("not an element of the `values` of a map of maps or prog array")]
     NotAnInitialValue,
-    /// A jump table that is not a whole number of entries in its section.
+    /// A jump table that is not a whole number of entries of its section.
     #[error("a jump table of {size} bytes here is no whole number of entries of eight bytes of the section")]
     TableExtent {
         /// The size of its symbol, in bytes.
         size: u64,
     },
-    /// A jump table that has entries of another, or that another function jumps by.
+    /// A jump table that shares entries with another one, or that another function uses.
     #[error("it has entries of the jump table `{0}`, of another function or extent")]
     TableShared(String),
-    /// The address of a byte of a jump table that is no entry.
+    /// The address of a byte of a jump table that does not begin an entry.
     #[error("byte {0} of the jump table is no entry of it")]
     InsideTable(i64),
     /// An entry of a jump table that does not lead to an instruction of the function.
@@ -326,7 +327,7 @@ pub enum RelocationProblem {
         byte: u64,
         /// The function's section.
         section: String,
-        /// Where that is.
+        /// The position of that byte.
         why: &'static str,
     },
     /// An entry of a jump table that leads to another section than the function's.
@@ -337,7 +338,7 @@ pub enum RelocationProblem {
     NotAProgram(String),
 }
 
-/// What is wrong with a map definition.
+/// The kinds of errors in a map definition.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MapProblem {
@@ -347,10 +348,10 @@ pub enum MapProblem {
     /// The variable in `.maps` is not a structure.
     #[error("its definition is not a struct")]
     NotAStruct,
-    /// More fields than exist.
+    /// More fields than any definition can have.
     #[error("{0} fields in its definition")]
     TooManyFields(usize),
-    /// A field nobody knows.
+    /// A field that is not defined.
     #[error("unknown field `{0}` in its definition")]
     UnknownField(String),
     /// A field whose type does not encode a value.
@@ -366,27 +367,27 @@ pub enum MapProblem {
         /// The second size.
         second: u32,
     },
-    /// No map type.
+    /// The definition has no map type.
     #[error("field `type` is missing")]
     NoType,
-    /// `values` where it cannot be.
+    /// `values` at a place where it is not allowed.
     #[error("`values` must be the last field, of a map of maps or a prog array, and not nested twice")]
     Values,
     /// A type without a size.
     #[error("the type of `{0}` has no size")]
     Unsized(&'static str),
-    /// A legacy inner map index that leads nowhere.
+    /// A legacy inner map index without a map.
     #[error("inner map {0} does not exist or is a map of maps itself")]
     Inner(u32),
-    /// A longer legacy definition than the loader knows.
+    /// A legacy definition that is longer than all known dialects.
     #[error("a legacy definition of {0} bytes with non-zero bytes nobody knows the meaning of")]
     LegacySize(usize),
-    /// A `struct_ops` variable that is not in its section, or overlaps the one before.
+    /// A `struct_ops` variable that is outside its section, or overlaps the previous one.
     #[error("bytes {start} to {end} of its section are not there, or another variable's")]
     TablePlace {
         /// Its first byte.
         start: u64,
-        /// The byte behind its last.
+        /// The byte after its last.
         end: u64,
     },
     /// max_entries of a map that holds global data.
@@ -394,17 +395,17 @@ pub enum MapProblem {
     FixedSize,
 }
 
-/// Why a global variable cannot be set.
+/// The reason why a global variable cannot be set.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GlobalProblem {
-    /// There is none of that name.
+    /// There is no variable with this name.
     #[error("no such variable in .data, .rodata or .bss")]
     Unknown,
     /// Several static variables share the name.
     #[error("several static variables have this name")]
     Ambiguous,
-    /// The bytes given do not fill it exactly.
+    /// The given bytes do not fill the variable exactly.
     #[error("{got} bytes given, it has {want}")]
     Size {
         /// Bytes given.
@@ -414,17 +415,17 @@ pub enum GlobalProblem {
     },
 }
 
-/// What is wrong with BTF.
+/// The kinds of errors in BTF.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BtfProblem {
     /// The section ends too early.
     #[error("truncated")]
     Truncated,
-    /// Not the BTF magic, version or a header length it can have.
+    /// The magic, the version or the header length is wrong.
     #[error("bad header: {0}")]
     Header(&'static str),
-    /// A kind of type nobody knows.
+    /// An unknown kind of type.
     #[error("unknown type kind {0}")]
     Kind(u8),
     /// A reference to a type that does not exist.
@@ -447,31 +448,31 @@ pub enum BtfProblem {
     NoSection(String),
 }
 
-/// What is wrong with a call inside the object.
+/// The kinds of errors in a call inside the object.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallProblem {
-    /// It leads outside of its section.
+    /// The call leads outside of its section.
     #[error("leads to slot {0}, outside of its section")]
     OutOfSection(i64),
-    /// It leads into the middle of another function, or between functions.
+    /// The call leads into the middle of a function, or between functions.
     #[error("leads to slot {0} of its section, which is not the start of a function")]
     NotAFunction(i64),
 }
 
-/// What is missing to link a program.
+/// The reasons why a program cannot be linked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LinkProblem {
-    /// A host function nobody registered.
+    /// A host function that is not registered.
     #[error("host function `{0}` is not registered with the linker (declare it __weak if it is optional)")]
     NoHostFunction(String),
-    /// An external variable, which does not exist in user space.
+    /// An external variable, which user space does not have.
     #[error("external variable `{name}` ({section}) cannot be resolved: declare it __weak, or remove the reference")]
     Extern {
-        /// Its name.
+        /// The variable's name.
         name: String,
-        /// `.ksyms`, `.kconfig`, or a description if it is in neither.
+        /// `.ksyms`, `.kconfig`, or a description if the variable is in neither.
         section: String,
     },
     /// A CO-RE relocation that cannot be resolved.
@@ -481,9 +482,9 @@ pub enum LinkProblem {
         kind: &'static str,
         /// Root type.
         type_name: String,
-        /// The field or enumerator; empty if it is about the type.
+        /// The field or enumerator; empty if the relocation concerns the type.
         field: String,
-        /// Why.
+        /// The reason.
         why: &'static str,
     },
     /// Global data that contains addresses.
@@ -491,7 +492,7 @@ pub enum LinkProblem {
     PointerInData(Box<PointerInData>),
 }
 
-/// A pointer in global data, and where a program needs the section that it is in.
+/// A pointer in global data, and the place where a program needs its section.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{}section `{section}` contains the address of `{symbol}` (byte {offset:#x}): pointers in global data are not \
@@ -508,23 +509,23 @@ pub struct PointerInData {
     pub line: Option<String>,
     /// Offset of the pointer.
     pub offset: u64,
-    /// What it points to.
+    /// The symbol that it points to.
     pub symbol: String,
 }
 
-/// A function that is no program although nothing in the object calls it.
+/// A function that is not a program although nothing in the object calls it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct LeftOut {
     /// Its name.
     pub name: String,
-    /// The section that it is in.
+    /// The section of the function.
     pub section: String,
-    /// Why it is no program.
+    /// The reason why it is not a program.
     pub reason: LeftOutReason,
 }
 
-/// Why a static function is no program. Its text says what to do.
+/// The reason why a static function is not a program. Its text says what to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LeftOutReason {

@@ -1,10 +1,10 @@
-//! What an object expects from outside: host functions, and variables of the kernel.
+//! The external objects of an object file: host functions, and variables of the kernel.
 //!
-//! An undefined symbol that is called is a host function, whether or not BTF declares it in `.ksyms`: the linker
-//! resolves it by name. An undefined symbol whose address is loaded is one of
-//! - a host function, if BTF says so: the load is the idiom `if (bpf_ksym_exists(f))`;
+//! An undefined symbol that is called is a host function, declared in `.ksyms` by BTF or not: the linker resolves it
+//! by name. An undefined symbol whose address is loaded is one of
+//! - a host function, if BTF declares one: the load is the idiom `if (bpf_ksym_exists(f))`;
 //! - `LINUX_KERNEL_VERSION` or a weak variable in `.kconfig`: it gets a place in an internal map of that name;
-//! - any other variable: 0 if weak, else the programs that use it cannot be linked.
+//! - any other variable: 0 if weak, otherwise the programs that use it cannot be linked.
 
 use std::collections::HashMap;
 
@@ -14,21 +14,21 @@ use crate::function::Target;
 use crate::global::data_map;
 use crate::map::{DataKind, GlobalData, MapDecl, Variable};
 
-/// What `LINUX_KERNEL_VERSION` reads: the version whose semantics this project follows, 6.18.0, as
-/// KERNEL_VERSION(6, 18, 0). Set the variable to pretend another.
+/// The value of `LINUX_KERNEL_VERSION`: the version whose semantics this project follows, 6.18.0, as
+/// KERNEL_VERSION(6, 18, 0). Set the variable to simulate another version.
 pub const LINUX_KERNEL_VERSION: u32 = 6 << 16 | 18 << 8;
 
-/// Most bytes `.kconfig` may take: a variable costs its file 24 bytes whatever its size.
+/// Largest size of `.kconfig` in bytes: a variable costs its file 24 bytes, whatever its size.
 const MAX_KCONFIG: usize = 64 << 10;
 
-/// A function the object calls and does not define.
+/// A function that the object calls and does not define.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HostFunction {
     /// Its name.
     pub name: String,
-    /// May be missing; the program must test for it before it calls.
+    /// Whether it may be missing; the program must then test for it before it calls.
     pub weak: bool,
-    /// Its prototype, a [`Type::Func`], when BTF declares it.
+    /// Its prototype, a [`Type::Func`], if BTF declares it.
     pub ty: Option<TypeId>,
 }
 
@@ -40,14 +40,14 @@ impl HostFunction {
     }
 }
 
-/// A variable the object refers to and does not define.
+/// A variable that the object refers to and does not define.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ExternVariable {
     /// Its name.
     pub name: String,
     /// `.ksyms` or `.kconfig`; empty if BTF does not declare it.
     pub section: String,
-    /// May be missing, and then reads as address 0.
+    /// Whether it may be missing; its address then reads as 0.
     pub weak: bool,
 }
 
@@ -66,7 +66,7 @@ pub(crate) struct Externs<'a> {
     functions: Vec<HostFunction>,
     variables: Vec<ExternVariable>,
     kconfig: GlobalData,
-    /// The index the `.kconfig` map will have.
+    /// The index that the `.kconfig` map will have.
     kconfig_map: usize,
 }
 
@@ -97,7 +97,7 @@ impl<'a> Externs<'a> {
         }
     }
 
-    /// The index of the host function this symbol names.
+    /// The index of the host function that this symbol names.
     pub(crate) fn host_function(&mut self, symbol: &Symbol<'_>) -> usize {
         let weak = symbol.binding == Binding::Weak;
         if let Some(&index) = self.function_index.get(symbol.name) {
@@ -110,7 +110,7 @@ impl<'a> Externs<'a> {
         index
     }
 
-    /// What the address `addend` bytes into this undefined symbol is; `None` if it has no such byte.
+    /// The object at `addend` bytes into this undefined symbol; `None` if there is no such byte.
     pub(crate) fn address(&mut self, symbol: &Symbol<'_>, addend: u64) -> Option<Target> {
         match self.symbol(symbol) {
             target if addend == 0 => Some(target),
@@ -146,7 +146,7 @@ impl<'a> Externs<'a> {
         target
     }
 
-    /// A place in `.kconfig` for a variable that has a value: the kernel's version, or zero for weak ones.
+    /// Allocates a place in `.kconfig` for a variable with a value: the kernel's version, or zero for weak ones.
     fn kconfig_variable(&mut self, name: &str, ty: TypeId, weak: bool) -> Option<Target> {
         let size = self.btf?.size_of(ty).filter(|&size| size != 0)?;
         let start = self.kconfig.bytes.len().next_multiple_of(8);

@@ -1,8 +1,8 @@
 //! The functions of an object: names, places, and instructions before linking.
 //!
-//! Code sections are cut at function symbols. Two functions may not share an instruction, except that a symbol may
-//! be another name of the same function: then the body exists once. Instructions of a function that does not decode
-//! are an error only for the programs that reach it, so one bad function leaves the others usable.
+//! Code sections are cut at function symbols. Two functions may not share an instruction, except that a symbol may be
+//! another name of a function: then the body exists once. A function that does not decode is an error only for the
+//! programs that reach it, so one bad function leaves the others usable.
 //!
 //! Invariants: [`Functions::list`] is sorted by section and start, without overlaps, so looking up the function at a
 //! slot is a binary search, and all bodies together are no longer than the file's code.
@@ -13,14 +13,14 @@ use crate::btf::{Btf, CoreRecord, LineRecord, TypeId};
 use crate::elf::{Binding, Elf, Symbol, SymbolType};
 use crate::error::{ObjectError, SectionProblem, SymbolProblem};
 
-/// Bytes a slot takes.
+/// Bytes of a slot.
 pub(crate) const SLOT: u64 = 8;
 
 /// Index into [`Functions::list`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct FunctionId(pub(crate) usize);
 
-/// What a relocated instruction refers to.
+/// The object that a relocated instruction refers to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Target {
     /// A function of the object, called or its address taken.
@@ -39,18 +39,18 @@ pub(crate) enum Target {
     Extern(usize),
 }
 
-/// A name under which a function is known.
+/// A name of a function.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Name {
     pub(crate) name: String,
-    /// Global or weak: can be a program.
+    /// Whether the name is global or weak, so that the function can be a program.
     pub(crate) exported: bool,
 }
 
 /// A function.
 #[derive(Clone, Debug)]
 pub(crate) struct Function {
-    /// At least one.
+    /// At least one name.
     pub(crate) names: Vec<Name>,
     pub(crate) section: usize,
     /// First slot in the section.
@@ -104,7 +104,7 @@ impl Functions {
         Ok(functions)
     }
 
-    /// The function that contains a slot, and the slot's index in it.
+    /// The function that contains a slot, and the slot's index in the function.
     pub(crate) fn at(&self, section: usize, slot: i64) -> Option<(FunctionId, u32)> {
         let slot = u32::try_from(slot).ok()?;
         let after = self.list.partition_point(|f| (f.section, f.start) <= (section, slot));
@@ -119,7 +119,7 @@ impl Functions {
         self.at(section, slot).and_then(|(id, inside)| (inside == 0).then_some(id))
     }
 
-    /// The function of this name.
+    /// The function with this name.
     pub(crate) fn named(&self, name: &str) -> Option<FunctionId> {
         self.list.iter().position(|f| f.names.iter().any(|n| n.name == name)).map(FunctionId)
     }
@@ -128,7 +128,7 @@ impl Functions {
         self.list.get(id.0).ok_or(ObjectError::Internal("a function that does not exist"))
     }
 
-    /// Functions without func_info (assembler, old compilers) find their BTF type by name, when it is unique.
+    /// Finds the BTF types of functions without func_info (assembler, old compilers) by name, if it is unique.
     fn name_types(&mut self, btf: &Btf) {
         let mut by_name = std::collections::HashMap::new();
         for (id, ty) in btf.types() {
@@ -142,8 +142,8 @@ impl Functions {
     }
 }
 
-/// Whether a symbol of a code section names a function: all typed ones, and exported labels, which is what assembly
-/// without `.type` directives makes.
+/// Whether a symbol of a code section names a function: all typed ones, and exported labels, which assembly without
+/// `.type` directives produces.
 fn is_function(symbol: &Symbol<'_>) -> bool {
     match symbol.ty {
         SymbolType::Function => true,
@@ -155,7 +155,7 @@ fn is_function(symbol: &Symbol<'_>) -> bool {
 fn parse_section(elf: &Elf<'_>, index: usize, list: &mut Vec<Function>) -> Result<(), ObjectError> {
     let section = &elf.sections[index];
     let symbols: Vec<&Symbol<'_>> = elf.symbols_of(index).filter(|s| is_function(s)).collect();
-    // An untyped label has no size: it reaches to the next function that starts behind it, or to the section's end.
+    // An untyped label has no size: it extends to the next function that starts after it, or to the section's end.
     let mut ends = vec![section.size; symbols.len()];
     for i in (1..symbols.len()).rev() {
         let (here, next) = (symbols[i - 1].value, symbols[i].value);

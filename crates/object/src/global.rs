@@ -1,8 +1,8 @@
 //! Global data: `.data*`, `.rodata*` and `.bss*` as maps of one value.
 //!
 //! A section becomes an array map of one element; a load of a variable's address becomes "value of that map plus an
-//! offset". Variables come from the symbol table, which has the static ones too; their types come from BTF. Those of an
-//! arena (`.addr_space.1`) are at its start, and their section belongs to that map.
+//! offset". Variables come from the symbol table, which has the static ones too; their types come from BTF. Variables
+//! of an arena (`.addr_space.1`) lie at its start, and their section belongs to that map.
 
 use std::collections::HashMap;
 
@@ -13,13 +13,14 @@ use bpf_uapi::{MapType, flags};
 
 use crate::map::{DataKind, GlobalData, MapDecl, Place, Variable};
 
-/// Most bytes of global data in one object. Our own limit: a `.bss` costs its file nothing, but us its memory.
+/// Largest size of the global data of one object, in bytes. A limit of this crate: a `.bss` costs its file nothing,
+/// but costs memory.
 pub const MAX_GLOBAL_DATA: u64 = 64 << 20;
 
-/// Where compilers put the variables of address space 1.
+/// The section in which compilers put variables of address space 1.
 const ARENA_SECTION: &str = ".addr_space.1";
 
-/// Which kind of global data a section holds, if any.
+/// The kind of global data in a section, if any.
 pub(crate) fn data_kind(name: &str, nobits: bool) -> Option<DataKind> {
     let is = |base: &str| name.strip_prefix(base).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
     match (nobits, is(".data"), is(".rodata"), is(".bss")) {
@@ -30,7 +31,7 @@ pub(crate) fn data_kind(name: &str, nobits: bool) -> Option<DataKind> {
     }
 }
 
-/// An array map of one value with these contents.
+/// An array map of one value, with these contents.
 pub(crate) fn data_map(section: &str, data: GlobalData, value_size: u32) -> MapDecl {
     let mut map = MapDecl::new(section.to_owned(), section);
     map.map_type = MapType::Array.into();
@@ -45,7 +46,7 @@ pub(crate) fn data_map(section: &str, data: GlobalData, value_size: u32) -> MapD
     map
 }
 
-/// Adds the data sections that are not empty, as maps, in section order; the variables of an arena to that one.
+/// Adds the non-empty data sections as maps, in section order; variables of an arena are added to its map.
 pub(crate) fn parse(
     elf: &Elf<'_>,
     btf: Option<&Btf>,
@@ -87,7 +88,7 @@ pub(crate) fn parse(
     Ok(())
 }
 
-/// The variables are where the object's only arena begins.
+/// Puts the variables at the start of the object's only arena.
 fn put_into_arena(maps: &mut [MapDecl], index: usize, section: &str, data: GlobalData) -> Result<(), ObjectError> {
     let arenas = maps.iter().filter(|map| map.map_type == MapType::Arena).count();
     let mut unused = maps.iter_mut().filter(|map| map.map_type == MapType::Arena && map.data.is_none());

@@ -1,16 +1,17 @@
-//! Jump tables: what compilers put into `.jumptables` for the indirect jumps of a function.
+//! Jump tables: the section `.jumptables`, which compilers emit for the indirect jumps of functions.
 //!
-//! Problem: LLVM (22 and later) compiles `switch` and computed `goto` to a load from a table and a `gotox`. The tables
-//! are symbols of a section of their own; an entry is eight bytes, the place of an instruction as a byte of the section
-//! that the function is in, with or without a relocation that says so. Approach: the load of a table's address is a
-//! reference to a [`JumpTable`], the targets as slots of the function that has the load. Functions get their places
-//! program by program, so what such a map holds is known there ([`crate::Code::jump_tables`]), and each program has
-//! maps of its own, as in libbpf.
+//! Problem: LLVM (22 and later) compiles `switch` and computed `goto` to a load from a table and a `gotox`. The
+//! tables are symbols of a separate section. An entry has eight bytes, the place of an instruction as a byte offset
+//! in the section of its function, with or without a relocation against it. Approach: the load of a table's address
+//! is a reference to a [`JumpTable`], whose targets are slots of the function with the load. Functions are placed per
+//! program, so the contents of such a map are computed there ([`crate::Code::jump_tables`]), and each program has its
+//! own maps, as in libbpf.
 //!
 //! Invariants: each target is the start of an instruction of the one function that refers to its table; no two tables
 //! share an entry, so all of them together are no longer than their sections.
 //!
-//! Source: libbpf 1.7 (`create_jt_map`) for what an entry means, and that a table is where its symbol is and as long.
+//! Source: libbpf 1.7 (`create_jt_map`) for the meaning of an entry, and for the place and length of a table, which
+//! are its symbol's.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -28,11 +29,11 @@ const ENTRY: u64 = 8;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct JumpTable {
     pub(crate) name: String,
-    /// Slots in the function that refers to it.
+    /// Slots in the function that refers to the table.
     pub(crate) slots: Vec<u32>,
 }
 
-/// A table that has been read, and whose it is.
+/// A table that has been read, with the function that owns it.
 struct Known {
     end: u64,
     function: FunctionId,
@@ -58,8 +59,8 @@ impl<'a, 'e> JumpTables<'a, 'e> {
         self.list
     }
 
-    /// What an instruction of `function` refers to that loads the address `symbol + addend`; `None` if that is no jump
-    /// table.
+    /// The table that an instruction of `function` refers to by loading the address `symbol + addend`; `None` if that
+    /// is not a jump table.
     pub(crate) fn target(
         &mut self,
         functions: &Functions,
@@ -86,7 +87,7 @@ impl<'a, 'e> JumpTables<'a, 'e> {
         }
     }
 
-    /// Reads a table; its index.
+    /// Reads a table and returns its index.
     fn read(
         &mut self,
         functions: &Functions,
@@ -105,7 +106,8 @@ impl<'a, 'e> JumpTables<'a, 'e> {
         else {
             return fail(self, start, RelocationProblem::TableExtent { size });
         };
-        // The one that begins last before this one's end: none overlap, so others end before that begins.
+        // The table that begins last before this one's end: tables do not overlap, so all others end before it
+        // begins.
         if let Some((_, known)) = self.known.range((section, 0)..(section, end)).next_back()
             && known.end > start
         {
@@ -131,7 +133,7 @@ impl<'a, 'e> JumpTables<'a, 'e> {
         Ok(index)
     }
 
-    /// The byte of the function's section that an entry leads to: the word, and what a relocation adds to it.
+    /// The byte of the function's section that an entry leads to: the word, plus its relocation.
     fn relocated(&mut self, section: usize, at: u64, word: u64, of: &Function) -> Result<u64, ObjectError> {
         let elf = self.elf;
         let all = match self.relocations.entry(section) {

@@ -1,13 +1,14 @@
-//! Laying out a program: it and the functions it reaches, one after the other, patched to their new places.
+//! Lays out a program: places it and the functions it reaches one after the other, and patches their references.
 //!
-//! Order: depth first, in the order of the calls. That is libbpf's order, so instruction numbers agree with those the
-//! kernel and its tools print for the same object. Calls and function addresses between functions become relative to
-//! the new places; map references become indices into the object's maps, calls of host functions indices into its
-//! host functions. Relative jumps move with their function unchanged. A call into the *same* function (assembly with
-//! local labels) is left as it is: the function is copied whole.
+//! Order: depth first, in the order of the calls. libbpf uses this order too, so instruction numbers agree with
+//! those that the kernel and its tools print for the object. Calls and function addresses between functions become
+//! relative to the new places; map references become indices into the object's maps, calls of host functions indices
+//! into its host functions. Relative jumps move with their function unchanged. A call into the calling function itself
+//! (assembly with local labels) is left unchanged, because the function is copied whole.
 //!
-//! What a program names as its exception callback (`btf_decl_tag("exception_callback:NAME")`) nobody calls; so that it
-//! is part of the program, and of its call graph, the program ends in a call of it and an exit, which nothing reaches.
+//! The function that a program names as its exception callback (`btf_decl_tag("exception_callback:NAME")`) has no
+//! callers. To include it in the program and in its call graph, the program ends in an unreachable call of it and an
+//! exit.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -49,7 +50,7 @@ pub(crate) fn build(object: &Object, program: &Program) -> Result<Code, ObjectEr
     Ok(code)
 }
 
-/// A function that has its place in the program's code.
+/// A function that was placed in the program's code.
 struct Placed {
     id: FunctionId,
     start: u32,
@@ -62,13 +63,13 @@ struct Layout<'a> {
     program: &'a Program,
     placed: Vec<Placed>,
     starts: HashMap<FunctionId, u32>,
-    /// Instruction slots laid out so far.
+    /// Number of slots laid out so far.
     len: usize,
-    /// What the program names as its exception callback.
+    /// The program's exception callback.
     exception: Option<FunctionId>,
 }
 
-/// Slots behind the program that call its exception callback.
+/// Slots after the program that call its exception callback.
 const PAD: u32 = 2;
 
 impl<'a> Layout<'a> {
@@ -87,7 +88,7 @@ impl<'a> Layout<'a> {
         Ok(layout)
     }
 
-    /// Appends a function; its index in `placed`.
+    /// Appends a function and returns its index in `placed`.
     fn place(&mut self, id: FunctionId) -> Result<usize, ObjectError> {
         let function = self.object.functions.get(id)?;
         let too_many = || ObjectError::TooManyInsns { program: self.program.name().to_owned(), max: MAX_INSNS };
@@ -106,7 +107,7 @@ impl<'a> Layout<'a> {
         Ok(self.placed.len() - 1)
     }
 
-    /// Where the exception callback is.
+    /// The slot of the exception callback.
     fn exception(&self) -> Option<u32> {
         self.starts.get(&self.exception?).copied()
     }
@@ -114,7 +115,7 @@ impl<'a> Layout<'a> {
     fn copy(&self, function: &Function, placed: &Placed, code: &mut Code) -> Result<(), ObjectError> {
         let mut refs = function.refs.iter().peekable();
         let mut calls = placed.calls.iter().peekable();
-        // By their numbers in the object: no other function refers to one of this function's.
+        // By their indices in the object: no other function refers to a table of this one.
         let mut tables: HashMap<usize, usize> = HashMap::new();
         for (slot, &insn) in (0u32..).zip(body(self.object, function)?) {
             let here = InsnIdx(placed.start + slot);
@@ -149,7 +150,7 @@ impl<'a> Layout<'a> {
         Ok(())
     }
 
-    /// A jump table of the function that starts here.
+    /// A jump table of the function that starts at slot `start`.
     fn table(&self, table: usize, start: u32) -> Result<CodeTable, ObjectError> {
         let table = self.object.jump_tables.get(table);
         let table = table.ok_or(ObjectError::Internal("a jump table that does not exist"))?;
@@ -158,7 +159,7 @@ impl<'a> Layout<'a> {
     }
 }
 
-/// The function that a tag of the program's names as its exception callback.
+/// The function that a tag of the program names as its exception callback.
 fn exception_callback(object: &Object, program: &Program) -> Result<Option<FunctionId>, ObjectError> {
     let (Some(btf), Some(ty)) = (&object.btf, object.functions.get(program.function)?.ty) else { return Ok(None) };
     let tag = |name| btf.name(name).strip_prefix("exception_callback:");
@@ -193,7 +194,7 @@ fn body<'a>(object: &Object, function: &'a Function) -> Result<&'a [Insn], Objec
     }
 }
 
-/// The other functions a function calls or takes the address of.
+/// The other functions that a function calls or takes the address of.
 fn calls(object: &Object, function: &Function) -> Result<Vec<(u32, FunctionId)>, ObjectError> {
     let mut calls = Vec::new();
     let mut refs = function.refs.iter().peekable();
@@ -207,7 +208,8 @@ fn calls(object: &Object, function: &Function) -> Result<Vec<(u32, FunctionId)>,
     Ok(calls)
 }
 
-/// The other function an instruction without a relocation refers to: inside a section, calls are relative already.
+/// The other function that an instruction without a relocation refers to: inside a section, calls are relative
+/// already.
 fn unrelocated_call(
     object: &Object,
     function: &Function,
@@ -238,13 +240,13 @@ fn unrelocated_call(
     })
 }
 
-/// What a reference to the outside is in the finished code; `None` for functions of the object.
+/// The kind of a reference in the finished code; `None` for functions of the object.
 fn external(target: Target) -> Option<ReferenceKind> {
     match target {
         Target::Function(_) => None,
         Target::Map(map) => Some(ReferenceKind::Map(map)),
         Target::MapValue { map, off } => Some(ReferenceKind::MapValue { map, off }),
-        // It has a number in each program.
+        // Numbered per program.
         Target::Table { .. } => None,
         Target::HostCall(host) => Some(ReferenceKind::HostCall(host)),
         Target::HostAddress(host) => Some(ReferenceKind::HostAddress(host)),
@@ -252,7 +254,7 @@ fn external(target: Target) -> Option<ReferenceKind> {
     }
 }
 
-/// `insn` with the index of what it refers to, in an object of so many maps.
+/// `insn` with the index of the object that it refers to, in an object with `maps` maps.
 fn with_reference(insn: Insn, kind: ReferenceKind, maps: usize) -> Result<Insn, ObjectError> {
     let number = |index| i32::try_from(index).map_err(|_| ObjectError::Internal("an index beyond 31 bits"));
     let imm = match (insn, kind) {
@@ -280,10 +282,10 @@ fn with_function(insn: Insn, here: InsnIdx, target: u32) -> Result<Insn, ObjectE
     }
 }
 
-/// Records where a function came from, its source lines and its CO-RE relocations.
+/// Records a function's origin, its source lines and its CO-RE relocations.
 fn describe(object: &Object, function: &Function, start: u32, code: &mut Code) -> Result<(), ObjectError> {
     let name = match start {
-        0 => code.program.clone(), // Of several names of the program's function, the one asked for.
+        0 => code.program.clone(), // If the program's function has several names, the requested one.
         _ => function.name().to_owned(),
     };
     code.functions.push(CodeFunction {

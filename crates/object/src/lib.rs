@@ -1,14 +1,14 @@
 //! BPF ELF objects: programs, maps, relocations, BTF.
 //!
-//! Problem: a compiled object is a bag of sections, symbols and type descriptions under conventions that grew over a
+//! Problem: a compiled object consists of sections, symbols and type descriptions under conventions that grew over a
 //! decade (libbpf, iproute2, the kernel's samples), and it is hostile input. Approach: [`Object::parse`] reads all of
-//! it into plain data once, without side effects; [`Object::link`] then produces one program's complete instruction
-//! stream, in which maps and host functions are indices. Creating maps, finding functions and loading are the
-//! caller's business, so this crate depends on nothing but the instruction set.
+//! it into plain data once, without side effects. [`Object::link`] then produces one program's complete instruction
+//! stream, in which maps and host functions are indices. The caller creates maps, finds functions and loads, so this
+//! crate depends only on the instruction set.
 //!
 //! Invariants: no panic, no unbounded work or memory on any input (work is linear in the file, up to logarithms, and
-//! memory a small multiple of it plus [`MAX_GLOBAL_DATA`]); every error names a section, symbol and offset or
-//! instruction; what cannot be honoured is refused by name, never ignored; no string has control
+//! memory a small multiple of it plus [`MAX_GLOBAL_DATA`]). Every error names a section, symbol and offset or
+//! instruction. A feature that cannot be honoured is refused by name, never ignored. No string contains control
 //! characters ([`text`]).
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]

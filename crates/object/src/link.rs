@@ -1,4 +1,4 @@
-//! Linking: a program's code with what the host knows, host functions and types.
+//! Linking: resolves a program's code against the host's functions and types.
 
 use bpf_isa::{Imm64, Insn};
 
@@ -10,8 +10,8 @@ use crate::layout::build;
 use crate::map::Variable;
 use crate::object::{Object, Program};
 
-/// A program all of whose references are resolved: what a linker turns into a loaded program by putting its own map
-/// and host function indices in place of the object's.
+/// A program all of whose references are resolved. The linker replaces the object's indices of maps and host
+/// functions by its own, and gets a loaded program.
 #[derive(Clone, Debug)]
 pub struct LinkedCode {
     code: Code,
@@ -23,16 +23,16 @@ impl LinkedCode {
     pub fn code(&self) -> &Code {
         &self.code
     }
-    /// Gives up the code.
+    /// Returns the code.
     pub fn into_code(self) -> Code {
         self.code
     }
-    /// The instructions whose CO-RE relocations lead nowhere on this host, in order. Each is a call of
-    /// [`crate::UNRESOLVED_CALL`] now, which nobody may reach.
+    /// The instructions whose CO-RE relocations have no value on this host, in order. Each was replaced by a call of
+    /// [`crate::UNRESOLVED_CALL`], which must be unreachable.
     pub fn unresolved(&self) -> &[Unresolved] {
         &self.unresolved
     }
-    /// The object's maps this program refers to: sorted indices into [`Object::maps`].
+    /// The object's maps that this program refers to: sorted indices into [`Object::maps`].
     pub fn maps(&self) -> Vec<usize> {
         let mut maps: Vec<usize> = self
             .code
@@ -53,20 +53,20 @@ impl LinkedCode {
 }
 
 impl Object {
-    /// A program with its subprograms, for looking at: nothing outside of the object needs to exist.
+    /// Returns a program with its subprograms, for inspection: no external object needs to exist.
     ///
     /// # Errors
-    /// A program of another object, an instruction that does not decode, a call that leads nowhere, or more than
+    /// A program of another object, an instruction that does not decode, a call without a valid target, or more than
     /// [`bpf_isa::MAX_INSNS`] instructions.
     pub fn code(&self, program: &Program) -> Result<Code, ObjectError> {
         self.check_own(program)?;
         build(self, program)
     }
 
-    /// A program with its subprograms, for loading. `has_host_function` says which host functions exist.
+    /// Returns a program with its subprograms, for loading. `has_host_function` says which host functions exist.
     ///
-    /// A weak host function that does not exist has the address 0; a call of it remains in the code (as a
-    /// [`bpf_isa::Callee::Host`]), for the linker to bind to something that ends the run.
+    /// A weak host function that does not exist has the address 0. A call of it stays in the code (as a
+    /// [`bpf_isa::Callee::Host`]); the linker binds it to a function that ends the run.
     ///
     /// # Errors
     /// Those of [`Object::code`]; a host function that is missing and not weak; a reference to an external variable
@@ -87,11 +87,11 @@ impl Object {
         }
     }
 
-    /// The same on a host with these types, to which CO-RE relocations are resolved. One that leads nowhere is no error
-    /// here: see [`LinkedCode::unresolved`].
+    /// Links for a host with these types, against which CO-RE relocations are resolved. One without a value is not an
+    /// error here: see [`LinkedCode::unresolved`].
     ///
     /// # Errors
-    /// Those of [`Object::link`] but for CO-RE relocations.
+    /// Those of [`Object::link`], except for CO-RE relocations.
     pub fn link_for(
         &self,
         program: &Program,

@@ -1,8 +1,8 @@
-//! What an object says about its maps.
+//! Declarations of maps in an object.
 //!
-//! A [`MapDecl`] is plain data: creating the map is the linker's business. Fields hold what the object declares, not
-//! what a map implementation makes of it (a ring buffer's size is not rounded here, a per-CPU map has one value
-//! size), so that a definition can be compared with the source it came from.
+//! A [`MapDecl`] is plain data: the linker creates the map. Fields hold the values that the object declares, before a
+//! map implementation adapts them (a ring buffer's size is not rounded here, a per-CPU map has one value size), so
+//! that a definition can be compared with its source.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use bpf_uapi::MapType;
 
 use crate::btf::TypeId;
 
-/// The type that an object gives a map: a number in the kernel's `enum bpf_map_type`, or one that means nothing yet.
+/// The map type that an object declares: a number in the kernel's `enum bpf_map_type`, or an unknown one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct MapTypeNumber(pub u32);
 
@@ -47,7 +47,7 @@ impl fmt::Display for MapTypeNumber {
     }
 }
 
-/// Whether the object asks for the map to be shared by name.
+/// Whether the object requests that the map be shared by name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Pinning {
     /// Private to the object.
@@ -55,7 +55,7 @@ pub enum Pinning {
     None,
     /// Shared under its name (LIBBPF_PIN_BY_NAME).
     ByName,
-    /// A loader's own way, by its number (iproute2 and Cilium have some): private to the object here.
+    /// A loader's own value (iproute2 and Cilium have some): treated as private to the object.
     Other(u32),
 }
 
@@ -77,11 +77,11 @@ pub struct Variable {
     pub offset: u32,
     /// Size in bytes.
     pub size: u32,
-    /// Its type ([`crate::btf::Type::Var`]), when BTF has it.
+    /// Its type ([`crate::btf::Type::Var`]), if BTF has it.
     pub ty: Option<TypeId>,
 }
 
-/// What a data section is.
+/// The kind of a data section.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DataKind {
     /// `.data*`: initialised and writable.
@@ -96,20 +96,20 @@ pub enum DataKind {
     Kconfig,
 }
 
-/// The contents of a map that holds global data: its one value, or what an arena begins with.
+/// The contents of a map that holds global data: its one value, or the start of an arena.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GlobalData {
-    /// Which kind of section it is.
+    /// The kind of section.
     pub kind: DataKind,
-    /// Initial contents, as long as the map's value (of an arena, as its section).
+    /// Initial contents, as long as the map's value (for an arena, as its section).
     pub bytes: Vec<u8>,
     /// Its variables, by offset.
     pub variables: Vec<Variable>,
-    /// The first address in the section, which cannot be represented: `(offset, symbol)`.
+    /// The first pointer in the section, which cannot be represented: `(offset, symbol)`.
     pub(crate) pointer: Option<(u64, String)>,
 }
 
-/// A map an object defines.
+/// A map that an object defines.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MapDecl {
     /// Name: the variable's, or the section's for global data. `outer.inner` for an inner map without a name.
@@ -128,41 +128,41 @@ pub struct MapDecl {
     pub flags: u32,
     /// Extra parameter of some types (hashes of a bloom filter).
     pub map_extra: u64,
-    /// NUMA node, if one is asked for.
+    /// NUMA node, if one is requested.
     pub numa_node: Option<u32>,
     /// Pinning.
     pub pinning: Pinning,
-    /// Type of the key, when BTF has it.
+    /// Type of the key, if BTF has it.
     pub key_type: Option<TypeId>,
-    /// Type of the value, when BTF has it.
+    /// Type of the value, if BTF has it.
     pub value_type: Option<TypeId>,
     /// Shape of the inner maps, for a map of maps.
     pub inner: Option<Box<MapDecl>>,
-    /// Initial values: `(slot or key, value)`, in file order. Of a `struct_ops` table: the programs, by the eight-byte
-    /// word of the structure ([`MapDecl::value_type`]) that they are in.
+    /// Initial values: `(slot or key, value)`, in file order. For a `struct_ops` table: the programs, by the index of
+    /// their eight-byte word in the structure ([`MapDecl::value_type`]).
     pub initial: Vec<(u32, InitialValue)>,
     /// Contents, for a map that holds global data.
     pub data: Option<GlobalData>,
-    /// The structure's bytes, for a `struct_ops` table: zero where programs are.
+    /// The structure's bytes, for a `struct_ops` table, with zeros in place of programs.
     pub table: Option<Vec<u8>>,
-    /// Its place: section index and byte range, to find it from relocations.
+    /// Its place in the file (section index and byte range), by which relocations find it.
     pub(crate) place: Place,
 }
 
-/// Where a map lies in the ELF file.
+/// The place of a map in the ELF file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Place {
     pub(crate) section: usize,
     pub(crate) start: u64,
     pub(crate) end: u64,
-    /// Byte offset of `values` in the map variable, when it has that field.
+    /// Byte offset of `values` in the map variable, if it has that field.
     pub(crate) values: Option<u64>,
-    /// Of an arena with variables: the section that these are in; else 0.
+    /// For an arena with variables: the index of their section; otherwise 0.
     pub(crate) variables: usize,
 }
 
 impl MapDecl {
-    /// Whether a byte of this section is one of the global data that the map holds.
+    /// Whether the map holds the global data of this section.
     pub(crate) fn holds_data_of(&self, section: usize) -> bool {
         match &self.data {
             Some(GlobalData { kind: DataKind::Arena, .. }) => self.place.variables == section,

@@ -1,8 +1,8 @@
 //! Maps defined in `.maps` by the type of a variable.
 //!
-//! The conventions (libbpf's `__uint`, `__type`, `__array`, `__ulong`) hide numbers in types: `int (*name)[N]` is the
-//! number N, `T *name` the type T, `T *name[]` initial values, and an enumeration of one value a 64-bit number. The
-//! variable's bytes hold nothing but relocations: the initial values of maps of maps and prog arrays.
+//! The conventions (libbpf's `__uint`, `__type`, `__array`, `__ulong`) encode numbers in types: `int (*name)[N]` is
+//! the number N, `T *name` the type T, `T *name[]` initial values, and an enumeration of one value a 64-bit number.
+//! The variable's bytes contain only relocations: the initial values of maps of maps and prog arrays.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,10 +12,11 @@ use crate::error::{MapProblem, ObjectError};
 use crate::map::{MapDecl, MapTypeNumber, Pinning, Place};
 use bpf_uapi::MapType;
 
-/// More fields than there are names for. Without a limit, many variables of one huge type would be quadratic work.
+/// Largest number of fields, above the number of defined names. Without a limit, many variables of one huge type
+/// would take quadratic work.
 const MAX_FIELDS: usize = 32;
 
-/// The maps of `.maps`, in the order of BTF.
+/// The maps of `.maps`, in BTF order.
 pub(crate) fn parse(
     elf: &Elf<'_>,
     section: usize,
@@ -37,7 +38,7 @@ pub(crate) fn parse(
             return Err(fail(MapProblem::Duplicate));
         }
         let mut map = MapDecl::new(name.to_owned(), elf.sections[section].name);
-        // The symbol knows best; BTF's offsets are relocations too and its sizes stop at flexible arrays.
+        // The symbol is authoritative; BTF's offsets are relocations too, and its sizes exclude flexible arrays.
         let (start, size) = sizes.get(name).copied().unwrap_or((var.offset.into(), var.size.into()));
         let end = start.saturating_add(size);
         let values = define(btf, ty, &mut map, false).map_err(fail)?;
@@ -47,7 +48,7 @@ pub(crate) fn parse(
     Ok(maps)
 }
 
-/// Fills in the definition from the structure type `ty`. Returns the byte offset of `values`, if it is there.
+/// Fills in the definition from the structure type `ty`. Returns the byte offset of `values`, if present.
 fn define(btf: &Btf, ty: TypeId, map: &mut MapDecl, inner: bool) -> Result<Option<u64>, MapProblem> {
     let Type::Composite { members, union: false, .. } = btf.get(btf.resolve(ty)) else {
         return Err(MapProblem::NotAStruct);
@@ -86,7 +87,7 @@ fn define(btf: &Btf, ty: TypeId, map: &mut MapDecl, inner: bool) -> Result<Optio
             "values" if !inner && index + 1 == members.len() => {
                 values = Some(u64::from(member.bit_offset / 8));
                 inner_definition(btf, member, map)?;
-                // What a program sees as the value is a 32-bit handle (libbpf sets it the same way).
+                // The value of such a map is a 32-bit handle (libbpf sets this size too).
                 sizes.value("values", 4)?;
             }
             "values" => return Err(MapProblem::Values),
@@ -101,7 +102,7 @@ fn define(btf: &Btf, ty: TypeId, map: &mut MapDecl, inner: bool) -> Result<Optio
     Ok(values)
 }
 
-/// `values`: an array of pointers to the inner map's structure, or to functions.
+/// Parses `values`: an array of pointers to the inner map's structure, or to functions.
 fn inner_definition(btf: &Btf, member: &Member, map: &mut MapDecl) -> Result<(), MapProblem> {
     let Type::Array { elem, .. } = *btf.get(btf.resolve(member.ty)) else {
         return Err(MapProblem::BadField("values"));
@@ -124,7 +125,7 @@ fn inner_definition(btf: &Btf, member: &Member, map: &mut MapDecl) -> Result<(),
     Ok(())
 }
 
-/// Key and value sizes, each of which can be given twice.
+/// Key and value sizes, each of which can be given in two ways.
 #[derive(Default)]
 struct Sizes {
     key: Option<u32>,

@@ -1,9 +1,9 @@
 //! Maps defined by value in the legacy sections `maps` and `maps/<name>`.
 //!
-//! The section is an array of structures, one a symbol, of a size that differs between loaders. All begin with five
-//! u32: type, key size, value size, max entries, flags. What follows tells the dialect: the kernel's samples add an
-//! inner map's index and a NUMA node (28 bytes); iproute2 adds id, pinning, inner id and inner index (36 bytes).
-//! Bytes beyond a known dialect must be zero, as libbpf before 1.0 required.
+//! The section is an array of structures, one per symbol, whose size differs between loaders. All begin with five
+//! u32: type, key size, value size, max entries, flags. The size tells the dialect: the kernel's samples add an inner
+//! map's index and a NUMA node (28 bytes); iproute2 adds id, pinning, inner id and inner index (36 bytes). Bytes
+//! beyond a known dialect must be zero, as libbpf before 1.0 required.
 
 use std::collections::HashMap;
 
@@ -11,18 +11,18 @@ use crate::elf::{Elf, SymbolType};
 use crate::error::{MapProblem, ObjectError, SectionProblem};
 use crate::map::{MapDecl, MapTypeNumber, Pinning, Place};
 
-/// Whether a section of this name holds legacy definitions.
+/// Whether a section with this name holds legacy definitions.
 pub(crate) fn is_legacy(section: &str) -> bool {
     section == "maps" || section.starts_with("maps/")
 }
 
-/// Size of the five fields every dialect has.
+/// Size of the five fields that every dialect has, in bytes.
 const BASE: usize = 20;
 /// The kernel samples' structure: `inner_map_idx`, `numa_node`.
 const SAMPLES: usize = 28;
 /// iproute2's `struct bpf_elf_map`: `id`, `pinning`, `inner_id`, `inner_idx`.
 const IPROUTE2: usize = 36;
-/// BPF_F_NUMA_NODE: without it the node field means nothing.
+/// BPF_F_NUMA_NODE: without it the node field is ignored.
 const NUMA_NODE: u32 = 1 << 2;
 
 /// How a definition names its inner map.
@@ -45,7 +45,7 @@ pub(crate) fn parse(elf: &Elf<'_>, sections: &[usize]) -> Result<Vec<MapDecl>, O
     for &section in sections {
         parse_section(elf, section, &mut found)?;
     }
-    // Id 0 means none; of several with one id the first counts.
+    // Id 0 means none; if several have one id, the first counts.
     let by_id: HashMap<u32, usize> =
         found.iter().enumerate().rev().filter(|(_, l)| l.id != 0).map(|(i, l)| (l.id, i)).collect();
     let mut maps: Vec<MapDecl> = found.iter().map(|legacy| legacy.map.clone()).collect();
@@ -99,7 +99,7 @@ fn parse_section(elf: &Elf<'_>, section: usize, found: &mut Vec<Legacy>) -> Resu
             return Err(fail(MapProblem::NoType));
         }
         let (id, inner) = if size == IPROUTE2 {
-            // PIN_NONE 0, PIN_OBJECT_NS 1, PIN_GLOBAL_NS 2: both of the latter share by name.
+            // PIN_NONE 0, PIN_OBJECT_NS 1, PIN_GLOBAL_NS 2: the latter two share by name.
             map.pinning = match field(6) {
                 0 => Pinning::None,
                 1 | 2 => Pinning::ByName,

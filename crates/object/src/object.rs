@@ -1,8 +1,8 @@
-//! An object: its programs, maps, externals and messages, read from the bytes of a file.
+//! An object: its programs, maps, externals and other contents, read from the bytes of a file.
 //!
-//! [`Object::parse`] has no side effects and needs nothing but the bytes. The order inside follows what needs what:
-//! sections and symbols; BTF (with its own relocations); functions; maps; then the relocations, which connect them;
-//! then programs and initial values.
+//! [`Object::parse`] has no side effects and needs only the bytes. It reads in the order of dependencies: sections
+//! and symbols; BTF (with its own relocations); functions; maps; then the relocations, which connect them; then
+//! programs and initial values.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::{global, map_btf, map_legacy, struct_ops};
 use bpf_isa::{Callee, Imm64, Insn};
 use bpf_uapi::ProgramType;
 
-/// A program an object offers.
+/// A program in an object.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Program {
     name: String,
@@ -31,7 +31,7 @@ pub struct Program {
     kind: ProgramType,
     insn_count: u32,
     pub(crate) function: FunctionId,
-    /// Its place in the object's list, which tells whether it is this object's.
+    /// Its index in the object's list, by which another object's program is recognised.
     index: usize,
 }
 
@@ -40,15 +40,15 @@ impl Program {
     pub fn name(&self) -> &str {
         &self.name
     }
-    /// The ELF section it is in.
+    /// The ELF section that contains it.
     pub fn section(&self) -> &str {
         &self.section
     }
-    /// What it is for.
+    /// The program's type.
     pub fn kind(&self) -> ProgramType {
         self.kind
     }
-    /// Slots of its own function, without subprograms.
+    /// Number of slots of its own function, without subprograms.
     pub fn insn_count(&self) -> u32 {
         self.insn_count
     }
@@ -75,10 +75,10 @@ pub struct Object {
     license: Option<String>,
     version: Option<u32>,
     pub(crate) functions: Functions,
-    /// What functions jump by.
+    /// The jump tables of functions.
     pub(crate) jump_tables: Vec<JumpTable>,
     pub(crate) btf: Option<Arc<Btf>>,
-    /// Types of the host that it is linked for.
+    /// Types of the host that the object is linked for.
     target: Option<Arc<Types>>,
     /// Name and length in slots of every section, by ELF index.
     sections: Vec<(Arc<str>, i64)>,
@@ -90,9 +90,9 @@ pub struct Object {
 pub const PROOFS: &str = ".bpf.proof";
 
 impl Object {
-    /// Takes the types of a host from its BTF: `/sys/kernel/btf/vmlinux` of a kernel whose structures programs are fed
-    /// with, or an ELF file that has a section `.BTF`. CO-RE relocations are resolved to these types from then on, but
-    /// to a context's own first.
+    /// Takes the types of a host from its BTF: `/sys/kernel/btf/vmlinux` of a kernel whose structures programs get,
+    /// or an ELF file with a section `.BTF`. Later links resolve CO-RE relocations against these types, after the
+    /// context's own.
     ///
     /// ```no_run
     /// let mut object = bpf_object::Object::parse(&std::fs::read("program.o")?)?;
@@ -101,7 +101,7 @@ impl Object {
     /// ```
     ///
     /// # Errors
-    /// Malformed BTF, or a file that has none.
+    /// Malformed BTF, or a file without BTF.
     pub fn target_btf(&mut self, bytes: &[u8]) -> Result<(), ObjectError> {
         let target = if bytes.starts_with(b"\x7fELF") {
             let bytes = &*elf::cleaned(bytes);
@@ -126,12 +126,12 @@ impl Object {
     /// Parses the bytes of an ELF relocatable made for BPF.
     ///
     /// # Errors
-    /// Anything malformed, with its place. Things that only one program needs (an instruction that does not decode,
-    /// a missing host function) are reported when that program is linked.
+    /// Any malformation, with its place. Errors that concern one program (an instruction that does not decode, a
+    /// missing host function) are reported when that program is linked.
     pub fn parse(bytes: &[u8]) -> Result<Object, ObjectError> {
         let bytes = &*elf::cleaned(bytes);
         let elf = Elf::parse(bytes)?;
-        // A tool that removes types may leave an empty section.
+        // A tool that strips types may leave an empty section.
         let filled = |section: &usize| elf.sections[*section].size != 0;
         let btf = match elf.section_named(".BTF")?.filter(filled) {
             Some(section) => Some(Arc::new(Btf::parse(&relocated_btf(&elf, section)?)?)),
@@ -182,7 +182,7 @@ impl Object {
             }
         }
         maps.extend(kconfig);
-        // Last, as libbpf has them.
+        // Last, in libbpf's order.
         maps.append(&mut tables);
         check_map_names(&maps)?;
         let proofs = elf.section_named(PROOFS)?.filter(filled).map(|section| Arc::from(elf.sections[section].data));
@@ -203,11 +203,11 @@ impl Object {
         })
     }
 
-    /// Returns the bytes of an object file with these contents in its section [`PROOFS`], which is added if there is
-    /// none. All other sections are unchanged.
+    /// Returns the bytes of an object file with these contents in its section [`PROOFS`], which is added if it does
+    /// not exist. All other sections are unchanged.
     ///
     /// # Errors
-    /// The file is no object, or has no room for another section.
+    /// The file is not an object, or has no room for another section.
     pub fn with_proofs(bytes: &[u8], proofs: &[u8]) -> Result<Vec<u8>, ObjectError> {
         elf::with_section(bytes, PROOFS, proofs)
     }
@@ -217,12 +217,12 @@ impl Object {
         &self.programs
     }
 
-    /// The functions that are no programs although nothing calls them, by section and address, and why.
+    /// The functions that are not programs although nothing calls them, by section and address, with the reasons.
     pub fn left_out(&self) -> &[LeftOut] {
         &self.left_out
     }
 
-    /// The program of this name.
+    /// The program with this name.
     pub fn program(&self, name: &str) -> Result<&Program, ObjectError> {
         self.programs.iter().find(|p| p.name == name).ok_or_else(|| self.no_such_program(name))
     }
@@ -232,17 +232,17 @@ impl Object {
         &self.maps
     }
 
-    /// The map of this name.
+    /// The map with this name.
     pub fn map(&self, name: &str) -> Result<&MapDecl, ObjectError> {
         self.maps.iter().find(|m| m.name == name).ok_or_else(|| self.no_such_map(name))
     }
 
-    /// The host functions the object calls.
+    /// The host functions that the object calls.
     pub fn host_functions(&self) -> &[HostFunction] {
         &self.host_functions
     }
 
-    /// The external variables without a value the object refers to.
+    /// The external variables without a value that the object refers to.
     pub fn extern_variables(&self) -> &[ExternVariable] {
         &self.extern_variables
     }
@@ -252,7 +252,7 @@ impl Object {
         self.license.as_deref()
     }
 
-    /// The kernel version the object was made for, which only old kernels' probes need.
+    /// The kernel version that the object was made for, which only probes of old kernels need.
     pub fn version(&self) -> Option<u32> {
         self.version
     }
@@ -271,7 +271,7 @@ impl Object {
     /// Sets the initial value of a global variable, in `.rodata`, `.data`, `.bss`, `.kconfig` or an arena.
     ///
     /// # Errors
-    /// No variable of that name, several static ones, or a value that is not exactly as long as the variable.
+    /// No variable with that name, several static ones, or a value whose length is not the variable's.
     pub fn set_global(&mut self, name: &str, value: &[u8]) -> Result<(), ObjectError> {
         let fail = |problem| ObjectError::Global { variable: name.to_owned(), problem };
         let mut found = None;
@@ -294,7 +294,7 @@ impl Object {
     /// Sets the size of a map.
     ///
     /// # Errors
-    /// No map of that name, or one that holds global data and is no arena.
+    /// No map with that name, or one that holds global data and is not an arena.
     pub fn set_max_entries(&mut self, name: &str, max_entries: u32) -> Result<(), ObjectError> {
         let Some(map) = self.maps.iter_mut().find(|m| m.name == name) else {
             return Err(self.no_such_map(name));
@@ -306,7 +306,7 @@ impl Object {
         Ok(())
     }
 
-    /// An error unless the program is one of this object's.
+    /// Fails unless the program belongs to this object.
     pub(crate) fn check_own(&self, program: &Program) -> Result<(), ObjectError> {
         match self.programs.get(program.index) {
             Some(own) if own == program => Ok(()),
@@ -341,7 +341,7 @@ fn join<'a>(names: impl Iterator<Item = &'a str>) -> String {
     names.collect::<Vec<_>>().join(", ")
 }
 
-/// The variables of every section BTF describes; the first description of a section counts.
+/// The variables of every section that BTF describes; the first description of a section counts.
 fn datasecs(btf: &Btf) -> HashMap<&str, &[SectionVar]> {
     let mut sections = HashMap::new();
     for (_, ty) in btf.types() {
@@ -352,7 +352,7 @@ fn datasecs(btf: &Btf) -> HashMap<&str, &[SectionVar]> {
     sections
 }
 
-/// Sections of code that only holds subprograms, unless the object has no other.
+/// Whether a code section holds only subprograms, unless the object has no other.
 fn is_text(section: &str) -> bool {
     section == ".text" || section.starts_with(".text.")
 }
@@ -379,9 +379,10 @@ fn referred_to(functions: &Functions) -> HashSet<FunctionId> {
     found
 }
 
-/// The functions that are programs: exported ones outside of the sections of subprograms, or, if there are none, in
-/// them; and static ones in a section of a known program type that nothing in the object calls, if no other function
-/// has the name. Beside them, the static ones outside of the sections of subprograms that nothing calls either.
+/// Selects the programs: exported functions outside of the sections of subprograms, or in them if there are no
+/// others; and static functions in a section of a known program type that nothing in the object calls, if no other
+/// function has the name. Also returns the other static functions outside of the sections of subprograms that nothing
+/// calls.
 fn programs(sections: &[(Arc<str>, i64)], functions: &Functions) -> Result<(Vec<Program>, Vec<LeftOut>), ObjectError> {
     let offered = |text: bool| {
         let list = functions.list.iter().enumerate();
@@ -402,7 +403,7 @@ fn programs(sections: &[(Arc<str>, i64)], functions: &Functions) -> Result<(Vec<
     let mut programs = Vec::new();
     let mut names = HashSet::new();
     let text_only = offered(false).next().is_none() && statics.clone().next().is_none();
-    // A static function may have the name of another function; then no name would lead to it.
+    // A static function may have the name of another function; then the name would be ambiguous.
     let mut times: HashMap<&str, u32> = HashMap::new();
     for (_, _, name) in offered(text_only).chain(statics.clone()) {
         *times.entry(&name.name).or_default() += 1;
@@ -472,12 +473,12 @@ fn version(elf: &Elf<'_>) -> Result<Option<u32>, ObjectError> {
     }
 }
 
-/// Hands the records of `.BTF.ext` to the functions they describe. Records between functions are dropped.
+/// Attaches the records of `.BTF.ext` to the functions they describe. Records between functions are dropped.
 fn attach_ext(elf: &Elf<'_>, btf: &Btf, ext: &BtfExt, functions: &mut Functions) -> Result<(), ObjectError> {
     let fail = |offset, problem| ObjectError::Btf { section: ".BTF.ext", offset, problem };
     let mut sections: HashMap<&str, usize> = HashMap::new();
     for (index, section) in elf.sections.iter().enumerate().filter(|(_, s)| s.code) {
-        // Of several code sections of one name the first counts: BTF cannot tell them apart.
+        // If several code sections have one name, the first counts: BTF cannot distinguish them.
         sections.entry(section.name).or_insert(index);
     }
     let find = |offset, name: StrOffset| {

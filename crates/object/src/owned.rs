@@ -1,16 +1,16 @@
-//! Objects that programs own: which fields of an object's types hold them.
+//! Objects that programs own: finds the fields of an object file's types that hold them.
 //!
-//! Problem: that a map's value has a list of flows in it, ordered by nothing, linked through a field of theirs, is said
-//! by BTF alone: by the names of the kernel's types and by tags (`btf_decl_tag("contains:flow:node")`,
-//! `btf_type_tag("kptr")`, `btf_type_tag("percpu_kptr")`). Approach: a value, or a type that a program makes objects
-//! of, is described with what it leads to ([`OwnedType::closure`]), so that two descriptions are equal exactly if the
-//! types are, whatever else their objects define.
+//! Problem: only BTF says that a map's value holds, for example, a list of flows that are linked through one of their
+//! fields: by the names of the kernel's types and by tags (`btf_decl_tag("contains:flow:node")`,
+//! `btf_type_tag("kptr")`, `btf_type_tag("percpu_kptr")`). Approach: a value, or a type of which a program makes
+//! objects, is described together with the types that it leads to ([`OwnedType::closure`]), so that two descriptions
+//! are equal exactly if the types are, whatever else their files define.
 //!
-//! What the kernel refuses in such types (a list of what has no such node, a pointer to a type that is not defined, a
-//! second lock) holds no objects here: it is bytes like others, and functions over objects do not take it. All of it is
-//! hostile input, so what is looked at of one type is bounded.
+//! Constructs that the kernel refuses in such types (a list of objects without such a node, a pointer to an undefined
+//! type, a second lock) are treated as plain bytes here, and functions on objects do not accept them. All of it is
+//! hostile input, so the work per type is bounded.
 //!
-//! Source: `kernel/bpf/btf.c` (`btf_parse_fields`, Linux 6.18) for what is looked for and where.
+//! Source: `kernel/bpf/btf.c` (`btf_parse_fields`, Linux 6.18) for the fields and their places.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -20,27 +20,27 @@ use bpf_uapi::{MAX_INSTANCE, MAX_OBJECT, OwnedField, OwnedKind, OwnedType};
 use crate::btf::{Btf, Type, TypeId};
 use crate::map::MapDecl;
 
-/// Fields of one type that hold objects, or are held by (Linux: `BTF_FIELDS_MAX`).
+/// Largest number of special fields of one type (Linux: `BTF_FIELDS_MAX`).
 const MAX_FIELDS: usize = 11;
-/// Structures and arrays inside each other.
+/// Largest nesting of structures and arrays.
 const MAX_DEPTH: usize = 8;
-/// Structures inside each other in what has an instance for each CPU (Linux: `__btf_type_is_scalar_struct`).
+/// Largest nesting of structures in a per-CPU object (Linux: `__btf_type_is_scalar_struct`).
 const MAX_SCALAR_DEPTH: usize = 3;
-/// Members looked at for one type, or one variable.
+/// Largest number of members inspected for one type, or one variable.
 const MAX_MEMBERS: usize = 1024;
-/// Types that one leads to, itself among them.
+/// Largest number of types that one leads to, including itself.
 const MAX_TYPES: usize = 64;
-/// Types described of one object file, each time that one leads to them: a number of a program's may name each of its
-/// types, each leads to others, and every description is kept.
+/// Largest number of descriptions for one object file, counted with repetition: a number in a program may name each
+/// of its types, each leads to others, and every description is kept.
 const MAX_DESCRIBED: usize = 1 << 17;
 
-/// What is found in a type: fields as BTF has them.
+/// The special fields found in a type, with BTF's ids.
 #[derive(Debug, Default)]
 struct Found {
     fields: Vec<(u32, Field)>,
-    /// A timer, which objects have none of here.
+    /// Whether there is a timer, which objects cannot have here.
     others: bool,
-    /// Where locks are, and whether each is a resilient one.
+    /// The offsets of locks, and whether each is a resilient one.
     locks: Vec<(u32, bool)>,
     members: usize,
 }
@@ -56,17 +56,17 @@ enum Field {
     Lock { resilient: bool },
 }
 
-/// The owning types of an object.
+/// The owning types of an object file.
 #[derive(Debug)]
 pub struct OwnedTypes<'b> {
     btf: &'b Btf,
     /// `contains:…` by declaration and member.
     contains: HashMap<(TypeId, i32), &'b str>,
-    /// Structures by name: the first of each.
+    /// Structures by name: the first with each name.
     structs: HashMap<&'b str, TypeId>,
-    /// What was found in types of objects before: many lead to one.
+    /// The fields found in types of objects so far, because many types lead to one.
     known: RefCell<HashMap<TypeId, Option<Fields>>>,
-    /// How many types were described.
+    /// Number of descriptions made.
     described: Cell<usize>,
 }
 
@@ -74,7 +74,7 @@ pub struct OwnedTypes<'b> {
 type Fields = Vec<(u32, Field)>;
 
 impl<'b> OwnedTypes<'b> {
-    /// Looks for tags and names.
+    /// Collects tags and names.
     pub fn new(btf: &'b Btf) -> OwnedTypes<'b> {
         let (mut contains, mut structs) = (HashMap::new(), HashMap::new());
         for (id, ty) in btf.types() {
@@ -93,14 +93,15 @@ impl<'b> OwnedTypes<'b> {
         OwnedTypes { btf, contains, structs, known: RefCell::default(), described: Cell::new(0) }
     }
 
-    /// What a map's values hold: the value, and behind it the types that it leads to. Empty if that is nothing.
+    /// The types that a map's values own: the value, followed by the types that it leads to. Empty if the value owns
+    /// nothing.
     pub fn value(&self, map: &MapDecl) -> Vec<OwnedType> {
         let types = self.describe((TypeId(0), false), map.value_size, &self.found_in(map).fields).unwrap_or_default();
         if types.first().is_some_and(|value| value.fields.is_empty()) { Vec::new() } else { types }
     }
 
-    /// Where the lock in a map's values is, also in its variables, and whether it is a `bpf_res_spin_lock`. `None` too
-    /// if there are several.
+    /// The offset of the lock in a map's value, also in its variables, and whether it is a `bpf_res_spin_lock`.
+    /// `None` also if there are several.
     pub fn lock(&self, map: &MapDecl) -> Option<(u32, bool)> {
         match *self.found_in(map).locks {
             [lock] => Some(lock),
@@ -125,10 +126,10 @@ impl<'b> OwnedTypes<'b> {
         found
     }
 
-    /// The type of this number, if a program may make objects of it, with what it leads to. `None` if it is none: too
-    /// large, with a timer or several locks in it, with a list or a tree and no lock, or one whose objects could own
-    /// each other in a circle, for ever. (Linux: a type that has a node and a root has no root of types that have one,
-    /// `btf_check_and_fixup_fields`.)
+    /// The type with this number, followed by the types that it leads to, if a program may make objects of it. `None`
+    /// if it may not: the type is too large, has a timer or several locks, has a list or a tree and no lock, or its
+    /// objects could own each other in a cycle. (Linux: a type that has a node and a root has no root of types that
+    /// have one, `btf_check_and_fixup_fields`.)
     pub fn object(&self, number: u32) -> Option<Vec<OwnedType>> {
         let id = TypeId(number);
         let found = self.object_fields(id)?;
@@ -146,15 +147,15 @@ impl<'b> OwnedTypes<'b> {
         (!endless).then_some(types)
     }
 
-    /// The type of this number, if a program may make objects of it with an instance for each CPU: a structure of
-    /// numbers alone, which is not too large.
+    /// The type with this number, if a program may make objects of it with an instance for each CPU: a structure of
+    /// numbers only, not too large.
     pub fn instances(&self, number: u32) -> Option<Vec<OwnedType>> {
         let id = TypeId(number);
         let size = self.instance_size(id)?;
         self.describe((id, true), size, &[])
     }
 
-    /// Bytes of an instance, if there may be some of this type (Linux: what `bpf_percpu_obj_new` takes).
+    /// Bytes of an instance, if this type may have instances (Linux: the types that `bpf_percpu_obj_new` accepts).
     fn instance_size(&self, id: TypeId) -> Option<u32> {
         let size = self.btf.size_of(id).filter(|size| (1..=MAX_INSTANCE).contains(size))?;
         let fields = self.object_fields(id)?;
@@ -162,7 +163,7 @@ impl<'b> OwnedTypes<'b> {
         (fields.is_empty() && self.is_of_numbers(id, 0, &mut members)).then_some(size)
     }
 
-    /// Whether the structure has nothing but numbers in it, arrays of them, and such structures.
+    /// Whether the structure contains only numbers, arrays of numbers, and such structures.
     fn is_of_numbers(&self, id: TypeId, depth: usize, seen: &mut usize) -> bool {
         let Type::Composite { members, .. } = self.btf.get(id) else { return false };
         members.iter().all(|member| {
@@ -181,7 +182,7 @@ impl<'b> OwnedTypes<'b> {
         matches!(self.btf.get(id), Type::Int { .. } | Type::Enum { .. })
     }
 
-    /// The fields of a type that objects may have.
+    /// The special fields of a type, if objects may have them.
     fn object_fields(&self, id: TypeId) -> Option<Fields> {
         if let Some(known) = self.known.borrow().get(&id) {
             return known.clone();
@@ -207,8 +208,8 @@ impl<'b> OwnedTypes<'b> {
         (!found.others && found.members <= MAX_MEMBERS).then_some(found.fields)
     }
 
-    /// A type with these fields, and all that it leads to; `None` if that makes no sense, or is too much. `root`: its
-    /// number, 0 if it has none, and whether its objects have an instance for each CPU.
+    /// Describes a type with these fields, and all types that it leads to; `None` if that is not sound, or too much.
+    /// `root`: its number (0 if it has none), and whether its objects have an instance for each CPU.
     fn describe(&self, root: (TypeId, bool), size: u32, found: &[(u32, Field)]) -> Option<Vec<OwnedType>> {
         let mut ids = vec![root];
         let mut types = vec![self.with_fields(root, size, found, &mut ids)?];
@@ -254,7 +255,7 @@ impl<'b> OwnedTypes<'b> {
                 Field::Refcount => Some(OwnedKind::Refcount),
                 Field::Lock { resilient } => Some(OwnedKind::Lock { resilient }),
             };
-            // What leads to no object holds none.
+            // A field that leads to no object is left out.
             fields.extend(kind.map(|kind| OwnedField { offset, kind }));
         }
         fields.sort_unstable_by_key(|field| field.offset);
@@ -262,7 +263,7 @@ impl<'b> OwnedTypes<'b> {
         (fields.len() <= MAX_FIELDS && ids.len() <= MAX_TYPES).then_some(OwnedType { name, size, fields, per_cpu })
     }
 
-    /// Looks for fields in what lies at `base` and is declared so.
+    /// Searches for special fields in the data of type `ty` at `base`, with the tags of declaration `declared`.
     fn look(&self, ty: TypeId, declared: (TypeId, i32), base: u32, depth: usize, found: &mut Found) {
         found.members += 1;
         if depth > MAX_DEPTH || found.members > MAX_MEMBERS || found.fields.len() > MAX_FIELDS {
@@ -281,7 +282,7 @@ impl<'b> OwnedTypes<'b> {
                     let before = found.fields.len() + found.locks.len();
                     let Some(at) = size.checked_mul(i).and_then(|at| base.checked_add(at)) else { return };
                     self.look(*elem, declared, at, depth + 1, found);
-                    // One element is as good as another.
+                    // If the first element has no special field, no other has one.
                     if found.fields.len() + found.locks.len() == before || found.members > MAX_MEMBERS {
                         return;
                     }
@@ -322,7 +323,7 @@ impl<'b> OwnedTypes<'b> {
         }
     }
 
-    /// The structure that a tagged pointer leads to, and whether it is one with an instance for each CPU.
+    /// The structure that a tagged pointer leads to, and whether it is per-CPU.
     fn kptr(&self, mut to: TypeId) -> Option<(TypeId, bool)> {
         let mut tag = None;
         for _ in 0..MAX_DEPTH {
@@ -343,7 +344,7 @@ impl<'b> OwnedTypes<'b> {
         None
     }
 
-    /// What a root says that it contains: the structure, and where its node of this type is.
+    /// The contents that a root declares: the structure, and the offset of its node of this type.
     fn contained(&self, declared: (TypeId, i32), node_type: &str) -> Option<(TypeId, u32)> {
         let (name, node) = self.contains.get(&declared)?.split_once(':')?;
         let of = *self.structs.get(name)?;

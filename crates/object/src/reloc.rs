@@ -1,14 +1,14 @@
-//! Relocations: from ELF's "symbol plus addend" to "this instruction refers to that thing".
+//! Relocations: converts ELF's "symbol plus addend" to "this instruction refers to that object".
 //!
-//! BPF relocations carry no addend of their own (SHT_REL): it is what the instruction holds, in the units of that
-//! instruction. The rules are the LLVM BPF ABI's and libbpf's:
+//! BPF relocations carry no addend of their own (SHT_REL): the instruction holds it, in the units of that
+//! instruction. The rules are those of the LLVM BPF ABI and of libbpf:
 //! - type 1 (R_BPF_64_64) on a two-slot load: byte address `symbol + imm64` — a map, a byte of global data, the start
 //!   of a function, a jump table ([`crate::jump_table`]), or an external symbol;
 //! - type 10 (R_BPF_64_32) on a call: slot `symbol / 8 + imm + 1` — for a global symbol the compiler stores -1, for a
-//!   static function it relocates against the section and stores where the function is;
+//!   static function it relocates against the section and stores the function's place;
 //! - types 2 to 4 (ABS64, ABS32, NODYLD32) in data, `.maps` and BTF.
 //!
-//! Invariant: every reference that is recorded has been checked against what it refers to.
+//! Invariant: every recorded reference has been checked against its target.
 
 use std::collections::{HashMap, HashSet};
 
@@ -33,7 +33,7 @@ const R_NODYLD32: u32 = 4;
 /// R_BPF_64_32: the immediate of a call.
 const R_64_32: u32 = 10;
 
-/// What addresses in the object lead to.
+/// Finds the targets of addresses in the object.
 pub(crate) struct Resolver<'a, 'e> {
     elf: &'a Elf<'e>,
     /// `(section, start, end, map)`, sorted, for maps and global data.
@@ -44,7 +44,7 @@ impl<'a, 'e> Resolver<'a, 'e> {
     pub(crate) fn new(elf: &'a Elf<'e>, maps: &[MapDecl]) -> Resolver<'a, 'e> {
         let places = maps.iter().enumerate().filter(|(_, m)| m.place.section != 0);
         let mut places: Vec<_> = places.map(|(i, m)| (m.place.section, m.place.start, m.place.end, i)).collect();
-        // An arena lies where it is declared, and where its variables are.
+        // An arena lies at its declaration, and at its variables.
         let variables = maps.iter().enumerate().filter(|(_, m)| m.place.variables != 0);
         places.extend(
             variables.filter_map(|(i, m)| Some((m.place.variables, 0, m.data.as_ref()?.bytes.len() as u64, i))),
@@ -61,7 +61,7 @@ impl<'a, 'e> Resolver<'a, 'e> {
         (s == section && byte < end).then(|| (map, byte - start))
     }
 
-    /// Records what the relocated instructions of all functions refer to.
+    /// Records the targets of the relocated instructions of all functions.
     pub(crate) fn code(
         &self,
         functions: &mut Functions,
@@ -80,7 +80,7 @@ impl<'a, 'e> Resolver<'a, 'e> {
                 if rel.offset % SLOT != 0 || rel.offset >= section.size {
                     return Err(fail(RelocationProblem::Offset));
                 }
-                // Between functions: a weak function that a static linker replaced. Nobody can reach it.
+                // Between functions: a weak function that a static linker replaced, so the code is unreachable.
                 let Some((id, slot)) = functions.at(index, (rel.offset / SLOT) as i64) else { continue };
                 let Ok(body) = &functions.get(id)?.body else { continue };
                 let insn =
@@ -126,7 +126,7 @@ impl<'a, 'e> Resolver<'a, 'e> {
             (R_64_32, &Insn::Call(Callee::Subprog(imm))) => match symbol.place {
                 Place::Undefined => Ok(Target::HostCall(externs.host_function(symbol))),
                 Place::Section(section) if self.elf.sections[section].code => {
-                    // GNU's assembler adds the symbol's value in bytes to the slots before the call's own.
+                    // GNU's assembler adds the symbol's value in bytes to the call's own offset in slots.
                     let slots = self.elf.addend(symbol, (i64::from(imm) + 1) as u64) as i64;
                     let addend = slots.wrapping_mul(SLOT as i64);
                     self.function(functions, section, (symbol.value as i64).wrapping_add(addend))
@@ -153,7 +153,7 @@ impl<'a, 'e> Resolver<'a, 'e> {
         id.map(Target::Function).ok_or_else(fail)
     }
 
-    /// What the address `byte` of a section is.
+    /// The target at address `byte` of a section.
     fn address(
         &self,
         functions: &Functions,
@@ -195,8 +195,8 @@ impl<'a, 'e> Resolver<'a, 'e> {
         for rel in self.elf.relocations_of(section) {
             let symbol = self.elf.relocation_symbol(section, rel)?;
             let fail = |problem| self.fail(section, rel, symbol, problem);
-            // Compilers before LLVM 13 wrote type 1 for every 64-bit word.
-            // GNU's assembler has a number of its own for them.
+            // Compilers before LLVM 13 wrote type 1 for every 64-bit word. GNU's assembler has another number for
+            // them.
             if !matches!(rel.ty, R_64_64 | R_ABS64 | R_GNU_DATA_64) {
                 return Err(fail(RelocationProblem::UnknownType(rel.ty)));
             }
@@ -209,7 +209,7 @@ impl<'a, 'e> Resolver<'a, 'e> {
             let Place::Section(target) = symbol.place else {
                 return Err(fail(RelocationProblem::NotAnInitialValue));
             };
-            // The addend is the word in place: zero for a named map or function, an offset for a static one.
+            // The addend is the stored word: zero for a named map or function, an offset for a static one.
             let start = usize::try_from(rel.offset).map_err(|_| fail(RelocationProblem::Offset))?;
             let word = self.elf.sections[section].data.get(start..).and_then(|d| d.first_chunk::<8>());
             let held = word.map(|w| u64::from_le_bytes(*w)).ok_or_else(|| fail(RelocationProblem::Offset))?;

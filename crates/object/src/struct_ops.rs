@@ -1,10 +1,10 @@
 //! Tables of programs: the variables of `.struct_ops` and `.struct_ops.link`.
 //!
-//! Such a variable is a C structure whose function pointers are programs of the object and whose other members are
-//! settings of whoever calls them. As libbpf has it, each is a map of type `struct_ops` with one value, the structure;
-//! its programs are initial values, by the eight-byte word that they are in, and its contents are as compiled, with
-//! zeroes for the programs. A question mark before the section's name says that its programs are not to be loaded
-//! unless they are asked for; that is the host's to say here.
+//! The variable is a C structure whose function pointers are programs of the object, and whose other members are
+//! settings for the host that calls them. As in libbpf, each is a map of type `struct_ops` with one value, the
+//! structure. Its programs are initial values, by the index of their eight-byte word; its contents are as compiled,
+//! with zeros for the programs. A question mark before the section's name marks programs that are loaded only on
+//! request; here the host decides that.
 
 use crate::btf::{Btf, SectionVar, Type};
 use crate::elf::Elf;
@@ -13,7 +13,7 @@ use crate::map::{MapDecl, Place};
 use bpf_uapi::{MapType, flags};
 use std::collections::HashMap;
 
-/// Whether a section holds such tables, and if so whether they are to be attached by links.
+/// Whether a section holds such tables (`Some`), and whether they are attached by links.
 fn is_linked(section: &str) -> Option<bool> {
     match section.strip_prefix('?').unwrap_or(section) {
         ".struct_ops" => Some(false),
@@ -35,13 +35,13 @@ pub(crate) fn parse(
             let problem = SectionProblem::NeedsBtf;
             return Err(ObjectError::Section { section: section.name.to_owned(), problem });
         };
-        // Each would have all variables of the name: as many times as a file may have sections.
+        // Otherwise each section would get all variables of the name, as many times as a file may have sections.
         if sections.iter().any(|&known| elf.sections[known].name == section.name) {
             let problem = SectionProblem::Duplicate;
             return Err(ObjectError::Section { section: section.name.to_owned(), problem });
         }
         sections.push(index);
-        // Tables that overlap would be many times the section's bytes.
+        // Overlapping tables could be many times the section's bytes.
         let mut free = 0;
         for var in datasecs.get(section.name).copied().unwrap_or(&[]) {
             let Type::Var { name, ty, .. } = *btf.get(var.ty) else { continue };

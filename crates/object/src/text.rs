@@ -1,25 +1,26 @@
-//! Strings of a file on their way to people: no control characters.
+//! Removes control characters from a file's strings before they are shown.
 //!
-//! Problem: names, sections, licences and source lines end up in messages, listings, profilers' maps and terminals, of
-//! this family and of its hosts. ESC lets the author of an object drive its reader's terminal, a newline forges lines
-//! of a log, and marks of text direction make a name read as another one. No message can be relied on to escape all
-//! that it is made of.
+//! Problem: names, sections, licences and source lines appear in messages, listings, profilers' maps and terminals,
+//! of this family and of its hosts. ESC lets the author of an object control its reader's terminal, a newline forges
+//! lines of a log, and marks of text direction make one name look like another. Not every message can be relied on to
+//! escape its parts.
 //!
-//! Approach: an object's strings are cleaned where they are read, once (`clean`), each character that is not shown as
-//! itself becoming as many question marks as it has bytes, so that every offset into the tables stays what it is. What
-//! comes from elsewhere (arguments, other files) is escaped where it is written ([`Shown`]).
+//! Approach: an object's strings are cleaned once, where they are read (`clean`): each control character is replaced
+//! by as many question marks as it has bytes, so that offsets into the tables stay valid. Text from other sources
+//! (arguments, other files) is escaped where it is written ([`Shown`]).
 
 use std::fmt;
 
-/// Whether a character acts instead of being shown: control characters (C0, DEL, C1), line and paragraph separators,
-/// and the marks, embeddings, overrides and isolates of text direction (Unicode Standard Annex 9).
+/// Whether a character controls the display instead of being shown: control characters (C0, DEL, C1), line and
+/// paragraph separators, and the marks, embeddings, overrides and isolates of text direction (Unicode Standard Annex
+/// 9).
 pub fn is_control(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
 }
 
-/// The bytes of the character that acts at the start of `bytes`, 0 if there is none. NUL ends strings and tabs indent
-/// source lines: both stay.
+/// Number of bytes of the control character at the start of `bytes`, 0 if there is none. NUL, which ends strings, and
+/// tabs, which indent source lines, are not counted.
 fn control_at(bytes: &[u8]) -> usize {
     match *bytes {
         [0 | b'\t', ..] => 0,
@@ -30,7 +31,7 @@ fn control_at(bytes: &[u8]) -> usize {
     }
 }
 
-/// Whether [`clean`] would change anything.
+/// Whether [`clean`] would not change the bytes.
 pub(crate) fn is_clean(bytes: &[u8]) -> bool {
     (0..bytes.len()).all(|at| control_at(&bytes[at..]) == 0)
 }
@@ -58,7 +59,7 @@ impl<T: fmt::Display> fmt::Display for Shown<T> {
     }
 }
 
-/// The same for text of several lines: its newlines and tabs stay.
+/// Text of several lines, with its control characters escaped as by [`Shown`] except newlines and tabs.
 #[derive(Clone, Copy, Debug)]
 pub struct ShownLines<T>(pub T);
 
@@ -79,8 +80,8 @@ impl fmt::Write for Escaping<'_, '_> {
         let acts = |c: char| is_control(c) && !(self.lines && matches!(c, '\n' | '\t'));
         for part in text.split_inclusive(acts) {
             match part.chars().next_back().filter(|&c| acts(c)) {
-                // `escape_default` writes what is not ASCII as `\u{…}`, which `escape_debug` leaves out for some of
-                // these.
+                // `escape_default` writes non-ASCII characters as `\u{…}`; `escape_debug` leaves some of these
+                // unescaped.
                 Some(c) => write!(self.to, "{}{}", &part[..part.len() - c.len_utf8()], c.escape_default())?,
                 None => self.to.write_str(part)?,
             }
@@ -93,7 +94,7 @@ impl fmt::Write for Escaping<'_, '_> {
 mod tests {
     use super::*;
 
-    /// The patterns of bytes are those of [`is_control`], character by character.
+    /// The byte patterns agree with [`is_control`], character by character.
     #[test]
     fn cleaning_leaves_no_character_that_acts() {
         for c in '\0'..=char::MAX {

@@ -1,9 +1,9 @@
-//! The types whose layout no kernel may change: what is on the wire, and what the kernel's interface to programs is.
+//! The types whose layout no kernel may change: packet headers, and the kernel's interface to programs.
 //!
-//! Problem: a program that is compiled against `vmlinux.h` asks by CO-RE where a field of an IP header is, as it does
-//! of the kernel's own structures. Those are not here; but a header is the same everywhere. Approach: these types, by
-//! name, are their own targets: what the compiler has written for the object's types is right already. Any other type
-//! that no context has does not exist here, and programs that ask are told so.
+//! Problem: a program compiled against `vmlinux.h` asks by CO-RE for the place of an IP header's field, as for the
+//! kernel's own structures. Kernel structures do not exist here, but a header has one layout everywhere. Approach:
+//! these types, by name, are their own targets: the numbers that the compiler has written for the object's types are
+//! correct. Any other type that no context has does not exist here, and queries for it return that.
 //!
 //! Source: `include/uapi/linux/{if_ether,ip,ipv6,in,in6,tcp,udp,icmp,icmpv6,igmp,if_arp,if_vlan,sctp,dccp,bpf}.h`,
 //! `include/linux/if_vlan.h`, `include/net/{gre,vxlan,geneve,gtp}.h`.
@@ -58,7 +58,7 @@ const FIXED: &[&str] = &[
     "vxlanhdr",
 ];
 
-/// Whether the type of this name has one layout everywhere.
+/// Whether the type with this name has one layout everywhere.
 pub(crate) fn is_fixed(name: &str) -> bool {
     FIXED.binary_search(&name).is_ok()
 }

@@ -1,9 +1,10 @@
-//! Hostile objects: any byte changed or cut gives an error or a valid result, never a panic, a hang or 1 GiB of memory.
+//! Tests of hostile objects: any changed or truncated byte gives an error or a valid result, never a panic, a hang or
+//! 1 GiB of memory.
 //!
 //! `cargo test` takes every 7th position of our own objects; `BPF_SOAK=1 cargo test --release -p bpf-object --test
 //! hostile` takes every position of those and of the sample objects (`$BPF_SHARED/objects` or `../shared/objects`
-//! beside the repository), about 75 seconds. A second kind of test builds objects that would make a careless loader
-//! do quadratic work.
+//! beside the repository), about 75 seconds. A second kind of test builds objects for which a naive loader would do
+//! quadratic work.
 
 mod common;
 
@@ -17,7 +18,7 @@ use bpf_object::{HostTypes, Object, OwnedTypes, ReferenceKind};
 use common::*;
 
 /// Counts the bytes in use, and their peak. All tests of this binary together must stay below the limit, which is
-/// more than is asked.
+/// stricter than necessary.
 struct Counting;
 
 static IN_USE: AtomicUsize = AtomicUsize::new(0);
@@ -59,7 +60,7 @@ fn check_peak() {
     assert!(peak < LIMIT, "{peak} bytes in use");
 }
 
-/// Everything a user can ask of an object. Returns whether it parsed.
+/// Calls every query of an object. Returns whether it parsed.
 fn exercise(bytes: &[u8]) -> bool {
     let Ok(mut object) = Object::parse(bytes) else { return false };
     for program in object.programs() {
@@ -87,7 +88,7 @@ fn exercise(bytes: &[u8]) -> bool {
             }
         }
     }
-    // Its own types are those of the host, too.
+    // Its own types also serve as those of the host.
     let mut other = object.clone();
     if other.target_btf(bytes).is_ok() {
         for program in other.programs() {
@@ -150,7 +151,8 @@ fn objects(folder: &Path) -> Vec<PathBuf> {
     objects
 }
 
-/// Each byte of an object with jump tables, whose entries, symbols and relocations are a small part of it.
+/// Each byte of an object with jump tables, because entries, symbols and relocations are a small part of other
+/// objects.
 #[test]
 fn jump_tables() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -181,7 +183,7 @@ fn every_byte_changed_or_cut() {
     for (index, file) in files.iter().enumerate() {
         let bytes = std::fs::read(file).unwrap();
         assert!(exercise(&bytes), "{}", file.display());
-        // Debug information is ignored by the loader: of the one large sample, a part is enough.
+        // The loader ignores debug information, so a part of the one large sample is enough.
         let step = if bytes.len() > 100_000 { step * 16 } else { step };
         let (t, a) = mutate(&bytes, index % step, step);
         (tried, accepted) = (tried + t, accepted + a);
@@ -191,8 +193,8 @@ fn every_byte_changed_or_cut() {
     check_peak();
 }
 
-/// Parses an object of some megabytes that is built to be slow. Quadratic work would take minutes to hours, which
-/// whoever runs the tests sees; a test that asserted on time would fail on a busy machine.
+/// Parses an object of some megabytes that is built to be slow. Quadratic work would take minutes to hours, which a
+/// person notices; an assertion on time would fail on a busy machine.
 fn quickly(what: &str, accepted: bool, bytes: &[u8]) {
     assert!(bytes.len() > 500_000, "{what}: only {} bytes", bytes.len());
     let start = Instant::now();
@@ -238,7 +240,7 @@ fn many_names_of_one_function() {
 fn a_long_chain_of_calls() {
     let functions = 30_000u64;
     let mut code = [call(-1), call(-1), [0x95, 0, 0, 0, 0, 0, 0, 0]].concat().repeat(functions as usize);
-    // The last function calls nobody.
+    // The last function calls no other.
     code.truncate(code.len() - 24);
     code.extend([RETURN_0.as_slice(), &RETURN_0[8..]].concat());
     let mut elf = Elf::new();
@@ -289,7 +291,7 @@ fn many_maps(fields: usize, accepted: bool) {
     quickly("maps of a large type", accepted, &elf.build());
 }
 
-/// One list of variables, each without bytes, that many sections of one name would each have.
+/// One list of variables without bytes, which many sections of one name would each get.
 #[test]
 fn many_sections_of_tables_share_their_variables() {
     let mut btf = Btf::new();
@@ -309,7 +311,7 @@ fn many_sections_of_tables_share_their_variables() {
 
 #[test]
 fn many_legacy_maps_of_maps() {
-    // iproute2's dialect: each looks for the inner map of an id that only the last has.
+    // iproute2's dialect: each definition searches for an inner map's id that only the last one has.
     let mut bytes = Vec::new();
     let maps = 20_000u64;
     for i in 0..maps {
@@ -333,8 +335,8 @@ fn a_large_bss() {
     check_peak();
 }
 
-/// Many relocations of one instruction, whose type has a long name and whose access string is long: none of them is
-/// copied for each, and none of a type's many members is looked at for each.
+/// Many relocations of one instruction, with a type of a long name and a long access string: neither is copied per
+/// relocation, and the type's many members are not inspected per relocation.
 #[test]
 fn many_relocations_share_long_names() {
     const EXISTS: u32 = 2;
@@ -356,7 +358,8 @@ fn many_relocations_share_long_names() {
     }
 }
 
-/// The same of a type that is looked for in the types of a host: once, and each of its members once.
+/// Many relocations of a type that is searched for in the types of a host: the search happens once, and inspects each
+/// member once.
 #[test]
 fn many_relocations_match_one_type_of_a_host() {
     const TYPE_MATCHES: u32 = 12;
@@ -381,7 +384,7 @@ fn many_relocations_match_one_type_of_a_host() {
     check_peak();
 }
 
-/// Many relocations that lead through structures in structures, each with a long name: none is copied for each.
+/// Many relocations through nested structures, each with a long name: none is copied per relocation.
 #[test]
 fn many_relocations_lead_through_long_names() {
     let mut btf = Btf::new();
@@ -430,7 +433,7 @@ fn btf_ext_that_says_too_much() {
     check_peak();
 }
 
-/// Each of many types leads to as many others as there may be, and a program may make objects of all of them.
+/// Each of many types leads to the largest possible number of others, and a program may make objects of all of them.
 #[test]
 fn types_of_objects_that_lead_to_many() {
     let mut btf = Btf::new();

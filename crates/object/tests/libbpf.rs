@@ -1,12 +1,12 @@
-//! CO-RE relocations beside libbpf: for generated pairs of types, the object's and a host's, both must make the same
-//! instructions of a program that asks for everything.
+//! Compares CO-RE relocations with libbpf's: for generated pairs of types, the object's and a host's, both must
+//! produce equal instructions for a program with every kind of query.
 //!
-//! Needs clang 19, a C compiler and libbpf's headers; without them the test says SKIPPED. libbpf runs in a process of
-//! its own, which answers its system calls (`libbpf/relocate.c`), so no privilege is needed. `BPF_SOAK=N` takes N times
-//! as many pairs.
+//! Needs clang 19, a C compiler and libbpf's headers; without them the test prints SKIPPED. libbpf runs in a separate
+//! process, whose system calls are answered by `libbpf/relocate.c`, so no privilege is needed. `BPF_SOAK=N` tests N
+//! times as many pairs.
 //!
-//! Generated is what libbpf resolves without an error of the whole object: no two types of one name that differ, and no
-//! access of the first bytes of an array, which libbpf before 1.6 refuses. Both have tests of their own.
+//! Only pairs are generated that libbpf resolves without an error for the whole object: no two different types of one
+//! name, and no access of the first bytes of an array, which libbpf before 1.6 refuses. Other tests cover both.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -17,14 +17,14 @@ use std::process::Command;
 use bpf_isa::{Callee, Insn};
 use bpf_object::{HostTypes, Object, UNRESOLVED_CALL};
 
-/// The helper that libbpf calls in the place of an instruction that it cannot relocate.
+/// The helper that libbpf calls in place of an instruction that it cannot relocate.
 const BAD_RELOCATION: u32 = 0xbad_2310;
 
-/// Pairs of files of a run, each of [`TYPES`] pairs of structures.
+/// Number of pairs of files in a run, each with [`TYPES`] pairs of structures.
 const PAIRS: u64 = 12;
 const TYPES: usize = 6;
 
-/// Numbers that depend on a seed only (splitmix64).
+/// Random numbers that depend only on a seed (splitmix64).
 struct Random(u64);
 
 impl Random {
@@ -91,7 +91,8 @@ fn ty(random: &mut Random, prefix: &str, depth: usize) -> Ty {
 
 fn fields(random: &mut Random, prefix: &str, depth: usize) -> Vec<Field> {
     let count = 2 + random.below(5);
-    // clang 19 does not ask for bit fields that cross the structure's alignment; this makes the alignment large.
+    // clang 19 emits no queries of bit fields that cross the structure's alignment; this member makes the alignment
+    // large.
     let mut list = vec![Field { name: format!("{prefix}wide"), ty: Ty::Int("__u64") }];
     for i in 0..count {
         let name = format!("{prefix}{i}");
@@ -151,7 +152,7 @@ fn changed_fields(random: &mut Random, fields: &[Field], prefix: &str) -> Vec<Fi
     if list.is_empty() {
         list.push(Field { name: format!("{prefix}pad"), ty: Ty::Int("__u32") });
     }
-    // Some of them into an anonymous structure or union.
+    // Moves some of them into an anonymous structure or union.
     if random.one_in(3) {
         let from = random.below(list.len());
         let group = list.split_off(from);
@@ -186,7 +187,7 @@ fn declare(out: &mut String, Field { name, ty }: &Field) {
     .unwrap();
 }
 
-/// Statements that ask for everything of a field at `path`.
+/// Statements with every query of a field at `path`.
 fn ask(out: &mut String, random: &mut Random, path: &str, ty: &Ty) {
     let mut use_it = |what: String| writeln!(out, "USE({what});").unwrap();
     use_it(format!("bpf_core_field_exists({path})"));
@@ -288,7 +289,7 @@ fn sources(seed: u64) -> (String, String) {
     (local, host)
 }
 
-/// Compiles a source; `None` if clang asks for a bit field's place and cannot tell it.
+/// Compiles a source; `None` if clang cannot compute the place of a bit field that the source queries.
 fn compile(source: &Path, text: &str) -> Option<PathBuf> {
     std::fs::write(source, text).unwrap();
     let object = source.with_extension("o");
@@ -312,12 +313,12 @@ fn compile(source: &Path, text: &str) -> Option<PathBuf> {
     output.status.success().then_some(object)
 }
 
-/// Says that the test did not run, as `cargo xtask test` counts it.
+/// Prints that the test did not run, in the form that `cargo xtask test` counts.
 fn skipped(why: &str) {
     let _ = std::io::stderr().write_all(format!("SKIPPED relocations beside libbpf: {why}\n").as_bytes());
 }
 
-/// Builds the process that has libbpf.
+/// Builds the program that runs libbpf.
 fn build_libbpf(folder: &Path) -> Result<PathBuf, String> {
     let missing = |what: &str, error: &dyn std::fmt::Display| format!("{what}: {error}");
     let clang = Command::new("clang-19").arg("--version").output();
@@ -334,7 +335,7 @@ fn build_libbpf(folder: &Path) -> Result<PathBuf, String> {
     Ok(binary)
 }
 
-/// What libbpf makes of the programs of each pair; `None` for a pair that it refuses.
+/// libbpf's instructions for the programs of each pair; `None` for a pair that it refuses.
 fn by_libbpf(binary: &Path, pairs: &[(u64, PathBuf, PathBuf)]) -> Vec<Option<HashMap<String, Vec<Insn>>>> {
     let output = Command::new(binary).args(pairs.iter().flat_map(|(_, object, host)| [host, object])).output().unwrap();
     assert!(output.status.success(), "{output:?}");

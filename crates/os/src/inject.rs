@@ -1,7 +1,7 @@
 //! Makes the n-th call of a kind fail on the calling thread, and counts the bytes that this thread has mapped.
 //!
-//! No other crate of the family injects failures. A plan belongs to a thread, so that tests can run in parallel. Calls by
-//! other threads on behalf of a test do not fail.
+//! No other crate of the family injects failures. A plan belongs to a thread, so that tests can run in parallel. Calls
+//! by other threads on behalf of a test do not fail.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

@@ -1,12 +1,12 @@
-//! `.BTF.ext`: which function starts where, which source line an instruction came from, and the CO-RE relocations.
+//! `.BTF.ext`: the functions' start addresses, the source line of each instruction, and the CO-RE relocations.
 //!
-//! Each of the three parts is a record size followed by blocks, one a code section, of records that begin with the
-//! byte offset of an instruction in that section. The relocations of `.BTF.ext` are not needed: they are against the
-//! section symbols of a relocatable object, whose value is 0, so the offsets in place are final.
+//! Each of the three parts is a record size followed by blocks, one per code section, of records that begin with the
+//! byte offset of an instruction in that section. The relocations of `.BTF.ext` are not needed: they refer to the
+//! section symbols of a relocatable object, whose value is 0, so the stored offsets are final.
 
 use super::{BtfProblem, ObjectError, Reader, StrOffset, TypeId};
 
-/// Function at an instruction.
+/// The function that starts at an instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct FuncRecord {
     /// Slot in the section.
@@ -63,7 +63,7 @@ impl<T> Block<T> {
     }
 }
 
-/// The three parts, a block a code section.
+/// The three parts, each with one block per code section.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct BtfExt {
     pub(crate) funcs: Vec<Block<FuncRecord>>,
@@ -75,7 +75,7 @@ impl BtfExt {
     /// Parses the contents of `.BTF.ext`.
     pub(crate) fn parse(bytes: &[u8]) -> Result<BtfExt, ObjectError> {
         let mut r = Reader { section: ".BTF.ext", bytes, base: 0, pos: 0 };
-        // 24 bytes before CO-RE, 32 since; later versions may be longer.
+        // 24 bytes without CO-RE, 32 with it; later versions may be longer.
         let header = r.header(24)?;
         let [func_off, func_len] = [r.u32()?, r.u32()?];
         let [line_off, line_len] = [r.u32()?, r.u32()?];

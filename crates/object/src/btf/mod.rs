@@ -1,8 +1,8 @@
-//! BTF: the types, prototypes and names the compiler recorded.
+//! BTF: the types, prototypes and names that the compiler recorded.
 //!
-//! Problem: maps are *defined* by BTF, global functions get their prototypes from it, and messages want names; all of
-//! it is hostile input. Approach: one pass decodes `.BTF` into a closed enum, [`Type`]; a second pass checks that
-//! every type and string reference leads somewhere. Layout per the kernel's Documentation/bpf/btf.rst.
+//! Problem: maps are *defined* by BTF, global functions get their prototypes from it, and messages need its names;
+//! all of it is hostile input. Approach: one pass decodes `.BTF` into a closed enum, [`Type`]; a second pass checks
+//! that every type and string reference is valid. Layout per the kernel's Documentation/bpf/btf.rst.
 //!
 //! Invariants: after [`Btf::parse`] a [`TypeId`] found in a type indexes the table and a string offset lies in the
 //! string section. Type graphs may still be cyclic where C forbids it (a typedef of itself), so every walk is
@@ -20,7 +20,7 @@ use crate::error::{BtfProblem, ObjectError};
 /// Longest chain of typedefs, qualifiers and array dimensions that is followed (Linux: MAX_RESOLVE_DEPTH, 32).
 pub const MAX_DEPTH: usize = 32;
 
-/// Longest string that is looked at, so that a look-up is constant time.
+/// Largest number of bytes read of a string, so that a look-up takes constant time.
 const MAX_STRING: usize = 4096;
 
 /// Index of a type. 0 is `void`.
@@ -99,9 +99,9 @@ pub enum Type {
         size: u32,
         /// Significant bits.
         bits: u8,
-        /// First significant bit. Compilers before LLVM 8 described bit fields by it.
+        /// The first significant bit. Compilers before LLVM 8 used it to describe bit fields.
         offset: u8,
-        /// Signed.
+        /// Whether it is signed.
         signed: bool,
     },
     /// A pointer.
@@ -122,7 +122,7 @@ pub enum Type {
         name: StrOffset,
         /// Size in bytes.
         size: u32,
-        /// A union.
+        /// Whether it is a union.
         union: bool,
         /// Members, in declaration order.
         members: Box<[Member]>,
@@ -142,14 +142,14 @@ pub enum Type {
     Fwd {
         /// Name.
         name: StrOffset,
-        /// A union.
+        /// Whether it is a union.
         union: bool,
     },
     /// A typedef.
     Typedef {
         /// Name.
         name: StrOffset,
-        /// What it stands for.
+        /// The aliased type.
         to: TypeId,
     },
     /// A qualified type.
@@ -216,7 +216,7 @@ pub enum Type {
     },
 }
 
-/// What a global function's argument is, as far as its prototype says.
+/// The kind of a global function's argument, as its prototype says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ArgKind {
     /// An integer or enumeration.
@@ -228,7 +228,7 @@ pub enum ArgKind {
     Pointer {
         /// The pointee, qualifiers and typedefs removed.
         to: TypeId,
-        /// Size of the pointee, if it has one (`void` and forward declarations have none).
+        /// Size of the pointee in bytes, if it has one (`void` and forward declarations have none).
         size: Option<u32>,
     },
     /// A structure by value, a float, or anything else that is not passed in one register.
@@ -240,27 +240,27 @@ pub enum ArgKind {
 pub struct Btf {
     types: Vec<Type>,
     strings: Vec<u8>,
-    /// Bytes of a pointer: 8 in objects; 4 in the types of a 32-bit host.
+    /// Bytes of a pointer: 8 in objects; 4 in the BTF of a 32-bit host.
     pointer: u32,
-    /// The functions whose arguments have tags.
+    /// Functions with tags on their arguments.
     arg_tags: HashMap<TypeId, [ArgTags; MAX_ARGS]>,
 }
 
-/// Most arguments of a function of a program.
+/// The largest number of arguments of a program's function.
 pub const MAX_ARGS: usize = 5;
 
-/// The tags of one argument of a function (`btf_decl_tag("arg:...")`, as libbpf's macro `__arg_ctx` and similar ones
-/// set them).
+/// The tags of one argument of a function (`btf_decl_tag("arg:...")`, as set by libbpf's macro `__arg_ctx` and
+/// similar ones).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct ArgTags {
-    /// `arg:ctx`: it is the program's context.
+    /// `arg:ctx`: the argument is the program's context.
     pub ctx: bool,
-    /// `arg:nonnull`: it is never null.
+    /// `arg:nonnull`: the argument is never null.
     pub nonnull: bool,
-    /// `arg:trusted`: it points to an object of the kernel.
+    /// `arg:trusted`: the argument points to a kernel object.
     pub trusted: bool,
-    /// `arg:arena`: it points into the program's arena.
+    /// `arg:arena`: the argument points into the program's arena.
     pub arena: bool,
 }
 
@@ -272,7 +272,7 @@ fn arg_tags(btf: &Btf) -> HashMap<TypeId, [ArgTags; MAX_ARGS]> {
         LOOKED_AT.set(LOOKED_AT.get() + 1);
         let Type::DeclTag { name, to, component } = *ty else { continue };
         let Some(arg) = usize::try_from(component).ok().filter(|arg| *arg < MAX_ARGS) else { continue };
-        // Compared without a copy: a tag may be as long as the section.
+        // Compared without a copy, because a tag may be as long as the section.
         let text = btf.strings.get(name.0 as usize..).unwrap_or_default();
         let is = |tag: &[u8]| text.starts_with(tag);
         let said = ArgTags {
@@ -294,7 +294,7 @@ fn arg_tags(btf: &Btf) -> HashMap<TypeId, [ArgTags; MAX_ARGS]> {
 
 #[cfg(test)]
 thread_local! {
-    /// Types that were looked at for their tags, and functions whose tags were asked for.
+    /// Counts the types inspected for tags, and the functions whose tags were asked for.
     static LOOKED_AT: core::cell::Cell<usize> = const { core::cell::Cell::new(0) };
 }
 
@@ -329,8 +329,8 @@ impl<'a> Reader<'a> {
         self.pos >= self.bytes.len()
     }
 
-    /// The header `.BTF` and `.BTF.ext` share: magic, version, flags, header length. Leaves the reader behind the
-    /// four fixed fields and returns the header length.
+    /// Reads the header shared by `.BTF` and `.BTF.ext`: magic, version, flags, header length. Leaves the reader
+    /// after the four fixed fields and returns the header length.
     pub(crate) fn header(&mut self, least: u32) -> Result<u32, ObjectError> {
         let magic_version_flags = self.u32()?;
         if magic_version_flags & 0xffff != 0xeb9f {
@@ -346,7 +346,7 @@ impl<'a> Reader<'a> {
         Ok(len)
     }
 
-    /// The `len` bytes at `offset` behind the header.
+    /// A reader for the `len` bytes at `offset` after the header.
     pub(crate) fn part(&self, header: u32, offset: u32, len: u32) -> Result<Reader<'a>, ObjectError> {
         let start = header as usize + offset as usize;
         let bytes = start.checked_add(len as usize).and_then(|end| self.bytes.get(start..end));
@@ -382,14 +382,14 @@ impl Btf {
         Ok(btf)
     }
 
-    /// Types without a section: only `void`, to which [`Btf::add`] and [`Btf::intern`] add.
+    /// Types without a section: only `void`. [`Btf::add`] and [`Btf::intern`] add more.
     pub(crate) fn empty() -> Btf {
         Btf { types: vec![Type::Void], strings: vec![0], pointer: 8, arg_tags: HashMap::new() }
     }
 
-    /// Adds a type whose references exist, and returns its id.
+    /// Adds a type whose references are valid, and returns its id.
     pub(crate) fn add(&mut self, ty: Type) -> TypeId {
-        // Lists that a host describes in memory do not reach this many.
+        // Fits: lists that a host describes in memory are far shorter.
         let id = TypeId(u32::try_from(self.types.len()).unwrap_or(0));
         self.types.push(ty);
         id
@@ -466,17 +466,18 @@ impl Btf {
         self.arg_tags.get(&function).copied().unwrap_or_default()
     }
 
-    /// The name at this offset; empty if it is anonymous, or not an identifier a compiler writes (not UTF-8).
+    /// The name at this offset; empty if the type is anonymous, or if the name is not UTF-8, which no compiler
+    /// writes.
     pub fn name(&self, at: StrOffset) -> &str {
         std::str::from_utf8(self.string_bytes(at)).unwrap_or("")
     }
 
-    /// The text at this offset, for people: source lines may be in any encoding.
+    /// The text at this offset, for messages: source lines may be in any encoding.
     pub fn text(&self, at: StrOffset) -> Cow<'_, str> {
         String::from_utf8_lossy(self.string_bytes(at))
     }
 
-    /// The bytes of the string at this offset, the first [`MAX_STRING`] of them.
+    /// The bytes of the string at this offset, at most [`MAX_STRING`].
     pub(crate) fn string_bytes(&self, at: StrOffset) -> &[u8] {
         let tail = self.strings.get(at.0 as usize..).unwrap_or(&[]);
         let window = &tail[..tail.len().min(MAX_STRING)];
@@ -488,13 +489,13 @@ impl Btf {
         matches!(self.strings.get(at.0 as usize), None | Some(0))
     }
 
-    /// Whether the string at this offset is this one, of less than [`MAX_STRING`] bytes.
+    /// Whether the string at this offset equals `text`, which has fewer than [`MAX_STRING`] bytes.
     pub(crate) fn string_is(&self, at: StrOffset, text: &[u8]) -> bool {
         let tail = self.strings.get(at.0 as usize..).unwrap_or(&[]);
         tail.get(..text.len()) == Some(text) && tail.get(text.len()) == Some(&0)
     }
 
-    /// Takes the size of pointers from the type `long`, which is as large on Linux.
+    /// Takes the size of pointers from the size of the type `long`, which equals it on Linux.
     pub(crate) fn with_pointers_of_long(mut self) -> Btf {
         let long = |(id, ty): (TypeId, &Type)| match *ty {
             Type::Int { size: size @ (4 | 8), .. } => {
@@ -508,7 +509,7 @@ impl Btf {
         self
     }
 
-    /// The offset of the type's own name; 0 for types that have none.
+    /// The offset of the type's own name; 0 for types without a name.
     pub(crate) fn name_offset(&self, id: TypeId) -> StrOffset {
         match *self.get(id) {
             Type::Int { name, .. }
@@ -528,7 +529,7 @@ impl Btf {
         }
     }
 
-    /// The type's own name; empty for types that have none.
+    /// The type's own name; empty for types without a name.
     pub fn type_name(&self, id: TypeId) -> &str {
         match self.get(id) {
             Type::Void => "void",
@@ -536,7 +537,7 @@ impl Btf {
         }
     }
 
-    /// The type for people, nearly as C writes it: `struct flow`, `__u64[2]`, `const char *`.
+    /// The type in a form close to C, for messages: `struct flow`, `__u64[2]`, `const char *`.
     pub fn display(&self, mut id: TypeId) -> String {
         let (mut qualifiers, mut suffix) = (String::new(), String::new());
         for _ in 0..MAX_DEPTH {
@@ -585,8 +586,8 @@ impl Btf {
         "...".to_owned()
     }
 
-    /// The type behind typedefs, qualifiers and type tags; the last one reached if there are more than
-    /// [`MAX_DEPTH`] of them.
+    /// The type behind typedefs, qualifiers and type tags; the last one reached if there are more than [`MAX_DEPTH`]
+    /// of them.
     pub fn resolve(&self, mut id: TypeId) -> TypeId {
         for _ in 0..MAX_DEPTH {
             match *self.get(id) {
@@ -657,13 +658,13 @@ impl Btf {
     }
 }
 
-/// One type, per btf.rst: `name_off`, `info`, `size`/`type`, then what the kind adds.
+/// Parses one type, per btf.rst: `name_off`, `info`, `size`/`type`, then the data of its kind.
 fn parse_type(r: &mut Reader<'_>) -> Result<Type, ObjectError> {
     let name = StrOffset(r.u32()?);
     let info = r.u32()?;
     let size = r.u32()?;
     let to = TypeId(size);
-    // Bits 16 to 23 extend the 16 bits that the number of items has had from the start.
+    // Bits 16 to 23 extend the original 16 bits of the number of items.
     let vlen = (info & 0xff_ffff) as usize;
     let kind_flag = info >> 31 == 1;
     let kind = ((info >> 24) & 0x7f) as u8;
@@ -677,7 +678,7 @@ fn parse_type(r: &mut Reader<'_>) -> Result<Type, ObjectError> {
         2 => Type::Ptr { to },
         3 => {
             let elem = TypeId(r.u32()?);
-            // The index type says nothing: it is always an integer.
+            // The index type is always an integer, and is ignored.
             r.u32()?;
             Type::Array { elem, len: r.u32()? }
         }
@@ -753,7 +754,7 @@ fn list<'a, T>(
 mod tests {
     use super::*;
 
-    /// A megabyte of tags, for as many functions as fit beside them.
+    /// A megabyte of tags, with as many functions as fit beside them.
     #[test]
     fn tags_of_many_functions_are_looked_at_once() {
         const FUNCTIONS: u32 = 10_000;
@@ -770,7 +771,7 @@ mod tests {
         }
         let tags = [at("arg:ctx"), at("arg:nonnull"), at("arg:unknown")];
         for i in 0..TAGS {
-            // Half of them of one function.
+            // Half of the tags are on one function.
             let function = if i % 2 == 0 { 2 } else { 2 + i % FUNCTIONS };
             words.extend([tags[i as usize % 3], 17 << 24, function, i % 7]);
         }

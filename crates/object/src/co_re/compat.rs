@@ -1,11 +1,11 @@
-//! Whether a type of the object and one of the host are of the same kind.
+//! Compares types of the object with types of the host.
 //!
-//! Three relations, as libbpf has them: [`fields_are_compatible`] for the members on the way of a field relocation,
+//! Three relations, as in libbpf: [`fields_are_compatible`] for the members on the path of a field relocation,
 //! [`types_are_compatible`] for types as a whole, and [`Matcher::types_match`], the strictest, for
-//! `bpf_core_type_matches`. All pass through typedefs, qualifiers and type tags. The last two know no floats, as in
-//! libbpf: such a type is never the same.
+//! `bpf_core_type_matches`. All ignore typedefs, qualifiers and type tags. The last two do not support floats, as in
+//! libbpf: such types never match.
 //!
-//! Invariant: a walk is bounded by [`MAX_DEPTH`] and by [`Work`], so that cycles and nests of types end.
+//! Invariant: a walk is bounded by [`MAX_DEPTH`] and by [`Work`], so that cyclic and deeply nested types terminate.
 
 use std::collections::HashMap;
 
@@ -16,7 +16,7 @@ use crate::btf::{Btf, MAX_DEPTH, Member, StrOffset, Type, TypeId};
 /// A type in its BTF.
 type Of<'a> = (&'a Btf, TypeId);
 
-/// Whether two types are of one kind; enumerations of 32 and 64 bits are.
+/// Whether two types are of one kind; 32-bit and 64-bit enumerations are.
 pub(super) fn same_kind(a: &Type, b: &Type) -> bool {
     match (a, b) {
         (Type::Composite { union: a, .. }, Type::Composite { union: b, .. }) => a == b,
@@ -30,8 +30,9 @@ pub(super) fn essential_of(btf: &Btf, name: StrOffset) -> &[u8] {
     essential_bytes(btf.string_bytes(name))
 }
 
-/// Whether a program that knows a field by the first type may find one of the second: structures and unions, whatever
-/// they are; pointers; integers of any size and sign; floats; enumerations of one name, or without; arrays of such.
+/// Whether a program that was compiled with a field of the first type can use one of the second: any two structures
+/// or unions; pointers; integers of any size and sign; floats; enumerations with equal names, or without; arrays of
+/// compatible types.
 pub(super) fn fields_are_compatible((local, mut a): Of<'_>, (target, mut b): Of<'_>) -> bool {
     for _ in 0..MAX_DEPTH {
         (a, b) = (local.resolve(a), target.resolve(b));
@@ -52,8 +53,8 @@ pub(super) fn fields_are_compatible((local, mut a): Of<'_>, (target, mut b): Of<
     false
 }
 
-/// Whether two types of one name are the same as a whole: their kinds are, those of what pointers and arrays lead to,
-/// and those of the parameters and results of functions. Members are not compared.
+/// Whether two types of one name are equal as a whole: their kinds, those of the targets of pointers and elements of
+/// arrays, and those of the parameters and results of functions. Members are not compared.
 pub(super) fn types_are_compatible(work: &mut Work, a: Of<'_>, b: Of<'_>) -> Result<bool, Why> {
     compatible(work, a, b, MAX_DEPTH)
 }
@@ -89,10 +90,10 @@ fn compatible(work: &mut Work, (local, mut a): Of<'_>, (target, mut b): Of<'_>, 
     Err(TOO_DEEP)
 }
 
-/// A pair of types, one of the object and one of a host, and whether a pointer leads to them.
+/// A type of the object, a type of a host, and whether a pointer leads to them.
 type Pair = (*const Btf, TypeId, TypeId, bool);
 
-/// Compares types by all that is in them, each pair once.
+/// Compares types by all their contents, each pair once.
 #[derive(Default)]
 pub(super) struct Matcher {
     /// `None` while the pair is being compared.
@@ -100,7 +101,7 @@ pub(super) struct Matcher {
 }
 
 impl Matcher {
-    /// Whether the object's type is a part of the host's: each member and enumerator is there by name, with the same
+    /// Whether the object's type is a part of the host's: each member and enumerator exists there by name, with equal
     /// size and sign; behind pointers, structures are compared by name and kind.
     pub(super) fn types_match(
         &mut self,
@@ -217,7 +218,7 @@ impl Matcher {
 
 type Enumerators<'a> = (&'a Btf, &'a [(StrOffset, i64)]);
 
-/// Whether each enumerator of the first is one of the second, by name.
+/// Whether each enumerator of the first type exists in the second, by name.
 fn enumerators_match(work: &mut Work, a: Enumerators<'_>, b: Enumerators<'_>) -> Result<bool, Why> {
     let mut names = std::collections::HashSet::new();
     for (name, _) in b.1 {
@@ -235,7 +236,7 @@ fn enumerators_match(work: &mut Work, a: Enumerators<'_>, b: Enumerators<'_>) ->
     Ok(a.1.len() <= b.1.len())
 }
 
-/// The words of an integer's name but `int`, in order: clang writes `unsigned long`, GCC `long unsigned int`.
+/// The words of an integer's name except `int`, in order: clang writes `unsigned long`, GCC `long unsigned int`.
 fn words(name: &[u8]) -> Vec<&[u8]> {
     let mut words: Vec<&[u8]> = name.split(|byte| *byte == b' ').filter(|word| *word != b"int").collect();
     words.sort_unstable();

@@ -138,7 +138,7 @@ pub(crate) fn apply(code: &mut Code, host: &HostTypes, target: Option<&Types>) -
         let at = relocation.insn.index();
         let decision = resolver.decide(relocation, answers);
         if let Err(why) = decision.and_then(|decision| patch::apply(&mut code.insns, at, &decision)) {
-            // One is enough, however many there are of an instruction.
+            // One reason is recorded per instruction, however many relocations it has.
             if unresolved.last().is_none_or(|last: &Unresolved| last.insn != relocation.insn) {
                 let problem = LinkProblem::Core {
                     kind: relocation.kind.name(),
@@ -166,7 +166,7 @@ fn short(name: &str) -> String {
     }
 }
 
-/// Whether the object's own type is what is meant: then the compiler's numbers stand.
+/// Whether the object's own type is the target: then the compiler's numbers are correct.
 fn is_own_target(btf: &Btf, relocation: &CoreRelocation, host: &HostTypes, target: Option<&Types>) -> bool {
     let root = btf.resolve(relocation.ty);
     let Type::Composite { .. } = btf.get(root) else { return false };
@@ -188,7 +188,7 @@ impl<'a> Resolver<'a> {
     /// Finds the candidates of a type: those of the host, else those of the target's BTF.
     fn candidates(&mut self, root: TypeId) -> Result<Root<'a>, Why> {
         let mut candidates = Vec::new();
-        // The integers of C are in every BTF; the target's may differ from ours in size.
+        // The integers of C are in every BTF; the target's may have other sizes than ours.
         let is_int = matches!(self.btf.get(root), Type::Int { .. });
         let host = Some(self.host.types()).filter(|_| !is_int || self.target.is_none());
         for types in [host, self.target].into_iter().flatten() {

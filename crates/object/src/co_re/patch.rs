@@ -1,9 +1,9 @@
-//! Puts a decision into an instruction.
+//! Writes a decision into an instruction.
 //!
 //! A value replaces the immediate of a move, of arithmetic or of a 64-bit load, or the offset of a load or store. The
-//! size of a load or store changes with the field's only where the result is the same number: unsigned integers and
-//! pointers, which loads zero-extend. An access of a part of such a field stays one of its low bytes, which come first
-//! on a little-endian machine.
+//! size of a load or store changes with the field's only where the loaded number does not change: for unsigned
+//! integers and pointers, which loads zero-extend. An access of a part of such a field stays an access of its low
+//! bytes, which come first on a little-endian machine.
 
 use bpf_isa::{Imm64, Insn, Size, Src, Width};
 
@@ -33,7 +33,7 @@ pub(super) fn apply(insns: &mut [Insn], at: usize, decision: &Decision) -> Resul
             if *sign && is > size.bytes() {
                 return Err(EXTENDS);
             }
-            // The field is unsigned, and narrower than the sign that was extended.
+            // The field is unsigned, and narrower than the sign-extended type.
             *sign &= is == size.bytes();
             (*off, *size) = (to, size_of(is)?);
         }
@@ -61,8 +61,8 @@ pub(super) fn apply(insns: &mut [Insn], at: usize, decision: &Decision) -> Resul
     Ok(())
 }
 
-/// An error unless the instruction holds what the object's own types give. 32 bits are compared: an immediate of 32
-/// bits is a number with or without a sign.
+/// Fails unless the instruction holds the value that the object's own types give. 32 bits are compared, because an
+/// immediate of 32 bits is a number with or without a sign.
 fn expect(decision: &Decision, held: u64) -> Result<(), Why> {
     let low = |value: u64| value & u64::from(u32::MAX);
     match decision.before {
@@ -71,7 +71,7 @@ fn expect(decision: &Decision, held: u64) -> Result<(), Why> {
     }
 }
 
-/// The immediate that stands for a value. 64-bit instructions extend its sign.
+/// The immediate that encodes a value. 64-bit instructions sign-extend it.
 fn immediate(width: Width, value: u64) -> Result<i32, Why> {
     match (i32::try_from(value as i64), width, u32::try_from(value)) {
         (Ok(imm), ..) => Ok(imm),
@@ -80,7 +80,7 @@ fn immediate(width: Width, value: u64) -> Result<i32, Why> {
     }
 }
 
-/// The offset and the size of a load or store that was at `off` and of `size` bytes.
+/// The new offset and size of a load or store of `size` bytes at `off`.
 fn access(decision: &Decision, off: i16, size: u32) -> Result<(i16, u32), Why> {
     let fits = |off: i64| i16::try_from(off).map_err(|_| TOO_LARGE);
     if let Access::Moved(by) = decision.access {
@@ -125,11 +125,11 @@ mod tests {
         let resized = |was, is| Access::Resized { was, is };
         assert_eq!(applied(load(Size::DW, false, 8), 4, resized(8, 2)), Ok(load(Size::H, false, 4)));
         assert_eq!(applied(load(Size::W, false, 8), 4, resized(4, 8)), Ok(load(Size::DW, false, 4)));
-        // The sign bit of 32 bits is none of the 16 that are left; of 64 there is no load that extends it.
+        // The sign bit of 32 bits is not among the 16 that remain; for 64 bits there is no sign-extending load.
         assert_eq!(applied(load(Size::W, true, 8), 4, resized(4, 2)), Ok(load(Size::H, false, 4)));
         assert_eq!(applied(load(Size::W, true, 8), 4, resized(4, 8)), Err(EXTENDS));
         assert_eq!(applied(load(Size::W, true, 8), 4, Access::Same), Ok(load(Size::W, true, 4)));
-        // A part of a field is its low bytes, as long as the field has them.
+        // A part of a field is its low bytes, if the field has that many.
         assert_eq!(applied(load(Size::B, false, 8), 4, resized(4, 8)), Ok(load(Size::B, false, 4)));
         assert_eq!(applied(load(Size::H, false, 8), 4, resized(4, 1)), Err(LONGER));
         assert_eq!(applied(load(Size::DW, false, 8), 4, resized(4, 2)), Err(LONGER));
@@ -148,7 +148,7 @@ mod tests {
     fn offsets_are_what_the_types_say() {
         assert_eq!(applied(load(Size::W, false, 9), 4, Access::Same), Err(UNEXPECTED));
         assert_eq!(applied(load(Size::W, false, 8), 1 << 15, Access::Same), Err(TOO_LARGE));
-        // Bits move by whole bytes from where the compiler has put the load.
+        // Bit fields move by whole bytes from the place of the compiler's load.
         assert_eq!(applied(load(Size::B, false, 9), 0, Access::Moved(-3)), Ok(load(Size::B, false, 6)));
         assert_eq!(applied(load(Size::B, false, 9), 0, Access::Moved(i64::MAX)), Err(TOO_LARGE));
     }

@@ -1,23 +1,23 @@
-//! Walks through types: where an access string leads in the object's types, and where its names lead in a candidate.
+//! Walks through types: finds the place of an access string in the object's types, and of its names in a candidate.
 //!
 //! An access string (`0:1:2`) is an index of the root as an array element, then member and element indices. A walk
-//! keeps of it the *accessors*: named members and array elements. Anonymous structures and unions are passed through on
-//! both sides, so that a field is found however the host groups its fields. A walk of the candidate compares the kinds
-//! of each named member's types ([`compat::fields_are_compatible`]).
+//! records the *accessors*: named members and array elements. Anonymous structures and unions are passed through on
+//! both sides, so that a field is found however the host groups its fields. A walk of the candidate compares the
+//! kinds of each named member's types ([`compat::fields_are_compatible`]).
 
 use super::compat::{self, essential_of};
 use super::{Candidate, MALFORMED, NO_ELEMENT, NO_FIELD, NO_VALUE, OTHER_KIND, SHOWN, TOO_DEEP, Why, Work, short};
 use crate::btf::{Btf, Member, StrOffset, Type, TypeId};
 use crate::code::{CoreKind, CoreRelocation};
 
-/// Steps from a type to a place inside it (Linux: BPF_CORE_SPEC_MAX_LEN).
+/// Largest number of steps from a type to a place inside it (Linux: BPF_CORE_SPEC_MAX_LEN).
 const MAX_STEPS: usize = 64;
 
-/// No place is further away than this, so that the end of a bit field there, and of the integer around it, is a number.
-/// Indices of elements, and the offsets that members say they have, lead beyond any type.
+/// Largest offset of a place in bits, so that the end of a bit field there, and of the integer around it, is
+/// representable. Indices of elements and offsets of members may claim places beyond any type.
 const MAX_BITS: u64 = i64::MAX as u64;
 
-/// A turning point of a walk.
+/// A recorded step of a walk.
 #[derive(Clone, Copy)]
 pub(super) enum Accessor {
     /// A named member.
@@ -26,7 +26,7 @@ pub(super) enum Accessor {
         last: bool,
         member: Member,
     },
-    /// An element of an array; the first accessor takes the root for one.
+    /// An element of an array; the first accessor treats the root as an element.
     Element {
         /// The element's type.
         ty: TypeId,
@@ -36,13 +36,13 @@ pub(super) enum Accessor {
     Value { name: StrOffset, value: i64 },
 }
 
-/// A place in a type.
+/// The result of a walk: a place in a type.
 pub(super) struct Spec<'a> {
     pub(super) btf: &'a Btf,
     pub(super) root: TypeId,
-    /// Whether programs may have the root's number.
+    /// Whether programs may read the root's type id.
     pub(super) numbered: bool,
-    /// Empty if the relocation is about the type as a whole.
+    /// Empty if the relocation concerns the type as a whole.
     pub(super) accessors: Vec<Accessor>,
     /// Offset in bits from the root's start, at most [`MAX_BITS`].
     pub(super) bits: u64,
@@ -52,18 +52,18 @@ pub(super) struct Spec<'a> {
 struct Found {
     last: bool,
     member: Member,
-    /// Offset in bits, with those of the anonymous members around it.
+    /// Offset in bits, including the offsets of the anonymous members around it.
     bits: u64,
     steps: usize,
 }
 
 impl<'a> Spec<'a> {
-    /// A type as a whole.
+    /// The place of a type as a whole.
     pub(super) fn of_type(btf: &'a Btf, root: TypeId, numbered: bool) -> Spec<'a> {
         Spec { btf, root, numbered, accessors: Vec::new(), bits: 0 }
     }
 
-    /// The place that a relocation means in the object's own types.
+    /// The place of a relocation in the object's own types.
     pub(super) fn parse(btf: &'a Btf, relocation: &CoreRelocation) -> Result<Spec<'a>, Why> {
         let mut spec = Spec::of_type(btf, relocation.ty, true);
         let access = btf.name(relocation.access);
@@ -121,7 +121,7 @@ impl<'a> Spec<'a> {
         Ok(spec)
     }
 
-    /// Goes to an element of this type; `None` if it has no size, or lies too far away.
+    /// Advances to an element of this type; `None` if it has no size, or lies too far away.
     fn element(&mut self, ty: TypeId, index: u32) -> Option<()> {
         let bits = u64::from(self.btf.size_of(ty)?).checked_mul(u64::from(index))?.checked_mul(8)?;
         self.go(bits)?;
@@ -129,19 +129,19 @@ impl<'a> Spec<'a> {
         Some(())
     }
 
-    /// Goes so many bits further; `None` if that is too far away.
+    /// Advances by `bits` bits; `None` if that is too far away.
     fn go(&mut self, bits: u64) -> Option<()> {
         self.bits = self.bits.checked_add(bits).filter(|bits| *bits <= MAX_BITS)?;
         Some(())
     }
 
-    /// Whether an array of `len` elements, which the walk has reached, is a flexible one: without a length, at the end
+    /// Whether an array of `len` elements that the walk has reached is a flexible one: without a length, at the end
     /// of a structure.
     fn ends_in_flexible_array(&self, len: u32) -> bool {
         len == 0 && matches!(self.accessors.last(), Some(Accessor::Member { last: true, .. }))
     }
 
-    /// The same place in a candidate, or why it has none.
+    /// The corresponding place in a candidate, or the reason why it has none.
     pub(super) fn find_field(&self, candidate: &Candidate<'a>, work: &mut Work) -> Result<Result<Spec<'a>, Why>, Why> {
         let btf = &candidate.types.btf;
         let mut spec = Spec::of_type(btf, candidate.id, candidate.types.numbered);
@@ -183,7 +183,7 @@ impl<'a> Spec<'a> {
         Ok(Ok(spec))
     }
 
-    /// The enumerator of the same essential name in a candidate.
+    /// The enumerator with this essential name in a candidate.
     pub(super) fn find_value(&self, candidate: &Candidate<'a>, work: &mut Work) -> Result<Result<Spec<'a>, Why>, Why> {
         let btf = &candidate.types.btf;
         let Some(Accessor::Value { name: local, .. }) = self.accessors.first() else { return Err(MALFORMED) };
@@ -202,7 +202,7 @@ impl<'a> Spec<'a> {
     }
 }
 
-/// A member that is looked for.
+/// A member to search for.
 struct Wanted<'a> {
     btf: &'a Btf,
     member: Member,
@@ -210,7 +210,8 @@ struct Wanted<'a> {
 }
 
 impl Wanted<'_> {
-    /// The member of this name and a compatible type, also in anonymous members. `why` says what else there is.
+    /// The member with this name and a compatible type, also in anonymous members. `why` is set to the reason if only
+    /// incompatible members exist.
     fn find(&self, btf: &Btf, of: TypeId, steps: usize, why: &mut Why, work: &mut Work) -> Result<Option<Found>, Why> {
         let Type::Composite { members, .. } = btf.get(of) else { return Ok(None) };
         if steps >= MAX_STEPS {
@@ -237,7 +238,7 @@ impl Wanted<'_> {
     }
 }
 
-/// The field or enumerator that a relocation means, for people: `ports[1]`. The access string, if it leads nowhere.
+/// The field or enumerator of a relocation, for messages: `ports[1]`. The access string, if it is invalid.
 pub(super) fn shown(btf: &Btf, relocation: &CoreRelocation) -> String {
     let Ok(spec) = Spec::parse(btf, relocation) else { return short(btf.name(relocation.access)) };
     let mut out = String::new();
@@ -245,7 +246,7 @@ pub(super) fn shown(btf: &Btf, relocation: &CoreRelocation) -> String {
         match accessor {
             Accessor::Member { member, .. } if out.is_empty() => out.push_str(btf.name(member.name)),
             Accessor::Member { member, .. } => out.push_str(&format!(".{}", btf.name(member.name))),
-            // The root is element 0 of nothing.
+            // The root's index 0 is not shown.
             Accessor::Element { index: 0, .. } if at == 0 => {}
             Accessor::Element { index, .. } => out.push_str(&format!("[{index}]")),
             Accessor::Value { name, .. } => out.push_str(super::essential(btf.name(*name))),

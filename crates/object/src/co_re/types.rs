@@ -1,11 +1,11 @@
-//! The types that relocations are resolved to, and how they are found by name.
+//! The types that relocations are resolved to, with an index by name.
 //!
-//! Problem: a context of this runtime is described by its provider in Rust, a kernel's structures by BTF with a hundred
-//! thousand types. Approach: both become BTF with an index by name. Types are found by their
-//! essential names ([`super::name`]).
+//! Problem: the contexts of this runtime are described in Rust by their providers, a kernel's structures by BTF with
+//! a hundred thousand types. Approach: both become BTF with an index by name. Types are found by their essential
+//! names ([`super::name`]).
 //!
-//! Invariant: [`Types::by_name`] is sorted by essential name, then by id, so that candidates come in the order in which
-//! the BTF has them.
+//! Invariant: [`Types::by_name`] is sorted by essential name, then by id, so that candidates are in the order of the
+//! BTF.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -14,7 +14,7 @@ use super::compat::same_kind;
 use super::name::essential_bytes;
 use crate::btf::{Btf, Member, StrOffset, Type, TypeId};
 
-/// A type that programs meet on this host.
+/// A type that exists on this host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CoreType {
     /// A structure.
@@ -58,7 +58,7 @@ pub enum FieldType {
         /// Whether it is signed.
         signed: bool,
     },
-    /// A pointer of eight bytes: to a structure of this name, or to bytes if there is none.
+    /// A pointer of eight bytes: to a structure with this name, or to bytes if there is none.
     Pointer(Option<Cow<'static, str>>),
     /// An array.
     Array {
@@ -67,7 +67,7 @@ pub enum FieldType {
         /// Number of elements.
         len: u32,
     },
-    /// A structure in the structure.
+    /// A nested structure.
     Struct {
         /// Its name.
         name: Cow<'static, str>,
@@ -89,7 +89,7 @@ impl FieldType {
         FieldType::Array { elem: Box::new(elem), len }
     }
 
-    /// The size in bytes; of an array, of all its elements.
+    /// The size in bytes; for an array, of all its elements.
     pub fn size(&self) -> u32 {
         match self {
             FieldType::Int { size, .. } | FieldType::Struct { size, .. } => *size,
@@ -99,7 +99,7 @@ impl FieldType {
     }
 }
 
-/// The integers that fields are made of. A byte comes first.
+/// The integer types of fields. The first one is a byte.
 static INTEGERS: [FieldType; 8] = {
     const fn signed(size: u32) -> FieldType {
         FieldType::Int { size, signed: true }
@@ -120,7 +120,7 @@ static INTEGERS: [FieldType; 8] = {
 #[derive(Debug)]
 pub(crate) struct Types {
     pub(crate) btf: Btf,
-    /// Whether programs may have the numbers of these types.
+    /// Whether programs may read the ids of these types.
     pub(crate) numbered: bool,
     by_name: Vec<TypeId>,
 }
@@ -135,7 +135,7 @@ impl Types {
         Types { btf, numbered, by_name }
     }
 
-    /// The types of the essential name and kind that a type of `local` has.
+    /// The types with the essential name and kind of a type of `local`.
     pub(super) fn candidates<'a>(&'a self, local: &'a Btf, id: TypeId) -> impl Iterator<Item = TypeId> + 'a {
         let name = essential_name(local, id);
         let start = self.by_name.partition_point(|id| essential_name(&self.btf, *id) < name);
@@ -146,7 +146,7 @@ impl Types {
     }
 }
 
-/// Whether a relocation can be of such a type: the others have no names, or are no types of values.
+/// Whether a relocation can refer to such a type: others have no names, or are not types of values.
 fn is_named(ty: &Type) -> bool {
     match ty {
         Type::Int { .. }
@@ -172,12 +172,12 @@ fn essential_name(btf: &Btf, id: TypeId) -> &[u8] {
     essential_bytes(btf.string_bytes(btf.name_offset(id)))
 }
 
-/// The types of a host, in the form that relocations are resolved to. Made once for all programs of an object.
+/// The types of a host, in the form that relocations are resolved to. Built once for all programs of an object.
 #[derive(Debug)]
 pub struct HostTypes(Types);
 
 impl HostTypes {
-    /// Takes the types over, and those inside them, and adds the integers of C.
+    /// Copies the types and those inside them, and adds the integers of C.
     pub fn new(types: &[CoreType]) -> HostTypes {
         let mut builder = Builder { btf: Btf::empty(), made: HashMap::new() };
         for ty in &INTEGERS {
@@ -209,14 +209,14 @@ impl HostTypes {
     }
 }
 
-/// Makes BTF of described types.
+/// Builds BTF from described types.
 struct Builder<'a> {
     btf: Btf,
-    /// The types of fields made before. A structure in several others is one type.
+    /// The types of fields built so far. A structure that occurs in several others is built once.
     made: HashMap<Key<'a>, TypeId>,
 }
 
-/// What tells types of fields apart.
+/// The identity of a field's type.
 #[derive(PartialEq, Eq, Hash)]
 enum Key<'a> {
     Int(u32, bool),
@@ -228,7 +228,7 @@ enum Key<'a> {
 impl<'a> Builder<'a> {
     fn int(&mut self, name: &str, size: u32, signed: bool) -> TypeId {
         let name = self.btf.intern(name);
-        // Integers have eight bytes at most.
+        // Integers have at most eight bytes.
         let bits = u8::try_from(size.saturating_mul(8)).unwrap_or(0);
         self.btf.add(Type::Int { name, size, bits, offset: 0, signed })
     }
@@ -285,7 +285,7 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// The name that clang gives to an integer of BPF.
+/// clang's name for an integer type on BPF.
 fn c_name(size: u32, signed: bool) -> &'static str {
     match (size, signed) {
         (1, false) => "unsigned char",

@@ -1,8 +1,8 @@
-//! What a relocation is worth, on the object's side and on a candidate's, and the decision that both give.
+//! Computes the value of a relocation for the object's types and for a candidate, and the decision from both.
 //!
-//! A bit field has no byte offset of its own: a program loads the whole bytes around it, and shifts. Which bytes is our
-//! choice, the smallest aligned integer that is no smaller than the field's type and contains the field; offset, size
-//! and both shifts follow from it.
+//! A bit field has no byte offset of its own: a program loads the whole bytes around it, and shifts. The loader
+//! chooses these bytes: the smallest aligned integer that is no smaller than the field's type and contains the field.
+//! Offset, size and both shifts follow from it.
 
 use super::spec::{Accessor, Spec};
 use super::{MALFORMED, Why};
@@ -21,47 +21,47 @@ const OTHER_BITS: Why = "the field's bits lie at other places of its bytes here:
 /// One side of a relocation.
 pub(super) struct Side {
     value: u64,
-    /// Where the field lies, if its offset is asked for.
+    /// The field's place, if its offset is asked for.
     place: Option<Place>,
-    /// Whether the compiler has put this value into the instruction.
+    /// Whether the compiler has put exactly this value into the instruction.
     certain: bool,
 }
 
-/// A field as loads and stores meet it.
+/// The extent of a field for loads and stores.
 #[derive(Clone, Copy)]
 enum Place {
-    /// Whole bytes: the type that one access is of (of arrays an element), and its size.
+    /// Whole bytes: the type of one access (for arrays, of an element), and its size.
     Bytes { ty: TypeId, size: u32 },
-    /// Bits: where they begin, from the root's start, how many they are, and whether they are signed.
+    /// Bits: their first bit from the root's start, their number, and whether they are signed.
     Bits { at: u64, len: u8, signed: bool },
 }
 
-/// What becomes of an instruction.
+/// The change of an instruction.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Decision {
     /// The value.
     pub(super) value: u64,
-    /// The value that the instruction must have had before, if that is certain.
+    /// The value that the instruction must hold before, if it is certain.
     pub(super) before: Option<u64>,
-    /// What becomes of a load or store.
+    /// The change of a load or store.
     pub(super) access: Access,
 }
 
-/// How a load or store of a field changes, beside its offset.
+/// The change of a field's load or store, besides its offset.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Access {
-    /// Not at all.
+    /// None.
     Same,
     /// The field had `was` bytes and has `is`.
     Resized { was: u32, is: u32 },
-    /// It goes as many bytes further, with its size.
+    /// The offset changes by this many bytes; the size stays.
     Moved(i64),
     /// It cannot be adapted.
     Refused(Why),
 }
 
 impl Decision {
-    /// A value for any instruction.
+    /// A decision with a value for any instruction.
     pub(super) fn unchecked(value: u64) -> Decision {
         Decision { value, before: None, access: Access::Same }
     }
@@ -78,7 +78,7 @@ impl Decision {
                 }
             }
             (Some(Place::Bits { at: a, len: l, signed: s }), Some(Place::Bits { at: b, len: m, signed: t })) => {
-                // Places of types, which have less than 2^35 bits each, or of their elements.
+                // Places in types, which have fewer than 2^35 bits each, or in their elements.
                 let by = i128::from(b) - i128::from(a);
                 match i64::try_from(by / 8) {
                     Ok(bytes) if by % 8 == 0 && (l, s) == (m, t) => Access::Moved(bytes),
@@ -91,7 +91,7 @@ impl Decision {
     }
 }
 
-/// Whether a relocation without any candidate is 0: existence, and what is asked of types as a whole.
+/// Whether a relocation without any candidate has the value 0: existence, and queries of types as a whole.
 pub(super) fn is_zero_if_missing(kind: CoreKind) -> bool {
     match kind {
         CoreKind::FieldExists
@@ -110,7 +110,7 @@ pub(super) fn is_zero_if_missing(kind: CoreKind) -> bool {
     }
 }
 
-/// One side's value.
+/// Computes the value for one side.
 pub(super) fn of(kind: CoreKind, spec: &Spec<'_>) -> Result<Side, Why> {
     let certain = |value| Ok(Side { value, place: None, certain: true });
     match kind {
@@ -177,7 +177,7 @@ fn field(kind: CoreKind, spec: &Spec<'_>) -> Result<Side, Why> {
     }
 }
 
-/// The type of one access: an array's element.
+/// The type of a single access: for an array, its element.
 fn bytes_at(btf: &Btf, ty: TypeId) -> Result<Place, Why> {
     let mut ty = btf.resolve(ty);
     for _ in 0..crate::btf::MAX_DEPTH {
@@ -187,7 +187,7 @@ fn bytes_at(btf: &Btf, ty: TypeId) -> Result<Place, Why> {
     Ok(Place::Bytes { ty, size: btf.size_of(ty).ok_or(NO_SIZE)? })
 }
 
-/// The bytes that a bit field of `len` bits at bit `at` is loaded with: their offset and how many they are.
+/// The bytes with which a bit field of `len` bits at bit `at` is loaded: their offset and number.
 fn load_of_bits(btf: &Btf, ty: TypeId, at: u64, len: u8) -> Result<(u64, u64), Why> {
     let (Type::Int { size, .. } | Type::Enum { size, .. }) = btf.get(ty) else { return Err(MALFORMED) };
     let mut size = u64::from(*size);

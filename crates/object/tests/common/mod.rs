@@ -1,4 +1,4 @@
-//! Makes ELF objects piece by piece, so that a test can state the one thing that is wrong with its object.
+//! Builds ELF objects piece by piece, so that a test can state the single error in its object.
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
@@ -40,7 +40,7 @@ struct Section {
     info: u32,
 }
 
-/// An object under construction. Section and symbol 0 exist.
+/// An object under construction, with section and symbol 0.
 pub(crate) struct Elf {
     sections: Vec<Section>,
     symbols: Vec<u8>,
@@ -78,7 +78,7 @@ impl Elf {
         self.symbol_at(at, section, info, value, size)
     }
 
-    /// A symbol whose section's index is in a table of its own.
+    /// Adds a symbol whose section index is in SHT_SYMTAB_SHNDX.
     pub(crate) fn far_symbol(&mut self, name: &str, section: u16, info: u8, value: u64, size: u64) -> u32 {
         let index = self.symbol(name, 0xffff, info, value, size);
         self.far.resize(index as usize, 0);
@@ -86,7 +86,7 @@ impl Elf {
         index
     }
 
-    /// A symbol whose name is at an offset of the string table.
+    /// Adds a symbol whose name is at an offset of the string table.
     pub(crate) fn symbol_at(&mut self, name: u32, section: u16, info: u8, value: u64, size: u64) -> u32 {
         self.symbols.extend(name.to_le_bytes());
         self.symbols.extend([info, 0]);
@@ -96,14 +96,14 @@ impl Elf {
         (self.symbols.len() / 24 - 1) as u32
     }
 
-    /// Raw bytes of the symbols' string table.
+    /// Adds raw bytes to the symbols' string table.
     pub(crate) fn strings(&mut self, bytes: &[u8]) -> u32 {
         let at = self.strings.len() as u32;
         self.strings.extend(bytes);
         at
     }
 
-    /// A relocation section: `(offset, symbol, type)`.
+    /// Adds a relocation section: `(offset, symbol, type)`.
     pub(crate) fn rel(&mut self, target: u16, rels: &[(u64, u32, u32)]) {
         let mut data = Vec::new();
         for &(offset, symbol, ty) in rels {
@@ -200,7 +200,7 @@ impl Btf {
         at
     }
 
-    /// A type: its name, kind, number of items, size or type, and the words behind. Returns its id.
+    /// Adds a type: its name, kind, number of items, size or type, and the words that follow. Returns its id.
     pub(crate) fn ty(&mut self, name: &str, kind: u32, len: u32, size: u32, words: &[u32]) -> u32 {
         let name = if name.is_empty() { 0 } else { self.string(name) };
         for word in [name, kind << 24 | len, size].iter().chain(words) {
@@ -228,7 +228,7 @@ impl Btf {
         self.ptr(array)
     }
 
-    /// A structure of pointers.
+    /// Adds a structure of pointers.
     pub(crate) fn structure(&mut self, members: &[(&str, u32)]) -> u32 {
         let mut words = Vec::new();
         for (i, &(name, ty)) in members.iter().enumerate() {
@@ -237,7 +237,7 @@ impl Btf {
         self.ty("", 4, members.len() as u32, 8 * members.len() as u32, &words)
     }
 
-    /// The variables of a section: `(name, type)`, of eight bytes each.
+    /// Adds the variables of a section: `(name, type)`, of eight bytes each.
     pub(crate) fn datasec(&mut self, section: &str, vars: &[(&str, u32)]) -> u32 {
         let mut words = Vec::new();
         for (i, &(name, ty)) in vars.iter().enumerate() {
@@ -259,7 +259,7 @@ impl Btf {
     }
 }
 
-/// A `.BTF.ext` of CO-RE relocations of one section: slot, type, access string, kind.
+/// A `.BTF.ext` with CO-RE relocations of one section: slot, type, access string, kind.
 pub(crate) fn core_relocations(section: u32, records: &[[u32; 4]]) -> Vec<u8> {
     let mut bytes = vec![0x9f, 0xeb, 1, 0];
     let len = 12 + 16 * records.len() as u32;

@@ -1,5 +1,5 @@
-//! CO-RE relocations against a host's types that no compiler writes: several of one name, and hostile ones. What is
-//! resolved to types of compilers is tested where programs run (`runtime/tests/programs/core_target.rs`).
+//! Tests of CO-RE relocations against host types that no compiler writes: several of one name, and hostile ones.
+//! Resolution to compilers' types is tested where programs run (`runtime/tests/programs/core_target.rs`).
 
 use bpf_isa::{Imm64, Insn, Reg, Src};
 use bpf_object::{CoreField, CoreType, FieldType, HostTypes, LinkProblem, Object};
@@ -41,7 +41,7 @@ fn program(mut btf: Btf, relocations: &[(u32, &str, u32, u32)]) -> Object {
     Object::parse(&elf.build()).unwrap()
 }
 
-/// The immediates after relocation, or why there is none.
+/// The immediates after relocation, or the reasons why there is none.
 fn resolve(object: &Object, types: &[CoreType]) -> Vec<Result<i32, &'static str>> {
     let linked = object.link_for(object.program("main").unwrap(), &HostTypes::new(types), |_| false).unwrap();
     let why = |at: usize| {
@@ -69,8 +69,7 @@ fn structure(btf: &mut Btf, name: &str, int: u32, size: u32, members: &[(&str, u
 
 const AMBIGUOUS: &str = "several types here have this name, and they differ in it";
 
-/// Of several types of a name all are looked at. They must agree, unless another relocation of the program rules one
-/// out.
+/// All types of a name are considered. They must agree, unless another relocation of the program rules one out.
 #[test]
 fn candidates_must_agree() {
     let local = || {
@@ -99,16 +98,16 @@ fn candidates_must_agree() {
     assert_eq!(ask(&[("0:2", SIZE, 4)]), [Ok(4)], "four bytes in either");
     assert_eq!(ask(&[("0", TYPE_SIZE, 12)]), [Err(AMBIGUOUS)]);
     assert_eq!(ask(&[("0", TYPE_EXISTS, 1)]), [Ok(1)]);
-    // Whichever comes first, the field of only one type says which is meant.
+    // The field of only one type decides which is meant, whatever the order.
     assert_eq!(ask(&[("0:2", OFFSET, 8), ("0:0", OFFSET, 0)]), [Ok(4), Ok(12)]);
     assert_eq!(ask(&[("0:1", OFFSET, 4), ("0:2", OFFSET, 8), ("0", TYPE_SIZE, 12)]), [Ok(16), Ok(8), Ok(20)]);
-    // Two that no type has together.
+    // Two fields that no type has together.
     let both = ask(&[("0:0", OFFSET, 0), ("0:1", OFFSET, 4)]);
     assert_eq!(both[0], Ok(12));
     assert!(both[1].is_err());
 }
 
-/// The host's own types go before those of a BTF; without a name there is no candidate.
+/// The host's own types take precedence over those of a BTF; without a name there is no candidate.
 #[test]
 fn types_of_the_host_come_first() {
     let local = |name: &str| {
@@ -134,7 +133,7 @@ fn types_of_the_host_come_first() {
     assert!(anonymous.iter().all(|result| result.unwrap_err().contains("anonymous")));
 }
 
-/// An instruction that does not hold what the object's own types say is not taken for another.
+/// An instruction that does not hold the value of the object's own types is refused.
 #[test]
 fn instructions_must_hold_their_values() {
     let mut btf = Btf::new();
@@ -148,7 +147,7 @@ fn instructions_must_hold_their_values() {
     assert!(results[2].unwrap_err().contains("does not fit the type"), "an element of a number");
 }
 
-/// A value of 64 bits stays one where the instruction has room, and is refused where not.
+/// A value of 64 bits is kept where the instruction has room, and refused otherwise.
 #[test]
 fn values_of_64_bits() {
     let mut btf = Btf::new();
@@ -172,7 +171,7 @@ fn values_of_64_bits() {
     assert_eq!(linked.unresolved()[0].insn.0, 2);
 }
 
-/// A pointer of a 32-bit host has four bytes, as its `long` has.
+/// A pointer of a 32-bit host has four bytes, like its `long`.
 #[test]
 fn pointers_are_as_large_as_long() {
     let structure = |btf: &mut Btf| {
@@ -193,7 +192,7 @@ fn pointers_are_as_large_as_long() {
     assert_eq!(resolve(&object, &[]), [Ok(4)]);
 }
 
-/// Cycles and deep nests of anonymous members end in a reason.
+/// Cyclic types and deep nests of anonymous members are refused with a reason.
 #[test]
 fn hostile_types_end_in_a_reason() {
     let local = || {
@@ -202,7 +201,7 @@ fn hostile_types_end_in_a_reason() {
         let ty = structure(&mut btf, "trap", int, 4, &[("field", 0)]);
         program(btf, &[(ty, "0:0", OFFSET, 0), (ty, "0", TYPE_MATCHES, 1)])
     };
-    // Each has two anonymous members of the next: 2^40 ways to a field that is in none.
+    // Each has two anonymous members of the next type: 2^40 paths to a field that does not exist.
     let mut nest = Btf::new();
     let int = nest.int();
     let mut inner = structure(&mut nest, "", int, 4, &[("other", 0)]);
@@ -231,7 +230,7 @@ fn hostile_types_end_in_a_reason() {
     }
 }
 
-/// Places too far away to be counted in bits are refused as malformed, wherever the sum would wrap.
+/// Places whose bit offset is too large are refused as malformed, wherever the sum would wrap.
 #[test]
 fn places_are_not_too_far_away() {
     const BYTES: u32 = (1 << 30) + 1;

@@ -1,16 +1,17 @@
-//! Objects against what other tools read in them.
+//! Compares objects with the results of other tools.
 //!
-//! `golden/*.tsv` holds what libbpf (and, where libbpf refuses an object, llvm-readelf) says: programs, maps, inner
-//! maps, initial values, the contents of global data, and a hash of each program's complete code after relocation, as
-//! libbpf hands it to the kernel. `golden/libbpf_dump.c` made it. Our own objects are in the repository; the sample
-//! objects are not, and are looked for in `$BPF_SHARED/objects` or `../shared/objects` beside the repository.
+//! `golden/*.tsv` holds the results of libbpf (and, where libbpf refuses an object, of llvm-readelf): programs, maps,
+//! inner maps, initial values, the contents of global data, and a hash of each program's complete code after
+//! relocation, as libbpf passes it to the kernel. `golden/libbpf_dump.c` generated them. Our own objects are in the
+//! repository; the sample objects are not, and are searched for in `$BPF_SHARED/objects` or `../shared/objects`
+//! beside the repository.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use bpf_object::{DataKind, InitialValue, MapDecl, Object};
 
-/// Everything a golden table says about one object.
+/// The rows of a golden table about one object.
 #[derive(Default)]
 struct Golden<'a> {
     rows: BTreeMap<&'a str, Vec<Vec<&'a str>>>,
@@ -45,7 +46,7 @@ fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &b| (hash ^ u64::from(b)).wrapping_mul(0x100_0000_01b3))
 }
 
-/// libbpf calls `.bss` `object.bss`, with at most eight characters of the object's name.
+/// libbpf names `.bss` `object.bss`, with at most eight characters of the object's name.
 fn same_map(ours: &str, theirs: &str) -> bool {
     ours == theirs || (ours.starts_with('.') && theirs.strip_suffix(ours).is_some_and(|o| (1..=8).contains(&o.len())))
 }
@@ -54,11 +55,11 @@ fn find_map<'a>(object: &'a Object, theirs: &str) -> &'a MapDecl {
     object.maps().iter().find(|m| same_map(&m.name, theirs)).unwrap_or_else(|| panic!("no map {theirs}"))
 }
 
-/// libbpf makes global data accessible to mmap(2), which has no meaning in our process.
+/// libbpf makes global data accessible to mmap(2), which has no use inside one process.
 const MMAPABLE: u64 = 1 << 10;
 
 fn check_maps(object: &Object, golden: &Golden<'_>, file: &str) {
-    // libbpf gives every declared configuration variable a place in .kconfig; we those that are used.
+    // libbpf gives every declared configuration variable a place in .kconfig; this loader only the used ones.
     let maps: Vec<_> = golden.rows("map").filter(|row| !row[0].ends_with(".kconfig")).collect();
     let ours = object.maps().iter().filter(|m| m.name != ".kconfig").count();
     assert_eq!(ours, maps.len(), "{file}: number of maps");
@@ -118,8 +119,8 @@ fn check_programs(object: &Object, golden: &Golden<'_>, file: &str) {
     assert_eq!(programs.collect::<BTreeSet<_>>(), expected, "{file}: programs");
     for row in golden.rows("prog") {
         let kind = object.program(row[0]).unwrap().kind();
-        // 0: libbpf 1.x does not know the section's name. We accept a suffix on every name, and names that older ones
-        // took for beginnings.
+        // 0: libbpf 1.x does not know the section's name. This loader accepts a suffix on every name, and names that
+        // older versions accepted as prefixes.
         let older = ["socket", "xdp", "cgroup/sock"].iter().any(|name| row[1].starts_with(name));
         if row[3] != "0" {
             assert_eq!(u64::from(kind.number()), number(row[3]), "{file}: type of {}", row[0]);
@@ -129,14 +130,14 @@ fn check_programs(object: &Object, golden: &Golden<'_>, file: &str) {
     }
 }
 
-/// Returns how many programs' code was compared.
+/// Returns the number of programs whose code was compared.
 fn check_code(object: &Object, golden: &Golden<'_>, file: &str) -> usize {
     let mut compared = 0;
     for row in golden.rows("code") {
         let code = object.code(object.program(row[0]).unwrap()).unwrap();
         assert_eq!(code.insns().len() as u64, number(row[1]), "{file}: length of {}", row[0]);
         if !code.core_relocations().is_empty() {
-            continue; // libbpf applied them for the kernel it found on the machine.
+            continue; // libbpf applied them for the kernel of the machine it ran on.
         }
         let bytes = bpf_isa::encode(code.insns()).unwrap();
         assert_eq!(format!("{:016x}", fnv1a(&bytes)), row[2], "{file}: code of {}", row[0]);
@@ -183,7 +184,7 @@ fn sample_objects() {
     assert_eq!(check(&root, table), (listed.len(), 106));
 }
 
-/// What no other tool prints: the variables of our own object, by the offsets llvm-readelf -s gives.
+/// Results that no other tool prints: the variables of our own object, by the offsets of `llvm-readelf -s`.
 #[test]
 fn variables() {
     let object = Object::parse(include_bytes!("../objects/globals.o")).unwrap();

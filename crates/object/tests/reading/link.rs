@@ -1,4 +1,4 @@
-//! Linking: what a program's complete code says about the outside, and what is refused, on our own objects.
+//! Tests of linking, on our own objects: references in a program's complete code, and refusals.
 
 use bpf_isa::{Callee, Imm64, Insn, InsnIdx, Program};
 use bpf_object::btf::ArgKind;
@@ -28,7 +28,7 @@ fn problem(object: &Object, program: &str, hosts: &[&str]) -> (u32, LinkProblem)
     }
 }
 
-/// The constants a program loads into registers with two-slot loads.
+/// The constants that a program loads into registers with two-slot loads.
 fn constants(insns: &[Insn]) -> Vec<u64> {
     let constant = |insn: &Insn| match *insn {
         Insn::LoadImm64 { imm: Imm64::Const(value), .. } => Some(value),
@@ -105,7 +105,7 @@ fn a_call_inside_a_program_section_needs_no_relocation() {
 fn source_lines() {
     let object = object!("calls");
     let code = object.code(object.program("first").unwrap()).unwrap();
-    // As `llvm-objdump -S` prints them.
+    // As printed by `llvm-objdump -S`.
     let text = |insn: u32| code.line(InsnIdx(insn)).map(|l| l.text.trim().to_owned()).unwrap();
     let start = |name: &str| code.functions().iter().find(|f| f.name == name).unwrap().start.0;
     assert_eq!(text(start("middle")), "__attribute__((noinline)) __u64 middle(__u64 x, __u32 y)");
@@ -206,7 +206,7 @@ fn core_relocations() {
     let expect = |list: &[(u32, CoreKind, &str, &str)]| {
         list.iter().map(|&(i, k, t, a)| (i, k, t.to_owned(), a.to_owned())).collect::<Vec<_>>()
     };
-    // As `llvm-objdump -dr` prints them; the second of `reads` is its subprogram's first instruction.
+    // As printed by `llvm-objdump -dr`; the second one of `reads` is its subprogram's first instruction.
     assert_eq!(
         core("reads"),
         expect(&[(0, CoreKind::FieldByteOffset, "task", "0:0"), (4, CoreKind::FieldByteOffset, "task", "0:1:2:1")])
@@ -344,7 +344,7 @@ fn unknown_names_list_what_there_is() {
     assert_eq!(error, "no program `read` (the object has: reads, asks, plain)");
 }
 
-/// GNU's assembler leaves a symbol's value in what refers to it, where LLVM's leaves an addend.
+/// GNU's assembler stores a symbol's value at the reference, where LLVM's stores an addend.
 #[test]
 fn objects_of_gcc_refer_to_what_their_source_names() {
     let object = object!("gcc");

@@ -1,6 +1,6 @@
-//! Objects: what is read in them, what linking makes of it, and what is refused.
+//! Tests of objects: reading, linking, and refusals.
 //!
-//! One process: nothing here forks, raises signals, changes limits or counts what the process allocates.
+//! All tests share one process: none of them forks, raises signals, changes limits or counts allocations.
 
 #[path = "../common/mod.rs"]
 mod common;

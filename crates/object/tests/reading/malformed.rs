@@ -1,4 +1,4 @@
-//! One wrong thing an object, one typed error that names the place.
+//! Tests of objects with a single error each, which must give a typed error that names the place.
 
 use crate::common::*;
 use bpf_isa::{InsnIdx, MAX_INSNS};
@@ -142,7 +142,7 @@ fn function_symbols() {
     assert_eq!(problem(&[("a", 16, 24)]), ("a".into(), outside));
     let outside = SymbolProblem::OutOfSection { value: u64::MAX, end: u64::MAX, section_size: 32 };
     assert_eq!(problem(&[("a", u64::MAX, 24)]), ("a".into(), outside));
-    // An empty program: nothing between its symbol and the section's end.
+    // An empty program: there are no bytes between its symbol and the section's end.
     let empty = SymbolProblem::OutOfSection { value: 32, end: 32, section_size: 32 };
     assert_eq!(problem(&[("a", 0, 32), ("b", 32, 0)]), ("b".into(), empty));
 
@@ -174,7 +174,7 @@ fn an_object_of_text_only_offers_its_global_functions() {
     assert_eq!(programs, [("a", ProgramType::Unknown), ("label", ProgramType::Unknown)]);
 }
 
-/// What a relocation of `insns` at `offset` against something is refused for.
+/// The reason why a relocation of `insns` at `offset` is refused.
 fn code_relocation(insns: &[u8], offset: u64, ty: u32, target: impl FnOnce(&mut Elf) -> u32) -> RelocationProblem {
     let (mut elf, code, _) = minimal(insns);
     let symbol = target(&mut elf);
@@ -533,7 +533,7 @@ fn malformed_btf() {
     assert_eq!(btf(&b.build()), (24, BtfProblem::String(0x1000)));
 }
 
-/// An empty section says nothing: a tool that removes types may leave one.
+/// An empty section is ignored: a tool that strips types may leave one.
 #[test]
 fn empty_btf_is_none() {
     let (mut elf, ..) = minimal(&RETURN_0);
@@ -541,14 +541,14 @@ fn empty_btf_is_none() {
     elf.section(".BTF.ext", PROGBITS, 0, &[]);
     let mut object = Object::parse(&elf.build()).unwrap();
     assert!(object.btf().is_none());
-    // As a host's types it is refused.
+    // As the types of a host it is refused.
     let (mut elf, ..) = minimal(&RETURN_0);
     elf.section(".BTF", PROGBITS, 0, &[]);
     let problem = SectionProblem::NeedsBtf;
     assert_eq!(object.target_btf(&elf.build()), Err(ObjectError::Section { section: ".BTF".into(), problem }));
 }
 
-/// The number of items has 24 bits; what is left for the kind has no unknown bits.
+/// The number of items has 24 bits; the remaining bits for the kind are all known.
 #[test]
 fn types_may_have_more_than_65535_items() {
     let mut btf = Btf::new();
@@ -566,7 +566,7 @@ fn types_may_have_more_than_65535_items() {
     assert_eq!(sizes.collect::<Vec<_>>(), [70_000]);
 }
 
-/// With very many sections the index of a symbol's section is in a table beside the symbols.
+/// With very many sections the index of a symbol's section is in SHT_SYMTAB_SHNDX.
 #[test]
 fn indices_of_sections_may_be_in_a_table_of_their_own() {
     let mut elf = Elf::new();
@@ -580,7 +580,7 @@ fn indices_of_sections_may_be_in_a_table_of_their_own() {
     assert!(matches!(Object::parse(&elf.build()), Err(ObjectError::Elf(ElfError::Malformed(_)))));
 }
 
-/// A static function in a section of programs is one, unless another function calls it or has its name.
+/// A static function in a section of programs is a program, unless another function calls it or has its name.
 #[test]
 fn static_functions_of_program_sections_are_programs() {
     let mut elf = Elf::new();
@@ -608,7 +608,7 @@ fn static_functions_of_program_sections_are_programs() {
         ("unused", "mine", unknown),
     ];
     assert_eq!(left_out, expected);
-    // A name that leads to a program still does.
+    // A name that leads to a program is still found.
     assert_eq!(object.program("main").unwrap().section(), "xdp");
     let error = object.program("unused").unwrap_err();
     assert!(matches!(&error, ObjectError::LeftOut { function } if function.reason == unknown), "{error}");
@@ -634,7 +634,7 @@ fn malformed_btf_ext() {
         elf.section(".BTF.ext", PROGBITS, 0, &bytes);
         match Object::parse(&elf.build()) {
             Err(ObjectError::Btf { section: ".BTF.ext", offset, problem }) => {
-                // Behind the header, or behind the header and the record size and the block's header.
+                // After the header, or after the header, the record size and the block's header.
                 let record = matches!(problem, BtfProblem::TypeId(_) | BtfProblem::CoreKind(_));
                 assert!(offset >= if record { 44 } else { 32 }, "{offset}");
                 problem
@@ -642,7 +642,7 @@ fn malformed_btf_ext() {
             other => panic!("{other:?}"),
         }
     }
-    /// A header, then a function part, a line part and a CO-RE part of so many bytes.
+    /// A header, then a function part, a line part and a CO-RE part with these numbers of bytes.
     fn header(func: u32, line: u32, core: u32) -> [u32; 8] {
         [0x1_eb9f, 32, 0, func, func, line, func + line, core]
     }
@@ -674,7 +674,8 @@ fn relocations_of_btf() {
         (".BTF".into(), 24, "main".into(), RelocationProblem::UnknownType(10))
     );
 
-    // The word at 0 is not zero, so that the third of them does not fit although the value does.
+    // The word at 0 is not zero, so that the sum of the third value and the word does not fit although the value
+    // does.
     for value in [1 << 32, u64::MAX, u64::from(u32::MAX)] {
         let mut elf = minimal(&RETURN_0).0;
         let section = elf.section(".BTF", PROGBITS, 0, &btf);
@@ -694,7 +695,7 @@ fn programs_of_other_objects() {
     assert!(matches!(object.link(foreign, |_| true), Err(ObjectError::NoSuchProgram { .. })));
 }
 
-/// A weak variable in `.kconfig` of no bytes, or of more than there may be, has no place in the map of that name.
+/// A weak variable in `.kconfig` with no bytes, or with too many, has no place in the map of that name.
 #[test]
 fn kconfig_variables_without_a_place() {
     for len in [0, 1 << 20] {
@@ -732,8 +733,8 @@ fn static_variables_of_one_name_cannot_be_set() {
     assert_eq!(object.set_global("twin", &[0; 4]), Err(ambiguous));
 }
 
-/// Names, sections, licences and types that would drive a terminal or forge lines of a log are read as question marks
-/// there.
+/// Control characters in names, sections, licences and types, which would control a terminal or forge lines of a log,
+/// are replaced by question marks.
 #[test]
 fn no_string_has_control_characters() {
     let evil = "x\u{1b}[2J\n\u{7}\u{9b}\u{202e}y";
@@ -752,7 +753,7 @@ fn no_string_has_control_characters() {
     let mut strings = b"\0".to_vec();
     strings.extend(evil.as_bytes());
     strings.push(0);
-    // One forward declaration of the evil name.
+    // One forward declaration with the malicious name.
     let types: Vec<u8> = [1u32, 7 << 24, 0].into_iter().flat_map(u32::to_le_bytes).collect();
     let lens = [24, 0, types.len() as u32, types.len() as u32, strings.len() as u32];
     let header = [0x9f, 0xeb, 1, 0].into_iter().chain(lens.into_iter().flat_map(u32::to_le_bytes));
@@ -762,7 +763,7 @@ fn no_string_has_control_characters() {
     assert_eq!(btf.type_name(id), harmless);
 }
 
-/// `r1 = table ll; gotox r1; r0 = 0; exit`, in a section behind another function, with a table of these words.
+/// `r1 = table ll; gotox r1; r0 = 0; exit`, in a section after another function, with a table of these words.
 fn jumping(words: &[u64], value: u64, size: u64, addend: u64) -> (Elf, u16, u16) {
     let mut load = LOAD;
     load[4..8].copy_from_slice(&(addend as u32).to_le_bytes());
@@ -788,13 +789,13 @@ fn jump_tables() {
     assert_eq!(code.jump_tables(), [CodeTable { name: "BPF.JT.0.0".into(), targets }]);
     assert_eq!(code.references(), [Reference { insn: InsnIdx(0), kind: ReferenceKind::Table { table: 0, off: 8 } }]);
     assert!(object.code(object.program("first").unwrap()).unwrap().jump_tables().is_empty());
-    // Five slots, a table of four entries, and a jump with four ways.
+    // Five slots, a table of four entries, and a jump with four targets.
     assert_eq!(code.size(), 5 + (512 + 4) + 4);
 
     let place = |offset, problem| (".jumptables".to_owned(), offset, "BPF.JT.0.0".to_owned(), problem);
     let lead = |byte, why| RelocationProblem::JumpTarget { byte, section: "xdp".into(), why };
-    // Of the second of three entries: into another function, before, behind, beyond the section; unaligned; into the
-    // second half of the load.
+    // Targets of the second of three entries: in another function, before it, after it, beyond the section;
+    // unaligned; in the second half of the load.
     let outside = "outside of the function that jumps by the table";
     let entries = [
         (0, outside),
@@ -810,12 +811,12 @@ fn jump_tables() {
         let error = refused(&jumping(&[40, byte, 48], 0, 24, 0).0.build());
         assert_eq!(relocation(error), place(8, lead(byte, why)));
     }
-    // A symbol that is empty, no multiple of entries, not at one, or beyond the section.
+    // A symbol that is empty, not a multiple of entries, not at an entry, or beyond the section.
     for (value, size) in [(0, 0), (0, 12), (4, 8), (8, 24), (24, 8), (u64::MAX - 7, 8), (8, u64::MAX - 7)] {
         let error = refused(&jumping(&[40, 40, 40], value, size, 0).0.build());
         assert_eq!(relocation(error), place(value, RelocationProblem::TableExtent { size }));
     }
-    // The address of what is no entry.
+    // The address of a byte that does not begin an entry.
     for addend in [4, 24, u64::MAX - 7] {
         let error = refused(&jumping(&[40, 40, 40], 0, 24, addend).0.build());
         let problem = RelocationProblem::InsideTable(addend as i64);
@@ -825,7 +826,7 @@ fn jump_tables() {
 
 #[test]
 fn jump_tables_with_relocations() {
-    // The entries name the section, as the addend the byte in it; or the function.
+    // The entries name the section, with the byte as addend; or the function.
     let with = |rels: &[(u64, u32, u32)]| {
         let (mut elf, section, tables) = jumping(&[40, 24, 48], 0, 24, 0);
         let ours = elf.symbol("", section, 3, 0, 0);
@@ -845,7 +846,7 @@ fn jump_tables_with_relocations() {
     assert_eq!(problem, RelocationProblem::OtherSection("xdp".into()));
     let (_, _, symbol, problem) = relocation(refused(&with(&[(8, 1, 1)])));
     assert_eq!((&*symbol, problem), ("main_again", RelocationProblem::UnknownType(1)));
-    // Not at an entry, beyond the section, two of one entry.
+    // Not at an entry, beyond the section, two for one entry.
     for (at, rels) in [(4, vec![4]), (24, vec![0, 24]), (u64::MAX, vec![u64::MAX]), (8, vec![8, 0, 8])] {
         let problem = if at == 8 { RelocationProblem::Duplicate } else { RelocationProblem::Offset };
         let rels: Vec<_> = rels.into_iter().map(|at| (at, 1, 2)).collect();

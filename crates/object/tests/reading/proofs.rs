@@ -1,4 +1,4 @@
-//! The section of proofs: added to a file, read from it, and without effect on anything else.
+//! Tests of the section of proofs: it is added to a file, read from it, and has no effect on other contents.
 
 use bpf_object::{Object, PROOFS};
 
@@ -33,7 +33,7 @@ fn files_that_are_no_objects_get_no_section() {
     let bare = file();
     assert!(Object::with_proofs(b"", b"proof").is_err());
     for end in 0..bare.len() {
-        // The headers of the sections come last, so none of these has all of them.
+        // The section headers come last, so none of these truncated files has all of them.
         assert!(Object::with_proofs(&bare[..end], b"proof").is_err(), "{end} bytes");
     }
     // Any byte of the file's header may be wrong.

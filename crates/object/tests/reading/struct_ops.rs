@@ -25,7 +25,7 @@ fn tables_are_maps_of_one_structure() {
 
     let program = |name: &str| InitialValue::Program(name.to_owned());
     let initial = |name| object.map(name).unwrap().initial.clone();
-    // By word: a setting is between the first and the second.
+    // By word: a setting lies between the first program and the second.
     assert_eq!(initial("first"), [(0, program("pick")), (2, program("done"))]);
     assert_eq!(initial("second"), [(0, program("other"))]);
     assert_eq!(initial("empty"), []);
@@ -38,7 +38,7 @@ fn tables_are_maps_of_one_structure() {
     assert!(object.programs().iter().all(|program| program.kind() == ProgramType::StructOps));
 }
 
-/// No byte that is changed makes the reader panic, or a table lie outside of its section.
+/// No changed byte makes the reader panic, or puts a table outside of its section.
 #[test]
 fn damaged_tables_are_refused_or_whole() {
     let mut refused = 0;
