@@ -56,7 +56,7 @@ pub fn size_bound(op: &Op) -> usize {
         Op::StoreRelease { mem: m, .. } => mem(m) + SLOT + 2 * INSN,
         // An addition for the address; load, operation, store, retry, barrier.
         Op::Atomic { mem: m, .. } => mem(m) + INSN + SLOT + 5 * INSN + SLOT,
-        // The same with comparison and branch.
+        // An exchange with a comparison and a branch in its loop.
         Op::CmpXchg { mem: m, .. } => mem(m) + INSN + 2 * SLOT + 6 * INSN + SLOT,
         Op::Call { args, .. } => {
             // Each cycle of moves, of at least two, needs one move more.

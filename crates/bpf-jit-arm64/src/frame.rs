@@ -12,7 +12,7 @@
 //! long as the frame has at most 504 bytes.
 //!
 //! A function saves what it uses: the callee-saved registers the allocator handed out, and the return address if it
-//! calls. One that needs neither these nor memory has no frame, no prologue, and an epilogue of one `ret`.
+//! calls. A function that needs neither these nor memory has no frame, no prologue, and an epilogue of one `ret`.
 //!
 //! A frame larger than a page could step over the page that guards the end of a thread's stack, so its prologue reads
 //! from it page by page, from the top down: an overflow then faults in the guard instead of writing to whatever lies
@@ -179,8 +179,8 @@ impl Emitter<'_> {
         }
     }
 
-    /// Emits what restores sp, the saved registers and the return address. Whoever emits code behind it that runs
-    /// inside the frame notes [`UnwindOp::Recall`] there.
+    /// Emits what restores sp, the saved registers and the return address. Code emitted behind it that runs
+    /// inside the frame begins with [`UnwindOp::Recall`].
     pub(crate) fn unwind(&mut self) {
         let frame = self.frame;
         self.unwind_note(UnwindOp::Remember);

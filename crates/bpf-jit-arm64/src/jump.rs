@@ -1,5 +1,4 @@
-//! What [`Layout`](bpf_jit_code::layout::Layout) needs to know of arm64: the instructions that name a place in the
-//! code.
+//! Branches of arm64 for [`Layout`](bpf_jit_code::layout::Layout): the instructions that name a place in the code.
 //!
 //! `b` and `bl` reach 128 MiB, `b.cc` and `cbz` 1 MiB, `tbz` 32 KiB. The long form of a conditional branch is its
 //! inverse over a `b`; that of `adr` adds a 32-bit distance.

@@ -95,7 +95,7 @@ const POOL: [HostReg; 24] = host([
 /// Preserved by calls.
 pub(crate) const CALLEE_SAVED: [HostReg; 10] = host([X19, X20, X21, X22, X23, X24, X25, X26, X27, X28]);
 
-/// What the allocator may use.
+/// Registers that the allocator may use.
 pub(crate) const POOL_SET: HostRegSet = HostRegSet::of(&POOL);
 
 /// The machine, as the allocator sees it.

@@ -9,9 +9,9 @@
 //! bits that say width and operation go in, what the instruction can do without is cut out, and the rest is appended to
 //! the code. Where prefixes and opcode lie is known when we are compiled, so little of this is left to do.
 //!
-//! Invariant: an instruction means the same before and after cutting. What may be cut: a REX of 0x40, unless it selects
-//! one of spl, bpl, sil, dil; immediate bytes that sign-extension brings back.
-//! tests/backend/encoding.rs compares every instruction emitted with all encodings that iced-x86 knows of it.
+//! Invariant: an instruction means the same before and after cutting. Bytes that may be cut: a REX of 0x40, unless it
+//! selects one of spl, bpl, sil, dil; immediate bytes that sign-extension brings back. tests/backend/encoding.rs
+//! compares every instruction emitted with all encodings that iced-x86 knows of it.
 
 /// Assembles one instruction into `$buf`, applying the named cuts.
 macro_rules! asm {
@@ -61,7 +61,7 @@ pub(crate) struct Insn {
     len: u32,
 }
 
-/// What `dynasm!` calls: the methods of `DynasmApi` that write.
+/// The writing methods of `DynasmApi`, which `dynasm!` calls.
 impl Insn {
     #[inline(always)]
     pub(crate) fn push(&mut self, byte: u8) {
@@ -105,7 +105,7 @@ pub(crate) struct Memory {
     /// Bits of the REX prefix and of the ModRM byte.
     rex: u8,
     modrm: u8,
-    /// What follows the ModRM byte: SIB and displacement.
+    /// Bytes after the ModRM byte: SIB and displacement.
     tail: u64,
     len: u32,
 }

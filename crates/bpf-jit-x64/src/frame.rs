@@ -8,7 +8,7 @@
 //! rsp-> slots                  values the allocation found no register for
 //! ```
 //! A leaf function with a small BPF stack that it touches rarely keeps it in the red zone, the 128 bytes below rsp that
-//! nobody else writes: r10 = rsp, and there is no frame at all. What a function does not need, it does not have: one
+//! nobody else writes: r10 = rsp, and there is no frame at all. A frame has no unneeded part: a function
 //! without stack, slots and saved registers has no prologue.
 //!
 //! A frame larger than a page could step over the page that guards the end of a thread's stack, so its prologue reads
@@ -165,7 +165,7 @@ impl Emitter<'_> {
     }
 
     /// Leaves the function, up to the return: the machine is as it was at entry but for scratch, rcx and the result.
-    /// Whoever emits code behind it that runs inside the frame notes [`UnwindOp::Recall`] there.
+    /// Code emitted behind it that runs inside the frame begins with [`UnwindOp::Recall`].
     pub(crate) fn unwind(&mut self) {
         let frame = self.frame;
         self.unwind_note(UnwindOp::Remember);

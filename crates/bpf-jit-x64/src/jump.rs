@@ -1,5 +1,5 @@
-//! What [`Layout`](bpf_jit_code::layout::Layout) needs to know of x86-64: conditions, and the instructions that name a
-//! place in the code.
+//! Branches of x86-64 for [`Layout`](bpf_jit_code::layout::Layout): conditions, and the instructions that name a place
+//! in the code.
 
 use crate::asm::{asm, reg};
 use crate::regs::Gpr;

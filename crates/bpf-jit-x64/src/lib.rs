@@ -107,7 +107,7 @@ pub struct Emitter<'a> {
     epilogue: Option<Label>,
     /// The op before, if its value is in no register ([`bpf_jit::held`]): this op takes its operands instead.
     held: Option<Op>,
-    /// What the flags say at the end of the code, if an op's arithmetic has set them.
+    /// Meaning of the flags at the end of the code, if an op's arithmetic has set them.
     flags: Option<Flags>,
     /// The comparison that the flags still hold, of the selection that ends the code here.
     selected: Option<(Comparison, usize)>,

@@ -46,7 +46,7 @@ impl Gpr {
 
 impl From<Gpr> for u8 {
     fn from(reg: Gpr) -> u8 {
-        // So that the optimiser sees that no more than four bits may be set, and folds most of `asm`.
+        // The mask tells rustc that at most four bits are set, so it folds most of `asm`.
         reg as u8 & 15
     }
 }

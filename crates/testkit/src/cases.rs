@@ -22,13 +22,13 @@ pub struct Case {
     pub name: String,
     /// The instructions, eight bytes a slot.
     pub program: Vec<u8>,
-    /// What r1 points to; `None`: r1 = 0 and r2 = 0.
+    /// Memory that r1 points to; `None`: r1 = 0 and r2 = 0.
     pub memory: Option<Vec<u8>>,
-    /// What is to happen.
+    /// Expected outcome.
     pub expected: Expected,
 }
 
-/// What a case expects.
+/// Expected outcome of a case.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Expected {
     /// All of r0.
@@ -39,7 +39,7 @@ pub enum Expected {
     Reject,
 }
 
-/// What an engine did with a case.
+/// Outcome of a case on an engine.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// It ran to its end with this r0.
@@ -96,7 +96,7 @@ pub enum CaseError {
         path: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// Description of the error.
         message: String,
     },
 }

@@ -45,7 +45,7 @@ pub fn helper(args: [u64; 5]) -> u64 {
     args.iter().fold(0x9e37_79b9_7f4a_7c15, |hash, arg| (hash ^ arg).wrapping_mul(0x0100_0000_01b3).rotate_left(23))
 }
 
-/// What generated programs may contain.
+/// Constructs that generated programs may contain.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     /// Bytes at r1: a power of two, at least 16.
@@ -79,7 +79,8 @@ impl Default for Shape {
 }
 
 impl Shape {
-    /// What the kernel takes as a [`crate::kernel::RawProgram`]. Smaller: its verifier walks every path.
+    /// Shape of programs that the kernel accepts as a [`crate::kernel::RawProgram`]. They are smaller, because its
+    /// verifier walks every path.
     pub fn kernel() -> Shape {
         Shape { statements: 12, steps: 2_000, helper: false, kernel: true, ..Shape::default() }
     }
@@ -90,7 +91,7 @@ impl Shape {
 pub struct Generated {
     /// The program.
     pub program: Program,
-    /// What r1 points to, at an address that is a multiple of 8; r2 is its length.
+    /// Memory that r1 points to, at an address that is a multiple of 8; r2 is its length.
     pub memory: Vec<u8>,
 }
 

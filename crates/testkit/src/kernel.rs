@@ -58,7 +58,7 @@ pub fn available() -> Result<(), Unavailable> {
 pub struct LoadError {
     /// The error of the system call.
     pub error: io::Error,
-    /// What the verifier said; empty if the refusal came before it.
+    /// Log of the kernel's verifier; empty if the refusal came before it.
     pub log: String,
 }
 
@@ -285,7 +285,7 @@ impl Program {
         Self::load_for(kind, 0, insns)
     }
 
-    /// The same for one of the hooks of a program type, by the kernel's number (`enum bpf_attach_type`).
+    /// Loads a program for one of the hooks of its type, by the kernel's number (`enum bpf_attach_type`).
     pub fn load_for(kind: ProgramType, hook: u32, insns: &[u8]) -> Result<Program, LoadError> {
         Self::load_flagged(kind, hook, 0, insns)
     }

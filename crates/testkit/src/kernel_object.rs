@@ -1,7 +1,7 @@
 //! An object in the kernel: its programs loaded, its maps created and filled.
 //!
-//! What libbpf would do, for the objects that are compared with it; the parser is ours. No BTF is given to the kernel,
-//! so what needs some there (callbacks, locks, timers) cannot be loaded. Maps of which a value is more than its bytes
+//! Loads objects into the kernel as libbpf would, with our parser. No BTF is given to the kernel, so programs that need
+//! it there (callbacks, locks, timers) cannot be loaded. Maps of which a value is more than its bytes
 //! (per-CPU maps, arenas, tables of `struct_ops`) are refused.
 
 use crate::kernel::{Map, MapType, Program, ProgramType};

@@ -1,4 +1,4 @@
-//! What the tests and benches of the family share; never a dependency of shipped code.
+//! Code that the tests and benches of the family share; never a dependency of shipped code.
 //!
 //! * [`cases`]: programs with expected results, one file for all engines;
 //! * [`kernel`]: the Linux kernel as an oracle and as a peer, through bpf(2);

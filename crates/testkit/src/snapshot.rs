@@ -2,8 +2,8 @@
 //!
 //! A file begins with a program in BPF assembly; after it come `-- x64` and `-- arm64`, each followed by the machine
 //! code, every BPF instruction as a comment before what it became. No addresses and no bytes, so that a snapshot
-//! changes only when the shape of the code does. What belongs to entry and exit (code before the first instruction of a
-//! subprogram, and the code of `exit`) is shown only by files in a folder called `frame`.
+//! changes only when the shape of the code does. Entry and exit (code before the first instruction of a
+//! subprogram, and the code of `exit`) are shown only by files in a folder called `frame`.
 //!
 //! [`check`] compares; with `BLESS=1` in the environment (`cargo xtask bless`) it rewrites instead. A snapshot shows
 //! shape, never correctness: the caller also runs [`programs`] on every engine.
@@ -58,7 +58,7 @@ pub enum SnapshotError {
     Program {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// Description of the error.
         message: String,
     },
     /// A backend refused the program, or emitted what does not decode.
@@ -68,7 +68,7 @@ pub enum SnapshotError {
         path: PathBuf,
         /// For which architecture.
         arch: Arch,
-        /// What is wrong.
+        /// Description of the error.
         message: String,
     },
     /// The code has changed. The message shows each file's first differing line.
@@ -164,7 +164,7 @@ pub fn listing(program: &Program, compiled: &Compiled, frame: bool) -> Result<St
     let starts: BTreeSet<u32> = code.pc_map.iter().map(|entry| entry.insn).collect();
     let mut sources = code.pc_map.iter().peekable();
     let mut text = String::new();
-    // What comes before the first instruction of a subprogram is its prologue.
+    // Code before the first instruction of a subprogram is its prologue.
     let mut shown = frame;
     for line in disasm::lines(code, name)? {
         if code.entries.contains(&line.offset) {

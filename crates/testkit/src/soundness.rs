@@ -39,7 +39,7 @@ use crate::generate::Choices;
 use bpf_isa::{Callee, Imm64, Insn, Program, Reg};
 use emit::Function;
 
-/// What a program is attached to.
+/// Kind of hook that a program is attached to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Context {
     /// A buffer and its length.
@@ -87,7 +87,7 @@ pub enum MapId {
     OuterHash,
     /// An array's one value that holds objects, with a spin lock.
     Holding,
-    /// The same with a resilient one.
+    /// A resilient lock is held.
     HoldingResilient,
 }
 
@@ -127,7 +127,7 @@ pub const STEPS: u32 = 100_000;
 pub struct Generated {
     /// The program.
     pub program: Program,
-    /// What it runs on.
+    /// Kind of context that the program runs on.
     pub context: Context,
     /// Signatures by subprogram, of those that are global functions.
     pub globals: Vec<Option<Vec<Arg>>>,
@@ -141,7 +141,7 @@ pub struct Generated {
     pub lured: bool,
 }
 
-/// What kind of function to make.
+/// Role of a generated function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Role {
     /// The program's entry.
@@ -164,7 +164,7 @@ pub(crate) enum Role {
 /// If the program is not valid: a bug of the generator.
 pub fn generate(choices: &mut Choices<'_>) -> Generated {
     let context = choices.pick(&[Context::Raw, Context::Skb, Context::Xdp, Context::Skb]);
-    // What several variables are to each other is found by no mixture of idioms: programs of nothing else.
+    // Relations of several variables are seldom exercised by mixed idioms, so some programs have nothing else.
     let related = choices.below(6) == 5;
     let mut lures = if related { 4 } else { u32::from(choices.one_in(2)) };
     let lured = lures > 0;
@@ -191,7 +191,7 @@ pub fn generate(choices: &mut Choices<'_>) -> Generated {
     link(context, main, callees, lured && lures < all)
 }
 
-/// What functions are made of.
+/// Kinds of statements that functions are made of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     /// Of all statements but those about objects.

@@ -26,7 +26,7 @@ enum Constant {
     Ones32,
     /// `orr` of the zero register and a logical immediate.
     Logical,
-    /// The same on 32-bit registers.
+    /// A logical operation on 32-bit registers.
     Logical32,
 }
 

@@ -50,7 +50,7 @@ fn same_flags(one: Comparison, other: Comparison) -> bool {
     one == other || plain && !test && Comparison { cond: other.cond, ..one } == other
 }
 
-/// What a comparison yields, if every first operand gives the same.
+/// Returns the outcome of a comparison that is the same for every first operand.
 pub(crate) fn constant_outcome(comparison: Comparison) -> Option<bool> {
     let Comparison { width, cond, b: Val::Imm(imm), .. } = comparison else { return None };
     let (imm, (min, max)) = (signed(width, imm), limits(width));
@@ -91,8 +91,8 @@ fn fused(width: Width, cond: Cond, reg: Gpr, imm: i64) -> Option<Jump> {
     }
 }
 
-/// The same comparison with a constant one higher or lower. Constants whose outcome is known do not come here, so none
-/// wraps.
+/// Returns the equivalent comparison with a constant one higher or lower. No constant wraps, because comparisons whose
+/// outcome is known are not passed to this function.
 fn neighbour(cond: Cond, imm: i64) -> Option<(Cond, i64)> {
     match cond {
         Cond::Gt => Some((Cond::Ge, imm.wrapping_add(1))),
@@ -325,7 +325,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// What one side of a selection is, where it is always taken.
+    /// Emits one side of a selection that is always taken.
     fn side_alone(&mut self, dst: VReg, maker: Op) {
         match maker {
             Op::Mov { width, src, .. } => self.mov::<false>(&maker, width, dst, src),

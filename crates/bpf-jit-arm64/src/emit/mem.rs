@@ -1,8 +1,8 @@
 //! Loads and stores, of programs and of slots.
 //!
 //! An offset is encoded where it fits: scaled by the access size and unsigned (twelve bits), or in bytes and signed
-//! (nine bits). What fits neither goes through `AUX` as an index register. An index of the program's own is taken as it
-//! is, or scaled by the access size; any other is added to the base first.
+//! (nine bits). An offset that fits neither form goes through `AUX` as an index register. An index of the program's own
+//! is used unscaled or scaled by the access size; with any other scale it is added to the base first.
 
 use crate::Emitter;
 use crate::asm::asm;

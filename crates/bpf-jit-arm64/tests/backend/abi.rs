@@ -1,4 +1,4 @@
-//! What only this machine's ABI has: landing pads that are checked, branches that become two, and violations that the
+//! Tests of this machine's ABI: landing pads that are checked, branches that become two, and violations that the
 //! suite's entry sequence notices.
 
 use crate::support::Native;

@@ -1,4 +1,4 @@
-//! What the code looks like: the forms that make it short, and that nothing is there without need.
+//! The shape of emitted code: short forms are used, and no instruction is superfluous.
 //!
 //! These programs go the whole way from BPF text; what they compute is tested elsewhere. Registers in the expected text
 //! are the allocator's choice today; the instructions are the point.

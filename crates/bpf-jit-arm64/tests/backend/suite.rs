@@ -4,7 +4,7 @@ use crate::support;
 
 bpf_jit_suite::suite!(support::Native::default());
 
-/// What is reported where the code is only decoded.
+/// Reports on hosts of another architecture that the code is only decoded.
 #[test]
 fn the_code_runs() {
     if bpf_jit_suite::Target::host(&support::Native::default()).is_none() {

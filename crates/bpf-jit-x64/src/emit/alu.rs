@@ -214,7 +214,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// The same, each operand with its slot.
+    /// Emits the operation with operands that may lie in spill slots.
     fn in_slots(
         &mut self,
         op: BinOp,

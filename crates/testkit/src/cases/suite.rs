@@ -1,9 +1,9 @@
 //! Our own cases: the files in the folder `cases` of this crate, one case a line, for every engine.
 //!
 //! A line is `program => r0`, instructions separated by `;`, or `program => reject`. An `exit` is appended unless the
-//! program ends in `noexit`. What has no text is written `hex` and the bytes. r1 points to 16 bytes, 0x00 to 0x0f, and
-//! r2 is 16. The programs stay within their memory and use no register or stack byte that they have not set, so that
-//! they mean the same as machine code that checks nothing. `#` begins a remark.
+//! program ends in `noexit`. An instruction without a text form is written `hex` and its bytes. r1 points to 16 bytes,
+//! 0x00 to 0x0f, and r2 is 16. The programs stay within their memory and use no register or stack byte that they have
+//! not set, so that they mean the same as machine code that checks nothing. `#` begins a remark.
 
 use super::{Case, CaseError, Expected};
 use std::fs;

@@ -202,7 +202,7 @@ impl Hooked {
         assert_eq!((result, u64::from_le_bytes(note)), self.expected(), "{:?}", self.policy);
     }
 
-    /// What a run returns and notes.
+    /// Returns the expected result and note of a run.
     fn expected(&self) -> (u64, u64) {
         let (mut note, mut last) = (7, self.policy.of_empty());
         for (known, attachment) in &self.attached {

@@ -20,7 +20,7 @@ fn text(c: &mut Choices) -> String {
     let limit = c.pick(&ends).wrapping_add(small(c, 60) - 30);
     let start = limit.wrapping_sub((small(c, 50) - 3).wrapping_mul(step)).wrapping_add(small(c, 3) - 1);
     let narrow = c.one_in(2);
-    // What counts at 64 bits may be compared at 32, and the other way round.
+    // A 64-bit counter may be compared at 32 bits, and a 32-bit counter at 64.
     let (count, compare) = (if c.one_in(3) { 'w' } else { 'r' }, if narrow { 'w' } else { 'r' });
     let cond = c.pick(&["!=", "!=", "<", "<=", "s<", "s<=", ">", "s>", "=="]);
     let limit_imm = i32::try_from(limit).ok().filter(|_| c.one_in(2));

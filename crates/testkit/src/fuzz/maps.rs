@@ -34,7 +34,7 @@ pub fn maps(data: &[u8]) {
         MapType::BloomFilter => bloom(&map, &mut choices, steps),
         MapType::RingBuf => ring(&map, &mut choices, steps),
         MapType::UserRingBuf | MapType::PerfEventArray | MapType::ArrayOfMaps | MapType::HashOfMaps => {}
-        // What an entry may be depends on its value: `crates/maps/tests/types/kernel.rs` has these.
+        // Valid entries of these types depend on the host: `crates/maps/tests/types/kernel.rs` tests them.
         MapType::DevMap | MapType::DevMapHash | MapType::CpuMap | MapType::XskMap | MapType::SockMap => {}
         MapType::SockHash => {}
         // Its model is in `crates/maps/src/arena.rs`.
@@ -303,7 +303,7 @@ impl Elements<'_> {
         let key = self.canonical(key).expect("it was not refused");
         self.model.insert(key.clone(), value);
         if self.map_type().is_lru() {
-            // What was evicted is the map's choice; that it is no more than needed is not.
+            // The map chooses which keys it evicts, but evicts no more than needed.
             let present: BTreeSet<Vec<u8>> = self.all().into_keys().collect();
             assert!(present.contains(&key), "the new key was evicted");
             let evicted = self.model.len() - present.len();

@@ -19,10 +19,10 @@ const STEPS: u32 = 120;
 /// Rounds of a loop, and a budget that is too small for them and large enough for all jumps.
 const ROUNDS: u64 = 1000;
 const SMALL: u64 = 200;
-/// What a hook without programs returns.
+/// Result of a hook without programs.
 const EMPTY: u64 = 77;
 
-/// What a program does.
+/// Behaviour of a program.
 #[derive(Clone, Copy, Debug)]
 enum Does {
     /// Returns this, and needs no run.
@@ -43,14 +43,14 @@ struct Known {
     budget: Option<u64>,
 }
 
-/// What a run ends with.
+/// End of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum End {
     Returned(u64),
     Budget,
 }
 
-/// What hooks and slots hold.
+/// Model of the programs in hooks and slots.
 #[derive(Clone, Default)]
 struct Model {
     hooks: [Vec<Known>; HOOKS],
@@ -68,7 +68,7 @@ enum Change {
 }
 
 impl Model {
-    /// What a run of this program ends with, whose context says this slot.
+    /// Returns the expected end of a run of this program with a context that names `slot`.
     fn run(&self, known: &Known, slot: usize) -> End {
         let (mut at, mut left) = (known, 33);
         loop {
@@ -328,7 +328,7 @@ impl<'e> Operator<'e> {
         }
     }
 
-    /// A change of its own. What it changes is not what a plan left, any more.
+    /// Applies a change outside of a plan. Rolling back a plan then leaves the changed places alone.
     fn alone(&mut self, change: Change) {
         let programs = &self.programs;
         let done = match change {

@@ -133,7 +133,7 @@ impl Text {
         let at = 8 * (c.below(4) + if low { 0 } else { 4 });
         self.line(format_args!("r{to} = *(u64 *)(r9 + {at})"));
         if c.one_in(2) {
-            // So that it is no load which extends.
+            // The shift prevents a load that extends.
             self.line(format_args!("r{value} <<= 32\nr{to} ^= r{value}"));
         }
         self.line(format_args!("{}", if low { format!("w{to} = w{to}") } else { format!("r{to} = (s32)r{to}") }));
@@ -141,7 +141,7 @@ impl Text {
         if shift > 0 {
             self.line(format_args!("r{to} <<= {shift}"));
         }
-        // What stores may change lies behind 64 bytes that say where.
+        // Stores change bytes behind the first 64, which hold the offsets.
         let mut off = if low { 64 } else { 128 };
         if c.one_in(2) {
             self.line(format_args!("r{value} = r9\nr{value} += {off}\nr{to} += r{value}\nr{value} = {}", c.imm()));
@@ -244,7 +244,7 @@ fn text(c: &mut Choices) -> String {
     text.out
 }
 
-/// Such a program on both engines: the result, the memory, and where it stops.
+/// Runs a generated program on both engines and compares the result, the memory, and where it stops.
 pub fn sides(data: &[u8]) {
     let mut choices = Choices::from_bytes(data);
     let mut options = Options::choose(&mut choices);

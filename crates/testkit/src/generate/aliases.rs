@@ -1,7 +1,7 @@
 //! Straight programs that store and load through two pointers, of which only the run knows whether they are one.
 //!
-//! What an optimiser takes for granted of memory, it takes for granted between a store and a load; random programs
-//! seldom have both at one place through different registers. These have little else: accesses of all sizes that
+//! An optimiser assumes which memory is unchanged between a store and a load; random programs seldom store and load at
+//! one place through different registers. The programs generated here have little else: accesses of all sizes that
 //! overlap, bytes that are put together with a store between their loads, and calls of a function that writes.
 //!
 //! Invariant: a program stays inside the 64 bytes at r1, and ends.

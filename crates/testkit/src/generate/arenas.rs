@@ -1,8 +1,8 @@
 //! Programs that live in an arena: casts, loads, stores and atomics at any number whatever, in and out of the arena's
 //! bounds.
 //!
-//! What an engine may get wrong of an arena is which bits of an address it looks at, and when: a number is calculated
-//! with before it becomes an address and after, spilled, stored in the arena itself, given to a function, walked in a
+//! An engine may look at the wrong bits of an arena address, or at the wrong time: a number takes part in arithmetic
+//! before it becomes an address and after, spilled, stored in the arena itself, given to a function, walked in a
 //! loop. No access can fail there but an atomic that is not aligned, so every program is well-defined; and addresses
 //! are the same numbers wherever the memory is, so registers may hold and mix anything.
 //!
@@ -17,7 +17,7 @@ pub const ARENA_WORDS: usize = 4;
 
 /// Registers that hold any number; r9 is a loop's.
 const FREE: [u8; 7] = [0, 3, 4, 5, 6, 7, 8];
-/// Those that a call leaves.
+/// Registers that a call preserves.
 const KEPT: [u8; 3] = [6, 7, 8];
 /// Of accesses: those at the ends of 16 bits reach beyond the window.
 const OFFS: [i32; 14] = [0, 0, 0, 8, 16, -8, 3, -1, 4088, 4095, -4096, 32760, 32767, -32768];

@@ -1,9 +1,9 @@
 //! Programs with more values alive than a machine has registers, in loops and around calls.
 //!
-//! What allocates registers, and what makes values of the stack, is idle in most programs: they have few values, and
-//! write and read a place in the stack with one size. These keep up to 24 pieces of stack alive beside all registers,
-//! write them with several sizes, read them whole or in part, count up to limits that are constants, registers or both
-//! at once, shift by counts near the width, and ask the same comparison twice.
+//! Most programs do not exercise the register allocator and the promotion of stack slots: they have few values, and
+//! write and read a place in the stack with one size. The programs generated here keep up to 24 pieces of stack alive
+//! beside all registers, write them with several sizes, read them whole or in part, count up to limits that are
+//! constants, registers or both at once, shift by counts near the width, and ask the same comparison twice.
 //!
 //! Invariants: a program stays inside its stack and the 64 bytes at r1; all of the stack that it reads was written
 //! before; it ends within some tens of thousands of instructions; no address is in its result.
@@ -13,14 +13,14 @@ use bpf_isa::{AluOp, Callee, Cond, Insn, Reg, Size, Src, Width};
 
 const SIZES: [Size; 4] = [Size::B, Size::H, Size::W, Size::DW];
 const WIDTHS: [Width; 2] = [Width::W64, Width::W32];
-/// Those that may hold anything; r6 is the memory, the last two count.
+/// Registers that may hold any number; r6 is the memory, the last two count.
 const SCALARS: [Reg; 7] = [Reg::R0, Reg::R1, Reg::R2, Reg::R3, Reg::R4, Reg::R5, Reg::R7];
 const COUNTERS: [Reg; 2] = [Reg::R8, Reg::R9];
 /// Offsets of calls until where the functions are is known.
 const WRITER: i32 = i32::MAX;
 const READER: i32 = i32::MAX - 1;
 
-/// What a piece of the stack is used for.
+/// Use of a piece of the stack.
 #[derive(Clone, Copy)]
 enum Use {
     /// Stored whole.
@@ -124,7 +124,7 @@ impl Maker<'_, '_> {
         }
     }
 
-    /// What is alive is part of the result; of the stack half, so that places get free before.
+    /// Makes live registers part of the result, and half of the stack, so that some places become free before.
     fn end(&mut self) {
         for reg in SCALARS.into_iter().skip(1).chain(COUNTERS) {
             self.insns.push(alu(Width::W64, AluOp::Mul, Reg::R0, Src::Imm(31)));
@@ -293,7 +293,7 @@ impl Maker<'_, '_> {
         (self.width(), self.choices.pick(&Cond::ALL), self.read(), src)
     }
 
-    /// What `body` makes, and how long it is in slots.
+    /// Returns the instructions that `body` makes, and their length in slots.
     fn nested(&mut self, body: impl FnOnce(&mut Self)) -> (Vec<Insn>, i16) {
         let outer = std::mem::take(&mut self.insns);
         body(self);
@@ -335,7 +335,7 @@ impl Maker<'_, '_> {
         }
     }
 
-    /// The same comparison, or its opposite, asked two or three times, with something between.
+    /// Emits one comparison, or its opposite, two or three times, with other statements between.
     fn asked_twice(&mut self) {
         let condition = self.condition();
         for _ in 0..2 + self.choices.below(2) {

@@ -51,7 +51,7 @@ impl Maker<'_, '_> {
             self.statement(out);
         }
         self.line(format_args!("r9 += -1\nif r9 != 0 goto l{head}\nl{out}:"));
-        // What comes behind reads the counters, or the copies, or neither.
+        // The statements behind read the counters, or the copies, or neither.
         for _ in 0..self.choices.below(4) {
             self.read();
         }

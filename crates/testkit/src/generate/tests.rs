@@ -1,5 +1,5 @@
-//! What the generator promises: validity, and that every kind of instruction occurs. That programs end and stay inside
-//! their memory is tested where there is an interpreter.
+//! The generator's promises: programs are valid, and every kind of instruction occurs. Tests with an interpreter check
+//! that programs end and stay inside their memory.
 
 use super::*;
 use std::collections::BTreeSet;

@@ -18,7 +18,7 @@ use std::{
 const MAP_GET_NEXT_KEY: libc::c_long = 4;
 const MAP_LOOKUP_AND_DELETE_ELEM: libc::c_long = 21;
 
-/// What an object became in the kernel.
+/// An object that was loaded into the kernel.
 #[derive(Debug)]
 pub struct Loaded {
     /// The programs by name.

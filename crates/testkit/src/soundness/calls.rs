@@ -282,7 +282,7 @@ impl Builder<'_, '_> {
         }
     }
 
-    /// What a call of it means for this function.
+    /// Applies the effects of a call of callee `i` to this function.
     pub(super) fn take_over(&mut self, i: usize) {
         let f = &self.callees[i];
         self.moves |= f.moves;
@@ -358,7 +358,7 @@ impl Builder<'_, '_> {
         self.push(Insn::Call(Callee::Subprog(0)));
     }
 
-    /// What comes up seldom: records, locks, skb bytes, checksums.
+    /// Emits a rare statement: records, locks, skb bytes, checksums.
     pub(super) fn rare(&mut self) {
         match self.c.below(5) {
             0 | 1 => self.record(),

@@ -62,7 +62,7 @@ pub(crate) struct Function {
     pub(crate) moves: bool,
 }
 
-/// What statements in a gap leave alone.
+/// Registers and places that statements in a gap leave alone.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Busy {
     /// Slots of numbers, a bit each.
@@ -324,7 +324,7 @@ impl Builder<'_, '_> {
         self.depth -= 1;
     }
 
-    /// The same, with this reserved as well.
+    /// Emits a gap with further registers or places reserved.
     pub(super) fn gap_with(&mut self, reserve: impl FnOnce(&mut Busy)) {
         let outside = self.busy;
         reserve(&mut self.busy);

@@ -2,8 +2,8 @@
 //!
 //! No store by itself says which bytes are written, so the verifier has to know it of the loop; what it knows is read
 //! afterwards, all the bytes that were written and at times others. A lure leaves a hole in each element, fills some
-//! elements on one of two ways only, or stores a pointer among the numbers. What is read goes into a map, which tells
-//! bytes that nobody has written, and addresses, by being different in two runs.
+//! elements on one of two ways only, or stores a pointer among the numbers. The bytes read go into a map; unwritten
+//! bytes and addresses are noticed because they differ between two runs.
 
 use super::emit::{Builder, SIZES, WIDTHS};
 use super::{GLOBAL_VALUE, MapId};
@@ -13,7 +13,7 @@ use bpf_isa::{AluOp, Cond, Insn, Reg, Size, Src};
 const ARRAYS: [i16; 2] = [-512, -384];
 const ARRAY: u32 = 120;
 
-/// What is wrong with an array that is filled.
+/// Planted error of a loop that fills an array.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Wrong {
     /// Some bytes of each element are not written.

@@ -132,7 +132,7 @@ impl Builder<'_, '_> {
                     b.statement();
                 }
                 b.depth -= 1;
-                // What the rounds change is an offset only behind a bound.
+                // A variable that rounds change is an offset only after it was bounded.
                 b.load(Size::DW, Reg::R2, Reg::R10, slot(i));
                 if b.c.one_in(2) {
                     let wrong = b.lure(2);

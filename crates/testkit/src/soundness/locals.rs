@@ -20,7 +20,7 @@ const DYNPTRS: [i16; 2] = [-240, -256];
 /// Bytes of a record behind a dynptr.
 const RECORD: u32 = 24;
 
-/// What is wrong with a loop over an iterator.
+/// Planted error of a loop over an iterator.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum WrongLoop {
     /// The element is used without a check that there is one.
@@ -31,7 +31,7 @@ enum WrongLoop {
     Beyond,
     /// The iterator is written.
     Overwritten,
-    /// What the rounds change is an offset without a bound.
+    /// A variable that rounds change is an offset without a bound.
     Unbounded,
     /// The iterator is not ended, or not where the loop is left in the middle.
     Unended,
@@ -39,7 +39,7 @@ enum WrongLoop {
     Ended,
 }
 
-/// What is wrong with a dynptr.
+/// Planted error of a use of a dynptr.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum WrongDynptr {
     /// It is made of more memory than there is.
@@ -54,7 +54,7 @@ enum WrongDynptr {
     Unchecked,
 }
 
-/// What a dynptr leads to.
+/// Kind of memory that a dynptr leads to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Memory,
@@ -260,7 +260,7 @@ impl Builder<'_, '_> {
         }
     }
 
-    /// What else a round does. Where it leaves the loop, if it does: an instruction that is to become that jump.
+    /// Emits the rest of a round. Returns the instruction that is to become the jump out of the loop, if there is one.
     fn round(&mut self, carried: Option<u32>, wrong: Option<WrongLoop>) -> Option<(usize, Cond, Reg)> {
         let leaves = self.c.one_in(3) || wrong == Some(WrongLoop::Unended);
         let mut left = None;
@@ -400,7 +400,7 @@ impl Builder<'_, '_> {
         }
     }
 
-    /// What changes the object, or asks something of it.
+    /// Emits a call that changes or queries the dynptr.
     fn use_dynptr(&mut self, kind: Kind, at: i16) {
         let (number, offset) = (self.number(), self.c.below(20) as i32);
         match self.c.below(5) {

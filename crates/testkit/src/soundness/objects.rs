@@ -22,7 +22,7 @@ enum Class {
     Chain,
     /// With a list and a tree of nodes, and a spin lock.
     Bin,
-    /// The same with a resilient lock.
+    /// A crate: a home with a resilient lock.
     Crate,
 }
 
@@ -35,7 +35,7 @@ enum Home {
     Object(usize, Class),
 }
 
-/// What a home has.
+/// Part of a home.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Part {
     Lock,
@@ -128,7 +128,7 @@ impl Class {
     }
 }
 
-/// What compares the nodes of a tree.
+/// Callback that compares the nodes of a tree.
 fn less() -> Vec<Insn> {
     let load = |dst| Insn::Load { size: Size::DW, sign: false, dst, base: dst, off: -TREE_NODE as i16 };
     let imm = |imm| Insn::Mov { width: bpf_isa::Width::W64, dst: Reg::R0, src: Src::Imm(imm) };
@@ -138,7 +138,7 @@ fn less() -> Vec<Insn> {
 }
 
 impl Function {
-    /// One that orders trees of objects.
+    /// Function that orders trees of objects.
     pub(super) fn less() -> Function {
         let code = less();
         let cost = code.len() as u32;
@@ -350,7 +350,7 @@ impl Builder<'_, '_> {
         self.busy = outside;
     }
 
-    /// What is in the slot, which the program owns, is another's, or nobody's, from here on.
+    /// Gives up the object in the slot: it is moved to another owner or freed.
     fn give_up(&mut self, i: usize, class: Class, depth: u32) {
         let how = if self.lure(4) { 1 + self.c.below(3) } else { 0 };
         let after = |b: &mut Self| match how {
@@ -444,7 +444,7 @@ impl Builder<'_, '_> {
         self.own(i, class, 0);
     }
 
-    /// What is found under a lock is in a pointer's slot behind it, or null.
+    /// Looks an object up under a lock and stores the pointer, or null, in a slot.
     fn found(&mut self, offset: i32, find: impl FnOnce(&mut Self, Home)) {
         let Some(i) = self.free_pointer() else { return self.arithmetic() };
         let home = self.home();

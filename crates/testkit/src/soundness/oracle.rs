@@ -9,10 +9,10 @@
 //!
 //! Only what the interpreter has found harmless runs as machine code.
 //!
-//! What ends may still take long: a may_goto allows 8 million rounds, and a loop that is proven from a guess costs the
-//! verifier nothing for running 2^31 rounds. A run that spends the interpreter's budget is therefore neither right nor
-//! wrong yet: it goes on as machine code that counts, and never ends only if it spends [`PATIENCE`] too. What the
-//! interpreter saw of it before is judged as ever.
+//! A program that ends may still take long: a may_goto allows 8 million rounds, and a loop that is proven from a guess
+//! costs the verifier nothing for running 2^31 rounds. A run that spends the interpreter's budget is therefore neither
+//! right nor wrong yet: it goes on as machine code that counts, and never ends only if it spends [`PATIENCE`] too. The
+//! interpreter's observations before that point are judged as for every run.
 
 use super::world::World;
 use super::{Arg, Context, Generated};
@@ -22,7 +22,7 @@ use bpf_runtime::{LoadError, MapError, Mode, OptLevel, Program, Raw, RunError, S
 use bpf_verifier::{Escape, GlobalArg, GlobalFunc, Reason};
 use std::collections::BTreeMap;
 
-/// What the machine stack is full of before a run.
+/// Contents of the machine stack before a run.
 const POISON: u64 = 0xa5a5_5a5a_dead_c0de;
 /// Bytes around the packet's buffer that no run may touch.
 const MARGIN: usize = 64;
@@ -32,7 +32,7 @@ const BUDGET: u64 = 100_000;
 /// Branches back and calls of machine code after which a run is taken to be endless: eight loops of 2^31 rounds, one
 /// after the other, or two thousand may_goto loops. Half a minute.
 const PATIENCE: u64 = 1 << 34;
-/// What a violation of a run without an end begins with.
+/// Beginning of the message for a run that does not end.
 pub const ENDLESS: &str = "it does not end";
 
 /// Steps that programs may take to verify: 95 of 100 take less than the first, and together a third of the time that
@@ -63,7 +63,7 @@ pub(super) enum Verified {
     Again,
 }
 
-/// What the oracle saw of one program.
+/// Result of the oracle for one program.
 #[derive(Debug)]
 pub enum Outcome {
     /// Refused; the kind of reason.
@@ -100,7 +100,7 @@ impl Tally {
     /// Counts an outcome. `Err` for a violation.
     ///
     /// # Errors
-    /// What was found.
+    /// Description of the violation.
     pub fn count(&mut self, generated: &Generated, outcome: Outcome) -> Result<(), String> {
         self.programs += 1;
         match outcome {
@@ -135,7 +135,7 @@ pub(super) enum Loaded {
     Skb(Program<Skb, ()>),
 }
 
-/// What a run starts with.
+/// Inputs of a run.
 pub(super) struct Input {
     packet: Vec<u8>,
     headroom: usize,
@@ -144,7 +144,7 @@ pub(super) struct Input {
     maps_seed: u64,
 }
 
-/// What a run leaves behind.
+/// Outputs of a run.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) struct Output {
     r0: u64,
@@ -180,7 +180,7 @@ impl Oracle {
         Oracle::patient(PATIENCE)
     }
 
-    /// The same, for which a run is endless after so many branches back and calls of machine code.
+    /// Makes an oracle for which a run is endless after `patience` branches back and calls of machine code.
     pub fn patient(patience: u64) -> Oracle {
         let jit = |budget| bpf_runtime::Arch::HOST.map(|_| World::new(Mode::Jit, budget, LONG));
         Oracle { machine: jit(None), patient: jit(Some(patience)), ..Oracle::interpreter_only() }
@@ -367,7 +367,7 @@ fn poison_stack() {
     std::hint::black_box(&mut words);
 }
 
-/// A run beyond the interpreter's budget, at both levels as machine code that counts. What is wrong with it.
+/// Runs a program beyond the interpreter's budget, at both levels as machine code that counts. Returns the violation.
 fn run_long(world: &mut World, generated: &Generated, input: &Input) -> Result<Option<String>, MapError> {
     let mut outputs = Vec::new();
     for (level, fill) in [(OptLevel::Speed, 0x77), (OptLevel::None, 0x78)] {
@@ -397,7 +397,7 @@ pub(super) fn run(
     fill: u8,
 ) -> Result<Result<Result<Output, RunError>, String>, MapError> {
     world.reset(generated.maps, &mut Choices::from_seed(input.maps_seed))?;
-    // What XDP programs may grow into is the same for all; what nobody may touch is not.
+    // The bytes that XDP programs may grow into are equal for all engines; bytes that no run may touch are not.
     let room = if matches!(program, Loaded::Xdp(_)) { (input.headroom, input.tailroom) } else { (0, 0) };
     let from = MARGIN + usize::from(fill & 7);
     let len = room.0 + input.packet.len() + room.1;

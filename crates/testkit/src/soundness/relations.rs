@@ -3,10 +3,9 @@
 //!
 //! A loop is made of *moves* of two numbers, a bound and two packet pointers, in registers and slots: steps, steps on
 //! one of two ways, sums and differences behind a comparison, copies, multiples, halves, narrow ones; accesses at them,
-//! in the loop and after it; exits in its middle; loops in it that move the same variables. What is right in such a
-//! program nobody knows beforehand, so offsets are the greatest that one of the variables' bounds would allow, and
-//! beside that: what the verifier concludes of the others decides. Only the number of rounds is small, by a count of
-//! its own.
+//! in the loop and after it; exits in its middle; loops in it that move the same variables. The generator does not know
+//! which such programs are safe, so offsets are the greatest that one of the variables' bounds would allow, and beside
+//! that: what the verifier concludes of the others decides. Only the number of rounds is small, by a count of its own.
 
 use super::emit::{Builder, POINTERS, SIZES, WIDTHS, slot};
 use super::{Context, GLOBAL_VALUE, MapId, Role};
@@ -19,7 +18,7 @@ enum Var {
     Slot(i16),
 }
 
-/// What is sure to be in a loop, among its random moves.
+/// Moves that a loop surely contains, among its random moves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Plot {
     Any,
@@ -31,7 +30,7 @@ enum Plot {
     Before(i32),
 }
 
-/// What a loop moves.
+/// Variables that a loop moves.
 #[derive(Clone, Debug)]
 struct Vars {
     /// Two that move, the bound, and a count.
@@ -102,7 +101,7 @@ impl Builder<'_, '_> {
             self.lens.extend([4, 8, 32]);
         }
         self.begin(&mut vars);
-        // What holds when the loop begins may follow from a comparison.
+        // Facts at the loop's beginning may follow from a comparison.
         if self.c.one_in(2) {
             let (dst, src, cond, width) = self.comparison(&vars);
             self.skip(|off| Insn::JumpIf { width, cond, dst, src, off }, |b| b.turn_and_use(&mut vars));
@@ -129,7 +128,7 @@ impl Builder<'_, '_> {
         }
     }
 
-    /// What the plot says of a round: at its beginning, and at its end.
+    /// Emits the plot's moves at the beginning and at the end of a round.
     fn plot_begins(&mut self, vars: &Vars) {
         let Some((_, end)) = vars.packet else { return };
         match vars.plot {
@@ -208,14 +207,14 @@ impl Builder<'_, '_> {
         }
     }
 
-    /// What the variables begin with.
+    /// Sets the variables' first values.
     fn begin(&mut self, vars: &mut Vars) {
         let mask = self.c.pick(&[3, 7, 15, 31, 63]);
         vars.most = mask;
         let bound = vars.numbers[2];
         match (vars.packet, self.c.below(5)) {
             (Some((start, end)), 0 | 1) => {
-                // What the packet is long, perhaps no more than so much.
+                // The packet's length, perhaps clamped.
                 self.load(Size::DW, Reg::R9, Reg::R10, end);
                 self.load(Size::DW, Reg::R0, Reg::R10, start);
                 self.push(Insn::Alu { width: Width::W64, op: AluOp::Sub, dst: Reg::R9, src: Src::Reg(Reg::R0) });
@@ -426,7 +425,7 @@ impl Builder<'_, '_> {
                 self.put(v, r);
             }
             7 => {
-                // What is taken off one is put on the other.
+                // The amount subtracted from one variable is added to the other.
                 let mask = self.c.pick(&[1, 3, 7]);
                 self.unknown(Reg::R5);
                 self.alu(AluOp::And, Reg::R5, Src::Imm(mask));

@@ -34,7 +34,7 @@ impl Builder<'_, '_> {
         let step = self.c.pick(&[1, 1, 2, 3, 8, -1, -1, -2]);
         let (width, counts, cond) = (self.c.pick(&WIDTHS), self.c.pick(&WIDTHS), self.c.pick(&Cond::ALL));
         let size = self.c.pick(&SIZES);
-        // What it will do.
+        // Simulates the loop.
         let cut = |n: i64| if counts == Width::W32 { i64::from(n as u32) } else { n };
         let (mut n, mut least, mut most, mut rounds) = (cut(start.into()), i64::MAX, i64::MIN, 0);
         loop {
@@ -103,7 +103,7 @@ impl Builder<'_, '_> {
         let (step, size) = (self.c.pick(&[1, 1, 2, 3, 4, 8]), self.c.pick(&SIZES));
         let extra = self.c.pick(&[0, 1, 4, 7]);
         let wrong = self.lure(3);
-        // What it reaches, if it is right: also what the other way adds.
+        // Bytes that the accesses reach in a safe program, additions on the other path included.
         let reach = |rounds: u32, extra: u32| (rounds - 1) * (step + extra) + size.bytes();
         let counted = if wrong { 0 } else { extra };
         let most = (GLOBAL_VALUE - size.bytes()) / (step + counted) + 1;

@@ -50,7 +50,7 @@ impl Sabotage {
     /// Makes a program of these choices, damages most of them, and runs it on so many inputs if it is contained.
     ///
     /// # Errors
-    /// What was not contained.
+    /// Description of the violation of containment.
     pub fn check(&mut self, runs: u32, c: &mut Choices<'_>) -> Result<(), String> {
         let mut generated = if c.one_in(8) { generate_owning(c) } else { generate(c) };
         generated.globals.iter_mut().for_each(|signature| *signature = None);

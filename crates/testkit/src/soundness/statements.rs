@@ -377,7 +377,7 @@ impl Builder<'_, '_> {
     fn gap_in_branch(&mut self) {
         if self.depth < 3 {
             let outside = self.busy;
-            // What the statement around relies on is not known here: nothing of it is touched.
+            // Registers and slots that the enclosing statement relies on are not known here, so all are left alone.
             self.busy.slots = 0xff;
             self.busy.numbers = [true; 2];
             self.depth += 1;
@@ -542,7 +542,8 @@ impl Builder<'_, '_> {
         self.store(Size::DW, AREA, off, Src::Reg(Reg::R2));
     }
 
-    /// What the function was given: the element of a for_each, the memory of a global function, slots of the caller.
+    /// Accesses the function's arguments: the element of a for_each, the memory of a global function, slots of the
+    /// caller.
     fn given(&mut self) {
         match self.role {
             Role::Main | Role::Less => self.own_memory(),

@@ -192,7 +192,7 @@ impl World {
         Ok(used >> MapId::Constants as u8 & 1 == 0 || self.at(MapId::Constants).get(&[0; 4])? == Some(constants))
     }
 
-    /// What these maps hold.
+    /// Returns the contents of the maps in `used`.
     pub(super) fn contents(&mut self, used: u16) -> Result<Vec<u8>, MapError> {
         let uses = |map: MapId| used >> map as u8 & 1 != 0;
         let mut all = Vec::new();

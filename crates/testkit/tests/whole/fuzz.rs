@@ -47,7 +47,7 @@ fn sides() {
     on_noise(fuzz::sides, 2000);
 }
 
-/// What tells the process that looks for a fault which one it is.
+/// Environment variable that tells the process which fault it looks for.
 #[cfg(feature = "faults")]
 const FAULT: &str = "BPF_FAULT";
 

@@ -215,7 +215,7 @@ fn every_target_of_an_indirect_branch_has_a_landing_pad() {
     }
 }
 
-/// Who signs authenticates, on every way out; and who saves the return address signs.
+/// Code that signs a return address authenticates it on every way out, and code that saves one signs it.
 #[test]
 fn signed_return_addresses_are_authenticated() {
     for return_signing in [false, true] {

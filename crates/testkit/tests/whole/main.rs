@@ -1,5 +1,4 @@
-//! What concerns the whole family, in one binary: examples, engines and generated programs compared, emitted code as
-//! text.
+//! Tests of the whole family, in one binary: examples, engines and generated programs compared, emitted code as text.
 
 mod engines;
 mod examples;

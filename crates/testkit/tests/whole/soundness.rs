@@ -52,7 +52,7 @@ fn accepted_programs_run_as_promised_on_all_engines() {
     }
 }
 
-/// The same of programs with objects that they own, exceptions and calls by a register.
+/// Programs with objects that they own, exceptions and calls by a register.
 #[test]
 fn accepted_programs_with_objects_run_as_promised_on_all_engines() {
     let mut oracle = Oracle::new();
@@ -76,7 +76,7 @@ fn accepted_programs_with_objects_run_as_promised_on_all_engines() {
     for reason in ["Owed", "MaybeNull", "Arg", "ObjectField", "LockHeld", "RootUnlocked"] {
         assert!(OF > 1 || tally.refused.contains_key(reason), "{reason} is never the reason: {tally}");
     }
-    // What is accepted does each of these.
+    // Accepted programs call each of these functions.
     use bpf_uapi::Kfunc;
     let calls = [
         Kfunc::ObjNew,

@@ -9,7 +9,7 @@ use bpf_jit_suite::{Host, Report, called};
 const SAVED: [u64; 6] =
     [0x1111_0000_0000_0003, 0x2222_0000_0000_0005, 0x3333_000c, 0x4444_000d, 0x5555_000e, 0x6666_000f];
 
-/// What a register that a call may overwrite holds after one.
+/// Value of each caller-saved register after a call.
 pub(crate) const POISON: u64 = 0xdead_0100_dead_0100;
 
 core::arch::global_asm!(
