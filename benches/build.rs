@@ -1,17 +1,18 @@
-//! Compiles the speed programs natively, with -O2: what every engine is measured against.
+//! Compiles the speed programs natively with -O2: the yardstick of every engine.
 //!
-//! clang 19 is preferred where it is installed and we do not cross-compile, because it made the BPF objects: the
-//! yardstick then differs from them in the target alone. Elsewhere the C compiler that Rust links with serves.
+//! clang 19 is preferred where it is installed and the build is no cross-compilation, because clang 19 compiled the
+//! BPF objects: the yardstick then differs from the objects in the target alone. Elsewhere the C compiler is used
+//! that Rust links with.
 //!
-//! Where its code happens to lie makes native code up to half as fast again. So each program is compiled [`PLACES`]
-//! times, to lie at another multiple of 16 in its cache line, and as often without vectors, which BPF does not have. A
-//! table in C for each names the copies.
+//! The address of native code changes its speed by up to half. Each program is therefore compiled [`PLACES`] times,
+//! each copy at another multiple of 16 in its cache line, and as many times without vector instructions, which BPF
+//! does not have. A table in C for each of the two forms names the copies.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::{env, fs, process::Command};
 
-/// As `bpf_benches::programs::PLACES`, which the tables' lengths are.
+/// Number of copies of each function; equals `bpf_benches::programs::PLACES`, the length of the tables there.
 const PLACES: usize = 4;
 
 fn main() -> std::io::Result<()> {
@@ -19,7 +20,7 @@ fn main() -> std::io::Result<()> {
     let mut sources = Vec::new();
     for entry in fs::read_dir("programs")? {
         let path = entry?.path();
-        // The programs with a bench of their own need maps and helpers, and have no native form.
+        // Each program with a benchmark of its own needs maps and helpers, and has no native form.
         if path.extension().is_some_and(|extension| extension == "c") && is_speed_program(&path)? {
             sources.push(path);
         }
@@ -39,13 +40,14 @@ fn main() -> std::io::Result<()> {
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or(std::io::ErrorKind::NotFound)?);
     let file = out.join("tables.c");
     fs::write(&file, table)?;
-    // Before what it names: a linker looks through libraries once, in this order.
+    // The library of the table comes before the library that it refers to: a linker searches libraries once, in
+    // order.
     compiler().file(file).compile("speed_tables");
     for form in FORMS {
         for place in 0..PLACES {
             let mut build = compiler();
             build.define("FORM", form).define("PLACE", place.to_string().as_str()).files(&sources);
-            // What there is to warn of, the first has said.
+            // Warnings are shown for the first copy only: the other copies have the same source.
             build.warnings(form == FORMS[0] && place == 0);
             if form == "scalar" {
                 build.flag_if_supported("-fno-tree-vectorize");

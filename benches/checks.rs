@@ -1,9 +1,9 @@
-//! `cargo bench -p bpf-benches --bench checks`: what a check at run time costs.
+//! `cargo bench -p bpf-benches --bench checks`: the cost of a check of an access at run time.
 //!
-//! A program that makes 64 accesses at an offset from its data, in three forms: *proven*, where one mask and one
-//! comparison at the start make every access safe; *by hand*, with a comparison before each; and *hybrid*, with
-//! neither, loaded by `Loader::hybrid`. The rest of the code is the same, so the difference to *proven* over 64 is the
-//! cost of an access.
+//! A program makes 64 accesses at an offset from its data. It has three forms: *proven*, in which one mask and one
+//! comparison at the start make every access safe; *by hand*, with a comparison before each access; and *hybrid*,
+//! with neither, loaded by `Loader::hybrid`, which inserts checks. The rest of the code is equal, so the difference
+//! of a form to *proven*, divided by 64, is the cost of a checked access.
 
 use bpf_benches::measure::{self, Contender};
 use bpf_benches::table::{Table, figure};
@@ -19,14 +19,14 @@ enum Form {
     Hybrid,
 }
 
-/// r6 = start, r7 = end, r3 = offset; `enter` fills in the first two.
+/// Returns the program's text. r6 is the start of the data, r7 its end, r3 the offset; `enter` loads r6 and r7.
 fn text(enter: &str, size: usize, form: Form) -> String {
     let mut t = format!("r0 = 0\n{enter}\nr4 = r6\nr4 += 8\nif r4 > r7 goto out\nr3 = *(u64 *)(r6 + 0)\n");
     if form == Form::Proven {
         writeln!(t, "r3 &= 63\nr4 = r6\nr4 += 200\nif r4 > r7 goto out").expect("a string");
     }
     if form == Form::ByHand {
-        // What makes the comparisons below mean something: the offset is small.
+        // A comparison with the end proves an access only if the offset is known to be small.
         writeln!(t, "if r3 > 0xffff goto out").expect("a string");
     }
     for _ in 0..ACCESSES {

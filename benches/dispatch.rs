@@ -1,16 +1,16 @@
-//! `cargo bench -p bpf-benches --bench dispatch`: what it costs to call one of many programs, and to change which.
+//! `cargo bench -p bpf-benches --bench dispatch`: the cost of calling one of many programs, and of replacing one.
 //!
-//! 1. A call of one of 1, 2, 8, 16 and 48 functions: always the first, always the last, any, or one that the dispatcher
-//!    does not know; beside an indirect call, a retpolined one, Rust's `dyn` and `match`. Figures are ns a call, the
-//!    loop around it included (its own row).
+//! 1. A call of one of 1, 2, 8, 16 and 48 functions: always the first, always the last, a random one, or one that the
+//!    dispatcher does not list. Beside it: an indirect call, a call through a retpoline, Rust's `dyn` and `match`.
+//!    Figures are ns a call, including the loop around the call (the loop alone is a row).
 //! 2. 48 entries with and without hit counts.
-//! 3. Jump targets aligned or not, hardening on or off, the callee's address below or above the others'.
+//! 3. Aligned and unaligned jump targets, hardening on and off, the callee's address below and above the others'.
 //! 4. Packets a second over examples/packets.pcap, with and without a dispatcher.
 //! 5. An update of a dispatcher and of a hook, by the number of entries.
-//! 6. The whole way of a run: a program, a dispatcher, hooks.
+//! 6. A whole run: a program, a dispatcher, hooks.
 //!
-//! `-- calls hits rows packets updates runs` chooses among them. The figures of 1 to 3 are of the code alone, called
-//! from assembly; in 4 to 6 the runtime is in them.
+//! `-- calls hits rows packets updates runs` selects among them. In 1 to 3 assembly calls the generated code alone;
+//! in 4 to 6 the figures include the runtime.
 
 use bpf_benches::measure::{Contender, interleaved, median, nanoseconds, thread_time};
 use bpf_benches::table::{Table, figure};
@@ -25,11 +25,11 @@ use bpf_runtime::{
 use pcap_file::pcap::PcapReader;
 use std::hint::black_box;
 
-/// Calls before a sequence repeats itself: more than a branch predictor can learn by heart.
+/// Number of calls before a sequence repeats itself: more than a branch predictor can learn.
 const SEQUENCE: usize = 1 << 14;
 const ENTRIES: usize = 48;
 
-/// Makes tables.
+/// A function that measures one group of tables.
 type Make = fn() -> Vec<Table>;
 type Packet = Program<Xdp, ()>;
 
@@ -49,7 +49,7 @@ fn random(seed: &mut u64) -> usize {
     (*seed >> 33) as usize
 }
 
-/// Functions that return 0, 1, 2 ...: one more than there are entries at most.
+/// Functions that return 0, 1, 2, and so on: one for each entry, and one that no dispatcher lists.
 struct Stubs {
     packs: Packs,
     texts: Vec<Text>,
@@ -65,7 +65,7 @@ impl Stubs {
         Stubs { packs, texts }
     }
 
-    /// By ascending address.
+    /// Returns the address of function `i`; the functions are sorted by address.
     fn address(&self, i: usize) -> usize {
         self.texts[i].base() as usize
     }
@@ -79,7 +79,7 @@ impl Stubs {
     }
 }
 
-/// Makes the calls of a sequence, over and over.
+/// Makes a contender that calls `call` with the elements of the sequence in turn.
 fn over<'a, T: Copy + 'a>(sequence: &'a [T], mut call: impl FnMut(T) -> u64 + 'a) -> Contender<'a> {
     assert_eq!(sequence.len(), SEQUENCE);
     let mut at = 0;
@@ -93,7 +93,7 @@ fn over<'a, T: Copy + 'a>(sequence: &'a [T], mut call: impl FnMut(T) -> u64 + 'a
     })
 }
 
-/// The same in Rust: a type for each callee behind one trait, and an arm for each.
+/// Rust's dynamic dispatch: each callee has a type of its own behind one trait, and an arm of a `match`.
 trait Callee {
     fn call(&self) -> u64;
 }
@@ -137,7 +137,7 @@ const CALLS: [&str; 7] = [
     "Rust: match",
 ];
 
-/// Times of [`CALLS`] for callees in this order.
+/// Measures each of [`CALLS`] with the callees in the given order; returns ns a call.
 fn times(stubs: &Stubs, entries: usize, order: &[usize], hits: Option<&[u64]>) -> Vec<f64> {
     let addresses: Vec<usize> = order.iter().map(|i| stubs.address(*i)).collect();
     let trees = [false, true].map(|retpolines| stubs.tree(0..entries, true, retpolines));
@@ -180,7 +180,7 @@ fn times(stubs: &Stubs, entries: usize, order: &[usize], hits: Option<&[u64]>) -
     ])
 }
 
-/// Rows of [`CALLS`] and, below, what the targets are about.
+/// Adds a row for each of [`CALLS`], and below them the comparisons of the dispatcher with an indirect call.
 fn add_rows(table: &mut Table, columns: &[Vec<f64>]) {
     for (i, name) in CALLS.iter().enumerate() {
         if call::HAS_RETPOLINES || !name.starts_with("retpolined") {
@@ -196,7 +196,7 @@ fn add_rows(table: &mut Table, columns: &[Vec<f64>]) {
     }
 }
 
-/// The callees of a column.
+/// Returns the sequences of callees of the four columns: first, last, random, not listed.
 fn orders(entries: usize) -> [Vec<usize>; 4] {
     let mut seed = 1;
     let any = (0..SEQUENCE).map(|_| random(&mut seed) % entries).collect();
@@ -213,7 +213,8 @@ fn calls() -> Vec<Table> {
     tables.into()
 }
 
-/// Nine calls of ten go to one entry in the middle, the rest anywhere; and all calls go there.
+/// Measures two sequences, each with and without hit counts: all calls go to one entry in the middle, or nine of ten
+/// do and the rest go to random entries.
 fn hits() -> Vec<Table> {
     const HOT: usize = 29;
     let stubs = Stubs::new();
@@ -242,7 +243,7 @@ fn rows() -> Vec<Table> {
         Table::new(["targets", "retpolines", "the callee's address", "ns a call, 16", "48 entries", "bytes", "bytes"]);
     for align in [true, false] {
         for retpolines in [false, true] {
-            // The first or the last entry is called, of 16 and of 48.
+            // The first or the last entry is called, in trees of 16 and of 48 entries.
             let trees = [16, ENTRIES].map(|entries| (entries, stubs.tree(0..entries, align, retpolines)));
             for below in [true, false] {
                 let sequences = trees
@@ -284,7 +285,7 @@ fn capture() -> Vec<Vec<u8>> {
     std::iter::from_fn(&mut next).collect()
 }
 
-/// Runs every packet of the capture; ns a packet.
+/// Makes a contender that runs every packet of the capture in turn; its figure is ns a packet.
 fn over_packets<'a>(mut packets: Vec<Vec<u8>>, mut run: impl FnMut(&mut XdpBuff<'_>) -> u64 + 'a) -> Contender<'a> {
     let mut at = 0;
     Box::new(move |repeat| {
@@ -299,8 +300,10 @@ fn over_packets<'a>(mut packets: Vec<Vec<u8>>, mut run: impl FnMut(&mut XdpBuff<
     })
 }
 
-/// With retpolines on, "without" is a dispatcher that knows no program: then the run is entered through a retpoline, as
-/// in a kernel built with them.
+/// Measures runs of a packet filter with and without a dispatcher.
+///
+/// With retpolines on, "without" is a dispatcher that lists no program: the run is then entered through a retpoline,
+/// as in a kernel built with retpolines.
 fn packets() -> Vec<Table> {
     const FILTER: &[u8] = include_bytes!("../examples/xdp_filter.o");
     let mut table = Table::new([
@@ -358,8 +361,8 @@ fn packets() -> Vec<Table> {
     vec![table]
 }
 
-/// CPU time of one of many pairs of an attach and a detach, halved: microseconds an update. Freeing the old images is
-/// in it.
+/// Measures pairs of an attach and a detach; returns half the CPU time of a pair: microseconds an update. The time
+/// includes freeing the old images.
 fn update_time(engine: &Engine, mut pair: impl FnMut()) -> f64 {
     const PAIRS: u32 = 50;
     let rounds = (0..15).map(|_| {

@@ -1,18 +1,19 @@
-//! `cargo bench -p bpf-benches --bench entry`: what it costs to get into a program and out again.
+//! `cargo bench -p bpf-benches --bench entry`: the cost of entering a program and returning from it.
 //!
-//! The program does nothing, so all that is measured is the way there and back: first a call through a function pointer
-//! and a run guard by themselves, of which the rest is made, then the ways to run a program, and rbpf, which has
-//! neither guard nor a run that can be stopped.
+//! The program does nothing, so the figures are the cost of the entry and the return alone. The first rows are the
+//! parts: a call through a function pointer, and a run guard. The next rows are the ways to run a program. rbpf, the
+//! last row, has neither a guard nor a run that can be stopped.
 //!
-//! Where the time goes (x86-64 instructions, counted in this benchmark's loops; the machine that was measured on has no
-//! counters). A guard is 26 of them with 3 stores: the thread's record is found by the domain's number, and its state,
-//! the epoch and the slot are looked at. The rest of a run that cannot be stopped is about 27, the program's two and
-//! the loop's included: is it machine code, does it need a run, r1 to r5, the call and the result (errors come in
-//! boxes, or the result would go through memory). One that could stop takes some 35 more: 8 find its run, 9 stores
-//! begin it (data, host, engine, budget, and what the last one may have left), 4 note where a stop goes to, one ends
-//! it, and what a stop may overwrite is saved around the call. A hook adds the load of its image and, for one program
-//! under `FirstVerdict`, a jump; an observer (`RunAll`) is called from the image instead, because the result is not its
-//! own.
+//! A run consists of these steps on x86-64 (counts of instructions in the loops of this benchmark). A guard takes 26
+//! instructions, 3 of them stores: it finds the thread's record by the domain's number, and checks the record's
+//! state, the epoch and the slot. The rest of a run that cannot be stopped takes about 27, including the two of the
+//! program and those of the loop: the checks whether the program is machine code and whether it needs a `RunCtx`,
+//! loading r1 to r5, the call, and the result (an error is boxed, so that the result fits registers). A run that can
+//! be stopped takes about 35 more: 8 find its `RunCtx`, 9 stores fill it (data, host, engine, budget, and fields that
+//! the last run may have left), 4 store the target of a stop, one ends the run, and the others save around the call
+//! the registers that a stop may overwrite. A hook adds the load of its image and, for one program under
+//! `FirstVerdict`, a jump; an observer (`RunAll`) is called from the image instead, because its result is not the
+//! hook's result.
 
 use bpf_benches::measure::{Contender, interleaved, nanoseconds};
 use bpf_benches::table::{Table, figure};
@@ -21,12 +22,13 @@ use std::hint::black_box;
 
 const EMPTY: &str = "r0 = 0\nexit";
 
-/// Does nothing either, but would ask which slot it is in if its memory were empty: so it needs a run.
+/// Returns 0 as [`EMPTY`] does, but contains a call of `bpf_get_smp_processor_id`, so that its run needs a `RunCtx`.
+/// The call is executed only if the memory is empty.
 const COULD_ASK: &str = "r0 = 0\nif r2 != 0 goto +1\ncall 8\nexit";
 
 const FIRST: Policy = Policy::FirstVerdict { pass: 2 };
 
-/// A contender that runs `once` over and over.
+/// Makes a contender that calls `once` repeatedly.
 fn each<'a>(mut once: impl FnMut() + 'a) -> Contender<'a> {
     Box::new(move |repeat| {
         nanoseconds(repeat, |repeat| {
@@ -59,7 +61,7 @@ fn main() {
     let observers = self::hook(&engine, &program, Policy::RunAll { result: 0 });
     let (with_run, with_run_program) = load(Config::default(), COULD_ASK);
     let with_run_hook = self::hook(&with_run, &with_run_program, FIRST);
-    // Engines of their own: all else would be inside their guards.
+    // Runners have engines of their own: a runner holds a guard, and any other run on that engine would be inside it.
     let (under_guard, under_guard_program) = load(Config::default(), EMPTY);
     let under_guard_hook = self::hook(&under_guard, &under_guard_program, FIRST);
     let (_under_guard, under_guard_with_run) = load(Config::default(), COULD_ASK);
@@ -68,7 +70,7 @@ fn main() {
     let mut hook_runner = under_guard_hook.runner(&mut second).expect("a slot");
     let mut runner_with_run = under_guard_with_run.runner(&mut third).expect("a slot");
     let [mut a, mut b, mut c, mut d, mut e, mut f, mut g, mut h, mut i] = [[0u8; 64]; 9];
-    // Outlives the contenders.
+    // These outlive the contenders, which borrow them.
     #[cfg(target_arch = "x86_64")]
     let (code, mut memory) = (bpf_isa::encode(&assemble(EMPTY).expect("BPF")).expect("BPF"), [0; 64]);
     let call: extern "C" fn(*mut u8, usize) -> u64 = black_box(nothing);
@@ -151,7 +153,7 @@ fn main() {
     println!("{}", counted());
 }
 
-/// What counting runs costs (`Config::metrics`).
+/// Measures the cost of counting runs (`Config::metrics`).
 fn counted() -> Table {
     let loads = [("no", false), ("yes", true)].map(|(counted, metrics)| {
         let config = || {

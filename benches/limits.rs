@@ -1,8 +1,8 @@
-//! `cargo bench -p bpf-benches --bench limits`: what limits cost a run, and a round of a loop.
+//! `cargo bench -p bpf-benches --bench limits`: the cost of limits, for a run and for an iteration of a loop.
 //!
-//! The same two programs, loaded with no check, with each of the two and with both, and run without limits and under
-//! them: one that could ask something and does not, so that a run is begun for it, and a loop of 1000 rounds with four
-//! instructions of work each.
+//! Two programs are measured: one whose run needs a `RunCtx`, because it contains a call of a helper that it never
+//! executes, and a loop of 1000 iterations with six instructions of work each. Each is loaded without checks,
+//! interruptible, with a budget, and with both; and is run without limits and under each limit that its checks allow.
 
 use bpf_benches::measure::{Contender, interleaved, nanoseconds};
 use bpf_benches::table::{Table, figure};
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 const COULD_ASK: &str = "r0 = 0\nif r2 != 0 goto +1\ncall 8\nexit";
 
-/// A xorshift generator: each step waits for the one before, as most loops that are not unrolled do.
+/// A xorshift generator: each step depends on the one before, as in most loops that are not unrolled.
 const LOOP: &str = "r1 = 0\nr0 = 7\nagain: r3 = r0\nr3 <<= 13\nr0 ^= r3\nr3 = r0\nr3 >>= 7\nr0 ^= r3\nr1 += 1\nif r1 < 1000 goto again\nexit";
 
 fn each<'a>(mut once: impl FnMut() + 'a) -> Contender<'a> {

@@ -1,14 +1,20 @@
-//! `cargo bench -p bpf-benches --bench load`: how long it takes to load a program (and to unload it).
+//! `cargo bench -p bpf-benches --bench load`: the time of loading a program (and unloading it).
 //!
-//! The first table is one program of a length, load and unload together, in microseconds. The second is 256 different
-//! programs of 32 instructions in turn, in thousands a second of CPU time; the third the same by one and two threads at
-//! once; the fourth what a loaded program costs in memory. Commands beside it: `-- phases` (where the time of a load
-//! goes), `-- instances` (one more instance of a module, and ten thousand), `-- verified` (what verifying costs, beside
-//! the kernel's), `-- cold` (a load after other things), `-- tag` (40,945 loads of every length, as the kernel's
-//! self-test does), `-- spin INSTRUCTIONS SECONDS [none]` and `-- count INSTRUCTIONS LOADS [none]` (for profilers that
-//! sample, and that count; `none`: without optimisation). rbpf has no verifier of types, and solana-sbpf's checks
-//! structure only; the kernel's time includes its verifier and a system call, and leaves out what it does after a grace
-//! period.
+//! Without arguments it prints four tables: microseconds of a load and an unload of one program of 64, 512 and 4000
+//! instructions; thousands of loads a second of CPU time, of 256 different programs of 32 instructions in turn; loads
+//! of these programs by one and by several threads at once; and the memory that a loaded program takes. Arguments
+//! select other tables:
+//!
+//! - `-- phases`: the time of each step of a load;
+//! - `-- instances`: one more instance of a module, and ten thousand of them;
+//! - `-- verified`: the cost of verifying, beside the kernel's;
+//! - `-- cold`: a load after other work;
+//! - `-- tag`: 40,945 loads of programs of every length, as in the kernel's self-test;
+//! - `-- spin INSTRUCTIONS SECONDS [none]` loads for a sampling profiler, and `-- count INSTRUCTIONS LOADS [none]`
+//!   for a counting one (`none`: without optimisation).
+//!
+//! rbpf does not verify types, and solana-sbpf checks the structure only. The kernel's time includes its verifier and
+//! a system call, and excludes the work that it does after a grace period.
 
 mod loading;
 
@@ -81,7 +87,8 @@ fn row(name: String, measured: &[Option<f64>], show: impl Fn(f64) -> String) -> 
     std::iter::once(name).chain(cells).collect()
 }
 
-/// Nanoseconds of a load and unload on each engine, the programs in turn.
+/// Measures a load and an unload of the programs in turn, on each engine; returns nanoseconds, `None` for an engine
+/// that refuses a program.
 fn measure_all(
     engines: &[Box<dyn Engine>],
     programs: &[Vec<u8>],

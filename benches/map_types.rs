@@ -1,12 +1,12 @@
-//! `cargo bench -p bpf-benches --bench map_types`: every map type but the plain hash (which `maps` compares with its
-//! peers).
+//! `cargo bench -p bpf-benches --bench map_types`: every map type except the plain hash (which `maps` compares with
+//! its peers).
 //!
-//! 1. Types with keys, ours as programs and as the host call them, beside the kernel's driven by a BPF program; what a
-//!    cell means: `benches/src/maps/mod.rs`. Arguments select rows by substring: `-- lru`.
-//! 2. Queue, stack, bloom filter and ring buffer, by their entry points, on one thread, and the kernel's driven by a
-//!    BPF program: CPU time an operation.
-//! 3. Look-ups in loops of compiled programs (`benches/programs/lookups.c`): a loop less the same loop without the
-//!    look-up.
+//! 1. Types with keys: ours as programs call them and as the host calls them, beside the kernel's, which a BPF
+//!    program drives. `benches/src/maps/mod.rs` defines the figures. Arguments select rows by substring: `-- lru`.
+//! 2. Queue, stack, Bloom filter and ring buffer, by their entry points, on one thread, beside the kernel's, which a
+//!    BPF program drives: CPU time an operation.
+//! 3. Look-ups in loops of compiled programs (`benches/programs/lookups.c`): the time of a loop less the time of that
+//!    loop without the look-up.
 
 use bpf_benches::maps::kernel::Kernel;
 use bpf_benches::maps::keyless::{self, Keyless, Round};
@@ -24,7 +24,7 @@ fn main() {
     let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|part| name.contains(part.as_str()));
     let mut table = Table::new(["type/elements/key+value/threads", "ours (program)", "ours (host)", "kernel"]);
     for (elements, size) in [(10_000, "10k"), (1_000_000, "1M")] {
-        // Maps are filled once for one and two threads: with many elements that takes longer than to measure them.
+        // One and two threads share maps filled once: filling many elements takes longer than the measurement.
         let groups: &[&[usize]] = if elements > 100_000 { &[&[1, 2]] } else { &[&[1, 2], &[32]] };
         for &threads in groups {
             let most = threads.iter().copied().max().unwrap_or(1);
@@ -55,7 +55,8 @@ fn main() {
                 row(def(MapType::PerCpuHash, key, value, entries), Shape::Words, all, is_wide);
                 let on_demand = MapDef::new("hash, no_prealloc", MapType::Hash, key, value, entries);
                 row(on_demand.with_flags(flags::NO_PREALLOC), Shape::Words, all, is_wide);
-                // Room to spare, so that the kernel's lists, too, keep what was put in; then evictions.
+                // These maps have room for more elements than are inserted, so that the kernel's LRU lists evict
+                // none; then maps that evict.
                 let lru = [Operation::Lookup, Operation::Update, Operation::Insert];
                 let roomy = entries + entries / 2;
                 row(def(MapType::LruHash, key, value, roomy), Shape::Words, &lru, is_wide);
@@ -86,7 +87,7 @@ fn rows<const K: usize, const V: usize>(
     elements: usize,
     threads: &[usize],
 ) {
-    // A slot for each thread and one for the host, as the kernel has a CPU for each.
+    // Each thread needs a slot and the host one, as the kernel has a CPU for each.
     let slots = threads.iter().copied().max().unwrap_or(1) + 1;
     let create = || Map::create(def.clone(), &domain(slots)).expect("memory");
     let (ours, host) = (create(), create());
@@ -95,7 +96,7 @@ fn rows<const K: usize, const V: usize>(
     let kernel = Kernel::new(def, shape, elements, operations);
     contenders.extend(kernel.map(|kernel| Box::new(kernel) as Box<_>));
     fill(&contenders, shape, elements);
-    // All threads' turns of an operation before the next: evictions come last.
+    // All numbers of threads measure an operation before the next operation: those that evict come last.
     for &operation in operations {
         for &threads in threads {
             let times = measure(&contenders, operation, shape, elements, threads);
@@ -105,7 +106,7 @@ fn rows<const K: usize, const V: usize>(
     }
 }
 
-/// Types without keys.
+/// Measures the types without keys.
 fn without_keys() -> Table {
     let domain = domain(4);
     let create = |map_type, value, entries| {
@@ -173,7 +174,7 @@ fn without_keys() -> Table {
             let ring = (name.starts_with("ring")).then(|| kernel.ring(1 << 20)).flatten();
             contenders.push(Box::new(move |repeat| kernel_rounds(kernel, ring.as_ref(), repeat)));
         }
-        // One run of the kernel's program is many rounds; one of ours is one, but for the ring.
+        // One run of the kernel's program is many rounds; one of ours is one round, except for the ring.
         let rounds = [if name.starts_with("ring") { ROUNDS } else { 1 }, ROUNDS].map(f64::from);
         let times = measure::interleaved(&mut contenders).into_iter().zip(rounds).map(|(time, n)| figure(time / n));
         table.row(std::iter::once(name.to_owned()).chain(times).chain(["-".to_owned()]).take(3));
@@ -184,7 +185,7 @@ fn without_keys() -> Table {
 /// Rounds in one run of the kernel's program, and records in the ring before it is emptied.
 const ROUNDS: u32 = 512;
 
-/// Nanoseconds of one of `repeat` runs of the kernel's program; the ring is emptied after each.
+/// Returns nanoseconds of one of `repeat` runs of the kernel's program; the ring is emptied after each.
 fn kernel_rounds(kernel: &Keyless, ring: Option<&keyless::Ring>, repeat: u32) -> f64 {
     nanoseconds(repeat, |repeat| {
         for _ in 0..repeat {
@@ -196,10 +197,10 @@ fn kernel_rounds(kernel: &Keyless, ring: Option<&keyless::Ring>, repeat: u32) ->
     })
 }
 
-/// Iterations of the loops in `lookups.c`.
+/// Iterations of each loop in `lookups.c`.
 const LOOP: f64 = 256.0;
 
-/// Look-ups in compiled programs.
+/// Measures look-ups in compiled programs.
 fn compiled() -> Table {
     let engine = Engine::new(Config::default()).expect("a supported host");
     let linker = Linker::<()>::new(&engine);

@@ -1,10 +1,9 @@
-//! `cargo bench -p bpf-benches --bench maps`: our hash map beside the best concurrent maps of the Rust world and the
-//! kernel's.
+//! `cargo bench -p bpf-benches --bench maps`: our hash map beside concurrent maps of Rust crates and the kernel's.
 //!
-//! What a cell means and how it is had: `benches/src/maps/mod.rs`. All peers hash with foldhash (hashbrown's default,
-//! faster than ours and less guarded). Ours appears twice, as programs and as the host call it. The kernel's map is
-//! driven by a BPF program (`-` where bpf(2) is not permitted). Arguments select rows by substring: `-- 10k/8+8/1`. `--
-//! ladder` shows instead how reads of memory overlap.
+//! `benches/src/maps/mod.rs` defines the figures. All peers hash with foldhash (hashbrown's default, which is faster
+//! than our hash function and protects less against chosen keys). Our map has two columns: as programs call it and as
+//! the host calls it. A BPF program drives the kernel's map (`-` where bpf(2) is not permitted). Arguments select
+//! rows by substring: `-- 10k/8+8/1`. `-- ladder` measures instead how many reads of memory the processor overlaps.
 
 use bpf_benches::maps::kernel::Kernel;
 use bpf_benches::maps::ours::{Ours, OursFromHost};
@@ -17,7 +16,7 @@ use std::hint::black_box;
 
 const OPERATIONS: [Operation; 3] = [Operation::Lookup, Operation::Update, Operation::InsertDelete];
 
-/// The map of a row: full but for one element a thread.
+/// Defines the map of a row; it has room for its elements and one more for each thread.
 fn definition(key: usize, value: usize, elements: usize, threads: usize) -> MapDef {
     MapDef::new("bench", MapType::Hash, key as u32 * 8, value as u32 * 8, (elements + threads) as u32)
 }
@@ -26,7 +25,7 @@ fn create(def: &MapDef) -> Map {
     Map::create(def.clone(), &Domain::new(Options::default().with_max_slots(64))).expect("memory")
 }
 
-/// A peer: how it looks up (and copies the value), inserts or replaces, and removes.
+/// Implements a peer: how it looks a key up (and copies the value), inserts or replaces, and removes.
 macro_rules! peer {
     ($name:ident, $type:ty, $make:expr, $map:ident, $key:ident, $value:ident, $lookup:expr, $update:expr, $remove:expr) => {
         struct $name<const K: usize, const V: usize>($type);

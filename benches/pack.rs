@@ -1,16 +1,18 @@
-//! `cargo bench -p bpf-benches --bench pack`: what the ground under live code costs, and what packing gains.
+//! `cargo bench -p bpf-benches --bench pack`: the cost of the operations that replace live code, and the gain of
+//! packing.
 //!
-//! `-- primitives`, `loads`, `calls`, `host`: only these of
+//! `-- primitives`, `loads`, `calls` and `host` select among these:
 //!
-//! 1. Guards, pokes, grace periods, barriers: alone, and beside a thread that runs programs all the time.
-//! 2. Load + unload of small programs, without compiling them: on one thread (CPU time) and on two (wall time, which a
-//!    shared machine disturbs: compare within a line only).
-//! 3. One page each, packed in 4 KiB pages, packed in huge pages: ns a call. Two kinds of one page each: at the start
-//!    of a mapping of its own, as JITs in user space place programs, where all of them compete for the same few sets of
-//!    the caches and predictors; and anywhere in it, as the kernel did.
-//! 4. A host with a large code footprint that calls 100 of 160 loaded programs now and then.
+//! 1. Guards, pokes, grace periods and barriers: alone, and beside a thread that runs programs all the time.
+//! 2. Load and unload of small programs, without compiling them: on one thread (CPU time) and on two (wall time,
+//!    which other processes disturb: only figures of one line can be compared).
+//! 3. ns a call of functions laid out in pages of their own, packed in 4 KiB pages, and packed in huge pages. Pages
+//!    of their own have two layouts: the function at the start of its page, as JITs in user space place programs, so
+//!    that all functions compete for few sets of the caches and predictors; and anywhere in its page, as the kernel
+//!    placed programs before it packed them.
+//! 4. A host with a large code footprint that calls 100 of 160 loaded programs at intervals.
 //!
-//! `-- --plot "$PWD/docs/packing.svg"` measures only the curve of 3 and draws it.
+//! `-- --plot "$PWD/docs/packing.svg"` measures the curve of 3 only and draws it.
 
 use std::hint::black_box;
 use std::sync::Barrier;
@@ -47,24 +49,24 @@ fn packs() -> Packs {
     Packs::new(Domain::new(bpf_quiesce::Options::default()), Options::default()).expect("a supported host")
 }
 
-/// Measures `work`, repeated.
+/// Makes a contender that calls `work` repeatedly.
 fn times<'a>(mut work: impl FnMut() + 'a) -> Contender<'a> {
     Box::new(move |repeat| nanoseconds(repeat, |repeat| (0..repeat).for_each(|_| work())))
 }
 
-/// What every run pays: enter, look at the slot, exit. Inlined, as it is into runs.
+/// Does what every run does beside the program: enter a guard, load the slot, leave. Inlined, as it is into runs.
 #[inline(always)]
 fn run_nothing(domain: &Domain) {
     let guard = domain.enter().expect("a slot");
     black_box(guard.slot());
 }
 
-/// Runs `f` beside a thread that enters and leaves guards all the time.
+/// Calls `f` while another thread enters and leaves guards all the time.
 fn beside_a_runner<R>(domain: &Domain, f: impl FnOnce() -> R) -> R {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // Relaxed: the flag orders nothing else.
+            // Relaxed: the flag orders no other access.
             while !stop.load(Ordering::Relaxed) {
                 run_nothing(domain);
             }
@@ -97,14 +99,14 @@ fn primitives() -> Table {
     let mut table = Table::new(["ns", "alone", "beside a runner"]);
     let names = ["guard, enter + exit", "guard with fences", "poke", "grace period", "core barrier"];
     for ((name, alone), beside) in names.iter().zip(alone).zip(beside) {
-        // Two pokes were timed together.
+        // The contender makes two pokes.
         let each = if *name == "poke" { 0.5 } else { 1.0 };
         table.row([(*name).to_owned(), figure(alone * each), figure(beside * each)]);
     }
     table
 }
 
-/// A program whose first instruction may be patched.
+/// Makes a program whose first instruction is a patch slot.
 fn patchable(packs: &Packs) -> (Text, PatchSlot) {
     let mut code = function(0);
     let nop: &[u8] = match code.arch {
@@ -122,7 +124,7 @@ fn loads() -> Table {
     let mut random = Options::default();
     random.random_offset = true;
     let (plain, random) = (packs(), options(random));
-    // How the cost grows with what is loaded: programs of different lengths are replaced at random.
+    // The cost of a load by the number of loaded programs; programs of different lengths are replaced at random.
     const RESIDENT: [u32; 4] = [100, 1000, 10_000, 40_000];
     let codes: Vec<_> = (0..64).map(|i| padded(i, i as usize * 8)).collect();
     let mut replacing = RESIDENT.map(|count| Replacing::new(count, &codes));
@@ -163,7 +165,7 @@ fn loads() -> Table {
     table
 }
 
-/// Loaded programs, one of which is replaced at a time.
+/// A set of loaded programs, of which one at a time is replaced.
 struct Replacing<'c> {
     packs: Packs,
     codes: &'c [Code],
@@ -176,7 +178,7 @@ impl<'c> Replacing<'c> {
         let packs = packs();
         let resident = codes.iter().cycle().take(count as usize).map(|code| place(&packs, code)).collect();
         let mut replacing = Replacing { packs, codes, resident, next: Shuffle(1) };
-        // Until holes are where they will be.
+        // Replacing each program several times makes the sizes and places of holes stationary.
         (0..4 * count).for_each(|_| replacing.replace());
         replacing
     }
@@ -191,19 +193,19 @@ fn place(packs: &Packs, code: &Code) -> Text {
     packs.stage(code, |_| None).and_then(|staged| staged.finalize()).expect("room")
 }
 
-/// The program that is loaded and unloaded: 96 bytes on x86-64.
+/// Makes the program that is loaded and unloaded: 96 bytes on x86-64.
 fn small() -> Code {
     padded(1, 55)
 }
 
-/// A program with so many bytes more.
+/// Makes a program that returns `value`, with `bytes` bytes of padding.
 fn padded(value: u32, bytes: usize) -> Code {
     let mut code = function(value);
     code.bytes.extend(std::iter::repeat_n(0xcc, bytes));
     code
 }
 
-/// Wall nanoseconds a load + unload when all threads do it at once, all of them counted.
+/// Returns wall nanoseconds of a load and an unload while `threads` threads load at once, the loads of all counted.
 fn wall_time_of_loads(packs: &Packs, threads: usize) -> f64 {
     const EACH: u32 = 10_000;
     let (start, code) = (Barrier::new(threads + 1), small());
@@ -225,8 +227,8 @@ fn wall_time_of_loads(packs: &Packs, threads: usize) -> f64 {
     })
 }
 
-/// Wall nanoseconds of a guard, alone and while another thread loads and unloads as fast as it can: what replacing
-/// programs costs those who run. Medians of interleaved rounds.
+/// Returns wall nanoseconds of a guard, alone and while another thread loads and unloads without pause: the cost of
+/// replacing programs for threads that run programs. Both are medians of interleaved rounds.
 fn runs_beside_a_loader() -> (f64, f64) {
     const EACH: u32 = 1_000_000;
     let (packs, code) = (packs(), small());
@@ -240,7 +242,7 @@ fn runs_beside_a_loader() -> (f64, f64) {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 started.wait();
-                // Relaxed: the flag orders nothing else.
+                // Relaxed: the flag orders no other access.
                 while !stop.load(Ordering::Relaxed) {
                     drop(place(&packs, &code));
                 }
@@ -274,8 +276,8 @@ impl Shuffle {
     }
 }
 
-/// ns a call for each layout: the median of some passes. Where code happens to lie moves single ones by up to a third,
-/// so all is loaded anew, elsewhere, for each.
+/// Returns ns a call for each layout: the median of several passes. The addresses of code change the figure of a
+/// single pass by up to a third, so each pass loads everything anew, at other addresses.
 fn calls(count: u32, order: &[u32], direct: bool) -> Vec<f64> {
     const PASSES: usize = 5;
     let passes: Vec<_> = (0..PASSES).map(|_| calls_once(count, order, direct)).collect();
@@ -329,14 +331,15 @@ fn curve() -> String {
     svg("A call of one of N programs, random order, indirect", "programs", "ns a call", &series)
 }
 
-/// How much calling programs slows a host down whose own code spans thousands of pages.
+/// Measures how much calls of programs slow down a host whose own code spans thousands of pages.
 ///
-/// The host is straight code ([`Tour`]), so that fetching and translating its addresses is all that programs can
-/// disturb. One more call changes how the front end runs ahead (on an AMD EPYC the host alone is a tenth *slower* than
-/// with an indirect call after every tenth of its own): so the control makes as many, in the same places, to one
-/// function that is always hot, and the rest is measured against it. Where code happens to lie, virtually and
-/// physically, and who is measured before whom, moves every line by some percent: so all is loaded anew, elsewhere, and
-/// put in another order several times.
+/// The host is straight-line code ([`Tour`]), so that programs can disturb only the fetching of instructions and the
+/// translation of their addresses. A further call itself changes how far the processor's front end runs ahead (a host
+/// without any may be slower than one with an indirect call after every tenth of its own calls). The control
+/// therefore makes as many calls, in the same places, to one function that stays in the caches, and the layouts are
+/// compared with the control. The virtual and physical addresses of code and the order of the measurements change
+/// every figure by some percent, so each pass loads everything anew, at other addresses, and measures in another
+/// order.
 fn beside_a_host() -> Table {
     const PASSES: usize = 15;
     const NAMES: [&str; 6] = [
@@ -367,7 +370,7 @@ fn beside_a_host() -> Table {
     table
 }
 
-/// ns and iTLB misses a host call: without programs, with the control, and with each layout.
+/// ns and iTLB misses of a call by the host: without programs, with the control, and with each layout.
 type Pass = [(f64, Option<f64>); 6];
 
 fn beside_a_host_once(random: &mut Shuffle) -> Pass {
@@ -376,7 +379,7 @@ fn beside_a_host_once(random: &mut Shuffle) -> Pass {
     const HOT: usize = 100;
     const BETWEEN: usize = 10;
     let host = Loaded::new(Layout::PageScattered, HOST, &random.order(HOST));
-    // The host's calls, and after every tenth the number of a program.
+    // The host's calls, and the program that is called after every tenth of them.
     let order: Vec<u32> = (0..HOST).map(|_| random.below(HOST as usize) as u32).collect();
     let programs: Vec<_> = (0..order.len() / BETWEEN).map(|_| random.below(HOT)).collect();
     let control = Loaded::new(Layout::Packed4K, 1, &[0]);
@@ -407,11 +410,11 @@ fn beside_a_host_once(random: &mut Shuffle) -> Pass {
     pass
 }
 
-/// iTLB misses of this thread in user code during `work`; `None` where the counter cannot be had (most virtual
-/// machines).
+/// Counts the iTLB misses of this thread in user code during `work`; `None` where the counter is not available (as in
+/// most virtual machines).
 fn itlb_misses(work: impl Fn()) -> Option<u64> {
-    /// linux/perf_event.h: PERF_TYPE_HW_CACHE; PERF_COUNT_HW_CACHE_ITLB, OP_READ, RESULT_MISS; exclude_kernel,
-    /// exclude_hv.
+    /// The attributes by linux/perf_event.h: PERF_TYPE_HW_CACHE; PERF_COUNT_HW_CACHE_ITLB, OP_READ, RESULT_MISS;
+    /// exclude_kernel, exclude_hv.
     const ATTRIBUTES: [u64; 14] = {
         let mut attributes = [0; 14];
         attributes[0] = 3 | (14 * 8) << 32;

@@ -1,14 +1,15 @@
-//! `cargo bench -p bpf-benches --bench prealloc`: why hash elements are allocated beforehand, and from which list.
+//! `cargo bench -p bpf-benches --bench prealloc`: the gain of pre-allocated hash elements, by the allocator of the
+//! elements.
 //!
-//! The comparison with which pre-allocation came into the kernel in 2016 ("bpf: map pre-alloc", patches to 4.6), on its
-//! own patterns: each thread has one key, and does update + delete, or update, look-up, delete, all the time. The same
-//! table of locked bucket lists takes its elements from: malloc; one locked list; a bitmap, with its words side by side
-//! or a cache line each; an id allocator (a cache of ids a thread, refilled and emptied in batches from a locked pool,
-//! as the kernel's percpu_ida); a list for each CPU (each with a lock, as the kernel's pcpu_freelist). The last column
-//! is our hash, whole.
+//! The benchmark repeats the comparison with which pre-allocation was introduced into the kernel in 2016 ("bpf: map
+//! pre-alloc", patches to 4.6), with its patterns: each thread has one key and repeats update and delete, or update,
+//! look-up and delete. One table of locked bucket lists takes its elements from one of these allocators: malloc; one
+//! locked list; a bitmap, its words side by side or on a cache line each; an id allocator (a cache of ids for each
+//! thread, refilled and emptied in batches from a locked pool, as the kernel's percpu_ida); a list for each CPU (each
+//! with a lock, as the kernel's pcpu_freelist). The last column is our hash map.
 //!
-//! Figures are million patterns a second of CPU time, so that threads that wait in a loop pay for it, and other
-//! processes do not. `-- --plot "$PWD/docs"` also draws `prealloc.svg`, and beside it the published figures as
+//! Figures are million patterns a second of CPU time: time spent spinning on a lock counts, and other processes do
+//! not. `-- --plot "$PWD/docs"` also draws `prealloc.svg`, and beside it the published figures as
 //! `prealloc-2016.svg`.
 
 use bpf_benches::measure::{median, thread_time};
@@ -22,9 +23,9 @@ use std::hint::black_box;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
-/// Threads in the published figures, and steps between.
+/// Numbers of threads: those of the published figures, and some between.
 const THREADS: [usize; 5] = [1, 2, 4, 8, 32];
-/// As in the kernel's sample of the time.
+/// Entries of the map, as in the kernel's sample of 2016.
 const ENTRIES: usize = 1000;
 const ROUNDS: usize = 9;
 /// Patterns of all threads in a round.
@@ -65,7 +66,7 @@ fn main() {
     }
 }
 
-/// The kernel's figures of 2016, a CPU.
+/// Returns the kernel's figures of 2016: by CPU.
 fn published() -> Vec<Series> {
     let line = |name: &str, points: &[(f64, f64)]| Series { name: name.to_owned(), points: points.to_vec() };
     vec![
@@ -75,9 +76,9 @@ fn published() -> Vec<Series> {
     ]
 }
 
-/// What is timed.
+/// A table under test.
 trait Contender: Sync {
-    /// Does this many patterns with this thread's key.
+    /// Repeats the pattern `count` times with the key of this thread.
     fn run(&self, thread: usize, count: usize, with_lookup: bool);
 }
 
@@ -93,7 +94,7 @@ fn contenders() -> Vec<(&'static str, Box<dyn Contender>)> {
     ]
 }
 
-/// Million patterns a CPU second for each contender: medians of interleaved rounds.
+/// Returns million patterns a CPU second of each contender: medians of interleaved rounds.
 fn measure(contenders: &[(&str, Box<dyn Contender>)], threads: usize, with_lookup: bool) -> Vec<f64> {
     let each = PATTERNS / threads;
     let barrier = Barrier::new(threads);
@@ -114,12 +115,12 @@ fn measure(contenders: &[(&str, Box<dyn Contender>)], threads: usize, with_looku
         }
     });
     let rate = |time: &AtomicU64| (each * threads) as f64 * 1e3 / time.load(Ordering::Relaxed) as f64;
-    // The first round warms up.
+    // The first round warms the caches and is not counted.
     times.iter().map(|rounds| median(rounds[1..].iter().map(rate).collect())).collect()
 }
 
-/// An element. Whoever took it, or the lock of the list that it is in, guards it; the fields are atomic so that
-/// references suffice.
+/// An element of the table. The thread that took it from the allocator, or the lock of the list that it is in, guards
+/// it; the fields are atomic so that shared references suffice.
 #[derive(Default)]
 struct Element {
     next: AtomicPtr<Element>,
@@ -127,7 +128,7 @@ struct Element {
     value: AtomicU64,
 }
 
-/// Where elements come from. What [`Allocator::take`] gives is valid until it is given back.
+/// An allocator of elements. An element that [`Allocator::take`] returns is valid until it is given back.
 trait Allocator: Sync {
     fn take(&self, thread: usize) -> *mut Element;
     /// # Safety
@@ -135,13 +136,13 @@ trait Allocator: Sync {
     unsafe fn give(&self, thread: usize, element: *mut Element);
 }
 
-/// The table, as the kernel's: locked bucket lists.
+/// A hash table of locked bucket lists, as the kernel's.
 struct Hash<A> {
     buckets: Box<[CachePadded<Mutex<List>>]>,
     allocator: A,
 }
 
-/// A list through the elements' `next`.
+/// A list linked through the elements' `next`.
 #[derive(Default)]
 struct List(AtomicPtr<Element>);
 
@@ -163,7 +164,7 @@ impl List {
         Some(first)
     }
 
-    /// The place that points to the element with this key.
+    /// Returns the pointer to the element with this key: the list's head or a `next`.
     fn find(&self, key: u64) -> Option<&AtomicPtr<Element>> {
         let mut place = &self.0;
         loop {
@@ -220,7 +221,7 @@ impl<A: Allocator> Hash<A> {
     }
 }
 
-/// Takes the element out of its list to which `place` points.
+/// Takes the element that `place` points to out of its list.
 fn take_out(place: &AtomicPtr<Element>) -> *mut Element {
     let element = place.load(Ordering::Relaxed);
     // SAFETY: `find` found it in the list, hence it is valid.
@@ -241,7 +242,7 @@ impl<A: Allocator> Contender for Hash<A> {
     }
 }
 
-/// An allocation for each element.
+/// An allocator that calls malloc for each element.
 struct Malloc;
 
 impl Allocator for Malloc {
@@ -271,7 +272,7 @@ impl Slab {
         (element as usize - self.0.as_ptr() as usize) / size_of::<Element>()
     }
 
-    /// A list of these elements.
+    /// Makes a list of the elements with these numbers.
     fn list(&self, numbers: std::ops::Range<usize>) -> List {
         let mut list = List::default();
         for number in numbers {
@@ -282,7 +283,7 @@ impl Slab {
     }
 }
 
-/// One list with a lock.
+/// An allocator of one list with a lock.
 struct LockedList {
     free: CachePadded<Mutex<List>>,
     _slab: Slab,
@@ -306,7 +307,8 @@ impl Allocator for LockedList {
     }
 }
 
-/// A bit for each element, set while it is taken; a thread looks from the word on in which it found the last one.
+/// An allocator with a bit for each element, set while it is taken; a thread searches from the word in which it found
+/// the last one.
 struct Bitmap<W> {
     words: Box<[W]>,
     hints: Box<[CachePadded<AtomicUsize>]>,
@@ -341,7 +343,7 @@ impl Word for CachePadded<AtomicU64> {
 
 impl<W: Word> Bitmap<W> {
     fn new() -> Self {
-        // The bits beyond the last element are taken.
+        // The bits beyond the last element are always set.
         let words = ENTRIES.div_ceil(64);
         let last = if ENTRIES.is_multiple_of(64) { 0 } else { u64::MAX << (ENTRIES % 64) };
         Self {
@@ -361,7 +363,7 @@ impl<W: Word> Allocator for Bitmap<W> {
             let mut taken = bits.load(Ordering::Relaxed);
             while taken != u64::MAX {
                 let free = taken.trailing_ones();
-                // Acquire pairs with the release in `give`: the last owner is done with the element.
+                // Acquire pairs with the release in `give`: the last owner no longer uses the element.
                 taken = bits.fetch_or(1 << free, Ordering::Acquire);
                 if taken >> free & 1 == 0 {
                     hint.store(word, Ordering::Relaxed);
@@ -379,15 +381,15 @@ impl<W: Word> Allocator for Bitmap<W> {
     }
 }
 
-/// Ids cached by each thread, and a locked pool from which the caches are filled and into which they are emptied by the
-/// batch.
+/// An allocator of ids: each thread caches ids, and a locked pool refills and empties the caches in batches.
 struct Ids {
     caches: Box<[CachePadded<Mutex<Vec<u32>>>]>,
     pool: CachePadded<Mutex<Vec<u32>>>,
     slab: Slab,
 }
 
-/// As `IDA_PCPU_BATCH_MOVE` and `IDA_PCPU_SIZE` of the kernel's percpu_ida, but for fewer ids.
+/// Ids moved at once and ids cached, as `IDA_PCPU_BATCH_MOVE` and `IDA_PCPU_SIZE` of the kernel's percpu_ida, smaller
+/// because there are fewer ids.
 const BATCH: usize = 8;
 
 impl Ids {
@@ -421,10 +423,10 @@ impl Allocator for Ids {
     }
 }
 
-/// As many as threads.
+/// Number of lists: the largest number of threads.
 const LISTS: usize = THREADS[THREADS.len() - 1];
 
-/// A list for each CPU (here: thread), each with a lock; an empty one takes from the others.
+/// An allocator with a locked list for each CPU (here: thread); a thread whose list is empty takes from the others.
 struct PerCpuLists {
     lists: Box<[CachePadded<Mutex<List>>]>,
     _slab: Slab,
@@ -433,8 +435,8 @@ struct PerCpuLists {
 impl PerCpuLists {
     fn new() -> Self {
         let slab = Slab::new();
-        // Neighbours go into the same list, as in the kernel's `pcpu_freelist_populate`: two lists' elements in one
-        // cache line would make their CPUs slow each other down.
+        // Elements next to each other go into one list, as in the kernel's `pcpu_freelist_populate`: elements of two
+        // lists in one cache line would cause false sharing.
         let share = |i: usize| ENTRIES * i / LISTS..ENTRIES * (i + 1) / LISTS;
         let lists = (0..LISTS).map(|i| CachePadded::new(Mutex::new(slab.list(share(i))))).collect();
         Self { lists, _slab: slab }
@@ -453,7 +455,7 @@ impl Allocator for PerCpuLists {
     }
 }
 
-/// Our hash, by its entry points, in a guard for all patterns of a round.
+/// Our hash map, called by its entry points, in one guard for all patterns of a round.
 struct Ours(Map);
 
 impl Ours {

@@ -1,9 +1,12 @@
-//! `cargo bench -p bpf-benches --bench saves`: what saving registers by need is worth, as its authors measured it.
+//! `cargo bench -p bpf-benches --bench saves`: the gain of saving only those callee-saved registers that a function
+//! uses.
 //!
-//! Three tables. Tail-call chains and a flow dissector (one source, `programs/flow.h`), where every hop pays for what
-//! its program saves: ours by need, ours saving every callee-saved register in every function, and the kernel. The
-//! cost of a 2-, 5- and 10-instruction program on this machine. And how many arm64 instructions programs become, by
-//! need and saving all, which needs no arm64 machine. (`--bench speed` has both columns for the speed programs.)
+//! The benchmark follows the measurements of the authors of that technique. It prints three tables. The first has
+//! tail-call chains and a flow dissector (one source, `programs/flow.h`), in which every hop saves the registers of
+//! its program: ours saving used registers, ours saving every callee-saved register in every function, and the
+//! kernel. The second has the time of programs of 2, 5 and 10 instructions. The third has the number of arm64
+//! instructions that programs become with either way of saving, which needs no arm64 machine. (`--bench speed` has
+//! both ways as columns for the speed programs.)
 
 use bpf_benches::{
     measure::{self, Contender},
@@ -24,10 +27,10 @@ const CHAIN_BUSY: &[u8] = include_bytes!("programs/chain_busy.o");
 const CHAIN_XDP: &[u8] = include_bytes!("programs/chain_xdp.o");
 const CHAIN_BUSY_XDP: &[u8] = include_bytes!("programs/chain_busy_xdp.o");
 
-/// `struct flow` (flow.h), in front of every packet of the dissector.
+/// Size of `struct flow` (flow.h), which lies before every packet of the dissector.
 const FLOW_STATE: usize = 24;
 
-/// Programs of 2, 5 and 10 instructions on (memory, length).
+/// Programs of 2, 5 and 10 instructions over (memory, length).
 const SMALL: [(&str, &str); 3] = [
     ("2 instructions", "r0 = 1\nexit"),
     ("5 instructions", "r0 = *(u8 *)(r1 + 12)\nr0 <<= 8\nr3 = *(u8 *)(r1 + 13)\nr0 |= r3\nexit"),
@@ -71,7 +74,7 @@ fn instance(engine: &Engine, object: &[u8]) -> Result<Instance<()>, String> {
     unsafe { linker.loader::<Raw>().unverified() }.object(&object, maps).map_err(|e| e.to_string())
 }
 
-/// A row of the first table: an entry program, its memory, and its form in the kernel.
+/// A row of the first table: an entry program, its memory, and its form for the kernel.
 struct Entry {
     name: &'static str,
     program: &'static str,
@@ -196,7 +199,7 @@ fn arm64_instructions() -> Result<(), String> {
     Ok(())
 }
 
-/// Packets for the dissector, by what they make it do.
+/// Returns packets for the dissector, each with the name of the path that it takes.
 fn packets() -> Vec<(&'static str, Vec<u8>)> {
     let frame = |types: &[u8], rest: &[&[u8]]| [&[2; 12][..], types, &rest.concat()].concat();
     let ipv4 = |protocol| {

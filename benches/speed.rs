@@ -1,9 +1,11 @@
-//! `cargo bench -p bpf-benches --bench speed`: compiled code beside native code and the peers, and its size.
+//! `cargo bench -p bpf-benches --bench speed`: the time of compiled code beside native code and the peers, and its
+//! size.
 //!
-//! `-- siphash parse` runs only these programs. Ratios are to native; "-" is an engine that refuses a program or gets
-//! it wrong, with the reason below the table. Each engine has a program at several places, and the mean of their times
-//! counts: where code lies makes native code alone up to half as fast again. "native" has vectors where clang finds a
-//! use for them; "ours" is not verified, as with the peers that have no verifier.
+//! `-- siphash parse` runs only these programs. Ratios are to native; "-" is an engine that refuses a program or
+//! computes a wrong result, with the reason below the table. Each engine has each program at several addresses, and
+//! the figure is the mean of their times: the address alone changes the time of native code by up to half. "native"
+//! has vector instructions where clang finds a use for them; "ours" is not verified, as with the peers that have no
+//! verifier.
 
 use bpf_benches::{
     engine::{Checked, Engine, Loaded},
@@ -26,7 +28,7 @@ fn main() {
     let (mut times, mut ratios, mut sizes) = (heading("ns a run"), heading("x native"), heading("code bytes"));
     let mut by_engine = vec![Vec::new(); engines.len()];
     let mut notes = Vec::new();
-    // What `empty` takes is what a run takes, and says nothing of code.
+    // `empty` is left out of the means: its time is the time of entering a program, not of its code.
     let mut compared = 0;
     for program in &selected {
         let mut loaded: Vec<Vec<Placed>> = engines
@@ -67,7 +69,7 @@ fn main() {
             all.extend(ratio(i));
         }
     }
-    // A mean over fewer programs is no mean of the set.
+    // The mean of an engine that ran fewer programs is not comparable.
     let means = by_engine.iter().map(|ratios| match ratios.len() == compared {
         true => format!("{:.2}", measure::geometric_mean(ratios.iter().copied())),
         false => "-".into(),
@@ -79,19 +81,20 @@ fn main() {
     }
 }
 
-/// A program, and what lies before it.
+/// A loaded program, and the filler loaded before it.
 struct Placed {
     checked: Checked,
     _filler: Option<Box<dyn Loaded>>,
 }
 
-/// The program at [`programs::PLACES`] places. For an engine that puts programs side by side, another one lies between.
+/// Loads the program at [`programs::PLACES`] places. A filler program loaded before each moves it, in an engine that
+/// places programs side by side.
 fn placed(engine: &dyn Engine, program: &programs::Program) -> Result<Vec<Placed>, String> {
     (0..programs::PLACES)
         .map(|place| {
             let filler = Insn::Mov { width: Width::W64, dst: Reg::R0, src: Src::Imm(0) };
             let filler = bpf_isa::encode(&[vec![filler; 24 * place + 1], vec![Insn::Exit]].concat());
-            // An engine that does not take it puts nothing between.
+            // An engine that refuses the filler places nothing between.
             let filler = filler.ok().and_then(|code| engine.load(&code, programs::MEMORY).ok());
             Ok(Placed { checked: Checked::new(engine, program)?, _filler: filler })
         })

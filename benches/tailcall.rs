@@ -1,14 +1,13 @@
-//! `cargo bench -p bpf-benches --bench tailcall`: what a tail call costs, taken and not taken, and what it costs to
-//! patch.
+//! `cargo bench -p bpf-benches --bench tailcall`: the cost of a tail call, taken and not taken, and of patching one.
 //!
-//! 1. A chain of 32 hops, direct and indirect, out of main programs and out of subprograms; beside bpf2bpf calls, a
-//!    table of Rust functions, and the kernel. Figures are ns a hop: a run of the chain, less a run of no hop, divided
-//!    by 32. And what a subprogram pays that ends in a tail call instead of returning: 32 calls of it, less 32 calls of
-//!    one that returns.
-//! 2. What a program pays that contains a tail call and does not take it.
-//! 3. Updates of a slot with 1, 100 and 10,000 sites; alone, and beside a thread that runs programs all the time.
-//! 4. The chain, and a flow dissector, 10^6 times each, with the tail calls in main programs and in subprograms; and
-//!    the verified dissector of examples/flow_dissector.c on `__sk_buff`, beside the kernel running the same object.
+//! 1. A chain of 32 hops, direct and indirect, from main programs and from subprograms; beside it bpf2bpf calls, a
+//!    table of Rust functions, and the kernel. Figures are ns a hop: a run of the chain, less a run without hops,
+//!    divided by 32. The last row is the cost of a subprogram that ends in a tail call instead of returning: 32 calls
+//!    of it, less 32 calls of one that returns.
+//! 2. A program that contains tail calls and takes none, beside the program without them.
+//! 3. Updates of a slot with 1, 100 and 10,000 sites: alone, and beside a thread that runs programs all the time.
+//! 4. The chain and a flow dissector, 10^6 runs each, with the tail calls in main programs and in subprograms; and
+//!    the verified dissector of examples/flow_dissector.c on `__sk_buff`, beside the kernel running that object.
 
 use bpf_benches::dissector;
 use bpf_benches::measure::{Contender, interleaved, nanoseconds};
@@ -53,7 +52,7 @@ impl Ours {
         loader.prog_arrays(&[array]).insns("bench", insns).expect("a valid program")
     }
 
-    /// The first program of a chain of `HOPS`.
+    /// Makes a chain of `HOPS` hops; returns its array and its first program.
     fn chain(&self, link: impl Fn(u32) -> String) -> (Array, Prog) {
         let array = self.array(HOPS + 1);
         for i in (1..HOPS).rev() {
@@ -67,7 +66,7 @@ impl Ours {
 }
 
 impl Ours {
-    /// A program that calls a subprogram `HOPS` times, which tail-calls one that returns 7.
+    /// Makes a program that calls a subprogram `HOPS` times; the subprogram tail-calls a program that returns 7.
     fn leaving(&self) -> (Array, Prog) {
         let array = self.array(1);
         array.set(0, &self.load("r0 = 7\nexit", &array)).expect("a fitting program");
@@ -79,17 +78,17 @@ impl Ours {
     }
 }
 
-/// A link that calls the next by a constant key.
+/// Returns link `i` of a chain, which calls the next by a constant key.
 fn constant(i: u32) -> String {
     format!("r2 = map[fd:0]\nr3 = {}\ncall 12\nr0 = 1\nexit", i + 1)
 }
 
-/// A link whose key nobody can know before it runs.
+/// Returns link `i` of a chain, whose key is known only when it runs.
 fn dynamic(i: u32) -> String {
     format!("r3 = *(u64 *)(r1 + 0)\nr3 += {}\nr2 = map[fd:0]\ncall 12\nr0 = 1\nexit", i + 1)
 }
 
-/// A link that calls the next out of a subprogram.
+/// Returns link `i` of a chain, which calls the next from a subprogram.
 fn in_subprogram(i: u32) -> String {
     format!("call sub\nexit\nsub:\n{}", constant(i))
 }
@@ -155,7 +154,7 @@ fn hops() -> Table {
     table
 }
 
-/// What the same looks like in Rust: a key is looked up, and the function found is called.
+/// Makes a contender of Rust functions: each looks the next up by a key in a table, and the loop calls it.
 fn functions() -> Contender<'static> {
     type Stage = fn(&mut [u8; 8]) -> Option<usize>;
     fn stage(context: &mut [u8; 8]) -> Option<usize> {
@@ -179,7 +178,7 @@ fn functions() -> Contender<'static> {
     })
 }
 
-/// ns a hop of the same chains in the kernel.
+/// Returns ns a hop of these chains in the kernel.
 fn in_the_kernel() -> Result<Vec<(&'static str, f64)>, String> {
     kernel::available().map_err(|why| why.to_string())?;
     let load = |text: &str| {
@@ -197,7 +196,7 @@ fn in_the_kernel() -> Result<Vec<(&'static str, f64)>, String> {
         text.replace("NEXT", &(i + 1).to_string()).replace("MAP", &format!("map[fd:{fd}]"))
     };
     let direct = "r2 = MAP\nr3 = NEXT\ncall 12\nr0 = 1\nexit";
-    // rx_queue_index, which is 0 in a test run, and which the verifier does not know.
+    // The key is rx_queue_index, which is 0 in a test run and unknown to the verifier.
     let unknown = "r3 = *(u32 *)(r1 + 16)\nr3 += NEXT\nr2 = MAP\ncall 12\nr0 = 1\nexit";
     for (name, link) in [("kernel, direct, main", direct), ("kernel, unknown key", unknown)] {
         let map = kernel::Map::create(MapType::ProgArray, 4, 4, HOPS + 1).map_err(|e| e.to_string())?;
@@ -218,7 +217,7 @@ fn in_the_kernel() -> Result<Vec<(&'static str, f64)>, String> {
     Ok(figures)
 }
 
-/// A small program that does some work, with and without tail calls into empty slots.
+/// Measures a small program that does some work, with and without tail calls into empty slots.
 fn not_taken() -> Table {
     let (direct, indirect) = (Ours::new(true, false), Ours::new(false, false));
     let work = "r6 = r1\nr0 = *(u8 *)(r6 + 0)\nr0 *= 3\nr0 += 1\nexit";
@@ -235,7 +234,7 @@ fn not_taken() -> Table {
     table
 }
 
-/// Wall time of one update, in ns.
+/// Returns the wall time of one update, in ns.
 fn update_time(array: &Array, programs: &[Prog; 2], engine: &Engine) -> f64 {
     let (mut done, start) = (0u32, Instant::now());
     while start.elapsed() < Duration::from_millis(300) {
@@ -254,7 +253,7 @@ fn updates() -> Table {
         Table::new(["sites", "slots set a second", "ns a site", "beside a runner: set a second", "ns a site"]);
     for sites in [1u32, 100, 10_000] {
         let array = ours.array(1);
-        // Not more than 100 sites a program.
+        // A program has at most 100 sites.
         let in_one = sites.min(100);
         let text =
             format!("r6 = r1\n{}r0 = 1\nexit", "r1 = r6\nr2 = map[fd:0]\nr3 = 0\ncall 12\n".repeat(in_one as usize));
@@ -280,7 +279,7 @@ fn updates() -> Table {
     table
 }
 
-/// The two long runs: 10^6 chains and 10^6 packets.
+/// Measures the two long runs: 10^6 chains and 10^6 packets.
 fn series() -> Table {
     const RUNS: u32 = 1_000_000;
     let mut table = Table::new(["ns a run, 10^6 runs", "direct", "indirect"]);
@@ -307,12 +306,12 @@ fn series() -> Table {
     table
 }
 
-/// The Ethernet frames of the dissector's packets.
+/// Returns the Ethernet frames of the dissector's packets.
 fn frames() -> Vec<Vec<u8>> {
     dissector::packets().into_iter().map(|(buffer, _)| buffer[dissector::START..].to_vec()).collect()
 }
 
-/// ns a packet of the verified dissector.
+/// Returns ns a packet of the verified dissector.
 fn dissect_skb(engine: &Engine, packets: u32) -> f64 {
     let object = Object::parse(FLOW_DISSECTOR).expect("a valid object");
     let linker = Linker::<()>::new(engine);
@@ -331,7 +330,7 @@ fn dissect_skb(engine: &Engine, packets: u32) -> f64 {
     })
 }
 
-/// The same by the kernel's own clock.
+/// Returns ns a packet of the verified dissector in the kernel, by the kernel's clock.
 fn dissect_in_the_kernel(repeat: u32) -> Result<f64, String> {
     kernel::available().map_err(|why| why.to_string())?;
     let object = KernelObject::load(FLOW_DISSECTOR, ProgramType::FlowDissector)?;
@@ -347,7 +346,7 @@ fn dissect_in_the_kernel(repeat: u32) -> Result<f64, String> {
     Ok(sum / frames.len() as f64)
 }
 
-/// ns a packet.
+/// Returns ns a packet of the unverified dissector.
 fn dissect(ours: &Ours, in_subprograms: bool, packets: u32) -> f64 {
     let array = ours.array(dissector::SLOTS);
     let parsers: Vec<Prog> = dissector::parsers(in_subprograms).iter().map(|text| ours.load(text, &array)).collect();

@@ -1,8 +1,9 @@
-//! `cargo bench -p bpf-benches --bench tiers`: programs that are made fast while they run (`OptLevel::Tiered`).
+//! `cargo bench -p bpf-benches --bench tiers`: programs that are recompiled while they run (`OptLevel::Tiered`).
 //!
-//! First what a run costs: in a first tier, which notes which program it is; after it, through the jump that every way
-//! to the program leads by; and beside them the same code loaded with `None` and `Speed`. What stays in its first tier
-//! here has no room in its account. Then how long it takes from the load until runs are fast.
+//! The first table is the cost of a run: in the first tier, whose code notes which program runs; after the
+//! recompilation, when every entry of the program goes through a jump; and beside them the program loaded with `None`
+//! and `Speed`. A program stays in its first tier here because its account has no room for more code. The second
+//! table is the time from the load until the program has been recompiled.
 
 use bpf_benches::measure::{Contender, interleaved, nanoseconds};
 use bpf_benches::table::{Table, figure};
@@ -12,14 +13,14 @@ use std::time::Instant;
 
 type Prog = Program<Raw, ()>;
 
-/// Loads of one length are measured so often.
+/// Number of loads of each length.
 const LOADS: usize = 31;
 
 const EMPTY: &str = "r0 = 0\nexit";
-/// Does nothing either, but could ask for its slot: so it needs a run whatever it is loaded with.
+/// Returns 0 as [`EMPTY`] does, but contains a call of a helper, so that its run needs a `RunCtx` at every level.
 const COULD_ASK: &str = "r0 = 0\nif r2 != 0 goto +1\ncall 8\nexit";
 
-/// So many instructions that depend on the context's length.
+/// Makes a program of `length` instructions that depend on the length of the context.
 fn straight(length: usize) -> String {
     let op = |i| ["r0 += r2", "r0 ^= 1234", "r3 = r0", "r3 <<= 3", "r0 += r3", "*(u64 *)(r10 - 8) = r0"][i % 6];
     let ops: Vec<&str> = (0..length - 2).map(op).collect();
@@ -30,7 +31,7 @@ fn load(engine: &Engine, level: OptLevel, text: &str) -> Prog {
     Linker::new(engine).loader().opt_level(level).insns("program", assemble(text).expect("BPF")).expect("a program")
 }
 
-/// One that stays in its first tier, and one that has left it.
+/// Loads the program twice: one stays in its first tier, the other has left it.
 fn tiers(engine: &Engine, text: &str) -> [Prog; 2] {
     let account = engine.account("full", 1 << 20);
     let linker = Linker::new(engine);

@@ -1,7 +1,9 @@
-//! A load in a process that did other things since the last one: code and data of the loader are in no cache then.
+//! The time of a load in a process that did other work since the last load, so that code and data of the loader are
+//! in no cache.
 //!
-//! Between loads a buffer larger than the caches is written, and the branch predictor gets other branches to think of;
-//! each load is timed alone, so by wall time, and the median of many counts.
+//! Between loads a buffer larger than the caches is written, by code with unpredictable branches, which also replaces
+//! the contents of the branch predictors. Each load is timed alone, hence by wall time; the figure is the median of
+//! many.
 
 use bpf_benches::engine::Engine;
 use bpf_benches::measure::median;
@@ -10,14 +12,14 @@ use bpf_benches::table::{Table, figure};
 use std::hint::black_box;
 use std::time::Instant;
 
-/// Programs of 58 to 257 instructions or so, as the design's figures are of.
+/// Speed programs of about 58 to 257 instructions.
 const PROGRAMS: [&str; 5] = ["jhash", "siphash", "sort", "sha256", "parse"];
-/// Bytes that are written between loads.
+/// Bytes written between two loads.
 const OTHER: usize = 64 << 20;
 /// Loads of each program by each engine.
 const ROUNDS: usize = 21;
 
-/// The table: microseconds of a load and unload.
+/// Returns the table: microseconds of a load and an unload.
 pub(crate) fn table(engines: &[Box<dyn Engine>]) -> String {
     let names = engines.iter().map(|engine| engine.name().to_owned());
     let mut table = Table::new(["µs, cold", "instructions"].map(str::to_owned).into_iter().chain(names));
@@ -40,7 +42,7 @@ pub(crate) fn table(engines: &[Box<dyn Engine>]) -> String {
     table.to_string()
 }
 
-/// Writes every line of the buffer, by branches that cannot be foreseen.
+/// Writes every cache line of the buffer, with branches that cannot be predicted.
 fn do_other_things(other: &mut [u8], seed: usize) {
     let mut random = seed as u64 | 1;
     for line in other.chunks_mut(64) {

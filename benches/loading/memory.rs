@@ -1,7 +1,7 @@
-//! What a loaded program costs in memory: executable memory, and heap beside it.
+//! The memory that a loaded program takes: executable memory, and heap.
 //!
-//! The heap is what glibc's `mallinfo2` says is in use, over a thousand different programs of 32 instructions. What a
-//! peer takes from the heap for its code is in its heap figure.
+//! The heap is the number of bytes in use by glibc's `mallinfo2`, over a thousand different programs of 32
+//! instructions. An engine that allocates its machine code on the heap has it in its figure of the heap.
 
 use bpf_benches::engine::Engine;
 use bpf_benches::straight;
@@ -9,7 +9,7 @@ use bpf_benches::table::{Table, figure};
 
 const PROGRAMS: u64 = 1000;
 
-/// Bytes of heap in use, large blocks included; `None` where the C library does not tell.
+/// Returns the bytes of heap in use, large blocks included; `None` where the C library does not tell.
 pub(crate) fn heap() -> Option<usize> {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
@@ -21,12 +21,12 @@ pub(crate) fn heap() -> Option<usize> {
     None
 }
 
-/// The table: bytes a program. Engines whose code is not in this process are left out.
+/// Returns the table: bytes a program. Engines whose code is not in this process are left out.
 pub(crate) fn table(engines: &[Box<dyn Engine>]) -> Table {
     let mut table = Table::new(["bytes a program of 32 instructions", "machine code", "executable memory", "heap"]);
     let programs: Vec<_> = (0..PROGRAMS).map(|seed| straight::program(seed, 32)).collect();
     for engine in engines {
-        // Once for whatever is set up at the first load.
+        // A first load allocates what is allocated once an engine.
         let Ok(_first) = engine.load(&programs[0], 0) else { continue };
         let (heap_before, code_before) = (heap(), engine.executable_bytes());
         let mut loaded = Vec::with_capacity(programs.len());

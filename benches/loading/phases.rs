@@ -1,7 +1,7 @@
-//! Where the time of a load goes: each step alone, on the same programs, and the whole through the runtime.
+//! The time of each step of a load alone, on the same programs, and of a whole load through the runtime.
 //!
-//! Every step reuses its scratch memory, as in the runtime. Steps are timed alone and so with warmer caches than in a
-//! load, hence the whole is a little more than their sum.
+//! Every step reuses its scratch memory, as in the runtime. A step that is timed alone has warmer caches than in a
+//! load, hence a load takes a little more than the sum of its steps.
 
 use crate::loading::each;
 use bpf_analysis::{CallArity, Facts};
@@ -24,7 +24,7 @@ type Host = bpf_jit_arm64::Arm64;
 #[cfg(not(target_arch = "aarch64"))]
 type Host = bpf_jit_x64::X64;
 
-/// These programs call nothing.
+/// A linker of programs that call nothing.
 struct NoCalls;
 
 impl CallArity for NoCalls {
@@ -45,7 +45,7 @@ impl Signatures for NoCalls {
     }
 }
 
-/// One program after each step.
+/// The output of each step for one program.
 struct Steps {
     bytes: Vec<u8>,
     program: Program,
@@ -97,7 +97,7 @@ fn unoptimised(compiler: &mut Compiler<Host>, program: &Program, code: &mut Code
     compiler.compile(program, &Facts::default(), &NoCalls, &options, code).expect("short programs");
 }
 
-/// The table, for programs of these lengths.
+/// Returns the table, for programs of these lengths.
 pub(crate) fn table(lengths: &[usize]) -> Table {
     let mut table = Table::new(
         [
@@ -147,7 +147,7 @@ pub(crate) fn load(linker: &Linker<()>, bytes: &[u8], level: OptLevel) {
     drop(loader.bytes("bench", bytes).expect("a valid program"));
 }
 
-/// Loads and unloads programs of this length for so long, for a profiler to look at.
+/// Loads and unloads programs of this length for `seconds` seconds, under a sampling profiler.
 pub(crate) fn spin(length: usize, seconds: u64, level: OptLevel) {
     let programs: Vec<_> = (0..256).map(|seed| straight::program(seed, length)).collect();
     let engine = Engine::new(Config::default()).expect("a backend");
@@ -161,7 +161,7 @@ pub(crate) fn spin(length: usize, seconds: u64, level: OptLevel) {
     println!("{loads} loads of {length} instructions in {seconds} s");
 }
 
-/// Loads and unloads so many programs of this length, for a profiler that counts.
+/// Loads and unloads `loads` programs of this length, under a counting profiler.
 pub(crate) fn count(length: usize, loads: usize, level: OptLevel) {
     let programs: Vec<_> = (0..64).map(|seed| straight::program(seed, length)).collect();
     let engine = Engine::new(Config::default()).expect("a backend");

@@ -1,9 +1,9 @@
-//! The work of the kernel's `test_tag` self-test: programs of immediates of every length from 2 to 4096 instructions,
-//! and programs of map loads of every length from 3 to 4096, five times: 40,945 loads, the last of them large.
+//! The loads of the kernel's self-test `test_tag`: programs of constants of every length from 2 to 4096 instructions,
+//! and programs of map loads of every length from 3 to 4096, five rounds of both: 40,945 loads.
 //!
-//! It is what showed the arm64 kernel that maintaining the instruction cache once an instruction instead of once a
-//! program costs minutes. The kernel's row here is one round of the five, in the kernel of this machine, its verifier
-//! and a system call a load included.
+//! With this test the developers of the arm64 kernel noticed that maintaining the instruction cache once an
+//! instruction, instead of once a program, costs minutes. The kernel's row is one of the five rounds in the kernel of
+//! this machine, including its verifier and a system call for each load.
 
 use bpf_benches::measure::thread_time;
 use bpf_benches::table::{Table, figure};
@@ -16,15 +16,15 @@ use std::time::Duration;
 const LONGEST: usize = 4096;
 const ROUNDS: usize = 5;
 
-/// `length` instructions: constants into r0 to r9 in turn, and an exit.
+/// Returns a program of `length` instructions: constants into r0 to r9 in turn, and an exit.
 fn immediates(length: usize, choices: &mut Choices<'_>) -> Vec<Insn> {
     let mut insns: Vec<_> = (0..length - 1).map(|i| constant(i, choices.imm())).collect();
     insns.push(Insn::Exit);
     insns
 }
 
-/// `length` slots: loads of the map's address into r0 to r9 in turn, a constant where one slot is left over, and an
-/// exit.
+/// Returns a program of `length` slots: loads of the map's address into r0 to r9 in turn, a constant where one slot
+/// is left over, and an exit.
 fn map_loads(length: usize, map: i32) -> Vec<Insn> {
     let mut insns = Vec::with_capacity(length);
     for i in 0..(length - 1) / 2 {
@@ -41,8 +41,8 @@ fn constant(i: usize, value: i32) -> Insn {
     Insn::Mov { width: Width::W64, dst: Reg::ALL[i % 10], src: Src::Imm(value) }
 }
 
-/// Loads and unloads every program of `rounds` rounds; says how many and how long that took, generating them not
-/// counted.
+/// Loads and unloads every program of `rounds` rounds; returns the number of loads and their time, without the time
+/// of generating the programs.
 fn run(
     rounds: usize,
     map: i32,
@@ -62,7 +62,7 @@ fn run(
     Ok((loads, time))
 }
 
-/// The table.
+/// Returns the table.
 pub(crate) fn table() -> Table {
     let mut table = Table::new(["test_tag", "loads", "s", "µs a load"]);
     let mut row = |name: &str, result: Result<(usize, Duration), String>| {

@@ -1,7 +1,8 @@
-//! Loads and unloads a second when several threads do it at once, on one engine.
+//! Loads and unloads a second by several threads at once, on one engine.
 //!
-//! Wall time, because what threads wait for is the question: a shared machine disturbs it, so compare within a line
-//! only. Rounds of all engines and numbers of threads are interleaved, the medians count.
+//! The figures are by wall time, because they show how threads wait for each other. Other processes disturb wall
+//! time, so only figures of one line can be compared. Rounds of all engines and numbers of threads are interleaved;
+//! the figures are medians.
 
 use bpf_benches::engine::Engine;
 use bpf_benches::measure::median;
@@ -11,10 +12,10 @@ use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 const ROUNDS: usize = 9;
-/// What a thread loads in a round takes about this long alone.
+/// Time that the loads of one thread in one round take if no other thread loads.
 const SLICE: Duration = Duration::from_millis(20);
 
-/// The table, for those engines that can load the programs at all.
+/// Returns the table, for the engines that can load the programs.
 pub(crate) fn table(engines: &[Box<dyn Engine>]) -> Table {
     let programs: Vec<_> = (0..256).map(|seed| straight::program(seed, 32)).collect();
     let engines: Vec<_> = engines

@@ -1,10 +1,10 @@
-//! What verifying costs a load: verified loads beside unverified ones and the kernel's, of the same programs, and each
+//! The cost of verifying: verified loads beside unverified loads and the kernel's, of the same programs, and each
 //! step alone.
 //!
-//! Three kinds of programs: those of the other tables, in which every number is known, so that a verifier decides every
-//! branch and drops the ways not taken; straight lines over numbers that are not known; and the same with branches, of
-//! which both ways are walked. "Verify" is the verifier alone (it includes its facts); the other columns are a load and
-//! unload, as a user does it.
+//! There are three kinds of programs: those of the other tables, in which every number is known, so that a verifier
+//! decides every branch and walks one side of it; straight-line code over unknown numbers; and code with branches
+//! over unknown numbers, both sides of which are walked. The column "verify" is the verifier alone (including the
+//! facts that it produces); the other columns are a load and an unload through the runtime.
 
 use crate::loading::{each, phases::load};
 use bpf_benches::measure::{Contender, interleaved, nanoseconds};
@@ -15,7 +15,7 @@ use bpf_runtime::{Config, Engine, Linker, OptLevel, Raw};
 use bpf_verifier::{ContextLayout, Env, Helpers, Verifier};
 use std::hint::black_box;
 
-/// How a kind of programs is made from seed and length.
+/// A kind of programs: its name, and a function that makes one from a seed and a length.
 type Kind = (&'static str, fn(u64, usize) -> Vec<u8>);
 
 const KINDS: [Kind; 3] = [
@@ -24,7 +24,7 @@ const KINDS: [Kind; 3] = [
     ("branches", |seed, length| straight::unknown(seed, length, true)),
 ];
 
-/// The tables: microseconds of one program of a length, and of many short ones.
+/// Returns the tables: microseconds of a program of each length, and of many short ones.
 pub(crate) fn tables() -> String {
     let heading = [
         "µs",
@@ -44,7 +44,8 @@ pub(crate) fn tables() -> String {
     let mut rate = Table::new(rates);
     for (name, program) in KINDS {
         for (length, programs) in [(64, 64), (512, 16), (4000, 4)] {
-            // What branches of this many instructions have in ways is beyond any verifier.
+            // The number of paths is exponential in the number of branches: longer programs exceed the limits of
+            // every verifier.
             if name == "branches" && length > 64 {
                 continue;
             }
@@ -68,9 +69,9 @@ pub(crate) fn tables() -> String {
     format!("{times}\n{rate}")
 }
 
-/// Nanoseconds a program; steps that the verifier walks.
+/// Nanoseconds a program of each way to load it and of each step, and the number of steps that the verifier takes.
 struct Costs {
-    /// Unverified and verified loads.
+    /// An unverified load and a verified load.
     optimised: [f64; 2],
     unoptimised: [f64; 2],
     validate: f64,
@@ -85,7 +86,7 @@ fn measure(programs: &[Vec<u8>]) -> Costs {
     let (context, helpers) = (ContextLayout::raw(true), Helpers::shipped());
     let env = Env::new(&context, &helpers);
     let mut verifier = Verifier::new();
-    // Each goes into the verifier and comes back.
+    // `verify` consumes a program and gives it back.
     let mut valid: Vec<_> = programs.iter().map(|code| Some(Program::from_bytes(code).expect("it is valid"))).collect();
     let mut steps = 0;
     for program in &mut valid {

@@ -1,8 +1,8 @@
-//! A call of generated code, made each way that a program may be called: the only assembly in the benches.
+//! Calls of generated code, in each way that a program may be called: the only assembly in the benchmarks.
 //!
 //! The callees are functions without arguments ([`crate::layout::stub`]).
 
-/// A call through a pointer, as the compiler makes it.
+/// Calls through a pointer, as the compiler does.
 ///
 /// # Safety
 /// `callee` is the entry of a [`crate::layout::stub`] that stays.
@@ -12,11 +12,11 @@ pub unsafe fn indirect(callee: usize) -> u64 {
     unsafe { imp::indirect(callee) }
 }
 
-/// Whether this architecture has retpolines.
+/// Says whether this architecture has retpolines.
 pub const HAS_RETPOLINES: bool = cfg!(target_arch = "x86_64");
 
-/// A call through a pointer by way of a retpoline, as a compiler makes it with retpolines on; where there are none, a
-/// plain one.
+/// Calls through a retpoline, as a compiler does with retpolines on; through a pointer on an architecture without
+/// them.
 ///
 /// # Safety
 /// As for [`indirect`].
@@ -26,7 +26,7 @@ pub unsafe fn retpolined(callee: usize) -> u64 {
     unsafe { imp::retpolined(callee) }
 }
 
-/// A call of the compare tree at `tree` for `callee`.
+/// Calls `callee` through the compare tree at `tree`.
 ///
 /// # Safety
 /// As for [`indirect`]; and `tree` is the entry of a tree that stays.

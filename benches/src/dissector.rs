@@ -1,9 +1,9 @@
-//! A flow dissector of small programs: one parser a protocol, each tail-calls the next by a prog array indexed by
-//! protocol.
+//! A flow dissector of small programs: one parser for each protocol, which tail-calls the next by a prog array
+//! indexed by protocol.
 //!
 //! The context is a buffer: the offset parsed so far, and the packet from byte 8 on. Every parser checks the length,
-//! reads which protocol comes next, and tail-calls that protocol's parser, in its main program or out of a subprogram;
-//! the last one returns the offset.
+//! reads the next protocol, and tail-calls its parser, from the main program or from a subprogram; the last parser
+//! returns the offset.
 
 use std::fmt::Write;
 
@@ -12,7 +12,7 @@ pub const START: usize = 8;
 /// Slots of the prog array.
 pub const SLOTS: u32 = 8;
 
-/// A protocol and the slot of its parser; 0 is Ethernet, where every packet starts.
+/// Protocols and the slots of their parsers; slot 0 is Ethernet, where every packet starts.
 const IPV4: u32 = 1;
 const IPV6: u32 = 2;
 const VLAN: u32 = 3;
@@ -25,10 +25,10 @@ const UDP: u32 = 7;
 const ETHERTYPES: &[(u32, u32)] = &[(0x0800, IPV4), (0x86dd, IPV6), (0x8100, VLAN), (0x8847, MPLS)];
 /// IP protocol numbers (IANA): TCP, UDP, IP in IP, IPv6 in IP, GRE.
 const PROTOCOLS: &[(u32, u32)] = &[(6, TCP), (17, UDP), (4, IPV4), (41, IPV6), (47, GRE)];
-/// The bottom-of-stack bit of an MPLS label: another one follows, or IPv4.
+/// The bottom-of-stack bit of an MPLS label: 0 means that another label follows, 1 that IPv4 does.
 const BOTTOM: &[(u32, u32)] = &[(0, MPLS), (1, IPV4)];
 
-/// The parsers' texts, by slot.
+/// Returns the parsers' texts, by slot.
 pub fn parsers(in_subprograms: bool) -> Vec<String> {
     let ethertype = |at: i32| format!("r9 = *(u16 *)(r8 + {at})\nr9 = be16 r9\n");
     [
@@ -47,8 +47,8 @@ pub fn parsers(in_subprograms: bool) -> Vec<String> {
     .collect()
 }
 
-/// A parser of a header of at least `header` bytes at r8, of which `next` puts into r9 what decides between `choices`;
-/// r7 is the offset behind it.
+/// Returns the text of a parser of a header of at least `header` bytes at r8; `next` loads into r9 the value that
+/// selects among `choices`, and r7 becomes the offset behind the header.
 fn parser(header: u32, next: &str, choices: &[(u32, u32)], in_subprogram: bool) -> String {
     let mut dispatch = String::new();
     for (i, (value, slot)) in choices.iter().enumerate() {
@@ -67,7 +67,8 @@ fn parser(header: u32, next: &str, choices: &[(u32, u32)], in_subprogram: bool) 
     )
 }
 
-/// Buffers with packets of different kinds, and the offset behind what the dissector knows of each.
+/// Returns buffers with packets of different kinds, and for each the offset behind the headers that the dissector
+/// knows.
 pub fn packets() -> Vec<(Vec<u8>, u64)> {
     [
         &[IPV4, TCP][..],
@@ -108,7 +109,7 @@ fn packet(layers: &[u32]) -> (Vec<u8>, u64) {
             this = next;
         }
     }
-    // TCP and UDP do not note the offset: they are where it ends.
+    // The parsers of TCP and UDP do not add to the offset: the dissection ends at their header.
     let parsed = bytes.len() as u64;
     (bytes, parsed)
 }

@@ -1,5 +1,5 @@
 //! The engines of the tables. Each peer is run as its documentation says, set for speed where it offers a choice; the
-//! comment at its head says how.
+//! head of its module describes the settings.
 
 mod kernel;
 mod native;
@@ -11,14 +11,14 @@ mod sbpf;
 
 use crate::engine::Engine;
 
-/// The native code, first, and everything of [`loaders`].
+/// Returns the native code, first, and the engines of [`loaders`].
 pub fn all() -> Vec<Box<dyn Engine>> {
     let mut engines: Vec<Box<dyn Engine>> = vec![Box::new(native::Native::new()), Box::new(native::Native::scalar())];
     engines.extend(loaders());
     engines
 }
 
-/// Every engine that loads programs and can run here. A peer that cannot is announced and left out.
+/// Returns every engine that loads programs and can run here. A peer that cannot is announced and left out.
 pub fn loaders() -> Vec<Box<dyn Engine>> {
     let mut engines: Vec<Box<dyn Engine>> = Vec::new();
     for ours in [
@@ -42,13 +42,13 @@ pub fn loaders() -> Vec<Box<dyn Engine>> {
     engines
 }
 
-/// The peers in user space.
+/// Returns the peers in user space.
 #[cfg(target_arch = "x86_64")]
 fn peers() -> Vec<Box<dyn Engine>> {
     vec![Box::new(rbpf::Rbpf), Box::new(sbpf::Sbpf::bare()), Box::new(sbpf::Sbpf::default())]
 }
 
-/// The peers in user space: none.
+/// Returns the peers in user space: none.
 #[cfg(not(target_arch = "x86_64"))]
 fn peers() -> Vec<Box<dyn Engine>> {
     bpf_testkit::skipped("rbpf and solana-sbpf as peers", &"their JITs are for x86-64 only");

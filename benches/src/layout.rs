@@ -1,23 +1,23 @@
-//! Small functions, laid out one page each or packed, and called directly or indirectly: what the packing bench
-//! compares.
+//! Small functions, laid out one in each page or packed, and called directly or indirectly: the subject of the
+//! packing benchmark.
 //!
-//! The functions are generated for the host (this is the only place in the benches that knows instructions), about as
-//! large as a small program's code, and return their own number, so that a layout that calls the wrong one is noticed.
+//! The functions are generated for the host (only this module of the benchmarks encodes instructions), are about as
+//! large as a small program's code, and return their own number, so that a call of a wrong one is noticed.
 
 use bpf_jit_code::{Arch, Code, Reloc, RelocKind, Symbol};
 use bpf_prog_pack::{Options, Packs, Stats, Text};
 use bpf_quiesce::Domain;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a function is called as.
+/// The type of the generated functions.
 pub type Function = extern "C" fn() -> u32;
 
 const HOST: Arch = if cfg!(target_arch = "aarch64") { Arch::Arm64 } else { Arch::X64 };
 const PAGE: usize = 4096;
 
-/// About 100 bytes of code that returns `value`: between 41 and 151, as programs differ. Functions of one length would
-/// lie at one distance from each other, which branch predictors fold together, here or there: that would be measured,
-/// and not packing.
+/// Returns about 100 bytes of code that returns `value`: between 41 and 151, as programs differ. Functions of one
+/// length would lie at one distance from each other, and branch predictors fold some such addresses together: the
+/// benchmark would measure this instead of packing.
 pub fn function(value: u32) -> Code {
     let mut code = Code::new(HOST);
     code.entries = vec![0];
@@ -42,7 +42,7 @@ pub fn function(value: u32) -> Code {
     code
 }
 
-/// The least code that returns `value`.
+/// Returns the shortest code that returns `value`.
 pub fn stub(value: u16) -> Code {
     let mut code = Code::new(HOST);
     code.entries = vec![0];
@@ -63,14 +63,14 @@ pub fn stub(value: u16) -> Code {
     code
 }
 
-/// A function that calls symbols in this order and returns what the last one returned.
+/// Returns a function that calls the symbols in this order and returns the result of the last call.
 fn caller(order: &[u32]) -> Code {
     let mut calls = Calls::new();
     order.iter().for_each(|i| calls.symbol(*i));
     calls.finish()
 }
 
-/// A function being made that only calls others, and returns what the last one returned.
+/// A function under construction that only calls others, and returns the result of the last call.
 struct Calls(Code);
 
 impl Calls {
@@ -98,7 +98,7 @@ impl Calls {
         self.0.bytes.extend_from_slice(call);
     }
 
-    /// Calls a function wherever it is.
+    /// Calls a function at any distance.
     fn function(&mut self, function: Function) {
         let address = function as usize as u64;
         match HOST {
@@ -130,13 +130,13 @@ impl Calls {
     }
 }
 
-/// Where functions are.
+/// The placement of functions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Layout {
     /// Each at the start of a 4 KiB page of its own.
     PageEach,
     /// Each in a 4 KiB page of its own, at any multiple of 16 in it: how the kernel loaded programs before it packed
-    /// them, and how functions of a large program lie that are far apart.
+    /// them, and how distant functions of a large program lie.
     PageScattered,
     /// Packed, in 4 KiB pages.
     Packed4K,
@@ -145,7 +145,7 @@ pub enum Layout {
 }
 
 impl Layout {
-    /// All of them, in the order of the tables.
+    /// All layouts, in the order of the tables.
     pub const ALL: [Layout; 4] = [Layout::PageEach, Layout::PageScattered, Layout::Packed4K, Layout::Packed2M];
 }
 
@@ -156,7 +156,7 @@ pub struct Loaded {
     caller: Function,
     last: u32,
     stats: Option<Stats>,
-    /// What keeps the code: handles of programs and their packs, or an anonymous mapping.
+    /// The owners of the code: handles of programs and their packs, or an anonymous mapping.
     _texts: Vec<Text>,
     _pages: Option<Pages>,
 }
@@ -203,12 +203,12 @@ impl Loaded {
         assert_eq!((self.caller)(), self.last);
     }
 
-    /// The functions.
+    /// Returns the functions.
     pub fn functions(&self) -> &[Function] {
         &self.functions
     }
 
-    /// Of the packs, if it is packed.
+    /// Returns the statistics of the packs, if the layout is packed.
     pub fn stats(&self) -> Option<Stats> {
         self.stats
     }
@@ -218,7 +218,8 @@ impl Loaded {
         (options.collapse_percent, options.first_pack_size) = (collapse_percent, 2 << 20);
         let packs = Packs::new(Domain::new(bpf_quiesce::Options::default()), options).expect("a supported host");
         let stage = |i| packs.stage(&function(i), |_| None).expect("room");
-        // Before the others, so that they are not at the same addresses each time.
+        // Other functions are published first, a random number of them, so that the addresses differ from one layout
+        // to the next.
         let others = packs.publish((0..another(64) as u32).map(stage).collect()).expect("publishes");
         let mut texts = packs.publish((0..count).map(stage).collect()).expect("publishes");
         let functions: Vec<_> = texts.iter().map(|text| as_function(text.base() as usize)).collect();
@@ -247,7 +248,7 @@ impl Loaded {
     }
 }
 
-/// The bytes of a caller that will be at `place`, with its calls directed.
+/// Returns the bytes of a caller that will be at `place`, with its calls resolved by `target`.
 fn linked(caller: &Code, place: usize, target: impl Fn(usize) -> usize) -> Vec<u8> {
     let mut bytes = caller.bytes.clone();
     for reloc in &caller.relocs {
@@ -263,9 +264,9 @@ fn linked(caller: &Code, place: usize, target: impl Fn(usize) -> usize) -> Vec<u
     bytes
 }
 
-/// One way through the functions of a large program, which calls others now and then. Every call has a place of its own
-/// and always the same target, as in straight code: what it costs is fetching instructions and translating their
-/// addresses, and not guessing where to.
+/// One path through the functions of a large program, which calls other functions at intervals. Every call has a
+/// place of its own and always the same target, as in straight-line code: its cost is fetching instructions and
+/// translating their addresses, and not predicting targets.
 #[derive(Debug)]
 pub struct Tour {
     entry: Function,
@@ -273,8 +274,8 @@ pub struct Tour {
 }
 
 impl Tour {
-    /// Calls the functions of `host` in `order`, and after each `every` of them the next of `between`. The host must
-    /// outlive it.
+    /// Makes a tour that calls the functions of `host` in `order`, and after each `every` of them the next of
+    /// `between`. The host must outlive it.
     ///
     /// # Panics
     /// If memory is not to be had.
@@ -292,13 +293,13 @@ impl Tour {
         Tour { entry: as_function(pages.at), _pages: pages }
     }
 
-    /// Takes it once, and returns what the last function did.
+    /// Calls all functions of the tour once, and returns the result of the last.
     pub fn take(&self) -> u32 {
         (self.entry)()
     }
 }
 
-/// Where in its page the function with this number lies: a multiple of 16, about uniform.
+/// Returns the offset in its page of the function with this number: a multiple of 16, about uniform.
 fn scattered(i: usize) -> usize {
     let hash = (i as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
     hash as usize % ((PAGE - 256) / 16) * 16
@@ -310,21 +311,20 @@ fn as_function(address: usize) -> Function {
     unsafe { std::mem::transmute(address) }
 }
 
-/// Anonymous memory in pages of the base size, at an address that is another one each time: what is mapped where
-/// something was unmapped would get the same address again, and collide in the branch predictors with the same other
-/// code again.
+/// Anonymous memory in pages of the base size, at a random address. The kernel would map new memory where memory was
+/// just unmapped: code at that address would collide in the branch predictors with the same other code as before.
 #[derive(Debug)]
 struct Pages {
-    /// What is used of the mapping.
+    /// The used part of the mapping.
     at: usize,
     len: usize,
     mapping: usize,
 }
 
-/// A number below `n`, another one each time.
+/// Returns a pseudo-random number below `n`.
 fn another(n: usize) -> usize {
     static STATE: AtomicU64 = AtomicU64::new(1);
-    // Relaxed: only the numbers matter.
+    // Relaxed: the number orders no other access.
     let state = STATE.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
     ((state ^ state >> 31).wrapping_mul(0x94d0_49bb_1331_11eb) >> 33) as usize % n
 }
@@ -370,6 +370,6 @@ impl Drop for Pages {
 }
 
 unsafe extern "C" {
-    /// libgcc / compiler-rt: makes instruction fetch see what was written (nothing to do on x86-64).
+    /// Makes instruction fetch see written code (libgcc or compiler-rt; nothing to do on x86-64).
     fn __clear_cache(start: *mut libc::c_char, end: *mut libc::c_char);
 }

@@ -1,8 +1,8 @@
-//! What the benches share: the programs, the engines behind one interface, and how time is measured.
+//! The common parts of the benchmarks: the programs, the engines behind one interface, and the measurement of time.
 //!
-//! A figure alone means little on a shared machine, so every bench measures all engines side by side: short rounds,
-//! interleaved, thread CPU time, medians, and ratios to native code (`cargo bench -p bpf-benches`). An engine that
-//! gives a wrong result has no time: every run is first compared with the native result, memory included.
+//! A single figure means little on a shared machine. Every benchmark therefore measures all engines side by side:
+//! short rounds, interleaved, thread CPU time, medians, and ratios to native code (`cargo bench -p bpf-benches`). An
+//! engine that computes a wrong result has no time: a run is first compared with the native result, memory included.
 
 pub mod call;
 pub mod dissector;

@@ -1,17 +1,17 @@
-//! Time on a shared machine.
+//! Measuring time on a shared machine.
 //!
-//! CLOCK_THREAD_CPUTIME_ID does not run while another process has the core, but frequency and caches still vary over
-//! seconds. So each contender runs for about a millisecond at a time, in turn, for many rounds, and the median of its
-//! rounds counts: whatever slows the machine slows all contenders alike.
+//! CLOCK_THREAD_CPUTIME_ID does not advance while another process has the core, but the frequency and the caches
+//! still vary over seconds. Contenders therefore run in turn, about a millisecond at a time, for many rounds, and the
+//! figure of each is the median of its rounds: other load slows all contenders alike.
 
 use std::time::Duration;
 
-/// Rounds of a measurement: enough for a steady median, odd so that it is one of them.
+/// Number of rounds of a measurement: enough for a steady median, and odd so that the median is one of them.
 pub const ROUNDS: usize = 41;
-/// What one contender runs for in one round.
+/// Time for which one contender runs in one round.
 pub const SLICE: Duration = Duration::from_millis(1);
 
-/// CPU time of this thread.
+/// Returns the CPU time of this thread.
 pub fn thread_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is a valid, exclusive place for the one timespec that the call writes.
@@ -20,22 +20,22 @@ pub fn thread_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Nanoseconds of one of `repeat` runs of `work`, which runs that often.
+/// Returns nanoseconds of one run; `work` is called with `repeat` and runs that many times.
 pub fn nanoseconds(repeat: u32, work: impl FnOnce(u32)) -> f64 {
     let start = thread_time();
     work(repeat);
     (thread_time() - start).as_nanos() as f64 / f64::from(repeat)
 }
 
-/// A contender: runs its work this many times, and answers the nanoseconds of one.
+/// A contender: runs its work as many times as it is told, and returns the nanoseconds of one.
 pub type Contender<'a> = Box<dyn FnMut(u32) -> f64 + 'a>;
 
-/// Median nanoseconds of one run for each contender, measured in interleaved rounds.
+/// Returns the median nanoseconds of one run for each contender, measured in interleaved rounds.
 pub fn interleaved(contenders: &mut [Contender<'_>]) -> Vec<f64> {
     let repeats: Vec<u32> = contenders.iter_mut().map(calibrate).collect();
     let mut rounds = vec![Vec::with_capacity(ROUNDS); contenders.len()];
-    // In another order each round: who runs after whom shows, by some percent (what the one before left in caches, and
-    // the clock it left the core at).
+    // Each round has another order: a contender's predecessor affects it by some percent, by the contents of the
+    // caches and the clock frequency that it leaves.
     let mut order: Vec<usize> = (0..contenders.len()).collect();
     let mut random = 1u64;
     for _ in 0..ROUNDS {
@@ -50,10 +50,10 @@ pub fn interleaved(contenders: &mut [Contender<'_>]) -> Vec<f64> {
     rounds.into_iter().map(median).collect()
 }
 
-/// How often to run in a round.
+/// Returns the number of runs of a contender in a round.
 ///
-/// The first runs pay for page faults and cold caches. A count made from them would be too small, and then every round
-/// of that contender would begin cold and be over before it is warm. So they do not count.
+/// The first runs are not counted. They include page faults and cold caches: a number computed from them would be too
+/// small, and every round of that contender would begin cold and end before it is warm.
 fn calibrate(contender: &mut Contender<'_>) -> u32 {
     const WARM_UP: u32 = 3;
     for _ in 0..WARM_UP {
@@ -70,13 +70,13 @@ fn calibrate(contender: &mut Contender<'_>) -> u32 {
     }
 }
 
-/// The middle value.
+/// Returns the middle value.
 pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// The geometric mean.
+/// Returns the geometric mean.
 pub fn geometric_mean(values: impl IntoIterator<Item = f64>) -> f64 {
     let (sum, count) = values.into_iter().fold((0.0, 0u32), |(sum, count), value| (sum + value.ln(), count + 1));
     (sum / f64::from(count)).exp()
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn a_slow_first_run_does_not_shorten_the_rounds() {
-        // A millisecond at first, then a microsecond.
+        // A millisecond at first, then a microsecond each.
         let mut times = [1e6].into_iter().chain(std::iter::repeat(1e3));
         assert!((900..=1000).contains(&calibrate(&mut (Box::new(move |_| times.next().unwrap()) as Contender<'_>))));
         assert_eq!(calibrate(&mut (Box::new(|_| 0.0) as Contender<'_>)), 1 << 20);

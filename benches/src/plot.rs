@@ -1,4 +1,4 @@
-//! A line chart as SVG: enough for one figure in the documentation.
+//! Line charts as SVG, for the figures of the documentation.
 
 use std::fmt::Write;
 
@@ -14,7 +14,7 @@ pub struct Series {
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 400.0;
 const MARGIN: f64 = 60.0;
-/// Distinguishable to the colour-blind (Okabe and Ito).
+/// Colours that the colour-blind can distinguish (Okabe and Ito).
 const COLOURS: [&str; 7] = ["#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"];
 
 /// Draws the lines over a logarithmic x axis with a tick at each point of the first line.

@@ -1,16 +1,16 @@
 //! The speed programs: their BPF bytes, their native functions, and the memory they work on.
 //!
-//! One C source each, in `benches/programs`; `cargo xtask objects` makes the BPF objects and build.rs the native code,
-//! in several copies. They are pure: they read and write their memory, leave the same memory when run again, and return
-//! 32 bits.
+//! Each has one C source in `benches/programs`; `cargo xtask objects` makes the BPF objects, and build.rs the native
+//! code, in several copies. The programs are pure: they read and write their memory, leave it the same when run
+//! again, and return 32 bits.
 
 use bpf_testkit::elf;
 
 /// Length of every program's memory: one page.
 pub const MEMORY: usize = 4096;
 
-/// How many copies there are of each native function, at different places of a cache line: where code lies makes it up
-/// to half as fast again.
+/// Number of copies of each native function, at different offsets in a cache line: the address of code changes its
+/// speed by up to half.
 pub const PLACES: usize = 4;
 
 /// A native function: (memory, length) -> result.
@@ -35,7 +35,7 @@ pub struct Program {
 pub struct Memory(Vec<u64>);
 
 impl Memory {
-    /// Its bytes.
+    /// Returns its bytes.
     pub fn bytes(&mut self) -> &mut [u8] {
         let length = self.0.len() * 8;
         // SAFETY: `length` bytes behind an exclusive borrow of as many, and any bytes are a valid u64.
@@ -44,7 +44,7 @@ impl Memory {
 }
 
 impl Program {
-    /// The instructions (BPF v3), eight bytes a slot.
+    /// Returns the instructions (BPF v3), eight bytes a slot.
     ///
     /// # Panics
     /// If the committed object is damaged.
@@ -52,7 +52,7 @@ impl Program {
         elf::section(self.object, "bench").unwrap_or_else(|error| panic!("{}.o: {error}", self.name))
     }
 
-    /// The memory before the first run.
+    /// Returns the memory before the first run.
     pub fn memory(&self) -> Memory {
         let mut words = vec![0; MEMORY / 8];
         (self.fill)(&mut words);
@@ -64,12 +64,12 @@ impl Program {
         run(self.native[0], memory)
     }
 
-    /// The native form's copies; `vectors`: those in which the compiler may use vectors.
+    /// Returns the native form's copies; with `vectors` those compiled with vector instructions.
     pub fn natives(&self, vectors: bool) -> [Native; PLACES] {
         if vectors { *self.native } else { *self.scalar }
     }
 
-    /// The program of this name.
+    /// Returns the program of this name.
     pub fn named(name: &str) -> Option<Program> {
         ALL.iter().copied().find(|program| program.name == name)
     }
@@ -146,7 +146,7 @@ programs! {
     json native_json scalar_json text;
 }
 
-/// Pseudo-random words (splitmix64), the same on every run.
+/// Fills the words with pseudo-random numbers (splitmix64), the same on every run.
 fn noise(words: &mut [u64]) {
     let mut state = 0u64;
     for word in words {
@@ -158,7 +158,7 @@ fn noise(words: &mut [u64]) {
     }
 }
 
-/// Words of all magnitudes.
+/// Fills the words with numbers of all magnitudes.
 fn uneven(words: &mut [u64]) {
     noise(words);
     for (i, word) in words.iter_mut().enumerate() {
@@ -166,14 +166,15 @@ fn uneven(words: &mut [u64]) {
     }
 }
 
-/// Two equal halves.
+/// Fills the words with two equal halves.
 fn halves(words: &mut [u64]) {
     noise(words);
     let (first, second) = words.split_at_mut(words.len() / 2);
     second.copy_from_slice(first);
 }
 
-/// A frame in each slot of 128 bytes: noise for addresses and ports, headers that cover every path of the parser.
+/// Writes a frame into each slot of 128 bytes: random addresses and ports, and headers that cover every path of the
+/// parser.
 fn frames(words: &mut [u64]) {
     noise(words);
     for (i, slot) in words.chunks_mut(16).enumerate() {
@@ -201,12 +202,12 @@ fn frames(words: &mut [u64]) {
     }
 }
 
-/// Fills words with the UTF-8 bytes of what `letter` makes of random numbers.
+/// Fills words with the UTF-8 bytes of the characters that `letter` returns for random numbers.
 fn written(words: &mut [u64], letter: impl Fn(u64) -> char) {
     noise(words);
     let mut bytes = Vec::new();
     let mut buffer = [0; 4];
-    // At least a byte each, and the words are as many numbers over and over.
+    // A character has at least one byte; the words, each rotated by every number of bytes, are enough numbers.
     for n in words.iter().flat_map(|word| (0..8).map(move |turn| word.rotate_left(8 * turn))) {
         bytes.extend_from_slice(letter(n).encode_utf8(&mut buffer).as_bytes());
     }
@@ -215,13 +216,13 @@ fn written(words: &mut [u64], letter: impl Fn(u64) -> char) {
     }
 }
 
-/// Text of few different characters, brackets and quotes among them.
+/// Fills the words with text of few different characters, brackets and quotes among them.
 fn text(words: &mut [u64]) {
     const LETTERS: &[u8] = b"abcdefgh ijklmnop {}[]\"\",,:0123456789-\n";
     written(words, |n| char::from(LETTERS[(n >> 32) as usize % LETTERS.len()]));
 }
 
-/// Characters of one to four bytes, half of them of one.
+/// Fills the words with characters of one to four bytes, half of them of one.
 fn letters(words: &mut [u64]) {
     written(words, |n| {
         let (kind, n) = (n % 6, n >> 32);
@@ -262,7 +263,7 @@ mod tests {
             let program = Program::named(name).unwrap();
             program.run_native(program.memory().bytes())
         };
-        // pi(4096) = 564; equal halves; the sum of the logarithms, the slow way.
+        // pi(4096) = 564; equal halves; the sum of the logarithms, computed by the standard library.
         assert_eq!(result("sieve"), 564);
         assert_eq!(result("memcmp"), MEMORY as u32 / 2);
         let mut words = vec![0; MEMORY / 8];

@@ -1,20 +1,20 @@
-//! Programs for the load benches: straight-line code of any length.
+//! Programs for the load benchmarks: straight-line code of any length.
 //!
-//! What costs time in loading is the number of instructions and their mix, not what they compute, so these are random
-//! arithmetic, moves, stack accesses and short forward branches: nothing but what every peer knows (BPF v3, no calls,
-//! no context), and nothing over which a verifier has to explore many paths.
+//! The time of a load depends on the number of instructions and their mix, not on what they compute. The programs are
+//! therefore random arithmetic, moves, stack accesses and short forward branches: only instructions that every peer
+//! supports (BPF v3, no calls, no context), and no code with many paths for a verifier.
 
 use bpf_isa::{AluOp, Callee, Cond, Insn, Reg, Size, Src, Width};
 use bpf_testkit::generate::Choices;
 
 const OPS: [AluOp; 8] = [AluOp::Add, AluOp::Sub, AluOp::Mul, AluOp::Or, AluOp::And, AluOp::Xor, AluOp::Lsh, AluOp::Rsh];
 const REGS: [Reg; 8] = [Reg::R0, Reg::R1, Reg::R2, Reg::R3, Reg::R4, Reg::R6, Reg::R7, Reg::R8];
-/// Eight-byte slots of stack in use, all written before anything is read.
+/// Number of eight-byte stack slots in use, all written before one is read.
 const SLOTS: u32 = 4;
 /// `bpf_get_prandom_u32` (linux/bpf.h).
 const GET_PRANDOM_U32: u32 = 7;
 
-/// A program of exactly `length` instructions (at least 16), encoded.
+/// Returns a program of exactly `length` instructions (at least 16), encoded.
 ///
 /// # Panics
 /// If `length` is below 16.
@@ -43,9 +43,9 @@ pub fn program(seed: u64, length: usize) -> Vec<u8> {
     bpf_isa::encode(&insns).expect("these are valid instructions")
 }
 
-/// The same for verifiers: exactly `length` instructions (at least 32), in which every number begins as one that is not
-/// known, from a helper that the kernel has too, so that no verifier can fold the program. With `branches`, as many as
-/// in [`program`].
+/// Returns a program for verifiers: exactly `length` instructions (at least 32), in which every number begins as the
+/// unknown result of a helper that the kernel has too, so that no verifier can fold the program. With `branches`, it
+/// has as many as [`program`].
 ///
 /// # Panics
 /// If `length` is below 32.

@@ -1,4 +1,4 @@
-//! Figures in columns.
+//! Tables of figures in columns.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table with these column heads; the first column is names.
+    /// Makes a table with these column heads; the first column is names.
     pub fn new(heading: impl IntoIterator<Item = impl Into<String>>) -> Table {
         Table { heading: heading.into_iter().map(Into::into).collect(), rows: Vec::new() }
     }
@@ -41,7 +41,7 @@ impl fmt::Display for Table {
     }
 }
 
-/// A figure with three digits that matter.
+/// Formats a figure with three significant digits.
 pub fn figure(value: f64) -> String {
     match value {
         v if v >= 100.0 => format!("{v:.0}"),

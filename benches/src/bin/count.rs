@@ -1,19 +1,21 @@
-//! Instructions that a run of each speed program executes, which no other load and no placement changes: at both levels
-//! and natively.
+//! Counts the instructions that a run of each speed program executes, at both levels of optimisation and natively.
+//! Neither the load of the machine nor the address of the code changes this count.
 //!
 //! `cargo run -p bpf-benches --bin count -- [--arm64] [NAME ..] [FILE.c ..]`
 //!
-//! A file is a program in the form of `benches/programs` that is none of these (yet); its memory is noise. What was
-//! compiled is left for listings in the folder that `COUNT_KEEP` names: `NAME.bpf` bare BPF, `NAME.none` and
-//! `NAME.speed` bare machine code, `NAME.native.o` native, `NAME.memory` what they are run on.
+//! A `FILE.c` is a program in the form of `benches/programs` that is not in that folder (yet); its memory is
+//! pseudo-random. `COUNT_KEEP` names a folder in which the compiled code is kept for listings: `NAME.bpf` is the bare
+//! BPF, `NAME.none` and `NAME.speed` the bare machine code, `NAME.native.o` the native code, `NAME.memory` the memory
+//! of the run.
 //!
-//! The machine code alone lies in a page and is called from C (`count.c`) under qemu-user, one instruction a block of
-//! translation, each of which it notes; two runs less one are the program's own. So no machine of the architecture is
-//! needed, and x86-64 and arm64 are counted in one way. Natively is clang 19 at -O2 for that architecture, vectors
-//! included. Needs clang-19, qemu-user, and for arm64 `aarch64-linux-gnu-gcc` (`cargo xtask test --install`).
+//! The machine code is mapped and called from C (`count.c`) under qemu-user, which translates one instruction a block
+//! and traces each block; the trace of two runs less that of one is the program's own. Hence no machine of the
+//! architecture is needed, and x86-64 and arm64 are counted in one way. The native code is compiled by clang 19 at
+//! -O2 for that architecture, vectors included. Needs clang-19, qemu-user, and for arm64 `aarch64-linux-gnu-gcc`
+//! (`cargo xtask test --install`).
 //!
-//! Fails if a result is not the native one. Programs that execute more at `speed` than at `none` are named: a selection
-//! executes both sides of a branch that may be mispredicted.
+//! It fails if a result is not the native one. It names programs that execute more instructions at `speed` than at
+//! `none`: a selection, for example, executes both sides of a branch that might be mispredicted.
 
 use bpf_analysis::Facts;
 use bpf_benches::{
@@ -32,7 +34,7 @@ use std::{
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// How programs for an architecture are made and run.
+/// The tools and flags of one architecture.
 struct Target {
     arch: Arch,
     clang: &'static str,
@@ -59,13 +61,13 @@ fn main() -> Result<()> {
     counted
 }
 
-/// What is counted: a speed program, or a file in the form of one.
+/// A program under test: a speed program, or a file in the form of one.
 struct Case {
     name: String,
     source: PathBuf,
     code: Vec<u8>,
     memory: Vec<u8>,
-    /// `None` if only native code under emulation tells.
+    /// The native result; `None` if it is known only by running the native code under emulation.
     expected: Option<u32>,
 }
 
@@ -105,7 +107,7 @@ fn count(target: &Target, names: &[String], folder: &Path) -> Result<()> {
     let harness = folder.join("harness");
     let main = Path::new(env!("CARGO_MANIFEST_DIR")).join("count.c");
     link(target, std::slice::from_ref(&main), None, &harness)?;
-    // `empty` is what calling it takes.
+    // `empty` is left out: its count is that of the call itself.
     let asked = |p: &&Program| p.name != "empty" && (names.is_empty() || names.contains(&p.name.into()));
     let mut cases: Vec<Case> = ALL.iter().filter(asked).map(Case::of).collect();
     for file in names.iter().filter(|name| name.ends_with(".c")) {
@@ -161,7 +163,7 @@ fn compile(arch: Arch, program: &[u8], level: OptLevel) -> Result<Code> {
     }
 }
 
-/// As the other benches have it: unverified, neither budget nor interruption.
+/// Compiles as the other benchmarks do: unverified, with neither a budget nor interruption.
 fn compile_with(backend: impl Backend, arch: Arch, program: &[u8], opt_level: OptLevel) -> Result<Code> {
     let program = bpf_isa::Program::from_bytes(program)?;
     let facts = Facts { insns: vec![Default::default(); program.insns().len()], ..Facts::default() };
@@ -186,7 +188,7 @@ fn run(command: &mut Command) -> Result<()> {
     if status.success() { Ok(()) } else { Err(format!("{command:?}: {status}").into()) }
 }
 
-/// The instructions of one run, and its result, which is compared.
+/// Returns the number of instructions of one run, and its result, which is compared with `expected`.
 fn executed(target: &Target, program: &Path, memory: &Path, code: &Path, expected: Option<u32>) -> Result<(u64, u32)> {
     let traced = |runs: &str| -> Result<(u64, u32)> {
         let mut command = Command::new(target.emulator);
@@ -197,7 +199,7 @@ fn executed(target: &Target, program: &Path, memory: &Path, code: &Path, expecte
         for line in child.stdout.take().map(BufReader::new).into_iter().flat_map(BufRead::lines) {
             let line = line?;
             lines += u64::from(line.starts_with("Trace"));
-            // What the program prints may come in the middle of a line.
+            // The program's output may be in the middle of a line of the trace.
             result = line.split_once("result ").map_or(result, |(_, value)| value.trim().parse::<u32>().ok());
         }
         match result {

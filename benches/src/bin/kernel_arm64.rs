@@ -1,19 +1,19 @@
-//! Our arm64 code beside that of the kernel's arm64 JIT: instruction counts, and whether the results agree.
+//! Compares our arm64 code with that of the kernel's arm64 JIT: numbers of instructions, and results.
 //!
 //! `cargo xtask kernel-arm64` boots an arm64 kernel under qemu-system with this program as its init; on an arm64
-//! machine it can be run as it is, as root. The speed programs, the cases of our own suite and, where they are to be
-//! had, the external cases are loaded into the kernel and into our engine, run in both on the same memory, and compared
-//! with what they must give.
+//! machine it can also be run as root. It loads the speed programs, the cases of our own suite and, where they are
+//! available, the external cases into the kernel and into our engine, runs both on the same memory, and compares both
+//! with the expected result.
 //!
-//! A comparison of code sizes is fair only where both compile the same instructions, but the kernel's verifier removes
-//! what cannot be reached and adds checks of divisors before the JIT sees the program. So its length after the verifier
-//! stands beside the length before, programs whose length changed are summed apart, and only the others fail the
-//! comparison when ours is the larger. Programs that the kernel's verifier refuses are counted. A kernel is
-//! commonly built with branch-target identification and pointer authentication: our code with both is a column of its
-//! own.
+//! A comparison of sizes is fair only where both compile the same instructions, but the kernel's verifier removes
+//! unreachable code and adds checks of divisors before its JIT sees the program. The table therefore has the
+//! program's length before and after the verifier. Programs whose length changed are summed apart, and only the
+//! others fail the comparison if our code is larger. Programs that the kernel's verifier refuses are counted. Kernels
+//! are commonly built with branch-target identification and pointer authentication: a column has the length of our
+//! code with both.
 //!
-//! The last line is a verdict that `cargo xtask kernel-arm64` waits for, because an emulated machine has no exit
-//! status.
+//! The last line of the output is a verdict that `cargo xtask kernel-arm64` waits for, because an emulated machine
+//! has no exit status.
 
 use bpf_benches::{
     measure,
@@ -29,7 +29,7 @@ use bpf_testkit::{
 };
 use std::fmt;
 
-/// Begins the last line; `cargo xtask kernel-arm64` looks for it.
+/// The prefix of the last line; `cargo xtask kernel-arm64` searches for it.
 const VERDICT: &str = "verdict:";
 
 fn main() {
@@ -47,12 +47,12 @@ fn main() {
     std::process::exit(i32::from(result.is_err()));
 }
 
-/// A program, the memory it is run on, and what the run must give.
+/// A program, the memory of its run, and the expected result.
 struct Item {
     name: String,
     code: Vec<u8>,
     memory: Vec<u8>,
-    /// The low half of r0: all that the kernel tells.
+    /// The low half of r0, which is all that the kernel reports.
     result: u32,
     /// The memory after the run, where it is known.
     memory_after: Option<Vec<u8>>,
@@ -62,7 +62,7 @@ struct Item {
 struct Row {
     name: String,
     bpf: usize,
-    /// After the kernel's verifier.
+    /// Length after the kernel's verifier.
     rewritten: usize,
     kernel: usize,
     ours: usize,
@@ -72,7 +72,7 @@ struct Row {
 }
 
 impl Row {
-    /// Both have compiled the same instructions.
+    /// Says whether both have compiled the same instructions.
     fn comparable(&self) -> bool {
         self.bpf == self.rewritten
     }
@@ -96,7 +96,7 @@ fn run() -> Result<(), String> {
             Ok(path) => {
                 groups.push((file, self_contained(cases::read(&path).map_err(|e| e.to_string())?)));
             }
-            // Said on the standard output, where the tables are.
+            // The note goes to the standard output, as the tables do.
             Err(why) => println!("SKIPPED {file}: {why}\n"),
         }
     }
@@ -120,7 +120,7 @@ fn speed_programs() -> Vec<Item> {
     items.collect()
 }
 
-/// The cases that mean the same in a kernel: they are to run, and call nothing outside.
+/// Returns the cases that have the same meaning in a kernel: they run, and call nothing outside of the program.
 fn self_contained(cases: Vec<Case>) -> Vec<Item> {
     let calls_outside = |insn: &Insn| matches!(insn, Insn::Call(Callee::Helper(_)));
     let keep = |case: Case| {
@@ -132,7 +132,7 @@ fn self_contained(cases: Vec<Case>) -> Vec<Item> {
         let insns = decode(&case.program).ok()?;
         let alike = kernel::self_contained(&insns) && !insns.iter().any(calls_outside);
         alike.then(|| Item {
-            // A name is one column.
+            // A name must be one word, as a column of the table.
             name: case.name.replace(char::is_whitespace, "_"),
             code: case.program,
             memory: case.memory.unwrap_or_default(),
@@ -145,7 +145,7 @@ fn self_contained(cases: Vec<Case>) -> Vec<Item> {
 
 /// Compiles and runs the programs of a group, and prints its table.
 fn compare(group: &str, items: Vec<Item>) -> Result<Vec<Row>, String> {
-    // Four instructions for an address, at most one for the length: not the program's.
+    // The kernel's prologue is not the program's: four instructions load an address, at most one the length.
     let prologue = prologue_bytes(MEMORY as u32).map_err(|e| e.to_string())?;
     let linker = Linker::<()>::new(&Engine::new(Config::default()).map_err(|e| e.to_string())?);
     let mut table =
@@ -176,7 +176,7 @@ fn summarise(group: &str, rows: &[Row]) {
     println!("{group}: {} changed by the kernel's verifier: {}", changed.len(), Total(&changed));
 }
 
-/// One line for each way in which the group fails the comparison: our code is larger, or results differ.
+/// Returns a line for each way in which the group fails the comparison: our code is larger, or results differ.
 fn failures_of(group: &str, rows: &[Row]) -> Vec<String> {
     let larger = rows.iter().filter(|row| row.comparable() && row.ours > row.kernel);
     let mut failures: Vec<String> =
@@ -189,7 +189,7 @@ fn failures_of(group: &str, rows: &[Row]) -> Vec<String> {
     failures
 }
 
-/// `None`: the kernel refuses it.
+/// Compiles and runs a program on both; `None` if the kernel refuses it.
 fn compile_and_run(item: &Item, prologue: usize, linker: &Linker<()>) -> Result<Option<Row>, String> {
     let fail = |error: &dyn fmt::Display| format!("{}: {error}", item.name);
     let Ok(peer) = RawProgram::load(&item.code, item.memory.len() as u32) else { return Ok(None) };
@@ -229,7 +229,7 @@ fn compile_and_run(item: &Item, prologue: usize, linker: &Linker<()>) -> Result<
     }))
 }
 
-/// The sums over some programs.
+/// The sums over these programs.
 struct Total<'a>(&'a [&'a Row]);
 
 impl fmt::Display for Total<'_> {

@@ -1,8 +1,9 @@
-//! The kernel's own JIT: the program over an array map's value, run by BPF_PROG_TEST_RUN with a repeat count.
+//! The kernel's JIT: the program over an array map's value, run by BPF_PROG_TEST_RUN with a repeat count.
 //!
-//! Its time is what the kernel reports: the system call around the loop costs microseconds. That is wall time, whole
-//! nanoseconds. Two more things differ from the others and stay in the figures: each run goes through the test-run loop
-//! (the "empty" row), and three instructions in front set r1 and r2. Their bytes are taken off the code size.
+//! The time is the kernel's own figure, because the system call around the loop costs microseconds. The kernel
+//! reports wall time in whole nanoseconds. Two more differences to the other engines remain in the figures: each run
+//! goes through the loop of the test run (visible in the row "empty"), and three instructions before the program set
+//! r1 and r2. Their bytes are subtracted from the code size.
 
 use crate::engine::{Engine, Loaded};
 use bpf_testkit::kernel::{Program, ProgramType, RawProgram, prologue_bytes};

@@ -1,4 +1,4 @@
-//! The same C, compiled for this machine: the yardstick. Each load takes the next of a program's copies.
+//! The native code of the C source: the yardstick. Each load takes the next of a program's copies.
 
 use crate::{
     engine::{Engine, Loaded},
@@ -15,18 +15,18 @@ pub(super) struct Native {
 }
 
 impl Native {
-    /// As the compiler makes it.
+    /// Makes the engine of code with all optimisations.
     pub(super) fn new() -> Native {
         Native { name: "native", vectors: true, loads: AtomicUsize::new(0) }
     }
 
-    /// Without vectors, which BPF does not have.
+    /// Makes the engine of code without vector instructions, which BPF does not have.
     pub(super) fn scalar() -> Native {
         Native { name: "no vectors", vectors: false, loads: AtomicUsize::new(0) }
     }
 }
 
-/// One copy.
+/// One copy of a program.
 struct Copy(programs::Native);
 
 impl Engine for Native {
@@ -37,7 +37,7 @@ impl Engine for Native {
     fn load(&self, code: &[u8], _length: usize) -> Result<Box<dyn Loaded>, String> {
         let program = ALL.iter().find(|program| program.code() == code).ok_or("not one of the speed programs")?;
         let copies = program.natives(self.vectors);
-        // Relaxed: a number is all that is wanted.
+        // Relaxed: the number orders no other access.
         Ok(Box::new(Copy(copies[self.loads.fetch_add(1, Ordering::Relaxed) % copies.len()])))
     }
 }

@@ -1,12 +1,13 @@
-//! This project: the JIT, with the verifier and without (structural validation only, like the peers that have none),
-//! and the interpreter.
+//! This project's engine: the JIT, with the verifier and without (structural validation only, as with the peers that
+//! have no verifier), and the interpreter.
 //!
-//! A run is `Program::run`: run guard, execution slot and entry stub are in the figures, as a user pays for them.
+//! A run is `Program::run`: the figures include the run guard, the execution slot and the entry stub, as they do for
+//! users.
 
 use crate::engine::{Engine, Loaded};
 use bpf_runtime::{Config, Linker, Mode, OptLevel, Program, Raw};
 
-/// One of our engines.
+/// One configuration of our engine.
 #[derive(Debug)]
 pub(super) struct Ours {
     name: &'static str,
@@ -15,7 +16,7 @@ pub(super) struct Ours {
     trust: Trust,
 }
 
-/// What programs are taken to be.
+/// How programs are loaded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Trust {
     Verified,
@@ -26,33 +27,33 @@ enum Trust {
 struct Run(Program<Raw, ()>);
 
 impl Ours {
-    /// The verifier and the JIT.
+    /// Makes the verifier and the JIT.
     pub(super) fn verified() -> Result<Ours, String> {
         Ok(Ours { trust: Trust::Verified, ..Ours::new("verified", |_| {})? })
     }
 
-    /// The verifier and the JIT, each access bounded once more, and a budget.
+    /// Makes the verifier and the JIT, with a bounds check of each access in addition, and a budget.
     pub(super) fn contained() -> Result<Ours, String> {
         let ours = Ours::new("contained", |config| (config.contained, config.budget) = (true, Some(1 << 40)))?;
         Ok(Ours { trust: Trust::Verified, ..ours })
     }
 
-    /// The JIT.
+    /// Makes the JIT alone.
     pub(super) fn jit() -> Result<Ours, String> {
         Ours::new("ours", |_| {})
     }
 
-    /// The JIT without optimisation.
+    /// Makes the JIT without optimisation.
     pub(super) fn unoptimised() -> Result<Ours, String> {
         Ours::new("ours, no opt", |config| config.opt_level = OptLevel::None)
     }
 
-    /// The JIT, saving every callee-saved register in every function.
+    /// Makes the JIT that saves every callee-saved register in every function.
     pub(super) fn save_all() -> Result<Ours, String> {
         Ours::new("ours, save all", |config| config.save_all = true)
     }
 
-    /// The interpreter.
+    /// Makes the interpreter.
     pub(super) fn interpreter() -> Result<Ours, String> {
         Ok(Ours { trust: Trust::Interpreted, ..Ours::new("interp", |config| config.mode = Mode::Interpreter)? })
     }

@@ -1,6 +1,6 @@
-//! solana-sbpf's JIT, twice: as it comes (every address translated, instructions metered, constants sanitised, random
-//! no-ops), and bare (all of that off), which is nearest to what the other engines do. SBPF v3 has the 32-bit
-//! jumps and relative calls of BPF v3.
+//! solana-sbpf's JIT, in two configurations: its default (every address translated, instructions metered, constants
+//! sanitised, random no-ops inserted), and bare (all of these off), which is closest to the other engines. SBPF v3
+//! has the 32-bit jumps and relative calls of BPF v3.
 
 use crate::engine::{Engine, Loaded};
 use solana_sbpf::{
@@ -30,7 +30,7 @@ struct Vm {
     bare: bool,
 }
 
-/// An endless meter and the memory of a run.
+/// A meter that never runs out, and the memory of a run.
 struct Context {
     mapping: MemoryMapping,
 }
@@ -46,7 +46,7 @@ impl ContextObject for Context {
 }
 
 impl Sbpf {
-    /// Without translation, metering and sanitising.
+    /// Makes the configuration without translation, metering and sanitising.
     pub(super) fn bare() -> Sbpf {
         Sbpf { bare: true }
     }

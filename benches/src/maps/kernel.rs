@@ -1,8 +1,8 @@
-//! The kernel's map as a contender: driven by BPF programs through BPF_PROG_TEST_RUN.
+//! The kernel's map as a contender: BPF programs drive it through BPF_PROG_TEST_RUN.
 //!
-//! Each program loops over a fixed number of operations with the same generator of keys as the other contenders, so the
-//! system call and the program's entry are shared by many operations. The programs are a dozen instructions, written
-//! out here.
+//! Each program loops over a fixed number of operations with the generator of keys of the other contenders, so that
+//! many operations share the cost of the system call and of the program's entry. The programs have a dozen
+//! instructions, encoded here.
 
 use super::{Contender, Job, Key, Operation, RANDOM, SPREAD, Shape};
 use bpf_maps::MapDef;
@@ -47,16 +47,16 @@ pub(super) fn owned(fd: i32) -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
-/// A program, run many times over by one call.
+/// A program of the kernel, which one call runs many times.
 #[derive(Debug)]
 pub struct Program(OwnedFd);
 
 impl Program {
-    /// Does (at least) this many operations.
+    /// Does at least this many operations.
     pub fn run(&self, operations: usize) {
         let packet = [0u8; 64];
         let repeat = operations.div_ceil(LOOP as usize) as u32;
-        // prog_fd 0, data_size_in 8, data_in 16, repeat 32.
+        // Offsets in the attributes: prog_fd 0, data_size_in 8, data_in 16, repeat 32.
         let attr = Attr::new().u32(0, self.0.as_raw_fd() as u32).u32(8, packet.len() as u32);
         let ran = attr.u64(16, packet.as_ptr() as u64).u32(32, repeat).call(PROG_TEST_RUN);
         assert!(ran.is_some(), "the program does not run");
@@ -67,13 +67,13 @@ impl Program {
 #[derive(Debug)]
 pub struct Kernel {
     map: OwnedFd,
-    /// Values of a key.
+    /// Number of values of a key.
     values: usize,
     key_bytes: usize,
     programs: Vec<(Operation, Program)>,
 }
 
-/// The kernel's number of possible CPUs: values of per-CPU maps are given for each.
+/// Returns the kernel's number of possible CPUs: a per-CPU map has a value for each.
 fn possible_cpus() -> usize {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
     let last = text.trim().rsplit(['-', ',']).next().and_then(|n| n.parse::<usize>().ok());
@@ -81,8 +81,8 @@ fn possible_cpus() -> usize {
 }
 
 impl Kernel {
-    /// The kernel's map of this definition with programs for these operations, if this process may use bpf(2). With
-    /// `elements` keys present.
+    /// Creates the kernel's map of this definition, with `elements` keys present, and programs for these operations;
+    /// `None` if this process may not use bpf(2).
     pub fn new(def: &MapDef, shape: Shape, elements: usize, operations: &[Operation]) -> Option<Self> {
         let attr = Attr::new().u32(0, def.map_type as u32).u32(4, def.key_size).u32(8, def.value_size);
         let map = owned(attr.u32(12, def.max_entries).u32(16, def.flags).call(MAP_CREATE)?);
@@ -107,20 +107,20 @@ impl<const K: usize, const V: usize> Contender<K, V> for Kernel {
     }
 }
 
-/// One instruction: opcode, destination, source, offset, immediate.
+/// Encodes one instruction: opcode, destination, source, offset, immediate.
 pub(super) fn insn(opcode: u8, dst: u8, src: u8, offset: i16, imm: i32) -> u64 {
     let [a, b] = offset.to_le_bytes();
     let [c, d, e, f] = imm.to_le_bytes();
     u64::from_le_bytes([opcode, src << 4 | dst, a, b, c, d, e, f])
 }
 
-/// A 64-bit constant; `source` 1 makes it a map descriptor.
+/// Encodes the load of a 64-bit constant; `source` 1 makes it a map descriptor.
 pub(super) fn constant(dst: u8, source: u8, value: u64) -> [u64; 2] {
     [insn(0x18, dst, source, 0, value as i32), insn(0, 0, 0, 0, (value >> 32) as i32)]
 }
 
-/// The program. r6: random number, r7: rounds left, r8 and r9: the two multipliers; the key lies on top of the stack,
-/// the value below it.
+/// Returns the program. r6: random number; r7: rounds left; r8 and r9: the two multipliers. The key lies at the top
+/// of the stack, the value below it.
 fn code(what: Operation, map: &OwnedFd, shape: Shape, elements: usize, def: &MapDef) -> Vec<u64> {
     let (key_words, value_words) = ((def.key_size as usize).div_ceil(8), def.value_size as usize / 8);
     let (key_at, value_at) = (-8 * key_words as i16, -8 * (key_words + value_words) as i16);
@@ -131,14 +131,14 @@ fn code(what: Operation, map: &OwnedFd, shape: Shape, elements: usize, def: &Map
     code.extend(constant(8, 0, RANDOM));
     code.extend(constant(9, 0, SPREAD));
     for word in 0..value_words as i16 {
-        code.push(insn(0x7b, 10, 9, value_at + 8 * word, 0)); // value = something
+        code.push(insn(0x7b, 10, 9, value_at + 8 * word, 0)); // value = r9
     }
     let top = code.len();
     code.push(insn(0x2f, 6, 8, 0, 0)); // r6 *= RANDOM
     code.push(insn(0x07, 6, 0, 0, 1)); // r6 += 1
     code.push(insn(0xbf, 1, 6, 0, 0)); // r1 = r6
     if matches!(what, Operation::InsertDelete | Operation::Insert) {
-        code.push(insn(0x77, 1, 0, 0, 24)); // r1 >>= 24: collisions between threads are as rare as elsewhere
+        code.push(insn(0x77, 1, 0, 0, 24)); // r1 >>= 24: threads' keys collide as rarely as elsewhere
         code.push(insn(0x07, 1, 0, 0, elements as i32)); // r1 += elements
     } else {
         code.push(insn(0x77, 1, 0, 0, 32)); // r1 >>= 32
@@ -192,7 +192,7 @@ fn code(what: Operation, map: &OwnedFd, shape: Shape, elements: usize, def: &Map
 
 pub(super) fn load(code: &[u64]) -> Option<Program> {
     let license = c"GPL";
-    // prog_type 0 (socket filter), insn_cnt 4, insns 8, license 16.
+    // Offsets in the attributes: prog_type 0 (socket filter), insn_cnt 4, insns 8, license 16.
     let attr = Attr::new().u32(0, 1).u32(4, code.len() as u32).u64(8, code.as_ptr() as u64);
     attr.u64(16, license.as_ptr() as u64).call(PROG_LOAD).map(|fd| Program(owned(fd)))
 }

@@ -1,4 +1,4 @@
-//! The kernel's queue, stack, bloom filter and ring buffer, driven by BPF programs as [`super::kernel`] drives maps
+//! The kernel's queue, stack, Bloom filter and ring buffer, which BPF programs drive as [`super::kernel`] drives maps
 //! with keys.
 
 use super::bytes;
@@ -7,13 +7,13 @@ use bpf_maps::MapType;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// What one round of a program's loop does.
+/// The operations of one iteration of a program's loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Round {
     /// Pushes a value and pops one.
     PushPop,
-    /// Asks a bloom filter for a value. `true`: one that was added, that is, below this number; `false`: one that was
-    /// not.
+    /// Queries a Bloom filter for a value. `true`: a value that was added, that is, below this number; `false`: one
+    /// that was not.
     Peek(u32, bool),
     /// Writes a record of 64 bytes.
     Output,
@@ -26,7 +26,8 @@ pub struct Keyless {
     program: Program,
 }
 
-/// A program that does this in a loop. r6: a random number, r7: rounds left; the value or the record lies on the stack.
+/// Returns a program that repeats the round. r6: a random number; r7: rounds left; the value or the record lies on
+/// the stack.
 fn code(round: Round, map: &OwnedFd) -> Vec<u64> {
     let mut code = vec![insn(0x85, 0, 0, 0, 7)]; // r0 = bpf_get_prandom_u32()
     code.push(insn(0xbf, 6, 0, 0, 0)); // r6 = r0
@@ -70,8 +71,8 @@ fn code(round: Round, map: &OwnedFd) -> Vec<u64> {
 }
 
 impl Keyless {
-    /// A map and its program, if this process may use bpf(2). A bloom filter holds the 8-byte numbers below its
-    /// entries.
+    /// Creates a map and its program; `None` if this process may not use bpf(2). A Bloom filter holds the 8-byte
+    /// numbers below its number of entries.
     pub fn new(map_type: MapType, value: u32, entries: u32, round: Round) -> Option<Self> {
         let attr = Attr::new().u32(0, map_type as u32).u32(8, value).u32(12, entries);
         let map = owned(attr.call(MAP_CREATE)?);
@@ -85,19 +86,20 @@ impl Keyless {
         Some(Self { map, program })
     }
 
-    /// Does (at least) this many rounds: how many.
+    /// Does at least this many rounds; returns their number.
     pub fn run(&self, rounds: u32) -> u32 {
         self.program.run(rounds as usize);
         rounds.div_ceil(LOOP) * LOOP
     }
 
-    /// The map as a ring buffer of this many bytes.
+    /// Maps the ring buffer of this many bytes for a consumer.
     pub fn ring(&self, size: usize) -> Option<Ring> {
         Ring::new(&self.map, size)
     }
 }
 
-/// The consumer's view of a kernel ring buffer: its own page, the producer's, and the records twice in a row.
+/// The consumer's view of a kernel ring buffer: the consumer's page, the producer's page, and the records mapped
+/// twice in a row.
 #[derive(Debug)]
 pub struct Ring {
     consumer: *mut u8,
@@ -117,13 +119,13 @@ impl Ring {
                 unsafe { libc::mmap(std::ptr::null_mut(), length, prot, libc::MAP_SHARED, map.as_raw_fd(), offset) };
             (at != libc::MAP_FAILED).then_some(at.cast::<u8>())
         };
-        // If the second mapping fails the first is not given back: the benchmark ends then.
+        // If the second mapping fails, the first is not unmapped: the benchmark ends then.
         let consumer = mapped(page, libc::PROT_READ | libc::PROT_WRITE, 0)?;
         let producer = mapped(page + 2 * size, libc::PROT_READ, page)?;
         Some(Self { consumer, producer, page, size })
     }
 
-    /// Passes over all records that are there: how many, and the sum of their first words.
+    /// Consumes all records that are available; returns their number and the sum of their first words.
     pub fn consume(&self) -> (u32, u64) {
         // SAFETY: the consumer's position, at the start of its page, which only this thread writes.
         let consumed = unsafe { AtomicU64::from_ptr(self.consumer.cast()) };

@@ -1,10 +1,10 @@
 //! How many look-ups of two dependent reads of memory the processor overlaps, by the number of instructions between
 //! them.
 //!
-//! Two arrays stand for the index and the slab of a hash with a million keys of 8 + 8 bytes, 16 MB each. An operation
-//! reads a random line of the first, and the place in the second that it finds there. The steps add what a look-up
-//! adds: instructions, each of them trivial. Caches are overwritten before each round, as by the other contenders of
-//! the maps bench.
+//! Two arrays of 16 MB each stand for the index and the slab of a hash with a million keys of 8 + 8 bytes. An
+//! operation reads a random line of the first, and the place in the second that it finds there. Each step adds
+//! trivial instructions, as a look-up has them. Caches are overwritten before each round, as the other contenders of
+//! the maps benchmark overwrite them.
 
 use super::RANDOM;
 use crate::measure::{median, thread_time};
@@ -13,12 +13,12 @@ use std::hint::black_box;
 
 const ROUNDS: u64 = 11;
 const OPERATIONS: usize = 1 << 15;
-/// Words of 16 MB.
+/// Number of words in 16 MB.
 const WORDS: usize = 2 << 20;
-/// Words in a cache line.
+/// Number of words in a cache line.
 const LINE: usize = 8;
 
-/// `TENS` times ten instructions that nothing waits for.
+/// Executes `TENS` times ten instructions whose results nothing uses.
 #[inline(always)]
 fn pad<const TENS: usize>() {
     for _ in 0..TENS {
@@ -35,14 +35,14 @@ fn pad<const TENS: usize>() {
     }
 }
 
-/// The arrays.
+/// The two arrays.
 struct Memory {
     index: Vec<u64>,
     slab: Vec<u64>,
 }
 
 impl Memory {
-    /// A random line of the index. The top bits of a product choose it, as a hash does.
+    /// Reads a random line of the index. The top bits of a product choose it, as in a hash.
     #[inline(always)]
     fn line(&self, random: &mut u64) -> u64 {
         *random = random.wrapping_mul(RANDOM).wrapping_add(1);
@@ -50,14 +50,14 @@ impl Memory {
         self.index[line * LINE]
     }
 
-    /// One read.
+    /// Measures one read an operation.
     fn one(&self, mut random: u64) {
         for _ in 0..OPERATIONS {
             black_box(self.line(&mut random));
         }
     }
 
-    /// Two reads, and other instructions.
+    /// Measures two reads an operation, and other instructions between them.
     fn two<const TENS: usize>(&self, mut random: u64) {
         for _ in 0..OPERATIONS {
             black_box(self.slab[self.line(&mut random) as usize % WORDS]);
@@ -65,7 +65,7 @@ impl Memory {
         }
     }
 
-    /// Two reads, of which the first waits for the second of the operation before.
+    /// Measures two reads an operation, the first of which waits for the second of the operation before.
     fn waiting(&self, mut random: u64) {
         for _ in 0..OPERATIONS {
             // All words of the slab are zero, which the compiler does not know.
@@ -75,14 +75,14 @@ impl Memory {
     }
 }
 
-/// The steps, each with nanoseconds an operation.
+/// Returns the table of the steps: nanoseconds an operation.
 pub fn ladder() -> Table {
     let mut random = 1u64;
     let mut place = || {
         random = random.wrapping_mul(RANDOM).wrapping_add(1);
         (random >> 40) % WORDS as u64
     };
-    // Zeroes that are written: pages that never were are one page.
+    // The zeroes are written explicitly: all pages that were never written would be one physical page.
     let slab = (0..WORDS).map(|_| black_box(0)).collect();
     let memory = Memory { index: (0..WORDS).map(|_| place()).collect(), slab };
     let steps: [(&str, &dyn Fn(u64)); 8] = [

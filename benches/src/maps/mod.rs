@@ -1,9 +1,9 @@
-//! Maps under the same load: what they do, with which keys, and how it is timed.
+//! Maps under the same load: the operations, the keys, and the measurement.
 //!
-//! All contenders of a row run in one process in short interleaved rounds, and medians count. A cell is CPU time of the
-//! working threads in nanoseconds an operation, so other processes on the machine do not count, but waiting in a loop
-//! and system calls do. Keys come in random order from a generator that costs all contenders the same (about a
-//! nanosecond); the kernel's map is driven by a BPF program with the same generator.
+//! All contenders of a row run in one process in short interleaved rounds; figures are medians. A cell is CPU time of
+//! the working threads in nanoseconds an operation, so other processes on the machine do not count, but spinning and
+//! system calls do. Keys come in random order from a generator that costs all contenders the same (about a
+//! nanosecond); a BPF program with that generator drives the kernel's map.
 
 pub mod kernel;
 pub mod keyless;
@@ -19,7 +19,7 @@ const ROUNDS: usize = 11;
 /// Operations of all threads in a round.
 const OPERATIONS: usize = 1 << 15;
 
-/// Spreads a number over a key, so that equal low bits do not help anybody.
+/// Spreads a number over a key, so that no map gains from equal low bits.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Multiplier of the generator of random numbers (Knuth).
 const RANDOM: u64 = 6_364_136_223_846_793_005;
@@ -27,7 +27,7 @@ const RANDOM: u64 = 6_364_136_223_846_793_005;
 /// Keys and values as programs know them: words.
 pub type Key<const N: usize> = [u64; N];
 
-/// What the keys of a map look like.
+/// The form of the keys of a map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
     /// Any bytes.
@@ -39,7 +39,7 @@ pub enum Shape {
 }
 
 impl Shape {
-    /// The key with this number.
+    /// Returns the key with this number.
     #[inline(always)]
     pub fn key<const K: usize>(self, n: u64) -> Key<K> {
         match self {
@@ -50,10 +50,10 @@ impl Shape {
     }
 }
 
-/// What is measured.
+/// The operation that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Looks present keys up and reads the first word.
+    /// Looks up present keys and reads the first word of the value.
     Lookup,
     /// Sets present keys.
     Update,
@@ -64,7 +64,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Its name in a table.
+    /// Returns its name in a table.
     pub fn name(self) -> &'static str {
         match self {
             Operation::Lookup => "lookup hit",
@@ -78,31 +78,32 @@ impl Operation {
 /// One thread's share of a round.
 #[derive(Clone, Copy, Debug)]
 pub struct Job {
-    /// What to do.
+    /// The operation to do.
     pub operation: Operation,
-    /// What keys look like.
+    /// The form of the keys.
     pub shape: Shape,
     /// Keys below this are present.
     pub elements: u64,
-    /// How often.
+    /// Number of operations.
     pub count: usize,
-    /// Where the random numbers begin. The low byte is the thread.
+    /// The seed of the random numbers. The low byte is the thread's number.
     pub seed: u64,
 }
 
 impl Job {
-    /// Does `work` with the number and the key of each operation. Inserted keys are beyond the present ones, and no two
-    /// threads' overlap.
+    /// Calls `work` with the number and the key of each operation. Inserted keys are beyond the present ones, and no
+    /// two threads' overlap.
     ///
-    /// Operation and shape are settled outside of the loop, as they are in the kernel's program. Where `work` depends
-    /// on the operation, the caller does the same.
+    /// The operation and the form of keys are decided outside of the loop, as in the kernel's program. Where `work`
+    /// depends on the operation, the caller decides outside of the loop, too.
     #[inline(always)]
     pub fn each<const K: usize>(self, work: impl FnMut(usize, Key<K>)) {
         let mut work = work;
         self.each_in_runs(self.count, &mut (), |(), i, key| work(i, key), |()| ());
     }
 
-    /// The same in runs of so many operations, with `end` after each; both may change `state`.
+    /// Does as [`Job::each`], in runs of `operations` operations, with a call of `end` after each run; both functions
+    /// may change `state`.
     #[inline(always)]
     pub fn each_in_runs<const K: usize, S>(
         self,
@@ -147,13 +148,13 @@ impl Job {
 
 /// A map under test.
 pub trait Contender<const K: usize, const V: usize>: Sync {
-    /// Does a job, inside whatever a user would hold meanwhile.
+    /// Does a job, inside the guard or other scope that a user would hold meanwhile.
     fn run(&self, job: Job);
     /// Puts a key in before the measurement.
     fn insert(&self, key: Key<K>, value: [u64; V]);
 }
 
-/// CPU nanoseconds an operation: the median over the rounds, for each contender.
+/// Returns CPU nanoseconds an operation for each contender: the median over the rounds.
 pub fn measure<const K: usize, const V: usize>(
     contenders: &[Box<dyn Contender<K, V> + '_>],
     operation: Operation,
@@ -184,7 +185,7 @@ pub fn measure<const K: usize, const V: usize>(
     });
     let total = (count * threads) as f64;
     let nanoseconds = |time: AtomicU64| time.into_inner() as f64 / total;
-    // The first round warms up.
+    // The first round warms the caches and is not counted.
     times.into_iter().map(|rounds| median(rounds.into_iter().skip(1).map(nanoseconds).collect())).collect()
 }
 
@@ -199,7 +200,7 @@ pub fn fill<const K: usize, const V: usize>(
     }
 }
 
-/// Words as bytes.
+/// Returns words as bytes.
 pub fn bytes(words: &[u64]) -> &[u8] {
     zerocopy::IntoBytes::as_bytes(words)
 }

@@ -1,5 +1,5 @@
 //! Our maps: as a program calls them (as many operations in one run guard as in one run of the kernel's program), and
-//! through the host handle (a guard and two size checks each time).
+//! through the host handle (a guard and two checks of sizes each time).
 
 use super::kernel::LOOP;
 use super::{Contender, Job, Key, Operation, bytes};
@@ -7,11 +7,11 @@ use bpf_maps::Map;
 use bpf_quiesce::{Domain, Guard};
 use std::hint::black_box;
 
-/// By the program's entry points.
+/// A map called by the program's entry points.
 #[derive(Debug)]
 pub struct Ours(pub Map);
 
-/// By the host handle.
+/// A map called by the host handle.
 #[derive(Debug)]
 pub struct OursFromHost(pub Map);
 
@@ -34,7 +34,7 @@ impl<'a> Run<'a> {
         Self { domain, slot: guard.slot(), guard: Some(guard) }
     }
 
-    /// Ends the run and begins another: elements that waited for the end can be used again.
+    /// Ends the run and begins another, so that elements that waited for its end can be reused.
     fn renew(&mut self) {
         self.guard = None;
         *self = Self::begin(self.domain);
@@ -50,7 +50,7 @@ impl<const K: usize, const V: usize> Contender<K, V> for Ours {
             let value = [i as u64; V];
             // SAFETY: a live map under a guard with this slot; key and value have the map's sizes.
             while unsafe { update(map, key.as_ptr().cast(), value.as_ptr().cast(), 0, run.slot) } != 0 {
-                // Elements that wait for a grace period get none as long as this run lasts: begin another.
+                // Elements wait for a grace period, which cannot end during this run: begin another.
                 std::thread::yield_now();
                 run.renew();
             }
