@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use bpf_isa::Program;
-use bpf_object::{DataKind, Object, ProgramType};
+use bpf_object::{DataKind, HostFunction, Object, ProgramType};
 use bpf_testkit::{cases::shared, skipped};
+use bpf_uapi::Builtin;
 use bpf_verifier::{
     Access, ArgKind, ContextLayout, Effect, Env, Field, FieldKind, HelperProto, Helpers, KnownMap, MapType, MemArg,
-    Region, Ret, SourceLine, Verified, Verifier, VerifyError,
+    Region, Ret, SourceLine, Verified, Verifier, VerifyError, builtin,
 };
 
 /// Map flags BPF_F_RDONLY_PROG and BPF_F_WRONLY_PROG (include/uapi/linux/bpf.h).
@@ -203,7 +204,8 @@ pub(crate) fn with_env<R>(
     f: impl FnOnce(Program, &Env<'_>) -> R,
 ) -> Result<R, String> {
     let context = context(object, program).ok_or("the context is not shipped")?;
-    let linked = object.link(program, |_| false).map_err(|e| e.to_string())?.into_code();
+    let offered = |name: &str| Builtin::from_name(name).map(builtin);
+    let linked = object.link(program, |name| offered(name).is_some()).map_err(|e| e.to_string())?.into_code();
     let lines: Vec<SourceLine> = (0..linked.insns().len())
         .filter_map(|i| {
             let l = linked.line(bpf_isa::InsnIdx(i as u32))?;
@@ -213,8 +215,11 @@ pub(crate) fn with_env<R>(
     let code = Program::new(linked.insns().to_vec()).map_err(|e| e.to_string())?;
     let maps = object.maps().iter().map(map).collect::<Result<Vec<KnownMap>, _>>()?;
     let helpers = helpers();
+    // A call names its function by the place in the object's list, where functions that nobody offers are never called.
+    let prototype = |f: &HostFunction| offered(&f.name).unwrap_or_else(|| HelperProto::new(0, "", &[], Ret::Scalar));
+    let host_functions: Vec<HelperProto> = object.host_functions().iter().map(prototype).collect();
     let mut env = Env::new(&context, &helpers);
-    (env.maps, env.lines) = (&maps, &lines);
+    (env.maps, env.lines, env.host_functions) = (&maps, &lines, &host_functions);
     Ok(f(code, &env))
 }
 
