@@ -27,7 +27,8 @@ use bpf_testkit::generate::Choices;
 type Generator = fn(&mut Choices<'_>) -> Option<Program>;
 
 /// The generators, each with the word that asks for it.
-const KINDS: [(&str, Generator); 24] = [
+const KINDS: [(&str, Generator); 25] = [
+    ("backwards", border::backwards::generate), // distances from the end, counted below zero
     ("loops", border::loops::generate),
     ("entered", border::loops::generate_entered), // loops that are entered in their middle
     ("sums", border::sums::generate),             // sums that a third number bounds

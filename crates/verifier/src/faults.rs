@@ -21,6 +21,8 @@ mod with {
         StrideLost,
         /// `<=` is taken for `<`.
         AtMostIsLess,
+        /// The negative of a number that is counted below zero loses its distance from its name.
+        NegativeForgetsDistance,
         /// What a loop counts is taken not to wrap round.
         WrapForgotten,
         /// Every loop is taken to end.
@@ -361,6 +363,7 @@ mod with {
             Fault::ShiftsLoseNothing,
             Fault::AssumedBeforeEnd,
             Fault::PartUnwalked,
+            Fault::NegativeForgetsDistance,
         ];
         /// Those in quotients, and in what is added and cut off again: each is found by a program written for it
         /// (`tests/quotients.rs`).

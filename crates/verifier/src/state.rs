@@ -484,7 +484,7 @@ impl State {
                     // Still a number, but no longer *the* length.
                     Ty::Scalar if v.id < FIRST_FREE_ID => *v = v.unlinked(),
                     // Nor does what it was added to move with it.
-                    Ty::Stack { .. } | Ty::MapValue { .. } | Ty::Mem { .. } if v.tie < FIRST_FREE_ID => {
+                    Ty::Stack { .. } | Ty::MapValue { .. } | Ty::Mem { .. } | Ty::Signed if v.tie < FIRST_FREE_ID => {
                         *v = v.renamed(0, 1, 0);
                     }
                     _ => {}

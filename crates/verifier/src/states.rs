@@ -45,6 +45,7 @@ impl States {
                 Ty::Scalar => self.numbers.push((r, v.n)),
                 // An empty region may be anywhere, at null too; and an address of the arena is any number.
                 Ty::Packet { .. } | Ty::PacketEnd { .. } | Ty::Biased { .. } | Ty::Stale { .. } | Ty::Arena => {}
+                Ty::Signed => self.numbers.push((r, v.n)),
                 Ty::Half { .. } => halves |= 1 << r,
                 Ty::Ctx
                 | Ty::Stack { .. }

@@ -151,6 +151,9 @@ pub(crate) enum Ty {
         minus: bool,
         half: bool,
     },
+    /// A number that was counted below zero: `n` and the name are of its value as a signed integer
+    /// ([`crate::walk::signed`]). Never in a stack slot.
+    Signed,
     /// A pointer whose memory has been moved or given back. Nothing is accessed through it. In a `region`: an offset
     /// from where that was before the move which the value's `owner` names, as a [`Ty::Packet`] is one from where it
     /// is; `half`: of its low half. Else nothing is known of it but whether it may be null.
@@ -196,6 +199,7 @@ impl Ty {
     fn is_alike(&self, other: &Ty) -> bool {
         match (*self, *other) {
             (Ty::Uninit(_), Ty::Uninit(_)) | (Ty::Scalar, Ty::Scalar) | (Ty::Ctx, Ty::Ctx) => true,
+            (Ty::Signed, Ty::Signed) => true,
             (Ty::Stack { frame: a }, Ty::Stack { frame: b }) => a == b,
             (Ty::Map { map: a, inner: i }, Ty::Map { map: b, inner: j }) => (a, i) == (b, j),
             (Ty::MapValue { map: a, inner: i }, Ty::MapValue { map: b, inner: j }) => (a, i) == (b, j),
@@ -226,6 +230,7 @@ impl Ty {
                 | Ty::PacketEnd { .. }
                 | Ty::Half { .. }
                 | Ty::Biased { .. }
+                | Ty::Signed
                 | Ty::Stale { .. }
                 | Ty::Host { .. }
                 | Ty::Func { .. }
@@ -371,7 +376,7 @@ impl Value {
     pub(crate) fn line_id(&self) -> u32 {
         match self.ty {
             Ty::Scalar | Ty::Packet { .. } | Ty::Half { .. } | Ty::Stale { .. } => self.id,
-            Ty::Stack { .. } | Ty::MapValue { .. } | Ty::Mem { .. } | Ty::Table { .. } => self.tie,
+            Ty::Stack { .. } | Ty::MapValue { .. } | Ty::Mem { .. } | Ty::Table { .. } | Ty::Signed => self.tie,
             Ty::Uninit(_)
             | Ty::Ctx
             | Ty::Map { .. }
@@ -408,7 +413,7 @@ impl Value {
     /// The same with another name, at another distance.
     pub(crate) fn renamed(mut self, id: u32, scale: i16, delta: i32) -> Value {
         match self.ty {
-            Ty::Stack { .. } | Ty::MapValue { .. } | Ty::Mem { .. } | Ty::Table { .. } => self.tie = id,
+            Ty::Stack { .. } | Ty::MapValue { .. } | Ty::Mem { .. } | Ty::Table { .. } | Ty::Signed => self.tie = id,
             _ => self.id = id,
         }
         (self.scale, self.delta) = (scale, delta);
@@ -455,6 +460,12 @@ impl fmt::Display for Describe<'_> {
                 return match v.n.as_const() {
                     Some(_) => write!(f, "the number {}", v.n),
                     None => write!(f, "a number ({})", v.n),
+                };
+            }
+            Ty::Signed => {
+                return match v.n.as_const() {
+                    Some(c) => write!(f, "the number {}", c as i64),
+                    None => write!(f, "a number ({})", OffsetRange(&v.n)),
                 };
             }
             Ty::Ctx => f.write_str("context pointer")?,

@@ -37,6 +37,7 @@ mod products;
 mod prune;
 mod retests;
 mod seen;
+mod signed;
 mod stale;
 mod sums;
 mod trail;
@@ -566,6 +567,7 @@ impl<'a> Walk<'a> {
                 self.trail_record();
             }
             let insn = self.insns[self.pc.index()];
+            self.settle_signed(&insn);
             self.notes.visit(self.pc);
             let (at, kept) = (self.pc, self.stats.states);
             let values = self.notes.wants_values();

@@ -228,6 +228,7 @@ fn access_fact(base: &Value, off: i16, top: usize, env: &Env<'_>) -> Option<Acce
         | Ty::Map { .. }
         | Ty::Half { .. }
         | Ty::Biased { .. }
+        | Ty::Signed
         | Ty::Stale { .. }
         | Ty::Host { .. }
         | Ty::Func { .. }

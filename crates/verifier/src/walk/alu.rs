@@ -20,6 +20,12 @@ impl Walk<'_> {
         if let Src::Imm(i) = src {
             check_immediate(op, width, i)?;
         }
+        if (width, op) == (Width::W64, AluOp::Add)
+            && let Some(v) = self.signed_sum(dst, src)?
+        {
+            self.state.set(dst, v);
+            return Ok(());
+        }
         let op = self.unsigned(width, op, dst, src);
         if self.numbers(width, op, dst, src) {
             return Ok(());

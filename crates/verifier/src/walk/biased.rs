@@ -29,6 +29,7 @@ fn part(v: &Value) -> Option<(Option<u8>, i32, bool)> {
         Ty::Packet { .. }
         | Ty::PacketEnd { .. }
         | Ty::Half { .. }
+        | Ty::Signed
         | Ty::Uninit(_)
         | Ty::Ctx
         | Ty::Stack { .. }

@@ -633,6 +633,9 @@ impl Walk<'_> {
                 self.bound_by_region(region, v.id, v.scale, bytes);
             }
         }
+        for v in [d, s].into_iter().filter(|v| v.scale == 1 && v.id >= FIRST_FREE_ID) {
+            self.state.order_other_parts(v.id, self.env.region(region).max_len);
+        }
     }
 
     /// may_goto: the budget bounds the rounds, so the walk need not; see [`super::prune`].

@@ -328,6 +328,7 @@ impl Walk<'_> {
             Ty::Map { .. }
             | Ty::Half { .. }
             | Ty::Biased { .. }
+            | Ty::Signed
             | Ty::Stale { .. }
             | Ty::Host { .. }
             | Ty::Func { .. }

@@ -28,6 +28,7 @@ fn of_region(v: &Value) -> Option<(u8, bool, bool)> {
         Ty::Half { region, end } => Some((region, end, false)),
         Ty::Uninit(_)
         | Ty::Biased { .. }
+        | Ty::Signed
         | Ty::Stale { .. }
         | Ty::Scalar
         | Ty::Ctx
@@ -62,6 +63,7 @@ fn one_object(d: &Value, s: &Value) -> bool {
         | Ty::PacketEnd { .. }
         | Ty::Half { .. }
         | Ty::Biased { .. }
+        | Ty::Signed
         | Ty::Stale { .. }
         | Ty::Host { .. }
         | Ty::Func { .. }

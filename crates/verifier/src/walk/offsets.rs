@@ -74,6 +74,7 @@ impl Walk<'_> {
             | Ty::PacketEnd { .. }
             | Ty::Half { .. }
             | Ty::Biased { .. }
+            | Ty::Signed
             | Ty::Stale { .. }
             | Ty::Host { .. }
             | Ty::Func { .. }

@@ -49,6 +49,7 @@ pub(super) fn low_half(v: &Value) -> Option<Value> {
         Ty::Stale { region: None, .. } => None,
         Ty::Uninit(_)
         | Ty::Scalar
+        | Ty::Signed
         | Ty::Ctx
         | Ty::Stack { .. }
         | Ty::Map { .. }
@@ -66,7 +67,7 @@ pub(super) fn low_half(v: &Value) -> Option<Value> {
 /// The size of its region, in bytes.
 pub(super) fn size_of(v: &Value, env: &Env<'_>) -> u32 {
     match v.ty {
-        Ty::Packet { region } => env.region(region).max_len,
+        Ty::Packet { region } | Ty::PacketEnd { region } => env.region(region).max_len,
         Ty::Stack { .. } => env.frame_bytes,
         Ty::MapValue { map, inner } => {
             let def = &env.maps[map as usize];
@@ -74,6 +75,7 @@ pub(super) fn size_of(v: &Value, env: &Env<'_>) -> u32 {
             def.value_size
         }
         Ty::Mem { size, .. } => size,
+        Ty::Signed => i32::MAX.unsigned_abs(),
         _ => 0,
     }
 }

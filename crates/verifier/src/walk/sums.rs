@@ -160,6 +160,32 @@ impl State {
         best
     }
 
+    /// A part of a region's length has been bounded from below: so far below the length is the other part. The first
+    /// may be forgotten before that is asked for. `most`: the length at most.
+    pub(super) fn order_other_parts(&mut self, part: u32, most: u32) {
+        let named = |v: &&Value| v.is_named(part) && v.scale == 1;
+        let least = self.frames.iter().flat_map(Frame::values).filter(named).map(Value::least_of_line).max();
+        let Some(least) = least.filter(|least| *least > 0) else { return };
+        for at in 0..self.sums.len() {
+            let t = self.sums[at];
+            let below = |scale: i64, least: Option<i64>| {
+                let bytes = least?.checked_add(t.delta)?;
+                Some((i16::try_from(scale).ok()?, bytes))
+            };
+            let (id, fact) = match part {
+                _ if t.s >= FIRST_FREE_ID || t.a == t.b => continue,
+                part if part == t.a => (t.b, below(t.scale, Some(least))),
+                part if part == t.b => (t.a, below(1, least.checked_mul(t.scale))),
+                _other => continue,
+            };
+            if let Some((scale, bytes)) = fact {
+                self.learn_below(Room { id, scale, bytes, hi: t.s });
+                let most = i128::from(most) - i128::from(bytes);
+                self.bound(id, 0, most.div_euclid(scale.into()), super::lines::MAX_HOPS);
+            }
+        }
+    }
+
     /// The sum `scale * V(b) + V(a) + delta`, as a name and a distance from it. It must be exact, and not negative;
     /// `max` is what it is at most.
     pub(super) fn name_sum(

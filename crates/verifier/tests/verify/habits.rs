@@ -212,3 +212,39 @@ fn a_sum_is_folded_until_nothing_is_carried() {
     // It is what was carried into it.
     refused(&FOLD.replace("w1 = w0\n    w1 >>= 16\n    if w1 != 0", "w1 >>= 0\n    if w1 != 0"));
 }
+
+/// The last separator before the end, by a distance that is counted from 0 downwards.
+const BACKWARDS: &str = ";raw
+    r3 = 0
+    r2 += r1
+    a: r0 = r3
+    r4 = r2
+    r4 += r0
+    if r4 <= r1 goto out
+    r3 = r0
+    r3 += -1
+    r4 = *(u8 *)(r4 - 1)
+    if w4 != 47 goto a
+    out: w0 = -w0
+    exit";
+
+#[test]
+fn a_distance_is_counted_below_zero() {
+    accepted(BACKWARDS);
+    // Two bytes before what was compared.
+    refused(&BACKWARDS.replace("(r4 - 1)", "(r4 - 2)"));
+    // The end, where nothing is behind it.
+    refused(&BACKWARDS.replace("(r4 - 1)", "(r4 + 0)"));
+    // The start is not before itself.
+    refused(&BACKWARDS.replace("r4 <= r1", "r4 < r1"));
+    // A round moves further than what was compared.
+    refused(&BACKWARDS.replace("r3 += -1", "r3 += -2").replace("*(u8 *)(r4 - 1)", "*(u16 *)(r4 - 2)"));
+    // It is no distance from the end.
+    refused(&BACKWARDS.replace("r4 = r2", "r4 = r1\nr4 += 1"));
+    // Nothing is compared.
+    refused(&BACKWARDS.replace("if r4 <= r1 goto out", "r3 = r0"));
+    // As an unsigned number it is far behind the end, or before the start.
+    refused(&BACKWARDS.replace("r4 = *(u8 *)(r4 - 1)", "r4 = r1\nr4 += r3\nr4 = *(u8 *)(r4 + 0)"));
+    // Its lower half is no distance.
+    refused(&BACKWARDS.replace("r0 = r3", "w0 = w3"));
+}

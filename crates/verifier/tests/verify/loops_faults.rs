@@ -53,6 +53,23 @@ fn each_fault_is_found() {
              c: r3 += 1
              if r3 < 20 goto a"
         }
+        // Four bytes before what was compared.
+        Fault::NegativeForgetsDistance => {
+            "r9 = r1
+             r9 += r2
+             r3 = 0
+             a: r4 = r9
+             r4 += r3
+             if r4 <= r1 goto out
+             r3 += -1
+             r5 = r3
+             r5 += -4
+             r6 = r9
+             r6 += r5
+             r0 = *(u8 *)(r6 - 1)
+             goto a
+             out:"
+        }
         Fault::StrideLost => {
             "r3 = 0
              r4 = 0

@@ -2,8 +2,8 @@
 //! one.
 
 use crate::border::{
-    Oracle, Outcome, blends, elements, far, folds, grids, halves, links, loops, modulo, orders, pincers, products,
-    siblings, sums,
+    Oracle, Outcome, backwards, blends, elements, far, folds, grids, halves, links, loops, modulo, orders, pincers,
+    products, siblings, sums,
 };
 use crate::mutants;
 use bpf_isa::Program;
@@ -282,4 +282,11 @@ fn accepted_folds_stay_within_the_abstract_states() {
     let (accepted, refused, violation) = watch(0..1500, folds::generate);
     assert_eq!(violation, None);
     assert!(accepted > 100 && refused > 100, "{accepted} accepted, {refused} refused");
+}
+
+#[test]
+fn accepted_distances_below_zero_stay_within_the_abstract_states() {
+    let (accepted, refused, violation) = watch(0..200, backwards::generate);
+    assert_eq!(violation, None);
+    assert!(accepted > 15 && refused > 50, "{accepted} accepted, {refused} refused");
 }

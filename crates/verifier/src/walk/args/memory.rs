@@ -93,6 +93,7 @@ impl<'a> Walk<'a> {
             | Ty::PacketEnd { .. }
             | Ty::Half { .. }
             | Ty::Biased { .. }
+            | Ty::Signed
             | Ty::Stale { .. }
             | Ty::Host { .. }
             | Ty::Func { .. }
@@ -241,6 +242,7 @@ fn other_memory(a: Ty, b: Ty) -> bool {
             | Ty::PacketEnd { .. }
             | Ty::Half { .. }
             | Ty::Biased { .. }
+            | Ty::Signed
             | Ty::Stale { .. }
             | Ty::Host { .. }
             | Ty::Func { .. }

@@ -76,7 +76,7 @@ fn loosened(v: &Value, env: &Env<'_>) -> Scalar {
         Ty::Scalar => Scalar::UNKNOWN,
         _ => {
             let size = i64::from(size_of(v, env));
-            let least = v.n.smin().min(if matches!(v.ty, Ty::Stack { .. }) { -size } else { 0 });
+            let least = v.n.smin().min(if matches!(v.ty, Ty::Stack { .. } | Ty::Signed) { -size } else { 0 });
             Scalar::signed(least, v.n.smax().max(size))
         }
     }
@@ -152,6 +152,11 @@ impl Guess {
         pool: &mut Pool,
     ) -> Option<Guess> {
         let mut state = entry.copied(pool);
+        let counted_below = shape.changes.iter().filter_map(|(p, c)| below_zero(entry, *p, *c));
+        counted_below.clone().for_each(|(p, v)| put(&mut state, p, v));
+        let mut begun = entry.copied(pool);
+        counted_below.for_each(|(p, v)| put(&mut begun, p, v));
+        let entry = &begun;
         // What is remembered of regions is said of names that are others in the next round.
         state.seen.clear();
         state.definitions.clear();
@@ -368,6 +373,7 @@ impl Guess {
         if loose {
             g.begin_sides(shape, env, next_id);
         }
+        pool.push(begun);
         Some(g)
     }
 
@@ -737,6 +743,15 @@ fn rounds_of(v: &Value, d: i32, wide: bool, env: &Env<'_>) -> Option<u64> {
     Some(top.saturating_sub(v.n.umax()) / size)
 }
 
+/// A register that holds a constant and falls below zero in the first round, as a signed number.
+fn below_zero(entry: &State, place: Place, change: Change) -> Option<(Place, Value)> {
+    let Change::Step(d @ ..0) = change else { return None };
+    let v = value(entry, place).filter(|_| place.is_register())?;
+    let falls = |c: u64| (c as i64) < i64::from(d.unsigned_abs());
+    v.as_const().filter(|c| falls(*c))?;
+    Some((place, v.as_signed()?))
+}
+
 /// Names that nothing has.
 struct Fresh<'a>(&'a mut u32);
 
@@ -769,7 +784,7 @@ fn tie(v: &Value, d: i32, mark: &mut Mark, begins: &[(u32, Value)], fresh: &mut 
         Ty::Packet { .. } if v.id == 0 => Some(v.delta),
         Ty::Packet { .. } => None,
         Ty::Scalar => v.n.as_const().and_then(|c| i32::try_from(c).ok()),
-        Ty::Stack { .. } | Ty::MapValue { .. } | Ty::Mem { .. } => {
+        Ty::Stack { .. } | Ty::MapValue { .. } | Ty::Mem { .. } | Ty::Signed => {
             v.n.as_const().and_then(|c| i32::try_from(c as i64).ok())
         }
         _ => return None,

@@ -27,6 +27,7 @@ impl Walk<'_> {
             | Ty::MapValue { .. }
             | Ty::Mem { .. }
             | Ty::Biased { .. }
+            | Ty::Signed
             | Ty::Stale { .. }
             | Ty::Host { .. }
             | Ty::Func { .. }

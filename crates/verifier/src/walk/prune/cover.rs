@@ -186,6 +186,7 @@ fn value_covers(old: &Value, new: &Value, ids: &mut IdMap) -> bool {
         | Ty::Mem { .. }
         | Ty::PacketEnd { .. }
         | Ty::Biased { .. }
+        | Ty::Signed
         | Ty::Host { .. }
         | Ty::Func { .. }
         | Ty::Arena

@@ -7,6 +7,7 @@
 #![allow(dead_code, reason = "the test and the example use different parts")]
 
 pub(crate) mod assumed;
+pub(crate) mod backwards;
 pub(crate) mod begins;
 pub(crate) mod blends;
 pub(crate) mod elements;

@@ -21,6 +21,12 @@ pub(super) enum What {
     Slot { depth: u16, size: u8 },
 }
 
+impl Place {
+    pub(super) fn is_register(self) -> bool {
+        matches!(self.what, What::Reg(_))
+    }
+}
+
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.what {

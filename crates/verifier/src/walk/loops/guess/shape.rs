@@ -262,7 +262,7 @@ pub(in crate::walk::loops) fn name_all(state: &mut State, shape: &mut Shape, nex
     for place in places(state).collect::<Vec<_>>() {
         let Some(v) = value(state, place) else { continue };
         let pointer = match v.ty {
-            Ty::Stack { .. } | Ty::MapValue { .. } | Ty::Mem { .. } => {
+            Ty::Stack { .. } | Ty::MapValue { .. } | Ty::Mem { .. } | Ty::Signed => {
                 v.tie == 0 && v.n.smin() >= 0 && v.n.as_const().is_none()
             }
             _ => false,
@@ -347,7 +347,7 @@ fn change(e: &Value, b: &Value) -> Option<Change> {
         },
         Ty::Packet { .. } if (e.id, e.scale) == (b.id, b.scale) => step(apart),
         Ty::Packet { .. } => Some(Change::Move),
-        Ty::Stack { .. } | Ty::MapValue { .. } | Ty::Mem { .. } if e.id == b.id => {
+        Ty::Stack { .. } | Ty::MapValue { .. } | Ty::Mem { .. } | Ty::Signed if e.id == b.id => {
             match (e.n.as_const(), b.n.as_const()) {
                 (Some(x), Some(y)) => step((y as i64).wrapping_sub(x as i64)),
                 _ if tied => step(apart),

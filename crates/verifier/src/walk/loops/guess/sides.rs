@@ -21,7 +21,7 @@
 //! Invariant: of a place that holds none, no fact of the state is about its own name, which is of nothing then.
 
 use super::parting::{NONES, Parted, parted_between, without};
-use super::place::{Place, put, value};
+use super::place::{Place, look, places, put, value};
 use super::relation::{Of, Relation};
 use super::rows::forget_names;
 use super::{Change, Guess, Own, Shape, loosened_to, relations};
@@ -230,11 +230,22 @@ impl Guess {
         }
         let from = back.top().loops.last().map_or(0, |m| m.side);
         self.sides.crosses = from != to;
+        self.sign_as_guessed(back);
         self.next_round(back, from, next_id);
         if let Some(mark) = back.top_mut().loops.last_mut() {
             mark.side = to;
         }
         true
+    }
+
+    /// Numbers that the guess counts below zero, and that came back as plain numbers.
+    fn sign_as_guessed(&self, back: &mut State) {
+        for place in places(&self.state).filter(|p| p.is_register()) {
+            let counted = look(&self.state, place).is_some_and(|v| v.ty == Ty::Signed);
+            if let (true, Some(v)) = (counted, value(back, place).and_then(|v| v.as_signed())) {
+                put(back, place, v);
+            }
+        }
     }
 
     /// Whether the place had the name when a round of that side began.
