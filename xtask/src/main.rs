@@ -17,6 +17,7 @@ mod examples;
 mod features;
 mod kernel_arm64;
 mod layers;
+mod locks;
 mod objects;
 mod pictures;
 mod prose;

@@ -17,6 +17,7 @@
 //! * The pictures of the documents are what they are made from (`pictures`).
 //! * Shipped crates have the manifests and documents that crates.io and its readers ask for (`publish`), and their
 //!   public interface is the reviewed one (`api`).
+//! * Lock files of the workspaces that the tests leave out have what the family depends on (`locks`).
 //! * Sentences of comments and documents have a subject, and documents a bounded length (`prose`).
 //! * No `#[ignore]`; every file opens with a `//!` comment; no comment goes beyond 120 columns.
 //! * A `PhantomData` over a user's type parameter, and an `unsafe impl` of `Send` or `Sync`, has a comment that says
@@ -27,7 +28,7 @@
 //! Dependencies come from `cargo metadata` and matches from the syntax tree, not from patterns over text.
 
 use crate::{
-    api, docs, layers, pictures, prose, publish,
+    api, docs, layers, locks, pictures, prose, publish,
     shell::{self, files},
     tables, trusted,
 };
@@ -204,6 +205,7 @@ pub(crate) fn check() -> anyhow::Result<()> {
     let metadata = publish::metadata()?;
     let mut broken = arrows(&metadata)?;
     broken.extend(publish::check(&metadata)?);
+    broken.extend(locks::check(&metadata)?);
     for folder in SAFE {
         let path = root.join("crates").join(folder).join("src/lib.rs");
         if !fs::read_to_string(&path)?.contains("#![forbid(unsafe_code)]") {
