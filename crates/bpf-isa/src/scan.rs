@@ -35,7 +35,8 @@ pub struct Contents {
     /// The registers that the program names or that its calls use: bit `n` is rn.
     pub registers: u16,
     /// The registers that may be read before they are written: some instruction reads the register, and no earlier
-    /// instruction writes it before the first jump. For the main program only; each of its functions starts anew.
+    /// instruction writes it before the first jump. Valid for the main program only: a call enters each of the other
+    /// functions with other registers written.
     pub read_early: u16,
     /// The use of r10.
     pub stack: StackUse,

@@ -31,7 +31,7 @@ impl EngineArgs {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum EngineArg {
-    /// As machine code.
+    /// Compiled to machine code.
     Jit,
     /// By the interpreter, which checks every memory access.
     Interp,

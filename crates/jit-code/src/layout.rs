@@ -108,7 +108,7 @@ const UNBOUND: Bound = Bound { at: u32::MAX, sites: 0 };
 
 /// The largest padding before a loop, in bytes.
 pub const LOOP_PADDING: u8 = 63;
-/// How often loops are placed anew because branches have grown.
+/// Most rounds of padding loops: padding may lengthen branches, which moves the loops.
 const PLACINGS: u32 = 3;
 
 /// A loop: the labels bound in it as a range of [`Layout::inside`]; the last one is its end.

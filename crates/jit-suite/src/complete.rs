@@ -70,8 +70,7 @@ fn every_op_has_a_test() {
     assert!(missing.is_empty(), "no test has {missing:?}");
 }
 
-/// Random programs are printed and parsed: an op that only the printer or only the parser knows is detected. Each op
-/// occurs in them often.
+/// Random programs are printed and parsed: an op that only the printer or only the parser knows is detected.
 #[test]
 fn random_programs_are_read_as_they_are_printed() {
     for seed in 0..500 {
@@ -81,6 +80,7 @@ fn random_programs_are_read_as_they_are_printed() {
     }
 }
 
+/// Each op occurs often in random programs.
 #[test]
 fn every_op_is_in_random_programs() {
     let mut counts = vec![0; Kind::ALL.len()];

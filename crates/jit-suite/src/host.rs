@@ -50,9 +50,9 @@ pub struct Host {
 /// A call of an external function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Called {
-    /// Its number.
+    /// The number of the function.
     pub symbol: u32,
-    /// As many arguments as the number says.
+    /// The arguments; their count follows from the number.
     pub args: [u64; 5],
     /// 1 if it was passed the hidden argument.
     pub ctx: u64,

@@ -160,7 +160,6 @@ fn lent_arrays(domain: &Arc<Domain>) {
     map.mmap_fd().unwrap();
 }
 
-/// Definitions that need more than the limit are refused before anything is mapped.
 #[test]
 fn a_wait_that_fails_is_an_error_and_the_next_one_is_not() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -173,6 +172,7 @@ fn a_wait_that_fails_is_an_error_and_the_next_one_is_not() {
     assert!(!ring.poll(Some(std::time::Duration::ZERO)).unwrap());
 }
 
+/// Definitions that need more than the limit are refused before anything is mapped.
 #[test]
 fn what_is_beyond_the_limit_is_refused_before_it_is_mapped() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);

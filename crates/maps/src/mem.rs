@@ -60,7 +60,7 @@ const PAGES_FROM: usize = 4096;
 /// Alignment of tables in bytes: two cache lines, which cores fetch together.
 const ALIGN: usize = 128;
 
-/// The layout of a table of so many bytes that comes from the allocator.
+/// The layout of a table of `bytes` bytes; `None` unless the table is small enough to come from the allocator.
 fn small_layout(bytes: usize) -> Option<Layout> {
     Layout::from_size_align(bytes, ALIGN).ok().filter(|layout| layout.size() != 0 && layout.size() < PAGES_FROM)
 }

@@ -317,7 +317,7 @@ mod tests {
                     let element = list.pop(slot).unwrap();
                     list.retire(slot, element);
                 }
-                // As an insert that a trie refuses.
+                // An insert that a trie refuses gives its elements back like this.
                 let unneeded = [list.pop(slot).unwrap(), list.pop(slot).unwrap()];
                 unneeded.into_iter().for_each(|element| list.push(slot, element));
             }

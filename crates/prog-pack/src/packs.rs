@@ -175,7 +175,7 @@ impl Packs {
     /// Creates packs for an engine without machine code, on any host: no address space is reserved, and staging fails
     /// with [`Error::UnsupportedHost`].
     pub fn without_code(domain: Arc<Domain>) -> Self {
-        // Of no consequence, because nothing is ever encoded.
+        // The fallback has no effect, because nothing is ever encoded.
         let host = Arch::HOST.unwrap_or(Arch::X64);
         Self::sharing(domain, Options::default(), host, None, BatchLimits::default())
     }

@@ -213,7 +213,7 @@ impl World {
     fn visit(&self, random: &mut Random) {
         let _guard = self.packs.domain().enter().unwrap();
         let slot = &self.slots[random.below(self.slots.len() as u64) as usize];
-        // As by an atomic load: the lock is not held while the program runs.
+        // The lock stands for an atomic load: it is not held while the program runs.
         let Some(Loaded { number, len, base }) = slot.lock().unwrap().as_ref().map(|(shared, _)| *shared) else {
             return;
         };

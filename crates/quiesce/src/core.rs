@@ -24,9 +24,9 @@
 //! is written under the registry lock only. A slot is in exactly one place: `free`, one record, or not handed out yet.
 //! The lock is never held while a reader is waited for, so a stalled reader delays frees and blocks nobody.
 //!
-//! A signal handler's guard nests in the thread's, also in one that is only being entered: its slot is then the
-//! record's, which nobody takes away from a record that shows itself inside ([`Core::nest`]). Where that does not do,
-//! handlers are refused (`section`).
+//! A signal handler's guard nests in the thread's guard, also in one that the thread is just entering: its slot is then
+//! the record's slot, which no thread takes away from a record whose state is inside ([`Core::nest`]). A handler that
+//! cannot nest gets no guard (`section`).
 //!
 //! In a forked child [`Wiped`] is all zero, which no epoch is: every entry is refused ([`crate::EnterError::Forked`]).
 //!

@@ -123,7 +123,7 @@ fn allowed() {
         "exit",
         "a: goto a",     // JA -1
         "goto +0\nexit", // a jump to the very next instruction
-        "exit\nr0 = 1",  // unreachable code may end anyhow
+        "exit\nr0 = 1",  // unreachable code may end with any instruction
         "exit\nr0 = 1 ll",
         "exit\nif r0 == 0 goto -1",
         "r0 = 5 ll\nif r0 == 0 goto -3\nexit", // back over a two-slot instruction, to instruction 0

@@ -541,7 +541,7 @@ fn empty_btf_is_none() {
     elf.section(".BTF.ext", PROGBITS, 0, &[]);
     let mut object = Object::parse(&elf.build()).unwrap();
     assert!(object.btf().is_none());
-    // As the types of a host it is refused.
+    // An object without types is refused as the BTF of a host.
     let (mut elf, ..) = minimal(&RETURN_0);
     elf.section(".BTF", PROGBITS, 0, &[]);
     let problem = SectionProblem::NeedsBtf;
