@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// What `count` runs under emulation: a program's native function (NATIVE) or the bare machine code in a file, on the
-// memory in a file, so many times. Prints the last result.
+// The harness that `count` runs under emulation. It calls a native function (NATIVE) or the bare machine code in a
+// file, on the memory in a file, as many times as an argument says, and prints the last result.
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@ uint32_t NATIVE(uint8_t *memory, uint64_t length);
 int main(int argc, char **argv)
 {
 	static uint8_t memory[4096] __attribute__((aligned(64)));
-	// The hidden argument, which such programs hardly touch.
+	// The hidden argument (docs/abi.md), of which speed programs use few fields or none.
 	static uint64_t context[4096];
 	uint32_t result = 0;
 	FILE *file = argc == 4 ? fopen(argv[1], "rb") : NULL;
