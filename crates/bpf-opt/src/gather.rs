@@ -10,6 +10,11 @@
 //! accesses are all inside behaves as before. An access to the function's frame whose index masks keep below the
 //! frame's size loses its confinement.
 //!
+//! Where the machine has such accesses, a confinement that chooses between an address in a region and the sink becomes
+//! one that chooses between two indices ([`Gather::by_index`]): the index in the region, and the sink's distance from
+//! the region's start, which is computed once. The access adds the start. This needs no copy of the address, and the
+//! index is often a value that is there.
+//!
 //! A limit less a distance must not wrap below zero, so a confinement makes it, too: `d < limit ? limit - d : 0`.
 //!
 //! Invariants: the comparison of a group succeeds only where that of each member would have succeeded, whatever the
@@ -171,6 +176,16 @@ impl Gather {
             self.find_groups(func, block, reach);
             done += self.rewrite(func, block);
         }
+        self.append_to_entry(func);
+        if done > 0 {
+            self.moved.resize(func.vregs as usize, None);
+            self.move_accesses(func, any_index);
+        }
+        done
+    }
+
+    /// Appends the ops that are to be made at the entry to its block.
+    fn append_to_entry(&mut self, func: &mut Func) {
         if let (Some(first), false) = (func.order.first().copied(), self.entry.is_empty()) {
             let range = func.range(first);
             let ends = usize::from(func.block_ops(first).last().is_some_and(Op::ends_block));
@@ -181,11 +196,154 @@ impl Gather {
             ops.extend(end);
             func.set_ops(first, ops);
         }
-        if done > 0 {
-            self.moved.resize(func.vregs as usize, None);
-            self.move_accesses(func, any_index);
+    }
+
+    /// Rewrites confinements of addresses in regions as confinements of indices; returns their number.
+    ///
+    /// `confine a, limit, start + a, sink` becomes `confine a, limit, a, sink - start`, and an access at the result
+    /// becomes one at `start +` the result. Both are the same address. An index `v * 2^k + c`, where `v` is too small
+    /// for the product to wrap, is compared without `c`, which goes into the access: `v * 2^k < limit - c` (0 if the
+    /// limit is not above `c`) is then the same condition. For machines whose accesses take a base, an index and an
+    /// offset.
+    pub(crate) fn by_index(&mut self, func: &mut Func, ssa: &Ssa) -> u32 {
+        /// Greatest constant that goes from an index into the accesses: the sink has room for it beside what an access
+        /// may add.
+        const MAX_CONSTANT: i64 = 1 << 12;
+        let Some(entry) = func.order.first().copied() else { return 0 };
+        if !func.all_ops().any(|op| matches!(op, Op::Confine { limit: Val::Reg(_), .. })) {
+            return 0;
+        }
+        self.find_linear(func, ssa);
+        self.find_bases(func, ssa);
+        self.entry.clear();
+        self.least.clear();
+        self.moved.clear();
+        self.moved.resize(func.vregs as usize, None);
+        let params: Vec<VReg> = func.entry_values().collect();
+        let mut distances: Vec<((VReg, VReg), VReg)> = Vec::new();
+        let mut done = 0;
+        for i in 0..func.order.len() {
+            let block = func.order[i];
+            self.ops.clear();
+            let mut changed = false;
+            for at in func.range(block) {
+                let (op, span) = (func.ops[at], func.spans[at]);
+                let made = |gather: &Gather, v: VReg| {
+                    block != entry && (params.contains(&v) || gather.defined[v.index()].0 == entry)
+                };
+                let found = match op {
+                    Op::Confine { a, limit: Val::Reg(limit), dst, yes, no } if !self.kept[dst.index()] => {
+                        let start = self.linear[yes.index()].plus(&self.linear[a.index()], -1);
+                        let start = start.and_then(|start| match (start.terms, start.count, start.constant) {
+                            ([(start, 1), ..], 1, 0) if start != FRAME => Some(start),
+                            _ => None,
+                        });
+                        let is_sink = matches!(
+                            func.ops.get(self.defined[no.index()].1),
+                            Some(Op::SymAddr { dst, .. }) if *dst == no
+                        );
+                        start
+                            .filter(|start| is_sink && made(self, *start) && made(self, no))
+                            .map(|start| (a, limit, dst, start, no))
+                    }
+                    _ => None,
+                };
+                let Some((a, limit, dst, start, no)) = found else {
+                    self.ops.push((op, span));
+                    continue;
+                };
+                let of = self.linear[a.index()];
+                let term = match (of.terms, of.count) {
+                    ([(v, times @ (1 | 2 | 4 | 8)), ..], 1) if v != FRAME => Some((v, times)),
+                    _ => None,
+                };
+                // The index without its constant, if the product cannot wrap and the limit is made at the entry.
+                let split = term.filter(|(v, times)| {
+                    let most = self.greatest.get(v.index()).and_then(|most| most.checked_mul(*times as u64));
+                    (1..=MAX_CONSTANT).contains(&of.constant)
+                        && most.is_some_and(|most| most <= 1 << 40)
+                        && made(self, limit)
+                        && self.least.len() < MAX_ENTRY
+                });
+                let distance = match distances.iter().find(|(of, _)| *of == (no, start)) {
+                    Some((_, distance)) => *distance,
+                    None => {
+                        let distance = Writer { func: &mut *func, ops: &mut self.entry, span }.op(Op::Bin {
+                            op: BinOp::Sub,
+                            width: Width::W64,
+                            dst: FRAME,
+                            a: no,
+                            b: Val::Reg(start),
+                        });
+                        distances.push(((no, start), distance));
+                        distance
+                    }
+                };
+                let mut writer = Writer { func: &mut *func, ops: &mut self.ops, span };
+                let (index, limit, by) = match (split, term) {
+                    (Some((v, times)), _) => {
+                        let index = writer.times(v, times);
+                        let of = vec![(limit, of.constant)];
+                        let limit = match self.least.iter().find(|(other, _)| *other == of) {
+                            Some((_, limit)) => *limit,
+                            None => {
+                                let limit = Writer { func: &mut *func, ops: &mut self.entry, span }.least(&of);
+                                self.least.push((of, limit));
+                                limit
+                            }
+                        };
+                        (index, limit, self.linear[a.index()].constant)
+                    }
+                    (None, Some((v, times))) => {
+                        let index = writer.times(v, times);
+                        (writer.sum(index, of.constant), limit, 0)
+                    }
+                    (None, None) => (a, limit, 0),
+                };
+                self.ops.push((Op::Confine { a: index, limit: Val::Reg(limit), dst, yes: index, no: distance }, span));
+                self.moved[dst.index()] = Some((start, by));
+                changed = true;
+                done += 1;
+            }
+            if changed {
+                let ops = core::mem::take(&mut self.ops);
+                func.set_ops(block, ops.iter().copied());
+                self.ops = ops;
+            }
+        }
+        self.append_to_entry(func);
+        for i in 0..func.order.len() {
+            for at in func.range(func.order[i]) {
+                let (Op::Load { mem, .. } | Op::Store { mem, .. }) = &mut func.ops[at] else { continue };
+                if let Base::Reg(index) = mem.base
+                    && let Some((base, by)) = self.moved.get(index.index()).copied().flatten()
+                {
+                    // `find_bases` has left room for the constant.
+                    let off = i64::from(mem.off).saturating_add(by);
+                    (mem.base, mem.off) =
+                        (Base::Indexed { base, index, shift: 0 }, i32::try_from(off).unwrap_or(mem.off));
+                }
+            }
         }
         done
+    }
+
+    /// Finds the values that are used other than as the whole address of a load or store, or with an offset that the
+    /// sink has no room for.
+    fn find_bases(&mut self, func: &Func, ssa: &Ssa) {
+        self.find_kept(func, ssa);
+        for op in func.all_ops() {
+            match op.mem().map(|mem| (mem.base, mem.off)) {
+                Some((Base::Reg(v), off)) => {
+                    self.kept[v.index()] |= !(0..1 << 16).contains(&off);
+                }
+                Some((Base::Indexed { base, index, .. }, _)) => {
+                    self.kept[base.index()] = true;
+                    self.kept[index.index()] = true;
+                }
+                Some((Base::Frame, _)) | None => {}
+            }
+        }
     }
 
     /// Finds the linear sum of each value. In this order, operands come before their uses, except for those of phis,
@@ -647,6 +805,17 @@ impl Writer<'_> {
 
     fn confine(&mut self, a: VReg, limit: Val, yes: VReg, no: VReg) -> VReg {
         self.op(Op::Confine { a, limit, dst: FRAME, yes, no })
+    }
+
+    /// `v * times`, where `times` is a power of two.
+    fn times(&mut self, v: VReg, times: i64) -> VReg {
+        match times {
+            1 => v,
+            _ => {
+                let count = Val::Imm(times.trailing_zeros().into());
+                self.op(Op::Bin { op: BinOp::Shl, width: Width::W64, dst: FRAME, a: v, b: count })
+            }
+        }
     }
 
     /// `limit - by`; 0 if the limit is not above `by`.

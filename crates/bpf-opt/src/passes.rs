@@ -193,9 +193,14 @@ impl PassScratch {
 
     fn gather(&mut self, func: &mut Func, options: PassOptions) -> u32 {
         let Addresses { max_offset, any_index, .. } = options.addresses;
-        let done = self.gather.run(func, &self.ssa, max_offset, any_index);
+        let mut done = self.gather.run(func, &self.ssa, max_offset, any_index);
         if done > 0 {
             self.sweep.run(func, &mut self.ssa);
+        }
+        let by_index = if any_index { self.gather.by_index(func, &self.ssa) } else { 0 };
+        if by_index > 0 {
+            self.sweep.run(func, &mut self.ssa);
+            done += by_index;
         }
         done
     }
