@@ -42,6 +42,18 @@ pub fn loaders() -> Vec<Box<dyn Engine>> {
     engines
 }
 
+/// Returns the engines for verified code, the same with a budget, contained code, and native code without vectors.
+///
+/// # Panics
+/// If an engine cannot be made.
+pub fn containment() -> Vec<Box<dyn Engine>> {
+    let ours = [ours::Ours::verified(), ours::Ours::counted(), ours::Ours::contained()];
+    let mut engines: Vec<Box<dyn Engine>> =
+        ours.into_iter().map(|ours| Box::new(ours.expect("an engine")) as Box<dyn Engine>).collect();
+    engines.push(Box::new(native::Native::scalar()));
+    engines
+}
+
 /// Returns the peers in user space.
 #[cfg(target_arch = "x86_64")]
 fn peers() -> Vec<Box<dyn Engine>> {

@@ -32,6 +32,16 @@ pub type Contender<'a> = Box<dyn FnMut(u32) -> f64 + 'a>;
 
 /// Returns the median nanoseconds of one run for each contender, measured in interleaved rounds.
 pub fn interleaved(contenders: &mut [Contender<'_>]) -> Vec<f64> {
+    rounds(contenders).into_iter().map(median).collect()
+}
+
+/// Least nanoseconds of one run for each contender, measured in interleaved rounds: for machines that do other work.
+pub fn interleaved_least(contenders: &mut [Contender<'_>]) -> Vec<f64> {
+    rounds(contenders).into_iter().map(|all| all.into_iter().fold(f64::INFINITY, f64::min)).collect()
+}
+
+/// Nanoseconds of one run, by contender and round.
+fn rounds(contenders: &mut [Contender<'_>]) -> Vec<Vec<f64>> {
     let repeats: Vec<u32> = contenders.iter_mut().map(calibrate).collect();
     let mut rounds = vec![Vec::with_capacity(ROUNDS); contenders.len()];
     // Each round has another order: a contender's predecessor affects it by some percent, by the contents of the
@@ -47,7 +57,7 @@ pub fn interleaved(contenders: &mut [Contender<'_>]) -> Vec<f64> {
             rounds[i].push(contenders[i](repeats[i]));
         }
     }
-    rounds.into_iter().map(median).collect()
+    rounds
 }
 
 /// Returns the number of runs of a contender in a round.

@@ -38,6 +38,11 @@ impl Ours {
         Ok(Ours { trust: Trust::Verified, ..ours })
     }
 
+    /// Makes the verifier and the JIT, with a budget.
+    pub(super) fn counted() -> Result<Ours, String> {
+        Ok(Ours { trust: Trust::Verified, ..Ours::new("budget", |config| config.budget = Some(1 << 40))? })
+    }
+
     /// Makes the JIT alone.
     pub(super) fn jit() -> Result<Ours, String> {
         Ours::new("ours", |_| {})
