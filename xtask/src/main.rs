@@ -93,8 +93,9 @@ enum Command {
         /// On arm64, emulated where it is not this machine's.
         #[arg(long)]
         arm64: bool,
-        /// Instead, plant deliberate bugs in the verifier and count the programs until each is found.
-        #[arg(long, conflicts_with = "contained")]
+        /// Instead, plant deliberate bugs in the verifier and count the programs until each is found. With
+        /// `--contained`, run contained what each lets through.
+        #[arg(long)]
         faults: bool,
         /// Instead, run contained programs that nobody has verified, most of them damaged: so many runs must stay
         /// inside their memory.

@@ -10,7 +10,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub(crate) fn run(programs: u64, seed: Option<u64>, arm64: bool, faults: bool, contained: bool) -> anyhow::Result<()> {
     if faults {
         // With debug assertions: a release build refuses the feature.
-        let arguments = ["run", "-p", "bpf-testkit", "--features", "faults", "--example", "faults", "--"];
+        let (feature, example) = if contained { ("planted", "planted") } else { ("faults", "faults") };
+        let arguments = ["run", "-p", "bpf-testkit", "--features", feature, "--example", example, "--"];
         return shell::run(shell::cargo().args(arguments).arg(programs.to_string()));
     }
     // No two runs the same, unless asked for.

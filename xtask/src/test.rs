@@ -133,10 +133,13 @@ pub(crate) fn run(install: bool, packages: &[String]) -> anyhow::Result<()> {
 fn here(selection: &[&str], packages: &[String]) -> anyhow::Result<Tally> {
     let mut native = shell::cargo();
     native.args(["test", "--no-fail-fast"]).args(selection);
-    if packages.is_empty() || packages.iter().any(|package| package == "bpf-verifier") {
-        // With deliberate bugs to find, none of them planted elsewhere. `cargo xtask soak --faults` counts how many
-        // generated programs it takes to find each.
-        native.args(["--features", "bpf-verifier/faults"]);
+    // With deliberate bugs in the verifier to find and to survive, none of them planted elsewhere. `cargo xtask soak
+    // --faults` counts how many generated programs it takes to find each.
+    let has = |wanted: &str| packages.is_empty() || packages.iter().any(|package| package == wanted);
+    for (package, feature) in [("bpf-verifier", "bpf-verifier/faults"), ("bpf-testkit", "bpf-testkit/planted")] {
+        if has(package) {
+            native.args(["--features", feature]);
+        }
     }
     let native = cargo_test(&mut native)?;
     println!("\n== {}: {native}", std::env::consts::ARCH);

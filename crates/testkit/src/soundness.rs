@@ -19,9 +19,13 @@ mod fills;
 mod flow;
 mod locals;
 mod needs;
+#[cfg(feature = "oracle")]
+mod neighbours;
 mod objects;
 #[cfg(feature = "oracle")]
 mod oracle;
+#[cfg(feature = "planted")]
+pub mod planted;
 mod relations;
 mod rounds;
 #[cfg(feature = "oracle")]
@@ -109,6 +113,9 @@ impl MapId {
     ];
 }
 
+/// A bit for each map.
+#[cfg(feature = "oracle")]
+const ALL_MAPS: u16 = u16::MAX >> (16 - MapId::ALL.len());
 /// Bytes of a value of [`MapId::Array`].
 pub(crate) const ARRAY_VALUE: u32 = 48;
 /// Bytes of a value of [`MapId::Hash`].

@@ -360,10 +360,10 @@ pub(super) fn load(world: &World, generated: &Generated, code: Code, verified: V
     })
 }
 
-/// Fills the machine stack beneath the caller.
+/// Fills the machine stack beneath the caller, differently for each `fill`.
 #[inline(never)]
-fn poison_stack() {
-    let mut words = [POISON; 1024];
+fn poison_stack(fill: u8) {
+    let mut words = [POISON ^ u64::from(fill); 1024];
     std::hint::black_box(&mut words);
 }
 
@@ -401,7 +401,9 @@ pub(super) fn run(
     let room = if matches!(program, Loaded::Xdp(_)) { (input.headroom, input.tailroom) } else { (0, 0) };
     let from = MARGIN + usize::from(fill & 7);
     let len = room.0 + input.packet.len() + room.1;
-    let mut memory = vec![fill; from + len + MARGIN];
+    let mut memory = std::mem::take(&mut world.memory);
+    memory.clear();
+    memory.resize(from + len + MARGIN, fill);
     memory[from..from + len].fill(0x33);
     memory[from + room.0..][..input.packet.len()].copy_from_slice(&input.packet);
     let buffer = &mut memory[from..from + len];
@@ -409,12 +411,12 @@ pub(super) fn run(
     let mut packet = Vec::new();
     let result = match program {
         Loaded::Raw(program) => {
-            poison_stack();
+            poison_stack(fill);
             program.run(&mut (), buffer)
         }
         Loaded::Xdp(program) => {
             let mut buff = XdpBuff::with_room(buffer, room.0, input.packet.len());
-            poison_stack();
+            poison_stack(fill);
             let result = program.run(&mut (), &mut buff);
             packet.extend_from_slice(buff.packet());
             result
@@ -426,7 +428,7 @@ pub(super) fn run(
             let (len, protocol, wire_len) = (of_packet.len, of_packet.protocol, of_packet.len);
             buff.fields = SkFields { len, protocol, wire_len, ..input.fields };
             let before = buff.fields;
-            poison_stack();
+            poison_stack(fill);
             let result = program.run(&mut (), &mut buff);
             fields = buff.fields;
             let kept = SkFields {
@@ -448,6 +450,7 @@ pub(super) fn run(
         return Ok(Err("bytes around the packet were written".into()));
     }
     packet.extend_from_slice(&memory[from..from + len]);
+    world.memory = memory;
     let maps = world.contents(generated.maps)?;
     if !world.constants_hold(generated.maps)? {
         return Ok(Err("constants were written".into()));

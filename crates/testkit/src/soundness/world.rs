@@ -15,6 +15,8 @@ pub(super) struct World {
     pub(super) maps: Vec<Map>,
     inner: [Map; 2],
     ring: RingBuf,
+    /// The bytes in and around the packet, kept so that each run has them at the same address.
+    pub(super) memory: Vec<u8>,
 }
 
 impl std::fmt::Debug for World {
@@ -112,7 +114,7 @@ impl World {
             .and_then(|()| at(MapId::OuterHash).set_inner(&[0; 4], &inner[1], 0));
         made.expect("the maps take their contents");
         let ring = RingBuf::new(at(MapId::Ring)).expect("a consumer");
-        World { linker: Linker::new(&engine), maps, inner, ring }
+        World { linker: Linker::new(&engine), maps, inner, ring, memory: Vec::with_capacity(1024) }
     }
 
     fn at(&self, map: MapId) -> &Map {

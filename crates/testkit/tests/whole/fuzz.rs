@@ -107,7 +107,7 @@ fn body_for(fault: bpf_jit::faults::Fault) -> fn(&[u8]) {
 /// Says which input finds it, before each which one it is, and nothing if none does.
 #[cfg(feature = "faults")]
 fn look_for(fault: bpf_jit::faults::Fault) {
-    use bpf_jit::faults::plant;
+    use bpf_jit::faults::{Fault, plant};
     use std::io::Write;
     // A finding is a panic, and there may be many.
     std::panic::set_hook(Box::new(|_| ()));
@@ -119,6 +119,11 @@ fn look_for(fault: bpf_jit::faults::Fault) {
         plant(Some(fault));
         let with = std::panic::catch_unwind(|| body(&data));
         plant(None);
+        if with.is_err() && Fault::OF_CONTAINED.contains(&fault) {
+            // A store outside of its object may have damaged anything here. The parent process tries the input without
+            // the fault.
+            std::process::exit(1);
+        }
         if with.is_err() && std::panic::catch_unwind(|| body(&data)).is_ok() {
             return say(format!("found {seed}\n"));
         }
