@@ -92,14 +92,34 @@ pub(crate) struct Product {
     pub b: u32,
 }
 
-/// A difference that may have wrapped round: `V(w) = V(v) - by`, modulo two to the power of `bits`.
+/// A difference that may have wrapped round: `V(w) = whole - by`, modulo two to the power of `bits`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Wrap {
     pub w: u32,
     pub v: u32,
+    pub whole: Whole,
     /// Above 0.
     pub by: u64,
     pub bits: u32,
+}
+
+/// What a constant was taken off, which is a number of so many bits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Whole {
+    /// `V(v)`.
+    Name,
+    /// This less `V(v)`: what counts down where `V(v)` counts rounds.
+    Less(i64),
+}
+
+impl Wrap {
+    /// Bounds of the whole, where those of `V(v)` are these.
+    pub(crate) fn whole_within(&self, (min, max): (i128, i128)) -> (i128, i128) {
+        match self.whole {
+            Whole::Name => (min, max),
+            Whole::Less(from) => (i128::from(from) - max, i128::from(from) - min),
+        }
+    }
 }
 
 /// A difference of two named numbers, of which nobody knows yet whether it has wrapped round: `V(w) = V(whole) -

@@ -8,6 +8,9 @@
 //! A difference `w = v - by` that has not wrapped is at most `most(v) - by`; one that is compared to be above that has
 //! (`i - 255 > -258` is how `i + 2 <= 256` is compiled), and is `v - by + 2^bits`.
 //!
+//! What counts down is a constant less the number of the round, and one less of it another such: the difference is
+//! remembered with that form of its whole ([`Whole::Less`]), so that it stays on its line if it has not wrapped.
+//!
 //! What counts up to 0 from a negative number is one, too: there, `x + 1` is beside `x` if it has wrapped.
 //!
 //! What is taken off may be another number, too (`a[j - gap]` is computed before `j >= gap` is asked, [`Difference`]):
@@ -23,7 +26,7 @@ use super::linear::Form;
 use super::{Walk, bits_of};
 use crate::faults::planted;
 use crate::scalar::Scalar;
-use crate::state::{Difference, Made, Negative, State, Sum, Wrap};
+use crate::state::{Difference, Made, Negative, State, Sum, Whole, Wrap};
 use crate::tnum::ones;
 use crate::value::Value;
 
@@ -41,7 +44,16 @@ impl Walk<'_> {
     pub(super) fn may_wrap(&self, width: Width, op: AluOp, dst: Reg, src: Src) -> Option<Wrap> {
         let (AluOp::Add, Src::Imm(i)) = (op, src) else { return None };
         let d = self.state.reg(dst);
-        if !d.is_scalar() || d.id == 0 || d.scale != 1 || !(width == Width::W64 || d.is_short()) {
+        if !d.is_scalar() || d.id == 0 || !(width == Width::W64 || d.is_short()) {
+            return None;
+        }
+        if d.scale == -1 && i < 0 && d.n.umax() <= ones(bits_of(width)) {
+            let by = u64::from(i.unsigned_abs());
+            let whole = Whole::Less(d.delta.into());
+            let wraps = d.n.umin() < by && self.relates();
+            return wraps.then_some(Wrap { w: 0, v: d.id, whole, by, bits: bits_of(width) });
+        }
+        if d.scale != 1 {
             return None;
         }
         if i >= 0 {
@@ -52,7 +64,7 @@ impl Walk<'_> {
         let fits = i128::from(d.n.umax()) - i128::from(d.delta) < 1 << bits_of(width);
         let by = u64::try_from(by).ok().filter(|by| *by > 0)?;
         let wraps = d.n.umin() < u64::from(i.unsigned_abs()) && fits && (self.relates() || self.is_tested_next(dst));
-        wraps.then_some(Wrap { w: 0, v: d.id, by, bits: bits_of(width) })
+        wraps.then_some(Wrap { w: 0, v: d.id, whole: Whole::Name, by, bits: bits_of(width) })
     }
 
     /// Whether the next instruction compares the register with a constant: how compilers test a range (`x - 1 < 12`).
@@ -71,7 +83,7 @@ impl Walk<'_> {
         let by = all - i - i128::from(d.delta);
         let fits = most - i128::from(d.delta) < all && (1..all).contains(&by);
         let by = u64::try_from(by).ok()?;
-        (may && fits && self.relates()).then_some(Wrap { w: 0, v: d.id, by, bits })
+        (may && fits && self.relates()).then_some(Wrap { w: 0, v: d.id, whole: Whole::Name, by, bits })
     }
 
     /// The same of a multiple (`4 * n - 4`): it gets a name of its own first, as only what has one is remembered.
@@ -115,7 +127,9 @@ impl Walk<'_> {
         if self.state.wraps.is_empty() || mask.count_ones() != bits || (d.scale, d.delta) != (1, 0) {
             return None;
         }
-        let wrap = self.state.wraps.iter().find(|w| w.w == d.id && w.bits >= bits && w.by <= ones(bits))?;
+        let named = |w: &&Wrap| w.whole == Whole::Name;
+        let wraps = self.state.wraps.iter().filter(named);
+        let wrap = { wraps }.find(|w| w.w == d.id && w.bits >= bits && w.by <= ones(bits))?;
         // What has been seen in a region is a number, too, where nothing else holds it.
         let seen = self.state.seen.iter().map(|s| s.value).find(|v| (v.id, v.scale, v.delta) == (wrap.v, 1, 0));
         let most = self.state.most_of(wrap.v).or(seen.map(|v| v.n.umax().into()))?;
@@ -252,7 +266,7 @@ impl State {
     /// Settles differences with a constant that have not wrapped round, by all that is known of the number: the order
     /// that a comparison has shown may say so, where no range does.
     pub(super) fn settle_wraps_by_proof(&mut self) {
-        for Wrap { v, by, bits, .. } in self.wraps.clone() {
+        for Wrap { v, by, bits, .. } in self.wraps.clone().into_iter().filter(|w| w.whole == Whole::Name) {
             // Where no value holds the number, its width bounds it ([`Walk::may_wrap`]).
             let most = self.most_of(v).unwrap_or((1 << bits) - 1);
             let most = Some(most).filter(|most| *most >= i128::from(by));

@@ -19,7 +19,7 @@ use crate::fields::lost_by_mask;
 use crate::fuel;
 use crate::integer::BEYOND;
 use crate::scalar::{Scalar, wrapped_by_difference, wrapped_by_whole};
-use crate::state::{Room, State, Sum, Wrap};
+use crate::state::{Room, State, Sum, Whole, Wrap};
 use crate::tnum::ones;
 use crate::value::{FIRST_FREE_ID, Ty, Value};
 
@@ -279,20 +279,38 @@ impl State {
     fn settle_wraps(&mut self, id: u32, min: i128, max: i128, hops: u32) {
         for i in (0..self.wraps.len()).rev() {
             // A bound that one of them gave may have settled others.
-            let Some(&Wrap { w, v, by, bits }) = self.wraps.get(i) else { continue };
+            let Some(&wrap) = self.wraps.get(i) else { continue };
+            let Wrap { w, v, whole, by, bits } = wrap;
             let number = |n: i128| u64::try_from(n.max(0)).unwrap_or(u64::MAX);
-            let range = (number(min), number(max));
+            let (low, high) = if id == v { wrap.whole_within((min, max)) } else { (min, max) };
+            let range = (number(low), number(high));
             let wrapped = match id {
                 id if id == v => wrapped_by_whole(range, by),
                 id if id == w => {
                     let early = u64::from(planted!(DifferencesWrapEarly));
-                    let most = self.most_of(v).map(|most| number(most).saturating_sub(early));
+                    let most = match whole {
+                        Whole::Name => self.most_of(v),
+                        Whole::Less(from) => self.least_of(v).map(|least| i128::from(from - least)),
+                    };
+                    let most = most.map(|most| number(most).saturating_sub(early));
                     wrapped_by_difference(range, by, ones(bits), most)
                 }
                 _ => continue,
             };
             let wrapped = if planted!(WrapForgotten) && wrapped != Some(true) { Some(false) } else { wrapped };
             let Some(wrapped) = wrapped else { continue };
+            if let Whole::Less(from) = whole {
+                self.wraps.swap_remove(i);
+                let from = i128::from(from) - i128::from(by);
+                let within = if id == v { (from - max, from - min) } else { (min, max) };
+                if !wrapped {
+                    self.settle_less((w, v), from, within);
+                    if id == w {
+                        self.bound(v, from - max, from - min, hops - 1);
+                    }
+                }
+                continue;
+            }
             let (whole, by, all) = (!wrapped, i128::from(by), 1i128 << bits);
             self.wraps.swap_remove(i);
             // V(v) is V(w) and this. Facts and names say so, where it is small: of one that has wrapped, if little was
@@ -313,6 +331,19 @@ impl State {
                 self.bound(v, min.max(0) + apart, (max + apart).max(0), hops - 1);
             } else {
                 self.bound(w, min.max(0) - apart, max - apart, hops - 1);
+            }
+        }
+    }
+
+    /// V(w) is `from - V(v)`, and lies within these bounds: values on the line of the first are on that of the second.
+    fn settle_less(&mut self, (w, v): (u32, u32), from: i128, (min, max): (i128, i128)) {
+        for value in self.values_mut().filter(|value| value.is_scalar() && value.line_id() == w) {
+            let (scale, delta) = (i128::from(value.scale), i128::from(value.delta));
+            let (a, b) = (scale * min + delta, scale * max + delta);
+            value.cut(a.min(b), a.max(b));
+            let renamed = value.scale.checked_neg().zip(i32::try_from(scale * from + delta).ok());
+            if let Some((scale, delta)) = renamed {
+                *value = value.renamed(v, scale, delta);
             }
         }
     }

@@ -255,3 +255,31 @@ fn branches_in_loops_one_after_another_do_not_multiply() {
     assert!(few[2] < 12 * few[0], "{few:?}");
     assert!(many[2] < 12 * many[0], "{many:?}");
 }
+
+/// A counter that goes down to 0, where the round that finds 0 is the last: the difference that the compiler computes
+/// before it compares has wrapped round only then. Clang makes this of `for (i = N; i; i--)` with exits inside.
+const COUNTDOWN: &str = "
+    w4 = 149
+    a: w3 = w4
+    r5 = r10
+    r5 += -150
+    r5 += r4
+    *(u8 *)(r5 + 0) = 1
+    if w2 == 7 goto out
+    w4 = w3
+    w4 += -1
+    if w3 != 0 goto a
+    out: r0 = 0
+    exit";
+
+#[test]
+fn what_counts_down_stays_on_its_line_until_it_wraps() {
+    let steps = |text: &str| common::verify(text).unwrap_or_else(|e| panic!("{text}: {e}")).stats().steps;
+    let program = format!(";raw\n{COUNTDOWN}");
+    assert!(steps(&program) < 300, "{}", steps(&program));
+    assert!(common::verify(&program.replace("w3 != 0", "w3 != 1")).is_ok());
+    for (from, to) in [("w3 != 0", "w3 != 200"), ("+= -1", "+= -2"), ("-150", "-149"), ("w4 += -1", "w4 += 1")] {
+        assert!(program.contains(from));
+        assert!(common::verify(&program.replace(from, to)).is_err(), "{from} {to}");
+    }
+}
