@@ -1,9 +1,9 @@
 //! The soundness oracle at length: random programs near the border of what can be proven; accepted ones are run and
 //! watched. Stops at the first violation.
 //!
-//! `cargo run --release -p bpf-verifier --example watch -- [programs] [first seed] [hybrid] [quick] [kind]
-//! [--way WAY]`, a
-//! million by default, of the general kind or of one of [`KINDS`]; `quick` refuses what takes more than 500 steps and
+//! `cargo run --release -p bpf-verifier --example watch -- [programs] [first seed] [hybrid] [privileged] [quick]
+//! [kind] [--way WAY]`, a million by default, of the general kind or of one of [`KINDS`]; `privileged` lets programs
+//! show addresses; `quick` refuses what takes more than 500 steps and
 //! ends each run after 65 536 instructions, so that twice to four times as many are accepted in the same time.
 
 #[path = "../tests/verify/border/mod.rs"]
@@ -27,7 +27,7 @@ use bpf_testkit::generate::Choices;
 type Generator = fn(&mut Choices<'_>) -> Option<Program>;
 
 /// The generators, each with the word that asks for it.
-const KINDS: [(&str, Generator); 25] = [
+const KINDS: [(&str, Generator); 27] = [
     ("backwards", border::backwards::generate), // distances from the end, counted below zero
     ("loops", border::loops::generate),
     ("entered", border::loops::generate_entered), // loops that are entered in their middle
@@ -53,10 +53,12 @@ const KINDS: [(&str, Generator); 25] = [
     ("blends", border::blends::generate),         // many branches that decide little
     ("siblings", border::siblings::generate),     // results of a number that one path knows more of
     ("modulo", border::modulo::generate),         // copies of a number that are cut and wrap round
+    ("straight", border::straight::generate),     // values named, split, shifted, subtracted and compared
+    ("shown", border::straight::generate_shown),  // the same with addresses, for `privileged`
 ];
 
 fn main() -> ExitCode {
-    let (mut hybrid, mut quick, mut kind, mut numbers) = (false, false, None, Vec::new());
+    let (mut hybrid, mut privileged, mut quick, mut kind, mut numbers) = (false, false, false, None, Vec::new());
     let mut words: Vec<String> = std::env::args().skip(1).collect();
     let way = words.iter().position(|word| word == "--way").and_then(|at| words.drain(at..).nth(1));
     for word in words {
@@ -64,10 +66,11 @@ fn main() -> ExitCode {
             (Some(found), _) if kind.is_none() => kind = Some(*found),
             (None, Ok(number)) if numbers.len() < 2 => numbers.push(number),
             _ if word == "hybrid" => hybrid = true,
+            _ if word == "privileged" => privileged = true,
             _ if word == "quick" => quick = true,
             _ => {
                 let kinds = KINDS.map(|(name, _)| name).join("|");
-                eprintln!("usage: watch [programs] [first seed] [hybrid] [quick] [{kinds}] [--way WAY]");
+                eprintln!("usage: watch [programs] [first seed] [hybrid] [privileged] [quick] [{kinds}] [--way WAY]");
                 return ExitCode::FAILURE;
             }
         }
@@ -77,7 +80,7 @@ fn main() -> ExitCode {
     let first = numbers.get(1).copied().unwrap_or(1 << 32);
     let start = Instant::now();
     let mut oracle = if name == "mutants" { Oracle::of_texts(hybrid) } else { Oracle::new(hybrid) };
-    oracle.way = way;
+    (oracle.way, oracle.privileged) = (way, privileged);
     if quick {
         (oracle.steps, oracle.budget) = (500, 1 << 16);
     }

@@ -25,6 +25,10 @@ mod with {
         NegativeForgetsDistance,
         /// What a loop counts is taken not to wrap round.
         WrapForgotten,
+        /// A probe is told of eight bytes more than are readable.
+        ProbedMore,
+        /// The distance of two objects, which a privileged program may compute, is taken to be short.
+        ShownDistanceShort,
         /// Every loop is taken to end.
         EveryLoopEnds,
         /// A refused guess ends the path instead of walking it round by round.
@@ -453,6 +457,10 @@ mod with {
             Fault::SplitForgetsDistance,
             Fault::HalfOfAnother,
         ];
+        /// Those that straight lines find (`tests/verify/loops_oracle.rs`).
+        pub const OF_STRAIGHT: &[Fault] = &[Fault::ProbedMore];
+        /// Those in what privileged programs may do: found by generated programs (`tests/verify/loops_oracle.rs`).
+        pub const OF_SHOWN: &[Fault] = &[Fault::ShownDistanceShort];
         /// Those in what the numbers of an array are no more than: each is found by generated programs
         /// (`tests/loops_oracle.rs`).
         pub const OF_ORDERS: &[Fault] = &[Fault::OrderUnasked, Fault::OrderForgotten];

@@ -94,6 +94,7 @@ impl Walk<'_> {
                 };
                 match self.distance(width, &d, &tied) {
                     Some(distance) => distance,
+                    None if shown && planted!(ShownDistanceShort) => Value::scalar(Scalar::low_bits(16)),
                     None if shown => Value::scalar(Scalar::low_bits(bits_of(width))),
                     None => return refuse(Reason::TwoPointers(dst, s.describe(self.env))),
                 }

@@ -196,7 +196,8 @@ impl<'a> Walk<'a> {
                     self.decides();
                     (call.values[i], call.regions[i]) = (Some(0), Some(region));
                 } else {
-                    call.values[i] = Some(self.peeked(proto, i, reg, v, false)?);
+                    let more = if planted!(ProbedMore) { 8 } else { 0 };
+                    call.values[i] = Some(self.peeked(proto, i, reg, v, false)? + more);
                 }
             }
             ArgKind::Peeked { text } => call.values[i] = Some(self.peeked(proto, i, reg, v, text)?),

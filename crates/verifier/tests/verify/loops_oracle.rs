@@ -3,7 +3,7 @@
 
 use crate::border::{
     Oracle, Outcome, backwards, blends, elements, far, folds, grids, halves, links, loops, modulo, orders, pincers,
-    products, siblings, sums,
+    products, siblings, straight, sums,
 };
 use crate::mutants;
 use bpf_isa::Program;
@@ -240,6 +240,47 @@ fn generated_copies_find_congruent_numbers_that_are_not_equal() {
     oracle.way = Some("related".into());
     let fault = Fault::CongruentIsEqual;
     assert!(finds(fault, oracle, 0..600, modulo::generate), "{fault:?} is not found");
+}
+
+#[test]
+fn accepted_straight_lines_stay_within_the_abstract_states() {
+    for way in [None, Some("related")] {
+        let mut oracle = Oracle::new(false);
+        oracle.way = way.map(str::to_owned);
+        let (accepted, refused, violation) = watch_by(oracle, 0..500, straight::generate);
+        assert_eq!(violation, None);
+        assert!(accepted > 60 && refused > 60, "{accepted} accepted, {refused} refused");
+    }
+}
+
+/// Straight lines find deliberate bugs in what probes are told.
+#[cfg(feature = "faults")]
+#[test]
+fn generated_straight_lines_find_what_probes_are_told() {
+    for &fault in Fault::OF_STRAIGHT {
+        assert!(finds(fault, Oracle::new(false), 0..3000, straight::generate), "{fault:?} is not found");
+    }
+}
+
+/// Privileged programs that show addresses: whatever is made of these is a number of which little is known.
+#[test]
+fn accepted_programs_that_show_addresses_stay_within_the_abstract_states() {
+    let mut oracle = Oracle::new(false);
+    oracle.privileged = true;
+    let (accepted, refused, violation) = watch_by(oracle, 0..600, straight::generate_shown);
+    assert_eq!(violation, None);
+    assert!(accepted > 60 && refused > 60, "{accepted} accepted, {refused} refused");
+}
+
+/// Generated programs find deliberate bugs in what privileged programs may do.
+#[cfg(feature = "faults")]
+#[test]
+fn generated_programs_find_faults_of_what_is_shown() {
+    for &fault in Fault::OF_SHOWN {
+        let mut oracle = Oracle::new(false);
+        oracle.privileged = true;
+        assert!(finds(fault, oracle, 0..600, straight::generate_shown), "{fault:?} is not found");
+    }
 }
 
 /// Each way of the portfolio is a proof by itself, whichever decides mostly.

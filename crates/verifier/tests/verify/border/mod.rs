@@ -25,6 +25,7 @@ pub(crate) mod pincers;
 pub(crate) mod products;
 pub(crate) mod quotients;
 pub(crate) mod siblings;
+pub(crate) mod straight;
 pub(crate) mod sums;
 
 use bpf_analysis::Loops;
@@ -515,6 +516,8 @@ pub(crate) struct Oracle {
     pub(crate) verifier: Verifier,
     /// Verify with checks left to run time; the interpreter, which checks everything, carries them out.
     hybrid: bool,
+    /// Programs may show addresses.
+    pub(crate) privileged: bool,
     /// Verify by this way of the portfolio alone.
     pub(crate) way: Option<String>,
     /// Fill buffers with what the program compares bytes with, too.
@@ -536,7 +539,10 @@ const EXTREMES: [(u8, bool); 3] = [(0xff, true), (0xff, false), (0, true)];
 /// A function of the host that writes so many bytes.
 const WRITES: u32 = 182;
 
-/// bpf_loop and [`WRITES`], for the interpreter; and the watcher.
+/// A function of the host that reads as many bytes behind its second argument as the verifier has told it.
+const PROBES: u32 = 183;
+
+/// bpf_loop, [`WRITES`] and [`PROBES`], for the interpreter; and the watcher.
 struct Watch<'v> {
     verified: &'v Verified,
     steps: u64,
@@ -578,6 +584,14 @@ impl Host for Watch<'_> {
             let len = usize::try_from(args[1]).unwrap_or(usize::MAX).min(512);
             return caller.write(self, args[0], &[0xfe; 512][..len]).map(|()| 0);
         }
+        if id == PROBES {
+            let (at, formats) = (caller.at(), &self.verified.facts().formats);
+            let call = formats.iter().find(|call| call.insn == at);
+            // Of a region, the function finds out itself.
+            let told = call.filter(|call| call.regions[1].is_none()).and_then(|call| call.known[1]);
+            let bytes = told.filter(|_| args[1] != 0).map_or(0, |told| told.min(512) as usize);
+            return caller.read(self, args[1], &mut [0; 512][..bytes]).map(|()| 0);
+        }
         if id != 181 {
             return Err(caller.stop(StopKind::UnknownHelper(id)));
         }
@@ -618,11 +632,14 @@ impl Oracle {
         helpers.add(HelperProto::new(181, "bpf_loop", &args, Ret::Scalar)).expect("the id is free");
         let args = [ArgKind::Mem(MemArg::WRITE), ArgKind::Size { zero: true, half: false }];
         helpers.add(HelperProto::new(WRITES, "writes", &args, Ret::Scalar)).expect("the id is free");
+        let args = [ArgKind::Scalar, ArgKind::Probed];
+        helpers.add(HelperProto::new(PROBES, "probes", &args, Ret::Scalar)).expect("the id is free");
         Oracle {
             context,
             helpers,
             verifier: Verifier::new(),
             hybrid,
+            privileged: false,
             way: None,
             words: false,
             steps: 20_000,
@@ -643,7 +660,7 @@ impl Oracle {
         env.record_states = true;
         // Without, paths are dropped that differ in numbers.
         env.values = c.one_in(2);
-        env.hybrid = self.hybrid;
+        (env.hybrid, env.privileged) = (self.hybrid, self.privileged);
         // All of these are shorter than what gives up numbers otherwise.
         if program.insns().len().is_multiple_of(2) {
             env.merge_after = 0;
