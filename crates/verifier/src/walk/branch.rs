@@ -468,6 +468,12 @@ impl Walk<'_> {
         }
         // Pointer into a region and the region's end, either way round; or two pointers into one region.
         if let Some(region) = self.end_of(s, d) {
+        // Far enough before its region, an address may have wrapped round where the region's has not: how it compares
+        // with the end would tell where the region is.
+        let wraps = |p: &Value| p.n.smin() < -LOWEST_ADDRESS && !self.hybrid;
+        if (self.end_of(s, d).is_some() && wraps(d)) || (self.end_of(d, s).is_some() && wraps(s)) {
+            return refuse_compare();
+        }
             return Ok([false, true].map(|taken| self.packet_lesson(cond, taken, region, d)));
         }
         if let Some(region) = self.end_of(d, s) {

@@ -280,12 +280,12 @@ impl Walk<'_> {
     /// A comparison has shown the number to be one of these: what that says of those that it was made of. In `state`,
     /// whose values say so of the number already.
     pub(super) fn see_bits(&self, state: &mut State, known: &Value, n: &Scalar) {
-        if state.definitions.is_empty() || n.as_const().is_none() {
+        // Nothing marks that one place rests on another's comparison: definitions are refined only where all numbers
+        // are needed exactly.
+        if state.definitions.is_empty() || n.as_const().is_none() || !self.scratch.prune.all_exact() {
             return;
         }
         if let Some(of) = Affine::of(known) {
-            // Nothing marks that one place rests on another's comparison.
-            debug_assert!(self.scratch.prune.all_exact(), "definitions are refined where numbers are needed exactly");
             state.refine_definitions(of, n);
         }
     }

@@ -824,8 +824,10 @@ impl Walk<'_> {
         if self.state.frames.len() != frame + 1 || stays(next) || !stays(taken.at) {
             return flow;
         }
-        // What one side has left on the trail is the other's now.
-        debug_assert!(self.scratch.prune.all_exact(), "nothing ends a need in walks that watch loops");
+        // What one side has left on the trail is the other's then, so nothing may end a need.
+        if !self.scratch.prune.all_exact() {
+            return flow;
+        }
         let target = std::mem::replace(&mut taken.at, next);
         std::mem::swap(&mut taken.state, &mut self.state);
         std::mem::swap(&mut taken.path, &mut self.path);

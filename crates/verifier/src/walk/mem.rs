@@ -675,8 +675,10 @@ impl Walk<'_> {
             Some(fresh) if in_loop || self.env.privileged || !frame.is_fresh(depth, size) => {
                 self.notes.zeroed(frame.subprog, fresh);
             }
-            // Parts of pointers, or what differs between paths that have met.
-            None if self.env.privileged && !frame.holds_object(depth, size) => {}
+            // Parts of pointers, or what differs between paths that have met: on some of them nothing may be written.
+            None if self.env.privileged && !frame.holds_object(depth, size) => {
+                self.notes.zeroed(frame.subprog, (depth + 1 - size, depth));
+            }
             Some(_) | None => return refuse(Reason::StackUninit { off: -(missing as i64) }),
         }
         Ok(())

@@ -72,3 +72,27 @@ fn halves_of_pointers_that_may_be_far_apart_are_not_subtracted_at_64_bits() {
     // The end is where it is.
     accepted(&HALVES.replace("r9 += r8", "r9 = *(u32 *)(r6 + 4)"));
 }
+
+/// A pointer so far before its region that its address may have wrapped round, compared with the region's end: which of
+/// the two is greater would tell where the region is.
+const FAR_BEFORE: &str = ";raw
+    if r2 < 8 goto out
+    r3 = *(u32 *)(r1 + 0)
+    r3 &= 0x7fffffff
+    r5 = r1
+    r5 += r2
+    r4 = r1
+    r4 -= r3
+    if r4 > r5 goto out
+    r0 = *(u8 *)(r1 + 1)
+    exit
+    out: r0 = 0
+    exit";
+
+#[test]
+fn a_pointer_far_before_its_region_is_not_compared_with_the_end() {
+    refused(FAR_BEFORE);
+    refused(&FAR_BEFORE.replace("if r4 > r5", "if r5 < r4"));
+    accepted(&FAR_BEFORE.replace("0x7fffffff", "0xffff"));
+    accepted(&FAR_BEFORE.replace(";raw", ";raw ;privileged"));
+}
