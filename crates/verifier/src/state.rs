@@ -220,55 +220,34 @@ pub(crate) struct State {
     pub definitions: Vec<Definition>,
 }
 
+/// Calls a macro with the names of all lists of a state but its frames. What it expands to names all fields of the
+/// state, so that the compiler reports one that stands neither here nor there.
+macro_rules! with_lists {
+    ($call:ident) => {
+        $call! { owed, locks, room, sums, products, wraps, differences, negatives, lanes, seen, definitions }
+    };
+}
+
 impl Clone for State {
     fn clone(&self) -> State {
         // Exactly as large as the contents, which `clone_from` is not.
-        State {
-            frames: self.frames.clone(),
-            owed: self.owed.clone(),
-            locks: self.locks.clone(),
-            min_len: self.min_len.clone(),
-            room: self.room.clone(),
-            sums: self.sums.clone(),
-            products: self.products.clone(),
-            wraps: self.wraps.clone(),
-            differences: self.differences.clone(),
-            negatives: self.negatives.clone(),
-            lanes: self.lanes.clone(),
-            seen: self.seen.clone(),
-            definitions: self.definitions.clone(),
+        macro_rules! cloned {
+            ($($list:ident),*) => {
+                State { frames: self.frames.clone(), min_len: self.min_len.clone(), $($list: self.$list.clone()),* }
+            };
         }
+        with_lists!(cloned)
     }
     fn clone_from(&mut self, other: &State) {
-        // All fields by name, so that the compiler reports a new one.
-        let State {
-            frames,
-            owed,
-            locks,
-            min_len,
-            room,
-            sums,
-            products,
-            wraps,
-            differences,
-            negatives,
-            lanes,
-            seen,
-            definitions,
-        } = other;
-        self.frames.clone_from(frames);
-        self.owed.clone_from(owed);
-        self.locks.clone_from(locks);
-        self.min_len.clone_from(min_len);
-        self.room.clone_from(room);
-        self.sums.clone_from(sums);
-        self.products.clone_from(products);
-        self.wraps.clone_from(wraps);
-        self.differences.clone_from(differences);
-        self.negatives.clone_from(negatives);
-        self.lanes.clone_from(lanes);
-        self.seen.clone_from(seen);
-        self.definitions.clone_from(definitions);
+        macro_rules! clone_each {
+            ($($list:ident),*) => {{
+                let State { frames, min_len, $($list),* } = other;
+                self.frames.clone_from(frames);
+                self.min_len.clone_from(min_len);
+                $(self.$list.clone_from($list);)*
+            }};
+        }
+        with_lists!(clone_each);
     }
 }
 
@@ -282,39 +261,19 @@ impl State {
     /// Begins anew with this frame: nothing of what the state was stays but the memory it took. Names begin anew with
     /// each program, so whatever stayed would be said of other numbers.
     pub(crate) fn restart(&mut self, root: &Frame, least: [u32; Region::MAX_REGIONS]) {
-        // All fields by name, so that the compiler reports a new one.
-        let State {
-            frames,
-            owed,
-            locks,
-            min_len,
-            room,
-            sums,
-            products,
-            wraps,
-            differences,
-            negatives,
-            lanes,
-            seen,
-            definitions,
-        } = self;
-        frames.truncate(1);
-        match frames.first_mut() {
-            Some(first) => first.clone_from(root),
-            None => frames.push(root.clone()),
+        macro_rules! clear {
+            ($($list:ident),*) => {{
+                let State { frames, min_len, $($list),* } = self;
+                frames.truncate(1);
+                match frames.first_mut() {
+                    Some(first) => first.clone_from(root),
+                    None => frames.push(root.clone()),
+                }
+                *min_len = Lens::new(least);
+                $($list.clear();)*
+            }};
         }
-        *min_len = Lens::new(least);
-        owed.clear();
-        locks.clear();
-        room.clear();
-        sums.clear();
-        products.clear();
-        wraps.clear();
-        differences.clear();
-        negatives.clear();
-        lanes.clear();
-        seen.clear();
-        definitions.clear();
+        with_lists!(clear);
     }
 
     /// The frame that runs. There always is one while the walk does.
@@ -583,7 +542,7 @@ impl State {
     /// The memory that its contents take: the same for the same state, whatever its vectors held before, as limits
     /// count it.
     pub(crate) fn bytes(&self) -> usize {
-        self.sizes(Of::Contents)
+        self.sizes().contents
     }
 
     /// How many values it has, and facts: what it takes to look at all of it, whatever its vectors held before.
@@ -593,81 +552,48 @@ impl State {
         (self.frames.iter().map(frame).sum::<usize>() + facts) as u64
     }
 
-    /// The memory that it holds on to.
-    pub(crate) fn held(&self) -> usize {
-        self.sizes(Of::Capacity)
-    }
-
-    fn sizes(&self, of: Of) -> usize {
-        // All fields by name, so that the compiler reports a new one.
-        let State {
-            frames,
-            owed,
-            locks,
-            min_len: _,
-            room,
-            sums,
-            products,
-            wraps,
-            differences,
-            negatives,
-            lanes,
-            seen,
-            definitions,
-        } = self;
-        let facts = of.vec(room) + of.vec(sums) + of.vec(products) + of.vec(wraps) + of.vec(differences);
-        let facts = facts + of.vec(negatives) + of.vec(lanes) + of.vec(seen) + of.vec(definitions);
-        let frames = of.vec(frames) + frames.iter().map(|f| f.sizes(of)).sum::<usize>();
-        size_of::<State>() + frames + of.vec(owed) + of.vec(locks) + facts
+    /// The bytes of its contents, and those that it holds on to.
+    pub(crate) fn sizes(&self) -> Sizes {
+        let mut sizes = Sizes { contents: size_of::<State>(), held: size_of::<State>() };
+        macro_rules! add {
+            ($($list:ident),*) => {{
+                let State { frames, min_len: _, $($list),* } = self;
+                sizes.add(frames);
+                frames.iter().for_each(|f| f.add_sizes(&mut sizes));
+                // Most states have none of them.
+                if (0 $(| $list.capacity())*) != 0 {
+                    $(sizes.add($list);)*
+                }
+            }};
+        }
+        with_lists!(add);
+        sizes
     }
 
     /// Frees the capacity that the contents do not need.
     pub(crate) fn fit(&mut self) {
-        // All fields by name, so that the compiler reports a new one.
-        let State {
-            frames,
-            owed,
-            locks,
-            min_len: _,
-            room,
-            sums,
-            products,
-            wraps,
-            differences,
-            negatives,
-            lanes,
-            seen,
-            definitions,
-        } = self;
-        frames.shrink_to_fit();
-        frames.iter_mut().for_each(Frame::fit);
-        owed.shrink_to_fit();
-        locks.shrink_to_fit();
-        room.shrink_to_fit();
-        sums.shrink_to_fit();
-        products.shrink_to_fit();
-        wraps.shrink_to_fit();
-        differences.shrink_to_fit();
-        negatives.shrink_to_fit();
-        lanes.shrink_to_fit();
-        seen.shrink_to_fit();
-        definitions.shrink_to_fit();
+        macro_rules! fit {
+            ($($list:ident),*) => {{
+                let State { frames, min_len: _, $($list),* } = self;
+                frames.shrink_to_fit();
+                frames.iter_mut().for_each(Frame::fit);
+                $($list.shrink_to_fit();)*
+            }};
+        }
+        with_lists!(fit);
     }
 }
 
-/// Which size of a vector is counted.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Of {
-    Contents,
-    Capacity,
+/// Bytes of vectors: of their contents, and of what they hold on to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Sizes {
+    pub(crate) contents: usize,
+    pub(crate) held: usize,
 }
 
-impl Of {
-    fn vec<T>(self, v: &Vec<T>) -> usize {
-        let elements = match self {
-            Of::Contents => v.len(),
-            Of::Capacity => v.capacity(),
-        };
-        elements * size_of::<T>()
+impl Sizes {
+    fn add<T>(&mut self, v: &Vec<T>) {
+        self.contents += v.len() * size_of::<T>();
+        self.held += v.capacity() * size_of::<T>();
     }
 }

@@ -347,11 +347,13 @@ impl<'a> Walk<'a> {
     pub(crate) fn run(&mut self) -> Result<(), Box<VerifyError>> {
         let result = self.run_all().map_err(|reason| self.unless_out_of_fuel(reason));
         self.stats.fuel = fuel::spent();
+        self.stats.peak_bytes = self.scratch.memory.peak;
         result.map_err(|reason| {
             if *reason == Reason::OutOfMemory {
                 // The walk's memory is freed, so that there is some for the error.
                 self.scratch.clear();
                 self.scratch.pool.trim(0);
+                self.scratch.memory.refused();
             }
             let error = self.describe(*reason);
             self.scratch.notes = std::mem::take(&mut self.notes);
@@ -373,7 +375,6 @@ impl<'a> Walk<'a> {
         }
         self.loops.start(self.program, accelerated && !self.env.exhaustive);
         self.scratch.prune.tell_fresh(self.knows_elements());
-        self.weigh()?;
         self.needs_built = false;
         let throw = |proto: &HelperProto| proto.ret == Ret::Thrown;
         let may_throw = self.program.contents().calls
@@ -473,7 +474,7 @@ impl<'a> Walk<'a> {
         let walked = self.walk_path();
         self.with_guesses(walked)?;
         while let Some(returns) = self.pop() {
-            self.weigh()?;
+            self.weigh_event()?;
             let walked = if returns { self.walk_return() } else { self.walk_path() };
             self.with_guesses(walked)?;
         }

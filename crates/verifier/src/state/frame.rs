@@ -5,7 +5,7 @@
 
 use bpf_isa::{InsnIdx, Reg};
 
-use super::Of;
+use super::Sizes;
 use crate::env::Region;
 use crate::faults::planted;
 use crate::helpers::{CallbackKind, Local};
@@ -223,11 +223,20 @@ impl Frame {
         Frame { regs, bytes, rest, spills, fills, contents, entry, subprog, outer_epoch: 0, since: 0, loops }
     }
 
-    /// Bytes of its vectors.
-    pub(super) fn sizes(&self, of: Of) -> usize {
-        let marks = |m: &Mark| of.vec(&m.lines) + of.vec(&m.ids);
-        let loops = of.vec(&self.loops) + self.loops.iter().map(marks).sum::<usize>();
-        of.vec(&self.bytes) + of.vec(&self.spills) + of.vec(&self.fills) + of.vec(&self.contents) + loops
+    /// Adds the bytes of its vectors.
+    pub(super) fn add_sizes(&self, sizes: &mut Sizes) {
+        sizes.add(&self.bytes);
+        sizes.add(&self.spills);
+        // Most frames have none of these.
+        if self.fills.capacity() | self.contents.capacity() | self.loops.capacity() != 0 {
+            sizes.add(&self.fills);
+            sizes.add(&self.contents);
+            sizes.add(&self.loops);
+            for m in &self.loops {
+                sizes.add(&m.lines);
+                sizes.add(&m.ids);
+            }
+        }
     }
 
     /// Frees the capacity that the contents do not need.

@@ -11,24 +11,29 @@ use crate::kept::shrink;
 #[derive(Debug, Default)]
 pub(crate) struct Pool {
     states: Vec<State>,
-    /// Bytes that they hold.
+    /// The bytes that each of them holds.
+    sizes: Vec<usize>,
+    /// Bytes that they hold, in all.
     held: usize,
     /// Whether memory is short, so that nothing is recycled.
     short: bool,
 }
 
 impl Pool {
+    #[inline]
     pub(crate) fn push(&mut self, state: State) {
         if self.short {
             return;
         }
         if self.states.len() == self.states.capacity() {
             let more = self.states.len() / 8 + 16;
-            if self.states.try_reserve_exact(more).is_err() {
+            if self.states.try_reserve_exact(more).is_err() || self.sizes.try_reserve_exact(more).is_err() {
                 return;
             }
         }
-        self.held += state.held();
+        let held = state.sizes().held;
+        self.held += held;
+        self.sizes.push(held);
         self.states.push(state);
     }
 
@@ -37,20 +42,26 @@ impl Pool {
     }
 
     /// Takes a state with arbitrary contents.
+    #[inline]
     pub(crate) fn any(&mut self) -> State {
-        let state = self.states.pop();
-        self.held -= state.as_ref().map_or(0, State::held);
-        state.unwrap_or_default()
+        self.held -= self.sizes.pop().unwrap_or(0);
+        self.states.pop().unwrap_or_default()
     }
 
     /// Copies a state into the memory of an unused one, if there is one.
+    #[inline]
     pub(crate) fn copy(&mut self, of: &State) -> State {
         if self.short {
             return of.clone();
         }
-        let mut state = self.any();
-        state.clone_from(of);
-        state
+        match self.states.pop() {
+            Some(mut state) => {
+                self.held -= self.sizes.pop().unwrap_or(0);
+                state.clone_from(of);
+                state
+            }
+            None => of.clone(),
+        }
     }
 
     /// Frees states until they hold at most this many bytes.
@@ -58,12 +69,14 @@ impl Pool {
         while self.held > bytes {
             drop(self.any());
         }
+        // A state is larger than its entry in either list.
         shrink(&mut self.states, bytes);
+        shrink(&mut self.sizes, bytes);
     }
 
     /// Bytes that it holds.
     pub(crate) fn held(&self) -> usize {
-        self.held + self.states.capacity() * size_of::<State>()
+        self.held + self.states.capacity() * size_of::<State>() + self.sizes.capacity() * size_of::<usize>()
     }
 
     /// Sets whether memory is short. If it is, all states are freed and none is recycled.

@@ -163,7 +163,7 @@ impl Walk<'_> {
         if self.shifted_back(width, op, dst, src) || self.less_complement(width, op, dst, src) {
             return true;
         }
-        if self.masks_nothing(width, op, dst, src) || self.cut(width, op, dst, src) {
+        if self.masks_nothing(width, op, dst, src) || (self.loops.related && self.cut(width, op, dst, src)) {
             return true;
         }
         self.name_parts(op, dst, src);
@@ -186,8 +186,8 @@ impl Walk<'_> {
                 _ => {}
             }
         }
-        if let (Some(definition), true) = (definition, done) {
-            self.define(dst, definition);
+        if let (Some((of, made)), true) = (definition, done) {
+            self.define(dst, of, made);
         }
         if let (Some(lanes), true) = (lanes, done) {
             self.note_lanes(dst, lanes);
@@ -565,10 +565,12 @@ impl Walk<'_> {
         regs.copy_within(r.index()..=r.index(), dst.index());
         if width == Width::W32 && !short {
             let d = &mut regs[dst.index()];
-            let whole = *d;
+            let whole = self.loops.related.then_some(*d);
             d.n = d.n.zext_low();
             (d.id, d.scale, d.delta) = (0, 1, 0);
-            self.cut_to_half(dst, &whole);
+            if let Some(whole) = whole {
+                self.cut_to_half(dst, &whole);
+            }
         } else if !self.state.definitions.is_empty() {
             self.copied(r);
         }

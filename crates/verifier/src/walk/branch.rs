@@ -53,9 +53,11 @@ impl Walk<'_> {
         if width == Width::W32 && (wide(dst) || matches!(src, Src::Reg(r) if wide(r))) {
             self.widens();
         }
-        self.settle_modulo(dst);
-        if let Src::Reg(r) = src {
-            self.settle_modulo(r);
+        if self.loops.related {
+            self.settle_modulo(dst);
+            if let Src::Reg(r) = src {
+                self.settle_modulo(r);
+            }
         }
         match self.jump_if_numbers(width, cond, dst, src, off)? {
             Some(flow) => Ok(flow),
@@ -466,14 +468,14 @@ impl Walk<'_> {
         if !(d.is_pointer() && s.is_pointer()) || d.null || s.null || cond == Cond::Set {
             return refuse_compare();
         }
-        // Pointer into a region and the region's end, either way round; or two pointers into one region.
-        if let Some(region) = self.end_of(s, d) {
         // Far enough before its region, an address may have wrapped round where the region's has not: how it compares
         // with the end would tell where the region is.
         let wraps = |p: &Value| p.n.smin() < -LOWEST_ADDRESS && !self.hybrid;
         if (self.end_of(s, d).is_some() && wraps(d)) || (self.end_of(d, s).is_some() && wraps(s)) {
             return refuse_compare();
         }
+        // Pointer into a region and the region's end, either way round; or two pointers into one region.
+        if let Some(region) = self.end_of(s, d) {
             return Ok([false, true].map(|taken| self.packet_lesson(cond, taken, region, d)));
         }
         if let Some(region) = self.end_of(d, s) {

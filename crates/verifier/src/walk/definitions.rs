@@ -26,19 +26,25 @@ pub(super) fn fits(n: &Scalar, by: u32, signed: bool) -> bool {
 }
 
 impl Walk<'_> {
-    /// Before an operation: the definition of its result, if it is one of a named number and a constant that is worth
-    /// knowing. `name` is still to be told.
-    pub(super) fn will_define(&mut self, width: Width, op: AluOp, dst: Reg, src: Src) -> Option<Definition> {
-        if let Some(definition) = self.less_than_constant(width, op, dst, src) {
-            return Some(definition);
+    /// Before an operation: what its result is made of, and how, if that is a named number and a constant and worth
+    /// knowing.
+    pub(super) fn will_define(&mut self, width: Width, op: AluOp, dst: Reg, src: Src) -> Option<(Affine, Made)> {
+        if self.loops.related {
+            if let Some(definition) = self.less_than_constant(width, op, dst, src) {
+                return Some(definition);
+            }
+        } else if !matches!(op, AluOp::Lsh | AluOp::Rsh | AluOp::And | AluOp::Xor) {
+            return None;
         }
         let constant = match src {
             Src::Imm(i) => i as i64 as u64,
             Src::Reg(r) if r != dst => self.state.reg(r).as_const()?,
             Src::Reg(_) => return None,
         };
-        if let Some(made) = self.may_wrap_round(width, op, dst, constant) {
-            return Some(Definition { name: 0, result: Value::unknown(), of: Affine::of(self.state.reg(dst))?, made });
+        if self.loops.related
+            && let Some(made) = self.may_wrap_round(width, op, dst, constant)
+        {
+            return Some((Affine::of(self.state.reg(dst))?, made));
         }
         // What masks and shifts to the right have made is asked for in walks that go further alone.
         let asked = self.loops.follows() && (op == AluOp::Rsh || self.relates()) || self.loops.related;
@@ -59,21 +65,21 @@ impl Walk<'_> {
         let whole = width == Width::W64 || d.is_short();
         let lost = matches!(made, Made::Left { unsigned: false, signed: false, .. });
         let of = Affine::of(d).filter(|_| whole && !lost)?;
-        Some(Definition { name: 0, result: Value::unknown(), of, made })
+        Some((of, made))
     }
 
     /// Returns the definition of a constant minus a number.
-    fn less_than_constant(&mut self, width: Width, op: AluOp, dst: Reg, src: Src) -> Option<Definition> {
+    fn less_than_constant(&mut self, width: Width, op: AluOp, dst: Reg, src: Src) -> Option<(Affine, Made)> {
         let Src::Reg(r) = src else { return None };
         let plus = self.state.reg(dst).as_const()?.cast_signed();
         let near = plus.unsigned_abs() <= 1 << 31;
-        if !self.loops.related || op != AluOp::Sub || !near || !self.state.reg(r).is_scalar() {
+        if op != AluOp::Sub || !near || !self.state.reg(r).is_scalar() {
             return None;
         }
         self.give_name(r);
         let of = Affine::of(self.state.reg(r))?;
         let made = Made::Modulo { times: -1, plus, bits: bits_of(width) };
-        Some(Definition { name: 0, result: Value::unknown(), of, made })
+        Some((of, made))
     }
 
     /// Returns the congruence for an operation with a constant that may wrap round, or that cuts a longer number to 32
@@ -81,7 +87,7 @@ impl Walk<'_> {
     fn may_wrap_round(&mut self, width: Width, op: AluOp, dst: Reg, constant: u64) -> Option<Made> {
         let bits = bits_of(width);
         let d = *self.state.reg(dst);
-        if !self.loops.related || !d.is_scalar() || d.n.as_const().is_some() {
+        if !d.is_scalar() || d.n.as_const().is_some() {
             return None;
         }
         let signed = constant.cast_signed();
@@ -129,7 +135,7 @@ impl Walk<'_> {
     pub(super) fn settle_modulo(&mut self, r: Reg) {
         let v = *self.state.reg(r);
         let modulo = |x: &&Definition| matches!(x.made, Made::Modulo { .. });
-        if !self.loops.related || self.state.definitions.is_empty() || (v.scale, v.delta) != (1, 0) {
+        if self.state.definitions.is_empty() || (v.scale, v.delta) != (1, 0) {
             return;
         }
         let Some(Made::Modulo { bits, .. }) = self.state.definitions_of(&v).find(modulo).map(|x| x.made) else {
@@ -151,31 +157,24 @@ impl Walk<'_> {
         }
     }
 
-    /// Relates a register that holds the low 32 bits of a number to that number.
+    /// Relates a register that holds the low 32 bits of a number to that number. Called in walks that keep relations
+    /// everywhere.
     pub(super) fn cut_to_half(&mut self, dst: Reg, whole: &Value) {
-        let Some(of) = Affine::of(whole).filter(|_| self.loops.related) else { return };
+        let Some(of) = Affine::of(whole) else { return };
         if let Some(found) = self.low_bits_of(whole, 32) {
             self.decides();
             let n = self.state.reg(dst).n;
             let n = n.meet(&found.n).unwrap_or(n);
             self.state.set(dst, Value { n, ..found });
         } else {
-            self.define(
-                dst,
-                Definition {
-                    name: 0,
-                    result: Value::unknown(),
-                    of,
-                    made: Made::Modulo { times: 1, plus: 0, bits: 32 },
-                },
-            );
+            self.define(dst, of, Made::Modulo { times: 1, plus: 0, bits: 32 });
         }
     }
 
     /// Handles a mask or shift whose result is a residue that another number determines; returns whether it applied.
     pub(super) fn cut(&mut self, width: Width, op: AluOp, dst: Reg, src: Src) -> bool {
         let d = *self.state.reg(dst);
-        if !self.loops.related || !d.is_scalar() || d.id == 0 {
+        if !d.is_scalar() || d.id == 0 {
             return false;
         }
         let constant = match src {
@@ -216,24 +215,21 @@ impl Walk<'_> {
         let Some(of) = other else { return false };
         self.decides();
         self.state.set(dst, Value::scalar(n));
-        self.define(
-            dst,
-            Definition { name: 0, result: Value::unknown(), of, made: Made::Modulo { times: 1, plus: 0, bits } },
-        );
+        self.define(dst, of, Made::Modulo { times: 1, plus: 0, bits });
         true
     }
 
     /// The operation has been done.
-    pub(super) fn define(&mut self, dst: Reg, d: Definition) {
+    pub(super) fn define(&mut self, dst: Reg, of: Affine, made: Made) {
         // The results of masks and shifts to the right have names where these are of use.
-        if matches!(d.made, Made::Left { .. } | Made::Inverted | Made::Modulo { .. }) || self.loops.related {
+        if matches!(made, Made::Left { .. } | Made::Inverted | Made::Modulo { .. }) || self.loops.related {
             self.give_name(dst);
         }
         let r = self.state.reg(dst);
         let named = r.is_scalar() && r.id != 0 && (r.scale, r.delta) == (1, 0);
-        if named && r.id != d.of.id {
+        if named && r.id != of.id {
             let (name, result) = (r.id, *r);
-            self.state.define(Definition { name, result, ..d });
+            self.state.define(Definition { name, result, of, made });
         }
     }
 

@@ -183,6 +183,11 @@ impl Engine {
         &self.forest
     }
 
+    /// Whether there are attempts to prove a loop.
+    pub(super) fn attempts(&self) -> bool {
+        !self.open.is_empty()
+    }
+
     /// Bytes that attempts hold beside their entry states, and bytes of the notes on loops.
     pub(super) fn bytes(&self) -> usize {
         self.open.iter().map(Attempt::bytes).sum::<usize>() + self.heads.len() * size_of::<Head>()

@@ -15,9 +15,14 @@
 //! and only after the count has room for the old list beside the new one. What does not grow with the walk is
 //! counted by the program's length before anything is allocated ([`PER_SLOT`]).
 //!
+//! A stored state changes the count by its own size. All else is counted when the walk is *weighed*: every
+//! [`WEIGHED_STATES`] events (a state is stored, or a path taken up) and every `WEIGHED_STEPS` steps.
+//!
 //! Where the system may refuse memory (a tight `RLIMIT_AS`), a list that grows asks by a call that can fail, and for
-//! all smaller allocations a block of [`HEADROOM`] bytes is allocated and freed whenever the count has grown by
-//! [`STRIDE`]: the allocations in between fit into the freed block. A failure ends the verification without a verdict.
+//! all smaller allocations a block of [`HEADROOM`] bytes is allocated and freed (a *probe*) whenever the count has
+//! grown by [`STRIDE`]: the allocations in between fit into the freed block. A failure ends the verification without a
+//! verdict. What a verifier keeps from one program to the next need not be asked for again, so it probes only beyond
+//! the level of former programs ([`Memory::granted`]): a small program is verified without a probe.
 //!
 //! Invariants: between two times that the walk is weighed the holding exceeds the limit by no more than
 //! [`MEMORY_SLACK`]. The count depends on no capacity and no address.
@@ -27,7 +32,7 @@ use bpf_isa::Program;
 use super::{Res, Walk, refuse};
 use crate::error::Reason;
 use crate::kept::MAX_KEPT;
-use crate::state::State;
+use crate::state::{Sizes, State};
 
 /// Bytes that a verification may hold beside its limit: what a walk allocates between two times that it is weighed
 /// (states that are copied and not stored yet, a step's scratch memory, [`HEADROOM`], the text of an error).
@@ -47,9 +52,18 @@ const PER_SUBPROG: usize = 128;
 /// those of a guess that is about to be made.
 const IN_FLIGHT: usize = 4;
 
-/// Bytes that must be free at each test, and the bytes by which the count grows from one test to the next.
+/// Bytes that must be free at each probe, and the bytes by which the count grows from one probe to the next.
 const HEADROOM: usize = 256 << 10;
 const STRIDE: usize = 64 << 10;
+
+/// The highest level that a verification may reach without a probe, because a former one did: what `Scratch::trim`
+/// leaves of several kinds of memory.
+const MAX_GRANTED: usize = MAX_KEPT / 4;
+
+/// States that are stored, and paths that are taken up, from one weighing to the next at most.
+const WEIGHED_STATES: usize = 16;
+/// Elements that a list to which each such event adds one must have room for. Some are added in between.
+pub(super) const SPARE: usize = WEIGHED_STATES + 8;
 
 /// The lists that grow with the walk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -93,12 +107,13 @@ fn reason(short: Short, limit: usize) -> Reason {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Size {
     pub(super) counted: usize,
-    held: usize,
+    pub(super) held: usize,
 }
 
 impl Size {
     pub(super) fn of(state: &State) -> Size {
-        Size { counted: state.bytes(), held: state.held() }
+        let Sizes { contents, held } = state.sizes();
+        Size { counted: contents, held }
     }
 }
 
@@ -117,14 +132,19 @@ pub(crate) struct Memory {
     recycled: usize,
     /// Bytes of contents of the largest stored state.
     largest: usize,
-    /// Of each list: the capacity that is counted, in elements and in bytes.
-    lists: [(usize, usize); LISTS],
+    /// Of each list the capacity that is counted, in elements, and bytes of all of them.
+    capacities: [usize; LISTS],
+    listed: usize,
     /// Bytes of everything that is counted anew at each weighing.
     rest: usize,
+    /// Events until the next weighing.
+    events: usize,
     /// States are fitted to their contents.
     short: bool,
-    /// The level at which the system is asked again for free memory; 0 before the first time.
+    /// The level up to which the system has granted memory: beyond it, it is asked again.
     asked: usize,
+    /// The level that former programs reached, as far as their memory was kept.
+    granted: usize,
     /// The greatest count.
     pub(super) peak: usize,
 }
@@ -136,7 +156,10 @@ impl Memory {
         let keeps = limit / 16 >= MAX_KEPT;
         let per_slot = if values { PER_NOTED_SLOT } else { PER_SLOT };
         let parts = program.subprogs().len() + program.flow().len();
+        let granted = if keeps { self.granted.max(self.asked).min(MAX_GRANTED) } else { 0 };
         *self = Memory {
+            granted,
+            asked: granted,
             limit: if keeps { limit - MAX_KEPT } else { limit },
             slots: program.insns().len(),
             program: program.insns().len().saturating_mul(per_slot).saturating_add(parts * PER_SUBPROG),
@@ -151,9 +174,16 @@ impl Memory {
         self.check(0).map_err(|short| reason(short, limit))
     }
 
+    /// The system has refused memory, and what was kept is freed: nothing is granted any more.
+    pub(super) fn refused(&mut self) {
+        (self.asked, self.granted) = (0, 0);
+    }
+
     /// A walk begins: no state is stored.
     pub(super) fn begin_walk(&mut self) {
         (self.counted, self.held, self.rest) = (0, 0, 0);
+        // What its lists begin with is small.
+        self.events = WEIGHED_STATES;
     }
 
     pub(super) fn add(&mut self, size: Size) {
@@ -167,10 +197,13 @@ impl Memory {
         self.held = self.held.saturating_sub(size.held);
     }
 
+    /// Bytes of all but the states.
+    fn fixed(&self) -> usize {
+        self.program.saturating_add(self.listed).saturating_add(self.rest)
+    }
+
     fn count(&self) -> usize {
-        let lists: usize = self.lists.iter().map(|(_, bytes)| bytes).sum();
-        let states = self.counted + IN_FLIGHT * self.largest;
-        self.program.saturating_add(states).saturating_add(lists).saturating_add(self.rest)
+        self.fixed().saturating_add(self.counted + IN_FLIGHT * self.largest)
     }
 
     /// Checks that `more` bytes fit the limit, and from time to time that the system has memory.
@@ -181,44 +214,54 @@ impl Memory {
         }
         self.peak = self.peak.max(count);
         let level = count.max(self.holding());
-        if level > self.asked || self.asked == 0 {
+        if level > self.asked {
             // At the first check, the tables as long as the program are not yet allocated.
-            let first = if self.asked == 0 { self.program } else { 0 };
-            self.asked = level + STRIDE;
+            let first = if self.asked == self.granted { self.program } else { 0 };
             if !has(first + HEADROOM) {
                 return Err(Short::System);
             }
+            self.asked = level + STRIDE;
         }
         Ok(())
     }
 
+    /// Counts an event after which the lists have room still. Returns whether the limit, the system or unused memory is
+    /// to be looked at.
+    fn presses(&mut self, recycled: usize) -> bool {
+        self.events -= 1;
+        self.recycled = recycled;
+        let (count, holding) = (self.count(), self.holding());
+        self.peak = self.peak.max(count);
+        count > self.limit || count.max(holding) > self.asked || self.gets_short()
+    }
+
     /// Whether the system has memory for an error or the facts, which are as long as the program.
     pub(super) fn ends(&self) -> bool {
-        has(self.slots * PER_END_SLOT + HEADROOM / 4)
+        let bytes = self.slots * PER_END_SLOT;
+        (bytes <= STRIDE && self.asked == self.granted) || has(bytes + HEADROOM / 4)
     }
 
     /// Makes room for `spare` more elements. The list must grow by this function only.
     pub(super) fn list<T>(&mut self, list: List, v: &mut Vec<T>, spare: usize) -> Result<(), Short> {
-        let at = list as usize;
-        let (elements_before, bytes) = self.lists[at];
+        let before = self.capacities[list as usize];
         let elements = v.len() + spare;
-        if elements <= elements_before {
+        if elements <= before {
             return Ok(());
         }
         let capacity = elements + elements / 8;
         let new = capacity.saturating_mul(size_of::<T>());
         // Both vectors count while the elements move.
-        self.lists[at] = (capacity, new);
-        let mut grown = self.check(bytes);
-        if grown.is_ok() && v.capacity() < capacity {
+        self.check(new)?;
+        if v.capacity() < capacity {
             let reserved = v.try_reserve_exact(capacity - v.len());
-            // The list may have taken the memory that small allocations need.
-            grown = if reserved.is_ok() && has(HEADROOM) { Ok(()) } else { Err(Short::System) };
+            // A long list may have taken the memory that small allocations need.
+            if reserved.is_err() || (new > STRIDE && !has(HEADROOM)) {
+                return Err(Short::System);
+            }
         }
-        if grown.is_err() {
-            self.lists[at] = (elements_before, bytes);
-        }
-        grown
+        self.capacities[list as usize] = capacity;
+        self.listed += new - before * size_of::<T>();
+        Ok(())
     }
 
     /// Whether memory becomes short at this point.
@@ -233,10 +276,36 @@ impl Memory {
 }
 
 impl Walk<'_> {
+    /// Weighs the walk if it must be, after a state was stored or before a path is taken up.
+    ///
+    /// # Errors
+    /// The limit is reached, or the system refuses more.
+    #[inline]
+    pub(super) fn weigh_event(&mut self) -> Res<()> {
+        let super::Scratch { memory, pool, .. } = &mut *self.scratch;
+        // What attempts to prove loops hold changes as a whole.
+        if memory.events == 0 || self.loops.attempts() {
+            return self.weigh();
+        }
+        // When all is counted anew depends on nothing that the verifier held before: so the count is deterministic.
+        if memory.presses(pool.held()) { self.relieve() } else { Ok(()) }
+    }
+
+    /// Looks at the limit and the system, and at unused memory.
+    #[cold]
+    #[inline(never)]
+    fn relieve(&mut self) -> Res<()> {
+        self.scratch.memory.check(0).or_else(|short| self.out_of_memory(short))?;
+        self.fit_if_short();
+        Ok(())
+    }
+
     /// Weighs the walk: counts what it holds, and makes room in its lists until it is weighed again.
     ///
     /// # Errors
     /// The limit is reached, or the system refuses more.
+    #[cold]
+    #[inline(never)] // apart from the loop over steps
     pub(super) fn weigh(&mut self) -> Res<()> {
         self.weigh_lists().or_else(|short| self.out_of_memory(short))?;
         self.fit_if_short();
@@ -246,7 +315,7 @@ impl Walk<'_> {
     /// Counts a state that has been stored, or is about to be.
     pub(super) fn stored(&mut self, size: Size) -> Res<()> {
         self.scratch.memory.add(size);
-        self.weigh()?;
+        self.weigh_event()?;
         let limits = &self.env.limits;
         if self.scratch.pending.len() + self.scratch.prune.len() > limits.states {
             return refuse(Reason::States(limits.states));
@@ -267,13 +336,13 @@ impl Walk<'_> {
         let rest = self.loops.bytes() + self.log.bytes() + self.recorded.bytes() + super::linear::held();
         let super::Scratch { memory, pool, pending, paths, prune, trail, .. } = &mut *self.scratch;
         (memory.rest, memory.recycled) = (rest + prune.rest(), pool.held());
-        memory.list(List::Pending, pending, 8)?;
+        memory.list(List::Pending, pending, SPARE)?;
         memory.list(List::Paths, paths, 128)?;
         self.epochs.weigh(memory)?;
         trail.weigh(memory, self.state.frames.len())?;
         prune.weigh(memory)?;
         memory.check(0)?;
-        self.stats.peak_bytes = memory.peak;
+        memory.events = WEIGHED_STATES;
         Ok(())
     }
 
@@ -288,7 +357,7 @@ impl Walk<'_> {
         let mut held = 0;
         let mut fit = |state: &mut State, size: &mut Size| {
             state.fit();
-            size.held = state.held();
+            size.held = state.sizes().held;
             held += size.held;
         };
         scratch.pending.iter_mut().for_each(|p| fit(&mut p.state, &mut p.size));

@@ -36,7 +36,7 @@ use std::collections::BTreeMap;
 use bpf_isa::{Callee, Insn, InsnIdx, Program, Reg};
 
 use super::linear::Form;
-use super::memory::{List, Memory, Short, Size};
+use super::memory::{List, Memory, SPARE, Short, Size};
 use super::trail::{Demand, Ending, Needed, RoundReads, forget_unneeded};
 use super::{Res, Walk, refuse, shrink};
 use crate::error::Reason;
@@ -303,7 +303,10 @@ impl Pruner {
     pub(super) fn take_states(&mut self, pool: &mut Pool) {
         self.open.clear();
         self.free.clear();
-        pool.extend(self.kept.drain(..).map(|k| k.state).filter(|s| !s.frames.is_empty()));
+        for kept in self.kept.iter_mut().filter(|k| !k.state.frames.is_empty()) {
+            pool.push(std::mem::take(&mut kept.state));
+        }
+        self.kept.clear();
     }
 
     /// Frees scratch memory beyond `bytes` of each kind.
@@ -322,12 +325,12 @@ impl Pruner {
 
     /// Makes room for the states that are kept until the walk is weighed again.
     pub(super) fn weigh(&mut self, memory: &mut Memory) -> Result<(), Short> {
-        let unfinished = (self.framed + 4 * MAX_FRAMES).saturating_sub(self.needed.len());
-        let unfreed = self.kept.len() + 4 - self.free.len();
-        memory.list(List::Kept, &mut self.kept, 4)?;
+        let unfinished = (self.framed + SPARE * MAX_FRAMES).saturating_sub(self.needed.len());
+        let unfreed = self.kept.len() + SPARE - self.free.len();
+        memory.list(List::Kept, &mut self.kept, SPARE)?;
         memory.list(List::Needed, &mut self.needed, unfinished)?;
         memory.list(List::Free, &mut self.free, unfreed)?;
-        memory.list(List::Open, &mut self.open, 4)
+        memory.list(List::Open, &mut self.open, SPARE)
     }
 
     /// Bytes of the reads of open rounds, and of the rounds that others rest on.

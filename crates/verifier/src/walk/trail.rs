@@ -66,7 +66,7 @@ mod read;
 use bpf_isa::Reg;
 
 use super::Walk;
-use super::memory::{List, Memory, Short};
+use super::memory::{List, Memory, SPARE, Short};
 use crate::faults::planted;
 use crate::fuel;
 use crate::lens::Since;
@@ -156,8 +156,8 @@ impl Trail {
     /// Makes room for the entries until the walk is weighed again, in a state of this many frames.
     pub(super) fn weigh(&mut self, memory: &mut Memory, frames: usize) -> Result<(), Short> {
         memory.list(List::Steps, &mut self.steps, SPARE_STEPS)?;
-        memory.list(List::Forks, &mut self.forks, 4)?;
-        memory.list(List::Saved, &mut self.saved, 4 * (frames + 1))
+        memory.list(List::Forks, &mut self.forks, SPARE)?;
+        memory.list(List::Saved, &mut self.saved, SPARE * (frames + 1))
     }
 
     pub(super) fn len(&self) -> usize {

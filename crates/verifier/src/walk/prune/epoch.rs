@@ -34,7 +34,9 @@ impl Epochs {
 
     /// Makes room for the epochs that are entered until the walk is weighed again.
     pub(in crate::walk) fn weigh(&mut self, memory: &mut Memory) -> Result<(), Short> {
-        memory.list(List::Epochs, &mut self.0, 128)
+        // Most programs enter none, and the first few are small.
+        let spare = if self.0.is_empty() { 0 } else { 128 };
+        memory.list(List::Epochs, &mut self.0, spare)
     }
 
     /// Passes an edge now; the epoch behind it.
