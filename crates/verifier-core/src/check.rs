@@ -102,7 +102,7 @@ pub fn explore(
 }
 
 impl<'a> Checker<'a> {
-    fn new(
+    pub(crate) fn new(
         program: &'a Program,
         env: &'a Env<'a>,
         kept: &'a [Kept],
@@ -228,7 +228,7 @@ impl<'a> Checker<'a> {
         }
         let point = Point { pc: self.pc, from: self.segment, starts: self.starts, state };
         let Some(by) = self.guide.prove(&point, claim) else { return Ok(false) };
-        self.spend(by.rows.len() as u64)?;
+        self.spend(by.size())?;
         Ok(state.known.proves(claim, &by))
     }
 

@@ -13,6 +13,7 @@ pub mod tnum;
 
 pub use form::{Form, Name};
 pub use interval::Interval;
-pub use knowledge::{Combination, Knowledge, Known};
+pub(crate) use knowledge::Definition;
+pub use knowledge::{Combination, Knowledge, Known, Step};
 pub use scalar::{Num, Scalar, eval};
 pub use tnum::Tnum;

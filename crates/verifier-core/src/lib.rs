@@ -45,7 +45,7 @@ mod transfer;
 
 pub use check::{FUEL, check, explore};
 pub use contract::*;
-pub use domain::{Combination, Form, Interval, Knowledge, Known, Name, Num, Scalar, Tnum, eval};
+pub use domain::{Combination, Form, Interval, Knowledge, Known, Name, Num, Scalar, Step, Tnum, eval};
 pub use guide::{Advice, Answer, Guide, Kept, Point, Recorder, Recording, Replay};
 pub use refusal::{Refusal, Why};
 pub use state::{Base, Byte, Cell, Frame, Invariant, Loaded, Pointer, Stack, State, Value};

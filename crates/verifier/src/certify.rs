@@ -16,6 +16,7 @@ mod format;
 mod guide;
 mod multipliers;
 mod points;
+mod project;
 mod proof;
 mod ranks;
 
@@ -26,6 +27,7 @@ use bpf_isa::{Insn, InsnIdx, Program};
 use bpf_verifier_core::{Env, Recorder, Refusal, Why, check, explore};
 
 use guide::{Mode, Search};
+use points::Partition;
 
 pub use against::{Against, Part};
 pub use certificate::Certificate;
@@ -49,28 +51,31 @@ pub fn certify(program: &Program, env: &Env<'_>) -> Result<Certificate, Refusal>
 /// As [`certify`].
 pub fn certify_within(program: &Program, env: &Env<'_>, fuel: u64) -> Result<Certificate, Refusal> {
     let heads = loop_heads(program);
-    let first = match heads.is_empty() {
-        // Without loops: path by path.
-        true => record(program, env, &mut Search::new(program, env, heads.clone(), BTreeMap::new()), fuel),
-        false => with_points(program, env, &heads, false, fuel),
+    let unrolled = || {
+        let mut search = Search::new(program, env, Vec::new(), BTreeMap::new(), Partition::None);
+        record(program, env, &mut search, fuel)
     };
-    let first = match first {
-        Err(why) => why,
+    if heads.is_empty() {
+        // Path by path; then paths are merged wherever the program's paths meet.
+        return match unrolled() {
+            Err(first) if first.why == Why::Fuel || first.why == Why::Memory => {
+                let merged = |partition| with_points(program, env, &heads, (true, partition), fuel);
+                merged(Partition::None).or_else(|_| merged(Partition::Kinds)).map_err(|_| first)
+            }
+            found => found,
+        };
+    }
+    let points = |everywhere, partition| with_points(program, env, &heads, (everywhere, partition), fuel);
+    let first = match points(false, Partition::None) {
+        Err(first) => first,
         found => return found,
     };
-    // Loops of few rounds are walked round by round.
-    if !heads.is_empty() {
-        let mut unrolled = Search::new(program, env, Vec::new(), BTreeMap::new());
-        let found = record(program, env, &mut unrolled, fuel);
-        if found.is_ok() {
-            return found;
-        }
-    }
-    // Last: paths are merged wherever the program's paths meet.
-    match &first.why {
-        Why::Fuel | Why::Memory => with_points(program, env, &heads, true, fuel),
-        _other => Err(first),
-    }
+    points(false, Partition::Kinds)
+        .or_else(|_| points(false, Partition::Constants))
+        // Loops of few rounds are walked round by round.
+        .or_else(|_| unrolled())
+        .or_else(|_| points(true, Partition::Kinds))
+        .map_err(|_| first)
 }
 
 /// Looks for invariants at the heads of loops, and with `everywhere` also where paths meet.
@@ -78,7 +83,7 @@ fn with_points(
     program: &Program,
     env: &Env<'_>,
     heads: &[(u32, u32)],
-    everywhere: bool,
+    (everywhere, partition): (bool, Partition),
     fuel: u64,
 ) -> Result<Certificate, Refusal> {
     let cfg = Cfg::new(program);
@@ -93,7 +98,7 @@ fn with_points(
         let live = liveness.live_in(BlockId(u32::try_from(i).ok()?));
         (is_head || everywhere && *ways > 1).then_some((block.start, live))
     });
-    let mut search = Search::new(program, env, heads.to_vec(), keeps.collect());
+    let mut search = Search::new(program, env, heads.to_vec(), keeps.collect(), partition);
     let mut left = fuel.saturating_mul(4);
     let mut walk = |search: &mut Search, from: Option<usize>| {
         search.from = from;
@@ -118,6 +123,7 @@ fn with_points(
     for point in 0..search.points.all.len() {
         walk(&mut search, Some(point))?;
     }
+    search.end_ranks();
     record(program, env, &mut search, fuel)
 }
 

@@ -106,7 +106,7 @@ impl Guide for Hostile {
         let rows = point.state.known().rows().len();
         let rows = (0..self.random.below(4)).map(|_| (self.random.below(rows + 1) as u32, self.random.number()));
         let rows = rows.collect();
-        Some(Combination { scale: self.random.number(), rows })
+        Some(Combination::of(self.random.number(), rows))
     }
 }
 
@@ -130,7 +130,7 @@ fn garble(random: &mut Random, certificate: &Certificate) -> Certificate {
                 let i = random.below(answers);
                 let names = random.below(5);
                 match &mut garbled.answers.answers[i].1 {
-                    Answer::Proof(by) => by.scale = random.number(),
+                    Answer::Proof(by) => by.steps.iter_mut().for_each(|step| step.scale = random.number()),
                     Answer::Advice(Advice::Cover { renaming, .. }) if !renaming.is_empty() => {
                         let at = random.below(renaming.len());
                         renaming[at] = random.form(names);

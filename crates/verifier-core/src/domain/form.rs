@@ -50,6 +50,10 @@ impl Form {
     }
 
     fn add_term(&mut self, n: Name, a: i128) -> Option<()> {
+        self.add_term_within(n, a, Self::MAX_TERMS)
+    }
+
+    fn add_term_within(&mut self, n: Name, a: i128, most: usize) -> Option<()> {
         match self.terms.binary_search_by_key(&n, |t| t.0) {
             Ok(i) => {
                 self.terms[i].1 = self.terms[i].1.checked_add(a)?;
@@ -58,7 +62,7 @@ impl Form {
                 }
             }
             Err(_) if a == 0 => {}
-            Err(_) if self.terms.len() == Self::MAX_TERMS => return None,
+            Err(_) if self.terms.len() >= most => return None,
             Err(i) => self.terms.insert(i, (n, a)),
         }
         Some(())
@@ -101,6 +105,15 @@ impl Form {
         Some(sum)
     }
 
+    /// `self + times * other`, with up to four times as many names: for sums that cancel names again.
+    pub(crate) fn plus_wide(mut self, other: &Form, times: i128) -> Option<Form> {
+        self.constant = self.constant.checked_add(other.constant.checked_mul(times)?)?;
+        for (n, a) in &other.terms {
+            self.add_term_within(*n, a.checked_mul(times)?, 4 * Self::MAX_TERMS)?;
+        }
+        Some(self)
+    }
+
     /// `by * self`.
     pub fn times(&self, by: i128) -> Option<Form> {
         Form::default().plus(self, by)
@@ -113,6 +126,17 @@ impl Form {
             terms: self.terms.iter().map(|(n, a)| (*n, a / by)).collect(),
             constant: self.constant / by,
         })
+    }
+
+    /// The form over which `self >= 0` says the same of integers, with the greatest common divisor of the coefficients
+    /// divided out: the constant is rounded down (Gomory 1958; Schrijver 1986, chapter 23).
+    pub fn tightened(&self) -> Form {
+        let gcd = self.terms.iter().fold(0, |by, (_, a)| gcd(a.unsigned_abs(), by));
+        let by = match i128::try_from(gcd) {
+            Ok(by) if by > 1 => by,
+            Ok(_) | Err(_) => return self.clone(),
+        };
+        Form { terms: self.terms.iter().map(|(n, a)| (*n, a / by)).collect(), constant: self.constant.div_euclid(by) }
     }
 
     /// The form with each name `i` replaced by `of[i]`; `None` if one has no replacement.
@@ -139,6 +163,10 @@ impl Form {
     pub fn is_over(&self, count: usize) -> bool {
         self.terms.last().is_none_or(|(n, _)| n.index() < count)
     }
+}
+
+fn gcd(a: u128, b: u128) -> u128 {
+    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 #[cfg(test)]
@@ -171,6 +199,11 @@ mod tests {
                 let (r, modulus) = (f.residue(bits), 1i128 << bits);
                 assert_eq!((value(&r, &names) - value(&f, &names)) % modulus, 0, "{f:?} {bits}");
                 assert!(r.terms().iter().all(|(_, a)| -modulus / 2 <= *a && *a < modulus / 2));
+            }
+            // The tightened form is not negative for the same integers.
+            let tight = f.tightened();
+            for names in [[5, -7], [0, 0], [-1, 3], [2, 2], [-4, -4], [16, -1], [7, 7]] {
+                assert_eq!(value(&f, &names) >= 0, value(&tight, &names) >= 0, "{f:?} {tight:?} {names:?}");
             }
             if let Some(d) = f.divided(16) {
                 assert_eq!(value(&d, &names) * 16, value(&f, &names));

@@ -4,13 +4,14 @@
 //! Wadsworth, 1979), a fact is a value that only the rules of this file make; the fields are private. The rules:
 //!
 //! * `name`: a fresh name for an integer that is proven to be in a set (the result of a proven operation on numbers).
-//! * `learn`: a row `form >= 0`, on the way that a comparison took, or from the definition of a name, or in a case of
+//! * `learn`: a row `form >= 0`, tightened by the divisor of its coefficients, on the way that a comparison took, or from the definition of a name, or in a case of
 //!   which the other is walked, too. Bounds follow from it by interval propagation (HC4: Benhamou et al., ICLP
 //!   1999).
 //! * `meet`: a set that the word of a name is proven to lie in, likewise.
 //! * `proves`: Farkas' lemma with integer rounding (Schrijver 1986, chapters 7 and 23). For `k > 0` and multipliers
 //!   `m_i >= 0`, from `k * claim - sum m_i * row_i > -k` over the box of all names follows `claim > -1`, and as it is
-//!   an integer, `claim >= 0`. Whoever asks brings the multipliers; the rule only adds up.
+//!   an integer, `claim >= 0`. In a cutting-plane proof (Chvatal 1973) what is left of a step is tightened and is the
+//!   claim of the next step. Whoever asks brings the multipliers; the rule only adds up.
 //!
 //! Invariants: whatever values the names have in a run that the state stands for, each is in its set, and each row is
 //! not negative. No rule searches.
@@ -54,21 +55,44 @@ impl Known {
     }
 }
 
-/// A proof that a form is not negative: see the head of the module.
+/// A proof that a form is not negative: see the head of the module. Each step but the last leaves a smaller claim.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Combination {
+    /// One step at least.
+    pub steps: Vec<Step>,
+}
+
+/// A step of a [`Combination`].
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Step {
     /// How often the claim is in it, above 0.
     pub scale: i128,
     /// By row, how often that is in it, 0 at least.
     pub rows: Vec<(u32, i128)>,
 }
 
-/// A name that is the residue of a form: it is used again where the same residue is asked for.
+impl Combination {
+    /// The combination of one step.
+    pub fn of(scale: i128, rows: Vec<(u32, i128)>) -> Combination {
+        Combination { steps: vec![Step { scale, rows }] }
+    }
+
+    /// The number of rows that the steps add up, and of the steps.
+    pub(crate) fn size(&self) -> u64 {
+        self.steps.iter().map(|step| 1 + step.rows.len() as u64).sum()
+    }
+}
+
+/// The value of what a definition says is a function of the forms in it, so equal definitions have one value: global
+/// value numbering (Kildall, POPL 1973).
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Residue {
-    form: Form,
-    bits: u32,
-    name: Name,
+pub(crate) enum Definition {
+    /// The residue of the form modulo 2^`bits`, signed or unsigned.
+    Residue { form: Form, bits: u32, signed: bool },
+    /// The form, which is not negative, by the number above 0, rounded down.
+    Quotient { form: Form, by: i128 },
+    /// The word that the operation makes of the words of the forms.
+    Word { op: AluOp, width: Width, of: (Form, Form) },
 }
 
 /// The facts of one state.
@@ -76,7 +100,8 @@ struct Residue {
 pub struct Knowledge {
     names: Vec<Known>,
     rows: Vec<Form>,
-    residues: Vec<Residue>,
+    /// What was defined in this segment, and its value.
+    defined: Vec<(Definition, Form)>,
 }
 
 /// Floor division by a number above 0.
@@ -88,7 +113,7 @@ impl Knowledge {
     /// What is assumed of the names of an invariant. Whoever reaches the invariant must prove it.
     pub(crate) fn assume(names: Vec<Known>, rows: Vec<Form>) -> Option<Knowledge> {
         let over = rows.iter().all(|row| row.is_over(names.len()));
-        over.then(|| Knowledge { names, rows, residues: Vec::new() })
+        over.then(|| Knowledge { names, rows, defined: Vec::new() })
     }
 
     /// What is known of each name, by its number.
@@ -137,15 +162,27 @@ impl Knowledge {
 
     /// Whether the combination proves that the claim is not negative.
     pub fn proves(&self, claim: &Form, by: &Combination) -> bool {
-        let rest = || {
-            let mut rest = claim.times(by.scale)?;
-            for (row, times) in &by.rows {
-                let row = self.rows.get(*row as usize)?;
-                rest = rest.plus(row, (*times >= 0).then(|| times.checked_neg())??)?;
+        let Some((last, first)) = by.steps.split_last() else { return false };
+        let mut claim = claim.clone();
+        for step in first {
+            // What is left, `rest > -scale`, is the claim of the next step: as integers, `rest + scale - 1 >= 0`.
+            match self.rest(&claim, step).and_then(|rest| rest.shifted(step.scale.checked_sub(1)?)) {
+                Some(rest) => claim = rest.tightened(),
+                None => return false,
             }
-            self.bounds(&rest)
-        };
-        by.scale > 0 && rest().is_some_and(|(min, _)| min > -by.scale)
+        }
+        let min = self.rest(&claim, last).and_then(|rest| self.bounds(&rest));
+        min.is_some_and(|(min, _)| min > -last.scale)
+    }
+
+    /// `scale * claim` less the rows of a step; `None` if that is no step.
+    fn rest(&self, claim: &Form, step: &Step) -> Option<Form> {
+        let mut rest = (step.scale > 0).then(|| claim.times(step.scale))??;
+        for (row, times) in &step.rows {
+            let row = self.rows.get(*row as usize)?;
+            rest = rest.plus_wide(row, (*times >= 0).then(|| times.checked_neg())??)?;
+        }
+        Some(rest)
     }
 
     /// A fresh name for an integer whose word is in the set.
@@ -155,20 +192,25 @@ impl Knowledge {
         Some(name)
     }
 
-    /// The name that was given to the residue of a form, if one was.
-    pub(crate) fn residue(&self, form: &Form, bits: u32, signed: bool) -> Option<Name> {
-        let is = |r: &&Residue| r.bits == bits && r.form == *form && self.names[r.name.index()].signed == signed;
-        self.residues.iter().find(is).map(|r| r.name)
+    /// The value of a definition, if it has been noted.
+    pub(crate) fn defined(&self, definition: &Definition) -> Option<&Form> {
+        self.defined.iter().find(|(is, _)| is == definition).map(|(_, value)| value)
     }
 
-    /// The number of residues that have names.
-    pub(crate) fn residues(&self) -> usize {
-        self.residues.len()
+    /// Every definition, oldest first.
+    #[cfg(test)]
+    pub(crate) fn all_defined(&self) -> &[(Definition, Form)] {
+        &self.defined
     }
 
-    /// Notes that the name is the residue of the form.
-    pub(crate) fn define(&mut self, name: Name, form: Form, bits: u32) {
-        self.residues.push(Residue { form, bits, name });
+    /// The number of definitions.
+    pub(crate) fn definitions(&self) -> usize {
+        self.defined.len()
+    }
+
+    /// Notes that the form has the value that the definition says.
+    pub(crate) fn define(&mut self, definition: Definition, value: Form) {
+        self.defined.push((definition, value));
     }
 
     /// The word of the name is in this set, too. `false` if there is no such word.
@@ -196,6 +238,7 @@ impl Knowledge {
 
     /// The form is not negative. `false` if that is seen to be impossible.
     pub(crate) fn learn(&mut self, form: Form) -> bool {
+        let form = form.tightened();
         match self.bounds(&form) {
             Some((_, max)) if max < 0 => return false,
             Some((min, _)) if min >= 0 => return true,

@@ -96,14 +96,21 @@ fn what_is_proven_holds_for_every_assignment() {
         let count = k.rows().len() as u64 + u64::from(odd);
         let least = if odd { -1 } else { 0 };
         let rows = (0..count.min(2)).map(|_| (random.below(count) as u32, random.between(least, 3)));
-        let rows = rows.collect();
-        let by = Combination { scale: if odd { random.between(-1, 3) } else { 1 }, rows };
+        let rows: Vec<_> = rows.collect();
+        let scale = if odd { random.between(-1, 3) } else { 1 };
+        let mut by = Combination::of(scale, rows.clone());
         // Mostly near what the rows say.
         let mut claim = if random.below(4) == 0 { random.form(3, 2) } else { Form::constant(random.between(-2, 2)) };
-        for (row, times) in &by.rows {
+        for (row, times) in &rows {
             if let Some(row) = k.rows().get(*row as usize) {
                 claim = claim.plus(row, *times).expect("small numbers");
             }
+        }
+        // What the first step leaves may be left to a second one.
+        if random.below(3) == 0 {
+            let rows = (0..count.min(1)).map(|_| (random.below(count) as u32, random.between(least, 2)));
+            let rows = rows.collect();
+            by.steps.push(Step { scale: random.between(least, 2), rows });
         }
         if k.proves(&claim, &by) {
             assert!(points.iter().all(|p| value(&claim, p) >= 0), "{claim:?} by {by:?} of {k:?}");
@@ -143,13 +150,34 @@ fn a_combination_rounds_to_integers_and_takes_no_row_away() {
     let mut k = Knowledge::default();
     let known = Known::range(0, 100, false).expect("a range");
     let (x, y) = (k.name(known).expect("a name"), k.name(known).expect("a name"));
-    // 2x - 2y + 1 >= 0 says x - y >= 0 of integers.
-    assert!(k.learn(Form::sum([(x, 2), (y, -2)], 1).expect("small")));
-    let claim = Form::sum([(x, 1), (y, -1)], 0).expect("small");
-    assert!(k.proves(&claim, &Combination { scale: 2, rows: vec![(0, 1)] }));
-    assert!(!k.proves(&claim, &Combination { scale: 1, rows: vec![(0, 1)] }));
+    let form = |a, b, c| Form::sum([(x, a), (y, b)], c).expect("small");
+    // 2x - 3y + 1 >= 0 and 2x - y - 1 >= 0 sum up to 4x - 4y >= 0.
+    assert!(k.learn(form(2, -3, 1)) && k.learn(form(2, -1, -1)));
+    let claim = form(1, -1, 0);
+    let both = || vec![(0, 1), (1, 1)];
+    assert!(k.proves(&claim, &Combination::of(4, both())));
+    assert!(!k.proves(&claim, &Combination::of(3, both())));
     let opposite = claim.times(-1).expect("small");
-    assert!(!k.proves(&opposite, &Combination { scale: 2, rows: vec![(0, -1)] }), "a row was taken away");
-    assert!(!k.proves(&claim, &Combination { scale: 0, rows: vec![(0, 1)] }), "nothing was claimed");
-    assert!(!k.proves(&claim, &Combination { scale: 2, rows: vec![(7, 1)] }), "there is no such row");
+    assert!(!k.proves(&opposite, &Combination::of(4, vec![(0, -1), (1, -1)])), "rows were taken away");
+    assert!(!k.proves(&claim, &Combination::of(0, both())), "nothing was claimed");
+    assert!(!k.proves(&claim, &Combination::of(4, vec![(7, 1)])), "there is no such row");
+    assert!(!k.proves(&claim, &Combination { steps: Vec::new() }), "no step proves nothing");
+}
+
+#[test]
+fn what_a_step_leaves_is_tightened_for_the_next() {
+    let mut k = Knowledge::default();
+    let known = |min| Known::range(min, 100, false).expect("a range");
+    let [n, q, h] = [0, 1, 0].map(|min| k.name(known(min)).expect("a name"));
+    // 4q <= n, 2h <= q, 1 <= q: h < q, so 4h + 4 <= n, which no one step proves.
+    let form = |a, b, c, d| Form::sum([(n, a), (q, b), (h, c)], d).expect("small");
+    assert!(k.learn(form(1, -4, 0, 0)) && k.learn(form(0, 1, -2, 0)));
+    let (first, second) = (Step { scale: 1, rows: vec![(0, 1)] }, Step { scale: 2, rows: vec![(1, 1)] });
+    let by = Combination { steps: vec![first.clone(), second.clone()] };
+    assert!(k.proves(&form(1, 0, -4, -4), &by));
+    assert!(!k.proves(&form(1, 0, -4, -5), &by) && !k.proves(&form(1, 0, -4, -8), &by));
+    assert!(!k.proves(&form(1, 0, -4, -4), &Combination { steps: vec![first] }));
+    // A step that claims less than one of its claim proves nothing of it.
+    let none = Step { scale: 0, rows: Vec::new() };
+    assert!(!k.proves(&form(-1, 0, 0, -1), &Combination { steps: vec![none, second] }));
 }

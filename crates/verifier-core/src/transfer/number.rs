@@ -8,7 +8,7 @@
 use bpf_isa::{AluOp, ByteOrder, Width};
 
 use crate::check::Checker;
-use crate::domain::{Form, Known, Name, Scalar};
+use crate::domain::{Definition, Form, Known, Name, Scalar};
 use crate::refusal::{Res, Why};
 use crate::state::State;
 
@@ -43,39 +43,56 @@ impl Checker<'_> {
     /// The name of the residue of a form modulo 2^`bits`, the one that it has or a fresh one.
     pub(crate) fn fresh_residue(&mut self, state: &mut State, form: &Form, bits: u32, signed: bool) -> Res<Name> {
         let form = form.residue(bits);
-        self.spend(1)?;
-        if let Some(name) = state.known.residue(&form, bits, signed) {
+        let definition = Definition::Residue { form: form.clone(), bits, signed };
+        if let Some(name) = self.defined(state, &definition)?.and_then(|value| value.as_name()) {
             return Ok(name);
         }
         let word = state.known.word(&form);
         let word = if signed { word.sign_extend(bits) } else { word.truncate(bits) };
         let name = self.fresh(state, word, signed)?;
-        state.known.define(name, form, bits);
+        state.known.define(definition, Form::name(name));
         Ok(name)
+    }
+
+    /// The value of a definition, if it has been noted.
+    fn defined(&mut self, state: &State, definition: &Definition) -> Res<Option<Form>> {
+        self.spend(1 + state.known.definitions() as u64 / 16)?;
+        Ok(state.known.defined(definition).cloned())
     }
 
     /// The integer that the low `bits` bits of a number stand for, signed or unsigned.
     pub(crate) fn read_as(&mut self, state: &mut State, form: &Form, bits: u32, signed: bool) -> Res<Form> {
         let (modulus, least) = (1i128 << bits, least(bits, signed));
         // Within one period, the form is the integer but for a multiple of the modulus.
-        let period = |form: &Form| {
+        let periods = |form: &Form| {
             let (min, max) = state.known.bounds(form)?;
-            let (first, last) =
-                (min.checked_sub(least)?.div_euclid(modulus), max.checked_sub(least)?.div_euclid(modulus));
-            (first == last).then(|| form.shifted(first.checked_mul(modulus)?.checked_neg()?))?
+            Some((min.checked_sub(least)?.div_euclid(modulus), max.checked_sub(least)?.div_euclid(modulus)))
         };
+        let in_period = |form: &Form, period: i128| form.shifted(period.checked_mul(modulus)?.checked_neg()?);
         let nearest = form.residue(bits);
-        if let Some(exact) = period(form).or_else(|| period(&nearest)) {
-            return Ok(exact);
+        for form in [form, &nearest] {
+            if let Some((first, last)) = periods(form)
+                && first == last
+                && let Some(exact) = in_period(form, first)
+            {
+                return Ok(exact);
+            }
         }
-        // Or rows show that it is in range as it is.
+        // Or rows show in which period it is.
         if nearest.terms().len() > 1
-            && let (Some(above), Some(below)) =
-                (nearest.shifted(-least), nearest.times(-1).and_then(|f| f.shifted(least + modulus - 1)))
-            && self.proves(state, &above)?
-            && self.proves(state, &below)?
+            && let Some((first, last)) = periods(&nearest)
+            && last - first <= 2
         {
-            return Ok(nearest);
+            for exact in (first..=last).filter_map(|period| in_period(&nearest, period)) {
+                let (above, below) =
+                    (exact.shifted(-least), exact.times(-1).and_then(|f| f.shifted(least + modulus - 1)));
+                if let (Some(above), Some(below)) = (above, below)
+                    && self.proves(state, &above)?
+                    && self.proves(state, &below)?
+                {
+                    return Ok(exact);
+                }
+            }
         }
         Ok(Form::name(self.fresh_residue(state, &nearest, bits, signed)?))
     }
@@ -112,6 +129,10 @@ impl Checker<'_> {
         if result.as_const().is_some() {
             return self.fresh_number(state, result);
         }
+        let definition = Definition::Word { op, width, of: (a.residue(64), b.residue(64)) };
+        if let Some(value) = self.defined(state, &definition)? {
+            return Ok(value);
+        }
         let known = match op {
             AluOp::And => self.masked(state, width, (a, b), result)?,
             AluOp::Or | AluOp::Xor => self.joined(state, op, width, (a, b), result)?,
@@ -133,10 +154,12 @@ impl Checker<'_> {
             }
             AluOp::Add | AluOp::Sub | AluOp::Mul | AluOp::Lsh | AluOp::SDiv | AluOp::SMod => None,
         };
-        match known {
-            Some(form) => Ok(form),
-            None => self.fresh_number(state, result),
-        }
+        let value = match known {
+            Some(form) => form,
+            None => self.fresh_number(state, result)?,
+        };
+        state.known.define(definition, value.clone());
+        Ok(value)
     }
 
     /// A fresh name for an unsigned number in the set that is no more than any of these integers.
@@ -156,14 +179,21 @@ impl Checker<'_> {
         if state.known.learn(row) { Ok(()) } else { Err(Why::Unreachable) }
     }
 
-    /// `a & b`: the low bits of a number, or no more than either.
+    /// `a & b`: adjacent bits of a number, or no more than either.
     fn masked(&mut self, state: &mut State, width: Width, (a, b): (&Form, &Form), result: Scalar) -> Res<Option<Form>> {
         for (number, mask) in [(a, b), (b, a)] {
             let mask = state.known.word(mask).truncate(bits(width));
             match mask.as_const() {
                 Some(u64::MAX) => return Ok(Some(number.clone())),
-                Some(mask) if mask != 0 && mask & mask.wrapping_add(1) == 0 => {
-                    return Ok(Some(self.read_as(state, number, mask.trailing_ones(), false)?));
+                // Bits `low` to `high - 1`: 2^low times the quotient of the low `high` bits by 2^low.
+                Some(mask) if mask != 0 && (mask >> mask.trailing_zeros()).wrapping_add(1).is_power_of_two() => {
+                    let (low, high) = (mask.trailing_zeros(), 64 - mask.leading_zeros());
+                    let whole = self.read_as(state, number, high, false)?;
+                    if low == 0 {
+                        return Ok(Some(whole));
+                    }
+                    let by = 1i128 << low;
+                    return Ok(self.quotient_of(state, whole, by)?.times(by));
                 }
                 Some(_) | None => {}
             }
@@ -172,7 +202,7 @@ impl Checker<'_> {
         Ok(Some(self.at_most(state, &wholes, result)?))
     }
 
-    /// `a | b` and `a ^ b`: their sum where they have no bit in common; an `or` is no less than either.
+    /// `a | b = a + b - (a & b)` and `a ^ b = a + b - 2 * (a & b)` (Warren, Hacker's Delight, 2-2).
     fn joined(
         &mut self,
         state: &mut State,
@@ -183,15 +213,21 @@ impl Checker<'_> {
     ) -> Res<Option<Form>> {
         let wholes = [self.read_as(state, a, bits(width), false)?, self.read_as(state, b, bits(width), false)?];
         let [x, y] = [&wholes[0], &wholes[1]].map(|whole| state.known.word(whole).bits().max());
+        let times = if op == AluOp::Or { -1 } else { -2 };
+        let sum = wholes[0].plus(&wholes[1], 1);
         if x & y == 0 {
-            return Ok(wholes[0].plus(&wholes[1], 1));
+            return Ok(sum);
         }
-        if op == AluOp::Xor {
-            return Ok(None);
+        let both = self.number_op(state, AluOp::And, width, &wholes[0], &wholes[1])?;
+        let both = self.read_as(state, &both, bits(width), false)?;
+        let Some(joined) = sum.and_then(|sum| sum.plus(&both, times)) else { return Ok(None) };
+        // The set of the word may say more than the sum: a name for the sum has both.
+        if state.known.word(&joined).subset(&result) {
+            return Ok(Some(joined));
         }
         let name = Form::name(self.fresh(state, result, false)?);
-        for whole in &wholes {
-            self.define(state, name.plus(whole, -1))?;
+        for row in [name.plus(&joined, -1), joined.plus(&name, -1)] {
+            self.define(state, row)?;
         }
         Ok(Some(name))
     }
@@ -219,16 +255,28 @@ impl Checker<'_> {
         Ok(Some(self.quotient(state, width, a, 1i128 << k, result)?))
     }
 
-    /// The unsigned quotient by a number above 0: `by * q <= a < by * q + by`.
+    /// The unsigned quotient by a number above 0.
     fn quotient(&mut self, state: &mut State, width: Width, a: &Form, by: i128, result: Scalar) -> Res<Form> {
         if width == Width::W32 && by >= 1 << 31 {
             return self.fresh_number(state, result);
         }
         let whole = self.read_as(state, a, bits(width), false)?;
-        let q = Form::name(self.fresh(state, result, false)?);
+        self.quotient_of(state, whole, by)
+    }
+
+    /// The quotient `q` of an integer of 64 bits by a number above 0: `by * q <= whole < by * q + by`.
+    fn quotient_of(&mut self, state: &mut State, whole: Form, by: i128) -> Res<Form> {
+        let definition = Definition::Quotient { form: whole.clone(), by };
+        if let Some(q) = self.defined(state, &definition)? {
+            return Ok(q);
+        }
+        let divisor = u64::try_from(by).map_err(|_| Why::Internal("a quotient by more than a word"))?;
+        let word = state.known.word(&whole).alu(AluOp::Div, Width::W64, &Scalar::constant(divisor));
+        let q = Form::name(self.fresh(state, word, false)?);
         let left = whole.plus(&q, -by);
         self.define(state, left.clone())?;
         self.define(state, left.and_then(|left| left.times(-1)?.shifted(by - 1)))?;
+        state.known.define(definition, q.clone());
         Ok(q)
     }
 
@@ -252,3 +300,7 @@ impl Checker<'_> {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "number_tests.rs"]
+mod tests;

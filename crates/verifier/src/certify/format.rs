@@ -12,7 +12,7 @@
 use bpf_isa::InsnIdx;
 use bpf_verifier_core::{
     Advice, Answer, Base, Byte, Cell, Combination, Form, Frame, Interval, Invariant, Kept, Known, Name, Pointer,
-    Recording, Scalar, Stack, Tnum, Value,
+    Recording, Scalar, Stack, Step, Tnum, Value,
 };
 
 use super::certificate::Certificate;
@@ -186,13 +186,16 @@ impl Writer {
                 self.number(head(3 + u8::from(*signed)));
                 self.form(form);
             }
-            Answer::Proof(Combination { scale, rows }) => {
+            Answer::Proof(Combination { steps }) => {
                 self.number(head(5));
-                self.signed(*scale);
-                self.count(rows.len());
-                for (row, times) in rows {
-                    self.number((*row).into());
-                    self.signed(*times);
+                for (i, Step { scale, rows }) in (1..).zip(steps) {
+                    self.signed(*scale);
+                    // The last bit says whether another step follows.
+                    self.count(rows.len() << 1 | usize::from(i < steps.len()));
+                    for (row, times) in rows {
+                        self.number((*row).into());
+                        self.signed(*times);
+                    }
                 }
             }
         }
@@ -273,15 +276,24 @@ impl<'a> Reader<'a> {
 
     /// The length of a list, each element of which takes a byte at least.
     pub(super) fn count(&mut self) -> Res<usize> {
-        let count: usize = self.number()?;
+        let count = self.number()?;
+        self.counted(count)
+    }
+
+    fn counted(&self, count: usize) -> Res<usize> {
         if count > self.bytes.len() - self.at {
             return Err(self.wrong("a list longer than what is left"));
         }
         Ok(count)
     }
 
-    pub(super) fn list<T>(&mut self, mut read: impl FnMut(&mut Self) -> Res<T>) -> Res<Vec<T>> {
-        (0..self.count()?)
+    pub(super) fn list<T>(&mut self, read: impl FnMut(&mut Self) -> Res<T>) -> Res<Vec<T>> {
+        let count = self.count()?;
+        self.elements(count, read)
+    }
+
+    fn elements<T>(&mut self, count: usize, mut read: impl FnMut(&mut Self) -> Res<T>) -> Res<Vec<T>> {
+        (0..self.counted(count)?)
             .map(|_| {
                 self.hold(size_of::<T>())?;
                 read(self)
@@ -441,9 +453,18 @@ impl<'a> Reader<'a> {
             2 => Answer::Advice(Advice::Split(self.form()?)),
             name @ (3 | 4) => Answer::Advice(Advice::Name { form: self.form()?, signed: name == 4 }),
             _five => {
-                let scale = self.signed()?;
-                let rows = self.list(|reader| Ok((reader.number()?, reader.signed()?)))?;
-                Answer::Proof(Combination { scale, rows })
+                let mut steps = Vec::new();
+                loop {
+                    self.hold(size_of::<Step>())?;
+                    let scale = self.signed()?;
+                    let head: usize = self.number()?;
+                    let rows = self.elements(head >> 1, |reader| Ok((reader.number()?, reader.signed()?)))?;
+                    steps.push(Step { scale, rows });
+                    if head & 1 == 0 {
+                        break;
+                    }
+                }
+                Answer::Proof(Combination { steps })
             }
         };
         Ok((after, answer))

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bpf_analysis::RegSet;
-use bpf_isa::{Imm64, Insn, Program, Src};
-use bpf_verifier_core::{Advice, Combination, Env, Form, Guide, Point};
+use bpf_isa::{Cond, Imm64, Insn, Program, Src, Width};
+use bpf_verifier_core::{Advice, Combination, Env, Form, Guide, Point, Value};
 
 use super::multipliers;
-use super::points::{Change, PointState, Points};
+use super::points::{Change, Partition, PointState, Points};
 use super::ranks::Ranks;
 
 /// What a walk is for.
@@ -15,7 +15,7 @@ use super::ranks::Ranks;
 pub(super) enum Mode {
     /// Points are made, and weakened until they cover what reaches them.
     Weaken,
-    /// Measures that do not decrease are dropped.
+    /// The ways between points are noted, for their ranks.
     Rank,
     /// The answers are recorded.
     Answer,
@@ -24,6 +24,7 @@ pub(super) enum Mode {
 /// See the head of the module.
 #[derive(Debug)]
 pub(super) struct Search {
+    insns: Vec<Insn>,
     heads: Vec<(u32, u32)>,
     /// The instructions at which points are kept, each with its live-in registers.
     keeps: BTreeMap<u32, RegSet>,
@@ -45,6 +46,7 @@ impl Search {
         env: &Env<'_>,
         heads: Vec<(u32, u32)>,
         keeps: BTreeMap<u32, RegSet>,
+        partition: Partition,
     ) -> Search {
         let imm = |src: Src| match src {
             Src::Imm(imm) => Some(i128::from(imm)),
@@ -55,10 +57,19 @@ impl Search {
             Insn::LoadImm64 { imm: Imm64::Const(value), .. } => Some(i128::from(value)),
             _other => None,
         });
+        let flags = program.insns().iter().filter_map(|insn| match *insn {
+            // As a word of 64 bits or the lower half of one.
+            Insn::Mov { src: Src::Imm(imm), width, .. } => match width {
+                Width::W64 => Some(i128::from(imm)),
+                Width::W32 => Some(i128::from(imm.cast_unsigned())),
+            },
+            _other => None,
+        });
         let lengths = env.context.regions.iter().map(|region| i128::from(region.max_len));
         Search {
-            points: Points::new(constants.chain(lengths)),
+            points: Points::new(constants.chain(lengths), flags.collect(), partition),
             ranks: Ranks::default(),
+            insns: program.insns().to_vec(),
             heads,
             keeps,
             from: None,
@@ -68,14 +79,18 @@ impl Search {
         }
     }
 
-    /// Every measure is a candidate again.
+    /// From here on, ways between points are noted.
     pub(super) fn begin_ranks(&mut self) {
         self.mode = Mode::Rank;
-        self.ranks = Ranks::new(&self.heads, &self.points.all);
+    }
+
+    /// Looks for ranks by the ways that were noted.
+    pub(super) fn end_ranks(&mut self) {
+        self.ranks.find(&self.points.all);
     }
 
     fn at_point(&mut self, point: &Point<'_>, live: RegSet) -> Advice {
-        let Some(i) = self.points.find(point.pc, point.state) else {
+        let Some(i) = self.points.find(point.pc, point.state, live) else {
             if self.mode != Mode::Weaken || self.points.all.len() == MAX_POINTS {
                 return Advice::Stop;
             }
@@ -102,12 +117,39 @@ impl Search {
             return Advice::Cover { kept: i, renaming: Vec::new() };
         }
         let Some(renaming) = kept.renaming(point.state) else { return Advice::Stop };
-        if let (Mode::Rank, Some(from)) = (self.mode, self.from)
-            && let Some(source) = self.points.all.get(from)
-        {
-            self.ranks.see((from, source), (i, kept), point.state, &renaming);
+        if let (Mode::Rank, Some(from)) = (self.mode, self.from) {
+            self.ranks.see(from, i, point.state, renaming.clone());
         }
         Advice::Cover { kept: i, renaming }
+    }
+
+    /// The case split that decides whether a number that is compared has wrapped, if it may be on either side of the
+    /// ends of its range.
+    fn split(&self, point: &Point<'_>) -> Option<Form> {
+        let Insn::JumpIf { width, cond, dst, src, .. } = *self.insns.get(point.pc.index())? else { return None };
+        let (bits, signed) = match (width, cond) {
+            (_, Cond::Set) => return None,
+            (Width::W64, Cond::SGt | Cond::SGe | Cond::SLt | Cond::SLe) => (64, true),
+            (Width::W32, Cond::SGt | Cond::SGe | Cond::SLt | Cond::SLe) => (32, true),
+            (Width::W64, Cond::Eq | Cond::Ne | Cond::Gt | Cond::Ge | Cond::Lt | Cond::Le) => (64, false),
+            (Width::W32, Cond::Eq | Cond::Ne | Cond::Gt | Cond::Ge | Cond::Lt | Cond::Le) => (32, false),
+        };
+        let known = point.state.known();
+        let (modulus, least) = (1i128 << bits, if signed { -(1i128 << (bits - 1)) } else { 0 });
+        let regs = [Some(dst), if let Src::Reg(reg) = src { Some(reg) } else { None }];
+        regs.into_iter().flatten().find_map(|reg| {
+            let Value::Number(form) = point.state.reg(reg) else { return None };
+            let form = form.residue(bits);
+            let (min, max) = known.bounds(&form)?;
+            let (first, last) = ((min - least).div_euclid(modulus), (max - least).div_euclid(modulus));
+            if form.terms().len() < 2 && bits == 64 || last != first + 1 {
+                return None;
+            }
+            // Where the later period begins.
+            let later = form.shifted((least + last.checked_mul(modulus)?).checked_neg()?)?;
+            let earlier = later.times(-1)?.shifted(-1)?;
+            (!multipliers::holds(known, &later) && !multipliers::holds(known, &earlier)).then_some(later)
+        })
     }
 
     /// Marks the segment of a point, or of the entry, to be walked again.
@@ -124,7 +166,7 @@ impl Guide for Search {
     fn advise(&mut self, point: &Point<'_>) -> Advice {
         match self.keeps.get(&point.pc.0) {
             Some(live) if !point.starts => self.at_point(point, *live),
-            Some(_) | None => Advice::Step,
+            Some(_) | None => self.split(point).map_or(Advice::Step, Advice::Split),
         }
     }
 

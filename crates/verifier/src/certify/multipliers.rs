@@ -1,65 +1,353 @@
 //! Multipliers by which rows show that a form is not negative.
 //!
-//! Goal-directed elimination: of what is left of the claim, a name whose bounds make it negative is cancelled by a row
-//! that has it with the same sign, and so on, few rows deep. It finds less than Fourier and Motzkin's method, and
-//! touches only rows that matter.
+//! Problem: for a claim `c`, find `m_i >= 0` such that `c - sum m_i * row_i` is above -1 wherever the names are within
+//! their bounds (Farkas). Approach: goal-directed elimination of few rows first (`eliminate`), which decides most
+//! questions, and tightens what is left where its coefficients have a common divisor (cutting planes: Chvatal 1973); then
+//! the primal simplex method (Dantzig 1951) on the linear program that has the multipliers as unknowns:
+//! greatest least value over the box. Names have bounds, so the corner of the box where the claim is least is a first
+//! basis, and no phase one is needed. The tableau holds integers over one denominator (Edmonds 1967; Bareiss 1968), so
+//! the arithmetic is exact; an overflow of 128 bits counts as no answer.
 
-use bpf_verifier_core::{Combination, Form, Knowledge};
+use std::collections::BTreeMap;
 
-/// Rows in one combination at most.
-const DEPTH: usize = 5;
-/// Combinations tried at most.
-const TRIES: usize = 100;
+use bpf_verifier_core::{Combination, Form, Knowledge, Name, Step};
+
+/// Rows in one combination of `eliminate` at most.
+const DEPTH: usize = 4;
+/// Combinations that `eliminate` tries at most.
+const TRIES: usize = 40;
+/// Names and rows of a linear program at most.
+const MAX_NAMES: usize = 40;
+const MAX_ROWS: usize = 96;
+/// Tightened claims that are solved at most.
+const MAX_CUTS: usize = 4;
+/// Pivots at most.
+const PIVOTS: usize = 120;
 
 /// Multipliers for the claim, if some are found.
 pub(super) fn find(known: &Knowledge, claim: &Form) -> Option<Combination> {
-    let mut tries = TRIES;
-    let mut used = Vec::new();
-    let scale = eliminate(known, claim, 1, &mut used, &mut tries)?;
-    Some(Combination { scale, rows: used })
-}
-
-/// `rest` is `scale * claim` less the rows used so far.
-fn eliminate(
-    known: &Knowledge,
-    rest: &Form,
-    scale: i128,
-    used: &mut Vec<(u32, i128)>,
-    tries: &mut usize,
-) -> Option<i128> {
-    let (min, max) = known.bounds(rest)?;
-    if min > -scale {
-        return Some(scale);
-    }
-    if used.len() == DEPTH || max < 0 {
+    if known.rows().is_empty() {
         return None;
     }
-    for (n, a) in rest.terms() {
-        for (i, row) in (0u32..).zip(known.rows()) {
-            let Some((_, b)) = row.terms().iter().find(|(m, _)| m == n) else { continue };
-            if (*a > 0) != (*b > 0) || used.iter().any(|(j, _)| *j == i) {
-                continue;
-            }
-            *tries = tries.checked_sub(1)?;
-            // |b| * rest - |a| * row has n no more.
-            let divisor = gcd(a.unsigned_abs(), b.unsigned_abs());
-            let (of_rest, of_row) =
-                (i128::try_from(b.unsigned_abs() / divisor).ok()?, i128::try_from(a.unsigned_abs() / divisor).ok()?);
-            let Some(next) = rest.times(of_rest).and_then(|rest| rest.plus(row, of_row.checked_neg()?)) else {
-                continue;
-            };
-            let before = used.clone();
-            used.iter_mut().for_each(|(_, times)| *times = times.saturating_mul(of_rest));
-            used.push((i, of_row));
-            if let Some(scale) = eliminate(known, &next, scale.saturating_mul(of_rest), used, tries) {
-                return Some(scale);
-            }
-            *used = before;
-        }
+    let mut tries = TRIES;
+    let mut search = Search { known, steps: vec![Step { scale: 1, rows: Vec::new() }], cuts: Vec::new() };
+    if search.eliminate(claim, DEPTH, &mut tries).is_some() {
+        return Some(Combination { steps: search.steps });
     }
-    None
+    let solved = |claim: &Form| {
+        let (names, rows) = relevant(known, claim)?;
+        Tableau::new(known, claim, &names, rows)?.solve()
+    };
+    let proves = |found: &Combination| known.proves(claim, found);
+    solved(claim).map(|step| Combination { steps: vec![step] }).filter(proves).or_else(|| {
+        let cuts = std::mem::take(&mut search.cuts);
+        cuts.into_iter().take(MAX_CUTS).find_map(|(mut steps, claim)| {
+            steps.push(solved(&claim)?);
+            Some(Combination { steps }).filter(proves)
+        })
+    })
+}
+
+/// Whether the form is not negative, by bounds or by multipliers.
+pub(super) fn holds(known: &Knowledge, claim: &Form) -> bool {
+    known.is_not_negative(claim) || find(known, claim).is_some()
+}
+
+/// Elimination of the names that make a claim negative.
+struct Search<'a> {
+    known: &'a Knowledge,
+    /// What was used so far.
+    steps: Vec<Step>,
+    /// Claims that were left of steps and could be tightened, with these steps.
+    cuts: Vec<(Vec<Step>, Form)>,
+}
+
+impl Search<'_> {
+    /// `rest` is what the last step leaves so far.
+    fn eliminate(&mut self, rest: &Form, depth: usize, tries: &mut usize) -> Option<()> {
+        let scale = self.steps.last()?.scale;
+        let (min, max) = self.known.bounds(rest)?;
+        if min > -scale {
+            return Some(());
+        }
+        if depth == 0 || max < 0 {
+            return None;
+        }
+        // A divisor of all coefficients: what is left is the claim of another step.
+        let whole = rest.shifted(scale.checked_sub(1)?)?;
+        let tight = whole.tightened();
+        if tight.terms() != whole.terms() {
+            self.cuts.push((self.steps.clone(), tight.clone()));
+            self.steps.push(Step { scale: 1, rows: Vec::new() });
+            if self.eliminate(&tight, depth, tries).is_some() {
+                return Some(());
+            }
+            self.steps.pop();
+            return None;
+        }
+        for (n, a) in rest.terms() {
+            for (i, row) in (0u32..).zip(self.known.rows()) {
+                let Some((_, b)) = row.terms().iter().find(|(m, _)| m == n) else { continue };
+                let used = &self.steps.last()?.rows;
+                if (*a > 0) != (*b > 0) || used.iter().any(|(j, _)| *j == i) {
+                    continue;
+                }
+                *tries = tries.checked_sub(1)?;
+                // |b| * rest - |a| * row has n no more.
+                let divisor = gcd(a.unsigned_abs(), b.unsigned_abs());
+                let of_rest = i128::try_from(b.unsigned_abs() / divisor).ok()?;
+                let of_row = i128::try_from(a.unsigned_abs() / divisor).ok()?;
+                let Some(next) = rest.times(of_rest).and_then(|rest| rest.plus(row, of_row.checked_neg()?)) else {
+                    continue;
+                };
+                let before = self.steps.clone();
+                let step = self.steps.last_mut()?;
+                step.rows.iter_mut().for_each(|(_, times)| *times = times.saturating_mul(of_rest));
+                step.rows.push((i, of_row));
+                step.scale = scale.saturating_mul(of_rest);
+                if self.eliminate(&next, depth - 1, tries).is_some() {
+                    return Some(());
+                }
+                self.steps = before;
+            }
+        }
+        None
+    }
 }
 
 fn gcd(a: u128, b: u128) -> u128 {
     if b == 0 { a.max(1) } else { gcd(b, a % b) }
+}
+
+/// The names that rows connect with those of the claim, nearest first, and the rows over these; `None` without rows.
+fn relevant(known: &Knowledge, claim: &Form) -> Option<(BTreeMap<Name, usize>, Vec<u32>)> {
+    let mut names: BTreeMap<Name, usize> = BTreeMap::new();
+    for (n, _) in claim.terms() {
+        let next = names.len();
+        names.entry(*n).or_insert(next);
+    }
+    let mut rows: Vec<u32> = Vec::new();
+    let mut taken = vec![false; known.rows().len()];
+    loop {
+        let before = rows.len();
+        let reached = names.clone();
+        for (i, row) in (0u32..).zip(known.rows()) {
+            let is_new = !taken[i as usize] && row.terms().iter().any(|(n, _)| reached.contains_key(n));
+            if !is_new || rows.len() == MAX_ROWS {
+                continue;
+            }
+            let fresh = row.terms().iter().filter(|(n, _)| !names.contains_key(n)).count();
+            if names.len() + fresh > MAX_NAMES {
+                continue;
+            }
+            for (n, _) in row.terms() {
+                let next = names.len();
+                names.entry(*n).or_insert(next);
+            }
+            taken[i as usize] = true;
+            rows.push(i);
+        }
+        if rows.len() == before {
+            return (!rows.is_empty()).then_some((names, rows));
+        }
+    }
+}
+
+/// An unknown of the linear program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Var {
+    /// The multiplier of a row.
+    Row(usize),
+    /// What is left of the name's coefficient where that is not negative: it counts with the name's lower bound.
+    Low(usize),
+    /// The same, negated, where it is not positive: it counts with the upper bound.
+    High(usize),
+}
+
+/// See the head of the module. For each name `x` an equation `low_x - high_x + sum m_i * row_i[x] = claim[x]`.
+struct Tableau {
+    rows: Vec<u32>,
+    /// By name, the bounds.
+    bounds: Vec<(i128, i128)>,
+    /// By equation: coefficients of the multipliers, then those of `low` by name (of `high` they are the negated ones),
+    /// then the right side. The last line has the reduced costs, and on the right the negated least value.
+    lines: Vec<Vec<i128>>,
+    basis: Vec<Var>,
+    denominator: i128,
+}
+
+impl Tableau {
+    fn new(known: &Knowledge, claim: &Form, names: &BTreeMap<Name, usize>, rows: Vec<u32>) -> Option<Tableau> {
+        let width = rows.len() + names.len() + 1;
+        let mut lines = vec![vec![0i128; width]; names.len() + 1];
+        let mut bounds = vec![(0, 0); names.len()];
+        for (n, x) in names {
+            bounds[*x] = known.names().get(n.index())?.bounds();
+        }
+        for (j, row) in rows.iter().enumerate() {
+            for (n, a) in known.rows().get(*row as usize)?.terms() {
+                lines[*names.get(n)?][j] = *a;
+            }
+        }
+        for (n, a) in claim.terms() {
+            lines[*names.get(n)?][width - 1] = *a;
+        }
+        // The corner at which the claim is least.
+        let mut basis = Vec::new();
+        let mut corner = Vec::new();
+        let mut least = claim.offset();
+        for x in 0..names.len() {
+            lines[x][rows.len() + x] = 1;
+            let right = lines[x][width - 1];
+            let at = if right >= 0 { bounds[x].0 } else { bounds[x].1 };
+            least = least.checked_add(right.checked_mul(at)?)?;
+            corner.push(at);
+            if right >= 0 {
+                basis.push(Var::Low(x));
+            } else {
+                lines[x].iter_mut().for_each(|a| *a = -*a);
+                basis.push(Var::High(x));
+            }
+        }
+        let last = names.len();
+        for (j, row) in rows.iter().enumerate() {
+            let row = known.rows().get(*row as usize)?;
+            let mut at_corner = row.offset();
+            for (n, a) in row.terms() {
+                at_corner = at_corner.checked_add(a.checked_mul(corner[*names.get(n)?])?)?;
+            }
+            lines[last][j] = at_corner.checked_neg()?;
+        }
+        for x in 0..last {
+            lines[last][rows.len() + x] = bounds[x].0 - corner[x];
+        }
+        lines[last][width - 1] = least.checked_neg()?;
+        Some(Tableau { rows, bounds, lines, basis, denominator: 1 })
+    }
+
+    fn right(&self) -> usize {
+        self.rows.len() + self.bounds.len()
+    }
+
+    /// The coefficient of an unknown in a line.
+    fn at(&self, line: usize, var: Var) -> i128 {
+        match var {
+            Var::Row(j) => self.lines[line][j],
+            Var::Low(x) => self.lines[line][self.rows.len() + x],
+            Var::High(x) => -self.lines[line][self.rows.len() + x],
+        }
+    }
+
+    /// How much the least value grows with an unknown.
+    fn gain(&self, var: Var) -> Option<i128> {
+        let cost = self.at(self.basis.len(), var);
+        match var {
+            Var::Row(_) | Var::Low(_) => Some(cost),
+            Var::High(x) => {
+                let (min, max) = self.bounds[x];
+                cost.checked_add(min.checked_sub(max)?.checked_mul(self.denominator)?)
+            }
+        }
+    }
+
+    fn solve(mut self) -> Option<Step> {
+        let last = self.basis.len();
+        let right = self.right();
+        for round in 0..PIVOTS {
+            // The least value is `-lines[last][right] / denominator`.
+            if self.lines[last][right] < self.denominator {
+                return self.combination(None);
+            }
+            let entering = self.entering(round > PIVOTS / 2)?;
+            let mut leaving: Option<usize> = None;
+            for line in 0..last {
+                let a = self.at(line, entering);
+                if a <= 0 {
+                    continue;
+                }
+                let is_less = match leaving {
+                    None => true,
+                    Some(other) => {
+                        let (mine, others) = (
+                            self.lines[line][right].checked_mul(self.at(other, entering))?,
+                            self.lines[other][right].checked_mul(a)?,
+                        );
+                        mine < others
+                    }
+                };
+                if is_less {
+                    leaving = Some(line);
+                }
+            }
+            match leaving {
+                Some(line) => self.pivot(line, entering)?,
+                // The rows contradict each other: whatever is claimed follows.
+                None => return self.combination(Some(entering)),
+            }
+        }
+        None
+    }
+
+    /// The unknown that gains most, or with `first` the first that gains (Bland 1977), which ends cycles.
+    fn entering(&self, first: bool) -> Option<Var> {
+        let vars = (0..self.rows.len()).map(Var::Row);
+        let vars = vars.chain((0..self.bounds.len()).flat_map(|x| [Var::Low(x), Var::High(x)]));
+        let mut best: Option<(i128, Var)> = None;
+        for var in vars {
+            let gain = self.gain(var)?;
+            if gain > 0 && !self.basis.contains(&var) && best.is_none_or(|(most, _)| gain > most) {
+                best = Some((gain, var));
+                if first {
+                    break;
+                }
+            }
+        }
+        best.map(|(_, var)| var)
+    }
+
+    fn pivot(&mut self, line: usize, entering: Var) -> Option<()> {
+        let pivot = self.at(line, entering);
+        let last = self.basis.len();
+        let factors: Option<Vec<i128>> =
+            (0..=last).map(|i| if i == last { self.gain(entering) } else { Some(self.at(i, entering)) }).collect();
+        let factors = factors?;
+        let (by, old) = (self.lines[line].clone(), self.denominator);
+        // The line of costs is stated for `low`: where `high` enters, its gain differs from the negated cost.
+        for (i, factor) in factors.into_iter().enumerate() {
+            if i == line || factor == 0 && pivot == old {
+                continue;
+            }
+            for (a, b) in self.lines[i].iter_mut().zip(&by) {
+                if *a == 0 && (*b == 0 || factor == 0) {
+                    continue;
+                }
+                let scaled = a.checked_mul(pivot)?.checked_sub(factor.checked_mul(*b)?)?;
+                *a = if old == 1 { scaled } else { scaled / old };
+            }
+        }
+        self.denominator = pivot;
+        self.basis[line] = entering;
+        Some(())
+    }
+
+    /// The multipliers of the basis, moved along a ray if one is unbounded.
+    fn combination(&self, ray: Option<Var>) -> Option<Step> {
+        let (last, right) = (self.basis.len(), self.right());
+        let times = match ray {
+            None => 0,
+            Some(var) => (self.lines[last][right] - self.denominator).div_euclid(self.gain(var)?).checked_add(1)?,
+        };
+        let mut rows = Vec::new();
+        for (line, var) in self.basis.iter().enumerate() {
+            let Var::Row(j) = *var else { continue };
+            let moved = ray.map_or(Some(0), |ray| self.at(line, ray).checked_mul(times))?;
+            rows.push((self.rows[j], self.lines[line][right].checked_sub(moved)?));
+        }
+        if let Some(Var::Row(j)) = ray {
+            rows.push((self.rows[j], self.denominator.checked_mul(times)?));
+        }
+        rows.retain(|(_, times)| *times != 0);
+        rows.sort_unstable();
+        Some(Step { scale: self.denominator, rows })
+    }
 }

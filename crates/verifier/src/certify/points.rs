@@ -14,6 +14,7 @@ use bpf_verifier_core::{
 };
 
 use super::multipliers;
+use super::project;
 
 /// Where a value is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -21,6 +22,56 @@ pub(super) enum Place {
     Reg(usize, usize),
     Slot(usize, u32, u32),
     Length(usize),
+}
+
+/// What states at one instruction are kept apart by (trace partitioning: Rival and Mauborgne, TOPLAS 2007).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Partition {
+    /// Nothing: one point for all.
+    None,
+    /// The kinds of values in live registers and slots.
+    Kinds,
+    /// The kinds, and whether a number is a constant that the program moves into registers.
+    Constants,
+}
+
+/// What a place holds, as far as states are kept apart by it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Tag {
+    Unset,
+    Number,
+    Constant(i128),
+    Pointer(BaseTag, bool),
+}
+
+/// A [`Base`] without names.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum BaseTag {
+    Context,
+    Stack(u8),
+    Region(u8),
+    Map(u32),
+    MapValue(u32),
+    Inner(u32),
+    InnerValue(u32),
+    Memory(u32, bool),
+    Record(u32),
+}
+
+impl From<Base> for BaseTag {
+    fn from(base: Base) -> BaseTag {
+        match base {
+            Base::Context => BaseTag::Context,
+            Base::Stack(frame) => BaseTag::Stack(frame),
+            Base::Region(region) => BaseTag::Region(region),
+            Base::Map(map) => BaseTag::Map(map),
+            Base::MapValue(map) => BaseTag::MapValue(map),
+            Base::Inner(map) => BaseTag::Inner(map),
+            Base::InnerValue(map) => BaseTag::InnerValue(map),
+            Base::Memory { size, writable } => BaseTag::Memory(size, writable),
+            Base::Record { owner: _, size } => BaseTag::Record(size),
+        }
+    }
 }
 
 /// The call chain: functions, each with the instruction to which it returns.
@@ -44,7 +95,14 @@ pub(super) struct PointState {
     recipes: Vec<Recipe>,
     /// Rows that did not hold.
     dropped: Vec<Form>,
+    /// States whose rows were projected on the claim's names.
+    projected: usize,
 }
+
+/// Rows of a claim at most.
+const MAX_CANDIDATES: usize = 96;
+/// States whose rows are projected although no name is new.
+const PROJECTIONS: usize = 4;
 
 /// How a point has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,12 +116,18 @@ pub(super) enum Change {
 }
 
 /// All of them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Points {
     pub(super) all: Vec<PointState>,
-    at: HashMap<(InsnIdx, Chain), usize>,
+    at: HashMap<Key, usize>,
     thresholds: BTreeSet<i128>,
+    partition: Partition,
+    /// Constants that the program moves into registers.
+    flags: BTreeSet<i128>,
 }
+
+/// The instruction, the chain of calls, and what states are kept apart by.
+type Key = (InsnIdx, Chain, Vec<Tag>);
 
 /// What is at a place, as a number: of a pointer, its offset.
 pub(super) fn number_at(lengths: &[Form], frames: &[Frame], place: Place) -> Option<Form> {
@@ -113,23 +177,49 @@ fn apart(a: &Form, b: &Form) -> Option<i128> {
 }
 
 impl Points {
-    /// Constants of the program are where numbers may stay below.
-    pub(super) fn new(constants: impl IntoIterator<Item = i128>) -> Points {
+    /// Constants of the program are where numbers may stay below; `flags` are those that it moves into registers.
+    pub(super) fn new(
+        constants: impl IntoIterator<Item = i128>,
+        flags: BTreeSet<i128>,
+        partition: Partition,
+    ) -> Points {
         let mut thresholds: BTreeSet<i128> = constants.into_iter().flat_map(|c| [c - 1, c, c + 1]).collect();
         for bits in [0, 4, 8, 12, 16, 20, 24, 30, 31, 32, 62, 63, 64] {
             thresholds.extend([(1i128 << bits) - 1, -(1i128 << bits)]);
         }
-        Points { all: Vec::new(), at: HashMap::new(), thresholds }
+        Points { all: Vec::new(), at: HashMap::new(), thresholds, partition, flags }
+    }
+
+    fn key(&self, at: InsnIdx, state: &State, live: RegSet) -> Key {
+        let mut tags = Vec::new();
+        if self.partition != Partition::None {
+            let tag = |value: &Value| match resolved(state, value) {
+                Value::Unset => Tag::Unset,
+                Value::Number(form) => match form.as_const() {
+                    Some(c) if self.partition == Partition::Constants && self.flags.contains(&c) => Tag::Constant(c),
+                    Some(_) | None => Tag::Number,
+                },
+                Value::Pointer(Pointer { base, present, offset: _ }) => Tag::Pointer(base.into(), present.is_some()),
+            };
+            let top = state.frames().len().saturating_sub(1);
+            for (f, frame) in state.frames().iter().enumerate() {
+                let kept = |reg: &Reg| if f == top { live.contains(*reg) } else { (6..10).contains(&reg.index()) };
+                tags.extend(Reg::ALL.into_iter().filter(kept).map(|reg| tag(&frame.regs[reg.index()])));
+                let cells = frame.stack.cells().iter().map(|cell| tag(&cell.value));
+                tags.extend(cells.filter(|tag| *tag != Tag::Number));
+            }
+        }
+        (at, chain(state.frames()), tags)
     }
 
     /// The points as the core takes them, with these ranks.
-    pub(super) fn kept(&self, rank: impl Fn(&PointState) -> Vec<Form>) -> Vec<Kept> {
-        self.all.iter().map(|point| point.kept(rank(point))).collect()
+    pub(super) fn kept(&self, rank: impl Fn(usize) -> Vec<Form>) -> Vec<Kept> {
+        self.all.iter().enumerate().map(|(i, point)| point.kept(rank(i))).collect()
     }
 
     /// The point that a state is at.
-    pub(super) fn find(&self, at: InsnIdx, state: &State) -> Option<usize> {
-        self.at.get(&(at, chain(state.frames()))).copied()
+    pub(super) fn find(&self, at: InsnIdx, state: &State, live: RegSet) -> Option<usize> {
+        self.at.get(&self.key(at, state, live)).copied()
     }
 
     /// Keeps what the first state at a point knows.
@@ -140,6 +230,7 @@ impl Points {
             claim: state.to_invariant(),
             recipes: Vec::new(),
             dropped: Vec::new(),
+            projected: 0,
         };
         if let Some(frame) = point.claim.frames.last_mut() {
             Reg::ALL
@@ -148,7 +239,7 @@ impl Points {
                 .for_each(|reg| frame.regs[reg.index()] = Value::Unset);
         }
         point.generalise(state);
-        self.at.insert((at, point.chain.clone()), self.all.len());
+        self.at.insert(self.key(at, state, live), self.all.len());
         self.all.push(point);
         self.all.len() - 1
     }
@@ -276,6 +367,7 @@ impl PointState {
                 };
             }
         }
+        self.project(state);
         let held: Vec<Name> = state.held().to_vec();
         self.claim.held = held.iter().filter_map(name).collect();
     }
@@ -382,6 +474,10 @@ impl PointState {
         if fresh_from < self.claim.names.len() {
             self.add_candidates(fresh_from, state, &renaming);
         }
+        if fresh_from < self.claim.names.len() || self.projected < PROJECTIONS {
+            self.projected += 1;
+            changed |= self.add_rows(project::rows(state.known(), &self.claim.names, &renaming));
+        }
         changed | self.drop_rows(&renaming, state)
     }
 
@@ -463,9 +559,7 @@ impl PointState {
     fn widen(&mut self, i: usize, renaming: &[Form], state: &State, thresholds: Thresholds<'_>) -> bool {
         let (Some(known), Some(form)) = (self.claim.names.get(i).copied(), renaming.get(i)) else { return false };
         let (mut min, mut max) = known.bounds();
-        let holds = |claim: Option<Form>| {
-            claim.is_some_and(|c| state.known().is_not_negative(&c) || multipliers::find(state.known(), &c).is_some())
-        };
+        let holds = |claim: Option<Form>| claim.is_some_and(|c| multipliers::holds(state.known(), &c));
         let above = holds(form.shifted(-min));
         let below = holds(form.times(-1).and_then(|f| f.shifted(max)));
         let bits = known.is_range() || state.known().word(form).subset(&known.word);
@@ -492,6 +586,28 @@ impl PointState {
         }
         self.claim.names[i] = Known::range(min, max, known.signed).unwrap_or(Known { word: Scalar::UNKNOWN, ..known });
         true
+    }
+
+    /// Adds what the rows of a state say of the claim's names.
+    fn project(&mut self, state: &State) {
+        if let Some(renaming) = self.renaming(state) {
+            self.add_rows(project::rows(state.known(), &self.claim.names, &renaming));
+        }
+    }
+
+    /// Adds candidate rows, and returns whether one is new.
+    fn add_rows(&mut self, rows: Vec<Form>) -> bool {
+        let before = self.claim.rows.len();
+        for row in rows {
+            if row.terms().len() > 1
+                && self.claim.rows.len() < MAX_CANDIDATES
+                && !self.claim.rows.contains(&row)
+                && !self.dropped.contains(&row)
+            {
+                self.claim.rows.push(row);
+            }
+        }
+        self.claim.rows.len() > before
     }
 
     /// Rows that may hold between what the loop moves and everything else.
@@ -521,23 +637,19 @@ impl PointState {
                 }
             }
         }
-        for row in rows {
-            if row.terms().len() > 1
-                && self.claim.rows.len() < 64
-                && !self.claim.rows.contains(&row)
-                && !self.dropped.contains(&row)
-            {
-                self.claim.rows.push(row);
-            }
+        // Bounds of sums of names, which the bounds of the names do not say.
+        for form in forms.iter().filter(|form| moves(form) && form.terms().len() > 1) {
+            let bounds = form.substitute(renaming).and_then(|form| state.known().bounds(&form));
+            let least = bounds.map(|(min, _)| min).filter(|min| *min != 0);
+            rows.extend([Some(0), least].into_iter().flatten().filter_map(|min| form.shifted(min.checked_neg()?)));
+            rows.extend(bounds.and_then(|(_, max)| form.times(-1)?.shifted(max)));
         }
+        self.add_rows(rows);
     }
 
     fn drop_rows(&mut self, renaming: &[Form], state: &State) -> bool {
         let known = state.known();
-        let holds = |row: &Form| {
-            row.substitute(renaming)
-                .is_some_and(|row| known.is_not_negative(&row) || multipliers::find(known, &row).is_some())
-        };
+        let holds = |row: &Form| row.substitute(renaming).is_some_and(|row| multipliers::holds(known, &row));
         let (kept, lost): (Vec<Form>, Vec<Form>) = self.claim.rows.drain(..).partition(holds);
         self.claim.rows = kept;
         let changed = !lost.is_empty();

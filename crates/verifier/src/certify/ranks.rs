@@ -1,213 +1,270 @@
-//! Ranks: differences of what a loop moves, of which those that do not decrease are dropped.
+//! Ranks: for each kept point a lexicographic rank that each way from one point to the next decreases.
 //!
-//! The rank of a point is lexicographic: for each loop around it, outermost first, where that stands in its function
-//! and its measure; for each call its place; and last whether the point comes before what is inside of its loop, or
-//! after. So ways from one loop to a later one decrease without a measure, and the parts of the graph of kept points
-//! need not be known.
+//! Problem: a program ends if the graph of kept points has a rank that decreases along each of its edges. Approach
+//! (Colon and Sipma, CAV 2002; Alias et al., SAS 2010): the strongly connected components of the graph are numbered in
+//! topological order. In each component with a cycle, a measure is chosen for each point such that no edge increases the
+//! measure and some edge decreases it; those edges are taken out, and what is left is treated in the same way. Measures
+//! are forms that the point's invariant says are not negative: its rows, and the distance of names from their bounds.
+//! Constants that are added to measures are potentials of a difference constraint system (Bellman 1958).
 
-use bpf_isa::InsnIdx;
+use std::collections::{BTreeMap, HashMap};
+
 use bpf_verifier_core::{Form, Knowledge, State};
 
 use super::multipliers;
-use super::points::{Place, PointState, number_at, places};
+use super::points::PointState;
 
-/// A loop, by the chain of calls to its function and its head.
-type LoopId = (Vec<Option<InsnIdx>>, u32);
+/// Edges at most: ways from one point to the next.
+const MAX_EDGES: usize = 1024;
+/// Pairs of measures that are compared in one component, at most.
+const BUDGET: usize = 6000;
+/// Measures of a point at most.
+const MAX_MEASURES: usize = 64;
 
-/// What may decrease.
-#[derive(Clone, PartialEq, Eq, Debug)]
-enum Measure {
-    /// The one place less the other.
-    Apart(Place, Place),
-    /// The constant less the place.
-    Below(i128, Place),
-    /// The place less the constant.
-    Above(Place, i128),
-    /// A form over the names of the loop's own point, of a loop without others inside.
-    Own(usize, Form),
+/// A way from one kept point to the next.
+#[derive(Debug)]
+struct Edge {
+    from: usize,
+    to: usize,
+    known: Knowledge,
+    renaming: Vec<Form>,
 }
 
-#[derive(Clone, Debug)]
-struct Candidate {
-    measure: Measure,
-    /// Whether the loop's own point may rank above what is inside of it, and below.
-    above: bool,
-    below: bool,
-}
-
-/// The candidates that are left, by loop.
+/// The edges that were seen, and the ranks found.
 #[derive(Debug, Default)]
 pub(super) struct Ranks {
-    heads: Vec<(u32, u32)>,
-    of: Vec<(LoopId, Vec<Candidate>)>,
-}
-
-const ABOVE: i128 = 1 << 40;
-
-fn position(pc: u32) -> i128 {
-    (1 << 33) - i128::from(pc)
-}
-
-/// Part of a rank.
-enum Part {
-    Loop(LoopId, u32),
-    Call(u32),
+    edges: Vec<Edge>,
+    ranks: Vec<Vec<Form>>,
 }
 
 impl Ranks {
-    /// Every candidate of every loop.
-    pub(super) fn new(heads: &[(u32, u32)], points: &[PointState]) -> Ranks {
-        let mut ranks = Ranks { heads: heads.to_vec(), of: Vec::new() };
-        for (i, point) in points.iter().enumerate() {
-            let Some(Part::Loop(id, _)) = ranks.parts(point).pop() else { continue };
-            let all = measures(i, point).into_iter().map(|measure| Candidate { measure, above: true, below: true });
-            ranks.of.push((id, all.collect()));
-        }
-        ranks
-    }
-
-    /// The loops and calls around a point, outermost first: the last is its own loop.
-    fn parts(&self, point: &PointState) -> Vec<Part> {
-        let frames = &point.claim.frames;
-        let mut parts = Vec::new();
-        let mut chain = Vec::new();
-        for (f, frame) in frames.iter().enumerate() {
-            chain.push(frame.back);
-            let next = frames.get(f + 1).and_then(|frame| frame.back);
-            let pc = next.map_or(point.at.0, |back| back.0.saturating_sub(1));
-            let around = self.heads.iter().filter(|(head, last)| (*head..=*last).contains(&pc));
-            parts.extend(around.map(|(head, _)| Part::Loop((chain.clone(), *head), *head)));
-            // A point that is no loop head is placed after the heads of the loops around it, as if it were called from
-            // them.
-            if next.is_some() || self.heads.iter().all(|(head, _)| *head != pc) {
-                parts.push(Part::Call(pc));
-            }
-        }
-        parts
-    }
-
-    fn chosen(&self, id: &LoopId) -> Option<&Candidate> {
-        let (_, all) = self.of.iter().find(|(of, _)| of == id)?;
-        all.iter().find(|c| c.above || c.below)
-    }
-
     /// The rank of a point.
-    pub(super) fn of(&self, point: &PointState) -> Vec<Form> {
-        let mut rank = Vec::new();
-        let mut above = true;
-        for part in self.parts(point) {
-            match part {
-                Part::Loop(id, head) => {
-                    let chosen = self.chosen(&id);
-                    above = chosen.is_none_or(|c| c.above);
-                    rank.push(Form::constant(position(head)));
-                    let measure = chosen.and_then(|c| value(&c.measure, usize::MAX, point));
-                    rank.push(measure.unwrap_or_default());
-                }
-                Part::Call(pc) => rank.push(Form::constant(position(pc))),
-            }
-        }
-        rank.push(Form::constant(if above { ABOVE } else { 0 }));
-        rank
+    pub(super) fn of(&self, point: usize) -> Vec<Form> {
+        self.ranks.get(point).cloned().unwrap_or_default()
     }
 
-    /// Drops what does not decrease on the way from one point to another.
-    pub(super) fn see(
-        &mut self,
-        (from, source): (usize, &PointState),
-        (to, target): (usize, &PointState),
-        state: &State,
-        renaming: &[Form],
-    ) {
-        let (from_parts, to_parts) = (self.parts(source), self.parts(target));
-        for (depth, pair) in from_parts.iter().zip(&to_parts).enumerate() {
-            let id = match pair {
-                (Part::Loop(a, _), Part::Loop(b, _)) if a == b => a,
-                (Part::Call(a), Part::Call(b)) if a == b => continue,
-                _other => return,
-            };
-            let (source_is_own, target_is_own) = (depth + 1 == from_parts.len(), depth + 1 == to_parts.len());
-            let later = match (from_parts.get(depth + 1), to_parts.get(depth + 1)) {
-                (Some(a), Some(b)) => place_of(a) > place_of(b) || same(a, b),
-                _other => true,
-            };
-            let Some((_, all)) = self.of.iter_mut().find(|(of, _)| of == id) else { return };
-            for candidate in all.iter_mut().filter(|c| c.above || c.below) {
-                let before = value(&candidate.measure, from, source);
-                let after = value(&candidate.measure, to, target).and_then(|form| form.substitute(renaming));
-                let less = before.as_ref().zip(after).and_then(|(before, after)| before.plus(&after, -1));
-                let (Some(before), Some(less)) = (before, less) else {
-                    (candidate.above, candidate.below) = (false, false);
-                    continue;
-                };
-                let strictly = less.shifted(-1).is_some_and(|f| holds(state.known(), &f));
-                if strictly && holds(state.known(), &before) {
-                    continue;
-                }
-                if !holds(state.known(), &less) || !later || source_is_own && target_is_own {
-                    (candidate.above, candidate.below) = (false, false);
-                }
-                candidate.below &= !source_is_own;
-                candidate.above &= !target_is_own;
-            }
+    /// Notes a way from one point to another.
+    pub(super) fn see(&mut self, from: usize, to: usize, state: &State, renaming: Vec<Form>) {
+        if self.edges.len() < MAX_EDGES {
+            self.edges.push(Edge { from, to, known: state.known().clone(), renaming });
         }
     }
-}
 
-fn same(a: &Part, b: &Part) -> bool {
-    match (a, b) {
-        (Part::Loop(a, _), Part::Loop(b, _)) => a == b,
-        (Part::Call(a), Part::Call(b)) => a == b,
-        (Part::Loop(..), Part::Call(_)) | (Part::Call(_), Part::Loop(..)) => false,
+    /// Looks for ranks. Where none is found, the check says so.
+    pub(super) fn find(&mut self, points: &[PointState]) {
+        self.ranks = vec![Vec::new(); points.len()];
+        let measures = points.iter().map(measures).collect();
+        let mut search =
+            Search { edges: &self.edges, measures, ranks: &mut self.ranks, known: HashMap::new(), budget: 0 };
+        search.order(&(0..points.len()).collect::<Vec<_>>(), &(0..self.edges.len()).collect::<Vec<_>>());
     }
 }
 
-fn place_of(part: &Part) -> i128 {
-    match part {
-        Part::Loop(_, pc) | Part::Call(pc) => position(*pc),
-    }
-}
-
-fn holds(known: &Knowledge, claim: &Form) -> bool {
-    known.is_not_negative(claim) || multipliers::find(known, claim).is_some()
-}
-
-/// The measure at a point; `i` is the point's number, or unknown and its own.
-fn value(measure: &Measure, i: usize, point: &PointState) -> Option<Form> {
-    let at = |place: Place| number_at(&point.claim.lengths, &point.claim.frames, place);
-    match measure {
-        Measure::Apart(a, b) => at(*a)?.plus(&at(*b)?, -1),
-        Measure::Below(c, place) => Form::constant(*c).plus(&at(*place)?, -1),
-        Measure::Above(place, c) => at(*place)?.shifted(c.checked_neg()?),
-        Measure::Own(own, form) => (i == usize::MAX || i == *own).then(|| form.clone()),
-    }
-}
-
-/// What may decrease in the loop of a point.
-fn measures(i: usize, point: &PointState) -> Vec<Measure> {
+/// Forms that are not negative at a point.
+fn measures(point: &PointState) -> Vec<Form> {
     let claim = &point.claim;
-    let at = |place: Place| number_at(&claim.lengths, &claim.frames, place);
-    let all = places(&claim.lengths, &claim.frames);
-    let mut measures = Vec::new();
-    let bounds = |form: &Form| {
-        form.terms().iter().try_fold((form.offset(), form.offset()), |(min, max), (n, a)| {
-            let (least, most) = claim.names.get(n.index())?.bounds();
-            let (x, y) = (a.checked_mul(least)?, a.checked_mul(most)?);
-            Some((min.checked_add(x.min(y))?, max.checked_add(x.max(y))?))
-        })
-    };
-    let moving: Vec<Place> = all.iter().copied().filter(|p| at(*p).is_some_and(|f| f.as_const().is_none())).collect();
-    for a in &moving {
-        if let Some((min, max)) = at(*a).and_then(|form| bounds(&form)) {
-            measures.extend([Measure::Below(max, *a), Measure::Above(*a, min)]);
+    let mut all: Vec<Form> = Vec::new();
+    for (n, known) in (0u32..).zip(&claim.names) {
+        let (min, max) = known.bounds();
+        let name = Form::name(bpf_verifier_core::Name(n));
+        let above = min.checked_neg().and_then(|by| name.shifted(by));
+        all.extend(above.into_iter().chain(name.times(-1).and_then(|f| f.shifted(max))));
+    }
+    let mut measures = claim.rows.clone();
+    measures.extend(all);
+    let mut kept: Vec<Form> = Vec::new();
+    for form in measures {
+        if kept.len() < MAX_MEASURES && kept.iter().all(|other| other.terms() != form.terms()) {
+            kept.push(form);
         }
     }
-    for a in &all {
-        for b in moving.iter().filter(|b| *b != a) {
-            measures.push(Measure::Apart(*a, *b));
-            measures.push(Measure::Apart(*b, *a));
+    kept
+}
+
+struct Search<'a> {
+    edges: &'a [Edge],
+    measures: Vec<Vec<Form>>,
+    ranks: &'a mut Vec<Vec<Form>>,
+    /// By edge and the measures of both ends: the least decrease, `None` if it may increase.
+    known: HashMap<(usize, usize, usize), Option<i128>>,
+    budget: usize,
+}
+
+impl Search<'_> {
+    /// Ranks the points by these edges.
+    fn order(&mut self, points: &[usize], edges: &[usize]) {
+        let components = components(points, edges.iter().map(|e| (self.edges[*e].from, self.edges[*e].to)));
+        // Edges lead from later components to earlier ones.
+        for (i, component) in (0i128..).zip(&components) {
+            component.iter().for_each(|p| self.ranks[*p].push(Form::constant(i)));
+        }
+        for component in components {
+            let inside = |e: &usize| component.contains(&self.edges[*e].from) && component.contains(&self.edges[*e].to);
+            let inside: Vec<usize> = edges.iter().copied().filter(inside).collect();
+            if inside.is_empty() {
+                continue;
+            }
+            self.budget = BUDGET;
+            let mut chosen = BTreeMap::new();
+            let Some(left) = self.choose(&component, &inside, &mut chosen) else { continue };
+            self.order(&component, &left);
         }
     }
-    measures.extend(claim.rows.iter().map(|row| Measure::Own(i, row.clone())));
-    measures
+
+    /// The least decrease along an edge, from one measure to another.
+    fn decrease(&mut self, e: usize, from: usize, to: usize) -> Option<i128> {
+        if let Some(known) = self.known.get(&(e, from, to)) {
+            return *known;
+        }
+        self.budget = self.budget.saturating_sub(1);
+        let edge = &self.edges[e];
+        let after = self.measures[edge.to][to].substitute(&edge.renaming);
+        let less = after.and_then(|after| self.measures[edge.from][from].plus(&after, -1));
+        let decrease = less.and_then(|less| match less.as_const() {
+            Some(c) => Some(c),
+            None => [1, 0, -1]
+                .into_iter()
+                .find(|by| less.shifted(-by).is_some_and(|less| multipliers::holds(&edge.known, &less))),
+        });
+        // The measure itself must not be negative; its invariant says so.
+        self.known.insert((e, from, to), decrease);
+        decrease
+    }
+
+    /// Chooses measures for the points of a component, and returns the edges that do not decrease them.
+    fn choose(
+        &mut self,
+        component: &[usize],
+        edges: &[usize],
+        chosen: &mut BTreeMap<usize, usize>,
+    ) -> Option<Vec<usize>> {
+        if self.budget == 0 {
+            return None;
+        }
+        // A point that an edge connects with those that have a measure.
+        let touches = |p: &&usize| {
+            edges.iter().any(|e| {
+                let (from, to) = (self.edges[*e].from, self.edges[*e].to);
+                from == **p && chosen.contains_key(&to) || to == **p && chosen.contains_key(&from)
+            })
+        };
+        let open = component.iter().filter(|p| !chosen.contains_key(p));
+        let next = open.clone().find(touches).or_else(|| open.clone().next()).copied();
+        let Some(p) = next else { return self.settle(component, edges, chosen) };
+        let mut fitting: Vec<(i128, usize)> = Vec::new();
+        for m in 0..self.measures[p].len() {
+            let mut least = Some(0i128);
+            for e in edges {
+                let (from, to) = (self.edges[*e].from, self.edges[*e].to);
+                let pair = match (from == p, to == p) {
+                    (true, true) => Some((m, m)),
+                    (true, false) => chosen.get(&to).map(|to| (m, *to)),
+                    (false, true) => chosen.get(&from).map(|from| (*from, m)),
+                    (false, false) => None,
+                };
+                let Some((a, b)) = pair else { continue };
+                let by = self.decrease(*e, a, b).filter(|by| from != to || *by >= 0);
+                least = least.zip(by).and_then(|(least, by)| least.checked_add(by));
+                if least.is_none() {
+                    break;
+                }
+            }
+            fitting.extend(least.map(|least| (least, m)));
+        }
+        // What decreases most comes first.
+        fitting.sort_by_key(|(least, _)| std::cmp::Reverse(*least));
+        for (_, m) in fitting {
+            chosen.insert(p, m);
+            let found = self.choose(component, edges, chosen);
+            if found.is_some() {
+                return found;
+            }
+            chosen.remove(&p);
+        }
+        None
+    }
+
+    /// With a measure for each point: adds constants, and notes the measures if some edge decreases them.
+    fn settle(&mut self, component: &[usize], edges: &[usize], chosen: &BTreeMap<usize, usize>) -> Option<Vec<usize>> {
+        let mut constants: BTreeMap<usize, i128> = component.iter().map(|p| (*p, 0)).collect();
+        let mut steps = Vec::new();
+        for e in edges {
+            let (from, to) = (self.edges[*e].from, self.edges[*e].to);
+            steps.push((*e, from, to, self.decrease(*e, *chosen.get(&from)?, *chosen.get(&to)?)?));
+        }
+        let mut settled = false;
+        for _ in 0..=component.len() {
+            settled = true;
+            for (_, from, to, by) in &steps {
+                let most = constants[from].checked_add(*by)?;
+                if constants[to] > most {
+                    constants.insert(*to, most);
+                    settled = false;
+                }
+            }
+            if settled {
+                break;
+            }
+        }
+        if !settled {
+            return None;
+        }
+        let least = constants.values().copied().min()?;
+        let left: Vec<usize> =
+            steps.iter().filter(|(_, from, to, by)| constants[from] + by - constants[to] < 1).map(|s| s.0).collect();
+        if left.len() == edges.len() {
+            return None;
+        }
+        for p in component {
+            let measure = self.measures[*p][chosen[p]].shifted(constants[p].checked_sub(least)?)?;
+            self.ranks[*p].push(measure);
+        }
+        Some(left)
+    }
+}
+
+/// The strongly connected components of the points (Tarjan 1972), each after all that edges from it lead to.
+fn components(points: &[usize], edges: impl Iterator<Item = (usize, usize)>) -> Vec<Vec<usize>> {
+    let mut next: BTreeMap<usize, Vec<usize>> = points.iter().map(|p| (*p, Vec::new())).collect();
+    edges.for_each(|(from, to)| next.entry(from).or_default().push(to));
+    let mut found = Vec::new();
+    let (mut index, mut low): (BTreeMap<usize, usize>, BTreeMap<usize, usize>) = Default::default();
+    let mut open: Vec<usize> = Vec::new();
+    for start in points {
+        if index.contains_key(start) {
+            continue;
+        }
+        // Points on the way, each with the number of its edges that were followed.
+        let mut way = vec![(*start, 0)];
+        while let Some((p, followed)) = way.pop() {
+            if followed == 0 {
+                let number = index.len();
+                index.insert(p, number);
+                low.insert(p, number);
+                open.push(p);
+            }
+            match next.get(&p).and_then(|next| next.get(followed)).copied() {
+                Some(q) => {
+                    way.push((p, followed + 1));
+                    if !index.contains_key(&q) {
+                        way.push((q, 0));
+                    } else if open.contains(&q) {
+                        let least = low[&p].min(index[&q]);
+                        low.insert(p, least);
+                    }
+                }
+                None => {
+                    if let Some((parent, _)) = way.last() {
+                        let least = low[parent].min(low[&p]);
+                        low.insert(*parent, least);
+                    }
+                    if low[&p] == index[&p] {
+                        let at = open.iter().position(|q| *q == p).unwrap_or(0);
+                        found.push(open.split_off(at));
+                    }
+                }
+            }
+        }
+    }
+    found
 }
