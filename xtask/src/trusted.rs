@@ -37,6 +37,18 @@ const RULES: &[(&str, &str, &str, &str)] = &[
         "what_is_proven_holds_for_every_assignment",
     ),
     (
+        "steps of a combination (cutting planes)",
+        "domain/knowledge.rs",
+        "crates/verifier-core/src/domain/knowledge_tests.rs",
+        "what_a_step_leaves_is_tightened_for_the_next",
+    ),
+    (
+        "arithmetic on forms, definitions of names",
+        "transfer/number.rs",
+        "crates/verifier-core/src/transfer/number_tests.rs",
+        "every_operation_has_the_value_that_its_definition_says",
+    ),
+    (
         "meeting a set of words",
         "domain/knowledge.rs",
         "crates/verifier-core/src/domain/knowledge_tests.rs",

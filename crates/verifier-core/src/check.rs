@@ -22,8 +22,8 @@ use crate::notes::Notes;
 use crate::refusal::{Refusal, Res, Why};
 use crate::state::State;
 
-/// Fuel for a check: enough for programs of tens of thousands of steps.
-pub const FUEL: u64 = 1 << 24;
+/// Fuel for a check: enough for programs of tens of thousands of steps, and four times what `bpf prove` spends on one.
+pub const FUEL: u64 = 1 << 22;
 
 /// Most size of all states that wait to be walked, in units of [`PENDING_BYTES`]: a bound on memory.
 const MAX_PENDING: usize = 1 << 21;

@@ -151,7 +151,8 @@ impl State {
         }
     }
 
-    /// Size in names, rows, definitions and slots, by which memory is bounded. There are no more held records than names.
+    /// Size in names, rows, definitions and slots, by which memory is bounded. There are no more held records than
+    /// names.
     pub(crate) fn size(&self) -> usize {
         let frames = self.frames.iter().map(|frame| 11 + frame.stack.cells().len() + frame.stack.bytes().len() / 64);
         self.known.names().len() + 2 * self.known.rows().len() + self.known.definitions() + frames.sum::<usize>()

@@ -4,8 +4,10 @@
 //! them. Approach: forward, over the core's own states ([`bpf_verifier_core::explore`]). At each loop head an invariant
 //! is kept (`points`): what the first way that reached it knew, weakened by each later one, with iteration counters in
 //! the place of numbers that move by a constant, thresholds for the others (widening: Cousot and Cousot, POPL 1977),
-//! and candidate rows that are dropped where they do not hold (Houdini: Flanagan and Leino, FME 2001). Multipliers are
-//! found by goal-directed elimination (`multipliers`), ranks among differences of what a loop moves (`ranks`).
+//! and candidate rows (`project`) that are dropped where they do not hold (Houdini: Flanagan and Leino, FME 2001). Where
+//! one invariant for a loop head is not enough, states are kept apart by what registers hold (trace partitioning).
+//! Multipliers are found by elimination and linear programming (`multipliers`), ranks by strongly connected components
+//! of the kept points (`ranks`).
 //!
 //! The search shares no code with the walk that accepts programs today.
 

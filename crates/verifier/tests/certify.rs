@@ -171,9 +171,73 @@ fn no_unsafe_program_has_a_certificate_and_safe_ones_do() {
     assert!(certified >= 60, "{certified} of {all}");
 }
 
+/// Wrong certificates of each kind and program: `HOSTILE` in the environment, for long runs.
+fn hostile_tries() -> u32 {
+    std::env::var("HOSTILE").ok().and_then(|tries| tries.parse().ok()).unwrap_or(20)
+}
+
+/// Safe programs that rest on a rule of the core for numbers, each with the nearest unsafe one.
+const TWINS: [(&str, &str); 6] = [
+    // A mask of adjacent bits: a multiple of a quotient.
+    (
+        "r0 = 0; if r2 < 8 goto +3; r2 &= -8; r1 += r2; r0 = *(u64 *)(r1 - 8); exit",
+        "r0 = 0; if r2 < 8 goto +3; r2 &= -8; r1 += r2; r0 = *(u64 *)(r1 - 7); exit",
+    ),
+    // An `or` is the sum less the common bits.
+    (
+        "r0 = 0; if r2 < 2 goto +6; r2 += -2; r2 >>= 1; r2 <<= 1; r2 |= 1; r1 += r2; r0 = *(u8 *)(r1 + 0); exit",
+        "r0 = 0; if r2 < 2 goto +6; r2 += -2; r2 >>= 1; r2 <<= 1; r2 |= 1; r1 += r2; r0 = *(u8 *)(r1 + 1); exit",
+    ),
+    // A proof in two steps: `4 * half + 4 <= length`.
+    (
+        "r0 = 0; if r2 < 4 goto +5; r2 >>= 2; r2 >>= 1; r2 <<= 2; r1 += r2; r0 = *(u32 *)(r1 + 0); exit",
+        "r0 = 0; if r2 < 4 goto +5; r2 >>= 2; r2 >>= 1; r2 <<= 2; r1 += r2; r0 = *(u32 *)(r1 + 1); exit",
+    ),
+    // A difference that is below zero, read without a sign.
+    (
+        "r0 = 0; if r2 == 0 goto +7; r3 = *(u8 *)(r1 + 0); if r3 >= r2 goto +5; r4 = r3; r4 -= r2; \
+         if r4 > -3 goto +2; r1 += r3; r0 = *(u16 *)(r1 + 1); exit",
+        "r0 = 0; if r2 == 0 goto +7; r3 = *(u8 *)(r1 + 0); if r3 >= r2 goto +5; r4 = r3; r4 -= r2; \
+         if r4 > -3 goto +2; r1 += r3; r0 = *(u16 *)(r1 + 2); exit",
+    ),
+    // Equal operations on equal operands.
+    (
+        "r0 = 0; r3 = r2; r3 >>= 3; if r3 == 0 goto +4; r2 >>= 3; r2 <<= 3; r1 += r2; r0 = *(u64 *)(r1 - 8); exit",
+        "r0 = 0; r3 = r2; r3 >>= 4; if r3 == 0 goto +4; r2 >>= 3; r2 <<= 4; r1 += r2; r0 = *(u64 *)(r1 - 8); exit",
+    ),
+    // A row that is tightened: `2 * x + 1 <= length`.
+    (
+        "r0 = 0; if r2 == 0 goto +7; r3 = *(u8 *)(r1 + 0); r3 <<= 1; r4 = r3; r4 += 1; if r4 > r2 goto +2; \
+         r1 += r3; r0 = *(u8 *)(r1 + 0); exit",
+        "r0 = 0; if r2 == 0 goto +7; r3 = *(u8 *)(r1 + 0); r3 <<= 1; r4 = r3; r4 += 1; if r4 > r2 goto +2; \
+         r1 += r3; r0 = *(u8 *)(r1 + 1); exit",
+    ),
+];
+
+#[test]
+fn unsafe_twins_of_the_rules_for_numbers_are_not_proven() {
+    let context = bpf_verifier::ContextLayout::raw(true);
+    let helpers = Helpers::none();
+    let env = Env::new(&context, &helpers);
+    let mut random = Random(0x2545_f491_4f6c_dd1d);
+    for (safe, unsafe_twin) in TWINS {
+        let program = |text: &str| common::try_program(&text.replace("; ", "\n")).expect("a program");
+        let (safe, unsafe_twin) = (program(safe), program(unsafe_twin));
+        let certificate = certify_within(&safe, &env, FUEL).unwrap_or_else(|why| panic!("{why}: {safe:?}"));
+        assert!(accepts(&safe, &env, &certificate));
+        assert!(Verifier::new().verify(unsafe_twin.clone(), &env).is_err(), "{unsafe_twin:?} is no unsafe twin");
+        assert!(certify_within(&unsafe_twin, &env, FUEL).is_err(), "{unsafe_twin:?}");
+        for _ in 0..10 * hostile_tries() {
+            let garbled = garble(&mut random, &certificate);
+            assert!(!accepts(&unsafe_twin, &env, &garbled), "{unsafe_twin:?} by {garbled:?}");
+        }
+    }
+}
+
 #[test]
 fn wrong_certificates_prove_no_unsafe_program() {
     let pairs = common::pairs();
+    let each = hostile_tries();
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let (mut tries, mut reasons) = (0u32, std::collections::HashSet::new());
     for p in &pairs {
@@ -185,7 +249,7 @@ fn wrong_certificates_prove_no_unsafe_program() {
             // Of the safe twin: swapped, and changed.
             let twin = common::try_program(p.accepted).ok().filter(|_| common::has_code(p.accepted));
             if let Some(Ok(certificate)) = twin.map(|twin| certify_within(&twin, env, FUEL)) {
-                for _ in 0..20 {
+                for _ in 0..each {
                     tries += 1;
                     let garbled = garble(&mut random, &certificate);
                     assert!(!accepts(&program, env, &certificate), "{}: by its twin's certificate", p.name);
@@ -194,7 +258,7 @@ fn wrong_certificates_prove_no_unsafe_program() {
             }
             // Of a guide that answers nonsense, with points that it has seen.
             let mut kept: Vec<Kept> = Vec::new();
-            for _ in 0..20 {
+            for _ in 0..each {
                 tries += 1;
                 let seed = random.below(usize::MAX) as u64 | 1;
                 let mut guide = Hostile { random: Random(seed), kept: kept.len(), seen: Vec::new() };
@@ -219,6 +283,7 @@ fn wrong_certificates_prove_no_unsafe_program() {
             }
         });
     }
+    println!("{tries} tries");
     assert!(tries > 2000 && reasons.len() > 5, "{tries} tries, {} reasons", reasons.len());
 }
 
@@ -251,6 +316,9 @@ fn proofs_survive_their_bytes() {
         }
         let longer = [&bytes[..], &[0]].concat();
         assert!(matches!(Proof::from_bytes(&longer), Err(ProofError::Malformed { .. })), "{name}");
+        // Answers and kept points take memory: a byte for each is not enough.
+        let within = Proof::from_bytes_within(&bytes, bytes.len());
+        assert!(proof.certificate().kept.is_empty() || within.is_err(), "{name}: in {} bytes", bytes.len());
     });
     sizes.sort_by(f64::total_cmp);
     assert!(sizes.len() >= 4 && sizes[sizes.len() / 2] <= 4.0, "{sizes:?}");

@@ -187,7 +187,7 @@ fn verdict(
         let stats = bpf_verifier::Stats::default();
         return Ok(Checked { program, facts, lines: Vec::new(), log: Vec::new(), stats, proof: None });
     }
-    let carried = || Proof::from_bytes(subject.proof.clone()?)?.check(&program, env);
+    let carried = || Proof::from_bytes_within(subject.proof.clone()?, env.limits.memory)?.check(&program, env);
     let proof = match proofs {
         Proofs::Ignore => None,
         Proofs::Check | Proofs::Require => match carried() {

@@ -4,9 +4,9 @@
 //! Wadsworth, 1979), a fact is a value that only the rules of this file make; the fields are private. The rules:
 //!
 //! * `name`: a fresh name for an integer that is proven to be in a set (the result of a proven operation on numbers).
-//! * `learn`: a row `form >= 0`, tightened by the divisor of its coefficients, on the way that a comparison took, or from the definition of a name, or in a case of
-//!   which the other is walked, too. Bounds follow from it by interval propagation (HC4: Benhamou et al., ICLP
-//!   1999).
+//! * `learn`: a row `form >= 0`, tightened by the divisor of its coefficients, on the way that a comparison took, or
+//!   from the definition of a name, or in a case of which the other is walked, too. Bounds follow from it by interval
+//!   propagation (HC4: Benhamou et al., ICLP 1999).
 //! * `meet`: a set that the word of a name is proven to lie in, likewise.
 //! * `proves`: Farkas' lemma with integer rounding (Schrijver 1986, chapters 7 and 23). For `k > 0` and multipliers
 //!   `m_i >= 0`, from `k * claim - sum m_i * row_i > -k` over the box of all names follows `claim > -1`, and as it is

@@ -7,7 +7,7 @@
 //!
 //! Invariants: reading takes time and memory linear in the bytes: each element of a list takes a byte at least, and the
 //! stack bytes that runs stand for are limited by [`MAX_STACK_BYTES`] and [`MAX_CELLS`]. One byte may expand to a
-//! hundred bytes of memory, so the memory of a certificate is limited by [`MAX_MEMORY`].
+//! hundred bytes of memory, so whoever reads a certificate says how much memory it may take.
 
 use bpf_isa::InsnIdx;
 use bpf_verifier_core::{
@@ -20,9 +20,6 @@ use super::error::ProofError;
 
 /// Most stack bytes in the invariants of one certificate.
 const MAX_STACK_BYTES: usize = 1 << 22;
-/// Most bytes of memory for the elements of one certificate: as many as a verification may hold
-/// ([`bpf_verifier_core::Limits::memory`]).
-const MAX_MEMORY: usize = 256 << 20;
 /// Most slots of one frame with a known value.
 const MAX_CELLS: usize = 1024;
 
@@ -225,8 +222,9 @@ pub(super) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    pub(super) fn new(bytes: &'a [u8]) -> Reader<'a> {
-        Reader { bytes, at: 0, stack: MAX_STACK_BYTES, memory: MAX_MEMORY }
+    /// Reads these bytes; elements may take this much memory.
+    pub(super) fn new(bytes: &'a [u8], memory: usize) -> Reader<'a> {
+        Reader { bytes, at: 0, stack: MAX_STACK_BYTES, memory }
     }
 
     /// Returns the error that `what` was found at this place.

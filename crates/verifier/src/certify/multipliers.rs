@@ -2,8 +2,8 @@
 //!
 //! Problem: for a claim `c`, find `m_i >= 0` such that `c - sum m_i * row_i` is above -1 wherever the names are within
 //! their bounds (Farkas). Approach: goal-directed elimination of few rows first (`eliminate`), which decides most
-//! questions, and tightens what is left where its coefficients have a common divisor (cutting planes: Chvatal 1973); then
-//! the primal simplex method (Dantzig 1951) on the linear program that has the multipliers as unknowns:
+//! questions, and tightens what is left where its coefficients have a common divisor (cutting planes: Chvatal 1973).
+//! Then the primal simplex method (Dantzig 1951) on the linear program that has the multipliers as unknowns: the
 //! greatest least value over the box. Names have bounds, so the corner of the box where the claim is least is a first
 //! basis, and no phase one is needed. The tableau holds integers over one denominator (Edmonds 1967; Bareiss 1968), so
 //! the arithmetic is exact; an overflow of 128 bits counts as no answer.

@@ -84,6 +84,8 @@ enum Recipe {
     Of { place: Place, first: Form, step: i128 },
     /// Whether the pointer there is not null.
     Presence(Place),
+    /// The name is in no value: any integer will do.
+    Unused,
 }
 
 /// A loop head that is kept.
@@ -97,7 +99,13 @@ pub(super) struct PointState {
     dropped: Vec<Form>,
     /// States whose rows were projected on the claim's names.
     projected: usize,
+    /// How often the claim was weakened.
+    weakened: usize,
 }
+
+/// A claim that was weakened so often widens to powers of two only, and later to the ends of the range.
+const COARSE_AFTER: usize = 12;
+const ENDS_AFTER: usize = 24;
 
 /// Rows of a claim at most.
 const MAX_CANDIDATES: usize = 96;
@@ -121,6 +129,9 @@ pub(super) struct Points {
     pub(super) all: Vec<PointState>,
     at: HashMap<Key, usize>,
     thresholds: BTreeSet<i128>,
+    /// Powers of two and the lengths of regions; nothing.
+    coarse: BTreeSet<i128>,
+    ends: BTreeSet<i128>,
     partition: Partition,
     /// Constants that the program moves into registers.
     flags: BTreeSet<i128>,
@@ -187,7 +198,9 @@ impl Points {
         for bits in [0, 4, 8, 12, 16, 20, 24, 30, 31, 32, 62, 63, 64] {
             thresholds.extend([(1i128 << bits) - 1, -(1i128 << bits)]);
         }
-        Points { all: Vec::new(), at: HashMap::new(), thresholds, partition, flags }
+        let coarse = [8, 16, 30, 32, 63].into_iter().flat_map(|bits| [(1i128 << bits) - 1, 1i128 << bits]);
+        let coarse = coarse.chain([-1, 0, -(1i128 << 31)]).collect();
+        Points { all: Vec::new(), at: HashMap::new(), thresholds, coarse, ends: BTreeSet::new(), partition, flags }
     }
 
     fn key(&self, at: InsnIdx, state: &State, live: RegSet) -> Key {
@@ -231,6 +244,7 @@ impl Points {
             recipes: Vec::new(),
             dropped: Vec::new(),
             projected: 0,
+            weakened: 0,
         };
         if let Some(frame) = point.claim.frames.last_mut() {
             Reg::ALL
@@ -248,10 +262,16 @@ impl Points {
     pub(super) fn weaken(&mut self, i: usize, state: &State, is_head: bool) -> Change {
         let Some(mut point) = self.all.get(i).cloned() else { return Change::None };
         let names = point.claim.names.len();
-        let changed = point.weaken(state, is_head.then_some(&self.thresholds));
+        let thresholds = match point.weakened {
+            0..COARSE_AFTER => &self.thresholds,
+            COARSE_AFTER..ENDS_AFTER => &self.coarse,
+            _often => &self.ends,
+        };
+        let changed = point.weaken(state, is_head.then_some(thresholds));
         if !changed {
             return Change::None;
         }
+        point.weakened += 1;
         // States that were covered before need not satisfy a new name or row.
         let is_new =
             point.claim.names.len() > names || point.claim.rows.iter().any(|r| !self.all[i].claim.rows.contains(r));
@@ -355,17 +375,7 @@ impl PointState {
         }
         let name = |n: &Name| names.get(n.index())?.as_ref()?.as_name();
         for frame in &mut self.claim.frames {
-            for value in &mut frame.regs {
-                restate_pointer(value, name);
-            }
-            let cells = frame.stack.cells().to_vec();
-            for mut cell in cells {
-                restate_pointer(&mut cell.value, name);
-                frame.stack = match cell.value {
-                    Value::Unset => frame.stack.clone().without(cell.depth),
-                    Value::Number(_) | Value::Pointer(_) => frame.stack.clone().with_cell(cell),
-                };
-            }
+            restate_values(frame, |value| restate_pointer(value, name));
         }
         self.project(state);
         let held: Vec<Name> = state.held().to_vec();
@@ -388,6 +398,7 @@ impl PointState {
                     Value::Pointer(Pointer { present, .. }) => present.map_or(Form::constant(1), Form::name),
                     Value::Number(_) | Value::Unset => Form::constant(0),
                 },
+                Recipe::Unused => Form::constant(0),
             };
             renaming.push(form);
         }
@@ -497,7 +508,7 @@ impl PointState {
             let mentions = |form: &Form| form.terms().iter().any(|(n, _)| *n == lost);
             let place = match &self.recipes[found] {
                 Recipe::Of { place, .. } => Some(*place),
-                Recipe::Presence(_) => None,
+                Recipe::Presence(_) | Recipe::Unused => None,
             };
             let at = place.filter(|place| number_at(state.lengths(), state.frames(), *place).is_some());
             for place in places(&self.claim.lengths, &self.claim.frames) {
@@ -517,7 +528,18 @@ impl PointState {
                     self.claim.names[found] = Known { word: Scalar::UNKNOWN, signed: false };
                     self.set(place, Some(Form::name(lost)));
                 }
-                None => return None,
+                None if self.claim.held.contains(&lost) => return None,
+                None => {
+                    self.recipes[found] = Recipe::Unused;
+                    self.claim.names[found] = Known { word: Scalar::UNKNOWN, signed: false };
+                    let kept = |n: &Name| (*n != lost).then_some(*n);
+                    for frame in &mut self.claim.frames {
+                        restate_values(frame, |value| match value {
+                            Value::Pointer(Pointer { present: Some(n), .. }) if *n == lost => *value = Value::Unset,
+                            value => restate_pointer(value, kept),
+                        });
+                    }
+                }
             }
         }
         None
@@ -665,6 +687,19 @@ fn renamed(form: &Form, names: &[Option<Form>]) -> Option<Form> {
         result = result.plus(names.get(n.index())?.as_ref()?, *a)?;
     }
     Some(result)
+}
+
+/// Changes each value of a frame; slots of which nothing is left are forgotten.
+fn restate_values(frame: &mut Frame, change: impl Fn(&mut Value)) {
+    frame.regs.iter_mut().for_each(&change);
+    for mut cell in frame.stack.cells().to_vec() {
+        change(&mut cell.value);
+        let stack = std::mem::replace(&mut frame.stack, Stack::new(0));
+        frame.stack = match cell.value {
+            Value::Unset => stack.without(cell.depth),
+            Value::Number(_) | Value::Pointer(_) => stack.with_cell(cell),
+        };
+    }
 }
 
 fn restate_pointer(value: &mut Value, name: impl Fn(&Name) -> Option<Name>) {

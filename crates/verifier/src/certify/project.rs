@@ -1,8 +1,8 @@
 //! Projection: what the rows of a state say of the names of an invariant.
 //!
-//! Problem: an invariant at a loop head needs rows between what the loop moves, for instance `offset + 4 * left <= length`
-//! in a binary search. Approach: each name of the invariant is a form over the names of a state that reaches the point.
-//! These equations and the state's rows and bounds are a polyhedron; its names are eliminated, by Gauss where an
+//! Problem: an invariant at a loop head needs rows between what the loop moves, for instance
+//! `offset + 4 * left <= length` in a binary search. Approach: each name of the invariant is a form over the names of
+//! a state that reaches the point. These equations and the state's rows and bounds are a polyhedron; its names are eliminated, by Gauss where an
 //! equation has them and by Fourier and Motzkin elsewhere. What is left are candidate rows: each was true in one state,
 //! and those that do not hold in the others are dropped (constraint-based weak join: Sankaranarayanan, Colon, Sipma
 //! and Manna, VMCAI 2006; Houdini: Flanagan and Leino, FME 2001).

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use bpf_analysis::Facts;
 use bpf_isa::Program;
-use bpf_verifier_core::{Env, FUEL, Refusal, Replay, check};
+use bpf_verifier_core::{Env, FUEL, Limits, Refusal, Replay, check};
 
 use super::against::{Against, Part};
 use super::error::{ProofError, VERSION};
@@ -46,12 +46,21 @@ impl Proof {
         writer.bytes
     }
 
-    /// Reads the binary form, in time and memory linear in the bytes.
+    /// Reads the binary form, in time and memory linear in the bytes, and within the memory that a verification may
+    /// hold by default ([`Limits::memory`]).
     ///
     /// # Errors
     /// [`ProofError::Malformed`], with the place.
     pub fn from_bytes(bytes: &[u8]) -> Result<Proof, ProofError> {
-        let mut reader = Reader::new(bytes);
+        Proof::from_bytes_within(bytes, Limits::default().memory)
+    }
+
+    /// As [`Proof::from_bytes`], within this many bytes of memory.
+    ///
+    /// # Errors
+    /// [`ProofError::Malformed`], with the place.
+    pub fn from_bytes_within(bytes: &[u8], memory: usize) -> Result<Proof, ProofError> {
+        let mut reader = Reader::new(bytes, memory);
         let mut digests = [0; Part::ALL.len()];
         for digest in &mut digests {
             let word = reader.take(4)?.try_into().map_err(|_| reader.wrong("no digest"))?;
@@ -98,7 +107,7 @@ impl<'a> ProofSection<'a> {
     /// # Errors
     /// [`ProofError::Malformed`], with the place, or [`ProofError::Version`].
     pub fn parse(bytes: &'a [u8]) -> Result<ProofSection<'a>, ProofError> {
-        let mut reader = Reader::new(bytes);
+        let mut reader = Reader::new(bytes, Limits::default().memory);
         if reader.take(MAGIC.len()).ok() != Some(MAGIC) {
             return Err(ProofError::Malformed { at: 0, what: "no section of proofs" });
         }
