@@ -1,13 +1,13 @@
 //! Certificates: a search for what the trusted core checks. Nothing in here can make an unsafe program accepted.
 //!
 //! Problem: the core ([`bpf_verifier_core`]) checks kept points, renamings, multipliers and ranks; somebody must find
-//! them. Approach: forward, over the core's own states ([`bpf_verifier_core::explore`]). At each loop head an invariant
-//! is kept (`points`): what the first way that reached it knew, weakened by each later one, with iteration counters in
-//! the place of numbers that move by a constant, thresholds for the others (widening: Cousot and Cousot, POPL 1977),
-//! and candidate rows (`project`) that are dropped where they do not hold (Houdini: Flanagan and Leino, FME 2001). Where
-//! one invariant for a loop head is not enough, states are kept apart by what registers hold (trace partitioning).
-//! Multipliers are found by elimination and linear programming (`multipliers`), ranks by strongly connected components
-//! of the kept points (`ranks`).
+//! them. Approach: forward, over the core's own states ([`bpf_verifier_core::explore`]). At each loop head an
+//! invariant is kept (`points`): what the first way that reached it knew, weakened by each later one, with iteration
+//! counters in the place of numbers that move by a constant, thresholds for the others (widening: Cousot and Cousot,
+//! POPL 1977), and candidate rows (`project`) that are dropped where they do not hold (Houdini: Flanagan and Leino,
+//! FME 2001). Where one invariant for a loop head is not enough, states are kept apart by what registers hold (trace
+//! partitioning). Multipliers are found by elimination and linear programming (`multipliers`), ranks by strongly
+//! connected components of the kept points (`ranks`).
 //!
 //! The search shares no code with the walk that accepts programs today.
 

@@ -234,6 +234,10 @@ fn unsafe_twins_of_the_rules_for_numbers_are_not_proven() {
     }
 }
 
+/// Programs of `pairs.txt` that the verifier refuses although they are safe, so a wrong certificate may prove them: a
+/// stored number of -1 reads the last byte of its own slot.
+const SAFE_ALL_THE_SAME: [&str; 1] = ["a stored number is the register's"];
+
 #[test]
 fn wrong_certificates_prove_no_unsafe_program() {
     let pairs = common::pairs();
@@ -242,7 +246,7 @@ fn wrong_certificates_prove_no_unsafe_program() {
     let (mut tries, mut reasons) = (0u32, std::collections::HashSet::new());
     for p in &pairs {
         let Ok(program) = common::try_program(p.refused) else { continue };
-        if !common::has_code(p.refused) {
+        if !common::has_code(p.refused) || SAFE_ALL_THE_SAME.contains(&p.name) {
             continue;
         }
         common::with_env(p.refused, |env| {

@@ -100,7 +100,7 @@ pub(crate) enum Definition {
 pub struct Knowledge {
     names: Vec<Known>,
     rows: Vec<Form>,
-    /// What was defined in this segment, and its value.
+    /// Definitions of this segment, each with its value.
     defined: Vec<(Definition, Form)>,
 }
 
@@ -165,7 +165,7 @@ impl Knowledge {
         let Some((last, first)) = by.steps.split_last() else { return false };
         let mut claim = claim.clone();
         for step in first {
-            // What is left, `rest > -scale`, is the claim of the next step: as integers, `rest + scale - 1 >= 0`.
+            // The claim of the next step is `rest > -scale`: as integers, `rest + scale - 1 >= 0`.
             match self.rest(&claim, step).and_then(|rest| rest.shifted(step.scale.checked_sub(1)?)) {
                 Some(rest) => claim = rest.tightened(),
                 None => return false,

@@ -106,7 +106,7 @@ fn what_is_proven_holds_for_every_assignment() {
                 claim = claim.plus(row, *times).expect("small numbers");
             }
         }
-        // What the first step leaves may be left to a second one.
+        // A second step may prove the rest.
         if random.below(3) == 0 {
             let rows = (0..count.min(1)).map(|_| (random.below(count) as u32, random.between(least, 2)));
             let rows = rows.collect();

@@ -56,7 +56,7 @@ pub(super) fn holds(known: &Knowledge, claim: &Form) -> bool {
 /// Elimination of the names that make a claim negative.
 struct Search<'a> {
     known: &'a Knowledge,
-    /// What was used so far.
+    /// The steps so far.
     steps: Vec<Step>,
     /// Claims that were left of steps and could be tightened, with these steps.
     cuts: Vec<(Vec<Step>, Form)>,
@@ -158,9 +158,9 @@ fn relevant(known: &Knowledge, claim: &Form) -> Option<(BTreeMap<Name, usize>, V
 enum Var {
     /// The multiplier of a row.
     Row(usize),
-    /// What is left of the name's coefficient where that is not negative: it counts with the name's lower bound.
+    /// The rest of a name's coefficient where that rest is not negative: it counts with the name's lower bound.
     Low(usize),
-    /// The same, negated, where it is not positive: it counts with the upper bound.
+    /// The negated rest where that rest is not positive: it counts with the upper bound.
     High(usize),
 }
 

@@ -24,7 +24,7 @@ pub(super) enum Place {
     Length(usize),
 }
 
-/// What states at one instruction are kept apart by (trace partitioning: Rival and Mauborgne, TOPLAS 2007).
+/// The criterion that keeps states at one instruction apart (trace partitioning: Rival and Mauborgne, TOPLAS 2007).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Partition {
     /// Nothing: one point for all.
@@ -35,7 +35,7 @@ pub(super) enum Partition {
     Constants,
 }
 
-/// What a place holds, as far as states are kept apart by it.
+/// The contents of a place, as far as states are kept apart by them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Tag {
     Unset,
@@ -382,7 +382,7 @@ impl PointState {
         self.claim.held = held.iter().filter_map(name).collect();
     }
 
-    /// What each name is in a state.
+    /// Returns the form in a state that each name stands for.
     pub(super) fn renaming(&self, state: &State) -> Option<Vec<Form>> {
         let mut renaming: Vec<Form> = Vec::new();
         for (recipe, known) in self.recipes.iter().zip(&self.claim.names) {

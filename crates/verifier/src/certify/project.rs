@@ -1,11 +1,11 @@
 //! Projection: what the rows of a state say of the names of an invariant.
 //!
-//! Problem: an invariant at a loop head needs rows between what the loop moves, for instance
-//! `offset + 4 * left <= length` in a binary search. Approach: each name of the invariant is a form over the names of
-//! a state that reaches the point. These equations and the state's rows and bounds are a polyhedron; its names are eliminated, by Gauss where an
-//! equation has them and by Fourier and Motzkin elsewhere. What is left are candidate rows: each was true in one state,
-//! and those that do not hold in the others are dropped (constraint-based weak join: Sankaranarayanan, Colon, Sipma
-//! and Manna, VMCAI 2006; Houdini: Flanagan and Leino, FME 2001).
+//! Problem: an invariant at a loop head needs rows between what the loop moves, for instance `offset + 4 * left <=
+//! length` in a binary search. Approach: each name of the invariant is a form over the names of a state that reaches
+//! the point. These equations and the state's rows and bounds are a polyhedron; its names are eliminated, by Gauss
+//! where an equation has them and by Fourier and Motzkin elsewhere. The remaining rows are candidates: each was true in
+//! one state, and those that do not hold in the others are dropped (constraint-based weak join: Sankaranarayanan,
+//! Colon, Sipma and Manna, VMCAI 2006; Houdini: Flanagan and Leino, FME 2001).
 
 use std::collections::BTreeSet;
 
@@ -62,7 +62,7 @@ pub(super) fn rows(known: &Knowledge, claim: &[Known], renaming: &[Form]) -> Vec
         equations = equations.iter().filter_map(|e| without(e, n, &by, a)).collect();
         rows = rows.iter().filter_map(|row| without(row, n, &by, a)).collect();
     }
-    // What is left of the equations speaks of the invariant's names only.
+    // The remaining equations speak of the invariant's names only.
     for e in equations {
         rows.extend(e.times(-1));
         rows.push(e);

@@ -1,11 +1,11 @@
 //! Ranks: for each kept point a lexicographic rank that each way from one point to the next decreases.
 //!
 //! Problem: a program ends if the graph of kept points has a rank that decreases along each of its edges. Approach
-//! (Colon and Sipma, CAV 2002; Alias et al., SAS 2010): the strongly connected components of the graph are numbered
-//! in topological order. In each component with a cycle, a measure is chosen for each point such that no edge increases
-//! the measure and some edge decreases it; those edges are taken out, and what is left is treated in the same way. Measures
-//! are forms that the point's invariant says are not negative: its rows, and the distance of names from their bounds.
-//! Constants that are added to measures are potentials of a difference constraint system (Bellman 1958).
+//! (Colon and Sipma, CAV 2002; Alias et al., SAS 2010): the strongly connected components of the graph are numbered in
+//! topological order. In each component with a cycle, a measure is chosen for each point such that no edge increases
+//! the measure and some edge decreases it; those edges are taken out, and what is left is treated in the same way.
+//! Measures are forms that the point's invariant says are not negative: its rows, and the distance of names from their
+//! bounds. Constants that are added to measures are potentials of a difference constraint system (Bellman 1958).
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -171,7 +171,7 @@ impl Search<'_> {
             }
             fitting.extend(least.map(|least| (least, m)));
         }
-        // What decreases most comes first.
+        // The greatest decrease comes first.
         fitting.sort_by_key(|(least, _)| std::cmp::Reverse(*least));
         for (_, m) in fitting {
             chosen.insert(p, m);
