@@ -28,7 +28,7 @@
 //! | [`barrier`] | | `membarrier`: guards carry fences |
 //! | [`wait`] | both functions (a `yield` would do) | |
 //! | [`thread`] | `id`, `name` | `stack`, `signal_stack`: runs are not held to their thread's stack; `ExitKey`: a thread that ends inside a guard holds its slot |
-//! | [`process`] | `user`, `group` | `mappings`: packs lie anywhere; `huge_bytes`: statistics say 0 |
+//! | [`process`] | `user`, `group` | `mappings`: packs lie anywhere; `huge_bytes`: statistics say 0; `build`: serialised modules tell builds apart by the version alone |
 //! | [`time`] | the clocks | |
 //!
 //! Every system without a folder uses `plain.rs`: the standard library's means, and "not here" for the rest.

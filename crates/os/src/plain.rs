@@ -366,6 +366,11 @@ pub mod process {
         0
     }
 
+    /// Returns `None`: the standard library has no such call.
+    pub fn build(_: usize) -> Option<u64> {
+        None
+    }
+
     /// Returns 0: the standard library has no such call.
     pub fn user() -> u32 {
         0
