@@ -248,12 +248,18 @@ impl<'p> Plan<'p> {
     ///
     /// # Errors
     /// [`PlanError`]; nothing has changed.
-    pub fn commit(mut self) -> Result<Applied<'p>, PlanError> {
-        self.check()?;
+    pub fn commit(self) -> Result<Applied<'p>, PlanError> {
         let mut finish = Finish::default();
-        let back = self.change(Turn::Set, &mut finish)?;
+        let applied = self.commit_with(&mut finish)?;
+        // Not by the end of the function, where a panic would leak the result.
         drop(finish);
-        Ok(Applied { back })
+        Ok(applied)
+    }
+
+    /// Makes all changes, or none. Panics of the host are kept in `finish`, for a caller that has more to do.
+    pub(crate) fn commit_with(mut self, finish: &mut Finish) -> Result<Applied<'p>, PlanError> {
+        self.check()?;
+        Ok(Applied { back: self.change(Turn::Set, finish)? })
     }
 
     /// The same of a plan that puts back what another took out.

@@ -5,21 +5,29 @@
 //! all tenants have in common, [`Tenant`] what one tenant has of its own. Every change is one [`Plan`]: a tenant is in
 //! all of its places or in none.
 //!
+//! A change makes instances and commits a plan, which may run code of the host: listeners, destructors of captured
+//! values, deferred callbacks. No lock is held meanwhile. The list is locked to look at it and to exchange it; that one
+//! change at a time is made is the claim of a thread ([`Turn`]), which others wait for. Code of the host that begins a
+//! change inside a change of its own thread gets an error instead of a deadlock.
+//!
 //! Invariant: the instance of each tenant in the list has its programs in the tenant's places, unless somebody else has
 //! changed those.
 
 use crate::attach::hook::Hook;
 use crate::attach::plan::{Plan, PlanError};
 use crate::context::Context;
+use crate::engine::Engine;
 use crate::engine::usage::Account;
 use crate::error::LoadError;
 use crate::handle::instance::Instance;
 use crate::handle::prog_array::ProgArray;
 use crate::load::module::Module;
 use bpf_maps::Map;
+use bpf_quiesce::Finish;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::ThreadId;
 
 /// Why a change of tenants was not made. All tenants are as before.
 #[derive(Debug, thiserror::Error)]
@@ -48,6 +56,13 @@ pub enum TenantError {
     /// The tenant's programs were not put into their places.
     #[error(transparent)]
     Plan(#[from] PlanError),
+    /// The calling thread is in the middle of another change of these tenants, which has called the host: a listener,
+    /// the destructor of a captured value or a deferred callback.
+    #[error("tenants cannot be changed by what a change of theirs calls: do it when that has returned")]
+    Changing,
+    /// The calling process is a forked child, where nothing is changed.
+    #[error("tenants are not changed in a forked child")]
+    Forked,
 }
 
 /// The parts of a tenant that no other tenant shares.
@@ -125,13 +140,21 @@ impl Tenant {
 pub struct Tenants<C, H> {
     places: Vec<Place<C, H>>,
     arrays: Vec<(String, Arc<ProgArray<C, H>>)>,
+    engine: Engine,
     state: Mutex<State<C, H>>,
+    /// Told when a change ends.
+    changed: Condvar,
 }
 
 struct State<C, H> {
     module: Module<C, H>,
-    list: BTreeMap<String, Admitted<H>>,
+    list: List<H>,
+    /// The thread that makes a change.
+    changing: Option<ThreadId>,
 }
+
+/// Tenants by name.
+type List<H> = BTreeMap<String, Arc<Admitted<H>>>;
 
 /// Where each tenant's program is called.
 enum Place<C, H> {
@@ -154,8 +177,14 @@ impl<C, H> fmt::Debug for Tenants<C, H> {
 impl<C: Context, H: 'static> Tenants<C, H> {
     /// Makes an empty list, without places for the tenants' programs.
     pub fn new(module: &Module<C, H>) -> Self {
-        let state = State { module: module.clone(), list: BTreeMap::new() };
-        Tenants { places: Vec::new(), arrays: Vec::new(), state: Mutex::new(state) }
+        let state = State { module: module.clone(), list: List::new(), changing: None };
+        Tenants {
+            places: Vec::new(),
+            arrays: Vec::new(),
+            engine: module.engine().clone(),
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+        }
     }
 
     /// Puts each tenant's program of this name into this prog array, in the tenant's slot ([`Tenant::slot`]).
@@ -181,16 +210,14 @@ impl<C: Context, H: 'static> Tenants<C, H> {
     /// # Errors
     /// [`TenantError`]; nothing has changed.
     pub fn admit(&self, tenant: Tenant) -> Result<Instance<H>, TenantError> {
-        let mut state = self.state();
-        let old = state.list.get(&tenant.name);
-        let new = self.make(&state.module, tenant, None)?;
-        let plan = self.place(Plan::new(), old, Some(&new))?;
-        let _done = plan.commit()?;
+        let turn = self.begin()?;
+        let (module, old) = turn.look(|state| (state.module.clone(), state.list.get(&tenant.name).cloned()));
+        let new = Arc::new(self.make(&module, tenant, None)?);
+        let mut finish = Finish::default();
+        let done = self.place(Plan::new(), old.as_ref(), Some(&new))?.commit_with(&mut finish)?;
         let instance = new.instance.clone();
-        let gone = state.list.insert(new.tenant.name.clone(), new);
-        // Outside the lock: dropping the old tenant may call the host, which may call this list.
-        drop(state);
-        drop(gone);
+        let gone = turn.look(|state| state.list.insert(new.tenant.name.clone(), new));
+        turn.end(finish, (done, gone, old));
         Ok(instance)
     }
 
@@ -199,12 +226,13 @@ impl<C: Context, H: 'static> Tenants<C, H> {
     /// # Errors
     /// [`TenantError`]; nothing has changed.
     pub fn remove(&self, name: &str) -> Result<(), TenantError> {
-        let mut state = self.state();
-        let old = state.list.get(name).ok_or_else(|| TenantError::Unknown { name: name.to_owned() })?;
-        let _done = self.place(Plan::new(), Some(old), None)?.commit()?;
-        let gone = state.list.remove(name);
-        drop(state);
-        drop(gone);
+        let turn = self.begin()?;
+        let old = turn.look(|state| state.list.get(name).cloned());
+        let old = old.ok_or_else(|| TenantError::Unknown { name: name.to_owned() })?;
+        let mut finish = Finish::default();
+        let done = self.place(Plan::new(), Some(&old), None)?.commit_with(&mut finish)?;
+        let gone = turn.look(|state| state.list.remove(name));
+        turn.end(finish, (done, gone, old));
         Ok(())
     }
 
@@ -214,34 +242,37 @@ impl<C: Context, H: 'static> Tenants<C, H> {
     /// # Errors
     /// [`TenantError`] of the first that the new version cannot be made for; all tenants are as before.
     pub fn upgrade(&self, module: &Module<C, H>) -> Result<(), TenantError> {
-        let mut state = self.state();
-        let mut list = BTreeMap::new();
+        let turn = self.begin()?;
+        let old = turn.look(|state| state.list.clone());
+        let mut list = List::new();
         let mut plan = Plan::new();
-        for (name, old) in &state.list {
-            let new = self.make(module, old.tenant.clone(), old.account.clone())?;
+        for (name, old) in &old {
+            let new = Arc::new(self.make(module, old.tenant.clone(), old.account.clone())?);
             plan = self.place(plan, Some(old), Some(&new))?;
             list.insert(name.clone(), new);
         }
-        let _done = plan.commit()?;
-        let gone = (std::mem::replace(&mut state.module, module.clone()), std::mem::replace(&mut state.list, list));
-        drop(state);
-        drop(gone);
+        let mut finish = Finish::default();
+        let done = plan.commit_with(&mut finish)?;
+        let module = module.clone();
+        let gone =
+            turn.look(|state| (std::mem::replace(&mut state.module, module), std::mem::replace(&mut state.list, list)));
+        turn.end(finish, (done, gone, old));
         Ok(())
     }
 
     /// The names of all tenants, in order.
     pub fn names(&self) -> Vec<String> {
-        self.state().list.keys().cloned().collect()
+        self.look(|state| state.list.keys().cloned().collect()).unwrap_or_default()
     }
 
     /// A tenant's instance.
     pub fn get(&self, name: &str) -> Option<Instance<H>> {
-        self.state().list.get(name).map(|admitted| admitted.instance.clone())
+        self.look(|state| state.list.get(name).map(|admitted| admitted.instance.clone()))?
     }
 
     /// A tenant's account, if it has one.
     pub fn account(&self, name: &str) -> Option<Account> {
-        self.state().list.get(name)?.account.clone()
+        self.look(|state| state.list.get(name)?.account.clone())?
     }
 
     fn make(
@@ -278,10 +309,10 @@ impl<C: Context, H: 'static> Tenants<C, H> {
     fn place<'p>(
         &'p self,
         mut plan: Plan<'p>,
-        old: Option<&Admitted<H>>,
-        new: Option<&Admitted<H>>,
+        old: Option<&Arc<Admitted<H>>>,
+        new: Option<&Arc<Admitted<H>>>,
     ) -> Result<Plan<'p>, TenantError> {
-        let program = |of: &Admitted<H>, name: &str| {
+        let program = |of: &Arc<Admitted<H>>, name: &str| {
             let fail = |source| TenantError::Load { name: of.tenant.name.clone(), source: Box::new(source) };
             of.instance.program::<C>(name).map_err(fail)
         };
@@ -297,7 +328,7 @@ impl<C: Context, H: 'static> Tenants<C, H> {
                     }
                 }
                 Place::Array(array, name) => {
-                    let slot = |of: &Admitted<H>| {
+                    let slot = |of: &Arc<Admitted<H>>| {
                         of.tenant.slot.ok_or_else(|| TenantError::NoSlot { name: of.tenant.name.clone() })
                     };
                     let [before, after] = [old, new].map(|of| of.map(slot).transpose());
@@ -315,8 +346,58 @@ impl<C: Context, H: 'static> Tenants<C, H> {
         Ok(plan)
     }
 
-    /// A poisoned lock is used on: the list changes last, so a panic leaves it consistent.
+    /// Waits until no other thread makes a change, and claims the list for this thread.
+    fn begin(&self) -> Result<Turn<'_, C, H>, TenantError> {
+        if self.engine.domain().is_forked() {
+            return Err(TenantError::Forked);
+        }
+        let this = std::thread::current().id();
+        let mut state = self.state();
+        while let Some(by) = state.changing {
+            if by == this {
+                return Err(TenantError::Changing);
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.changing = Some(this);
+        Ok(Turn(self))
+    }
+
+    /// Looks at the list as it is. In a forked child, `None` if it was locked at the fork.
+    fn look<R>(&self, look: impl FnOnce(&State<C, H>) -> R) -> Option<R> {
+        let state = self.engine.domain().lock_to_read(&self.state)?;
+        Some(look(&state))
+    }
+}
+
+impl<C, H> Tenants<C, H> {
+    /// Nothing under the lock panics, so poison means nothing.
     fn state(&self) -> MutexGuard<'_, State<C, H>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A thread's claim to the list of tenants, for one change. Dropping it ends the change.
+struct Turn<'t, C, H>(&'t Tenants<C, H>);
+
+impl<C, H> Turn<'_, C, H> {
+    /// Looks at the list or exchanges a part of it. Nothing of the list may be dropped by `change`, which is called
+    /// under the lock.
+    fn look<R>(&self, change: impl FnOnce(&mut State<C, H>) -> R) -> R {
+        change(&mut self.0.state())
+    }
+
+    /// Ends the change, and then drops what it has replaced, which may call the host. A panic of the host in the change
+    /// is resumed last.
+    fn end<G>(self, mut finish: Finish, gone: G) {
+        drop(self);
+        finish.step(|| drop(gone));
+    }
+}
+
+impl<C, H> Drop for Turn<'_, C, H> {
+    fn drop(&mut self) {
+        self.0.state().changing = None;
+        self.0.changed.notify_one();
     }
 }

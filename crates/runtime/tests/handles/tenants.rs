@@ -102,6 +102,71 @@ fn an_upgrade_is_one_step_for_all() {
     assert_eq!((hook.programs().len(), service.in_array().len()), (4, 4));
 }
 
+/// The destructor of a captured value looks at the tenants, and begins a change, in the middle of a change.
+#[test]
+fn code_of_the_host_may_use_the_tenants_in_the_middle_of_a_change() {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::{Mutex, Weak};
+
+    type Shared = Arc<(Mutex<Weak<Tenants<Raw, ()>>>, AtomicUsize)>;
+
+    /// Captured by a host function of each version.
+    struct Dropped(Shared, bool);
+    impl Drop for Dropped {
+        fn drop(&mut self) {
+            let tenants = self.0.0.lock().unwrap().upgrade();
+            if let Some(tenants) = tenants {
+                for name in tenants.names() {
+                    assert!(tenants.get(&name).is_some() && tenants.account(&name).is_none());
+                }
+                let changed = tenants.remove("nobody");
+                assert!(matches!(changed, Err(TenantError::Changing | TenantError::Unknown { .. })), "{changed:?}");
+                self.0.1.fetch_add(1, Ordering::Relaxed);
+                if self.1 {
+                    std::panic::resume_unwind(Box::new("in the middle"));
+                }
+            }
+        }
+    }
+    for panics in [false, true] {
+        let engine = Engine::new(Config::default()).unwrap();
+        let hook = Arc::new(Hook::new(&engine, Policy::RunAll { result: 0 }).unwrap());
+        let shared: Shared = Arc::default();
+        let queue = || {
+            let dropped = Dropped(Arc::clone(&shared), panics);
+            engine.domain().enqueue(move || drop(dropped));
+        };
+        let module = Linker::<()>::new(&engine).compile::<Raw>(&object()).unwrap();
+        let tenants = Arc::new(Tenants::new(&module).in_hook(&hook, "entry"));
+        *shared.0.lock().unwrap() = Arc::downgrade(&tenants);
+        let change = |change: &dyn Fn() -> Result<(), TenantError>, done: &dyn Fn() -> bool| {
+            // Dropped by whatever runs deferred drops first: an instance that is made, the plan, an old instance.
+            (0..3).for_each(|_| queue());
+            // A change that meets a panic before its plan is carried out changes nothing; then it may be made again.
+            for _ in 0..8 {
+                match std::panic::catch_unwind(std::panic::AssertUnwindSafe(change)) {
+                    Ok(result) => result.unwrap(),
+                    Err(_) => assert!(panics),
+                }
+                assert_eq!(hook.programs().len(), tenants.names().len());
+                if done() {
+                    return;
+                }
+            }
+            panic!("the change is never made");
+        };
+        let id = || tenants.get("one").map(|instance| instance.map("counts").unwrap().id());
+        change(&|| tenants.admit(Tenant::new("one")).map(drop), &|| id().is_some());
+        let first = id();
+        change(&|| tenants.admit(Tenant::new("one")).map(drop), &|| id() != first);
+        let second = id();
+        change(&|| tenants.upgrade(&module), &|| id() != second);
+        change(&|| tenants.remove("one"), &|| id().is_none());
+        while std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| engine.domain().drain())).is_err() {}
+        assert!(shared.1.load(Ordering::Relaxed) > 3 && hook.programs().is_empty());
+    }
+}
+
 #[test]
 fn threads_admit_run_and_remove_tenants() {
     let service = service();
