@@ -10,7 +10,8 @@
 //! * Stops are counted where their error is made, which is slow anyway.
 //!
 //! Counters belong to an account, an instance's name and a program's name. Versions of a program share them, so
-//! counting continues over a reload as long as one version is loaded.
+//! counting continues over a reload as long as one version is loaded. They are found by these three when a program is
+//! loaded, and by their address when a run is sampled ([`Known`]): a service may have tens of thousands.
 //!
 //! Invariants: only the thread that holds an execution slot writes its counter; a signal handler on it may lose one run
 //! or see it late. The address of counters that a run has noted is compared with those that are known, never followed.
@@ -20,6 +21,7 @@ use crate::engine::Engine;
 use crate::error::RunError;
 use bpf_maps::{Map, MapType};
 use bpf_quiesce::Memory;
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -140,10 +142,53 @@ pub(crate) struct Metrics {
 #[derive(Default)]
 struct Sampled {
     slots: usize,
-    programs: Mutex<Vec<Weak<Counters>>>,
+    programs: Mutex<Known>,
     maps: Mutex<Vec<bpf_maps::WeakMap>>,
     closed: AtomicBool,
     thread: Mutex<Option<Thread>>,
+}
+
+/// To whom counters belong: the address of the account's memory, the instance's name, the program's name.
+type Owner = (Option<usize>, Option<Arc<str>>, String);
+
+/// The counters of an engine that are in use, and some that were.
+#[derive(Default)]
+struct Known {
+    by_owner: HashMap<Owner, Weak<Counters>>,
+    by_address: HashMap<u64, Weak<Counters>>,
+    /// The number of entries at which those that are not in use any more are removed.
+    full: usize,
+}
+
+impl Known {
+    /// Fewest entries at which unused ones are looked for.
+    const LEAST: usize = 64;
+
+    /// Returns the counters of this owner, made by `new` if there are none.
+    fn of(&mut self, owner: Owner, new: impl FnOnce() -> Counters) -> Arc<Counters> {
+        // An account that is gone may have had the address of a new one; its counters are gone as well, as they kept
+        // it.
+        if let Some(known) = self.by_owner.get(&owner).and_then(Weak::upgrade) {
+            return known;
+        }
+        // Either may have many unused entries alone: one owner's counters at changing addresses, and many owners' at
+        // one.
+        if self.by_owner.len().max(self.by_address.len()) >= self.full {
+            self.by_owner.retain(|_, known| known.strong_count() > 0);
+            self.by_address.retain(|_, known| known.strong_count() > 0);
+            // Twice the number that is left, so that each new entry pays for looking at a bounded number of others.
+            self.full = Self::LEAST.max(2 * self.by_owner.len().max(self.by_address.len()));
+        }
+        let new = Arc::new(new());
+        self.by_address.insert(new.address(), Arc::downgrade(&new));
+        self.by_owner.insert(owner, Arc::downgrade(&new));
+        new
+    }
+
+    /// Returns the counters that are in use, in no order.
+    fn all(&self) -> Vec<Arc<Counters>> {
+        self.by_owner.values().filter_map(Weak::upgrade).collect()
+    }
 }
 
 /// Nothing under these locks panics, so poison means nothing.
@@ -184,29 +229,18 @@ impl Metrics {
         name: &str,
     ) -> Option<Counted> {
         let sampled = self.sampled.as_ref()?;
-        let same = |known: &Arc<Counters>| {
-            known.name == name
-                && known.instance.as_ref() == instance
-                && known.account.as_ref().map(Arc::as_ptr) == account.map(Arc::as_ptr)
+        let owner = (account.map(|account| Arc::as_ptr(account).addr()), instance.cloned(), name.to_owned());
+        let new = || Counters {
+            account: account.cloned(),
+            instance: instance.cloned(),
+            name: name.to_owned(),
+            runs: (0..sampled.slots).map(|_| Slot::default()).collect(),
+            nanoseconds: AtomicU64::new(0),
+            stops: Default::default(),
+            programs: AtomicU64::new(0),
+            code_bytes: AtomicU64::new(0),
         };
-        let counters = with(&sampled.programs, |programs| {
-            let known = programs.iter().filter_map(Weak::upgrade).find(same);
-            known.unwrap_or_else(|| {
-                programs.retain(|known| known.strong_count() > 0);
-                let new = Arc::new(Counters {
-                    account: account.cloned(),
-                    instance: instance.cloned(),
-                    name: name.to_owned(),
-                    runs: (0..sampled.slots).map(|_| Slot::default()).collect(),
-                    nanoseconds: AtomicU64::new(0),
-                    stops: Default::default(),
-                    programs: AtomicU64::new(0),
-                    code_bytes: AtomicU64::new(0),
-                });
-                programs.push(Arc::downgrade(&new));
-                new
-            })
-        });
+        let counters = with(&sampled.programs, |programs| programs.of(owner, new));
         // Relaxed: a statistic.
         counters.programs.fetch_add(1, Ordering::Relaxed);
         Some(Counted { counters, code_bytes: AtomicU64::new(0) })
@@ -243,9 +277,7 @@ impl Drop for Metrics {
 impl Sampled {
     /// A run of the program with counters at this address was going on for so long.
     fn add_time(&self, address: u64, nanoseconds: u64) {
-        let known = with(&self.programs, |programs| {
-            programs.iter().filter_map(Weak::upgrade).find(|known| known.address() == address)
-        });
+        let known = with(&self.programs, |programs| programs.by_address.get(&address).and_then(Weak::upgrade));
         if let Some(counters) = known {
             // Relaxed: a statistic.
             counters.nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
@@ -259,7 +291,7 @@ impl Sampled {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Snapshot {
-    /// By account and name; empty without [`crate::Config::metrics`].
+    /// In the order of accounts, instances and names; empty without [`crate::Config::metrics`].
     pub programs: Vec<ProgramMetrics>,
     /// Those of objects; empty without [`crate::Config::metrics`].
     pub maps: Vec<MapMetrics>,
@@ -339,6 +371,13 @@ pub struct MapMetrics {
     pub bytes: u64,
 }
 
+impl ProgramMetrics {
+    /// Returns the names of the account, the instance and the program.
+    fn owner(&self) -> (Option<&str>, Option<&str>, &str) {
+        (self.account.as_deref(), self.instance.as_deref(), &self.program)
+    }
+}
+
 impl MapMetrics {
     fn of(map: &Map) -> MapMetrics {
         let map_type: MapType = map.map_type();
@@ -374,16 +413,17 @@ impl Engine {
         // A thread that the child does not have may hold a lock for ever.
         let sampled = metrics.sampled.as_ref().filter(|_| !domain.is_forked());
         // Not dropped under the lock: they may be the last.
-        let programs: Vec<_> = sampled.map_or_else(Vec::new, |sampled| {
-            with(&sampled.programs, |programs| programs.iter().filter_map(Weak::upgrade).collect())
-        });
+        let programs: Vec<_> =
+            sampled.map_or_else(Vec::new, |sampled| with(&sampled.programs, |programs| programs.all()));
         let maps: Vec<_> = sampled.map_or_else(Vec::new, |sampled| {
             with(&sampled.maps, |maps| maps.iter().filter_map(bpf_maps::WeakMap::upgrade).collect())
         });
+        let mut programs: Vec<ProgramMetrics> = programs.iter().map(|counters| counters.snapshot()).collect();
+        programs.sort_by(|one, other| one.owner().cmp(&other.owner()));
         // Relaxed: statistics.
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Snapshot {
-            programs: programs.iter().map(|counters| counters.snapshot()).collect(),
+            programs,
             maps: maps.iter().map(MapMetrics::of).collect(),
             loads: read(&metrics.loads),
             refusals: read(&metrics.refusals),

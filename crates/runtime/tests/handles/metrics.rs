@@ -198,3 +198,43 @@ fn a_snapshot_is_serialised() {
     assert_eq!(json["programs"][0]["stops"]["budget"], 0);
     drop(map);
 }
+
+/// Counters of many instances are told apart and found again, also after most are gone, and are listed in order.
+#[test]
+fn counters_of_many_instances_are_found_again() {
+    let mut config = Config::default();
+    (config.metrics, config.max_slots) = (true, 4);
+    let engine = Engine::new(config).unwrap();
+    let object = bpf_runtime::Object::parse(include_bytes!("../objects/instances.o")).unwrap();
+    let module = Linker::<()>::new(&engine).loader::<Raw>().only(&["at"]).compile(&object).unwrap();
+    let account = engine.account("some", 1 << 20);
+    let make = |i: usize| {
+        let name = format!("tenant {i:04}");
+        let instance = module.instance().name(&name);
+        if i.is_multiple_of(3) { instance.account(&account) } else { instance }.make().unwrap()
+    };
+    let run =
+        |instance: &bpf_runtime::Instance<()>| instance.program::<Raw>("at").unwrap().run(&mut (), &mut []).unwrap();
+    for _ in 0..3 {
+        let many: Vec<_> = (0..300).map(make).collect();
+        many.iter().for_each(|instance| assert_eq!(run(instance), 1000));
+        // Another instance of a name counts in the same counters.
+        let again = make(7);
+        run(&again);
+        let programs = engine.snapshot().programs;
+        assert_eq!(programs.len(), 300);
+        let runs = |programs: &[bpf_runtime::ProgramMetrics], of: &str| {
+            let found = programs.iter().find(|one| one.instance.as_deref() == Some(of)).unwrap();
+            (found.runs, found.versions, found.account.as_deref() == Some("some"))
+        };
+        assert_eq!((runs(&programs, "tenant 0007"), runs(&programs, "tenant 0009")), ((2, 2, false), (1, 1, true)));
+        assert!(programs.is_sorted_by_key(|one| (one.account.clone(), one.instance.clone())));
+        drop(many);
+        engine.domain().drain().unwrap();
+        let left = engine.snapshot().programs;
+        assert_eq!((left.len(), runs(&left, "tenant 0007")), (1, (2, 1, false)));
+        drop(again);
+        engine.domain().drain().unwrap();
+        assert!(engine.snapshot().programs.is_empty());
+    }
+}
