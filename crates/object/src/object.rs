@@ -218,6 +218,13 @@ impl Object {
     }
 
     /// The functions that are not programs although nothing calls them, by section and address, with the reasons.
+    ///
+    /// These are static functions outside of the sections of subprograms, as an object file cannot say whether such a
+    /// function is meant to be a program. libbpf refuses an object with one (`-ENOTSUP`, "is static and not
+    /// supported"). Here the object's other programs can be used, static functions in sections of a known type are
+    /// programs, and only [`Object::program`] of a name in this list is refused. A global function in a section of no
+    /// known type is a program for both: libbpf loads it once its user has set a type, this library on the context
+    /// that its user names.
     pub fn left_out(&self) -> &[LeftOut] {
         &self.left_out
     }
