@@ -42,14 +42,18 @@ const LEFT_OUT: &[(Option<Sanitizer>, &str, &str)] = &[
         "a child by a raw clone(2), of which ThreadSanitizer does not know, ends in a CHECK of its own",
     ),
 ];
-/// Seconds that the stress program runs.
-const STRESS: &str = "30";
+/// The stress programs.
+const STRESS: [&str; 2] = ["stress", "tenants"];
+/// Seconds that each of them runs.
+const SECONDS: &str = "30";
 
 pub(crate) fn run(only: Option<Sanitizer>) -> anyhow::Result<()> {
     let all = [Sanitizer::Address, Sanitizer::Thread];
     for sanitizer in all.into_iter().filter(|s| only.is_none_or(|only| only == *s)) {
-        let stress = ["run", "-p", "bpf-runtime", "--example", "stress", "--", STRESS];
-        shell::run(cargo(sanitizer).args(sanitized(stress[0])).args(&stress[1..]))?;
+        for example in STRESS {
+            let stress = ["-p", "bpf-runtime", "--example", example, "--", SECONDS];
+            shell::run(cargo(sanitizer).args(sanitized("run")).args(stress))?;
+        }
         let left_out: Vec<_> =
             LEFT_OUT.iter().filter(|(under, ..)| under.is_none_or(|under| under == sanitizer)).collect();
         for (_, test, why) in &left_out {

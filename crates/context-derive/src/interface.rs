@@ -69,8 +69,9 @@ pub(crate) fn expand(mut input: ItemTrait) -> Result<TokenStream> {
         return Err(Error::new(input.ident.span(), "an interface without methods"));
     };
     let (ident, vis) = (&input.ident, &input.vis);
-    let (ops, with) = (format_ident!("{}Ops", ident), format_ident!("{}With", ident));
+    let [ops, with, module] = ["Ops", "With", "Module"].map(|suffix| format_ident!("{}{}", ident, suffix));
     let doc = format!("A table of programs that implements [`{ident}`], for host state `H`.");
+    let doc_module = format!("The programs of a table that implements [`{ident}`], compiled once for many [`{ops}`].");
     let doc_with = format!("[`{ops}`] with its host state: a [`{ident}`].");
     Ok(quote! {
         #input
@@ -99,8 +100,18 @@ pub(crate) fn expand(mut input: ItemTrait) -> Result<TokenStream> {
                 table: &str,
                 maps: ::bpf_runtime::MapSet,
             ) -> ::core::result::Result<Self, ::bpf_runtime::InterfaceError> {
-                const METHODS: &[::bpf_runtime::interfaces::Method] = &[#(#methods),*];
-                ::bpf_runtime::interfaces::Table::load(loader, object, table, maps, METHODS).map(#ops)
+                ::bpf_runtime::interfaces::Table::load(loader, object, table, maps, Self::METHODS).map(#ops)
+            }
+
+            const METHODS: &'static [::bpf_runtime::interfaces::Method] = &[#(#methods),*];
+
+            /// Verifies and compiles the programs of the table of this name, once for many instances.
+            #vis fn compile(
+                loader: ::bpf_runtime::Loader<'_, #context, H>,
+                object: &::bpf_runtime::Object,
+                table: &str,
+            ) -> ::core::result::Result<#module<H>, ::bpf_runtime::InterfaceError> {
+                ::bpf_runtime::interfaces::TableModule::compile(loader, object, table, Self::METHODS).map(#module)
             }
 
             /// Binds the host state for the following calls. Each call runs the version that is current when it
@@ -122,6 +133,40 @@ pub(crate) fn expand(mut input: ItemTrait) -> Result<TokenStream> {
             /// The bytes of a data member of the C structure.
             #vis fn setting(&self, member: &str) -> ::core::option::Option<::std::vec::Vec<u8>> {
                 self.0.setting(member)
+            }
+        }
+
+        #[doc = #doc_module]
+        #[allow(dead_code, reason = "not every host makes many instances")]
+        #vis struct #module<H>(::bpf_runtime::interfaces::TableModule<#context, H>);
+
+        impl<H> ::core::clone::Clone for #module<H> {
+            fn clone(&self) -> Self {
+                #module(::core::clone::Clone::clone(&self.0))
+            }
+        }
+
+        impl<H> ::core::fmt::Debug for #module<H> {
+            fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+                f.debug_struct(::core::stringify!(#module)).finish_non_exhaustive()
+            }
+        }
+
+        #[allow(dead_code, reason = "not every host makes many instances")]
+        impl<H: 'static> #module<H> {
+            /// Makes an instance with the options that `options` adds: a name, an account, maps, a budget.
+            #vis fn make<'m>(
+                &'m self,
+                options: impl ::core::ops::FnOnce(
+                    ::bpf_runtime::Instantiate<'m, #context, H>,
+                ) -> ::bpf_runtime::Instantiate<'m, #context, H>,
+            ) -> ::core::result::Result<#ops<H>, ::bpf_runtime::InterfaceError> {
+                self.0.make(options).map(#ops)
+            }
+
+            /// The programs as a module.
+            #vis fn module(&self) -> &::bpf_runtime::Module<#context, H> {
+                self.0.module()
             }
         }
 

@@ -139,6 +139,16 @@ impl Map {
         key.len() == self.0.def.key_size as usize && self.0.ops.key_of(value, key)
     }
 
+    /// How many handles there are of the map, this one included: those of programs, of maps of maps and of the engine's
+    /// users alike. The number may change at any time while somebody else has a handle.
+    #[must_use]
+    pub fn handles(&self) -> usize {
+        let handles = Arc::strong_count(&self.0);
+        // Acquire pairs with the release by which others dropped their handles: their changes are visible.
+        core::sync::atomic::fence(core::sync::atomic::Ordering::Acquire);
+        handles
+    }
+
     /// Returns a reference that does not keep the map alive.
     #[must_use]
     pub fn downgrade(&self) -> WeakMap {

@@ -291,6 +291,13 @@ pub enum LoadError {
         /// The program.
         program: String,
     },
+    /// A method of an interface that returns nothing ([`crate::interfaces`]), where a program with a result is needed:
+    /// it was loaded without its interface and does not set r0 to a number, or it was asked for by its name.
+    #[error("program `{program}` returns nothing: load and call it by its interface (`#[interface]`)")]
+    NoResult {
+        /// The program.
+        program: String,
+    },
     /// A map, prog array or [`crate::MapSet`] of another engine.
     #[error(transparent)]
     OtherDomain(#[from] OtherDomain),
@@ -398,8 +405,8 @@ pub enum DeserializeError {
     /// The bytes do not begin as a serialised module does.
     #[error("the bytes are no serialised module")]
     NoModule,
-    /// Another version of this library wrote them.
-    #[error("the module was serialised by another version of this library: compile it again")]
+    /// Another version of this library wrote them, or another build of the executable or shared library that it is in.
+    #[error("the module was serialised by another version or build of this library: compile it again")]
     Version,
     /// The code is for another processor, or uses instructions that this one does not have.
     #[error("the module was compiled for another processor, or with other `Config::features`: compile it again")]
@@ -416,6 +423,14 @@ pub enum DeserializeError {
     /// The bytes behind the header are no module, although their checksum matches.
     #[error("the bytes of the module are malformed: compile the object again")]
     Malformed,
+    /// A map that the module's instances share cannot be made.
+    #[error("map `{map}` of the module: {problem}")]
+    Map {
+        /// Its name.
+        map: String,
+        /// Why.
+        problem: String,
+    },
     /// The linker has no such function, or one with another prototype.
     #[error(
         "the module calls `{function}`, which the linker does not have with the prototype that it was compiled for"
@@ -470,9 +485,9 @@ pub enum PoolError {
         /// How many instances the pool has.
         size: usize,
     },
-    /// No instance that came back can be reset.
-    #[error("no instance of the pool can be reset: {0}")]
-    Reset(#[from] ResetError),
+    /// The pool has given up an instance of which others have handles, and another one cannot be made.
+    #[error("an instance for the pool: {0}")]
+    Load(#[source] Box<LoadError>),
 }
 
 impl LoadError {
@@ -601,6 +616,12 @@ pub enum ProgArrayError {
     /// The program is interpreted and those that jump through this array are machine code, or the other way round.
     #[error("machine code and interpreted programs cannot call each other")]
     Mode,
+    /// The program is a method of an interface that returns nothing, and a tail call needs a result.
+    #[error("program `{program}` returns nothing, so no tail call can end in it")]
+    NoResult {
+        /// The program.
+        program: String,
+    },
     /// The program belongs to another engine.
     #[error(transparent)]
     OtherDomain(#[from] OtherDomain),

@@ -79,7 +79,7 @@ pub use error::{
 pub use exec::timers::TimerRuns;
 pub use handle::instance::Instance;
 pub use handle::prog_array::ProgArray;
-pub use handle::program::{Program, TestRun};
+pub use handle::program::{Program, ProgramName, TestRun};
 pub use load::hints::VerifyHint;
 pub use load::instance_pool::{InstancePool, Pooled};
 #[doc(hidden)]

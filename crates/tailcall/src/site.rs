@@ -163,6 +163,14 @@ impl<S: Slots, T: Target> Site<S, T> {
         }
     }
 
+    /// The target that the site keeps alive, if there is one.
+    pub fn target(&self) -> Option<&T> {
+        match &self.state {
+            State::Unlinked => None,
+            State::Armed { target, .. } | State::Linked { target } | State::Draining { target, .. } => Some(target),
+        }
+    }
+
     /// The site in its state.
     pub fn view(&mut self) -> View<'_, S, T> {
         match &self.state {

@@ -18,7 +18,7 @@ use crate::context::{Context, Parts};
 use crate::engine::Engine;
 use crate::engine::debug;
 use crate::error::RunError;
-use crate::handle::program::{Program, TestRun};
+use crate::handle::program::{Program, ProgramName, TestRun};
 use crate::program::loaded::Loaded;
 use bpf_dispatcher::{DEFAULT_LIMIT, DetachError, Options};
 use bpf_quiesce::{Finish, OtherDomain};
@@ -34,8 +34,11 @@ pub enum DispatcherError {
     #[error(transparent)]
     OtherDomain(#[from] OtherDomain),
     /// The program is not attached.
-    #[error("the program is not attached")]
-    NotAttached,
+    #[error("program {program} is not attached")]
+    NotAttached {
+        /// Which.
+        program: ProgramName,
+    },
     /// The image could not be placed.
     #[error("executable memory: {0}")]
     Image(#[from] bpf_prog_pack::Error),
@@ -45,15 +48,6 @@ pub enum DispatcherError {
     /// A run of [`Dispatcher::test_run`] ended without a result.
     #[error(transparent)]
     Run(#[from] RunError),
-}
-
-impl From<DetachError> for DispatcherError {
-    fn from(error: DetachError) -> Self {
-        match error {
-            DetachError::NotAttached => DispatcherError::NotAttached,
-            DetachError::Image(error) => DispatcherError::Image(error),
-        }
-    }
 }
 
 /// How a [`Dispatcher`] is built. Its hardening is the engine's ([`crate::Config::hardening`]).
@@ -303,18 +297,21 @@ impl<C: Context, H: 'static> Dispatcher<C, H> {
     pub fn detach(&self, program: &Program<C, H>) -> Result<(), DispatcherError> {
         self.may_change()?;
         let mut state = self.lock();
-        let at = position_of(&state.attached, program).ok_or(DispatcherError::NotAttached)?;
+        let at = position_of(&state.attached, program).ok_or_else(|| not_attached(program))?;
         if state.attached[at].references > 1 {
             state.attached[at].references -= 1;
             return Ok(());
         }
         let gone = state.attached.remove(at);
         let in_tree = |program: &Program<C, H>| match program.loaded().entry() {
-            Some(entry) => self.tree.detach(entry.code as usize),
+            Some(entry) => self.tree.detach(entry.code as usize).map_err(|error| match error {
+                DetachError::NotAttached => not_attached(program),
+                DetachError::Image(error) => DispatcherError::Image(error),
+            }),
             None => Ok(()),
         };
         let listed = self.list_of(&state.attached).map_err(DispatcherError::from);
-        match listed.and_then(|list| in_tree(program).map(|()| list).map_err(DispatcherError::from)) {
+        match listed.and_then(|list| in_tree(program).map(|()| list)) {
             Ok(list) => {
                 self.relist(state, list, Some(gone));
                 Ok(())
@@ -376,7 +373,7 @@ impl<C: Context, H: 'static> Dispatcher<C, H> {
             fallback: entries.saturating_sub(tree.direct),
             updates: tree.updates,
             footprint: tree.footprint,
-            programs: attached.iter().map(|a| a.counters.stats(a.program.name())).collect(),
+            programs: attached.iter().map(|a| a.counters.stats(a.program.loaded())).collect(),
             unlisted: self.unlisted.runs(),
         }
     }
@@ -461,4 +458,8 @@ unsafe fn call_foreign(
 
 fn position_of<C: Context, H: 'static>(attached: &[Attached<C, H>], program: &Program<C, H>) -> Option<usize> {
     attached.iter().position(|known| Arc::ptr_eq(known.program.loaded(), program.loaded()))
+}
+
+fn not_attached<C: Context, H: 'static>(program: &Program<C, H>) -> DispatcherError {
+    DispatcherError::NotAttached { program: ProgramName::of(program.loaded()) }
 }

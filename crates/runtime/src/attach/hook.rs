@@ -24,7 +24,7 @@ use crate::engine::config::Mode;
 use crate::engine::debug;
 use crate::engine::trace;
 use crate::error::RunError;
-use crate::handle::program::Program;
+use crate::handle::program::{Program, ProgramName};
 use crate::program::loaded::Loaded;
 use crate::program::locate::locate;
 use bpf_dispatcher::{Image, Link, LiveImage, MAX_LIMIT, Options, Policy, StagedImage, Verdicts};
@@ -44,11 +44,17 @@ pub enum HookError {
     #[error(transparent)]
     OtherDomain(#[from] OtherDomain),
     /// The program is attached already.
-    #[error("the program is attached already")]
-    Attached,
+    #[error("program {program} is attached already")]
+    Attached {
+        /// Which.
+        program: ProgramName,
+    },
     /// The program is not attached.
-    #[error("the program is not attached")]
-    NotAttached,
+    #[error("program {program} is not attached")]
+    NotAttached {
+        /// Which.
+        program: ProgramName,
+    },
     /// There are fewer programs.
     #[error("there is no position {position} in a list of {len} programs")]
     Position {
@@ -222,8 +228,9 @@ impl<C: Context, H: 'static> Replacing<C, H> {
             hook.engine.0.metrics.changes.fetch_add(1, Ordering::Relaxed);
             if cfg!(feature = "tracing") {
                 let after = hook.programs();
-                let before: Vec<_> = self.old.attached.iter().map(|attached| attached.program.name()).collect();
-                finish.step(|| trace::changed(&before, &after.iter().map(Program::name).collect::<Vec<_>>()));
+                let name = |program: &Program<C, H>| program.loaded().path();
+                let before: Vec<_> = self.old.attached.iter().map(|attached| name(&attached.program)).collect();
+                finish.step(|| trace::changed(&before, &after.iter().map(name).collect::<Vec<_>>()));
                 finish.step(|| drop(after));
             }
         }
@@ -535,7 +542,7 @@ impl<C: Context, H: 'static> Hook<C, H> {
     /// What was counted while statistics were on, by program, in order. Interpreted programs are always counted. In a
     /// forked child, nothing if the programs were being changed at the fork.
     pub fn statistics(&self) -> Vec<ProgramStats> {
-        self.attached(|attached| attached.counters.stats(attached.program.name()))
+        self.attached(|attached| attached.counters.stats(attached.program.loaded()))
     }
 
     fn attached<T>(&self, of_each: impl Fn(&Attached<C, H>) -> T) -> Vec<T> {
@@ -604,7 +611,7 @@ impl<C: Context, H: 'static> Hook<C, H> {
     fn check(&self, attached: &[Attached<C, H>], program: &Program<C, H>) -> Result<(), HookError> {
         self.engine.domain().owns(&**program.loaded())?;
         if attached.iter().any(|known| known.is(program)) {
-            return Err(HookError::Attached);
+            return Err(HookError::Attached { program: ProgramName::of(program.loaded()) });
         }
         Ok(())
     }
@@ -728,5 +735,8 @@ fn position_of<C: Context, H: 'static>(
     attached: &[Attached<C, H>],
     program: &Program<C, H>,
 ) -> Result<usize, HookError> {
-    attached.iter().position(|known| known.is(program)).ok_or(HookError::NotAttached)
+    attached
+        .iter()
+        .position(|known| known.is(program))
+        .ok_or_else(|| HookError::NotAttached { program: ProgramName::of(program.loaded()) })
 }

@@ -12,6 +12,7 @@ use crate::abi::limits::Checks;
 use crate::abi::run::Run;
 use crate::engine::Engine;
 use crate::handle::kept::Kept;
+use crate::handle::program::ProgramName;
 use crate::program::loaded::Loaded;
 use crate::{RunError, context::Parts};
 use bpf_dispatcher::Verdicts;
@@ -26,6 +27,8 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ProgramStats {
+    /// The name of the instance that the program belongs to, if it has one ([`crate::Instantiate::name`]).
+    pub instance: Option<String>,
     /// The program's name.
     pub program: String,
     /// Its runs.
@@ -46,10 +49,11 @@ impl Counters {
         self.runs.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn stats(&self, program: &str) -> ProgramStats {
+    pub(crate) fn stats(&self, program: &Loaded) -> ProgramStats {
         // Relaxed: statistics.
         let time = Duration::from_nanos(self.nanoseconds.load(Ordering::Relaxed));
-        ProgramStats { program: program.to_owned(), runs: self.runs(), time }
+        let ProgramName { instance, program } = ProgramName::of(program);
+        ProgramStats { instance, program, runs: self.runs(), time }
     }
 
     /// Runs a program as a part of `run`, and counts it.

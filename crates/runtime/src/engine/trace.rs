@@ -1,6 +1,8 @@
 //! What is told to `tracing`, behind the feature of that name: loads, refusals, changes of hooks and of prog arrays,
 //! programs that cannot be made fast, and stops of runs.
 //!
+//! A program of an instance with a name is told of as `INSTANCE/PROGRAM`.
+//!
 //! Invariant: nothing is told under a lock of a hook or an array, and nothing by runs that succeed: a subscriber may do
 //! what it likes, and panic. The end of a load's span is told while another panic of a subscriber unwinds, too.
 
@@ -23,7 +25,7 @@ mod imp {
         tracing::warn!(%error, "program refused");
     }
 
-    pub(crate) fn changed(before: &[&str], after: &[&str]) {
+    pub(crate) fn changed(before: &[String], after: &[String]) {
         tracing::info!(?before, ?after, "hook changed");
     }
 
@@ -55,7 +57,7 @@ mod imp {
 
     pub(crate) fn refused(_: &LoadError) {}
 
-    pub(crate) fn changed(_: &[&str], _: &[&str]) {}
+    pub(crate) fn changed(_: &[String], _: &[String]) {}
 
     pub(crate) fn slot_changed(_: &str, _: u32, _: Option<&str>, _: Option<&str>) {}
 

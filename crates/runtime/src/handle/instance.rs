@@ -130,8 +130,19 @@ impl<H: 'static> Instance<H> {
     /// A program by its function's name.
     ///
     /// # Errors
-    /// [`LoadError::NotFound`]; [`LoadError::ContextMismatch`] if it was loaded for another context.
+    /// [`LoadError::NotFound`]; [`LoadError::ContextMismatch`] if it was loaded for another context;
+    /// [`LoadError::NoResult`] for a method of an interface that returns nothing.
     pub fn program<C: Context>(&self, name: &str) -> Result<Program<C, H>, LoadError> {
+        let program = self.method(name)?;
+        match program.loaded().void {
+            // What is left in its r0 may be an address, which nobody but the program may see.
+            true => Err(LoadError::NoResult { program: name.to_owned() }),
+            false => Ok(program),
+        }
+    }
+
+    /// Returns a program by its function's name, for a caller that ignores the result of one that returns nothing.
+    pub(crate) fn method<C: Context>(&self, name: &str) -> Result<Program<C, H>, LoadError> {
         let Some(loaded) = self.kept.programs().iter().find(|p| *p.name == *name) else {
             let have = self.programs().map(str::to_owned).collect();
             return Err(LoadError::NotFound { what: "program", name: name.to_owned(), have });

@@ -4,7 +4,7 @@ use crate::engine::Engine;
 use crate::error::LoadError;
 use crate::program::loaded::Loaded;
 use crate::program::map_ref::MapRef;
-use crate::program::table::UserHold;
+use crate::program::table::{ProgTable, UserHold};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
@@ -70,10 +70,26 @@ impl Kept {
     }
 
     /// Whether this is the only handle and nothing else holds a program, so that no run can be in one: a run begins
-    /// from a handle, a hook or a prog array, each of which holds the program. An entry in one of the instance's own
-    /// prog arrays counts as a holder, too.
+    /// from a handle, a hook or a prog array, each of which holds the program. Only programs of the instance jump
+    /// through a prog array that nothing else holds, so its entries are no holders.
     pub(crate) fn is_alone(&self) -> bool {
-        let alone = Arc::strong_count(&self.0) == 1 && self.0.programs.iter().all(|one| Arc::strong_count(one) == 1);
+        let Inner { programs, .. } = &*self.0;
+        let tables = || self.tables();
+        // Counts of holders are read before what explains them: somebody who lets go in between makes a count too large
+        // and never too small. Nobody takes hold, for which a holder is needed.
+        let is_own = |table: &&Arc<ProgTable>| {
+            let holders = Arc::strong_count(table);
+            // The list of maps and the hold on the table.
+            holders == 2 + programs.iter().map(|program| program.holds_of(table)).sum::<usize>()
+        };
+        let is_held_by_own = |program: &Arc<Loaded>| {
+            let holders = Arc::strong_count(program);
+            let held = tables().map(|table| table.holds_of(Arc::as_ptr(program).cast()));
+            held.sum::<Option<usize>>().is_some_and(|held| holders == 1 + held)
+        };
+        let alone = Arc::strong_count(&self.0) == 1
+            && tables().all(|table| is_own(&table))
+            && programs.iter().all(is_held_by_own);
         // Acquire pairs with the release by which other holders dropped their references: the effects of their runs are
         // visible.
         fence(Ordering::Acquire);
@@ -101,6 +117,14 @@ impl Kept {
 
     pub(crate) fn name(&self) -> Option<&str> {
         self.0.name.as_deref()
+    }
+
+    /// Its prog arrays.
+    fn tables(&self) -> impl Iterator<Item = &Arc<ProgTable>> {
+        self.0.maps.iter().filter_map(|map| match map {
+            MapRef::Progs(table) => Some(table),
+            MapRef::Data(_) => None,
+        })
     }
 
     pub(crate) fn programs(&self) -> &[Arc<Loaded>] {

@@ -40,6 +40,31 @@ impl<C, H> fmt::Debug for Program<C, H> {
     }
 }
 
+/// A program as errors and listings name it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct ProgramName {
+    /// The name of the instance that the program belongs to, if it has one ([`crate::Instantiate::name`]).
+    pub instance: Option<String>,
+    /// The program's own name.
+    pub program: String,
+}
+
+impl ProgramName {
+    pub(crate) fn of(loaded: &Loaded) -> ProgramName {
+        ProgramName { instance: loaded.instance.as_deref().map(str::to_owned), program: loaded.name.to_string() }
+    }
+}
+
+impl fmt::Display for ProgramName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.instance {
+            Some(instance) => write!(f, "`{}` in instance `{instance}`", self.program),
+            None => write!(f, "`{}`", self.program),
+        }
+    }
+}
+
 /// What [`Program::test_run`] reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -66,6 +91,11 @@ impl<C: Context, H: 'static> Program<C, H> {
     /// Its name.
     pub fn name(&self) -> &str {
         &self.loaded.name
+    }
+
+    /// The name of the instance that it belongs to, if that has one ([`crate::Instantiate::name`]).
+    pub fn instance(&self) -> Option<&str> {
+        self.loaded.instance.as_deref()
     }
 
     /// Runs it once: no lock, no allocation, no system call.

@@ -82,6 +82,7 @@ fn code_without_what_a_run_does_not_reach_does_the_same() {
                 budget: 0,
                 checks: Checks { budget: false, interrupt: false },
                 sink: None,
+                void: false,
             };
             let opt_level = OptLevel::Speed;
             let target = Target { program: &program, facts, opt_level, source: None, shared: false };

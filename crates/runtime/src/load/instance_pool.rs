@@ -2,14 +2,17 @@
 //!
 //! Problem: a request that needs fresh maps of its own would have to make an instance, which takes microseconds of
 //! system calls. Approach: a number of instances is made in advance. A returned instance is reset at once if nobody
-//! else has handles of it, and otherwise when it is needed next.
+//! else has handles of it. Otherwise the pool gives it up to whoever has these handles, and makes another one when the
+//! next user asks: a user never gets an instance that somebody else may run or look at.
 //!
-//! Invariant: an instance is lent out, clean or used. A clean one was reset after its last use.
+//! Invariant: each of the pool's places has a clean instance, is lent out, or is to be filled. A clean instance was
+//! reset after its last use, and nobody has handles of it.
 
 use crate::context::Context;
 use crate::error::{LoadError, PoolError};
 use crate::handle::instance::Instance;
 use crate::load::module::Module;
+use bpf_maps::Map;
 use bpf_quiesce::Finish;
 use std::fmt;
 use std::mem::ManuallyDrop;
@@ -23,12 +26,17 @@ pub struct InstancePool<H>(Arc<Shared<H>>);
 
 struct Shared<H> {
     size: usize,
-    lists: Mutex<Lists<H>>,
+    places: Mutex<Places<H>>,
+    /// How many handles there are of each map of an instance that nobody uses.
+    handles: Vec<usize>,
+    /// Makes one more instance.
+    make: Box<dyn Fn() -> Result<Instance<H>, LoadError> + Send + Sync>,
 }
 
-struct Lists<H> {
+struct Places<H> {
     clean: Vec<Instance<H>>,
-    used: Vec<Instance<H>>,
+    /// Places whose instance was given up.
+    unfilled: usize,
 }
 
 impl<H> Clone for InstancePool<H> {
@@ -44,6 +52,9 @@ impl<H> fmt::Debug for InstancePool<H> {
 }
 
 /// An instance that goes back to its pool when this is dropped.
+///
+/// A handle that outlives this (a clone of the [`Instance`], a [`crate::Program`], a [`crate::Map`], a place in a hook)
+/// keeps the instance: the pool then gives it up, as it is, and makes another one in its place.
 pub struct Pooled<H: 'static> {
     /// Present until the drop.
     instance: ManuallyDrop<Instance<H>>,
@@ -72,10 +83,12 @@ impl<C: Context, H: 'static> Module<C, H> {
     /// # Errors
     /// [`LoadError`] of the first instance that cannot be made; the others are dropped.
     pub fn pool(&self, size: usize) -> Result<InstancePool<H>, LoadError> {
-        let clean = (0..size).map(|_| self.instance().make()).collect::<Result<_, _>>()?;
-        // A returned instance needs no memory.
-        let used = Vec::with_capacity(size);
-        Ok(InstancePool(Arc::new(Shared { size, lists: Mutex::new(Lists { clean, used }) })))
+        let clean = (0..size).map(|_| self.instance().make()).collect::<Result<Vec<Instance<H>>, _>>()?;
+        let handles = clean.first().map_or_else(Vec::new, |first| first.maps().map(Map::handles).collect());
+        let module = self.clone();
+        let make = Box::new(move || module.instance().make());
+        let places = Mutex::new(Places { clean, unfilled: 0 });
+        Ok(InstancePool(Arc::new(Shared { size, places, handles, make })))
     }
 }
 
@@ -85,40 +98,39 @@ impl<H: 'static> InstancePool<H> {
         self.0.size
     }
 
-    /// Lends an instance whose maps have their initial contents.
+    /// Lends an instance whose maps have their initial contents and of which nobody else has handles.
     ///
     /// # Errors
-    /// [`PoolError::Empty`]; [`PoolError::Reset`] if no returned instance can be reset, since others hold handles of
-    /// them and may run them.
+    /// [`PoolError::Empty`]; [`PoolError::Load`] if an instance that was given up cannot be replaced, which may be
+    /// tried again.
+    /// again.
     pub fn take(&self) -> Result<Pooled<H>, PoolError> {
-        let mut refused = None;
-        let used = {
-            let mut lists = self.lists();
-            if let Some(instance) = lists.clean.pop() {
-                return Ok(Pooled { instance: ManuallyDrop::new(instance), pool: self.clone() });
-            }
-            lists.used.len()
-        };
-        // Each is tried once: an instance that cannot be reset goes to the other end.
-        for _ in 0..used {
-            let Some(instance) = self.lists().used.pop() else { break };
-            // The instance is put back before the panic of a deferred callback is resumed.
-            let mut finish = Finish::default();
-            match finish.step(|| instance.reset_within(Duration::ZERO)) {
-                Some(Ok(())) => return Ok(Pooled { instance: ManuallyDrop::new(instance), pool: self.clone() }),
-                Some(Err(error)) => {
-                    refused = Some(error);
-                    self.lists().used.insert(0, instance);
-                }
-                None => self.lists().used.insert(0, instance),
+        /// A place that is filled, or given back.
+        struct Place<'p, H: 'static>(&'p InstancePool<H>);
+        impl<H: 'static> Drop for Place<'_, H> {
+            fn drop(&mut self) {
+                self.0.places().unfilled += 1;
             }
         }
-        Err(refused.map_or(PoolError::Empty { size: self.0.size }, PoolError::Reset))
+        let lend = |instance| Pooled { instance: ManuallyDrop::new(instance), pool: self.clone() };
+        {
+            let mut places = self.places();
+            if let Some(instance) = places.clean.pop() {
+                drop(places);
+                return Ok(lend(instance));
+            }
+            places.unfilled = places.unfilled.checked_sub(1).ok_or(PoolError::Empty { size: self.0.size })?;
+        }
+        // Without the lock: to make an instance may run what was deferred, which may be the host's.
+        let place = Place(self);
+        let instance = (self.0.make)().map_err(|error| PoolError::Load(Box::new(error)))?;
+        core::mem::forget(place);
+        Ok(lend(instance))
     }
 
     /// Nothing under the lock panics, so poison means nothing.
-    fn lists(&self) -> std::sync::MutexGuard<'_, Lists<H>> {
-        self.0.lists.lock().unwrap_or_else(PoisonError::into_inner)
+    fn places(&self) -> std::sync::MutexGuard<'_, Places<H>> {
+        self.0.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -138,10 +150,25 @@ impl<H: 'static> Drop for Pooled<H> {
         if instance.engine().domain().is_forked() {
             return;
         }
+        // Dropped last, if it is given up, and without the lock: that may run what was deferred, which may be the
+        // host's.
         let mut finish = Finish::default();
-        let clean = instance.is_alone()
-            && finish.step(|| instance.reset_within(Duration::ZERO)).is_some_and(|reset| reset.is_ok());
-        let mut lists = self.pool.lists();
-        if clean { lists.clean.push(instance) } else { lists.used.push(instance) }
+        let mut handles = instance.maps().map(Map::handles).zip(&self.pool.0.handles);
+        let unused = instance.is_alone() && handles.all(|(now, unused)| now <= *unused);
+        drop(handles);
+        let clean = unused && finish.step(|| instance.reset_within(Duration::ZERO)).is_some_and(|reset| reset.is_ok());
+        let mut places = self.pool.places();
+        let given_up = match clean {
+            true => {
+                places.clean.push(instance);
+                None
+            }
+            false => {
+                places.unfilled += 1;
+                Some(instance)
+            }
+        };
+        drop(places);
+        finish.step(|| drop(given_up));
     }
 }

@@ -6,6 +6,11 @@
 //! and their prototypes compared with the methods' by BTF, so what is called is what was compiled. The programs are
 //! loaded together and published as one list: a replacement is one store, and a call enters a guard before it looks.
 //!
+//! A table may also be compiled once for many instances ([`TableModule`]): tenants then share the check and the code.
+//!
+//! Methods may return nothing. The program of such a method leaves anything in r0, also an address. Only this file
+//! runs it and ignores its result: an instance does not give the program to others ([`Instance::program`]).
+//!
 //! Invariant: a version is dropped a grace period after it was replaced, so a call that has found its program keeps
 //! running it.
 
@@ -17,6 +22,7 @@ use crate::handle::instance::Instance;
 use crate::handle::program::Program;
 use crate::load::loader::Loader;
 use crate::load::map_set::MapSet;
+use crate::load::module::{Instantiate, Module};
 use bpf_maps::MapType;
 use bpf_object::btf::{Btf, Member, Type, TypeId};
 use bpf_object::{InitialValue, MapDecl, Object};
@@ -32,11 +38,11 @@ pub struct Method {
     pub name: &'static str,
     /// Whether a table may leave it out.
     pub optional: bool,
-    /// What it returns.
+    /// The type of its result.
     pub returns: Returns,
 }
 
-/// What a method returns.
+/// The type of a method's result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Returns {
     /// Its size in bytes; 0: nothing.
@@ -162,13 +168,41 @@ struct Shared<C, H> {
 }
 
 struct Version<C, H> {
-    name: String,
+    plan: Arc<Plan>,
     /// By method.
     programs: Vec<Option<Program<C, H>>>,
     /// Keeps its maps, too.
     instance: Instance<H>,
+}
+
+/// A table of an object, checked against an interface.
+struct Plan {
+    /// The table's name.
+    name: String,
+    /// The names of programs, by method.
+    programs: Vec<Option<String>>,
     /// The structure's other members, by name: as compiled.
     settings: Vec<(String, Vec<u8>)>,
+}
+
+impl Plan {
+    /// Finds the table of this name and checks its members.
+    fn new(object: &Object, table: &str, context: &str, methods: &[Method]) -> Result<Plan, InterfaceError> {
+        let tables = || object.maps().iter().filter(|map| map.map_type == MapType::StructOps);
+        let Some(decl) = tables().find(|map| map.name == table) else {
+            let have = tables().map(|map| map.name.clone()).collect();
+            return Err(InterfaceError::NoTable { table: table.to_owned(), have });
+        };
+        let Some((btf, members)) = structure(object, decl) else {
+            return Err(LoadError::Internal(format!("table `{table}` has no structure")).into());
+        };
+        let programs = Checks { btf, table, context }.programs(decl, members, methods)?;
+        Ok(Plan { name: table.to_owned(), programs, settings: settings(btf, decl, members) })
+    }
+
+    fn names(&self) -> Vec<&str> {
+        self.programs.iter().flatten().map(String::as_str).collect()
+    }
 }
 
 impl<C, H: 'static> Owned for Version<C, H> {
@@ -177,7 +211,7 @@ impl<C, H: 'static> Owned for Version<C, H> {
     }
 
     fn named(&self) -> (&'static str, &str) {
-        ("table", &self.name)
+        ("table", &self.plan.name)
     }
 }
 
@@ -205,23 +239,17 @@ impl<C: Context, H: 'static> Table<C, H> {
         maps: MapSet,
         methods: &[Method],
     ) -> Result<Self, InterfaceError> {
-        let tables = || object.maps().iter().filter(|map| map.map_type == MapType::StructOps);
-        let Some(decl) = tables().find(|map| map.name == table) else {
-            let have = tables().map(|map| map.name.clone()).collect();
-            return Err(InterfaceError::NoTable { table: table.to_owned(), have });
-        };
-        let Some((btf, members)) = structure(object, decl) else {
-            return Err(LoadError::Internal(format!("table `{table}` has no structure")).into());
-        };
-        let checks = Checks { btf, table, context: &C::layout().name };
-        let programs = checks.programs(decl, members, methods)?;
-        let names: Vec<&str> = programs.iter().flatten().map(String::as_str).collect();
-        let instance = loader.only(&names).object(object, maps)?;
-        let loaded = |name: &Option<String>| name.as_ref().map(|name| instance.program(name)).transpose();
-        let programs = programs.iter().map(loaded).collect::<Result<_, _>>()?;
-        let settings = settings(btf, decl, members);
+        let plan = Plan::new(object, table, &C::layout().name, methods)?;
+        let instance = loader.for_interface().only(&plan.names()).object(object, maps)?;
+        Table::of(Arc::new(plan), instance)
+    }
+
+    /// A table of the programs of an instance.
+    fn of(plan: Arc<Plan>, instance: Instance<H>) -> Result<Self, InterfaceError> {
+        let loaded = |name: &Option<String>| name.as_ref().map(|name| instance.method(name)).transpose();
+        let programs = plan.programs.iter().map(loaded).collect::<Result<_, _>>()?;
         let reclaim = ReclaimOnDrop(instance.engine().clone());
-        let version = Arc::new(Version { name: table.to_owned(), programs, instance, settings });
+        let version = Arc::new(Version { plan, programs, instance });
         let latest = Mutex::new(Arc::clone(&version));
         Ok(Table(Arc::new(Shared { version: Published::new(version), latest, reclaim })))
     }
@@ -282,7 +310,7 @@ impl<C: Context, H: 'static> Table<C, H> {
     /// The bytes of a member of the structure that is no function, as compiled.
     pub fn setting(&self, member: &str) -> Option<Vec<u8>> {
         let version = self.version();
-        version.settings.iter().find(|(name, _)| name == member).map(|(_, bytes)| bytes.clone())
+        version.plan.settings.iter().find(|(name, _)| name == member).map(|(_, bytes)| bytes.clone())
     }
 
     fn version(&self) -> Arc<Version<C, H>> {
@@ -297,6 +325,60 @@ impl<C: Context, H: 'static> Table<C, H> {
     /// Nothing under the lock panics, so poison means nothing.
     fn latest(&self) -> MutexGuard<'_, Arc<Version<C, H>>> {
         self.0.latest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The programs of a table, verified and compiled once for many instances. Generated types of
+/// [`interface`](macro@crate::interface) hold one.
+pub struct TableModule<C, H> {
+    module: Module<C, H>,
+    plan: Arc<Plan>,
+}
+
+impl<C, H> Clone for TableModule<C, H> {
+    fn clone(&self) -> Self {
+        TableModule { module: self.module.clone(), plan: Arc::clone(&self.plan) }
+    }
+}
+
+impl<C, H> fmt::Debug for TableModule<C, H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TableModule").field("table", &self.plan.name).finish_non_exhaustive()
+    }
+}
+
+impl<C: Context, H: 'static> TableModule<C, H> {
+    /// Verifies and compiles the programs of the table of this name.
+    ///
+    /// # Errors
+    /// [`InterfaceError`].
+    pub fn compile(
+        loader: Loader<'_, C, H>,
+        object: &Object,
+        table: &str,
+        methods: &[Method],
+    ) -> Result<Self, InterfaceError> {
+        let plan = Plan::new(object, table, &C::layout().name, methods)?;
+        let module = loader.for_interface().only(&plan.names()).compile(object)?;
+        Ok(TableModule { module, plan: Arc::new(plan) })
+    }
+
+    /// The programs as a module, say for [`Module::maps`]. Instances that it makes itself do not give out methods that
+    /// return nothing.
+    pub fn module(&self) -> &Module<C, H> {
+        &self.module
+    }
+
+    /// Makes an instance with the options that `options` adds, as a table.
+    ///
+    /// # Errors
+    /// [`InterfaceError::Load`] with an error of [`Instantiate::make`].
+    pub fn make<'m>(
+        &'m self,
+        options: impl FnOnce(Instantiate<'m, C, H>) -> Instantiate<'m, C, H>,
+    ) -> Result<Table<C, H>, InterfaceError> {
+        let instance = options(self.module.instance()).of(&self.module).make()?;
+        Table::of(Arc::clone(&self.plan), instance)
     }
 }
 

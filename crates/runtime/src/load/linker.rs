@@ -245,19 +245,25 @@ impl<H: 'static> Linker<H> {
                 }
             }
         }
-        if self.engine.config().print.is_some() {
-            let mut printer = None;
-            for (id, bound) in &mut references.functions.helpers {
-                let Some(helper @ (Helper::TracePrintk | Helper::TraceVprintk)) = Helper::from_id(*id) else {
-                    continue;
-                };
-                let printer = printer.get_or_insert_with(|| print::printer(name));
-                if let Some(func) = print::printing(helper, printer) {
-                    bound.func = func;
-                }
+        self.bind_printers(name, &mut references.functions.helpers);
+        Ok(())
+    }
+
+    /// Gives helpers that print the name of the program, if the host wants to see what is printed.
+    pub(super) fn bind_printers(&self, name: &str, helpers: &mut [(u32, Bound)]) {
+        if self.engine.config().print.is_none() {
+            return;
+        }
+        let mut printer = None;
+        for (id, bound) in helpers {
+            let Some(helper @ (Helper::TracePrintk | Helper::TraceVprintk)) = Helper::from_id(*id) else {
+                continue;
+            };
+            let printer = printer.get_or_insert_with(|| print::printer(name));
+            if let Some(func) = print::printing(helper, printer) {
+                bound.func = func;
             }
         }
-        Ok(())
     }
 }
 

@@ -7,6 +7,7 @@
 use crate::call::helpers::owned::{LocalType, declared_obj_new};
 use crate::context::Context;
 use crate::context::frags::XdpFrags;
+use crate::engine::Engine;
 use crate::engine::usage::Account;
 use crate::error::LoadError;
 use crate::handle::instance::Instance;
@@ -31,7 +32,7 @@ use bpf_analysis::{Cfg, Constants};
 use bpf_isa::{Callee, Imm64, Insn, InsnIdx};
 use bpf_jit_code::OptLevel;
 use bpf_maps::{CreateOptions, Map, MapDef, MapType};
-use bpf_object::{CodeTable, InitialValue, LinkedCode, Object, Reference, ReferenceKind, Unresolved};
+use bpf_object::{InitialValue, LinkedCode, Object, Reference, ReferenceKind, Unresolved};
 use bpf_verifier::{ProofError, ProofSection, Refusal};
 use core::marker::PhantomData;
 use std::collections::{HashMap, HashSet};
@@ -62,7 +63,16 @@ impl<H: 'static> Linker<H> {
         let (opt_level, interruptible, contained) = (config.opt_level, config.interruptible, config.contained);
         let trust = Trust::Verifier;
         let proofs = Proofs::default();
-        let how = How { trust, privileged: false, opt_level, budget: None, interruptible, contained, proofs };
+        let how = How {
+            trust,
+            privileged: false,
+            opt_level,
+            budget: None,
+            interruptible,
+            contained,
+            proofs,
+            interface: false,
+        };
         Loader {
             linker: self,
             how,
@@ -193,6 +203,12 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
     /// ```
     pub fn proofs(mut self, proofs: Proofs) -> Self {
         self.how.proofs = proofs;
+        self
+    }
+
+    /// Loads methods of an interface, which ignores the results of methods that return nothing.
+    pub(super) fn for_interface(mut self) -> Self {
+        self.how.interface = true;
         self
     }
 
@@ -482,7 +498,9 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
             let program = references.bind_places(name, program)?;
             let (proof, layout) = (&carried(&section, name), C::layout());
             let loading = Loading { linker, name, layout, code: Some(code.code()), own_struct, shared: true, proof };
-            let options = Options { values: hints::wants_values(&program), ..self.how.verify(log) };
+            // A method of an interface is verified as the interface loads it.
+            let verify = self.how.verify(log);
+            let options = Options { values: hints::wants_values(&program), interface: true, ..verify };
             let checked = loading.verify(program, &references, options).map_err(|error| explain(error, &code))?;
             reports.push(VerifyReport {
                 program: name.to_owned(),
@@ -591,25 +609,6 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         Ok(Linked { programs, wanted })
     }
 
-    /// The map that a program of an object jumps by.
-    fn jump_table(&self, table: &CodeTable) -> Result<Map, LoadError> {
-        let engine = &self.linker.engine;
-        let fail = |source| LoadError::Map { map: table.name.clone(), source };
-        let entries = u32::try_from(table.targets.len()).unwrap_or(u32::MAX);
-        let mut options = CreateOptions::default();
-        options.memory_limit = engine.config().object_memory_limit;
-        options.account = self.account.as_ref().map(|account| Arc::clone(account.memory()));
-        let def = MapDef::new(&table.name, MapType::InsnArray, 4, 16, entries);
-        let map = Map::create_with(def, engine.domain(), &options).map_err(fail)?;
-        for (i, target) in (0u32..).zip(&table.targets) {
-            let mut value = [0; 16];
-            value[..4].copy_from_slice(&target.0.to_ne_bytes());
-            map.update(&i.to_ne_bytes(), &value, 0).map_err(fail)?;
-        }
-        map.freeze().map_err(fail)?;
-        Ok(map)
-    }
-
     /// A program's instructions and what they refer to: by numbers of its own, since the object's may be many.
     fn bind<'o>(
         &self,
@@ -662,7 +661,8 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         }
         // These functions have no state of an instance, so all instances share them.
         for table in code.code().jump_tables() {
-            references.maps.push(Declared::There(MapRef::Data(self.jump_table(table)?)));
+            let map = jump_table(&linker.engine, self.account.as_ref(), &table.name, &table.targets)?;
+            references.maps.push(Declared::There(MapRef::Data(map)));
         }
         if insns.iter().any(|insn| matches!(insn, Insn::Call(Callee::Reg(_)))) {
             insns = structure(name, insns)?.into_insns();
@@ -674,6 +674,29 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         linker.bind_helpers(name, &insns, C::layout(), &mut references)?;
         Ok((insns, references))
     }
+}
+
+/// Makes the map that a program jumps by.
+pub(super) fn jump_table(
+    engine: &Engine,
+    account: Option<&Account>,
+    name: &str,
+    targets: &[InsnIdx],
+) -> Result<Map, LoadError> {
+    let fail = |source| LoadError::Map { map: name.to_owned(), source };
+    let entries = u32::try_from(targets.len()).unwrap_or(u32::MAX);
+    let mut options = CreateOptions::default();
+    options.memory_limit = engine.config().object_memory_limit;
+    options.account = account.map(|account| Arc::clone(account.memory()));
+    let def = MapDef::new(name, MapType::InsnArray, 4, 16, entries);
+    let map = Map::create_with(def, engine.domain(), &options).map_err(fail)?;
+    for (i, target) in (0u32..).zip(targets) {
+        let mut value = [0; 16];
+        value[..4].copy_from_slice(&target.0.to_ne_bytes());
+        map.update(&i.to_ne_bytes(), &value, 0).map_err(fail)?;
+    }
+    map.freeze().map_err(fail)?;
+    Ok(map)
 }
 
 /// Binds the functions that make objects of these types.

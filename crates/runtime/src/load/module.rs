@@ -168,6 +168,11 @@ pub struct Instantiate<'m, C, H> {
 }
 
 impl<'m, C: Context, H: 'static> Instantiate<'m, C, H> {
+    /// The same options for an instance of this module.
+    pub(super) fn of(self, module: &'m Module<C, H>) -> Self {
+        Instantiate { module, ..self }
+    }
+
     /// Uses these maps ([`Module::maps`]); new ones by default.
     pub fn maps(mut self, maps: MapSet) -> Self {
         self.maps = Some(maps);

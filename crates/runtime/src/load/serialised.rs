@@ -2,11 +2,17 @@
 //!
 //! Problem: a service that restarts verifies and compiles the same objects again. Approach: the bytes hold the parts of
 //! a [`Module`]: code with its relocations, the programs' references by number and name, definitions of maps. The
-//! linker that reads the bytes binds functions anew. A header comes first: digests of the processor, the version of
-//! this library, the engine's settings and the context that the code was made for, and a checksum of the rest. Each is
-//! compared, so a cache that is out of date gives an error and not a crash. The header does not show that the code is
-//! harmless: whoever can write the bytes can have the process do anything, as with a shared library. The safe form of a
-//! program is its object.
+//! linker that reads the bytes binds functions anew. A header comes first: digests of the build of this library, the
+//! processor, the engine's settings and the context that the code was made for, and a checksum of the rest.
+//!
+//! Code depends on more of the library than any list of constants says: offsets in the structures that it reads, what
+//! the functions that it calls expect, what its compiler has assumed of both. All of these are in the executable or
+//! shared library that this file was compiled into, so the build id of that one stands for them
+//! ([`bpf_os::process::build`]). A version number would not: it stays the same while the library is worked on, with
+//! other features, and with other versions of what it depends on. The price is that a new build of the service makes
+//! its modules anew, which takes milliseconds. Each digest is compared, so a cache that is out of date gives an error
+//! and not a crash. The header does not show that the code is harmless: whoever can write the bytes can have the
+//! process do anything, as with a shared library. The safe form of a program is its object.
 
 use crate::context::Context;
 use crate::engine::Engine;
@@ -21,17 +27,24 @@ use crate::program::unit::Kept;
 use bpf_isa::InsnIdx;
 use bpf_maps::{Kind, MapDef, MapType};
 use bpf_object::InitialValue;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 #[cfg(native)]
 use {
     crate::abi::limits::Checks,
+    crate::load::loader::jump_table,
+    crate::load::verify::bind_site,
+    crate::program::bound::unresolved,
     crate::program::code::{Map, Shape},
+    crate::program::map_ref::MapRef,
     crate::program::name::Name,
+    crate::program::references::{Called, Declared},
     crate::program::source::Source,
     crate::program::table::HostType,
     crate::program::unit::Unit,
+    bpf_analysis::FormatCall,
     bpf_jit::LowerOptions,
     bpf_jit_code::Code,
+    bpf_object::UNRESOLVED_CALL,
     bpf_verifier::SourceLine,
 };
 
@@ -62,12 +75,21 @@ fn digest(of: &impl std::fmt::Debug) -> u64 {
     checksum(format!("{of:?}").as_bytes())
 }
 
+/// A digest of this library's version and of the build of the executable or shared library that it is in.
+fn build() -> u64 {
+    static BUILD: OnceLock<u64> = OnceLock::new();
+    *BUILD.get_or_init(|| {
+        let layout = size_of::<bpf_jit_code::RunCtx>();
+        digest(&(env!("CARGO_PKG_VERSION"), layout, bpf_os::process::build(build as *const () as usize)))
+    })
+}
+
 impl Header {
     /// The header of code for programs on `C` in this engine, with this checksum.
     fn of<C: Context>(engine: &Engine, body: u64) -> Header {
         let config = engine.config();
         Header {
-            version: digest(&(env!("CARGO_PKG_VERSION"), size_of::<bpf_jit_code::RunCtx>())),
+            version: build(),
             cpu: digest(&(bpf_jit_code::Arch::HOST, config.features)),
             // The settings that are compiled into code and are not part of its `Unit`.
             config: digest(&(
@@ -231,8 +253,9 @@ fn put_def(def: &MapDef, to: &mut Writer) -> Result<(), SerializeError> {
     def.inner.as_ref().map_or(Ok(()), |inner| put_def(inner, to))
 }
 
+/// Reads a definition, of a map that may have inner maps or of an inner map, which has none.
 #[cfg(native)]
-fn get_def(from: &mut Reader<'_>) -> Option<MapDef> {
+fn get_def(from: &mut Reader<'_>, depth: Depth) -> Option<MapDef> {
     let (name, map_type, map_extra): (String, u32, u64) = Wire::get(from)?;
     let [key, value, entries, flags] = [(); 4].map(|()| u32::get(from));
     let [numa_node, spin_lock, timer, work] = [(); 4].map(|()| Option::get(from));
@@ -242,12 +265,20 @@ fn get_def(from: &mut Reader<'_>) -> Option<MapDef> {
     (def.map_extra, def.numa_node, def.spin_lock) = (map_extra, numa_node?, spin_lock?);
     (def.timer, def.work, def.resilient_lock) = (timer?, work?, resilient_lock);
     (def.key_kind, def.value_kind) = (kind(key_kind), kind(value_kind));
-    if bool::get(from)? {
-        // The recursion is as deep as the bytes say: one level in bytes of `put_def`, whose inner maps have no inner
-        // maps.
-        def = def.with_inner(get_def(from).filter(|inner| inner.inner.is_none())?);
-    }
+    def = match (bool::get(from)?, depth) {
+        (false, _) => def,
+        (true, Depth::Outer) => def.with_inner(get_def(from, Depth::Inner)?),
+        (true, Depth::Inner) => return None,
+    };
     Some(def)
+}
+
+/// Where a definition stands.
+#[cfg(native)]
+#[derive(Clone, Copy)]
+enum Depth {
+    Outer,
+    Inner,
 }
 
 #[cfg(native)]
@@ -259,7 +290,7 @@ fn get_planned(from: &mut Reader<'_>) -> Option<Planned> {
     };
     let kind = match u8::get(from)? {
         0 => {
-            let def = get_def(from)?;
+            let def = get_def(from, Depth::Outer)?;
             let contents = Option::<Bytes>::get(from)?.map(|bytes| bytes.0);
             DefKind::Data(Arc::new(DataDecl { def, contents, constant: bool::get(from)? }))
         }
@@ -294,20 +325,25 @@ fn put_part(part: &Part, to: &mut Writer) -> Result<(), SerializeError> {
         Kept::Native { code, shape, told: _, again: None } => (code, shape),
     };
     let references = unit.references();
-    if references.maps.len() != used.len() {
-        return refuse("programs that jump by tables");
+    // The maps that instances share, after those that each has of its own.
+    let mut tables: Vec<(String, Vec<u32>)> = Vec::new();
+    for map in references.maps.get(used.len()..).unwrap_or_default() {
+        let Some(targets) = map.targets() else { return refuse("programs that share a map") };
+        tables.push((map.name().to_owned(), targets.iter().map(|target| target.0).collect()));
     }
     if references.local_types.is_some() {
         return refuse("programs that make objects");
     }
-    if references.formats {
-        return refuse("programs that print by formats");
-    }
     let Functions { helpers, host } = &references.functions;
+    let Some(host) = host.len().checked_sub(references.sites.len()).and_then(|named| host.get(..named)) else {
+        return refuse("functions of calls that are not there");
+    };
     (unit.name.to_string(), unit.budget, used.to_vec()).put(to);
-    (unit.checks.budget, unit.checks.interrupt, unit.sink).put(to);
+    ((unit.checks.budget, unit.checks.interrupt), unit.sink, unit.void).put(to);
     helpers.iter().map(|(id, bound)| (*id, digest(&bound.proto))).collect::<Vec<_>>().put(to);
     host.iter().map(|bound| bound.as_ref().map(function)).collect::<Vec<_>>().put(to);
+    references.sites.iter().map(|(called, call)| site(*called, call)).collect::<Vec<_>>().put(to);
+    tables.put(to);
     let places = references.places.iter().map(|Place { insn, map, off }| (insn.0, *map, *off));
     places.collect::<Vec<_>>().put(to);
     let source = unit.source.as_deref();
@@ -319,6 +355,28 @@ fn put_part(part: &Part, to: &mut Writer) -> Result<(), SerializeError> {
     machine_stack.put(to);
     map.as_ref().map(|map| (map.calls.to_vec(), map.functions.to_vec())).put(to);
     Ok(())
+}
+
+/// A call whose function knows what was proven there: the helper's id or else the host function's index, the
+/// instruction, and by value the bytes and the region that are known.
+#[cfg(native)]
+type Site = ((Option<u32>, i32), u32, (Vec<Option<u32>>, Vec<Option<u8>>));
+
+#[cfg(native)]
+fn site(called: Called, call: &FormatCall) -> Site {
+    let called = match called {
+        Called::Helper(id) => (Some(id), 0),
+        Called::Host(index) => (None, index),
+    };
+    let FormatCall { insn, known, regions } = call;
+    (called, insn.0, (known.to_vec(), regions.to_vec()))
+}
+
+#[cfg(native)]
+fn get_site(((helper, host), insn, (known, regions)): Site) -> Option<(Called, FormatCall)> {
+    let called = helper.map_or(Called::Host(host), Called::Helper);
+    let (known, regions) = (known.try_into().ok()?, regions.try_into().ok()?);
+    Some((called, FormatCall { insn: InsnIdx(insn), known, regions }))
 }
 
 #[cfg(native)]
@@ -352,9 +410,11 @@ fn get_part<C: Context, H: 'static>(
 ) -> Result<Part, DeserializeError> {
     let bad = || DeserializeError::Malformed;
     let (name, budget, used): (String, i64, Vec<usize>) = Wire::get(from).ok_or_else(bad)?;
-    let (counts, interrupt, sink): (bool, bool, Option<usize>) = Wire::get(from).ok_or_else(bad)?;
+    let ((counts, interrupt), sink, void): ((bool, bool), Option<usize>, bool) = Wire::get(from).ok_or_else(bad)?;
     let helpers: Vec<(u32, u64)> = Wire::get(from).ok_or_else(bad)?;
     let host: Vec<Option<(String, u64)>> = Wire::get(from).ok_or_else(bad)?;
+    let sites: Vec<Site> = Wire::get(from).ok_or_else(bad)?;
+    let tables: Vec<(String, Vec<u32>)> = Wire::get(from).ok_or_else(bad)?;
     let places: Vec<(u32, i32, u32)> = Wire::get(from).ok_or_else(bad)?;
     let source: Option<((Vec<String>, Lines), Names)> = Wire::get(from).ok_or_else(bad)?;
     let code = Code::get(from).ok_or_else(bad)?;
@@ -368,18 +428,33 @@ fn get_part<C: Context, H: 'static>(
         let declared = planned.get(*at).and_then(|map| map.declared(false).ok());
         references.maps.push(declared.ok_or_else(bad)?);
     }
+    for (name, targets) in tables {
+        let targets: Vec<InsnIdx> = targets.into_iter().map(InsnIdx).collect();
+        let map = jump_table(&linker.engine, None, &name, &targets);
+        let map = map.map_err(|error| DeserializeError::Map { map: name, problem: error.to_string() })?;
+        references.maps.push(Declared::There(MapRef::Data(map)));
+    }
     let same = |bound: Option<Bound>, function: String, proto: u64| match bound {
         Some(bound) if digest(&bound.proto) == proto => Ok(bound),
         Some(_) | None => Err(DeserializeError::Function { function }),
     };
     for (id, proto) in helpers {
         let name = || crate::load::linker::helper_name(id).unwrap_or_else(|| format!("helper {id}"));
-        let bound = same(linker.helper(id, C::layout()), name(), proto)?;
+        let bound = match id {
+            UNRESOLVED_CALL => Some(unresolved()),
+            _other => linker.helper(id, C::layout()),
+        };
+        let bound = same(bound, name(), proto)?;
         references.functions.helpers.push((id, bound));
     }
     for function in host {
         let bound = function.map(|(name, proto)| same(linker.named(&name, C::layout()), name, proto));
         references.functions.host.push(bound.transpose()?);
+    }
+    linker.bind_printers(&name, &mut references.functions.helpers);
+    for site in sites {
+        let (called, call) = get_site(site).ok_or_else(bad)?;
+        bind_site(called, &call, C::layout(), &mut references).ok_or_else(bad)?;
     }
     references.places = places.into_iter().map(|(insn, map, off)| Place { insn: InsnIdx(insn), map, off }).collect();
     let lower = LowerOptions {
@@ -409,6 +484,33 @@ fn get_part<C: Context, H: 'static>(
         budget,
         checks: Checks { budget: counts, interrupt },
         sink,
+        void,
     };
     Ok(Part::of(unit, Kept::Native { code: Box::new(code), shape, told: None, again: None }, used))
+}
+
+#[cfg(all(test, native))]
+mod tests {
+    use super::*;
+
+    /// Definitions in definitions, as deep as bytes can say, end the reading and not the stack.
+    #[test]
+    fn inner_maps_have_no_inner_maps() {
+        let def = |levels: usize| {
+            let mut plain = Writer::default();
+            let one = MapDef::new("m", MapType::Array, 4, 8, 1);
+            put_def(&one, &mut plain).unwrap();
+            // The last byte says whether an inner definition follows.
+            let (last, rest) = plain.0.split_last().unwrap();
+            assert_eq!(*last, 0);
+            let outer = [rest, &[1]].concat();
+            [outer.repeat(levels), plain.0.clone()].concat()
+        };
+        let read = |bytes: &[u8]| get_def(&mut Reader(bytes), Depth::Outer);
+        assert!(read(&def(0)).unwrap().inner.is_none());
+        assert!(read(&def(1)).unwrap().inner.is_some());
+        for levels in [2, 3, 1 << 20] {
+            assert!(read(&def(levels)).is_none(), "{levels}");
+        }
+    }
 }

@@ -23,9 +23,9 @@ use crate::program::table::HostType;
 use crate::program::unit::Target;
 use crate::program::unit::{Ready, Unit};
 use bpf_analysis::{Facts, HeaderPlaces};
-use bpf_isa::{InsnIdx, Program};
+use bpf_isa::{InsnIdx, Program, Reg};
 use bpf_jit_code::OptLevel;
-use bpf_verifier::{Proof, ProofError, Refusal, SourceLine};
+use bpf_verifier::{Proof, ProofError, Reason, Refusal, SourceLine};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -43,14 +43,16 @@ pub(super) struct How {
     pub(super) contained: bool,
     /// Whether a load checks the proofs that objects carry.
     pub(super) proofs: Proofs,
+    /// Whether the programs are loaded for an interface, whose methods may return nothing.
+    pub(super) interface: bool,
 }
 
 impl How {
     /// How the verifier is asked.
     pub(super) fn verify(&self, log: bool) -> verify::Options {
         let hybrid = self.trust == Trust::Hybrid;
-        let How { privileged, contained, proofs, .. } = *self;
-        verify::Options { log, hybrid, privileged, contained, proofs, values: false }
+        let How { privileged, contained, proofs, interface, .. } = *self;
+        verify::Options { log, hybrid, privileged, contained, proofs, interface, values: false }
     }
 }
 
@@ -224,6 +226,14 @@ impl<H: 'static> Loading<'_, H> {
         let subject = Subject { name, references, layout, helpers: &linker.prototypes(layout), code, proof };
         let missing = &references.missing;
         let checked = verify(&linker.engine, &subject, program, options).map_err(|error| match &error {
+            // Nothing sets r0 in a function that returns nothing.
+            LoadError::Verifier { source, .. }
+                if matches!(source.reason, Reason::Uninit(Reg::R0, _) | Reason::Leak(Reg::R0, ..))
+                    && source.disassembly == "exit"
+                    && code.is_some_and(verify::is_void) =>
+            {
+                LoadError::NoResult { program: name.to_owned() }
+            }
             LoadError::Verifier { source, .. } => {
                 missing.iter().find(|call| call.0 == source.insn).map_or(error, |call| self.unknown_helper(call))
             }
@@ -275,6 +285,7 @@ impl<H: 'static> Loading<'_, H> {
             host: HostType::of::<H>(),
             references: references.map(Arc::from),
             source: code.map(|code| Arc::new(Source::new(code, lines))),
+            void: how.interface && code.is_some_and(verify::is_void),
             budget: i64::try_from(budget).unwrap_or(i64::MAX),
             checks: Checks {
                 budget: how.budget.is_some() || config.budget.is_some() || facts.needs_budget || how.contained,

@@ -13,8 +13,8 @@ use crate::engine::Engine;
 use crate::error::LoadError;
 use crate::load::owned::Types;
 use crate::program::bound::Bound;
-use crate::program::references::{Declared, References};
-use bpf_analysis::Facts;
+use crate::program::references::{Called, Declared, References};
+use bpf_analysis::{Facts, FormatCall};
 use bpf_isa::{Callee, Insn, Program, Size, Src};
 use bpf_maps::{MapType, flags};
 use bpf_object::btf::{ArgKind, ArgTags, Btf, Type, TypeId};
@@ -85,6 +85,8 @@ pub(crate) struct Options {
     pub(crate) values: bool,
     /// Whether proofs are checked.
     pub(crate) proofs: Proofs,
+    /// Whether the result of a method that returns nothing may be anything, since nobody reads it.
+    pub(crate) interface: bool,
 }
 
 /// Verifies a program.
@@ -108,7 +110,8 @@ pub(crate) fn prove(
     program: Program,
     fuel: u64,
 ) -> Result<Proof, bpf_verifier::Refusal> {
-    with_env(engine, subject, &[], program, Options::default(), |program, env| Proof::search(&program, env, fuel))
+    let options = Options { interface: true, ..Options::default() };
+    with_env(engine, subject, &[], program, options, |program, env| Proof::search(&program, env, fuel))
 }
 
 /// Calls a function with a program and the environment that it is verified against.
@@ -117,7 +120,7 @@ fn with_env<R>(
     subject: &Subject<'_>,
     lines: &[SourceLine],
     program: Program,
-    Options { log, hybrid, privileged, values, .. }: Options,
+    Options { log, hybrid, privileged, values, interface, .. }: Options,
     f: impl FnOnce(Program, &Env<'_>) -> R,
 ) -> R {
     let config = engine.config();
@@ -152,7 +155,7 @@ fn with_env<R>(
         hybrid,
         privileged,
         values,
-        void: subject.code.is_some_and(is_void),
+        void: interface && subject.code.is_some_and(is_void),
         exception: subject.code.and_then(|code| program.subprog_starting_at(code.exception_callback()?)),
         #[cfg(feature = "oracle")]
         record_states: crate::oracle::recording(),
@@ -239,7 +242,7 @@ fn contain(name: &str, program: &Program, env: &Env<'_>, facts: &mut Facts) -> R
 }
 
 /// Whether it is a method of an interface that returns nothing.
-fn is_void(code: &bpf_object::Code) -> bool {
+pub(crate) fn is_void(code: &bpf_object::Code) -> bool {
     let returned = || {
         let (btf, main) = (code.btf()?, code.functions().first()?);
         let Type::Func { proto, .. } = *btf.get(main.ty?) else { return None };
@@ -391,20 +394,35 @@ pub(crate) fn bind_formats(
     for call in &facts.formats {
         let fail = || LoadError::Internal(format!("program `{name}`: the call at {} prints by no format", call.insn));
         let Some(Insn::Call(callee)) = insns.get_mut(call.insn.index()) else { return Err(fail()) };
-        let bound = match *callee {
-            Callee::Helper(id) => references.helper(id),
-            Callee::Host(index) => references.host(index),
-            Callee::Subprog(_) | Callee::Reg(_) => None,
+        let called = match *callee {
+            Callee::Helper(id) => Called::Helper(id),
+            Callee::Host(index) => Called::Host(index),
+            Callee::Subprog(_) | Callee::Reg(_) => return Err(fail()),
         };
-        let Bound { proto, func: of } = bound.cloned().ok_or_else(fail)?;
-        let helper = Helper::from_id(proto.id)
-            .and_then(|helper| at_site(helper, &call.known, &of).or_else(|| probe::at_site(helper, call, layout)));
-        let func = helper.or_else(|| kfunc_at_site(Kfunc::from_id(proto.id)?, &call.known)).ok_or_else(fail)?;
-        *callee = Callee::Host(i32::try_from(references.functions.host.len()).map_err(|_| fail())?);
-        references.formats = true;
-        references.functions.host.push(Some(Bound { proto, func }));
+        *callee = Callee::Host(bind_site(called, call, layout, references).ok_or_else(fail)?);
     }
     Program::with_targets(insns, targets).map_err(LoadError::structure(name))
+}
+
+/// Adds the function of a call that knows what has been proven there, and returns its index.
+pub(crate) fn bind_site(
+    called: Called,
+    call: &FormatCall,
+    layout: &ContextLayout,
+    references: &mut References,
+) -> Option<i32> {
+    let bound = match called {
+        Called::Helper(id) => references.helper(id),
+        Called::Host(index) => references.host(index),
+    };
+    let Bound { proto, func: of } = bound.cloned()?;
+    let helper = Helper::from_id(proto.id)
+        .and_then(|helper| at_site(helper, &call.known, &of).or_else(|| probe::at_site(helper, call, layout)));
+    let func = helper.or_else(|| kfunc_at_site(Kfunc::from_id(proto.id)?, &call.known))?;
+    let index = i32::try_from(references.functions.host.len()).ok()?;
+    references.sites.push((called, *call));
+    references.functions.host.push(Some(Bound { proto, func }));
+    Some(index)
 }
 
 #[cfg(test)]

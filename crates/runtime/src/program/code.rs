@@ -6,6 +6,7 @@
 use crate::engine::Engine;
 use crate::engine::usage::Account;
 use crate::error::LoadError;
+use crate::program::table::ProgTable;
 use bpf_isa::InsnIdx;
 use bpf_jit_code::{Arch, FrameShape, PcEntry};
 use bpf_prog_pack::Text;
@@ -86,6 +87,16 @@ impl Map {
 }
 
 impl Compiled {
+    /// Whether sites in it jump through this table.
+    #[cfg_attr(not(native), expect(unused_variables, reason = "only machine code has sites"))]
+    pub(super) fn jumps_through(&self, table: &Arc<ProgTable>) -> bool {
+        match &self.text {
+            Placed::Fixed(_) => false,
+            #[cfg(native)]
+            Placed::Patched { sites, .. } => sites.has(table),
+        }
+    }
+
     /// Whether the address lies in it.
     pub(super) fn has(&self, pc: u64) -> bool {
         pc.checked_sub(self.text.base() as u64).is_some_and(|at| at < self.text.len() as u64)
@@ -116,7 +127,7 @@ pub(super) enum Placed {
     #[cfg(native)]
     Patched {
         /// Out of its tables before anything else of it goes.
-        _sites: Tracked,
+        sites: Tracked,
         text: Arc<Text>,
     },
 }
@@ -232,7 +243,7 @@ impl Emitted<'_> {
             Placed::Fixed(text)
         } else {
             let text = Arc::new(text);
-            Placed::Patched { _sites: Tracked::new(&text, &code.tail_calls, bindings)?, text }
+            Placed::Patched { sites: Tracked::new(&text, &code.tail_calls, bindings)?, text }
         };
         let registered = engine.0.debug.as_ref().zip(told).map(|(registry, (program, source))| {
             // SAFETY: `Loaded::drop` or `Tiered` drops the registration when no run can be in the code.

@@ -141,6 +141,8 @@ pub(crate) struct Loaded {
     pub(crate) budget: i64,
     /// What it is checked for as it runs.
     pub(crate) checks: Checks,
+    /// Whether the result of a run may be anything: only an interface runs the program.
+    pub(crate) void: bool,
     pub(crate) form: Form,
 }
 
@@ -178,7 +180,11 @@ impl Owned for Loaded {
 impl Member for Loaded {
     fn kind(&self) -> Kind {
         let mode = if self.native().is_some() { Mode::Jit } else { Mode::Interpreter };
-        Kind { layout: self.layout, host: self.host, mode }
+        Kind { layout: self.layout, host: self.host, mode, void: self.void }
+    }
+
+    fn path(&self) -> String {
+        Loaded::path(self)
     }
 
     /// The entry of machine code; the address of an interpreted program itself.
@@ -254,6 +260,7 @@ impl Loaded {
             source: source.clone(),
             budget: budget.map_or(unit.budget, |budget| i64::try_from(budget).unwrap_or(i64::MAX)),
             checks: unit.checks,
+            void: unit.void,
             name: name.clone(),
             instance: instance.cloned(),
             engine: engine.clone(),
@@ -291,6 +298,14 @@ impl Loaded {
         any.downcast().ok()
     }
 
+    /// Its name for listings: `INSTANCE/PROGRAM` if the instance has a name.
+    pub(crate) fn path(&self) -> String {
+        match &self.instance {
+            Some(instance) => format!("{instance}/{}", &*self.name),
+            None => self.name.to_string(),
+        }
+    }
+
     /// What a run of it alone begins with.
     #[inline]
     pub(crate) fn terms(&self) -> Terms {
@@ -325,6 +340,16 @@ impl Loaded {
             MapRef::Progs(table) => Some(table),
             MapRef::Data(_) => None,
         })
+    }
+
+    /// How many references to this table the program keeps.
+    pub(crate) fn holds_of(&self, table: &Arc<ProgTable>) -> usize {
+        let code = self.native().map_or(0, |native| match &native.code {
+            Coded::Once(compiled) => usize::from(compiled.jumps_through(table)),
+            #[cfg(native)]
+            Coded::Tiered(tiered) => tiered.jump_through(table),
+        });
+        self.tables().filter(|known| Arc::ptr_eq(known, table)).count() + code
     }
 
     /// Counts that a run enters it, as machine code does itself.

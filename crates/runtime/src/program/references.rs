@@ -12,7 +12,7 @@ use crate::call::helpers::timers::TimerProgram;
 use crate::error::LoadError;
 use crate::program::bound::Bound;
 use crate::program::map_ref::MapRef;
-use bpf_analysis::CallArity;
+use bpf_analysis::{CallArity, FormatCall};
 use bpf_isa::{Callee, Imm64, Insn, InsnIdx, Program};
 use bpf_maps::{Map, MapDef, MapType};
 use bpf_uapi::Helper;
@@ -170,8 +170,18 @@ pub(crate) struct References {
     pub(crate) places: Vec<Place>,
     /// The types that the program may make objects of.
     pub(crate) local_types: Option<Arc<[LocalType]>>,
-    /// Whether some functions are bound to facts of a single call ([`bpf_analysis::Facts::formats`]).
-    pub(crate) formats: bool,
+    /// The calls whose function is bound to facts of the single call ([`bpf_analysis::Facts::formats`]), each with the
+    /// function that it called before. Their functions are the last of [`Functions::host`], in this order.
+    pub(crate) sites: Vec<(Called, FormatCall)>,
+}
+
+/// A function that is called by its number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Called {
+    /// A helper, by its id.
+    Helper(u32),
+    /// A host function, by its index.
+    Host(i32),
 }
 
 /// The references of a program that refers to nothing.
@@ -181,14 +191,13 @@ pub(crate) static NO_REFERENCES: References = References {
     missing: Vec::new(),
     places: Vec::new(),
     local_types: None,
-    formats: false,
+    sites: Vec::new(),
 };
 
 impl References {
     /// Whether the code can use no map, function or address.
     pub(crate) fn is_empty(&self) -> bool {
-        let References { maps, functions: Functions { helpers, host }, missing, places, local_types, formats: _ } =
-            self;
+        let References { maps, functions: Functions { helpers, host }, missing, places, local_types, sites: _ } = self;
         local_types.is_none()
             && maps.is_empty()
             && helpers.is_empty()

@@ -83,6 +83,13 @@ impl Tracked {
     }
 }
 
+impl Tracked {
+    /// Whether sites jump through this table, which is then kept by one reference.
+    pub(crate) fn has(&self, table: &Arc<ProgTable>) -> bool {
+        self.tables.iter().any(|(known, _)| Arc::ptr_eq(known, table))
+    }
+}
+
 impl Drop for Tracked {
     fn drop(&mut self) {
         for (table, slots) in &self.tables {

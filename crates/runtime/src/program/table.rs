@@ -36,6 +36,9 @@ pub(crate) trait Member: Owned + Any + fmt::Debug + Send + Sync {
     /// What it has in common with programs that it may jump to.
     fn kind(&self) -> Kind;
 
+    /// Its name for listings.
+    fn path(&self) -> String;
+
     /// What its slots hold. Whoever jumps through a table knows what the word is by the table's mode.
     fn slot_word(&self) -> u64;
 }
@@ -45,8 +48,8 @@ pub(crate) trait Member: Owned + Any + fmt::Debug + Send + Sync {
 pub(crate) struct Jump(Arc<dyn Member>);
 
 impl Jump {
-    fn name(&self) -> &str {
-        self.0.named().1
+    fn path(&self) -> String {
+        self.0.path()
     }
 }
 
@@ -110,6 +113,8 @@ pub(crate) struct Kind {
     pub(crate) layout: &'static ContextLayout,
     pub(crate) host: HostType,
     pub(crate) mode: Mode,
+    /// Whether its result may be anything.
+    pub(crate) void: bool,
 }
 
 /// Of which type the host of a program's runs is: a run goes on with the host that it began with, whatever program it
@@ -262,6 +267,10 @@ impl ProgTable {
             self.check_index(*index)?;
             if let Some(program) = program {
                 self.domain.owns(&**program)?;
+                // The result of a tail call is the result of the run, which may be another program's.
+                if program.kind().void {
+                    return Err(ProgArrayError::NoResult { program: program.path() });
+                }
                 bound = bound.with(program.kind())?;
             }
         }
@@ -294,6 +303,15 @@ impl ProgTable {
     pub(crate) fn filled(&self, entries: u32) -> Vec<(u32, Option<Arc<dyn Member>>)> {
         let Some(state) = self.lock_to_read() else { return Vec::new() };
         state.programs.range(..entries).map(|(index, program)| (*index, Some(Arc::clone(program)))).collect()
+    }
+
+    /// How many references to a program it keeps, in its slots and for sites that jump to them. References that wait
+    /// for runs to end are not among them. In a forked child, `None` if somebody was changing the table at the fork.
+    pub(crate) fn holds_of(&self, program: *const ()) -> Option<usize> {
+        let state = self.lock_to_read()?;
+        let is = |member: &Arc<dyn Member>| core::ptr::eq(Arc::as_ptr(member).cast(), program);
+        let sites = state.sites.iter().filter(|(_, site)| site.target().is_some_and(|target| is(&target.0)));
+        Some(state.programs.values().filter(|member| is(member)).count() + sites.count())
     }
 
     /// The programs in it that are not among those seen, once each.
@@ -420,9 +438,9 @@ impl Left {
         let (table, done) = (Arc::clone(&self.table), self.done);
         drop(self);
         for Change { index, old, new } in changes.iter().filter(|_| done) {
-            if old.is_some() || new.is_some() {
-                let (old, new) = (old.as_ref().map(Jump::name), new.as_ref().map(Jump::name));
-                finish.step(|| trace::slot_changed(table.name(), *index, old, new));
+            if cfg!(feature = "tracing") && (old.is_some() || new.is_some()) {
+                let (old, new) = (old.as_ref().map(Jump::path), new.as_ref().map(Jump::path));
+                finish.step(|| trace::slot_changed(table.name(), *index, old.as_deref(), new.as_deref()));
             }
         }
         for change in changes {

@@ -24,6 +24,7 @@ use crate::error::LoadError;
 use crate::program::again::Again;
 use crate::program::bindings::Bindings;
 use crate::program::code::{Compiled, Emitted, Made, take};
+use crate::program::table::ProgTable;
 use bpf_debug::Registered;
 use bpf_jit_code::Needs;
 use bpf_prog_pack::Forward;
@@ -136,6 +137,13 @@ impl Tiered {
         let slow = self.slow_code.upgrade().filter(|_| self.is_slow());
         // It may have been freed meanwhile, and then there is the other.
         slow.as_deref().or_else(|| self.fast.get().map(|fast| &fast.code)).map(look)
+    }
+
+    /// How many of its codes have sites that jump through this table.
+    pub(super) fn jump_through(&self, table: &Arc<ProgTable>) -> usize {
+        let slow = self.slow_code.upgrade();
+        let codes = slow.as_deref().into_iter().chain(self.fast.get().map(|fast| &fast.code));
+        codes.filter(|code| code.jumps_through(table)).count()
     }
 
     /// The code that this address lies in. In a guard of a run that was there, which keeps the code.

@@ -40,6 +40,8 @@ pub(crate) struct Unit {
     pub(crate) checks: Checks,
     /// For a contained program: bytes of the memory that out-of-bounds accesses are sent to.
     pub(crate) sink: Option<usize>,
+    /// Whether the result of a run may be anything, as it is that of a function that returns nothing.
+    pub(crate) void: bool,
 }
 
 /// The runnable form of a program, borrowed.

@@ -82,7 +82,7 @@ fn attaching_twice_shares_an_entry() {
         assert_eq!((dispatcher.stats().entries, dispatcher.stats().updates), (2, updates), "{}", f.name);
         dispatcher.detach(&one).unwrap();
         assert_eq!(dispatcher.stats().entries, 1, "{}", f.name);
-        assert!(matches!(dispatcher.detach(&one), Err(DispatcherError::NotAttached)));
+        assert!(matches!(dispatcher.detach(&one), Err(DispatcherError::NotAttached { .. })));
         assert_eq!((call(&dispatcher, &one), call(&dispatcher, &two)), (1, 2), "{}", f.name);
     }
 }

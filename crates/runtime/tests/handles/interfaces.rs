@@ -60,6 +60,77 @@ fn methods_run_programs_and_defaults() {
     }
 }
 
+/// A method that returns nothing leaves an address in r0, which only its interface may run.
+#[test]
+fn a_method_without_a_result_is_run_by_its_interface_only() {
+    for engine in engines(|_| ()) {
+        let object = Object::parse(include_bytes!("../objects/policy.o")).expect("an object");
+        let linker = Linker::<()>::new(&engine);
+        let maps = || MapSet::for_object(&engine, &object).expect("its maps");
+        let refused = |result: Result<(), LoadError>, program: &str| {
+            assert!(matches!(&result, Err(LoadError::NoResult { program: of }) if of == program), "{result:?}");
+        };
+        let full = load(&engine, "full").unwrap();
+        refused(full.instance().program::<Conn>("mark").map(drop), "mark");
+        assert_eq!(
+            full.instance().program::<Conn>("by_port").unwrap().run(&mut (), &mut Conn { port: 7, seen: 0 }).unwrap(),
+            3
+        );
+        // Without its interface it is loaded if r0 is a number, which it is not.
+        let only = || linker.loader::<Conn>().only(&["mark"]);
+        if engine.config().mode == bpf_runtime::Mode::Jit {
+            refused(only().object(&object, maps()).map(drop), "mark");
+            refused(only().compile(&object).map(drop), "mark");
+        }
+        assert_eq!(only().verify(&object, maps(), false).expect("verified as its interface loads it").len(), 1);
+    }
+}
+
+#[test]
+fn a_table_is_compiled_once_for_many_instances() {
+    for engine in engines(|config| config.metrics = true) {
+        let object = Object::parse(include_bytes!("../objects/policy.o")).expect("an object");
+        let linker = Linker::<()>::new(&engine);
+        let module = PolicyOps::compile(linker.loader(), &object, "full").expect("a module");
+        let picks = |ops: &PolicyOps<()>| ops.instance().maps().next().expect("a map").get(&[0; 4]).unwrap().unwrap();
+        let call = |ops: &PolicyOps<()>| {
+            let mut conn = Conn { port: 7, seen: 0 };
+            let mut host = ();
+            let mut policy = ops.with(&mut host);
+            assert_eq!((policy.pick(&mut conn).unwrap(), policy.weigh(&mut conn).unwrap()), (3, -7));
+            policy.done(&mut conn).unwrap();
+            assert_eq!(conn.seen, 7);
+        };
+        let account = engine.account("acme", 1 << 20);
+        let acme = module.make(|options| options.name("acme").account(&account)).expect("an instance");
+        let other = module.make(|options| options.name("other")).expect("an instance");
+        call(&acme);
+        call(&acme);
+        call(&other);
+        assert_eq!((picks(&acme), picks(&other)), (2u64.to_ne_bytes().to_vec(), 1u64.to_ne_bytes().to_vec()));
+        assert_eq!(acme.setting("weight"), Some(5u32.to_ne_bytes().to_vec()));
+        assert!(acme.instance().name() == Some("acme") && account.used() > 0);
+        assert!(matches!(acme.instance().program::<Conn>("mark"), Err(LoadError::NoResult { .. })));
+        assert!(matches!(
+            module.module().instance().make().unwrap().program::<Conn>("mark"),
+            Err(LoadError::NoResult { .. })
+        ));
+        let counted: Vec<_> = engine.snapshot().programs.into_iter().filter(|p| p.program == "mark").collect();
+        assert!(counted.iter().any(|p| p.instance.as_deref() == Some("acme") && p.runs == 2), "{counted:?}");
+        // A version is replaced by an instance of another module.
+        let small = PolicyOps::compile(linker.loader(), &object, "small").expect("a module");
+        other.replace(&small.make(|options| options).expect("an instance")).unwrap();
+        assert_eq!(other.with(&mut ()).pick(&mut Conn { port: 7, seen: 0 }).unwrap(), 9);
+        // Options of an instance of another module do not lead to that one's programs.
+        let foreign = small.module().maps();
+        let refused = module.make(|_| small.module().instance().maps(foreign));
+        assert!(matches!(refused, Err(InterfaceError::Load(LoadError::MapSet { .. })) | Ok(_)), "{refused:?}");
+        let own = module.make(|_| small.module().instance()).expect("an instance of its own module");
+        call(&own);
+        assert!(matches!(PolicyOps::compile(linker.loader(), &object, "none"), Err(InterfaceError::Missing { .. })));
+    }
+}
+
 #[test]
 fn calls_end_by_their_limits() {
     for engine in engines(|config| config.interruptible = true) {

@@ -175,6 +175,58 @@ fn names_of_instances_are_in_errors_and_metrics() {
 }
 
 /// If one instance runs often, all instances become fast, and later ones begin fast.
+/// Errors of hooks, dispatchers and plans, and their statistics, say of which instance a program is.
+#[test]
+fn places_of_programs_name_the_instance() {
+    use bpf_runtime::{Dispatcher, Hook, Plan, Policy};
+    for engine in engines() {
+        let module = module(&engine);
+        let [acme, other] = ["acme", "other"].map(|name| module.instance().name(name).make().unwrap());
+        let [acme, other] = [acme, other].map(|instance| instance.program::<Raw>("at").unwrap());
+        assert_eq!((acme.instance(), acme.name()), (Some("acme"), "at"));
+        let hook = Hook::new(&engine, Policy::LastWins { empty: 0 }).unwrap();
+        hook.attach(&acme).unwrap();
+        let twice = "program `at` in instance `acme` is attached already";
+        assert_eq!(hook.attach(&acme).unwrap_err().to_string(), twice);
+        let not = "program `at` in instance `other` is not attached";
+        assert_eq!(hook.detach(&other).unwrap_err().to_string(), not);
+        let plan = Plan::new().attach(&hook, &other).detach(&hook, &acme).attach(&hook, &other).commit();
+        let plan = plan.unwrap_err().to_string();
+        assert_eq!(plan, "hook 0 of the plan: program `at` in instance `other` is attached already");
+        let names = |stats: &[bpf_runtime::ProgramStats]| {
+            stats.iter().map(|one| (one.instance.clone().unwrap(), one.program.clone())).collect::<Vec<_>>()
+        };
+        assert_eq!(names(&hook.statistics()), [("acme".to_owned(), "at".to_owned())]);
+        let dispatcher = Dispatcher::new(&engine).unwrap();
+        dispatcher.attach(&other).unwrap();
+        assert_eq!(dispatcher.call(&other, &mut (), &mut [7; 4]).unwrap(), 1000);
+        assert_eq!(dispatcher.call(&acme, &mut (), &mut [7; 4]).unwrap(), 1000);
+        assert_eq!(names(&dispatcher.stats().programs), [("other".to_owned(), "at".to_owned())]);
+        let not = "program `at` in instance `acme` is not attached";
+        assert_eq!(dispatcher.detach(&acme).unwrap_err().to_string(), not);
+        dispatcher.detach(&other).unwrap();
+    }
+}
+
+/// Instances of a contained module stay in their own objects, also after a round trip.
+#[test]
+fn instances_of_a_contained_module_are_contained() {
+    for engine in engines() {
+        let linker = Linker::<()>::new(&engine);
+        let module = linker.loader::<Raw>().only(&["at"]).contained().compile(&object()).unwrap();
+        let read = module.serialize().ok().map(|bytes| again(&linker, &bytes).unwrap());
+        for module in [module].into_iter().chain(read) {
+            let with = |limit: u64| {
+                let maps = module.maps().global("limit", &limit.to_ne_bytes()).unwrap();
+                module.instance().maps(maps).name("acme").make().unwrap()
+            };
+            for (instance, expected) in [(with(2), [1000, 1000, 7]), (with(0), [1000, 7, 7])] {
+                assert_eq!([0, 1, 3].map(|len| run(&instance, "at", len)), expected);
+            }
+        }
+    }
+}
+
 #[test]
 fn tiers_are_moved_together() {
     let mut config = Config::default();
@@ -337,24 +389,66 @@ fn a_pool_lends_what_is_as_it_was_made() {
                 assert_eq!(instance.map("seen").unwrap().len(), 1);
             }
         }
-        // Threads share it, and what escapes harms nobody.
-        let escaped = pool.take().unwrap().clone();
+        // Threads share it.
         std::thread::scope(|scope| {
             for _ in 0..2 {
                 scope.spawn(|| {
                     for _ in 0..200 {
-                        match pool.take() {
-                            Ok(instance) => assert_eq!(run(&instance, "entry", 5), 12),
-                            Err(PoolError::Reset(_)) => {}
-                            Err(error) => panic!("{error}"),
-                        }
+                        assert_eq!(run(&pool.take().unwrap(), "entry", 5), 12);
                     }
                 });
             }
         });
-        drop(escaped);
         assert_eq!(pool.size(), 3);
         assert_eq!(run(&pool.take().unwrap(), "entry", 5), 12);
+    }
+}
+
+/// Whatever of a pooled instance outlives its guard keeps that instance, which nobody else gets.
+#[test]
+fn an_instance_with_handles_left_is_not_lent_again() {
+    use bpf_runtime::{Hook, PoolError};
+    for engine in engines() {
+        let module = module(&engine);
+        let pool = module.pool(1).unwrap();
+        let hook = Hook::new(&engine, bpf_runtime::Policy::LastWins { empty: 0 }).unwrap();
+        let id = |instance: &Instance<()>| instance.map("counts").unwrap().id();
+        let lend = || {
+            let instance = pool.take().unwrap();
+            assert_eq!((run(&instance, "entry", 5), count(&instance, 1)), (12, 2));
+            instance
+        };
+        // The instance itself comes back, although its prog array holds one of its programs.
+        let first = id(&lend());
+        assert_eq!(id(&lend()), first);
+        // A clone.
+        let clone = lend().clone();
+        assert_eq!(count(&clone, 1), 2, "not reset");
+        let second = id(&lend());
+        assert_ne!((second, id(&clone)), (first, second));
+        assert_eq!(run(&clone, "entry", 6), 18);
+        // A program, a map, a prog array; a place in a hook.
+        let program = lend().program::<Raw>("entry").unwrap();
+        lend();
+        assert_eq!(program.run(&mut (), &mut [7; 6]).unwrap(), 18);
+        let map = lend().map("seen").unwrap();
+        assert_ne!(lend().map("seen").unwrap().id(), map.id());
+        assert_eq!(map.len(), 1);
+        let array = lend().prog_array::<Raw>("next").unwrap();
+        assert_eq!(array.get(1).unwrap().run(&mut (), &mut []).unwrap(), 12);
+        lend();
+        hook.attach(&lend().program::<Raw>("entry").unwrap()).unwrap();
+        lend();
+        assert_eq!(hook.run(&mut (), &mut [7; 6]).unwrap(), 18);
+        // An instance that cannot be replaced leaves its place to be filled later.
+        let kept = lend().clone();
+        let limit = engine.domain().memory().used();
+        engine.domain().memory().set_limit(limit).unwrap();
+        assert!(matches!(pool.take(), Err(PoolError::Load(_))));
+        engine.domain().memory().set_limit(Config::default().memory_limit).unwrap();
+        lend();
+        drop((clone, kept));
+        lend();
     }
 }
 

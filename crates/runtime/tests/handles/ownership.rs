@@ -58,7 +58,7 @@ fn hooks_and_dispatchers_take_programs_of_their_engine() {
         assert_eq!(hook.attach(&stranger), refused(), "{}", f.name);
         assert_eq!(hook.attach_at(0, &stranger), refused(), "{}", f.name);
         assert_eq!(hook.replace(&own, &stranger), refused(), "{}", f.name);
-        assert_eq!(hook.detach(&stranger), Err(HookError::NotAttached), "{}", f.name);
+        assert!(matches!(hook.detach(&stranger), Err(HookError::NotAttached { .. })), "{}", f.name);
 
         let dispatcher = Dispatcher::<Words, u64>::new(&f.engine).unwrap();
         let error = dispatcher.attach(&stranger).unwrap_err();

@@ -126,9 +126,11 @@ fn a_plan_that_is_refused_changes_nothing() {
             assert_eq!(array.get(0).unwrap().run(&mut (), &mut []).unwrap(), 1, "{error}");
             assert!(array.get(1).is_none(), "{error}");
         };
-        refused(plan().attach(&b, &two), &|e| matches!(e, PlanError::Hook { hook: 1, source: HookError::Attached }));
+        refused(plan().attach(&b, &two), &|e| {
+            matches!(e, PlanError::Hook { hook: 1, source: HookError::Attached { .. } })
+        });
         refused(plan().replace(&a, &one, &two), &|e| {
-            matches!(e, PlanError::Hook { hook: 0, source: HookError::NotAttached })
+            matches!(e, PlanError::Hook { hook: 0, source: HookError::NotAttached { .. } })
         });
         refused(plan().attach(&b, &foreign), &|e| {
             matches!(e, PlanError::Hook { hook: 1, source: HookError::OtherDomain(_) })

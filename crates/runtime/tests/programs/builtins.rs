@@ -43,7 +43,9 @@ fn load_raw(way: Way, only: &[&str]) -> Instance<()> {
         Way::Unverified => unsafe { linker.loader::<Raw>().unverified() },
         Way::Instance | Way::InterpretedInstance => {
             let module = linker.loader::<Raw>().only(only).compile(&object);
-            return module.and_then(|module| module.instance().make()).unwrap_or_else(|e| panic!("{way:?}: {e}"));
+            return module
+                .and_then(|module| ways::read_back(&linker, module).instance().make())
+                .unwrap_or_else(|e| panic!("{way:?}: {e}"));
         }
         Way::Verified | Way::Unoptimised | Way::VerifiedInterpreted => linker.loader::<Raw>(),
     };

@@ -173,8 +173,12 @@ fn the_tables_of_compilers_are_read() {
         let maps = || MapSet::for_object(&engine, &object).unwrap();
         let linker = Linker::<()>::new(&engine);
         let loader = || linker.loader::<Xdp>().account(&account);
-        for loader in [loader(), loader().hybrid()] {
-            let instance = loader.object(&object, maps()).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let module = linker.loader::<Xdp>().compile(&object).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let module = crate::support::ways::read_back(&linker, module);
+        let of_module = module.instance().account(&account).make();
+        let loaded = [loader(), loader().hybrid()].map(|loader| loader.object(&object, maps()));
+        for instance in loaded.into_iter().chain([of_module]) {
+            let instance = instance.unwrap_or_else(|error| panic!("{name}: {error}"));
             let results = |program: &str| {
                 let program = instance.program::<Xdp>(program).unwrap();
                 [0u64, 1, 2, 3, 4, 5, 6, 1 << 32, u64::MAX].map(|value| {

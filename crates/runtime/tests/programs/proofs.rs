@@ -27,20 +27,23 @@ fn proven() -> Vec<u8> {
     Object::with_proofs(FILTER, &ProofSection::to_bytes(&proofs)).unwrap()
 }
 
-/// Loads the program, and returns its results for packets.
+/// Loads the program, and makes an instance of its module: returns the results of both for packets, which are equal.
 fn run(mode: Mode, bytes: &[u8], proofs: Proofs) -> Result<Vec<u64>, LoadError> {
     let (engine, object) = (engine(mode), Object::parse(bytes).unwrap());
     let linker = Linker::<()>::new(&engine);
     let maps = MapSet::for_object(&engine, &object)?;
     let instance = linker.loader::<Xdp>().proofs(proofs).object(&object, maps)?;
-    let program = instance.program::<Xdp>("xdp_filter").unwrap();
+    let made = linker.loader::<Xdp>().proofs(proofs).compile(&object)?.instance().make()?;
+    let [program, made] = [instance, made].map(|instance| instance.program::<Xdp>("xdp_filter").unwrap());
     let run = |seed: u8| {
         let mut packet: Vec<u8> = (0..seed % 120).map(|i| i.wrapping_mul(seed)).collect();
         if packet.len() > 24 {
             packet[12..14].copy_from_slice(&[8, 0]);
             (packet[14], packet[23]) = (0x45, [6, 17, 1][usize::from(seed % 3)]);
         }
-        program.run(&mut (), &mut XdpBuff::new(&mut packet)).unwrap()
+        let result = program.run(&mut (), &mut XdpBuff::new(&mut packet.clone())).unwrap();
+        assert_eq!(made.run(&mut (), &mut XdpBuff::new(&mut packet)).unwrap(), result, "{seed}");
+        result
     };
     Ok((0..=255).map(run).collect())
 }

@@ -6,6 +6,7 @@
 //! The objects are not in the repository: they are looked for in `$BPF_SHARED/objects` or `../shared/objects` beside
 //! it.
 
+use crate::support::ways;
 use bpf_runtime::{
     Arch, BpfContext, Callee, Config, Context, ContextBytesMut, Engine, Insn, Linker, LoadError, MapSet, MapType, Mode,
     Object, ProgramType, RunError, SkBuff, Skb, Sock, SockBuff, SockOps, SockOpsBuff, Xdp, XdpBuff,
@@ -89,7 +90,7 @@ fn go<C: Context>(object: &Object, name: &str, run: Run<C>) -> Result<Outcome, L
         // The samples' `struct test_md` names its two pointers otherwise than our byte slice.
         let loader = || linker.loader::<C>().assume_layout().only(&[name]);
         let loaded = loader().object(object, MapSet::for_object(&engine, object)?);
-        let made = loader().compile(object).and_then(|module| module.instance().make());
+        let made = loader().compile(object).and_then(|module| ways::read_back(&linker, module).instance().make());
         let (instance, made) = match (loaded, made) {
             (Ok(loaded), Ok(made)) => (loaded, made),
             (Err(loaded), Err(made)) => {

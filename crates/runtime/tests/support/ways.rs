@@ -1,6 +1,6 @@
 //! One object, loaded in every way there is, and results as its programs note them.
 
-use bpf_runtime::{Config, Engine, Instance, Linker, LoadError, MapSet, Mode, Object, OptLevel, Raw};
+use bpf_runtime::{Config, Context, Engine, Instance, Linker, LoadError, MapSet, Mode, Module, Object, OptLevel, Raw};
 
 /// The ways to load a program of an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -15,7 +15,8 @@ pub(crate) enum Way {
     Unoptimised,
     /// Verified, by the interpreter.
     VerifiedInterpreted,
-    /// Verified, as machine code: the second instance of a module.
+    /// Verified, as machine code: an instance of a module that was serialised and read back, after one of the module
+    /// itself.
     Instance,
     /// An instance of a module, in the interpreter.
     InterpretedInstance,
@@ -91,11 +92,24 @@ pub(crate) fn try_instance(engine: &Engine, way: Way, object: &Object) -> Result
             let module = linker.compile::<Raw>(object)?;
             // The first is gone when the second is made.
             module.instance().make()?;
-            return module.instance().make();
+            return read_back(&linker, module).instance().make();
         }
         Way::Verified | Way::Unoptimised | Way::VerifiedInterpreted => linker.loader::<Raw>(),
     };
     loader.object(object, MapSet::for_object(engine, object).unwrap())
+}
+
+/// The same module, read back from its bytes if it can be serialised.
+pub(crate) fn read_back<C: Context, H: 'static>(linker: &Linker<H>, module: Module<C, H>) -> Module<C, H> {
+    match module.serialize() {
+        // SAFETY: `serialize` of this process returned the bytes.
+        Ok(bytes) => unsafe { Module::deserialize(linker, &bytes) }.unwrap_or_else(|error| panic!("{error}")),
+        Err(error) => {
+            let refused = ["are interpreted", "make objects", "own objects", "of a first tier"];
+            assert!(refused.iter().any(|what| error.what.contains(what)), "{error}");
+            module
+        }
+    }
 }
 
 /// Errors as `NOTE` in the sources writes them: the low byte of -errno.

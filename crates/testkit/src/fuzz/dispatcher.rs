@@ -107,7 +107,7 @@ impl Called {
             3..=5 => match (self.dispatcher.detach(program), position) {
                 (Ok(()), Some(at)) if self.attached[at].1 > 1 => self.attached[at].1 -= 1,
                 (Ok(()), Some(at)) => drop(self.attached.remove(at)),
-                (Err(DispatcherError::NotAttached), None) => {}
+                (Err(DispatcherError::NotAttached { .. }), None) => {}
                 (result, _) => panic!("detaching {serial} from {:?}: {result:?}", self.attached),
             },
             6 => {
@@ -168,7 +168,7 @@ impl Hooked {
                         }
                         self.attached.insert(place, (known.clone(), attachment));
                     }
-                    (Err(HookError::Attached), Some(_)) => {}
+                    (Err(HookError::Attached { .. }), Some(_)) => {}
                     (result, _) => panic!("attaching {}: {result:?}", known.serial),
                 }
             }
@@ -176,14 +176,14 @@ impl Hooked {
                 let place = choices.below(6) as usize;
                 match self.hook.attach_at(place, &known.program) {
                     Ok(()) => self.attached.insert(place, (known.clone(), Attachment::default())),
-                    Err(HookError::Attached) => assert!(position.is_some()),
+                    Err(HookError::Attached { .. }) => assert!(position.is_some()),
                     Err(HookError::Position { .. }) => assert!(position.is_none() && place > self.attached.len()),
                     Err(error) => panic!("attaching {}: {error}", known.serial),
                 }
             }
             3 => match (self.hook.detach(&known.program), position) {
                 (Ok(()), Some(at)) => drop(self.attached.remove(at)),
-                (Err(HookError::NotAttached), None) => {}
+                (Err(HookError::NotAttached { .. }), None) => {}
                 (result, _) => panic!("detaching {}: {result:?}", known.serial),
             },
             4 => {
@@ -191,7 +191,8 @@ impl Hooked {
                 let place = self.attached.iter().position(|(attached, _)| attached.serial == old.serial);
                 match (self.hook.replace(&old.program, &known.program), place, position) {
                     (Ok(()), Some(place), None) => self.attached[place].0 = known.clone(),
-                    (Err(HookError::Attached), Some(_), Some(_)) | (Err(HookError::NotAttached), None, _) => {}
+                    (Err(HookError::Attached { .. }), Some(_), Some(_))
+                    | (Err(HookError::NotAttached { .. }), None, _) => {}
                     (result, _, _) => panic!("replacing {} by {}: {result:?}", old.serial, known.serial),
                 }
             }
