@@ -457,9 +457,9 @@ mod with {
             Fault::SplitForgetsDistance,
             Fault::HalfOfAnother,
         ];
-        /// Those that straight lines find (`tests/verify/loops_oracle.rs`).
+        /// Faults that straight lines find (`tests/verify/loops_oracle.rs`).
         pub const OF_STRAIGHT: &[Fault] = &[Fault::ProbedMore];
-        /// Those in what privileged programs may do: found by generated programs (`tests/verify/loops_oracle.rs`).
+        /// Faults in what privileged programs may do: found by generated programs (`tests/verify/loops_oracle.rs`).
         pub const OF_SHOWN: &[Fault] = &[Fault::ShownDistanceShort];
         /// Those in what the numbers of an array are no more than: each is found by generated programs
         /// (`tests/loops_oracle.rs`).

@@ -103,7 +103,7 @@ pub(crate) struct Wrap {
     pub bits: u32,
 }
 
-/// What a constant was taken off, which is a number of so many bits.
+/// The minuend of a difference with a constant, which is a number of so many bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Whole {
     /// `V(v)`.
@@ -220,7 +220,7 @@ pub(crate) struct State {
     pub definitions: Vec<Definition>,
 }
 
-/// Calls a macro with the names of all lists of a state but its frames. What it expands to names all fields of the
+/// Calls a macro with the names of all lists of a state but its frames. Its expansion names all fields of the
 /// state, so that the compiler reports one that stands neither here nor there.
 macro_rules! with_lists {
     ($call:ident) => {

@@ -12,7 +12,7 @@
 //! and copies are made exactly as large as their contents. From then on the holding of states is their count.
 //!
 //! Lists grow only here ([`Memory::list`]), ahead of what is pushed until the next time that the walk is weighed,
-//! and only after the count has room for the old list beside the new one. What does not grow with the walk is
+//! and only after the count has room for the old list beside the new one. Memory that does not grow with the walk is
 //! counted by the program's length before anything is allocated ([`PER_SLOT`]).
 //!
 //! A stored state changes the count by its own size. All else is counted when the walk is *weighed*: every
@@ -21,7 +21,7 @@
 //! Where the system may refuse memory (a tight `RLIMIT_AS`), a list that grows asks by a call that can fail, and for
 //! all smaller allocations a block of [`HEADROOM`] bytes is allocated and freed (a *probe*) whenever the count has
 //! grown by [`STRIDE`]: the allocations in between fit into the freed block. A failure ends the verification without a
-//! verdict. What a verifier keeps from one program to the next need not be asked for again, so it probes only beyond
+//! verdict. Memory that a verifier keeps from one program to the next is not asked for again: it probes only beyond
 //! the level of former programs ([`Memory::granted`]): a small program is verified without a probe.
 //!
 //! Invariants: between two times that the walk is weighed the holding exceeds the limit by no more than
@@ -182,7 +182,7 @@ impl Memory {
     /// A walk begins: no state is stored.
     pub(super) fn begin_walk(&mut self) {
         (self.counted, self.held, self.rest) = (0, 0, 0);
-        // What its lists begin with is small.
+        // The lists begin small.
         self.events = WEIGHED_STATES;
     }
 
@@ -283,7 +283,7 @@ impl Walk<'_> {
     #[inline]
     pub(super) fn weigh_event(&mut self) -> Res<()> {
         let super::Scratch { memory, pool, .. } = &mut *self.scratch;
-        // What attempts to prove loops hold changes as a whole.
+        // Attempts to prove loops change what they hold as a whole.
         if memory.events == 0 || self.loops.attempts() {
             return self.weigh();
         }
