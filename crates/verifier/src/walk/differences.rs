@@ -8,7 +8,7 @@
 //! A difference `w = v - by` that has not wrapped is at most `most(v) - by`; one that is compared to be above that has
 //! (`i - 255 > -258` is how `i + 2 <= 256` is compiled), and is `v - by + 2^bits`.
 //!
-//! A counter that goes down is a constant less the number of the round, and one less of it another such: the difference is
+//! A counter that goes down is a constant less the number of the round, and one less of it another such: that is
 //! remembered with that form of its whole ([`Whole::Less`]), so that it stays on its line if it has not wrapped.
 //!
 //! What counts up to 0 from a negative number is one, too: there, `x + 1` is beside `x` if it has wrapped.

@@ -6,8 +6,8 @@
 //! operations, so that what was made on one path meets what was made on the other. Whatever bounds an index is near
 //! what it must be.
 //!
-//! Another kind of program uses addresses, too, for privileged programs ([`generate_shown`]): subtracted from each other, cut, spilled and
-//! loaded in parts, compared with numbers and returned.
+//! Another kind of program uses addresses, too, for privileged programs ([`generate_shown`]): subtracted from each
+//! other, cut, spilled and loaded in parts, compared with numbers and returned.
 
 use std::fmt::Write;
 
