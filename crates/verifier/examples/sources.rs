@@ -1,11 +1,12 @@
 //! Verdict and time of each program of C sources, by compiler, instruction set and optimisation level.
 //!
 //! `cargo run --release -p bpf-verifier --example sources [--with COMPILER]... [--cpu CPU]... [--level LEVEL]...
-//! [--log] [PATH]...`. A path is a C file or a folder of C files; the default is `cases/c`, its `service` and reports
-//! 20 to 22. `COMPILER` is a command. The defaults are clang-19, v2 to v4, -O1, -O2 and -Os; bpf-gcc takes the level
-//! and no `-target`. `--log` prints each walk. The output has one line for each program and setting, sorted, with the
-//! verdict first and the time last, so that two tables can be compared (`cut -f1-5`). A time is that of the verifier
-//! alone: the least of five for an accepted program, a single one for a refused program.
+//! [--log] [--way WAY] [PATH]...`. A path is a C file or a folder of C files; the default is `cases/c`, its `service`
+//! and reports 20 to 22. `COMPILER` is a command. The defaults are clang-19, v2 to v4, -O1, -O2 and -Os; bpf-gcc takes
+//! the level and no `-target`. `--log` prints each walk; `--way` walks by one way of the portfolio alone (`ways.rs`).
+//! The output has one line for each program and setting, sorted, with the verdict first and the time last, so that two
+//! tables can be compared (`cut -f1-5`). A time is that of the verifier alone: the least of five for an accepted
+//! program, a single one for a refused program.
 
 #[path = "../tests/verify/objects.rs"]
 mod objects;
@@ -14,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use objects::{Verdict, parse, verdict, verdict_with};
+use objects::{Verdict, parse, verdict_by};
 
 const TIMES: usize = 5;
 
@@ -37,11 +38,11 @@ fn compile(source: &Path, with: &str, cpu: &str, level: &str) -> Option<PathBuf>
 }
 
 /// The verdict in words, and the time that it took.
-fn judge(object: &bpf_object::Object, program: &bpf_object::Program) -> (String, Duration) {
+fn judge(object: &bpf_object::Object, program: &bpf_object::Program, way: Option<&str>) -> (String, Duration) {
     let mut least = Duration::MAX;
     for _ in 0..TIMES {
         let start = std::time::Instant::now();
-        match verdict(object, program) {
+        match verdict_by(object, program, false, way) {
             Verdict::Accepted(_, took) => least = least.min(took),
             Verdict::Refused(e) => return (format!("refused at {}: {}", e.insn, e.reason), start.elapsed()),
             Verdict::Unlinked(why) => return (format!("unlinked: {why}"), Duration::ZERO),
@@ -55,13 +56,17 @@ fn judge(object: &bpf_object::Object, program: &bpf_object::Program) -> (String,
 
 fn main() {
     let (mut withs, mut cpus, mut levels, mut paths) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    let mut log = false;
+    let (mut log, mut way) = (false, None);
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         let list = match arg.as_str() {
             "--with" => &mut withs,
             "--cpu" => &mut cpus,
             "--level" => &mut levels,
+            "--way" => {
+                way = args.next();
+                continue;
+            }
             "--log" => {
                 log = true;
                 continue;
@@ -114,13 +119,13 @@ fn main() {
                 };
                 for program in object.programs() {
                     if log {
-                        match verdict_with(&object, program, true) {
+                        match verdict_by(&object, program, true, way.as_deref()) {
                             Verdict::Accepted(v, _) => println!("{}", v.log().join("\n")),
                             Verdict::Refused(e) => println!("{}\n{e}", e.log.join("\n")),
                             Verdict::Unlinked(why) => println!("{why}"),
                         }
                     }
-                    let (said, took) = judge(&object, program);
+                    let (said, took) = judge(&object, program, way.as_deref());
                     all += 1;
                     accepted += usize::from(said == "accepted");
                     times.push(took);

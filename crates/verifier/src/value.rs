@@ -104,7 +104,7 @@ pub(crate) enum Origin {
     Argument { arg: u8 },
 }
 
-/// What kind of value.
+/// The type of a value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Ty {
     Uninit(Why),

@@ -201,6 +201,8 @@ pub(crate) struct Walk<'a> {
     arena: Option<u32>,
     /// The step that copied a number which was shifted to the left, and is about to come back.
     copied_at: Option<u64>,
+    /// The step that made the newest congruence.
+    congruent_at: u64,
     /// The step that made the newest difference which may have wrapped round.
     differed: u64,
     /// Facts on their way into the state.
@@ -285,6 +287,7 @@ impl<'a> Walk<'a> {
             loops,
             arena: arena_of(program, env),
             copied_at: None,
+            congruent_at: 0,
             differed: 0,
             facts: Vec::new(),
             since_kept: 0,

@@ -207,13 +207,24 @@ impl State {
     /// least 2^bits and its range lies between two adjacent multiples of 2^bits, the residue of `of` is the place minus
     /// the lower multiple.
     pub(crate) fn congruent(&self, of: Affine, bits: u32) -> Option<Left> {
+        self.congruent_by(of, bits, true)
+    }
+
+    /// Returns the residue of a named number by other names than its own: its range may say less than its operand's.
+    pub(crate) fn congruent_to_others(&self, id: u32, bits: u32) -> Option<Left> {
+        self.congruent_by(Affine::name(id), bits, false)
+    }
+
+    fn congruent_by(&self, of: Affine, bits: u32, itself: bool) -> Option<Left> {
         /// Most places that are tried.
         const MAX_PLACES: usize = 12;
         let mut places = vec![(of.id, i128::from(of.scale), i128::from(of.delta), 64u32)];
         let mut next = 0;
         while let Some(&(id, times, plus, exact)) = places.get(next) {
             next += 1;
-            if let Some(found) = self.left_of((id, times, plus), bits) {
+            if (itself || id != of.id)
+                && let Some(found) = self.left_of((id, times, plus), bits)
+            {
                 return Some(found);
             }
             let mut add = |id: u32, by: i128, more: Option<i128>, modulo: u32| {

@@ -782,7 +782,7 @@ pub(super) fn refine_linked(state: &mut State, r: Reg, n: &Scalar) {
         return;
     }
     let (old, n) = (*reg, *n);
-    // What is above it is bounded, too.
+    // Numbers above it are bounded, too.
     let above = || state.room.iter().any(|f| f.id == old.id && f.hi >= FIRST_FREE_ID);
     if old.scale != 1
         || !state.sums.is_empty()

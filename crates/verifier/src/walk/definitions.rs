@@ -13,6 +13,8 @@ use crate::value::Value;
 
 /// Steps within which a copy of a number that was shifted to the left is expected to be used.
 const SOON: u64 = 16;
+/// Steps within which a number that may have wrapped round is expected to be compared.
+const COMPARED_SOON: u64 = 24;
 /// Definitions that are followed from one bound to the next.
 const MAX_HOPS: u32 = 4;
 
@@ -146,15 +148,15 @@ impl Walk<'_> {
         if bits > 63 && v.n.umax() > most || v.n.umax() > ones(bits) {
             return;
         }
-        let Some(Left { id, scale, delta, n }) = self.state.congruent(Affine::name(v.id), bits.min(63)) else { return };
-        if id == v.id {
-            return;
-        }
+        let Some(Left { id, scale, delta, n }) = self.state.congruent_to_others(v.id, bits.min(63)) else { return };
         self.decides();
         self.state.bound(v.id, n.umin().into(), n.umax().into(), super::lines::MAX_HOPS);
         if scale == -1 {
             self.state.bound_sum(v.id, id, delta.into(), &mut self.next_id);
         }
+        // A comparison of the register is one of the number that it was made from, which may outlive it.
+        let known = self.state.reg(r).n;
+        self.state.set(r, Affine { id, scale, delta }.value(known.meet(&n).unwrap_or(known)));
     }
 
     /// Relates a register that holds the low 32 bits of a number to that number. Called in walks that keep relations
@@ -221,6 +223,9 @@ impl Walk<'_> {
 
     /// The operation has been done.
     pub(super) fn define(&mut self, dst: Reg, of: Affine, made: Made) {
+        if matches!(made, Made::Modulo { .. }) {
+            self.congruent_at = self.stats.steps;
+        }
         // The results of masks and shifts to the right have names where these are of use.
         if matches!(made, Made::Left { .. } | Made::Inverted | Made::Modulo { .. }) || self.loops.related {
             self.give_name(dst);
@@ -231,6 +236,16 @@ impl Walk<'_> {
             let (name, result) = (r.id, *r);
             self.state.define(Definition { name, result, of, made });
         }
+    }
+
+    /// Whether a congruence is so new that the comparison which makes it exact may come next, although paths join in
+    /// between: compilers compute `4096 - len` before they compare `len`, and make numbers of conditions. Paths that
+    /// meet there are not compared, so they stay apart for a few steps.
+    pub(super) fn awaits_congruence(&self) -> bool {
+        self.loops.related
+            && !self.state.definitions.is_empty()
+            && self.stats.steps - self.congruent_at <= COMPARED_SOON
+            && self.loops.forest().headed(self.pc).is_none()
     }
 
     /// A shift to the left and back again leaves a number as it is, and its name, if nothing is lost at the top: what a

@@ -510,6 +510,10 @@ impl Walk<'_> {
         if self.state.has_differences() && (!join || self.awaits_comparison()) {
             return Ok(false);
         }
+        // Nor does any know which numbers are congruent.
+        if self.awaits_congruence() {
+            return Ok(false);
+        }
         // Nor does any know what comes back from where it has been shifted.
         if !join && self.awaits_half() {
             return Ok(false);

@@ -248,3 +248,49 @@ fn a_distance_is_counted_below_zero() {
     // Its lower half is no distance.
     refused(&BACKWARDS.replace("r0 = r3", "w0 = w3"));
 }
+
+/// What is left of a buffer is computed before its length is bounded, and conditions are made numbers in between.
+const REST: &str = ";raw
+    if r2 < 8 goto out
+    r8 = *(u32 *)(r1 + 0)
+    r1 = *(u32 *)(r1 + 4)
+    w4 = 16
+    w3 = 1
+    if w1 == 0 goto a
+    w3 = 0
+    a: w4 -= w1
+    w2 = 1
+    if w1 > 8 goto b
+    w2 = 0
+    b: w9 = 1
+    if w8 > w4 goto c
+    w9 = 0
+    c: w2 |= w9
+    w2 |= w3
+    if w2 != 0 goto out
+    r5 = r10
+    r5 += -16
+    r5 += r8
+    r3 = 0
+    d: r4 = r5
+    r4 += r3
+    *(u8 *)(r4 + 0) = r3
+    r3 += 1
+    if r3 < r1 goto d
+    out: r0 = 0
+    exit";
+
+#[test]
+fn what_is_left_is_computed_before_it_is_compared() {
+    accepted(REST);
+    // One byte more than there is.
+    refused(&REST.replace("w4 = 16", "w4 = 17"));
+    refused(&REST.replace("if r3 < r1", "if r3 <= r1"));
+    // A length for which the difference wraps round.
+    refused(&REST.replace("if w1 > 8 goto", "if w1 > 17 goto"));
+    refused(&REST.replace("if w1 > 8 goto", "if w8 > 8 goto"));
+    // The length changes behind the comparison.
+    refused(&REST.replace("r3 = 0\n", "r3 = 0\n    r1 += 1\n"));
+    // Nothing is asked of the difference.
+    refused(&REST.replace("    w9 = 0\n", "    w9 = 0\n    w9 = 0\n").replace("w9 = 1\n", "w9 = 0\n"));
+}

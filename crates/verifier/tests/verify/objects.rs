@@ -185,11 +185,23 @@ pub(crate) fn verdict(object: &Object, program: &bpf_object::Program) -> Verdict
 
 /// The same, with a log of each step if asked for.
 pub(crate) fn verdict_with(object: &Object, program: &bpf_object::Program, log: bool) -> Verdict {
+    verdict_by(object, program, log, None)
+}
+
+/// Returns the verdict by one way of the verifier's portfolio alone, if one is named.
+pub(crate) fn verdict_by(object: &Object, program: &bpf_object::Program, log: bool, way: Option<&str>) -> Verdict {
     let verdict = with_env(object, program, |code, env| {
         let env = &Env { log, ..*env };
         let mut verifier = Verifier::new();
         let start = Instant::now();
-        match verifier.verify(code, env) {
+        let verified = match way {
+            None => verifier.verify(code, env),
+            Some(way) => match verifier.verify_by(code, env, way) {
+                Some(verified) => verified,
+                None => return Verdict::Unlinked(format!("there is no way {way}")),
+            },
+        };
+        match verified {
             Ok(v) => Verdict::Accepted(Box::new(v), start.elapsed()),
             Err(e) => Verdict::Refused(e),
         }

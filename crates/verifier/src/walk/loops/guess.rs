@@ -157,7 +157,7 @@ impl Guess {
         let mut begun = entry.copied(pool);
         counted_below.for_each(|(p, v)| put(&mut begun, p, v));
         let entry = &begun;
-        // What is remembered of regions is said of names that are others in the next round.
+        // Loads remembered from regions are said of names that stand for other numbers in the next round.
         state.seen.clear();
         state.definitions.clear();
         let counted: Vec<(Place, i32)> = shape

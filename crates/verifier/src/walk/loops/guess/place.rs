@@ -49,7 +49,7 @@ pub(super) fn value(state: &State, place: Place) -> Option<Value> {
     look(state, place).map(Cow::into_owned)
 }
 
-/// The same, without a copy of what is there.
+/// Returns the value there without a copy.
 pub(super) fn look(state: &State, place: Place) -> Option<Cow<'_, Value>> {
     let f = frame(state, place)?;
     let v = match place.what {
@@ -85,7 +85,7 @@ fn slots(state: &State) -> impl Iterator<Item = (Place, &Spill)> {
     })
 }
 
-/// Those of both.
+/// Returns the places of both states.
 pub(super) fn places_of_both(a: &State, b: &State) -> impl Iterator<Item = Place> {
     let new = |(place, s): &(Place, &Spill)| {
         frame(a, *place).is_none_or(|f| f.spilled(s.depth.into(), s.size.into()).is_none())
