@@ -152,7 +152,8 @@ fn sentences(block: &str) -> impl Iterator<Item = &str> {
         if trimmed.is_empty() {
             return None;
         }
-        let end = ["?", ".", ":", ";"].iter().filter_map(|mark| trimmed.find(&format!("{mark} "))).min();
+        let ends = |pair: &[u8]| matches!(pair, [b'?' | b'.' | b':' | b';', b' ']);
+        let end = trimmed.as_bytes().windows(2).position(ends);
         let (sentence, after) = end.map_or((trimmed, ""), |end| trimmed.split_at(end + 1));
         rest = after;
         Some(sentence)
