@@ -11,6 +11,9 @@ use std::time::Duration;
 
 const OBJECT: &[u8] = include_bytes!("../../crates/runtime/tests/objects/pair.o");
 
+/// A row of the table: what is measured, and one repetition of it.
+type Row<'a> = (&'a str, Box<dyn FnMut() + 'a>);
+
 /// Number of instances that live at once.
 const TENANTS: usize = 10_000;
 
@@ -37,7 +40,7 @@ pub(crate) fn table() -> Table {
         maps
     };
     let one = |repeat: u32, work: &mut dyn FnMut()| nanoseconds(repeat, |repeat| (0..repeat).for_each(|_| work()));
-    let mut works: Vec<(&str, Box<dyn FnMut() + '_>)> = vec![
+    let mut works: Vec<Row<'_>> = vec![
         ("an instance", Box::new(|| drop(black_box(module.instance().make().expect("an instance"))))),
         (
             "with an account and a name",
