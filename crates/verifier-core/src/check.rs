@@ -1,4 +1,4 @@
-//! The check: one walk from the entry, and one from each kept point, to the next kept points.
+//! The check: one walk from the entry and one from each kept point, each until it reaches kept points.
 //!
 //! Problem: accept (program, contract, certificate) only if every run of the program is safe. Approach: Floyd's method
 //! (1967). Each *segment* begins at the entry or at a kept point, whose claim the segment assumes, and walks every path
@@ -31,7 +31,7 @@ const MAX_PENDING: usize = 1 << 21;
 /// Approximate bytes of memory for a unit of [`State::size`].
 const PENDING_BYTES: usize = 128;
 
-/// Where a path continues.
+/// Where a path continues after an instruction.
 pub(crate) enum Flow {
     /// At the next instruction.
     Next,
@@ -49,9 +49,9 @@ pub(crate) struct Checker<'a> {
     kept: &'a [Kept],
     guide: &'a mut dyn Guide,
     fuel: u64,
-    /// Paths of the segment that are still to be walked.
+    /// Paths of the segment that wait to be walked.
     pending: Vec<(InsnIdx, State)>,
-    /// The sum of their sizes.
+    /// The summed sizes of the pending states.
     waiting: usize,
     /// The kept point that the segment began at; `None` for the program's entry.
     segment: Option<usize>,
@@ -62,8 +62,7 @@ pub(crate) struct Checker<'a> {
 
 /// Checks that every run of the program is safe in its environment and ends, and returns the program's facts.
 ///
-/// # Errors
-/// The first thing that does not hold.
+/// The first obligation that could not be proven.
 pub fn check(
     program: &Program,
     env: &Env<'_>,
@@ -78,9 +77,8 @@ pub fn check(
     }
 }
 
-/// Walks one segment as [`check`] does, from the entry or from a kept point, but assumes every coverage that the guide
-/// claims, for a search that looks for invariants. The walk proves nothing, so it returns no facts, but the fuel that
-/// is left.
+/// Walks one segment as [`check`] does, from the entry or from a kept point, but assumes each coverage that the guide
+/// claims. Serves a search for invariants. The walk proves nothing, so it returns the fuel that is left, and no facts.
 ///
 /// # Errors
 /// The first step that could not be proven, assuming the kept point's invariant.
@@ -150,7 +148,7 @@ impl<'a> Checker<'a> {
         self.segment(Some(i), point.at, state)
     }
 
-    /// Walks every way from here to a kept point or its end.
+    /// Walks every path from here until it ends or a kept point covers it.
     fn segment(&mut self, from: Option<usize>, at: InsnIdx, state: State) -> Res<()> {
         (self.segment, self.starts) = (from, true);
         self.pending.push((at, state));
@@ -195,7 +193,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Another way of the segment begins there.
+    /// Queues a path of the segment.
     pub(crate) fn push(&mut self, at: InsnIdx, state: State) -> Res<()> {
         self.waiting = self.waiting.saturating_add(state.size());
         if self.waiting > MAX_PENDING.min(self.env.limits.memory / PENDING_BYTES) {
@@ -221,7 +219,8 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// Whether the form is not negative: by the bounds of its names, or by the multipliers that the guide has.
+    /// Whether the state proves that the form is not negative, by the bounds of its names or by the guide's
+    /// multipliers.
     pub(crate) fn proves(&mut self, state: &State, claim: &Form) -> Res<bool> {
         if state.known.is_not_negative(claim) {
             return Ok(true);
@@ -232,7 +231,7 @@ impl<'a> Checker<'a> {
         Ok(state.known.proves(claim, &by))
     }
 
-    /// The point that the segment began at.
+    /// The kept point that the segment began at.
     pub(crate) fn origin(&self) -> Option<&'a Kept> {
         self.kept.get(self.segment?)
     }
@@ -241,7 +240,8 @@ impl<'a> Checker<'a> {
         self.kept.get(i).ok_or(Why::Certificate("there is no such kept point"))
     }
 
-    /// Both cases are walked: here where the form is not negative, later where it is.
+    /// Splits the state by the sign of a form. Both cases are walked: the current path continues where the form is not
+    /// negative, and the negative case is queued.
     fn split(&mut self, state: &mut State, form: &Form) -> Res<()> {
         let over = form.is_over(state.known.names().len());
         let (true, Some(negative)) = (over, form.times(-1).and_then(|f| f.shifted(-1))) else {
@@ -257,7 +257,8 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// Names the residue of a form, and uses the name in its place.
+    /// Gives a fresh name to the residue of a form modulo 2^64, and replaces the form by the name in registers and
+    /// cells.
     fn name_residue(&mut self, state: &mut State, form: &Form, signed: bool) -> Res<()> {
         if !form.is_over(state.known.names().len()) || form.residue(64) != *form {
             return Err(Why::Certificate("a name for what there is not"));

@@ -1,14 +1,14 @@
-//! Names the object that each access of a program is confined to, so that a wrong proof does not lead out of it.
+//! Determines the object to which each access of a program is confined, so that a wrong proof does not lead outside it.
 //!
-//! Problem: the walk's proofs about numbers are many and subtle, and one that is wrong lets a program reach any memory.
-//! Approach: a second analysis, small and apart from the walk, that follows pointers only: by one forward data flow it
-//! says which object each pointer leads to, and how far into it where that is a constant. It uses nothing that the walk
-//! has found out. The compiler then makes every access inside that object, whatever number the register holds
-//! ([`bpf_analysis::Contained`]). Which code is dead is the walk's to say, and such code stops the run.
+//! Problem: the walk's proofs about numbers are many and subtle, and one wrong proof lets a program reach any memory.
+//! Approach: a second analysis, small and apart from the walk, that follows pointers only. One forward data flow
+//! determines the object of each pointer, and the offset into it where that is constant. The analysis uses no result of
+//! the walk about values. The compiler then confines every access to that object, whatever number the register holds
+//! ([`bpf_analysis::Contained`]). Dead code is determined by the walk; reaching it stops the run.
 //!
-//! Invariants: an object is one that the program was given: its frame, the context, a region of it, a map's value,
-//! memory of a function. Where a held object's start is kept, it was put there on every path. What the analysis cannot
-//! follow is refused with the instruction ([`Uncontained`]), and never assumed.
+//! Invariants: an object is one that the program was given (its frame, the context, a region, a map's value, or memory
+//! that a function returned). The start of a held object is stored in its home on every path. A program that the
+//! analysis cannot follow is refused with the instruction ([`Uncontained`]).
 
 use bpf_analysis::{
     BlockId, Cfg, Confined, Contained, ContextAccess, Extent, Facts, Hold, Home, MemKind, Object, Passed, Place,
@@ -18,7 +18,7 @@ use bpf_isa::{AccessKind, AluOp, Callee, Imm64, Insn, InsnIdx, Program, Reg, Siz
 use crate::contract::{Access, ArgKind, Effect, Env, FieldKind, HelperProto, KnownMap, MemArg, MemSet, Ret};
 use bpf_uapi::{Helper, MapType, MapTypes};
 
-/// Why a program cannot be contained.
+/// The reason why a program cannot be contained.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("instruction {insn}: {why}")]
 pub struct Uncontained {
@@ -32,26 +32,26 @@ pub struct Uncontained {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Escape {
-    /// An access by a pointer of which the object is not known.
+    /// An access through a pointer whose object is not known.
     #[error(
         "the object that {0} points to is not the same one on every path, or is none that a contained program may use"
     )]
     Pointer(Reg),
-    /// A write to what may only be read.
+    /// A write to read-only memory.
     #[error("it writes to memory that the program may only read")]
     ReadOnly,
-    /// An access of the context that is no field, or at a variable offset.
+    /// An access of the context at a variable offset, or at an offset that is no field's.
     #[error("it accesses the context at no field's offset")]
     Field,
-    /// An atomic operation where the alignment cannot be made sure of.
+    /// An atomic operation on memory whose alignment is not known.
     #[error("an atomic operation on memory whose alignment is not known")]
     Atomic,
-    /// More bytes than the object has.
+    /// An access of more bytes than the object has.
     #[error("it uses {bytes} bytes of an object of {of}")]
     Size {
-        /// How many bytes.
+        /// Bytes of the access.
         bytes: u32,
-        /// How many there are.
+        /// Bytes of the object.
         of: u32,
     },
     /// A call of a function whose arguments cannot be confined.
@@ -81,26 +81,27 @@ pub enum Escape {
     /// A call through a register.
     #[error("a call through a register")]
     IndirectCall,
-    /// Exceptions.
+    /// The program throws, or has an exception callback.
     #[error("the program throws, or has an exception callback")]
     Throws,
-    /// The analysis would take too much memory.
+    /// The program has too many basic blocks for the analysis.
     #[error("the program has more than {} basic blocks", MAX_BLOCKS)]
     TooLarge,
 }
 
-/// An object that a call returns, or null, has so many bytes at most: as many are used where there is none.
+/// The most bytes of an object that a call returns, if it does not return null. For null, the run provides as many
+/// bytes, to which accesses are redirected.
 const MAX_RESULT: u32 = 1 << 20;
 
-/// As many basic blocks a program may have: each takes two kilobytes of the analysis.
+/// The most basic blocks of a program; the analysis takes two kilobytes for each.
 const MAX_BLOCKS: usize = 1 << 15;
 
-/// Where a held object comes from.
+/// The origin of a held object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Class {
     /// A map's value.
     Map,
-    /// Memory that a function gave to the run.
+    /// Memory that a function returned, valid for the run.
     Mem,
     /// A record of a ring buffer, until it is given back.
     Record,
@@ -121,13 +122,14 @@ enum Target {
 enum Val {
     /// Anything.
     Unknown,
-    /// A number, as far as the program is right.
+    /// A number, provided that the walk's proof is right.
     Number,
     /// This number.
     Const(i64),
     /// The map with this index.
     Map(u32),
-    /// A pointer into this object, so far from its start; from r10 in the frame. Or null.
+    /// A pointer into this object, or null, with the offset from its start where it is constant. Offsets into the frame
+    /// are relative to r10.
     Ptr(Target, Option<i64>),
 }
 
@@ -149,9 +151,9 @@ impl Val {
         matches!(self, Val::Ptr(Target::Held { .. }, _))
     }
 
-    /// The pointer, moved by a number.
+    /// The pointer plus a number; the offset becomes unknown where the sum is unknown or too large.
     fn moved(self, by: Option<i64>) -> Val {
-        /// Further than this from anything, an offset is as good as unknown.
+        /// Bound of the tracked offsets. An offset outside `-FAR..FAR` is treated as unknown.
         const FAR: i64 = 1 << 31;
         match self {
             Val::Ptr(target, off) => {
@@ -176,7 +178,7 @@ impl State {
         state
     }
 
-    /// Whether anything changed.
+    /// Joins `other` into the state. Returns whether the state changed.
     fn join(&mut self, other: &State) -> bool {
         let mut changed = false;
         let pairs = self.regs.iter_mut().chain(&mut self.slots).zip(other.regs.iter().chain(&other.slots));
@@ -198,7 +200,7 @@ impl State {
         }
     }
 
-    /// A number is written to these bytes of the frame, counted from r10.
+    /// Notes that a number is written to these bytes of the frame. `off` is relative to r10.
     fn overwrite(&mut self, off: i64, bytes: i64) {
         for (slot, n) in self.slots.iter_mut().zip(1i64..) {
             if off < -8 * n + 8 && off + bytes > -8 * n {
@@ -207,7 +209,7 @@ impl State {
         }
     }
 
-    /// Forgets the pointers for which this holds.
+    /// Forgets the values for which `which` holds.
     fn forget(&mut self, which: impl Fn(Val) -> bool) {
         for val in self.regs[..10].iter_mut().chain(&mut self.slots).filter(|val| which(**val)) {
             *val = Val::Unknown;
@@ -215,24 +217,24 @@ impl State {
     }
 }
 
-/// The slot of a frame that begins at this offset from r10.
+/// The slot of a frame that begins at this offset from r10, if it has a home.
 fn slot_at(off: i64) -> Option<u8> {
     let n = u8::try_from(off.checked_neg()? / 8).ok()?;
     (off % 8 == 0 && (1..=Home::SLOTS).contains(&usize::from(n))).then_some(n)
 }
 
-/// What one function does, as far as is known.
+/// The analysis's summary of one function.
 #[derive(Clone, Debug, Default)]
 struct Function {
     /// The join of its arguments over all calls; `None` before the first call.
     args: Option<[Val; 5]>,
     /// The deepest byte of its frame that is accessed at a constant offset.
     deepest: u32,
-    /// It accesses its frame at a variable offset.
+    /// Whether it accesses its frame at a variable offset.
     variable: bool,
-    /// Others are given pointers to its frame.
+    /// Whether it passes pointers to its frame to other functions.
     passed: bool,
-    /// A value that may be a pointer is stored in its frame at a variable offset.
+    /// Whether it stores a value that may be a pointer in its frame at a variable offset.
     scattered: bool,
     homes: u128,
 }
@@ -242,22 +244,21 @@ struct Analysis<'a> {
     env: &'a Env<'a>,
     facts: &'a Facts,
     functions: Vec<Function>,
-    /// The function at hand.
+    /// The function that is being analysed.
     sub: SubprogId,
     /// Functions whose arguments have changed.
     changed: Vec<SubprogId>,
     out: Contained,
     accesses: Vec<ContextAccess>,
-    /// Something was found that changes what was found before.
+    /// Whether a finding invalidates earlier results, so that the data flow must run again.
     again: bool,
-    /// Whether what is found is noted.
+    /// Whether results are recorded: only after the data flow has reached its fixpoint.
     noting: bool,
 }
 
-/// Says what each access of a verified program is confined to ([`Facts::contained`]).
+/// Determines to which object each access of a verified program is confined ([`Facts::contained`]).
 ///
-/// # Errors
-/// The first instruction that cannot be.
+/// The first instruction that cannot be confined.
 pub fn contain(program: &Program, env: &Env<'_>, facts: &mut Facts) -> Result<(), Box<Uncontained>> {
     let cfg = Cfg::new(program);
     let first = |why| Box::new(Uncontained { insn: InsnIdx(0), why });
@@ -281,7 +282,7 @@ pub fn contain(program: &Program, env: &Env<'_>, facts: &mut Facts) -> Result<()
     };
     let states = loop {
         let states = analysis.flow(&cfg).map_err(Box::new)?;
-        // At most once for each function.
+        // The flow runs again at most once for each function, since `scattered` is set only once for each.
         if !core::mem::take(&mut analysis.again) {
             break states;
         }
@@ -307,7 +308,7 @@ pub fn contain(program: &Program, env: &Env<'_>, facts: &mut Facts) -> Result<()
 }
 
 impl Analysis<'_> {
-    /// The state at the start of each block that control may come to.
+    /// Computes the fixpoint: the state at the start of each reachable block.
     fn flow(&mut self, cfg: &Cfg) -> Result<Vec<Option<State>>, Uncontained> {
         let mut states: Vec<Option<State>> = vec![None; cfg.blocks().len()];
         let raw = self.env.context.raw;
@@ -348,7 +349,7 @@ impl Analysis<'_> {
         }
     }
 
-    /// Notes what is known in the end.
+    /// Records the results, with the states of the fixpoint.
     fn note(&mut self, cfg: &Cfg, states: &[Option<State>]) -> Result<(), Uncontained> {
         self.noting = true;
         for i in 0..self.program.subprogs().len() {
@@ -362,7 +363,7 @@ impl Analysis<'_> {
         Ok(())
     }
 
-    /// Goes through a block; whether control may come to its end.
+    /// Runs a block on the state. Returns whether control may reach its end.
     fn block(&mut self, cfg: &Cfg, block: BlockId, state: &mut State) -> Result<bool, Uncontained> {
         let block = cfg.block(block);
         let mut slot = block.start;
@@ -431,7 +432,7 @@ impl Analysis<'_> {
                     (Width::W64, AluOp::Add | AluOp::Sub, Val::Ptr(..), Val::Unknown | Val::Number) => a.moved(None),
                     (Width::W64, AluOp::Add, Val::Const(a), Val::Ptr(..)) => b.moved(Some(a)),
                     (Width::W64, AluOp::Add, Val::Unknown | Val::Number, Val::Ptr(..)) => b.moved(None),
-                    // A sum with a value that may be a pointer may be a pointer.
+                    // The sum of a value that may be a pointer and anything else may be a pointer.
                     (Width::W64, AluOp::Add | AluOp::Sub, a, b) if !(a.is_number() && b.is_number()) => Val::Unknown,
                     _numbers => Val::Number,
                 };
@@ -480,7 +481,7 @@ impl Analysis<'_> {
                     let (bytes, writable) = (known.value_size, known.access.writes());
                     Val::Ptr(Target::Held { bytes, writable, class: Class::Map }, Some(off.into()))
                 }
-                // An arena's addresses are numbers; of others there is nothing to access.
+                // Addresses in an arena are numbers. Values of other maps are not accessed by constant address.
                 Some(_) | None => Val::Unknown,
             },
             Imm64::Var(_) | Imm64::Func(_) => Val::Unknown,
@@ -510,7 +511,8 @@ impl Analysis<'_> {
                 let spilled = whole.flatten().and_then(slot_at);
                 let scattered = self.functions[self.sub.index()].scattered;
                 let val = match spilled.map(|n| (n, state.slots[usize::from(n) - 1])) {
-                    // A number may have changed in memory; which object a pointer leads to is the same all the same.
+                    // A wrong access may have changed a constant in memory, so constants are not kept. The object of a
+                    // pointer is: accesses are confined to it whatever the slot holds.
                     Some((n, val @ (Val::Ptr(..) | Val::Map(_)))) => {
                         if val.is_held() {
                             self.hold(slot, Hold::Copy(Home::Slot(n), Home::Reg(dst)));
@@ -520,7 +522,7 @@ impl Analysis<'_> {
                     Some((_, Val::Number | Val::Const(_))) => Val::Number,
                     Some((_, Val::Unknown)) => Val::Unknown,
                     None if whole.is_some() && scattered => Val::Unknown,
-                    // The verifier lets nobody load a pointer as a number.
+                    // The verifier lets no program load a pointer as a number.
                     None => loaded,
                 };
                 state.set(dst, val);
@@ -542,8 +544,8 @@ impl Analysis<'_> {
                             }
                         }
                     }
-                    // A number does not make another pointer of what is there: where it does, the program loads a
-                    // number.
+                    // A number that overwrites a pointer does not change the object of the slot: a later load yields a
+                    // number, and accesses through it stay confined to that object.
                     Some(None) if size != Size::DW || val.is_number() => {}
                     Some(None) => {
                         let function = &mut self.functions[self.sub.index()];
@@ -563,7 +565,7 @@ impl Analysis<'_> {
         Ok(())
     }
 
-    /// Notes to what the access is confined; what a load of a field yields.
+    /// Records the object to which an access is confined. Returns the value that a load of a context field yields.
     fn loaded(
         &mut self,
         slot: u32,
@@ -573,7 +575,7 @@ impl Analysis<'_> {
         kind: AccessKind,
         state: &State,
     ) -> Result<Val, Escape> {
-        // An access in the arena is masked, whoever says that it is one.
+        // An access in the arena is masked, so the walk's word that it is one suffices.
         if self.facts.insn(InsnIdx(slot)).memory == Some(MemKind::Arena) && self.facts.arena.is_some() {
             return Ok(Val::Number);
         }
@@ -602,7 +604,7 @@ impl Analysis<'_> {
         if let Some(confined) = self.confined(slot) {
             confined.place = Some(place);
         }
-        // A caller's frame may hold pointers.
+        // A caller's frame may contain pointers.
         let caller = matches!(target, Target::Held { class: Class::Caller, .. });
         Ok(if caller && size == Size::DW { Val::Unknown } else { Val::Number })
     }
@@ -616,7 +618,8 @@ impl Analysis<'_> {
         }
     }
 
-    /// Where so many bytes lie, `off` further than the pointer: at a constant place if they are in the object there.
+    /// The place of an access to `bytes` bytes at the pointer plus `off`. It is constant if the offset is, and the
+    /// bytes lie within the object.
     fn place(&mut self, target: Target, at: Option<i64>, off: i64, bytes: u32, align: u32) -> Result<Place, Escape> {
         let first = at.and_then(|at| at.checked_add(off));
         let within = |from: i64, to: i64| {
@@ -651,7 +654,7 @@ impl Analysis<'_> {
         Ok(Place { object, off: constant.and(at) })
     }
 
-    /// The field of the context that is accessed, in the host's layout; what a load of it yields.
+    /// Records the access to a context field, in the host's layout. Returns the value that a load of the field yields.
     fn field(&mut self, slot: u32, base: i64, off: i64, size: Size, access: Access) -> Result<Val, Escape> {
         let layout = self.env.context;
         let at = u32::try_from(base + off).map_err(|_| Escape::Field)?;
@@ -716,7 +719,7 @@ impl Analysis<'_> {
         Ok(())
     }
 
-    /// What a function of the program is given.
+    /// Joins the arguments of a call into the callee's, and returns how each argument is passed.
     fn subprogram(&mut self, callee: SubprogId, state: &mut State) -> [Passed; 5] {
         let frame_bytes = self.env.frame_bytes;
         let given = Reg::ARGS.map(|reg| match state.reg(reg) {
@@ -724,7 +727,7 @@ impl Analysis<'_> {
                 let target = Target::Held { bytes: frame_bytes, writable: true, class: Class::Caller };
                 Val::Ptr(target, at.map(|at| at + i64::from(frame_bytes)))
             }
-            // Once it is given back, the caller would not know.
+            // The callee may give the record back, which the caller could not see.
             Val::Ptr(Target::Held { class: Class::Record, .. }, _) | Val::Unknown => Val::Unknown,
             Val::Number | Val::Const(_) => Val::Number,
             other @ (Val::Map(_) | Val::Ptr(..)) => other,
@@ -750,13 +753,13 @@ impl Analysis<'_> {
         }
         if lent {
             self.functions[self.sub.index()].passed = true;
-            // The function may store another pointer there.
+            // The callee may store another pointer in the frame.
             state.slots = [Val::Unknown; Home::SLOTS];
         }
         passed
     }
 
-    /// What a function outside the program is given, and what it returns.
+    /// Determines how each argument of a host function is passed, and the function's result.
     fn function(&mut self, slot: u32, proto: &HelperProto, state: &mut State) -> Result<([Passed; 5], Val), Escape> {
         let unknown = || Escape::Function(proto.name.to_string());
         match proto.effect {
@@ -765,7 +768,7 @@ impl Analysis<'_> {
             Effect::TailCall => return self.tail_call(slot, state),
             Effect::Lock(_) | Effect::Unlock(_) => return Err(unknown()),
         }
-        // What it reads behind values is what the verifier has proven of them.
+        // Memory that the function reads behind formatted values is bounded by the walk's proofs only.
         let peeks = self.facts.formats.iter().any(|call| call.insn.0 == slot && call.known.iter().any(Option::is_some));
         if peeks || proto.ret == Ret::Thrown {
             return Err(unknown());
@@ -817,7 +820,7 @@ impl Analysis<'_> {
                 ArgKind::ValueOrNull => (MemArg::READ.or_null(), Extent::Bytes(of_map(|map| map.value_size)?)),
                 ArgKind::ValueOut => (MemArg::WRITE, Extent::Bytes(of_map(|map| map.value_size)?)),
                 ArgKind::Fixed { bytes, mem } => (mem, Extent::Bytes(bytes)),
-                // Null, which is known in the run only, has no bytes.
+                // A pointer that is null at run time has length 0.
                 ArgKind::Mem(mem) if mem.null => (mem, next(i)),
                 ArgKind::Mem(mem) => match Reg::ARGS.get(i + 1).map(|next| state.reg(*next)) {
                     Some(Val::Const(bytes)) => (mem, Extent::Bytes(u32::try_from(bytes).map_err(|_| refused())?)),
@@ -871,7 +874,7 @@ impl Analysis<'_> {
             }
             let place = match extent {
                 Extent::Bytes(bytes) => self.place(target, at, 0, bytes, mem.align).map_err(|_| refused())?,
-                // However many there are, they are within the object; so its offset must be.
+                // At run time the length is bounded to the end of the object, so the offset must lie within the object.
                 Extent::Next { .. } => match target {
                     Target::Held { class: Class::Caller | Class::Map | Class::Mem | Class::Record, .. }
                     | Target::Frame
@@ -883,7 +886,7 @@ impl Analysis<'_> {
             let align = u8::try_from(mem.align).map_err(|_| refused())?;
             passed[i] = Passed::Pointer { place, extent, align, null: mem.null };
         }
-        // Rust's `&mut` is the only reference to what it leads to.
+        // Rust's `&mut` must be the only reference to its memory.
         let apart = |a: Val, b: Val| match (a, b) {
             (Val::Ptr(Target::Frame, _), Val::Ptr(Target::Region(_), _))
             | (Val::Ptr(Target::Region(_), _), Val::Ptr(Target::Frame, _)) => true,
@@ -901,7 +904,7 @@ impl Analysis<'_> {
         let result = match proto.ret {
             Ret::MapValueOrNull => match map.and_then(|map| self.map(map)) {
                 Some(known) if has_fields(known) => return Err(Escape::Fields(known.name.to_string())),
-                // Of other look-ups, a branch in the function decides what they find.
+                // In other look-ups, a branch inside the function decides which value is found.
                 Some(known)
                     if known.inner.is_none()
                         && MapTypes::KEYED.contains(known.kind)
@@ -943,7 +946,7 @@ impl Analysis<'_> {
         Ok((passed, result))
     }
 
-    /// A tail call is a jump to a place that is patched in, of a table and an index that are constants.
+    /// A tail call with a constant table and a constant index is a jump to a patched target.
     fn tail_call(&mut self, slot: u32, state: &State) -> Result<([Passed; 5], Val), Escape> {
         let known = self.facts.tail_call(InsnIdx(slot)).ok_or(Escape::TailCall)?;
         let context = match state.reg(Reg::R1) {
@@ -961,12 +964,12 @@ impl Analysis<'_> {
     }
 }
 
-/// Whether values have fields that only functions may change.
+/// Whether values have fields that only functions may access.
 fn has_fields(map: &KnownMap) -> bool {
     map.spin_lock.is_some() || map.deferred().next().is_some() || !map.fields.is_empty()
 }
 
-/// Whether the state at a place is another one now.
+/// Joins a state into the state at a place. Returns whether that changed.
 fn merge(at: &mut Option<State>, state: &State) -> bool {
     match at {
         Some(known) => known.join(state),
@@ -977,7 +980,7 @@ fn merge(at: &mut Option<State>, state: &State) -> bool {
     }
 }
 
-/// A number of functions or calls: a program has a million slots at most.
+/// The number of functions or calls as `u32`. It fits, since a program has at most a million slots.
 fn small(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }

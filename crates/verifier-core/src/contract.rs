@@ -1,8 +1,8 @@
-//! The contract between host and program, as data: contexts, regions, maps, prototypes of functions, limits.
+//! The contract between host and program as data: contexts, regions, maps, prototypes of functions, limits.
 //!
-//! Problem: a proof is about a program in an environment, and one that contradicts itself proves anything. Approach:
-//! plain descriptions; each item says what it promises; [`Env::check`] refuses a description that contradicts itself.
-//! Whether the host keeps its promises is the host's to know.
+//! Problem: a proof assumes an environment, and a contradictory environment proves anything. Approach: plain
+//! descriptions; each item says what it promises, and [`Env::check`] refuses a description that contradicts itself.
+//! Only the host can know whether it keeps its promises.
 
 mod access;
 mod builtins;

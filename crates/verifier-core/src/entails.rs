@@ -14,7 +14,7 @@ use crate::refusal::{Res, Why};
 use crate::state::{Base, Byte, Frame, Pointer, Stack, State, Value};
 
 impl Checker<'_> {
-    /// Proves that the kept point covers the state, which is about to run the same instruction.
+    /// Proves that the kept point covers the state. The state is about to run the kept point's instruction.
     pub(crate) fn cover(&mut self, state: &State, kept: usize, renaming: &[Form]) -> Res<()> {
         let kept = self.kept(kept)?;
         let claim = &kept.claim;
@@ -45,7 +45,7 @@ impl Checker<'_> {
         let mut claimed = Vec::new();
         for n in &claim.held {
             match renaming.get(n.index()) {
-                // What the claim says is held is not.
+                // The claim holds a record whose name is 0 here: its reservation failed, so it needs no counterpart.
                 Some(form) if form.as_const() == Some(0) => {}
                 Some(form) => claimed.push(form.as_name().ok_or(Why::NotCovered("a record is no name"))?),
                 None => return not("a record is no name"),
@@ -66,7 +66,7 @@ impl Checker<'_> {
         self.decreases(state, kept, renaming)
     }
 
-    /// Whether the integer is one of those that are known.
+    /// Whether the state proves that the integer `form` is in the set `known`.
     fn is_known(&mut self, state: &State, form: &Form, known: &Known) -> Res<bool> {
         let (min, max) = known.bounds();
         let above = min.checked_neg().and_then(|by| form.shifted(by));
@@ -75,13 +75,14 @@ impl Checker<'_> {
         if !self.proves(state, &above)? || !self.proves(state, &below)? {
             return Ok(false);
         }
-        // The integer is within the bounds; its bits are a matter of their own.
+        // The bounds are proven above; the known bits of the word need a check of their own.
         Ok(known.is_range() || state.known.word(form).subset(&known.word))
     }
 
-    /// Proves that the rank where the segment began is more than that of the kept point.
+    /// Proves that the rank strictly decreases from the start of the segment to the kept point.
     fn decreases(&mut self, state: &State, to: &Kept, renaming: &[Form]) -> Res<()> {
-        // The names of the point that the segment began at are the first of the state.
+        // The state begins with the names of the kept point that the segment started at, so that point's rank is a rank
+        // over the state as it is.
         let Some(from) = self.origin().map(|kept| &kept.rank) else { return Ok(()) };
         for (before, after) in from.iter().zip(&to.rank) {
             self.spend(1)?;
@@ -116,7 +117,7 @@ fn frame_covers(state: &State, claim: &Frame, frame: &Frame, renaming: &[Form]) 
     }
 }
 
-/// Whether two forms have one residue modulo 2^64, the first one renamed.
+/// Whether `claim`, renamed, and `form` are congruent modulo 2^64.
 fn congruent(claim: &Form, form: &Form, renaming: &[Form]) -> bool {
     claim.substitute(renaming).is_some_and(|claim| claim.residue(64) == form.residue(64))
 }
@@ -126,7 +127,7 @@ fn value_covers(claim: &Value, value: &Value, renaming: &[Form]) -> bool {
     match (claim, value) {
         (Value::Unset, _) => true,
         (Value::Number(claim), Value::Number(form)) => congruent(claim, form, renaming),
-        // A pointer that is null is the number 0.
+        // A pointer that is null is the number 0, so the claim "null or a pointer" covers 0 if its `present` name is 0.
         (Value::Pointer(Pointer { present: Some(n), .. }), Value::Number(form)) => {
             form.as_const() == Some(0) && is(*n).and_then(Form::as_const) == Some(0)
         }

@@ -1,4 +1,4 @@
-//! Deliberate bugs in the core, to test the tests and the proofs with.
+//! Deliberate bugs in the core. Tests and proofs must find them.
 //!
 //! They exist only with the feature `faults`, which a release build refuses (`bpf-isa/src/faults.rs`).
 
@@ -14,11 +14,11 @@ pub(crate) use planted;
 mod with {
     bpf_isa::faults! {
         "the verifier's core":
-        /// A signed comparison bounds as an unsigned one.
+        /// The bounds of a signed comparison are applied as unsigned ones.
         SignedIsUnsigned,
-        /// A comparison of lower halves bounds the whole.
+        /// The bounds of a comparison of low halves are applied to the whole.
         HalfIsWhole,
-        /// A remainder may be its divisor.
+        /// The bound of a remainder is one too large: it includes the divisor.
         RemainderTooSmall,
     }
 }

@@ -36,7 +36,7 @@ pub struct Point<'a> {
     pub state: &'a State,
 }
 
-/// What to do at a point.
+/// The action to take at a point.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Advice {
     /// Run the instruction.
@@ -72,16 +72,16 @@ pub trait Guide {
 /// An answer of a guide other than the default ([`Advice::Step`], or no multipliers).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Answer {
-    /// To [`Guide::advise`].
+    /// An answer to [`Guide::advise`].
     Advice(Advice),
-    /// To [`Guide::prove`].
+    /// An answer to [`Guide::prove`].
     Proof(Combination),
 }
 
-/// Answers of a guide, each with the number of default answers before it.
+/// The answers of a guide. Each stands with the number of default answers between it and its predecessor.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Recording {
-    /// In the order of the check.
+    /// The answers in the order in which the check asked.
     pub answers: Vec<(u64, Answer)>,
 }
 
@@ -99,12 +99,12 @@ impl std::fmt::Debug for Recorder<'_> {
 }
 
 impl<'a> Recorder<'a> {
-    /// A recorder of what this guide answers.
+    /// A recorder of the answers of `guide`.
     pub fn new(guide: &'a mut dyn Guide) -> Recorder<'a> {
         Recorder { guide, obvious: 0, recording: Recording::default() }
     }
 
-    /// What was answered.
+    /// The recorded answers.
     pub fn finish(self) -> Recording {
         self.recording
     }
@@ -131,7 +131,8 @@ impl Guide for Recorder<'_> {
     }
 }
 
-/// A guide that gives recorded answers. Whatever was recorded, it stops where a recorded answer does not fit.
+/// A guide that replays recorded answers. Where the kind of the recorded answer does not fit the question, `advise`
+/// stops and `prove` has no multipliers.
 #[derive(Debug)]
 pub struct Replay<'a> {
     answers: std::slice::Iter<'a, (u64, Answer)>,

@@ -1,6 +1,6 @@
-//! What the check notes of each instruction, over all states that it was run in: the facts for a compiler.
+//! Facts for a compiler: what the check observed of each instruction, over all states in which it ran.
 //!
-//! Invariant: a fact holds in every state that was walked, so in every run.
+//! Invariant: a fact holds in every abstract state in which the instruction was walked, and so in every run.
 
 use std::collections::BTreeMap;
 
@@ -18,11 +18,11 @@ pub(crate) enum Kind {
     Packet,
     MapValue,
     Mem,
-    /// Different kinds, or memory of which nobody says what kind it is.
+    /// Different kinds, or memory whose kind is not described.
     Mixed,
 }
 
-/// A value that is the same wherever it was seen.
+/// The join of the values seen: one value, or "they differ".
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Same<T> {
     Always(T),
@@ -49,7 +49,7 @@ impl<T: PartialEq + Copy> Same<T> {
 #[derive(Clone, Copy, Debug, Default)]
 struct Note {
     reached: bool,
-    /// The kind of memory; of the context, the field and the offset in it.
+    /// The kind of memory. For the context also the index of the field and the offset within it.
     access: Option<(Kind, (usize, u32))>,
 }
 
@@ -65,9 +65,9 @@ struct CallNote {
 pub(crate) struct Notes {
     insns: Vec<Note>,
     calls: BTreeMap<u32, CallNote>,
-    /// By subprogram, the greatest depth of its stack that is accessed.
+    /// The greatest accessed stack depth of each subprogram.
     stack: Vec<u32>,
-    /// By subprogram, the least and the greatest depth of bytes that must be cleared, if any.
+    /// The least and the greatest depth of stack bytes that must be cleared, of each subprogram that needs it.
     cleared: Vec<Option<(u32, u32)>>,
 }
 
@@ -81,14 +81,15 @@ impl Notes {
         }
     }
 
-    /// The instruction runs.
+    /// Notes that the instruction runs in some state.
     pub(crate) fn reached(&mut self, at: InsnIdx) {
         if let Some(note) = self.insns.get_mut(at.index()) {
             note.reached = true;
         }
     }
 
-    /// The instruction accesses this memory. `false` if it accesses the context, and not this field of it on every way.
+    /// Notes the memory that the instruction accesses. `false` if one path accesses a field of the context, and another
+    /// path accesses other memory or another field: such an access cannot be compiled.
     pub(crate) fn access(&mut self, at: InsnIdx, kind: Kind, field: Option<(usize, u32)>) -> bool {
         let Some(note) = self.insns.get_mut(at.index()) else { return false };
         let new = (kind, field.unwrap_or_default());
@@ -102,7 +103,7 @@ impl Notes {
         true
     }
 
-    /// A call with this map and key, where they are constant.
+    /// Notes a call with a map, and the key where it is constant.
     pub(crate) fn call(&mut self, at: InsnIdx, map: Option<u32>, key: Option<u64>, tail_call: bool) {
         let new = CallNote { map: Same::of(map), key: Same::of(key), tail_call };
         let note = self.calls.entry(at.0).or_insert(new);
@@ -110,14 +111,14 @@ impl Notes {
         note.key.join(key);
     }
 
-    /// The subprogram's frame is used down to this depth.
+    /// Notes that the subprogram's frame is accessed down to this depth.
     pub(crate) fn stack(&mut self, subprog: u32, depth: u32) {
         if let Some(most) = self.stack.get_mut(subprog as usize) {
             *most = depth.max(*most);
         }
     }
 
-    /// Bytes of the subprogram's frame must be cleared when it is entered.
+    /// Notes that bytes of the subprogram's frame must be cleared when the subprogram is entered.
     pub(crate) fn cleared(&mut self, subprog: u32, depth: u32, size: u32) {
         let least = depth.saturating_sub(size) + 1;
         if let Some(cleared) = self.cleared.get_mut(subprog as usize) {
@@ -125,7 +126,7 @@ impl Notes {
         }
     }
 
-    /// Tail calls leave frames of callers behind. Only the main program makes any here.
+    /// Refuses tail calls outside of the main program: a tail call would leave the frames of the callers behind.
     pub(crate) fn tail_call(&self, frames: usize) -> Res<()> {
         if frames == 1 { Ok(()) } else { Err(Why::Unsupported("tail calls of other functions than the main one")) }
     }
@@ -163,7 +164,8 @@ impl Notes {
                 Kind::Mem => Some(MemKind::Mem),
                 Kind::Mixed => None,
             });
-            // The second slot of an instruction that runs does not run itself, but belongs to it.
+            // The second slot of a two-slot instruction never runs by itself: it is not dead, but part of the
+            // instruction.
             facts.insns.push(InsnFact { dead: !note.reached && *insn != Insn::SecondSlot, memory: kind });
             if let Some((Kind::Context, (index, offset))) = note.access
                 && let (Some(field), Some(access)) = (env.context.fields.get(index), insn.memory_access())

@@ -1,18 +1,18 @@
-//! Why a program and its certificate are not accepted: the first thing that does not hold.
+//! Reasons for which the core refuses a program and its certificate: the first obligation that could not be proven.
 
 use bpf_isa::{InsnIdx, Reg};
 
-/// The first thing that does not hold, and where.
+/// The first obligation that could not be proven, and where.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("at instruction {at}: {why}")]
 pub struct Refusal {
     /// The instruction that was about to run.
     pub at: InsnIdx,
-    /// What does not hold there.
+    /// The obligation.
     pub why: Why,
 }
 
-/// What does not hold.
+/// The obligation that could not be proven.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Why {
@@ -71,7 +71,7 @@ pub enum Why {
         func: String,
         /// Which argument, from 1.
         arg: usize,
-        /// What it must be.
+        /// The requirement.
         expected: &'static str,
     },
     /// The program returns a number outside of what its context allows.

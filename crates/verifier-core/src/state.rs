@@ -1,12 +1,12 @@
-//! An abstract state: what registers, stack and regions hold, in terms of names, and what is known of those.
+//! An abstract state: what registers, stack and regions hold in terms of names, and the facts known about the names.
 //!
-//! Problem: a fact that is kept beside the state outlives the path that it was learnt on. Approach: everything that is
-//! known is in the [`State`]: there is no other place that a rule reads facts from. An [`Invariant`] is the same as
-//! plain data: a claim that anyone may write down, which becomes a state only as the assumption of a segment whose
-//! every entry has proven it (`entails`).
+//! Problem: a fact that is kept beside the state outlives the path that it was learnt on. Approach: every known fact is
+//! in the [`State`], and no rule reads facts from anywhere else. An [`Invariant`] is a state as plain data: a claim
+//! that anyone may write down. An invariant becomes a state only as the assumption of a segment, and every path that
+//! enters the segment must prove the invariant first (`entails`).
 //!
-//! Invariants: a state stands for the runs for which its names have values such that every register, stack byte, length
-//! and held record is as said, and the facts of [`Knowledge`] hold.
+//! Invariant (concretisation): a state stands for every run in which the names can be given values such that each
+//! register, stack byte, length and held record is as the state says, and all facts of [`Knowledge`] hold.
 
 mod stack;
 mod value;
@@ -19,14 +19,14 @@ use bpf_isa::{InsnIdx, MAX_CALL_DEPTH, Program, Reg};
 use crate::contract::Env;
 use crate::domain::{Form, Knowledge, Known, Name};
 
-/// A function that is being run.
+/// An active function of the call chain.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Frame {
-    /// Which function.
+    /// The number of the function's subprogram.
     pub subprog: u32,
-    /// Where the caller goes on; `None` of the main program.
+    /// The instruction at which the caller continues; `None` for the main program.
     pub back: Option<InsnIdx>,
-    /// What the registers hold, r0 to r10.
+    /// The values of the registers r0 to r10.
     pub regs: [Value; 11],
     /// Its stack.
     pub stack: Stack,
@@ -41,22 +41,23 @@ impl Frame {
     }
 }
 
-/// What is claimed to hold whenever a point of the program is reached: a state as plain data.
+/// A claim about every run that reaches a point of the program: a state as plain data.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Invariant {
-    /// What is known of each name.
+    /// The fact about each name.
     pub names: Vec<Known>,
     /// Forms that are not negative.
     pub rows: Vec<Form>,
     /// The length of each region of the context.
     pub lengths: Vec<Form>,
-    /// The functions that are being run, the main program first.
+    /// The active functions, the main program first.
     pub frames: Vec<Frame>,
-    /// Records that must be given back, each by the name that is 1 where it was reserved, and 0 where that failed.
+    /// The records that must be given back. Each is identified by a name that is 1 if the reservation succeeded and 0
+    /// if it failed.
     pub held: Vec<Name>,
 }
 
-/// See the head of the module.
+/// An abstract state; the head of the module says for which runs it stands.
 #[derive(Clone, Debug)]
 pub struct State {
     pub(crate) known: Knowledge,
@@ -65,7 +66,7 @@ pub struct State {
     pub(crate) held: Vec<Name>,
 }
 
-/// Whether names below `count` are distinct.
+/// Whether all names are below `count` and pairwise distinct.
 fn are_distinct(names: &[Name], count: usize) -> bool {
     let mut seen = vec![false; if names.is_empty() { 0 } else { count }];
     names.iter().all(|n| seen.get_mut(n.index()).is_some_and(|seen| !std::mem::replace(seen, true)))
@@ -90,7 +91,8 @@ impl State {
         Some(State { known, lengths, frames: vec![frame], held: Vec::new() })
     }
 
-    /// The state that assumes an invariant; `None` if the invariant refers to something that does not exist.
+    /// The state that assumes an invariant; `None` if the invariant refers to a name, frame, region, map or instruction
+    /// that does not exist.
     pub(crate) fn assume(claim: &Invariant, program: &Program, env: &Env<'_>) -> Option<State> {
         let names = claim.names.len();
         let depth = claim.frames.len();
@@ -101,7 +103,7 @@ impl State {
                 && (frame.subprog as usize) < program.subprogs().len()
                 && frame.back.is_none_or(|back| back.index() < program.insns().len())
         };
-        // The bottom frame, and no other, has nowhere to go back to.
+        // Only the bottom frame has no return address.
         let chain = claim.frames.iter().enumerate().all(|(i, frame)| (i == 0) == frame.back.is_none());
         let sound = (1..=MAX_CALL_DEPTH as usize).contains(&depth)
             && chain
@@ -120,7 +122,7 @@ impl State {
         })
     }
 
-    /// What is known of the names.
+    /// The facts about the names.
     pub fn known(&self) -> &Knowledge {
         &self.known
     }
@@ -130,7 +132,7 @@ impl State {
         &self.lengths
     }
 
-    /// The functions that are being run, the main program first. There is one at least.
+    /// The active functions, the main program first; at least one.
     pub fn frames(&self) -> &[Frame] {
         &self.frames
     }
@@ -151,8 +153,8 @@ impl State {
         }
     }
 
-    /// Size in names, rows, definitions and slots, by which memory is bounded. There are no more held records than
-    /// names.
+    /// Size in names, rows, definitions and slots; bounds memory. Held records are not counted, since they are at most
+    /// as many as names.
     pub(crate) fn size(&self) -> usize {
         let frames = self.frames.iter().map(|frame| 11 + frame.stack.cells().len() + frame.stack.bytes().len() / 64);
         self.known.names().len() + 2 * self.known.rows().len() + self.known.definitions() + frames.sum::<usize>()
@@ -163,8 +165,8 @@ impl State {
         self.frames.last()
     }
 
-    /// What a register holds: a pointer that is known to be null is the number 0, and one that is known not to be is
-    /// no longer one that may be.
+    /// Returns the value of a register. A pointer that is known to be null is returned as the number 0, and a pointer that is
+    /// known not to be null is returned without its `present` name.
     pub fn reg(&self, reg: Reg) -> Value {
         let value = self.frames.last().map_or(Value::Unset, |frame| frame.regs[reg.index()].clone());
         self.resolved(value)
@@ -186,13 +188,13 @@ impl State {
         }
     }
 
-    /// The records that may be held still.
+    /// The records that may still be held: all but those whose name is known to be 0.
     pub(crate) fn owed(&self) -> impl Iterator<Item = Name> {
         let absent = |n: &Name| self.known.names().get(n.index()).and_then(|k| k.word.as_const()) == Some(0);
         self.held.iter().copied().filter(move |n| !absent(n))
     }
 
-    /// Every value for which this says so is gone: its register is unset, and its bytes cannot be read.
+    /// Removes every value for which `gone` answers true: a register becomes unset, a stack cell is dropped.
     pub(crate) fn forget(&mut self, gone: impl Fn(&Value) -> bool) {
         for frame in &mut self.frames {
             for value in frame.regs.iter_mut().filter(|v| gone(v)) {
@@ -202,7 +204,7 @@ impl State {
         }
     }
 
-    /// Puts a name in the place of a form that it is the residue of modulo 2^64, in every register and on the stack.
+    /// Replaces a form by a name in every register and stack cell. The name is congruent to the form modulo 2^64.
     pub(crate) fn rename(&mut self, form: &Form, name: Name) {
         let rename = |value: &mut Value| {
             if matches!(value, Value::Number(f) if *f == *form) {

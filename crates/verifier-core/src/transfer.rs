@@ -1,7 +1,7 @@
-//! What one instruction does to a state.
+//! Transfer functions: how one instruction changes a state.
 //!
-//! Approach: an exhaustive match over the instructions; for each kind of value a file. What there is no rule for is
-//! [`Why::Unsupported`], never accepted.
+//! Approach: an exhaustive match over the instructions, and one file for each kind of value. An instruction without a
+//! rule is refused as [`Why::Unsupported`].
 
 mod branch;
 mod call;
@@ -18,7 +18,7 @@ use crate::refusal::{Res, Why};
 use crate::state::{Base, Pointer, State, Value};
 
 impl Checker<'_> {
-    /// Runs the instruction at hand.
+    /// Runs the instruction at `pc` on the state.
     pub(crate) fn step(&mut self, state: &mut State) -> Res<Flow> {
         let program = self.program;
         let insn = program.insns().get(self.pc.index()).ok_or(Why::Internal("no instruction"))?;
@@ -84,12 +84,12 @@ impl Checker<'_> {
         Ok(Flow::Next)
     }
 
-    /// The instruction that a jump of so many slots leads to.
+    /// The target of a jump over `off` slots.
     pub(crate) fn target(&self, off: i32) -> Res<InsnIdx> {
         self.pc.jump(off).ok_or(Why::Internal("a jump out of the program"))
     }
 
-    /// What a register holds, if anything.
+    /// The value of a register; an error if the register is unset.
     pub(crate) fn value(&self, state: &State, reg: Reg) -> Res<Value> {
         match state.reg(reg) {
             Value::Unset => Err(Why::Unset(reg)),
@@ -134,7 +134,7 @@ impl Checker<'_> {
             Imm64::Map(index) | Imm64::MapIdx(index) => Ok(Value::Pointer(Pointer::start(Base::Map(map(index)?.0)))),
             Imm64::MapValue { map: index, off } | Imm64::MapIdxValue { map: index, off } => {
                 let (index, def) = map(index)?;
-                // The first element of an array is there from the beginning.
+                // An array's first element always exists.
                 if def.kind != MapType::Array {
                     return Err(Why::Unsupported("the value of a map that is no array"));
                 }
@@ -147,7 +147,8 @@ impl Checker<'_> {
     }
 
     fn alu(&mut self, state: &mut State, width: Width, op: AluOp, dst: Reg, src: Src) -> Res<Value> {
-        // What the kernel refuses outright: immediates that never mean what they say.
+        // Immediates that the kernel refuses: a constant divisor 0, and a constant shift count that is not below the
+        // width.
         match (op, src) {
             (AluOp::Div | AluOp::SDiv | AluOp::Mod | AluOp::SMod, Src::Imm(0)) => return Err(Why::Immediate),
             (AluOp::Lsh | AluOp::Rsh | AluOp::Arsh, Src::Imm(count))

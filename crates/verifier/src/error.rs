@@ -1,4 +1,4 @@
-//! Why a program is refused, in a form its author can act on.
+//! Refusals, in a form that the program's author can act on.
 //!
 //! Approach: the walk returns a small [`Reason`]; only the failing program pays for the rest (disassembly, source line,
 //! registers, path). Each reason has a sentence and, where there is a usual remedy, a hint. One error: the first.
@@ -21,28 +21,31 @@ pub use loops::{LoopFailure, UnprovenLoop};
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct VerifyError {
-    /// The instruction.
+    /// The instruction that is refused.
     pub insn: InsnIdx,
     /// Its text.
     pub disassembly: String,
     /// The source line it came from: file, line, text.
     pub source_line: Option<(String, u32, String)>,
-    /// Why.
+    /// The reason of the refusal.
     pub reason: Reason,
-    /// The registers that matter, and what they hold.
+    /// The relevant registers, each with a description of its value.
     pub registers: Vec<(Reg, String)>,
     /// The calls that led into the current frame, outermost first.
     pub calls: Vec<InsnIdx>,
-    /// The branch decisions that led there, first to last. Long paths keep their last [`VerifyError::MAX_PATH`].
+    /// The branch decisions that led to the instruction, first to last. Long paths keep their last
+    /// [`VerifyError::MAX_PATH`].
     pub path: Vec<Decision>,
     /// Decisions left out before those in `path`.
     pub path_omitted: usize,
-    /// Of a limit on the work: what took most of it. `insn`, its text and its source line are those of that place.
+    /// For a limit on the work: the part of the program that took most of it. `insn`, its text and its source line are
+    /// those of that part.
     pub effort: Option<Effort>,
-    /// The loops around it that were not proven by what stays true in them, innermost first; of a limit, all of them.
+    /// The loops around the instruction that were not proven by an invariant, innermost first. For a limit on the work:
+    /// all such loops.
     pub loops: Vec<UnprovenLoop>,
-    /// Whether a hybrid verification ([`crate::Env::hybrid`]) accepts the program, and leaves this to a check at run
-    /// time. `false` as well if finding that out takes much work.
+    /// Whether a hybrid verification ([`crate::Env::hybrid`]) accepts the program, with a run-time check in the place
+    /// of this proof. Also `false` if finding that out takes much work.
     pub checkable: bool,
     /// Whether the message advises `-g`. The loader sets it for a program from an object without source lines.
     pub without_lines: bool,
@@ -61,17 +64,17 @@ pub struct Decision {
 }
 
 impl VerifyError {
-    /// At most this many decisions are kept.
+    /// The most decisions that are kept.
     pub const MAX_PATH: usize = 16;
 
-    /// Whether the verification was given up before there was a verdict ([`crate::Limits::time`]): the program may be
-    /// safe. All other errors are refusals, the same on every machine.
+    /// Whether the verification ended without a verdict ([`crate::Limits::time`], or out of memory): the program may be
+    /// safe. All other errors are refusals, and do not depend on the machine.
     pub fn verdict_is_unknown(&self) -> bool {
         matches!(self.reason, Reason::Time(_) | Reason::OutOfMemory)
     }
 }
 
-/// Why a program is refused.
+/// The reason why a program is refused.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "each variant's message says what it and its fields are")]
@@ -208,7 +211,7 @@ pub enum Reason {
     Internal(&'static str),
 }
 
-/// Who uses a lock.
+/// The functions that use a lock, for messages.
 fn lock_functions(resilient: bool) -> &'static str {
     if resilient {
         "bpf_res_spin_lock, bpf_res_spin_unlock and their like"
@@ -217,7 +220,7 @@ fn lock_functions(resilient: bool) -> &'static str {
     }
 }
 
-/// What is still owed at the end.
+/// The obligation that is not met at the end of a run, for messages.
 fn unpaid(debt: Debt, at: InsnIdx) -> String {
     match debt {
         Debt::Record => format!("record reserved at {at} is neither submitted nor discarded"),
@@ -259,7 +262,8 @@ impl Reason {
         )
     }
 
-    /// Whether it is a limit on the work, or what a walk from a guess may leave behind.
+    /// Whether it is a limit on the work, or a reason that a walk from a candidate invariant can cause although the
+    /// program is safe.
     pub(crate) fn is_limit(&self) -> bool {
         matches!(
             self,
@@ -285,7 +289,7 @@ impl Reason {
 
     /// The usual remedy, if there is one.
     pub fn hint(&self) -> Option<Cow<'static, str>> {
-        // Regions other than the packet: what programs know their end, or length, by.
+        // Regions other than the packet: programs compare with the region's end, or with its length.
         if let Reason::PacketBounds { region, .. } | Reason::PacketBefore { region, .. } = self {
             let hint = match region.as_str() {
                 "packet" => None,
@@ -432,7 +436,7 @@ impl Reason {
     }
 }
 
-/// The kernel's name of what has no other here.
+/// The kernel's name of a helper that is unknown here.
 fn helper_in_brackets(what: &str, index: i64) -> String {
     let id = u32::try_from(index).ok().filter(|_| what == "helper");
     id.and_then(bpf_uapi::Helper::name_of).map_or_else(String::new, |name| format!(" ({name})"))
@@ -491,7 +495,7 @@ impl fmt::Display for VerifyError {
 
 impl std::error::Error for VerifyError {}
 
-/// What a step of the walk comes to.
+/// The result of a step of the walk.
 pub(crate) type Res<T> = Result<T, Box<Reason>>;
 
 /// `Err` of a reason.

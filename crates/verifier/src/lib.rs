@@ -1,11 +1,11 @@
 //! BPF verifier: abstract interpretation that makes [`Verified`] programs.
 //!
-//! Problem: anyone may hand a program to the service; it must be proven harmless before it runs. Approach: walk every
-//! path over abstract states (`walk`), in which a register is a number with known bits and ranges (`scalar`) or a
+//! Problem: a program may come from an untrusted party, so it must be proven harmless before it runs. Approach: walk
+//! every path over abstract states (`walk`), in which a register is a number with known bits and ranges (`scalar`) or a
 //! pointer with a bounded offset (`value`), and the stack is known byte by byte (`state`); drop paths that an earlier
-//! one covers (`walk::prune`), by what is still needed (`need`). What the host offers is data, and the operations on
-//! numbers are proven: both are in `bpf_verifier_core`. The outcome is the program with facts for the JIT (`notes`), or
-//! the first reason against it (`error`).
+//! one covers (`walk::prune`), comparing only what later instructions need (`need`). The contract with the host is
+//! data, and the operations on numbers are proven; both are in `bpf_verifier_core`. The outcome is the program with
+//! facts for the JIT (`notes`), or the first reason against it (`error`).
 //!
 //! Invariants: an accepted program, run in an environment that keeps the promises of its [`Env`], touches only memory
 //! it was given, reads nothing uninitialised, shows no address to anyone, gives back what it reserves, and ends.

@@ -1,9 +1,9 @@
-//! The abstract machine state: frames of registers and stack, and what is known across them.
+//! The abstract machine state: frames of registers and stack, and facts that relate their values.
 //!
 //! Problem: a state is copied at each undecided branch and compared at each join, so it must be small and cheap in
 //! both. Approach: one record a frame; stack contents as one byte of kind per byte plus a short sorted list of values
-//! that are known better ([`Spill`]); vectors grow only as deep as the program writes. States are recycled, so a copy
-//! allocates nothing in the steady state.
+//! that are known more precisely ([`Spill`]); vectors grow only as deep as the program writes. States are recycled, so
+//! a copy allocates nothing in the steady state.
 //!
 //! Invariants: those of each frame are in `frame.rs`.
 
@@ -27,10 +27,10 @@ pub(crate) use definitions::{Affine, Definition, Left, Made};
 pub(crate) use frame::{Byte, Content, Entry, Fill, Frame, Grid, Line, Mark, Order, Round, Spill, TRACKED};
 pub(crate) use pool::Pool;
 
-/// Facts about pairs of values in a state, other than about regions' lengths: more than this are not learnt, so that
-/// looking for one stays cheap.
+/// The most facts in a state about pairs of values other than lengths of regions. Further facts are not learnt, so that
+/// a search for one stays cheap.
 const MAX_FACTS: usize = 64;
-/// Facts that are chained to reach from one value to another.
+/// The most facts in a chain from one value to another.
 const MAX_FACTS_CHAINED: u32 = 3;
 
 /// A lock that is held.
@@ -38,19 +38,20 @@ const MAX_FACTS_CHAINED: u32 = 3;
 pub(crate) struct Lock {
     pub kind: LockKind,
     pub of: LockOf,
-    /// Where it was taken.
+    /// The instruction that took it.
     pub at: InsnIdx,
 }
 
-/// Whose lock it is: that of an element, by its map and its name, or of an object, by what is owed for it. Two names
-/// may be of one, one is of one alone; an element without a name is the only one of its map.
+/// The identity of a lock: an element's, by map and the element's name, or an object's, by the id under which the
+/// object is owed. Two names may refer to one element, but one name never refers to two. An element without a name is
+/// the only one of its map.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct LockOf {
     pub within: Within,
     pub id: u32,
 }
 
-/// What a lock is in.
+/// The object that contains a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Within {
     /// A value of this map.
@@ -59,7 +60,8 @@ pub(crate) enum Within {
     Object { class: u32 },
 }
 
-/// A proven fact: `scale * V(id) + bytes <= V(hi)`. Where `hi` is the length of a region, so many bytes follow V in it.
+/// A proven inequality: `scale * V(id) + bytes <= V(hi)`. If `hi` is the name of a region's length, `bytes` bytes
+/// follow the offset `scale * V(id)` in the region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Room {
     pub id: u32,
@@ -69,7 +71,7 @@ pub(crate) struct Room {
     pub hi: u32,
 }
 
-/// An equation: `V(s) = V(a) + scale * V(b) + delta`, of numbers that are not negative (see `walk::sums`).
+/// A proven equation between numbers that are not negative: `V(s) = V(a) + scale * V(b) + delta` (see `walk::sums`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Sum {
     pub s: u32,
@@ -78,13 +80,13 @@ pub(crate) struct Sum {
     /// Above 0.
     pub scale: i64,
     pub delta: i64,
-    /// V(s) is at most this.
+    /// Upper bound of V(s).
     pub max: i64,
-    /// The scale is a power of two, and V(a) less than it.
+    /// Whether the equation splits a number into digits: the scale is a power of two, and V(a) is less than the scale.
     pub split: bool,
 }
 
-/// An equation: `V(p) = V(a) * V(b)`, of numbers that are not negative (see `walk::products`).
+/// A proven equation between numbers that are not negative: `V(p) = V(a) * V(b)` (see `walk::products`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Product {
     pub p: u32,
@@ -92,7 +94,7 @@ pub(crate) struct Product {
     pub b: u32,
 }
 
-/// A difference that may have wrapped round: `V(w) = whole - by`, modulo two to the power of `bits`.
+/// A difference with a constant that may have wrapped: `V(w) = whole - by`, modulo two to the power of `bits`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Wrap {
     pub w: u32,
@@ -103,17 +105,17 @@ pub(crate) struct Wrap {
     pub bits: u32,
 }
 
-/// The minuend of a difference with a constant, which is a number of so many bits.
+/// The minuend of a [`Wrap`], a number of `bits` bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Whole {
     /// `V(v)`.
     Name,
-    /// This less `V(v)`: what counts down where `V(v)` counts rounds.
+    /// The constant minus `V(v)`: a number that counts down while `V(v)` counts rounds.
     Less(i64),
 }
 
 impl Wrap {
-    /// Bounds of the whole, where those of `V(v)` are these.
+    /// The bounds of the minuend, computed from the bounds of `V(v)`.
     pub(crate) fn whole_within(&self, (min, max): (i128, i128)) -> (i128, i128) {
         match self.whole {
             Whole::Name => (min, max),
@@ -122,8 +124,8 @@ impl Wrap {
     }
 }
 
-/// A difference of two named numbers, of which nobody knows yet whether it has wrapped round: `V(w) = V(whole) -
-/// V(less)`, modulo two to the power of its width.
+/// A difference of two named numbers that may have wrapped: `V(w) = V(whole) - V(less)`, modulo two to the power of
+/// `bits`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Difference {
     pub w: u32,
@@ -132,26 +134,26 @@ pub(crate) struct Difference {
     pub bits: u32,
 }
 
-/// What is known of the bits of `V(id)` (see `walk::lanes`).
+/// Facts about the bits of `V(id)` (see `walk::lanes`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Lanes {
     pub id: u32,
     pub bits: Bits,
 }
 
-/// What its bits are.
+/// A description of a number's bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Bits {
-    /// Those of `V(x) >> 1`.
+    /// The bits of `V(x) >> 1`.
     Shifted { x: u32 },
-    /// Those of `(V(x) >> 1) & 0x55...`, of so many low bits.
+    /// The low `bits` bits of `(V(x) >> 1) & 0x55...`.
     Pairs { x: u32, bits: u32 },
-    /// Fields, side by side.
+    /// Adjacent fields of a few bits.
     Fields(Fields),
 }
 
-/// A difference that has wrapped round: `V(w) = 2^bits - V(v)`, where `V(v)` is above 0, and is how far the whole is
-/// below what was taken off it.
+/// A difference that has wrapped: `V(w) = 2^bits - V(v)`, with `V(v) > 0`. `V(v)` is how far the minuend is below the
+/// subtrahend.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Negative {
     pub w: u32,
@@ -159,8 +161,8 @@ pub(crate) struct Negative {
     pub bits: u32,
 }
 
-/// A number that was loaded from a region: `size` bytes at `start + scale * V(id) + at`. Nobody has written to any
-/// region since, so a load of the same bytes yields it again (see `walk::seen`).
+/// A number that was loaded from a region: `size` bytes at `start + scale * V(id) + at`. No store to any region
+/// happened since, so a load of the same bytes yields the same number (see `walk::seen`).
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Seen {
     pub region: u8,
@@ -169,31 +171,32 @@ pub(crate) struct Seen {
     pub at: i64,
     pub size: u8,
     pub value: Value,
-    /// Numbers that it was compared with and is not, as far as there is room; unused ones are 0 and do not count.
+    /// Numbers that a comparison has shown it to differ from. Only the first `unlike` entries count; unused entries are
+    /// 0.
     pub not: [u64; MAX_UNLIKE],
     pub unlike: u8,
 }
 
-/// Numbers that one which was loaded is remembered not to be.
+/// The most numbers that a loaded number is remembered to differ from.
 pub(crate) const MAX_UNLIKE: usize = 4;
 
 impl Seen {
-    /// Whether it is remembered not to be this number.
+    /// Whether the number is remembered to differ from `c`.
     pub(crate) fn is_not(&self, c: u64) -> bool {
         self.not[..usize::from(self.unlike)].contains(&c)
     }
 }
 
-/// What must be given back: a record, a socket, an object on the stack.
+/// An obligation of the program: a record, a socket, or an object on the stack that it must give back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Owed {
     pub id: u32,
     pub debt: Debt,
-    /// Where it was got.
+    /// The instruction at which it was acquired.
     pub at: InsnIdx,
     /// The frame that got it.
     pub frame: u8,
-    /// And when: states kept before.
+    /// The number of kept states at that time.
     pub since: u32,
 }
 
@@ -202,26 +205,26 @@ pub(crate) struct Owed {
 pub(crate) struct State {
     pub frames: Vec<Frame>,
     pub owed: Vec<Owed>,
-    /// In the order in which they were taken.
+    /// The held locks, in the order in which they were taken.
     pub locks: Vec<Lock>,
     /// Proven least length of each region.
     pub min_len: Lens,
     pub room: Vec<Room>,
     pub sums: Vec<Sum>,
     pub products: Vec<Product>,
-    /// From one join to the next, as the differences are.
+    /// Wraps, differences and negatives live from one join to the next.
     pub wraps: Vec<Wrap>,
     pub differences: Vec<Difference>,
     pub negatives: Vec<Negative>,
     pub lanes: Vec<Lanes>,
-    /// In some loops.
+    /// Only filled in some loops.
     pub seen: Vec<Seen>,
-    /// Until the state is kept.
+    /// Dropped when the state is kept.
     pub definitions: Vec<Definition>,
 }
 
-/// Calls a macro with the names of all lists of a state but its frames. Its expansion names all fields of the
-/// state, so that the compiler reports one that stands neither here nor there.
+/// Calls a macro with the names of all lists of a state but its frames. Its expansion names all fields of the state, so
+/// that the compiler reports a list that is in neither.
 macro_rules! with_lists {
     ($call:ident) => {
         $call! { owed, locks, room, sums, products, wraps, differences, negatives, lanes, seen, definitions }
@@ -230,7 +233,7 @@ macro_rules! with_lists {
 
 impl Clone for State {
     fn clone(&self) -> State {
-        // Exactly as large as the contents, which `clone_from` is not.
+        // `clone` allocates exactly the size of the contents, which `clone_from` does not.
         macro_rules! cloned {
             ($($list:ident),*) => {
                 State { frames: self.frames.clone(), min_len: self.min_len.clone(), $($list: self.$list.clone()),* }
@@ -252,14 +255,14 @@ impl Clone for State {
 }
 
 impl State {
-    /// A copy, in the memory of a state that is no longer used, if there is one.
+    /// A copy, in the memory of an unused state if there is one.
     pub(crate) fn copied(&self, pool: &mut Pool) -> State {
         fuel::charge(fuel::VALUE * self.size());
         pool.copy(self)
     }
 
-    /// Begins anew with this frame: nothing of what the state was stays but the memory it took. Names begin anew with
-    /// each program, so whatever stayed would be said of other numbers.
+    /// Resets the state to this one frame. Only the memory of its vectors is reused: names begin anew with each
+    /// program, so an old fact would be a fact about other numbers.
     pub(crate) fn restart(&mut self, root: &Frame, least: [u32; Region::MAX_REGIONS]) {
         macro_rules! clear {
             ($($list:ident),*) => {{
@@ -276,7 +279,7 @@ impl State {
         with_lists!(clear);
     }
 
-    /// The frame that runs. There always is one while the walk does.
+    /// The running frame. While the walk runs, there is at least one frame.
     pub(crate) fn top(&self) -> &Frame {
         &self.frames[self.frames.len() - 1]
     }
@@ -290,8 +293,8 @@ impl State {
     pub(crate) fn set(&mut self, r: Reg, v: Value) {
         self.top_mut().regs[r.index()] = v;
     }
-    /// Calls `with` for every value of every frame, the contents seen in regions, and results of definitions, to change
-    /// them in place.
+    /// Calls `with` for every value, to change it in place: the values of all frames, the contents seen in regions, and
+    /// the results of definitions.
     #[inline(always)]
     pub(crate) fn each_value_mut(&mut self, mut with: impl FnMut(&mut Value)) {
         for frame in &mut self.frames {
@@ -305,22 +308,24 @@ impl State {
         }
     }
 
-    /// Iterates over every value of every frame, the contents seen in regions, and results of definitions, to change
-    /// them in place.
+    /// Iterates over every value, to change it in place: the values of all frames, the contents seen in regions, and
+    /// the results of definitions.
     pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut Value> {
         let seen = self.seen.iter_mut().map(|s| &mut s.value);
         let defined = self.definitions.iter_mut().map(|d| &mut d.result);
         self.frames.iter_mut().flat_map(Frame::values_mut).chain(seen).chain(defined)
     }
 
-    /// Bytes proven to follow `start + scale * V(id)` in a region. `None`: not even that address is known to be in it,
-    /// so that nothing is proven of the bytes just before it either. `least` is the least value of V, or 0.
+    /// The number of bytes proven to follow `start + scale * V(id)` in a region. `None` if that address itself is not
+    /// proven to be in the region; then nothing is proven about the bytes just before it either. `least` is a lower
+    /// bound of V, or 0.
     pub(crate) fn room(&self, region: u8, id: u32, scale: i16, least: i64) -> Option<u32> {
         if id == 0 {
             return self.min_len.get(usize::from(region)).copied();
         }
         let hi = len_id(region);
-        // A greater multiple of V that is in the region leaves as much more room for this one.
+        // If a greater multiple of V is in the region, the smaller one has at least as much more room as the multiples
+        // differ.
         let more = |f: &&Room| f.id == id && f.scale > scale && scale > 0 && least > 0;
         let wider = self.room.iter().filter(more).filter_map(|f| {
             let beyond = self.below(f.hi, 1, hi)?.checked_add(f.bytes)?;
@@ -332,7 +337,7 @@ impl State {
 
     /// Whether `scale * V(id) + bytes <= V(hi)` is known.
     pub(crate) fn is_below(&self, id: u32, scale: i16, bytes: i64, hi: u32) -> bool {
-        // Mostly it is what one fact says.
+        // A single fact suffices mostly.
         let says = |f: &Room| (f.id, f.scale, f.hi) == (id, scale, hi) && f.bytes >= bytes;
         (scale > 0 && self.room.iter().any(says)) || self.below(id, scale, hi).is_some_and(|known| known >= bytes)
     }
@@ -343,15 +348,16 @@ impl State {
         if scale == 1 { by_facts.max(self.below_by_sums(id, hi)) } else { by_facts }
     }
 
-    /// The same, from facts alone: the best of all chains of so many, found hop by hop. What has been reached before by
-    /// as much is not followed again, so the work is that of looking at all facts a few times for each name.
+    /// [`State::below`] from inequalities alone: the best chain of at most [`MAX_FACTS_CHAINED`] facts behind the
+    /// first, found breadth first. A name that was reached with the same multiple and at least the same distance is not
+    /// followed again, so the work is a few passes over all facts for each name.
     pub(crate) fn below_by_facts(&self, id: u32, scale: i16, hi: u32) -> Option<i64> {
         let mut best = (id == hi && scale == 1).then_some(0);
         if scale <= 0 || !self.room.iter().any(|f| f.id == id) {
             return best;
         }
-        // Names from which facts lead on, and those from which one leads to `hi`: a bit for each, which others may have
-        // too. What leads nowhere is not followed.
+        // Filters as bit sets over names modulo 64: names with a fact that leads on, and names with a fact that leads
+        // to `hi`. Names may collide, which costs time only.
         let bit = |id: u32| 1u64 << (id % 64);
         let (mut on, mut last) = (0, 0);
         for f in &self.room {
@@ -361,7 +367,8 @@ impl State {
         if last == 0 {
             return best;
         }
-        // What is no less than the multiple, by so much: a name, how often, and the distance.
+        // Multiples of names that are at least the start multiple plus a distance: the name, the multiple, and the
+        // distance.
         let mut reached: Few<(u32, i16, i64), 16> = Few::default();
         let mut layer = (0, 0);
         for hop in 0..=MAX_FACTS_CHAINED {
@@ -370,8 +377,8 @@ impl State {
                 let (id, scale, above) = if hop == 0 { (id, scale, 0) } else { reached.get(from) };
                 let reaches = |f: &&Room| f.id == id && scale > 0 && (f.scale >= scale || scale % f.scale == 0);
                 for f in self.room.iter().filter(reaches) {
-                    // V is not negative: a smaller multiple of it is no greater. And what is above V is so often above
-                    // a multiple of V.
+                    // V is not negative, so a smaller multiple of it is not greater. Otherwise the fact is multiplied
+                    // until its scale is the wanted one.
                     let times = (scale / f.scale).max(1);
                     let Some(sum) = f.bytes.checked_mul(times.into()).and_then(|b| b.checked_add(above)) else {
                         continue;
@@ -394,7 +401,7 @@ impl State {
         best
     }
 
-    /// Learns that at least `bytes` bytes follow `start + scale * V(id)`.
+    /// Learns that at least `bytes` bytes follow `start + scale * V(id)` in a region.
     pub(crate) fn learn_room(&mut self, region: u8, id: u32, scale: i16, bytes: u32) {
         if id == 0 {
             let len = &mut self.min_len[usize::from(region)];
@@ -404,8 +411,9 @@ impl State {
         }
     }
 
-    /// Learns a fact. Says nothing if the scale is not positive, or if it is one of a value about itself. Nor is a
-    /// multiple of what may be negative one, whoever learns it: smaller multiples would not be less.
+    /// Learns a fact. Does nothing if the scale is not positive, or if the fact relates a value to itself. A fact about
+    /// a multiple of a value that may be negative is not learnt either: rules that use multiples assume that a smaller
+    /// multiple is not greater.
     pub(crate) fn learn_below(&mut self, fact: Room) {
         if fact.scale <= 0 || fact.id == 0 || fact.hi == 0 || fact.id == fact.hi {
             return;
@@ -421,18 +429,19 @@ impl State {
         }
     }
 
-    /// Whether some loop that is walked from a guess, or watched, is around the current instruction.
+    /// Whether the current instruction is in a loop that is walked from a candidate invariant, or sampled.
     pub(crate) fn in_guessed_loop(&self) -> bool {
         let guessed = |m: &Mark| matches!(m.round, Round::Watched | Round::Guessed);
         self.frames.iter().any(|f| f.loops.iter().any(guessed))
     }
 
-    /// Invalidates every pointer into a region, and every number that is a region's length.
+    /// Invalidates every pointer into a region, and every number's identity as a region's length.
     ///
-    /// Of pointers that are held, the distances stay known: they are offsets from where the regions were.
+    /// Distances between pointers that are held stay known: stale pointers keep their offsets from where the regions
+    /// were.
     pub(crate) fn packet_moved(&mut self, at: InsnIdx, env: &Env<'_>, next_id: &mut u32) {
         let min_lens = env.min_lens();
-        // The name of this move, and behind it those of the lengths that were.
+        // The name of this move. The names that follow it are those of the old lengths.
         let moved = *next_id + 1;
         *next_id = moved + crate::num::small(Region::MAX_REGIONS);
         let was = |id: u32| if id != 0 && id < FIRST_FREE_ID { moved + id } else { id };
@@ -460,16 +469,16 @@ impl State {
                     Ty::Mem { from: Origin::Slice { packet: true }, .. } if !planted!(SliceSurvives) => {
                         *v = v.gone(Why::Moved(at));
                     }
-                    // Still a number, but no longer *the* length.
+                    // The number stays, but it is not the region's length any more, so it loses that name.
                     Ty::Scalar if v.id < FIRST_FREE_ID => *v = v.unlinked(),
-                    // Nor does what it was added to move with it.
+                    // A tie to a region's length would now refer to the new length.
                     Ty::Stack { .. } | Ty::MapValue { .. } | Ty::Mem { .. } | Ty::Signed if v.tie < FIRST_FREE_ID => {
                         *v = v.renamed(0, 1, 0);
                     }
                     _ => {}
                 }
             }
-            // Nor is the length that a loop began with.
+            // A loop's initial value cannot be named by a length that has changed.
             for line in frame.loops.iter_mut().flat_map(|m| &mut m.lines) {
                 if line.n < FIRST_FREE_ID {
                     line.n = 0;
@@ -492,7 +501,7 @@ impl State {
         self.min_len.move_all(min_lens);
     }
 
-    /// What owes the object is paid: it is a list's or a tree's, and the program's to look at until the lock is
+    /// The object's obligation is met: a list or a tree owns it, and the program may access it until the lock is
     /// released.
     pub(crate) fn lend(&mut self, owner: u32) {
         self.owed.retain(|o| o.id != owner);
@@ -503,8 +512,8 @@ impl State {
         }
     }
 
-    /// What owes the object is paid: it lies in a map's value, where others may take it out and drop it, and by the
-    /// pointers that the program had it is one that was loaded from there.
+    /// The object's obligation is met: it lies in a map's value, from which others may take and drop it. The program's
+    /// pointers to it become pointers as if they were loaded from there.
     pub(crate) fn stash(&mut self, owner: u32) {
         self.owed.retain(|o| o.id != owner);
         for v in self.values_mut().filter(|v| v.owner == owner) {
@@ -514,7 +523,7 @@ impl State {
         }
     }
 
-    /// A lock is released: what is in lists and trees is others' to take.
+    /// Ends borrows when a lock is released: others may take objects out of lists and trees.
     pub(crate) fn end_borrows(&mut self, at: InsnIdx) {
         for frame in &mut self.frames {
             let registers = if planted!(BorrowSurvives) { 11 } else { usize::MAX };
@@ -527,7 +536,7 @@ impl State {
         }
     }
 
-    /// Whether there are differences of which a comparison may show that they have not wrapped round.
+    /// Whether there is a difference that a later comparison may show not to have wrapped.
     pub(crate) fn has_differences(&self) -> bool {
         !self.wraps.is_empty() || !self.differences.is_empty() || !self.negatives.is_empty()
     }
@@ -539,20 +548,20 @@ impl State {
         self.lanes.clear();
     }
 
-    /// The memory that its contents take: the same for the same state, whatever its vectors held before, as limits
-    /// count it.
+    /// The bytes that the contents take, as limits count them. They depend on the state only, not on the capacity of
+    /// its vectors.
     pub(crate) fn bytes(&self) -> usize {
         self.sizes().contents
     }
 
-    /// How many values it has, and facts: what it takes to look at all of it, whatever its vectors held before.
+    /// The number of values and facts: the cost of visiting the whole state.
     pub(crate) fn size(&self) -> u64 {
         let frame = |f: &Frame| f.regs.len() + f.spills.len() + f.contents.len() + f.bytes.len() / 16;
         let facts = self.room.len() + self.sums.len() + self.products.len() + self.seen.len();
         (self.frames.iter().map(frame).sum::<usize>() + facts) as u64
     }
 
-    /// The bytes of its contents, and those that it holds on to.
+    /// The bytes of the contents, and the bytes that are allocated.
     pub(crate) fn sizes(&self) -> Sizes {
         let mut sizes = Sizes { contents: size_of::<State>(), held: size_of::<State>() };
         macro_rules! add {
@@ -560,7 +569,7 @@ impl State {
                 let State { frames, min_len: _, $($list),* } = self;
                 sizes.add(frames);
                 frames.iter().for_each(|f| f.add_sizes(&mut sizes));
-                // Most states have none of them.
+                // Most states have empty lists.
                 if (0 $(| $list.capacity())*) != 0 {
                     $(sizes.add($list);)*
                 }
@@ -584,7 +593,7 @@ impl State {
     }
 }
 
-/// Bytes of vectors: of their contents, and of what they hold on to.
+/// Bytes of vectors: those in use, and those allocated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Sizes {
     pub(crate) contents: usize,

@@ -1,14 +1,14 @@
-//! What a register or a spilled stack slot may hold.
+//! Abstract values of registers and spilled stack slots.
 //!
 //! Approach: a type, and a [`Scalar`] that is the number itself or, for pointers, the byte offset from the base the
-//! type names. So one domain bounds both, and an access is checked by adding the instruction's offset and comparing
-//! with the size of the base.
+//! type names. One domain bounds both, and an access is checked by adding the instruction's offset and comparing with
+//! the size of the base.
 //!
-//! `id` ties values together, and what it ties depends on the type: numbers with one id are `scale * V + delta` for the
-//! same unknown V, exactly, without wrapping (a comparison of one refines the others); region pointers with one id are
-//! `start + scale * V + delta`; or-null pointers with one id are null together; a map value's id names the element, for
-//! the spin lock. 0 is none (for a region pointer: V = 0). `tie` is to other pointers into memory what `id` is to
-//! numbers: their offset is `scale * V(tie) + delta`.
+//! `id` relates values that have the same id; the relation depends on the type. Numbers with one id are `scale * V +
+//! delta` for one unknown integer V, exactly and without wrapping, so a comparison of one refines the others. Region
+//! pointers with one id are at `start + scale * V + delta`. Or-null pointers with one id are null together. The id of a
+//! map value names the element, for the spin lock. 0 means no relation; a region pointer with id 0 has V = 0. For other
+//! pointers into memory, `tie` has the role that `id` has for numbers: their offset is `scale * V(tie) + delta`.
 
 use std::fmt;
 
@@ -18,28 +18,28 @@ use crate::env::Env;
 use crate::helpers::Local;
 use crate::scalar::Scalar;
 
-/// Why a register or byte cannot be read.
+/// The reason why a register or byte cannot be read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Why {
     /// Nothing was written to it.
     Never,
-    /// It was copied, at this instruction, from a register that nothing was written to.
+    /// It was copied, at this instruction, from a register that was never written.
     Copied(InsnIdx, Reg),
     /// A call at this instruction clobbered it.
     Call(InsnIdx),
     /// A call at this instruction may have moved the memory it pointed to.
     Moved(InsnIdx),
-    /// A call at this instruction gave back what it pointed to, or into.
+    /// A call at this instruction released the object that it pointed to, or into.
     Consumed(InsnIdx, Debt),
-    /// A call at this instruction released the lock of what held the object.
+    /// A call at this instruction released the lock that protected the object.
     Unlocked(InsnIdx),
-    /// What it pointed to was a callback's, and the callback has returned.
+    /// It pointed to memory that was lent to a callback, and the callback has returned.
     Returned,
-    /// No later instruction reads it, so it was forgotten.
+    /// No later instruction reads it, so its value was forgotten.
     Dead,
 }
 
-/// What a program owes: it must give it back on every path.
+/// An obligation that a program must meet on every path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Debt {
     /// A record of a ring buffer, to be submitted or discarded.
@@ -53,7 +53,7 @@ pub enum Debt {
 }
 
 impl Debt {
-    /// What the call that gives it back has done.
+    /// The effect of the call that met the obligation, for messages.
     fn paid(self) -> &'static str {
         match self {
             Debt::Record => "consumed the record",
@@ -67,39 +67,40 @@ impl Debt {
     }
 }
 
-/// How a program has an object.
+/// The way in which a program holds an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Hold {
-    /// It owns it: the value's `owner` is what is owed for it.
+    /// The program owns the object; the value's `owner` identifies the obligation.
     Owned,
-    /// A list or a tree owns it, or may, and it is the program's until the lock is released.
+    /// A list or a tree owns the object, or may own it. The program may access it until the lock is released.
     Borrowed,
-    /// It was loaded from where somebody stashed it. Others may take it out and drop it meanwhile: its memory is there
-    /// to the end of the run, and nothing that is put into it then would be anybody's.
+    /// The object was loaded from a map's value (a kptr). Others may take it out and drop it at any time: its memory
+    /// stays valid to the end of the run, but an object that is put into it then would have no owner.
     Loaded,
 }
 
-/// Where memory of a fixed size comes from: so where it may lie, how it is aligned, and how long it lasts.
+/// The origin of memory of a fixed size, which determines where it may lie, its alignment and its lifetime.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Origin {
-    /// A function's result: 8-byte aligned, to the end of the run. It may be a map's value.
+    /// The result of a function: 8-byte aligned, valid to the end of the run. It may alias a map's value.
     Returned,
-    /// A record, which is this run's alone until it is consumed: 8-byte aligned. The value's `owner` says which.
+    /// A record, accessible to this run only until it is consumed: 8-byte aligned. The value's `owner` identifies it.
     Record,
-    /// A socket: 8-byte aligned. The value's `owner` is the look-up that it must be given back for, or 0 if it lasts to
-    /// the end of the run. `borrowed`: it belongs to the one that was looked up, and is not given back itself.
+    /// A socket: 8-byte aligned. The value's `owner` identifies the look-up for which it must be released, or is 0 if
+    /// it is valid to the end of the run. With `borrowed`, it belongs to the socket that was looked up, and is not
+    /// released itself.
     Socket { borrowed: bool },
-    /// What a dynptr leads to, aligned to nothing; `packet`: to be moved with it. The value's `owner` is the record's,
-    /// or that of the buffer on some frame's stack that it may lie in.
+    /// Memory behind a dynptr, not aligned. With `packet`, a move of the packet invalidates it. The value's `owner` is
+    /// that of the record, or of the stack buffer in which the slice may lie.
     Slice { packet: bool },
-    /// An element in the iterator that `owner` names, on some frame's stack: 4-byte aligned.
+    /// The element in the iterator that `owner` identifies, on some frame's stack: 4-byte aligned.
     Element,
-    /// An object of this type of the program's own ([`crate::Env::types`]): 8-byte aligned.
+    /// An object of the program's own, of this type ([`crate::Env::types`]): 8-byte aligned.
     Object { class: u32, hold: Hold },
-    /// Lent to the callback that is this frame, until it returns: a key, aligned to 4.
+    /// A key that is lent to the callback in this frame until it returns: 4-byte aligned.
     Lent { frame: u8 },
-    /// This argument of the global function that is walked: any memory of its callers' (the packet, a map's value,
-    /// their stack), for the whole call, aligned as far as the function needs: its calls prove that
+    /// An argument of the global function that is being walked: memory of any kind that its caller has (the packet, a
+    /// map's value, a stack), valid for the whole call. Its alignment is what the function needs: each call proves it
     /// (`Walk::aligned`).
     Argument { arg: u8 },
 }
@@ -114,7 +115,7 @@ pub(crate) enum Ty {
     Stack {
         frame: u8,
     },
-    /// A map. `inner` if it was found in the map of maps `map`.
+    /// A map. `inner`: a map that was found in the map of maps `map`.
     Map {
         map: u32,
         inner: bool,
@@ -138,25 +139,25 @@ pub(crate) enum Ty {
     PacketEnd {
         region: u8,
     },
-    /// The low half of a pointer into a context region, or of its end: what a 32-bit move leaves. Only its distance
-    /// from others is a number.
+    /// The low 32 bits of a pointer into a context region or to its end, as a 32-bit move leaves them. Only its
+    /// distance from another such value is a number.
     Half {
         region: u8,
         end: bool,
     },
-    /// An unknown number plus, or with `minus` minus, an address in a context region; with `half`, only the low 32 bits
-    /// are such a sum. The only useful operation on it is one that cancels the address ([`crate::walk::biased`]).
+    /// An unknown number plus an address in a context region, or minus one with `minus`. With `half`, only the low 32
+    /// bits are such a sum. The only useful operation on it cancels the address ([`crate::walk::biased`]).
     Biased {
         region: u8,
         minus: bool,
         half: bool,
     },
-    /// A number that was counted below zero: `n` and the name are of its value as a signed integer
-    /// ([`crate::walk::signed`]). Never in a stack slot.
+    /// A number that may be below zero: `n` and the name describe its value as a signed integer
+    /// ([`crate::walk::signed`]). It is never in a stack slot.
     Signed,
-    /// A pointer whose memory has been moved or given back. Nothing is accessed through it. In a `region`: an offset
-    /// from where that was before the move which the value's `owner` names, as a [`Ty::Packet`] is one from where it
-    /// is; `half`: of its low half. Else nothing is known of it but whether it may be null.
+    /// A pointer whose memory was moved or released, through which nothing may be accessed. With a `region`, it keeps
+    /// its offset from where the region was before the move that the value's `owner` names; with `half`, only the low
+    /// 32 bits. Without a region, only its possible nullness is known.
     Stale {
         region: Option<u8>,
         half: bool,
@@ -170,27 +171,29 @@ pub(crate) enum Ty {
     Func {
         subprog: u32,
     },
-    /// An address of the program's arena: any number at all, of which every access makes one inside. It tells nothing
-    /// of where the arena is, so it may be calculated with, compared and stored as a number; its offset is unknown.
+    /// An address in the program's arena. It may be any number, since every access masks it into the arena. It reveals
+    /// nothing about the arena's place, so programs may calculate with it, compare it and store it as a number. Its
+    /// offset is unknown.
     Arena,
-    /// An entry of a map of instructions, or where one may be: the offset is into what programs see of it, a number of
-    /// eight bytes each.
+    /// A pointer to an entry of a map of instructions, or to where one may be. The offset is into the program's view of
+    /// the map, in which each entry has eight bytes.
     Table {
         map: u32,
     },
-    /// An instruction: the entry of the map at the offset, which is a multiple of 8.
+    /// An instruction: the target of the map's entry at the offset, which is a multiple of 8.
     Insn {
         map: u32,
     },
-    /// An object on the stack, which is in these bytes; never in a register. The value's `owner` is what must be ended.
+    /// An object on the stack, in these bytes; never in a register. The value's `owner` identifies the obligation to
+    /// end it.
     Local(Local),
 }
 
 impl PartialEq for Ty {
-    /// Equal when the same operations are allowed: why a value cannot be read makes no difference.
+    /// Equal if the same operations are allowed. The reason why a value cannot be read is ignored.
     #[inline]
     fn eq(&self, other: &Ty) -> bool {
-        // Most are numbers.
+        // Most values are numbers.
         matches!((self, other), (Ty::Scalar, Ty::Scalar)) || self.is_alike(other)
     }
 }
@@ -244,7 +247,7 @@ impl Ty {
     }
 }
 
-/// The ids below stand for the lengths of the context's regions.
+/// Ids below this one are the names of the lengths of the context's regions.
 pub(crate) const FIRST_FREE_ID: u32 = 1 + crate::num::small(crate::env::Region::MAX_REGIONS);
 
 /// The id of a number that is the length of a region.
@@ -256,17 +259,18 @@ pub(crate) fn len_id(region: u8) -> u32 {
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Value {
     pub ty: Ty,
-    /// The pointer may be null instead.
+    /// Whether the pointer may be null instead.
     pub null: bool,
-    /// How often the value that `id` (or `tie`) names is in it; 1 without a name, never 0.
+    /// The multiple of the integer that `id` (or `tie`) names; 1 without a name, never 0.
     pub scale: i16,
-    /// See the head of the module.
+    /// The name that relates this value to others; the head of the module explains it.
     pub id: u32,
-    /// The distance from the value that `id` names.
+    /// The distance from `scale * V`.
     pub delta: i32,
-    /// The reservation that must be consumed before exit; 0 for none.
+    /// The obligation or object that the value belongs to; 0 for none.
     pub owner: u32,
-    /// Of a pointer into the stack, a map value or other memory: the number that it moves with; 0 for none.
+    /// For a pointer into the stack, a map value or other memory: the name of the number that its offset moves with; 0
+    /// for none.
     pub tie: u32,
     /// The number, or the offset from the base.
     pub n: Scalar,
@@ -303,7 +307,7 @@ impl Value {
         matches!(self.ty, Ty::Arena)
     }
 
-    /// The same, where nothing but a number is asked for: an address of the arena is any.
+    /// The value where only a number is asked for: an arena address is any number.
     pub(crate) fn as_number(self) -> Value {
         if self.is_arena() { Value::unknown() } else { self }
     }
@@ -312,7 +316,7 @@ impl Value {
         matches!(self.ty, Ty::Scalar)
     }
 
-    /// Whether it points to bytes of the packet, which are elsewhere once that is moved.
+    /// Whether it points into the packet, so that a move of the packet invalidates it.
     pub(crate) fn is_of_packet(&self) -> bool {
         matches!(self.ty, Ty::Packet { .. } | Ty::Mem { from: Origin::Slice { packet: true }, .. })
     }
@@ -322,7 +326,7 @@ impl Value {
         matches!(self.ty, Ty::Local(_))
     }
 
-    /// Whether its bytes on the stack are read as numbers.
+    /// Whether its bytes on the stack may be read as numbers.
     pub(crate) fn is_bytes(&self) -> bool {
         matches!(self.ty, Ty::Scalar | Ty::Local(Local::Buffer))
     }
@@ -336,7 +340,7 @@ impl Value {
         matches!(self.ty, Ty::Stale { .. })
     }
 
-    /// The pointer, which is to an object that is gone.
+    /// The pointer after its object is gone.
     pub(crate) fn gone(&self, why: Why) -> Value {
         let ty = Ty::Stale { region: None, half: false, why };
         Value { null: self.null, n: self.n, ..Value::pointer(ty) }
@@ -346,9 +350,9 @@ impl Value {
         !self.is_scalar() && !self.is_uninit()
     }
 
-    /// Whether it is any number of that many bits, and tied to nothing.
+    /// Whether it is an unconstrained number of that many bits, without a name.
     pub(crate) fn is_any(&self, bits: u32) -> bool {
-        // The bits alone decide mostly.
+        // The known bits decide most cases.
         self.is_scalar()
             && self.id == 0
             && self.n.bits().mask() == crate::tnum::ones::<u64>(bits)
@@ -360,19 +364,18 @@ impl Value {
         self.is_scalar() && self.n.high_half_is_zero()
     }
 
-    /// The number, if this is one and it is known.
+    /// The value, if this is a number and constant.
     pub(crate) fn as_const(&self) -> Option<u64> {
         if self.is_scalar() { self.n.as_const() } else { None }
     }
 
-    /// A number that no longer equals the others with its id.
+    /// The number without its relation to the others with its id.
     pub(crate) fn unlinked(mut self) -> Value {
         (self.id, self.scale, self.delta) = (0, 1, 0);
         self
     }
 
-    /// The name of the number that it is `scale * V + delta` of: its own value, or, of a pointer, its offset. 0 for
-    /// none.
+    /// The name of the number V of which this value, or for a pointer its offset, is `scale * V + delta`; 0 for none.
     pub(crate) fn line_id(&self) -> u32 {
         match self.ty {
             Ty::Scalar | Ty::Packet { .. } | Ty::Half { .. } | Ty::Stale { .. } => self.id,
@@ -390,18 +393,20 @@ impl Value {
         }
     }
 
-    /// Whether that is its name, which is not 0.
+    /// Whether [`Value::line_id`] is `id`, which is not 0.
     pub(crate) fn is_named(&self, id: u32) -> bool {
-        // Of most, neither is.
+        // For most values neither field is the id.
         (self.id == id || self.tie == id) && self.line_id() == id
     }
 
-    /// Whether it is an offset in a region, whole or half: without a name, it is at its distance from the start.
+    /// Whether it is an offset in a region, whole or half. Such a value without a name is at the constant distance
+    /// `delta` from the start.
     pub(crate) fn is_in_region(&self) -> bool {
         matches!(self.ty, Ty::Packet { .. } | Ty::Half { .. })
     }
 
-    /// The same, tied to nothing: of one in a region, whose place a name says, that is a new one.
+    /// The value without its relation to others. A pointer into a region gets a fresh name, since no name means a
+    /// constant offset.
     pub(crate) fn adrift(self, next_id: &mut u32) -> Value {
         if !self.is_in_region() {
             return self.renamed(0, 1, 0);
@@ -410,7 +415,7 @@ impl Value {
         self.renamed(*next_id, 1, 0)
     }
 
-    /// The same with another name, at another distance.
+    /// The value with another name, multiple and distance.
     pub(crate) fn renamed(mut self, id: u32, scale: i16, delta: i32) -> Value {
         match self.ty {
             Ty::Stack { .. } | Ty::MapValue { .. } | Ty::Mem { .. } | Ty::Table { .. } | Ty::Signed => self.tie = id,
@@ -513,7 +518,7 @@ impl fmt::Display for Describe<'_> {
     }
 }
 
-/// An offset reads best as a signed range.
+/// The display of an offset as a signed range.
 struct OffsetRange<'a>(&'a Scalar);
 
 impl fmt::Display for OffsetRange<'_> {

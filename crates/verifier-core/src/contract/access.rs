@@ -1,13 +1,13 @@
-//! What is done to memory: read it, write it, or both.
+//! The direction of a memory access: read, write, or both.
 
-/// Direction in which memory may be, or is, used.
+/// The directions in which memory is, or may be, accessed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Access {
     /// Reads only.
     Read,
     /// Writes only.
     Write,
-    /// Both.
+    /// Reads and writes.
     ReadWrite,
 }
 

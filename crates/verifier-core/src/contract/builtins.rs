@@ -1,14 +1,14 @@
-//! Prototypes of the functions over memory that compilers call by themselves.
+//! Prototypes of the memory functions to which compilers emit calls (`memcpy`, `memset`, ...).
 //!
-//! Called by index, like a host's functions, and like those without a number of their own. What they are given is
-//! proven as for the kernel's helpers (`ARG_CONST_SIZE_OR_ZERO`): a length that is bounded, and memory of that many
-//! bytes, whatever it is. Unlike in C, `memcpy` may be given what overlaps, since nothing proves that it does not.
+//! They are called by index, like a host's functions. Their arguments are proven as for the kernel's helpers
+//! (`ARG_CONST_SIZE_OR_ZERO`): a bounded length, and memory of any kind with that many bytes. Unlike in C, the
+//! arguments of `memcpy` may overlap, since nothing proves that they do not.
 
 use bpf_uapi::Builtin;
 
 use super::helpers::{ArgKind, Effect, HelperProto, MemArg, Ret};
 
-/// The prototype of a function that compilers call.
+/// The prototype of a function to which compilers emit calls.
 pub fn builtin(builtin: Builtin) -> HelperProto {
     const READ: ArgKind = ArgKind::MemOfLength(MemArg::READ);
     const WRITE: ArgKind = ArgKind::MemOfLength(MemArg::WRITE);
@@ -17,6 +17,6 @@ pub fn builtin(builtin: Builtin) -> HelperProto {
         Builtin::Memset => (&[WRITE, ArgKind::Scalar, ArgKind::Length], Ret::First),
         Builtin::Memcmp => (&[READ, READ, ArgKind::Length], Ret::Between(-1, 1)),
     };
-    // They wait for nobody; and where the compiler has unrolled them, they are allowed under a lock as well.
+    // These functions never wait. They are allowed under a lock, as the loops that compilers unroll them into are.
     HelperProto { effect: Effect::UnderLock, ..HelperProto::new(0, builtin.name(), args, ret) }
 }

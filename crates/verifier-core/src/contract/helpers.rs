@@ -1,9 +1,9 @@
-//! Prototypes of the functions a program may call.
+//! Prototypes of the functions that a program may call.
 //!
-//! Problem: a helper reads and writes memory on the program's behalf, and the verifier must prove each call safe
-//! without knowing the helper. Approach: prototypes as data ([`HelperProto`]): what each argument must be, what comes
-//! back, what else changes. [`Helpers::shipped`] lists the kernel's helpers that this family implements; hosts add
-//! their own, with the same type.
+//! Problem: a helper accesses memory on the program's behalf, and the verifier must prove each call safe without
+//! knowing the helper. Approach: prototypes as data ([`HelperProto`]) describe the required arguments, the result and
+//! other effects. [`Helpers::shipped`] lists the kernel's helpers that this family implements; hosts add their own
+//! functions with the same type.
 //!
 //! Source: argument types as in the kernel's `struct bpf_func_proto` of the helper; ids from `bpf-uapi`.
 
@@ -22,53 +22,53 @@ impl MemSet {
     pub const STACK: MemSet = MemSet(1);
     /// A context region (packet).
     pub const PACKET: MemSet = MemSet(2);
-    /// A map value: other threads may change it meanwhile.
+    /// A map value, which other threads may change at any time.
     pub const MAP: MemSet = MemSet(4);
-    /// Memory a helper returned.
+    /// Memory that a function returned.
     pub const MEM: MemSet = MemSet(8);
-    /// All of them.
+    /// Memory of every kind.
     pub const ANY: MemSet = MemSet(15);
-    /// Memory only this run can touch: what a Rust `&[u8]` or `&mut [u8]` may be made of.
+    /// Memory that only this run accesses, of which a Rust `&[u8]` or `&mut [u8]` may be made.
     pub const OWNED: MemSet = MemSet(1 | 2);
 
-    /// Both.
+    /// The union of both sets.
     #[must_use]
     pub const fn union(self, other: MemSet) -> MemSet {
         MemSet(self.0 | other.0)
     }
-    /// Whether all of `other` is in it.
+    /// Whether all kinds in `other` are in the set.
     pub const fn contains(self, other: MemSet) -> bool {
         self.0 & other.0 == other.0
     }
 }
 
-/// What a pointer argument's memory must be.
+/// Requirements on the memory of a pointer argument.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct MemArg {
-    /// What the function does with it. Memory that is only written need not be initialised. Promised: it then writes
-    /// all of it, zeros if it fails, as the program may read it afterwards.
+    /// The accesses of the function. Memory that is only written need not be initialised. Promised: such memory is
+    /// written whole, with zeros if the function fails, as the program may read it afterwards.
     pub access: Access,
-    /// Whether the pointer may be null: of memory with a length, only if that is 0.
+    /// Whether the pointer may be null. For memory with a length argument, null is allowed only with length 0.
     pub null: bool,
     /// Required alignment in bytes, a power of two.
     pub align: u32,
-    /// Where it may lie.
+    /// The kinds of memory in which it may lie.
     pub from: MemSet,
 }
 
 impl MemArg {
-    /// Readable memory anywhere.
+    /// Readable memory of any kind.
     pub const READ: MemArg = MemArg { access: Access::Read, null: false, align: 1, from: MemSet::ANY };
-    /// Writable memory anywhere; need not be initialised.
+    /// Writable memory of any kind; it need not be initialised.
     pub const WRITE: MemArg = MemArg { access: Access::Write, ..MemArg::READ };
 
-    /// The same, or null.
+    /// This requirement, or null.
     pub const fn or_null(self) -> MemArg {
         MemArg { null: true, ..self }
     }
 }
 
-/// Who calls a callback, and so what it is given.
+/// The function that calls a callback, which determines the callback's arguments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum CallbackKind {
     /// bpf_loop: (index, ctx).
@@ -82,46 +82,46 @@ pub enum CallbackKind {
 /// The class of the host object that a user ring buffer's callback receives.
 pub const DYNPTR: u32 = u32::MAX;
 
-/// The class of the host object that stands for a thread (`struct task_struct *`): programs only pass it on. It is a
-/// number, and whatever takes one takes any.
+/// The class of the host object that stands for a thread (`struct task_struct *`). Programs only pass it on; at run
+/// time it is a number, and functions that take one accept any number.
 pub const TASK: u32 = u32::MAX - 1;
 
-/// An object that a program keeps on its stack for functions to work on. It is opaque: the program may neither read nor
-/// write it, and what a store destroys is none any more.
+/// An object that a program keeps on its stack for functions to work on. The object is opaque: the program may not read
+/// or write it, and a store that overlaps it ends its existence.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Local {
     /// `struct bpf_iter_num`: the numbers of a range, one after the other.
     Numbers,
     /// `struct bpf_iter_bits`: the numbers of the bits that are set in a copy of some memory.
     Bits,
-    /// What `bpf_local_irq_save` leaves for `bpf_local_irq_restore`; `lock`: what `bpf_res_spin_lock_irqsave` leaves
-    /// for `bpf_res_spin_unlock_irqrestore`.
+    /// The state that `bpf_local_irq_save` saves for `bpf_local_irq_restore`, or, if `lock`, the state that
+    /// `bpf_res_spin_lock_irqsave` saves for `bpf_res_spin_unlock_irqrestore`.
     Interrupts {
-        /// Which of the two.
+        /// Whether `bpf_res_spin_lock_irqsave` saved it.
         lock: bool,
     },
-    /// `struct bpf_dynptr`: memory whose place and length are known when the program runs.
+    /// `struct bpf_dynptr`: memory whose place and length are known only at run time.
     Dynptr(Dynptr),
-    /// The bytes that a slice may lie in ([`ArgKind::SliceBuffer`]), as many as it has. Unlike the others the program
-    /// reads them, as numbers; one that writes them takes them back from the slice.
+    /// The stack bytes in which a slice may lie ([`ArgKind::SliceBuffer`]). Unlike other objects, the program may read
+    /// them as numbers. A store to them invalidates the slice.
     Buffer,
 }
 
-/// What a dynptr leads to.
+/// The memory to which a dynptr leads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Dynptr {
-    /// Of an argument: any of those below. Of one that is made: as the one that is used.
+    /// As an argument: any of the kinds below. As a result: the kind of the dynptr from which it is made.
     Any,
-    /// Memory that stays to the end of the run.
+    /// Memory that stays valid to the end of the run.
     Memory,
-    /// The packet, wherever it is at a time.
+    /// The packet, which may move during the run.
     Packet,
-    /// A record of a ring buffer, to be submitted or discarded.
+    /// A record of a ring buffer, which must be submitted or discarded.
     Record,
 }
 
 impl Local {
-    /// Bytes of stack, at a multiple of 8; 0 where that is said elsewhere.
+    /// Bytes of stack, at a multiple of 8; 0 for a buffer, whose size another argument gives.
     pub const fn size(self) -> u32 {
         match self {
             Local::Numbers | Local::Interrupts { .. } => 8,
@@ -130,7 +130,7 @@ impl Local {
         }
     }
 
-    /// What it is, for messages.
+    /// The object's name in messages.
     pub const fn name(self) -> &'static str {
         match self {
             Local::Numbers => "iterator over numbers",
@@ -143,7 +143,7 @@ impl Local {
         }
     }
 
-    /// Whether one that a function made must be ended.
+    /// Whether an object that a function made must be ended before the program exits.
     #[doc(hidden)]
     pub const fn is_owed(self) -> bool {
         match self {
@@ -152,27 +152,29 @@ impl Local {
         }
     }
 
-    /// Whether an object of the other kind is one of these.
+    /// Whether an object of kind `other` is allowed where this kind is required.
     #[doc(hidden)]
     pub fn includes(self, other: Local) -> bool {
         self == other || matches!((self, other), (Local::Dynptr(Dynptr::Any), Local::Dynptr(_)))
     }
 }
 
-/// What a function does with a [`Local`].
+/// The use that a function makes of a [`Local`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum LocalUse {
-    /// It makes one there, whatever was there before. Some kinds the program must have ended before it exits.
+    /// The function makes the object, replacing any previous contents. Some kinds must be ended before the program
+    /// exits.
     Made,
-    /// It only reads it: also one that is no object on the stack, but was lent to a callback.
+    /// The function only reads the object, which may also be one that was lent to a callback instead of one on the
+    /// stack.
     Read,
-    /// It uses it.
+    /// The function uses the object, and may change it.
     Used,
-    /// It ends it: there is none afterwards, and all pointers that came of it are gone.
+    /// The function ends the object: it no longer exists, and pointers that were derived from it are invalid.
     Ended,
 }
 
-/// What holds objects together.
+/// The data structure that holds objects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Graph {
     /// `struct bpf_list_head`.
@@ -181,58 +183,60 @@ pub enum Graph {
     Tree,
 }
 
-/// What a function does with an object of the program's own.
+/// The use that a function makes of an object that the program owns or may access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum ObjectUse {
-    /// It takes it from the program, which owns it.
+    /// The function takes ownership from the program.
     Given,
-    /// The same, of an object with an instance for each CPU.
+    /// The function takes ownership of an object with an instance for each CPU.
     GivenInstances,
-    /// It finds an instance for a CPU: the object lies in a map's value, where it was loaded from.
+    /// The function finds the instance for a CPU. The object lies in a map's value, from which its pointer was loaded.
     Instance,
-    /// It makes another owner of it, whoever owns it: it has a `struct bpf_refcount`.
+    /// The function creates another owner of the object, whoever owns it: the object has a `struct bpf_refcount`.
     Shared,
 }
 
-/// What a function does with the node of an object.
+/// The use that a function makes of the node of an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum NodeUse {
-    /// It puts it where the root argument is, which owns the object then; the program has lent it until the lock is
-    /// released.
+    /// The function inserts the node at the root argument, which then owns the object. Until the lock is released, the
+    /// program may still access the object.
     Added,
-    /// It looks for it there.
+    /// The function searches for the node at the root argument.
     Member,
 }
 
-/// Where an object that a function returns comes from.
+/// The origin of an object that a function returns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum ObjectFrom {
-    /// It is new, of the type argument.
+    /// The object is new, of the type argument.
     Made,
-    /// It is the object argument, once more: never null where the program owns that.
+    /// The object is the object argument with another owner; never null if the program owns the argument.
     Shared,
-    /// It was taken out of the root argument: its node.
+    /// The object was removed from the root argument. The result points to its node.
     Taken,
-    /// It is in the root argument, which owns it: its node, until the lock is released.
+    /// The object is in the root argument, which owns it. The result points to its node, and is valid until the lock is
+    /// released.
     Seen,
-    /// It was in the kptr argument.
+    /// The object was in the kptr argument.
     Exchanged,
 }
 
-/// What an argument must be.
+/// The requirement on an argument.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum ArgKind {
-    /// Nothing: not an argument.
+    /// No argument.
     None,
-    /// Any number. Pointers are refused: they would leak.
+    /// Any number. A pointer is refused, since it would leak.
     Scalar,
-    /// A value that the format in the first argument may ask for: a number, or a pointer if the format is known and
-    /// asks for one. If it is known and asks for fewer, the register is not looked at. Promised: of what a pointer
-    /// leads to, no more is read than [`bpf_analysis::Facts::formats`] says.
+    /// A value that the format in the first argument may ask for: a number, or a pointer if the format is constant and
+    /// asks for one. If the format is constant and asks for fewer values, the register is not checked. Promised: behind
+    /// a pointer, the function reads no more than [`bpf_analysis::Facts::formats`] says.
     Formatted,
-    /// Such values in memory, eight bytes each, or null; the next argument is their length.
+    /// Values as for [`ArgKind::Formatted`] in memory, eight bytes each, or null. The next argument is their length in
+    /// bytes.
     Values,
-    /// The context, as the program received it.
+    /// The context, unchanged.
     Ctx,
     /// The context, or 0.
     CtxOrNull,
@@ -244,93 +248,95 @@ pub enum ArgKind {
     Value,
     /// A readable value of the map, or null.
     ValueOrNull,
-    /// Room for a value of the map.
+    /// Writable memory for a value of the map.
     ValueOut,
     /// Memory; the next argument is its length.
     Mem(MemArg),
-    /// The length of the memory before it.
+    /// The length of the memory in the previous argument.
     Size {
         /// Whether it may be 0.
         zero: bool,
         /// Promised: the function reads only the low 32 bits of the register.
         half: bool,
     },
-    /// Memory, as long as the [`ArgKind::Length`] behind it says.
+    /// Memory whose length is the following [`ArgKind::Length`] argument.
     MemOfLength(MemArg),
-    /// The length of each [`ArgKind::MemOfLength`] before it; it may be 0.
+    /// The length of each [`ArgKind::MemOfLength`] before it; may be 0.
     Length,
     /// Memory of a fixed size.
     Fixed {
         /// Its size in bytes.
         bytes: u32,
-        /// What it must be.
+        /// The requirements on it.
         mem: MemArg,
     },
-    /// The lock in a map value: a `bpf_spin_lock`, or a resilient one, `bpf_res_spin_lock`.
+    /// The lock in a map value: a `bpf_spin_lock`, or a resilient lock, `bpf_res_spin_lock`.
     Lock {
-        /// Which.
+        /// Whether the lock is resilient.
         resilient: bool,
     },
-    /// The timer in a map value, of a map of the program's own.
+    /// The timer in a map value. The map is in the program's own table.
     Timer,
-    /// The work for later (`struct bpf_wq`) in a map value, of a map of the program's own.
+    /// The work queue item (`struct bpf_wq`) in a map value. The map is in the program's own table.
     Work,
-    /// The map whose value that is.
+    /// The map that contains the timer's or work item's value.
     TimerMap,
-    /// A function of the program that the timer, or what does the work, is to call: with the map, the key, and the
-    /// value that it is in. It is called by no run of the program, but later, and gets no context.
+    /// A function of the program that the timer or work item calls with the map, the key, and the value that contains
+    /// the timer. The call happens later, outside of any run of the program, and has no context.
     TimerCallback,
-    /// A known size: that of the record returned.
+    /// A constant: the size of the returned record.
     RecordSize,
-    /// A record returned earlier. The call consumes it.
+    /// A record that was reserved earlier. The call consumes it.
     Record,
     /// An object on the program's stack.
     Local(Local, LocalUse),
-    /// The number of a type of the program's own ([`crate::Env::local_types`]), of which the function makes an object.
+    /// The program's number of a type ([`crate::Env::local_types`]) of which the function makes an object.
     LocalType {
-        /// One with an instance for each CPU.
+        /// Whether the type has an instance for each CPU.
         per_cpu: bool,
     },
-    /// An object of the program's own, by its start.
+    /// An object of the program's own, by a pointer to its start.
     Object(ObjectUse),
-    /// A list or a tree in a map's value, whose lock the program has.
+    /// A list or a tree in a map's value. The program holds its lock.
     Root(Graph),
-    /// The node by which an object is in the root argument before it.
+    /// The node by which an object is, or will be, linked into the preceding root argument.
     Node(Graph, NodeUse),
-    /// A function of the program that says whether the first of two nodes, as the node argument is, comes before the
-    /// second. It is called with the lock held, and calls nothing.
+    /// A function of the program that returns whether the first of two nodes comes before the second. It is called with
+    /// the lock held and may not call anything.
     Compare,
-    /// A pointer to an object in a map's value, or in an object.
+    /// A pointer to an object pointer (kptr) that lies in a map's value or in an object.
     Kptr,
-    /// What goes there: an object of that type which the program owns, or null.
+    /// The new content of the kptr argument: an object of its type that the program owns, or null.
     Exchanged,
-    /// Anything: the function does not look at it.
+    /// Any value; the function ignores the register.
     Unused,
-    /// A pointer to memory whose length no argument says, or a number. Promised: of what it leads to, no more is read
-    /// than [`bpf_analysis::Facts::formats`] says for the call and the argument; behind a number, nothing.
+    /// A number, or a pointer to memory whose length no argument gives. Promised: behind a pointer, the function reads
+    /// no more than [`bpf_analysis::Facts::formats`] says for the call and the argument; behind a number, it reads
+    /// nothing.
     Peeked {
-        /// Nothing behind its first zero byte.
+        /// Whether the function reads nothing behind the first zero byte.
         text: bool,
     },
     /// The source of a copy, whose length is another argument: a pointer to memory, or a number. The length is not
     /// proven: the function compares it with the readable bytes in [`bpf_analysis::Facts::formats`] for the call and
     /// the argument, and fails if it is greater. Promised: the function reads nothing at an address that is a number.
     Probed,
-    /// Room for the slice that is returned, or 0; the next argument is [`ArgKind::RecordSize`]. Of a packet, the slice
-    /// may be there, and is gone when the program writes there itself. Promised: the function writes all of it.
+    /// Memory for the returned slice, or 0; the next argument is [`ArgKind::RecordSize`]. A slice of a packet may be
+    /// placed there; it is invalid after the program writes to that memory itself. Promised: the function writes all of
+    /// the memory.
     SliceBuffer,
-    /// A string: constant data of the program, up to a zero byte in it.
+    /// A string: constant data of the program that contains a zero byte.
     ConstStr,
-    /// A socket, as it was given: by a function, or by the context.
+    /// A socket pointer as a function or the context returned it.
     Socket {
         /// Whether it may be null, or 0.
         null: bool,
-        /// Whether the call gives it back: it must be one that was looked up, and is gone then.
+        /// Whether the call releases the socket: it must be one that was looked up, and is invalid afterwards.
         release: bool,
     },
     /// A function of the program.
     Callback(CallbackKind),
-    /// What the callback receives as its context: a pointer to the stack, or 0.
+    /// The context argument of the callback: a pointer to the stack, or 0.
     CallbackCtx,
     /// A host object of this class.
     Host {
@@ -342,7 +348,8 @@ pub enum ArgKind {
 }
 
 impl ArgKind {
-    /// Whether the call changes something for what comes after it: gives back, makes, or calls back.
+    /// Whether the argument makes the call change state that later instructions depend on: a release, a new object, or
+    /// a callback.
     #[doc(hidden)]
     pub fn outlasts_the_call(self) -> bool {
         matches!(
@@ -359,7 +366,7 @@ impl ArgKind {
         )
     }
 
-    /// Whether it is an iterator that elements of this size come of.
+    /// Whether the argument is an iterator whose elements have this size.
     #[doc(hidden)]
     pub fn is_iterator(self, bytes: u32) -> bool {
         match self {
@@ -369,22 +376,23 @@ impl ArgKind {
     }
 }
 
-/// What comes back in r0.
+/// The result of a call, in r0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Ret {
     /// Any number.
     Scalar,
-    /// The first argument, which is memory.
+    /// The first argument, which is a pointer to memory.
     First,
-    /// A signed number in this range, inclusive.
+    /// A signed number in this range, both ends included.
     Between(i64, i64),
     /// A negative error number, or at most the length in the [`ArgKind::Size`] argument.
     ErrorOrLength,
-    /// A value of the map argument (or the inner map), or null. Of a map of sockets as [`Ret::SocketOrNull`].
+    /// A value of the map argument (for a map of maps, the inner map), or null. For a map of sockets, the result is as
+    /// for [`Ret::SocketOrNull`].
     MapValueOrNull,
-    /// A new record of the size argument, or null. It must be consumed by a [`ArgKind::Record`] argument.
+    /// A new record, whose size is the size argument, or null. A later [`ArgKind::Record`] argument must consume it.
     RecordOrNull,
-    /// Memory of this size, 8-byte aligned, or null. Promised: it stays valid to the end of the run.
+    /// Memory of this size, 8-byte aligned, or null. Promised: the memory stays valid to the end of the run.
     MemOrNull {
         /// Size in bytes.
         bytes: u32,
@@ -393,69 +401,71 @@ pub enum Ret {
     },
     /// A host object of this class, or null, valid to the end of the run.
     HostOrNull(u32),
-    /// The same, and never null.
+    /// A host object of this class, never null, valid to the end of the run.
     Host(u32),
-    /// Nothing: the call ends the run. Promised: it never returns, and what the run owes (records, locks) is given up.
+    /// No result: the call ends the run. Promised: the function never returns, and everything that the run owes
+    /// (records, locks) is released.
     Never,
-    /// Nothing: the call throws. The program ends, through all of its functions, with the first argument as its result,
-    /// or with what its exception callback ([`crate::Env::exception`]) makes of it. Promised: nothing of any of the
-    /// functions happens any more, and the program's caller goes on as after any exit.
+    /// No result: the call throws. The program ends, from within any chain of calls, and its result is the first
+    /// argument, or what the exception callback ([`crate::Env::exception`]) makes of it. Promised: no instruction of
+    /// any active function runs afterwards, and the program's caller continues as after any exit.
     Thrown,
-    /// The next element of the iterator argument, or null when there is no other: so many bytes, which only the
-    /// iterator changes. Promised: after finitely many calls it is null.
+    /// The next element of the iterator argument, or null at the end: a pointer to so many bytes, which only the
+    /// iterator changes. Promised: after finitely many calls the result is null.
     ElementOrNull(u32),
-    /// Memory that the dynptr argument leads to, as many bytes as [`ArgKind::RecordSize`] says, or null: as long as
-    /// what is behind the dynptr stays where it is.
+    /// Memory behind the dynptr argument, of as many bytes as the [`ArgKind::RecordSize`] argument says, or null. It is
+    /// valid as long as the memory behind the dynptr does not move.
     SliceOrNull {
         /// Whether the program may write to it.
         writable: bool,
     },
-    /// A socket that was looked up, or null. It must be given back by an [`ArgKind::Socket`] argument that releases.
+    /// A socket that was looked up, or null. An [`ArgKind::Socket`] argument with `release` must release it.
     SocketOrNull,
-    /// What belongs to the socket argument, or null: so long as that is there.
+    /// A part of the socket argument, or null. It is valid as long as the socket is.
     OfSocketOrNull(SocketPart),
-    /// An object of the program's own, or null. Promised: its memory stays valid to the end of the run; it is of the
-    /// type that the arguments say, and where the program owns it, nobody frees it before it gives it away.
+    /// An object of the program's own, or null. Promised: its memory stays valid to the end of the run, it has the type
+    /// that the arguments determine, and while the program owns it, nobody else frees it.
     ObjectOrNull(ObjectFrom),
-    /// The instance of the object argument ([`ObjectUse::Instance`]) for a CPU, 8-byte aligned; `null`: or null.
-    /// Promised: it stays valid to the end of the run.
+    /// The object argument's ([`ObjectUse::Instance`]) instance for a CPU, 8-byte aligned. Promised: it stays valid to
+    /// the end of the run.
     Instance {
         /// Whether it may be null.
         null: bool,
     },
 }
 
-/// What belongs to a socket.
+/// The part of a socket that a function returns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum SocketPart {
-    /// The same socket, by another pointer to it: giving back one gives back the other.
+    /// Another pointer to the socket itself. Releasing one pointer releases the other.
     Itself,
-    /// Another socket that it keeps, which need not be given back.
+    /// Another socket, which the socket keeps alive and which need not be released.
     Other,
-    /// So many bytes, only to be read.
+    /// A read-only structure of so many bytes.
     Fields(u32),
 }
 
-/// Bytes of a `struct bpf_sock`, which programs read where a socket is.
+/// Bytes of a `struct bpf_sock`, which programs may read behind a socket pointer.
 pub const SOCKET_BYTES: u32 = 80;
 /// Bytes of a `struct bpf_tcp_sock`.
 pub const TCP_SOCKET_BYTES: u32 = 112;
 
-/// What else a call does.
+/// The further effect of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Effect {
-    /// Nothing the verifier tracks.
+    /// No effect that the verifier tracks.
     None,
-    /// It may move or resize the regions: all pointers into them become invalid.
+    /// The call may move or resize the regions, so all pointers into them become invalid.
     MovesPacket,
-    /// It may replace the current function by another program.
+    /// The call may replace the running function by another program.
     TailCall,
-    /// It takes the lock argument. A [`LockKind::is_resilient`] one is taken if the result is 0; else the result is an
-    /// error number, and the lock is not taken.
+    /// The call takes the lock argument. For [`LockKind::is_resilient`] it does so if the result is 0; any other result
+    /// is an error number, and the lock is not taken.
     Lock(LockKind),
-    /// It releases the lock argument, which is of this kind and was taken last of those that are held.
+    /// The call releases the lock argument. The lock is of this kind, and is the held lock that was taken last.
     Unlock(LockKind),
-    /// Nothing, and it may be called while a lock is held: it waits for nobody, and calls no function of the host's.
+    /// No effect, and the call is allowed while a lock is held: the function never waits, and calls no function of the
+    /// host.
     UnderLock,
 }
 
@@ -473,18 +483,18 @@ impl Effect {
 /// The greatest error number (`include/linux/err.h`).
 #[doc(hidden)]
 pub const MAX_ERRNO: i64 = 4095;
-/// What taking a lock returns that may fail.
+/// The result of taking a lock where that may fail: 0 or a negative error number.
 #[doc(hidden)]
 pub const LOCK_RESULT: Ret = Ret::Between(-MAX_ERRNO, 0);
 
-/// How a lock is taken, and so how it is released.
+/// The kind of a lock operation. A lock is released as it was taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum LockKind {
-    /// `bpf_spin_lock`: only while no other is held.
+    /// `bpf_spin_lock`. No other lock may be held.
     Spin,
-    /// `bpf_res_spin_lock`: others may be held. Taking it may fail, so that nobody waits for ever.
+    /// `bpf_res_spin_lock`. Other locks may be held; taking it may fail, so that a deadlock ends.
     Resilient,
-    /// The same, with interrupts disabled.
+    /// `bpf_res_spin_lock_irqsave`: as [`LockKind::Resilient`], with interrupts disabled.
     ResilientIrq,
 }
 
@@ -498,10 +508,10 @@ impl LockKind {
     }
 }
 
-/// A function a program may call.
+/// The prototype of a function that a program may call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HelperProto {
-    /// The id programs call it by.
+    /// The id by which programs call it.
     pub id: u32,
     /// Its name, for messages.
     pub name: Cow<'static, str>,
@@ -509,9 +519,9 @@ pub struct HelperProto {
     pub args: [ArgKind; 5],
     /// Its result.
     pub ret: Ret,
-    /// What else it does.
+    /// Its further effect.
     pub effect: Effect,
-    /// Whether memory arguments must not overlap when one of them is written (Rust's `&mut`).
+    /// Whether memory arguments must not overlap if one of them is written (Rust's `&mut`).
     pub disjoint: bool,
 }
 
@@ -525,12 +535,12 @@ impl HelperProto {
         HelperProto { id, name: name.into(), args: all, ret, effect: Effect::None, disjoint: false }
     }
 
-    /// The prototype of a helper of the kernel: its id and name.
+    /// The prototype of a helper of the kernel, with its id and name.
     pub fn of(helper: Helper, args: &[ArgKind], ret: Ret) -> HelperProto {
         HelperProto::new(helper.id(), helper.name(), args, ret)
     }
 
-    /// How it calls a function of the program, if it does.
+    /// The callback that the function calls, if any.
     pub fn callback(&self) -> Option<CallbackKind> {
         self.args.iter().find_map(|arg| match arg {
             ArgKind::Callback(kind) => Some(*kind),
@@ -538,19 +548,19 @@ impl HelperProto {
         })
     }
 
-    /// The helper of the kernel that has this id, if there is one.
+    /// The kernel's helper with this id, if there is one.
     pub fn helper(&self) -> Option<Helper> {
         Helper::from_id(self.id)
     }
 
-    /// Whether a call reads and whether it writes the contents of its map argument, a map of this kind.
+    /// Whether a call reads, and whether it writes, the contents of its map argument, a map of this kind.
     pub fn map_access(&self, kind: MapType) -> (bool, bool) {
         if self.ret == Ret::MapValueOrNull {
             return (true, false);
         }
         let has = |k: ArgKind| self.args.contains(&k);
         let out = has(ArgKind::ValueOut);
-        // Update, push, pop and delete change the map; a Bloom filter's "peek" only asks.
+        // Update, push, pop and delete change the map. A Bloom filter's "peek" only asks for membership.
         let keyed = has(ArgKind::Key) || has(ArgKind::Value) || out;
         (out, keyed && !(kind == MapType::BloomFilter && out))
     }
@@ -574,14 +584,14 @@ pub struct DuplicateHelper {
     pub second: String,
 }
 
-/// The functions a program may call by id.
+/// The functions that a program may call by id.
 #[derive(Clone, Debug, Default)]
 pub struct Helpers {
-    /// Ascending by id.
+    /// The prototypes, ascending by id.
     protos: Vec<HelperProto>,
 }
 
-/// What programs may also update and delete: maps of maps change from the host only.
+/// Maps that programs may also update and delete from. Maps of maps are changed by the host only.
 const UPDATED: MapTypes = MapTypes::of(&[
     MapType::Hash,
     MapType::Array,
@@ -604,7 +614,7 @@ const QUEUES: MapTypes = MapTypes::of(&[MapType::Queue, MapType::Stack]);
 const PUSHED: MapTypes = MapTypes::of(&[MapType::Queue, MapType::Stack, MapType::BloomFilter]);
 
 impl Helpers {
-    /// No helper.
+    /// An empty set of functions.
     pub fn none() -> Helpers {
         Helpers::default()
     }
@@ -623,12 +633,12 @@ impl Helpers {
         const fn header(bytes: u32) -> ArgKind {
             Fixed { bytes, mem: MemArg::READ }
         }
-        // It reads the structure, and writes it.
+        // Memory that the function both reads and writes.
         const CHANGED: ArgKind = Mem(MemArg { access: Access::ReadWrite, ..MemArg::READ });
         const MTU: ArgKind = Fixed { bytes: 4, mem: MemArg { access: Access::ReadWrite, align: 4, ..MemArg::READ } };
         const NUMBER: ArgKind = Fixed { bytes: 8, mem: MemArg { align: 8, ..MemArg::WRITE } };
         const SIZE: ArgKind = Size { zero: false, half: false };
-        // The function's parameter is a `u32`: clang leaves the high half of the register undefined.
+        // The function's parameter is a `u32`, for which clang leaves the high half of the register undefined.
         const HALF_SIZE: ArgKind = Size { zero: false, half: true };
         const SIZE_OR_ZERO: ArgKind = Size { zero: true, half: false };
         const RINGBUF: ArgKind = Map(MapTypes::of(&[MapType::RingBuf]));
@@ -822,7 +832,7 @@ impl Helpers {
         }
     }
 
-    /// Puts a function in the place of the one with its id, if there is one.
+    /// Replaces the function that has the prototype's id; does nothing if there is none.
     pub fn replace(&mut self, proto: HelperProto) {
         if let Ok(i) = self.protos.binary_search_by_key(&proto.id, |p| p.id) {
             self.protos[i] = proto;
@@ -839,7 +849,7 @@ impl Helpers {
         self.protos.binary_search_by_key(&id, |p| p.id).ok().map(|i| &self.protos[i])
     }
 
-    /// All of them, ascending by id.
+    /// All functions, ascending by id.
     pub fn iter(&self) -> impl Iterator<Item = &HelperProto> {
         self.protos.iter()
     }

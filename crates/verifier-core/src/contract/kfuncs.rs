@@ -1,7 +1,7 @@
 //! Prototypes of the kernel's functions that programs call by name.
 //!
-//! They are called by index, like a host's functions: whoever links a program puts the prototypes of those that it
-//! names into [`crate::Env::host_functions`].
+//! They are called by index, like a host's functions. The linker of a program puts the prototypes of the named kfuncs
+//! into [`crate::Env::host_functions`].
 
 use bpf_uapi::{Kfunc, MapType, MapTypes};
 
@@ -10,7 +10,7 @@ use super::helpers::{
     ObjectUse, Ret,
 };
 
-/// Maps of data that a program may name.
+/// The kinds of maps whose elements are counted.
 const COUNTED: MapTypes = MapTypes::KEYED.union(MapTypes::of(&[
     MapType::Queue,
     MapType::Stack,
@@ -82,7 +82,7 @@ pub fn kfunc(kfunc: Kfunc) -> HelperProto {
         Kfunc::DynptrIsNull | Kfunc::DynptrIsRdonly => (&[dynptr(LocalUse::Read)], Ret::Between(0, 1)),
         Kfunc::DynptrSize => (&[dynptr(LocalUse::Read)], Ret::Scalar),
         Kfunc::DynptrClone => (&[dynptr(LocalUse::Used), dynptr(LocalUse::Made)], Ret::Scalar),
-        // What they return is a number, which the program casts to what it accesses; so is what they are given.
+        // Addresses in an arena are numbers, which the program casts before an access.
         Kfunc::ArenaAllocPages => (&[ARENA, Scalar, Scalar, Scalar, Scalar], Ret::Scalar),
         Kfunc::ArenaFreePages | Kfunc::ArenaReservePages => (&[ARENA, Scalar, Scalar], Ret::Scalar),
         Kfunc::ObjNew => (&[ArgKind::LocalType { per_cpu: false }, Unused], Ret::ObjectOrNull(ObjectFrom::Made)),

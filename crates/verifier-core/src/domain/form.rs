@@ -8,7 +8,7 @@
 //!
 //! Invariants: terms ascend by name, no coefficient is 0, and there are at most [`Form::MAX_TERMS`].
 
-/// One mathematical integer of a state, by its number there.
+/// A mathematical integer, identified by its index among the names of a state.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Name(pub u32);
 
@@ -19,7 +19,7 @@ impl Name {
     }
 }
 
-/// `sum a_i * n_i + c`.
+/// The linear form `sum a_i * n_i + c`.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Form {
     terms: Vec<(Name, i128)>,
@@ -40,7 +40,7 @@ impl Form {
         Form { terms: vec![(n, 1)], constant: 0 }
     }
 
-    /// The sum of these terms and a constant; a name may come more than once.
+    /// The sum of terms and a constant; `None` on overflow or for too many names. A name may occur more than once.
     pub fn sum(terms: impl IntoIterator<Item = (Name, i128)>, constant: i128) -> Option<Form> {
         let mut form = Form::constant(constant);
         for (n, a) in terms {
@@ -91,12 +91,12 @@ impl Form {
         }
     }
 
-    /// `self + by`.
+    /// `self + by`; `None` on overflow.
     pub fn shifted(&self, by: i128) -> Option<Form> {
         Some(Form { terms: self.terms.clone(), constant: self.constant.checked_add(by)? })
     }
 
-    /// `self + times * other`.
+    /// `self + times * other`; `None` on overflow or for too many names.
     pub fn plus(&self, other: &Form, times: i128) -> Option<Form> {
         let mut sum = self.shifted(other.constant.checked_mul(times)?)?;
         for (n, a) in &other.terms {
@@ -105,7 +105,8 @@ impl Form {
         Some(sum)
     }
 
-    /// `self + times * other`, with up to four times as many names: for sums that cancel names again.
+    /// `self + times * other` with up to four times [`Form::MAX_TERMS`] names: an intermediate sum whose names may
+    /// cancel later.
     pub(crate) fn plus_wide(mut self, other: &Form, times: i128) -> Option<Form> {
         self.constant = self.constant.checked_add(other.constant.checked_mul(times)?)?;
         for (n, a) in &other.terms {
@@ -114,12 +115,12 @@ impl Form {
         Some(self)
     }
 
-    /// `by * self`.
+    /// `by * self`; `None` on overflow.
     pub fn times(&self, by: i128) -> Option<Form> {
         Form::default().plus(self, by)
     }
 
-    /// `self / by`, if `by`, which is above 0, divides every coefficient and the constant.
+    /// `self / by`, if `by > 0` divides every coefficient and the constant.
     pub fn divided(&self, by: i128) -> Option<Form> {
         let divides = |a: &i128| a.checked_rem(by) == Some(0);
         (by > 0 && divides(&self.constant) && self.terms.iter().all(|(_, a)| divides(a))).then(|| Form {
@@ -128,8 +129,8 @@ impl Form {
         })
     }
 
-    /// The form over which `self >= 0` says the same of integers, with the greatest common divisor of the coefficients
-    /// divided out: the constant is rounded down (Gomory 1958; Schrijver 1986, chapter 23).
+    /// The form divided by the greatest common divisor of its coefficients, with the constant rounded down. Over the
+    /// integers, `self >= 0` and `self.tightened() >= 0` are equivalent (Gomory 1958; Schrijver 1986, chapter 23).
     pub fn tightened(&self) -> Form {
         let gcd = self.terms.iter().fold(0, |by, (_, a)| gcd(a.unsigned_abs(), by));
         let by = match i128::try_from(gcd) {
@@ -148,8 +149,8 @@ impl Form {
         Some(form)
     }
 
-    /// The representative, modulo 2^`bits` (1 to 64), whose coefficients and constant are nearest to 0. Two forms that
-    /// have the same one are congruent for all values of their names.
+    /// The representative, modulo 2^`bits` (1 to 64), whose coefficients and constant are nearest to 0. Two forms with
+    /// equal representatives are congruent for all values of their names.
     pub fn residue(&self, bits: u32) -> Form {
         let nearest = |a: i128| {
             let low = a & ((1i128 << bits) - 1);

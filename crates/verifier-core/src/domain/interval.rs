@@ -67,7 +67,7 @@ impl<const W: u32, T: Word> Interval<W, T> {
         self.umin >= other.umin && self.umax <= other.umax && self.smin >= other.smin && self.smax <= other.smax
     }
 
-    /// Both ranges cut by those of `other`.
+    /// The intersection of both ranges with those of `other`.
     pub fn intersect(self, other: Self) -> Self {
         Interval {
             umin: self.umin.max(other.umin),
@@ -77,7 +77,7 @@ impl<const W: u32, T: Word> Interval<W, T> {
         }
     }
 
-    /// The least ranges that hold both.
+    /// The least ranges that hold the values of both intervals.
     pub fn join(self, other: Self) -> Self {
         Interval {
             umin: self.umin.min(other.umin),
@@ -87,7 +87,7 @@ impl<const W: u32, T: Word> Interval<W, T> {
         }
     }
 
-    /// Whether one of the ranges holds nothing.
+    /// Whether one of the ranges is empty.
     pub fn is_empty(self) -> bool {
         self.umin > self.umax || self.smin > self.smax
     }
@@ -110,7 +110,7 @@ impl<const W: u32, T: Word> Interval<W, T> {
         });
     }
 
-    /// [`Interval::sync`] itself.
+    /// [`Interval::sync`] without the hook that lets a proof treat it as one step.
     #[inline(always)]
     pub(crate) fn exchange(&mut self) {
         let as_u = |s: T::Signed| s.unsigned() & Self::UMAX;
@@ -131,7 +131,7 @@ impl<const W: u32, T: Word> Interval<W, T> {
         }
     }
 
-    /// Cuts both ranges to what the known bits allow.
+    /// Intersects both ranges with the bounds that the known bits imply.
     #[inline(always)]
     pub fn meet_tnum(&mut self, t: Tnum<W, T>) {
         let sign = T::ONE << (W - 1);
@@ -141,21 +141,22 @@ impl<const W: u32, T: Word> Interval<W, T> {
         self.smax = self.smax.min((t.value() | t.mask() & !sign).sext(W));
     }
 
-    /// Sum: given up when its ends wrap differently.
+    /// Sum. A view's range is given up when one of its ends wraps and the other does not.
     #[expect(clippy::should_implement_trait, reason = "wraps at W, unlike the operator's usual contract")]
     #[inline(always)]
     pub fn add(self, other: Self) -> Self {
         let mut r = Self::FULL;
         let (umin, umax) =
             (self.umin.wrapping_add(other.umin) & Self::UMAX, self.umax.wrapping_add(other.umax) & Self::UMAX);
-        // A sum that wrapped is below each of its summands.
+        // An unsigned sum wrapped exactly if it is below its summands.
         if T::ask(|| (umin < self.umin) == (umax < self.umax)) {
             (r.umin, r.umax) = (umin, umax);
         }
         let ends = [(self.smin, other.smin), (self.smax, other.smax)];
         let [(smin, below), (smax, above)] = ends.map(|(a, b)| {
             let sum = a.wrapping_add(b).unsigned().sext(W);
-            // It wrapped if its sign is that of neither summand: up or down, as theirs says.
+            // A signed sum wrapped exactly if its sign differs from the sign of both summands. The summands' sign tells
+            // whether it wrapped upwards or downwards.
             let wrapped = ((a ^ sum) & (b ^ sum)) >> 63;
             (sum, wrapped & (a.signum() | Signed::ONE))
         });
@@ -165,7 +166,7 @@ impl<const W: u32, T: Word> Interval<W, T> {
         r
     }
 
-    /// Difference: given up when its ends wrap differently.
+    /// Difference. A view's range is given up when one of its ends wraps and the other does not.
     #[expect(clippy::should_implement_trait, reason = "wraps at W, unlike the operator's usual contract")]
     #[inline(always)]
     pub fn sub(self, other: Self) -> Self {
@@ -178,7 +179,8 @@ impl<const W: u32, T: Word> Interval<W, T> {
         let ends = [(self.smin, other.smax), (self.smax, other.smin)];
         let [(smin, below), (smax, above)] = ends.map(|(a, b)| {
             let difference = a.wrapping_sub(b).unsigned().sext(W);
-            // It wrapped if the operands' signs differ and the first's is lost.
+            // A signed difference wrapped exactly if the operands' signs differ and the difference does not have the
+            // minuend's sign.
             let wrapped = ((a ^ b) & (a ^ difference)) >> 63;
             (difference, wrapped & (a.signum() | Signed::ONE))
         });
@@ -194,7 +196,8 @@ impl<const W: u32, T: Word> Interval<W, T> {
         let mut r = Self::FULL;
         let product = |a: T, b: T| a.wide().wrapping_mul(b.wide());
         let (least, most) = (product(self.umin, other.umin), product(self.umax, other.umax));
-        // Above 2^127 they are negative: the bits above W are the same.
+        // Products of 2^127 and more are negative here, which changes no bit between W and 2W: equal high halves mean
+        // equal wraps.
         if least >> W == most >> W {
             (r.umin, r.umax) = (least.low() & Self::UMAX, most.low() & Self::UMAX);
         }
@@ -264,12 +267,14 @@ impl<const W: u32, T: Word> Interval<W, T> {
         let mut r = Self::FULL;
         let (s, top) = (self.smin, T::of(u64::from(W - 1)));
         if kmin == kmax {
-            // They wrap alike if the same bits are shifted out, and as signed numbers, the same bits and a sign.
+            // Both unsigned ends wrap alike if the same bits are shifted out. Both signed ends wrap alike if the same
+            // bits are shifted out and the new sign bits agree.
             let k = kmin;
             if self.umin >> (top - k) >> 1 == self.umax >> (top - k) >> 1 {
                 (r.umin, r.umax) = (self.umin << k & Self::UMAX, self.umax << k & Self::UMAX);
             }
-            // Half of it, rounded up: to add one and shift would overflow where the greatest number is shifted by W -
+            // Half of `s`, rounded up. Adding 1 before the shift would overflow for the greatest number, at a shift by
+            // W - 1.
             // 1.
             let half_up = |s: T::Signed| (s >> 1) + (s & Signed::ONE);
             let out = |s: T::Signed| half_up(s >> (top - k));
@@ -278,7 +283,7 @@ impl<const W: u32, T: Word> Interval<W, T> {
             }
             return r;
         }
-        // Different counts wrap differently: keep only what does not wrap at all.
+        // Different counts wrap differently, so only ranges that do not wrap for any count are kept.
         if self.umax <= Self::UMAX >> kmax {
             (r.umin, r.umax) = (self.umin << kmin, self.umax << kmax);
         }
@@ -342,7 +347,7 @@ impl<const W: u32, T: Word> Interval<W, T> {
 
     /// Signed remainder with the dividend's sign; x % 0 = x, MIN % -1 = 0.
     pub fn smod(self, other: Self) -> Self {
-        // The remainder is smaller than the divisor in magnitude, unless by zero: then it is the dividend.
+        // The remainder is smaller in magnitude than a divisor that is not 0. For divisor 0 it is the dividend.
         let by_zero = other.smin <= zero() && other.smax >= zero();
         let greatest = other.smin.unsigned_abs().max(other.smax.unsigned_abs());
         let (mut smin, mut smax) = (self.smin, self.smax);
@@ -374,7 +379,8 @@ impl<const W: u32, T: Word> Numbers<T> for Interval<W, T> {
 mod tests {
     use super::*;
 
-    /// What few bits cannot show: at 64 there is no bit to spare.
+    /// Full width needs a test of its own: at 64 bits the machine word has no spare bit, unlike at the exhaustively
+    /// tested small widths.
     #[test]
     fn left_shifts_keep_the_ends_at_full_width() {
         let ends = [i64::MIN, i64::MIN + 1, -2, -1, 0, 1, 2, i64::MAX - 1, i64::MAX];

@@ -1,27 +1,28 @@
-//! What is known of names: for each the set its machine word lies in, and linear inequalities between them.
+//! Knowledge of the names: for each name the set in which its machine word lies, and linear inequalities between names.
 //!
-//! Problem: whoever may write down a fact may write down a wrong one. Approach: as in LCF (Gordon, Milner and
+//! Problem: code that may write down a fact may write down a wrong one. Approach: as in LCF (Gordon, Milner and
 //! Wadsworth, 1979), a fact is a value that only the rules of this file make; the fields are private. The rules:
 //!
 //! * `name`: a fresh name for an integer that is proven to be in a set (the result of a proven operation on numbers).
-//! * `learn`: a row `form >= 0`, tightened by the divisor of its coefficients, on the way that a comparison took, or
-//!   from the definition of a name, or in a case of which the other is walked, too. Bounds follow from it by interval
-//!   propagation (HC4: Benhamou et al., ICLP 1999).
-//! * `meet`: a set that the word of a name is proven to lie in, likewise.
+//! * `learn`: a row `form >= 0`, tightened by the greatest common divisor of its coefficients. Its premise is the
+//!   outcome of a comparison on this path, the definition of a name, or one case of a split whose other case is walked,
+//!   too. Bounds follow from rows by interval propagation (HC4: Benhamou et al., ICLP 1999).
+//! * `meet`: a set that the word of a name is proven to lie in, with the same premises.
 //! * `proves`: Farkas' lemma with integer rounding (Schrijver 1986, chapters 7 and 23). For `k > 0` and multipliers
-//!   `m_i >= 0`, from `k * claim - sum m_i * row_i > -k` over the box of all names follows `claim > -1`, and as it is
-//!   an integer, `claim >= 0`. In a cutting-plane proof (Chvatal 1973) what is left of a step is tightened and is the
-//!   claim of the next step. Whoever asks brings the multipliers; the rule only adds up.
+//!   `m_i >= 0`, `k * claim - sum m_i * row_i > -k` over the box of all names implies `claim > -1`, and therefore
+//!   `claim >= 0`, since the claim is an integer. In a cutting-plane proof (Chvatal 1973), the inequality that remains
+//!   after a step is tightened and becomes the claim of the next step. The caller brings the multipliers; the rule only
+//!   adds up.
 //!
-//! Invariants: whatever values the names have in a run that the state stands for, each is in its set, and each row is
-//! not negative. No rule searches.
+//! Invariant: in every run that the state stands for, each name's value is in its set and each row is not negative. No
+//! rule searches.
 
 use bpf_isa::{AluOp, Width};
 
 use super::form::{Form, Name};
 use super::scalar::Scalar;
 
-/// What is known of one name: its word, and whether the integer is the word's signed value or its unsigned one.
+/// The fact about one name: the set of its word, and whether the integer is the word's signed or unsigned value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Known {
     /// The set that the 64-bit word is in.
@@ -48,26 +49,27 @@ impl Known {
         }
     }
 
-    /// Whether nothing is known but the bounds.
+    /// Whether the set is exactly the range of its bounds, so that no further bit is known.
     pub fn is_range(&self) -> bool {
         let (min, max) = self.bounds();
         Known::range(min, max, self.signed).is_some_and(|range| range == *self)
     }
 }
 
-/// A proof that a form is not negative: see the head of the module. Each step but the last leaves a smaller claim.
+/// A proof that a form is not negative; the head of the module states the rule. Each step but the last leaves a claim
+/// for the next step.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Combination {
-    /// One step at least.
+    /// The steps of the proof, at least one.
     pub steps: Vec<Step>,
 }
 
 /// A step of a [`Combination`].
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Step {
-    /// How often the claim is in it, above 0.
+    /// The multiplier of the claim, above 0.
     pub scale: i128,
-    /// By row, how often that is in it, 0 at least.
+    /// Rows by index, each with its multiplier, which is at least 0.
     pub rows: Vec<(u32, i128)>,
 }
 
@@ -83,15 +85,15 @@ impl Combination {
     }
 }
 
-/// The value of what a definition says is a function of the forms in it, so equal definitions have one value: global
-/// value numbering (Kildall, POPL 1973).
+/// The operation that defined a name. Its value is a function of the forms in it, so equal definitions have equal
+/// values: global value numbering (Kildall, POPL 1973).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Definition {
     /// The residue of the form modulo 2^`bits`, signed or unsigned.
     Residue { form: Form, bits: u32, signed: bool },
-    /// The form, which is not negative, by the number above 0, rounded down.
+    /// The form, which is not negative, divided by a number above 0, rounded down.
     Quotient { form: Form, by: i128 },
-    /// The word that the operation makes of the words of the forms.
+    /// The result word of an operation on the words of the two forms.
     Word { op: AluOp, width: Width, of: (Form, Form) },
 }
 
@@ -100,7 +102,7 @@ pub(crate) enum Definition {
 pub struct Knowledge {
     names: Vec<Known>,
     rows: Vec<Form>,
-    /// Definitions of this segment, each with its value.
+    /// The definitions noted in this segment, each with its value.
     defined: Vec<(Definition, Form)>,
 }
 
@@ -110,13 +112,13 @@ fn floor(a: i128, by: i128) -> i128 {
 }
 
 impl Knowledge {
-    /// What is assumed of the names of an invariant. Whoever reaches the invariant must prove it.
+    /// The facts that an invariant assumes of its names. Each path that reaches the invariant must have proven them.
     pub(crate) fn assume(names: Vec<Known>, rows: Vec<Form>) -> Option<Knowledge> {
         let over = rows.iter().all(|row| row.is_over(names.len()));
         over.then(|| Knowledge { names, rows, defined: Vec::new() })
     }
 
-    /// What is known of each name, by its number.
+    /// The facts about each name, by its index.
     pub fn names(&self) -> &[Known] {
         &self.names
     }
@@ -126,7 +128,7 @@ impl Knowledge {
         &self.rows
     }
 
-    /// The bounds of a form, by those of its names; `None` if they do not fit.
+    /// The bounds of a form by interval arithmetic over its names; `None` on overflow.
     pub fn bounds(&self, form: &Form) -> Option<(i128, i128)> {
         let (mut min, mut max) = (form.offset(), form.offset());
         for (n, a) in form.terms() {
@@ -138,7 +140,7 @@ impl Knowledge {
         Some((min, max))
     }
 
-    /// The set that the word of a form, its residue modulo 2^64, is in.
+    /// A set that contains the word of a form: the form's residue modulo 2^64.
     pub fn word(&self, form: &Form) -> Scalar {
         let low = |a: i128| Scalar::constant(low_word(a));
         let mut sum = low(form.offset());
@@ -147,7 +149,7 @@ impl Knowledge {
             let product = if *a == 1 { known.word } else { known.word.alu(AluOp::Mul, Width::W64, &low(*a)) };
             sum = sum.alu(AluOp::Add, Width::W64, &product);
         }
-        // The sum of the bounds may say more than the sum of the sets.
+        // The interval of the integer sum may be tighter than the sum of the word sets.
         let range = self.bounds(form).and_then(|(min, max)| {
             let (signed, unsigned) = (Known::range(min, max, true), Known::range(min, max, false));
             signed.into_iter().chain(unsigned).try_fold(sum, |sum, known| sum.meet(&known.word))
@@ -175,7 +177,8 @@ impl Knowledge {
         min.is_some_and(|(min, _)| min > -last.scale)
     }
 
-    /// `scale * claim` less the rows of a step; `None` if that is no step.
+    /// `scale * claim` minus the multiplied rows of a step; `None` if a multiplier has the wrong sign, a row does not
+    /// exist, or the sum overflows.
     fn rest(&self, claim: &Form, step: &Step) -> Option<Form> {
         let mut rest = (step.scale > 0).then(|| claim.times(step.scale))??;
         for (row, times) in &step.rows {
@@ -185,7 +188,7 @@ impl Knowledge {
         Some(rest)
     }
 
-    /// A fresh name for an integer whose word is in the set.
+    /// A fresh name for an integer. The caller has proven that the integer is in the set.
     pub(crate) fn name(&mut self, known: Known) -> Option<Name> {
         let name = Name(u32::try_from(self.names.len()).ok()?);
         self.names.push(known);
@@ -208,12 +211,13 @@ impl Knowledge {
         self.defined.len()
     }
 
-    /// Notes that the form has the value that the definition says.
+    /// Notes that the definition has this value. The caller has proven it.
     pub(crate) fn define(&mut self, definition: Definition, value: Form) {
         self.defined.push((definition, value));
     }
 
-    /// The word of the name is in this set, too. `false` if there is no such word.
+    /// Intersects the set of a name's word with `word`. `false` if the intersection is found empty: no run is in this
+    /// state.
     pub(crate) fn meet(&mut self, n: Name, word: &Scalar) -> bool {
         let Some(known) = self.names.get_mut(n.index()) else { return false };
         match known.word.meet(word) {
@@ -225,9 +229,11 @@ impl Knowledge {
         }
     }
 
-    /// The word of the form is in this set. `false` if there is no such word.
+    /// Intersects the set of a form's word with `word`. `false` if the intersection is found empty: no run is in this
+    /// state.
     pub(crate) fn meet_word(&mut self, form: &Form, word: &Scalar) -> bool {
-        // Where the form is `n + c` or `c - n`, the word decides that of the name.
+        // For the forms `n + c` and `c - n`, the set of the form's word determines the set of the name's word. For
+        // other forms nothing is noted, which loses precision only.
         let c = Scalar::constant(low_word(form.offset()));
         match form.terms() {
             [(n, 1)] => self.meet(*n, &word.alu(AluOp::Sub, Width::W64, &c)),
@@ -236,7 +242,8 @@ impl Knowledge {
         }
     }
 
-    /// The form is not negative. `false` if that is seen to be impossible.
+    /// Notes that the form is not negative, and propagates bounds. `false` if this is found to be impossible: no run is
+    /// in this state.
     pub(crate) fn learn(&mut self, form: Form) -> bool {
         let form = form.tightened();
         match self.bounds(&form) {
@@ -247,7 +254,8 @@ impl Knowledge {
         if !self.propagate(&form) {
             return false;
         }
-        // What has one name is in its bounds, but for what rounding leaves.
+        // A row over one name is not stored: tightened, its coefficient is 1 or -1, and `propagate` has noted it as a
+        // bound.
         if form.terms().len() > 1 && !self.rows.contains(&form) {
             self.rows.push(form);
         }
@@ -257,7 +265,8 @@ impl Knowledge {
         })
     }
 
-    /// Bounds each name of a form that is not negative by the bounds of the others. `false` if one has no value left.
+    /// Tightens the bound of each name of a form that is not negative, by the bounds of the other names. `false` if a
+    /// name has no value left.
     fn propagate(&mut self, form: &Form) -> bool {
         for (n, a) in form.terms() {
             // a * n + rest >= 0, so a * n >= -max(rest).

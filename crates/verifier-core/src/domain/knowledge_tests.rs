@@ -1,4 +1,5 @@
-//! The rules of `Knowledge` against their meaning: every assignment of small boxes, thousands of random facts.
+//! Tests of the rules of `Knowledge` against their meaning: all assignments within small boxes, for thousands of random
+//! facts.
 
 use super::*;
 
@@ -36,7 +37,7 @@ fn value(form: &Form, at: &[i128]) -> i128 {
     form.terms().iter().map(|(n, a)| a * at[n.index()]).sum::<i128>() + form.offset()
 }
 
-/// All assignments that the facts allow.
+/// Every assignment that satisfies all facts.
 fn points(k: &Knowledge) -> Vec<Vec<i128>> {
     let mut all = vec![Vec::new()];
     for known in k.names() {
@@ -91,7 +92,7 @@ fn what_is_proven_holds_for_every_assignment() {
             }
         }
         let points = points(&k);
-        // Mostly rows that there are, and multipliers that are allowed.
+        // Most attempts use rows that exist and multipliers that are allowed.
         let odd = random.below(4) == 0;
         let count = k.rows().len() as u64 + u64::from(odd);
         let least = if odd { -1 } else { 0 };
@@ -99,14 +100,14 @@ fn what_is_proven_holds_for_every_assignment() {
         let rows: Vec<_> = rows.collect();
         let scale = if odd { random.between(-1, 3) } else { 1 };
         let mut by = Combination::of(scale, rows.clone());
-        // Mostly near what the rows say.
+        // Most claims are near a combination of the rows.
         let mut claim = if random.below(4) == 0 { random.form(3, 2) } else { Form::constant(random.between(-2, 2)) };
         for (row, times) in &rows {
             if let Some(row) = k.rows().get(*row as usize) {
                 claim = claim.plus(row, *times).expect("small numbers");
             }
         }
-        // A second step may prove the rest.
+        // A second step may prove the claim that the first one left.
         if random.below(3) == 0 {
             let rows = (0..count.min(1)).map(|_| (random.below(count) as u32, random.between(least, 2)));
             let rows = rows.collect();
@@ -177,7 +178,7 @@ fn what_a_step_leaves_is_tightened_for_the_next() {
     assert!(k.proves(&form(1, 0, -4, -4), &by));
     assert!(!k.proves(&form(1, 0, -4, -5), &by) && !k.proves(&form(1, 0, -4, -8), &by));
     assert!(!k.proves(&form(1, 0, -4, -4), &Combination { steps: vec![first] }));
-    // A step that claims less than one of its claim proves nothing of it.
+    // A step with scale 0 says nothing about the claim.
     let none = Step { scale: 0, rows: Vec::new() };
     assert!(!k.proves(&form(-1, 0, 0, -1), &Combination { steps: vec![none, second] }));
 }

@@ -1,4 +1,4 @@
-//! What is known about a number: bits, and ranges of the whole and of its low half, each unsigned and signed.
+//! The numeric domain: known bits, and ranges of the whole number and of its low half, each unsigned and signed.
 //!
 //! Problem: BPF programs bound a value in one width and use it in the other, by sign or by magnitude or by mask; a
 //! domain that loses the connection refuses real programs, one that invents it is a CVE. Approach: [`Num`] keeps a
@@ -7,12 +7,12 @@
 //!
 //! Invariants: γ(Num) = the `W`-bit values in *all* components; `sync` never removes a value of γ; a `Num` handed out
 //! is synced and not empty. The width is a parameter: [`Scalar`] is `Num<64, 32>`, and the tests run the same code
-//! exhaustively at 4/2 and 6/3 bits. `H` is always `W / 2`. So is the kind of number: the code runs on `u64`, and is
-//! proven on terms (`bpf_isa::word`, `cargo xtask prove`).
+//! exhaustively at 4/2 and 6/3 bits. `H` is always `W / 2`. The word type is a parameter, too: the code runs on `u64`,
+//! and is proven on terms (`bpf_isa::word`, `cargo xtask prove`).
 
 mod alu;
 mod branch;
-/// Whether `v - by` has wrapped round, if `v` is in this range, both ends of it.
+/// Whether `v - by` wraps, decided by the bounds of `v` (both included); `None` if the bounds do not decide it.
 #[doc(hidden)]
 pub fn wrapped_by_whole<T: Word>((min, max): (T, T), by: T) -> Option<bool> {
     match (min >= by, max < by) {
@@ -22,12 +22,13 @@ pub fn wrapped_by_whole<T: Word>((min, max): (T, T), by: T) -> Option<bool> {
     }
 }
 
-/// The same if `v - by` is in it, modulo `top + 1`: of numbers up to `top`, `whole` at most, of which `by` is not 0.
+/// Whether `v - by`, modulo `top + 1`, wrapped, decided by the bounds of the difference (both included); `None` if they
+/// do not decide it. `v` is at most `top`, and at most `whole` if that is known. `by` is at least 1.
 #[doc(hidden)]
 pub fn wrapped_by_difference<T: Word>((min, max): (T, T), by: T, top: T, whole: Option<T>) -> Option<bool> {
-    // What has not wrapped is at most this; what has is above it.
+    // A difference that did not wrap is at most `top - by`. A difference that wrapped is above that.
     let most = top.checked_sub(by)?;
-    // A difference that has not wrapped is at most the number that was subtracted from.
+    // A difference that did not wrap is also at most `whole - by`.
     let beyond = whole.is_some_and(|whole| match whole.checked_sub(by) {
         Some(most) => min > most,
         None => true,
@@ -49,7 +50,7 @@ use crate::domain::tnum::{Tnum, ones};
 use bpf_isa::word::{Numbers, Signed, Word};
 use std::fmt;
 
-/// What is known about a `W`-bit number and its low `H` bits.
+/// The abstract value of a `W`-bit number and of its low `H` bits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Num<const W: u32, const H: u32, T: Word = u64> {
     bits: Tnum<W, T>,
@@ -57,7 +58,7 @@ pub struct Num<const W: u32, const H: u32, T: Word = u64> {
     low: Interval<H, T>,
 }
 
-/// What is known about a 64-bit register.
+/// The abstract value of a 64-bit register.
 pub type Scalar = Num<64, 32>;
 
 impl<const W: u32, const H: u32, T: Word> Num<W, H, T> {
@@ -84,10 +85,10 @@ impl<const W: u32, const H: u32, T: Word> Num<W, H, T> {
         if bits >= W { Self::UNKNOWN } else { Self::unsigned(T::ZERO, ones(bits)) }
     }
 
-    /// The values that are in all three components.
+    /// The number whose values are those in all three components.
     ///
-    /// The components must have a value in common, as those computed from non-empty operands have. Were they not to,
-    /// the result would be empty and every later check on it vacuous, so this gives up all knowledge instead.
+    /// The components must have a value in common, as components computed from non-empty operands have. If they had
+    /// none, the result would be empty and every later check on it vacuous, so this gives up all knowledge instead.
     #[doc(hidden)]
     pub fn of(bits: Tnum<W, T>, full: Interval<W, T>, low: Interval<H, T>) -> Self {
         let mut n = Num { bits, full, low };
@@ -95,7 +96,7 @@ impl<const W: u32, const H: u32, T: Word> Num<W, H, T> {
         n
     }
 
-    /// The same, in place.
+    /// [`Num::of`], in place.
     fn settle(&mut self) {
         if !self.sync() {
             *self = Self::UNKNOWN;
@@ -110,11 +111,12 @@ impl<const W: u32, const H: u32, T: Word> Num<W, H, T> {
     pub fn umax(&self) -> T {
         self.full.umax
     }
-    /// The least number, not below the least value, that has the low bits that are known.
+    /// A lower bound of all values: the least number, at or above the least unsigned value, whose low bits are those
+    /// known.
     #[doc(hidden)]
     pub fn aligned_least(&self) -> T {
         let known = self.bits.mask();
-        // All below the lowest unknown bit.
+        // The bits below the lowest unknown bit.
         let low = !known & known.wrapping_sub(T::ONE);
         let up = self.full.umin & !low | self.bits.value() & low;
         match up >= self.full.umin {
@@ -122,21 +124,21 @@ impl<const W: u32, const H: u32, T: Word> Num<W, H, T> {
             false => up.checked_add(low.wrapping_add(T::ONE)).unwrap_or(self.full.umin),
         }
     }
-    /// The same of signed ones.
+    /// A lower bound of all values as signed numbers, found as in [`Num::aligned_least`].
     #[doc(hidden)]
     pub fn aligned_signed_least(&self) -> T::Signed {
         let known = self.bits.mask();
         let low = !known & known.wrapping_sub(T::ONE);
         let up = self.full.smin.unsigned() & !low | self.bits.value() & low;
         let beyond = up.wrapping_add(low).wrapping_add(T::ONE).signed();
-        // Where that is no signed number any more, it is below all of them.
+        // If the sum overflows the signed numbers, it is below `smin`, and `smin` stays the bound.
         match up.signed() >= self.full.smin {
             true => up.signed(),
             false => beyond.max(self.full.smin),
         }
     }
-    /// The same numbers, their ranges without what lies before the first that has the low bits which are known: where
-    /// `!=` has taken off an end, what counts in steps is that far from it.
+    /// The number with both lower bounds raised to the least value that has the known low bits. A loop's distance in
+    /// strides is counted from there: `!=` may have removed just one value at an end of the range.
     #[doc(hidden)]
     pub fn aligned(&self) -> Self {
         let above = Num::signed(self.aligned_signed_least(), T::Signed::MOST[W as usize]);
@@ -165,7 +167,7 @@ impl<const W: u32, const H: u32, T: Word> Num<W, H, T> {
         (self.full.umin == self.full.umax).then_some(self.full.umin)
     }
 
-    /// Whether the bits above the low half are zero for sure.
+    /// Whether all bits above the low half are known to be zero.
     pub fn high_half_is_zero(&self) -> bool {
         self.full.umax <= ones(H)
     }
@@ -180,26 +182,26 @@ impl<const W: u32, const H: u32, T: Word> Num<W, H, T> {
         self.full.subset(other.full) && self.low.subset(other.low) && self.bits.subset(other.bits)
     }
 
-    /// The values in both; `None` if it finds none.
+    /// The values in both numbers; `None` if the components are found to have none in common.
     pub fn meet(&self, other: &Self) -> Option<Self> {
         let bits = self.bits.intersect(other.bits)?;
         let mut n = Num { bits, full: self.full.intersect(other.full), low: self.low.intersect(other.low) };
         n.sync().then_some(n)
     }
 
-    /// Something that holds the values of both.
+    /// An abstract value that holds the values of both.
     pub fn join(&self, other: &Self) -> Self {
         Self::of(self.bits.join(other.bits), self.full.join(other.full), self.low.join(other.low))
     }
 
-    /// Lets every component learn what the others know. `false` if they have no value in common.
+    /// Carries knowledge between all components. `false` if they are found to have no value in common.
     fn sync(&mut self) -> bool {
         T::step(self, Self::exchange)
     }
 
-    /// [`Num::sync`] itself.
+    /// [`Num::sync`] without the hook that lets a proof treat it as one step.
     ///
-    /// Most numbers of most programs are bytes, lengths and offsets, on which the views agree: these take a short way.
+    /// Most numbers of most programs are bytes, lengths and offsets whose high half is zero; they take a short way.
     pub(crate) fn exchange(&mut self) -> bool {
         if self.bits.is_const() {
             return self.sync_const(self.bits.value());
@@ -213,13 +215,13 @@ impl<const W: u32, const H: u32, T: Word> Num<W, H, T> {
         T::step(self, Self::sync_wide)
     }
 
-    /// Whether this is [`Num::UNKNOWN`]. Asked often, and mostly answered by the first comparison.
+    /// Whether this is [`Num::UNKNOWN`]. The comparison that decides most calls stands first.
     fn knows_nothing(&self) -> bool {
         T::ask(|| self.bits.mask() == ones(W) && self.full == Interval::FULL && self.low == Interval::FULL)
     }
 
-    /// `sync` of numbers whose high half is zero. As unsigned numbers of either width, and as signed ones of the
-    /// whole, they are the same; below the low half's sign bit, as signed ones of the low half too.
+    /// `sync` for a number whose high half is zero. Its unsigned value in either width and its signed value in the
+    /// whole width agree. If the low half's sign bit is zero, its signed value in the low half agrees as well.
     pub(crate) fn sync_small(&mut self) -> bool {
         let half = ones::<T>(H) >> 1;
         let (full, low) = (&self.full, &self.low);
@@ -230,7 +232,7 @@ impl<const W: u32, const H: u32, T: Word> Num<W, H, T> {
             None => return false,
         };
         let (mut smin, mut smax) = (low.smin, low.smax);
-        // Twice, as in `sync_wide`: what the ranges teach the bits can teach the ranges again.
+        // Two rounds, as in `sync_wide`: the ranges refine the bits, and the bits can refine the ranges again.
         for _ in 0..2 {
             lo = lo.max(self.bits.value());
             hi = hi.min(self.bits.max());
@@ -274,8 +276,8 @@ impl<const W: u32, const H: u32, T: Word> Num<W, H, T> {
 
     /// `sync` of any number.
     ///
-    /// Two rounds: what the ranges teach the bits can teach the ranges again. More rounds would gain little and are
-    /// never needed for soundness, because each step only cuts away values another component excludes.
+    /// Two rounds: the ranges refine the bits, and the bits can refine the ranges again. More rounds would gain little
+    /// and are never needed for soundness, because each step only cuts away values that another component excludes.
     pub(crate) fn sync_wide(&mut self) -> bool {
         for _ in 0..2 {
             let before = self.bits;
@@ -289,18 +291,18 @@ impl<const W: u32, const H: u32, T: Word> Num<W, H, T> {
                 return self.sync_const(self.bits.value());
             }
         }
-        // The last round may have fixed bits that the ranges have not seen yet.
+        // The last round may have fixed bits after the ranges were computed.
         self.full.meet_tnum(self.bits);
         self.low.meet_tnum(self.bits.low());
         !self.full.is_empty() && !self.low.is_empty()
     }
 
-    /// The ranges learn from the bits, from each other, and teach the bits.
+    /// Refines the ranges by the bits, then by each other, and then the bits by the ranges.
     #[inline(always)]
     pub(crate) fn round(&mut self) -> bool {
         self.full.meet_tnum(self.bits);
         self.full.sync();
-        // Nothing known of the low half: only a range that does not leave it can change that.
+        // If nothing is known of the low half, only a whole range that keeps one high half can change that.
         let nothing_low = T::ask(|| self.low == Interval::FULL && self.bits.low::<H>().mask() == ones(H));
         if !nothing_low {
             self.low.meet_tnum(self.bits.low());
@@ -328,7 +330,7 @@ impl<const W: u32, const H: u32, T: Word> Num<W, H, T> {
         true
     }
 
-    /// All components reduced to one value, if they all hold it.
+    /// Reduces all components to `v`. `false` if a component does not contain `v`.
     fn sync_const(&mut self, v: T) -> bool {
         let held = T::ask(|| self.full.contains(v) && self.low.contains(v & ones(H)));
         *self = Self::constant(v);
@@ -342,7 +344,7 @@ impl<const W: u32, const H: u32, T: Word> Num<W, H, T> {
         });
     }
 
-    /// Where all values share their high half, the low half moves within the same ends.
+    /// Where all values share their high half, the bounds of the low half are the low halves of the bounds.
     #[inline(always)]
     pub(crate) fn teach_low(&mut self) {
         let f = &self.full;
@@ -354,16 +356,16 @@ impl<const W: u32, const H: u32, T: Word> Num<W, H, T> {
             self.low.umin = self.low.umin.max(f.smin.unsigned() & ones(H));
             self.low.umax = self.low.umax.min(f.smax.unsigned() & ones(H));
         }
-        // All values fit the low half as signed numbers: then the halves have the same signed value.
+        // If all values fit the low half as signed numbers, both widths have the same signed value.
         if f.smin >= Interval::<H, T>::FULL.smin && f.smax <= Interval::<H, T>::FULL.smax {
             self.low.smin = self.low.smin.max(f.smin);
             self.low.smax = self.low.smax.min(f.smax);
         }
     }
 
-    /// The ends of the whole move inwards to the nearest value whose low half is allowed.
+    /// Moves the ends of the whole inwards to the nearest value whose low half is in the low range.
     ///
-    /// Out of the width's range means that no value is left; the old end stays and the caller sees the emptiness or
+    /// If that leaves the width's range, no value is left. The old end stays, and the caller finds the range empty or
     /// keeps a wider, still sound, range.
     #[inline(always)]
     fn low_to_full(&mut self) {
@@ -384,7 +386,7 @@ impl<const W: u32, const H: u32, T: Word> Num<W, H, T> {
         }
     }
 
-    /// The unsigned ends of the whole.
+    /// Moves the unsigned ends of the whole inwards to the nearest value whose low half is in the low range.
     #[inline(always)]
     pub(crate) fn teach_full(&mut self) {
         let (lmin, lmax) = (self.low.umin, self.low.umax);
@@ -400,7 +402,7 @@ impl<const W: u32, const H: u32, T: Word> Num<W, H, T> {
         };
     }
 
-    /// The signed ends of the whole.
+    /// Moves the signed ends of the whole inwards to the nearest value whose low half is in the low range.
     #[inline(always)]
     pub(crate) fn teach_full_signed(&mut self) {
         let (lmin, lmax) = (self.low.umin.signed(), self.low.umax.signed());
@@ -437,7 +439,7 @@ impl<const W: u32, const H: u32> fmt::Debug for Num<W, H> {
     }
 }
 
-/// Prints what is known and not implied: `7`, `0..=255`, `signed -4..=3`, `bits (0x0; 0xf8)`, `any`.
+/// Prints the facts that do not follow from others: `7`, `0..=255`, `signed -4..=3`, `bits (0x0; 0xf8)`, `any`.
 impl<const W: u32, const H: u32> fmt::Display for Num<W, H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(v) = self.as_const() {

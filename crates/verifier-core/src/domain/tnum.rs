@@ -5,9 +5,9 @@
 //! bit. Source of the domain: Vishwanathan et al., "Sound, Precise, and Fast Abstract Interpretation with Tristate
 //! Numbers" (CGO 2022); the operators here are derived from the definition and tested against it.
 //!
-//! Invariants: `value & mask == 0`; no bit above `W` is set in either. The width is a parameter so that the very
-//! code that runs at 64 bits is tested exhaustively at 4, and so is the kind of number: `u64`, or what the code is
-//! proven on (`bpf_isa::word`).
+//! Invariants: `value & mask == 0`; no bit above `W` is set in either. The width is a parameter so that the very code
+//! that runs at 64 bits is tested exhaustively at 4. The word type is a parameter, too: `u64` at run time, terms in the
+//! proofs (`bpf_isa::word`).
 
 use std::fmt;
 
@@ -37,7 +37,7 @@ impl<const W: u32, T: Word> Tnum<W, T> {
         Tnum { value: v & Self::ONES, mask: T::ZERO }
     }
 
-    /// The given unknown bits, and the given value in the others.
+    /// The tnum with these unknown bits and, in all other bits, this value.
     pub fn new(value: T, mask: T) -> Self {
         let mask = mask & Self::ONES;
         Tnum { value: value & !mask & Self::ONES, mask }
@@ -117,8 +117,8 @@ impl<const W: u32, T: Word> Tnum<W, T> {
         Tnum::new(self.value.sext(bits).unsigned(), self.mask.sext(bits).unsigned())
     }
 
-    /// Sum. The carries that *may* differ between the least and the greatest sum are unknown, as are the unknown
-    /// bits themselves.
+    /// Sum. A bit is unknown if it is unknown in a summand, or if its carry differs between the least and the greatest
+    /// sum.
     #[expect(clippy::should_implement_trait, reason = "wraps at W, unlike the operator's usual contract")]
     pub fn add(self, other: Self) -> Self {
         let values = self.value.wrapping_add(other.value);
@@ -127,7 +127,8 @@ impl<const W: u32, T: Word> Tnum<W, T> {
         Tnum::new(values, carries | self.mask | other.mask)
     }
 
-    /// Difference; the borrows that may differ are unknown.
+    /// Difference. A bit is unknown if it is unknown in an operand, or if its borrow differs between the least and the
+    /// greatest difference.
     #[expect(clippy::should_implement_trait, reason = "wraps at W, unlike the operator's usual contract")]
     pub fn sub(self, other: Self) -> Self {
         let values = self.value.wrapping_sub(other.value);
@@ -136,13 +137,13 @@ impl<const W: u32, T: Word> Tnum<W, T> {
         Tnum::new(values, (most ^ least) | self.mask | other.mask)
     }
 
-    /// Bitwise and: a bit is unknown if it may be 1 in both and is not known to be 1 in both.
+    /// Bitwise and. A bit is unknown if it may be 1 in both operands and is not known to be 1 in both.
     pub fn and(self, other: Self) -> Self {
         let value = self.value & other.value;
         Tnum::new(value, self.max() & other.max() & !value)
     }
 
-    /// Bitwise or: a bit is unknown if it is 1 in neither for sure and unknown in one.
+    /// Bitwise or. A bit is unknown if it is unknown in one operand and not known to be 1 in the other.
     pub fn or(self, other: Self) -> Self {
         let value = self.value | other.value;
         Tnum::new(value, (self.mask | other.mask) & !value)
@@ -156,7 +157,7 @@ impl<const W: u32, T: Word> Tnum<W, T> {
     /// Product, by long multiplication: an unknown bit of `self` may or may not add the shifted `other`.
     #[expect(clippy::should_implement_trait, reason = "wraps at W, unlike the operator's usual contract")]
     pub fn mul(self, other: Self) -> Self {
-        // Long multiplication over a mostly unknown factor ends at this bound anyway, only slowly.
+        // Multiplying by a mostly unknown factor would end at this bound anyway, only slowly.
         let mostly_unknown = |t: Self| t.mask.count_ones() > T::of(16);
         if (mostly_unknown(self) && !other.is_const()) || other.mask == Self::ONES || self.mask == Self::ONES {
             let zeros = self.max().trailing_zeros() + other.max().trailing_zeros();
@@ -238,7 +239,7 @@ mod tests {
         (0..16u64).filter(move |&x| t.contains(x))
     }
 
-    /// The best abstraction of a set, by definition.
+    /// The best abstraction of a set: the join of its elements.
     fn best(set: impl Iterator<Item = u64>) -> T {
         set.map(|x| T::constant(x & 15)).reduce(T::join).expect("not empty")
     }

@@ -1,65 +1,67 @@
-//! The stack of a frame: byte by byte whether it may be read, and the values of slots that were written whole.
+//! The stack of a frame: for each byte whether it may be read, and the values of slots that were written whole.
 //!
-//! Invariants: cells ascend by address and do not overlap; under a cell with a pointer all bytes are [`Byte::Opaque`],
-//! under one with a number all are [`Byte::Number`]. So what forgets a cell leaves bytes that say what is there.
+//! Invariants: cells ascend by address and do not overlap. Under a cell with a pointer all bytes are [`Byte::Opaque`],
+//! and under a cell with a number all bytes are [`Byte::Number`], so forgetting a cell leaves a sound description of
+//! its bytes.
 
 use super::value::Value;
 
-/// What is known of a byte.
+/// The state of one byte.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Byte {
-    /// Nothing was written. Where no byte of a read was, it is a mistake.
+    /// Nothing was written. A read of such bytes only is refused.
     Fresh,
-    /// Nothing was written, or a number: whoever reads it makes the host clear it when the function is entered.
+    /// Nothing or a number was written. A read makes the host clear the byte when the function is entered.
     Maybe,
     /// A number, or part of one, was written.
     Number,
-    /// It may be part of a pointer: it is not read as a number.
+    /// Part of a pointer may have been written, so the byte is not read as a number.
     Opaque,
 }
 
-/// A value in so many bytes from `r10 - depth` on. A number is what those bytes are, zero-extended.
+/// A value in `size` bytes that begin at `r10 - depth`. A number is the value of those bytes, zero-extended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Cell {
-    /// The distance of its first byte from the frame's top.
+    /// The distance of the first byte from the frame's top.
     pub depth: u32,
-    /// Its bytes: 1, 2, 4 or 8.
+    /// The number of bytes: 1, 2, 4 or 8.
     pub size: u32,
-    /// What is in them.
+    /// The value of these bytes.
     pub value: Value,
 }
 
 impl Cell {
-    /// The distance of the byte behind its last from the frame's top.
+    /// The distance of the byte after the last one from the frame's top.
     fn end(&self) -> u32 {
         self.depth - self.size
     }
 }
 
-/// What a read finds.
+/// The result of a read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Loaded {
-    /// This value.
+    /// A value that was written whole.
     Value(Value),
-    /// Some number; `fresh`: where the host has cleared the bytes.
+    /// Some number. `fresh`: only if the host has cleared the bytes when the function was entered.
     Number {
-        /// See there.
+        /// Whether the host must have cleared some of the bytes.
         fresh: bool,
     },
-    /// Part of what may be a pointer, or nothing.
+    /// Bytes that may be part of a pointer, or bytes of which none was written.
     Opaque,
 }
 
-/// See the head of the module. Depths are from 1, the byte below the top, to the size of the frame.
+/// The stack of a frame; its invariants are at the head of the module. A depth is between 1, for the byte below the
+/// top, and the size of the frame.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Stack {
-    /// By depth, less 1.
+    /// The byte at depth `d` has index `d - 1`.
     bytes: Vec<Byte>,
     cells: Vec<Cell>,
 }
 
 impl Stack {
-    /// A stack of so many bytes that nothing was written to.
+    /// A stack of `bytes` bytes, none of them written.
     pub fn new(bytes: u32) -> Stack {
         Stack { bytes: vec![Byte::Fresh; bytes as usize], cells: Vec::new() }
     }
@@ -69,18 +71,18 @@ impl Stack {
         &self.bytes
     }
 
-    /// The slots of which the value is known, ascending by address.
+    /// The slots with a known value, ascending by address.
     pub fn cells(&self) -> &[Cell] {
         &self.cells
     }
 
-    /// Without the value of this slot; its bytes stay what they are.
+    /// The stack without the value of this slot; the slot's bytes keep their state. For the author of an invariant.
     pub fn without(mut self, depth: u32) -> Stack {
         self.cells.retain(|cell| cell.depth != depth);
         self
     }
 
-    /// With another byte at a depth and without what was in a slot there: for whoever writes down an invariant.
+    /// The stack with another byte at a depth, and without the slot that held it. For the author of an invariant.
     pub fn with_byte(mut self, depth: u32, byte: Byte) -> Stack {
         self.cells.retain(|cell| !(cell.end() < depth && depth <= cell.depth));
         if let Some(old) = self.byte_mut(depth) {
@@ -89,7 +91,7 @@ impl Stack {
         self
     }
 
-    /// With a slot of this value: for whoever writes down an invariant.
+    /// The stack with a slot of this value. For the author of an invariant.
     pub fn with_cell(mut self, cell: Cell) -> Stack {
         if cell.size <= cell.depth && cell.depth as usize <= self.bytes.len() {
             self.write(cell.depth, cell.size, cell.value);
@@ -101,7 +103,7 @@ impl Stack {
         self.bytes.get_mut((depth as usize).checked_sub(1)?)
     }
 
-    /// Whether the invariants of the module hold, and each value is sound.
+    /// Whether the invariants of the module hold and `value` accepts each cell's value.
     pub(crate) fn is_sound(&self, bytes: u32, value: impl Fn(&Value) -> bool) -> bool {
         let mut below = u32::MAX;
         self.bytes.len() == bytes as usize
@@ -118,13 +120,13 @@ impl Stack {
             })
     }
 
-    /// The bytes from a depth on: as many as there are.
+    /// The `size` bytes from a depth upwards; empty if they are not within the frame.
     fn range(&self, depth: u32, size: u32) -> &[Byte] {
         let (from, to) = (depth.saturating_sub(size) as usize, depth as usize);
         self.bytes.get(from..to).unwrap_or_default()
     }
 
-    /// What a read of so many bytes finds, which lie within the frame.
+    /// The result of reading `size` bytes. They lie within the frame.
     pub(crate) fn read(&self, depth: u32, size: u32) -> Loaded {
         if let Some(cell) = self.cell(depth, size) {
             return Loaded::Value(cell.value.clone());
@@ -141,7 +143,7 @@ impl Stack {
         self.cells.iter().find(|cell| (cell.depth, cell.size) == (depth, size))
     }
 
-    /// The slot that begins there.
+    /// The slot that begins at this depth.
     pub(crate) fn cell_at(&self, depth: u32) -> Option<&Cell> {
         self.cells.iter().find(|cell| cell.depth == depth)
     }
@@ -172,8 +174,8 @@ impl Stack {
         }
     }
 
-    /// Numbers may have been written to some of these bytes: no slot keeps its value, and bytes what they may be read
-    /// as.
+    /// Notes that numbers may have been written to some of these bytes: slots lose their values, and unwritten bytes
+    /// become [`Byte::Maybe`].
     pub(crate) fn write_within(&mut self, depth: u32, size: u32) {
         self.drop_cells(depth, size);
         let (from, to) = (depth.saturating_sub(size) as usize, depth as usize);
@@ -181,13 +183,13 @@ impl Stack {
         fresh.for_each(|byte| *byte = Byte::Maybe);
     }
 
-    /// Some number was written to all of these bytes.
+    /// Notes that some number was written to all of these bytes.
     pub(crate) fn write_number(&mut self, depth: u32, size: u32) {
         self.drop_cells(depth, size);
         self.fill(depth, size, Byte::Number);
     }
 
-    /// Forgets the slots whose value this says is gone.
+    /// Drops the slots for whose value `gone` answers true.
     pub(crate) fn forget(&mut self, gone: impl Fn(&Value) -> bool) {
         self.cells.retain(|cell| !gone(&cell.value));
     }

@@ -1,18 +1,19 @@
-//! What a register or a slot of the stack holds.
+//! Values of registers and stack slots.
 
 use crate::contract::{Env, KnownMap, MapType};
 use crate::domain::{Form, Name};
 
-/// What a pointer is into.
+/// The object that a pointer points into.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Base {
     /// The context's fields.
     Context,
-    /// The stack of a frame, by its number from the main program's, 0; offsets are from its top, so negative.
+    /// The stack of a frame, by its index in the call chain (0: the main program). Offsets count from its top, so they
+    /// are negative.
     Stack(u8),
     /// A region of the context.
     Region(u8),
-    /// A map itself, which is no memory.
+    /// A map itself, which is not accessible memory.
     Map(u32),
     /// A value of a map.
     MapValue(u32),
@@ -20,18 +21,18 @@ pub enum Base {
     Inner(u32),
     /// A value of a map that was found in this map of maps.
     InnerValue(u32),
-    /// Memory that a function returned, to the end of the run.
+    /// Memory that a function returned, valid until the run ends.
     Memory {
-        /// Bytes of it.
+        /// Its size in bytes.
         size: u32,
         /// Whether the program may write to it.
         writable: bool,
     },
-    /// A record of a ring buffer that is held by this name.
+    /// A record of a ring buffer, held under a name.
     Record {
-        /// The name among those held.
+        /// The name under which the record is held.
         owner: Name,
-        /// Bytes of it.
+        /// Its size in bytes.
         size: u32,
     },
 }
@@ -50,11 +51,11 @@ impl Base {
 /// A pointer: the address of its base plus the offset, modulo 2^64.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Pointer {
-    /// What it is into.
+    /// The object that it points into.
     pub base: Base,
     /// The offset, modulo 2^64.
     pub offset: Form,
-    /// The name that is 0 where the pointer is null instead, and 1 where not; `None` if it is not null.
+    /// The name that is 1 if the pointer is valid and 0 if it is null; `None` if it is known not to be null.
     pub present: Option<Name>,
 }
 
@@ -65,10 +66,10 @@ impl Pointer {
     }
 }
 
-/// What a register or a slot holds.
+/// The value of a register or a stack slot.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Value {
-    /// Nothing that may be read.
+    /// A value that may not be read.
     Unset,
     /// The residue of the form modulo 2^64.
     Number(Form),
@@ -77,12 +78,12 @@ pub enum Value {
 }
 
 impl Value {
-    /// Whether it is a pointer into the stack of this frame.
+    /// Whether the value is a pointer into the stack of this frame.
     pub(crate) fn is_into_frame(&self, frame: usize) -> bool {
         matches!(self, Value::Pointer(Pointer { base: Base::Stack(f), .. }) if usize::from(*f) == frame)
     }
 
-    /// Whether it speaks only of names, frames, regions and maps that there are.
+    /// Whether the value refers only to names, frames, regions and maps that exist.
     pub(crate) fn is_sound(&self, names: usize, frames: usize, env: &Env<'_>) -> bool {
         let plain = |base: Base| base.map(env).is_some_and(|map| map.kind != MapType::Arena);
         match self {

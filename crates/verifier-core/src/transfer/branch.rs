@@ -1,7 +1,7 @@
-//! Conditional jumps: which ways they can go, and what going each way teaches.
+//! Conditional jumps: which of both branches can be taken, and which facts hold on each.
 //!
-//! A comparison of numbers teaches in two ways. The words of both are refined by the proven operation
-//! [`Scalar::refine`]; and, read as the integers that are compared, their order is a row.
+//! A comparison of numbers teaches facts in two ways. The proven operation [`Scalar::refine`] refines the words of both
+//! operands. The order of the two compared integers is a row.
 
 use bpf_isa::{Cond, Reg, Src, Width};
 
@@ -11,8 +11,9 @@ use crate::domain::{Form, Scalar};
 use crate::refusal::{Res, Why};
 use crate::state::{Base, Pointer, State, Value};
 
-/// How far from its object's start a pointer may be to be compared: no object ends as near to the end of the address
-/// space as that, so such addresses are in the order of their offsets.
+/// The greatest distance from its object's start at which a pointer may be compared. Objects are assumed to end at
+/// least this far below the end of the address space, so addresses up to this distance are ordered as their offsets
+/// are.
 const NEAR: i128 = 1 << 31;
 
 /// A condition and the width it is compared at.
@@ -25,7 +26,7 @@ fn is_signed(cond: Cond) -> bool {
     }
 }
 
-/// The forms that are not negative where `a cond b` of these integers; none for what rows do not say.
+/// The forms that are not negative if `a cond b` holds of these integers; none if the condition is not an inequality.
 fn order(cond: Cond, a: &Form, b: &Form) -> Vec<Form> {
     // a - b - by >= 0
     let above = |a: &Form, b: &Form, by: i128| a.plus(b, -1).and_then(|f| f.shifted(-by));
@@ -47,7 +48,7 @@ impl Checker<'_> {
         let mut taken;
         let (yes, no) = match (&a, &b) {
             (Value::Number(a), Value::Number(b)) => {
-                // Both ways speak of the same names.
+                // Both branches refer to the same names, so the operands are named before the state is copied.
                 let read = self.compared(state, test, a, b)?;
                 taken = self.copy(state)?;
                 let yes = self.way_of_numbers(&mut taken, test, true, (a, b), &read)?;
@@ -81,7 +82,7 @@ impl Checker<'_> {
         }
     }
 
-    /// The integers that are compared; `None` where a comparison says nothing of integers.
+    /// The two integers that are compared; `None` if the condition does not compare integers.
     fn compared(&mut self, state: &mut State, (width, cond): Test, a: &Form, b: &Form) -> Res<Option<(Form, Form)>> {
         if cond == Cond::Set {
             return Ok(None);
@@ -91,7 +92,7 @@ impl Checker<'_> {
         Ok(Some((a, self.read_as(state, b, bits, signed)?)))
     }
 
-    /// Whether the comparison can go this way, in a state that is that way's from here on.
+    /// Whether the comparison can have this outcome; refines the state, which is the branch's own, by it.
     fn way_of_numbers(
         &mut self,
         state: &mut State,
@@ -111,7 +112,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Learns how two integers compare. `false` if they cannot compare like that.
+    /// Notes the row that a comparison's outcome implies. `false` if the outcome is proven impossible.
     fn learn_order(&mut self, state: &mut State, cond: Cond, taken: bool, (a, b): &(Form, Form)) -> Res<bool> {
         let outcome = match (taken, cond.negate()) {
             (true, _) => cond,
@@ -120,7 +121,7 @@ impl Checker<'_> {
         };
         let mut rows = order(outcome, a, b);
         if outcome == Cond::Ne {
-            // Of two that are in order and differ, one is less.
+            // If two integers are in order and differ, the order is strict.
             let difference = a.plus(b, -1);
             for difference in [difference.clone(), difference.and_then(|d| d.times(-1))].into_iter().flatten() {
                 let order = self.proves(state, &difference)?;
@@ -129,7 +130,7 @@ impl Checker<'_> {
         }
         for row in rows {
             self.spend(1 + state.known.rows().len() as u64)?;
-            // Rows may show together that it cannot be.
+            // The rows together may refute the outcome although no single one does.
             if let Some(never) = row.times(-1).and_then(|f| f.shifted(-1))
                 && self.proves(state, &never)?
             {
@@ -142,7 +143,7 @@ impl Checker<'_> {
         Ok(true)
     }
 
-    /// Whether a pointer can compare like that with null.
+    /// Whether a pointer's comparison with null can have this outcome; refines the state by it.
     fn null_test(&mut self, state: &mut State, (width, cond): Test, taken: bool, p: &Pointer, n: &Form) -> Res<bool> {
         let null = match (width, cond) {
             (Width::W64, Cond::Eq) => taken,
@@ -156,7 +157,8 @@ impl Checker<'_> {
             return Ok(state.known.meet(present, &Scalar::constant(u64::from(!null))));
         }
         match p.base {
-            // A region without bytes may be anywhere, and so may what lies behind the end of one.
+            // An empty region may be at any address, and so may an address past the end of a region, so neither outcome
+            // is excluded.
             Base::Region(_) => {
                 self.within_reach(state, &p.offset)?;
                 Ok(true)
@@ -174,20 +176,21 @@ impl Checker<'_> {
         }
     }
 
-    /// Proves that the offset is at or behind the start, and near.
+    /// Proves that the offset is at least 0 and at most [`NEAR`].
     fn within_reach(&mut self, state: &State, offset: &Form) -> Res<()> {
         let behind = offset.times(-1).and_then(|f| f.shifted(NEAR)).ok_or(Why::PointerComparison)?;
         if self.proves(state, offset)? && self.proves(state, &behind)? { Ok(()) } else { Err(Why::PointerComparison) }
     }
 
-    /// Proves that comparing two pointers is the same as comparing the returned offsets, and shows nothing else.
+    /// Proves that comparing two pointers is equivalent to comparing the returned offsets, and reveals nothing else
+    /// about the addresses.
     fn near(&mut self, state: &State, (width, cond): Test, p: &Pointer, q: &Pointer) -> Res<(Form, Form)> {
         let offsets = self.in_one_object(state, p, q).filter(|_| {
             let is_compared = width == Width::W64 && !is_signed(cond) && cond != Cond::Set;
             is_compared && matches!(p.base, Base::Stack(_) | Base::Region(_) | Base::Record { .. })
         });
         let (a, b) = offsets.ok_or(Why::PointerComparison)?;
-        // Stack offsets are below 0: addresses of frames do not wrap either.
+        // Offsets into a stack are at most 0. Addresses within a frame do not wrap either.
         for offset in [&a, &b] {
             match p.base {
                 Base::Stack(_) => {

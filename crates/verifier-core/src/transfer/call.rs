@@ -1,7 +1,7 @@
-//! Calls and returns: functions of the program, which are walked into, and the host's, by their prototypes.
+//! Calls and returns. Functions of the program are walked into; functions of the host are applied by their prototypes.
 //!
-//! What a function reads must be readable, what it writes is forgotten, and what its prototype says beside that must
-//! have a rule here: every other kind of argument, result or effect is [`Why::Unsupported`].
+//! Memory that a host function reads must be readable, and memory that it writes is forgotten. Everything else that its
+//! prototype says must have a rule here: any other kind of argument, result or effect is [`Why::Unsupported`].
 
 use bpf_isa::{InsnIdx, MAX_CALL_DEPTH, Reg};
 
@@ -12,22 +12,22 @@ use crate::domain::{Form, Known, Name, Scalar};
 use crate::refusal::{Res, Why};
 use crate::state::{Base, Frame, Pointer, State, Value};
 
-/// What the arguments of one call turned out to be.
+/// Findings about the arguments of one call.
 #[derive(Default)]
 struct Call<'a> {
     map: Option<(Base, &'a KnownMap)>,
-    /// The key of an array, where it is known.
+    /// The key of an array, if it is a known constant.
     key: Option<u64>,
     record_size: u32,
-    /// The record that is given back.
+    /// The record that the call gives back.
     released: Option<Name>,
-    /// Memory that the function writes, and how many bytes of it at least.
+    /// Memory that the function writes, each with the least number of bytes written.
     written: Vec<(Place, u32)>,
-    /// Memory arguments.
+    /// The number of memory arguments.
     memory: usize,
 }
 
-/// The argument at hand.
+/// The argument that is being checked.
 struct Argument<'a> {
     proto: &'a HelperProto,
     index: usize,
@@ -75,7 +75,8 @@ impl<'a> Checker<'a> {
         if state.owed().next().is_some() {
             return Err(Why::Held);
         }
-        // An object's claim that the program returns nothing does not override a context that reads the result.
+        // An object may declare that its program returns nothing. That does not override a context that reads the
+        // result.
         if self.env.void && self.env.context.returns.is_none() {
             return Ok(Flow::End);
         }
@@ -141,7 +142,7 @@ impl<'a> Checker<'a> {
         Ok(Flow::Next)
     }
 
-    /// The regions may be elsewhere and have other lengths.
+    /// Gives each region an unknown address and length: pointers into regions are forgotten.
     fn move_regions(&mut self, state: &mut State) -> Res<()> {
         self.pay(state)?;
         state.forget(|v| matches!(v, Value::Pointer(Pointer { base: Base::Region(_), .. })));
@@ -166,7 +167,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Whether it is the context as the program was given it.
+    /// Whether the value is the unchanged context pointer.
     pub(crate) fn is_context(&self, value: &Value) -> bool {
         let start = Pointer::start(if self.env.context.raw { Base::Region(0) } else { Base::Context });
         *value == Value::Pointer(start)
@@ -226,12 +227,12 @@ impl<'a> Checker<'a> {
             }
             ArgKind::ValueOut => {
                 let (_, def) = map(call)?;
-                // A Bloom filter's "peek" asks whether the value is there.
+                // A Bloom filter's "peek" reads the value and asks whether it is in the filter.
                 let mem = if def.kind == MapType::BloomFilter { MemArg::READ } else { MemArg::WRITE };
                 self.memory(state, arg, &value, &fixed(def.value_size), mem, call)
             }
             ArgKind::Fixed { bytes, mem } => self.memory(state, arg, &value, &fixed(bytes), mem, call),
-            // Checked with its length, the next argument.
+            // Checked together with its length, the next argument.
             ArgKind::Mem(_) if matches!(proto.args.get(index + 1), Some(ArgKind::Size { .. })) => Ok(()),
             ArgKind::Size { zero, .. } => {
                 let before = index.checked_sub(1).and_then(|i| Some((i, *proto.args.get(i)?, *Reg::ARGS.get(i)?)));
@@ -302,7 +303,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// A length, as an integer below 2^32.
+    /// A length as an integer, proven to be at most 2^32 - 1.
     fn length(&mut self, state: &mut State, arg: &Argument<'_>, value: &Value) -> Res<Form> {
         let Value::Number(form) = value else { return Err(arg.wrong("a length")) };
         let size = self.read_as(state, form, 64, false)?;
@@ -313,7 +314,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Proves that the function may use `size` bytes there, and notes what it may write.
+    /// Proves that the function may access `size` bytes at the pointer, and notes the bytes that it may write.
     fn memory(
         &mut self,
         state: &mut State,
@@ -326,7 +327,7 @@ impl<'a> Checker<'a> {
         let sized = matches!(arg.proto.args.get(arg.index), Some(ArgKind::Mem(_) | ArgKind::MemOfLength(_)));
         let (least, most) = state.known.bounds(size).ok_or(Why::Internal("a size"))?;
         if mem.null && is_zero(value) {
-            // Null has no bytes.
+            // A null pointer is allowed for 0 bytes only, unless the argument has no length.
             return if !sized || most == 0 { Ok(()) } else { Err(Why::MayBeNull(arg.reg)) };
         }
         let Value::Pointer(pointer) = value else { return Err(arg.wrong("a pointer to memory")) };
@@ -374,7 +375,7 @@ impl<'a> Checker<'a> {
         let map = if let Base::Map(map) = base { Some(map) } else { None };
         let key = if tail_call {
             let index = proto.args.iter().zip(Reg::ARGS).find(|(arg, _)| **arg == ArgKind::Scalar);
-            // The index is 32 bits wide.
+            // The index of a tail call is 32 bits wide.
             index.and_then(|(_, reg)| match state.reg(reg) {
                 Value::Number(form) => state.known.word(&form).truncate(32).as_const(),
                 Value::Pointer(_) | Value::Unset => None,
@@ -385,7 +386,7 @@ impl<'a> Checker<'a> {
         self.notes.call(self.pc, map, key, tail_call);
     }
 
-    /// A name that is 1 where there is what a pointer leads to, and 0 where it is null.
+    /// A fresh name that is 1 if a pointer is valid, and 0 if the pointer is null.
     fn presence(&mut self, state: &mut State) -> Res<Name> {
         self.fresh(state, Scalar::unsigned(0, 1), false)
     }

@@ -1,7 +1,7 @@
-//! Loads, stores and atomics: where an access may land, and what it reads or changes.
+//! Loads, stores and atomics: proves that an access is within bounds, and applies its effect to the state.
 //!
-//! One function, [`Checker::place`], proves that an access lies inside of what its pointer points to; loads, stores,
-//! atomics and the memory that a function is given all go through it.
+//! One function, [`Checker::place`], proves that an access lies within the object that its pointer points to. Loads,
+//! stores, atomics and memory arguments of functions all go through it.
 
 use bpf_isa::{AtomicOp, Reg, Size, Src, Width};
 
@@ -12,27 +12,27 @@ use crate::notes::Kind;
 use crate::refusal::{Res, Why};
 use crate::state::{Base, Loaded, Pointer, State, Value};
 
-/// Bytes of a `struct bpf_timer` or `struct bpf_wq`, and more than any lock has.
+/// The size in bytes of a `struct bpf_timer` or `struct bpf_wq`, and an upper bound of the size of any lock.
 const FIELD_BYTES: u32 = bpf_uapi::TIMER_BYTES;
 
-/// Where an access lands.
+/// The place of an access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Place {
-    /// Within so many bytes of a frame's stack, `depth` below its top: all of them if `exact`.
+    /// Some of the `size` bytes from `depth` below a frame's top upwards, or exactly those bytes if `exact`.
     Stack { frame: usize, depth: u32, size: u32, exact: bool },
-    /// A field of the context, and the offset in it.
+    /// A field of the context, and the offset within the field.
     Field { index: usize, offset: u32 },
-    /// Memory of which the contents are not tracked.
+    /// Memory whose contents are not tracked.
     Untracked(Kind),
 }
 
-/// The bytes of one access.
+/// The size of an access as a form.
 fn bytes_of(size: Size) -> Form {
     Form::constant(size.bytes().into())
 }
 
 impl Checker<'_> {
-    /// Proves that `size` bytes, a number that is not negative, at `pointer + off` may be accessed.
+    /// Proves that `size` bytes at `pointer + off` may be accessed. `size` is not negative.
     pub(crate) fn place(
         &mut self,
         state: &State,
@@ -63,7 +63,8 @@ impl Checker<'_> {
                 let (Some((min, _)), Some((_, max))) = (state.known.bounds(&at), state.known.bounds(&end)) else {
                     return Err(inside("the stack"));
                 };
-                // What rows prove may be less than the bounds say: no byte outside of the frame is meant.
+                // The access is proven to lie within the frame, possibly by rows, so bounds that reach beyond the frame
+                // are cut.
                 let (min, max) = (min.max(-i128::from(self.env.frame_bytes)), max.min(0));
                 let bytes = |n: i128| u32::try_from(n).map_err(|_| Why::Unreachable);
                 let (depth, span) = (bytes(min.saturating_neg())?, bytes(max.saturating_sub(min))?);
@@ -103,7 +104,8 @@ impl Checker<'_> {
                 self.within(state, &at, 0, &Form::constant(bytes.into()), size, inside("the memory"))?;
                 Ok(Place::Untracked(Kind::Mixed))
             }
-            // Two names of an invariant may stand for one record. If one of them is given back, the other is not held.
+            // Two names of an invariant may stand for one record. A record is accessed only through a name that is
+            // held, so after one of the two is given back, the other gives no access.
             Base::Record { owner, .. } if !state.held.contains(&owner) => Err(Why::NotHeld(reg)),
             Base::Record { size: bytes, .. } => {
                 self.within(state, &at, 0, &Form::constant(bytes.into()), size, inside("the record"))?;
@@ -125,7 +127,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Proves that the access touches no lock, timer or other field that only functions use.
+    /// Proves that the access touches no lock, timer or other field of the value that only functions may use.
     fn plain(&self, state: &State, at: &Form, size: &Form, def: &KnownMap) -> Res<()> {
         let bounds = |form: &Form| state.known.bounds(form);
         let reach = bounds(at).zip(at.plus(size, 1).as_ref().and_then(bounds));
@@ -171,7 +173,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Notes what kind of memory the instruction accesses: the context on every way, or on none.
+    /// Notes the kind of memory that the instruction accesses. All paths must access one field of the context, or none
+    /// may access the context.
     fn note(&mut self, place: Place) -> Res<()> {
         let (kind, field) = match place {
             Place::Stack { .. } => (Kind::Stack, None),
@@ -188,7 +191,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Bytes of the stack that are read as numbers.
+    /// Proves that bytes of the stack may be read as a number, and notes bytes that the host must clear.
     pub(crate) fn readable(&mut self, state: &State, frame: usize, depth: u32, size: u32) -> Res<()> {
         let frame = state.frames.get(frame).ok_or(Why::Internal("no such frame"))?;
         let number = |value| match value {
@@ -246,7 +249,7 @@ impl Checker<'_> {
             },
             Place::Untracked(_) => self.any(state, size)?,
         };
-        // A pointer on the stack may be null.
+        // A pointer that was spilled to the stack may be known to be null since then.
         let value = match (sign, state.resolved(value)) {
             (false, value) => value,
             (true, Value::Number(form)) => Value::Number(self.sign_extended(state, &form, size.bits(), Width::W64)?),
@@ -256,12 +259,13 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Any number of so many bytes.
+    /// An unknown number of `size` bytes.
     fn any(&mut self, state: &mut State, size: Size) -> Res<Value> {
         Ok(Value::Number(Form::name(self.fresh(state, Scalar::low_bits(size.bits()), false)?)))
     }
 
-    /// Bytes of the stack as a number: the low ones of a longer number that begins there, or any.
+    /// Bytes of the stack as a number: the low bytes of a longer number that begins at the same depth, or an unknown
+    /// number.
     fn part(&mut self, state: &mut State, frame: usize, depth: u32, size: Size) -> Res<Value> {
         let longer = state.frames.get(frame).and_then(|f| f.stack.cell_at(depth)).cloned();
         match longer {
@@ -273,7 +277,7 @@ impl Checker<'_> {
         }
     }
 
-    /// The constant at that place of a map that can no longer change.
+    /// The constant at this place of a map that is frozen and not writable for programs.
     fn frozen(&self, pointer: &Pointer, off: i16, size: Size) -> Option<u64> {
         let Base::MapValue(map) = pointer.base else { return None };
         let def = self.env.maps.get(map as usize)?;
@@ -283,7 +287,8 @@ impl Checker<'_> {
         Some(bytes.iter().rev().fold(0, |v, b| v << 8 | u64::from(*b)))
     }
 
-    /// `LD_ABS` and `LD_IND`: r6 is the context; behind the packet's end, the function returns 0.
+    /// `LD_ABS` and `LD_IND`. r6 must be the context. If the bytes lie beyond the packet's end, the function returns 0,
+    /// so that path is walked as well.
     pub(crate) fn legacy_load(&mut self, state: &mut State, size: Size, index: Option<Reg>) -> Res<()> {
         if self.env.context.legacy_loads.is_none() {
             return Err(Why::Unsupported("legacy packet loads in this context"));
@@ -317,7 +322,7 @@ impl Checker<'_> {
         match place {
             Place::Stack { frame, depth, size: bytes, exact } => {
                 let aligned = exact && size == Size::DW && depth.is_multiple_of(8);
-                // A frame's stack is gone when it returns: no older frame keeps a pointer to it.
+                // The stack of a frame is gone when the frame returns, so an older frame must not keep a pointer to it.
                 let dangles = (frame + 1..state.frames.len()).any(|younger| value.is_into_frame(younger));
                 if !matches!(value, Value::Number(_)) && (!aligned || dangles) {
                     return Err(Why::Leak);
@@ -351,7 +356,7 @@ impl Checker<'_> {
         if op == AtomicOp::CmpXchg {
             self.number(state, Reg::R0)?;
         }
-        // Atomic accesses are aligned: of memory that is, at a constant offset.
+        // Atomic accesses must be aligned: a constant, aligned offset into memory whose start is aligned.
         let at = pointer.offset.as_const().and_then(|at| at.checked_add(off.into()));
         let aligned = at.is_some_and(|at| at.rem_euclid(size.bytes().into()) == 0);
         if !aligned || !matches!(pointer.base, Base::MapValue(_) | Base::Stack(_)) {

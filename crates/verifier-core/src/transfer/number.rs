@@ -1,9 +1,9 @@
-//! Arithmetic on numbers, and how a word is read as an integer.
+//! Arithmetic on numbers, and the reading of a word as an integer.
 //!
-//! A number is the residue of a form modulo 2^64, so sums, differences and products by constants are those of forms:
-//! nothing wraps, and nothing is lost. Whatever needs the *integer* that a word stands for (a comparison, a shift to
-//! the right, a 32-bit result) reads the form at a width ([`Checker::read_as`]): the form itself where it is proven to
-//! lie in range, or a fresh name for its residue.
+//! A number is the residue of a form modulo 2^64, so sums, differences and products by constants are those of forms,
+//! without overflow or loss of precision. An operation that needs the *integer* of a word (a comparison, a shift to the
+//! right, a 32-bit result) reads the form at a width ([`Checker::read_as`]): the form itself where it is proven to lie
+//! in range, and a fresh name for its residue elsewhere.
 
 use bpf_isa::{AluOp, ByteOrder, Width};
 
@@ -12,7 +12,7 @@ use crate::domain::{Definition, Form, Known, Name, Scalar};
 use crate::refusal::{Res, Why};
 use crate::state::State;
 
-/// The bits of a width.
+/// The number of bits of a width.
 pub(crate) fn bits(width: Width) -> u32 {
     match width {
         Width::W32 => 32,
@@ -20,18 +20,18 @@ pub(crate) fn bits(width: Width) -> u32 {
     }
 }
 
-/// The least integer that `bits` bits stand for.
+/// The least integer of `bits` bits.
 fn least(bits: u32, signed: bool) -> i128 {
     if signed { -(1i128 << (bits - 1)) } else { 0 }
 }
 
 impl Checker<'_> {
-    /// A fresh name for a word in this set, the signed or the unsigned value of it.
+    /// A fresh name for an integer: the signed or unsigned value of a word in this set.
     pub(crate) fn fresh(&mut self, state: &mut State, word: Scalar, signed: bool) -> Res<Name> {
         state.known.name(Known { word, signed }).ok_or(Why::Fuel)
     }
 
-    /// A fresh number in this set, by the view in which it has the shorter range.
+    /// A fresh name for a number in this set, as the signed or the unsigned integer, whichever has the shorter range.
     pub(crate) fn fresh_number(&mut self, state: &mut State, word: Scalar) -> Res<Form> {
         if let Some(c) = word.as_const() {
             return Ok(Form::constant(c.into()).residue(64));
@@ -40,7 +40,7 @@ impl Checker<'_> {
         Ok(Form::name(self.fresh(state, word, signed)?))
     }
 
-    /// The name of the residue of a form modulo 2^`bits`, the one that it has or a fresh one.
+    /// The name of a form's residue modulo 2^`bits`: the name defined earlier in the segment, or a fresh one.
     pub(crate) fn fresh_residue(&mut self, state: &mut State, form: &Form, bits: u32, signed: bool) -> Res<Name> {
         let form = form.residue(bits);
         let definition = Definition::Residue { form: form.clone(), bits, signed };
@@ -54,16 +54,17 @@ impl Checker<'_> {
         Ok(name)
     }
 
-    /// The value of a definition, if it has been noted.
+    /// The value of a definition, if the segment has noted it.
     fn defined(&mut self, state: &State, definition: &Definition) -> Res<Option<Form>> {
         self.spend(1 + state.known.definitions() as u64 / 16)?;
         Ok(state.known.defined(definition).cloned())
     }
 
-    /// The integer that the low `bits` bits of a number stand for, signed or unsigned.
+    /// The integer that the low `bits` bits of a number represent, signed or unsigned.
     pub(crate) fn read_as(&mut self, state: &mut State, form: &Form, bits: u32, signed: bool) -> Res<Form> {
         let (modulus, least) = (1i128 << bits, least(bits, signed));
-        // Within one period, the form is the integer but for a multiple of the modulus.
+        // If the bounds of the form lie within one period of the modulus, subtracting that period's multiple of the
+        // modulus gives the integer exactly.
         let periods = |form: &Form| {
             let (min, max) = state.known.bounds(form)?;
             Some((min.checked_sub(least)?.div_euclid(modulus), max.checked_sub(least)?.div_euclid(modulus)))
@@ -78,7 +79,7 @@ impl Checker<'_> {
                 return Ok(exact);
             }
         }
-        // Or rows show in which period it is.
+        // Otherwise rows may prove which of up to three periods the form lies in.
         if nearest.terms().len() > 1
             && let Some((first, last)) = periods(&nearest)
             && last - first <= 2
@@ -97,7 +98,7 @@ impl Checker<'_> {
         Ok(Form::name(self.fresh_residue(state, &nearest, bits, signed)?))
     }
 
-    /// `a op b` on the low bits of that width, zero-extended.
+    /// `a op b` on the low bits of the width, zero-extended.
     pub(crate) fn number_op(&mut self, state: &mut State, op: AluOp, width: Width, a: &Form, b: &Form) -> Res<Form> {
         let wide = width == Width::W64;
         let constant = |f: &Form| f.residue(64).as_const();
@@ -162,7 +163,7 @@ impl Checker<'_> {
         Ok(value)
     }
 
-    /// A fresh name for an unsigned number in the set that is no more than any of these integers.
+    /// A fresh name for an unsigned number that is in the set and at most each of these integers.
     fn at_most(&mut self, state: &mut State, wholes: &[Form], result: Scalar) -> Res<Form> {
         let name = Form::name(self.fresh(state, result, false)?);
         for whole in wholes {
@@ -171,21 +172,23 @@ impl Checker<'_> {
         Ok(name)
     }
 
-    /// Learns what the definition of a fresh name says.
+    /// Notes a row that follows from the definition of a fresh name.
     fn define(&mut self, state: &mut State, row: Option<Form>) -> Res<()> {
         self.spend(state.known.rows().len() as u64)?;
         let Some(row) = row else { return Ok(()) };
-        // A fresh name has a value wherever the rest has one.
+        // A fresh name has a value in every run of the state, so a contradiction shows that the state has no run.
         if state.known.learn(row) { Ok(()) } else { Err(Why::Unreachable) }
     }
 
-    /// `a & b`: adjacent bits of a number, or no more than either.
+    /// `a & b`. For a mask of adjacent ones, the result is a multiple of a quotient. Otherwise it is at most each
+    /// operand.
     fn masked(&mut self, state: &mut State, width: Width, (a, b): (&Form, &Form), result: Scalar) -> Res<Option<Form>> {
         for (number, mask) in [(a, b), (b, a)] {
             let mask = state.known.word(mask).truncate(bits(width));
             match mask.as_const() {
                 Some(u64::MAX) => return Ok(Some(number.clone())),
-                // Bits `low` to `high - 1`: 2^low times the quotient of the low `high` bits by 2^low.
+                // The mask selects the bits `low` to `high - 1`: the result is 2^low times the quotient of the low
+                // `high` bits by 2^low.
                 Some(mask) if mask != 0 && (mask >> mask.trailing_zeros()).wrapping_add(1).is_power_of_two() => {
                     let (low, high) = (mask.trailing_zeros(), 64 - mask.leading_zeros());
                     let whole = self.read_as(state, number, high, false)?;
@@ -221,7 +224,8 @@ impl Checker<'_> {
         let both = self.number_op(state, AluOp::And, width, &wholes[0], &wholes[1])?;
         let both = self.read_as(state, &both, bits(width), false)?;
         let Some(joined) = sum.and_then(|sum| sum.plus(&both, times)) else { return Ok(None) };
-        // The set of the word may say more than the sum: a name for the sum has both.
+        // The set of the word may be tighter than the bounds of the sum, so a fresh name, equal to the sum, gets that
+        // set.
         if state.known.word(&joined).subset(&result) {
             return Ok(Some(joined));
         }
@@ -232,7 +236,8 @@ impl Checker<'_> {
         Ok(Some(name))
     }
 
-    /// What was multiplied by 2^k is shifted back: the low bits of the number, zero- or sign-extended.
+    /// `a >> k` for a form that 2^k divides (`x << k >> k`): the low `64 - k` bits of the divided form, zero- or
+    /// sign-extended.
     fn halved_back(&mut self, state: &mut State, a: &Form, k: i128, signed: bool) -> Res<Option<Form>> {
         let Ok(k @ 1..64) = u32::try_from(k) else { return Ok(None) };
         let Some(number) = a.residue(64).divided(1i128 << k) else { return Ok(None) };
@@ -264,7 +269,7 @@ impl Checker<'_> {
         self.quotient_of(state, whole, by)
     }
 
-    /// The quotient `q` of an integer of 64 bits by a number above 0: `by * q <= whole < by * q + by`.
+    /// The quotient `q` of an unsigned 64-bit integer by a number above 0: `by * q <= whole < by * q + by`.
     fn quotient_of(&mut self, state: &mut State, whole: Form, by: i128) -> Res<Form> {
         let definition = Definition::Quotient { form: whole.clone(), by };
         if let Some(q) = self.defined(state, &definition)? {
@@ -280,7 +285,7 @@ impl Checker<'_> {
         Ok(q)
     }
 
-    /// The low bits of a number, sign-extended to the width and zero-extended from there.
+    /// The low `from` bits of a number, sign-extended to the width and then zero-extended to 64 bits.
     pub(crate) fn sign_extended(&mut self, state: &mut State, a: &Form, from: u32, width: Width) -> Res<Form> {
         let number = self.read_as(state, a, from, true)?;
         match width {
@@ -289,7 +294,7 @@ impl Checker<'_> {
         }
     }
 
-    /// A byte order conversion.
+    /// The result of a byte order conversion.
     pub(crate) fn byte_order(&mut self, state: &mut State, order: ByteOrder, a: &Form, bits: u32) -> Res<Form> {
         match order {
             ByteOrder::ToLe => Ok(self.read_as(state, a, bits, false)?.residue(64)),

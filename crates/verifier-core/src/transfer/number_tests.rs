@@ -1,4 +1,5 @@
-//! The rules for numbers against the instructions: random operations on random numbers, each name with its value.
+//! Tests of the rules for numbers against concrete execution: random operations on random numbers, with a concrete
+//! value for each name.
 
 use bpf_isa::{AluOp, Insn, Program, Width};
 
@@ -22,7 +23,7 @@ impl Random {
         self.0 % n
     }
 
-    /// A word near the ends of ranges more often than not.
+    /// A word that is mostly near the ends of ranges.
     fn word(&mut self) -> u64 {
         let word = self.below(u64::MAX);
         match self.below(6) {
@@ -55,7 +56,7 @@ fn value(form: &Form, names: &[i128]) -> i128 {
     form.terms().iter().map(|(n, a)| a * names[n.index()]).sum::<i128>() + form.offset()
 }
 
-/// The integer that is defined.
+/// The integer that the definition describes.
 fn defined(definition: &Definition, names: &[i128]) -> i128 {
     match definition {
         Definition::Residue { form, bits, signed } => {
@@ -70,14 +71,14 @@ fn defined(definition: &Definition, names: &[i128]) -> i128 {
     }
 }
 
-/// Checks that the values of all names are as the state says, after giving values to names that are new.
+/// Checks that the concrete values of all names satisfy the state, after computing the values of new names.
 fn agrees(state: &State, names: &mut Vec<i128>) {
     let known = &state.known;
     for (definition, form) in known.all_defined() {
         if let Some(n) = form.as_name().filter(|n| n.index() >= names.len()) {
             assert_eq!(n.index(), names.len(), "a name without a definition");
             let is = defined(definition, names);
-            // A word is the unsigned value of its name, or the signed one.
+            // The name stands for the unsigned or the signed value of its word.
             let signed = known.names()[n.index()].signed;
             names.push(if signed { i128::from(low_word(is).cast_signed()) } else { is });
         }

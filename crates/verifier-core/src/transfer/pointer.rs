@@ -1,7 +1,8 @@
 //! Arithmetic on pointers.
 //!
-//! An address is that of the base plus the offset, modulo 2^64, so offsets add up as forms do; no bound is needed until
-//! the pointer is used. A difference of two pointers into one object is that of their offsets.
+//! The address of a pointer is its base's address plus the offset, modulo 2^64, so offsets add up as forms do, and no
+//! bound is needed until the pointer is used. The difference of two pointers into one object is the difference of their
+//! offsets.
 
 use bpf_isa::{AluOp, Reg, Width};
 
@@ -10,7 +11,7 @@ use crate::domain::Form;
 use crate::refusal::{Res, Why};
 use crate::state::{Base, Pointer, State, Value};
 
-/// Whether a program may calculate with pointers to it.
+/// Whether a program may calculate with pointers into this base.
 fn is_memory(base: Base) -> bool {
     match base {
         Base::Stack(_)
@@ -58,8 +59,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Returns the offsets of two pointers from one address, if both point into one object. Two adjacent regions count
-    /// as one object.
+    /// Returns the offsets of both pointers relative to one address, if both point into one object. Two adjacent
+    /// regions count as one object.
     pub(crate) fn in_one_object(&self, state: &State, p: &Pointer, q: &Pointer) -> Option<(Form, Form)> {
         if p.present.is_some() || q.present.is_some() {
             return None;
@@ -74,7 +75,8 @@ impl Checker<'_> {
             _other => None,
         };
         match (p.base, q.base) {
-            // Two values of a map may be two elements, and two results of a function two objects.
+            // Two pointers to values of a map may point to different elements, and two results of a function to
+            // different objects.
             (Base::MapValue(_) | Base::InnerValue(_) | Base::Memory { .. }, _) => None,
             (a, b) if a == b => Some((p.offset.clone(), q.offset.clone())),
             (a, b) => match (before(a, b), before(b, a)) {

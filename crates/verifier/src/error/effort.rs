@@ -1,20 +1,20 @@
-//! What took most of the work of a verification that reached a limit.
+//! The part of a program that took most of the work of a verification which reached a limit.
 
 use std::fmt;
 
 use bpf_isa::InsnIdx;
 
-/// What took most of the work, when there was too much of it.
+/// The part of a program that took most of the work, if a limit was reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Effort {
     /// The head of the loop, or the first instruction of the function.
     pub at: InsnIdx,
-    /// Which of them it is.
+    /// The kind of that part.
     pub place: EffortPlace,
     /// Its source: file, first and last line.
     pub source: Option<(String, u32, u32)>,
-    /// Its share, in hundredths: of fuel, steps, states or bytes, whichever there was too much of.
+    /// Its share of the exhausted resource (fuel, steps, states or bytes), in percent.
     pub percent: u8,
 }
 
@@ -22,11 +22,11 @@ pub struct Effort {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EffortPlace {
-    /// A loop, with all that is called from it.
+    /// A loop, with everything that is called from it.
     Loop,
-    /// A function that a helper calls again and again.
+    /// A function that a helper calls repeatedly.
     Callback,
-    /// A function, where no loop took any.
+    /// A function in which no loop took most of the work.
     Function,
 }
 

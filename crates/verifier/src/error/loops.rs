@@ -1,4 +1,4 @@
-//! What an error says of loops: which one was not proven by what stays true in it, what was guessed, and why not.
+//! Loops in errors: which loop was not proven by an invariant, the candidate invariant, and the reason.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,20 +7,20 @@ use bpf_isa::InsnIdx;
 
 use super::Reason;
 
-/// A loop that could not be proven by what stays true in every round, and so was walked round by round.
+/// A loop without a proven invariant, which was therefore walked round by round.
 #[derive(Clone, Debug, PartialEq)]
 pub struct UnprovenLoop {
     /// The first instruction of its head.
     pub head: InsnIdx,
     /// Its source: file, first and last line.
     pub source: Option<(String, u32, u32)>,
-    /// What was taken to be true in every round: registers and what they hold.
+    /// The candidate invariant: registers, each with a description of its value in every round.
     pub guess: Vec<(String, String)>,
-    /// Why it was not proven.
+    /// The reason why it was not proven.
     pub why: LoopFailure,
 }
 
-/// Why a loop was not proven.
+/// The reason why a loop was not proven.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "each variant's message says what it and its fields are")]

@@ -61,9 +61,9 @@ pub(crate) enum Made {
     /// Shifted to the left. As an unsigned number, or as a signed one, nothing was lost at the top: the opposite shift
     /// brings the operand back.
     Left { by: u32, unsigned: bool, signed: bool },
-    /// So much was added, and the sum does not wrap.
+    /// The operand plus a number, without wrapping.
     Ahead(u64),
-    /// Its bits were inverted.
+    /// The operand with all bits inverted.
     Inverted,
     /// The result is congruent to `times * operand + plus`, modulo two to the power of `bits`: the equation of an
     /// operation that may have wrapped round (Granger 1991; Müller-Olm and Seidl 2007).
@@ -74,14 +74,14 @@ impl Made {
     /// Returns the results of the operation for operands in `n`.
     pub(crate) fn result(self, n: &Scalar) -> Scalar {
         let (op, by) = match self {
-            // All bits that it may have.
+            // The mask keeps all bits that the operand may have.
             Made::Masked(mask) if n.bits().max() & !mask == 0 => return *n,
             Made::Masked(mask) => (AluOp::And, mask),
             Made::Right(by) => (AluOp::Rsh, by.into()),
             Made::Left { by, .. } => (AluOp::Lsh, by.into()),
             Made::Ahead(by) => (AluOp::Add, by),
             Made::Inverted => (AluOp::Xor, u64::MAX),
-            // Used by `State::congruent` alone.
+            // Only `State::congruent` uses such a definition.
             Made::Modulo { .. } => return Scalar::UNKNOWN,
         };
         n.alu(op, Width::W64, &Scalar::constant(by))
@@ -93,7 +93,7 @@ impl Made {
             Made::Masked(mask) => {
                 let set = if planted!(SetBitsAreClear) { 0 } else { n.bits().value() & mask };
                 let bits = Tnum::new(set, n.bits().mask() | !mask);
-                // No bit of it makes it less than what is kept of it.
+                // A masked number is at most the operand, so the operand is at least the result's least value.
                 let least = if planted!(SetBitsAreClear) { 0 } else { n.umin() };
                 return Scalar::of(bits, Interval::unsigned(least, u64::MAX), Interval::FULL);
             }
@@ -126,7 +126,7 @@ impl Made {
     }
 }
 
-/// `V(name) = made(of)`.
+/// The equation `V(name) = made(of)`.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Definition {
     pub name: u32,
@@ -154,7 +154,7 @@ impl Left {
 }
 
 impl State {
-    /// The operation has made what the name stands for.
+    /// Notes a definition. The caller guarantees that it holds.
     pub(crate) fn define(&mut self, new: Definition) {
         let same = |d: &Definition| (d.name, d.of, d.made) == (new.name, new.of, new.made);
         if self.definitions.iter().any(same) {
@@ -175,7 +175,7 @@ impl State {
         self.definitions.iter().rev().filter(named)
     }
 
-    /// The packet has moved: a name below these is of another length from now on.
+    /// Drops definitions over lengths after a packet move: the names of lengths refer to other numbers from now on.
     pub(crate) fn forget_defined_lengths(&mut self) {
         self.definitions.retain(|d| d.of.id >= FIRST_FREE_ID && d.name >= FIRST_FREE_ID);
         for d in self.definitions.iter_mut().filter(|d| d.result.id < FIRST_FREE_ID) {
@@ -183,7 +183,7 @@ impl State {
         }
     }
 
-    /// What the values of this state say of a number.
+    /// The set of a number, as the values of this state bound it.
     pub(crate) fn range_of(&self, of: Affine) -> Scalar {
         let mut n = Scalar::UNKNOWN;
         let mut see = |v: &Value| {
@@ -278,8 +278,8 @@ impl State {
         (least.unwrap_or(0), most)
     }
 
-    /// What a path that has ended has learnt of the operands of its definitions is taken to be known here: for
-    /// [`crate::faults`].
+    /// For [`crate::faults`]: takes facts that an ended path has learnt about operands as known in this state, which is
+    /// unsound.
     pub(crate) fn know_as(&mut self, ended: &State) {
         for d in &ended.definitions {
             let n = ended.range_of(d.of);

@@ -12,18 +12,18 @@ use crate::helpers::{CallbackKind, Local};
 use crate::scalar::Scalar;
 use crate::value::{Ty, Value, Why};
 
-/// What a stack byte holds.
+/// The state of a stack byte.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum Byte {
-    /// Nothing that may be read: part of a pointer once, or nobody knows.
+    /// It may not be read: it may be part of a pointer, or nothing is known.
     Uninit,
-    /// Nothing was written to it since its function was entered. It is zero if the frame is zeroed there, which those
-    /// who read it have to ask for ([`crate::notes::Notes::zeroed`]).
+    /// It was not written since the function was entered. It is zero if the host zeroes the frame, which a read
+    /// requests ([`crate::notes::Notes::zeroed`]).
     Fresh,
-    /// A number, or fresh.
+    /// A number, or unwritten as [`Byte::Fresh`].
     Maybe,
-    /// Some number.
+    /// An unknown number.
     Misc,
     /// Zero.
     Zero,
@@ -31,22 +31,22 @@ pub(crate) enum Byte {
     Spill,
 }
 
-/// Bytes of a frame of which it matters whether they are fresh: the others are unreadable until they are written. Those
-/// that a demand has bits for (see `walk::trail`).
+/// Bytes at the top of a frame for which freshness is tracked. Deeper bytes are unreadable until they are written. A
+/// demand has a bit for each tracked byte (see `walk::trail`).
 pub(crate) const TRACKED: usize = 512;
 
 /// A value on the stack.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Spill {
-    /// It starts at r10 - depth.
+    /// Its first byte is at r10 - depth.
     pub depth: u16,
-    /// Bytes it takes.
+    /// The bytes it takes.
     pub size: u8,
     pub value: Value,
 }
 
-/// The bytes of a frame from r10 + `bottom` to r10 + `scale * V(id) + delta` are numbers, where `id` names the round of
-/// a loop that the walk is in (see `crate::fill`).
+/// An initialised part of a frame: the bytes from r10 + `bottom` to r10 + `scale * V(id) + delta` (exclusive) are
+/// numbers. `id` names the round of a loop that the walk is in (see `crate::fill`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Fill {
     pub bottom: i64,
@@ -56,44 +56,45 @@ pub(crate) struct Fill {
     pub delta: i64,
 }
 
-/// Numbers of so many bytes at `first`, `first + stride`, ..., `last`, from r10.
+/// Places of `size`-byte numbers at the offsets `first`, `first + stride`, ..., `last` from r10.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Grid {
     pub first: i64,
     pub last: i64,
-    /// Not less than the size.
+    /// At least the size.
     pub stride: i64,
     pub size: i64,
 }
 
-/// Each number that was written in these places of a frame is in a range (see `crate::content`).
+/// A bound of an array's elements: each number that was written to these places of a frame is in a range (see
+/// `crate::content`).
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Content {
     pub grid: Grid,
-    /// `None`: nothing was written.
+    /// The range; `None` if nothing was written.
     pub n: Option<Scalar>,
     pub order: Order,
 }
 
-/// What each number that was written in an array is no more than (see `crate::content`).
+/// Symbolic upper bounds of every number in an array (see `crate::content`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Order {
-    /// The index of its element, counted from this place on: so many strides is the element away from there.
+    /// If present, each number is at most the index of its element, counted in strides from this place.
     pub base: Option<i64>,
-    /// The length of this region, less so much.
+    /// For each region, if present, each number is at most the region's length minus this.
     pub lens: [Option<u32>; Region::MAX_REGIONS],
 }
 
-/// How a frame was entered, and so how it is left.
+/// The way a frame was entered, which determines how it is left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Entry {
     /// The main program, or a global function on its own.
     Root,
-    /// A function that a timer calls, on its own: it returns 0, and no program takes its place.
+    /// A function that a timer calls, walked on its own: it returns 0 and makes no tail call.
     Timer,
-    /// A function that orders a tree, on its own: it says which of two nodes comes first, and calls nothing.
+    /// A function that compares two nodes of a tree, walked on its own. It calls nothing.
     Compare,
-    /// What was thrown.
+    /// The exception callback, which receives the thrown number.
     Exception,
     /// A call; the caller continues here.
     Call { back: InsnIdx },
@@ -106,60 +107,63 @@ pub(crate) enum Entry {
 pub(crate) struct Frame {
     pub regs: [Value; 11],
     pub bytes: Vec<Byte>,
-    /// What the first [`TRACKED`] bytes are that `bytes` is too short for: fresh, until a kept state forgets that.
+    /// The kind of those of the first [`TRACKED`] bytes that lie beyond `bytes`: fresh, unless a kept state has
+    /// forgotten it.
     pub rest: Byte,
     pub spills: Vec<Spill>,
-    /// Arrays that a loop is filling.
+    /// Arrays that a loop is initialising.
     pub fills: Vec<Fill>,
-    /// Arrays of whose elements something is known.
+    /// Arrays whose elements have a known bound.
     pub contents: Vec<Content>,
     pub entry: Entry,
     pub subprog: u32,
-    /// The epoch outside (see `walk::prune`). No part of the state proper.
+    /// The epoch of the caller (see `walk::prune`). It does not take part in comparisons of states.
     pub outer_epoch: u32,
-    /// When it was entered, or the helper that calls it back was called: states kept before. No part of it either.
+    /// The number of kept states when the frame was entered, or when the helper that calls it back was called. It does
+    /// not take part in comparisons either.
     pub since: u32,
-    /// The loops that the frame is in, as far as they are accelerated (see `walk::loops`), outermost first.
+    /// The loops around the frame's current instruction that are accelerated (see `walk::loops`), outermost first.
     pub loops: Vec<Mark>,
 }
 
-/// How a loop is walked.
+/// The mode in which a loop's round is walked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Round {
-    /// As it is, round by round.
+    /// Concretely, round by round.
     Walked,
-    /// The first one, as it is; of the others there will be a guess.
+    /// The first round, walked concretely; a candidate invariant follows for the others (loop peeling).
     Peeled,
-    /// As it is, to see what changes in a round.
+    /// A sample round, walked concretely to observe what a round changes.
     Watched,
-    /// From a loop's guess: taken to be true in every round, until the check.
+    /// From a candidate invariant, which is assumed in every round until it is checked.
     Guessed,
 }
 
-/// A loop that the frame is in.
+/// A loop around the frame's current instruction.
 #[derive(Debug)]
 pub(crate) struct Mark {
-    /// Which.
+    /// Which loop.
     pub id: u32,
     pub round: Round,
-    /// The number of this round, if there is a guess; its id names it.
+    /// The number of this round, if there is a candidate invariant. Its id is the name of the round.
     pub k: Value,
-    /// Numbers that move with it.
+    /// Numbers that move with the round.
     pub lines: Vec<Line>,
-    /// Ids that must keep their names until the round ends, though one value has them or none.
+    /// Ids that keep their names until the round ends, even if at most one value has them.
     pub ids: Vec<u32>,
-    /// Which of the guess's places hold none in this round, if it tells such rounds apart: a bit each.
+    /// The side of this round, if the loop is partitioned: one bit for each of the invariant's places that hold no
+    /// value.
     pub side: u8,
 }
 
-/// `V(x) = V(n) + step * V(k)`.
+/// A linear function of the round: `V(x) = V(n) + step * V(k)`.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Line {
     pub x: u32,
     /// What it was when the loop began; 0 if that has no name any more.
     pub n: u32,
     pub step: i32,
-    /// What is known of V(n).
+    /// The set of V(n).
     pub start: Scalar,
 }
 
@@ -167,9 +171,9 @@ impl Clone for Mark {
     fn clone(&self) -> Mark {
         Mark { lines: self.lines.clone(), ids: self.ids.clone(), ..*self }
     }
-    /// Keeps the vectors' memory, which `derive` would not.
+    /// Reuses the vectors' memory, which a derived `clone_from` does not.
     fn clone_from(&mut self, other: &Mark) {
-        // By name, so that nothing new is left out.
+        // The fields are named, so that the compiler reports a new one.
         let Mark { id, round, k, lines, ids, side } = other;
         self.id = *id;
         self.round = *round;
@@ -196,9 +200,9 @@ impl Clone for Frame {
             loops: self.loops.clone(),
         }
     }
-    /// Keeps the vectors' memory, which `derive` would not.
+    /// Reuses the vectors' memory, which a derived `clone_from` does not.
     fn clone_from(&mut self, other: &Frame) {
-        // By name, so that nothing new is left out.
+        // The fields are named, so that the compiler reports a new one.
         let Frame { regs, bytes, rest, spills, fills, contents, entry, subprog, outer_epoch, since, loops } = other;
         self.regs = *regs;
         self.bytes.clone_from(bytes);
@@ -223,11 +227,11 @@ impl Frame {
         Frame { regs, bytes, rest, spills, fills, contents, entry, subprog, outer_epoch: 0, since: 0, loops }
     }
 
-    /// Adds the bytes of its vectors.
+    /// Adds the bytes of the frame's vectors.
     pub(super) fn add_sizes(&self, sizes: &mut Sizes) {
         sizes.add(&self.bytes);
         sizes.add(&self.spills);
-        // Most frames have none of these.
+        // Most frames have empty lists.
         if self.fills.capacity() | self.contents.capacity() | self.loops.capacity() != 0 {
             sizes.add(&self.fills);
             sizes.add(&self.contents);
@@ -261,7 +265,7 @@ impl Frame {
         }
     }
 
-    /// Whether the byte at r10 - depth is a number, or fresh.
+    /// Whether the byte at r10 - depth is a number, or unwritten.
     pub(crate) fn is_number(&self, depth: usize) -> bool {
         match self.byte(depth) {
             Byte::Misc | Byte::Zero | Byte::Fresh | Byte::Maybe => true,
@@ -270,23 +274,23 @@ impl Frame {
         }
     }
 
-    /// Whether no byte of a range may be part of a pointer, or of what has not been written.
+    /// Whether every byte of a range is a number, or unwritten.
     pub(crate) fn holds_numbers(&self, depth: usize, size: usize) -> bool {
         (depth + 1 - size..=depth).all(|d| self.is_number(d))
     }
 
-    /// Whether an object on the stack has a byte of a range.
+    /// Whether a range overlaps an object on the stack.
     pub(crate) fn holds_object(&self, depth: usize, size: usize) -> bool {
         (depth + 1 - size..=depth).any(|d| self.spill_at(d).is_some_and(|s| s.value.is_local()))
     }
 
-    /// Whether surely none of the `size` bytes from r10 - depth was written.
+    /// Whether none of the `size` bytes from r10 - depth was written on any path.
     pub(crate) fn is_fresh(&self, depth: usize, size: usize) -> bool {
         (depth + 1 - size..=depth).all(|d| self.byte(d) == Byte::Fresh)
     }
 
-    /// Of a range whose bytes are all numbers or fresh: the depths that those which may be fresh lie between, least and
-    /// greatest.
+    /// The least and the greatest depth of bytes in the range that may be unwritten. `None` if there are none, or if a
+    /// byte is not a number.
     pub(crate) fn fresh_within(&self, depth: usize, size: usize) -> Option<(usize, usize)> {
         let mut depths = depth + 1 - size..=depth;
         if !depths.clone().all(|d| self.is_number(d)) {
@@ -326,13 +330,13 @@ impl Frame {
         self.spills.get(at).filter(|s| (usize::from(s.depth), usize::from(s.size)) == (depth, size))
     }
 
-    /// Whether the `size` bytes from r10 - depth are any number, of which no array says more.
+    /// Whether the `size` bytes from r10 - depth are any number at all, and no array bounds them.
     pub(crate) fn is_misc(&self, depth: usize, size: usize) -> bool {
         let bytes = self.bytes.get(depth - size..depth);
         self.contents.is_empty() && self.fills.is_empty() && bytes.is_some_and(|b| b.iter().all(|b| *b == Byte::Misc))
     }
 
-    /// The number in these bytes, which a spill or nothing says something of, has a name: `value` is what it is.
+    /// Gives the number in these bytes, which have a spill of this extent or none, the value `value`.
     pub(crate) fn name_number(&mut self, depth: usize, size: usize, value: &Value) {
         let at = self.spills.partition_point(|s| usize::from(s.depth) < depth);
         match self.spills.get_mut(at) {
@@ -345,7 +349,7 @@ impl Frame {
         }
     }
 
-    /// What a load of `size` bytes at r10 - depth yields; `Err` names the depth of a byte that cannot be read.
+    /// The value that a load of `size` bytes at r10 - depth yields. `Err` has the depth of a byte that cannot be read.
     pub(crate) fn load(&self, depth: usize, size: usize) -> Result<Value, usize> {
         if let Some(s) = self.spill_at(depth)
             && usize::from(s.depth) == depth
@@ -369,7 +373,7 @@ impl Frame {
         Ok(Value::scalar(self.content_at(depth, size).and_then(|n| n.meet(&any)).unwrap_or(any)))
     }
 
-    /// Whether the `size` bytes from r10 - depth were written, and hold no part of a pointer.
+    /// Checks that the `size` bytes from r10 - depth were written and contain no part of a pointer.
     pub(crate) fn check_readable(&self, depth: usize, size: usize) -> Result<(), usize> {
         for d in (depth + 1 - size..=depth).rev() {
             match self.byte(d) {
@@ -386,8 +390,8 @@ impl Frame {
         Ok(())
     }
 
-    /// Makes the bytes from r10 - depth hold no spill. Bytes of a spill outside the range stay readable if they were
-    /// part of a number, and become unreadable if they were part of a pointer (reading them would leak half of it).
+    /// Removes spills from the bytes. The remaining bytes of a spill that is partly outside stay readable if it was a
+    /// number, and become unreadable if it was a pointer: reading them would leak a part of it.
     fn clear_spills(&mut self, depth: usize, size: usize) {
         if planted!(SpillSurvives) && size < 8 {
             return;
@@ -430,7 +434,7 @@ impl Frame {
         self.bytes[depth - size..depth].fill(kind);
         if kind == Byte::Spill {
             let at = self.spills.partition_point(|s| usize::from(s.depth) < depth);
-            // A frame has at most u16::MAX bytes, checked when the walk starts.
+            // A frame has at most u16::MAX bytes, which `Env::check` ensures.
             self.spills
                 .insert(at, Spill { depth: crate::num::half(depth), size: crate::num::few(size), value: *value });
         }
@@ -444,7 +448,7 @@ impl Frame {
         }
     }
 
-    /// Makes the bytes from r10 - depth hold a spill, whatever the value.
+    /// Makes the bytes from r10 - depth a spill, whatever the value is.
     pub(crate) fn store_spill(&mut self, depth: usize, size: usize, value: &Value) {
         if !value.is_scalar() {
             self.end_fills(depth, size);
@@ -457,7 +461,7 @@ impl Frame {
         self.change_contents(depth, size, value);
     }
 
-    /// Makes `size` bytes at r10 - depth some number each.
+    /// Makes `size` bytes at r10 - depth unknown numbers.
     pub(crate) fn store_misc(&mut self, depth: usize, size: usize) {
         self.grow(depth);
         self.clear_spills(depth, size);
@@ -465,14 +469,14 @@ impl Frame {
         self.end_contents(depth, size);
     }
 
-    /// A store somewhere within the `size` bytes from r10 - depth: what was there may be overwritten, and what was
-    /// not written may still be fresh.
+    /// Applies a store of a number somewhere within the `size` bytes from r10 - depth: each byte may be overwritten,
+    /// and an unwritten byte may stay unwritten.
     pub(crate) fn store_somewhere(&mut self, depth: usize, size: usize) {
         self.end_contents(depth, size);
         self.may_store(depth, size);
     }
 
-    /// A number is stored at one of these places. The frame's contents are told what it was, afterwards.
+    /// Applies a store of a number at one of these places. The caller updates the frame's contents afterwards.
     pub(crate) fn store_element(&mut self, grid: &Grid) {
         let deepest = |at: i64| crate::num::size(at.unsigned_abs());
         if grid.stride < grid.size {
@@ -481,8 +485,8 @@ impl Frame {
         grid.elements().for_each(|at| self.may_store(deepest(at), deepest(grid.size)));
     }
 
-    /// A store somewhere, as it is; or, in a walk that proves nothing and in which an index leads further than it will,
-    /// one that leaves the pointers alone that lie beside its array.
+    /// Applies a store at an uncertain place. With `beside`, pointers in the range are kept: the walk proves nothing (a
+    /// havocked iteration), and its index is less precise than the final invariant's will be.
     pub(crate) fn stores_near(&mut self, beside: bool, store: impl FnOnce(&mut Frame)) {
         let pointers: Vec<Spill> = match beside {
             true => self.spills.iter().filter(|s| s.value.is_pointer()).copied().collect(),
@@ -504,7 +508,7 @@ impl Frame {
             *b = match *b {
                 Byte::Zero | Byte::Misc => Byte::Misc,
                 Byte::Fresh | Byte::Maybe => Byte::Maybe,
-                // The spills are gone.
+                // Spills were removed before.
                 Byte::Uninit | Byte::Spill => Byte::Uninit,
             };
         }
@@ -519,13 +523,13 @@ impl Frame {
         }
     }
 
-    /// Every value of the frame, to change in place.
+    /// Every value of the frame, mutable.
     pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut Value> {
         let rounds = self.loops.iter_mut().map(|m| &mut m.k);
         self.regs.iter_mut().chain(self.spills.iter_mut().map(|s| &mut s.value)).chain(rounds)
     }
 
-    /// Does this with every value of the frame. (Where it is done often, an iterator over all of them costs more.)
+    /// Calls `with` for every value of the frame. An iterator over all of them is slower, so hot code uses this.
     #[inline(always)]
     pub(crate) fn each_value(&self, mut with: impl FnMut(&Value)) {
         for v in &self.regs {
@@ -539,7 +543,7 @@ impl Frame {
         }
     }
 
-    /// The same, to change it in place.
+    /// Calls `with` for every value of the frame, to change it in place.
     #[inline(always)]
     pub(crate) fn each_value_mut(&mut self, mut with: impl FnMut(&mut Value)) {
         for v in &mut self.regs {
@@ -558,7 +562,7 @@ impl Frame {
         self.regs.iter().chain(self.spills.iter().map(|s| &s.value)).chain(self.loops.iter().map(|m| &m.k))
     }
 
-    /// Removes spills that can no longer be read; their bytes go with them.
+    /// Removes spills that can no longer be read, and makes their bytes unreadable.
     pub(crate) fn drop_uninit_spills(&mut self) {
         let bytes = &mut self.bytes;
         self.spills.retain(|s| {

@@ -1,9 +1,9 @@
-//! What the host says of itself must make sense before anything is proven from it.
+//! Consistency checks of the host's description, before anything is proven from it.
 //!
-//! Problem: the verifier believes its environment, so one that contradicts itself proves anything. Approach: every
-//! description that a proof or a fact rests on is checked here, once a verification; what concerns one prototype is
-//! checked where it is called (`walk::args`). What only the host can know (that a length is never exceeded, say) is a
-//! promise, written at the item.
+//! Problem: the verifier believes its environment, and a contradictory environment proves anything. Approach: every
+//! description that a proof or a fact rests on is checked here, once for each verification. The parts of a single
+//! prototype are checked where it is called (`walk::args`). Properties that only the host can know (for example that a
+//! length is never exceeded) are promises, documented at the item.
 
 use std::ops::Range;
 
@@ -13,15 +13,15 @@ use super::{ContextLayout, Env, Field, FieldKind, KnownArena, KnownMap, Region};
 use crate::contract::access::Access;
 use bpf_analysis::HeaderPlaces;
 
-/// A description of a host that contradicts itself: what, and where.
+/// A contradiction in the description of a host, with its place.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct EnvironmentError(pub String);
 
 type Res<T> = Result<T, EnvironmentError>;
 
-/// A context's fields end before this offset, in the program's view and in the host's. An instruction's offset has 16
-/// bits, and so have the offsets that the walk notes.
+/// Upper bound of the offset at which a context's fields end, in the program's view and in the host's. The offset in an
+/// instruction has 16 bits, and so do the offsets that the walk notes.
 const MAX_CONTEXT: u32 = 1 << 15;
 
 fn bad<T>(what: String) -> Res<T> {
@@ -29,10 +29,9 @@ fn bad<T>(what: String) -> Res<T> {
 }
 
 impl Env<'_> {
-    /// Checks that nothing in it contradicts itself.
+    /// Checks that the environment does not contradict itself.
     ///
-    /// # Errors
-    /// The first description that does, and how.
+    /// The first contradiction.
     pub fn check(&self) -> Result<(), EnvironmentError> {
         self.context.check()?;
         for ty in self.types {
@@ -96,12 +95,12 @@ impl ContextLayout {
         self.check_host_places()
     }
 
-    /// In the host's structure, the pointers and lengths that proofs rest on are nobody's to write, and no program
-    /// reads one as a number.
+    /// Checks the layout of the host's structure: no field may overlap a pointer or length that proofs rest on, so no
+    /// program writes it or reads it as a number.
     fn check_host_places(&self) -> Res<()> {
         for f in self.fields.iter().filter(|f| f.kind != FieldKind::Scalar) {
             for other in &self.fields {
-                // The same pointer may be there twice.
+                // One pointer or length may be in the program's view twice.
                 let same = (other.kind, other.host_offset, other.host_size) == (f.kind, f.host_offset, f.host_size);
                 let (a, b) = (f.host_range(), other.host_range());
                 if !same && a.start < b.end && b.start < a.end {
@@ -147,14 +146,14 @@ impl Region {
 
 impl Field {
     fn host_range(&self) -> Range<u32> {
-        // Checked not to wrap before.
+        // `check` has shown that the sum does not overflow.
         self.host_offset..self.host_offset + self.host_size
     }
 
     fn check(&self, regions: usize) -> Res<()> {
         let name = &self.name;
         let region = match self.kind {
-            // A load of part of it, or of the whole, takes the same bytes from the host's structure.
+            // A load of part of the field, or of all of it, loads the same bytes of the host's structure.
             FieldKind::Scalar if self.host_size != self.size => {
                 return bad(format!("field {name} is a number of another size in the host"));
             }
@@ -171,7 +170,7 @@ impl Field {
         if self.access.writes() {
             return bad(format!("field {name} may be written but is no number"));
         }
-        // Whole, it is read at the host's size.
+        // The field is loaded whole, at the host's size.
         let sizes: &[u32] = match self.kind {
             FieldKind::Len(_) => &[4, 8],
             FieldKind::Data(_) | FieldKind::DataEnd(_) | FieldKind::Scalar | FieldKind::Socket => &[8],
@@ -184,7 +183,7 @@ impl Field {
 }
 
 impl KnownMap {
-    /// A map of instructions says what each entry is; programs only read it.
+    /// Checks that exactly a map of instructions has targets, one for each entry.
     fn check_targets(&self) -> Res<()> {
         let entries = if self.kind == MapType::InsnArray { self.max_entries as usize } else { 0 };
         if self.targets.len() != entries {
@@ -245,7 +244,7 @@ impl KnownMap {
         if inner.inner.is_some() || matches!(inner.kind, MapType::ArrayOfMaps | MapType::HashOfMaps) {
             return bad(format!("map {name}: maps of maps nest only once"));
         }
-        // Facts about a tail call name a map of the table.
+        // Facts about a tail call refer to a map in the program's own table.
         if inner.kind == MapType::ProgArray || inner.frozen.is_some() {
             return bad(format!("map {name} has inner maps of a kind that only a table of the program's own may be"));
         }

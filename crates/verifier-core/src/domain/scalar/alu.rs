@@ -1,8 +1,9 @@
-//! Transfer functions: what is known about a result, from what is known about the operands.
+//! Transfer functions of the number domain: the abstract result of an operation on abstract operands.
 //!
-//! Approach: two known operands are folded by [`eval`], the concrete definition the tests also use. Otherwise each
-//! component is computed from its peers; a component an operator says nothing about is left full and learns in
-//! `sync`. A low-half operation works on the low-half components alone and zero-extends.
+//! Approach: two constant operands are folded by [`eval`], the concrete definition, which the tests use as well.
+//! Otherwise each component is computed from the same component of the operands. A component about which an operator
+//! says nothing is left full, and is refined in `sync`. A low-half operation works on the low-half components alone and
+//! zero-extends.
 //!
 //! Invariant: for every x in γ(a), y in γ(b): `eval(op, x, y)` is in γ(result).
 
@@ -13,7 +14,7 @@ use super::Num;
 use crate::domain::interval::Interval;
 use crate::domain::tnum::{Tnum, ones};
 
-/// The value of `a op b` in the low `w` bits of the operands, zero-extended: the definition (RFC 9669, section 4).
+/// The concrete value of `a op b` in the low `w` bits of the operands, zero-extended (RFC 9669, section 4).
 pub fn eval<T: Word>(op: AluOp, w: u32, a: T, b: T) -> T {
     let (a, b) = (a & ones(w), b & ones(w));
     let (sa, sb) = (a.sext(w), b.sext(w));
@@ -38,19 +39,20 @@ pub fn eval<T: Word>(op: AluOp, w: u32, a: T, b: T) -> T {
     r & ones(w)
 }
 
-/// The shift counts `b` allows at width `w`: masked, so anything not surely below `w` may be any count.
+/// The shift counts that `b` allows at width `w`. Counts are masked, so a `b` that may be `w` or more allows every
+/// count.
 fn counts<const V: u32, T: Word>(b: Interval<V, T>, w: u32) -> (T, T) {
     let top = T::of(u64::from(w - 1));
     if b.umax <= top { (b.umin, b.umax) } else { (T::ZERO, top) }
 }
 
-/// One component, by the operation on its peers.
+/// The known bits of the result, from the known bits of the operands.
 #[inline(always)]
 fn bits_op<const V: u32, T: Word>(op: AluOp, a: Tnum<V, T>, b: Tnum<V, T>, kmin: T, kmax: T) -> Tnum<V, T> {
     T::operation(op, (a, b), (kmin, kmax), || bits(op, a, b, kmin, kmax))
 }
 
-/// The same.
+/// The ranges of the result, from the ranges of the operands.
 #[inline(always)]
 fn range_op<const V: u32, T: Word>(
     op: AluOp,
@@ -74,7 +76,7 @@ pub(crate) fn bits<const V: u32, T: Word>(op: AluOp, a: Tnum<V, T>, b: Tnum<V, T
         AluOp::Lsh if kmin == kmax => a.lsh(kmin),
         AluOp::Rsh if kmin == kmax => a.rsh(kmin),
         AluOp::Arsh if kmin == kmax => a.arsh(kmin),
-        // A left shift by at least kmin leaves that many zeros below.
+        // The result of a left shift by at least `kmin` has at least `kmin` zeros at its low end.
         AluOp::Lsh => Tnum::new(T::ZERO, ones::<T>(64) << kmin),
         AluOp::Rsh | AluOp::Arsh | AluOp::Div | AluOp::SDiv | AluOp::Mod | AluOp::SMod => Tnum::UNKNOWN,
     }
@@ -111,24 +113,24 @@ pub(crate) fn range<const V: u32, T: Word>(
     }
 }
 
-/// Whether the low half of the result is the same operation on the low halves.
+/// Whether the low half of the result depends on the low halves of the operands only.
 fn low_half_is_local(op: AluOp) -> bool {
     match op {
         AluOp::Add | AluOp::Sub | AluOp::Mul | AluOp::Or | AluOp::And | AluOp::Xor => true,
-        // A left shift is local too, but by a count that may exceed the half's width.
+        // The low half of a left shift depends on the low half alone, too, but the count may exceed the half's width.
         AluOp::Lsh | AluOp::Rsh | AluOp::Arsh | AluOp::Div | AluOp::SDiv | AluOp::Mod | AluOp::SMod => false,
     }
 }
 
 impl<const W: u32, const H: u32, T: Word> Num<W, H, T> {
-    /// `self op other` at the given width: the whole, or the low half zero-extended.
+    /// `self op other` on the whole, or on the low halves, zero-extended.
     pub fn alu(&self, op: AluOp, width: Width, other: &Self) -> Self {
         let mut n = *self;
         n.alu_assign(op, width, other);
         n
     }
 
-    /// `self = self op other`, in place: a number is large, and copying one that was just written waits for its parts.
+    /// [`Num::alu`] in place. A number is large, and copying one that was just written stalls on its stores.
     pub fn alu_assign(&mut self, op: AluOp, width: Width, other: &Self) {
         match width {
             Width::W64 => match (self.as_const(), other.as_const()) {
@@ -143,12 +145,12 @@ impl<const W: u32, const H: u32, T: Word> Num<W, H, T> {
     }
 
     fn alu_full(&mut self, op: AluOp, other: &Self) {
-        // Any number, and another independent of it, added, subtracted or combined by exclusive or, is any number.
+        // If one operand may be any number, its sum, difference or exclusive or with the other may be any number.
         if matches!(op, AluOp::Add | AluOp::Sub | AluOp::Xor) && (self.knows_nothing() || other.knows_nothing()) {
             *self = Self::UNKNOWN;
             return;
         }
-        // One arm an operator: each is compiled for itself.
+        // One arm for each operator, so that each is compiled for itself.
         match op {
             AluOp::Add => self.whole(AluOp::Add, other),
             AluOp::Sub => self.whole(AluOp::Sub, other),

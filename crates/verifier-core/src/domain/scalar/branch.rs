@@ -1,9 +1,10 @@
-//! Branch refinement: what a comparison that went one way says about its operands.
+//! Branch refinement: what the outcome of a comparison implies about its operands.
 //!
-//! Approach: one function a condition, on the components of the compared width (the whole, or the low half), then
-//! `sync`. A condition that went the other way is the negated condition, except `&`, which has none and gets its own.
+//! Approach: one function for each condition, on the components of the compared width (the whole, or the low half),
+//! then `sync`. A branch that is not taken refines by the negated condition, except for `&`, which has no negated
+//! condition and gets a function of its own.
 //!
-//! Invariant: no pair of values for which the comparison goes that way is lost; `None` only if there is no such pair.
+//! Invariant: no pair of values with this outcome is lost; `None` is returned only if there is no such pair.
 
 use bpf_isa::word::{Signed, Word};
 use bpf_isa::{Cond, Width};
@@ -19,7 +20,7 @@ struct Part<const V: u32, T: Word> {
     range: Interval<V, T>,
 }
 
-/// What is left of `a` and `b` when `a cond b` holds.
+/// Refines `a` and `b` by `a cond b`; `None` if no pair of values satisfies it.
 fn holds<const V: u32, T: Word>(cond: Cond, a: &mut Part<V, T>, b: &mut Part<V, T>) -> Option<()> {
     match cond {
         Cond::Eq => {
@@ -56,7 +57,7 @@ fn holds<const V: u32, T: Word>(cond: Cond, a: &mut Part<V, T>, b: &mut Part<V, 
     Some(())
 }
 
-/// What is left of `a` and `b` when `a & b == 0`.
+/// Refines `a` and `b` by `a & b == 0`; `None` if no pair of values satisfies it.
 fn disjoint<const V: u32, T: Word>(a: &mut Part<V, T>, b: &mut Part<V, T>) -> Option<()> {
     let (ones_a, ones_b) = (a.bits.value(), b.bits.value());
     a.bits = a.bits.intersect(Tnum::new(T::ZERO, !ones_b))?;
@@ -64,7 +65,7 @@ fn disjoint<const V: u32, T: Word>(a: &mut Part<V, T>, b: &mut Part<V, T>) -> Op
     Some(())
 }
 
-/// `a` without the value of `b`, if that is a single one at an end of a range of `a`.
+/// Removes the value of `b` from `a`, if `b` is a constant at an end of a range of `a`.
 fn exclude<const V: u32, T: Word>(a: &mut Part<V, T>, b: Tnum<V, T>) -> Option<()> {
     if !b.is_const() {
         return Some(());
@@ -75,7 +76,7 @@ fn exclude<const V: u32, T: Word>(a: &mut Part<V, T>, b: Tnum<V, T>) -> Option<(
     if T::ask(|| r.umin == r.umax || r.smin == r.smax) {
         return T::ask(|| (r.umin != r.umax || r.umin != u) && (r.smin != r.smax || r.smin != s)).then_some(());
     }
-    // At one of two ends that differ.
+    // The ends differ, so a range without one of its ends is not empty.
     r.umin = r.umin + T::one_if(|| r.umin == u);
     r.umax = r.umax - T::one_if(|| r.umax == u);
     r.smin = r.smin + T::one_if(|| r.smin == s).signed();
@@ -120,13 +121,14 @@ fn refine_part<const V: u32, T: Word>(cond: Cond, taken: bool, a: &mut Part<V, T
 }
 
 impl<const W: u32, const H: u32, T: Word> Num<W, H, T> {
-    /// The values of `a` and `b` for which `a cond b`, compared at `width`, is `taken`; `None` if there are none.
+    /// Refines `a` and `b` by the outcome of `a cond b`, compared at `width`; `None` if the outcome is found
+    /// impossible.
     pub fn refine(cond: Cond, width: Width, taken: bool, a: &Self, b: &Self) -> Option<(Self, Self)> {
         let mut both = (*a, *b);
         Self::refine_assign(cond, width, taken, &mut both.0, &mut both.1).then_some(both)
     }
 
-    /// The same, in place. `false` if there are none; `a` and `b` mean nothing then.
+    /// [`Num::refine`] in place. `false` if the outcome is found impossible; `a` and `b` have no meaning then.
     pub fn refine_assign(cond: Cond, width: Width, taken: bool, a: &mut Self, b: &mut Self) -> bool {
         let width = if crate::faults::planted!(HalfIsWhole) { Width::W64 } else { width };
         let refined = match width {

@@ -1,4 +1,5 @@
-//! The scalar domain against its definition, exhaustively at small widths; the code under test is the 64-bit code.
+//! Tests of the scalar domain against its definition, exhaustive at small widths. The code under test is the 64-bit
+//! code.
 //!
 //! A family of abstract values covers each component alone and crossings of them; for all pairs of the family and
 //! every operator, each concrete result must be in the abstract one.
@@ -10,7 +11,7 @@ use crate::domain::interval::Interval;
 use crate::domain::tnum::{Tnum, ones};
 use bpf_isa::word::Word;
 
-/// γ as a bit set.
+/// γ of an abstract value as a bit set.
 type Set = u64;
 
 fn gamma<const W: u32, const H: u32>(n: &Num<W, H>) -> Set {
@@ -21,7 +22,7 @@ fn elements(s: Set) -> impl Iterator<Item = u64> + Clone {
     (0..64u64).filter(move |x| s >> x & 1 != 0)
 }
 
-/// Components that constrain one thing each, unsynced.
+/// Abstract values with one constrained component each, not synced.
 fn raw<const W: u32, const H: u32>() -> Vec<Num<W, H>> {
     let mut v = vec![Num::UNKNOWN];
     for mask in 0..1u64 << W {
@@ -90,7 +91,7 @@ fn sync_loses_no_value_and_detects_emptiness() {
     check::<6, 3>(7);
 }
 
-/// The short ways of `sync` against the long one, which needs none of them.
+/// The short ways of `sync` against the long one, which is correct for all numbers.
 #[test]
 fn short_syncs_know_as_much_as_the_long_one() {
     fn check<const W: u32, const H: u32>(stride: usize) {
@@ -115,7 +116,7 @@ fn short_syncs_know_as_much_as_the_long_one() {
     check::<6, 3>(3);
 }
 
-/// Every pair of `family` against every operator at both widths.
+/// Checks every pair of values against every operator at both widths.
 fn check_alu<const W: u32, const H: u32>(left: &[(Num<W, H>, Set)], right: &[(Num<W, H>, Set)]) {
     for op in AluOp::ALL {
         for (width, w) in [(Width::W64, W), (Width::W32, H)] {
@@ -201,7 +202,7 @@ fn check_refine<const W: u32, const H: u32>(left: &[(Num<W, H>, Set)], right: &[
     for cond in Cond::ALL {
         for (width, w) in [(Width::W64, W), (Width::W32, H)] {
             let holds = |x: u64, y: u64| {
-                // The definition at 64 bits, with the operands sign-extended: that keeps both orders.
+                // Sign extension preserves both the signed and the unsigned order, so the 64-bit definition applies.
                 cond.holds64(x.sext(w) as u64, y.sext(w) as u64)
             };
             for (a, xs) in left {
@@ -257,7 +258,7 @@ fn byte_order_conversions_at_full_width() {
     }
 }
 
-/// The cases that programs are made of, where losing precision would refuse them.
+/// Idioms of real programs that a less precise domain would refuse.
 #[test]
 fn common_idioms_stay_precise() {
     let any = Scalar::UNKNOWN;
