@@ -1,11 +1,11 @@
-//! Certificates: a search for what the trusted core checks. Nothing in here can make an unsafe program accepted.
+//! Certificates: the search for proofs that the trusted core checks. Nothing here can make an unsafe program accepted.
 //!
 //! Problem: the core ([`bpf_verifier_core`]) checks kept points, renamings, multipliers and ranks; somebody must find
-//! them. Approach: forward, over the core's own states ([`bpf_verifier_core::explore`]). At each loop head an
-//! invariant is kept (`points`): what the first way that reached it knew, weakened by each later one, with iteration
-//! counters in the place of numbers that move by a constant, thresholds for the others (widening: Cousot and Cousot,
-//! POPL 1977), and candidate rows (`project`) that are dropped where they do not hold (Houdini: Flanagan and Leino,
-//! FME 2001). Where one invariant for a loop head is not enough, states are kept apart by what registers hold (trace
+//! them. Approach: forward, over the core's own states ([`bpf_verifier_core::explore`]). At each loop head an invariant
+//! is kept (`points`): the facts of the first path that reached it, weakened by each later path. Numbers that move by a
+//! constant are expressed by iteration counters, thresholds for the others (widening: Cousot and Cousot, POPL 1977),
+//! and candidate rows (`project`) that are dropped where they do not hold (Houdini: Flanagan and Leino, FME 2001).
+//! Where one invariant for a loop head is not enough, states are kept apart by what registers hold (trace
 //! partitioning). Multipliers are found by elimination and linear programming (`multipliers`), ranks by strongly
 //! connected components of the kept points (`ranks`).
 //!
@@ -41,8 +41,7 @@ const PASSES: usize = 40;
 
 /// Looks for a certificate of the program.
 ///
-/// # Errors
-/// The first step that could not be proven. The program may be safe all the same.
+/// The first step that could not be proven. The program may be safe nevertheless.
 pub fn certify(program: &Program, env: &Env<'_>) -> Result<Certificate, Refusal> {
     certify_within(program, env, 1 << 17)
 }
@@ -58,7 +57,7 @@ pub fn certify_within(program: &Program, env: &Env<'_>, fuel: u64) -> Result<Cer
         record(program, env, &mut search, fuel)
     };
     if heads.is_empty() {
-        // Path by path; then paths are merged wherever the program's paths meet.
+        // First path by path; if that takes too much, with an invariant wherever paths join.
         return match unrolled() {
             Err(first) if first.why == Why::Fuel || first.why == Why::Memory => {
                 let merged = |partition| with_points(program, env, &heads, (true, partition), fuel);
@@ -74,13 +73,13 @@ pub fn certify_within(program: &Program, env: &Env<'_>, fuel: u64) -> Result<Cer
     };
     points(false, Partition::Kinds)
         .or_else(|_| points(false, Partition::Constants))
-        // Loops of few rounds are walked round by round.
+        // Loops of few rounds are unrolled.
         .or_else(|_| unrolled())
         .or_else(|_| points(true, Partition::Kinds))
         .map_err(|_| first)
 }
 
-/// Looks for invariants at the heads of loops, and with `everywhere` also where paths meet.
+/// Looks for invariants at loop heads, and with `everywhere` also at joins.
 fn with_points(
     program: &Program,
     env: &Env<'_>,

@@ -1,26 +1,28 @@
-//! What is true of every element of an array on the stack.
+//! Array smashing: a bound for all elements of an array on the stack.
 //!
 //! Problem: a store at an index that is not known exactly may land anywhere in an array, so no slot keeps its value,
-//! and what is loaded from there could be any number: one that is an index again (a queue, a parent, a failure table)
-//! is then not bounded. Approach: a frame says of places at equal distances that what was written to each is in one
-//! range ([`Content`]). Such a store begins one, of what the elements hold so far and of what is stored, and each
-//! further one widens it. An exact store is known better by its slot, and widens it, too.
+//! and a load from the array could yield any number. If that number is used as an index (a queue, a parent, a failure
+//! table), it has no bound. Approach (array smashing, Blanchet et al. 2003): a frame records for places at equal
+//! distances that every number written there is in one range ([`Content`]). A store at an unknown index creates a
+//! content, from the elements' values so far and the stored number; each further store widens it. A store at a known
+//! place is described by its slot, and widens the content as well.
 //!
-//! Most such numbers are below something that no constant says: the place where they are kept (a failure table, links
-//! back), or what is left of the input (ends that are stacked). So a content may say of its numbers that none is more
-//! than the index of its element, or than the length of a region less some bytes ([`Order`]). Both need no names that
-//! end. What is loaded is then below the index that it was loaded at, or below the length. While a loop's guess is
-//! made, both are taken to stay true; its check asks each store.
+//! The bound of most such numbers is not a constant, but the index of their element (a failure table, links to earlier
+//! elements) or the length of the input (a stack of end positions). Therefore a content may state that each of its
+//! numbers is at most the index of its element, or at most the length of a region minus some bytes ([`Order`]). Neither
+//! statement uses a name that may end. A loaded number is then at most the index that it was loaded at, or at most the
+//! length. While a loop's candidate invariant is formed, both statements are assumed to stay true; the check of the
+//! invariant proves them for each store.
 //!
-//! Claim: what a load yields is no more than the order says, also where nothing was written and 0 is read. Proof: an
-//! index is counted from no later than the content's first element ([`Frame::order_of`]), so none is negative. Of a
-//! length nothing is said of such a number, unless the least length is as much.
+//! Claim: a loaded number is within the order's bounds, even if nothing was written and 0 is read. Proof: for an index,
+//! counting starts no later than the content's first element ([`Frame::order_of`]), so the index is not negative. For a
+//! length, the statement is made only if the region's least length is at least the subtracted bytes.
 //!
-//! Invariants: each element of a content is a number of its range that was written as a whole, or nothing was written
-//! to any of its bytes since the function was entered, and it reads as 0. Whatever else is written to a byte of an
-//! element ends the content: a pointer, a part of an element, what a helper writes. Frames belong to one thread, so
-//! nothing else writes there. A content is made where programs with loops are walked from guesses only: there, kept
-//! states need all numbers exactly, and one in which a byte is fresh covers only such ones (see `walk::prune`).
+//! Invariants: each element of a content is a number in its range that was written as a whole, or none of its bytes was
+//! written since the function was entered, and it reads as 0. Any other write to a byte of an element (a pointer, a
+//! part of an element, a helper's output) ends the content. Frames belong to one thread, so nothing else writes there.
+//! Contents exist only in walks of loops from candidate invariants: there, kept states need all numbers exactly, and a
+//! state with a fresh byte covers only states with a fresh byte there (see `walk::prune`).
 
 use crate::env::Region;
 use crate::faults::planted;
@@ -29,9 +31,9 @@ use crate::state::{Content, Frame, Grid, Order, State};
 use crate::tnum::ones;
 use crate::value::{Value, len_id};
 
-/// Contents that a frame has at a time.
+/// The most contents of a frame.
 const MAX_CONTENTS: usize = 6;
-/// Elements that one has.
+/// The most elements of a content.
 const MAX_ELEMENTS: i64 = 512;
 
 fn gcd(a: i64, b: i64) -> i64 {
@@ -39,30 +41,30 @@ fn gcd(a: i64, b: i64) -> i64 {
 }
 
 impl Grid {
-    /// One place.
+    /// The grid of a single place.
     fn at(depth: usize, size: usize) -> Grid {
         let first = -(depth as i64);
         Grid { first, last: first, stride: size as i64, size: size as i64 }
     }
 
-    /// How far its places are apart, at least: all of them, as multiples of that. 0: there is but one.
+    /// The distance between adjacent places; 0 for a single place.
     fn step(&self) -> i64 {
         if self.first == self.last { 0 } else { self.stride }
     }
 
-    /// Whether each place of the other is one of this grid, were it to go on for ever.
+    /// Whether each place of `other` is a place of this grid, extended without end in both directions.
     pub(crate) fn aligns(&self, other: &Grid) -> bool {
         self.size == other.size
             && (other.first - self.first) % self.stride == 0
             && (other.step() % self.stride == 0 || planted!(ContentMisaligned))
     }
 
-    /// Whether each place of the other is one of this grid.
+    /// Whether each place of `other` is a place of this grid.
     fn holds(&self, other: &Grid) -> bool {
         self.aligns(other) && other.first >= self.first && other.last <= self.last
     }
 
-    /// Whether a byte of a place of this grid may be one of the other's.
+    /// Whether a byte of a place of this grid may be a byte of a place of `other`.
     fn meets(&self, other: &Grid) -> bool {
         if other.last + other.size <= self.first || self.last + self.size <= other.first {
             return false;
@@ -72,7 +74,7 @@ impl Grid {
         apart < self.size || apart + other.size > step
     }
 
-    /// Whether this bounds a number of its size.
+    /// Whether the range excludes a number of the element's size.
     fn bounds(&self, n: &Scalar) -> bool {
         n.umax() < ones(self.bits())
     }
@@ -81,7 +83,7 @@ impl Grid {
         8 * crate::num::small(crate::num::size(self.size.unsigned_abs()))
     }
 
-    /// From where on its index bounds this number of the element at this place.
+    /// The place from which on an element's index bounds this number, for the element at `at`.
     pub(crate) fn base(&self, at: i64, n: &Scalar) -> Option<i64> {
         at.checked_sub(i64::try_from(n.umax()).ok()?.checked_mul(self.stride)?)
     }
@@ -91,58 +93,58 @@ impl Grid {
     }
 }
 
-/// How far a number is known to be below the length of a region, at least.
+/// A lower bound of the distance from a number up to the length of a region; `None` if none is known.
 pub(crate) type Gap<'a> = &'a dyn Fn(&Value, usize) -> Option<i64>;
 
-/// Of nobody's numbers.
+/// The gap for callers that know of none.
 pub(crate) const NO_GAP: Gap<'static> = &|_, _| None;
 
 impl Order {
-    /// What is true of the numbers of both.
+    /// The order that holds for the numbers of both.
     pub(crate) fn or(&self, other: &Order) -> Order {
         let mut lens = self.lens;
         lens.iter_mut().zip(&other.lens).for_each(|(a, b)| *a = a.zip(*b).map(|(a, b)| a.min(b)));
         Order { base: self.base.zip(other.base).map(|(a, b)| a.min(b)), lens }
     }
 
-    /// Whether this says all that the other does.
+    /// Whether this order implies the other.
     fn covers(&self, other: &Order) -> bool {
         self.base >= other.base && self.lens.iter().zip(&other.lens).all(|(a, b)| b.is_none() || a >= b)
     }
 }
 
 impl State {
-    /// How far the number is below the region's length, at least.
+    /// A lower bound of the distance from the number up to the region's length.
     pub(crate) fn gap(&self, v: &Value, region: usize) -> Option<i64> {
         let named = || self.below(v.id, 1, len_id(crate::num::few(region)))?.checked_sub(v.delta.into());
         let by_name = if v.id != 0 && v.scale == 1 { named() } else { None };
         let least = i64::from(*self.min_len.get(region)?);
-        // Of one that there is not, nothing is above 0.
+        // A region with least length 0 gives no bound by constants.
         by_name.max(i64::try_from(v.n.umax()).ok().filter(|_| least > 0).map(|most| least - most))
     }
 
-    /// What is true of this number as one of an array's, beside its index.
+    /// The part of an order that the number satisfies beside its index: for each region, its distance below the length.
     pub(crate) fn lengths_above(&self, v: &Value) -> [Option<u32>; Region::MAX_REGIONS] {
         std::array::from_fn(|region| u32::try_from(self.gap(v, region)?).ok())
     }
 }
 
 impl Content {
-    /// Whether it says more of its numbers than their size does.
+    /// Whether the content bounds its numbers by more than their size.
     pub(crate) fn says_something(&self) -> bool {
         self.order != Order::default() || self.n.is_none_or(|n| self.grid.bounds(&n))
     }
 }
 
 impl Frame {
-    /// What each number in the elements of the grid is no more than.
+    /// The order that every number in the elements of the grid satisfies.
     pub(crate) fn order_of(&self, grid: &Grid, gap: Gap<'_>) -> Order {
         if let Some(c) = self.contents.iter().find(|c| c.grid.holds(grid)) {
-            // With shorter strides, they are as many or more.
+            // A shorter stride counts at least as many steps, so the index bound holds for it as well.
             let base = c.order.base.filter(|_| c.grid.stride >= grid.stride);
             return Order { base, ..c.order };
         }
-        // What is read where nothing was written is no more than its index, either.
+        // An element that was not written reads as 0, which is at most its index.
         let mut all = Order { base: Some(grid.first), lens: [Some(u32::MAX); Region::MAX_REGIONS] };
         for at in grid.elements() {
             let (Ok(depth), Ok(size)) = (usize::try_from(-at), usize::try_from(grid.size)) else {
@@ -167,8 +169,8 @@ impl Frame {
         all
     }
 
-    /// The number in each element of the grid that was written: `Some(None)` if surely none was, `None` if nothing is
-    /// known of them.
+    /// The range of the written numbers in the grid's elements: `Some(None)` if none was written on any path, `None` if
+    /// nothing is known.
     pub(crate) fn elements(&self, grid: &Grid) -> Option<Option<Scalar>> {
         if let Some(c) = self.contents.iter().find(|c| c.grid.holds(grid)) {
             return Some(c.n);
@@ -197,17 +199,17 @@ impl Frame {
         Some(all)
     }
 
-    /// The same, by what is said of all of an array.
+    /// The range as for [`Frame::elements`], from contents alone.
     fn content_of(&self, grid: &Grid) -> Option<Option<Scalar>> {
         self.contents.iter().find(|c| c.grid.holds(grid)).map(|c| c.n)
     }
 
-    /// What is said of one place of an array.
+    /// The range that a content gives for one place.
     pub(crate) fn content_at(&self, depth: usize, size: usize) -> Option<Scalar> {
         if self.contents.is_empty() { None } else { self.content_of(&Grid::at(depth, size))? }
     }
 
-    /// Whether what the content says is true in this frame.
+    /// Whether the content's claim holds in this frame.
     pub(crate) fn has_content(&self, c: &Content, gap: Gap<'_>) -> bool {
         if c.order != Order::default() && !self.order_of(&c.grid, gap).covers(&c.order) && !planted!(OrderForgotten) {
             return false;
@@ -219,13 +221,14 @@ impl Frame {
         }
     }
 
-    /// Before a number is stored at one of these places: what holds of them afterwards. Else, of what is written there
-    /// nothing is known. While `guessing`, that an array is written counts, too.
+    /// The content that holds after a store of a number at one of these places; `None` if nothing is known of them
+    /// afterwards. While `guessing`, a content is made even if it does not bound its numbers, since it also says that
+    /// the array is written.
     pub(crate) fn widened(&self, grid: &Grid, n: &Scalar, guessing: bool) -> Option<Content> {
         if grid.stride < grid.size || (!grid.bounds(n) && !guessing) {
             return None;
         }
-        // All of the array that is known so far, if this is of the same.
+        // Extends the content of the same array, if there is one.
         let old = self.contents.iter().find(|c| c.grid.aligns(grid) && c.grid.meets(grid));
         let whole = old.map_or(*grid, |c| Grid {
             first: c.grid.first.min(grid.first),
@@ -240,7 +243,7 @@ impl Frame {
         (guessing || grid.bounds(&n)).then_some(Content { grid: whole, n: Some(n), order: Order::default() })
     }
 
-    /// Something was written there; `content` is what holds of it.
+    /// Notes a write to the grid, after which `content` holds there.
     pub(crate) fn set_content(&mut self, grid: &Grid, content: Option<Content>) {
         self.contents.retain(|c| !c.grid.meets(grid) || planted!(ContentSurvives));
         if let Some(c) = content {
@@ -251,8 +254,7 @@ impl Frame {
         }
     }
 
-    /// Something was written to these bytes: a part of each content that is in them is known by its slot now, or the
-    /// content ends.
+    /// Ends the contents that these bytes overlap.
     pub(crate) fn end_contents(&mut self, depth: usize, size: usize) {
         if self.contents.is_empty() || planted!(ContentSurvives) {
             return;
@@ -261,8 +263,8 @@ impl Frame {
         self.contents.retain(|c| !c.grid.meets(&written));
     }
 
-    /// Of a number that was stored at r10 - depth, this is known, too: all of it, or what is true of it beside its
-    /// index. `before`: contents before it was stored.
+    /// Restores the order of contents after a number was stored at r10 - depth. `number`: the range and the order of
+    /// the stored number, if known. `before`: the contents before the store.
     pub(crate) fn ordered(
         &mut self,
         before: &[Content],
@@ -282,7 +284,7 @@ impl Frame {
         self.contents.retain(Content::says_something);
     }
 
-    /// A number was stored at r10 - depth, and is known by its slot.
+    /// Widens contents after a number was stored at r10 - depth. The slot describes the number itself.
     pub(crate) fn stored(&mut self, depth: usize, size: usize) {
         let written = Grid::at(depth, size);
         for i in (0..self.contents.len()).rev() {
@@ -290,7 +292,7 @@ impl Frame {
             if !c.grid.meets(&written) {
                 continue;
             }
-            // What it says is of what was there before. (Of its order, who stores tells more.)
+            // The content describes the array before the store. The caller updates its order.
             self.contents.swap_remove(i);
             let inside = |at: &i64| *at < written.first + written.size && *at + c.grid.size > written.first;
             let (first, last) = (written.first, written.first + written.size);
@@ -314,7 +316,8 @@ impl Frame {
         }
     }
 
-    /// What both say of their arrays: `join` makes one range of two. One that nothing was written to has none.
+    /// The contents that hold in both frames. `join` makes one range of two; an array to which nothing was written has
+    /// no range.
     pub(crate) fn joined_contents(
         &self,
         other: &Frame,
@@ -325,14 +328,14 @@ impl Frame {
         let within = |n: Option<Scalar>, of: Option<Scalar>| n.is_none_or(|n| of.is_some_and(|of| n.subset(&of)));
         let mut out: Vec<Content> = Vec::new();
         let all = || self.contents.iter().chain(&other.contents);
-        // All of an array, where each knows a part of it; else these parts.
+        // The whole array, if each frame has a content for a part of it; otherwise these parts.
         let whole = |c: &Content| {
             let alike = all().filter(|o| o.grid.stride == c.grid.stride && o.grid.aligns(&c.grid));
             let ends = |(first, last): (i64, i64), o: &Content| (first.min(o.grid.first), last.max(o.grid.last));
             let (first, last) = alike.filter(|o| o.grid.meets(&c.grid)).fold((c.grid.first, c.grid.last), ends);
             Content { grid: Grid { first, last, ..c.grid }, ..*c }
         };
-        // And what lies beside it in one, if that is ordered alike: one element of it was stored at a known place.
+        // One adjacent element may have been stored at a known place: it is included if its order agrees.
         let reaches = |grid: &Grid, one: i64| {
             let one = Grid { first: one, last: one, ..*grid };
             let whole = Grid { first: grid.first.min(one.first), last: grid.last.max(one.last), ..*grid };
@@ -361,7 +364,8 @@ impl Frame {
                     true => c.order,
                     false => order(&self.order_of(&c.grid, gaps.0), &other.order_of(&c.grid, gaps.1)),
                 }
-                // Where there is an order, that bounds each number, and its range costs guesses.
+                // If there is an order, it bounds each number, and refining its range as well would cost further
+                // candidates.
                 && let n = match order != Order::default() && !within(b, a) {
                     true => Some(Scalar::low_bits(c.grid.bits())),
                     false => join(a, b),

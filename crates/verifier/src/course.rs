@@ -1,56 +1,55 @@
-//! What a walk is told of its way: by [`crate::ways`], which decides, to [`crate::walk`], which goes it.
+//! Parameters of a walk, which [`crate::ways`] chooses and [`crate::walk`] follows.
 
 use crate::env::{Env, Limits};
 
-/// How programs are walked.
+/// The way in which a walk treats loops.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Mode {
-    /// Loops from guesses, as far as these are proven.
+    /// Loops from candidate invariants, as far as these can be proven.
     Accelerated,
     /// Loops round by round.
     Plain,
-    /// The same, with checks left for run time where there is no proof.
+    /// Loops round by round, with run-time checks where there is no proof.
     Hybrid,
 }
 
-/// What a walk is told of its way.
+/// The parameters of a walk.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Course {
-    /// What it makes of loops and of accesses.
+    /// The treatment of loops and unproven accesses.
     pub(crate) mode: Mode,
-    /// Whether the program may have loops: if not, nothing is looked for or guessed.
+    /// Whether the program may have loops. If not, no invariants are searched.
     pub(crate) loops: bool,
-    /// Whether it may give up numbers that keep paths apart.
+    /// Whether the walk may widen numbers that keep paths apart.
     pub(crate) merges: bool,
-    /// Whether it notes what is known of numbers.
+    /// Whether it notes facts about numbers.
     pub(crate) values: bool,
-    /// Whether its guesses assume that what is accessed lies inside its memory.
+    /// Whether its candidate invariants assume that accesses are within bounds (until the check proves it).
     pub(crate) assumes: bool,
-    /// Whether it knows of arrays on the stack what is true of every element.
+    /// Whether it keeps bounds of all elements of an array on the stack (`crate::content`).
     pub(crate) elements: bool,
-    /// And what these numbers are no more than.
+    /// Whether it keeps symbolic upper bounds of these elements.
     pub(crate) orders: bool,
-    /// Whether it tries what few loops need, and what costs others more than it gains.
+    /// Whether it tries techniques that few loops need, and that cost others more than they gain.
     pub(crate) further: bool,
-    /// Whether relations of numbers are kept and asked for everywhere, and not only in and before loops of programs
-    /// that are not long.
+    /// Whether relations between numbers are kept and used everywhere, not just in and before loops of short programs.
     pub(crate) related: bool,
-    /// Whether rounds in which a place holds none are told apart from others.
+    /// Whether loops are partitioned by rounds in which a place holds no value.
     pub(crate) parts: bool,
-    /// Whether it gives up as soon as its guesses fail again and again: other ways are tried first.
+    /// Whether it gives up as soon as its candidates fail repeatedly, because other strategies are tried first.
     pub(crate) hasty: bool,
-    /// Whether a walk before it has given up so: what is accepted after that fails less often.
+    /// Whether an earlier walk of this program has given up so. The walk then allows fewer failures.
     pub(crate) hurried: bool,
-    /// How often a loop may come round at most.
+    /// The most rounds of a loop.
     pub(crate) rounds: usize,
-    /// After how many steps it gives up.
+    /// The number of steps after which it gives up.
     pub(crate) steps: u64,
-    /// It gives up when so much fuel was spent since the program's first walk began ([`crate::fuel`]).
+    /// The fuel, counted from the program's first walk, after which it gives up ([`crate::fuel`]).
     pub(crate) fuel: u64,
 }
 
 impl Course {
-    /// Straight to the end: all that the limits allow.
+    /// A single walk that uses all that the limits allow.
     pub(crate) fn new(mode: Mode, env: &Env<'_>) -> Course {
         let Limits { steps, fuel, .. } = env.limits;
         Course {

@@ -1,5 +1,4 @@
-//! Deliberate bugs, one in each of many rules, to test the tests with: an oracle that finds none of them proves
-//! nothing.
+//! Deliberate bugs, one in each of many rules. Tests must find them: an oracle that finds none of them proves nothing.
 //!
 //! They exist only with the feature `faults`, which a release build refuses (`bpf-isa/src/faults.rs`).
 
@@ -23,7 +22,7 @@ mod with {
         AtMostIsLess,
         /// The negative of a number that is counted below zero loses its distance from its name.
         NegativeForgetsDistance,
-        /// What a loop counts is taken not to wrap round.
+        /// A number that a loop counts is taken not to wrap.
         WrapForgotten,
         /// A probe is told of eight bytes more than are readable.
         ProbedMore,
@@ -35,27 +34,27 @@ mod with {
         RefusedGuessDropped,
         /// Of rounds that are told apart, those that did not enter the loop are not walked.
         SidesUnwalked,
-        /// A round that comes back to another side than it began on is taken to be inside that.
+        /// A round that returns to another side than the one it began on is taken to be covered by that side.
         SidesUncovered,
         /// A state of one side's rounds covers those of another's.
         SidesAlike,
-        /// Rounds that lead from one side to another are taken to be no part of what may go on for ever.
+        /// Rounds that lead from one side to another are not considered for termination.
         SidesApart,
         /// A round that comes back outside of its guess does not weaken it.
         GuessNotWeakened,
-        /// A loop fills what lies between its stores, too.
+        /// A fill includes the bytes between its stores, which are not written.
         FillLeavesHoles,
-        /// A pointer stored in what a loop fills is a number.
+        /// A pointer that is stored in a fill is taken for a number.
         FillHoldsPointers,
-        /// A state where less is filled is covered, too.
+        /// A state with a smaller fill is covered, too.
         FillForgotten,
-        /// What is left up to the end of an array is taken to be counted from the frame's top.
+        /// The distance up to the end of an array is counted from the frame's top instead of the array.
         DistanceForgetsPlace,
         /// A byte that was seen not to be one character is taken to be no other either.
         UnlikeAnything,
         /// A state in which less is known of what a byte is not is covered, too.
         UnlikeForgotten,
-        /// What stays is taken to be further apart than what is forgotten tells.
+        /// The kept distances between names are larger than the forgotten facts imply.
         DistancesKeptMore,
         /// The first round of a loop that is walked by itself is taken for all of them.
         PeeledIsAll,
@@ -63,7 +62,7 @@ mod with {
         PointersNeverMeet,
         /// An element that a store may miss is taken to hold what was stored.
         ContentOverwritten,
-        /// What is written to an array leaves what is known of all its elements.
+        /// A write of another kind to an array leaves its content.
         ContentSurvives,
         /// A store between two elements is one of an element.
         ContentMisaligned,
@@ -71,11 +70,11 @@ mod with {
         ContentNeverFresh,
         /// A state where less is known of an array's elements is covered, too.
         ContentForgotten,
-        /// What is stored in an array is taken to be no more than what all its numbers were.
+        /// Numbers that are stored in an array are not checked against its order.
         OrderUnasked,
         /// A state in which less is known of what an array's numbers are below is covered, too.
         OrderForgotten,
-        /// What rests on a round that is still open is taken to end.
+        /// A state that rests on a round which is still open is taken to end.
         RestsForgotten,
         /// Subtracting a pointer into any region is taken to cancel the address in a biased number.
         BiasOfAnother,
@@ -88,51 +87,52 @@ mod with {
         LengthsAreHalves,
         /// A sum of two unknown numbers is taken not to wrap.
         SumsNeverWrap,
-        /// What falls in a loop is taken to stay behind the start of its memory.
+        /// A falling number in a loop is taken to stay at or above the start of its memory.
         LinesBelowZero,
         /// Two pointers that a loop moves by different multiples of a number are taken to stay at their distance.
         BasesMoveApart,
-        /// A difference that is as much as what it was taken off allows is taken to have wrapped round.
+        /// A difference that equals the largest possible value of the minuend is taken to have wrapped.
         DifferencesWrapEarly,
-        /// A difference of two numbers is taken not to wrap round as soon as anything is compared.
+        /// A difference of two numbers is taken not to have wrapped as soon as anything is compared.
         DifferencesNeverWrap,
         /// Relations of a loop's variables are taken to hold in the next round.
         RelationsUnchecked,
-        /// What is related of places is said of the guess's names for them, whatever came back in them.
+        /// Relations of places are asserted of the candidate's names for them, not of the values that returned in the
+        /// places.
         RelationsByOldNames,
         /// Relations of a loop's variables are taken to hold when it begins.
         RelationsUnbegun,
-        /// Sums of what a loop moves are taken to stay as they are.
+        /// Sums of numbers that a loop moves are taken to stay as they are.
         SumsStay,
-        /// What a division or a mask leaves is taken to be nothing.
+        /// The remainder of a division or a mask is taken to be 0.
         RemainderForgotten,
-        /// What is divided is taken to be what its name names, without its distance.
+        /// A number at a distance from its name is divided as if it were the named number.
         SplitForgetsDistance,
         /// A number that was loaded from a region is taken to be there still after a store to one.
         SeenSurvivesStores,
-        /// What decides is not needed exactly.
+        /// A number that decides a branch is not marked as needed exactly.
         DecisionsUnmarked,
-        /// What was compared with an exact number is not needed exactly itself.
+        /// A number that was compared with an exact number is not marked as needed exactly.
         BoundsUnmarked,
-        /// What is tied to an operand is not bounded by a comparison.
+        /// A comparison does not mark values that are tied to its operand.
         TiesUnmarked,
-        /// A stack slot that is tied to an operand is not bounded by a comparison.
+        /// A comparison does not mark a stack slot that is tied to its operand.
         TiedSlotsUnmarked,
-        /// What is loaded from a slot does not make the slot exact.
+        /// A load does not mark its slot as needed exactly.
         LoadsUnmarked,
-        /// What is stored to an exact slot is not exact.
+        /// A store to an exact slot does not mark the stored value.
         StoresUnmarked,
-        /// What a function returns is not needed exactly.
+        /// The result of a function is not marked as needed exactly.
         ResultsUnmarked,
-        /// What a function is given is not needed exactly.
+        /// The arguments of a function are not marked as needed exactly.
         ArgumentsUnmarked,
         /// A write ends the life of the byte before it.
         NeighbourOverwritten,
-        /// The key of an element that is known to exist is not needed exactly.
+        /// The key of an element that is known to exist is not marked as needed exactly.
         KeysUnmarked,
-        /// A finished state does not say which of its values are the same.
+        /// A finished state does not record which of its values are equal.
         NamesForgotten,
-        /// The second side of a branch needs all that the branch needs.
+        /// The demand of the second side of a branch is not added to the branch's demand.
         OtherSideForgotten,
         /// A round of a callback, an iterator or a may_goto is taken to need none of the stack.
         RoundReadsForgotten,
@@ -140,15 +140,16 @@ mod with {
         CoveringUnneeded,
         /// A path that gives up a number goes on with those of the state it is merged with.
         MergedIsOld,
-        /// What is proven of a region's length is not needed by what asks for it.
+        /// An access that relies on a region's length does not mark the length as needed.
         LengthsUnmarked,
-        /// What a test shows of a region's length is taken to be all that is needed of it afterwards.
+        /// The length that a comparison proves is taken to be all that is needed afterwards.
         LearntSuffices,
-        /// What is proven of a region's length is not needed by a number that it bounds.
+        /// A number that a region's length bounds does not mark the length as needed.
         LengthFlowsUnmarked,
         /// A comparison of a lower half with a constant shows the upper one, too.
         EqualHalves,
-        /// That a number is less than 2^32 is needed of one that is not known to be, and nothing else is.
+        /// A number that must be less than 2^32 is marked as such even if it is not known to be, and nothing else of it
+        /// is needed.
         HalvesUnknown,
         /// The early return of a legacy load is not walked.
         LegacyReturnForgotten,
@@ -186,13 +187,13 @@ mod with {
         GlobalMemoryNotNull,
         /// A global function's memory need not be aligned as the function was verified for.
         GlobalMemoryUnaligned,
-        /// What a global function may write is not forgotten.
+        /// The stack that a global function may write is not forgotten.
         GlobalMemoryKept,
         /// A call of a global function that moves the packet leaves pointers into it.
         GlobalMovesNothing,
         /// Spilled packet pointers survive a call that moves the packet.
         SpilledPacketSurvives,
-        /// What was proven of the packet's length survives a call that moves it.
+        /// The proven length of the packet survives a call that moves the packet.
         PacketLengthSurvives,
         /// A null check of one pointer is one of all that may be null.
         NullOfAll,
@@ -214,11 +215,11 @@ mod with {
         PacketNeverEmpty,
         /// A helper that writes up to so many bytes is taken to write all of them.
         HelperWritesMost,
-        /// Which locks are held makes no difference to what is walked again, only how many.
+        /// States are compared by the number of held locks instead of the locks.
         LocksAlike,
         /// A lock that may fail is always taken.
         LockNeverFails,
-        /// What is to be saved on the stack as a lock is taken is taken to be written where it is not, too.
+        /// The saved interrupt state is taken to be written even if the lock is not taken.
         SavedUntaken,
         /// A spin lock's bytes are like any others.
         LockOpen,
@@ -240,7 +241,7 @@ mod with {
         RootsUnlocked,
         /// A run may end without giving back a record.
         RecordForgotten,
-        /// What throws may own what it must give back.
+        /// A program may throw while it owns an obligation.
         ThrownOwes,
         /// A callback may throw.
         CallbackThrows,
@@ -256,79 +257,80 @@ mod with {
         AtomicUnaligned,
         /// An atomic fetch leaves its register as it was.
         FetchForgotten,
-        /// What one path has learnt of a number that a mask or a shift was made of is known on the next path, too.
+        /// The range that one path has learnt of an operand of a mask or a shift is used on the next path, too.
         SiblingKnowsRanges,
         /// Pointers that were taken before different moves of the packet are taken to be of one.
         MovesAlike,
         /// A state is kept with its definitions, which states are compared without.
         DefinitionsKept,
-        /// What has been shifted comes back from any named number that is shifted.
+        /// A right shift undoes a left shift of any other named number.
         HalfOfAnother,
         /// A shift to the left loses nothing at the top.
         ShiftsLoseNothing,
         /// Two numbers whose sum is related to a constant are less than that.
         BoundedSumsLess,
-        /// What an access was proven by bounds its index by one less.
+        /// An index is bounded by one less than the access that was proven implies.
         ProvenLess,
-        /// Two places that held the same number are taken to hold the same one when neither has a name any more.
+        /// Two places that held one number are taken to be equal even when neither has a name any more.
         TwinsStayAlike,
-        /// Bits that a mask has shown not to be 0 are taken to be.
+        /// Bits that a comparison of a mask has shown to be set are taken to be clear.
         SetBitsAreClear,
-        /// What a division leaves of a multiple is taken to be less than the number even if that is 0.
+        /// The remainder of a multiple is taken to be less than the number even if the number is 0.
         PartOfNothing,
-        /// A round that does not divide what counts the rounds is taken to be one of them.
+        /// A round number that is not divisible by the stride is taken for a round.
         RoundsUndivided,
-        /// A round that does not divide what counts the rounds is no reason to give a guess up.
+        /// A round number that is not divisible by the stride does not refute a candidate.
         UndividedUnseen,
-        /// A difference that was cut to some bits is taken to be one of a number that fits them.
+        /// A difference that was truncated is taken to be that of numbers which fit the width.
         CutDifferencesFit,
-        /// Of two numbers that a sum is made of, one is taken to be less than what the other is multiplied by.
+        /// One summand is taken to be less than the multiplier of the other, so that the sum splits into digits.
         DigitsOverlap,
-        /// What a number is ahead of by a power of two is taken to be a number whatever was taken off.
+        /// A sum with a power of two is taken not to wrap, whatever was subtracted before.
         AheadOfNothing,
-        /// A part of a sum that is constant ties the rest one too far.
+        /// A constant part of a sum relates the rest at a distance that is one too large.
         ConstantPartMore,
-        /// A pair of bits is taken to have one at most.
+        /// A pair of bits is taken to have at most one bit set.
         PairsHaveOne,
-        /// A mask takes away less than the bits that it lacks.
+        /// A mask is taken to remove less than the bits that it lacks.
         MaskTakesLess,
         /// A number whose low bits are set is taken to be one less.
         LowBitsLess,
         /// The OR of a pointer and a number is taken to be their sum, however the pointer is aligned.
         OrIsSum,
-        /// As many bytes as a number says are taken to end one earlier.
+        /// A memory argument is checked for one byte less than its length argument.
         LengthOneMore,
         /// A difference of two numbers is taken to have wrapped round if they may be equal.
         EqualIsLess,
-        /// What is left of a number that something was taken off is taken to be one more.
+        /// A difference is taken to be one more than it is.
         LeftIsMore,
         /// A product is taken to be less than its factors make it.
         ProductsLess,
-        /// A product that nothing holds is taken to be no more than a number, however large its factors are.
+        /// A product that is in no register is taken to fit its width, however large its factors are.
         ProductsOfAnySize,
-        /// What a line begins with is taken to be a number, however far what is on it lies below.
+        /// The initial value of a line is taken to be a number of 64 bits, however far below its values are.
         LinesOfAnySize,
-        /// What a forgotten sum says of what lies below its part is taken to be one more.
+        /// A bound that is derived from a forgotten sum is one too large.
         HandedDownMore,
-        /// What was multiplied with the number of a loop's round is that of the next one.
+        /// A product with the number of a loop's round is taken to be the product with the next round's number.
         ProductsStay,
         /// A row is taken to begin nearer to where it is than it does.
         RowsFromAfar,
         /// A row is taken to move by its length in each round, whatever it does.
         RowsUnchecked,
-        /// What a loose walk goes on over is let pass where a guess is checked, too.
+        /// Accesses that a havocked iteration assumes to be within bounds are not proven when the candidate is checked.
         AssumedWithin,
-        /// What is added to a pointer is taken to be near where a guess is checked, too.
+        /// Offsets that a havocked iteration assumes to be small are not proven to be when the candidate is checked.
         AssumedNear,
-        /// What is cast is taken to fit where a guess is checked, too.
+        /// Numbers that a havocked iteration assumes to fit a cast are not proven to when the candidate is checked.
         AssumedShort,
-        /// A pointer is taken to lie before the end that it is measured from where a guess is checked, too.
+        /// Pointers that a havocked iteration assumes to be before an end are not proven to be when the candidate is
+        /// checked.
         AssumedBeforeEnd,
-        /// Of a number that is tested again, what is above the constant is not walked.
+        /// When a number is partitioned at a constant, the part above the constant is not walked.
         PartUnwalked,
-        /// Of a number that a constant is shifted by, only the least is walked.
+        /// When a number is partitioned by the values of a shift count, only the least value is walked.
         ExponentUnwalked,
-        /// A number of paths that meet in a loop is taken to be what it was on the last of them.
+        /// A number that differs between merged paths is taken to be that of the last path.
         BlendedAsOther,
         /// A signed comparison bounds as an unsigned one.
         SignedIsUnsigned,
@@ -336,24 +338,24 @@ mod with {
         HalfIsWhole,
         /// A remainder may be its divisor.
         RemainderTooSmall,
-        /// A loop ends that comes round with anything bounded in it, also what was made in the round.
+        /// A loop is taken to end if anything is bounded in it, even if it was created in the round.
         AnyEdgeEnds,
-        /// A loop in an equal state is one that ends.
+        /// A loop that returns to an equal state is taken to end.
         EndlessLoops,
         /// A constant map may be written.
         ConstantsWritable,
         /// Stack never written may be read.
         UninitReadable,
-        /// What is read though nothing was written to it need not be zeroed.
+        /// Unwritten stack that is read is not requested to be zeroed.
         ZeroesForgotten,
-        /// A pointer on the stack is a fresh byte to who reads that.
+        /// A read takes a pointer on the stack for a fresh byte.
         FreshAlike,
-        /// The result may be an address.
+        /// The program's result may be an address.
         AddressReturned,
     }
 
     impl Fault {
-        /// Those in how loops are proven: each is found by a program written for it (`tests/loops_faults.rs`).
+        /// Faults in the proofs of loops. A program written for each finds it (`tests/loops_faults.rs`).
         pub const OF_LOOPS: &[Fault] = &[
             Fault::StepOnOnePath,
             Fault::StrideLost,
@@ -369,7 +371,7 @@ mod with {
             Fault::PartUnwalked,
             Fault::NegativeForgetsDistance,
         ];
-        /// Those in quotients, and in what is added and cut off again: each is found by a program written for it
+        /// Faults in quotients and in sums that are truncated. A program written for each finds it
         /// (`tests/quotients.rs`).
         pub const OF_QUOTIENTS: &[Fault] = &[
             Fault::ExponentUnwalked,
@@ -384,7 +386,7 @@ mod with {
             Fault::DefinitionsKept,
             Fault::TwinsStayAlike,
         ];
-        /// Those in sums of what a loop moves, and in differences of it (`tests/loops_faults.rs`).
+        /// Faults in sums and differences of numbers that a loop moves (`tests/loops_faults.rs`).
         pub const OF_SUMS: &[Fault] = &[
             Fault::RelationsUnchecked,
             Fault::RelationsByOldNames,
@@ -408,7 +410,7 @@ mod with {
             Fault::PeeledIsAll,
             Fault::PointersNeverMeet,
         ];
-        /// Those in relations that programs without loops rest on, too: each is found by a program written for it
+        /// Faults in relations that programs without loops use, too. A program written for each finds it
         /// (`tests/straight.rs`).
         pub const OF_RELATIONS: &[Fault] = &[
             Fault::PairsHaveOne,
@@ -418,17 +420,16 @@ mod with {
             Fault::LengthOneMore,
             Fault::EqualIsLess,
         ];
-        /// Those in rounds that are told apart by places which hold none: each is found by generated programs
+        /// Faults in partitions of a loop by places that hold no value. Generated programs find them
         /// (`tests/verify/assumptions.rs`).
         pub const OF_SIDES: &[Fault] =
             &[Fault::SidesUnwalked, Fault::SidesUncovered, Fault::SidesAlike, Fault::SidesApart];
-        /// Those in what loose walks take for granted: each is found by generated programs (`tests/loops_oracle.rs`).
+        /// Faults in the assumptions of havocked iterations. Generated programs find them (`tests/loops_oracle.rs`).
         pub const OF_ASSUMPTIONS: &[Fault] = &[Fault::AssumedWithin, Fault::AssumedNear, Fault::AssumedShort];
-        /// Those in what loops are known to have written: each lets a program through that reads what was not,
-        /// or a pointer (`tests/loops_oracle.rs`).
+        /// Faults in fills. Each accepts a program that reads unwritten stack or a pointer (`tests/loops_oracle.rs`).
         pub const OF_FILLS: &[Fault] = &[Fault::FillLeavesHoles, Fault::FillHoldsPointers, Fault::FillForgotten];
-        /// Those in objects that programs own, and in pointers to what is gone, which no generated program has: each
-        /// lets a program of `tests/pairs.txt` through that is refused (`tests/verify/pairs.rs`).
+        /// Faults in objects that programs own, and in stale pointers, which no generated program has. Each accepts a
+        /// refused program of `tests/pairs.txt` (`tests/verify/pairs.rs`).
         pub const OF_OBJECTS: &[Fault] = &[
             Fault::BorrowSurvives,
             Fault::LinksOpen,
@@ -447,7 +448,7 @@ mod with {
             Fault::BiasOfHalves,
             Fault::LengthsAreHalves,
         ];
-        /// Those in what is known of the elements of arrays, and of parts of numbers: the same.
+        /// Faults in array contents and in parts of numbers. Each accepts a refused program of `tests/pairs.txt`, too.
         pub const OF_CONTENTS: &[Fault] = &[
             Fault::ContentOverwritten,
             Fault::ContentSurvives,
@@ -457,20 +458,18 @@ mod with {
             Fault::SplitForgetsDistance,
             Fault::HalfOfAnother,
         ];
-        /// Faults that straight lines find (`tests/verify/loops_oracle.rs`).
+        /// Faults that programs without loops find (`tests/verify/loops_oracle.rs`).
         pub const OF_STRAIGHT: &[Fault] = &[Fault::ProbedMore];
-        /// Faults in what privileged programs may do: found by generated programs (`tests/verify/loops_oracle.rs`).
+        /// Faults in rules for privileged programs. Generated programs find them (`tests/verify/loops_oracle.rs`).
         pub const OF_SHOWN: &[Fault] = &[Fault::ShownDistanceShort];
-        /// Those in what the numbers of an array are no more than: each is found by generated programs
-        /// (`tests/loops_oracle.rs`).
+        /// Faults in the orders of array contents. Generated programs find them (`tests/loops_oracle.rs`).
         pub const OF_ORDERS: &[Fault] = &[Fault::OrderUnasked, Fault::OrderForgotten];
-        /// Those in what is needed of lengths of regions: found by generated programs (`tests/lengths.rs`).
+        /// Faults in the demand of regions' lengths. Generated programs find them (`tests/lengths.rs`).
         pub const OF_LENGTHS: &[Fault] = &[Fault::LengthsUnmarked, Fault::LearntSuffices, Fault::LengthFlowsUnmarked];
-        /// Those in what is needed of numbers whose lower half a comparison has shown: found by generated programs
+        /// Faults in the demand of numbers whose low half a comparison bounds. Generated programs find them
         /// (`tests/constants.rs`).
         pub const OF_HALVES: &[Fault] = &[Fault::EqualHalves, Fault::HalvesUnknown];
-        /// Those in what a path is found to need: each is found by walking paths that were dropped
-        /// (`tests/verify/needed.rs`).
+        /// Faults in the demand of a path. Walking paths that were dropped finds them (`tests/verify/needed.rs`).
         pub const OF_NEEDS: &[Fault] = &[
             Fault::DecisionsUnmarked,
             Fault::BoundsUnmarked,
@@ -494,7 +493,7 @@ mod with {
 #[cfg(feature = "faults")]
 pub use with::{Fault, is_planted};
 
-/// Plants a fault on this thread, here or in the core, or takes it out.
+/// Plants a fault on this thread, here or in the core; `None` removes it.
 #[cfg(feature = "faults")]
 pub fn plant(fault: Option<Fault>) {
     use bpf_verifier_core::faults::{self as core, Fault as Core};

@@ -1,6 +1,6 @@
-//! A list that is short mostly, and takes no memory of its own then.
+//! A list that is mostly short, and allocates nothing then.
 
-/// Up to `N` elements in place, and what does not fit there beside it.
+/// A list whose first `N` elements are in place; the others are in a vector.
 #[derive(Debug)]
 pub(crate) struct Few<T, const N: usize> {
     first: [T; N],
@@ -27,7 +27,7 @@ impl<T: Copy + Default, const N: usize> Few<T, N> {
         self.len
     }
 
-    /// The element there, or a default one behind the end.
+    /// The element at an index, or the default beyond the end.
     pub(crate) fn get(&self, at: usize) -> T {
         match self.first.get(at) {
             Some(element) => *element,

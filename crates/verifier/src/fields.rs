@@ -1,65 +1,64 @@
-//! Numbers that lie side by side in one: fields of a few bits (SWAR, "SIMD within a register"; Warren, Hacker's
-//! Delight, 5-1), and how much each of them is at most.
+//! SWAR ("SIMD within a register"; Warren, Hacker's Delight, 5-1): numbers as adjacent fields of a few bits, with an
+//! upper bound of each field.
 //!
-//! Invariants: each operation says what is true of every number that has such fields.
+//! Invariant: the result of each operation describes every number that the operation can yield.
 
 use bpf_isa::word::Word;
 
 use crate::faults::planted;
 use crate::tnum::ones;
 
-/// The number that has `one` in each field of so many bits.
+/// The number with `one` in each field of `width` bits.
 pub(crate) fn repeated(one: u64, width: u32) -> u64 {
     (0..64).step_by(width as usize).fold(0, |all, at| all | one << at)
 }
 
-/// What a mask takes away of a number at most which has no bits but these.
+/// The most that a mask can remove from a number whose set bits are among `bits`.
 pub fn lost_by_mask<T: Word>(bits: T, mask: T) -> T {
     let lost = bits & !mask;
     if planted!(MaskTakesLess) { lost >> T::of(1) } else { lost }
 }
 
-/// What is left of a number whose other half of each pair of bits is taken off it: how many bits each pair has.
+/// The number of set bits in each pair of bits of `x`: `x - ((x >> 1) & 0x55...)`.
 pub fn counted_pairs<T: Word>(x: T) -> T {
     x.wrapping_sub((x >> T::of(1)) & T::of(0x5555_5555_5555_5555))
 }
 
-/// The fields of a number.
+/// A description of a number's fields.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Fields {
-    /// So many low bits are fields: a multiple of `width`.
+    /// The number of low bits that are fields, a multiple of `width`.
     pub(crate) bits: u32,
-    /// Bits of a field.
+    /// The number of bits in a field.
     pub(crate) width: u32,
-    /// The most that one is.
+    /// Upper bound of each field.
     pub(crate) most: u64,
-    /// Whether no bit above them is set.
+    /// Whether all bits above the fields are zero.
     pub(crate) whole: bool,
 }
 
 impl Fields {
-    /// What is left of a number whose other half of each pair of bits is taken off it: `x - ((x >> 1) & 0x55...)`, of
-    /// so
-    /// many low bits.
+    /// The fields of `x - ((x >> 1) & 0x55...)`, restricted to `bits` low bits: each pair of bits of x minus its upper
+    /// bit.
     ///
-    /// Claim: each pair of the result is the number of bits that the pair of x has. Proof: of a pair `2 h + l`, `h` is
-    /// taken off: `h + l` is left, which is not negative, so nothing is borrowed from the next pair.
+    /// Claim: each pair of the result is the number of set bits in x's pair. Proof: from a pair `2 h + l`, `h` is
+    /// subtracted, which leaves `h + l`. That is not negative, so no pair borrows from the next.
     pub(crate) fn pairs(bits: u32, whole: bool) -> Fields {
         Fields { bits, width: 2, most: 2 - u64::from(planted!(PairsHaveOne)), whole }
     }
 
-    /// The sum: if no field is more than it may hold, nothing is carried from one to the next.
+    /// The fields of a sum. If no field exceeds its width, nothing is carried into the next field.
     pub(crate) fn plus(self, other: Fields) -> Option<Fields> {
         let most = self.most.checked_add(other.most)?;
         let alike = self.width == other.width && self.bits == other.bits && most <= ones(self.width);
         alike.then_some(Fields { most, whole: self.whole && other.whole, ..self })
     }
 
-    /// With the bits of a mask: every other field alone is a field of twice the width; else each is no more than it
-    /// was.
+    /// The fields of a number after a mask. If the mask keeps every other field whole, these are fields of twice the
+    /// width. Otherwise no field grows.
     pub(crate) fn masked(self, mask: u64) -> Option<Fields> {
         let wide = self.width * 2;
-        // The last of them may be described by half, which is all that the mask leaves of it.
+        // The last wide field may be described by its lower half only: the mask clears the upper half.
         let bits = self.bits.next_multiple_of(wide);
         let (all, every_other) = (ones::<u64>(bits.min(64)), repeated(ones(self.width), wide));
         let widens = wide <= 16 && bits <= 64 && bits - wide + self.width <= self.bits;
@@ -71,14 +70,14 @@ impl Fields {
         Some(Fields { width, bits, whole, ..self })
     }
 
-    /// Shifted to the right by whole fields.
+    /// The fields after a shift to the right by whole fields.
     pub(crate) fn shifted(self, by: u32) -> Option<Fields> {
         let bits = self.bits.checked_sub(by).filter(|bits| *bits > 0 && by.is_multiple_of(self.width))?;
-        // What comes from above the fields is none.
+        // If the bits above the fields are zero, zeros are shifted in.
         Some(Fields { bits: if self.whole { self.bits } else { bits }, ..self })
     }
 
-    /// Times a number that has 1 in each field: each field is the sum of those up to it.
+    /// The fields of a product with a number that has 1 in each field: each field is the sum of all fields up to it.
     pub(crate) fn summed(self, by: u64, bits: u32) -> Option<Fields> {
         let fields = u64::from(self.bits / self.width);
         let most = self.most.checked_mul(fields)?;
@@ -101,14 +100,14 @@ impl Fields {
 mod tests {
     use super::*;
 
-    /// Whether the number has such fields.
+    /// Whether the number has these fields.
     fn has(n: u64, f: Fields) -> bool {
         let field = |at: u32| n >> at & ones::<u64>(f.width);
         let fields = (0..f.bits).step_by(f.width as usize).all(|at| field(at) <= f.most);
         fields && (!f.whole || n & !ones::<u64>(f.bits) == 0)
     }
 
-    /// Each operation on numbers that have fields leaves such as it says: of all shapes, by random numbers.
+    /// Checks each operation on random numbers: the result has the described fields.
     #[test]
     fn operations_leave_the_fields_that_they_say() {
         let mut seed = 5u64;

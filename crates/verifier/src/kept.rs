@@ -1,6 +1,6 @@
-//! Memory that is kept from one program to the next.
+//! Working memory that a verifier keeps from one program to the next.
 
-/// Bytes of working memory that a verifier keeps at most.
+/// The most bytes of working memory that a verifier keeps.
 pub(crate) const MAX_KEPT: usize = 4 << 20;
 
 /// Shrinks a vector whose capacity exceeds `bytes`.

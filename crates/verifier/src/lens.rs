@@ -1,26 +1,28 @@
-//! The proven least length of each region, and who asks for how much of it.
+//! The proven least length of each region, and how much of it later steps ask for.
 //!
-//! Problem: a test of a packet's length stays known after the last pointer into the packet is gone, and kept apart
-//! paths that do nothing with the packet any more. (The kernel has what is proven in the pointers: it ends with them.)
-//! And paths that have proven 34 and 14 bytes are alike to one that tests for 40 before it reads.
+//! Problem: the result of a test of a packet's length stays known after the last pointer into the packet is gone, and
+//! would keep paths apart that no longer use the packet. (In the kernel, proven lengths are stored in the pointers, so
+//! they end with them.) Moreover, paths that have proven 34 and 14 bytes are equivalent for code that tests for 40
+//! bytes before it reads.
 //!
-//! Approach: what is proven is read and changed here only, and each reader leaves how many bytes it asked for, which
-//! the next entry of the trail takes (`crate::walk::trail`). A kept state knows no more of a region's length afterwards
-//! than what paths from it have asked for, and have not learnt themselves.
+//! Approach: proven lengths are read and changed here only, and each reader records how many bytes it asked for; the
+//! next entry of the trail takes the records (`crate::walk::trail`). A kept state then forgets what exceeds the bytes
+//! that paths from it have asked for and not learnt themselves.
 //!
-//! What happens to a length on a path is a function from what is needed after it to what is needed before: asking for
-//! `a` bytes makes of `n` the greater of the two; learning that there are `l` makes 0 of an `n` up to `l`, and leaves a
-//! greater one; so does replacing the regions, with all for `l`. These functions are closed under composition, so that
-//! two numbers a region say what has happened since the last entry ([`Since`]), in the order in which it has. Each of
-//! them is its own square: what is entered twice does no harm.
+//! The effect of a step on the need of a length is a function from the need after the step to the need before it.
+//! Asking for `a` bytes maps `n` to the greater of both. Learning that there are `l` bytes maps an `n` up to `l` to 0,
+//! and leaves a greater one. Replacing the regions learns all. These functions are closed under composition, so two
+//! numbers for each region summarise all that happened since the last entry ([`Since`]), in order. Each function is
+//! idempotent, so entering it twice is harmless.
 //!
-//! Invariants: whatever a step of the walk makes of a length goes through a method that says so. Not to know that there
-//! are so many bytes takes nothing: where more is known, no more ways are gone. Comparisons of states
-//! ([`Lens::covers`]) say nothing: they prove what they say of the states that they are given. A copy has what has not
-//! been entered yet: on its path, too, that has happened. So what one side of a branch learns, the copy that goes there
-//! learns, and what the other side learns, the current state once that copy is left for later, which enters what
-//! both have in common (`Walk::leave`). Whoever asks a copy that is then thrown away hands on what was asked
-//! ([`Lens::ask_as`]), but for guesses about loops, in which all lengths are needed (`with_numbers`).
+//! Invariants: every use of a length by a step of the walk goes through a method that records it. The answer that a
+//! length is *not* proven records nothing: if more were known, no further branch would become feasible. Comparisons of
+//! states ([`Lens::covers`]) record nothing: what they prove holds for the two states at hand. A copy of a state
+//! inherits records that have not been entered, since they happened on its path, too. Each side of a branch records
+//! what it learns itself: the copy that goes to one side, and the current state for the other, once the copy is
+//! pending, with the records that both share entered before (`Walk::leave`). Code that asks a copy which is then
+//! dropped hands the records on ([`Lens::ask_as`]), except in loops' candidate invariants, where all lengths are needed
+//! (`with_numbers`).
 
 use std::cell::Cell;
 use std::ops::{Index, IndexMut};
@@ -28,16 +30,16 @@ use std::ops::{Index, IndexMut};
 use crate::env::Region;
 use crate::faults::planted;
 
-/// So many bytes of a region are needed; [`ALL`]: whatever is known of it is.
+/// A need: so many bytes of a region, or [`ALL`]: whatever is known of it.
 pub(crate) type Bytes = u16;
 
 pub(crate) const ALL: Bytes = Bytes::MAX;
 
-/// A length, as code sees it that is proven for all of them (`cargo xtask prove`).
+/// A length, generic so that the proof covers the code for all lengths (`cargo xtask prove`).
 pub trait Length: Copy + PartialOrd {
-    /// Nothing.
+    /// No bytes.
     const NONE: Self;
-    /// More than any that is asked for.
+    /// More than any number that is asked for.
     const ALL: Self;
 }
 
@@ -55,36 +57,36 @@ fn greater<L: Length>(a: L, b: L) -> L {
     if a <= b { b } else { a }
 }
 
-/// What has happened to a length on a part of a path.
+/// The effects on one length along a part of a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Since<L = Bytes> {
-    /// So many bytes were asked for, which had not been learnt before.
+    /// The bytes that were asked for and had not been learnt before.
     pub asked: L,
-    /// So many have been learnt of; the most that there is: the region was replaced by another one.
+    /// The bytes that were learnt; [`Length::ALL`] if the region was replaced by another one.
     pub learnt: L,
 }
 
 impl<L: Length> Since<L> {
-    /// What is needed before it, where this is needed afterwards.
+    /// The need before these effects, for the need `after` them.
     pub fn before(self, after: L) -> L {
         let learnt = if planted!(LearntSuffices) && self.learnt != L::NONE { L::ALL } else { self.learnt };
         if after <= learnt { self.asked } else { greater(self.asked, after) }
     }
 
-    /// And then so many bytes were asked for.
+    /// Appends a request for so many bytes.
     #[must_use]
     pub fn ask(self, bytes: L) -> Since<L> {
         if bytes <= self.learnt { self } else { Since { asked: greater(self.asked, bytes), ..self } }
     }
 
-    /// And then so many were learnt of.
+    /// Appends the learning of so many bytes.
     #[must_use]
     pub fn learn(self, bytes: L) -> Since<L> {
         Since { learnt: greater(self.learnt, bytes), ..self }
     }
 }
 
-/// What is kept of what is known, where so much is needed.
+/// The part of a known length that is kept where `needed` bytes are needed.
 pub fn kept_length<L: Length>(least: L, needed: L) -> L {
     if least <= needed { least } else { needed }
 }
@@ -92,9 +94,9 @@ pub fn kept_length<L: Length>(least: L, needed: L) -> L {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Lens {
     least: [u32; Region::MAX_REGIONS],
-    /// Since it was last taken.
+    /// The effects since the last [`Lens::take_since`].
     since: [Cell<Since>; Region::MAX_REGIONS],
-    /// Whether any of that is not nothing.
+    /// Whether any entry of `since` is not empty.
     any: Cell<bool>,
 }
 
@@ -103,7 +105,7 @@ impl Lens {
         Lens { least, ..Lens::default() }
     }
 
-    /// The regions are others from here on, of which only this is known.
+    /// Replaces the regions by others, of which only these lengths are known.
     pub(crate) fn move_all(&mut self, least: [u32; Region::MAX_REGIONS]) {
         self.least = least;
         self.since.iter().for_each(|s| s.set(s.get().learn(ALL)));
@@ -114,7 +116,7 @@ impl Lens {
         self.least.len()
     }
 
-    /// Whether a region is known to have so many bytes.
+    /// Whether a region is proven to have so many bytes.
     pub(crate) fn has(&self, region: usize, bytes: i64) -> bool {
         let has = self.least.get(region).is_some_and(|least| i64::from(*least) >= bytes);
         if has && bytes > 0 {
@@ -123,7 +125,7 @@ impl Lens {
         has
     }
 
-    /// It has.
+    /// Records a proven lower bound on the region's length.
     pub(crate) fn learn(&mut self, region: usize, bytes: u32) {
         self.least[region] = self.least[region].max(bytes);
         let since = &self.since[region];
@@ -131,7 +133,7 @@ impl Lens {
         self.any.set(true);
     }
 
-    /// What is known, for one who says himself what it is needed for.
+    /// The known length, for callers that record the need themselves.
     pub(crate) fn unasked(&self, region: usize) -> u32 {
         self.least.get(region).copied().unwrap_or(0)
     }
@@ -146,13 +148,13 @@ impl Lens {
         self.least.get_mut(region)
     }
 
-    /// Leaves only what holds of both.
+    /// Keeps only what holds in both.
     pub(crate) fn meet(&mut self, other: &Lens) {
         (0..Region::MAX_REGIONS).for_each(|region| self.ask(region, ALL));
         self.least.iter_mut().zip(&other.least).for_each(|(a, b)| *a = (*a).min(*b));
     }
 
-    /// Whether all that is proven in the old state is in the new one.
+    /// Whether everything that is proven in the old state (`self`) is proven in the new one.
     pub(crate) fn covers(&self, new: &Lens) -> bool {
         self.least.iter().zip(&new.least).all(|(o, n)| n >= o)
     }
@@ -166,19 +168,19 @@ impl Lens {
         }
     }
 
-    /// Whether something has happened since that was last taken.
+    /// Whether anything was recorded since [`Lens::take_since`].
     #[inline]
     pub(crate) fn any_since(&self) -> bool {
         self.any.get()
     }
 
-    /// What has, by region.
+    /// The effects on each region; they are reset.
     pub(crate) fn take_since(&mut self) -> [Since; Region::MAX_REGIONS] {
         self.any.set(false);
         std::array::from_fn(|region| self.since[region].take())
     }
 
-    /// What the other, a copy, was asked for is asked of this one.
+    /// Records the requests that were made of `other`, a copy.
     pub(crate) fn ask_as(&self, other: &Lens) {
         for (region, since) in other.since.iter().enumerate() {
             self.ask(region, since.get().asked);
@@ -215,7 +217,7 @@ impl IndexMut<usize> for Lens {
 mod tests {
     use super::*;
 
-    /// All that happens, one after the other, and at once.
+    /// Checks that the effects one after the other equal their composition.
     #[test]
     fn what_happens_composes() {
         let some = [0, 1, 2, 3, 5, 8, ALL - 1, ALL];

@@ -1,19 +1,19 @@
-//! What each register is still needed for: the liveness that pruning rests on.
+//! Liveness of registers, on which pruning rests.
 //!
-//! Problem: two paths that meet with different values cannot be merged by subsumption if the values matter, and most
-//! do not: they are dead, or are only carried to a map or a result. The kernel finds out which matter by
-//! backtracking each time a value is used; here one backward data-flow pass says it up front, for every instruction.
+//! Problem: two paths that meet with different values cannot be merged by subsumption if the values matter, and most do
+//! not: they are dead, or are only carried to a map or a result. The kernel finds the ones that matter by backtracking
+//! each time a value is used. Here, one backward data-flow pass determines them in advance, for every instruction.
 //!
 //! Approach: three levels. *Dead*: no path reads it. *Carried*: it is read, but only flows into results, stores or
 //! other carried values; that it is a number matters, which number does not. *Exact*: it may flow into a condition, an
 //! address, a size, a function argument. At a join the walk forgets dead registers, and the values of carried ones.
-//! Forgetting (rather than comparing loosely) keeps one invariant simple: what is recorded about an instruction covers
-//! every concrete execution of it.
+//! Forgetting (rather than comparing loosely) keeps one invariant simple: the notes about an instruction cover every
+//! concrete execution of it.
 //!
-//! Invariant: a carried number never decides whether a later check passes. But what it is added to may be a pointer
-//! whose distance from another one is a result (`return p + len - q`), and a pointer moves by bounded numbers only.
-//! Which registers are pointers is not known here: where such a step is refused, the program is walked again, and what
-//! moves the pointer is needed exactly there ([`Needs::see_move`]).
+//! Invariant: a carried number never decides whether a later check passes. One exception: a carried number may be added
+//! to a pointer whose distance from another pointer is a result (`return p + len - q`), and pointers move by bounded
+//! numbers only. This pass does not know which registers are pointers. Where such a step is refused, the program is
+//! walked again, and the number that moves the pointer is needed exactly there ([`Needs::see_move`]).
 
 use bpf_isa::{AtomicOp, Callee, Insn, InsnIdx, Program, Reg, Src};
 
@@ -48,7 +48,7 @@ impl Need {
         self.live |= set;
         self.exact |= set;
     }
-    /// `r` is read into something that is needed as `dst` is (was, before it was killed).
+    /// `r` flows into a value with the need that `dst` had before it was killed.
     fn flow(&mut self, r: Reg, dst_exact: bool) {
         self.live |= bit(r);
         if dst_exact {
@@ -73,43 +73,43 @@ impl Need {
     }
 }
 
-/// The needs before each instruction.
+/// The need before each instruction.
 #[derive(Debug, Default)]
 pub(crate) struct Needs {
     at: Vec<Need>,
-    /// Instructions that move a pointer by a number which is only carried: how far it moves is needed, after all. Of
-    /// the program that is walked; found out where one was refused.
+    /// Instructions of this program at which a pointer moves by a number that was taken to be carried only. Found when
+    /// the walk refuses one; the number is exact from then on.
     moves: Vec<InsnIdx>,
     work: Work,
 }
 
-/// Such instructions of one program at most.
+/// The most such instructions of a program.
 const MAX_MOVES: usize = 8;
 
-/// What is left to look at after the first sweep, and who reads whom. All of it scratch memory.
+/// The work list after the first sweep, and the reverse references. Scratch memory.
 #[derive(Debug, Default)]
 struct Work {
-    /// Instructions that may need more than is written down.
+    /// Instructions whose need may still grow.
     list: Vec<u32>,
     listed: Vec<bool>,
-    /// Those that refer to instruction i: `sources[starts[i]..starts[i + 1]]`.
+    /// The instructions that refer to instruction i: `sources[starts[i]..starts[i + 1]]`.
     starts: Vec<u32>,
     sources: Vec<u32>,
 }
 
 impl Needs {
-    /// Needs before the instruction; everything for one that is not known.
+    /// The need before the instruction; everything if the instruction is unknown.
     pub(crate) fn at(&self, i: InsnIdx) -> Need {
         self.at.get(i.index()).copied().unwrap_or(Need::ALL)
     }
 
-    /// Before the first walk of a program.
+    /// Resets before the first walk of a program.
     pub(crate) fn begin(&mut self) {
         self.moves.clear();
     }
 
-    /// The instruction moves a pointer by the number in this register, of which nothing is known. Whether that may be
-    /// because it was taken to be carried only: then it is not, when needs are built again.
+    /// Notes a refused move of a pointer by the unbounded number in this register. Returns whether the number may be
+    /// unbounded because it was taken to be carried only; it is then exact when needs are built again.
     pub(crate) fn see_move(&mut self, at: InsnIdx, by: Reg) -> bool {
         let new = !self.at(at).is_exact(by.index()) && self.moves.len() < MAX_MOVES && !self.moves.contains(&at);
         if new {
@@ -118,7 +118,7 @@ impl Needs {
         new
     }
 
-    /// Gives back what is more than so many bytes of each kind.
+    /// Frees memory beyond so many bytes of each kind.
     pub(crate) fn trim(&mut self, bytes: usize) {
         shrink(&mut self.at, bytes);
         shrink(&mut self.work.list, bytes);
@@ -127,11 +127,11 @@ impl Needs {
         shrink(&mut self.work.sources, bytes);
     }
 
-    /// Replaces the result by that of `program` and keeps the memory.
+    /// Computes the needs of `program`, in the memory of the last result.
     ///
-    /// The whole program is one flow: a call needs what its subprogram needs of r1 to r5. One backward sweep sees
-    /// everything but what lies behind backward jumps and calls; from these on, a list of what has changed. Needs only
-    /// grow, by 22 bits at most, so the work is linear in the program, whatever its shape.
+    /// The whole program is one flow: a call needs what its subprogram needs of r1 to r5. One backward sweep covers
+    /// everything except backward jumps and calls; a work list settles these. Needs only grow, by 22 bits at most, so
+    /// the work is linear in the program, whatever its shape.
     pub(crate) fn build(&mut self, program: &Program, env: &Env<'_>) {
         let insns = program.insns();
         self.at.clear();
@@ -153,7 +153,7 @@ impl Needs {
         self.work = work;
     }
 
-    /// Looks again at what is listed, and at all that reads what changes, until nothing does.
+    /// Processes the work list until no need changes.
     fn settle(&mut self, program: &Program, env: &Env<'_>, work: &mut Work) {
         let insns = program.insns();
         let Work { list, listed, starts, sources } = work;
@@ -175,7 +175,7 @@ impl Needs {
         }
         sources.clear();
         sources.resize(total as usize, 0);
-        // Filled from the back: each start ends up where its sources begin.
+        // Filled from the back, so that each start ends up at its first source.
         for (target, source) in references() {
             let s = &mut starts[target.index()];
             *s -= 1;
@@ -209,7 +209,7 @@ impl Needs {
         let mut n = next;
         match *insn {
             Insn::Alu { dst, src, .. } => {
-                // An address that nobody uses must still be moved by a bounded number.
+                // An address that is not used later must still be moved by a bounded number.
                 let exact = next.is_exact(dst.index()) || !next.is_live(dst.index()) || self.moves.contains(&at);
                 n.flow(dst, exact);
                 n.flow_src(src, exact);
@@ -219,7 +219,7 @@ impl Needs {
                 n.kill(bit(dst));
                 n.flow_src(src, exact);
             }
-            // Which number it is does not matter to the address that it becomes.
+            // The address that the cast yields does not depend on which number it is.
             Insn::Cast { dst, src, .. } => {
                 n.kill(bit(dst));
                 n.flow(src, false);
@@ -237,7 +237,7 @@ impl Needs {
                 n.kill(bit(dst));
                 n.exact(bit(base));
             }
-            // What is stored may be a spill that a later load uses as an address.
+            // The stored value may be a spill that a later load uses as an address.
             Insn::Store { base, src, .. } => {
                 n.exact(bit(base));
                 n.flow_src(src, true);
@@ -258,7 +258,7 @@ impl Needs {
                 n.exact(bit(Reg::R6) | bit(src));
             }
             Insn::Jump { off, .. } => n = target(off),
-            // Whatever it goes to.
+            // The target is unknown.
             Insn::JumpReg { .. } => n = Need::ALL,
             Insn::JumpIf { dst, src, off, .. } => {
                 n = n.join(target(off.into()));
@@ -274,7 +274,7 @@ impl Needs {
                         let proto = usize::try_from(i).ok().and_then(|i| env.host_functions.get(i));
                         n = n.join(helper_needs(proto));
                     }
-                    // Whatever it calls.
+                    // The callee is unknown.
                     Callee::Reg(reg) => n.exact(ARGS | bit(reg)),
                     Callee::Subprog(off) => {
                         let entry = target(off);
@@ -286,7 +286,8 @@ impl Needs {
                     }
                 }
             }
-            // A caller or a helper may use the result in any way; the host takes any number, unless it says otherwise.
+            // The caller of a function may use its result in any way. The host accepts any number as the program's
+            // result, unless the context restricts it.
             Insn::Exit => {
                 n = Need::default();
                 n.flow(Reg::R0, at.0 >= program.subprogs()[0].end || env.context.returns.is_some());
@@ -296,7 +297,7 @@ impl Needs {
     }
 }
 
-/// Where a jump or a call of a subprogram leads.
+/// The target of a jump or of a subprogram call.
 fn refers_to(at: InsnIdx, insn: &Insn) -> Option<InsnIdx> {
     match *insn {
         Insn::Call(Callee::Subprog(off)) => at.jump(off),
@@ -312,8 +313,8 @@ fn global_at<'a>(program: &Program, env: &Env<'a>, to: InsnIdx) -> Option<&'a Gl
     env.global_functions.get(program.subprog_starting_at(to)?.index())?.as_ref()
 }
 
-/// The argument registers that a call of a global function needs. It takes any number, but only memory as large as it
-/// says.
+/// The argument registers that a call of a global function needs. The function accepts any number, but memory only of
+/// the stated size.
 fn global_needs(func: &GlobalFunc) -> Need {
     let mut n = Need::default();
     for (arg, r) in func.args.iter().zip(Reg::ARGS) {
@@ -322,15 +323,16 @@ fn global_needs(func: &GlobalFunc) -> Need {
     n
 }
 
-/// The argument registers a call needs, and which of them exactly.
+/// The argument registers that a call needs, and those needed exactly.
 pub(crate) fn helper_needs(proto: Option<&HelperProto>) -> Need {
     let mut n = Need::default();
     let Some(proto) = proto else {
         n.exact(ARGS);
         return n;
     };
-    // The number of iterations bounds a callback's index; a tail call's index may select a direct jump; what is thrown
-    // may be what the program returns; the first CPU has an instance.
+    // Exact are: the number of iterations, which bounds a callback's index; a tail call's index, which may select a
+    // direct jump; a thrown number, which may be the program's result; and a CPU number, since the first CPU always has
+    // an instance.
     let exact = proto.effect == Effect::TailCall
         || proto.ret == Ret::Thrown
         || matches!(proto.ret, Ret::Instance { .. })

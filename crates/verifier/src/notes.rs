@@ -1,7 +1,7 @@
-//! What the walk records about each instruction, joined over all states it was reached with.
+//! Notes: what the walk records about each instruction, joined over all states in which it was reached.
 //!
-//! These become the facts handed to the JIT. A note starts at "true of every state seen so far", with none seen, and
-//! only ever loses: so at the end it holds for every state, and hence for every run.
+//! Notes become the facts for the JIT. A note starts as true of no state, and each further state can only weaken it, so
+//! at the end it holds in every state, and hence in every run.
 
 mod values;
 
@@ -27,11 +27,11 @@ pub(crate) enum Kind {
     MapValue,
     Mem,
     Arena,
-    /// Different kinds on different paths, or memory of which nobody says what kind it is.
+    /// Different kinds on different paths, or memory whose kind is not described.
     Mixed,
 }
 
-/// A value that is the same on every path, so far.
+/// The join of a value over all paths so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Same<T> {
     Unseen,
@@ -61,7 +61,7 @@ struct Note {
     kind: Kind,
     /// Context field and offset in it.
     field: (u16, u16),
-    /// In a hybrid walk: the region it accesses, and whether that needs a check at run time.
+    /// For a hybrid walk: the region that the instruction accesses, and whether the access needs a run-time check.
     region: Same<Option<CheckRegion>>,
     checked: bool,
 }
@@ -82,17 +82,17 @@ pub(crate) struct Notes {
     calls: Vec<CallNote>,
     formats: Vec<FormatCall>,
     stack: Vec<u32>,
-    /// By subprogram, the least and greatest depth of bytes that must be zero when it is entered; (0, 0): none.
+    /// The least and greatest depth of bytes that must be zero when each subprogram is entered; (0, 0) for none.
     zeroed: Vec<(u32, u32)>,
-    /// Some loop is not proven to end.
+    /// Whether some loop is not proven to end.
     pub(crate) needs_budget: bool,
-    /// What is walked now is thrown away: nothing is noted.
+    /// Whether nothing is noted, because the current part of the walk will be discarded.
     pub(crate) muted: bool,
     values: values::ValueNotes,
 }
 
 impl Notes {
-    /// Notes on this program, of which nothing is known yet. Keeps the memory.
+    /// Begins the notes of a program. Keeps the memory.
     pub(crate) fn start(&mut self, program: &Program, values: bool) {
         let note = Note { reached: false, kind: Kind::None, field: (0, 0), region: Same::Unseen, checked: false };
         self.notes.clear();
@@ -108,18 +108,18 @@ impl Notes {
         self.values.start(program.insns().len(), values);
     }
 
-    /// Whether what is known of numbers is recorded now.
+    /// Whether facts about numbers are recorded at present.
     pub(crate) fn wants_values(&self) -> bool {
         self.values.is_on() && !self.muted
     }
 
-    /// The instruction is about to run in this state.
+    /// Notes the state in which the instruction is about to run.
     pub(crate) fn before(&mut self, at: InsnIdx, insn: &Insn, state: &State, env: &Env<'_>) {
         self.values.before(at, insn, state, env);
     }
 
-    /// It has run, and the state is what it has become. Of a conditional jump: whether it may be taken, and whether
-    /// it may not.
+    /// Notes the state after the instruction has run. For a conditional jump, `ways` says whether it may be taken, and
+    /// whether it may fall through.
     pub(crate) fn after(&mut self, at: InsnIdx, insn: &Insn, state: &State, ways: [bool; 2]) {
         self.values.after(at, insn, state);
         if matches!(insn, Insn::JumpIf { .. }) {
@@ -127,21 +127,21 @@ impl Notes {
         }
     }
 
-    /// A loop, of so many in all, has been entered, and comes round so often at most.
+    /// Notes an upper bound of the rounds of a loop that has been entered. `count`: the number of loops.
     pub(crate) fn rounds(&mut self, id: u32, count: usize, rounds: Option<u64>) {
         if self.wants_values() {
             self.values.rounds(id, count, rounds);
         }
     }
 
-    /// Bytes of a copy.
+    /// The size of a copy in bytes.
     pub(crate) fn bytes(&self) -> usize {
         let calls = self.calls.len() * size_of::<CallNote>() + self.formats.len() * size_of::<FormatCall>();
         let subprogs = self.stack.len() * 4 + self.zeroed.len() * 8;
         self.notes.len() * size_of::<Note>() + calls + subprogs + self.values.bytes()
     }
 
-    /// Gives back what is more than so many bytes of each kind.
+    /// Frees memory beyond so many bytes of each kind.
     pub(crate) fn trim(&mut self, bytes: usize) {
         shrink(&mut self.notes, bytes);
         shrink(&mut self.calls, bytes);
@@ -151,12 +151,13 @@ impl Notes {
         self.values.trim(bytes);
     }
 
-    /// The instruction is about to run.
+    /// Notes that the instruction is about to run.
     pub(crate) fn visit(&mut self, at: InsnIdx) {
         self.notes[at.index()].reached |= !self.muted;
     }
 
-    /// The instruction accesses this kind of memory. `Err` if that contradicts an earlier path in a way that matters.
+    /// Notes the kind of memory that the instruction accesses. `Err` if the JIT cannot compile it together with the
+    /// kind of an earlier path.
     pub(crate) fn access(&mut self, at: InsnIdx, kind: Kind, field: Option<(usize, u32)>) -> Result<(), (Kind, Kind)> {
         if self.muted {
             return Ok(());
@@ -167,7 +168,7 @@ impl Notes {
             note.kind = kind;
             note.field = field;
         } else if note.kind != kind {
-            // These are addressed in ways of their own.
+            // The context and the arena are addressed in ways of their own.
             let apart = |kind| matches!(kind, Kind::Context | Kind::Arena);
             if apart(note.kind) || apart(kind) {
                 return Err((note.kind, kind));
@@ -179,8 +180,9 @@ impl Notes {
         Ok(())
     }
 
-    /// In a hybrid walk: the instruction accesses this region (`None`: memory that no check is made against), and is
-    /// or is not proven to be inside. `false` if it needs a check on some path and accesses two regions.
+    /// For a hybrid walk: notes that the instruction accesses this region (`None`: memory against which no check is
+    /// made), and whether the access is proven to be inside. `false` if it needs a check on some path and accesses two
+    /// regions.
     pub(crate) fn region(&mut self, at: InsnIdx, region: Option<CheckRegion>, proven: bool) -> bool {
         let note = &mut self.notes[at.index()];
         note.region.join(Some(region));
@@ -188,7 +190,7 @@ impl Notes {
         !note.checked || note.region != Same::Differs
     }
 
-    /// A call with this map and key, where they are constant.
+    /// Notes a call with this map and key, where they are constant.
     pub(crate) fn call(&mut self, at: InsnIdx, map: Option<u32>, key: Option<u64>, tail_call: bool) {
         if self.muted {
             return;
@@ -201,8 +203,8 @@ impl Notes {
         self.calls[i].key.join(key);
     }
 
-    /// A call whose values are known like this. A number on one path has nothing readable behind it on any. A region
-    /// that differs between paths is dropped.
+    /// Notes what is known of the values of a formatting call. If a value is a number on one path, nothing may be read
+    /// behind it on any path. A region that differs between paths is dropped.
     pub(crate) fn format(
         &mut self,
         at: InsnIdx,
@@ -229,7 +231,7 @@ impl Notes {
         }
     }
 
-    /// The subprogram's frame is used down to this depth.
+    /// Notes that the subprogram's frame is used down to this depth.
     pub(crate) fn stack(&mut self, subprog: u32, depth: u32) {
         if self.muted {
             return;
@@ -238,7 +240,7 @@ impl Notes {
         *s = (*s).max(depth);
     }
 
-    /// Bytes of the subprogram's frame are read that it may not have written: from `least` to `greatest` below r10.
+    /// Notes a read of bytes of the subprogram's frame that may be unwritten: from `least` to `greatest` below r10.
     pub(crate) fn zeroed(&mut self, subprog: u32, (least, greatest): (usize, usize)) {
         if self.muted || planted!(ZeroesForgotten) {
             return;
@@ -248,8 +250,9 @@ impl Notes {
         *z = (least, z.1.max(crate::num::small(greatest)));
     }
 
-    /// Tail calls out of a subprogram leave its callers' frames behind: these are limited, as in the kernel
-    /// (`check_max_stack_depth`), because 33 hops may each leave such a chain.
+    /// Checks the stack depth of chains that end in a tail call: a tail call out of a subprogram leaves the frames of
+    /// its callers behind. The depth is limited as in the kernel (`check_max_stack_depth`), because each of 33 tail
+    /// calls may leave such a chain.
     pub(crate) fn check_stack(&self, program: &Program, env: &Env<'_>) -> Res<()> {
         if self.calls.iter().all(|c| !c.tail_call) || program.subprogs().len() == 1 {
             return Ok(());
@@ -259,8 +262,8 @@ impl Notes {
             let s = program.subprogs()[sub];
             self.calls.iter().any(|c| c.tail_call && (s.start..s.end).contains(&c.at.0))
         };
-        // The call graph has no cycle and is at most 8 frames deep, but may have many paths: keep the deepest per
-        // callee.
+        // The call graph has no cycle and is at most 8 frames deep, but it may have many paths, so only the greatest
+        // depth of each callee is kept.
         let mut above = vec![0u32; program.subprogs().len()];
         let mut changed = true;
         while changed {

@@ -1,7 +1,7 @@
-//! Casts that lose nothing, or what is not wanted, each by a name: see the lint `cast_possible_truncation` of this
-//! crate.
+//! Named casts, which lose nothing, or only what is not wanted: see the lint `cast_possible_truncation` of this crate.
 
-/// A number of slots, states, loops or subprograms, or a depth in a frame: a program has a million slots at most.
+/// A number of slots, states, loops or subprograms, or a depth in a frame. It fits, since a program has at most a
+/// million slots.
 #[inline(always)]
 #[expect(clippy::cast_possible_truncation, reason = "what is counted is limited; and debug builds check it")]
 pub(crate) const fn small(number: usize) -> u32 {
@@ -9,7 +9,7 @@ pub(crate) const fn small(number: usize) -> u32 {
     number as u32
 }
 
-/// A number of frames, registers, regions, or of bytes of one access.
+/// A number of frames, registers or regions, or of bytes of one access.
 #[inline(always)]
 #[expect(clippy::cast_possible_truncation, reason = "there are few of each; and debug builds check it")]
 pub(crate) const fn few(number: usize) -> u8 {
@@ -17,7 +17,7 @@ pub(crate) const fn few(number: usize) -> u8 {
     number as u8
 }
 
-/// Bytes of a frame, or fields of a context: `Env::check` allows no more than this holds.
+/// Bytes of a frame, or fields of a context. It fits: `Env::check` limits both.
 #[inline(always)]
 #[expect(clippy::cast_possible_truncation, reason = "checked when the walk starts; and debug builds check it")]
 pub(crate) const fn half(number: usize) -> u16 {
@@ -25,7 +25,7 @@ pub(crate) const fn half(number: usize) -> u16 {
     number as u16
 }
 
-/// A size or depth that was found to lie within memory of the program's, or of what is compared with one.
+/// A size or depth that was checked to lie within the program's memory.
 #[inline(always)]
 #[expect(clippy::cast_possible_truncation, reason = "regions are below 2^31; and debug builds check it")]
 pub(crate) const fn size(bytes: u64) -> usize {
@@ -33,7 +33,7 @@ pub(crate) const fn size(bytes: u64) -> usize {
     bytes as usize
 }
 
-/// What operations on 32 bits see of a number.
+/// The low 32 bits of a number, on which 32-bit operations work.
 #[inline(always)]
 #[expect(clippy::cast_possible_truncation, reason = "what is meant")]
 pub(crate) const fn low(number: u64) -> u32 {

@@ -1,4 +1,4 @@
-//! What `cargo xtask prove` proves of this crate, and of the number domain: nothing for users.
+//! The items that `cargo xtask prove` proves of this crate and of the number domain. Not for users.
 
 pub use crate::fields::{counted_pairs, lost_by_mask};
 pub use crate::integer::{

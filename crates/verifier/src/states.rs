@@ -1,36 +1,36 @@
-//! What a walk recorded of the registers, to be asked later: for tests of the verifier's soundness.
+//! Recorded bounds of registers, for tests of the verifier's soundness.
 //!
-//! A value takes more than a hundred bytes, of which only a number's bounds and whether a pointer may be null are ever
-//! asked for. So a state keeps the bounds of those numbers that have any, and two sets of registers. Recording costs
-//! the walk little this way, and the oracle gets through more programs.
+//! A value takes more than a hundred bytes, but only the bounds of numbers and the possible nullness of pointers are
+//! ever queried. So a state keeps the bounds of those numbers that have any, and two sets of registers. This keeps
+//! recording cheap, so that the oracle can run more programs.
 
 use bpf_isa::InsnIdx;
 
 use crate::scalar::Scalar;
 use crate::value::{Ty, Value};
 
-/// The abstract states that were recorded of a program ([`crate::Env::record_states`]): what its registers may hold
-/// before each instruction.
+/// The recorded abstract states of a program ([`crate::Env::record_states`]): the possible register values before each
+/// instruction.
 #[derive(Debug, Default)]
 pub struct States {
-    /// In the order of the walk.
+    /// The states in the order of the walk.
     states: Vec<State>,
-    /// The numbers of all states, of which something is known.
+    /// The bounded numbers of all states.
     numbers: Vec<(u8, Scalar)>,
-    /// Into `states`, ascending by instruction.
+    /// Indices into `states`, ascending by instruction.
     order: Vec<u32>,
-    /// Where those of each instruction start in `order`; one more for the end.
+    /// The start of each instruction's states in `order`, and one entry for the end.
     starts: Vec<u32>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct State {
     at: InsnIdx,
-    /// Where its numbers begin; they end where those of the next state begin.
+    /// The index of its first number. Its numbers end where those of the next state begin.
     numbers: usize,
-    /// Registers that hold a pointer which is not null, a bit each.
+    /// Registers with a pointer that is not null, as a bit set.
     not_null: u16,
-    /// Registers that hold a number of 32 bits.
+    /// Registers with a number of at most 32 bits, as a bit set.
     halves: u16,
 }
 
@@ -43,7 +43,7 @@ impl States {
                 Ty::Uninit(_) => {}
                 Ty::Scalar if v.n == Scalar::UNKNOWN => {}
                 Ty::Scalar => self.numbers.push((r, v.n)),
-                // An empty region may be anywhere, at null too; and an address of the arena is any number.
+                // An empty region may be at any address, also null, and an arena address is any number.
                 Ty::Packet { .. } | Ty::PacketEnd { .. } | Ty::Biased { .. } | Ty::Stale { .. } | Ty::Arena => {}
                 Ty::Signed => self.numbers.push((r, v.n)),
                 Ty::Half { .. } => halves |= 1 << r,
@@ -62,7 +62,7 @@ impl States {
         self.states.push(State { at, numbers, not_null, halves });
     }
 
-    /// Of this state nothing is known but what is `exact`, and that a `live` pointer is one.
+    /// Forgets in this state everything except the bounds of `exact` numbers and the type of `live` pointers.
     pub(crate) fn loosen(&mut self, i: usize, live: u16, exact: u16) {
         let end = self.states.get(i + 1).map_or(self.numbers.len(), |next| next.numbers);
         let state = &mut self.states[i];
@@ -72,7 +72,7 @@ impl States {
         self.numbers[state.numbers..end].iter_mut().filter(loose).for_each(|(_, n)| *n = Scalar::UNKNOWN);
     }
 
-    /// Bytes that it holds, and that sorting will take.
+    /// The bytes held, including those that sorting will take.
     pub(crate) fn bytes(&self) -> usize {
         self.states.capacity() * (size_of::<State>() + 4) + self.numbers.capacity() * size_of::<(u8, Scalar)>()
     }
@@ -81,7 +81,7 @@ impl States {
         self.states.len()
     }
 
-    /// Forgets all but the first so many.
+    /// Drops all states but the first `len`.
     pub(crate) fn truncate(&mut self, len: usize) {
         if let Some(first) = self.states.get(len) {
             self.numbers.truncate(first.numbers);
@@ -89,7 +89,7 @@ impl States {
         }
     }
 
-    /// Sorted by instruction, for a program of so many.
+    /// Sorts the states by instruction, for a program of `insns` instructions.
     pub(crate) fn sorted(mut self, insns: usize) -> States {
         if self.states.is_empty() {
             return self;
@@ -113,7 +113,7 @@ impl States {
         self
     }
 
-    /// See [`crate::Verified::admits`].
+    /// Whether some recorded state admits the values; see [`crate::Verified::admits`].
     pub fn admit(&self, at: InsnIdx, regs: &[u64; 11]) -> bool {
         let (Some(&from), Some(&to)) = (self.starts.get(at.index()), self.starts.get(at.index() + 1)) else {
             return false;

@@ -321,7 +321,7 @@ impl Value {
         matches!(self.ty, Ty::Packet { .. } | Ty::Mem { from: Origin::Slice { packet: true }, .. })
     }
 
-    /// Whether it is an object on the stack, which no load yields.
+    /// Whether it is an object on the stack, which cannot be loaded.
     pub(crate) fn is_local(&self) -> bool {
         matches!(self.ty, Ty::Local(_))
     }

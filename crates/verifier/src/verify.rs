@@ -1,4 +1,4 @@
-//! The entry point: [`Verifier`] turns a [`Program`] into a [`Verified`], or says why not.
+//! The entry point: [`Verifier`] turns a [`Program`] into a [`Verified`], or returns the reason of a refusal.
 
 use std::time::Instant;
 
@@ -14,10 +14,10 @@ use crate::states::States;
 use crate::walk::{MEMORY_SLACK, Scratch, Stats, Walk, forget_answers};
 use crate::ways::Ways;
 
-/// Steps after which it is not known whether a refused program would be accepted with checks at run time: that is only
-/// for the message.
+/// Steps that the verifier spends to find out whether a refused program would be accepted with run-time checks. The
+/// answer serves the message only.
 const HINT_STEPS: u64 = 10_000;
-/// And fuel.
+/// Fuel for the same purpose.
 const HINT_FUEL: u64 = 50_000_000;
 
 /// Verifies programs. Keeps its working memory from one to the next.
@@ -37,9 +37,9 @@ pub struct Verified {
 }
 
 impl Verifier {
-    /// Bytes of working memory that a verifier keeps at most from one program to the next.
+    /// The most bytes of working memory that a verifier keeps from one program to the next.
     pub const MAX_KEPT: usize = kept::MAX_KEPT;
-    /// Bytes that a verification may hold for a moment beside [`crate::Limits::memory`].
+    /// Bytes that a verification may briefly hold beyond [`crate::Limits::memory`].
     pub const MEMORY_SLACK: usize = MEMORY_SLACK;
 
     /// A verifier with no memory yet.
@@ -49,8 +49,7 @@ impl Verifier {
 
     /// Proves that `program` is safe in `env`.
     ///
-    /// # Errors
-    /// The first way found in which it may not be, or a limit that was reached first.
+    /// The first operation that is not proven safe, or the limit that was reached first.
     pub fn verify(&mut self, program: Program, env: &Env<'_>) -> Result<Verified, Box<VerifyError>> {
         self.begin(env, &program);
         let result = self.walk(program, env);
@@ -67,8 +66,8 @@ impl Verifier {
         self.scratch.deadline = env.limits.time.and_then(|time| Instant::now().checked_add(time));
     }
 
-    /// Proves it by one way of the portfolio alone (`ways`): each must be sound by itself, and most programs are
-    /// accepted before the last are tried. `None`: there is no way of this name.
+    /// Verifies with one strategy of the portfolio alone (`ways`), for tests: each strategy must be sound by itself,
+    /// and most programs are accepted before the last ones are tried. `None` if there is no strategy of this name.
     #[doc(hidden)]
     pub fn verify_by(
         &mut self,
@@ -121,7 +120,7 @@ impl Verifier {
         }
     }
 
-    /// Whether a refused program is accepted with checks at run time, as far as little work shows it.
+    /// Whether a refused program is accepted with run-time checks, if little work suffices to show it.
     fn accepts_with_checks(&mut self, program: &Program, env: &Env<'_>) -> bool {
         let mut limits = env.limits;
         limits.steps = limits.steps.min(HINT_STEPS);
@@ -137,33 +136,34 @@ impl Verified {
         &self.program
     }
 
-    /// What is known about it.
+    /// The facts about the program.
     pub fn facts(&self) -> &Facts {
         &self.facts
     }
 
-    /// The work it took.
+    /// The work that the verification took.
     pub fn stats(&self) -> Stats {
         self.stats
     }
 
-    /// The walk, a line a step, if [`Env::log`] was set.
+    /// The log of the walk, one line for each step, if [`Env::log`] was set.
     pub fn log(&self) -> &[String] {
         &self.log
     }
 
-    /// The recorded states, to be asked later ([`States::admit`]). Nothing stays recorded here.
+    /// Takes the recorded states out, for later queries ([`States::admit`]).
     pub fn take_states(&mut self) -> States {
         std::mem::take(&mut self.recorded)
     }
 
-    /// The program and its facts, for those who compile it.
+    /// The program and its facts, for a compiler.
     pub fn into_parts(self) -> (Program, Facts) {
         (self.program, self.facts)
     }
 
     /// Whether some abstract state recorded for the instruction ([`Env::record_states`]) admits these register values.
-    /// Numbers are compared; of pointers, only whether they are null. For tests of the verifier's soundness.
+    /// Numbers are compared with their bounds; for pointers, only nullness is compared. For tests of the verifier's
+    /// soundness.
     pub fn admits(&self, at: InsnIdx, regs: &[u64; 11]) -> bool {
         self.recorded.admit(at, regs)
     }

@@ -1,8 +1,9 @@
 //! The walk: every path of the program over abstract states.
 //!
 //! Approach: depth first. One current state is changed in place; an undecided branch copies it for the side not taken
-//! now. Where control flow joins, [`prune`] drops paths whose state an earlier, finished one covers. Subprograms are
-//! walked at each call, in the caller's context; global functions once, on their own, and so what timers call.
+//! now. Where control flow joins, [`prune`] drops paths whose state an earlier, finished one covers (subsumption).
+//! Subprograms are walked at each call, in the caller's context. Global functions and timer callbacks are walked once,
+//! on their own.
 //!
 //! Invariants: a step only ever widens what it does not understand, or refuses; everything recorded in
 //! [`crate::notes::Notes`] about an instruction covers all states it was reached with, and these cover all concrete
@@ -70,26 +71,26 @@ use crate::value::{FIRST_FREE_ID, Hold, Origin, Ty, Value, len_id};
 use pending::Pending;
 use trail::{Ending, Trail};
 
-/// What is walked from its beginning, and so what it begins with.
+/// A root of the walk, which determines the initial state.
 #[derive(Clone, Copy)]
 enum Start<'s> {
-    /// The main program: its context.
+    /// The main program, with its context.
     Program,
-    /// A global function: any arguments of its signature.
+    /// A global function, with any arguments of its signature.
     Global(&'s [GlobalArg]),
-    /// What a timer in a value of this map calls: the map, a key, and that value.
+    /// A function that a timer in a value of this map calls, with the map, a key, and that value.
     Timer(u32),
-    /// What orders the trees of a map's values: two nodes.
+    /// A comparison function of a tree in a map's values, with two nodes.
     Compare(args::Compare),
-    /// What is called with what was thrown.
+    /// The exception callback, with the thrown number.
     Exception,
 }
 
-/// Where control goes after a step.
+/// The place where control continues after a step.
 enum Flow {
     Next,
     To(InsnIdx),
-    /// This path is done.
+    /// The path ends.
     End,
 }
 
@@ -107,9 +108,9 @@ const NO_PATH: u32 = u32::MAX;
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     pub(crate) needs: Needs,
-    /// What each instruction took, of this verification.
+    /// The work that each instruction took in this verification.
     pub(crate) effort: effort::Efforts,
-    /// When the verification gives up, if there is a limit on time.
+    /// The time at which the verification gives up, if time is limited.
     pub(crate) deadline: Option<Instant>,
     pending: Vec<Pending>,
     paths: Vec<PathNode>,
@@ -118,12 +119,12 @@ pub(crate) struct Scratch {
     notes: Notes,
     loops: loops::Engine,
     pool: Pool,
-    /// What this verification holds.
+    /// The memory that this verification holds.
     pub(crate) memory: Memory,
 }
 
 impl Scratch {
-    /// Ends what a walk has left, finished or not.
+    /// Ends the state that a walk has left behind, finished or not.
     fn clear(&mut self) {
         while let Some(p) = self.pending.pop() {
             self.pool.push(p.state);
@@ -133,7 +134,7 @@ impl Scratch {
         self.paths.clear();
     }
 
-    /// Gives back what is more than a verifier keeps: a share for each kind of memory.
+    /// Frees memory beyond what a verifier keeps: each kind of memory has a share.
     pub(crate) fn trim(&mut self) {
         const SHARE: usize = MAX_KEPT / 16;
         self.clear();
@@ -162,27 +163,27 @@ pub struct Stats {
     pub pruned: usize,
     /// Most bytes held at once, as [`crate::Limits::memory`] counts them.
     pub peak_bytes: usize,
-    /// Numbers of which a path gave up what it knew, to be like others ([`Env::merge_after`]).
+    /// Numbers that were widened in merged states ([`Env::merge_after`]).
     pub merged: usize,
 }
 
-/// Steps after which the walk is weighed, if no state is stored before.
+/// Steps after which the walk's memory is measured, if no state is kept before.
 const WEIGHED_STEPS: u64 = 64;
-/// Steps from one look at the clock to the next, where there is a limit on time.
+/// Steps between two looks at the clock, if time is limited.
 const TIMED_STEPS: u64 = 256;
 
 pub(crate) struct Walk<'a> {
     env: &'a Env<'a>,
-    /// Leave checks for run time where there is no proof.
+    /// Whether run-time checks may stand in for missing proofs.
     hybrid: bool,
     mode: Mode,
-    /// The program may have loops.
+    /// Whether the program may have loops.
     looped: bool,
-    /// After how many steps numbers are given up that keep paths apart.
+    /// The number of steps after which numbers that keep paths apart are widened.
     merge_after: u64,
-    /// It gives up where a loop comes round more often.
+    /// The most rounds of a loop, after which the walk gives up.
     rounds: usize,
-    /// What is known of numbers is noted, if that does not take too long.
+    /// Whether facts about numbers are noted, unless that takes too long.
     values: bool,
     /// The limit on steps.
     steps: u64,
@@ -199,37 +200,37 @@ pub(crate) struct Walk<'a> {
     loops: loops::Engine,
     /// The first arena that the program refers to.
     arena: Option<u32>,
-    /// The step that copied a number which was shifted to the left, and is about to come back.
+    /// The step that copied a number which was shifted to the left and may be shifted back.
     copied_at: Option<u64>,
     /// The step that made the newest congruence.
     congruent_at: u64,
-    /// The step that made the newest difference which may have wrapped round.
+    /// The step that made the newest difference which may have wrapped.
     differed: u64,
     /// Facts on their way into the state.
     facts: Vec<Room>,
     /// Instructions since the last state was kept.
     since_kept: u32,
-    /// How often the walk could go on in more than one way: branches that both ways are left of, and calls and loads
-    /// that may end the program.
+    /// The number of times that the walk could continue in more than one way: branches of which both sides are
+    /// feasible, and calls and loads that may end the program.
     choices: u64,
-    /// Something was refused that may be known where it is kept ([`Needs::see_move`]).
+    /// Whether a refused proof may be possible if moves between registers are taken into account ([`Needs::see_move`]).
     pub(crate) misses_moves: bool,
     retests: retests::Retests,
     /// Places of the stack that a function loads from more than once; computed when first needed.
     reloaded: OnceCell<Vec<(SubprogId, i16)>>,
-    /// Whether the registers' needs are this program's: they are found out when first asked for.
+    /// Whether the registers' needs of this program have been computed; they are when first used.
     needs_built: bool,
     /// How the path ends.
     ending: Ending,
-    /// By subprogram, if there are global functions: what their calls depend on.
+    /// The assumptions of calls of each subprogram, if there are global functions.
     summaries: Vec<global::Summary>,
-    /// What orders trees: walked on its own, after the program.
+    /// Comparison functions of trees, which are walked on their own after the program.
     compares: Vec<args::Compare>,
-    /// What timers are to call, by subprogram and the map that they are in: walked on their own, after the program.
+    /// Timer callbacks, by subprogram and the map with the timer, which are walked on their own after the program.
     timer_callbacks: Vec<(u32, u32)>,
-    /// Some path throws.
+    /// Whether some path throws.
     thrown: bool,
-    /// Fuel spent when the last step began, which is charged to its instruction.
+    /// Fuel spent when the last step began. The difference is charged to the step's instruction.
     charged: u64,
     pub(crate) notes: Notes,
     pub(crate) stats: Stats,
@@ -259,8 +260,8 @@ impl<'a> Walk<'a> {
         let Course { mode, merges, loops: looped, values, assumes, elements, orders, further, parts, .. } = course;
         let Course { related, hasty, hurried, rounds, steps, fuel, .. } = course;
         fuel::limit(fuel);
-        // Where ranges are noted for an optimiser, each is worth more than the steps; and where all paths are to be
-        // walked, none is dropped.
+        // An optimiser's facts are worth more than saved steps, so nothing is merged while they are noted. An
+        // exhaustive walk drops no path.
         let may_merge = merges && !looped && !values && !env.exhaustive && mode != Mode::Hybrid;
         let notes = std::mem::take(&mut scratch.notes);
         let mut loops = std::mem::take(&mut scratch.loops);
@@ -309,7 +310,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The facts that the notes of a finished walk amount to. Gives their memory back.
+    /// The facts of a finished walk. Gives the memory of the notes back.
     pub(crate) fn facts(&mut self) -> Facts {
         let mut facts = self.notes.collect_facts(self.program, self.env, self.loops.forest());
         facts.throws = self.throwing_calls();
@@ -395,13 +396,13 @@ impl<'a> Walk<'a> {
             }
             self.walk_from(callback.0, Start::Exception)?;
         }
-        // All of the above may set timers, and a timer's callback others.
+        // All roots walked so far may set timers, and a timer's callback may set others.
         let mut walked = 0;
         while let Some(&(subprog, map)) = self.timer_callbacks.get(walked) {
             walked += 1;
             self.walk_from(subprog, Start::Timer(map))?;
         }
-        // Nothing else is called from there.
+        // Comparison functions call nothing, so they add no root.
         for compare in std::mem::take(&mut self.compares) {
             self.walk_from(compare.subprog, Start::Compare(compare))?;
         }
@@ -430,7 +431,7 @@ impl<'a> Walk<'a> {
             Start::Program => state.set(Reg::R1, Value::pointer(Ty::Ctx)),
             Start::Timer(map) => {
                 let def = self.map(map, false)?;
-                // The runtime's copy, which nobody else has.
+                // The key is the runtime's copy, which nothing else refers to.
                 let from = Origin::Lent { frame: 0 };
                 let id = self.new_id();
                 state.set(Reg::R1, Value::pointer(Ty::Map { map, inner: false }));
@@ -438,7 +439,8 @@ impl<'a> Walk<'a> {
                 state.set(Reg::R3, Value { id, ..Value::pointer(Ty::MapValue { map, inner: false }) });
             }
             Start::Compare(args::Compare { class, node, lock, .. }) => {
-                // Of whatever value the tree is in: no function is told it by another name.
+                // The lock is that of the value which contains the tree. Its name is fresh, since the function does not
+                // receive the value.
                 let of = LockOf { id: self.new_id(), ..lock.of };
                 state.locks.push(Lock { of, ..lock });
                 for r in [Reg::R1, Reg::R2] {
@@ -486,7 +488,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// A path that begins with an early return.
+    /// Walks a path that begins with an early return.
     fn walk_return(&mut self) -> Res<()> {
         self.trail_begin();
         let flow = self.exit(true)?;
@@ -498,8 +500,8 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// After a path: goes on with what guesses about loops want to be walked, until there is nothing but other
-    /// branches.
+    /// Continues after a path with the walks that loops' candidate invariants ask for, until only other branches are
+    /// pending.
     fn with_guesses(&mut self, mut walked: Res<()>) -> Res<()> {
         loop {
             if let Err(reason) = walked {
@@ -520,14 +522,15 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The reason, unless the fuel was spent: then questions were not answered, and no other reason counts.
+    /// The reason, or the fuel limit if the fuel is spent: the solver's answers are then "not proven", so no other
+    /// reason counts.
     fn unless_out_of_fuel(&self, reason: Box<Reason>) -> Box<Reason> {
         let stands =
             matches!(*reason, Reason::Time(_) | Reason::OutOfMemory | Reason::Environment(_) | Reason::Internal(_));
         if fuel::is_spent() && !stands { Box::new(self.out_of_fuel()) } else { reason }
     }
 
-    /// The path is not walked to its end: nobody knows what it demands.
+    /// Drops a path that is not walked to its end, so that its demand is unknown.
     fn drop_path(&mut self) {
         self.ending = Ending::Open;
         self.end_path();
@@ -535,7 +538,7 @@ impl<'a> Walk<'a> {
 
     fn end_path(&mut self) {
         let ending = std::mem::take(&mut self.ending);
-        // A loose walk that is over is rewound, its trail too.
+        // A havocked iteration that is over is rewound, with its trail.
         if !self.loose_walk_over() {
             self.trail_end(ending);
         }
@@ -617,14 +620,14 @@ impl<'a> Walk<'a> {
         if self.stats.steps.is_multiple_of(WEIGHED_STEPS) {
             self.weigh()?;
         }
-        // A clock costs more than a step: look at it now and then.
+        // Reading the clock costs more than a step, so it is read at intervals.
         if self.scratch.deadline.is_some() && self.stats.steps.is_multiple_of(TIMED_STEPS) {
             return self.check_time();
         }
         Ok(())
     }
 
-    /// From now on the walk may spend half of the fuel that is left: another one may have to do its work again.
+    /// Limits the walk to half of the fuel that is left: another walk may have to repeat its work.
     fn halve_fuel(&mut self) {
         let left = fuel::limited_to().saturating_sub(fuel::spent());
         fuel::limit(fuel::spent() + left / 2);
@@ -645,7 +648,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    // Into the loop that is its only caller.
+    // Inlined into the loop that is its only caller.
     #[inline(always)]
     fn step(&mut self, insn: &Insn) -> Res<Flow> {
         match *insn {
@@ -702,7 +705,7 @@ impl<'a> Walk<'a> {
                 self.only_arena(map)?;
                 if let Some(arena) = def.arena {
                     self.in_value(map, off.into(), arena.bytes)?;
-                    // The user address, which is a number to the kernel's verifier, too.
+                    // The address in user space, which is a number for the kernel's verifier, too.
                     self.state.set(dst, Value::unknown());
                     return Ok(());
                 }
@@ -731,7 +734,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// An address is loaded of a byte that the map has.
+    /// Checks that a loaded address is that of a byte in the map's value.
     fn in_value(&self, map: u32, off: u64, limit: u64) -> Res<()> {
         if off < limit {
             return Ok(());
@@ -755,7 +758,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The definition of a map, or of what a map of maps holds. A map of maps without that shape is inconsistent.
+    /// The definition of a map, or with `inner` of the maps in a map of maps. It is an error if that definition is
+    /// missing.
     pub(crate) fn map(&self, map: u32, inner: bool) -> Res<&'a KnownMap> {
         let def = &self.env.maps[map as usize];
         if !inner {
@@ -776,7 +780,7 @@ impl<'a> Walk<'a> {
         self.next_id
     }
 
-    /// What the program received as its context.
+    /// The value that the program received as its context.
     fn ctx_value(&self) -> Value {
         if self.env.context.raw { Value::pointer(Ty::Packet { region: 0 }) } else { Value::pointer(Ty::Ctx) }
     }
@@ -793,7 +797,7 @@ impl<'a> Walk<'a> {
         self.peek(r).copied()
     }
 
-    /// The same, without a copy: values are large.
+    /// The register's value, which must be initialised. Returns a reference, since values are large.
     fn peek(&self, r: Reg) -> Res<&Value> {
         match self.state.reg(r) {
             v if v.is_uninit() || v.is_stale() => refuse(Reason::Uninit(r, v.describe(self.env))),
@@ -801,7 +805,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The register's value, which may be a pointer whose memory is gone, too.
+    /// The register's value, which may also be a stale pointer.
     fn read_stale(&self, r: Reg) -> Res<Value> {
         let v = self.state.reg(r);
         if v.is_stale() { Ok(*v) } else { self.read(r) }
@@ -815,7 +819,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// A recycled state, contents arbitrary.
+    /// A recycled state with arbitrary contents.
     fn fresh_state(&mut self) -> State {
         self.scratch.pool.any()
     }

@@ -1,24 +1,24 @@
-//! The walks that a program may get, one after another.
+//! The strategy portfolio: the walks that a program may get, one after another.
 //!
-//! Problem: no way to walk a program is best for all. Guessing what stays true in a loop proves a million rounds at
-//! once, and costs more than walking three; noting what is known of each number serves the optimiser, and keeps paths
-//! apart that would be one.
+//! Problem: no strategy is best for all programs. A candidate invariant for a loop proves a million rounds at once, and
+//! costs more than walking three rounds. Noting facts about each number serves the optimiser, and keeps paths apart
+//! that could be merged.
 //!
-//! Approach: a [`Way`] is one. Nearly all programs are accepted by their first or second; [`Ways::refused`]
-//! says, from how one was refused, which is tried then. Each has a share of the steps and of the fuel, so that a hard
-//! program leaves something for the way that may suit it.
+//! Approach: a [`Way`] is a strategy. Nearly all programs are accepted by their first or second. [`Ways::refused`]
+//! chooses the next one from the refusal of the last. Each has a share of the steps and of the fuel, so that a hard
+//! program leaves some for the strategy that suits it.
 //!
-//! Whose guesses fail again and again is mostly accepted by another way, and soon; to find out takes few steps, and to
-//! walk to the limit many. So the first time the ways are tried in haste: one that fails so gives up, and what comes
-//! after it is tried before it is walked again. If none has accepted the program, all begin anew without haste: nothing
-//! is refused because of it.
+//! A program whose candidates fail repeatedly is mostly accepted by another strategy, and soon: trying it takes few
+//! steps, and walking on to the limit takes many. Therefore the strategies are first tried in haste: a walk whose
+//! candidates fail repeatedly gives up, and the later strategies are tried first. If none accepts the program, all are
+//! tried anew without haste, so haste refuses no program.
 //!
-//! Invariants: what one walk concluded is not known to the next, so each is a proof of its own, and the order decides
-//! over work and messages only. Ways only go forward, but for the one time that all begin anew, so there are at most
-//! twice as many walks as variants; and one more, as the first that is refused after it has given up numbers
-//! ([`Env::merge_after`]) is repeated, and no walk after it does that: nothing is refused because of it either. One
-//! that has found out what is to be kept exactly is repeated, too, a few times. What begins anew has its share of the
-//! fuel from there on.
+//! Invariants: no walk uses conclusions of an earlier one, so each is a proof of its own, and the order affects work
+//! and messages only. Strategies advance in order, except for the one restart without haste, so there are at most twice
+//! as many walks as variants of [`Way`], with two additions. The first walk that is refused after widening numbers
+//! ([`Env::merge_after`]) is repeated, and no later walk widens them, so widening refuses no program either. A walk
+//! that finds out which values must be kept exactly is repeated, too, a few times. After a restart, shares of the fuel
+//! count from there.
 
 use bpf_analysis::Loops;
 use bpf_isa::Program;
@@ -29,70 +29,70 @@ use crate::error::{Reason, VerifyError};
 use crate::fuel;
 use crate::walk::{RELATED_SLOTS, Walk};
 
-/// Steps of a walk that notes what is known of numbers, or guesses about loops, beside some for each instruction: such
-/// a walk drops fewer paths. One that needs more is walked without.
+/// The most steps of a walk that notes facts about numbers or uses candidate invariants, plus some for each
+/// instruction: such a walk prunes fewer paths. A program that needs more is walked by other strategies.
 const SHORT_STEPS: u64 = 20_000;
 const SHORT_STEPS_PER_SLOT: u64 = 16;
-/// Steps of a first walk that makes no guesses, beside some for each instruction: a loop that ends in so many needs
-/// none.
+/// The most steps of a first walk without candidates, plus some for each instruction: a loop that ends within them
+/// needs no invariant.
 const FIRST_STEPS: u64 = 256;
 const FIRST_STEPS_PER_SLOT: u64 = 8;
-/// And how often a loop may come round in it.
+/// The most rounds of a loop in that walk.
 const FIRST_ROUNDS: usize = 3;
-/// Steps of a walk round by round in haste, beside some for each instruction.
+/// The most steps of a walk round by round in haste, plus some for each instruction.
 const HASTY_STEPS: u64 = 4096;
 const HASTY_STEPS_PER_SLOT: u64 = 8;
-/// How many times the steps of a walk that guesses are given to another one, where round by round all else is refused.
+/// The factor by which [`Way::MoreGuesses`] has more steps than the first walk with candidates.
 const LONGER: u64 = 3;
 
-/// A way to walk a program, in the order in which they are tried.
+/// A strategy. They are tried in this order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
-    /// Round by round, and few rounds: a short loop ends soon, and where nothing is guessed, paths that differ in
-    /// numbers are dropped.
+    /// Round by round, with few rounds: a short loop ends soon, and without candidates, paths that differ in numbers
+    /// are pruned.
     FewRounds,
-    /// Loops from guesses; with [`Env::values`], noting what is known of numbers. All that a program without loops
-    /// needs.
+    /// Loops from candidate invariants, and with [`Env::values`], facts about numbers. The only strategy for a program
+    /// without loops.
     Guesses,
-    /// The same, and what is true of every element of an array on the stack ([`crate::content`]). States tell apart
-    /// then what was never written, which other programs need not.
+    /// [`Way::Guesses`] with bounds of all elements of stack arrays ([`crate::content`]). States then distinguish bytes
+    /// that were never written, which other programs do not need.
     Elements,
-    /// The same, and what none of them is more than, other than constants. Nearly all arrays begin so, as they begin
-    /// with zeros, and what does not stay so costs guesses.
+    /// [`Way::Elements`] with symbolic upper bounds of the elements. Nearly all arrays satisfy such bounds initially,
+    /// since they begin with zeros, and bounds that do not stay true cost candidates.
     Orders,
-    /// [`Way::Guesses`] without assumptions about accesses: with them, guesses were found that hold, and others may be
-    /// enough.
+    /// [`Way::Guesses`] without the assumption that accesses are within bounds. With the assumption, candidates were
+    /// found that hold but do not suffice; others may suffice.
     UnassumingGuesses,
-    /// Round by round, noting nothing, for as many steps as a walk that guesses has: before [`Way::Further`], so that
-    /// what ends so soon is accepted as it was.
+    /// Round by round, without facts, for as many steps as a walk with candidates has. It stands before
+    /// [`Way::Further`], so that programs which end soon stay cheap.
     SomeRounds,
-    /// What few programs need, and what would cost others more than it gains: relations of more kinds, and numbers with
-    /// names of their own in more places.
+    /// Techniques that few programs need and that would cost others more than they gain: further kinds of relations,
+    /// and names for numbers in more places.
     Further,
-    /// The same, and rounds in which a place holds none (`-1`, or a null pointer) are told apart from others: what is
-    /// walked twice so is worth it only where such a place was seen in a loop that nothing else has proven.
+    /// [`Way::Further`] with loops partitioned by rounds in which a place holds no value (`-1`, or a null pointer).
+    /// Walking both sides is worth it only if such a place was seen in a loop that no other strategy has proven.
     Parts,
-    /// [`Way::Further`], where relations of numbers are kept and asked for everywhere: in programs without loops and in
-    /// long ones, too. What is accepted without costs less so.
+    /// [`Way::Further`] with relations between numbers kept and used everywhere, also in programs without loops and in
+    /// long ones. Programs that are accepted without it cost less.
     Related,
-    /// Round by round, noting nothing: what guesses and notes cost may be more than they save.
+    /// Round by round, without facts: candidates and facts may cost more than they save.
     Rounds,
-    /// Guesses with more steps, where round by round there is no end.
+    /// Candidate invariants with more steps, for programs that the walk round by round does not finish.
     MoreGuesses,
-    /// With checks left for run time. A proof is better than a check: only what has none comes here.
+    /// With run-time checks. A proof is better than a check, so this is the last resort.
     Checked,
 }
 
-/// Whether control may come back to where it was, other than by calls. A jump backwards alone does not say so:
-/// compilers place blocks out of order, and a large program without loops would be walked three times, twice to no end.
-/// Where indirect jumps lead is not looked at closer.
+/// Whether control may return to an instruction other than by calls. A backward jump alone does not imply a loop:
+/// compilers place blocks out of order, and a large program without loops would be walked three times, twice in vain.
+/// Programs with a backward jump and an indirect jump are taken to have loops.
 fn may_loop(program: &Program) -> bool {
     let backward = program.flow().iter().any(|f| f.target.is_some_and(|target| target <= f.at));
     let indirect = program.contents().indirect_jumps;
     backward && (indirect || !Loops::new(program).loops().is_empty())
 }
 
-/// A program between its walks: which is next, and what those before have found.
+/// The state between a program's walks: the next strategy, and the findings of earlier walks.
 #[derive(Debug)]
 pub(crate) struct Ways<'a> {
     env: &'a Env<'a>,
@@ -103,28 +103,28 @@ pub(crate) struct Ways<'a> {
     hurried: u64,
     loops: bool,
     way: Way,
-    /// What all walks have in common.
+    /// The parameters that all walks share.
     course: Course,
-    /// Whether one of them has assumed something of accesses.
+    /// Whether a walk has assumed that accesses are within bounds.
     assumed: bool,
-    /// Whether the walk that guesses gave up.
+    /// Whether the walk with candidates gave up at a limit.
     gave_up: bool,
-    /// Whether walks are in haste, and one of them has given up because of that.
+    /// Whether walks are in haste. `postponed`: whether one of them has given up because of that.
     hasty: bool,
     postponed: bool,
-    /// The fuel that was spent when all began anew.
+    /// The fuel spent before the restart.
     spent: u64,
-    /// Whether what few programs need may be tried.
+    /// Whether techniques that few programs need may be tried.
     further: bool,
-    /// Whether a place that holds none was seen where it may matter.
+    /// Whether a place without a value was seen where partitioning may help.
     parts: bool,
-    /// Whether something is worth knowing of elements, and of their order.
+    /// Whether bounds of elements, and their order, may help.
     elements: bool,
     orders: bool,
     refused: Option<Box<VerifyError>>,
 }
 
-/// The ways by name, for tests that walk programs by one alone. Which of them decides is rarely one of the last.
+/// The strategies by name, for tests that walk programs by one alone. The last ones rarely decide in a portfolio run.
 const NAMED: [(&str, Way); 11] = [
     ("few-rounds", Way::FewRounds),
     ("guesses", Way::Guesses),
@@ -140,16 +140,18 @@ const NAMED: [(&str, Way); 11] = [
 ];
 
 impl<'a> Ways<'a> {
-    /// Before the only walk, by the way of this name; `None` if there is none. It knows all that some way knows.
+    /// The portfolio for a single walk by the strategy of this name, with everything allowed that other strategies
+    /// would have found useful; `None` if there is no such strategy.
     pub(crate) fn only(program: &Program, env: &'a Env<'a>, name: &str) -> Option<Ways<'a>> {
         let (_, way) = NAMED.into_iter().find(|(named, _)| *named == name)?;
         Some(Ways { way, hasty: false, parts: true, elements: true, orders: true, ..Ways::new(program, env) })
     }
 
-    /// Before the first walk.
+    /// The portfolio before the first walk.
     pub(crate) fn new(program: &Program, env: &'a Env<'a>) -> Ways<'a> {
         let loops = may_loop(program);
-        // Where what is known of numbers is asked for, that is what holds in each round, and how many there are.
+        // An optimiser asks for facts that hold in each round, and for the number of rounds, which only invariants
+        // give.
         let plainly = loops && !env.values && !env.exhaustive;
         let slots = program.insns().len() as u64;
         Ways {
@@ -206,25 +208,24 @@ impl<'a> Ways<'a> {
                 further: true,
                 ..course
             },
-            // As much again as all proofs may take: those that were tried may have left none.
+            // Run-time checks get as much fuel as all proofs together, since the proofs may have left none.
             Way::Checked => {
                 Course { mode: Mode::Hybrid, fuel: fuel::spent().saturating_add(self.env.limits.fuel), ..course }
             }
         };
-        // Half is for the ways without haste, which may have to begin anew.
+        // After a postponed walk, half of the fuel is reserved for the restart without haste.
         let most = if self.postponed { self.course.fuel / 2 } else { next.fuel };
         Course { fuel: next.fuel.min(most), ..next }
     }
 
-    /// Whether another way is left to a program that guesses, or notes, have not proven.
+    /// Whether another strategy is left for a program that candidates or facts have not proven.
     fn has_more(&self) -> bool {
         self.loops || self.course.values
     }
 
-    /// Takes note of how a walk was refused, and turns to the next.
+    /// Records the refusal of a walk, and chooses the next strategy.
     ///
-    /// # Errors
-    /// The refusal to tell, if none is left.
+    /// The refusal to report, if no strategy is left.
     pub(crate) fn refused(mut self, walk: Walk<'_>, mut error: Box<VerifyError>) -> Result<Self, Box<VerifyError>> {
         if error.verdict_is_unknown() {
             return Err(error);
@@ -248,7 +249,7 @@ impl<'a> Ways<'a> {
             return Ok(self);
         }
         let has_more = self.has_more();
-        // Nothing comes back here from it: what gave up at a limit goes on round by round.
+        // No strategy returns here from it: a walk that gave up at a limit is followed by one round by round.
         let further = self.further;
         let after_guesses = |assumed: bool, gave_up: bool| match gave_up {
             true => has_more.then_some(if further { Way::SomeRounds } else { Way::Rounds }),
@@ -274,10 +275,10 @@ impl<'a> Ways<'a> {
             (Way::Further, Some(refused)) if self.parts => (Some(Way::Parts), refused),
             (Way::Further | Way::Parts, Some(refused)) => (Some(Way::Related), refused),
             (Way::Related, Some(refused)) if self.gave_up => (Some(Way::Rounds), refused),
-            // What simpler guesses were refused for is what an author understands.
+            // The refusal of a simpler strategy is what an author understands.
             (Way::Related, Some(refused)) => (None, refused),
-            // What the loops were guessed to do says more than where a walk of their rounds ended; but that is where
-            // it ended, and not at the few steps of a walk that guesses.
+            // The failed candidates explain more than the place where the walk of rounds ended. The error keeps that
+            // place, since the walk with candidates ended after few steps.
             (Way::Rounds, Some(refused)) => {
                 error.loops = refused.loops;
                 let longer = self.loops && self.short < self.course.steps;
@@ -313,13 +314,14 @@ impl<'a> Ways<'a> {
         Ok(self)
     }
 
-    /// A walk has been given up in haste, or one after it: turns to the next, or begins anew, and this time without.
+    /// After a walk was given up in haste, or one after it was refused: chooses the next strategy, or restarts without
+    /// haste.
     fn after_haste(&mut self, walk: &Walk<'_>) {
         let rounds = if self.course.values { Way::Related } else { Way::SomeRounds };
         let next = match self.way {
             Way::Guesses if walk.missed_elements() => Some(Way::Elements),
             Way::Elements if walk.loaded_elements() => Some(Way::Orders),
-            // Where a place that holds none was seen, the walk that tells no rounds apart is mostly in vain.
+            // If a place without a value was seen, the walk without partitions is mostly in vain.
             Way::Guesses | Way::Elements | Way::Orders if self.parts => Some(Way::Parts),
             Way::Guesses | Way::Elements | Way::Orders => Some(Way::Further),
             Way::Further if self.parts => Some(Way::Parts),
@@ -343,7 +345,7 @@ mod tests {
 
     use super::*;
 
-    /// Whether an instruction that is reached from the first reaches itself: all pairs, tried one by one.
+    /// Whether some instruction that the first one reaches can reach itself, by checking all pairs.
     fn cycles(insns: &[Insn]) -> bool {
         let count = insns.len();
         let mut reaches = vec![vec![false; count]; count];

@@ -54,9 +54,9 @@ impl Affine {
 /// The operation that a definition applies to its operand.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Made {
-    /// These bits were kept.
+    /// The operand's bits in this mask.
     Masked(u64),
-    /// Shifted to the right.
+    /// The operand shifted to the right.
     Right(u32),
     /// Shifted to the left. As an unsigned number, or as a signed one, nothing was lost at the top: the opposite shift
     /// brings the operand back.

@@ -160,7 +160,7 @@ pub(crate) struct Mark {
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Line {
     pub x: u32,
-    /// What it was when the loop began; 0 if that has no name any more.
+    /// The name of its value when the loop began; 0 if that has no name any more.
     pub n: u32,
     pub step: i32,
     /// The set of V(n).

@@ -1,29 +1,31 @@
-//! Joins: forgetting what no longer matters, dropping paths that are covered, and rounds of bounded constructs.
+//! Joins: forgetting dead and unneeded state, pruning by subsumption, and rounds of bounded constructs.
 //!
-//! States are compared where paths meet, and at conditional jumps: what told two states apart at the join may be
-//! overwritten by then. In programs without loops, they are also compared behind calls of helpers, which leave nothing
-//! in six registers.
+//! States are compared where paths join, and at conditional jumps: a difference between two states at the join may be
+//! overwritten by then. In programs without loops, they are also compared after helper calls, which clobber six
+//! registers.
 //!
-//! A path that reaches a join in a state *covered* by one seen there before need not be walked again, if that one's own
-//! walk is finished. While it is not, it is an ancestor on the current path (the walk is depth first): being covered by
-//! it says the path is safe if the ancestor is, but not that it ends. So an open ancestor never prunes, and one that is
+//! A path that reaches a join in a state *covered* by an earlier kept state need not be walked again, if the walk from
+//! the kept state is finished. If it is not finished, the kept state is an ancestor on the current path (the walk is
+//! depth first). Being covered by an ancestor shows that the path is safe if the ancestor is, but not that it ends.
+//! Therefore an open ancestor never prunes, and an *equal* one shows that the loop makes no progress, so the program is
+//! refused.
 //! *equal* proves that the loop makes no progress: refused.
 //!
 //! Callbacks, may_goto and iterators' next elements are bounded by their helper or budget, not by the walk. There, an
-//! open ancestor of the same construct does prune; and a round that is not covered is *widened* against the last, so
-//! that a few rounds cover all. The *epoch* numbers the rounds: each pass of a bounded edge makes a new one, and
-//! leaving the construct restores the one outside. So a loop around a bounded construct is still found to make no
-//! progress, and a round inside it is not mistaken for one. An edge counts only for states since which that was there
-//! which bounds it ([`epoch`]): an iterator that is made anew in each round, or a function's own counter, ends no loop
-//! around it.
+//! open ancestor of the same construct does prune, and a round that is not covered is *widened* against the last, so
+//! that a few rounds cover all. The *epoch* numbers the rounds: each pass of a bounded edge makes a new epoch, and
+//! leaving the construct restores the outer one. In this way a loop around a bounded construct is still found to make
+//! no progress, and a round inside it is not mistaken for such a loop. A bounded edge counts only for states kept after
+//! its bound came into existence ([`epoch`]): an iterator that is created in each round, or a function's own counter,
+//! does not end a loop around it.
 //!
-//! In a loop that is guessed about, a path that meets many others is *blended* with the last of them, if
-//! [`super::loops`] says so: it goes on from a state that knows less.
+//! In a loop with a candidate invariant, a path that joins many others is *merged* with the last of them, if
+//! [`super::loops`] asks for it: it continues from a state with less knowledge.
 //!
-//! So a finished state may *rest* on a round that is still open ([`Kept::rests`]), or on a guess about a loop that is
-//! still checked. It proves that what it covers ends only as long as the walk has not left that construct, or that
-//! loop: the way out is part of what is not walked yet, and may lead back in; and only what has the same frames and
-//! iterators, since others bound nothing.
+//! Therefore a finished state may *rest* on a round that is still open ([`Kept::rests`]), or on a candidate invariant
+//! that is still being checked. Such a state proves that what it covers ends only under two conditions. The walk has
+//! not left that construct or loop: the way out is not walked yet, and may lead back in. And the covered state has the
+//! same frames and iterators, since only those bound the round.
 
 mod cover;
 mod epoch;
@@ -54,33 +56,33 @@ use names::{Names, distances, forget_ids, hand_down_sums};
 use widen::{blend, scatter, widen};
 
 const NONE: u32 = u32::MAX;
-/// r1 to r5, which a caller keeps for its callback's next round.
+/// r1 to r5, which a caller keeps for the next round of its callback.
 const ARGS: u16 = 0b11_1110;
-/// Open ancestors (and rounds) compared, newest first. A longer cycle ends at the step limit.
+/// The most open ancestors (and rounds) that are compared, newest first. A longer cycle ends at the step limit.
 const MAX_ANCESTORS: usize = 16;
 
-/// Kept states looked at per arrival, newest first: a loop that makes a new state each round must not make each round
-/// dearer than the last.
+/// The most kept states that are compared at each arrival, newest first: otherwise a loop with a new state in each
+/// round would make each round more expensive than the last.
 const MAX_SEEN: usize = 64;
 
-/// Branches left for later that are looked at, to find whether one leads to where a state may be kept.
+/// The most pending branches that are inspected to find whether one may lead here.
 const MAX_LEFT: usize = 16;
 
-/// Misses of a kept state, beside as many for each hit, after which it is evicted. Of the sample programs' steps, 8 and
-/// 64 make no difference any more; the search gets longer with it.
+/// A kept state is evicted when its misses exceed this number times (hits + 1). For the sample programs' steps, 8 and
+/// 64 make no difference; the search takes longer with larger numbers.
 const MISSES: u32 = 16;
 
 /// Instructions after which a state is kept at a conditional jump that is no join. Chosen by the steps of all sample
-/// programs, too: 0.99 million with 8, 1.00 with 24 and a quarter less states, 1.01 with 40.
+/// programs: 0.99 million with 8, 1.00 with 24 and a quarter fewer states, 1.01 with 40.
 const STRETCH: u32 = 24;
 
-/// In programs without loops, it is an eighth of the instructions, down to this: few states are kept in short ones
-/// anyway, and a few instructions are much of what comes after a join. In long ones, 3 keep twice as many states as 24,
-/// for one step in fifty.
+/// In programs without loops, the stretch is an eighth of the instructions, but at least this. Short programs keep few
+/// states anyway, and a few instructions are a large part of what follows a join. In long programs, 3 keeps twice as
+/// many states as 24, for one step in fifty.
 const SHORT_STRETCH: u32 = 3;
 const STRETCHES: usize = 8;
 
-/// In a hybrid walk: rounds of a loop that are walked as they are before the numbers that change are given up.
+/// In a hybrid walk: rounds of a loop that are walked before the changing numbers are widened.
 const HYBRID_ROUNDS: usize = 8;
 
 /// Most frames of a state.
@@ -88,9 +90,9 @@ const MAX_FRAMES: usize = bpf_isa::MAX_CALL_DEPTH as usize;
 /// Bytes for a round that rests on another: an entry of a B-tree whose nodes may be half empty.
 const PER_MOVED: usize = 48;
 
-/// Fuel for a state that is compared with another one: mostly they differ soon.
+/// Fuel for the comparison of two states; mostly they differ soon.
 const COMPARED: u64 = 15;
-/// Fuel for each value of a state of which is forgotten what does not matter.
+/// Fuel for each value of a state whose unneeded parts are forgotten.
 const FORGOTTEN: u64 = 30;
 
 /// A state seen at a join.
@@ -100,31 +102,32 @@ pub(super) struct Kept {
     next: u32,
     /// Not all paths from here are finished.
     pub(super) open: bool,
-    /// Where on the trail it was kept, and, once it is finished, where [`Pruner::needed`] says what it was needed for.
+    /// The trail's length when the state was kept.
     pub(super) trail: usize,
     pub(super) needed: Option<usize>,
-    /// Of a finished one: the round of a bounded construct, by its number, that covered some path from here while it
-    /// was open. NONE: none.
+    /// For a finished state: the number of the open round of a bounded construct that covered some path from here; NONE
+    /// if there is none.
     pub(super) rests: u32,
     /// Kept at a callback's entry, a may_goto or an iterator's next element.
     round: bool,
     /// Of an element: the iterator; else 0.
     iterator: u32,
     epoch: u32,
-    /// For rounds: the epoch outside.
+    /// For a round: the epoch outside of its construct.
     base: u32,
-    /// The walk's choices until then ([`Walk::choices`]).
+    /// The walk's choices when it was kept ([`Walk::choices`]).
     choices: u64,
     hits: u32,
     misses: u32,
     pub(super) size: Size,
-    /// Where, and how many were kept before it.
+    /// The instruction at which it was kept.
     at: u32,
     pub(super) number: u32,
 }
 
-/// A path has come back to a kept state, and nothing that is known of it has changed. It never ends if it went there in
-/// the only way that there is: if not, the other ways may be taken some time, for reasons that the state does not show.
+/// The reason for which a path that returned to a kept state, with no known change, is refused. The loop certainly
+/// never ends if the walk has made no choice since. Otherwise another branch may be taken eventually, for a reason that
+/// the state does not show.
 fn endless(kept: &Kept, choices: u64) -> Reason {
     if kept.choices == choices { Reason::InfiniteLoop } else { Reason::EndUnproven }
 }
@@ -132,42 +135,43 @@ fn endless(kept: &Kept, choices: u64) -> Reason {
 /// The states kept so far.
 #[derive(Debug, Default)]
 pub(super) struct Pruner {
-    /// One bit an instruction: whether control can arrive by a jump and in another way.
+    /// Bit set by instruction: whether control can arrive by a jump and in another way.
     joins: Vec<u64>,
-    /// The same: these, conditional jumps, and what follows calls of helpers.
+    /// Bit set by instruction: joins, conditional jumps, and instructions after helper calls.
     points: Vec<u64>,
-    /// After how many instructions a state is kept at a point that is no join.
+    /// The number of instructions after which a state is kept at a point that is no join.
     stretch: u32,
     any: bool,
-    /// Some path has begun a round with an iterator's element.
+    /// Whether some path has begun a round with an iterator's element.
     iterates: bool,
-    /// All live numbers count as exact.
+    /// Whether all live numbers count as exact.
     numbers: bool,
-    /// Some path has known a sum (see [`super::sums`]).
+    /// Whether some path has known a sum (see [`super::sums`]).
     pub(super) sums: bool,
-    /// Some path has used what was seen in a region (see [`super::seen`]).
+    /// Whether some path has used what was seen in a region (see [`super::seen`]).
     pub(super) seen: bool,
-    /// One function without loops: once no branch is left for later, control never comes back to where it is.
+    /// Whether the program is one function without loops: then control returns to an instruction only from pending
+    /// branches.
     forward: bool,
-    /// By instruction: the newest kept state.
+    /// The newest kept state of each instruction.
     heads: Vec<u32>,
     pub(super) kept: Vec<Kept>,
-    /// What the finished ones were needed for, one after the other, by frame.
+    /// The demands of the finished states, one after the other, by frame.
     pub(super) needed: Vec<Needed>,
     free: Vec<u32>,
-    /// States ever kept.
+    /// The number of states ever kept.
     count: u32,
-    /// The frames of these states, each of which has one entry in `needed`.
+    /// The number of frames of these states, each of which has one entry in `needed`.
     framed: usize,
-    /// Open states, with the number of branches left for later when they were kept.
+    /// The open states, each with the number of pending branches when it was kept.
     pub(super) open: Vec<(u32, usize)>,
-    /// What is read while rounds are open, of those that are, oldest first.
+    /// The reads since each open round began, oldest first.
     pub(super) reads: Vec<RoundReads>,
-    /// Rounds that finished while they rested on others, by their numbers: on which.
+    /// For rounds that finished while they rested on another: the number of that round.
     moved: BTreeMap<u32, u32>,
     ids: IdMap,
     pub(super) names: Names,
-    /// Where a jump has been seen to lead; only while starting.
+    /// Instructions to which a jump has been seen; used only while starting.
     reached: Vec<u64>,
 }
 
@@ -181,9 +185,9 @@ fn set(bits: &mut [u64], i: usize) {
 }
 
 impl Pruner {
-    /// Prepares for a program. `exhaustive`: no path is dropped where others meet it. `numbers`: none is on account of
-    /// numbers that are not needed exactly; `loops`: nor in a program with any, as they are guessed about. `looped`: it
-    /// may have some.
+    /// Prepares for a program. `exhaustive`: no path is pruned at joins. `numbers`: no path is pruned on account of
+    /// numbers that are not needed exactly. `loops`: nor is any in a program with loops, since their invariants are
+    /// candidates. `looped`: whether the program may have loops.
     pub(super) fn start(&mut self, program: &Program, exhaustive: bool, numbers: bool, loops: bool, looped: bool) {
         self.numbers = numbers;
         (self.sums, self.seen, self.iterates) = (false, false, false);
@@ -202,8 +206,8 @@ impl Pruner {
         let contents = program.contents();
         self.forward = program.subprogs().len() == 1 && !contents.may_gotos;
         self.any = !self.forward || contents.calls;
-        // A subprogram's first instruction is reached by calls; the first jump to any other meets what falls through to
-        // it.
+        // A subprogram's first instruction is reached by calls. The first jump to any other instruction joins control
+        // that falls through to it.
         let mut reached = std::mem::take(&mut self.reached);
         reached.clear();
         reached.resize(self.joins.len(), 0);
@@ -211,7 +215,7 @@ impl Pruner {
             set(&mut reached, sub.start as usize);
         }
         if contents.indirect_jumps {
-            // From anywhere in their functions, before them and behind them.
+            // The targets may be reached from anywhere in their function, before or after them.
             (self.any, self.forward) = (true, false);
             self.numbers |= loops;
             for sub in 0..crate::num::small(program.subprogs().len()) {
@@ -226,7 +230,7 @@ impl Pruner {
         for flow in program.flow() {
             let Some(target) = flow.target else { continue };
             self.any = true;
-            // What is known of sums and orders in loops, and before them, is not marked.
+            // Facts about sums and orders, which are used in loops and before them, are not marked on the trail.
             self.numbers |= loops && target <= flow.at;
             self.forward &= target > flow.at;
             let to = target.index();
@@ -255,13 +259,13 @@ impl Pruner {
         }
     }
 
-    /// Relations of numbers decide what is accepted, and none of them is marked on the trail: all live numbers count as
-    /// exact, and no relation is forgotten on account of what a finished state was needed for.
+    /// Prepares for a walk in which relations of numbers decide acceptance. No relation is marked on the trail, so all
+    /// live numbers count as exact, and no relation is forgotten on account of a finished state's demand.
     pub(super) fn rest_on_relations(&mut self) {
         (self.numbers, self.sums) = (true, true);
     }
 
-    /// States are compared behind calls of helpers, too.
+    /// Adds comparisons after helper calls.
     fn compare_after_calls(&mut self, insns: &[Insn]) {
         for (at, pair) in insns.windows(2).enumerate() {
             // may_goto keeps states of its own.
@@ -271,21 +275,21 @@ impl Pruner {
         }
     }
 
-    /// What is known of arrays is told from what was never written to them: states are compared accordingly.
+    /// Sets whether states distinguish bytes that were never written, on which facts about arrays rest.
     pub(super) fn tell_fresh(&mut self, told: bool) {
         self.ids.start(told);
     }
 
-    /// A new root: what was kept for the last one is finished.
+    /// Begins a new root: the states that were kept for the last one are finished.
     pub(super) fn start_root(&mut self) {
-        // They stay as they are: nothing comes back to them.
+        // They stay as they are, since no path returns to them.
         self.reads.clear();
         while let Some((i, _)) = self.open.pop() {
             self.kept[i as usize].open = false;
         }
     }
 
-    /// Whether all that is live is needed exactly, whatever the trail says.
+    /// Whether everything live is needed exactly, whatever the trail says.
     pub(super) fn all_exact(&self) -> bool {
         self.numbers
     }
@@ -299,7 +303,7 @@ impl Pruner {
         self.kept.len() - self.free.len()
     }
 
-    /// Ends all that was kept. What was evicted has left an empty state behind, which is none to use again.
+    /// Drops all kept states. An evicted one has left an empty state behind, which is not reused.
     pub(super) fn take_states(&mut self, pool: &mut Pool) {
         self.open.clear();
         self.free.clear();
@@ -323,7 +327,7 @@ impl Pruner {
         self.ids.trim(bytes);
     }
 
-    /// Makes room for the states that are kept until the walk is weighed again.
+    /// Makes room for the states that may be kept until memory is measured again.
     pub(super) fn weigh(&mut self, memory: &mut Memory) -> Result<(), Short> {
         let unfinished = (self.framed + SPARE * MAX_FRAMES).saturating_sub(self.needed.len());
         let unfreed = self.kept.len() + SPARE - self.free.len();
@@ -333,7 +337,7 @@ impl Pruner {
         memory.list(List::Open, &mut self.open, SPARE)
     }
 
-    /// Bytes of the reads of open rounds, and of the rounds that others rest on.
+    /// Bytes of the reads of open rounds, and of the map of rounds that rest on others.
     pub(super) fn rest(&self) -> usize {
         self.reads.len() * (2 * size_of::<RoundReads>() + RoundReads::of_frames(MAX_FRAMES))
             + self.moved.len() * PER_MOVED
@@ -345,8 +349,8 @@ impl Pruner {
         self.open.last().is_none_or(|(_, pending)| *pending <= left)
     }
 
-    /// Whether the newest kept state, kept by the instruction at `step`, lies on the path that goes on at `next`. For
-    /// checks: all that marks rests on the open states being the ancestors of the path.
+    /// For assertions: whether the newest kept state, kept by the instruction at `step`, is on the path that continues
+    /// at `next`. Demands rest on this invariant: the open states are the ancestors of the path.
     pub(super) fn leads_to(&self, step: InsnIdx, next: InsnIdx, state: &State) -> bool {
         self.open.last().is_some_and(|(i, _)| {
             let newest = |at: InsnIdx| self.heads[at.index()] == *i;
@@ -360,7 +364,7 @@ impl Pruner {
         self.open.binary_search_by_key(&number, of).is_ok()
     }
 
-    /// The open round that what rested on this one rests on now; NONE if all that it rested on is finished.
+    /// The open round on which states that rested on this round rest; NONE if everything that it rested on is finished.
     pub(super) fn rests_on(&self, mut round: u32) -> u32 {
         while round != NONE {
             if self.is_open(round) {
@@ -371,11 +375,11 @@ impl Pruner {
         NONE
     }
 
-    /// A state is finished, some path from it rests on this round: notes it, and says what the paths that lead here
-    /// rest on.
+    /// Finishes a state of which some path rests on the round `rests`. Returns the round on which paths that lead here
+    /// rest.
     pub(super) fn settle(&mut self, i: u32, rests: u32) -> u32 {
         let kept = &mut self.kept[i as usize];
-        // On itself: then all of it is finished.
+        // A state that rests on itself is finished.
         let rests = if rests < kept.number { rests } else { NONE };
         kept.rests = rests;
         if kept.round && rests != NONE {
@@ -384,22 +388,23 @@ impl Pruner {
         rests
     }
 
-    /// Whether the finished state says that what it covers ends. One that rests on an open round does so only before
-    /// the walk leaves that construct: on its way out, which is not walked yet, it may come back here; and only for
-    /// what has the same bounds, as it may come back to the round by an edge of any of them.
+    /// Whether the finished state proves that what it covers ends. A state that rests on an open round proves it only
+    /// until the walk leaves that construct: the way out is not walked yet, and may return here. It also proves it only
+    /// for states with the same bounds, since a path may return to the round by an edge of any of them.
     fn proves(&self, i: u32, epoch: u32, state: &State) -> bool {
         let kept = &self.kept[i as usize];
         let inside = || kept.epoch == epoch && self.is_open(kept.rests) && same_bounds(&kept.state, state);
         kept.rests == NONE || inside() || self.rests_on(kept.rests) == NONE || planted!(RestsForgotten)
     }
 
-    /// States kept until now, in all.
+    /// The number of states kept so far.
     pub(super) fn ever_kept(&self) -> u32 {
         self.count
     }
 
-    /// Before states are compared: the names that stand for nothing but themselves. These are the rounds of `guesses`,
-    /// which are not proven yet; and the iterators whose rounds are open: another one has more to give.
+    /// Prepares the comparison of names: some names are equal to themselves only. These are the rounds of `guesses`,
+    /// whose invariants are not proven yet, and the iterators whose rounds are open, since another iterator has more
+    /// elements left.
     fn begin_ids(&mut self, guesses: impl Iterator<Item = u32>) {
         let open = if self.iterates { self.open.as_slice() } else { &[] };
         let iterators = open.iter().map(|(i, _)| self.kept[*i as usize].iterator).filter(|id| *id != 0);
@@ -419,7 +424,7 @@ impl Pruner {
         }
         for i in 0..crate::num::small(self.kept.len()) {
             let kept = &self.kept[i as usize];
-            // The newest come first in each list; one that is free is in none.
+            // The newest come first in each list; a freed state is in no list.
             let at = kept.at as usize;
             if kept.number < count || kept.number == u32::MAX {
                 continue;
@@ -441,10 +446,10 @@ impl Pruner {
     pub(super) fn reads_end(&mut self, ending: Ending) {
         let mut reads = std::mem::take(&mut self.reads);
         match ending {
-            // A round outside of these is what they rest on.
+            // An outer round is one on which these rest.
             Ending::Done | Ending::Round(_) => {}
             Ending::Open => reads.iter_mut().for_each(|round| round.goes_on(None)),
-            // What was kept since the round began was walked since then.
+            // A state that was kept after the round began was walked within it.
             Ending::As(i) => {
                 let number = self.kept[i as usize].number;
                 reads
@@ -456,8 +461,8 @@ impl Pruner {
         self.reads = reads;
     }
 
-    /// All paths from an open state have ended, and rest on this round: if it is a round itself, and rests on no other,
-    /// it demands no more than what was read.
+    /// Ends an open state of which all paths have ended and rest on the round `rests`. If the state is a round that
+    /// rests on no other, it demands no more than what was read.
     pub(super) fn round_ends(&mut self, i: u32, rests: u32, demand: &mut Demand) {
         let kept = &self.kept[i as usize];
         let Some(reads) = self.reads.pop_if(|round| kept.round && round.number() == kept.number) else { return };
@@ -490,14 +495,14 @@ impl Pruner {
 }
 
 impl Walk<'_> {
-    /// Every state that is held, where it stands and its bytes: those kept, and those left for later.
+    /// Every state that is held, with its instruction and its bytes: kept and pending ones.
     pub(super) fn held_states(&self) -> impl Iterator<Item = (InsnIdx, usize)> {
         let kept =
             self.scratch.prune.kept.iter().filter(|k| k.number != u32::MAX).map(|k| (InsnIdx(k.at), k.size.counted));
         kept.chain(self.scratch.pending.iter().map(|p| (p.at, p.size.counted)))
     }
 
-    /// At a join. `true` if the current path is covered and ends here.
+    /// Handles the arrival at a point. `true` if the current path is covered and ends here.
     pub(super) fn at_join(&mut self) -> Res<bool> {
         let pruner = &self.scratch.prune;
         let join = get(&pruner.joins, self.pc.index());
@@ -506,20 +511,21 @@ impl Walk<'_> {
         if !join && (self.hybrid || (first && !keeps)) {
             return Ok(false);
         }
-        // A comparison may settle what has wrapped round, which no kept state knows: it comes first.
+        // A later comparison may settle whether a difference has wrapped. Kept states have no differences, so the
+        // comparison must come first.
         if self.state.has_differences() && (!join || self.awaits_comparison()) {
             return Ok(false);
         }
-        // Nor does any know which numbers are congruent.
+        // Kept states have no congruences either.
         if self.awaits_congruence() {
             return Ok(false);
         }
-        // Nor does any know what comes back from where it has been shifted.
+        // Kept states have no definitions of shifted numbers either.
         if !join && self.awaits_half() {
             return Ok(false);
         }
         if pruner.forward && first && !self.others_may_come() {
-            // Nothing was here before, and nothing will come.
+            // No state is kept here, and no other path will arrive.
             return Ok(false);
         }
         self.forget(keeps);
@@ -535,7 +541,7 @@ impl Walk<'_> {
         let mut newest = NONE;
         let frame = self.state.frames.len() - 1;
         let blends = self.loops.blends(frame, self.pc);
-        // States that what comes here is told apart from, of those that are finished; and the newest of them.
+        // The number of finished states that differ from the arrival, and the newest of them.
         let (mut apart, mut like) = (0, NONE);
         let mut missed = NONE;
         while i != NONE && seen < MAX_SEEN {
@@ -558,7 +564,7 @@ impl Walk<'_> {
                     && covers(&kept.state, &self.state, &mut pruner.ids)
                 {
                     if self.hybrid || planted!(EndlessLoops) {
-                        // Safe if the ancestor is; that it ends is left to the budget.
+                        // The path is safe if the ancestor is; its termination is left to the budget.
                         self.notes.needs_budget = true;
                         self.ending = Ending::Open;
                         return Ok(true);
@@ -577,8 +583,8 @@ impl Walk<'_> {
                     self.ending = Ending::As(i);
                     return Ok(true);
                 }
-                // A state that never covers anything only slows the search. It has missed where another was kept:
-                // arrivals that are let pass say little.
+                // A state that covers nothing slows the search. A miss counts only at an arrival that keeps a state;
+                // other arrivals say little.
                 kept.misses += u32::from(keeps);
                 if kept.misses > (kept.hits + 1) * MISSES {
                     self.scratch.memory.remove(kept.size);
@@ -627,8 +633,8 @@ impl Walk<'_> {
         Ok(false)
     }
 
-    /// In a program that only goes forward: whether a branch that is left for later may lead here. It does not from
-    /// behind.
+    /// In a program that only goes forward: whether a pending branch may lead here. Branches behind this instruction
+    /// cannot.
     fn others_may_come(&self) -> bool {
         let pending = &self.scratch.pending;
         pending.len() > MAX_LEFT || pending.iter().any(|left| left.at <= self.pc)
@@ -636,7 +642,8 @@ impl Walk<'_> {
 
     fn keep(&mut self, round: bool, iterator: u32, base: u32) -> Res<()> {
         self.trail_enter();
-        // States are compared without them: what the next step makes of one, others that this state covers may not.
+        // States are compared without definitions: a conclusion that uses a definition would not hold for other states
+        // that this one covers.
         debug_assert!(self.state.definitions.is_empty() || planted!(DefinitionsKept), "definitions are forgotten");
         let state = self.copy_state();
         let size = Size::of(&state);
@@ -666,15 +673,16 @@ impl Walk<'_> {
         self.stored(size)
     }
 
-    /// A round of a bounded construct starts at the current instruction: a callback's entry, or (`may_goto`) the
-    /// instruction itself. `None` if an earlier round covers it; else the epoch outside the construct.
+    /// Begins a round of a bounded construct at the current instruction: a callback's entry, or (`may_goto`) the
+    /// instruction itself. Returns `None` if an earlier round covers it, and otherwise the epoch outside the construct.
     pub(super) fn bounded_round(&mut self, may_goto: bool) -> Res<Option<u32>> {
         self.bounded_round_before(self.pc, may_goto, 0)
     }
 
-    /// The same, of a call that begins a round with its result: the state is that before `next`, and the rounds are the
-    /// call's, so that what other construct begins at `next` is not taken for it; and those of this iterator: one that
-    /// was made since the last round is another construct, and does not run out because the last one does.
+    /// [`Walk::bounded_round`] for a call whose result begins a round. The state is the one before `next`, but the
+    /// rounds are attributed to the call, so that another construct which begins at `next` is not confused with it.
+    /// They also belong to this iterator: an iterator that was created since the last round is another construct, and
+    /// does not run out because the last one does.
     pub(super) fn bounded_round_before(&mut self, next: InsnIdx, may_goto: bool, iterator: u32) -> Res<Option<u32>> {
         self.forget_before(next, true);
         let one_round = match iterator {
@@ -683,7 +691,7 @@ impl Walk<'_> {
         };
         let pruner = &mut self.scratch.prune;
         pruner.begin_ids(self.loops.guesses());
-        // The newest open round, and whether the path has passed something since that bounds its rounds.
+        // The newest open round, and whether the path has since passed an edge that bounds its rounds.
         let (mut last, mut goes_on) = (NONE, false);
         let mut seen = 0;
         let mut i = pruner.heads[self.pc.index()];
@@ -693,8 +701,8 @@ impl Walk<'_> {
             let kept = &pruner.kept[i as usize];
             let same = !kept.open || kept.iterator == iterator;
             let passed = self.epochs.passed_since(self.epoch, kept.number, &self.state.owed);
-            // Back here from outside, without a bounded edge in between, and nothing has changed but for iterators: of
-            // those made anew in each round, none ends the loop.
+            // The path returned here from outside, without passing a bounded edge, and nothing but iterators has
+            // changed. An iterator that is created in each round does not end the loop.
             if kept.round && kept.open && !passed && same_shape(&kept.state, &self.state) {
                 pruner.ids.begin(self.loops.guesses());
                 if covers(&kept.state, &self.state, &mut pruner.ids)
@@ -740,14 +748,14 @@ impl Walk<'_> {
         Ok(Some(base))
     }
 
-    /// Forgets registers that are dead, values that are only carried, and ties that tie nothing.
+    /// Forgets dead registers, the values of carried registers, and names that relate nothing.
     ///
-    /// `keeps`: and definitions, as the state is about to be kept.
+    /// `keeps`: also definitions, since the state is about to be kept.
     fn forget(&mut self, keeps: bool) {
         self.forget_before(self.pc, keeps);
     }
 
-    /// The same, of a state before this instruction.
+    /// [`Walk::forget`] for the state before the instruction `at`.
     fn forget_before(&mut self, at: InsnIdx, keeps: bool) {
         if keeps && !planted!(DefinitionsKept) {
             self.state.definitions.clear();
@@ -757,10 +765,10 @@ impl Walk<'_> {
         }
         self.leave_loops();
         fuel::charge(FORGOTTEN * self.state.size());
-        // No state that is kept has them: what one compares with it may not.
+        // Kept states have no differences, so the state that is compared with them must not have any either.
         self.state.forget_differences();
         let before = (self.loops.keeps_distances() && !self.state.sums.is_empty()).then(|| self.copy_state());
-        // What two numbers were compared to be may decide the next comparison of them, which is that of a compiler.
+        // An order that a comparison has shown may decide a later comparison of the same numbers.
         let rich = self.loops.rich();
         let room = std::mem::take(&mut self.state.room);
         let ordered = |v: &Value| rich && v.id != 0 && room.iter().any(|f| f.id == v.id || f.hi == v.id);
@@ -795,7 +803,7 @@ impl Walk<'_> {
             self.state.min_len.ask_as(&before.min_len);
             self.scratch.pool.push(before);
         }
-        // Where sums are guessed that more rests on, they would be led astray by it.
+        // In candidates with relations that other facts rest on, handed-down facts would mislead the search.
         if rich && !self.loops.further && !self.state.sums.is_empty() {
             let Pruner { names, sums, .. } = &mut self.scratch.prune;
             *sums |= hand_down_sums(&mut self.state, names, &mut self.next_id);
@@ -803,20 +811,20 @@ impl Walk<'_> {
         forget_ids(&mut self.state, &mut self.scratch.prune.names, false, self.loops.tabled());
     }
 
-    /// Where places are related to each other: what is about to be forgotten may be all that tells how far what stays
-    /// is apart. `before`: the state with what has been forgotten already.
+    /// Where places are related to each other: learns distances between remaining names, which follow only from facts
+    /// that are about to be forgotten. `before`: the state before forgetting.
     fn keep_distances(&mut self, before: &State) {
         let further = self.loops.further;
         let names = distances(before, &self.state, further);
         if names.is_empty() {
             return;
         }
-        // Others may rest on what these follow from.
+        // Later proofs may rest on the facts from which these follow.
         self.scratch.prune.sums = true;
-        // A pointer is in its region as far from the end as what is left says.
+        // The distances to the ends of the regions bound how far a pointer is from the end.
         let regions = if further { self.env.context.regions.len() } else { 0 };
         let ends: Vec<u32> = names.iter().copied().chain((0..crate::num::few(regions)).map(len_id)).collect();
-        // The most of a difference is less than nothing by the least of its reverse: one question for both.
+        // The maximum of a difference is the negated minimum of its reverse, so one question answers both.
         let mut forms: Vec<Form> = names.iter().map(|x| Form::name(*x)).collect();
         let mut pairs = Vec::new();
         for (i, j) in (0..names.len()).flat_map(|i| (i + 1..ends.len()).map(move |j| (i, j))) {
@@ -834,7 +842,7 @@ impl Walk<'_> {
             for (j, y) in ends.iter().enumerate().filter(|(j, _)| *j != i) {
                 let asked = pairs.iter().position(|pair| *pair == (i.min(j), i.max(j)));
                 let (least, most) = asked.and_then(|at| ranges.get(names.len() + at)).copied().unwrap_or_default();
-                // By so much the one is below the other.
+                // The distance by which one is below the other.
                 let bytes = if i < j { most.map(|most| -most) } else { least };
                 let short = |bytes: i128| i64::try_from(bytes).ok().filter(|bytes| *bytes != i64::MIN);
                 if let Some(bytes) = bytes.and_then(short) {
@@ -848,13 +856,13 @@ impl Walk<'_> {
 }
 
 impl Pruner {
-    /// What the state was needed for, by frame, if all paths from it are finished.
+    /// The demand of a kept state, by frame, if all paths from it are finished.
     pub(super) fn needed(&self, i: u32) -> Option<&[Needed]> {
         let kept = &self.kept[i as usize];
         self.needed.get(kept.needed?..)?.get(..kept.state.frames.len())
     }
 
-    /// All paths from the kept state are finished, and this is what it was needed for: forgets the rest.
+    /// Finishes a kept state with its demand, and forgets the rest of it.
     pub(super) fn close(&mut self, i: u32, needed: &[Needed], memory: &mut Memory) {
         let kept = &mut self.kept[i as usize];
         kept.open = false;

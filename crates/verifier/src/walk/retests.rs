@@ -1,14 +1,14 @@
-//! Numbers that are compared with the same constant twice.
+//! Case splits of numbers that are compared twice with the same constant (trace partitioning).
 //!
-//! Problem: compilers test one byte where a loop ends, and again behind it, where it ended with that byte. Where it is
-//! another one, a range says nothing of that unless the constant is at one of its ends, so the second test is walked
-//! both ways, of which one never happens. Approach: where there may be a second test, the number is walked twice: below
-//! the constant, and above it. Both are ranges. Several such tests in a loop multiply its paths, so that is done only
-//! in guesses that relate places, which others have failed before: what needs no more is walked as ever.
+//! Problem: compilers test a byte where a loop ends, and again after the loop, to see whether it ended with that byte.
+//! If the byte differs from the constant, a range cannot express that unless the constant is at one of its ends. The
+//! second test is then walked both ways, of which one never happens. Approach: where a second test may follow, the
+//! number is walked twice: below the constant, and above it. Both are ranges. Several such tests in a loop multiply its
+//! paths, so the split is made only for candidates with relations, after simpler ones have failed.
 //!
-//! Invariant: every number that is not the constant is walked in one of the two, as if the program had compared it with
-//! the constant once more. Where such a test leads nowhere, the other is dropped at the next join: that is why it is
-//! done only where the register is tested again before it is written.
+//! Invariant: every number that differs from the constant is walked in one of the two parts, as if the program had
+//! compared it with the constant once more. A split without effect is undone by pruning at the next join, so it is made
+//! only if the register is tested again before it is written.
 
 use bpf_analysis::defs;
 use bpf_isa::{Cond, Insn, InsnIdx, Reg, Src, Width};
@@ -16,22 +16,22 @@ use bpf_isa::{Cond, Insn, InsnIdx, Reg, Src, Width};
 use super::Walk;
 use crate::scalar::Scalar;
 
-/// Instructions that are looked at for a second test.
+/// The most instructions that are inspected for a second test.
 const MOST_SEEN: usize = 48;
 
-/// Numbers that a walk splits so at most.
+/// The most numbers that a walk splits.
 const MOST_SPLIT: u32 = 400;
 
 #[derive(Debug, Default)]
 pub(super) struct Retests {
-    /// Of each instruction, once it has been asked for: whether there may be a second test.
+    /// For each instruction: whether a second test may follow, once computed.
     again: Vec<Option<bool>>,
-    /// Numbers that have been split.
+    /// The number of splits made.
     split: u32,
 }
 
 impl Retests {
-    /// Whether one more number may be walked in parts: then it counts as one.
+    /// Whether one more number may be split; if so, it is counted.
     pub(super) fn may_split(&mut self) -> bool {
         let may = self.split < MOST_SPLIT;
         self.split += u32::from(may);
@@ -39,7 +39,7 @@ impl Retests {
     }
 }
 
-/// The numbers that are not the constant in the middle of these: below it, and above it.
+/// The parts of a range below and above a constant inside of it.
 fn apart(n: &Scalar, constant: u64) -> Option<(Scalar, Scalar)> {
     let inside = n.umin() < constant && constant < n.umax();
     let below = inside.then(|| n.meet(&Scalar::unsigned(0, constant - 1)))??;
@@ -47,7 +47,7 @@ fn apart(n: &Scalar, constant: u64) -> Option<(Scalar, Scalar)> {
     Some((below, above))
 }
 
-/// Whether some way from here compares the register for equality with the constant before it is written.
+/// Whether some path from here compares the register with the constant for equality before the register is written.
 fn retests(insns: &[Insn], from: InsnIdx, reg: Reg, constant: i32) -> bool {
     let mut left = vec![from];
     let mut next = 0;
@@ -75,8 +75,8 @@ fn retests(insns: &[Insn], from: InsnIdx, reg: Reg, constant: i32) -> bool {
 }
 
 impl Walk<'_> {
-    /// The two ranges in which a number is walked that has been compared with the constant here and is not equal to it,
-    /// if that is of use. `then`: what is walked next.
+    /// The two ranges in which a number is walked that was compared with the constant and differs from it; `None` if a
+    /// split is useless. `then`: the next instruction.
     pub(super) fn parts_beside(
         &mut self,
         n: &Scalar,

@@ -1,22 +1,23 @@
-//! Numbers that were loaded from regions, so that a second load of the same bytes yields the same number.
+//! Remembered loads: a second load of the same bytes of a region yields the same number.
 //!
 //! Problem: a parser tests a byte in its outer loop and again in an inner one (`if (is_digit(p[i])) while (i < len &&
-//! is_digit(p[i])) i++;`). That the outer loop ends hangs on the inner one's first test, whose outcome is known only if
-//! the byte is. Approach: only where an outer loop has failed because no end of it was seen, a load from a region is
-//! remembered with the name of its number ([`crate::state::Seen`]); comparisons refine it like all that has that name.
+//! is_digit(p[i])) i++;`). Termination of the outer loop depends on the inner loop's first test, whose outcome is known
+//! only if the byte is. Approach: only if an outer loop has failed for lack of a rank, a load from a region is
+//! remembered with the name of its number ([`crate::state::Seen`]); comparisons refine it like every value with that
+//! name.
 //!
-//! Claim: what is remembered is what the bytes hold. Proof: nobody else writes to a region while the program runs
-//! ([`crate::env::Region`] promises it); whatever the program writes other than to its own stack, and whatever it
-//! calls, ends all that is remembered ([`State::regions_written`]). Where the bytes are is said by the name, scale and
-//! distance of the pointer, which name the same address as long as the name is of the same number: so the head of a
-//! loop's guess begins with nothing, as in the next round names of the round are of something else.
+//! Claim: a remembered number equals the bytes' content. Proof: no one else writes to a region while the program runs
+//! ([`crate::env::Region`] promises it), and every store by the program other than to its own stack, and every call,
+//! ends all memories ([`State::regions_written`]). The address is given by the pointer's name, scale and distance,
+//! which denote the same address as long as the name denotes the same number. Names of a loop's round denote other
+//! numbers in the next round, so the head of a loop's candidate invariant begins without memories.
 //!
-//! What a number is not in the middle of its range (`c != ';'`), no range says: a few such constants are remembered
-//! beside it, so that the same comparison is decided when it is made again. They are said of the number that the name
-//! is of, and hold as long as that is remembered.
+//! A range cannot express that a number differs from a constant in its middle (`c != ';'`). A few such constants are
+//! remembered beside the number, so that a repeated comparison is decided. They hold for the number that the name
+//! denotes, as long as that is remembered.
 //!
-//! Invariants: a state covers another only if that remembers all that it does ([`super::prune`]); as long as nothing
-//! that was remembered has been used, finished states forget it.
+//! Invariants: a state covers another only if the other remembers everything that it remembers ([`super::prune`]). As
+//! long as no memory has been used, finished states forget them.
 
 use bpf_isa::{Cond, Size, Width};
 
@@ -27,18 +28,18 @@ use crate::state::{MAX_UNLIKE, Seen, State};
 use crate::tnum::ones;
 use crate::value::{Ty, Value};
 
-/// Loads that a state remembers; the oldest is forgotten for a new one.
+/// The most loads that a state remembers; a new one replaces the oldest.
 const MAX_SEEN: usize = 6;
 
 impl State {
-    /// Something may have been written to a region.
+    /// Forgets all memories: a region may have been written.
     pub(super) fn regions_written(&mut self) {
         if !planted!(SeenSurvivesStores) {
             self.seen.clear();
         }
     }
 
-    /// The number of this name is not that one.
+    /// Remembers that the number of this name differs from `c`.
     pub(super) fn is_unlike(&mut self, id: u32, c: u64) {
         let named = |s: &&mut Seen| (s.value.id, s.value.scale, s.value.delta) == (id, 1, 0) && id != 0;
         for s in self.seen.iter_mut().filter(named) {
@@ -52,8 +53,8 @@ impl State {
     }
 }
 
-/// A comparison for equality of a number that may have been loaded, and a constant: its name and the constant, both as
-/// whole numbers.
+/// The name and the constant of a comparison for equality, both as whole numbers; `None` if the comparison is of
+/// another form.
 pub(super) fn compared_for_equality(width: Width, cond: Cond, d: &Value, s: &Value) -> Option<(u32, u64)> {
     let c = s.n.as_const()?;
     let c = match width {
@@ -66,17 +67,17 @@ pub(super) fn compared_for_equality(width: Width, cond: Cond, d: &Value, s: &Val
 }
 
 impl Walk<'_> {
-    /// Whether the number is remembered not to be this constant.
+    /// Whether the number is remembered to differ from this constant.
     pub(super) fn known_unlike(&mut self, (id, c): (u32, u64)) -> bool {
         let same = |s: &Seen| (s.value.id, s.value.scale, s.value.delta) == (id, 1, 0);
         let unlike = |s: &Seen| s.is_not(c) || (planted!(UnlikeAnything) && s.unlike > 0);
         let known = self.state.seen.iter().any(|s| same(s) && unlike(s));
-        // Others may rest on it.
+        // Later proofs may rest on it.
         self.scratch.prune.seen |= known;
         known
     }
 
-    /// The number that a load from a region yields, which is proven to be inside it.
+    /// The number that a load from a region yields. The load is proven to be within bounds.
     pub(super) fn load_region(&mut self, b: &Value, off: i16, size: Size) -> Value {
         let any = Value::scalar(Scalar::low_bits(size.bits()));
         let Ty::Packet { region } = b.ty else { return any };
@@ -88,7 +89,7 @@ impl Walk<'_> {
         let same = |s: &&Seen| (s.region, s.id, s.scale, s.at, s.size) == (region, b.id, b.scale, at, size);
         self.decides();
         if let Some(s) = self.state.seen.iter().find(same) {
-            // Others may rest on it.
+            // Later proofs may rest on it.
             self.scratch.prune.seen = true;
             return s.value;
         }

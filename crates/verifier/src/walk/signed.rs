@@ -1,7 +1,7 @@
-//! Numbers that are counted below zero.
+//! Numbers that count below zero.
 //!
 //! Problem: compilers count `end - p` from 0 downwards (`i = 0; end[--i]`), or a distance that is negated behind the
-//! loop. As unsigned numbers these wrap in the first round, so no name ties them to the round. Approach: in a loop's
+//! loop. As unsigned numbers these wrap in the first round, so no name relates them to the round. Approach: in a loop's
 //! candidate invariant, a register that holds a constant at the entry and falls below zero in the first round is a
 //! [`Ty::Signed`]: `scale * V(tie) + delta` is its value as a signed integer, like the offset of a pointer.
 //!
@@ -34,14 +34,14 @@ impl Value {
         matches!(self.ty, Ty::Signed)
     }
 
-    /// Returns a signed number as a plain one. Where it is not negative, it keeps its name.
+    /// Returns a signed number as a plain one. It keeps its name if it is not negative.
     fn unsigned(&self) -> Value {
         let named = self.n.smin() >= 0;
         let v = Value::scalar(self.n);
         if named { v.renamed(self.tie, self.scale, self.delta) } else { v }
     }
 
-    /// Returns the negative of a signed number that is not above zero, as a plain one.
+    /// Returns the negation of a signed number that is at most zero, as a plain number.
     fn negative(&self) -> Option<Value> {
         let n = Scalar::constant(0).alu(AluOp::Sub, Width::W64, &self.n);
         let (scale, delta) = (self.scale.checked_neg()?, self.delta.checked_neg()?);
@@ -53,7 +53,7 @@ impl Value {
 }
 
 impl State {
-    /// Makes plain numbers of these registers of the running frame.
+    /// Makes these registers of the running frame plain numbers.
     fn unsign(&mut self, regs: &[Reg]) {
         for r in regs {
             let v = self.reg(*r);
@@ -66,7 +66,7 @@ impl State {
 }
 
 impl Walk<'_> {
-    /// Before an instruction: the registers that it reads are plain numbers, unless it has a rule for signed ones.
+    /// Makes the registers that an instruction reads plain numbers, unless the instruction has a rule for signed ones.
     pub(super) fn settle_signed(&mut self, insn: &Insn) {
         let is = |r: Reg| self.state.reg(r).is_signed();
         let region = |r: Reg| matches!(self.state.reg(r).ty, Ty::Packet { .. } | Ty::PacketEnd { .. });
@@ -103,7 +103,8 @@ impl Walk<'_> {
         }
     }
 
-    /// The sum of a signed number and a constant, or of a pointer into a region and a signed number, if it is one.
+    /// The sum of a signed number and a constant, or of a pointer into a region and a signed number; `None` for another
+    /// sum.
     pub(super) fn signed_sum(&mut self, dst: Reg, src: Src) -> Res<Option<Value>> {
         let d = *self.state.reg(dst);
         let (p, s, reg) = match src {

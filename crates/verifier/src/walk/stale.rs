@@ -1,13 +1,13 @@
-//! Pointers whose memory has been moved or given back: what may still be done with them.
+//! Stale pointers: operations that remain allowed after a pointer's memory was moved or released.
 //!
-//! Problem: compilers sink `end - p` behind the call that moves the packet, keep a test for null behind the call that
-//! submits a record, and spill what they will not read. Approach: such a pointer is a [`Ty::Stale`], through which
-//! nothing is accessed. One into a region is an offset from where the region was: two of the same move may be
-//! subtracted and compared, and numbers added. Of others, it is known whether they were null.
+//! Problem: compilers sink `end - p` below the call that moves the packet, keep a null test below the call that submits
+//! a record, and spill pointers that are not read again. Approach: such a pointer is a [`Ty::Stale`], through which
+//! nothing is accessed. A stale pointer into a region is an offset from where the region was: two of the same move may
+//! be subtracted and compared, and numbers may be added. For other stale pointers, only their nullness is known.
 //!
-//! Claim: such operations show no address. Proof: distances and orders of offsets from one place do not depend on that
-//! place, as long as no sum of the two wraps round (far offsets, as a hybrid walk has them, are compared for equality
-//! alone). A comparison with null shows only whether the pointer was null before.
+//! Claim: these operations reveal no address. Proof: distances and orders of offsets from one place do not depend on
+//! that place, as long as neither address wraps (far offsets, which a hybrid walk allows, are compared for equality
+//! only). A comparison with null reveals only whether the pointer was null before.
 
 use bpf_isa::{AluOp, Cond, Reg, Src, Width};
 
@@ -20,7 +20,7 @@ use crate::faults::planted;
 use crate::scalar::Scalar;
 use crate::value::{Ty, Value};
 
-/// The region that it was a pointer into, and whether it is whole.
+/// The region into which it pointed, and whether it is a whole pointer.
 fn was_in(v: &Value) -> Option<(u8, bool)> {
     match v.ty {
         Ty::Stale { region: Some(region), half, .. } => Some((region, !half)),
@@ -28,13 +28,13 @@ fn was_in(v: &Value) -> Option<(u8, bool)> {
     }
 }
 
-/// The region that both were pointers into before one move, and whether they are whole.
+/// The region into which both pointed before one and the same move, and whether both are whole.
 fn of_one_move(d: &Value, s: &Value) -> Option<(u8, bool)> {
     let same = d.owner == s.owner || planted!(MovesAlike);
     was_in(d).filter(|at| Some(*at) == was_in(s) && same)
 }
 
-/// How far the one is behind the other.
+/// The distance of the first behind the second.
 fn apart(d: &Value, s: &Value) -> Scalar {
     if (d.id, d.scale) == (s.id, s.scale) && d.id != 0 {
         return Scalar::constant((i64::from(d.delta) - i64::from(s.delta)).cast_unsigned());
@@ -74,7 +74,7 @@ impl Walk<'_> {
         }
     }
 
-    /// What a comparison with a stale operand teaches: not taken, and taken.
+    /// The refinements of a comparison with a stale operand: not taken, and taken.
     pub(super) fn stale_lessons(
         &self,
         width: Width,
@@ -85,16 +85,17 @@ impl Walk<'_> {
         let nothing = [Lesson::Nothing, Lesson::Nothing];
         let decided =
             |holds: bool| [false, true].map(|taken| if holds == taken { Lesson::Nothing } else { Lesson::Never });
-        // How one far from its region compares would tell where that was: no check at run time knows that any more.
+        // The order of a pointer far outside its region would depend on, and so reveal, the region's address; and no
+        // run-time check of a stale pointer is possible.
         let near = |v: &Value| bounded(&v.n);
         let shown = matches!(cond, Cond::Eq | Cond::Ne) || (cond != Cond::Set && near(d) && near(s));
         if let (Width::W64, Some((_, true)), true) = (width, of_one_move(d, s), shown) {
             let apart = apart(d, s).as_const().filter(|_| bounded(&d.n) && bounded(&s.n));
             let unsigned = !matches!(cond, Cond::SGt | Cond::SGe | Cond::SLt | Cond::SLe);
-            // Before its start, an address may wrap round.
+            // An address before the region's start may wrap.
             let near = d.n.smin() >= 0 && s.n.smin() >= 0 || matches!(cond, Cond::Eq | Cond::Ne);
             return Ok(match apart {
-                // From the middle of all addresses.
+                // Compared as offsets from the middle of the address space, where they do not wrap.
                 Some(apart) if unsigned && near => {
                     decided(cond.holds(Width::W64, apart.wrapping_add(1 << 62), 1 << 62))
                 }
@@ -104,13 +105,13 @@ impl Walk<'_> {
         let with_null = (d.is_stale() && s.as_const() == Some(0)) || (s.is_stale() && d.as_const() == Some(0));
         if width == Width::W64 && with_null && matches!(cond, Cond::Eq | Cond::Ne) {
             let p = if d.is_stale() { d } else { s };
-            // What is told of a pointer that lies before its memory, or of half of one elsewhere than at the start, is
-            // where that is: so it is of one that can be used.
+            // A comparison of null with a pointer before its memory, or with half of a pointer that is not at the
+            // start, would reveal the address. Valid pointers are refused there as well.
             let half = was_in(p).is_some_and(|(_, whole)| !whole) && p.n.as_const() != Some(0);
             if half || p.n.smin() < -LOWEST_ADDRESS {
                 return self.refuse_stale((dst, d), (src, s));
             }
-            // A region that was empty may have been anywhere.
+            // An empty region may have been at any address.
             let known = was_in(p).is_none() && !p.null;
             return Ok(if known { decided(cond == Cond::Ne) } else { nothing });
         }
@@ -126,7 +127,7 @@ impl Walk<'_> {
     }
 }
 
-/// A stale pointer, moved on or back by a number.
+/// A stale pointer plus or minus a number.
 fn moved(p: &Value, by: &Value, op: AluOp) -> Option<Value> {
     was_in(p).filter(|(_, whole)| *whole)?;
     let n = p.n.alu(op, Width::W64, &by.n);
@@ -138,7 +139,7 @@ fn moved(p: &Value, by: &Value, op: AluOp) -> Option<Value> {
         AluOp::Sub => p.delta.checked_sub(step),
         _add => p.delta.checked_add(step),
     });
-    // Without a name, only its range says where it is.
+    // Without a name, only the range describes the offset.
     Some(match delta {
         Some(delta) if p.id != 0 => Value { n, delta, ..*p },
         _other => Value { n, ..p.renamed(0, 1, 0) },

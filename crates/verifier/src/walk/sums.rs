@@ -2,12 +2,12 @@
 //!
 //! Problem: a decoder checks one sum and uses another (`if (i + n > len) return; for (j = 0; j < n; j++) p[i + j]`), or
 //! checks a sum and learns more of a part of it afterwards (`n >= 1`, so `i + 1 <= len`). Approach: in loops, a sum or
-//! difference of named numbers is kept as an equation, and the same sum gets the same name again. Two sums that share
-//! a part are ordered as their other parts are; a bound of one number bounds the others. What a mask and a shift take
-//! apart is a sum too (`x = low + 2^16 * high`), so folding a number is seen to shrink it.
+//! difference of named numbers is kept as an equation, and an equal sum gets the same name again. Two sums that share a
+//! part are ordered as their other parts are; a bound of one number bounds the others. A number that a mask and a shift
+//! split is a sum, too (`x = low + 2^16 * high`), so folding a number is seen to shrink it.
 //!
-//! Invariants: each is an equation of integers that are not negative, as all that is named (see [`super::lines`]); what
-//! may wrap is not named.
+//! Invariant: each sum is an equation between integers that are not negative, as all named numbers are (see
+//! [`super::lines`]). A result that may wrap gets no name.
 
 use bpf_isa::{AluOp, Width};
 
@@ -18,14 +18,14 @@ use crate::value::{FIRST_FREE_ID, Value};
 
 /// Sums that a state holds; the oldest is forgotten for a new one.
 const MAX_SUMS: usize = 24;
-/// Greatest divisor that does so.
+/// Greatest divisor whose quotient and remainder are named.
 const MAX_DIVISOR: i64 = 1 << 20;
-/// Greatest number that is split into its parts: more than an index, a length or a sum of words is a hash.
+/// Greatest number that is split into parts: a larger one is a hash rather than an index, a length or a sum of words.
 const MAX_SPLIT: u64 = 1 << 48;
 
 impl Sum {
-    /// Whether it says something of what is held, or of what a fact ties to that.
-    /// `twice`: the wholes of more than one.
+    /// Whether the sum relates names that are held by values, or that a fact relates to held names. `twice`: names
+    /// equal to at least two sums.
     pub(super) fn says_something(&self, held: &impl Fn(u32) -> bool, room: &[Room], twice: &[u32]) -> bool {
         let parts = held(self.a) && held(self.b);
         let ordered = || {
@@ -35,7 +35,7 @@ impl Sum {
         (parts && (held(self.s) || ordered())) || (held(self.s) && (held(self.a) || held(self.b) || self.split))
     }
 
-    /// Its two parts: what it has in common with another one, and the rest with its scale.
+    /// Both ways to see the sum as one part and the rest, each with its multiplier.
     fn parts(&self) -> impl Iterator<Item = ((u32, i64), (u32, i64))> {
         let (a, b) = ((self.a, 1), (self.b, self.scale));
         [(a, b), (b, a)].into_iter()
@@ -54,7 +54,7 @@ impl State {
         lines.filter_map(|(k, l)| sum_of_line(k, l))
     }
 
-    /// [`State::all_sums`], where that is asked for often: an iterator over all of them costs more than what it yields.
+    /// [`State::all_sums`] into a vector, for frequent use: an iterator over all costs more than what it yields.
     pub(super) fn all_sums_into(&self, sums: &mut Vec<Sum>) {
         sums.clear();
         sums.extend_from_slice(&self.sums);
@@ -63,21 +63,21 @@ impl State {
         }
     }
 
-    /// The line of a loop that is left, as an equation.
+    /// Keeps the line of a loop that is left as an equation.
     pub(super) fn keep_line(&mut self, k: u32, line: &Line) {
         if let Some(sum) = sum_of_line(k, line).filter(|sum| !self.sums.contains(sum)) {
             self.push_sum(sum);
         }
     }
 
-    /// The sum of these parts, if it has been made before.
+    /// The sum of these parts, if it exists already.
     fn sum_of(&self, a: u32, b: u32, scale: i64) -> Option<&Sum> {
         self.sums
             .iter()
             .find(|s| (s.a, s.b, s.scale) == (a, b, scale) || (s.scale == 1 && scale == 1 && (s.b, s.a) == (a, b)))
     }
 
-    /// Remembers a sum. One with a part that may be negative is none, whoever makes it.
+    /// Adds a sum. A sum with a part that may be negative is not added: the rules require parts that are not negative.
     pub(in crate::walk) fn push_sum(&mut self, sum: Sum) {
         if self.may_be_negative(sum.a) || self.may_be_negative(sum.b) {
             return;
@@ -86,7 +86,8 @@ impl State {
             self.sums.remove(self.least_sum());
         }
         self.sums.push(sum);
-        // What is known now of the order to its like may be forgotten when its parts are.
+        // The order between two sums may follow from facts that are forgotten with the parts, so it is learnt as a fact
+        // at once.
         let like: Vec<Sum> = self.all_sums().filter(|t| t.s != sum.s).collect();
         for t in like {
             for (x, y) in [(&sum, &t), (&t, &sum)] {
@@ -97,8 +98,8 @@ impl State {
         }
     }
 
-    /// The sum to forget for a new one: the oldest of those that say nothing of what is held, as most of a hash, or the
-    /// oldest.
+    /// The index of the sum to forget for a new one: the oldest of those that relate no held name (as most sums in a
+    /// hash computation), or the oldest.
     fn least_sum(&self) -> usize {
         let values = self.frames.iter().flat_map(Frame::values).map(Value::line_id);
         let marks = self.frames.iter().flat_map(|f| &f.loops).flat_map(|m| m.ids.iter().copied());
@@ -109,7 +110,7 @@ impl State {
         self.sums.iter().position(|t| !t.says_something(&held, &self.room, &twice)).unwrap_or(0)
     }
 
-    /// Whether the named value may be negative. Only pointers that may have begun before their region are.
+    /// Whether the named value may be negative. Only pointers that may have begun before their region can be.
     pub(crate) fn may_be_negative(&self, id: u32) -> bool {
         if id < FIRST_FREE_ID {
             return false;
@@ -160,8 +161,8 @@ impl State {
         best
     }
 
-    /// A part of a region's length has been bounded from below: so far below the length is the other part. The first
-    /// may be forgotten before that is asked for. `most`: the length at most.
+    /// Learns an order after a part of a region's length was bounded from below: the other part is below the length by
+    /// that bound. The equation may be forgotten before the order is needed. `most`: an upper bound of the length.
     pub(super) fn order_other_parts(&mut self, part: u32, most: u32) {
         let named = |v: &&Value| v.is_named(part) && v.scale == 1;
         let least = self.frames.iter().flat_map(Frame::values).filter(named).map(Value::least_of_line).max();
@@ -186,8 +187,8 @@ impl State {
         }
     }
 
-    /// The sum `scale * V(b) + V(a) + delta`, as a name and a distance from it. It must be exact, and not negative;
-    /// `max` is what it is at most.
+    /// The sum `scale * V(b) + V(a) + delta`, as a name and a distance from it. The sum must be exact and not negative;
+    /// `max` is an upper bound.
     pub(super) fn name_sum(
         &mut self,
         (a, b, scale): (u32, u32, i16),
@@ -208,8 +209,8 @@ impl State {
         Some((s, 0))
     }
 
-    /// `times_a * V(a) + times_b * V(b) + delta`, exact and `most` at most, of which neither V is negative: as a
-    /// multiple of one name, and a distance.
+    /// The sum `times_a * V(a) + times_b * V(b) + delta` as a multiple of one name plus a distance. The sum must be
+    /// exact, at most `most`, and neither V negative.
     pub(super) fn name_multiples(
         &mut self,
         (a, times_a): (u32, i16),
@@ -229,14 +230,14 @@ impl State {
         if times_a == 1 {
             return self.name_sum((a, b, times_b), delta, most, next_id).map(|(id, delta)| (id, 1, delta));
         }
-        // Beyond 63 bits nothing is known of the whole, and so nothing of a part of it.
+        // Beyond 63 bits no bound of the whole is known, and so none of a part.
         let most = if most == i64::MAX { most } else { most.checked_sub(delta)?.div_euclid(times_a.into()) };
         let (id, apart) = self.name_sum((a, b, times_b / times_a), 0, most, next_id)?;
         let delta = i64::from(apart).checked_mul(times_a.into())?.checked_add(delta)?;
         Some((id, times_a, i32::try_from(delta).ok()?))
     }
 
-    /// The difference of `V(whole) + ahead` and `s`, which is not negative: a name and a distance from it.
+    /// The difference of `V(whole) + ahead` and `s`, which is not negative, as a name and a distance.
     pub(super) fn name_difference(
         &mut self,
         (whole, ahead): (u32, i32),
@@ -266,7 +267,8 @@ impl State {
         Some((a, 0))
     }
 
-    /// What `n % scale` and `n / scale` make of a number, `V(x) + ahead`, or a mask and a shift: the names of the two.
+    /// The names of remainder and quotient of `V(x) + ahead` by `scale` (or of the parts that a mask and a shift
+    /// yield).
     fn split(&mut self, (x, ahead): (u32, i32), scale: i64, next_id: &mut u32) -> (u32, u32) {
         // V(x) = rest + scale * quotient - ahead
         let delta = if planted!(SplitForgetsDistance) { 0 } else { -i64::from(ahead) };
@@ -279,9 +281,9 @@ impl State {
         (a, b)
     }
 
-    /// `high << 8 | low` is split into its parts like what a division leaves, if the low one is less than what the high
-    /// one is multiplied by: so a bound of either, or of the whole, is one of the others. (That a length is below 256
-    /// is compiled as a test of its high byte.)
+    /// Marks `high << 8 | low` as split into digits, as a division splits it, if `low` is less than the multiplier of
+    /// `high`. Then a bound of one part or of the whole bounds the others. (Compilers test whether a length is below
+    /// 256 by its high byte.)
     fn note_digits(&mut self, whole: u32, low: &Value, high: &Value) {
         let fits = low.n.umax() < u64::try_from(high.scale).unwrap_or(0) || planted!(DigitsOverlap);
         if (low.scale, low.delta) != (1, 0) || high.scale <= 1 || !fits {
@@ -292,11 +294,11 @@ impl State {
         self.sums.iter_mut().filter(made).for_each(|t| t.split = true);
     }
 
-    /// The middle of two numbers, `(V(a) + V(b)) / 2`, lies between them: facts about its name.
+    /// Facts about the middle of two numbers, `(V(a) + V(b)) / 2`, which lies between them.
     pub(super) fn middle(&self, x: &Value, id: u32, facts: &mut Vec<Room>) {
         let Some(sum) = self.sums.iter().find(|t| t.s == x.id && t.scale == 1 && x.scale == 1).copied() else { return };
-        // The sum as it is halved: V(a) + V(b) + delta. Of what is beyond 63 bits, the half may not be: a distance that
-        // was cut off there would be less than it is.
+        // The sum that is halved is V(a) + V(b) + delta. A distance beyond 63 bits gives no fact: truncating it would
+        // make it too small.
         let delta = i128::from(sum.delta) + i128::from(x.delta);
         let half = |twice: i128| i64::try_from(twice.div_euclid(2)).ok().filter(|half| *half != i64::MIN);
         for (lo, hi) in [(sum.a, sum.b), (sum.b, sum.a)] {
@@ -307,8 +309,8 @@ impl State {
         }
     }
 
-    /// The most that V(id) is known to be from sums it is below of; `None` if that is not known, or is half of all
-    /// numbers, which says nothing either.
+    /// The greatest value of V(id) that follows from sums that it is, or is below; `None` if unknown, or if the bound
+    /// is half of all numbers, which is useless.
     pub(super) fn most_by_sums(&self, id: u32) -> Option<i64> {
         let bounded = || self.sums.iter().filter(|t| t.max < i64::MAX);
         let own = bounded().filter(|t| t.s == id).map(|t| t.max);
@@ -317,7 +319,7 @@ impl State {
         own.chain(above).min()
     }
 
-    /// V(id) lies in `min..=max`: what follows for the sums it is in. Facts, and bounds of other numbers.
+    /// The consequences of `V(id)` in `min..=max` for the sums that contain it: facts, and bounds of other numbers.
     pub(super) fn bound_sums(
         &mut self,
         id: u32,
@@ -326,7 +328,7 @@ impl State {
         next: &mut Vec<(u32, i128, i128)>,
     ) {
         for i in 0..self.sums.len() {
-            // Most are of others.
+            // Most sums do not contain the name.
             if ![self.sums[i].s, self.sums[i].a, self.sums[i].b].contains(&id) {
                 continue;
             }
@@ -346,7 +348,7 @@ impl State {
                     continue;
                 }
                 let [a, b] = [t.a, t.b].map(|p| i128::from(self.least_of(p).unwrap_or(0).max(0)));
-                // And at least what the most of the other leaves.
+                // A part is at least the whole minus the other part's upper bound.
                 let least = |most: i128| if t.split { most.min(scale - 1) } else { most };
                 let [most_a, most_b] = [t.a, t.b].map(|p| self.most_of(p));
                 let b_min =
@@ -381,7 +383,7 @@ impl State {
         }
     }
 
-    /// The most that V(id) is, by what numbers are made of it.
+    /// An upper bound of V(id), from the values that have this name.
     pub(crate) fn most_of(&self, id: u32) -> Option<i128> {
         let mut most = u64::MAX;
         let mut see = |v: &Value| {
@@ -393,28 +395,28 @@ impl State {
         (most < u64::MAX).then(|| most.into())
     }
 
-    /// Two numbers whose sum is at most `most`.
+    /// Bounds the sum of two numbers by `most`.
     pub(super) fn bound_sum(&mut self, a: u32, b: u32, most: i64, next_id: &mut u32) {
         if let Some((s, apart)) = self.name_sum((a, b, 1), 0, most, next_id) {
-            // The whole may be an offset that is negative: one that a distance takes off its parts.
+            // The whole may be a negative offset, since a distance may be subtracted from its parts.
             self.bound(s, -super::lines::ANYWHERE, i128::from(most) - i128::from(apart), super::lines::MAX_HOPS);
         }
     }
 
-    /// What is the sum of more than one pair.
+    /// Names that are the sum of more than one pair.
     pub(super) fn wholes_twice(&self) -> Vec<u32> {
         let again = |(i, t): (usize, &Sum)| self.sums[..i].iter().any(|o| o.s == t.s).then_some(t.s);
         self.sums.iter().enumerate().filter_map(again).collect()
     }
 
-    /// Forgets sums that say nothing of what is held, or of what a fact ties to that.
+    /// Forgets sums for which [`Sum::says_something`] is false.
     pub(super) fn forget_sums(&mut self, held: impl Fn(u32) -> bool) {
         let (room, twice) = (&self.room, self.wholes_twice());
         self.sums.retain(|t| t.says_something(&held, room, &twice));
     }
 }
 
-/// The line of a loop whose round is `k`, as an equation, if what it begins with has a name.
+/// The line of a loop with round `k` as an equation, if its initial value has a name.
 fn sum_of_line(k: u32, line: &Line) -> Option<Sum> {
     let (s, a) = if line.step > 0 { (line.x, line.n) } else { (line.n, line.x) };
     let sum = Sum { s, a, b: k, scale: i64::from(line.step).abs(), delta: 0, max: i64::MAX, split: false };
@@ -429,14 +431,15 @@ fn top(width: Width) -> u64 {
     }
 }
 
-/// Whether what a division or a mask makes of a number gets a name. At a distance from its own name, that is worth more
-/// than it costs in loops, where an index is halved, and in a walk that goes `further` (`(len - 4) / 8` elements).
+/// Whether the result of a division or mask gets a name. For a number at a distance from its own name, the name is
+/// worth its cost only in loops, where an index is halved, and in a walk that goes `further` (`(len - 4) / 8`
+/// elements).
 fn splits(state: &State, d: &Value, further: bool) -> bool {
     d.id != 0 && d.scale == 1 && d.n.umax() <= MAX_SPLIT && (d.delta == 0 || state.in_guessed_loop() || further)
 }
 
-/// Whether a shift leaves a single bit of a number: what was carried out of a sum, as where a checksum is folded. A
-/// comparison of that bit with 0 then bounds the sum on both sides.
+/// Whether a shift leaves a single bit: the carry of a sum, as in a folded checksum. A comparison of that bit with 0
+/// then bounds the sum on both sides.
 fn carries(op: AluOp, d: &Value, s: &Value) -> bool {
     let left = |by: u64| by < 64 && d.n.umax() >> by == 1;
     let named = d.id != 0 && d.scale == 1 && d.n.umax() <= MAX_SPLIT;
@@ -453,8 +456,8 @@ pub(super) fn sets_low_bits(s: &Value) -> Option<i16> {
     i16::try_from(c).ok()
 }
 
-/// What an operation makes of two named numbers, if that is a sum, a difference or a part of one: its name, scale and
-/// distance. The operation does not wrap, and leaves `max` at most.
+/// The name, scale and distance of an operation's result on two named numbers, if the result is a sum, a difference or
+/// a part of one. The operation does not wrap, and `max` is an upper bound of the result.
 pub(super) fn result_name(
     state: &mut State,
     (op, width): (AluOp, Width),
@@ -465,7 +468,7 @@ pub(super) fn result_name(
 ) -> Option<(u32, i16, i32)> {
     let most = i64::try_from(max).unwrap_or(i64::MAX);
     match op {
-        // Low bits that are set: `x | 3` is 4 times what a shift leaves of x, and 3.
+        // An OR that sets low bits: `x | 3` is 4 times the quotient of x by 4, plus 3.
         AluOp::Or if sets_low_bits(s).is_some() => {
             let c = sets_low_bits(s)?;
             if !related || !splits(state, d, further) {
@@ -490,17 +493,17 @@ pub(super) fn result_name(
             None => state.name_difference((d.id, d.delta), s, next_id).map(|(id, delta)| (id, 1, delta)),
         },
         AluOp::Div | AluOp::Mod if splits(state, d, further) => {
-            // x = x % c + c * (x / c), as of any number that is not 0.
+            // x = x % c + c * (x / c).
             let c = s.n.as_const().and_then(|c| i64::try_from(c).ok()).filter(|c| (2..=MAX_DIVISOR).contains(c))?;
             let (rest, quotient) = state.split((d.id, d.delta), c, next_id);
             Some((if op == AluOp::Div { quotient } else { rest }, 1, 0))
         }
-        // Of a multiple, in terms of a name of its own: `gap * 10 / 13`.
+        // A multiple is divided under a name of its own: `gap * 10 / 13`.
         AluOp::Div if d.id != 0 && d.scale > 1 && d.delta == 0 && d.n.umax() <= MAX_SPLIT => {
             let c = s.n.as_const().and_then(|c| i64::try_from(c).ok()).filter(|c| (2..=MAX_DIVISOR).contains(c))?;
             let (whole, apart) = state.name_sum((d.id, d.id, d.scale - 1), 0, i64::MAX, next_id)?;
-            // What else is the multiple has that name, too: else nothing would hold it, and no bound of the multiple
-            // would be one of the quotient.
+            // Other values that are the multiple get that name, too. Otherwise nothing would hold the name, and no
+            // bound of the multiple would bound the quotient.
             state.each_value_mut(|v| {
                 if v.is_scalar() && (v.id, v.scale, v.delta) == (d.id, d.scale, 0) {
                     *v = v.renamed(whole, 1, apart);
@@ -509,7 +512,7 @@ pub(super) fn result_name(
             let (_, quotient) = state.split((whole, apart), c, next_id);
             Some((quotient, 1, 0))
         }
-        // Of a number that was shifted to the left before: `(x << 8) & 0xf00` is `(x & 15) << 8`.
+        // A mask of a number that was shifted to the left: `(x << 8) & 0xf00` is `(x & 15) << 8`.
         AluOp::And if d.id != 0 && d.scale > 1 && d.delta == 0 && d.n.umax() <= MAX_SPLIT => {
             let shift = u32::from(d.scale.cast_unsigned()).trailing_zeros();
             let mask = s.n.as_const()? >> shift;
@@ -522,7 +525,7 @@ pub(super) fn result_name(
         }
         AluOp::And | AluOp::Rsh if splits(state, d, further) || carries(op, d, s) => {
             let c = s.n.as_const()?;
-            // What is left without the low bits: the whole less them.
+            // A mask that clears the low bits: the whole minus those bits.
             let cleared = c.trailing_zeros();
             if op == AluOp::And && (1..15).contains(&cleared) && c & top(width) | ((1 << cleared) - 1) == top(width) {
                 let (low, high) = state.split((d.id, d.delta), 1 << cleared, next_id);

@@ -1,64 +1,67 @@
-//! What kept states are needed for: the trail of a path, read backwards.
+//! Demand: what kept states are needed for, found by reading the trail of a path backwards (precision marking).
 //!
 //! Problem: two paths that meet with different values cannot be merged by comparing states if the values matter, and
-//! most do not. Which do is known only when all paths from the join have been walked. [`crate::need`] says it
-//! beforehand for registers, as far as one pass over the program can; of the stack, which is reached through pointers,
-//! and of branches, which are decided by some values and by others not, only the walk knows.
+//! most do not. The values that matter are known only when all paths from the join have been walked. [`crate::need`]
+//! approximates them for registers by one pass over the program. For the stack, which is reached through pointers, and
+//! for branches, which only some values decide, only the walk can tell.
 //!
-//! Approach: the walk leaves a trail, one entry a step. When a path ends, the trail is read backwards ([`read`]) to the
-//! branch that is walked next, and yields what the path's beginning was needed for (its [`Demand`]); where two sides of
-//! a branch come together, theirs are joined and read on. So each step is read once, and a kept state gets its demand
-//! when all paths from it are finished. A place (register, or byte of a frame's stack) is
+//! Approach: the walk leaves a trail, one entry for each step. When a path ends, the trail is read backwards ([`read`])
+//! to the branch that is walked next, which yields the demand of the path's beginning ([`Demand`]). Where two sides of
+//! a branch come together, their demands are joined and the reading continues. Each step is read once, and a kept state
+//! gets its demand when all paths from it are finished. A place (register, or byte of a frame's stack) is
 //! * not *live*: no path reads it;
-//! * live, not *exact*: paths read it, but as a number it flows into results, stores, and comparisons that go both
+//! * live, not *exact*: paths read it, but as a number it flows only into results, stores, and comparisons that go both
 //!   ways;
-//! * exact: it flows into an address, a size, a helper's constant, or a comparison that its value decides; or it was
-//!   compared with what is exact afterwards, or with what that is tied to, since the comparison bounded it.
+//! * exact: it flows into an address, a size, a helper's constant, or a comparison that its value decides. It is also
+//!   exact if it was compared with a place that is exact afterwards, or with one that is tied to such a place, since
+//!   the comparison bounded it.
 //!
-//! This is what the kernel finds with `REG_LIVE_READ` and `mark_chain_precision`, in one pass of linear time. A state
-//! that is finished forgets the rest: what it holds elsewhere, any state may.
+//! The kernel computes this with `REG_LIVE_READ` and `mark_chain_precision`; here it takes one pass of linear time. A
+//! finished state forgets everything else: in other places, the covered state may hold anything.
 //!
-//! Why that is sound. Let a concrete state *fit* a step of the walk if it is in the abstract state there as far as
-//! that is needed: in exact places, and in what holds between them (names, distances, what is known of regions); where
-//! a number is live, some number is there; where a pointer is live, it is that pointer; elsewhere, anything. What fits
-//! a step passes the checks made there, and what the instruction makes of it fits the next step, on one of the ways
-//! that the walk took from there, since
-//! * a check or a choice of the walk that looks at a value has the value's place exact ([`Walk::decides`], addresses,
-//!   sizes). Types are looked at without that, but they are compared wherever a place is live;
-//! * what a step writes from values is a function of its operands, which are exact if the result is: also what is tied
-//!   to an operand of a comparison, and is bounded by it. Where something else is learnt that all later steps may use
-//!   (the least length of a region, the order of two values), or too much is tied, operands are exact in any case;
-//! * a place's needs end only at a step that writes all of it, whatever was there;
-//! * where the path ended because a finished state covers it, that one's needs are the path's ([`Ending::As`]), and
-//!   what fits the one fits the other. Which finished before which is an order, so this ends.
+//! Soundness. A concrete state *fits* a step of the walk if it is in the abstract state there as far as that is needed:
+//! in exact places, and in the relations between them (names, distances, facts about regions). Where a number is live,
+//! some number is there; where a pointer is live, it is that pointer; elsewhere, anything may be. Claim: a concrete
+//! state that fits a step passes the checks made there, and its successor fits the next step on one of the branches
+//! that the walk took from there. Proof:
+//! * A check or a choice of the walk that depends on a value makes the value's place exact ([`Walk::decides`],
+//!   addresses, sizes). Types are checked without that, but types are compared wherever a place is live.
+//! * The values that a step writes are a function of its operands, which are exact if the result is. This includes
+//!   values that are tied to an operand of a comparison and bounded by it. If the step learns a fact that all later
+//!   steps may use (the least length of a region, the order of two values), or if too many values are tied, the
+//!   operands are exact in any case.
+//! * The need of a place ends only at a step that writes all of it, whatever was there.
+//! * If the path ended because a finished state covers it, that state's demand is the path's ([`Ending::As`]), and a
+//!   concrete state that fits the one fits the other. "Finished before" is a strict order, so the argument is
+//!   well-founded.
 //!
-//! What is proven of a region's length is no place, but needed in the same way ([`crate::lens`]): a path whose steps
-//! ask for up to so many bytes is walked alike, or in fewer ways, whatever is known beyond. Its need ends where the
-//! regions are replaced by others, and where a test that the run passes shows as many bytes, whatever was known before:
-//! what is tested, a pointer or a number that is the length, is needed exactly. A number that is calculated from it
-//! needs it if it is needed exactly itself ([`Walk::length_flows`]).
+//! The proven length of a region is no place, but is needed in the same way ([`crate::lens`]): a path whose steps ask
+//! for at most so many bytes takes the same branches, or fewer, whatever else is known of the length. The need ends
+//! where the regions are replaced, and at a test that the run passes and that shows as many bytes, whatever was known
+//! before. The tested pointer, or number that is the length, is needed exactly. If a number computed from the length is
+//! needed exactly, so is the length ([`Walk::length_flows`]).
 //!
-//! So a path that is dropped, because a finished state that has forgotten all this covers it, does nothing that the
-//! walk has not seen. It may hold other numbers at an instruction than any walked path did: what is noted of an
-//! instruction may rest only on what is exact there, or not on numbers at all. States recorded for tests forget what
-//! was not needed, too ([`Walk::trail_record`]). Where ranges of numbers are noted for an optimiser
-//! ([`crate::Env::values`]), every number that is live is exact.
+//! Consequently, a path that is dropped because a finished state covers it does nothing that the walk has not seen. It
+//! may have other numbers at an instruction than any walked path had, so notes about an instruction may depend only on
+//! exact places, or not on numbers at all. States recorded for tests also forget what was not needed
+//! ([`Walk::trail_record`]). Where ranges of numbers are noted for an optimiser ([`crate::Env::values`]), every live
+//! number is exact.
 //!
-//! Where a comparison with a constant shows what a register is, that is what it is, whatever was known of it before: on
-//! that side ([`Walk::trail_equal`]) it is not needed exactly on account of what comes after. Only that it is less than
-//! 2^32 is ([`Needed::half`]), if its lower half alone was compared, unless what writes it gives no more. What is tied
-//! to it is refined as well, and has the operands of the comparison exact if it is needed itself. That a number is less
-//! than 2^32 may follow from several comparisons, of it and of what it is tied to. So it is needed exactly by a kept
-//! state that does not know that of it ([`Needed::whole_or_exact`]), and so are the operands of a comparison of lower
-//! halves where an upper one may not be 0 ([`Walk::widens`]).
+//! A comparison with a constant may show the value of a register. On that side, the register has this value whatever
+//! was known before ([`Walk::trail_equal`]), so later needs do not make it exact. If only its low half was compared,
+//! the fact that it is less than 2^32 is still needed ([`Needed::half`]), unless the instruction that writes it
+//! guarantees that. Values tied to the register are refined as well; if one is needed, the operands of the comparison
+//! are exact. The fact that a number is less than 2^32 may follow from several comparisons, of it and of values tied to
+//! it. Therefore a kept state that does not know this fact needs the number exactly ([`Needed::whole_or_exact`]), and
+//! so does a comparison of low halves for operands whose upper half may not be 0 ([`Walk::widens`]).
 //!
 //! Invariants: the open kept states are the ancestors of the path, oldest first, and the trail reaches back to the
-//! oldest. Bytes beyond the first 512 of a frame are always live and exact, and so is what is written there, and what
-//! is compared while it is tied to them. Nothing that a kept state does not hold says what a step makes of it. A path
-//! that ends because an open state covers it goes on as that one does, in ways not known yet: it demands everything.
-//! Where that state is a round of a bounded construct, its paths are known when all of them have ended, and then the
-//! round itself, and what comes before it, demand no more than what was read since ([`RoundReads`]). The states inside
-//! the round keep the demand of everything: they were used before that was known.
+//! oldest. Bytes beyond the first 512 of a frame are always live and exact; so are values that are written there, and
+//! values that are compared while they are tied to them. The effect of a step depends only on what a kept state holds.
+//! A path that ends because an open state covers it continues as that state does, in ways that are not known yet, so it
+//! demands everything. If that state is a round of a bounded construct, its paths are known when all of them have
+//! ended; then the round itself, and what comes before it, demand no more than what was read since ([`RoundReads`]).
+//! The states inside the round keep the demand of everything, since they were used before that was known.
 
 mod demand;
 mod read;
@@ -76,33 +79,33 @@ use demand::FRAMES;
 pub(super) use demand::{Demand, Needed, RoundReads, forget_unneeded};
 use read::{Kind, Reader, Step};
 
-/// Fuel for an entry of the trail that is read.
+/// Fuel for reading an entry of the trail.
 const READ: u64 = 20;
-/// Entries for which there is room on the trail whenever the walk is weighed: it seldom enters more until then.
+/// Entries for which the trail has room after each measurement of memory: rarely more are entered until the next.
 const SPARE_STEPS: usize = 1024;
-/// Values tied to an operand of a comparison that are entered one by one.
+/// The most values tied to an operand of a comparison that are entered one by one.
 const MAX_TIED: usize = 8;
 
 /// How a path ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum Ending {
-    /// Nothing comes after it.
+    /// No instruction follows.
     #[default]
     Done,
-    /// It goes on as this finished kept state did.
+    /// It continues as this finished kept state did.
     As(u32),
-    /// It goes on as an open one does.
+    /// It continues as an open state does.
     Open,
-    /// It goes on as an open round of a bounded construct does, whose number this is.
+    /// It continues as an open round of a bounded construct does, which has this number.
     Round(u32),
 }
 
-/// A branch with one side walked: where the trail was then, and what that side demanded.
+/// A branch with one side walked: the trail's length at the branch, and the demand of that side.
 #[derive(Debug)]
 struct Fork {
     at: usize,
     ancestors: usize,
-    /// Where its demand begins in [`Trail::saved`].
+    /// The start of its demand in [`Trail::saved`].
     saved: usize,
     /// The oldest open round that it rests on.
     rests: u32,
@@ -113,14 +116,14 @@ struct Fork {
 pub(super) struct Trail {
     steps: Vec<Step>,
     forks: Vec<Fork>,
-    /// By frame, what the forks demanded, one after the other.
+    /// The demands of the forks, one after the other, by frame.
     saved: Vec<Needed>,
     /// The demand that is read back.
     demand: Demand,
-    /// The step that is being made; entered when it branches or keeps a state, or is over.
+    /// The current step. It is entered when it branches or keeps a state, or at its end.
     now: Step,
     unentered: bool,
-    /// Steps whose states were recorded, by their first entries: which, and of which frame.
+    /// Steps whose states were recorded: the length of the trail, the index of the state, and the frame.
     recorded: Vec<(usize, usize, u8)>,
 }
 
@@ -153,7 +156,7 @@ impl Trail {
         super::shrink(&mut self.recorded, bytes);
     }
 
-    /// Makes room for the entries until the walk is weighed again, in a state of this many frames.
+    /// Makes room for the entries until memory is measured again, in a state of so many frames.
     pub(super) fn weigh(&mut self, memory: &mut Memory, frames: usize) -> Result<(), Short> {
         memory.list(List::Steps, &mut self.steps, SPARE_STEPS)?;
         memory.list(List::Forks, &mut self.forks, SPARE)?;
@@ -164,7 +167,7 @@ impl Trail {
         self.steps.len()
     }
 
-    /// Takes back what was left since the mark: none of it has happened. The states that were open then.
+    /// Removes everything since the mark. Returns the number of states that were open then.
     pub(super) fn rewind(&mut self, mark: &Mark) -> usize {
         self.steps.truncate(mark.at);
         if let Some(fork) = self.forks.get(mark.forks) {
@@ -178,7 +181,7 @@ impl Trail {
 }
 
 impl Walk<'_> {
-    /// A step begins at the program counter. Nothing is remembered before the first state is kept.
+    /// Begins a step at the program counter. Nothing is recorded before the first state is kept.
     #[inline]
     pub(super) fn trail_begin(&mut self) {
         if self.scratch.prune.open.is_empty() {
@@ -190,7 +193,7 @@ impl Walk<'_> {
         trail.unentered = true;
     }
 
-    /// The state before the step that begins at the program counter has been recorded.
+    /// Notes that the state before the step at the program counter has been recorded.
     pub(super) fn trail_record(&mut self) {
         if !self.scratch.prune.open.is_empty() {
             let trail = &mut self.scratch.trail;
@@ -202,7 +205,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Enters the step, if it is not yet.
+    /// Enters the current step, unless it was entered.
     #[inline]
     pub(super) fn trail_enter(&mut self) {
         self.scratch.prune.sums |= !self.state.sums.is_empty() || !self.state.products.is_empty();
@@ -216,7 +219,7 @@ impl Walk<'_> {
         }
     }
 
-    /// What has happened to the lengths of regions since the last entry.
+    /// Enters the effects on the lengths of regions since the last entry.
     fn enter_lengths(&mut self) {
         for (region, mut since) in (0..).zip(self.state.min_len.take_since()) {
             if planted!(LengthsUnmarked) {
@@ -229,17 +232,17 @@ impl Walk<'_> {
         }
     }
 
-    /// On this side of the branch that has just been entered, the register has turned out to be a constant. `half`: its
-    /// lower half has.
+    /// Notes that on this side of the branch just entered, a comparison has shown the register's value; with `half`,
+    /// the value of its low half only.
     pub(super) fn trail_equal(&mut self, reg: Reg, half: bool) {
         let frame = crate::num::few(self.state.frames.len()) - 1;
         let from = crate::num::half(reg.index());
         self.effect(Step { frame, kind: Kind::Equal, exact: half, from, ..Step::default() });
     }
 
-    /// The proven least length of a region, which bounds the number that the step writes to a register, and nothing
-    /// else: it is needed if that number is needed exactly. (Which name the number gets may depend on it, too: where
-    /// states have differences, what compares names needs them.)
+    /// Returns the proven least length of a region, for use as a bound of the number that the step writes to a
+    /// register, and nothing else: the length is needed if that number is needed exactly. (The name of the number may
+    /// depend on the length, too. Where states have differences, comparisons of names need them.)
     pub(super) fn length_flows(&mut self, region: u8) -> u32 {
         self.effect(Step { frame: region, kind: Kind::LengthFlows, ..Step::default() });
         self.state.min_len.unasked(region.into())
@@ -251,17 +254,17 @@ impl Walk<'_> {
         Mark { at: trail.steps.len(), ancestors: self.scratch.prune.open.len(), forks: trail.forks.len() }
     }
 
-    /// The values of the step's operands decide what it does.
+    /// Notes that the values of the step's operands decide what it does.
     pub(super) fn decides(&mut self) {
         self.scratch.trail.now.exact = !planted!(DecisionsUnmarked);
     }
 
-    /// The step compares lower halves of what may be more than these, and may show that it is not.
+    /// Notes that the step compares low halves of numbers that may exceed 32 bits, and may show that they do not.
     pub(super) fn widens(&mut self) {
         self.scratch.trail.now.from = u16::from(!planted!(HalvesUnknown));
     }
 
-    /// The step returns from a subprogram or a callback; `early`: with a result of its own.
+    /// Notes that the step returns from a subprogram or a callback; with `early`, with a result of its own.
     pub(super) fn trail_return(&mut self, callback: bool, early: bool) {
         let now = &mut self.scratch.trail.now;
         now.kind = if callback { Kind::Round } else { Kind::Return };
@@ -289,12 +292,12 @@ impl Walk<'_> {
         }
     }
 
-    /// The path reads the `size` bytes from r10 - depth of a frame.
+    /// Notes that the path reads the `size` bytes from r10 - depth of a frame.
     pub(super) fn reads_stack(&mut self, frame: usize, depth: usize, size: usize) {
         self.reads(frame, depth, size, false);
     }
 
-    /// And what they are decides something.
+    /// Notes such a read whose values decide something.
     pub(super) fn stack_decides(&mut self, frame: usize, depth: usize, size: usize) {
         self.reads(frame, depth, size, true);
     }
@@ -307,12 +310,12 @@ impl Walk<'_> {
         self.effect(Step { at: 0, frame: crate::num::few(frame), kind: Kind::Read, exact, from, to });
     }
 
-    /// The path writes them all: what was there is gone.
+    /// Notes that the path overwrites all of these bytes.
     pub(super) fn writes_stack(&mut self, frame: usize, depth: usize, size: usize) {
         self.writes(frame, depth, size, Kind::Write);
     }
 
-    /// The path writes somewhere within them.
+    /// Notes that the path writes somewhere within these bytes.
     pub(super) fn writes_within(&mut self, frame: usize, depth: usize, size: usize) {
         self.writes(frame, depth, size, if planted!(SomeWriteEndsAll) { Kind::Write } else { Kind::Within });
     }
@@ -325,7 +328,7 @@ impl Walk<'_> {
         self.effect(Step { at: 0, frame: crate::num::few(frame), kind, exact: false, from, to });
     }
 
-    /// A comparison of numbers that goes both ways: what is tied to its operands is bounded by it too.
+    /// Notes a comparison of numbers that goes both ways: values tied to its operands are bounded by it, too.
     pub(super) fn compares(&mut self, dst: Reg, src: Option<Reg>) {
         if self.scratch.prune.open.is_empty() || planted!(TiesUnmarked) {
             return;
@@ -340,11 +343,11 @@ impl Walk<'_> {
             let apart = !sums.is_empty() || !products.is_empty() || !wraps.is_empty();
             let related = apart || room.iter().any(|f| f.id == id);
             if id < FIRST_FREE_ID || scale != 1 || related || self.state.in_guessed_loop() {
-                // The length of a region may be bounded, or what a loop counts, or what is a sum with it, or a pointer.
+                // It may bound the length of a region, a loop's counter, a number related by a sum, or a pointer.
                 self.decides();
                 return;
             }
-            // No bit says whether that is needed exactly: it always is.
+            // Untracked bytes have no demand bits, so they are always needed exactly.
             let mut spills = self.state.frames.iter().flat_map(|f| &f.spills);
             if spills.any(|s| s.value.id == id && usize::from(s.depth) > TRACKED) {
                 self.decides();
@@ -373,14 +376,14 @@ impl Walk<'_> {
         }
     }
 
-    /// The path has ended: reads the trail back to the branch that is walked next, and gives the kept states
-    /// on the way what they are needed for.
+    /// Ends the path: reads the trail back to the branch that is walked next, and gives the kept states in between
+    /// their demands.
     pub(super) fn trail_end(&mut self, ending: Ending) {
         self.trail_enter();
         let frames = self.state.frames.len();
         let scratch = &mut *self.scratch;
         let (trail, prune, memory) = (&mut scratch.trail, &mut scratch.prune, &mut scratch.memory);
-        // Nothing is left to compare with these states.
+        // No pending branch is left, so no state will be compared with these.
         let Some(next) = scratch.pending.last() else { return };
         let mark = next.mark;
         if prune.open.is_empty() {
@@ -395,7 +398,7 @@ impl Walk<'_> {
                 Some(needed) => demand.set(needed),
                 None => demand.set_all(FRAMES),
             },
-            // A path that came back in a loose walk has left no frames.
+            // A path that came back in a havocked iteration has left no frames.
             Ending::Open | Ending::Round(_) => demand.set_all(if frames == 0 { FRAMES } else { frames }),
         }
         let mut rests = match ending {
