@@ -165,8 +165,8 @@ impl State {
         self.frames.last()
     }
 
-    /// Returns the value of a register. A pointer that is known to be null is returned as the number 0, and a pointer that is
-    /// known not to be null is returned without its `present` name.
+    /// Returns the value of a register. A pointer that is known to be null is returned as the number 0, and a pointer
+    /// that is known not to be null is returned without its `present` name.
     pub fn reg(&self, reg: Reg) -> Value {
         let value = self.frames.last().map_or(Value::Unset, |frame| frame.regs[reg.index()].clone());
         self.resolved(value)

@@ -1,29 +1,30 @@
-//! Loops: walked once from what is true in every round, instead of round by round.
+//! Loops: walked once from an invariant, instead of round by round.
 //!
 //! Problem: a walk of every round takes as long as the program runs, and a bound that is a variable makes each round
-//! another state. Approach: *watch* one round from the state that entered the loop, to see what it changes ([`guess`]).
-//! Then walk the body from a *loose* guess, in which everything that changed may be anything and wrapping is ruled out:
-//! only to see what comes back to the head. Both are thrown away. What came back, joined with what entered, is the
-//! guess that is *checked*: one walk from it, exits and the rest of the program included, in which every path that
-//! comes back to the head must be inside the guess again, one round later. Where it is not, the guess is weakened a few
-//! times. Whatever fails in a checking walk, in the loop or after it, throws that walk away, and the loop is walked
-//! round by round as ever.
+//! another state. Approach: *watch* one round from the state that entered the loop (a sample iteration), to see what it
+//! changes ([`guess`]). Then walk the body from a *loose* guess (a havocked iteration): everything that changed may be
+//! anything, and wrapping is ruled out, only to see which states come back to the head. Both walks are discarded. The
+//! join of what came back and what entered is the candidate invariant that is *checked*: one walk from it, exits and
+//! the rest of the program included, in which every path that comes back to the head must be covered by the candidate
+//! again, one round later (consecution). If one is not, the candidate is weakened, a few times. Any failure in a
+//! checking walk, in the loop or after it, discards that walk, and the loop is walked round by round.
 //!
-//! Ending: the round k is a number of the state ([`Mark::k`]), which starts at 0 and grows by one each time round; a
-//! guess that bounds it ends. Or something gets strictly greater, or strictly less, in every round ([`Measure`]): no
-//! number can do that for ever.
+//! Termination: the round k is a number of the state ([`Mark::k`]), which starts at 0 and grows by one each time round;
+//! a candidate that bounds k ends. Otherwise a place must strictly grow, or strictly shrink, in every round
+//! ([`Measure`]), which no number of bounded size can do for ever.
 //!
-//! Invariants: only a checking walk that ended without a refusal proves anything. What a thrown-away walk kept is
-//! thrown away with it, its notes too. A path that comes back is dropped only inside the guess that its own mark names.
-//! A state with a mark of a loop at its head has come round in it: leaving the loop leads over a join outside, where
-//! [`Walk::leave_loops`] takes the mark off, before anything leads back in.
+//! Invariants: only a checking walk that ended without a refusal proves anything. Everything that a discarded walk kept
+//! or noted is discarded with it. A path that comes back is dropped only if the candidate that its own mark names
+//! covers it. A state with a mark of a loop at that loop's head has come round in it: leaving the loop leads over a
+//! join outside, where [`Walk::leave_loops`] removes the mark, before any path leads back in.
 //!
-//! Claim: that is so of loops that are entered elsewhere than at their head, too. Proof: a loop is the strongly
-//! connected part with its head of what is below the head in a depth-first tree (`bpf_analysis::Loops`). A way out of
-//! it and back in closes a cycle with a way through it. The first node of a cycle in depth-first order is above all
-//! others; if that were the head or below it, so would be the whole cycle, which then were inside the loop. So it is
-//! above the head, on the way outside, and the head of a loop around: a join. What is walked of a loop before its head
-//! is first reached is walked as it is, like anything before a loop.
+//! Claim: the last invariant also holds for loops that are entered elsewhere than at their head. Proof: a loop is the
+//! strongly connected part, containing its head, of the nodes below the head in a depth-first tree
+//! (`bpf_analysis::Loops`). A path out of the loop and back in closes a cycle with a path through it. The first node of
+//! a cycle in depth-first order is above all others. If that node were the head or below it, the whole cycle would be
+//! below the head, and therefore inside the loop. So the node is above the head, on the path outside, and it is the
+//! head of an enclosing loop: a join. The part of a loop that is walked before its head is first reached is walked
+//! concretely, like any code before a loop.
 
 mod attempt;
 mod guess;
@@ -46,60 +47,60 @@ use crate::value::Value;
 use attempt::{Again, Attempt, Blends, Phase};
 use guess::{Guess, Shape};
 
-/// Fuel for each value of a state that is guessed about.
+/// Fuel for each value of a state for which a candidate is made.
 const GUESSED: u64 = 100;
-/// Guesses that are tried after each other before a loop is walked.
+/// The most candidates in a row, after which a loop is walked round by round.
 const MAX_TRIES: u32 = 5;
-/// Questions about single steps that a walk answers by all that a state knows.
+/// The most questions about single steps that a walk answers with all facts of a state.
 const MAX_ASKED: u32 = 400;
-/// Times that guesses about one loop may fail in a row before none is made any more.
+/// The number of failed attempts in a row about one loop after which no more are made.
 const MAX_FAILURES: u8 = 3;
-/// States that a loose walk keeps at one place before what comes there is blended. Of the programs in tests/loops, five
-/// gain with 12 to 16 and two are walked in vain first; with 8, twelve are; with more than 16 none gains, as states are
-/// evicted before.
+/// States that a havocked iteration keeps at one place before arrivals there are merged. Of the programs in
+/// tests/loops, five gain with 12 to 16 and two are walked in vain first; with 8, twelve are; with more than 16 none
+/// gains, as states are evicted before.
 const MOST_APART: u32 = 12;
-/// Numbers that are remembered to come from tables.
+/// The most numbers that are remembered to come from tables.
 const MAX_TABLED: usize = 64;
-/// Stores of a loose walk that are remembered as some that may fill an array.
+/// The most stores of a havocked iteration that are remembered as candidates for filling an array.
 const MAX_FILLED: usize = 8;
-/// Steps of a loose walk, beside some for each instruction of the loop.
+/// Steps of a havocked iteration, plus some for each instruction of the loop.
 const LOOSE_STEPS: u64 = 4000;
 const LOOSE_STEPS_PER_SLOT: u64 = 64;
-/// Programs up to this length have sums and orders of their numbers kept outside of loops, too.
+/// Programs up to this length keep sums and orders of their numbers outside of loops, too.
 pub(crate) const RELATED_SLOTS: usize = 1000;
-/// Notes of programs up to this length are copied before a check. Those of longer ones may know less after a failed one
-/// than they could.
+/// The notes of programs up to this length are copied before a check. For longer ones, a failed check may leave the
+/// notes weaker than necessary.
 const COPIED_NOTES: usize = 8192;
 
-/// What was guessed: places and what they hold.
+/// A candidate for messages: places, each with a description of its value.
 type Parts = Vec<(String, String)>;
 
-/// Something that strictly moves one way.
+/// A place that strictly grows or shrinks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Measure<P> {
     what: P,
     grows: bool,
 }
 
-/// What is known about a loop from earlier uses.
+/// Findings about a loop from earlier attempts.
 #[derive(Clone, Debug, Default)]
 struct Head {
     failures: u8,
-    /// Its first round is walked by itself, before there is a guess.
+    /// Whether its first round is walked by itself, before there is a candidate (loop peeling).
     peeled: bool,
-    /// What changed in a round, the last time that was proven.
+    /// The changes in a round, when the loop was last proven.
     shape: Option<Shape>,
-    /// Whether that took a guess which relates places, and one that keeps distances: others begin with that.
+    /// Whether that took a candidate with relations, and one that keeps distances; further attempts begin with these.
     related: bool,
     distant: bool,
-    /// Paths that met in it became one, and nothing was proven by that: they do not any more, unless nothing else ends.
-    /// (It is entered again in each walk from a guess about a loop before it, or around it.)
+    /// Whether merging paths in the loop has proven nothing. They are then not merged, unless nothing else ends. (The
+    /// loop is entered again in each walk from a candidate for a loop before it, or around it.)
     unblended: bool,
-    /// Why it was not proven the last time, and what was guessed.
+    /// The last failure, with its candidate.
     failure: Option<Box<(LoopFailure, Parts)>>,
 }
 
-/// The loops of the program, and the attempts that are open, outermost first.
+/// The loops of the program, and the open attempts, outermost first.
 #[derive(Debug, Default)]
 pub(super) struct Engine {
     on: bool,
@@ -107,48 +108,48 @@ pub(super) struct Engine {
     forest: Loops,
     heads: Vec<Head>,
     open: Vec<Attempt>,
-    /// Open attempts in their loose phase.
+    /// The number of open attempts in their havocked iteration.
     loose: u32,
-    /// The walk starts at a head that is done already.
+    /// Whether the walk starts at a head that has been handled already.
     pub(super) resumed: bool,
-    /// The path has come round for the first time in a loop whose first round is walked by itself.
+    /// Whether the path has come round for the first time in a loop whose first round is peeled.
     begun: bool,
-    /// Questions asked about single steps of this walk.
+    /// The number of questions asked about single steps in this walk.
     asked: std::cell::Cell<u32>,
-    /// In loose walks, what is accessed may be anywhere. Else it is taken to be inside its memory, which finds simpler
-    /// guesses, and not always those that are enough.
+    /// Whether havocked iterations make no assumption about accesses. Otherwise accesses are assumed to be within
+    /// bounds, which finds simpler candidates, but not always sufficient ones.
     pub(super) anywhere: bool,
-    /// That was of use.
+    /// Whether that assumption was used.
     assumed_within: bool,
-    /// What is true of every element of an array is known (see `crate::content`).
+    /// Whether bounds of all elements of an array are kept (see `crate::content`).
     pub(super) elements: bool,
-    /// It was not, and might have been of use.
+    /// Whether such bounds might have helped and were not kept.
     pub(super) missed_elements: bool,
-    /// Numbers of loose walks that were loaded from tables of constants.
+    /// Numbers of havocked iterations that were loaded from tables of constants.
     tabled: Vec<u32>,
-    /// What none of these numbers is more than is known, too.
+    /// Whether symbolic upper bounds of these elements are kept, too.
     pub(super) orders: bool,
-    /// What few loops need is tried, too (see `crate::ways`).
+    /// Whether techniques that few loops need are tried (see `crate::ways`).
     pub(super) further: bool,
-    /// Relations of numbers are kept and asked for everywhere.
+    /// Whether relations of numbers are kept and used everywhere.
     pub(super) related: bool,
-    /// Rounds in which a place holds none are told apart from others (`guess/sides.rs`).
+    /// Whether loops are partitioned by rounds in which a place holds none (`guess/sides.rs`).
     pub(super) parts: bool,
-    /// They were not, and that might have been of use.
+    /// Whether partitioning might have helped and was not done.
     missed_parts: bool,
-    /// A number was loaded of which the array said something.
+    /// Whether a number was loaded whose array had a bound.
     pub(super) loaded_elements: bool,
-    /// It gives up as soon as guesses fail again and again.
+    /// Whether the walk gives up as soon as candidates fail repeatedly.
     pub(super) hasty: bool,
-    /// A walk before it has given up so.
+    /// Whether an earlier walk has given up so.
     pub(super) hurried: bool,
-    /// Two unknown numbers were multiplied, and nothing is known of products.
+    /// Whether two unknown numbers were multiplied while no products are kept.
     pub(super) missed_products: bool,
-    /// Loops about which guesses have failed for good: of one that has for so many times, none is made any more.
+    /// Loops for which an attempt has failed for good; a loop with too many entries gets no further attempt.
     given_up: Vec<u32>,
-    /// Guesses that were tried, and checked, since the first of them.
+    /// Candidates tried and checked since the first such failure.
     tried_since: u32,
-    /// It has given up in haste.
+    /// Whether the walk has given up in haste.
     postponed: bool,
 }
 
@@ -156,7 +157,7 @@ impl Engine {
     /// Prepares for a program.
     pub(super) fn start(&mut self, program: &bpf_isa::Program, on: bool) {
         let backward = program.flow().iter().any(|f| f.target.is_some_and(|t| t <= f.at));
-        // What indirect jumps lead back to is walked round by round.
+        // Programs with indirect jumps are walked round by round.
         self.on = on && backward && !program.contents().indirect_jumps;
         self.open.clear();
         self.loose = 0;
@@ -178,7 +179,7 @@ impl Engine {
         }
     }
 
-    /// The loops of the program, if it has any and they are looked at.
+    /// The loops of the program; empty if loops get no attempts.
     pub(super) fn forest(&self) -> &Loops {
         &self.forest
     }
@@ -208,19 +209,18 @@ impl Engine {
         self.on && self.forest.innermost(at).is_some()
     }
 
-    /// Whether relations of numbers are kept outside of loops, too: the program has a loop that is proven by what stays
-    /// true in it, and is not so long that knowing more of each number would cost more than it gains; or without them
-    /// it was refused.
+    /// Whether relations of numbers are kept outside of loops, too: the program has a loop that was proven by an
+    /// invariant and is short enough for that, or it was refused without them.
     pub(super) fn relates(&self) -> bool {
         self.relates
     }
 
-    /// Whether loops are looked at, and what few of them need is tried, too.
+    /// Whether loops get attempts, with the techniques that few of them need.
     pub(super) fn follows(&self) -> bool {
         self.on && self.further
     }
 
-    /// Whether one more question about single steps may be asked: an answer is worth some work, not any.
+    /// Whether one more question about single steps may be asked; it is counted.
     pub(super) fn may_ask(&self) -> bool {
         let asked = self.asked.get();
         if !self.rich() || asked >= MAX_ASKED {
@@ -230,29 +230,28 @@ impl Engine {
         true
     }
 
-    /// Whether products are what is missing, of which a later way knows ([`crate::ways`]).
+    /// Whether the walk failed for lack of products, which a later strategy keeps ([`crate::ways`]).
     fn misses_products(&self) -> bool {
         self.missed_products && !self.further && !self.anywhere
     }
 
-    /// Whether all that a state knows is asked: an open guess relates places to each other, or relations are asked for
-    /// everywhere.
+    /// Whether proofs use all facts of a state: an open candidate has relations, or relations are used everywhere.
     pub(super) fn rich(&self) -> bool {
         self.related || self.open.iter().any(|a| a.related)
     }
 
-    /// Whether distances of what stays are taken from what is about to be forgotten.
+    /// Whether distances between remaining names are derived from facts that are about to be forgotten.
     pub(super) fn keeps_distances(&self) -> bool {
         self.open.iter().any(|a| a.distant)
     }
 
-    /// Whether what is loaded from regions is remembered (see [`super::seen`]).
+    /// Whether loads from regions are remembered (see [`super::seen`]).
     pub(super) fn remembers(&self) -> bool {
         self.open.iter().any(|a| a.peels)
     }
 
-    /// Whether what comes here is to be blended with what has been here since the innermost attempt around it began:
-    /// by the number of the first state that counts, and how many of them there must be.
+    /// Whether an arrival here is merged with states kept since the innermost attempt around it began: the number of
+    /// the first state that counts, and how many of them there must be.
     pub(super) fn blends(&self, frame: usize, at: InsnIdx) -> Option<(u32, u32)> {
         let a = &self.open[self.around(frame, at)?];
         match (a.phase, &a.blends) {
@@ -262,7 +261,7 @@ impl Engine {
         }
     }
 
-    /// It is: so are all that come to places where others have been, from now on.
+    /// Enables state merging for this attempt.
     pub(super) fn blend(&mut self, frame: usize, at: InsnIdx) {
         if let Some(i) = self.around(frame, at) {
             self.open[i].blend(self.asked.get());
@@ -275,7 +274,7 @@ impl Engine {
         self.open.iter().rposition(inside)
     }
 
-    /// The names of the rounds of the attempts that are open.
+    /// The names of the rounds of the open attempts.
     pub(super) fn guesses(&self) -> impl Iterator<Item = u32> {
         self.open.iter().map(|a| a.k)
     }
@@ -285,12 +284,12 @@ impl Engine {
         self.loose > 0
     }
 
-    /// Numbers of the loose walk that goes on which were loaded from tables.
+    /// Numbers of the current havocked iteration that were loaded from tables.
     pub(super) fn tabled(&self) -> &[u32] {
         if self.guessing() { &self.tabled } else { &[] }
     }
 
-    /// A number of a loose walk was loaded from a table of constants.
+    /// Notes that a number of a havocked iteration was loaded from a table of constants.
     pub(super) fn see_tabled(&mut self, id: u32) {
         if self.tabled.len() >= MAX_TABLED {
             self.tabled.clear();
@@ -298,12 +297,12 @@ impl Engine {
         self.tabled.push(id);
     }
 
-    /// Whether what is walked now is a proof, of some guess: for what [`crate::faults`] plants there.
+    /// Whether the current walk checks a candidate, for the faults of [`crate::faults`].
     pub(super) fn checking(&self) -> bool {
         self.loose == 0 && self.open.iter().any(|a| a.phase == Phase::Check)
     }
 
-    /// What a comparison is taken to say of the order of what moves.
+    /// The assumption that a comparison makes about the order of moving numbers.
     pub(super) fn guesses_of_order(&self) -> Guessing {
         match (self.guessing(), self.further) {
             (false, _) => Guessing::Not,
@@ -312,29 +311,29 @@ impl Engine {
         }
     }
 
-    /// Whether what is walked now takes it that no number wraps round.
+    /// Whether the current walk assumes that no number wraps.
     pub(super) fn assumes(&self) -> bool {
         self.loose > 0 && !self.open.iter().any(|a| a.phase == Phase::Loose && a.wraps)
     }
 }
 
 impl Walk<'_> {
-    /// Whether a loose walk took an access to be inside its memory that was not proven to be.
+    /// Whether a havocked iteration assumed that an access which was not proven is within bounds.
     pub(crate) fn assumed_within(&self) -> bool {
         self.loops.assumed_within
     }
 
-    /// Whether a number was loaded from somewhere in an array, of whose elements nothing was known.
+    /// Whether a number was loaded from an unknown place in an array without a bound of its elements.
     pub(crate) fn missed_elements(&self) -> bool {
         self.loops.missed_elements
     }
 
-    /// Whether a loop was not proven that has a place which holds none in some rounds.
+    /// Whether an unproven loop has a place that holds none in some rounds.
     pub(crate) fn missed_parts(&self) -> bool {
         self.loops.missed_parts
     }
 
-    /// Whether a number was loaded from somewhere in an array, of whose elements something was known.
+    /// Whether a number was loaded from an unknown place in an array with a bound of its elements.
     pub(crate) fn loaded_elements(&self) -> bool {
         self.loops.loaded_elements
     }
@@ -344,7 +343,7 @@ impl Walk<'_> {
         self.loops.postponed
     }
 
-    /// Whether what is true of every element of an array on the stack is known.
+    /// Whether bounds of all elements of an array on the stack are kept.
     pub(super) fn knows_elements(&self) -> bool {
         self.loops.elements && self.relates()
     }
@@ -359,8 +358,8 @@ impl Walk<'_> {
         }
     }
 
-    /// At a join: whether a loop has come round to its head. `Some(true)`: the path ends here. `Some(false)`: it goes
-    /// on from the state as it is now.
+    /// At a join: whether a loop has come round to its head. `Some(true)`: the path ends here. `Some(false)`: it
+    /// continues from the current state.
     pub(super) fn came_round(&mut self) -> Res<Option<bool>> {
         if !self.loops.on {
             return Ok(None);
@@ -381,7 +380,7 @@ impl Walk<'_> {
             }
             self.state.top_mut().loops.pop();
             self.loops.begun = true;
-            // What is proven from here on is of the rounds that follow; and others that come here may be dropped.
+            // Proofs from here on are about the following rounds, and other arrivals here may be dropped.
             self.note_rounds(id, None);
             return Ok(None);
         }
@@ -405,8 +404,8 @@ impl Walk<'_> {
         }
     }
 
-    /// At a join that no earlier state covers: begins with a loop, if one is entered here. `true`: the walk goes on
-    /// from a guess.
+    /// At a join that no earlier state covers: begins an attempt if a loop is entered here. `true`: the walk continues
+    /// from a candidate.
     pub(super) fn enter_loop(&mut self) -> Res<bool> {
         if !self.loops.on {
             return Ok(false);
@@ -479,7 +478,8 @@ impl Walk<'_> {
         Ok(false)
     }
 
-    /// Names what the current state holds, so that a round can be compared with it.
+    /// Begins a sample round: names all values of the current state, so that the round's result can be compared with
+    /// them.
     fn watch(&mut self, i: usize) {
         self.set_phase(i, Phase::Watch);
         let a = &mut self.loops.open[i];
@@ -490,7 +490,7 @@ impl Walk<'_> {
         self.state.top_mut().loops.push(mark);
     }
 
-    /// A watched round is over: the loose walk begins from the state that entered.
+    /// Ends a sample round: the havocked iteration begins from the state that entered.
     fn watched(&mut self, i: usize) -> Res<()> {
         self.state.top_mut().loops.pop();
         let a = &mut self.loops.open[i];
@@ -502,7 +502,7 @@ impl Walk<'_> {
         if seen && self.start_loose(i)? { Ok(()) } else { self.give_up(i, LoopFailure::Unlike) }
     }
 
-    /// Throws away what was walked since the attempt began, the attempts inside it too.
+    /// Discards everything since the attempt began, including the attempts inside it.
     fn rewind(&mut self, i: usize) {
         let a = &mut self.loops.open[i];
         let pending = &mut self.scratch.pending;
@@ -517,7 +517,7 @@ impl Walk<'_> {
         prune.discard(a.kept, opened, pool, memory);
         (self.pc, self.path, self.epoch) = (a.at, a.path, a.epoch);
         self.recorded.truncate(a.recorded);
-        // The oldest copy: what was noted since is of walks that do not count.
+        // The oldest copy is restored: later notes are of discarded walks.
         if let Some(notes) = self.loops.open[i..].iter_mut().find_map(|a| a.notes.take()) {
             self.notes = notes;
         }
@@ -546,7 +546,8 @@ impl Walk<'_> {
         self.notes.muted = self.loops.loose > 0;
     }
 
-    /// All paths of the newest attempts have ended: goes on with their next phases. `true`: there is something to walk.
+    /// All paths of the newest attempts have ended: continues with their next phases. `true` if there is something to
+    /// walk.
     pub(super) fn loops_done(&mut self) -> Res<bool> {
         while let Some(a) = self.loops.open.last() {
             if self.scratch.pending.len() > a.pending {
@@ -554,7 +555,7 @@ impl Walk<'_> {
             }
             let i = self.loops.open.len() - 1;
             match a.phase {
-                // It ended before it came round.
+                // The sample round ended before it came round.
                 Phase::Watch => {
                     self.note_rounds(a.id, Some(0));
                     self.pop_attempt();
@@ -571,22 +572,22 @@ impl Walk<'_> {
                 }
             }
         }
-        // What is walked loosely proves nothing: none may be left when all is done.
+        // A havocked iteration proves nothing, so none may be open when the walk ends.
         if self.loops.loose > 0 {
             return refuse(Reason::Internal("a loose walk of no loop"));
         }
         Ok(false)
     }
 
-    /// The loose walk is over: the guess that it leads to is checked, or another loose one is walked.
+    /// Ends a havocked iteration: its candidate is checked, or another havocked iteration is walked.
     fn loose_done(&mut self, i: usize) -> Res<()> {
-        // What is asked of a guess takes longer than its steps.
+        // Making a candidate takes longer than the steps do, so the limits are tested here.
         self.check_fuel()?;
         self.check_time()?;
         self.set_phase(i, Phase::Check);
         let a = &mut self.loops.open[i];
         let Some(mut g) = a.guess.take() else { return self.fail(i, LoopFailure::Unlike) };
-        // A range is compiled as one comparison of a difference that wraps.
+        // Compilers test a range by one comparison of a difference that wraps.
         let wraps = !g.came_back() && !std::mem::replace(&mut a.wraps, true);
         let again = g.revise(&mut a.shape) || wraps;
         if again {
@@ -618,7 +619,7 @@ impl Walk<'_> {
         self.start_check(i)
     }
 
-    /// Walks from the guess.
+    /// Begins the checking walk from the candidate.
     fn start_check(&mut self, i: usize) -> Res<()> {
         self.try_in_haste();
         self.charge_guess(i);
@@ -632,7 +633,7 @@ impl Walk<'_> {
         if let Some(g) = &a.guess {
             self.state.clone_from(&g.state);
         }
-        // What failed while less was known of the loops inside may be proven now.
+        // Attempts for inner loops that failed may succeed with the facts of this candidate.
         let (outer, forest) = (a.id, &self.loops.forest);
         for (id, l) in forest.loops().iter().enumerate() {
             if id != outer as usize && forest.contains(outer, l.head) {
@@ -643,7 +644,7 @@ impl Walk<'_> {
         self.leave_sides(i)
     }
 
-    /// Leaves the rounds that the guess tells apart from those that entered to be walked later.
+    /// Queues the sides of the candidate that did not enter the loop.
     fn leave_sides(&mut self, i: usize) -> Res<()> {
         let a = &self.loops.open[i];
         let (at, path, epoch) = (a.at, a.path, a.epoch);
@@ -658,7 +659,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// A path of a check has come back. Whether it ends here; if not, the walk begins anew from a weaker guess.
+    /// Handles a path of a check that came back. Returns whether it ends here; if not, the walk begins anew from a
+    /// weaker candidate.
     fn came_back(&mut self, i: usize) -> Res<bool> {
         self.check_fuel()?;
         self.check_time()?;
@@ -675,7 +677,7 @@ impl Walk<'_> {
         if (super::prune::covers(&g.state, &back, ids) || g.planted_inside() || planted!(GuessNotWeakened)) && g.ends()
         {
             self.scratch.pool.push(back);
-            // It goes on as the rounds of the guess do, and may need whatever they need.
+            // It continues as the rounds of the candidate do, and may need everything that they need.
             self.ending = trail::Ending::Open;
             self.stats.pruned += 1;
             return Ok(true);
@@ -699,14 +701,14 @@ impl Walk<'_> {
         Ok(false)
     }
 
-    /// A path of a check has come back to rounds that no side of the guess is of: the next guess has one more.
+    /// Handles a path of a check that came back to a side that the candidate does not have: the next candidate has it.
     fn part_again(&mut self, i: usize, why: LoopFailure) -> Res<()> {
         let a = &mut self.loops.open[i];
         let again = a.guess.as_mut().is_some_and(|g| g.part(&mut a.shape)) && a.tries < MAX_TRIES + a.extra_tries();
         if again && self.start_loose(i)? { Ok(()) } else { self.fail(i, why) }
     }
 
-    /// A guess has failed: tries one that relates places to each other, or none.
+    /// Handles a failed candidate: tries one with relations, or gives up.
     fn fail(&mut self, i: usize, why: LoopFailure) -> Res<()> {
         let a = &mut self.loops.open[i];
         if a.shape.count_otherwise() {
@@ -727,9 +729,9 @@ impl Walk<'_> {
         let a = &mut self.loops.open[i];
         let (id, forest) = (a.id, &self.loops.forest);
         let refused = matches!(why, LoopFailure::Refused { .. });
-        // What costs most comes last: a question for each pair of names, wherever something is forgotten.
+        // Distances are tried last, since they are the most expensive: a question for each pair of names at each join.
         if a.related || !a.shape.may_relate(refused) {
-            // No end was seen, though it has loops inside: in the first rounds of these, more may be known.
+            // No rank was found, and the loop has inner loops: peeling their first rounds may give more facts.
             let inside = |inner: usize| inner != id as usize && forest.contains(id, forest.loops()[inner].head);
             let peels = why == LoopFailure::Endless && !a.peels && (0..forest.loops().len()).any(inside);
             if peels {
@@ -747,7 +749,7 @@ impl Walk<'_> {
         if self.start_loose(i)? { Ok(()) } else { self.give_up(i, why) }
     }
 
-    /// The attempt begins anew, with places that are related to each other.
+    /// Restarts the attempt with relations between places.
     fn relate(&mut self, i: usize) {
         let a = &mut self.loops.open[i];
         let (id, forest) = (a.id, &self.loops.forest);
@@ -759,8 +761,8 @@ impl Walk<'_> {
         a.tries = 0;
     }
 
-    /// The attempt begins as far on as the last one about the loop got; and at last as far as the one around it has
-    /// got, of which no more may be left behind a loop than this one's guess says.
+    /// Restarts the attempt with the techniques that the last attempt about the loop needed, and with those of an
+    /// enclosing attempt, since facts behind this loop come only from its candidate.
     fn begin_as_before(&mut self, i: usize) {
         let head = &self.loops.heads[self.loops.open[i].id as usize];
         let around = self.loops.further && self.loops.open[..i].iter().any(|a| a.distant);
@@ -770,7 +772,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Walks the loop round by round from the state that entered it.
+    /// Gives the attempt up: walks the loop round by round from the state that entered it.
     fn give_up(&mut self, i: usize, why: LoopFailure) -> Res<()> {
         self.log_guess(i, "gives up");
         self.loops.missed_parts |= self.loops.open[i].shape.misses_parts();
@@ -790,8 +792,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Something was refused. If that was in a walk from a guess, nothing is lost: `Some(true)` if the walk goes on
-    /// from before the guess, `Some(false)` if only the path is dropped.
+    /// Handles a refusal. If it happened in a walk from a candidate, nothing is lost: `Some(true)` if the walk
+    /// continues from before the candidate, `Some(false)` if only the path is dropped.
     pub(super) fn guess_refused(&mut self, reason: &Reason) -> Res<Option<bool>> {
         if matches!(
             reason,
@@ -815,9 +817,9 @@ impl Walk<'_> {
         Ok(Some(!planted!(RefusedGuessDropped)))
     }
 
-    /// Both ways of a conditional jump are to be walked, the taken one later: if a round is watched, the other one
-    /// leaves the loop and the taken one does not, they change places. When the path comes round, all else is thrown
-    /// away, what was walked behind the loop too.
+    /// Chooses which side of a conditional jump is walked first. In a sample round, if falling through leaves the loop
+    /// and the taken side does not, the sides are exchanged: when the path comes round, everything else is discarded,
+    /// including code after the loop.
     pub(super) fn stay_in_loop(&mut self, flow: Flow) -> Flow {
         let Some(a) = self.loops.open.last().filter(|a| a.phase == Phase::Watch) else { return flow };
         if !matches!(flow, Flow::Next) {
@@ -829,7 +831,8 @@ impl Walk<'_> {
         if self.state.frames.len() != frame + 1 || stays(next) || !stays(taken.at) {
             return flow;
         }
-        // What one side has left on the trail is the other's then, so nothing may end a need.
+        // Demand marks of one side would go to the other after the exchange, so the exchange needs all values to be
+        // exact.
         if !self.scratch.prune.all_exact() {
             return flow;
         }
@@ -849,12 +852,12 @@ impl Walk<'_> {
         self.note_rounds(id, rounds);
     }
 
-    /// A loop was entered from outside and comes round so often at most.
+    /// Notes that a loop was entered from outside, and an upper bound of its rounds.
     fn note_rounds(&mut self, id: u32, rounds: Option<u64>) {
         self.notes.rounds(id, self.loops.heads.len(), rounds);
     }
 
-    /// Charges for a guess that is made, or compared with what came back: each place is looked at many times.
+    /// Charges for making a candidate, or comparing it with what came back: each place is visited many times.
     fn charge_guess(&self, i: usize) {
         let a = &self.loops.open[i];
         fuel::charge(GUESSED * a.entry.size() * (1 + u64::from(a.related)));

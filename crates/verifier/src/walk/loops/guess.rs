@@ -1,14 +1,15 @@
-//! What a loop may do to a state: seen in one round, guessed for all, and compared when it comes round.
+//! The effect of a loop on a state: observed in one round, generalised to a candidate for all rounds, and compared when
+//! a path comes round.
 //!
-//! Approach: each register and stack slot that a round changes gets a [`Change`]. One that every round moves by the
-//! same constant is `start + step * k`, with the k that all of them share; so what one comparison says of one of them
-//! bounds the others. What moves in other ways gets a name of its own for the round, by which it is seen whether it
-//! grows; what changes otherwise has only a range.
+//! Approach: each register and stack slot that a round changes gets a [`Change`]. A place that every round moves by the
+//! same constant is `start + step * k`, with one k for all places, so a comparison of one of them bounds the others. A
+//! place that moves otherwise gets a name of its own for the round, by which its growth is observed. A place that
+//! changes in other ways only has a range.
 //!
-//! Invariants: nothing here is trusted. A guess holds what entered the loop, with k = 0 ([`Guess::new`],
-//! [`Guess::settle`]: a join with what entered is all they make); and [`Guess::next_round`] only renames: k becomes k -
-//! 1 of the next round, and each other name of the round what has it next, so that a state means the same before and
-//! after.
+//! Invariants: nothing here is trusted, except two properties. A candidate covers what entered the loop, with k = 0
+//! ([`Guess::new`], [`Guess::settle`] only join with what entered). And [`Guess::next_round`] only renames: k becomes k
+//! - 1 of the next round, and each other name of the round becomes the name of its value in the next, so a state has
+//! the same meaning before and after.
 
 mod join;
 mod parting;
@@ -46,18 +47,18 @@ use shrinks::Shrink;
 use sides::Sides;
 pub(super) use tables::MAX_TABLE_TRIES;
 
-/// More rounds than these are not counted: so that nothing that is multiplied with them overflows.
+/// The greatest number of rounds that is counted, so that products with it do not overflow.
 const MAX_ROUNDS: u64 = 1 << 62;
 
-/// `start + step * k`.
+/// The set of `start + step * k`.
 fn on_line(start: &Scalar, step: i32, k: &Scalar) -> Scalar {
     let size = Scalar::constant(step.unsigned_abs().into());
     let far = k.alu(AluOp::Mul, Width::W64, &size);
     start.alu(if step > 0 { AluOp::Add } else { AluOp::Sub }, Width::W64, &far)
 }
 
-/// All that a value of this type can be where nothing but its type is known of it; where the shape knows no better, its
-/// ends stay, and low bits.
+/// The set of a place of which only the type is known. If the shape knows more, the range's ends and low bits that stay
+/// are kept.
 fn loosened_to(v: &Value, place: Place, shape: &Shape, env: &Env<'_>) -> Scalar {
     let all = loosened(v, env);
     let range = match v.is_scalar() {
@@ -82,7 +83,7 @@ fn loosened(v: &Value, env: &Env<'_>) -> Scalar {
     }
 }
 
-/// A name of its own that a place has in a round.
+/// The name that a place has for the current round.
 #[derive(Clone, Copy, Debug)]
 struct Own {
     place: Place,
@@ -100,49 +101,50 @@ pub(super) struct Guess {
     own: Vec<Own>,
     uncounted: bool,
     entry: State,
-    /// Rounds that a loose guess allows.
+    /// The most rounds that a havocked candidate allows.
     most: u64,
-    /// Names that other places have in a loose guess, by which it is seen that a path leaves them as they are.
+    /// Names of other places in a havocked candidate, by which paths that leave them unchanged are recognised.
     named: Vec<Own>,
-    /// What came back to a loose one, joined.
+    /// The join of the states that came back to a havocked candidate.
     back: Option<State>,
-    /// Places that every path which came back left as they were: what is joined says nothing of them.
+    /// Places that every path left unchanged; the join says nothing about them.
     still: Vec<Own>,
-    /// Those that the newest left.
+    /// Places that the newest path left unchanged.
     unchanged: Vec<Own>,
-    /// What did not change as guessed.
+    /// Places that did not change as assumed.
     broken: Vec<(Place, Change)>,
-    /// Numbers with a name that were taken to stay as they are, and did not.
+    /// Named numbers that were assumed to stay unchanged, and did not.
     moved: Vec<Place>,
     measures: Measures,
-    /// Places that stay as they are, and have a name for that.
+    /// Places that stay unchanged, and have a name to show it.
     same: Vec<Place>,
-    /// Places are related to each other: those of them that are entered, with the names of the sums that they are
-    /// about, and those that did not come back.
+    /// Whether places are related to each other. `relations`: those that are entered, with the names of their sums.
+    /// `refuted`: those that did not hold of what came back.
     related: bool,
     further: bool,
     relations: Vec<(Relation, u32)>,
     refuted: Vec<Relation>,
-    /// Of sums, what came back knew.
+    /// Relations of sums that were known of what came back.
     seen: Vec<Relation>,
-    /// By round that came back, how far it moved what it moved by constants.
+    /// For each round that came back: the constants by which places moved.
     moves: Vec<Vec<(Place, i128)>>,
-    /// The first name that was made for it.
+    /// The first name that was made for this candidate.
     first_name: u32,
-    /// Rounds that are told apart: `state`, `back` and `still` are of one side.
+    /// The sides of the partition; `state`, `back` and `still` belong to one side.
     sides: Sides,
-    /// What counts the rounds, where they divide it, and how many of them come back; and of a loose guess, what might.
+    /// The number that counts rounds because each round divides it, with the most rounds; `shrinking`: the options in a
+    /// havocked candidate.
     shrink: Option<(Shrink, u64)>,
     shrinking: Option<Vec<Shrink>>,
-    /// A round came back that did not divide what counts them.
+    /// Whether a round came back that did not divide that number.
     undivided: bool,
-    /// Of a loose guess: places that came back from tables.
+    /// For a havocked candidate: places that came back from tables.
     tabled: Vec<Place>,
 }
 
 impl Guess {
-    /// What entered the loop, tied to round k: k is 0, or, in a loose guess, any round before something wraps or leaves
-    /// its memory. `pool`: states no longer used.
+    /// The state that entered the loop, generalised to round k. In a havocked candidate, k is any round before a number
+    /// wraps or a pointer leaves its memory; otherwise k is 0. `pool`: unused states.
     pub(super) fn new(
         entry: &State,
         shape: &Shape,
@@ -157,7 +159,7 @@ impl Guess {
         let mut begun = entry.copied(pool);
         counted_below.for_each(|(p, v)| put(&mut begun, p, v));
         let entry = &begun;
-        // Loads remembered from regions are said of names that stand for other numbers in the next round.
+        // Remembered loads and definitions refer to names that denote other numbers in the next round.
         state.seen.clear();
         state.definitions.clear();
         let counted: Vec<(Place, i32)> = shape
@@ -172,7 +174,7 @@ impl Guess {
             .iter()
             .filter_map(|(p, d)| rounds_of(&value(entry, *p)?, *d, shape.wide, env))
             .fold(MAX_ROUNDS, u64::min);
-        // Or as often as what they divide allows.
+        // The rounds may also be bounded by a number that each of them divides.
         let shrink = shape.shrink.filter(|_| !shape.uncounted && !counted.is_empty());
         let with_rounds = |s: Shrink| value(entry, s.place).filter(Value::is_scalar).map(|v| (s, s.rounds(v.n.umax())));
         let shrink = shrink.and_then(with_rounds);
@@ -225,13 +227,13 @@ impl Guess {
             undivided: false,
             tabled: Vec::new(),
         };
-        // What a line begins with, if that has a name of its own there or is a number: the name, and what it is.
+        // The initial values of lines that have a name of their own: the name, and the value.
         let mut begins: Vec<(u32, Value)> = Vec::new();
         let mut fresh = Fresh(next_id);
-        // Region pointers of one base that move together share the new one: old id and scale, the new id, the first's
-        // distance.
+        // Region pointers with one base that move together share the new name: the old id and scale, the new id, the
+        // first pointer's distance.
         let mut bases: Vec<(u32, i16, u32, i32)> = Vec::new();
-        // Numbers first: pointers may fall as one of them does.
+        // Numbers come first, since pointers may fall with one of them.
         let is_number = |p: &Place| value(entry, *p).is_some_and(|v| v.is_scalar());
         let (numbers, others): (Vec<_>, Vec<_>) = shape
             .changes
@@ -247,12 +249,13 @@ impl Guess {
                 && let Some((tied, start)) = tie(&v, d, &mut mark, &begins, &mut fresh)
             {
                 let n = match loose {
-                    // A pointer falls no further than its memory begins: before that, no comparison would say anything.
+                    // A pointer is assumed to stay at or above the start of its memory: below it, comparisons say
+                    // nothing.
                     true if v.is_pointer() && d < 0 => {
                         let n = on_line(&start, d, &rounds);
                         n.meet(&Scalar::signed(loosened(&v, env).smin(), i64::MAX)).unwrap_or(n)
                     }
-                    // Nor does one rise further than its memory ends; where that is lost, no comparison says anything.
+                    // A pointer is assumed not to rise beyond the end of its memory, for the same reason.
                     true if v.is_pointer() && shape.further => {
                         let n = on_line(&start, d, &rounds);
                         n.meet(&Scalar::signed(i64::MIN, loosened(&v, env).smax())).unwrap_or(n)
@@ -261,7 +264,7 @@ impl Guess {
                     false => v.n,
                 };
                 put(&mut state, place, Value { n, ..tied });
-                // At a distance from its line, it is not what that begins with.
+                // A value at a distance from its line is not the line's initial value.
                 let begun = |l: &&Line| {
                     (l.x, 1, 0) == (tied.line_id(), tied.scale, tied.delta) && (l.n >= g.first_name || v.is_scalar())
                 };
@@ -322,7 +325,7 @@ impl Guess {
                     Value { n, id, ..v.renamed(0, 1, 0) }
                 }
             };
-            // An or-null pointer is null with others: which, is not known after a round.
+            // An or-null pointer is null together with others; that relation is not known after a round.
             let v = if v.null && v.is_pointer() { Value::uninit(Why::Dead) } else { v };
             put(&mut state, place, v);
         }
@@ -336,13 +339,13 @@ impl Guess {
                 mark.ids.push(id);
                 let v = v.renamed(id, 1, 0);
                 put(&mut state, place, v);
-                // It is the same number when the loop begins.
+                // The place holds the same number when the loop begins.
                 put(&mut g.entry, place, v);
                 g.same.push(place);
             }
         }
         for (n, v) in begins {
-            // V(n) is the value, when the loop begins.
+            // V(n) is the value with which the loop begins.
             if v.is_scalar() && v.id != 0 && v.scale == 1 {
                 let at = i64::from(v.delta);
                 state.learn_below(Room { id: v.id, scale: 1, bytes: at, hi: n });
@@ -377,7 +380,7 @@ impl Guess {
         Some(g)
     }
 
-    /// All states of the guess.
+    /// All states of the candidate.
     pub(super) fn states(&self) -> impl Iterator<Item = &State> {
         [&self.state, &self.entry].into_iter().chain(&self.back).chain(self.sides.states())
     }
@@ -386,7 +389,7 @@ impl Guess {
         [&mut self.state, &mut self.entry].into_iter().chain(&mut self.back).chain(self.sides.states_mut())
     }
 
-    /// Gives its states back.
+    /// Returns its states to the pool.
     pub(super) fn retire(self, pool: &mut Pool) {
         let Guess { state, entry, back, sides, .. } = self;
         pool.extend([state, entry]);
@@ -394,19 +397,20 @@ impl Guess {
         sides.retire(pool);
     }
 
-    /// Whether the rounds seen so far are proven to end, if they are inside the guess: they are counted, and the count
-    /// is part of it; or something moves one way in all of them.
+    /// Whether the rounds seen so far are proven to end, provided that the candidate covers them: they are counted and
+    /// the count is bounded, or a place moves one way in all of them.
     pub(super) fn ends(&self) -> bool {
         planted!(EveryLoopEnds) || (!self.undivided && (!self.uncounted || self.measures.end()))
     }
 
-    /// The most rounds that it holds, if they are counted.
+    /// The most rounds of the candidate, if they are counted.
     pub(super) fn rounds(&self) -> Option<u64> {
         let mark = self.state.top().loops.last()?;
         (!self.uncounted).then(|| self.other_rounds().map(|k| k.umax()).fold(mark.k.n.umax(), u64::max))
     }
 
-    /// A number of a loose walk is compared with a constant: if it is a place's, that may be where the place stays.
+    /// Notes a comparison of a number of a havocked iteration with a constant: if the number is a place's, the place
+    /// may be bounded there.
     pub(super) fn see_compared(&self, shape: &mut Shape, v: &Value, constant: i32) {
         let named = |o: &&Own| o.id == v.id && v.id != 0 && v.scale == 1;
         if let Some(o) = self.own.iter().chain(&self.named).find(named) {
@@ -419,9 +423,9 @@ impl Guess {
         self.back.is_some() || self.came_back_apart()
     }
 
-    /// What came back to a loose guess.
+    /// Joins a path that came back to a havocked candidate.
     ///
-    /// A path that leaves a place as it was adds nothing to what that can be: whatever the loose guess took it for is
+    /// A path that leaves a place unchanged adds nothing to the possible values of the place, so the havocked range is
     /// not joined.
     pub(super) fn note_back(&mut self, mut back: State, next_id: &mut u32, pool: &mut Pool) {
         let unchanged = std::mem::take(&mut self.unchanged);
@@ -450,9 +454,9 @@ impl Guess {
         }
     }
 
-    /// After a loose walk: corrects the shape. `true` if that asks for another one.
+    /// Corrects the shape after a havocked iteration. `true` if another havocked iteration is needed.
     pub(super) fn revise(&mut self, shape: &mut Shape) -> bool {
-        // Other rounds are guessed about then.
+        // A new partition needs another havocked iteration.
         if self.part(shape) {
             return true;
         }
@@ -482,7 +486,7 @@ impl Guess {
         again
     }
 
-    /// The same, by what came back to the present side.
+    /// Corrects the shape by what came back to the present side.
     fn revise_side(&self, shape: &mut Shape) -> bool {
         let mut again = false;
         if let Some(back) = &self.back {
@@ -494,20 +498,21 @@ impl Guess {
                     && !self.names_row_of(place)
                 {
                     again |= shape.tables.see(place, &e, &b, self.tabled.contains(&place));
-                    // What was guessed is what it must be compared with, if that was not all.
+                    // If the candidate assumed a smaller range than the type's, what came back is compared with that
+                    // range.
                     let e =
                         if self.related || !self.is_begun_side() { look(&self.state, place).unwrap_or(e) } else { e };
                     again |= shape.see_range(place, &e, &b);
                 }
             }
         }
-        // What the first round left as it was may change in later ones.
+        // A place that the first round left unchanged may change in later rounds.
         if let Some(back) = &self.back {
             for place in places(&self.state) {
                 let (Some(g), Some(b)) = (look(&self.state, place), look(back, place)) else { continue };
                 let beyond = || !b.n.subset(&g.n);
                 if shape.parts_by(place) {
-                    // One that holds something: how much, is seen as of other places.
+                    // A place that holds something on this side: its range is observed like that of other places.
                     if g.is_scalar() && b.is_scalar() && !self.is_none(place) && beyond() {
                         again |= shape.see_range(place, &g, &b);
                     }
@@ -520,7 +525,7 @@ impl Guess {
                     shape.see_range(place, &g, &b);
                     again = true;
                 }
-                // A pointer that may stay or move has a place of its own among those that are related to each other.
+                // A pointer that may stay or move becomes a place of its own in candidates with relations.
                 let pointers = matches!((g.ty, b.ty), (Ty::Packet { .. }, Ty::Packet { .. })) && g.ty == b.ty;
                 if (self.related && shape.further && pointers)
                     && (beyond() || (g.id, g.scale, g.delta) != (b.id, b.scale, b.delta))
@@ -534,8 +539,8 @@ impl Guess {
         again
     }
 
-    /// Joins what entered with what came back to the loose guess, and takes over what that found out of order. `false`
-    /// if nothing did.
+    /// Joins what entered with what came back to the havocked candidate, and takes over its observations about order.
+    /// `false` if no path came back in a usable way.
     pub(super) fn settle(&mut self, loose: &mut Guess, next_id: &mut u32) -> bool {
         loose.each_side(|_| {});
         if !loose.came_back() {
@@ -544,7 +549,7 @@ impl Guess {
         if !loose.ends() {
             return false;
         }
-        // Names of places' own and of lines differ between the two: they were made in the same order.
+        // Names of places and of lines differ between the two candidates; they were made in the same order.
         let (Some(mine), Some(theirs)) = (self.state.top().loops.last(), loose.state.top().loops.last()) else {
             return false;
         };
@@ -559,7 +564,7 @@ impl Guess {
         let named = |r: &Relation| self.relations.iter().find(|(mine, _)| mine == r).map(|(_, name)| *name);
         names.extend(loose.relations.iter().filter(|(_, t)| *t != 0).filter_map(|(r, t)| Some((*t, named(r)?))));
         for (place, v) in places(&self.state).filter_map(|p| Some((p, look(&self.state, p)?))) {
-            // Those that are the same in every round, too.
+            // Names that are equal in every round are matched, too.
             if let Some(t) = look(&loose.state, place)
                 && t.line_id() != v.line_id()
                 && !names.iter().any(|(t2, _)| *t2 == t.line_id())
@@ -574,7 +579,8 @@ impl Guess {
         joined
     }
 
-    /// The same, of the side that entered. `names`: those of the loose guess, and this one's.
+    /// [`Guess::settle`] for the side that entered. `names`: pairs of a name in the havocked candidate and this
+    /// candidate's name.
     fn settle_begun(&mut self, back: &State, still: &[Own], names: &[(u32, u32)], next_id: &mut u32) -> bool {
         let mut back = back.clone();
         for o in still {
@@ -615,8 +621,9 @@ impl Guess {
         merge(&mut self.state, &back, Widen::Not, next_id)
     }
 
-    /// What never fell, or never rose, in the loose walk is no less, or no more, than it was when the loop began: so it
-    /// is then, when it has not moved, and the check shows that it stays so.
+    /// Adds orders to the initial value: a place that never fell (or never rose) in the havocked iteration is at least
+    /// (at most) its initial value. The order holds when the loop begins, since nothing has moved yet, and the check
+    /// proves that it stays true.
     fn order_entry(&mut self, seen: &Measures) {
         for m in seen.weak() {
             let Some(own) = self.own.iter().find(|o| o.place == m.what) else { continue };
@@ -624,7 +631,7 @@ impl Guess {
             if e.line_id() == 0 || e.scale != 1 || g.line_id() != own.id || g.scale != 1 {
                 continue;
             }
-            // V(own) began as V(n) + apart.
+            // V(own) begins as V(n) + apart.
             let apart = i64::from(e.delta) - i64::from(g.delta);
             self.state.learn_below(match m.grows {
                 true => Room { id: e.line_id(), scale: 1, bytes: apart, hi: own.id },
@@ -633,25 +640,25 @@ impl Guess {
         }
     }
 
-    /// What the fact was when the loop began, when k was 0.
+    /// The best bound of the fact's form when the loop begins, with k = 0.
     fn at_entry(&self, f: &Room) -> Option<i64> {
         let s = &self.state;
         if f.id == 0 || f.hi == 0 {
             return None;
         }
-        // What is found out easily is mostly enough.
+        // The simple derivation mostly suffices.
         let easily = self.at_entry_by_parts(f);
         if easily >= Some(f.bytes) {
             return easily;
         }
-        // The state is still what entered, in the guess's names: k is 0.
+        // The state still is what entered, in the candidate's names, with k = 0.
         let form = Form::constant(f.bytes.into())
             .plus(&Form::name(f.id), f.scale.into())
             .and_then(|form| form.plus(&Form::name(f.hi), -1));
         if form.is_some_and(|form| s.proves_by_all(&form)) { Some(f.bytes) } else { easily }
     }
 
-    /// The same, by what each of the two was.
+    /// [`Guess::at_entry`] from the initial values of both sides of the fact separately.
     fn at_entry_by_parts(&self, f: &Room) -> Option<i64> {
         let s = &self.state;
         let mark = s.top().loops.last()?;
@@ -671,11 +678,12 @@ impl Guess {
         named.max(apart)
     }
 
-    /// Makes the guess hold what came back, too. `false` if it cannot.
+    /// Weakens the candidate so that it covers what came back, too. `false` if that is impossible.
     pub(super) fn weaken(&mut self, back: &State, env: &Env<'_>, next_id: &mut u32) -> bool {
         for (place, _) in std::mem::take(&mut self.broken) {
             let Some(v) = value(&self.state, place) else { continue };
-            // What falls on a line is not negative because it is in a place: nothing would say so any more.
+            // A falling line is not negative only because a place holds it; without the place, nothing would imply
+            // that.
             let falls = |m: &Mark| m.lines.iter().any(|l| l.x == v.line_id() && l.step < 0);
             if self.state.top().loops.last().is_some_and(falls) {
                 return false;
@@ -701,7 +709,7 @@ impl Guess {
     }
 }
 
-/// Replaces what `state` says of a place and its name by what `by` says.
+/// Replaces the facts of `state` about a place and its name by those of `by`.
 fn take_over(state: &mut State, by: &State, o: &Own) {
     let Some(v) = value(by, o.place) else { return };
     put(state, o.place, v);
@@ -709,7 +717,7 @@ fn take_over(state: &mut State, by: &State, o: &Own) {
     by.room.iter().filter(|f| f.id == o.id || f.hi == o.id).for_each(|f| state.learn_below(*f));
 }
 
-/// What the value's name says of its order is said of a new name, at this distance from the old one.
+/// Copies the orders of the value's name to a new name, at this distance from the old one.
 fn order_own(entry: &State, state: &mut State, v: &Value, own: u32, delta: i32) {
     for region in 0..crate::num::few(entry.min_len.len()) {
         let bytes = match v.id {
@@ -723,9 +731,9 @@ fn order_own(entry: &State, state: &mut State, v: &Value, own: u32, delta: i32) 
     }
 }
 
-/// Rounds for which a step of `d` cannot wrap, nor leave what is pointed into by more than a step.
+/// The number of rounds for which a step of `d` neither wraps nor leaves the pointer's memory by more than one step.
 ///
-/// `wide`: a number that is short when the loop begins need not stay so.
+/// `wide`: a number that has few bits when the loop begins may grow beyond them.
 fn rounds_of(v: &Value, d: i32, wide: bool, env: &Env<'_>) -> Option<u64> {
     let size = u64::from(d.unsigned_abs());
     if !v.is_scalar() {
@@ -752,7 +760,7 @@ fn below_zero(entry: &State, place: Place, change: Change) -> Option<(Place, Val
     Some((place, v.as_signed()?))
 }
 
-/// Names that nothing has.
+/// A source of fresh names.
 struct Fresh<'a>(&'a mut u32);
 
 impl Fresh<'_> {
@@ -762,7 +770,8 @@ impl Fresh<'_> {
     }
 }
 
-/// A multiple of what its name names, which moves by less than that: in terms of a name of the multiple.
+/// Renames a value that is a multiple of its name and moves by less than that multiple: it gets a name for the
+/// multiple.
 fn divided(state: &mut State, v: &Value, d: i32, next_id: &mut u32) -> Value {
     let id = v.line_id();
     if id == 0 || v.scale <= 1 || d % i32::from(v.scale) == 0 || state.may_be_negative(id) {
@@ -775,8 +784,8 @@ fn divided(state: &mut State, v: &Value, d: i32, next_id: &mut u32) -> Value {
     }
 }
 
-/// The value on a line with the round, and what it is when k is 0: by its scale if it is known, else on a line of its
-/// own. `begins`: what the lines of numbers begin with that have a name of their own there.
+/// The value as a function of the round, and its value for k = 0: by its scale if its start is constant, otherwise on a
+/// line of its own. `begins`: initial values of number lines that have a name of their own.
 fn tie(v: &Value, d: i32, mark: &mut Mark, begins: &[(u32, Value)], fresh: &mut Fresh<'_>) -> Option<(Value, Scalar)> {
     let scale = i16::try_from(d).ok()?;
     let k = mark.k.id;
@@ -795,24 +804,24 @@ fn tie(v: &Value, d: i32, mark: &mut Mark, begins: &[(u32, Value)], fresh: &mut 
     if v.null {
         return None;
     }
-    // V(x) must not be negative, as no V is: what falls to 0 from above its name's distance would lead it there, and
-    // so may the name of what lay before its region once. A pointer that begins below its object does not, as long as
-    // it is no further from its name than that: whether each round leaves it so is seen when it comes back
-    // ([`Guess::next_round`]), by all that is known.
+    // V(x) must not be negative, as no V is. A value that falls to 0 from above its name's distance would make it
+    // negative, and so may the name of a pointer that once lay before its region. A pointer that begins below its
+    // object does not, as long as its distance from the name is not positive: whether each round preserves that is
+    // checked when it comes back ([`Guess::next_round`]), with all facts.
     let begins_above = v.line_id() != 0 && v.scale > 0 && v.delta <= 0 && v.least_of_line() >= 0;
     let from_start = v.is_scalar() || v.n.smin() >= i64::from(v.delta).max(0) || begins_above;
     let rises = v.line_id() != 0 && v.scale > 0 && d > 0 && v.is_of_no_negative();
     let falls = v.line_id() != 0 && v.scale > 0 && d < 0 && v.delta <= 0 && from_start;
-    // What V(n) is has a range of 64 bits. What lies below its name by a distance may be a number where V is none
-    // (`4 * x - 4000`): such a line begins at what it is itself.
+    // V(n) has a range of 64 bits. A value that lies below its name by a distance may be a number while V is none (`4 *
+    // x - 4000`); such a line begins at the value itself.
     let fits = !v.is_scalar() || line_fits::<i128>(v.scale.into(), v.delta.into(), v.n.umax().into());
     let named = (rises || falls) && d % i32::from(v.scale) == 0 && fits;
-    // As a number falls that is in a place, and so not negative.
+    // The value falls with a number that a place holds and that is therefore not negative.
     let like = begins.iter().find_map(|(n, b)| {
         let moves = |l: &&Line| v.scale > 0 && l.step.checked_mul(v.scale.into()) == Some(d) && d < 0;
         let line = mark.lines.iter().filter(|l| l.n == *n).find(moves)?;
         let alike = b.is_scalar() && (b.line_id(), b.scale) == (v.line_id(), 1) && v.line_id() != 0;
-        // V(id) is V(n) less b's distance.
+        // V(id) is V(n) minus b's distance.
         let delta = v.delta.checked_sub(b.delta.checked_mul(v.scale.into())?)?;
         (alike && !named).then_some(v.renamed(line.x, v.scale, delta))
     });
@@ -822,7 +831,7 @@ fn tie(v: &Value, d: i32, mark: &mut Mark, begins: &[(u32, Value)], fresh: &mut 
     if !named && matches!(v.ty, Ty::Packet { .. }) {
         return None;
     }
-    // What has no name is so far from the least that it can be.
+    // A value without a name is expressed by its distance from its least value.
     let least = i32::try_from(v.n.smin().min(0)).ok().filter(|_| !v.is_scalar()).unwrap_or(0);
     if !named && ((!v.is_scalar() && v.n.smin() < least.into()) || (d < 0 && !from_start)) {
         return None;

@@ -1,4 +1,4 @@
-//! What a round of a loop changes: seen by comparing what entered it with what came back.
+//! The shape of a loop: what a round changes, observed by comparing what entered it with what came back.
 
 use bpf_isa::{AluOp, Width};
 
@@ -13,78 +13,79 @@ use crate::state::State;
 use crate::tnum::ones;
 use crate::value::{Ty, Value};
 
-/// What a round does to it.
+/// The change of a place in a round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Change {
-    /// Adds this.
+    /// It is increased by this constant.
     Step(i32),
-    /// Moves it, differently each time.
+    /// It moves by an amount that differs between rounds.
     Move,
-    /// Anything.
+    /// It may become anything.
     Any,
 }
 
-/// Times that an end of a range goes to the next number that the program compares with, before it goes all the way; and
-/// to the next that the loop compares that place with.
+/// How often an end of a range is widened to the next number that the program compares with, before it is widened fully
+/// (thresholds); and how often to the next number that the loop compares that place with.
 const MAX_STEPS: [u8; 2] = [3, 6];
 
-/// Numbers that places are seen to be compared with, of one loop.
+/// The most comparisons of places that are remembered for one loop.
 const MAX_LIMITS: usize = 48;
 
-/// Low bits of which it is seen whether they stay: those of an address that is aligned, or what one counts by.
+/// Low bits whose constancy is observed: those of an aligned address, or of a number that counts in strides.
 const MAX_LOW: u32 = 4;
 
 /// What a round of a loop changes.
 #[derive(Clone, Debug, Default)]
 pub(in crate::walk::loops) struct Shape {
     pub(super) changes: Vec<(Place, Change)>,
-    /// What has been seen to become less, and to become more, than was guessed: how far, and how often that was new.
+    /// Places that were seen below (above) the candidate's range: how far, and how often that was new.
     pub(super) less: Vec<(Place, i128, u8)>,
     pub(super) more: Vec<(Place, i128, u8)>,
-    /// How many low bits of a number or a pointer's offset are known, and seen to stay as they are.
+    /// The number of low bits of a number or a pointer's offset that are known and stay unchanged.
     pub(super) low: Vec<(Place, u32)>,
-    /// What the loop compares with, and numbers beside that; then what the program does.
+    /// Thresholds: numbers that the loop compares with, and numbers beside them; then those of the whole program.
     pub(in crate::walk::loops) compared_with: [Vec<u64>; 2],
-    /// What loose walks have seen single places compared with, as what these were at the head.
+    /// Thresholds for single places, as values at the head, from comparisons in havocked iterations.
     pub(in crate::walk::loops) limits: Vec<(Place, u64)>,
-    /// What is the same in every round, if it has no name of its own.
+    /// Places that are unchanged in every round, if they have no name of their own.
     pub(super) same: Vec<Place>,
-    /// While a round is watched: the names given to values without one.
+    /// In a sample round: the names given to values without one.
     pub(in crate::walk::loops) names: Vec<(Place, u32)>,
-    /// No exit bounds the number of rounds as far as short numbers count: longer ones may.
+    /// Whether no exit bounds the number of rounds within the width of the short numbers, so that wider ones may.
     pub(super) wide: bool,
-    /// Nor as far as any do: nothing is counted by them.
+    /// Whether no exit bounds the number of rounds at all, so that nothing is counted by them.
     pub(super) uncounted: bool,
-    /// Places that held the same number when the round began that was watched, and the same when it was over: each with
-    /// one before it. Compilers keep copies of what a loop tests.
+    /// Pairs of places that held one number when the sample round began, and one number when it ended; the second is
+    /// earlier. Compilers keep copies of what a loop tests.
     pub(super) twins: Vec<(Place, Place)>,
     /// Places that go from one constant of a table to another.
     pub(super) tables: Tables,
-    /// What every round divides, where that counts them.
+    /// The number that every round divides, where that counts the rounds.
     pub(super) shrink: Option<Shrink>,
-    /// A guess that counted so has failed.
+    /// Whether a candidate that counted rounds so has failed.
     pub(super) undivided: bool,
-    /// What places are to each other, if a guess without that has failed; and whether these have been begun with.
+    /// The relations of places, if a candidate without them has failed; `begun`: whether the initial ones were chosen.
     pub(super) related: Option<Vec<Relation>>,
-    /// Registers that the loop compares with others: if one stays as it is, others may stay below it.
+    /// Registers that the loop compares with others: if one stays unchanged, others may stay below it.
     pub(in crate::walk::loops) ends: Vec<u8>,
     pub(super) begun: bool,
-    /// Pointers that may stay where they are are related, too, and what is no sum in every round is tried as a bound.
+    /// Whether pointers that may stay unchanged are related, too, and sums that do not hold in every round are tried as
+    /// bounds.
     pub(in crate::walk::loops) further: bool,
-    /// Places that move by multiples of what stays: where more is tried.
+    /// Places that move by multiples of unchanged numbers.
     pub(super) strides: Vec<Stride>,
-    /// Rounds may be told apart by places that hold none in some; and which are.
+    /// Whether rounds may be partitioned by places that hold none; and the partition.
     pub(in crate::walk::loops) parts: bool,
     pub(super) parting: Parting,
 }
 
 impl Shape {
-    /// What can be expected of another use of the loop.
+    /// The part of the shape that another use of the loop can start from.
     pub(in crate::walk::loops) fn reusable(&self) -> Shape {
         Shape { names: Vec::new(), related: None, begun: false, ..self.clone() }
     }
 
-    /// What the place was at the head is compared with this, more or less.
+    /// Notes that the value of the place at the head is compared with about this number.
     pub(super) fn limit(&mut self, place: Place, at: i128) {
         for at in [at - 1, at, at + 1].into_iter().filter_map(|at| u64::try_from(at).ok()) {
             if self.limits.len() < MAX_LIMITS && !self.limits.contains(&(place, at)) {
@@ -93,35 +94,35 @@ impl Shape {
         }
     }
 
-    /// Whether rounds are told apart by some place.
+    /// Whether rounds are partitioned.
     pub(in crate::walk::loops) fn is_parted(&self) -> bool {
         !self.parting.places.is_empty()
     }
 
-    /// Rounds are not counted by what they divide any more. Whether they were.
+    /// Stops counting rounds by a divided number. Returns whether they were.
     pub(in crate::walk::loops) fn count_otherwise(&mut self) -> bool {
         let counted = self.shrink.take().is_some();
         self.undivided |= counted;
         counted
     }
 
-    /// Whether some place may be guessed from below, step by step.
+    /// Whether some place is searched from below, step by step.
     pub(in crate::walk::loops) fn has_tables(&self) -> bool {
         self.tables.any()
     }
 
-    /// Whether rounds are told apart by this place.
+    /// Whether rounds are partitioned by this place.
     pub(super) fn parts_by(&self, place: Place) -> bool {
         self.parting.places.iter().any(|p| p.place == place)
     }
 
-    /// Whether a place was seen that might be told apart, and rounds are not told apart.
+    /// Whether a place was seen by which rounds might be partitioned, and are not.
     pub(in crate::walk::loops) fn misses_parts(&self) -> bool {
         self.parting.missed
     }
 
-    /// A round was seen to end with these places: rounds are told apart by them, which a round does not move as others
-    /// then. Whether that is new.
+    /// Notes that a round ended with these places: rounds are partitioned by them from now on, instead of moving them.
+    /// Returns whether that is new.
     pub(super) fn see_parted(&mut self, found: &[Parted]) -> bool {
         if !self.parts {
             self.parting.missed |= !found.is_empty();
@@ -151,7 +152,7 @@ impl Shape {
         }
     }
 
-    /// A place that held the same number as this one when the loop began, and may do so in every round.
+    /// The place that held the same number as this one when the loop began, and may do so in every round.
     pub(super) fn twin_of(&self, place: Place, entry: &State) -> Option<Place> {
         let (_, first) = self.twins.iter().find(|(p, _)| *p == place && !self.parts_by(*p))?;
         alike(&value(entry, place)?, &value(entry, *first)?).then_some(*first)
@@ -165,7 +166,7 @@ impl Shape {
             matches!((ea, eb, ba, bb), (Some(ea), Some(eb), Some(ba), Some(bb)) if alike(&ea, &eb) && alike(&ba, &bb))
         };
         for (i, (place, _)) in self.changes.iter().enumerate() {
-            // One that has none before it.
+            // The first place that is alike.
             let first = |(p, _): &&(Place, Change)| both(*p, *place);
             if let Some((first, _)) = self.changes[..i].iter().find(first) {
                 self.twins.push((*place, *first));
@@ -191,7 +192,7 @@ impl Shape {
                     list.push((place, at, 0));
                     new = true;
                 }
-                // A step further, where steps are made.
+                // A further threshold, where thresholds are used.
                 Some((_, ever, times)) if self.related.is_some() && *times < most => {
                     (*ever, *times) = (at, *times + 1);
                     new = true;
@@ -206,7 +207,7 @@ impl Shape {
         MAX_STEPS[usize::from(self.limits.iter().any(|(p, _)| *p == place))]
     }
 
-    /// Any number with the low bits of this one that stay.
+    /// The set of numbers whose low bits are those of `v` that stay unchanged.
     pub(super) fn aligned(&self, place: Place, v: &Value) -> Scalar {
         let bits = self.low.iter().find(|(p, _)| *p == place).map_or(0, |(_, bits)| *bits);
         let low: u64 = ones(bits);
@@ -214,9 +215,9 @@ impl Shape {
         cleared.alu(AluOp::Or, Width::W64, &Scalar::constant(v.n.bits().value() & low))
     }
 
-    /// The range to guess of a place that had this one and changed, of all that its type can hold: its ends stay where
-    /// they were not left. Where guesses may be tried for longer, an end that was left goes to the next number that the
-    /// loop compares the place with, or else with anything, a few times.
+    /// The range of a place in the candidate, from its initial range `old` within its type's range `all`. An end that
+    /// no round exceeded stays. Where more candidates may be tried, an end that was exceeded goes to the next number
+    /// that the loop compares the place with, or else with anything, a few times.
     pub(super) fn range(&self, place: Place, old: (u64, u64), all: (u64, u64)) -> (u64, u64) {
         if let Some((min, max)) = self.tables.range(place) {
             return (min.min(old.0), max.max(old.1));
@@ -246,7 +247,7 @@ impl Shape {
     }
 }
 
-/// How many low bits of the two are known, and the same.
+/// The number of low bits that are known in both values, and equal.
 fn low_bits_alike(a: &Value, b: &Value) -> u32 {
     a.n.bits().join(b.n.bits()).mask().trailing_zeros().min(MAX_LOW)
 }
@@ -256,7 +257,7 @@ fn alike(a: &Value, b: &Value) -> bool {
     a.is_scalar() && b.is_scalar() && a.id != 0 && (a.id, a.scale, a.delta) == (b.id, b.scale, b.delta)
 }
 
-/// Names every number and every pointer at an unknown offset that has no name.
+/// Names every number without a name, and every pointer at an unknown offset.
 pub(in crate::walk::loops) fn name_all(state: &mut State, shape: &mut Shape, next_id: &mut u32) {
     shape.names.clear();
     for place in places(state).collect::<Vec<_>>() {
@@ -275,7 +276,7 @@ pub(in crate::walk::loops) fn name_all(state: &mut State, shape: &mut Shape, nex
     }
 }
 
-/// Finds out what a round changed, from what entered it and what came back. `false` if it cannot be guessed about.
+/// Finds what a round changed, from what entered it and what came back. `false` if no candidate can be made.
 pub(in crate::walk::loops) fn compare(entry: &State, back: &State, shape: &mut Shape) -> bool {
     if entry.frames.len() != back.frames.len() || entry.owed != back.owed || entry.locks != back.locks {
         return false;
@@ -325,7 +326,7 @@ pub(in crate::walk::loops) fn compare(entry: &State, back: &State, shape: &mut S
     true
 }
 
-/// What makes `b` of `e`.
+/// The change from `e` to `b`.
 fn change(e: &Value, b: &Value) -> Option<Change> {
     if e.ty != b.ty || e.null != b.null || e.owner != b.owner {
         return Some(Change::Any);

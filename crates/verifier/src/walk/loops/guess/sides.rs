@@ -1,24 +1,25 @@
-//! Places that hold *none* in some rounds and something else in others: `-1` or an index, null or a pointer.
+//! Places that hold *none* (`-1` or null) in some rounds, and an index or a pointer in others: trace partitioning
+//! (Rival and Mauborgne 2007).
 //!
-//! Problem: one range of both, from -1 to the last index, has no name, as no number with a name is negative; and a
-//! pointer joined with null is nothing at all. Approach: rounds in which such a place holds none are told apart from
-//! those in which it does not. A guess has a state for each set of places that hold none ([`Side`]): that of what
-//! entered the loop, and those that rounds were seen to come back to. In the others the place has a name of its own, as
-//! everything that moves. One walk of the body goes from each of them; what comes back must be inside the one that its
-//! own values say.
+//! Problem: a range of both, from -1 to the last index, has no name, as no number with a name is negative; and the join
+//! of a pointer with null is nothing at all. Approach: rounds in which such a place holds none are separated from the
+//! others. A candidate has a state for each set of places that hold none ([`Side`]): the set of what entered the loop,
+//! and the sets that rounds were seen to come back to. On sides where the place holds something, it has a name of its
+//! own, like every place that moves. One walk of the body starts from each side; what comes back must be covered by the
+//! side that its own values select.
 //!
-//! Claim: the guess as a whole, all its sides together, holds in every round. Proof: by induction over the rounds. What
-//! entered is in one side ([`Guess::new`]). A round that begins inside a side is one that the walk from that side has
-//! seen, and where it comes back, [`Guess::receive`] picks a side by what is in the places *there*, and the state must
-//! be covered by that one; one for which there is no side is inside no guess. The choice itself proves nothing: a state
-//! in the wrong side would not be covered.
+//! Claim: the candidate as a whole, all its sides together, is an invariant. Proof: by induction over the rounds. What
+//! entered is covered by one side ([`Guess::new`]). A round that begins inside a side is one that the walk from that
+//! side has seen. Where it comes back, [`Guess::receive`] selects a side by the values in the places *there*, and that
+//! side must cover the state; if there is no such side, the state is not covered. The selection itself proves nothing:
+//! a wrong side would not cover the state.
 //!
-//! Ending: k, the round, is one number for all sides, and each bounds it. What moves ([`super::Measure`]) is compared
-//! between the head and the next, so only where a place has a name at both: of a place that holds none at either,
-//! nothing is said of that round, which therefore must be ended by something else. A state that was kept in one side
-//! never covers one of another, whose names have other meanings (`Mark::side`).
+//! Termination: the round k is one number for all sides, and each side bounds it. A [`super::Measure`] compares a place
+//! at the head with the place at the next head, so it says something only where the place has a name at both. A round
+//! where the place holds none at either says nothing, and must be ended by another argument. A state that was kept on
+//! one side never covers a state of another, whose names have other meanings (`Mark::side`).
 //!
-//! Invariant: of a place that holds none, no fact of the state is about its own name, which is of nothing then.
+//! Invariant: if a place holds none, no fact of the state is about its name, which denotes nothing then.
 
 use super::parting::{NONES, Parted, parted_between, without};
 use super::place::{Place, look, places, put, value};
@@ -31,7 +32,7 @@ use crate::scalar::Scalar;
 use crate::state::{Pool, Room, State};
 use crate::value::{Ty, Value, Why};
 
-/// The rounds in which these places hold none, and no other does.
+/// One part of the partition: the rounds in which exactly these places hold none.
 #[derive(Debug)]
 pub(super) struct Side {
     bits: u8,
@@ -41,33 +42,33 @@ pub(super) struct Side {
     still: Vec<Own>,
 }
 
-/// What a guess knows of them.
+/// The partition of a candidate.
 #[derive(Debug, Default)]
 pub(super) struct Sides {
-    /// By place: what is none there, and the name of its own where it is not, or 0.
+    /// For each place: the constant that is none, and the name of the place where it holds something, or 0.
     parted: Vec<(Place, u64, u32)>,
-    /// That of [`Guess::state`], and that of what entered.
+    /// The side of [`Guess::state`], and the side of what entered.
     now: u8,
     begun: u8,
     others: Vec<Side>,
-    /// What came back and is in no side, and places that might be told apart.
+    /// Sides of states that came back and that the candidate lacks; and places by which rounds might be partitioned.
     missing: Vec<u8>,
     seen: Vec<Vec<Parted>>,
-    /// Places that a round left as they were that went from another side to this one.
+    /// Places that a round left unchanged which went from another side to this one.
     crossed: Vec<(u8, Place)>,
-    /// What came back last did that.
+    /// Whether the last state that came back went from one side to another.
     crosses: bool,
-    /// Sides that have been made weaker.
+    /// Sides that have been weakened.
     weakened: Vec<u8>,
 }
 
-/// Whether one of the places that are told apart is this one, and holds none on that side.
+/// Whether the place is one of the partition's and holds none on that side.
 fn holds_none(parted: &[(Place, u64, u32)], place: Place, side: u8) -> bool {
     parted.iter().enumerate().any(|(i, (p, ..))| *p == place && side >> i & 1 != 0)
 }
 
 impl Sides {
-    /// Those of what enters the loop. `name` makes names.
+    /// The partition for a state that enters the loop. `name` makes names.
     pub(super) fn new(entry: &State, shape: &Shape, mut name: impl FnMut() -> u32) -> Sides {
         let mut sides = Sides::default();
         sides.begun = shape.parting.side_of(entry, &[]);
@@ -105,12 +106,12 @@ impl Sides {
         self.begun
     }
 
-    /// The places, as some that move.
+    /// The places of the partition, as places that move.
     pub(super) fn moves(&self) -> impl Iterator<Item = (Place, Change)> {
         self.distinct().map(|(place, _)| (place, Change::Move))
     }
 
-    /// Each place once, though more than one constant may be none there, and its name.
+    /// Each place once, with its name, even if it has two constants that are none.
     fn distinct(&self) -> impl Iterator<Item = (Place, u32)> {
         let first = |i: usize, p: Place| self.parted[..i].iter().all(|(q, ..)| *q != p);
         let places = self.parted.iter().enumerate().filter(move |(i, (p, ..))| first(*i, *p));
@@ -122,7 +123,7 @@ impl Sides {
         self.distinct().filter(|(_, id)| *id != 0).map(|(place, id)| Own { place, id })
     }
 
-    /// A place that holds something when the loop begins has got its name.
+    /// Notes the name of a place that holds something when the loop begins.
     pub(super) fn set_name(&mut self, own: Own) {
         for (_, _, id) in self.parted.iter_mut().filter(|(p, ..)| *p == own.place) {
             *id = own.id;
@@ -134,7 +135,7 @@ impl Sides {
         holds_none(&self.parted, place, side)
     }
 
-    /// Whether the relation is about a place that holds none there.
+    /// Whether the relation is about a place that holds none on that side.
     fn misses(&self, r: Relation, side: u8) -> bool {
         r.about().any(|of| matches!(of, Of::Place(p) if self.is_none(p, side)))
     }
@@ -153,12 +154,12 @@ impl Guess {
         self.sides.others.iter().map(|s| &s.state)
     }
 
-    /// Whether the place holds none in the present side's rounds.
+    /// Whether the place holds none on the present side.
     pub(super) fn is_none(&self, place: Place) -> bool {
         self.sides.is_none(place, self.sides.now)
     }
 
-    /// Whether the relation says nothing of the present side's rounds.
+    /// Whether the relation says nothing on the present side.
     pub(super) fn misses(&self, r: Relation) -> bool {
         self.sides.misses(r, self.sides.now)
     }
@@ -168,17 +169,17 @@ impl Guess {
         self.sides.now
     }
 
-    /// Whether the guess's present side is that of what entered the loop.
+    /// Whether the present side is the side of what entered the loop.
     pub(super) fn is_begun_side(&self) -> bool {
         self.sides.now == self.sides.begun
     }
 
-    /// Whether the relation holds when the loop begins, as far as it is about what there is then.
+    /// Whether the relation holds when the loop begins, or is about a place that holds none then.
     pub(super) fn begins_with(&self, r: Relation, state: &State) -> bool {
         self.sides.misses(r, self.sides.begun) || r.holds(&self.entry, state)
     }
 
-    /// Whether a place has a name of its own, or will have one on another side.
+    /// Whether the relation's places have names, at least on another side.
     pub(super) fn names_relation(&self, r: Relation) -> bool {
         let named_elsewhere = |p: Place| self.sides.parted.iter().any(|(q, _, id)| *q == p && *id != 0);
         r.about().all(|of| match of {
@@ -187,12 +188,12 @@ impl Guess {
         })
     }
 
-    /// The names of places that rounds are told apart by: they are of something else in each round, or of nothing.
+    /// The names of the partition's places. They denote other values in each round, or none.
     pub(super) fn parted_names(&self) -> impl Iterator<Item = u32> {
         self.sides.parted.iter().map(|(.., id)| *id).filter(|id| *id != 0)
     }
 
-    /// Makes this side the present one. `false` if there is none.
+    /// Makes this side the present one. `false` if there is no such side.
     fn turn_to(&mut self, bits: u8) -> bool {
         if self.sides.now == bits {
             return true;
@@ -205,7 +206,7 @@ impl Guess {
         true
     }
 
-    /// Does this with each side as the present one; at last, that of what entered is.
+    /// Calls `with` for each side as the present one. The side of what entered comes last and stays the present one.
     pub(super) fn each_side(&mut self, mut with: impl FnMut(&mut Guess)) {
         let begun = self.sides.begun;
         let others: Vec<u8> = self.sides.others.iter().map(|s| s.bits).chain([self.sides.now]).collect();
@@ -216,8 +217,8 @@ impl Guess {
         }
     }
 
-    /// What came back, in the names of the next round, and the side that it is in as the present one. `false` if there
-    /// is no such side.
+    /// Renames a state that came back to the names of the next round, and makes its side the present one. `false` if
+    /// there is no such side.
     pub(in crate::walk::loops) fn receive(&mut self, back: &mut State, next_id: &mut u32) -> bool {
         let to = self.sides.side_of(back);
         if !self.turn_to(to) {
@@ -238,7 +239,7 @@ impl Guess {
         true
     }
 
-    /// Numbers that the guess counts below zero, and that came back as plain numbers.
+    /// Makes numbers that the candidate counts below zero signed again, after they came back as plain numbers.
     fn sign_as_guessed(&self, back: &mut State) {
         for place in places(&self.state).filter(|p| p.is_register()) {
             let counted = look(&self.state, place).is_some_and(|v| v.ty == Ty::Signed);
@@ -257,12 +258,12 @@ impl Guess {
         state.and_then(|s| value(s, own.place)).is_some_and(|v| v.line_id() == own.id)
     }
 
-    /// What came back is inside the guess because of a fault.
+    /// Whether a planted fault takes what came back as covered.
     pub(in crate::walk::loops) fn planted_inside(&self) -> bool {
         self.sides.crosses && planted!(SidesUncovered)
     }
 
-    /// What came back to a loose walk does not hold none where the side says so.
+    /// Removes none from places that hold something on this side, in a state of a havocked iteration.
     pub(super) fn without_none(&self, back: &mut State) {
         for (place, none, _) in &self.sides.parted {
             if let (Some(v), false) = (value(back, *place), self.is_none(*place)) {
@@ -271,7 +272,7 @@ impl Guess {
         }
     }
 
-    /// What came back left these places as they were: on the side that it came from, which is another one, maybe.
+    /// Notes that a round which went from another side to this one left these places unchanged.
     pub(super) fn see_crossed(&mut self, unchanged: &[Own]) {
         if self.sides.crosses {
             let now = self.sides.now;
@@ -283,14 +284,14 @@ impl Guess {
         }
     }
 
-    /// The present side is made weaker. Whether it has been before.
+    /// Notes that the present side is weakened. Returns whether it was before.
     pub(super) fn weakens_again(&mut self) -> bool {
         let again = self.sides.weakened.contains(&self.sides.now);
         self.sides.weakened.push(self.sides.now);
         again
     }
 
-    /// Notes the places that what came back might be told apart by.
+    /// Notes the places by which what came back might be partitioned.
     pub(super) fn see_parting(&mut self, back: &State) {
         let mut found = parted_between(&self.entry, back);
         found.retain(|p| !self.sides.parted.iter().any(|(q, none, _)| (*q, *none) == (p.place, p.none)));
@@ -298,7 +299,7 @@ impl Guess {
     }
 
     fn note_parting(&mut self, mut found: Vec<Parted>) {
-        // What every round moves by the same step is no such place, wherever it begins.
+        // A place that every round moves by the same step is no such place, wherever it begins.
         let moves = |p: &Parted| self.steps.contains(&p.place) && self.broken.iter().all(|(q, _)| *q != p.place);
         found.retain(|p| !moves(p));
         let what = |p: &Parted| (p.place, p.none, p.back);
@@ -308,7 +309,7 @@ impl Guess {
         }
     }
 
-    /// Tells more rounds apart by what has come back. Whether that is new.
+    /// Refines the partition by what has come back. Returns whether it changed.
     pub(in crate::walk::loops) fn part(&mut self, shape: &mut Shape) -> bool {
         let mut new = false;
         let seen = std::mem::take(&mut self.sides.seen);
@@ -322,7 +323,7 @@ impl Guess {
         if shape.parting.places.len() == known {
             return new;
         }
-        // Of the new places, by what is known of each path.
+        // The sides of the new places, from the observations of each path.
         for found in &seen {
             let bits = shape.parting.side_of(&self.entry, found);
             new |= shape.parting.see_side(bits);
@@ -330,7 +331,8 @@ impl Guess {
         new
     }
 
-    /// In a loose guess: the sides that rounds came back to, in which everything that changes may be anything, too.
+    /// In a havocked candidate: creates the sides that rounds came back to, with every changing place unknown on them,
+    /// too.
     pub(super) fn begin_sides(&mut self, shape: &Shape, env: &Env<'_>, next_id: &mut u32) {
         let begun = self.sides.begun;
         for &bits in shape.parting.sides.iter().filter(|bits| **bits != begun) {
@@ -361,7 +363,7 @@ impl Guess {
                     (_, true) | (false, false) => {}
                 }
             }
-            // One that is nothing known there is not guessed about.
+            // A place about which nothing is known there gets no side.
             let unknown = |p: &Parted| {
                 value(&state, p.place)
                     .is_some_and(|v| self.sides.is_none(p.place, bits) != NONES.map(Some).contains(&v.as_const()))
@@ -392,8 +394,8 @@ impl Guess {
         }
     }
 
-    /// What came back to the other sides of a loose guess, in this one's names, is what is guessed of them: nothing
-    /// has entered them.
+    /// Takes the states of the other sides from what came back to the havocked candidate, in this candidate's names:
+    /// nothing else has entered these sides.
     pub(super) fn settle_sides(&mut self, loose: &Guess, names: &[(u32, u32)], next_id: &mut u32) {
         for side in &loose.sides.others {
             let Some(back) = &side.back else { continue };
@@ -404,7 +406,8 @@ impl Guess {
                 }
             }
             rename(&mut state, names, next_id);
-            // What was left as it was is what it is where the round began: that is, mostly, on the side that entered.
+            // A place that a round left unchanged has the value with which the round began, mostly that of the side
+            // that entered.
             for (_, place) in loose.sides.crossed.iter().filter(|(bits, _)| *bits == side.bits) {
                 if let (Some(v), Some(begun)) = (value(&state, *place), value(&self.state, *place))
                     && (v.ty == begun.ty && v.null == begun.null && !self.sides.is_none(*place, self.sides.begun))
@@ -420,7 +423,7 @@ impl Guess {
         }
     }
 
-    /// The state of what entered has been given up at a place, or the name that it had there: so have the others.
+    /// Weakens a place on the other sides as it was weakened on the side of what entered.
     pub(super) fn loosen_others(&mut self, place: Place, env: &Env<'_>, next_id: &mut u32) {
         let Guess { sides, .. } = self;
         for side in sides.others.iter_mut() {
@@ -438,18 +441,18 @@ impl Guess {
         }
     }
 
-    /// The numbers of rounds of the other sides.
+    /// The round numbers of the other sides.
     pub(super) fn other_rounds(&self) -> impl Iterator<Item = Scalar> {
         self.other_sides().filter_map(|s| s.top().loops.last()).map(|m| m.k.n)
     }
 
-    /// Whether any path came back to another side than that of what entered.
+    /// Whether a path came back to a side other than that of what entered.
     pub(super) fn came_back_apart(&self) -> bool {
         self.sides.others.iter().any(|s| s.back.is_some())
     }
 }
 
-/// Gives what the state holds its new names. What has none of them any more is tied to nothing.
+/// Renames the values of a state. A value whose old name has no new one loses its relation to others.
 pub(super) fn rename(state: &mut State, names: &[(u32, u32)], next_id: &mut u32) {
     let new = |id: u32| names.iter().find(|(t, _)| *t == id && id != 0).map_or(id, |(_, m)| *m);
     for v in state.values_mut() {
