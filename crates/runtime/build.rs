@@ -1,4 +1,4 @@
-//! What a build has, as one word each for the code to ask by.
+//! Sets one `cfg` for each property of a build that the code asks for.
 //!
 //! * `native`: machine code. The feature `jit`, on a system that executable memory is known for, on an architecture
 //!   with a backend. Everything else is interpreted.

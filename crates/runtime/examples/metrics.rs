@@ -1,4 +1,4 @@
-//! Serves what an engine counts in Prometheus' text format: `cargo run --example metrics -- 127.0.0.1:9187`.
+//! Serves an engine's metrics in Prometheus' text format: `cargo run --example metrics -- 127.0.0.1:9187`.
 //!
 //! Without an address it answers one request, its own, and prints the answer.
 
@@ -9,7 +9,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A label's value, as the format wants it.
+/// Escapes a label's value for the format.
 fn label(value: &str) -> String {
     value.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n")
 }
@@ -74,7 +74,7 @@ fn prometheus(snapshot: &Snapshot) -> String {
 }
 
 fn answer(mut client: TcpStream, engine: &Engine) -> std::io::Result<()> {
-    // What is asked for does not matter.
+    // The request's path and headers are ignored.
     let _ = client.read(&mut [0; 1024])?;
     let body = prometheus(&engine.snapshot());
     let head = "HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nConnection: close";
@@ -96,7 +96,7 @@ pub(crate) fn serve(address: Option<&str>) -> Result<(), Box<dyn Error>> {
     println!("http://{}/metrics", listener.local_addr()?);
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // The service, which knows nothing of all this.
+        // The service itself, which has no code for metrics.
         scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
                 length.run(&mut (), &mut [0; 60]).expect("it cannot fail");

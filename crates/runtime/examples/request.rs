@@ -9,7 +9,7 @@ use bpf_runtime::{
     Pinned, PinnedMap, Program, SharedBytes, assemble,
 };
 
-/// What programs see of a request. `Request::c_struct()` is the header for their authors.
+/// The context of plug-ins: a request. `Request::c_struct()` is the header for their authors.
 #[derive(BpfContext)]
 #[repr(C)]
 struct Request<'p> {

@@ -1,4 +1,4 @@
-//! Everything that threads share, used at once: what `cargo xtask sanitize` watches.
+//! Uses everything that threads share at once, for the sanitizers of `cargo xtask sanitize`.
 //!
 //! Threads run a hook, a dispatcher, tail calls and programs on maps, some of which fail or panic in host functions;
 //! others meanwhile change all of these, load and drop programs, read and write the maps, freeze and iterate,
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 type Prog = Program<Raw, u64>;
 
-/// What the threads of a round share.
+/// The objects that the threads of a round share.
 struct Shared {
     engine: Engine,
     linker: Linker<u64>,
@@ -31,7 +31,7 @@ struct Shared {
     changes: AtomicU64,
 }
 
-/// Adds one to an array's counter, and to a hash's element, which it makes and at times takes away.
+/// Adds one to an array's counter and to a hash's element, which it creates and sometimes deletes.
 const COUNT: &str = "r6 = r1\nr7 = r2\n*(u32 *)(r10 - 4) = 0\n*(u64 *)(r10 - 16) = r7\nr1 = map[fd:0]\nr2 = r10\nr2 += -4\n\
     call 1\nif r0 == 0 goto hash\nr1 = 1\nlock *(u64 *)(r0 + 0) += r1\n\
     hash:\nr1 = map[fd:1]\nr2 = r10\nr2 += -16\ncall 1\nif r0 == 0 goto absent\n\
@@ -116,7 +116,8 @@ fn random(seed: &mut u64) -> usize {
     (*seed >> 33) as usize
 }
 
-/// Runs of all kinds. Errors are what the programs and the interruptions make; panics of host functions come out here.
+/// Runs programs in all ways. Errors come from the programs and the interruptions; panics of host functions are resumed
+/// here.
 fn runs(shared: &Shared, mut seed: u64) {
     while !shared.stop.load(Ordering::Relaxed) {
         let program = &shared.programs[random(&mut seed) % shared.programs.len()];
@@ -139,7 +140,8 @@ fn runs(shared: &Shared, mut seed: u64) {
     }
 }
 
-/// Changes of hook, dispatcher and array; loads and drops. Refusals (attached already, not attached) are as good.
+/// Changes hook, dispatcher and array; loads and drops programs. Refusals (attached already, not attached) are
+/// expected.
 fn changes(shared: &Shared, mut seed: u64) {
     while !shared.stop.load(Ordering::Relaxed) {
         let program = &shared.programs[random(&mut seed) % shared.programs.len()];
@@ -155,7 +157,7 @@ fn changes(shared: &Shared, mut seed: u64) {
             7 => drop(shared.hook.set_statistics(index < 4)),
             8 => shared.engine.reclaim(),
             _ => {
-                // A program of a moment, in the array and the hook, and gone.
+                // A program that is loaded, put into the array and the hook, and dropped at once.
                 let text = format!("r0 = {}\nexit", index + 1);
                 let insns = assemble(&text).expect("it assembles");
                 if let Ok(one) = shared.linker.loader::<Raw>().insns("moment", insns) {
@@ -170,7 +172,7 @@ fn changes(shared: &Shared, mut seed: u64) {
     }
 }
 
-/// The maps from the host's side.
+/// Reads and writes the maps from the host's side.
 fn host_side(shared: &Shared) {
     let [array, hash, ring, lru, percpu] = shared.maps.as_slice() else { return };
     let mut ring = RingBuf::new(ring).expect("a consumer");

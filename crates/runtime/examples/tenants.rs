@@ -1,5 +1,5 @@
-//! Tenants of one object, made, run, reset, reloaded and dropped by four threads at once: what `cargo xtask sanitize`
-//! watches beside `stress`.
+//! Tenants of one object, made, run, reset, reloaded and dropped by four threads at once: `cargo xtask sanitize` runs
+//! it beside `stress`.
 //!
 //! Each thread has tenants of its own and shares everything else: the module, a hook and a prog array that all tenants
 //! are in, a pool, the metrics. Results of a tenant's programs are checked where they do not depend on other threads.

@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 use std::{env, fs};
 
-/// What plug-ins see of a request.
+/// The context of plug-ins: a request.
 #[derive(BpfContext)]
 #[bpf(name = "request")]
 #[repr(C)]
@@ -24,7 +24,7 @@ struct Request<'r> {
     path: ContextBytes<'r>,
 }
 
-/// What host functions see of the service.
+/// The host state of runs: the part of the service that host functions use.
 #[derive(Default)]
 struct Service {
     said: Vec<String>,
@@ -61,14 +61,14 @@ fn load(
 
 fn main() -> ExitCode {
     let Some(path) = env::args().nth(1) else {
-        // For whoever writes plug-ins.
+        // For authors of plug-ins.
         print!("{}", Request::c_struct());
         return ExitCode::SUCCESS;
     };
     match fs::read(&path).map_err(Into::into).and_then(|file| serve(&file)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // By `Display`: that is the message for whoever wrote the plug-in.
+            // By `Display`: the message for the author of the plug-in.
             eprintln!("{path}: {error}");
             ExitCode::FAILURE
         }
@@ -124,10 +124,10 @@ fn serve(file: &[u8]) -> Result<(), Box<dyn Error>> {
     hook.replace(&limit, &newer.program("limit")?)?;
     assert_eq!(seen.get(&7)?, Some(1));
 
-    // What is not harmless is not loaded, and the message says where and why.
+    // An unsafe program is not loaded, and the message gives the place and the reason.
     println!("{}", refusal(&linker)?);
 
-    // What takes too long is stopped.
+    // A run that takes too long is stopped.
     let endless = assemble("r0 = 0\nr0 += 1\ngoto -2")?;
     let endless = linker.loader::<Request<'_>>().hybrid().insns("endless", endless)?;
     match endless.run(&mut service, &mut request) {
@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn the_service_runs() {
         serve(PLUGIN).unwrap();
-        // The same plug-in in Rust: docs/rust-plugins.md.
+        // The plug-in as written in Rust: docs/rust-plugins.md.
         serve(include_bytes!("../../../examples/limit_rust.o")).unwrap();
     }
 
@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(*shown_header, header);
         let source = include_str!("../../../examples/limit.c");
         assert_eq!(lines(&plugin.concat(), "#include", no_end), lines(source, "#include", no_end));
-        // What is shown of other files.
+        // Blocks from other files.
         let tokio = include_str!("../../maps/examples/async_ringbuf.rs");
         assert_eq!(blocks("rs").len(), 2);
         for block in blocks("rs") {

@@ -1,5 +1,5 @@
-//! What can go wrong, told apart: the object, the link, the program's structure, the verifier's verdict, the machine,
-//! the run.
+//! Errors, by their place: the object, the link, the program's structure, the verifier's verdict, the compiler, the
+//! run.
 
 use bpf_isa::InsnIdx;
 use bpf_quiesce::OtherDomain;
@@ -52,7 +52,7 @@ pub enum EngineError {
     /// The thread that samples for [`crate::Config::metrics`] could not be started.
     #[error("the thread that samples runs (`Config::metrics`): {0}")]
     Thread(#[source] std::io::Error),
-    /// What [`crate::Config::debug`] asks for could not be set up.
+    /// A file or a registration of [`crate::Config::debug`] could not be set up.
     #[error("debugging: {0}")]
     #[cfg(native)]
     Debug(#[from] bpf_debug::Error),
@@ -85,7 +85,7 @@ pub enum LoadError {
     MemoryFull {
         /// The program.
         program: String,
-        /// What was needed and what is left.
+        /// The bytes needed and the bytes left.
         full: bpf_quiesce::MemoryFull,
     },
     /// The account is another engine's.
@@ -231,7 +231,7 @@ pub enum LoadError {
         program: String,
         /// The instruction.
         insn: InsnIdx,
-        /// What was referred to.
+        /// The unresolved reference.
         what: String,
     },
     /// A map could not be created, or a given one does not fit.
@@ -561,9 +561,9 @@ pub enum ProgArrayError {
     /// An array that is to be taken over has another size ([`crate::MapSet::reuse_array`]).
     #[error("it has {given} slots where the object declares {declared}; copy it (`MapSet::copy_array`)")]
     Size {
-        /// What the object says.
+        /// Slots that the object declares.
         declared: u32,
-        /// What the array has.
+        /// Slots of the array.
         given: u32,
     },
     /// The array needs more memory than one object may take; nothing was allocated.
@@ -664,7 +664,7 @@ pub enum RunError {
     Unlimited {
         /// Which program.
         program: String,
-        /// What it does not do, and how to have it.
+        /// The missing check, and the setting that adds it.
         lacks: &'static str,
     },
     /// A budget of 0: no run could take a loop or make a call.
@@ -710,7 +710,7 @@ pub enum RunError {
         /// The worst case: the program with its subprograms, callbacks and tail calls, and
         /// [`crate::Config::stack_reserve`].
         needed: u64,
-        /// What is left.
+        /// Bytes of stack that are left.
         left: u64,
     },
     /// Runs are nested (a host function runs a program) beyond the limit.

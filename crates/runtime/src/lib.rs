@@ -120,7 +120,7 @@ pub use bpf_verifier::{Escape, Limits, ProofError, ProofPart, ProofSection, Refu
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-/// What the documents show, which lie in the repository and not in the package.
+/// Examples of the documents in the repository's `docs`, which the package does not contain.
 #[cfg(all(doctest, native, feature = "derive"))]
 mod documents {
     #[doc = include_str!("../../../docs/maps.md")]

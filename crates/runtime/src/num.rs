@@ -8,7 +8,8 @@ pub(crate) const fn index(number: u64) -> usize {
     number as usize
 }
 
-/// What a type or a limit keeps within 32 bits, where the compiler cannot see it. The caller says which.
+/// Converts a number that a type or a limit keeps within 32 bits, where the compiler cannot see it. A comment at the
+/// call names the bound.
 #[inline(always)]
 #[expect(clippy::cast_possible_truncation, reason = "the callers'; and debug builds check it")]
 pub(crate) const fn small(number: usize) -> u32 {

@@ -15,7 +15,7 @@ use bpf_uapi::{Kfunc, OwnedType};
 use bpf_verifier::{Env, FieldKind, GlobalFunc, KnownMap, States, Stats, Verified};
 use std::cell::RefCell;
 
-/// What the thread watches.
+/// The state of a thread's recording.
 #[derive(Debug, Default)]
 struct Watch {
     recording: bool,
@@ -35,7 +35,7 @@ struct Watch {
     stack_fill: u8,
 }
 
-/// What the verifier said of a program, and all that it depends on and loads of one linker may differ in.
+/// The verifier's result for a program, with all inputs in which loads of one linker may differ.
 #[derive(Debug)]
 struct Kept {
     insns: Vec<Insn>,
@@ -48,12 +48,12 @@ struct Kept {
     stats: Stats,
 }
 
-/// What was not as proven.
+/// A value of a run outside of the proven range.
 #[derive(Clone, Copy, Debug)]
 pub struct Outside {
-    /// What.
+    /// A description of the mismatch.
     pub what: &'static str,
-    /// Before this instruction.
+    /// The instruction before which it was found.
     pub at: InsnIdx,
     /// r0 to r10.
     pub regs: [u64; 11],
@@ -73,7 +73,7 @@ pub fn declare_types(types: Vec<OwnedType>) {
     WATCH.with_borrow_mut(|w| w.types = types);
 }
 
-/// What programs without an object may make objects of.
+/// Returns the types that programs without an object may allocate.
 pub(crate) fn types() -> Vec<OwnedType> {
     WATCH.with_borrow(|w| w.types.clone())
 }
@@ -88,8 +88,8 @@ pub fn reuse() {
     WATCH.with_borrow_mut(|w| (w.recording, w.reusing) = (false, true));
 }
 
-/// Whether from now on this thread's contained programs are not verified: everything is believed of them, as by a
-/// verifier that is always wrong. That they stay inside their objects rests on being contained alone.
+/// Sets whether later loads of contained programs on this thread skip verification: every fact is assumed, as by a
+/// verifier that is always wrong. Their accesses then stay inside their objects by containment alone.
 pub fn believe(everything: bool) {
     WATCH.with_borrow_mut(|w| w.believing = everything);
 }
@@ -151,8 +151,8 @@ pub(crate) fn keep(verified: &mut Verified, layout: &'static ContextLayout, env:
     });
 }
 
-/// What was said of the program, if it may be taken over. Helpers, host functions and limits are those of the linkers
-/// that a test makes: one that gives them different ones must not ask for [`reuse`].
+/// Returns the recorded facts about the program, if they may be reused. Helpers, host functions and limits are not
+/// compared: a test whose linkers differ in them must not use [`reuse`].
 pub(crate) fn kept(program: &Program, layout: &'static ContextLayout, env: &Env<'_>) -> Option<(Facts, Stats)> {
     WATCH.with_borrow(|w| {
         let kept = w.kept.as_ref().filter(|_| w.reusing)?;

@@ -15,7 +15,7 @@ struct Counting;
 
 static IN_USE: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
-/// What all tests of this file together take at most, and more than twice what they were seen to.
+/// Upper bound in bytes for all tests of this file together, more than twice their measured use.
 const LIMIT: usize = 512 << 20;
 
 // SAFETY: the system's allocator, and counts. (`realloc` and `alloc_zeroed` come here as well, by their defaults.)

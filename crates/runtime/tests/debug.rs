@@ -59,7 +59,7 @@ fn line(mark: &str) -> u32 {
     found[0] as u32 + 1
 }
 
-/// What `probe` saw: a backtrace each time it was called.
+/// The backtraces that `probe` recorded, one for each call.
 type Seen = Arc<Mutex<Vec<Vec<Location>>>>;
 
 /// `debug.o` on this engine, with a `probe` that calls `look`.
@@ -75,7 +75,7 @@ fn load(engine: &Engine, look: impl Fn() + Send + Sync + 'static) -> Instance<()
     linker.loader::<Raw>().only(&["outer", "hops", "landed"]).object(&object, maps).unwrap()
 }
 
-/// The same, noting backtraces.
+/// Loads the program with a host function that records backtraces.
 fn traced(config: Config) -> (Engine, Instance<()>, Seen) {
     let engine = Engine::new(config).unwrap();
     let seen = Seen::default();

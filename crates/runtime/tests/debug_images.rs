@@ -3,7 +3,7 @@
 use bpf_runtime::{Arch, Caller, Config, Dispatcher, Engine, Hardening, Hook, Linker, Policy, Program, Raw, assemble};
 use std::sync::{Arc, Mutex};
 
-/// What the host function saw: the names of the emitted frames, and whether a Rust frame of this file is behind them.
+/// Records of the host function: the names of the emitted frames, and whether a Rust frame of this file is behind them.
 type Seen = Arc<Mutex<Vec<(Vec<String>, bool)>>>;
 
 fn engines() -> impl Iterator<Item = (Engine, Linker<()>, Seen)> {

@@ -1,5 +1,5 @@
-//! What profilers and debuggers are told, as they read it: the perf map and the jitdump record by record, and perf and
-//! GDB themselves on a process of ours (this test binary again).
+//! Interfaces of profilers and debuggers, from the reader's side: the perf map and the jitdump record by record, and
+//! perf and GDB themselves on a child process (this test binary again).
 
 use bpf_runtime::{
     Arch, Caller, Config, DebugOptions, Engine, EngineError, Instance, Linker, MapSet, Object, Raw, assemble,
@@ -244,7 +244,7 @@ fn files_that_cannot_be_made_are_an_error_of_the_engine() {
         assert!(matches!(error, EngineError::Debug(_)), "{error:?}");
         assert!(error.to_string().contains("/nonexistent/directory/"), "{error}");
     }
-    // Nor is a file of somebody else's overwritten through a link.
+    // Another user's file is not overwritten through a link.
     let dir = Dir::new("link");
     let victim = dir.file("victim");
     fs::write(&victim, "precious").unwrap();

@@ -70,7 +70,7 @@ fn limited() {
     limit(1 << 10);
     assert!(matches!(map.save(&file), Err(MapError::Io(_))));
     assert!(!file.exists(), "whole or not at all");
-    // What debuggers are told is lost, and the load goes on. Its code is in memory that was there before.
+    // The record for debuggers is lost, and the load succeeds. Its code is in memory that was mapped before.
     for _ in 0..40 {
         let _ = load(&listed);
     }

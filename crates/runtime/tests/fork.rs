@@ -10,7 +10,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, PoisonError};
 
-/// Whose turn it is.
+/// Held by the test that runs: the tests of this file run one at a time.
 static TURN: Mutex<()> = Mutex::new(());
 
 type Prog = Program<Raw, u64>;
@@ -54,7 +54,7 @@ fn linker(engine: &Engine) -> Linker<u64> {
 /// All that a child may have of its parent's.
 struct Held<'r> {
     program: &'r Prog,
-    /// One that does not read the hidden argument, and so needs no run.
+    /// A program that does not read the hidden argument, and so needs no run.
     plain: &'r Prog,
     jumps: &'r Prog,
     hook: &'r Hook<Raw, u64>,
@@ -136,7 +136,7 @@ fn a_child_runs_nothing_while_the_parent_changes_everything() {
                 })
             };
             parent.read_exact(&mut [0]).unwrap();
-            // What the child has goes and is written over, and its slots lead elsewhere.
+            // The parent drops and overwrites the objects that the child has, and changes the slots.
             hook.replace(&first[2], &second[2]).unwrap();
             dispatcher.detach(&first[2]).unwrap();
             array.set(1, &second[3]).unwrap();

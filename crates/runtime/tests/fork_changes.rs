@@ -69,7 +69,7 @@ fn a_child_changes_nothing_of_its_parents() {
                 4 => matches!(Plan::new().set(&array, 0, &here).commit(), Err(PlanError::ProgArray { .. })),
                 _ => matches!(Plan::new().attach(&hook, &here).commit(), Err(PlanError::Hook { hook: 0, .. })),
             };
-            // What only looks is told what there is to be seen, or nothing.
+            // Functions that only read return the state at the fork, or nothing.
             let looks = || {
                 let hook_programs = hook.programs().len().max(hook.statistics().len());
                 let seen = hook_programs.max(dispatcher.stats().entries).max(array.iter().count());

@@ -1,7 +1,8 @@
-//! What a load allocates, and what a loaded program keeps: counted, not timed.
+//! Allocations of a load, and memory that a loaded program keeps: counted, not timed.
 //!
-//! Loading a million programs a second leaves no room for a dozen allocations each, and thousands of loaded programs
-//! none for what only the compiler needed. Alone in its process, since what other threads allocate would count as well.
+//! Loading a million programs a second leaves no time for a dozen allocations each, and thousands of loaded programs
+//! must not keep memory that only the compiler needed. The test is alone in its process, since allocations of other
+//! threads would count as well.
 
 use bpf_runtime::{Config, Engine, Linker, Mode, Object, OptLevel, Raw, assemble};
 use std::alloc::{GlobalAlloc, Layout, System};

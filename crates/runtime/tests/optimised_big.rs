@@ -32,7 +32,8 @@ fn run(program: &Prog, word: u64) -> u64 {
     program.run(&mut 0, &mut word.to_le_bytes()).unwrap()
 }
 
-/// What the interpreter makes of contexts of one word, which code of `OptLevel::Speed` does too.
+/// Returns the interpreter's results for contexts of one word, after checking that code of `OptLevel::Speed` gives the
+/// same.
 fn speed_is_as_interpreted(insns: &[Insn], words: &[u64]) -> Vec<u64> {
     let (_interpreter, program) = load(|config| config.mode = Mode::Interpreter, insns);
     let want: Vec<u64> = words.iter().map(|word| run(&program, *word)).collect();
@@ -69,7 +70,7 @@ fn same_as_interpreted(text: &str, words: &[u64]) {
 
 const WORDS: [u64; 3] = [0, 37, 0x8000_0001_0203_0405];
 
-/// What keeps every pass busy: constants, shifts that are rotates, the stack, bytes side by side, division.
+/// Writes code that every pass can change: constants, shifts that form rotates, stack slots, adjacent bytes, division.
 fn mixed(out: &mut String, i: u64) {
     let slot = 8 + 8 * (i % 60);
     match i % 8 {

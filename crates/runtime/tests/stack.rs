@@ -294,7 +294,7 @@ mod other_stacks {
             .collect()
     }
 
-    /// One that lies on the heap, of so many bytes.
+    /// Calls `way` on a signal stack of `bytes` bytes on the heap.
     fn on_signal_stack(bytes: usize, way: impl FnOnce()) {
         let mut memory = vec![0u8; bytes];
         let stack = libc::stack_t { ss_sp: memory.as_mut_ptr().cast(), ss_flags: 0, ss_size: bytes };

@@ -9,7 +9,7 @@ use std::sync::{RwLock, RwLockReadGuard};
 
 type Prog = Program<Raw, u64>;
 
-/// Whoever looks at the process's threads is alone.
+/// Tests that inspect the process's threads hold the write lock, and so run alone.
 static THREADS: RwLock<()> = RwLock::new(());
 
 /// An engine of two tiers, unless this host has none.
@@ -73,7 +73,7 @@ fn settle(engine: &Engine) {
     }
 }
 
-/// The same, until no code is left: the thread that makes programs fast may be in the middle of one, which it has then.
+/// Settles until no code is left: the recompiling thread may hold a program while it compiles it.
 fn settle_empty(engine: &Engine) {
     for _ in 0..10_000 {
         settle(engine);
@@ -137,7 +137,7 @@ fn all_ways_to_a_program_come_to_its_fast_code() {
     let fast = program.machine_code().unwrap();
     assert_ne!((slow.1, slow.0.len()), (fast.1, fast.0.len()));
 
-    // The same program without tiers has the same code.
+    // The program loaded without tiers has the same code.
     let speed = load_with(&engine, "speed", SUM, OptLevel::Speed, &[], None);
     assert_eq!(speed.machine_code().unwrap().0, fast.0);
 
@@ -331,7 +331,7 @@ fn the_thread_ends_with_its_engine() {
         }
         let domain = std::sync::Arc::downgrade(engine.domain());
         drop((engine, program));
-        // Those of the tests before this one as well.
+        // Waits also for the threads of earlier tests.
         while threads() > 0 || domain.upgrade().is_some() {
             std::thread::yield_now();
         }

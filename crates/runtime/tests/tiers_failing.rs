@@ -1,5 +1,5 @@
-//! What goes wrong while a program is made fast (`OptLevel::Tiered`), or happens to it meanwhile: its first code stays
-//! and is right, nothing is lost, whoever listens is told, and the thread goes on with the next program.
+//! Failures and concurrent changes while a program is recompiled (`OptLevel::Tiered`): the program keeps its first
+//! code, which stays correct, nothing is lost, subscribers are notified, and the thread goes on with the next program.
 //!
 //! System calls that fail there are made to in `src/program/tiered.rs`. In a file (a process) of its own, because it
 //! listens to the whole process, forks, and limits its memory.
@@ -16,7 +16,7 @@ use tracing::{Event, Metadata, Subscriber};
 
 type Prog = Program<Raw, ()>;
 
-/// What was told of programs that stay as they are: the program, and why.
+/// Reports of programs that keep their first code: the program, and the reason.
 static TOLD: Mutex<Vec<(String, String)>> = Mutex::new(Vec::new());
 
 /// The program of which this listener does not like to hear.
@@ -70,7 +70,7 @@ impl Subscriber for Listener {
     fn exit(&self, _: &Id) {}
 }
 
-/// What was told of this program.
+/// Returns the reasons that were reported for this program.
 fn told(name: &str) -> Vec<String> {
     let told = TOLD.lock().unwrap();
     told.iter().filter(|(program, _)| program == name).map(|(_, error)| error.clone()).collect()
@@ -318,7 +318,7 @@ fn an_engine_that_is_dropped_while_it_compiles_is_gone() {
         let domain = Arc::downgrade(engine.domain());
         let slow = program.is_slow();
         drop((engine, program));
-        // Who has it now is the thread.
+        // Only the recompiling thread can still hold the engine.
         let was_at_it = slow && domain.strong_count() > 0;
         while domain.strong_count() > 0 {
             std::thread::yield_now();
@@ -365,19 +365,19 @@ fn a_child_that_is_forked_while_a_program_is_compiled_lets_go_of_it() {
     settle_empty(&engine);
 }
 
-/// What is set in the process of its own that `without_a_thread_programs_stay_as_they_are` begins.
+/// The environment variable of the child process that `without_a_thread_programs_stay_as_they_are` starts.
 const ALONE: &str = "BPF_TIERS_ALONE";
 
 #[test]
 fn without_a_thread_programs_stay_as_they_are() {
     if std::env::var_os(ALONE).is_none() {
         let mut itself = bpf_testkit::itself();
-        // So that a thread's stack is more than lies ready.
+        // The child asks for thread stacks that exceed its memory limit, so that no thread can start.
         itself.args(["--exact", "without_a_thread_programs_stay_as_they_are", "--nocapture"]);
         let output = itself.env(ALONE, "1").env("RUST_MIN_STACK", (256 << 20).to_string()).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{}: {said}", output.status);
-        // That it was skipped is this test's to say.
+        // A skip in the child is reported as a skip of this test.
         if let Some((what, why)) = said.lines().find_map(|line| line.strip_prefix("SKIPPED ")?.split_once(": ")) {
             bpf_testkit::skipped(what, &why);
         }

@@ -1,4 +1,4 @@
-//! What is told to `tracing` (the feature): loads, refusals, changes of hooks and prog arrays, stops of runs.
+//! Events for `tracing` (the feature): loads, refusals, changes of hooks and prog arrays, stops of runs.
 //!
 //! One process, and one test after the other: which events anybody wants to hear is kept by `tracing` for the process,
 //! and one that another thread is just the first to tell may be missed.
@@ -136,14 +136,14 @@ fn what_happens_is_told() {
             listener.take();
             let error = endless.run(&mut (), &mut []).expect_err("it is endless");
             assert_eq!(listener.take(), [format!("run stopped program=\"endless\" error={error}")]);
-            // What is in an array when its last user lets go of it.
+            // The program that is in an array when its last user handle is dropped.
             drop(array);
             assert_eq!(listener.take(), [r#"prog array changed array="stages" index=0 before="two""#]);
         });
     }
 }
 
-/// Whoever is told may panic: the change is made, and what was taken out waits for the runs it may be in.
+/// A subscriber may panic: the change is made, and the removed program waits for the runs that may be in it.
 #[test]
 fn a_listener_that_panics_loses_nothing() {
     let _alone = alone();
@@ -163,7 +163,7 @@ fn a_listener_that_panics_loses_nothing() {
     array.set(1, &two).unwrap();
 }
 
-/// The same of a plan: all its hooks and arrays are changed, and tell of it, whoever panics over that.
+/// A plan changes and reports all its hooks and arrays, although subscribers panic.
 #[test]
 fn a_listener_that_panics_sees_the_whole_plan() {
     let _alone = alone();

@@ -2,14 +2,14 @@
 //!
 //! Problem: a run of a few nanoseconds cannot afford to count how deep it is nested. Approach: beginning a run sets the
 //! few fields of its slot's [`Run`] that the last one may have changed; only runs inside another of their thread are
-//! counted. Code that does not read the hidden argument cannot tell whether there is a run, so none is begun for it;
-//! code that only counts there is given the slot's, with nothing set but its word.
+//! counted. Code that does not read the hidden argument needs no run, so none is begun for it. Code that only counts
+//! there is given the slot's run, of which only the word is set.
 //!
-//! A signal handler may run a program at any instruction of this: the first thing that is stored of a run is its word,
-//! the last is a 0 there, and a handler that finds a 0 has the run to itself until it returns.
+//! A signal handler may run a program between any two instructions of this code. The first store to a run is its word,
+//! the last store is a 0 there, and a handler that finds a 0 has the run to itself until it returns.
 //!
-//! Limits of one run alone ([`crate::RunLimits`]) are a case of the same code that is known when it is compiled, so
-//! runs without do not pay for them, and runs with them pay for a few stores.
+//! Limits of one run alone ([`crate::RunLimits`]) are a constant parameter of an inlined function, so runs without
+//! limits pay nothing for them, and runs with limits pay for a few stores.
 
 use crate::abi::entry;
 use crate::abi::limits::{Limits, Terms};
@@ -31,19 +31,19 @@ use std::sync::atomic::{Ordering, compiler_fence};
 /// How code is entered.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
-    /// What to call.
+    /// The address to call.
     pub(crate) code: *const u8,
-    /// The program it leads to, if it is a compare tree; else the same.
+    /// The program that the code jumps to if it is a compare tree; else equal to `code`.
     pub(crate) callee: *const u8,
-    /// What it needs of the hidden argument.
+    /// The parts of the hidden argument that the code reads.
     pub(crate) needs: Needs,
 }
 
-/// Runs emitted code once under `guard`, or a borrow of it, and lets go of it. Errors are said to be `program`'s.
+/// Runs emitted code once under `guard`, or a borrow of it, and drops it. `roots` adds the program to errors.
 ///
-/// All that is seldom needed is in functions of its own, which take the guard along and get `parts` and `entry` as
-/// words: so nothing here has to be in memory, and what is left is a few dozen instructions. They give their errors in
-/// boxes: an error of a hundred bytes that they wrote into the result would keep that in memory too.
+/// Rare cases are in functions of their own, which take the guard and get `parts` and `entry` as words. So all values
+/// here stay in registers, and a few dozen instructions remain. These functions return boxed errors: an error of a
+/// hundred bytes that they wrote into the result would keep the result in memory.
 ///
 /// # Safety
 /// `entry` must be an entry of code compiled for this host, kept by the guard or the caller; `host` and `parts` must be
@@ -62,7 +62,7 @@ pub(crate) unsafe fn run_code<'e>(
     unsafe { run_under(runs, guard, entry, host, parts, (terms, None, false), roots) }
 }
 
-/// The same under limits; `many` if it is the code of many programs with a budget each.
+/// Runs emitted code once, as [`run_code`], under limits; `many`: for code of many programs with a budget each.
 ///
 /// # Safety
 /// As for [`run_code`].
@@ -82,7 +82,7 @@ pub(crate) unsafe fn run_code_limited<'e>(
     unsafe { run_under(runs, guard, entry, host, parts, (terms, Some(limits), many), roots) }
 }
 
-/// Both: inlined, so that whether there are limits, and for how many programs, is known when it is compiled.
+/// The body of [`run_code`] and [`run_code_limited`]: inlined, so that `limits` and `many` are constants in each.
 ///
 /// # Safety
 /// As for [`run_code`].
@@ -136,7 +136,7 @@ unsafe fn run_under<'e>(
                 return Err(*over());
             }
         }
-        // Relaxed: whoever changes the word needs nothing else of the run. Who needs no watch has no deadline.
+        // Relaxed: a thread that changes the word reads nothing else of the run. Without a watch there is no deadline.
         _ => level.word().store(terms.of, Ordering::Relaxed),
     }
     // From here on, signal handlers of this thread take another run.
@@ -167,17 +167,17 @@ unsafe fn run_under<'e>(
         return Err(*unsafe { end_stopped(guard, level, roots) });
     }
     if many {
-        // SAFETY: still this thread's. Runs without limits rely on it.
+        // SAFETY: the run is still this thread's. Runs without limits rely on an allowance of `i64::MAX`.
         unsafe { (*run).ctx.allowance = i64::MAX };
     }
     // From this store on a signal handler may use this level for a run of its own.
     compiler_fence(Ordering::SeqCst);
-    // Relaxed: the slot's next user comes after this one anyway.
+    // Relaxed: handing the slot over orders its next user after this store.
     level.word().store(0, Ordering::Relaxed);
     Ok(r0)
 }
 
-/// Whether the time of a run with this deadline is over. The clock never comes to [`crate::abi::watch::NEVER`].
+/// Returns whether the deadline has passed. The clock never reaches [`crate::abi::watch::NEVER`].
 #[inline(always)]
 fn is_over(runs: &Runs, deadline: u64) -> bool {
     runs.clock().now() >= deadline
@@ -189,7 +189,7 @@ fn over() -> Box<RunError> {
     Box::new(RunError::Deadline { insn: None, origin: None })
 }
 
-/// The same inside another run of this thread.
+/// Runs emitted code once, as [`run_code`], inside another run of this thread.
 ///
 /// # Safety
 /// As for [`run_code`].
@@ -210,7 +210,7 @@ unsafe fn run_code_nested<'e>(
     unsafe { run_limited_nested(runs, guard, (code, callee), host, context, packet, (terms, Limits::NONE), roots) }
 }
 
-/// The same under limits.
+/// Runs emitted code once, as [`run_code_limited`], inside another run of this thread.
 ///
 /// # Safety
 /// As for [`run_code`].
@@ -249,7 +249,7 @@ pub(crate) unsafe fn call(entry: Entry, run: *mut Run, parts: Parts, roots: &dyn
     unsafe { call_with(entry, arguments(parts), run, roots) }
 }
 
-/// The same of a function of a program, with arguments of its own.
+/// Calls a function of a program as a part of `run`, with arguments of its own.
 ///
 /// # Safety
 /// As for [`call`]; `function` must be the address of a function of the program that `run` is of, and the arguments
@@ -274,7 +274,7 @@ unsafe fn call_with(entry: Entry, args: [u64; 5], run: *mut Run, roots: &dyn Roo
     if run.ctx.stop_code == 0 { Ok(r0) } else { Err(run.stop_reason_in(roots)) }
 }
 
-/// Why a run of a slot was stopped; it is over.
+/// Returns why the slot's run was stopped, and ends the run.
 ///
 /// # Safety
 /// `level` must be the guard's slot's, and its run active.
@@ -291,12 +291,13 @@ fn too_long(len: usize) -> Box<RunError> {
     Box::new(RunError::TooLong { len, max: Region::MAX_LEN as usize })
 }
 
-/// Ends the use of a level's [`Run`], whatever happens in it.
+/// Ends the use of a level's [`Run`] when dropped, also on unwinding.
 struct Active<'e>(&'e Level);
 
 impl Drop for Active<'_> {
     fn drop(&mut self) {
-        // SAFETY: the run is this thread's. What one with limits has set, others rely on not to be.
+        // SAFETY: the run is this thread's. Runs without limits rely on an allowance of `i64::MAX`, which a run with
+        // limits changes.
         unsafe { (*self.0.run()).ctx.allowance = i64::MAX };
         // As in `run_code`.
         compiler_fence(Ordering::SeqCst);
@@ -348,7 +349,7 @@ fn begin_with<'e>(
     code(active.0.run(), parts).map_err(Box::new)
 }
 
-/// The same under limits.
+/// Does one run under `guard`, as [`begin`], under limits.
 #[inline(never)]
 pub(crate) fn begin_limited<'e>(
     runs: &'e Runs,
@@ -372,7 +373,7 @@ pub(crate) fn begin_limited<'e>(
     code(active.0.run(), parts)
 }
 
-/// Sets a run under limits, whose word is there already; not if its time is over.
+/// Sets up a run under limits, whose word is stored already. Returns an error if its deadline has passed.
 fn set_limited(
     active: &Active<'_>,
     runs: &Runs,
@@ -392,7 +393,7 @@ fn set_limited(
     Ok(())
 }
 
-/// The same for a run inside another one of its thread.
+/// Does one run, as [`begin`], inside another run of its thread.
 #[cold]
 #[inline(never)]
 fn nested<'e>(
@@ -407,14 +408,14 @@ fn nested<'e>(
     let Some((level, outer)) = runs.idle_inner(guard.borrow()) else {
         return Err(RunError::Internal("a guard's slot that the engine does not have".into()));
     };
-    // Relaxed: this thread has stored all that is looked at here.
+    // Relaxed: this thread has stored all fields that are read here.
     let outside = outer.watch().deadline(outer.word().load(Ordering::Relaxed));
     let deadline = limits.deadline().min(outside);
     level.watch().begin_apart(level.word(), Watched { deadline, ..limits.watched(terms.of) });
     let active = Active(level);
-    // What was asked of the outer run holds for this one. SeqCst, with the loads in `slots::interrupt`: of this one's
-    // word and the outer one's, in the order opposite to these. Whoever has interrupted the outer run sees this one's
-    // word, or this sees what it did.
+    // An interruption of the outer run ends this one, too. SeqCst pairs with the accesses in `slots::interrupt`, which
+    // sets the outer word and then loads this one, while this thread stores this word and then loads the outer one. So
+    // a thread that interrupts the outer run sees this run's word, or the load below sees the interruption.
     level.word().fetch_or(0, Ordering::SeqCst);
     let asked = outer.word().load(Ordering::SeqCst) & (INTERRUPTED | LATE);
     if asked & INTERRUPTED != 0 {
@@ -436,7 +437,7 @@ struct Nesting(());
 impl Nesting {
     fn enter(limit: u32) -> Result<Nesting, RunError> {
         NESTED.with(|nested| {
-            // The outermost is one of the runs that may be.
+            // `limit` counts the outermost run, which is not counted here.
             if nested.get() + 1 >= limit {
                 return Err(RunError::TooDeep { limit });
             }

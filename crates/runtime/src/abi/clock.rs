@@ -1,12 +1,12 @@
-//! The clock that deadlines are by.
+//! The clock of deadlines.
 //!
-//! Problem: a run cannot ask what time it is: a system call where the clock is not mapped, and 20 ns where it is.
-//! Approach: a thread looks at the clock once a tick, notes which tick it is, and ends the runs whose tick has come.
-//! Deadlines are ticks, rounded up, so none comes early; it comes late by a tick and by what the system takes to wake a
-//! thread. The thread begins with the first deadline that is made, and sleeps while none is left.
+//! Problem: reading the time is too slow for a run: a system call, or tens of nanoseconds where the clock is mapped.
+//! Approach: a thread reads the clock once a tick, stores the number of the tick, and ends the runs whose deadline it
+//! is. Deadlines are ticks, rounded up, so no run ends early. A run ends late by at most a tick and the time in which
+//! the system wakes a thread. The first deadline starts the thread, which sleeps while no deadline is pending.
 //!
-//! Invariant: while a deadline is ahead the thread is awake, and a second longer: by then whatever a run that began
-//! before its deadline has stored is seen, and a run that begins later sees that the tick has come and does not begin.
+//! Invariant: the thread is awake while a deadline is pending, and for [`LINGER`] after it. By then the thread sees the
+//! stores of every run that began before its deadline, and a run that begins later sees that its deadline has passed.
 
 use crate::error::DeadlineError;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,7 +19,7 @@ const LINGER: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(crate) struct Clock {
-    /// No other clock of the process has it.
+    /// A number that no other clock of the process has.
     number: u64,
     start: Instant,
     tick: Duration,
@@ -28,7 +28,7 @@ pub(crate) struct Clock {
     /// The last tick that a deadline was made for.
     last: AtomicU64,
     asleep: AtomicBool,
-    /// The thread has been made.
+    /// Whether the thread was started.
     started: AtomicBool,
     closed: AtomicBool,
     thread: Mutex<Option<Thread>>,
@@ -51,7 +51,7 @@ impl Clock {
         }
     }
 
-    /// Which clock it is, in all the process's life.
+    /// Returns the clock's number, unique in the process.
     pub(crate) fn number(&self) -> u64 {
         self.number
     }
@@ -63,8 +63,8 @@ impl Clock {
         self.now.load(Ordering::Relaxed)
     }
 
-    /// The first tick that is not before `at`, which must not be before `now`; the thread will be awake for it. `each`
-    /// is what it does at each.
+    /// Returns the first tick that is not before `at`, and wakes the thread for it; `at` must not be before `now`. The
+    /// thread calls `each` at each tick.
     pub(crate) fn deadline(
         self: &Arc<Self>,
         (now, at): (Instant, Instant),
@@ -73,16 +73,16 @@ impl Clock {
         if let Some(by) = now.checked_duration_since(at).filter(|by| !by.is_zero()) {
             return Err(DeadlineError::Past { by });
         }
-        // Divisions of 64 bits: a deadline further away than that is none.
+        // In 64 bits, for fast divisions. A later deadline (more than 584 years) never comes.
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let since = nanos(at.saturating_duration_since(self.start));
         let tick = since.div_ceil(nanos(self.tick).max(1)).max(1);
-        // SeqCst, here and in `run`: either the thread sees the deadline, or this sees that it sleeps. Where the word
-        // is as high already, reading it orders this behind whoever raised it. `fetch_max` would do, but
-        // ThreadSanitizer does not see it.
+        // SeqCst, here and in `run`: either the thread sees the deadline, or this thread sees that it sleeps. If the
+        // word is as high already, reading it orders this thread after the one that raised it. `fetch_max` would do,
+        // but ThreadSanitizer does not model it.
         let raised = |last| (last < tick).then_some(tick);
         let _ = self.last.fetch_update(Ordering::SeqCst, Ordering::SeqCst, raised);
-        // Acquire, with the store below: the thread is there, and begins by looking at `last`.
+        // Acquire pairs with the store below: the thread exists, and begins by reading `last`.
         if self.started.load(Ordering::Acquire) && !self.asleep.load(Ordering::SeqCst) {
             return Ok(tick);
         }
@@ -108,7 +108,8 @@ impl Clock {
     /// Lets the thread end.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
-        // Not waited for: in a forked child there is no such thread, and the lock may be another's.
+        // Neither joined nor waited for: a forked child has no such thread, and the lock may be held by a thread that
+        // only the parent has.
         if let Ok(thread) = self.thread.try_lock()
             && let Some(thread) = &*thread
         {
@@ -124,7 +125,7 @@ impl Clock {
             each(now);
             let linger = u64::try_from(LINGER.as_nanos().div_ceil(self.tick.as_nanos())).unwrap_or(u64::MAX);
             if now <= self.last.load(Ordering::SeqCst).saturating_add(linger) {
-                // To the next tick, not for one: what this took is not added up.
+                // Sleeps to the next tick and not for one tick, so that the work of each tick does not add up.
                 let nanos = u64::try_from(self.tick.as_nanos()).unwrap_or(u64::MAX);
                 let next = Duration::from_nanos((now + 1).saturating_mul(nanos));
                 std::thread::park_timeout(next.saturating_sub(self.start.elapsed()));
@@ -133,7 +134,7 @@ impl Clock {
             self.asleep.store(true, Ordering::SeqCst);
             let last = self.last.load(Ordering::SeqCst);
             if now > last.saturating_add(linger) && !self.closed.load(Ordering::SeqCst) {
-                // A wake-up that came before is not lost: the token of `unpark` is kept.
+                // A wake-up before this call is not lost: `unpark` leaves a token.
                 std::thread::park();
             }
             self.asleep.store(false, Ordering::SeqCst);

@@ -32,8 +32,8 @@ pub(crate) unsafe fn enter(code: *const u8, callee: *const u8, args: [u64; 5], c
     unsafe { imp::enter(code, callee, args, ctx) }
 }
 
-/// The same for code that needs no run ([`bpf_jit_code::Needs`]). It can only return, so nothing is left behind for a
-/// stop, and the callee-saved registers stay the caller's.
+/// Calls `code`, as [`enter`], for code that needs no run ([`bpf_jit_code::Needs`]). It can only return, so nothing is
+/// left behind for a stop, and the callee-saved registers stay the caller's.
 ///
 /// # Safety
 /// As for [`enter`]; and the code must need no more than [`bpf_jit_code::Needs::Slot`], or nothing if `ctx` is null.
@@ -54,8 +54,8 @@ pub(crate) unsafe fn stop(ctx: *mut RunCtx) -> ! {
     unsafe { imp::stop(ctx) }
 }
 
-/// Tells AddressSanitizer that frames are left without returning from them, as it is told of `longjmp`: what it has
-/// marked around their variables would stay marked, and be taken for an error where later frames lie.
+/// Tells AddressSanitizer that frames are left without a return, as at a `longjmp`. Otherwise the red zones around
+/// their variables stay marked, and accesses of later frames there are reported as errors.
 #[inline(always)]
 fn leave_frames() {
     #[cfg(address_sanitizer)]

@@ -1,9 +1,9 @@
-//! What a run owes: ring-buffer records that it has reserved, sockets that it has looked up, objects that it owns, and
-//! the locks that it has taken.
+//! Resources that a run holds and must give back: ring-buffer records that it has reserved, sockets that it has looked
+//! up, objects that it owns, and locks that it has taken.
 //!
-//! Problem: a program that is stopped has not given back what others wait for: a record at which the consumer stops, a
-//! lock that other runs spin on, a host's socket. Approach: helpers note them in a short list of the run, and its end
-//! gives them up.
+//! Problem: a program that is stopped does not give its resources back, and others wait for them: a ring's consumer for
+//! a record, other runs for a lock, the host for its socket. Approach: helpers record them in a short list of the run,
+//! and the end of the run releases them.
 
 use crate::context::socket::Socket;
 use crate::error::HelperError;
@@ -12,15 +12,15 @@ use core::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// What a program has reserved, looked up or locked: records, at which the consumer stops, sockets, locks. A program
-/// that ends has given all of it back, as the verifier proves; one that is stopped has not.
+/// The list of resources that a run holds. It is empty at the exit of a program, as the verifier proves, and may have
+/// entries when a run is stopped.
 #[derive(Debug)]
 pub(crate) struct Held {
     count: u32,
     /// Addresses of samples, and of locks, sockets and bits with [`Held::LOCK`], [`Held::SOCKET`] or [`Held::BITS`]
     /// added.
     items: [MaybeUninit<u64>; Held::MAX],
-    /// Objects that it owns, one for each time that it does. As many as the program finds places for.
+    /// Objects that the run owns, one entry for each reference. Their number has no bound of its own.
     objects: Vec<u64>,
 }
 
@@ -35,19 +35,19 @@ impl Held {
     const BITS: u64 = 4;
     pub(crate) const NOTHING: Held = Held { count: 0, items: [MaybeUninit::uninit(); Held::MAX], objects: Vec::new() };
 
-    /// Nothing is held: what is on the list is another run's.
+    /// Empties the list without releasing anything: its entries are another run's.
     #[inline]
     pub(super) fn forget(&mut self) {
         self.count = 0;
         self.objects.clear();
     }
 
-    /// Whether one more record or resilient lock fits, and a spin lock besides.
+    /// Returns whether one more record or resilient lock fits, and a spin lock besides.
     pub(crate) fn has_room(&self) -> bool {
         (self.count as usize) < Self::MAX - 1
     }
 
-    /// Whether nothing more can be noted.
+    /// Returns whether no entry is free.
     pub(crate) fn is_full(&self) -> bool {
         self.count as usize >= Self::MAX
     }
@@ -56,7 +56,7 @@ impl Held {
         self.add(sample);
     }
 
-    /// `false` if the record is not held.
+    /// Removes a record from the list; `false` if it is not held.
     pub(crate) fn remove_record(&mut self, sample: u64) -> bool {
         self.remove(sample)
     }
@@ -65,12 +65,12 @@ impl Held {
         self.add(lock | Self::LOCK);
     }
 
-    /// Whether the run has taken this lock.
+    /// Returns whether the run holds this lock.
     pub(crate) fn has_lock(&self, lock: u64) -> bool {
         (0..self.count as usize).any(|i| self.item(i) == lock | Self::LOCK)
     }
 
-    /// `false` if the lock is not held.
+    /// Removes a lock from the list; `false` if it is not held.
     pub(crate) fn remove_lock(&mut self, lock: u64) -> bool {
         self.remove(lock | Self::LOCK)
     }
@@ -79,7 +79,7 @@ impl Held {
         self.add(socket | Self::SOCKET);
     }
 
-    /// The iterator keeps the address; the end of the run frees what it has not.
+    /// Adds the bits of an iterator and returns their address. The end of the run frees bits that the iterator did not.
     #[expect(clippy::box_collection, reason = "by an address of one word, which the program's iterator has room for")]
     pub(crate) fn add_bits(&mut self, bits: Box<Vec<u64>>) -> u64 {
         let bits = Box::into_raw(bits).expose_provenance() as u64;
@@ -87,7 +87,7 @@ impl Held {
         bits
     }
 
-    /// Frees them, if they are held.
+    /// Frees these bits, if they are held.
     pub(crate) fn free_bits(&mut self, bits: u64) {
         if self.remove(bits | Self::BITS) {
             // SAFETY: `add_bits` has put it on the list, from which it is taken once.
@@ -103,25 +103,25 @@ impl Held {
         unsafe { Box::from_raw(core::ptr::with_exposed_provenance_mut(crate::num::index(bits))) }
     }
 
-    /// `false` if the socket is not held.
+    /// Removes a socket from the list; `false` if it is not held.
     pub(crate) fn remove_socket(&mut self, socket: u64) -> bool {
         self.remove(socket | Self::SOCKET)
     }
 
-    /// Makes room for one more object, so that what is taken out of a list is not lost.
+    /// Reserves room for one more object, before an object is removed from a list, so that it cannot be lost.
     pub(crate) fn expect_object(&mut self) -> Result<(), HelperError> {
         let room = self.objects.try_reserve(1);
         room.map_err(|_| HelperError::new("there is no memory to note what objects the run owns"))
     }
 
-    /// The run owns an object, once more; [`Held::expect_object`] was asked before. Nothing if it is 0.
+    /// Adds a reference to an object; room must be reserved ([`Held::expect_object`]). Does nothing for 0.
     pub(crate) fn add_object(&mut self, object: u64) {
         if object != 0 {
             self.objects.push(object);
         }
     }
 
-    /// `false` if the object is not the run's.
+    /// Removes a reference to an object; `false` if the run has none.
     pub(crate) fn remove_object(&mut self, object: u64) -> bool {
         let Some(i) = self.objects.iter().rposition(|held| *held == object) else { return false };
         self.objects.swap_remove(i);
@@ -142,7 +142,7 @@ impl Held {
     }
 
     fn remove(&mut self, item: u64) -> bool {
-        // What was taken last is mostly what is given back first.
+        // Searched from the end: resources are mostly given back in reverse order.
         let Some(i) = (0..self.count as usize).rev().find(|&i| self.item(i) == item) else { return false };
         self.count -= 1;
         self.items[i] = self.items[self.count as usize];
@@ -167,7 +167,7 @@ impl Held {
                 let socket = core::ptr::with_exposed_provenance::<Socket>(crate::num::index(item & !Self::SOCKET));
                 // SAFETY: a counted reference (contract), taken back once: it is off the list.
                 let socket = unsafe { Arc::from_raw(socket) };
-                // The host's destructor; the run has its own end.
+                // The host's destructor may panic; the run keeps its own result.
                 if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(socket))) {
                     bpf_quiesce::drop_payload(panic);
                 }

@@ -1,4 +1,4 @@
-//! What one run may take: limits of its own, beside those that its program was loaded with.
+//! Limits of one run, beside those that its program was loaded with.
 
 use crate::abi::slots::Runs;
 use crate::abi::watch::{NEVER, Watched};
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Deadline {
     tick: u64,
-    /// The engine's clock, by a number that no other has: the address of one that is gone may be another's.
+    /// The number of the engine's clock. A number is unique; the address of a dropped clock may be reused.
     clock: u64,
 }
 
@@ -34,13 +34,13 @@ impl Deadline {
 pub struct Interrupter {
     runs: Arc<dyn Interruptible>,
     number: u64,
-    /// The engine's clock, as in [`Deadline`]: asked in each run that is given it.
+    /// The number of the engine's clock, as in [`Deadline`], checked in each run that is given the interrupter.
     clock: u64,
 }
 
-/// What an [`Interrupter`] knows of its engine.
+/// The part of an engine that an [`Interrupter`] uses.
 pub(crate) trait Interruptible: Send + Sync {
-    /// Its runs.
+    /// Returns the engine's runs.
     fn runs(&self) -> &Runs;
 }
 
@@ -59,19 +59,19 @@ impl Interrupter {
         Interrupter { runs, number, clock }
     }
 
-    /// Ends the runs that are going on under it: each stops at its next taken back-edge or call, with
-    /// [`RunError::Interrupted`], and so do the runs inside them. Runs that begin later are not concerned.
+    /// Ends the runs in progress that were given it: each stops at its next taken back-edge or call, with
+    /// [`RunError::Interrupted`], and so do the runs nested in them. Runs that begin later are not ended.
     pub fn interrupt(&self) {
         self.runs.runs().interrupt_under(self.number);
     }
 }
 
-/// What one run may take, in addition to what its program may ([`crate::Loader::budget`]): the smaller budget holds. No
-/// limits by default.
+/// Limits of one run, beside those of its program ([`crate::Loader::budget`]): the smaller budget holds. No limits by
+/// default.
 ///
-/// A limit needs the check in the program's code that it is enforced by. A program that was loaded without it is
-/// refused ([`RunError::Unlimited`]). Programs that it tail-calls run on under
-/// its limits, as far as they were loaded with the checks.
+/// A limit is enforced by a check in the program's code. A run of a program that was loaded without the check is
+/// refused ([`RunError::Unlimited`]). Programs that the run tail-calls are under its limits, too, as far as they were
+/// loaded with the checks.
 ///
 /// ```
 /// use bpf_runtime::{Config, Engine, Linker, Raw, RunError, RunLimits, assemble};
@@ -91,18 +91,18 @@ impl Interrupter {
 /// ```
 #[derive(Clone)]
 pub struct RunLimits {
-    /// What each program may spend.
+    /// The budget of each program, in taken back-edges and calls.
     allowance: i64,
-    /// The tick at which the run is to end.
+    /// The tick at which the run is to end; [`NEVER`] without a deadline.
     deadline: u64,
     /// The number of the interrupter that may end the run; 0: none.
     interrupter: u64,
-    /// Whose clock's the deadline and the interrupter are; 0 if there is none.
+    /// The number of the clock of the deadline and the interrupter; 0 without either.
     clock: u64,
-    /// What a run is looked up for, in one look: [`Checks::bits`] that its programs must have, and what no run can
-    /// have ([`RunLimits::NOTHING`], [`RunLimits::TWO_ENGINES`]).
+    /// Conditions that are tested at once: the [`Checks::bits`] that the run's programs must have, and bits that no
+    /// program has, for impossible limits ([`RunLimits::NOTHING`], [`RunLimits::TWO_ENGINES`]).
     needed: u32,
-    /// Keeps the engine that it belongs to.
+    /// Keeps the interrupter's engine.
     _keep: Option<Interrupter>,
 }
 
@@ -129,13 +129,13 @@ impl RunLimits {
     /// In `needed`: deadline and interrupter are of two engines.
     const TWO_ENGINES: u32 = 1 << 2;
 
-    /// None.
+    /// Returns no limits.
     pub fn new() -> RunLimits {
         RunLimits::default()
     }
 
-    /// Stop the run after so many taken back-edges and calls together, at least 1. For a [`crate::Hook`]: each of its
-    /// programs.
+    /// Stops the run after this number of taken back-edges and calls together, at least 1. In a [`crate::Hook`], the
+    /// budget is that of each program.
     pub fn budget(mut self, budget: u64) -> RunLimits {
         self.allowance = i64::try_from(budget).unwrap_or(i64::MAX);
         let nothing = if budget == 0 { Self::NOTHING } else { 0 };
@@ -143,13 +143,13 @@ impl RunLimits {
         self
     }
 
-    /// Stop the run at this time.
+    /// Stops the run at this time.
     pub fn deadline(mut self, deadline: Deadline) -> RunLimits {
         self.deadline = deadline.tick;
         self.stopped_by(deadline.clock)
     }
 
-    /// Let this end the run.
+    /// Lets this interrupter end the run.
     pub fn interrupter(mut self, interrupter: &Interrupter) -> RunLimits {
         self.interrupter = interrupter.number;
         self._keep = Some(interrupter.clone());
@@ -166,53 +166,54 @@ impl RunLimits {
     }
 }
 
-/// Which checks code has.
+/// The checks that code was compiled with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Checks {
-    /// It counts against a budget.
+    /// The code counts taken back-edges and calls against a budget.
     pub(crate) budget: bool,
-    /// It looks for an interruption.
+    /// The code tests for an interruption.
     pub(crate) interrupt: bool,
 }
 
 impl Checks {
-    /// All: those of no program, of which nothing is asked.
+    /// All checks: the intersection over no programs.
     pub(crate) const ALL: Checks = Checks { budget: true, interrupt: true };
     const BUDGET: u32 = 1;
     const INTERRUPT: u32 = 1 << 8;
 
-    /// [`Checks::BUDGET`] and [`Checks::INTERRUPT`]: a byte each, as they lie in memory, so that this is one load.
+    /// [`Checks::BUDGET`] and [`Checks::INTERRUPT`]: one byte each, in the layout of the structure, so that this
+    /// compiles to one load.
     #[inline(always)]
     fn bits(self) -> u32 {
         u32::from_le_bytes([u8::from(self.budget), u8::from(self.interrupt), 0, 0])
     }
 
-    /// Those of both.
+    /// Returns the checks that both have.
     pub(crate) fn and(self, other: Checks) -> Checks {
         Checks { budget: self.budget && other.budget, interrupt: self.interrupt && other.interrupt }
     }
 }
 
-/// What a run begins with.
+/// The identity and the budget of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
-    /// [`crate::abi::watch::word_of`] what it is a run of.
+    /// The [`crate::abi::watch::word_of`] the program, hook or dispatcher that is run.
     pub(crate) of: u64,
-    /// What it may spend.
+    /// The budget, in taken back-edges and calls.
     pub(crate) budget: i64,
 }
 
-/// [`RunLimits`] that were found to be possible: a pointer, so that a caller who is as short as a run need not keep
-/// what they say in registers.
+/// [`RunLimits`] that were checked. A pointer, so that the short path of a run needs one register for them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits<'l>(&'l RunLimits);
 
 impl<'l> Limits<'l> {
-    /// None.
+    /// No limits.
     pub(crate) const NONE: Limits<'static> =
         Limits(&RunLimits { allowance: i64::MAX, deadline: NEVER, interrupter: 0, clock: 0, needed: 0, _keep: None });
 
-    /// These, for a run of programs that all have these checks; `named` says each with its own.
+    /// Checks that a run of programs that all have these `checks` can have these limits. `named` lists each program
+    /// with its checks, for the error.
     #[inline(always)]
     pub(crate) fn new<'p, I: Iterator<Item = (&'p str, Checks)>>(
         limits: &'l RunLimits,
@@ -220,7 +221,7 @@ impl<'l> Limits<'l> {
         checks: Checks,
         named: impl FnOnce() -> I,
     ) -> Result<Limits<'l>, Box<RunError>> {
-        // Who has a clock needs the check: what needs none is not asked whose it is.
+        // Only limits that need the interrupt check have a clock, so the clock is compared only for those.
         let foreign = || limits.needed & Checks::INTERRUPT != 0 && limits.clock != runs.clock_number();
         if limits.needed & !checks.bits() != 0 || foreign() {
             return Err(impossible(limits.needed, foreign(), named));
@@ -228,7 +229,7 @@ impl<'l> Limits<'l> {
         Ok(Limits(limits))
     }
 
-    /// What each program of the run may spend.
+    /// Returns the budget of each program of the run.
     #[inline(always)]
     pub(crate) fn allowance(self) -> i64 {
         self.0.allowance
@@ -240,20 +241,21 @@ impl<'l> Limits<'l> {
         self.0.deadline
     }
 
-    /// Whether more must be known of the run than what it is a run of.
+    /// Returns whether the run needs a [`crate::abi::watch::Watch`]: its word alone does not describe it.
     #[inline(always)]
     pub(crate) fn needs_watch(self) -> bool {
         self.0.needed & Checks::INTERRUPT != 0
     }
 
-    /// What others must know of a run of this.
+    /// Returns the description of a run of `of` under these limits, for threads that end runs.
     #[inline(always)]
     pub(crate) fn watched(self, of: u64) -> Watched {
         Watched { of, deadline: self.0.deadline, interrupter: self.0.interrupter }
     }
 }
 
-/// Why a run cannot have the limits. The programs are named here, so that runs which can have them have no code for it.
+/// Returns why a run cannot have the limits. A function of its own, so that the code that names programs is out of
+/// line.
 #[cold]
 #[inline(never)]
 fn impossible<'p, I: Iterator<Item = (&'p str, Checks)>>(

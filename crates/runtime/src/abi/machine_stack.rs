@@ -1,40 +1,41 @@
-//! Whether what a run may take of its thread's stack is there.
+//! Checks that a thread's stack has room for a run.
 //!
 //! Problem: emitted frames lie on the thread's stack, and threads may have small ones, or be deep in theirs already; an
 //! overflow is a fault that ends the process. Approach: the worst stack of a program is known when it is loaded
 //! ([`crate::Program::machine_stack_bytes`]), and the ends of a thread's stack do not change. Each run, nested ones
-//! included, compares its stack pointer with them before it begins. That takes a few instructions where as much is left
-//! as any run of the engine may need; only elsewhere is it worked out what this one may need. What helpers and
-//! host functions take comes on top ([`crate::Config::stack_reserve`]).
+//! included, compares its stack pointer with them before it begins. That takes a few instructions if the stack has room
+//! for any run of the engine; otherwise the need of this run is computed. The stack of helpers and host functions is
+//! added to it ([`crate::Config::stack_reserve`]).
 //!
-//! A run that tail-calls is held to a bound of the configuration instead: programs may be put where it jumps to while
-//! it is on its way there. Of those it comes by, the ones that keep their frames below a tail call were loaded with the
-//! stack of all tail calls of a run counted as theirs, so that each adds at most one such part of `max_machine_stack`;
-//! and the last one adds at most the whole. Together that is less than twice `max_machine_stack`.
+//! A run that tail-calls is held to a bound of the configuration instead, since the targets of its tail calls may be
+//! replaced during the run. A program that keeps frames on the stack at a tail call was loaded with these frames
+//! counted once for each tail call that a run may make. So each such program adds at most `max_machine_stack` divided
+//! by that number, and the last program adds at most `max_machine_stack`. Together that is less than twice
+//! `max_machine_stack`.
 //!
-//! What is known of stacks:
-//! - The ends of a thread's stack are asked once, in its first run: not in a signal handler's, since C libraries
-//!   allocate for that. Those of the main thread's, which grows, are its limit then (`RLIMIT_STACK`): a program that
-//!   lowers it later has a stack that is smaller than this says, as does one whose limit was raised and whose room was
-//!   mapped otherwise.
-//! - A run in a signal handler on a signal stack is held to that one's ends, which costs a system call. One that lies
-//!   in the thread's own stack is not told from that.
-//! - Of any other stack (a coroutine's) nothing is known, and the run is not held to anything, at the same cost. There
-//!   the guard page is what is left, which no frame steps over (docs/abi.md).
+//! Knowledge of stacks:
+//! - The ends of a thread's stack are requested once, in its first run, but not in a signal handler, since C libraries
+//!   allocate for that. The main thread's stack grows, and its end is computed from its limit at that time
+//!   (`RLIMIT_STACK`). The stack is smaller than assumed if the limit is lowered later, or if it was raised and other
+//!   memory was mapped in its way.
+//! - A run in a signal handler on a signal stack is held to the signal stack's ends, which costs a system call. A
+//!   signal stack that lies inside the thread's own stack is not recognised.
+//! - The ends of any other stack (a coroutine's) are unknown, and the run is not checked, at the cost of a system call.
+//!   Only the guard page protects it, which no frame steps over (docs/abi.md).
 
 use crate::abi::roots::Roots;
 use crate::error::RunError;
 use bpf_os::thread;
 use std::cell::Cell;
 
-/// What the interpreter takes, callbacks in callbacks included, generously.
+/// Upper bound on the stack of the interpreter in bytes, nested callbacks included, with a margin.
 pub(crate) const INTERPRETER: u64 = 32 * 1024;
-/// Frames of hooks and dispatchers, of the way into emitted code and of an error's way out.
+/// Upper bound in bytes on frames of hooks and dispatchers, of the entry into emitted code, and of returning an error.
 const ENTRY: u64 = 2048;
 
-/// Nothing lies in it.
+/// Bounds that contain no address.
 const NOWHERE: (u64, u64) = (1, 0);
-/// Everything lies in it, and far from its end.
+/// Bounds that contain every address, with room for any run.
 const EVERYWHERE: (u64, u64) = (0, u64::MAX);
 
 thread_local! {
@@ -43,31 +44,32 @@ thread_local! {
 }
 const UNASKED: (u64, u64) = (0, 0);
 
-/// What the runs of an engine may need.
+/// The stack that runs of an engine may need, in bytes.
 #[derive(Debug)]
 pub(crate) struct StackNeed {
-    /// Any of them.
+    /// Upper bound for any run.
     worst: u64,
-    /// One that tail-calls, for machine code.
+    /// Upper bound for the machine code of a run that tail-calls.
     jumping: u64,
-    /// All of them, beside machine code.
+    /// Added to the need of machine code in every run.
     reserve: u64,
 }
 
 impl StackNeed {
-    /// Of programs that take at most `program` bytes each, where so much is to be left for helpers and host functions.
+    /// Makes the needs for programs that take at most `program` bytes each, and `reserve` bytes for helpers and host
+    /// functions.
     pub(crate) fn new(program: u64, reserve: u64) -> StackNeed {
         let reserve = reserve.saturating_add(ENTRY);
         let jumping = program.saturating_mul(2);
         StackNeed { worst: jumping.saturating_add(INTERPRETER).saturating_add(reserve), jumping, reserve }
     }
 
-    /// What a run of machine code that tail-calls may take.
+    /// Returns the upper bound for machine code of a run that tail-calls, in bytes.
     pub(crate) fn jumping(&self) -> u64 {
         self.jumping
     }
 
-    /// Refuses a run that may need more than is left, with so much `beside` what its machine code takes: at most
+    /// Refuses a run that may need more stack than is left. `beside`: bytes beside its machine code, at most
     /// [`INTERPRETER`].
     #[inline(always)]
     pub(crate) fn check(&self, roots: &dyn Roots, beside: u64) -> Result<(), Box<RunError>> {
@@ -80,7 +82,7 @@ impl StackNeed {
     #[inline(never)]
     fn check_slowly(&self, roots: &dyn Roots, beside: u64) -> Result<(), Box<RunError>> {
         if BOUNDS.get() == UNASKED {
-            // A signal handler that strikes meanwhile does not ask as well: the C library may hold a lock.
+            // A signal handler during the request must not request as well: the C library may hold a lock.
             BOUNDS.set(NOWHERE);
             BOUNDS.set(thread::stack().unwrap_or(EVERYWHERE));
         }
@@ -98,7 +100,7 @@ impl StackNeed {
     }
 }
 
-/// About where the stack ends now.
+/// Returns the approximate stack pointer.
 #[inline(always)]
 fn stack_pointer() -> u64 {
     let here: u64;

@@ -1,4 +1,5 @@
-//! A run as emitted code sees it: how it is entered, what state it has, why it stops. Knows no programs.
+//! A run as emitted code sees it: how it is entered, what state it has, why it stops. This module does not depend on
+//! loaded programs.
 
 pub(crate) mod begin;
 pub(crate) mod clock;

@@ -1,4 +1,4 @@
-//! What a run of emitted code begins with, as far as the run itself must know: no program, but who can be asked.
+//! The interface through which a run asks about the programs that it began with, without depending on them.
 
 use crate::abi::stack::Stack;
 use crate::error::RunError;
@@ -8,18 +8,18 @@ use crate::error::RunError;
 pub(crate) struct StoppedAt {
     /// An address in the code that was stopped; 0 if a host function stopped it.
     pub(crate) pc: u64,
-    /// It was no longer in the program that it began with.
+    /// Whether a tail call had left the program that the run began with.
     pub(crate) jumped: bool,
-    /// The frames that it was in, innermost first.
+    /// The frames of the stopped code, innermost first.
     pub(crate) stack: Vec<Stack>,
 }
 
-/// What a run of emitted code may have begun with.
+/// The program, or the list of programs, that a run of emitted code began with.
 pub(crate) trait Roots {
-    /// Says of the error that ended a run in which program, and at which source line. Called inside the run's guard.
+    /// Adds the program and the source line to the error that ended a run. Called inside the run's guard.
     fn explain(&self, error: RunError, at: StoppedAt) -> RunError;
 
-    /// Worst machine stack of a run of them, in bytes, with the programs that they may jump to. Called inside the run's
-    /// guard, behind the load of what is run.
+    /// Returns an upper bound on the machine stack of a run in bytes, with the programs that it may jump to. Called
+    /// inside the run's guard, after the load of the code that is run.
     fn code_stack(&self) -> u64;
 }

@@ -2,7 +2,7 @@
 //!
 //! Invariants: the [`RunCtx`] that emitted code sees is the first field of a [`Run`], so that a host function gets from
 //! the hidden argument back to the run. Its word ([`crate::abi::watch`]) is 0 exactly while no run is using it;
-//! whatever else a run leaves behind, the next one sets ([`Run::set`]).
+//! [`Run::set`] resets every other field that the last run may have changed.
 
 use crate::abi::held::Held;
 use crate::abi::machine_stack::StackNeed;
@@ -56,21 +56,21 @@ impl fmt::Display for Printed<'_> {
     }
 }
 
-/// What runs read of their engine.
+/// The parts of an engine that its runs read.
 pub(crate) struct RunConfig {
     /// How deep runs may be nested, the outermost included.
     pub(crate) max_nested: u32,
-    /// What runs may take of a thread's stack.
+    /// The stack that runs may need.
     pub(crate) stack: StackNeed,
     /// Where `bpf_trace_printk` writes.
     pub(crate) print: Option<Foreign<PrintSink>>,
-    /// Whom helpers ask about interfaces and routes.
+    /// The host's answers about interfaces and routes, for helpers.
     pub(crate) network: Option<Foreign<Arc<dyn Network>>>,
     /// The timers in values of its maps.
     pub(crate) timers: Timers,
     /// By slot: the lock that its run waits for, or 0.
     pub(crate) awaited: Box<[AtomicU64]>,
-    /// In whose guard runs are.
+    /// The domain of the runs' guards.
     pub(crate) domain: Arc<Domain>,
 }
 
@@ -89,16 +89,16 @@ pub(crate) struct Run {
     pub(crate) host: *mut (),
     /// The engine's, which outlives the run.
     pub(crate) config: *const RunConfig,
-    /// What a host function failed with.
+    /// The error of the first host function that failed.
     pub(crate) error: Option<Box<HelperError>>,
-    /// What others would wait for, should the run be stopped.
+    /// The resources to release if the run is stopped.
     pub(crate) held: Held,
-    /// The frames it was in when it was stopped, innermost first; empty in runs that go on.
+    /// The frames of a stopped run, innermost first; empty while the run goes on.
     pub(crate) stopped: Vec<Stack>,
 }
 
 impl Run {
-    /// No run yet. `stop_to`: see [`RunCtx::stop_to`].
+    /// Makes an idle run. `stop_to`: see [`RunCtx::stop_to`].
     pub(super) fn new(slot: u32, stop_to: u64) -> Run {
         let ctx = RunCtx {
             tail_calls: 0,
@@ -133,14 +133,15 @@ impl Run {
         }
     }
 
-    /// A run that shares slot, host and engine with this one, for a helper that calls back through the interpreter.
+    /// Returns a run that shares slot, host and engine with this one, for a helper that calls back through the
+    /// interpreter.
     pub(crate) fn view(&self) -> Run {
         let mut view = Run { host: self.host, config: self.config, ..Run::new(self.ctx.slot, self.ctx.stop_to) };
         view.ctx.context = self.ctx.context;
         view
     }
 
-    /// Makes it a new run: what the run before may have left is set anew.
+    /// Begins a new run: resets the fields that the last run may have changed.
     ///
     /// # Safety
     /// `run` must be this thread's alone, but for its word, which must be that of the new run already.
@@ -187,7 +188,7 @@ impl Run {
         }
     }
 
-    /// Ends the run with a host function's error. The first one stays.
+    /// Records the error of a host function, which ends the run. The first error is kept.
     pub(crate) fn fail(&mut self, error: HelperError) {
         if self.ctx.stop_code == 0 {
             self.ctx.stop_code = StopCode::Host as u32;
@@ -209,7 +210,7 @@ impl Run {
         }
     }
 
-    /// Gives up the records, the sockets, the objects and the locks that the program holds. Whether it held any.
+    /// Releases the records, sockets, objects and locks that the run holds. Returns whether it held any.
     #[cold]
     pub(crate) fn release(&mut self) -> bool {
         // SAFETY: the run's guard keeps the maps, and only the helpers change the list.
@@ -217,7 +218,7 @@ impl Run {
     }
 }
 
-/// The counters that `run` has noted, for others to see.
+/// Returns the field for the counters that `run` has noted, which other threads read.
 ///
 /// # Safety
 /// As for [`word`].
@@ -228,7 +229,7 @@ pub(crate) unsafe fn counters<'a>(run: *mut Run) -> &'a AtomicU64 {
     unsafe { AtomicU64::from_ptr(counters) }
 }
 
-/// What others know of `run`, and interrupt it by ([`crate::abi::watch`]).
+/// Returns the word of `run`, by which other threads identify and interrupt it ([`crate::abi::watch`]).
 ///
 /// # Safety
 /// `run` must stay valid for the result's use, and the field must be accessed atomically meanwhile; emitted code does

@@ -1,10 +1,10 @@
-//! The runs that lie ready, by execution slot.
+//! Preallocated runs, by execution slot.
 //!
-//! Problem: a run of a few nanoseconds cannot afford to make a structure of a hundred bytes, and to announce it to
-//! whoever may want to interrupt it. Approach: an execution slot belongs to one thread at a time, so each has a [`Run`]
-//! that lies ready ([`Runs`]), and other threads find the flag that interrupts it without asking. A run inside another
-//! one of its thread (a host function that runs a program) finds the slot's taken and gets the next one in, which the
-//! slot keeps from then on.
+//! Problem: a run of a few nanoseconds cannot afford to initialise a structure of a hundred bytes, and to register it
+//! for interruption. Approach: an execution slot belongs to one thread at a time, so each slot has a preallocated
+//! [`Run`] ([`Runs`]), and other threads find its interrupt flag without registration. A run inside another one of its
+//! thread (a host function that runs a program) finds the slot's run taken and uses the one at the next level, which
+//! the slot keeps from then on.
 
 use crate::abi::clock::Clock;
 use crate::abi::run::{Run, RunConfig, counters, word};
@@ -24,12 +24,12 @@ pub(crate) struct Runs {
     pub(crate) config: RunConfig,
     levels: Arc<[CachePadded<Level>]>,
     clock: Arc<Clock>,
-    /// The clock's, without a look at it.
+    /// A copy of the clock's number, to avoid a load through the pointer.
     clock_number: u64,
 }
 
-/// The run of one slot at one depth of nesting, and behind it those inside it: made when runs first nest so deep, and
-/// kept, because other threads may be setting their flags.
+/// The run of one slot at one depth of nesting, and a pointer to the level inside. A level is allocated when runs first
+/// nest so deep, and kept, because other threads may be setting its flag.
 pub(super) struct Level {
     run: UnsafeCell<Run>,
     watch: Watch,
@@ -37,11 +37,11 @@ pub(super) struct Level {
 }
 
 // SAFETY: a `Run` is used by the thread that holds its slot, and the next one to hold it comes after it
-// (`bpf_quiesce::Guard`). The one field that others access, its word, is accessed atomically. What the
-// pointers in it point to is used only by the thread that put them there, until its run ends.
+// (`bpf_quiesce::Guard`). The one field that others access, its word, is accessed atomically. The pointers in a `Run`
+// are used only by the thread that stored them, until its run ends.
 unsafe impl Send for Level {}
-// SAFETY: through a shared one only the run's word and the watch are accessed by others than the thread that holds the
-// slot, atomically.
+// SAFETY: through a shared reference, threads other than the one that holds the slot access only the run's word and the
+// watch, atomically.
 unsafe impl Sync for Level {}
 
 impl Level {
@@ -80,7 +80,7 @@ impl Level {
         })
     }
 
-    /// Its run. To be used by the thread that holds the slot.
+    /// Returns the level's run, for the thread that holds the slot.
     #[inline]
     pub(super) fn run(&self) -> *mut Run {
         self.run.get()
@@ -104,10 +104,11 @@ impl Level {
         &self.watch
     }
 
-    /// Whether no run uses it. Only for the thread that holds the slot: another's answer is old.
+    /// Returns whether no run uses the level. For the thread that holds the slot: to others the answer may be out of
+    /// date.
     #[inline]
     fn is_idle(&self) -> bool {
-        // Relaxed: this thread has stored the word, or whoever held the slot before.
+        // Relaxed: this thread has stored the word, or the thread that held the slot before.
         self.word().load(Ordering::Relaxed) == 0
     }
 }
@@ -115,7 +116,7 @@ impl Level {
 impl Drop for Level {
     fn drop(&mut self) {
         let mut inner = *self.inner.get_mut();
-        // Not by recursion: the configuration may allow any depth.
+        // In a loop and not by recursion, since the configuration may allow any depth.
         while !inner.is_null() {
             // SAFETY: made by `Box::into_raw` in `inner_or_new`, and no longer reachable.
             let mut level = unsafe { Box::from_raw(inner) };
@@ -131,7 +132,7 @@ impl fmt::Debug for Runs {
 }
 
 impl Runs {
-    /// `None` if there is no memory for them.
+    /// Allocates a run for each slot; `None` if there is no memory.
     pub(crate) fn new(slots: u32, config: RunConfig, tick: Duration) -> Option<Runs> {
         let mut levels = Vec::new();
         levels.try_reserve_exact(slots as usize).ok()?;
@@ -140,24 +141,24 @@ impl Runs {
         Some(Runs { config, levels: levels.into(), clock_number: clock.number(), clock })
     }
 
-    /// What deadlines are by.
+    /// Returns the clock of deadlines.
     #[inline]
     pub(crate) fn clock(&self) -> &Arc<Clock> {
         &self.clock
     }
 
-    /// Which clock that is.
+    /// Returns the number of the clock.
     #[inline]
     pub(crate) fn clock_number(&self) -> u64 {
         self.clock_number
     }
 
-    /// The tick at which runs are to end that may go on until `at`; it is `now`.
+    /// Returns the tick at which runs end whose deadline is `at`. `now` is the current time.
     pub(crate) fn deadline(&self, now: Instant, at: Instant) -> Result<u64, DeadlineError> {
         if self.config.domain.is_forked() {
             return Err(DeadlineError::Forked);
         }
-        // Not `self`: the thread does not keep the engine, and ends when it is gone.
+        // The thread holds the levels and not the engine, so it ends when the engine is dropped.
         let levels = Arc::clone(&self.levels);
         self.clock.deadline((now, at), move |now| end_late(&levels, now))
     }
@@ -167,12 +168,12 @@ impl Runs {
         interrupt(&self.levels, |_, _| true);
     }
 
-    /// The same for the runs of this, and those inside them.
+    /// Asks the runs of this program, hook or dispatcher to stop, and the runs nested in them.
     pub(crate) fn interrupt_of(&self, of: u64) {
         interrupt(&self.levels, |level, word| level.watch.of(word) == of);
     }
 
-    /// The same for the runs that this [`crate::Interrupter`] was given to.
+    /// Asks the runs to stop that were given this [`crate::Interrupter`], and the runs nested in them.
     pub(crate) fn interrupt_under(&self, interrupter: u64) {
         interrupt(&self.levels, |level, word| level.watch.interrupter(word) == interrupter);
     }
@@ -196,9 +197,9 @@ impl Runs {
         None
     }
 
-    /// Says of each run that is going on, nested ones too, which counters it has noted
-    /// ([`bpf_jit_code::RunCtx::counters`]). With `forget`, it is only said of those noted since the last time: runs
-    /// that note nothing have what one before them did. Keeps the runs, and not the engine.
+    /// Returns a function that passes on the counters that each run in progress has noted, nested ones too
+    /// ([`bpf_jit_code::RunCtx::counters`]). With `forget`, it clears the notes, so that each is passed on once: a run
+    /// that notes nothing keeps the note of a run before it. The function holds the runs, and not the engine.
     pub(crate) fn each_running(&self, forget: bool) -> impl Fn(&mut dyn FnMut(u64)) + Send + 'static {
         let levels = Arc::clone(&self.levels);
         move |each| {
@@ -208,7 +209,7 @@ impl Runs {
                     // Relaxed: a sample.
                     if level.word().load(Ordering::Relaxed) != 0 {
                         each(match forget {
-                            // A note of this moment may be lost.
+                            // A note that is stored at the same time may be lost.
                             true => level.counters().swap(0, Ordering::Relaxed),
                             false => level.counters().load(Ordering::Relaxed),
                         });
@@ -245,17 +246,17 @@ impl Drop for Runs {
     }
 }
 
-/// Asks the runs to stop that `is` says so of, by level and word, and the runs inside them.
+/// Asks the runs to stop for which `is` returns true, by level and word, and the runs nested in them.
 fn interrupt(levels: &[CachePadded<Level>], is: impl Fn(&Level, u64) -> bool) {
     for slot in levels {
-        // The level outside, and its word as it was interrupted.
+        // The level outside with its interrupted word, if it was interrupted.
         let mut outer: Option<(&Level, u64)> = None;
         let mut at = Some(slot);
         while let Some(level) = at {
             // SeqCst, with the swap and the load in `begin::nested`: a run that begins inside an interrupted one has
             // stored its word before this load, or sees that it is interrupted.
             let word = level.word().load(Ordering::SeqCst);
-            // Still the same run outside, so this one is inside it (or over).
+            // If the outer word is unchanged, the outer run is the same, so this run is nested in it (or over).
             let inside = outer.is_some_and(|(outer, interrupted)| outer.word().load(Ordering::SeqCst) == interrupted);
             let mut interrupted = None;
             if word != 0 && (inside || is(level, word)) {
@@ -272,7 +273,7 @@ fn interrupt(levels: &[CachePadded<Level>], is: impl Fn(&Level, u64) -> bool) {
     }
 }
 
-/// Ends the runs whose deadline is at this tick or before it. Those inside them have it too.
+/// Ends the runs whose deadline is at this tick or before it. Nested runs have the deadline of the run outside.
 fn end_late(levels: &[CachePadded<Level>], now: u64) {
     for slot in levels {
         let mut at = Some(slot);

@@ -2,13 +2,13 @@
 //!
 //! Problem: an error is to name the calls that led to it, at no cost to runs that succeed; and when the error is made,
 //! the frames are no longer on the stack. Approach: while they are, their memory is copied as it is
-//! ([`crate::abi::stopped`], and the shims of host functions). Which words of it are return addresses is known to the
-//! programs, which are looked for later ([`crate::program::locate`]).
+//! ([`crate::abi::stopped`], and the shims of host functions). The return addresses among its words are found later, by
+//! the programs' tables ([`crate::program::locate`]).
 //!
 //! A run has one part of the stack for each entry into emitted code: a host function that calls back is below one and
 //! above another.
 
-/// Of more stack than this, the innermost part is looked at.
+/// The most words that are copied: of a larger stack, the innermost part.
 const MAX_WORDS: usize = 8192;
 
 /// The emitted frames between a stop, or the call of a host function, and the entry sequence.
@@ -16,7 +16,7 @@ const MAX_WORDS: usize = 8192;
 pub(crate) struct Stack {
     /// An address in the innermost function's code.
     pub(crate) pc: u64,
-    /// Of a function that has not stored its return address: where it is called from.
+    /// The return address of a function that has not stored it on the stack.
     pub(crate) link: u64,
     /// From the innermost frame's stack pointer up.
     pub(crate) words: Box<[u64]>,

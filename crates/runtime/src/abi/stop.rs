@@ -1,9 +1,9 @@
 //! Why a run was stopped.
 //!
 //! Emitted code leaves a reason and the number of the instruction in the [`RunCtx`](bpf_jit_code::RunCtx), and an
-//! address in itself, by which whoever knows the programs ([`Roots`]) finds the one that it was.
+//! address in the code, by which [`Roots`] finds the program.
 //!
-//! Invariant: only the end of a stopped run comes here, inside its guard.
+//! Invariant: these functions are called only at the end of a stopped run, inside its guard.
 
 use crate::abi::roots::{Roots, StoppedAt};
 use crate::abi::run::{Run, word};
@@ -12,20 +12,20 @@ use crate::error::RunError;
 use bpf_isa::InsnIdx;
 use bpf_jit_code::StopCode;
 
-/// What is wrong when a check fails that the verifier left to run time.
+/// The message for a failed check that the verifier left to run time.
 pub(crate) const OUT_OF_BOUNDS: &str = "memory access out of bounds, or an atomic one that is not aligned";
 
-/// What is wrong when the register of an indirect jump or call holds something else.
+/// The message for an indirect jump or call whose register holds none of its targets.
 const NO_TARGET: &str = "the register holds no target that the jump or call (gotox, callx) may have here";
 
 impl Run {
-    /// Why the run was stopped; `None` if it was not.
+    /// Returns why the run was stopped; `None` if it was not.
     #[inline]
     pub(crate) fn stopped(&mut self) -> Option<RunError> {
         if self.ctx.stop_code == 0 { None } else { Some(self.stop_reason()) }
     }
 
-    /// Whether it was interrupted because its deadline had passed.
+    /// Returns whether the run was interrupted because its deadline had passed.
     pub(crate) fn is_late(&mut self) -> bool {
         // SAFETY: of a run that is there; others change it atomically.
         let word = unsafe { word(self) };
@@ -33,7 +33,7 @@ impl Run {
         word.load(std::sync::atomic::Ordering::Relaxed) & LATE != 0
     }
 
-    /// Why emitted code was stopped that was entered through `roots`.
+    /// Returns why emitted code that was entered through `roots` was stopped.
     #[cold]
     pub(crate) fn stop_reason_in(&mut self, roots: &dyn Roots) -> RunError {
         let stack = std::mem::take(&mut self.stopped);

@@ -1,4 +1,4 @@
-//! Where emitted code that stops its run goes on.
+//! The landing point of emitted code that stops its run.
 //!
 //! Problem: the frames of a stopped run are to be copied while they are on the stack, whatever shape they have.
 //! Approach: emitted code jumps here ([`RunCtx::stop_to`]) with its stack as it is, and this takes it down afterwards.
@@ -19,7 +19,7 @@ pub(super) fn address() -> u64 {
     land
 }
 
-/// Emitted code comes here with its stack anyhow aligned. What is below its stack pointer is of no use any more.
+/// Emitted code jumps here with a stack pointer of any alignment. Memory below the stack pointer is free.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 unsafe extern "C" fn land(ctx: *mut RunCtx) -> ! {

@@ -1,17 +1,16 @@
-//! Timers in map values: what `struct bpf_timer` stands for, and `struct bpf_wq`, which is one that is due when it is
-//! started.
+//! Timers in map values: `struct bpf_timer`, and `struct bpf_wq`, a timer that is due as soon as it is started.
 //!
-//! Problem: a program sets a timer in one run, and its callback is to run later, in no run's time, without the map, the
-//! element, the program or the engine being there for its sake. Approach: nothing calls by itself. A host lets a
-//! program's callbacks run that are due (`Program::run_timers`), on its own thread and with its own state; here is only
-//! noted what is to be called. In the value lies a number that no other timer of the engine has or had. A timer is what
-//! its address and that number say, or none: so one whose value was written anew, whatever has become of its element,
-//! and one whose number somebody has made up, is as good as gone.
+//! Problem: a program sets a timer in one run, and its callback is to run later, outside of that run. The timer must
+//! not keep the map, the element, the program or the engine alive. Approach: no thread calls callbacks by itself. The
+//! host runs the callbacks that are due (`Program::run_timers`), on its own thread and with its own state; this module
+//! only records the timers. The value holds a number that no other timer of the engine has or had. A timer is
+//! identified by its address and that number together, so a timer whose value was overwritten, or whose number was
+//! forged, does not exist.
 //!
-//! Invariants: what is noted keeps neither map nor program. A callback's address is used by the program only that it is
-//! an address of, told by a number of its own, while that program is run. There are at most twice as many notes as
-//! maps that are alive have such fields, but for a few; each is counted in the domain's memory. Whoever has the notes
-//! neither waits nor calls.
+//! Invariants: notes keep neither map nor program alive. A callback's address is used only in a run of the program that
+//! it belongs to, which is identified by a unique number. The number of notes is at most [`FEW`], or twice the number
+//! of timers in live maps at the last cleaning; each is counted in the domain's memory. A thread that holds the notes
+//! neither waits nor calls foreign code.
 
 use bpf_maps::{Errno, Map, WeakMap};
 use bpf_os::time::{Clock, now_ns};
@@ -24,8 +23,8 @@ use std::time::Duration;
 /// The timers of an engine's maps.
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
-    /// Who has the notes: the slot and 1, or 0. A signal handler's run has the slot of the run that it interrupted, and
-    /// must not wait for that.
+    /// The holder of the notes: its slot plus 1, or 0. A signal handler's run has the slot of the run that it
+    /// interrupted, and must not wait for that run.
     owner: AtomicU32,
     notes: Mutex<Notes>,
 }
@@ -36,7 +35,7 @@ struct Notes {
     timers: BTreeMap<u64, Timer>,
     /// The number of the timer that was made last; 0 is none.
     last: u64,
-    /// How many there may be before those of maps that are gone are looked for.
+    /// The number of notes at which notes of dropped maps are removed, if it is above [`FEW`].
     most: usize,
     /// The timers whose callbacks are running, by slot.
     running: Vec<(u32, u64)>,
@@ -49,12 +48,12 @@ struct Timer {
     field: Deferred,
     clock: Clock,
     callback: Option<Callback>,
-    /// When it is due, by its clock.
+    /// The time in nanoseconds at which the timer is due, by its clock.
     due: Option<u64>,
     _memory: Reservation,
 }
 
-/// What of a value leads to a callback.
+/// The kind of field in a map value that has a callback.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Deferred {
     /// `struct bpf_timer`.
@@ -68,32 +67,33 @@ pub(crate) enum Deferred {
 pub(crate) struct Callback {
     /// [`program_number`] of the program.
     pub(crate) program: u64,
-    /// As the program's code, or the interpreter, has it.
+    /// The callback's address in machine code, or its instruction in the interpreter.
     pub(crate) address: u64,
 }
 
 /// A timer that is due.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Due {
-    /// For how many nanoseconds it has been: those that have waited longest come last.
+    /// For how many nanoseconds the timer has been due. Sorted ascending: the longest wait is last, and is popped
+    /// first.
     late: u64,
     address: u64,
     number: u64,
 }
 
-/// What a timer takes beside its value.
+/// Bytes that a timer takes beside its value, as counted in the domain's memory.
 const NOTE: u64 = (size_of::<(u64, Timer)>() * 2) as u64;
-/// What there may be before anybody looks for what is gone.
+/// The number of notes up to which notes of dropped maps are not searched for.
 const FEW: usize = 256;
 
-/// A number for a program, which no other has or had.
+/// Returns a number for a program, which no other program has or had.
 pub(crate) fn program_number() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     // Relaxed: only uniqueness matters.
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// The number in the `struct bpf_timer` at this address.
+/// Returns the number in the `struct bpf_timer` at this address.
 ///
 /// # Safety
 /// It must be the timer's of a value of a map that is alive for `'a`.
@@ -105,7 +105,7 @@ unsafe fn number<'a>(address: u64) -> &'a AtomicU64 {
 }
 
 impl Notes {
-    /// The timer at this address.
+    /// Returns the note of the timer at this address.
     ///
     /// # Safety
     /// As for [`number`].
@@ -117,12 +117,12 @@ impl Notes {
 }
 
 impl Timers {
-    /// Does something with the notes; `EBUSY` if this slot is doing so already, further up its stack.
+    /// Calls `change` with the notes; `EBUSY` if a run of this slot, interrupted by this one, holds them.
     fn with<R>(&self, slot: u32, change: impl FnOnce(&mut Notes) -> Result<R, Errno>) -> Result<R, Errno> {
         struct Owned<'a>(&'a AtomicU32);
         impl Drop for Owned<'_> {
             fn drop(&mut self) {
-                // Release pairs with the acquire of whoever is next.
+                // Release pairs with the acquire of the next holder.
                 self.0.store(0, Ordering::Release);
             }
         }
@@ -133,7 +133,7 @@ impl Timers {
             std::thread::yield_now();
         }
         let _owned = Owned(&self.owner);
-        // Nobody else has it, so this waits for nobody; what may panic in here leaves the notes as they were.
+        // `owner` excludes other holders, so this lock is free. A panic inside leaves the notes consistent.
         change(&mut self.notes.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -160,7 +160,7 @@ impl Timers {
             if unsafe { notes.timer(address) }.is_ok() {
                 return Err(Errno::EBUSY);
             }
-            // What was noted of another timer at this address is over.
+            // Removes the note of a former timer at this address.
             notes.timers.remove(&address);
             if notes.timers.len() >= notes.most.max(FEW) {
                 notes.timers.retain(|_, timer| timer.map.is_alive());
@@ -195,7 +195,7 @@ impl Timers {
     /// As for [`Timers::set_callback`].
     pub(crate) unsafe fn start(&self, slot: u32, address: u64, time: u64, flags: u64) -> Result<(), Errno> {
         const ABSOLUTE: u64 = 1;
-        // On which CPU a host lets callbacks run is its own affair.
+        // Accepted and ignored: the host chooses the thread of callbacks.
         const PINNED: u64 = 2;
         if flags & !(ABSOLUTE | PINNED) != 0 {
             return Err(Errno::EINVAL);
@@ -206,7 +206,8 @@ impl Timers {
             if timer.callback.is_none() {
                 return Err(Errno::EINVAL);
             }
-            // The kernel's times have a sign: before the beginning of a clock is past, so long from now is never.
+            // The kernel's times have a sign: an absolute time that is negative has passed, and a relative time that is
+            // negative never comes.
             timer.due = Some(match (flags & ABSOLUTE != 0, i64::try_from(time)) {
                 (true, Ok(_)) => time,
                 (true, Err(_)) => 0,
@@ -217,7 +218,7 @@ impl Timers {
         })
     }
 
-    /// `bpf_timer_cancel`: whether it was to be called.
+    /// Implements `bpf_timer_cancel`: returns whether the timer was active.
     ///
     /// # Safety
     /// As for [`Timers::set_callback`].
@@ -234,11 +235,12 @@ impl Timers {
         })
     }
 
-    /// The program's timers that are due, and how long it is until the next one is; none where this slot has the notes.
+    /// Returns the program's timers that are due, and the time until the next one is; none if a run of this slot holds
+    /// the notes.
     pub(crate) fn due(&self, slot: u32, program: u64) -> (Vec<Due>, Option<Duration>) {
         let found = self.with(slot, |notes| {
             let (mut due, mut next) = (Vec::new(), None);
-            // Each clock once, so that the order is that of the times.
+            // Each clock is read once, so that the order of the timers is that of their times.
             let now = [Clock::Monotonic, Clock::Boot, Clock::Real].map(|clock| (clock, now_ns(clock)));
             for (&address, timer) in &notes.timers {
                 let (Some(at), Some(callback)) = (timer.due, timer.callback) else { continue };
@@ -258,15 +260,15 @@ impl Timers {
     }
 
     /// Begins the callback of a timer that was due: its map, the callback's address, and the field. `None` if it is not
-    /// due any more, or gone. Else [`Timers::end`] must follow, also where there is a map alone: the element that the
-    /// timer was in is another's by now.
+    /// due any more, or gone. Otherwise [`Timers::end`] must follow. The callback is missing if the timer's element was
+    /// overwritten meanwhile.
     pub(crate) fn begin(&self, slot: u32, due: Due, program: u64) -> Option<(Map, Option<(u64, Deferred)>)> {
         let Due { address, number: expected, .. } = due;
         let begun = self.with(slot, |notes| {
             let timer = notes.timers.get_mut(&address).filter(|timer| timer.number == expected).ok_or(Errno::ENOENT)?;
             let callback = timer.callback.filter(|callback| callback.program == program).ok_or(Errno::ENOENT)?;
             let at = timer.due.filter(|at| *at <= now_ns(timer.clock)).ok_or(Errno::ENOENT)?;
-            // The last handle's end is not for here.
+            // The handle is returned, since it may become the last one, whose drop must not happen under this lock.
             let Some(map) = timer.map.upgrade() else {
                 notes.timers.remove(&address);
                 return Err(Errno::ENOENT);
@@ -294,7 +296,7 @@ impl Timers {
 }
 
 impl Due {
-    /// Where the timer is.
+    /// Returns the timer's address.
     pub(crate) fn address(self) -> u64 {
         self.address
     }

@@ -1,19 +1,19 @@
-//! How others end a run that is going on.
+//! How other threads end a run in progress.
 //!
-//! Problem: a thread that wants to end the runs of one program, or those whose time is over, must not end the run that
-//! comes after in the same slot; and a run of a few nanoseconds cannot afford to be announced. Approach: the word whose
-//! sign emitted code looks at anyway ([`bpf_jit_code::RunCtx::interrupt`]) says in its other bits which run it is, and
-//! whoever ends one sets the sign by a compare-and-exchange of the whole word. A plain run stores the address of what
-//! it is a run of, instead of a zero: nothing more. Of a run that others may end in more ways, and of one inside
-//! another, the word is a number, and the rest is in a [`Watch`] beside it. Two runs that follow each other have the
-//! same word if all that is known of them is the same: whoever meant the one may end the other, which is going on, too,
-//! and is meant by the same description. What is known of a run inside another is not all in its description, so its
-//! word is its own.
+//! Problem: a thread that ends the runs of one program, or runs whose deadline has passed, must not end the next run in
+//! the same slot; and a run of a few nanoseconds cannot afford to register itself. Approach: emitted code tests the
+//! sign of one word ([`bpf_jit_code::RunCtx::interrupt`]). The other bits of the word identify the run, and a thread
+//! that ends a run sets the sign by a compare-and-exchange of the whole word. A plain run stores the address of the
+//! program, hook or dispatcher that is run. A run with limits, or inside another run, stores a number, and its
+//! description is in a [`Watch`] beside the word. Two consecutive runs have the same word if their descriptions are
+//! equal. A thread that means the first may then end the second, which is in progress and fits the same description.
+//! The description of a nested run does not name the run outside, which may be interrupted, so each nested run has a
+//! unique word.
 //!
-//! Invariants: a word is 0 exactly while no run uses its level; only the thread that has the slot stores one that is
-//! not, and others change none but by setting [`INTERRUPTED`] in one that they have looked at. The fields of a
-//! [`Watch`] are those of the run whose word it is, or of a later one: then a compare-and-exchange of the earlier word
-//! fails, or changes a word that is about to be overwritten.
+//! Invariants: a word is 0 exactly while no run uses its level; only the thread that has the slot stores another value,
+//! and other threads only set [`INTERRUPTED`] (and [`LATE`]) in a word that they have read. The fields of a [`Watch`]
+//! are those of the run whose word it is, or of a later one: then a compare-and-exchange of the earlier word fails, or
+//! changes a word that is about to be overwritten.
 
 use bpf_jit_code::RunCtx;
 use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
@@ -22,21 +22,21 @@ use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 pub(crate) const INTERRUPTED: u64 = RunCtx::INTERRUPTED;
 /// The run has a [`Watch`]; the bits below are its number.
 pub(crate) const WATCHED: u64 = 1 << 62;
-/// Beside [`INTERRUPTED`]: because its deadline has passed.
+/// Set together with [`INTERRUPTED`] if the deadline has passed.
 pub(crate) const LATE: u64 = 1 << 61;
 
 /// No deadline.
 pub(crate) const NEVER: u64 = u64::MAX;
 
-/// The word of the plain runs of what is at this address: that is a multiple of 8, so nothing is lost, and the bits
-/// above stay clear.
+/// Returns the word of plain runs of the program, hook or dispatcher at this address. The address is a multiple of 8,
+/// so no bit is lost, and the flag bits stay clear.
 #[inline]
 pub(crate) fn word_of<T>(what: *const T) -> u64 {
     const { assert!(align_of::<T>() >= 8) };
     what.addr() as u64 >> 3
 }
 
-/// What there is to know of a run that has limits, or is inside another.
+/// The description of a run that has limits, or is inside another.
 #[derive(Debug)]
 pub(crate) struct Watch {
     /// The [`word_of`] the program, hook or dispatcher that is run.
@@ -45,11 +45,11 @@ pub(crate) struct Watch {
     deadline: AtomicU64,
     /// The number of the [`crate::Interrupter`] that may end the run; 0: none.
     interrupter: AtomicU64,
-    /// Descriptions so far.
+    /// The number of the current description.
     number: AtomicU64,
 }
 
-/// What a watched run begins with.
+/// The fields that a watched run sets in its [`Watch`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Watched {
     pub(crate) of: u64,
@@ -58,7 +58,7 @@ pub(crate) struct Watched {
 }
 
 impl Watch {
-    /// Of no run yet.
+    /// Makes a description of no run.
     pub(super) fn new() -> Watch {
         Watch {
             of: AtomicU64::new(0),
@@ -69,8 +69,8 @@ impl Watch {
         }
     }
 
-    /// Makes `word`, which must be 0 and of this thread's slot, that of a run like this: of its own, unless the run
-    /// before was like it.
+    /// Describes a run and sets its `word`, which must be 0 and of this thread's slot. The word is new unless the last
+    /// description was equal.
     #[inline(always)]
     pub(super) fn begin(&self, word: &AtomicU64, run: Watched) {
         // Relaxed, until the last store: see there. A signal handler that strikes from here on takes another level, so
@@ -83,13 +83,13 @@ impl Watch {
         if !same {
             self.describe(run);
         }
-        // Release pairs with the acquire of whoever reads the word: the fields are this run's, or a later one's. 61
-        // bits do not run out.
+        // Release pairs with the acquire of readers of the word: the fields they see are this run's, or a later one's.
+        // A number of 61 bits does not overflow.
         word.store(WATCHED | self.number.load(Ordering::Relaxed), Ordering::Release);
     }
 
-    /// The same with a word that no other run of the level ever has: for a run inside another, which whoever has
-    /// interrupted that one ends, and not the next inside the next.
+    /// Describes a run, as [`Watch::begin`], with a word that no other run of the level has. For nested runs: an
+    /// interruption of the run outside must not end a nested run of the next run outside.
     pub(super) fn begin_apart(&self, word: &AtomicU64, run: Watched) {
         // Relaxed: as above.
         word.store(WATCHED, Ordering::Relaxed);
@@ -112,18 +112,18 @@ impl Watch {
         if is_watched(word) { self.deadline.load(Ordering::Relaxed) } else { NEVER }
     }
 
-    /// What the run that has this word is a run of.
+    /// Returns the [`word_of`] the program, hook or dispatcher whose run has this word.
     pub(super) fn of(&self, word: u64) -> u64 {
         if is_watched(word) { self.of.load(Ordering::Relaxed) } else { word & !(INTERRUPTED | LATE) }
     }
 
-    /// Who may end the run that has this word.
+    /// Returns the number of the [`crate::Interrupter`] that may end the run that has this word; 0: none.
     pub(super) fn interrupter(&self, word: u64) -> u64 {
         if is_watched(word) { self.interrupter.load(Ordering::Relaxed) } else { 0 }
     }
 }
 
-/// Whether the fields of the watch are about this word: not yet while it has no number.
+/// Returns whether the fields of the watch describe this word: not while the word has no number yet.
 fn is_watched(word: u64) -> bool {
     word & WATCHED != 0 && word & !(WATCHED | INTERRUPTED | LATE) != 0
 }

@@ -1,14 +1,14 @@
 //! Dispatchers: one of many programs, named by the caller, reached by a direct jump.
 //!
-//! Problem: a host that holds many programs and calls the right one for each event makes an indirect call with changing
-//! targets. Approach: the handle names the program, a compare tree ([`bpf_dispatcher::Dispatcher`]) compares its
-//! address with those attached and jumps. The tree may be out of date at any time: it jumps to the program that was
-//! named or, where it does not know it, makes the indirect call itself. Where there is no tree to enter (interpreted
-//! programs; while programs are measured) the program is run from Rust, so statistics that are off cost nothing.
+//! Problem: a host that holds many programs and calls one of them for each event makes an indirect call with changing
+//! targets. Approach: the caller passes a handle, and a compare tree ([`bpf_dispatcher::Dispatcher`]) compares the
+//! program's address with those attached and jumps. The tree may be out of date at any time: for an address that it
+//! does not contain it makes the indirect call itself. Where there is no tree to enter (interpreted programs; while
+//! statistics are on) the program is run from Rust, so statistics that are off cost nothing.
 //!
-//! Invariants: the caller's handle keeps the program, the run's guard keeps the tree; so a tree is only used for
-//! programs of its own engine, whose guards those are. A change drops nothing under its lock
-//! (see [`crate::attach::published`]).
+//! Invariants: the caller's handle keeps the program, and the run's guard keeps the tree. A guard keeps trees of its
+//! own engine only, so programs of other engines are called without a tree. A change drops nothing under its lock (see
+//! [`crate::attach::published`]).
 
 use crate::abi::begin;
 use crate::abi::limits::RunLimits;
@@ -36,7 +36,7 @@ pub enum DispatcherError {
     /// The program is not attached.
     #[error("program {program} is not attached")]
     NotAttached {
-        /// Which.
+        /// The program.
         program: ProgramName,
     },
     /// The image could not be placed.
@@ -50,25 +50,25 @@ pub enum DispatcherError {
     Run(#[from] RunError),
 }
 
-/// How a [`Dispatcher`] is built. Its hardening is the engine's ([`crate::Config::hardening`]).
+/// Options of a [`Dispatcher`]. The hardening of its code is the engine's ([`crate::Config::hardening`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DispatcherOptions {
-    /// Programs that are reached by a direct jump at most; the kernel's BPF_DISPATCHER_MAX by default, 8192 at most.
+    /// The most programs that are reached by a direct jump: the kernel's BPF_DISPATCHER_MAX by default, at most 8192.
     pub limit: usize,
-    /// Align the targets of the tree's own jumps to 16 bytes, as the kernel does.
+    /// Whether the targets of the tree's own jumps are aligned to 16 bytes, as in the kernel.
     pub align: bool,
 }
 
 impl DispatcherOptions {
-    /// The same with another limit of direct jumps.
+    /// Sets [`DispatcherOptions::limit`].
     #[must_use]
     pub fn with_limit(mut self, limit: usize) -> Self {
         self.limit = limit;
         self
     }
 
-    /// The same, with the targets of the tree's own jumps aligned or not.
+    /// Sets [`DispatcherOptions::align`].
     #[must_use]
     pub fn with_align(mut self, align: bool) -> Self {
         self.align = align;
@@ -82,7 +82,7 @@ impl Default for DispatcherOptions {
     }
 }
 
-/// What a [`Dispatcher`] tells about itself.
+/// Counts of a [`Dispatcher`]: [`Dispatcher::stats`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DispatcherStats {
@@ -96,10 +96,10 @@ pub struct DispatcherStats {
     pub updates: u64,
     /// Bytes of executable memory of the current image.
     pub footprint: usize,
-    /// What was counted while statistics were on, by program, in the order they were attached. Interpreted programs
+    /// Runs of each program and their time while statistics were on, in the order of attachment. Interpreted programs
     /// are always counted.
     pub programs: Vec<ProgramStats>,
-    /// Runs of programs that were not attached, counted likewise.
+    /// Runs of programs that were not attached, counted under the same conditions.
     pub unlisted: u64,
 }
 
@@ -108,8 +108,8 @@ pub struct DispatcherStats {
 ///
 /// Any program of the engine may be called, attached or not; for those attached the call is a few compares and a direct
 /// jump. With [`Hardening::retpolines`](crate::Hardening), that is several times cheaper than the retpoline it
-/// replaces; without, it is worth while for few or hot programs only. The way from Rust into the image is itself an
-/// indirect call: one, always to the same place, and well predicted.
+/// replaces; without, it pays only for few or hot programs. The way from Rust into the image is itself an indirect
+/// call: one, always to the same place, and well predicted.
 ///
 /// ```
 /// use bpf_runtime::{Config, Dispatcher, Engine, Linker, Raw, assemble};
@@ -142,7 +142,7 @@ struct State<C, H> {
     statistics: bool,
 }
 
-/// An entry keeps its program, so that its address means that program.
+/// An attached program. The entry keeps the program, so that its address is not reused.
 struct Attached<C, H> {
     program: Program<C, H>,
     references: usize,
@@ -164,7 +164,7 @@ impl<C: Context, H: 'static> Dispatcher<C, H> {
         Dispatcher::with_options(engine, DispatcherOptions::default())
     }
 
-    /// The same with a limit and an alignment of one's own.
+    /// Makes a dispatcher without programs, with these options.
     ///
     /// # Errors
     /// [`DispatcherError::Image`].
@@ -194,7 +194,7 @@ impl<C: Context, H: 'static> Dispatcher<C, H> {
         unsafe { self.call_parts(program.loaded(), core::ptr::from_mut(host).cast(), parts) }
     }
 
-    /// The same under limits of this run alone, by an indirect call.
+    /// Runs this program once, as [`Dispatcher::call`], under limits of this run alone, by an indirect call.
     ///
     /// # Errors
     /// Those of [`Program::run_with`].
@@ -242,7 +242,7 @@ impl<C: Context, H: 'static> Dispatcher<C, H> {
         }
     }
 
-    /// The same without a tree, counted.
+    /// Runs the program from Rust instead of through the tree, and counts the run.
     ///
     /// # Safety
     /// As for [`Loaded::run_in`]; `run` must have been begun on this dispatcher's engine.
@@ -258,8 +258,8 @@ impl<C: Context, H: 'static> Dispatcher<C, H> {
     /// Adds a program; or, if it is attached already, a reference to it.
     ///
     /// # Errors
-    /// [`DispatcherError::OtherDomain`], [`DispatcherError::Image`], [`DispatcherError::List`]; nothing has changed. So
-    /// for all changes.
+    /// [`DispatcherError::OtherDomain`], [`DispatcherError::Image`], [`DispatcherError::List`]; nothing has changed. A
+    /// failed call of any method changes nothing.
     pub fn attach(&self, program: &Program<C, H>) -> Result<(), DispatcherError> {
         self.engine.domain().owns(&**program.loaded())?;
         self.may_change()?;
@@ -290,7 +290,7 @@ impl<C: Context, H: 'static> Dispatcher<C, H> {
         }
     }
 
-    /// Takes a reference away, and with the last one the program. It may still be running when this returns.
+    /// Removes a reference, and with the last one the program. It may still be running when this returns.
     ///
     /// # Errors
     /// [`DispatcherError::NotAttached`], [`DispatcherError::Image`].
@@ -335,7 +335,7 @@ impl<C: Context, H: 'static> Dispatcher<C, H> {
         Ok(self.tree.set_hits(&hits)?)
     }
 
-    /// The same with the runs that were counted so far.
+    /// Rebuilds the tree, as [`Dispatcher::set_hits`], for the runs that were counted so far.
     ///
     /// # Errors
     /// [`DispatcherError::Image`].
@@ -347,8 +347,8 @@ impl<C: Context, H: 'static> Dispatcher<C, H> {
         Ok(self.tree.set_hits(&hits)?)
     }
 
-    /// Switches counting and timing of programs on or off. On, they are called from Rust, with two readings of the
-    /// clock each.
+    /// Switches counting and timing of programs on or off. While on, programs are called from Rust, and each call reads
+    /// the clock twice.
     ///
     /// # Errors
     /// [`DispatcherError::Image`].
@@ -362,7 +362,7 @@ impl<C: Context, H: 'static> Dispatcher<C, H> {
         Ok(())
     }
 
-    /// A snapshot. In a forked child, without programs if they were being changed at the fork.
+    /// Returns a copy of the counts. In a forked child, it has no programs if they were being changed at the fork.
     pub fn stats(&self) -> DispatcherStats {
         let state = self.engine.domain().lock_to_read(&self.state);
         let attached = state.as_ref().map_or(&[][..], |state| &state.attached);
@@ -378,9 +378,9 @@ impl<C: Context, H: 'static> Dispatcher<C, H> {
         }
     }
 
-    /// Runs the program `repeat` times (at least once) on the same data through the dispatcher, and measures: as the
-    /// kernel's BPF_PROG_TEST_RUN does, the program is attached for the time. What the runs wrote stays in the
-    /// data.
+    /// Runs the program `repeat` times (at least once) on the same data through the dispatcher, and measures the time.
+    /// As in the kernel's BPF_PROG_TEST_RUN, the program is attached for the duration of the test. Each run sees the
+    /// data as the run before left it.
     ///
     /// # Errors
     /// [`DispatcherError`].
@@ -428,7 +428,7 @@ impl<C: Context, H: 'static> Dispatcher<C, H> {
         finish.step(|| self.engine.domain().tend());
     }
 
-    /// Not in a forked child: the lock may be held for ever by a thread that it does not have.
+    /// Refuses changes in a forked child, where the lock may be held for ever by a thread that only the parent has.
     fn may_change(&self) -> Result<(), DispatcherError> {
         if self.engine.domain().is_forked() { Err(bpf_prog_pack::Error::Forked.into()) } else { Ok(()) }
     }
@@ -439,7 +439,7 @@ impl<C: Context, H: 'static> Dispatcher<C, H> {
     }
 }
 
-/// Runs a program of another engine. Seldom: so nothing of it is where the others are called.
+/// Runs a program of another engine. Such calls are rare, so this is kept out of line.
 ///
 /// # Safety
 /// As for [`Loaded::run`], of which these are the parts.

@@ -3,12 +3,12 @@
 //! Problem: a place in a service runs every program that is attached to it, in order, with a rule about their verdicts;
 //! programs are attached, detached and replaced under traffic. Approach: as machine code the whole list is one image, a
 //! straight line of direct calls with verdict tests between ([`bpf_dispatcher::Image::chain`]); a change builds a new
-//! one and publishes it by one store. Where a program is interpreted, or programs are measured one by one, the list is
-//! walked by [`Hook::run`] instead; that is so as long as there is no image. So statistics that are off cost nothing.
+//! image and publishes it by one store. If a program is interpreted, or while statistics are on, there is no image, and
+//! [`Hook::run`] walks the list instead. Statistics that are off cost nothing.
 //!
 //! Invariants: a run takes the image or the list once, inside its guard, so it sees the hook before a change or after
-//! it. What a change took out is let go only after it was unpublished, and then lives until the runs begun before are
-//! over: code by itself, lists by a deferred drop.
+//! it. A change drops replaced programs, lists and images only after they were unpublished, and their memory lives
+//! until the runs begun before are over: executable memory by its own grace period, lists by a deferred drop.
 
 use crate::abi::begin;
 use crate::abi::limits::{Limits, RunLimits, Terms};
@@ -46,16 +46,16 @@ pub enum HookError {
     /// The program is attached already.
     #[error("program {program} is attached already")]
     Attached {
-        /// Which.
+        /// The program.
         program: ProgramName,
     },
     /// The program is not attached.
     #[error("program {program} is not attached")]
     NotAttached {
-        /// Which.
+        /// The program.
         program: ProgramName,
     },
-    /// There are fewer programs.
+    /// The position is beyond the end of the list.
     #[error("there is no position {position} in a list of {len} programs")]
     Position {
         /// The position asked for.
@@ -66,7 +66,7 @@ pub enum HookError {
     /// The hook has as many programs as one may have.
     #[error("no more than {max} programs")]
     Full {
-        /// How many that is.
+        /// The most programs that a hook may have.
         max: usize,
     },
     /// Verdicts to continue on were given for a policy other than [`Policy::FirstVerdict`].
@@ -80,19 +80,19 @@ pub enum HookError {
     List(#[from] ListError),
 }
 
-/// How a program is attached: what libxdp keeps beside each program of its dispatcher.
+/// Priority and verdicts of an attached program, as libxdp has them for each program of its dispatcher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Attachment {
     /// Programs of lower priority run first; among equals, those that were attached first.
     pub priority: i32,
-    /// On which of its verdicts the next program runs, if not on the `pass` of [`Policy::FirstVerdict`]. Other
-    /// policies have no such verdicts.
+    /// The verdicts after which the next program runs, in place of the `pass` of [`Policy::FirstVerdict`]. Other
+    /// policies refuse it ([`HookError::Verdicts`]).
     pub continue_on: Option<Verdicts>,
 }
 
 impl Default for Attachment {
-    /// libxdp's: priority 50, following the policy.
+    /// Returns libxdp's default: priority 50, verdicts of the policy.
     fn default() -> Self {
         Attachment { priority: 50, continue_on: None }
     }
@@ -116,9 +116,10 @@ impl Attachment {
 
 /// A list of programs on context `C` with host state `H`, run as one.
 ///
-/// To the programs it is one run: an error in one ends it. Each has its budget to itself ([`crate::Loader::budget`]),
-/// and may take its own 33 tail calls. As machine code the programs are called directly. The way from Rust into the
-/// image is itself an indirect call, one and well predicted: the hook saves those *between* programs.
+/// A run of the hook is one run of all its programs: an error in one ends it. Each has its budget to itself
+/// ([`crate::Loader::budget`]), and may take its own 33 tail calls. As machine code the programs are called directly.
+/// The call from Rust into the image is itself an indirect call, one and well predicted: the hook saves the calls
+/// *between* programs.
 ///
 /// ```
 /// use bpf_runtime::{Config, Engine, Hook, Linker, Policy, Raw, assemble};
@@ -147,7 +148,7 @@ impl Attachment {
 pub struct Hook<C, H> {
     engine: Engine,
     policy: Policy,
-    /// None: the list is walked.
+    /// Without an image, the list is walked.
     image: LiveImage,
     list: Published<Arc<List>>,
     /// The largest machine stack, in bytes, of all programs ever attached. Detached ones count, too: a run may still
@@ -157,17 +158,18 @@ pub struct Hook<C, H> {
     _reclaim: ReclaimOnDrop,
 }
 
-/// What a hook is, for those who change it.
+/// The state of a hook that changes read and write, under its lock.
 pub(super) struct State<C, H> {
     attached: Vec<Attached<C, H>>,
-    /// What is published of them.
+    /// The published list of `attached`.
     list: Weak<List>,
     statistics: bool,
-    /// Changes so far.
+    /// The number of changes.
     version: u64,
-    /// The version that has made the list what it is: that of the change which made it so first, if it was put back.
+    /// The version of the change that first made the list what it is. A list that a rollback put back has its former
+    /// value.
     made: u64,
-    /// What the edits have taken out, while it is being made: dropping a handle may run deferred drops.
+    /// The programs that the edits removed, kept until the lock is released: dropping a handle may run deferred drops.
     gone: Vec<Attached<C, H>>,
 }
 
@@ -185,7 +187,7 @@ pub(super) enum Edit<C, H> {
     Restore(Vec<Attached<C, H>>, u64),
 }
 
-/// A change that needs only to be published.
+/// A list and its image, built and not published yet.
 pub(super) struct Prepared<C, H> {
     next: State<C, H>,
     /// `None`: the list is walked.
@@ -207,10 +209,11 @@ impl<C, H> Prepared<C, H> {
     }
 }
 
-/// Why a change was not made, and the list that it would have made, to be dropped without the hook's lock.
+/// The error of a refused change, and the state that it would have published, to be dropped without the hook's lock.
 type Unready<C, H> = Box<(HookError, State<C, H>)>;
 
-/// What a change has replaced. To be dropped without the hook's lock: programs may have a `Drop` that changes it.
+/// The state that a change has replaced. To be dropped without the hook's lock: programs may own host closures whose
+/// `Drop` changes the hook.
 #[must_use = "a change is told of when it is finished"]
 pub(super) struct Replacing<C, H> {
     old: State<C, H>,
@@ -219,10 +222,10 @@ pub(super) struct Replacing<C, H> {
 }
 
 impl<C: Context, H: 'static> Replacing<C, H> {
-    /// Tells of the change and lets go of what it took out, without the lock. Returns what puts the list back, and the
-    /// version that has made what there is now.
+    /// Reports the change and drops the programs that it removed, without the lock. Returns the edit that restores the
+    /// list, and the version that made the current list.
     pub(super) fn finish(self, hook: &Hook<C, H>, finish: &mut Finish) -> (Edit<C, H>, u64) {
-        // The first list, with nothing in it, is made with the hook: that is no change of it.
+        // The first, empty list is published when the hook is made, which is not reported as a change.
         if self.old.version > 0 {
             // Relaxed: a statistic.
             hook.engine.0.metrics.changes.fetch_add(1, Ordering::Relaxed);
@@ -261,11 +264,12 @@ impl<C: Context, H: 'static> Attached<C, H> {
         Arc::ptr_eq(self.program.loaded(), program.loaded())
     }
 
-    /// As a link of a chain; `None` if it is interpreted.
+    /// Returns the program as a link of a chain; `None` if it is interpreted.
     fn link(&self) -> Option<Link> {
         let begin::Entry { code, needs, .. } = self.program.loaded().entry()?;
         let loaded = self.program.loaded();
-        // What it jumps to may count, though it does not, and must not find what the program before has left.
+        // Targets of its tail calls may count against a budget even if the program does not, and must not find the
+        // remainder of the program before.
         let counts = loaded.checks.budget || loaded.tables().next().is_some();
         let budget = counts.then_some(loaded.budget);
         Some(Link { address: code as usize, continue_on: self.attachment.continue_on, needs, budget })
@@ -278,12 +282,12 @@ impl<C, H> fmt::Debug for Hook<C, H> {
     }
 }
 
-/// An image has been left from one of the programs on the list, or from one that it has jumped to.
+/// A run of an image is stopped in one of the programs on the list, or in the target of a tail call of one.
 impl<C, H> Roots for Hook<C, H> {
     fn explain(&self, error: RunError, at: StoppedAt) -> RunError {
         // SAFETY: inside the run's guard.
         let list = unsafe { self.list.get() };
-        // The run may have begun with one that was replaced while it went on.
+        // The run may have begun with a list that was replaced since.
         let lists = list.and_before();
         let mut seen = HashSet::new();
         let programs = lists.iter().flat_map(|list| list.iter()).map(|listed| &*listed.program);
@@ -297,7 +301,7 @@ impl<C, H> Roots for Hook<C, H> {
     }
 }
 
-/// A run of this very list of the hook, whatever it is by the time at which a program of it fails.
+/// A run of this list of the hook. The hook may have another list when a program fails.
 struct RunOf<'l, C, H> {
     hook: &'l Hook<C, H>,
     list: &'l List,
@@ -387,7 +391,7 @@ impl<C: Context, H: 'static> Hook<C, H> {
         }
     }
 
-    /// The same under limits.
+    /// Runs them once, as [`Hook::run_under`], under limits.
     ///
     /// # Safety
     /// As for [`Hook::run_under`].
@@ -399,15 +403,15 @@ impl<C: Context, H: 'static> Hook<C, H> {
         limits: &RunLimits,
     ) -> Result<u64, RunError> {
         let (runs, terms) = (&self.engine.0.runs, self.terms());
-        // The image first: what is current inside the guard keeps its address to the guard's end. A list that was found
-        // before may be of one that is gone, and another one at its address.
+        // The image is loaded before the list: an image that is current inside the guard keeps its address to the
+        // guard's end. A list loaded first may be of an image that was freed, and another image may have its address.
         let image = self.image.current();
         // SAFETY: inside the guard.
         let list = unsafe { self.list.get() };
         let named = || list.iter().map(|listed| listed.program.limited());
         let limits = Limits::new(limits, runs, list.checks(), named).map_err(|error| *error)?;
         let (code, roots) = (image.entry(), RunOf { hook: self, list });
-        // The limits are for this very list. While it is being replaced, the image may be of another one.
+        // The limits were checked for this list. During a replacement the image may be of another list.
         if code.is_null() || !list.is_of(code) {
             return begin::begin_limited(runs, guard, host, parts, (terms, limits), &roots, |run, parts| {
                 self.walk(list, run, parts)
@@ -420,13 +424,13 @@ impl<C: Context, H: 'static> Hook<C, H> {
         }
     }
 
-    /// What a run begins with: its programs' budgets are theirs.
+    /// Returns the terms of a run of the hook. It has no budget of its own, since each program has one.
     #[inline]
     fn terms(&self) -> Terms {
         Terms { of: word_of(self), budget: i64::MAX }
     }
 
-    /// The same as [`Hook::run`] under limits of this run alone. The budget is that of each program.
+    /// Runs the programs once, as [`Hook::run`], under limits of this run alone. The budget holds for each program.
     ///
     /// # Errors
     /// Those of [`Hook::run`] and of [`Program::run_with`].
@@ -437,17 +441,17 @@ impl<C: Context, H: 'static> Hook<C, H> {
         unsafe { self.run_limited(guard, core::ptr::from_mut(host).cast(), parts, limits) }
     }
 
-    /// Ends the runs of it that are going on: each stops at its next taken back-edge or call, with
-    /// [`RunError::Interrupted`], and so do the runs inside them. Runs that begin later are not concerned. For programs
-    /// that were loaded so: [`crate::Loader::interruptible`].
+    /// Ends the runs of this hook that are in progress: each stops at its next taken back-edge or call, with
+    /// [`RunError::Interrupted`], and so do the runs nested in them. Runs that begin later are not ended. Only programs
+    /// loaded with [`crate::Loader::interruptible`] stop.
     pub fn interrupt(&self) {
         self.engine.0.runs.interrupt_of(self.terms().of);
     }
 
-    /// The same without an image, for this list. `run` is the run of this thread, begun with these parts and a
-    /// `&mut H`.
+    /// Runs the programs of this list once, without an image. `run` is the run of this thread, begun with these parts
+    /// and a `&mut H`.
     fn walk(&self, list: &List, run: *mut Run, parts: Parts) -> Result<u64, RunError> {
-        // Once more: the list may be a newer one than that for which the run began.
+        // Checked again: the list may be newer than the one for which the run was begun.
         self.engine.0.runs.config.stack.check(self, INTERPRETER).map_err(|error| *error)?;
         let mut result = self.policy.of_empty();
         for Listed { program, continue_on, counters, .. } in &**list {
@@ -467,10 +471,10 @@ impl<C: Context, H: 'static> Hook<C, H> {
         Ok(result)
     }
 
-    /// Adds a program with the default [`Attachment`]: behind those attached so before.
+    /// Adds a program with the default [`Attachment`]: behind the programs of the same or a lower priority value.
     ///
     /// # Errors
-    /// [`HookError`]; nothing has changed. So for all changes.
+    /// [`HookError`]; nothing has changed. A failed call of any method changes nothing.
     pub fn attach(&self, program: &Program<C, H>) -> Result<(), HookError> {
         self.attach_with(program, Attachment::default())
     }
@@ -506,7 +510,7 @@ impl<C: Context, H: 'static> Hook<C, H> {
         self.edit(&Edit::AttachAt(position, program.clone()))
     }
 
-    /// Takes a program out. It may still be running when this returns, but no run that begins now reaches it.
+    /// Removes a program. It may still be running when this returns, but no run that begins now reaches it.
     ///
     /// # Errors
     /// [`HookError`].
@@ -522,13 +526,13 @@ impl<C: Context, H: 'static> Hook<C, H> {
         self.edit(&Edit::Replace(old.clone(), new.clone()))
     }
 
-    /// The programs, in order. In a forked child, none if they were being changed at the fork.
+    /// Returns the programs, in order; in a forked child, none if they were being changed at the fork.
     pub fn programs(&self) -> Vec<Program<C, H>> {
         self.attached(|attached| attached.program.clone())
     }
 
-    /// Switches counting and timing of programs on or off. On, they are called one by one from Rust, with two readings
-    /// of the clock each.
+    /// Switches counting and timing of programs on or off. While on, programs are called one by one from Rust, and each
+    /// call reads the clock twice.
     ///
     /// # Errors
     /// [`HookError::Image`].
@@ -539,8 +543,9 @@ impl<C: Context, H: 'static> Hook<C, H> {
         })
     }
 
-    /// What was counted while statistics were on, by program, in order. Interpreted programs are always counted. In a
-    /// forked child, nothing if the programs were being changed at the fork.
+    /// Returns the runs of each program and their time while statistics were on, in the order of the list. Programs of
+    /// a hook with an interpreted program are always counted. In a forked child, empty if the programs were being
+    /// changed at the fork.
     pub fn statistics(&self) -> Vec<ProgramStats> {
         self.attached(|attached| attached.counters.stats(attached.program.loaded()))
     }
@@ -554,7 +559,7 @@ impl<C: Context, H: 'static> Hook<C, H> {
         self.change(|state| self.apply(state, edit))
     }
 
-    /// What the edit makes of a list that is not published.
+    /// Applies the edit to a state that is not published.
     fn apply(&self, state: &mut State<C, H>, edit: &Edit<C, H>) -> Result<(), HookError> {
         let State { attached, gone, made, version, .. } = state;
         *made = *version;
@@ -607,7 +612,7 @@ impl<C: Context, H: 'static> Hook<C, H> {
         Ok(())
     }
 
-    /// Whether the program may be attached beside these.
+    /// Checks that the program may be attached beside these.
     fn check(&self, attached: &[Attached<C, H>], program: &Program<C, H>) -> Result<(), HookError> {
         self.engine.domain().owns(&**program.loaded())?;
         if attached.iter().any(|known| known.is(program)) {
@@ -616,13 +621,13 @@ impl<C: Context, H: 'static> Hook<C, H> {
         Ok(())
     }
 
-    /// Publishes what `edit` makes of the list, then lets go of the old one.
+    /// Publishes the list changed by `edit`, then drops the old one.
     fn change(&self, edit: impl FnOnce(&mut State<C, H>) -> Result<(), HookError>) -> Result<(), HookError> {
         self.may_change()?;
         let mut state = self.lock();
         let mut next = state.next();
         let from = next.made;
-        // A list that was not published goes without the lock, with its last handles of programs.
+        // A refused state is dropped without the lock, with its last handles of programs.
         let prepared = match edit(&mut next) {
             Ok(()) => self.ready(next, from),
             Err(error) => Err(Box::new((error, next))),
@@ -646,7 +651,7 @@ impl<C: Context, H: 'static> Hook<C, H> {
         }
     }
 
-    /// What these edits make of the list as it is now, all or none.
+    /// Builds the list that these edits make of the current one, all or none, without publishing it.
     pub(super) fn prepare(&self, edits: &[Edit<C, H>]) -> Result<Prepared<C, H>, HookError> {
         self.may_change()?;
         let mut next = self.lock().next();
@@ -655,7 +660,7 @@ impl<C: Context, H: 'static> Hook<C, H> {
         self.ready(next, from).map_err(|refused| refused.0)
     }
 
-    /// List and image of this state, which was made from the list that the version `from` has made.
+    /// Builds list and image of this state, which was derived from the list of version `from`.
     fn ready(&self, next: State<C, H>, from: u64) -> Result<Prepared<C, H>, Unready<C, H>> {
         match self.ready_parts(&next) {
             Ok((image, list)) => Ok(Prepared { next, image, list, from }),
@@ -690,7 +695,7 @@ impl<C: Context, H: 'static> Hook<C, H> {
         Ok((image, list))
     }
 
-    /// Publishes what was made from this very state.
+    /// Publishes a change that was prepared from this state.
     pub(super) fn publish(&self, state: &mut State<C, H>, prepared: Prepared<C, H>) -> Replacing<C, H> {
         let Prepared { mut next, image, list, .. } = prepared;
         match image {
@@ -705,7 +710,7 @@ impl<C: Context, H: 'static> Hook<C, H> {
         Replacing { old: std::mem::replace(state, next), gone, made }
     }
 
-    /// Not in a forked child: the lock may be held for ever by a thread that it does not have.
+    /// Refuses changes in a forked child, where the lock may be held for ever by a thread that only the parent has.
     fn may_change(&self) -> Result<(), HookError> {
         if self.engine.domain().is_forked() { Err(bpf_prog_pack::Error::Forked.into()) } else { Ok(()) }
     }
@@ -717,7 +722,7 @@ impl<C: Context, H: 'static> Hook<C, H> {
 }
 
 impl<C: Context, H: 'static> State<C, H> {
-    /// A copy that may become the next one.
+    /// Returns a copy for edits, of the next version.
     fn next(&self) -> Self {
         let State { attached, list, statistics, version, made, gone: _ } = self;
         State {

@@ -1,4 +1,4 @@
-//! Where programs are attached, and run from: hooks, dispatchers, many runs under one guard.
+//! Ways to run programs: hooks, dispatchers, plans of changes, many runs under one guard.
 
 pub(crate) mod dispatcher;
 pub(crate) mod hook;

@@ -1,24 +1,25 @@
 //! Plans: changes of several hooks and prog arrays, all or none.
 //!
 //! Problem: a new version of a plug-in is several programs in several hooks and slots, and any of these steps may be
-//! refused. Approach: what may fail is done first and aside. Each hook's next list and image are made without
-//! publishing them; then all hooks and prog arrays are locked, and if nobody has changed one meanwhile, and each slot
-//! can hold what it is to, the slots are set and the hooks published, one store each. Of all this only patching code
-//! may fail, which can be undone.
+//! refused. Approach: steps that may fail are done first, without publishing anything. Each hook's next list and image
+//! are built; then all hooks and prog arrays are locked, and if no other thread has changed one since, and each slot
+//! accepts its program, the slots are set and the hooks published, one store each. Of the steps under the locks only
+//! patching code may fail, which can be undone.
 //!
-//! What a run sees: a run is one call of `Hook::run` (or of a `Runner`) with all that it tail-calls. It takes the
+//! Visibility: a run is one call of `Hook::run` (or of a `Runner`) with the programs that it tail-calls. It loads the
 //! hook's image once, so it runs the old list or the new one. Hooks are published in the order in which the plan names
-//! them, by releases: who has seen the new version of one sees the new version of those named before it.
+//! them, by release stores: a thread that has seen the new version of one sees the new version of those named before
+//! it.
 //!
-//! Going back is the other way round: hooks first, then, when every run that began before is over, slots. The array of
-//! the new version is filled as long as one of its runs may jump through it. In between, the rollback has a claim on
-//! its slots, which is made in the same step as the hooks are put back: no other plan takes what they still hold for
-//! what was there before, and commits and rollbacks that share a slot are in one order. A plan that meets a claim is
-//! refused ([`PlanError::RollingBack`]): it cannot wait, since the rollback may be waiting for the run that it is made
-//! in.
+//! A rollback has the reverse order: hooks first, then, when every run that began before is over, slots. The prog
+//! arrays of the new version stay filled as long as one of its runs may jump through them. In between, the rollback has
+//! a claim on its slots, which is made under the same locks as the hooks are put back. The claim keeps other plans from
+//! taking the slots' programs of the new version for the state to restore, so commits and rollbacks that share a slot
+//! are in one order. A plan that meets a claim is refused ([`PlanError::RollingBack`]): it cannot wait, since the
+//! rollback may be waiting for the run that it is made in.
 //!
-//! Panics of listeners, and of what others own and is dropped, are resumed when a plan is carried out or put back as a
-//! whole ([`Finish`]).
+//! Panics of `tracing` subscribers and of host destructors are resumed after the whole plan is committed or rolled back
+//! ([`Finish`]).
 //!
 //! Invariants: locks are taken in the order of addresses, those of hooks before those of prog arrays; under them
 //! nothing is dropped, no deferred drop is run, and nothing is placed.
@@ -35,42 +36,42 @@ use bpf_quiesce::{Domain, Finish, Owned, WaitError};
 use std::fmt;
 use std::sync::{Arc, MutexGuard};
 
-/// Why a plan was not carried out. Nothing has changed.
+/// Why a plan was not committed. Nothing has changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
-    /// A hook cannot be changed so.
+    /// A hook refused a change.
     #[error("hook {hook} of the plan: {source}")]
     Hook {
-        /// Which of the hooks, in the order in which the plan names them, from 0.
+        /// The index of the hook, in the order in which the plan names hooks, from 0.
         hook: usize,
         /// Why.
         source: HookError,
     },
-    /// A slot of a prog array cannot be set or cleared so.
+    /// A prog array refused to set or clear a slot.
     #[error("prog array `{array}`: {source}")]
     ProgArray {
-        /// Which array.
+        /// The name of the array.
         array: String,
         /// Why.
         source: ProgArrayError,
     },
-    /// The plan says twice what a slot is to hold.
+    /// The plan changes a slot twice.
     #[error("the plan names slot {index} of prog array `{array}` twice")]
     Twice {
-        /// Which array.
+        /// The name of the array.
         array: String,
-        /// Which slot.
+        /// The index of the slot.
         index: u32,
     },
-    /// Its hooks and prog arrays are of several engines.
+    /// The plan's hooks and prog arrays are of several engines.
     #[error("a plan is for the hooks and prog arrays of one engine, and these are of several")]
     OtherEngine,
-    /// What is to be put back was changed by others meanwhile; or others kept on changing it while the plan was carried
-    /// out.
+    /// A hook or slot to roll back was changed by others since the commit; or others kept on changing a hook while the
+    /// plan was committed.
     #[error("somebody else has changed {place}")]
     Changed {
-        /// Which hook of the plan, in the order in which it names them from 0, or which slot of which prog array.
+        /// The hook, by its index in the plan from 0, or the slot and its prog array.
         place: String,
     },
     /// Another plan is being rolled back and waits for runs before it puts this slot back.
@@ -79,22 +80,22 @@ pub enum PlanError {
          try again when that rollback has returned"
     )]
     RollingBack {
-        /// Which array.
+        /// The name of the array.
         array: String,
-        /// Which slot.
+        /// The index of the slot.
         index: u32,
     },
-    /// Going back waits for the runs of what was there, and cannot.
+    /// A rollback must wait for runs of the new version, and this thread cannot wait.
     #[error("going back waits for the runs that are going on: {0}")]
     Wait(#[from] WaitError),
 }
 
 /// Changes of hooks and prog arrays that are made together, or not at all.
 ///
-/// Each run of a hook, with all that it tail-calls, sees the hook before the plan or after it; who has seen it done at
-/// one hook sees it done at those that the plan names before. So name first what runs last. Slots of a prog array
-/// change for runs that are going on, too: a new version whose array is its own ([`crate::MapSet::copy_array`]) is not
-/// seen before its hooks are changed.
+/// Each run of a hook, with the programs that it tail-calls, sees the hook before the plan or after it. A thread that
+/// has seen the plan done at one hook sees it done at the hooks that the plan names before, so name first the hook that
+/// runs last. Slots of a prog array change for runs in progress, too. To avoid that, give the new version an array of
+/// its own ([`crate::MapSet::copy_array`]), which no run reaches before the hooks are changed.
 ///
 /// ```
 /// use bpf_runtime::{Config, Engine, Hook, Linker, Plan, Policy, Raw, assemble};
@@ -129,10 +130,10 @@ pub struct Plan<'p> {
 /// A plan's changes of hooks.
 type Hooks<'p> = Vec<Box<dyn Change<'p> + 'p>>;
 
-/// A slot, and what it is to hold.
+/// A slot, and the program that it gets.
 struct Slot {
-    /// A user's: who has given a plan to the array has a way left to change it. What was put into an array without any
-    /// would never be taken out, and keep itself if it jumps through the array.
+    /// A user's hold on the array, so that the array has a user who can empty it. A program in an array without users
+    /// would never be removed, and would keep itself alive if it jumps through the array.
     hold: UserHold,
     change: Exchange,
 }
@@ -142,7 +143,7 @@ impl Slot {
         Slot { hold: UserHold::new(table), change: Exchange { index, new: program, expected: None } }
     }
 
-    /// What puts back what was there, unless somebody else has changed it since.
+    /// Returns the change that puts back `held`, unless the slot was changed since.
     fn back(&self, held: Option<Arc<dyn Member>>) -> Slot {
         let Exchange { index, ref new, .. } = self.change;
         let change = Exchange { index, new: held, expected: Some(new.clone()) };
@@ -160,7 +161,7 @@ impl fmt::Debug for Plan<'_> {
     }
 }
 
-/// A plan that was carried out. It keeps what was taken out, so that it can be put back, until it is dropped.
+/// A plan that was committed. It keeps the replaced programs for a rollback until it is dropped.
 #[must_use = "it keeps the old programs until it is dropped"]
 pub struct Applied<'p> {
     back: Plan<'p>,
@@ -172,11 +173,11 @@ impl fmt::Debug for Applied<'_> {
     }
 }
 
-/// How often a plan is begun again because somebody else has changed one of its hooks meanwhile.
+/// How often a commit is tried because other threads change one of its hooks meanwhile.
 const ATTEMPTS: u32 = 100;
 
 impl<'p> Plan<'p> {
-    /// No changes.
+    /// Makes a plan without changes.
     pub fn new() -> Plan<'p> {
         Plan::default()
     }
@@ -234,8 +235,9 @@ impl<'p> Plan<'p> {
         match self.hooks.iter_mut().find(|change| change.hook() == at) {
             Some(change) => {
                 let change: *mut (dyn Change<'p> + 'p) = &raw mut **change;
-                // SAFETY: a change of the hook at this address, which is borrowed for `'p`: so of this hook, and what
-                // is in the box is a `HookChange` of its types. Nobody else uses it now.
+                // SAFETY: the change is of the hook at this address. The hook is borrowed for `'p`, so it is this hook,
+                // and the box holds a `HookChange` of its types `C` and `H`. `self.hooks` is borrowed mutably, so
+                // nobody else uses it.
                 let change = unsafe { &mut *change.cast::<HookChange<'p, C, H>>() };
                 change.edits.push(edit);
             }
@@ -251,7 +253,7 @@ impl<'p> Plan<'p> {
     pub fn commit(self) -> Result<Applied<'p>, PlanError> {
         let mut finish = Finish::default();
         let applied = self.commit_with(&mut finish)?;
-        // Not by the end of the function, where a panic would leak the result.
+        // Dropped here and not at the end of the function, where a panic would leak the result.
         drop(finish);
         Ok(applied)
     }
@@ -262,13 +264,13 @@ impl<'p> Plan<'p> {
         Ok(Applied { back: self.change(Turn::Set, finish)? })
     }
 
-    /// The same of a plan that puts back what another took out.
+    /// Commits a plan that rolls back another.
     fn carry_back(mut self) -> Result<(), PlanError> {
-        // Last, when both steps are done: what others are told, and the drops of what they own, may panic.
+        // Dropped last, after both steps: subscribers and destructors of the host may panic.
         let mut finish = Finish::default();
         let domain = match self.slots.first() {
             Some(slot) if !self.hooks.is_empty() => Arc::clone(slot.table().domain()),
-            // Without hooks no run is of one version or the other.
+            // Without hooks there are no runs of the new version to wait for.
             Some(_) | None => {
                 let forward = self.change(Turn::Set, &mut finish)?;
                 finish.step(|| drop(forward));
@@ -291,7 +293,8 @@ impl<'p> Plan<'p> {
         result.map(drop)
     }
 
-    /// Changes the hooks, and sets or claims the slots, again if others change a hook meanwhile. What undoes that.
+    /// Changes the hooks, and sets or claims the slots; tries again if others change a hook meanwhile. Returns the plan
+    /// that undoes it.
     fn change(&mut self, turn: Turn, finish: &mut Finish) -> Result<Plan<'p>, PlanError> {
         let mut changed = 0;
         for _ in 0..ATTEMPTS {
@@ -304,7 +307,7 @@ impl<'p> Plan<'p> {
                 }
                 Err(NotPublished::Refused(error)) => return Err(error),
             };
-            // Without the locks: what was taken out is kept for going back, the rest is dropped here.
+            // Without the locks: the removed programs are kept for a rollback, and the rest is dropped here.
             let hooks = std::mem::take(&mut self.hooks).into_iter().map(|change| change.finish(finish)).collect();
             let slots = self.slots.iter().zip(held).map(|(slot, held)| slot.back(held)).collect();
             return Ok(Plan { hooks, slots });
@@ -317,7 +320,7 @@ impl<'p> Plan<'p> {
         exchange(&slots, turn)
     }
 
-    /// One engine, no slot twice.
+    /// Checks that all hooks and arrays are of one engine, and no slot is changed twice.
     fn check(&self) -> Result<(), PlanError> {
         let hooks = self.hooks.iter().map(|change| change.domain());
         let mut domains = hooks.chain(self.slots.iter().map(|slot| slot.table().domain()));
@@ -346,7 +349,8 @@ impl<'p> Plan<'p> {
         Ok(())
     }
 
-    /// Sets or claims the slots and publishes all hooks, under the locks of all hooks: what the slots held.
+    /// Sets or claims the slots and publishes all hooks, under the locks of all hooks. Returns the former contents of
+    /// the slots.
     fn publish(&mut self, turn: Turn, finish: &mut Finish) -> Result<Vec<TableSlot>, NotPublished> {
         let slots: Vec<_> = self.slots.iter().map(|slot| (slot.table(), slot.change.clone())).collect();
         let mut order: Vec<_> = self.hooks.iter_mut().enumerate().collect();
@@ -375,9 +379,9 @@ impl Drop for Claimed<'_> {
     }
 }
 
-/// Why nothing of a plan was published.
+/// Why no change of a plan was published.
 enum NotPublished {
-    /// Somebody has changed this hook since it was prepared.
+    /// This hook was changed by another thread since it was prepared.
     Changed(usize),
     Refused(PlanError),
 }
@@ -397,10 +401,10 @@ fn refused(why: NotExchanged) -> PlanError {
 }
 
 impl<'p> Applied<'p> {
-    /// Puts back what was there before the plan, all or nothing: first the hooks, and, when all runs are over that had
-    /// begun by then, the slots of prog arrays. So a run of the new version finds its own array as it was, to its end;
-    /// runs of an array that both versions share find the new version's slots until then. Of a plan with hooks and
-    /// slots, it waits for these runs.
+    /// Puts back the programs that the plan replaced, all or nothing: first the hooks, and, when all runs are over that
+    /// had begun by then, the slots of prog arrays. A run of the new version finds its own array unchanged to its end.
+    /// Runs of the old version that share the array find the new version's slots until then. If the plan has both hooks
+    /// and slots, this call waits for these runs.
     ///
     /// # Errors
     /// [`PlanError::Changed`] if somebody else has changed one of the hooks or slots since, [`PlanError::RollingBack`]
@@ -414,7 +418,7 @@ impl<'p> Applied<'p> {
 
 /// Why a hook's change was not prepared.
 enum Refused {
-    /// It is to be put back as it was, and is not as it was left.
+    /// A rollback found the hook changed since the commit.
     Changed,
     Hook(HookError),
 }
@@ -439,7 +443,7 @@ trait Change<'p>: Send {
 struct HookChange<'p, C, H> {
     hook: &'p Hook<C, H>,
     edits: Vec<Edit<C, H>>,
-    /// Only if the hook's list is what this version has made it.
+    /// If set, the change is made only if the hook's list is of this version.
     expected: Option<u64>,
     prepared: Option<Prepared<C, H>>,
     replaced: Option<Replacing<C, H>>,

@@ -1,12 +1,12 @@
-//! What hooks and dispatchers share: lists that runs read while they are replaced, and counts by program.
+//! Parts that hooks and dispatchers share: lists that runs read while changes replace them, and counters by program.
 //!
 //! Problem: a run reads a list without a lock, a change replaces it. Approach: [`Published`], a pointer that is
 //! swapped; what it pointed to is dropped after a grace period. Counters are shared between lists, so that counting
 //! goes on over a change.
 //!
-//! A rule for whoever changes a list under a lock: nothing of a program is dropped and no deferred callback is run
-//! before the lock is given up. Dropping a program can drop closures of the host, and they may change the very list.
-//! [`Published::replace`] queues the drop of what it took out, which runs nothing.
+//! Rule for changes of a list under a lock: no program is dropped and no deferred drop is run before the lock is
+//! released. Dropping a program can drop closures of the host, and they may change the same list.
+//! [`Published::replace`] only queues the drop of the old value.
 
 use crate::abi::limits::Checks;
 use crate::abi::run::Run;
@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// What was counted for one program while statistics were on.
+/// Runs of one program and their time while statistics were on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ProgramStats {
@@ -31,7 +31,7 @@ pub struct ProgramStats {
     pub instance: Option<String>,
     /// The program's name.
     pub program: String,
-    /// Its runs.
+    /// The number of its runs.
     pub runs: u64,
     /// The wall-clock time they took.
     pub time: Duration,
@@ -75,7 +75,7 @@ impl Counters {
 #[derive(Debug)]
 pub(crate) struct Listed {
     pub(crate) program: Arc<Loaded>,
-    /// What keeps the prog arrays filled that it jumps through: for as long as a run may be in it.
+    /// Keeps the prog arrays filled that the program jumps through, as long as a run may be in it.
     pub(crate) _kept: Option<Kept>,
     pub(crate) continue_on: Option<Verdicts>,
     pub(crate) counters: Arc<Counters>,
@@ -88,31 +88,30 @@ pub enum ListError {
     /// It needs more memory than is left to the engine's objects.
     #[error("a list of {programs} programs: {full}")]
     MemoryFull {
-        /// How many programs.
+        /// The number of programs.
         programs: usize,
-        /// What was needed and what is left.
+        /// The bytes needed and the bytes left.
         full: MemoryFull,
     },
     /// The operating system gave no memory.
     #[error("a list of {programs} programs: the system has no {needed} bytes")]
     NoMemory {
-        /// How many programs.
+        /// The number of programs.
         programs: usize,
         /// Bytes needed.
         needed: u64,
     },
 }
 
-/// The programs of a hook or dispatcher, for runs to read: what it takes is counted for as long as somebody may read
-/// it.
+/// The programs of a hook or dispatcher, for runs to read. Its memory is counted until no run can read it.
 #[derive(Debug)]
 pub(crate) struct List {
     listed: Vec<Listed>,
-    /// Those that each of them has.
+    /// The checks that the code of every program on the list has.
     checks: Checks,
-    /// Where the image is entered that was made of them; 0 if there is none.
+    /// The entry of the image of these programs; 0 if there is none.
     image: usize,
-    /// The list that it has replaced, as long as somebody may read that.
+    /// The list that this one replaced, as long as a run may read it.
     before: Weak<List>,
     _reservation: Reservation,
 }
@@ -135,29 +134,30 @@ impl List {
         Ok(List { listed, checks, image: 0, before: Weak::new(), _reservation: reservation })
     }
 
-    /// The same, for which this image was made.
+    /// Returns the list with the entry of its image.
     pub(crate) fn with_image(self, entry: *const u8) -> List {
         List { image: entry.addr(), ..self }
     }
 
-    /// The same, to be published instead of this one.
+    /// Returns the list with the list that it will replace.
     pub(crate) fn instead_of(self, before: Weak<List>) -> List {
         List { before, ..self }
     }
 
-    /// The lists that a run may have begun with, this one first: whatever has been replaced since a guard was entered
-    /// is there as long as the guard is.
+    /// Returns the lists that a run may have begun with, this one first: lists replaced since a guard was entered live
+    /// as long as the guard.
     pub(crate) fn and_before(self: &Arc<List>) -> Vec<Arc<List>> {
         std::iter::successors(Some(Arc::clone(self)), |list| list.before.upgrade()).collect()
     }
 
-    /// Whether the image that is entered here, which is published and kept like the list, is of its programs.
+    /// Returns whether the image with this entry was made of this list. The image must be kept by the same guard as the
+    /// list, so that its address is not reused.
     #[inline]
     pub(crate) fn is_of(&self, entry: *const u8) -> bool {
         self.image == entry.addr()
     }
 
-    /// The checks that each of its programs has.
+    /// Returns the checks that the code of every program has.
     #[inline]
     pub(crate) fn checks(&self) -> Checks {
         self.checks
@@ -177,8 +177,8 @@ impl Deref for List {
 pub(crate) struct Published<T> {
     /// Never null.
     value: AtomicPtr<T>,
-    /// It owns a `T` and shares it with those that read it, so it is `Send` and `Sync` where an `Arc<T>` is; invariant
-    /// by the pointer.
+    /// A `Published` owns a `T` and shares it with readers, so it is `Send` and `Sync` where an `Arc<T>` is. The
+    /// pointer makes it invariant in `T`.
     owned: PhantomData<Arc<T>>,
 }
 
@@ -220,9 +220,9 @@ impl<T> Drop for Published<T> {
     }
 }
 
-/// The last field of what defers drops of programs: frees them, as far as no run is in the way. A program owns its
-/// engine, and the engine's domain the deferred drop; so one that nobody came by to run would keep the engine for ever,
-/// after its last user has gone.
+/// The last field of types that defer drops of programs: its drop runs the deferred drops that no run prevents. A
+/// program owns its engine, and the engine's domain owns the deferred drop. That cycle would keep the engine for ever
+/// if no thread ran the drop after the last user has gone.
 #[derive(Debug)]
 pub(crate) struct ReclaimOnDrop(pub(crate) Engine);
 

@@ -1,9 +1,10 @@
-//! What host functions take.
+//! Argument types of host functions.
 //!
-//! Problem: programs pass numbers and addresses; Rust wants types. Approach: each argument type says what must be
-//! proven of its registers ([`HostArg::KINDS`]) and makes the argument of them. References are only made of memory that
-//! no other thread can touch ([`MemSet::OWNED`]: the run's stack and its context's regions), initialised, aligned, and
-//! not overlapping; map values are shared with other threads and come as [`SharedBytes`](super::SharedBytes).
+//! Problem: programs pass numbers and addresses, and Rust functions take types. Approach: each argument type states the
+//! facts that must be proven of its registers ([`HostArg::KINDS`]), and constructs the argument from them. References
+//! are only made of memory that no other thread can touch ([`MemSet::OWNED`]: the run's stack and its context's
+//! regions), initialised, aligned, and not overlapping; map values are shared with other threads and come as
+//! [`SharedBytes`](super::SharedBytes).
 
 use bpf_verifier::{Access, ArgKind, MemArg, MemSet, Region};
 use core::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
@@ -32,8 +33,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 /// ```
 ///
 /// # Safety
-/// `from_regs` must be sound for registers of which [`HostArg::KINDS`] were proven. What it borrows from
-/// [`MemSet::OWNED`] memory, and only that, may be a reference.
+/// `from_regs` must be sound for registers of which [`HostArg::KINDS`] were proven. Only memory of [`MemSet::OWNED`]
+/// may be borrowed as a Rust reference.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be an argument of a host function",
     label = "programs cannot pass this",
@@ -42,7 +43,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 pub unsafe trait HostArg: 'static {
     /// The argument in a call that lasts for `'a`: the type itself, with that lifetime.
     type Arg<'a>;
-    /// What the verifier demands, a register each.
+    /// The facts that the verifier demands, one for each register.
     const KINDS: &'static [ArgKind];
     /// From as many registers as there are kinds.
     ///
@@ -83,8 +84,8 @@ const fn fixed<T>(access: Access, null: bool) -> [ArgKind; 1] {
     [ArgKind::Fixed { bytes: const { bytes_of::<T>() }, mem: owned(access, align_of::<T>(), null) }]
 }
 
-/// The size of a type that programs and host share. What is larger than any region of memory a program has would be
-/// proven of too few bytes.
+/// The size of a type that programs and host share. A larger type than any region of program memory would be proven for
+/// too few bytes.
 pub(super) const fn bytes_of<T>() -> u32 {
     assert!(size_of::<T>() <= Region::MAX_LEN as usize, "a type of more than 1 GiB is not shared with programs");
     crate::num::small(size_of::<T>())

@@ -1,9 +1,9 @@
-//! Bytes that others may write meanwhile.
+//! Bytes that other threads may write at the same time.
 //!
 //! Problem: a map value is shared with other threads' programs, so a Rust slice of it would be undefined behaviour.
 //! Approach: the address is kept, and bytes are copied in and out by relaxed atomics, eight at a time where they are
-//! aligned. What is copied while another thread writes may be a mixture of old and new, in units of aligned words at
-//! best; order with other memory is not promised.
+//! aligned. A copy during another thread's write may mix old and new bytes, at best in units of aligned words. Nothing
+//! orders it with accesses to other memory.
 
 use super::HostArg;
 use bpf_verifier::{Access, ArgKind, MemArg};

@@ -97,9 +97,9 @@ impl<H> Caller<'_, H> {
     note = "results: `()`, `bool`, integers, `Option<Pinned<T>>`, `Option<PinnedValue<V>>`, and `Result<_, HelperError>` of these"
 )]
 pub unsafe trait IntoHostFn<H, Args>: Send + Sync + 'static {
-    /// What the verifier demands of the arguments.
+    /// The facts that the verifier demands of the arguments.
     const ARGS: [ArgKind; 5];
-    /// What it may assume of the result.
+    /// The facts that the verifier may assume about the result.
     const RET: Ret;
 
     /// Calls it with the values of r1 to r5.

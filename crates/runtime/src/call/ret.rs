@@ -1,10 +1,9 @@
-//! What host functions return.
+//! Result types of host functions.
 //!
-//! Numbers go into r0 as C returns them, and their type bounds what the verifier believes of r0. Addresses are the
-//! harder part: the program may use one to the end of its run, long after the function has returned and whatever it has
-//! let go. So programs are only given memory whose release waits for a grace period of their engine ([`Pinned`],
-//! [`PinnedMap`]): a run in which the address was returned is inside its guard, and nothing is counted or stored for
-//! it.
+//! Numbers go into r0 as in C, and their type bounds the range that the verifier assumes for r0. Addresses are harder:
+//! the program may use an address to the end of its run, long after the function has returned and dropped its handles.
+//! So programs only get memory whose release waits for a grace period of their engine ([`Pinned`], [`PinnedMap`]): a
+//! run in which the address was returned is inside its guard, and nothing is counted or stored for it.
 //!
 //! Such memory is shared with every thread that runs the program, so the host copies in and out atomically, as with
 //! [`SharedBytes`](super::SharedBytes).
@@ -37,7 +36,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
     note = "addresses are returned as `Option<Pinned<T>>` or `Option<PinnedValue<V>>`"
 )]
 pub unsafe trait HostRet {
-    /// What the verifier may assume of r0.
+    /// The facts that the verifier may assume about r0.
     const RET: Ret;
     /// Into r0 of the caller's program.
     ///

@@ -76,11 +76,11 @@ pub trait BpfContext: Context {
     note = "derive `BpfContext` for a struct to use it as a field; of several, make one field each"
 )]
 pub unsafe trait ContextField {
-    /// What programs see.
+    /// The shape of the field for programs.
     const SHAPE: Shape;
 }
 
-/// What programs see of a field.
+/// The shape of a field for programs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Shape {
     /// Numbers.
@@ -231,7 +231,7 @@ pub struct Member {
     pub offset: usize,
     /// Its size.
     pub size: usize,
-    /// What programs see.
+    /// The shape of the field for programs.
     pub shape: Shape,
     /// Whether programs may write it.
     pub writable: bool,

@@ -84,7 +84,7 @@ impl<'p> XdpFragsBuff<'p> {
     /// has become of the packet, or here.
     pub fn new(first: XdpBuff<'p>, frags: &'p mut [XdpFrag<'_>]) -> Self {
         let count = frags.len();
-        // What is borrowed for longer is borrowed for 'p, and no other buffer is ever put there.
+        // Shortening the fragments' lifetime to 'p is sound, since no other buffer is ever stored there.
         XdpFragsBuff { first, frags: frags.as_mut_ptr().cast(), count, pieces: PhantomData }
     }
 

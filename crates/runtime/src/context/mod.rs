@@ -1,4 +1,4 @@
-//! What a program runs on.
+//! Contexts of programs.
 //!
 //! A *context* is what r1 points to at entry. Its [`ContextLayout`] is the one description that verifier, interpreter
 //! and JIT share. A context type implements [`Context`]; shipped are [`Raw`] (r1 = a buffer, r2 = its length),
@@ -28,7 +28,7 @@ pub struct Parts {
     pub context: *mut u8,
     /// Its length in bytes.
     pub context_len: usize,
-    /// What LD_ABS and LD_IND read.
+    /// The packet that LD_ABS and LD_IND read.
     pub packet: *mut u8,
     /// Its length in bytes. On raw contexts this is also r2.
     pub packet_len: usize,
@@ -78,7 +78,7 @@ impl Parts {
 /// `parts` must return memory that is valid for reads, and as far as the layout lets programs write also for writes,
 /// while the borrow of `data` lasts, and that agrees with `layout`.
 pub unsafe trait Context: 'static {
-    /// What the host passes to a run: borrowed for the run 'r, and pointing to what is borrowed for 'p.
+    /// The data that the host passes to a run: borrowed for the run 'r, with pointers to data borrowed for 'p.
     type Data<'r, 'p>
     where
         'p: 'r;

@@ -1,11 +1,11 @@
-//! What programs ask of the network that their packets are in: routes, devices, sockets.
+//! The network of the packets, for helpers: routes, devices, sockets.
 //!
 //! Problem: `bpf_fib_lookup`, `bpf_check_mtu` and `bpf_clone_redirect` are about interfaces and routes, which a program
 //! in user space has none of. Approach: the host answers for them by a [`Network`], given once with the engine
 //! ([`Config::network`](crate::Config::network)). Each question has a default, which is what a network namespace
-//! answers in which nothing is configured: one loopback device, down, and no forwarding ([`Unconfigured`]). What a
-//! program only *says* (redirect there, by that next hop, into that tunnel) is no question: it is left in the context,
-//! for the host to act on after the run.
+//! answers in which nothing is configured: one loopback device, down, and no forwarding ([`Unconfigured`]). A program's
+//! requests (a redirect, a next hop, a tunnel) are not questions: they are stored in the context, for the host to act
+//! on after the run.
 //!
 //! Source: `include/uapi/linux/bpf.h`, `net/core/filter.c` (Linux 6.18).
 
@@ -83,7 +83,7 @@ pub struct Unconfigured;
 
 impl Network for Unconfigured {}
 
-/// What became of a packet that was sent: `NET_XMIT_*`.
+/// The outcome of sending a packet: `NET_XMIT_*`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 #[non_exhaustive]
@@ -96,7 +96,7 @@ pub enum Sent {
     Congested = 2,
 }
 
-/// What programs may know of a device.
+/// The properties of a device that programs may read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Device {
     /// The longest packet without its link header.
@@ -105,7 +105,7 @@ pub struct Device {
     pub link_header: u32,
 }
 
-/// What comes of a look-up in the forwarding table: `BPF_FIB_LKUP_RET_*`.
+/// The result of a look-up in the forwarding table: `BPF_FIB_LKUP_RET_*`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FibVerdict(pub u32);
 
@@ -188,7 +188,7 @@ impl Nexthop {
     }
 }
 
-/// What a packet has from the tunnel it came out of, or needs for the one it goes into: the kernel's `struct
+/// Tunnel metadata of a packet, of the tunnel it was received from or is sent into: the kernel's `struct
 /// ip_tunnel_info`.
 #[derive(Clone, Copy)]
 pub struct Tunnel {

@@ -220,7 +220,7 @@ impl Window {
         unsafe { core::slice::from_raw_parts_mut(self.data, self.len()) }
     }
 
-    /// The same, shared.
+    /// Returns the packet's bytes.
     pub(crate) fn packet(&self) -> &[u8] {
         // SAFETY: both pointers are into the buffer that the window's owner has borrowed, in order; nothing writes to
         // it while the owner is borrowed for the result.
@@ -243,8 +243,8 @@ pub(crate) fn region(name: &'static str, max_len: u32, ends_at_start_of: Option<
     Region { name: name.into(), writable: true, max_len, min_len: 0, align: 1, ends_at_start_of }
 }
 
-/// What a device has told with a packet, for programs that ask (`bpf_xdp_metadata_rx_hash` and so on). What is `None`
-/// it tells of others, and not of this one (`-ENODATA`).
+/// Metadata that a device delivered with a packet, for `bpf_xdp_metadata_rx_hash` and its like. A field of `None` is
+/// metadata that the device delivers for some packets and not for this one (`-ENODATA`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RxMetadata {
     /// When it came, in nanoseconds.
@@ -269,7 +269,7 @@ pub struct XdpBuff<'p> {
     pub egress_ifindex: u32,
     /// Where the last `bpf_redirect` of a run sends the packet, should it return `XDP_REDIRECT`.
     pub redirect: Option<Redirect>,
-    /// What the device has told with the packet; `None` for one that tells nothing (`-EOPNOTSUPP`).
+    /// The device's metadata of the packet; `None` for a device that delivers none (`-EOPNOTSUPP`).
     pub rx: Option<RxMetadata>,
     buffer: PhantomData<&'p mut [u8]>,
 }

@@ -44,7 +44,7 @@ pub struct SkLookupBuff {
     pub no_reuseport: bool,
     /// The address of `selected`, or null.
     socket_at: usize,
-    /// What a run has replaced: it may still point there.
+    /// Sockets that a run has replaced, kept since the run may still point to them.
     replaced: Vec<Arc<Socket>>,
 }
 

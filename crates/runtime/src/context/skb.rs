@@ -1,13 +1,13 @@
 //! The kernel's context of everything on packets but XDP, `struct __sk_buff`, over a `&mut [u8]`.
 //!
-//! Problem: behind the fields that programs see, a `struct sk_buff` of the kernel notes where the packet's headers are,
-//! whether its hash and checksums count, and what tunnel it came out of or goes into; helpers read and write that.
-//! Approach: [`SkBuff`] notes the same ([`Notes`]), and changes the packet by the window's `open`, `close` and
-//! `resize`, so nothing here can leave the buffer.
+//! Problem: beside the fields that programs see, a `struct sk_buff` of the kernel records the places of the packet's
+//! headers, whether its hash and checksums are valid, and its tunnel; helpers read and write these. Approach:
+//! [`SkBuff`] records them, too ([`Notes`]), and changes the packet by the window's `open`, `close` and `resize` only,
+//! which cannot leave the buffer.
 //!
 //! Source of fields, offsets and access rights: `include/uapi/linux/bpf.h`, and `tc_cls_act_is_valid_access`,
-//! `cg_skb_is_valid_access` and `bpf_skb_is_valid_access` in `net/core/filter.c` (Linux 6.18). What only some of the
-//! kernel's program types may access, all may here.
+//! `cg_skb_is_valid_access` and `bpf_skb_is_valid_access` in `net/core/filter.c` (Linux 6.18). A field that only some
+//! of the kernel's program types may access is accessible to all here.
 
 use crate::context::network::{Nexthop, Tunnel};
 use crate::context::packet::{MAX_FRAME, MAX_META, Redirect, Window, field, region};
@@ -64,7 +64,7 @@ pub struct SkFields {
     pub hwtstamp: u64,
 }
 
-/// What a flow dissector finds: the kernel's `struct bpf_flow_keys`, its names, order and byte orders.
+/// The result of a flow dissector: the kernel's `struct bpf_flow_keys`, with its names, order and byte orders.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 #[expect(missing_docs, reason = "the kernel's names")]
@@ -93,8 +93,8 @@ impl FlowKeys {
     }
 }
 
-/// What the kernel notes of a packet beside what programs see. Places are bytes from the buffer's start, as the
-/// kernel's are from its `head`, and may lie outside the packet.
+/// The state of a packet that the kernel keeps beside the fields that programs see. Places are bytes from the buffer's
+/// start, as the kernel's are from its `head`, and may lie outside the packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Notes {
     /// The link header.
@@ -126,11 +126,11 @@ struct Headers {
 pub struct SkBuff<'p> {
     /// The numbers. `len` is set by each run, and by what changes the packet's length.
     pub fields: SkFields,
-    /// What `flow_keys` points to. Runs go on from what is there: put it back to dissect the packet again.
+    /// The target of `flow_keys`. A run continues from its present values: reset them to dissect the packet again.
     pub flow_keys: FlowKeys,
     /// Its address, set by each run.
     flow_keys_at: *mut FlowKeys,
-    /// What `sk` points to: the socket that the packet is from or for, if it is known.
+    /// The target of `sk`: the socket that sends or receives the packet, if it is known.
     pub socket: Option<Arc<Socket>>,
     /// Its address, set by each run.
     socket_at: *const Socket,

@@ -1,11 +1,11 @@
 //! The kernel's contexts of control groups on sockets: `struct bpf_sock`, of a socket that is made, bound or closed,
 //! and `struct bpf_sock_addr`, of an address that it is bound to, connects to or is sent to.
 //!
-//! Problem: programs change what the system call goes on with. Approach: the host puts down the numbers before the run,
-//! and goes on with those that are there afterwards.
+//! Problem: programs change the arguments of a system call. Approach: the host stores the numbers in the context before
+//! the run, and continues with the numbers that are there afterwards.
 //!
 //! Source: `include/uapi/linux/bpf.h`, `sock_filter_is_valid_access` and `sock_addr_is_valid_access` in
-//! `net/core/filter.c` (Linux 6.18). What only some of the kernel's hooks may access, all may here.
+//! `net/core/filter.c` (Linux 6.18). A field that only some of the kernel's hooks may access is accessible to all here.
 
 use crate::context::packet::field;
 use crate::context::socket::{SockFields, Socket};
@@ -40,7 +40,7 @@ pub struct SockAddrFields {
 pub struct SockAddrBuff {
     /// The numbers.
     pub fields: SockAddrFields,
-    /// What `sk` points to.
+    /// The target of `sk`.
     pub socket: Option<Arc<Socket>>,
     /// Its address, set by each run.
     socket_at: usize,

@@ -58,13 +58,13 @@ pub struct SockOpsFields {
     pub bytes_acked: u64,
 }
 
-/// What happened to a connection.
+/// An event of a connection, as the context of a run.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct SockOpsBuff {
     /// The numbers. `bpf_sock_ops_cb_flags` is what the program has asked to be told of, after a run.
     pub fields: SockOpsFields,
-    /// What `sk` points to.
+    /// The target of `sk`.
     pub socket: Option<Arc<Socket>>,
     /// Its address, set by each run.
     socket_at: usize,
@@ -79,7 +79,7 @@ impl SockOpsBuff {
         SockOpsBuff { fields, ..SockOpsBuff::default() }
     }
 
-    /// What the program answers.
+    /// Returns the program's reply.
     pub fn reply(&self) -> u32 {
         self.fields.args[0]
     }

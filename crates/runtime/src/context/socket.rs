@@ -12,8 +12,8 @@ use bpf_verifier::{SOCKET_BYTES, TCP_SOCKET_BYTES};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// What programs read of a socket: `struct bpf_sock`, its names, order and byte orders. Addresses are in network byte
-/// order, and so is `dst_port`; `src_port` is a number.
+/// The fields of a socket that programs read: `struct bpf_sock`, with its names, order and byte orders. Addresses are
+/// in network byte order, and so is `dst_port`; `src_port` is a number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 #[expect(missing_docs, reason = "the kernel's names")]
@@ -40,7 +40,7 @@ pub struct SockFields {
 
 const _: () = assert!(size_of::<SockFields>() == SOCKET_BYTES as usize);
 
-/// What programs read of a TCP socket beside that: `struct bpf_tcp_sock`.
+/// Further fields of a TCP socket: `struct bpf_tcp_sock`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 #[expect(missing_docs, reason = "the kernel's names")]
@@ -75,7 +75,7 @@ pub struct TcpFields {
 
 const _: () = assert!(size_of::<TcpFields>() == TCP_SOCKET_BYTES as usize);
 
-/// A socket of the host's. What it says does not change; the host makes a new one when it does.
+/// A socket of the host. Its fields never change; the host makes a new `Socket` for new values.
 #[derive(Clone, Debug, Default)]
 #[repr(C, align(8))]
 pub struct Socket {
@@ -107,7 +107,7 @@ impl Socket {
     }
 }
 
-/// What a program looks a socket up by.
+/// The key of a socket look-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketLookup {
     /// `IPPROTO_TCP` or `IPPROTO_UDP`.

@@ -1,4 +1,4 @@
-//! What there is to choose about an engine.
+//! The configuration of an engine.
 
 use crate::abi::run::PrintSink;
 use crate::context::network::Network;
@@ -32,40 +32,43 @@ pub enum Mode {
 pub struct Config {
     /// How programs are executed.
     pub mode: Mode,
-    /// How much work to put into machine code; [`crate::Loader::opt_level`] decides for one load. With
-    /// [`OptLevel::Tiered`] a thread wakes up each `tick` while programs wait to be found running often. Without cross-
-    /// core barriers, or `direct_tail_calls`, no code is exchanged, and it is the same as [`OptLevel::Speed`].
+    /// How much work the compiler puts into machine code; [`crate::Loader::opt_level`] decides for one load. With
+    /// [`OptLevel::Tiered`] a thread wakes up each `tick` while programs of the first tier are loaded. Without
+    /// cross-core barriers, or with `direct_tail_calls` off, code cannot be replaced, and `Tiered` means
+    /// [`OptLevel::Speed`].
     pub opt_level: OptLevel,
-    /// Stop a run after so many taken back-edges and calls together, at least 1; `None` emits no check.
+    /// Stops a run after this number of taken back-edges and calls together, at least 1; `None` emits no check.
     /// [`crate::Loader::budget`] decides for one load, [`crate::RunLimits::budget`] for one run; `Some(u64::MAX)`
     /// limits nothing by itself.
     pub budget: Option<u64>,
     /// The budget of programs that are not proven to end ([`crate::Loader::hybrid`]), where `budget` is `None`: at
     /// least 1.
     pub hybrid_budget: u64,
-    /// Whether runs can be ended: by [`Engine::interrupt`](crate::Engine::interrupt) and those of programs and hooks,
-    /// by deadlines and interrupters. `false` emits no check. [`crate::Loader::interruptible`] decides for one load.
+    /// Whether runs can be ended by [`Engine::interrupt`](crate::Engine::interrupt), by `interrupt` of programs and
+    /// hooks, by deadlines and by interrupters. `false` emits no check. [`crate::Loader::interruptible`] decides for
+    /// one load.
     pub interruptible: bool,
-    /// Bound each access of every program once more in the code ([`crate::Loader::contained`]).
+    /// Whether the code of every program bounds each access once more, at run time ([`crate::Loader::contained`]).
     pub contained: bool,
-    /// Whether runs of programs are counted and sampled: [`Engine::snapshot`](crate::Engine::snapshot). On, each entry
-    /// of a program is eight instructions longer, a program of its name takes 64 bytes for each of `max_slots`, and a
-    /// thread wakes up each `tick`. Off, nothing is there that would count.
+    /// Whether runs of programs are counted and sampled: [`Engine::snapshot`](crate::Engine::snapshot). If `true`, the
+    /// entry of each program is eight instructions longer, each program name takes 64 bytes for each of `max_slots`,
+    /// and a thread wakes up each `tick`. If `false`, no code counts.
     pub metrics: bool,
-    /// How often deadlines are looked at, between 50 µs and 1 s ([`crate::Engine::deadline`]).
+    /// Interval at which deadlines are checked ([`crate::Engine::deadline`]) and runs are sampled, from 50 µs to 1 s
+    /// inclusive.
     pub tick: Duration,
     /// Hardening of emitted code.
     pub hardening: Hardening,
-    /// Patch tail calls with constant table and index into direct jumps, and exchange code for faster code
-    /// ([`OptLevel::Tiered`]), where the process has cross-core barriers.
+    /// Whether tail calls with a constant table and index are patched into direct jumps, and code is replaced by faster
+    /// code ([`OptLevel::Tiered`]). Both need cross-core barriers in the process.
     pub direct_tail_calls: bool,
-    /// Instructions emitted code may use; the host's by default. [`Engine::new`](crate::Engine::new) refuses those that
-    /// it does not have.
+    /// Instruction set extensions that emitted code may use; those of the host by default.
+    /// [`Engine::new`](crate::Engine::new) refuses extensions that the host does not have.
     pub features: CpuFeatures,
     /// How many threads may run programs at the same time, at most [`bpf_quiesce::MAX_SLOTS`]. Each takes 384 bytes,
     /// and as much again for each depth to which its runs were ever nested.
     pub max_slots: u32,
-    /// What a thread does that finds all slots taken.
+    /// Whether a thread that finds all slots taken waits or gets an error.
     pub when_full: WhenFull,
     /// How deep runs may be nested in one thread (a host function that runs a program), the outermost included.
     /// Programs that cannot be stopped (neither loop nor call under a budget or interruption, no host function, no
@@ -73,19 +76,19 @@ pub struct Config {
     pub max_nested_runs: u32,
     /// Bytes of BPF stack a frame may use (512 as in the kernel): a multiple of 8, below 64 KiB.
     pub frame_bytes: u32,
-    /// Worst machine stack that one program may take, in bytes. A run that tail-calls on machine code needs twice as
-    /// much on its thread: other programs may be put where it jumps to at any time.
+    /// Upper bound on the machine stack that one program may take, in bytes. A run of machine code that tail-calls
+    /// needs twice as much on its thread, since its targets may be replaced at any time.
     pub max_machine_stack: u64,
     /// Bytes that all maps, prog arrays, lists of hooks and dispatchers, and memory for code of the engine may take
-    /// together, also maps made by hand: at their largest, whether it is used yet or not, but for maps that allocate on
-    /// demand (`NO_PREALLOC`, tries), which count what they have handed out.
+    /// together, also maps made by hand. A map counts with its largest size from the start; a map that allocates on
+    /// demand (`NO_PREALLOC`, tries) counts with the bytes that are allocated.
     /// [`Engine::account`](crate::Engine::account) limits a part. Code lies in packs of 64 KiB and more, of which some
     /// stay when they are empty ([`bpf_prog_pack::Options`]).
     pub memory_limit: u64,
     /// Bytes that one map or prog array of an object may take.
     pub object_memory_limit: u64,
-    /// Bytes of the thread's stack that must be left for helpers and host functions beyond what a program takes, or
-    /// its run is refused ([`crate::RunError::Stack`]). Host functions that need more see to it themselves.
+    /// Bytes of the thread's stack that must be left for helpers and host functions beyond what a program takes, or its
+    /// run is refused ([`crate::RunError::Stack`]). A host function that needs more must check for it itself.
     pub stack_reserve: u64,
     /// Executable memory.
     pub packs: bpf_prog_pack::Options,
@@ -105,7 +108,7 @@ pub struct Config {
     /// Interfaces and routes that programs ask about (`bpf_fib_lookup`, `bpf_check_mtu`); by default there is a
     /// loopback device alone ([`crate::network::Unconfigured`]).
     pub network: Option<Arc<dyn Network>>,
-    /// Save every callee-saved register in every function: what saving by need is measured against. For benches.
+    /// Whether every function saves every callee-saved register. For benches: the baseline of saving by need.
     pub save_all: bool,
     /// How registers are allocated. For tests: any allocation gives the same results.
     #[cfg(native)]
@@ -155,22 +158,21 @@ impl Default for Config {
 }
 
 impl Config {
-    /// What a service of strangers' plug-ins begins with; docs/tenants.md says what each setting answers, and what is
-    /// left:
+    /// Returns a configuration for services that run plug-ins of untrusted authors. docs/tenants.md lists the threat
+    /// that each setting answers, and the threats that remain:
     ///
     /// * `contained`: each access is bounded once more in the code, so that neither a wrong proof nor a mispredicted
-    ///   branch leads out of a program's own memory;
-    /// * `budget` of 2^20 taken back-edges and calls, and `interruptible`: no run lasts, and the host may end one
+    ///   branch reaches memory outside of the program's own;
+    /// * `budget` of 2^20 taken back-edges and calls, and `interruptible`: every run ends, and the host may end one
     ///   sooner;
-    /// * `Hardening::blind_constants`: a program's constants do not appear in its machine code, so that a stranger does
-    ///   not choose the bytes of executable memory;
+    /// * `Hardening::blind_constants`: a program's constants do not appear in its machine code, so that its author
+    ///   cannot choose the bytes of executable memory;
     /// * `packs.random_offset`: the place of a program's code within a pack is random;
-    /// * `memory_limit` of 256 MiB for the engine and `object_memory_limit` of 16 MiB for one map: a tenant each gets
-    ///   an [`Engine::account`](crate::Engine::account) below these;
+    /// * `memory_limit` of 256 MiB for the engine and `object_memory_limit` of 16 MiB for one map: give each tenant an
+    ///   [`Engine::account`](crate::Engine::account) with a lower limit;
     /// * `max_nested_runs` of 4.
     ///
-    /// [`Config::default`] is for programs that the host trusts not to attack it, and that it has verified so as not to
-    /// have to trust them with their mistakes.
+    /// [`Config::default`] is for programs whose authors do not attack the host. The verifier finds their mistakes.
     pub fn untrusted() -> Config {
         let mut packs = bpf_prog_pack::Options::default();
         packs.random_offset = true;
@@ -187,7 +189,7 @@ impl Config {
         }
     }
 
-    /// Two settings that cannot both be meant.
+    /// Returns a message about two settings that exclude each other, if there are any.
     pub(crate) fn contradiction(&self) -> Option<&'static str> {
         if self.contained && self.opt_level == OptLevel::None {
             return Some(
@@ -204,10 +206,10 @@ impl Config {
         None
     }
 
-    /// The shortest and the longest tick.
+    /// Bounds of `tick`, both inclusive.
     pub(crate) const TICKS: (Duration, Duration) = (Duration::from_micros(50), Duration::from_secs(1));
 
-    /// What the runs of programs that count may count to.
+    /// Returns the budget of one run, in taken back-edges and calls, for programs whose code counts them.
     pub(crate) fn run_budget(&self) -> u64 {
         self.budget.unwrap_or(self.hybrid_budget)
     }

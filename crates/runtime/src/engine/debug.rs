@@ -1,6 +1,6 @@
-//! What `bpf-debug` is to know of a program: names from its object's functions, lines from its BTF.
+//! Debug information of a program for `bpf-debug`: names from its object's functions, lines from its BTF.
 //!
-//! All of it is made only when [`crate::Config::debug`] asks for it.
+//! It is made only if [`crate::Config::debug`] asks for it.
 
 use crate::engine::Engine;
 use bpf_debug::{Function, Line, Registered, Registry, Unit};

@@ -1,20 +1,22 @@
-//! What an engine counts: [`Engine::snapshot`].
+//! Metrics of an engine: [`Engine::snapshot`].
 //!
-//! Problem: whoever operates plug-ins wants to know how often each ran, how long, and how it ended; a run takes a few
-//! nanoseconds, two readings of the clock take forty. Approach, for engines with [`crate::Config::metrics`]:
+//! Problem: an operator of plug-ins needs to know how often each ran, for how long, and how it ended. A run takes a few
+//! nanoseconds, and reading the clock twice takes several times as long. Approach, for engines with
+//! [`crate::Config::metrics`]:
 //!
-//! * Runs are counted by emitted code: at its entry each program adds one to a counter of its execution slot. So all
-//!   are, also those in hooks and after tail calls, and programs of other engines have no instruction for it.
-//! * Time is sampled. A thread looks once a tick at the runs that are going on, and gives each the time since it last
-//!   looked. No run reads a clock.
-//! * Stops are counted where their error is made, which is slow anyway.
+//! * Runs are counted by emitted code: at its entry each program adds one to a counter of its execution slot. Runs in
+//!   hooks and after tail calls are counted, too. Programs of engines without metrics have no instruction for it.
+//! * Time is sampled. A thread reads once a tick which runs are in progress, and adds the time since its last reading
+//!   to each. No run reads a clock.
+//! * Stops are counted where their error is constructed, which is slow already.
 //!
 //! Counters belong to an account, an instance's name and a program's name. Versions of a program share them, so
-//! counting continues over a reload as long as one version is loaded. They are found by these three when a program is
-//! loaded, and by their address when a run is sampled ([`Known`]): a service may have tens of thousands.
+//! counting continues over a reload as long as one version is loaded. A load finds counters by these three, and the
+//! sampling thread finds them by their address ([`Known`]), since a service may have tens of thousands.
 //!
 //! Invariants: only the thread that holds an execution slot writes its counter; a signal handler on it may lose one run
-//! or see it late. The address of counters that a run has noted is compared with those that are known, never followed.
+//! or see it late. The address of counters that a run has noted is compared with known addresses and never
+//! dereferenced.
 
 use crate::abi::slots::Runs;
 use crate::engine::Engine;
@@ -41,7 +43,7 @@ pub(crate) struct Counters {
     code_bytes: AtomicU64,
 }
 
-/// What emitted code counts in.
+/// The counter of one execution slot, which emitted code increments.
 #[repr(align(64))]
 #[derive(Default)]
 struct Slot(AtomicU64);
@@ -56,12 +58,13 @@ impl fmt::Debug for Counters {
 }
 
 impl Counters {
-    /// What emitted code is given.
+    /// Returns the address of the first slot's counter, for emitted code.
     pub(crate) fn address(&self) -> u64 {
         self.runs.as_ptr() as u64
     }
 
-    /// Counts a run in this slot, for its thread: what emitted code does itself.
+    /// Counts a run in this slot, which the calling thread must hold. Emitted code does this inline; the interpreter
+    /// calls it.
     pub(crate) fn count_run(&self, slot: u32) {
         if let Some(Slot(runs)) = self.runs.get(slot as usize) {
             // Relaxed: a statistic, which only this thread writes.
@@ -78,7 +81,7 @@ impl Counters {
             RunError::Interrupted { .. } => interrupted,
             RunError::Access { .. } => access,
             RunError::Host { .. } => host,
-            // No stops of runs that had begun.
+            // Other errors are made before the run begins, and are not stops.
             _ => return,
         };
         // Relaxed: a statistic.
@@ -106,14 +109,14 @@ impl Counters {
 #[derive(Debug)]
 pub(crate) struct Counted {
     pub(crate) counters: Arc<Counters>,
-    /// Only whoever makes the program's code stores here, one after the other.
+    /// Stored only by the load of the program and by the thread that replaces its code, never at once.
     code_bytes: AtomicU64,
 }
 
 impl Counted {
-    /// Says how long its code is now.
+    /// Sets the length of the program's code.
     pub(crate) fn set_code(&self, bytes: usize) {
-        // Relaxed: statistics. The new is added first, so that the sum never wraps.
+        // Relaxed: statistics. The new length is added before the old one is subtracted, so that the sum never wraps.
         self.counters.code_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         let before = self.code_bytes.swap(bytes as u64, Ordering::Relaxed);
         self.counters.code_bytes.fetch_sub(before, Ordering::Relaxed);
@@ -128,7 +131,7 @@ impl Drop for Counted {
     }
 }
 
-/// What an engine counts, and of whom.
+/// The counters of an engine, and the state of its sampling thread.
 #[derive(Default)]
 pub(crate) struct Metrics {
     pub(crate) loads: AtomicU64,
@@ -138,7 +141,7 @@ pub(crate) struct Metrics {
     sampled: Option<Arc<Sampled>>,
 }
 
-/// What the sampling thread shares with the engine, which it does not keep.
+/// State that the sampling thread shares with the engine. The thread holds no reference to the engine.
 #[derive(Default)]
 struct Sampled {
     slots: usize,
@@ -148,15 +151,15 @@ struct Sampled {
     thread: Mutex<Option<Thread>>,
 }
 
-/// To whom counters belong: the address of the account's memory, the instance's name, the program's name.
+/// The owner of counters: the address of the account's memory, the instance's name, the program's name.
 type Owner = (Option<usize>, Option<Arc<str>>, String);
 
-/// The counters of an engine that are in use, and some that were.
+/// The counters of an engine that are in use, and entries of dropped ones that were not removed yet.
 #[derive(Default)]
 struct Known {
     by_owner: HashMap<Owner, Weak<Counters>>,
     by_address: HashMap<u64, Weak<Counters>>,
-    /// The number of entries at which those that are not in use any more are removed.
+    /// The number of entries at which entries of dropped counters are removed.
     full: usize,
 }
 
@@ -166,8 +169,8 @@ impl Known {
 
     /// Returns the counters of this owner, made by `new` if there are none.
     fn of(&mut self, owner: Owner, new: impl FnOnce() -> Counters) -> Arc<Counters> {
-        // An account that is gone may have had the address of a new one; its counters are gone as well, as they kept
-        // it.
+        // A dropped account may have had the address of a new one. Its counters are dropped, too, since they held the
+        // account.
         if let Some(known) = self.by_owner.get(&owner).and_then(Weak::upgrade) {
             return known;
         }
@@ -197,7 +200,7 @@ fn with<T, R>(mutex: &Mutex<T>, change: impl FnOnce(&mut T) -> R) -> R {
 }
 
 impl Metrics {
-    /// With a thread that samples `runs` if `on`.
+    /// Makes the metrics of an engine, with a thread that samples `runs` if `on`.
     pub(crate) fn new(on: bool, runs: &Runs, slots: u32, tick: Duration) -> std::io::Result<Metrics> {
         let mut metrics = Metrics::default();
         if !on {
@@ -221,7 +224,7 @@ impl Metrics {
         Ok(metrics)
     }
 
-    /// Counters for one more program; `None` if they are off.
+    /// Returns counters for one more program; `None` if metrics are off.
     pub(crate) fn program(
         &self,
         account: Option<&Arc<Memory>>,
@@ -246,11 +249,12 @@ impl Metrics {
         Some(Counted { counters, code_bytes: AtomicU64::new(0) })
     }
 
-    /// Lists a map.
+    /// Adds a map to the list that snapshots read.
     pub(crate) fn map(&self, map: &Map) {
         if let Some(sampled) = &self.sampled {
             with(&sampled.maps, |maps| {
-                // Each time it would have to grow, so that it stays as long as the maps are many.
+                // Entries of dropped maps are removed before the list would grow, so its length is proportional to the
+                // number of live maps.
                 if maps.len() == maps.capacity() {
                     maps.retain(|known| known.is_alive());
                 }
@@ -264,7 +268,7 @@ impl Drop for Metrics {
     fn drop(&mut self) {
         if let Some(sampled) = &self.sampled {
             sampled.closed.store(true, Ordering::SeqCst);
-            // Not waited for: in a forked child there is no such thread.
+            // The thread is not joined: a forked child does not have it.
             if let Ok(thread) = sampled.thread.try_lock()
                 && let Some(thread) = &*thread
             {
@@ -275,7 +279,7 @@ impl Drop for Metrics {
 }
 
 impl Sampled {
-    /// A run of the program with counters at this address was going on for so long.
+    /// Adds `nanoseconds` to the run time of the program whose counters are at `address`.
     fn add_time(&self, address: u64, nanoseconds: u64) {
         let known = with(&self.programs, |programs| programs.by_address.get(&address).and_then(Weak::upgrade));
         if let Some(counters) = known {
@@ -285,15 +289,14 @@ impl Sampled {
     }
 }
 
-/// What an engine has counted, as it was when asked for: [`Engine::snapshot`]. With the feature `serde` it can be
-/// serialised.
+/// A copy of an engine's metrics at one time: [`Engine::snapshot`]. With the feature `serde` it can be serialised.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Snapshot {
-    /// In the order of accounts, instances and names; empty without [`crate::Config::metrics`].
+    /// Metrics of programs, sorted by account, instance and name; empty without [`crate::Config::metrics`].
     pub programs: Vec<ProgramMetrics>,
-    /// Those of objects; empty without [`crate::Config::metrics`].
+    /// Maps that objects define; empty without [`crate::Config::metrics`].
     pub maps: Vec<MapMetrics>,
     /// Programs loaded so far.
     pub loads: u64,
@@ -303,16 +306,15 @@ pub struct Snapshot {
     pub changes: u64,
     /// Grace periods begun so far.
     pub grace_periods: u64,
-    /// What waits for a grace period: dropped programs, maps and lists.
+    /// The number of dropped programs, maps and lists that wait for a grace period.
     pub deferred: usize,
-    /// Bytes that maps, prog arrays, lists and memory for code take, of [`crate::Config::memory_limit`].
+    /// Bytes of [`crate::Config::memory_limit`] that maps, prog arrays, lists and memory for code take.
     pub memory_bytes: u64,
     /// Of these, memory for code.
     pub code_bytes: u64,
 }
 
-/// Programs of one account, instance and name: the loaded versions, and former ones with no time in between at which
-/// none was loaded.
+/// Programs of one account, instance and name: all versions since the last time at which none was loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -323,7 +325,7 @@ pub struct ProgramMetrics {
     pub instance: Option<String>,
     /// Their name.
     pub program: String,
-    /// How many are loaded, or run for the last time.
+    /// How many versions are loaded, or dropped and still running.
     pub versions: u64,
     /// Bytes of their machine code.
     pub code_bytes: u64,
@@ -365,7 +367,7 @@ pub struct MapMetrics {
     pub map_type: String,
     /// Elements that are present; bytes, of a ring buffer.
     pub len: u64,
-    /// The most that there can be.
+    /// The capacity in elements; in bytes for a ring buffer.
     pub max_entries: u32,
     /// Bytes counted for it.
     pub bytes: u64,
@@ -393,8 +395,8 @@ impl MapMetrics {
 }
 
 impl Engine {
-    /// What has been counted so far, while programs run. Takes locks that loads take for a moment, and no run does; in
-    /// a forked child, without programs and maps.
+    /// Returns the metrics counted up to this call, while programs run. Takes locks that loads hold for a short time
+    /// and runs never take. In a forked child, `programs` and `maps` are empty.
     ///
     /// ```
     /// use bpf_runtime::{Config, Engine, Linker, Raw, assemble};
@@ -410,9 +412,9 @@ impl Engine {
     /// ```
     pub fn snapshot(&self) -> Snapshot {
         let (domain, metrics) = (self.domain(), &self.0.metrics);
-        // A thread that the child does not have may hold a lock for ever.
+        // In a forked child, a lock may be held by a thread that only the parent has.
         let sampled = metrics.sampled.as_ref().filter(|_| !domain.is_forked());
-        // Not dropped under the lock: they may be the last.
+        // Collected, and so dropped without the lock: these may be the last references.
         let programs: Vec<_> =
             sampled.map_or_else(Vec::new, |sampled| with(&sampled.programs, |programs| programs.all()));
         let maps: Vec<_> = sampled.map_or_else(Vec::new, |sampled| {

@@ -1,4 +1,5 @@
-//! The engine: executable memory, execution slots, compiler scratch. What programs are loaded into, and knows none.
+//! The engine: executable memory, execution slots, compiler scratch memory. Programs hold their engine; the engine
+//! holds no programs.
 
 #[cfg(native)]
 pub(crate) mod compiler;
@@ -7,7 +8,7 @@ pub(crate) mod config;
 pub(crate) mod debug;
 #[cfg(not(native))]
 pub(crate) mod debug {
-    //! Nobody is told of code that there is none of.
+    //! Without machine code, no debugger needs to be notified.
 
     pub(crate) fn observer(_: &super::Engine, _: &str) -> Option<bpf_dispatcher::Observer> {
         None
@@ -48,11 +49,12 @@ use {
     bpf_jit::{CompileOptions, EmitOptions, LowerOptions},
 };
 
-/// What machine code of this process is for; `None` where everything is interpreted: on systems and architectures that
-/// there is no backend for, and in builds without the feature `jit`.
+/// The architecture of emitted code; `None` where all programs are interpreted: on systems and architectures without a
+/// backend, and in builds without the feature `jit`.
 pub(crate) const BACKEND: Option<Arch> = if cfg!(native) { Arch::HOST } else { None };
 
-/// Loads programs and owns what they share. Cheap to clone; clones are the same engine.
+/// Owns the resources that loaded programs share: executable memory, execution slots, limits. Cheap to clone; clones
+/// are the same engine.
 ///
 /// ```
 /// use bpf_runtime::{Config, Engine};
@@ -66,19 +68,20 @@ pub struct Engine(pub(crate) Arc<EngineInner>);
 pub(crate) struct EngineInner {
     pub(crate) config: Config,
     pub(crate) packs: bpf_prog_pack::Packs,
-    /// Whoever is told of loaded programs.
+    /// Notifies unwinders, profilers and debuggers of loaded programs.
     #[cfg(native)]
     pub(crate) debug: Option<Registry>,
-    /// Each load takes one and gives it back, so loads run in parallel and reuse memory.
+    /// Each load takes a compiler and gives it back, so loads run in parallel and reuse memory.
     #[cfg(native)]
     pub(crate) compilers: Pool<HostCompiler>,
-    /// Likewise.
+    /// Each load takes a verifier and gives it back.
     pub(crate) verifiers: Pool<Verifier>,
-    /// By execution slot.
+    /// The runs in progress, by execution slot.
     pub(crate) runs: Runs,
     pub(crate) metrics: Metrics,
     pub(crate) tiers: Tiers,
-    /// Last: its programs are gone then, and what they referred to waits in the domain. Maps among that own the domain.
+    /// The last field, so that it is dropped last: objects that dropped programs referred to wait in the domain by
+    /// then. Maps among them own the domain.
     pub(crate) domain: Settles,
 }
 
@@ -90,9 +93,9 @@ impl Interruptible for EngineInner {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        // Not only the last handle: what is deferred may own others of them (programs that hooks and prog arrays let
-        // go, what closures captured), and the domain, which the engine owns, owns what is deferred. Whoever
-        // leaves last finds nobody left but those.
+        // Every handle does this, not only the last one. Deferred objects may own handles of the engine (programs that
+        // hooks and prog arrays let go, captures of closures), and the engine's domain owns the deferred objects: a
+        // cycle. If only handles in deferred objects are left, the drop of the last other handle breaks it here.
         self.settle();
     }
 }
@@ -104,15 +107,14 @@ impl fmt::Debug for Engine {
 }
 
 impl Engine {
-    /// An engine of its own: its programs, slots and executable memory are shared with no other.
+    /// Makes an engine, which shares programs, slots and executable memory with no other.
     ///
     /// # Errors
     /// [`EngineError::NoBackend`] for [`Mode::Jit`] on an architecture without one; [`EngineError::Features`] for
-    /// instructions that this CPU does not have; [`EngineError::Slots`] for more slots than there can be;
-    /// [`EngineError::Tick`] for ticks that no thread can keep; [`EngineError::NoBudget`] for a budget of 0;
-    /// [`EngineError::Contradiction`] for settings that cannot both be meant;
-    /// [`EngineError::Memory`] if executable memory is not to be had; [`EngineError::Debug`] if a file of
-    /// [`Config::debug`] cannot be created.
+    /// instructions that this CPU does not have; [`EngineError::Slots`] for more than [`bpf_quiesce::MAX_SLOTS`] slots;
+    /// [`EngineError::Tick`] for a tick outside of the range of [`Config::tick`]; [`EngineError::NoBudget`] for a
+    /// budget of 0; [`EngineError::Contradiction`] for settings that exclude each other; [`EngineError::Memory`] if no
+    /// executable memory can be mapped; [`EngineError::Debug`] if a file of [`Config::debug`] cannot be created.
     pub fn new(config: Config) -> Result<Engine, EngineError> {
         if config.mode == Mode::Jit && BACKEND.is_none() {
             return Err(EngineError::NoBackend);
@@ -143,7 +145,7 @@ impl Engine {
         );
         let packs = config.packs.clone();
         #[cfg(native)]
-        // A perf map is for anonymous memory, and breakpoints are for private memory.
+        // perf reads perf maps only for anonymous memory, and debuggers set breakpoints only in private memory.
         let packs = {
             let mut packs = packs;
             packs.anonymous |= config.debug.perf_map.is_some();
@@ -183,78 +185,79 @@ impl Engine {
         })))
     }
 
-    /// Drops what programs and maps that were dropped referred to, and leaves the rest to the runs that may still use
-    /// it. For whoever drops a handle: one relaxed load if there is nothing.
+    /// Drops deferred objects (those that dropped programs and maps referred to) that no run can use any more. The drop
+    /// of each handle calls it. Costs one relaxed load if nothing is deferred.
     #[inline]
     pub(crate) fn settle(&self) {
         self.0.domain.settle();
     }
 
-    /// The configuration it was made with.
+    /// Returns the configuration that the engine was made with.
     pub fn config(&self) -> &Config {
         &self.0.config
     }
 
-    /// Its execution slots and grace periods, for maps made by hand; and how much of [`Config::memory_limit`] is taken.
+    /// Returns the domain of execution slots and grace periods, for maps made by hand. It also counts the bytes taken
+    /// of [`Config::memory_limit`].
     pub fn domain(&self) -> &Arc<Domain> {
         &self.0.domain
     }
 
-    /// Statistics of its executable memory; none in a forked child.
+    /// Returns statistics of the engine's executable memory; all are 0 in a forked child.
     pub fn code_stats(&self) -> bpf_prog_pack::Stats {
         self.0.packs.stats()
     }
 
-    /// What became of programs that were loaded with [`crate::OptLevel::Tiered`].
+    /// Counts the programs loaded with [`crate::OptLevel::Tiered`] that were recompiled, and those that could not be.
     pub fn tier_stats(&self) -> TierStats {
         self.0.tiers.stats()
     }
 
-    /// Ends all runs that are going on: each stops at its next taken back-edge or call, with
-    /// [`crate::RunError::Interrupted`]. So do the runs inside them, and those that their host functions begin from
-    /// now on. Concerns programs that were loaded so: [`Config::interruptible`], [`crate::Loader::interruptible`].
+    /// Ends all runs in progress: each stops at its next taken back-edge or call, with
+    /// [`crate::RunError::Interrupted`]. Runs nested in them stop, too, also nested runs that begin later. Only
+    /// programs loaded as interruptible stop ([`Config::interruptible`], [`crate::Loader::interruptible`]).
     pub fn interrupt(&self) {
         self.0.runs.interrupt();
     }
 
-    /// A point in time at which runs end that are given it ([`crate::RunLimits::deadline`]). It is rounded up to the
-    /// next of the engine's ticks ([`Config::tick`]), and a run ends a tick later at most, if the system has a core for
-    /// the thread that looks at the clock. That thread is started with the first deadline, and sleeps while none is
-    /// ahead.
+    /// Makes a deadline: runs that are given it ([`crate::RunLimits::deadline`]) end at this time. It is rounded up to
+    /// the engine's next tick ([`Config::tick`]), and a run ends at most one tick later if the system schedules the
+    /// clock thread. The first deadline starts the clock thread, which sleeps while no deadline is pending.
     ///
     /// # Errors
-    /// [`DeadlineError::Past`] if `at` is over; [`DeadlineError::Thread`]; [`DeadlineError::Forked`].
+    /// [`DeadlineError::Past`] if `at` has passed; [`DeadlineError::Thread`]; [`DeadlineError::Forked`].
     pub fn deadline(&self, at: Instant) -> Result<Deadline, DeadlineError> {
         Ok(Deadline::new(self.0.runs.deadline(Instant::now(), at)?, &self.0.runs))
     }
 
-    /// The same, so long from now.
+    /// Makes a deadline `time` from the present ([`Engine::deadline`]).
     ///
     /// # Errors
     /// [`DeadlineError::Thread`]; [`DeadlineError::Forked`].
     pub fn deadline_in(&self, time: Duration) -> Result<Deadline, DeadlineError> {
-        // What is too far ahead to be said is further than any run goes.
+        // A time that `Instant` cannot represent becomes one 136 years (2^32 seconds) ahead.
         let now = Instant::now();
         let at = now.checked_add(time).unwrap_or(now + Duration::from_secs(u32::MAX.into()));
         Ok(Deadline::new(self.0.runs.deadline(now, at)?, &self.0.runs))
     }
 
-    /// Something that ends the runs that are given it ([`crate::RunLimits::interrupter`]), and no others.
+    /// Makes an interrupter, which ends the runs that are given it ([`crate::RunLimits::interrupter`]), and no others.
     pub fn interrupter(&self) -> Interrupter {
         Interrupter::new(Arc::clone(&self.0) as Arc<dyn Interruptible>)
     }
 
-    /// Frees what dropped programs and maps left behind, as far as no run can still use it. Loads and drops do so too;
-    /// a service that is idle for long may want to.
+    /// Frees memory of dropped programs and maps that no run can use any more. Loads and drops do this, too; a service
+    /// that is idle for long may call it.
     pub fn reclaim(&self) {
         let mut finish = Finish::default();
         finish.step(|| self.settle());
-        // The code of all those, and of what threads dropped that are gone.
+        // Frees the code of the programs dropped above, and of programs dropped by threads that have ended.
         finish.step(|| self.0.packs.reclaim());
     }
 
-    /// What the machine instruction at `ip` is, if it belongs to a program of this engine that is loaded. For the
-    /// return address of a call, ask for the byte before it. `None` unless [`Config::debug`] asks for anything.
+    /// Returns the program, function and source line of the machine instruction at `ip`, if a loaded program of this
+    /// engine contains it. For the return address of a call, pass the address minus 1. `None` if [`Config::debug`] is
+    /// all off.
     ///
     /// ```
     /// use bpf_runtime::{Config, Engine, Linker, Raw, assemble};
@@ -273,8 +276,8 @@ impl Engine {
         self.0.debug.as_ref()?.symbolize(ip)
     }
 
-    /// The frames of emitted code on this thread's stack, innermost first: from a host function, which instruction
-    /// called it, and which programs are behind that one. Empty unless `unwind` of [`Config::debug`] is on.
+    /// Returns the frames of emitted code on this thread's stack, innermost first. In a host function, the first is the
+    /// instruction that called it. Empty unless `unwind` of [`Config::debug`] is on.
     #[cfg(native)]
     pub fn backtrace(&self) -> Vec<Location> {
         if !self.0.config.debug.unwind {
@@ -283,19 +286,21 @@ impl Engine {
         self.0.debug.as_ref().map_or_else(Vec::new, Registry::backtrace)
     }
 
-    /// The first write to a file of [`Config::debug`] that failed. Loads went on without it.
+    /// Returns the error of the first failed write to a file of [`Config::debug`]. Loads succeed without it.
     #[cfg(native)]
     pub fn debug_failure(&self) -> Option<&std::io::Error> {
         self.0.debug.as_ref()?.failure()
     }
 
-    /// Whether code can be exchanged while it runs: where other cores can be told, and patching code is allowed.
+    /// Whether code can be replaced while it runs: the process has cross-core barriers, and `direct_tail_calls` allows
+    /// patching.
     #[cfg(native)]
     pub(crate) fn has_tiers(&self) -> bool {
         self.0.config.direct_tail_calls && self.0.domain.has_core_barrier()
     }
 
-    /// How programs are compiled; `note` those of a first tier, `calls` those that call.
+    /// Returns the compiler's options. `note`: for the code of a first tier; `calls`: for programs that call host
+    /// functions.
     #[cfg(native)]
     pub(crate) fn compile_options(
         &self,
@@ -324,7 +329,8 @@ impl Engine {
                 features: config.features,
                 hardening: config.hardening,
                 save_all: config.save_all,
-                // Where a host function was called, if it fails. Only debuggers ask where anything else is.
+                // The map gives the instruction of a call whose host function fails. Only debuggers need other
+                // instructions.
                 pc_map: calls || self.0.debug.is_some(),
                 unwind: self.0.debug.is_some(),
                 unwind_room: config.debug.jitdump.is_some(),

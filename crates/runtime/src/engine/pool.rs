@@ -1,10 +1,10 @@
 //! Compilers and verifiers between loads, with the scratch memory that they keep.
 //!
-//! Problem: each load wants one whose memory is warm, and one that another thread used last has its memory in another
-//! core's cache. Approach: a few shelves; a thread takes from its own and puts back there, by one exchange each.
-//! Threads that share a shelf are correct, only slower: what does not fit on it lies in a list behind a lock. Nobody
-//! waits for that lock, which in a forked child may be held for ever: whoever finds it taken makes an item, or drops
-//! one.
+//! Problem: a load is fast with an item whose memory is warm, and an item that another thread used last is in another
+//! core's cache. Approach: a few shelves; a thread takes an item from its own shelf and puts it back there, by one
+//! atomic exchange each. Threads that share a shelf are correct, only slower: a shelf holds one item, and others are in
+//! a list behind a lock. No thread waits for that lock, which in a forked child may be held for ever: a thread that
+//! finds it taken makes a new item, or drops its own.
 //!
 //! Invariant: no lock is held while an item is in use.
 
@@ -23,7 +23,7 @@ pub(crate) struct Pool<I> {
 struct Shelf<I> {
     /// Lock-free, as large as a pointer.
     item: AtomicCell<Option<Box<I>>>,
-    /// Boxed as well: what is taken out and put back is a pointer, not a kilobyte.
+    /// Boxed as well, so that taking an item moves a pointer and not a kilobyte.
     #[allow(clippy::vec_box, reason = "see above")]
     more: Mutex<Vec<Box<I>>>,
 }
@@ -53,7 +53,7 @@ impl<I: Default> Pool<I> {
         let more = || shelf.more.try_lock().ok()?.pop();
         let mut item = shelf.item.take().or_else(more).unwrap_or_default();
         let result = f(&mut item);
-        // One inside another, or another thread on this shelf, may have put its own back meanwhile.
+        // A nested `lend`, or another thread on this shelf, may have put its item back meanwhile.
         if let Some(other) = shelf.item.swap(Some(item))
             && let Ok(mut more) = shelf.more.try_lock()
         {
@@ -72,12 +72,12 @@ mod tests {
         let pool = Pool::<u32>::default();
         pool.lend(|item| *item = 7);
         assert_eq!(pool.lend(|item| *item), 7);
-        // One inside another is another one.
+        // A nested `lend` gets a different item.
         pool.lend(|outer| {
             *outer = 8;
             assert_eq!(pool.lend(|inner| *inner), 0);
         });
-        // Both are back.
+        // Both items were put back.
         let back = |shelf: &CachePadded<Shelf<u32>>| {
             usize::from(shelf.item.take().is_some()) + shelf.more.lock().unwrap().len()
         };

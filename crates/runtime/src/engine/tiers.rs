@@ -1,17 +1,16 @@
 //! Programs in their first tier, and the thread that finds those that run often.
 //!
-//! Problem: code that runs often should be optimised, which takes ten times as long as to compile it in one pass, and
-//! nobody knows beforehand what runs often. Approach: [`bpf_jit_code::OptLevel::Tiered`]. The code of the first tier
-//! notes in its run which program it is (`RunCtx::counters`: two instructions, and no memory that threads share). A
-//! thread looks once a tick at the runs that are going on, and forgets what they have noted. A program of which it has
-//! seen [`OFTEN`] runs takes so much time that making it fast pays, and that thread makes it fast
-//! ([`Slow::make_fast`]). So no run counts or compares anything, and what is found is what takes time: by its runs'
-//! number, or by their length.
+//! Problem: code that runs often should be optimised. That takes about ten times as long as compiling in one pass, and
+//! which programs run often is not known at load. Approach: [`bpf_jit_code::OptLevel::Tiered`]. The code of the first
+//! tier notes in its run which program it is (`RunCtx::counters`: two instructions, and no memory that threads share).
+//! A thread reads these notes of the runs in progress once a tick, and clears them. A program that was seen [`OFTEN`]
+//! times takes enough time to be worth optimising, and that thread recompiles it ([`Slow::make_fast`]). No run counts
+//! or compares anything, and the programs found are those that take time, by many runs or by long ones.
 //!
-//! Invariants: the thread keeps neither engine nor program but while it compiles one. It ends when the engine goes,
-//! which does not wait for it, since the last handle may be the thread's own. Nothing else ends it: not what fails as
-//! it makes a program fast, nor what the host's closures do when they are dropped here. A forked child has no such
-//! thread, and no code either; what is dropped there takes no lock.
+//! Invariants: the thread holds an engine and a program only while it compiles that program. It ends when the engine is
+//! dropped. The drop does not join it, since the thread itself may hold the last handle. Nothing else ends it: neither
+//! a failed compilation nor a panic of the host's closures that are dropped on it. A forked child has neither the
+//! thread nor the code; drops there take no lock.
 
 use crate::engine::{Engine, EngineInner};
 use bpf_quiesce::{Domain, caught};
@@ -22,26 +21,27 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::Thread;
 use std::time::Duration;
 
-/// How many of its runs are found before a program is made fast: one may be chance.
+/// How often a program is seen running before it is recompiled: once may be chance.
 const OFTEN: u32 = 3;
 
 /// A program in its first tier.
 pub(crate) trait Slow: Send + Sync {
-    /// Its engine.
+    /// Returns the program's engine.
     fn engine(&self) -> &Engine;
 
-    /// Compiles it anew and lets all that enter it enter that, from the next run on. `false` if it stays as it is, and
-    /// why has been told.
+    /// Recompiles the program and redirects all its entries to the new code, from the next run on. Returns `false` if
+    /// the program keeps its code; the reason has been reported.
     fn make_fast(&self) -> bool;
 
-    /// Tells that it stays as it is for another reason.
+    /// Reports that the program keeps its code because of `why`.
     fn tell_slow(&self, why: &str);
 }
 
-/// What the thread shares with the engine.
+/// State that the thread shares with the engine.
 #[derive(Default)]
 struct Shared {
-    /// By what their runs note: a number of their own, or counters that versions of one name share.
+    /// Programs of the first tier, by the word that their runs note: a number of the program's own, or the address of
+    /// counters that versions of one name share.
     slow: Mutex<BTreeMap<u64, Noted>>,
     closed: AtomicBool,
     thread: Mutex<Option<Thread>>,
@@ -65,15 +65,15 @@ impl fmt::Debug for Tiers {
     }
 }
 
-/// What became of programs that were loaded with [`crate::OptLevel::Tiered`]: [`Engine::tier_stats`].
+/// Counts of programs loaded with [`crate::OptLevel::Tiered`], by outcome: [`Engine::tier_stats`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct TierStats {
-    /// How many were made fast.
+    /// How many were recompiled.
     pub fast: u64,
-    /// How many ran often and were left as they were: no room for their code in executable memory or in their account,
-    /// code that does not compile within the limits, a thread that could not be started, a panic. Each is told to
+    /// How many ran often and kept their code of the first tier. Reasons: no room for the new code in executable memory
+    /// or in the account, limits of the compiler, a thread that could not be started, a panic. Each is reported to
     /// `tracing` (the feature).
     pub refused: u64,
 }
@@ -84,7 +84,7 @@ fn with<T, R>(mutex: &Mutex<T>, change: impl FnOnce(&mut T) -> R) -> R {
 }
 
 impl Tiers {
-    /// Looks for runs of this program, which note this, from now on.
+    /// Adds a program whose runs note `note`, for the thread to look for.
     pub(crate) fn add(&self, note: u64, program: &Arc<dyn Slow>) {
         let EngineInner { runs, domain, config, .. } = &*program.engine().0;
         let (weak, tick) = (Arc::downgrade(program), config.tick);
@@ -111,7 +111,7 @@ impl Tiers {
             }
             None
         });
-        // Not under the lock: a listener may load programs.
+        // Reported without the lock: a subscriber may load programs.
         if let Some(error) = failed {
             program.tell_slow(&format!("the thread that makes programs fast cannot be started: {error}"));
         }
@@ -127,7 +127,7 @@ impl Tiers {
 impl Drop for Tiers {
     fn drop(&mut self) {
         self.0.closed.store(true, Ordering::SeqCst);
-        // Not waited for: this may be that thread, and in a forked child there is none.
+        // The thread is not joined: the calling thread may be it, and a forked child does not have it.
         if let Ok(thread) = self.0.thread.try_lock()
             && let Some(thread) = &*thread
         {
@@ -139,18 +139,18 @@ impl Drop for Tiers {
 impl Shared {
     fn look(&self, each_running: impl Fn(&mut dyn FnMut(u64)), domain: &Domain, tick: Duration) {
         let mut rounds = 0u32;
-        // Whether code that was replaced waits for a grace period, and nobody else may come by.
+        // Whether replaced code waits for a grace period. No other thread is sure to free it.
         let mut owing = false;
         while !self.closed.load(Ordering::SeqCst) {
             if with(&self.slow, |slow| slow.is_empty()) && !owing {
-                // A wake-up that came before is not lost: the token of `unpark` is kept.
+                // A wake-up before this call is not lost: `unpark` leaves a token.
                 std::thread::park();
             } else {
                 std::thread::park_timeout(tick);
             }
             rounds = rounds.wrapping_add(1);
             if rounds.is_multiple_of(256) {
-                // Those that were dropped and never ran.
+                // Removes programs that were dropped before they ran often.
                 with(&self.slow, |slow| {
                     slow.retain(|_, noted| {
                         noted.programs.retain(|program| program.strong_count() > 0);
@@ -174,7 +174,7 @@ impl Shared {
         }
     }
 
-    /// Those that were seen often enough, which are looked for no more.
+    /// Removes and returns the programs that were seen [`OFTEN`] times.
     fn found(&self, each_running: impl Fn(&mut dyn FnMut(u64))) -> Vec<Weak<dyn Slow>> {
         let mut running = Vec::new();
         each_running(&mut |note| {
@@ -196,18 +196,19 @@ impl Shared {
     }
 
     fn make_fast(&self, program: Arc<dyn Slow>) {
-        // It may be dropped by now but for here; whoever leaves last runs what that defers (`Engine`'s drop).
+        // This may be the last reference to the program. Its drop defers other drops, which the drop of this engine
+        // handle runs.
         let engine = program.engine().clone();
         let fast = caught(|| program.make_fast()).unwrap_or_else(|| {
-            // A fault of ours, or of whoever listens to what is told; its hook has told it. The program goes on as it
-            // is.
+            // A bug of ours, or a panic of a `tracing` subscriber. The panic hook has reported it. The program keeps
+            // its code.
             caught(|| program.tell_slow("compiling it panicked"));
             false
         });
         let counter = if fast { &self.fast } else { &self.refused };
         // Relaxed: a statistic.
         counter.fetch_add(1, Ordering::Relaxed);
-        // Each by itself: what the one owns may panic, and then the other goes no less.
+        // Caught separately: if one drop panics, the other is done nevertheless.
         caught(|| drop(program));
         caught(|| drop(engine));
     }

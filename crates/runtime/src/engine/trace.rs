@@ -1,10 +1,11 @@
-//! What is told to `tracing`, behind the feature of that name: loads, refusals, changes of hooks and of prog arrays,
-//! programs that cannot be made fast, and stops of runs.
+//! Events for `tracing`, behind the feature of that name: loads, refusals, changes of hooks and of prog arrays,
+//! programs that cannot be recompiled (`OptLevel::Tiered`), and stops of runs.
 //!
-//! A program of an instance with a name is told of as `INSTANCE/PROGRAM`.
+//! A program of an instance with a name is reported as `INSTANCE/PROGRAM`.
 //!
-//! Invariant: nothing is told under a lock of a hook or an array, and nothing by runs that succeed: a subscriber may do
-//! what it likes, and panic. The end of a load's span is told while another panic of a subscriber unwinds, too.
+//! Invariant: no event is reported under a lock of a hook or an array, and none by runs that succeed, since a
+//! subscriber may change hooks, and may panic. The end of a load's span is reported also while a subscriber's panic
+//! unwinds.
 
 use crate::error::{LoadError, RunError};
 
@@ -46,7 +47,7 @@ mod imp {
 mod imp {
     use super::{LoadError, RunError};
 
-    /// Nobody is told when a load begins and ends.
+    /// Without the feature, a load's span does nothing.
     pub(crate) struct Span;
 
     pub(crate) fn load(_: &str) -> Span {

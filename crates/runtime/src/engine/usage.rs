@@ -1,19 +1,20 @@
-//! Who has taken how much memory, and accounts for plug-ins.
+//! Memory use by holder, and accounts for plug-ins.
 //!
-//! Problem: [`crate::Config::memory_limit`] holds for all of an engine, and one plug-in that leaks takes it from the
-//! others. Approach: an [`Account`] with a limit of its own, which a load is given ([`crate::Loader::account`]): what
-//! the load makes (maps, prog arrays, code) is counted in it for as long as it lives, and in the engine's sum as well.
+//! Problem: [`crate::Config::memory_limit`] holds for all of an engine, and one plug-in that leaks takes memory from
+//! the others. Approach: an [`Account`] with a limit of its own, which a load is given ([`crate::Loader::account`]).
+//! Maps, prog arrays and code that the load makes are counted in the account as long as they live, and in the engine's
+//! sum as well.
 
 use crate::engine::Engine;
 use bpf_quiesce::{Domain, Held, LimitBelowUse, Memory, Settles};
 use std::sync::Arc;
 
 /// A plug-in's share of an engine's memory: made by [`Engine::account`]. Cheap to clone; clones are the same account.
-/// What is counted in it stays so when the last handle is dropped.
+/// Objects counted in it stay counted after the last handle is dropped.
 #[derive(Clone, Debug)]
 pub struct Account {
     memory: Arc<Memory>,
-    /// Says whether this is a forked child.
+    /// Tells whether the process is a forked child.
     domain: Settles,
 }
 
@@ -33,15 +34,16 @@ impl Account {
         self.memory.used()
     }
 
-    /// Changes the limit, for what is taken from now on.
+    /// Changes the limit for later allocations.
     ///
     /// # Errors
-    /// [`LimitBelowUse`]; it is as before then.
+    /// [`LimitBelowUse`]; the limit is unchanged then.
     pub fn set_limit(&self, limit: u64) -> Result<(), LimitBelowUse> {
         self.memory.set_limit(limit)
     }
 
-    /// What it has been taken by. Takes a lock that loads take for a moment; in a forked child, the sum only.
+    /// Returns the bytes taken, with their holders. Takes a lock that loads hold for a short time. In a forked child,
+    /// `held` is empty.
     pub fn usage(&self) -> AccountUsage {
         usage_of(&self.memory, &self.domain)
     }
@@ -51,7 +53,8 @@ impl Account {
     }
 }
 
-/// What an [`Account`] has been taken by. With the feature `serde` it can be serialised, as can [`Usage`].
+/// Use of an [`Account`], with its holders: [`Account::usage`]. With the feature `serde` it can be serialised, as can
+/// [`Usage`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -67,21 +70,21 @@ pub struct AccountUsage {
     pub held: Vec<Held>,
 }
 
-/// What an engine's memory has been taken by: [`Engine::usage`].
+/// Use of an engine's memory, with its holders: [`Engine::usage`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Usage {
     /// [`crate::Config::memory_limit`].
     pub limit: u64,
-    /// Bytes taken of it: by maps, prog arrays, lists of hooks and dispatchers, and memory for code.
+    /// Bytes taken by maps, prog arrays, lists of hooks and dispatchers, and memory for code.
     pub used: u64,
-    /// Of these, memory for code: that of all programs, used or not.
+    /// Bytes of `used` that are executable memory, whether programs occupy it or not.
     pub code_mapped: u64,
-    /// Of that, what programs take.
+    /// Bytes of `code_mapped` that programs occupy.
     pub code_used: u64,
-    /// Machine stack that one run of any of its programs may take of its thread's, and is refused without
-    /// ([`crate::Config::max_machine_stack`], twice where it tail-calls).
+    /// [`crate::Config::max_machine_stack`]: bytes of its thread's stack that one run may take. A run of machine code
+    /// that tail-calls may take twice as much. A run is refused on a thread with less left.
     pub stack_limit: u64,
     /// Maps and prog arrays that are in no account.
     #[cfg_attr(feature = "serde", serde(serialize_with = "serialise_held"))]
@@ -90,7 +93,7 @@ pub struct Usage {
     pub accounts: Vec<AccountUsage>,
 }
 
-/// A list of objects with the fields of [`Held`], whose holder is its name.
+/// Serialises a list of [`Held`] as objects of its fields, with the holder's name as `holder`.
 #[cfg(feature = "serde")]
 fn serialise_held<S: serde::Serializer>(held: &[Held], serializer: S) -> Result<S::Ok, S::Error> {
     #[derive(serde::Serialize)]
@@ -111,14 +114,16 @@ fn usage_of(memory: &Memory, domain: &Domain) -> AccountUsage {
     AccountUsage { name: memory.name().to_owned(), limit: memory.limit(), used: memory.used(), held }
 }
 
-/// What is in a list. In a child, a thread that it does not have may hold the list's lock for ever.
+/// Returns the entries of a list; none in a forked child, where the list's lock may be held by a thread that only the
+/// parent has.
 fn listed<T>(domain: &Domain, list: impl FnOnce() -> Vec<T>) -> Vec<T> {
     if domain.is_forked() { Vec::new() } else { list() }
 }
 
 impl Engine {
-    /// A share of the engine's memory, for a plug-in: what is loaded with it ([`crate::Loader::account`]) takes at most
-    /// so many bytes. The same name may be used twice, for two accounts.
+    /// Makes an account of the engine's memory for a plug-in: maps, prog arrays and code that are loaded with it
+    /// ([`crate::Loader::account`]) take at most `limit` bytes together. Names need not be unique: two accounts may
+    /// share one.
     ///
     /// ```
     /// use bpf_runtime::{Config, Engine, Linker, LoadError, Raw, assemble};
@@ -142,8 +147,8 @@ impl Engine {
         Account { memory, domain: Settles(domain) }
     }
 
-    /// Who has taken how much of the engine's memory. Takes a lock that loads take for a moment; no run does. In a
-    /// forked child, sums only.
+    /// Returns the use of the engine's memory, with its holders. Takes a lock that loads hold for a short time and runs
+    /// never take. In a forked child, the lists are empty and only the sums are given.
     pub fn usage(&self) -> Usage {
         let (domain, memory, code) = (self.domain(), self.domain().memory(), self.code_stats());
         let accounts = listed(domain, || memory.accounts());

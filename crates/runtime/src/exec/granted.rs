@@ -1,14 +1,16 @@
-//! What an interpreted run has been handed on its way: map values, ring-buffer records, inner maps, callback arguments.
+//! Memory that an interpreted run has been granted by helpers: map values, ring-buffer records, inner maps, callback
+//! arguments.
 //!
-//! Problem: an interpreted program need not be verified, so every address that it gives back must be one that it was
-//! given, used in a way it may be used, and not longer than it lasts. A run may be given every value of a large map,
-//! and looks at what it was given in every access. Approach: extents with their rights, by their first address: what a
-//! run is given lies apart, so at most the last extent that begins before an address covers it. What does not lie apart
-//! (an array and a value of it) is in a short list beside it.
+//! Problem: an interpreted program need not be verified, so every address that it uses must be in memory that it was
+//! granted, within the rights and the lifetime of that memory. A run may be granted every value of a large map, and
+//! each access looks the address up. Approach: extents with their rights, sorted by first address. Extents are
+//! disjoint, so only the last one that begins at or before an address can contain it. Extents that overlap others (an
+//! array and a value of it) are in a short list beside it.
 //!
 //! Invariants: each extent is memory that stays mapped and is accessed by atomics only (map values, records) until it
-//! is removed or the run ends. Two extents of `apart` have no byte in common. `others` grows by what a program names
-//! (its arrays), not by what it does, unless a host function returns memory that overlaps other.
+//! is removed or the run ends. Two extents of `apart` have no byte in common. The length of `others` is bounded by the
+//! arrays that a program names, and does not grow with its steps, unless a host function returns memory that overlaps
+//! other extents.
 
 use bpf_maps::MapDef;
 use bpf_uapi::{OwnedField, OwnedKind};
@@ -81,7 +83,7 @@ impl Extent<'_> {
 pub(crate) struct Granted<'p> {
     /// By first address.
     apart: BTreeMap<u64, Extent<'p>>,
-    /// What overlaps those.
+    /// Extents that overlap extents of `apart`.
     others: Vec<Extent<'p>>,
     /// The keys that callbacks are given, innermost last.
     keys: Vec<Extent<'p>>,
@@ -149,7 +151,8 @@ impl<'p> Granted<'p> {
         self.add(Extent { start, len, read: true, write: true, locks, record: false, owned: (0, &[]) });
     }
 
-    /// What a dynptr leads to: as long as the run, for all that the interpreter knows; the verifier knows better.
+    /// Grants the memory of a dynptr's slice to the end of the run. Only the verifier proves the shorter lifetime of a
+    /// slice.
     pub(crate) fn add_slice(&mut self, start: u64, len: u64, write: bool) {
         self.add_returned(start, len, write);
     }
@@ -307,7 +310,7 @@ mod tests {
         }
     }
 
-    /// What is walked stays short, however much a run is given.
+    /// The list that is searched linearly stays short, however many values a run is granted.
     #[test]
     fn many_values_are_found_by_address() {
         let def = MapDef::new("m", MapType::Hash, 4, 16, 80_000);

@@ -156,7 +156,7 @@ struct Host<'p> {
     stashed: [AtomicU8; 8],
 }
 
-/// What an iterator or a dynptr is on the stack.
+/// The access to an iterator or a dynptr on the stack.
 const OBJECT: MemArg = MemArg { access: Access::ReadWrite, align: 8, from: MemSet::STACK, ..MemArg::READ };
 
 /// A data map that a program has given as an argument.
@@ -251,8 +251,8 @@ impl<'p> Host<'p> {
                         return Err(caller.fail("not the lock of a map value, or not of this kind"));
                     }
                 }
-                // What is there names one of the engine's timers, and a callback one of the program's functions that is
-                // fit for it; whose an object is, and where one may be put: only the verifier can tell.
+                // Only the verifier proves that the field is a timer of the engine, that the callback is a function of
+                // the program with fitting arguments, who owns an object, and where one may be stored.
                 ArgKind::Timer
                 | ArgKind::Work
                 | ArgKind::TimerMap
@@ -276,18 +276,18 @@ impl<'p> Host<'p> {
                     }
                 }
                 ArgKind::Host { class: DYNPTR, null: false } if self.granted.is_dynptr(arg) => {}
-                // What is there is two numbers, which lead nowhere.
+                // This local is two numbers and has no pointer.
                 ArgKind::Local(Local::Numbers, _) => {
                     memory[i] = self.check_memory(arg, Local::Numbers.size().into(), OBJECT, caller)?;
                 }
                 ArgKind::Local(Local::Dynptr(_), LocalUse::Read) if self.granted.is_dynptr(arg) => {}
-                // Where nothing is known of the call, nothing is read.
+                // The helper reads nothing unless the verifier has proven bytes readable at the call.
                 ArgKind::Peeked { .. } | ArgKind::Probed => {}
                 // It is not looked at.
                 ArgKind::Local(kind @ Local::Interrupts { .. }, _) => {
                     memory[i] = self.check_memory(arg, kind.size().into(), OBJECT, caller)?;
                 }
-                // What is there leads anywhere: only the verifier can tell that nobody else has written it.
+                // The local has a pointer. Only the verifier proves that the program has not overwritten it.
                 ArgKind::Local(kind @ (Local::Dynptr(_) | Local::Bits | Local::Buffer), _) => {
                     Self::only_verified(bound, caller)?;
                     memory[i] = self.check_memory(arg, kind.size().into(), OBJECT, caller)?;
@@ -315,7 +315,7 @@ impl<'p> Host<'p> {
         Ok(map)
     }
 
-    /// What only the verifier can tell is left to it.
+    /// Refuses calls of unverified programs that only the verifier can check.
     fn only_verified(bound: &Bound, caller: &Caller<'_, '_, Running<'p>>) -> Result<(), Stop> {
         if caller.code().1.verified { Ok(()) } else { Err(Self::unverified(bound, caller)) }
     }
@@ -324,7 +324,7 @@ impl<'p> Host<'p> {
         caller.fail(format!("{} needs a verified program", bound.proto.name))
     }
 
-    /// Checks a memory argument; what it covers, and whether the function writes it.
+    /// Checks a memory argument. Returns its address, its length, and whether the function writes it.
     fn check_memory(
         &mut self,
         at: u64,
@@ -339,7 +339,7 @@ impl<'p> Host<'p> {
         match crate::num::index(len) {
             // The address of no bytes may be anything, as for the verifier; a function reads and writes none.
             0 => {}
-            // What only this run may have, the function may take a reference to.
+            // The function may make a reference to memory of `MemSet::OWNED`, so it must be the run's alone.
             len if MemSet::OWNED.contains(mem.from) => caller.check_own(at, len, writes)?,
             len => caller.check(self, at, len, writes)?,
         }
@@ -438,8 +438,8 @@ impl<'p> Host<'p> {
         Ok(r0)
     }
 
-    /// What a load of the pointer to an object yields that is stashed in a map's value: the object is granted first, so
-    /// what is loaded must be the same then.
+    /// Handles a load of the pointer to an object that is stashed in a map's value. The object is granted before the
+    /// load, so the loaded pointer must be compared with it.
     fn load_stashed(&mut self, field: u64) -> HostMemory<'_> {
         // SAFETY: of a value that the run was given, where its map's definition says that one is.
         let object = unsafe { owned::stashed(field) };
@@ -502,8 +502,8 @@ impl<'p> Host<'p> {
                 HelperError::Stopped
             })
         };
-        // What it does is done to the list of a run of its own, which has no object, and to the real one below: the
-        // function that is called may use that.
+        // `add_to_tree` changes the list of objects of this temporary run, which is empty, and the list of the real run
+        // is changed below, since the function that is called may use the real run.
         // SAFETY: the run is this thread's.
         let mut view = unsafe { (*run).view() };
         // SAFETY: the program was verified to pass a tree whose lock it has, and the node of an object that it owns.
@@ -557,7 +557,8 @@ impl<'p> Host<'p> {
             })
         };
         // A run of its own for the helper, because callbacks use the real one: the helpers only look at slot and
-        // engine. SAFETY: the run is this thread's.
+        // engine.
+        // SAFETY: the run is this thread's.
         let mut view = unsafe { (*run).view() };
         let result = match (kind, map) {
             (CallbackKind::Loop, _) => run_loop(&mut view, r1, r3, r4, &mut call),
@@ -667,7 +668,7 @@ impl<'p> Env for Host<'p> {
                 // concerned.
                 let program = unsafe { &*(program as *const Loaded) };
                 let what = program.interpreted()?;
-                // What the run began with, as emitted code finds it.
+                // The run's remaining budget, from the same field as emitted code reads.
                 // SAFETY: the run is this thread's, and the machine does not touch it.
                 let budget = unsafe { (*self.run).ctx.budget }.max(0).unsigned_abs();
                 // SAFETY: the run is there for as long as the machine, and others change its word atomically.

@@ -14,7 +14,7 @@ use crate::program::loaded::{Form, Loaded};
 use bpf_maps::program as map_ops;
 use std::time::Duration;
 
-/// What [`crate::Program::run_timers`] has done.
+/// The result of [`crate::Program::run_timers`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct TimerRuns {
@@ -48,15 +48,16 @@ impl Loaded {
         let timers = &engine.runs.config.timers;
         let (mut due, next) = timers.due(engine.domain.enter_run()?.slot(), program);
         let mut ran = 0;
-        // Those that have waited longest come last.
+        // Sorted by waiting time: the timer that has waited longest is popped first.
         while let Some(due) = due.pop() {
-            // Dropped after the guard: what a map's end lets go of is not dropped inside one.
+            // Declared before the guard, and so dropped after it: this may be the last handle, and objects of a map
+            // must not be dropped inside a guard.
             let map;
             let guard = engine.domain.enter_run()?;
             let slot = guard.slot();
             let Some((of, begun)) = timers.begin(slot, due, program) else { continue };
             map = of;
-            // Whoever is told of the callback's end may panic, and so may the host's functions.
+            // Ends the callback also on unwinding: host functions and subscribers may panic.
             let _running = Running { timers, slot, due };
             let Some((callback, field)) = begun else { continue };
             let def = map.def();

@@ -1,4 +1,4 @@
-//! What loading an object yields: its programs and maps.
+//! The handle of a loaded object: its programs and maps.
 
 use crate::abi::watch::word_of;
 use crate::context::Context;
@@ -135,7 +135,7 @@ impl<H: 'static> Instance<H> {
     pub fn program<C: Context>(&self, name: &str) -> Result<Program<C, H>, LoadError> {
         let program = self.method(name)?;
         match program.loaded().void {
-            // What is left in its r0 may be an address, which nobody but the program may see.
+            // Its r0 may be left with an address, which must not leave the program.
             true => Err(LoadError::NoResult { program: name.to_owned() }),
             false => Ok(program),
         }

@@ -1,4 +1,5 @@
-//! What handles keep: an object's programs and maps, and its prog arrays filled.
+//! State that handles of one instance share: its programs and maps. While a handle lives, the instance's prog arrays
+//! keep their entries.
 
 use crate::engine::Engine;
 use crate::error::LoadError;

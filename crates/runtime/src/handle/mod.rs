@@ -1,4 +1,4 @@
-//! What users hold: programs, the instance that an object was loaded as, prog arrays.
+//! Handles for users: programs, instances of objects, prog arrays.
 
 pub(crate) mod instance;
 pub(crate) mod kept;

@@ -1,4 +1,4 @@
-//! What handles are over: a host type and a context.
+//! The type parameters of handles: a host type and a context.
 //!
 //! Problem: a program is loaded for one host type `H` and is given a `&mut H` in each run, which its host functions
 //! store to and read from; so a handle for `H` must not turn into one for a type that only resembles it. `fn(H)` in its

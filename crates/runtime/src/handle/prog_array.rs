@@ -1,4 +1,4 @@
-//! A prog array as its user holds it.
+//! The handle of a prog array.
 
 use crate::context::Context;
 use crate::engine::Engine;
@@ -25,7 +25,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct ProgArray<C, H> {
     hold: UserHold,
-    /// What its programs are kept with.
+    /// Keeps the instance that the array belongs to, also for the programs that [`ProgArray::get`] returns.
     kept: Kept,
     types: Over<(C, H)>,
 }
@@ -95,7 +95,7 @@ impl<C: Context, H: 'static> ProgArray<C, H> {
     }
 
     /// How many direct sites are patched when this slot changes. In a forked child, 0 if the array was being changed at
-    /// the fork; so for what it holds.
+    /// the fork; [`ProgArray::get`] then returns `None`.
     pub fn tracked_sites(&self, index: u32) -> usize {
         self.hold.0.tracked(index)
     }

@@ -1,4 +1,4 @@
-//! A program as its user holds it.
+//! The handle of a loaded program.
 
 use crate::abi::limits::RunLimits;
 use crate::context::Context;
@@ -29,7 +29,7 @@ impl<C, H> Clone for Program<C, H> {
 
 impl<C, H> Drop for Program<C, H> {
     fn drop(&mut self) {
-        // What a hook or prog array has let go may be this very program, kept by nobody else: see `Engine`'s.
+        // A deferred drop may own the last handle of this program, which owns its engine: see `Drop` of `Engine`.
         self.loaded.engine.settle();
     }
 }
@@ -65,7 +65,7 @@ impl fmt::Display for ProgramName {
     }
 }
 
-/// What [`Program::test_run`] reports.
+/// Result and mean time of [`Program::test_run`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct TestRun {
@@ -117,7 +117,7 @@ impl<C: Context, H: 'static> Program<C, H> {
         unsafe { self.loaded.run(core::ptr::from_mut(host).cast(), parts) }
     }
 
-    /// The same under limits of this run alone.
+    /// Runs it once, as [`Program::run`], under limits of this run alone.
     ///
     /// ```
     /// use bpf_runtime::{Config, Engine, Linker, Raw, RunLimits, assemble};
@@ -144,13 +144,14 @@ impl<C: Context, H: 'static> Program<C, H> {
         unsafe { self.loaded.run_limited(guard, core::ptr::from_mut(host).cast(), parts, limits) }
     }
 
-    /// Lets its timers call back that are due (`bpf_timer_start`): here, on this thread, each once, with this host
-    /// state. Nothing else calls them. A callback is a run of the program in all but where it begins, with its budget;
-    /// `data` is the context of helpers that are given none, as `bpf_redirect`, which the callback itself does not see.
+    /// Runs the callbacks of the program's timers that are due (`bpf_timer_start`): on this thread, each once, with
+    /// this host state. Nothing else runs them. A callback is a run that begins in the callback's function, with the
+    /// program's budget. `data` is the context of helpers that take no context argument (`bpf_redirect`); the callback
+    /// itself cannot read it.
     ///
-    /// A service calls this between its packets, or in a thread of its own. [`TimerRuns::next`] says when, but for
-    /// timers that other threads set meanwhile: so it calls now and then as well. What a callback has set again is left
-    /// to the next call.
+    /// A service calls this between its packets, or in a thread of its own. [`TimerRuns::next`] is the time until the
+    /// next timer is due, but other threads may set earlier ones, so call it at regular intervals, too. A timer that a
+    /// callback starts again is left to the next call.
     ///
     /// ```no_run
     /// # fn f(program: &bpf_runtime::Program<bpf_runtime::Raw, ()>) -> Result<(), bpf_runtime::RunError> {
@@ -163,22 +164,24 @@ impl<C: Context, H: 'static> Program<C, H> {
     /// ```
     ///
     /// # Errors
-    /// [`RunError`] of the first callback that fails. It is not due any more; those that are, the next call runs.
+    /// [`RunError`] of the first callback that fails. That timer is not due any more; the next call runs the others
+    /// that are.
     pub fn run_timers(&self, host: &mut H, mut data: C::Data<'_, '_>) -> Result<TimerRuns, RunError> {
         let parts = C::parts(&mut data);
         // SAFETY: as in `run`; `data` stays borrowed over all runs.
         unsafe { self.loaded.run_timers(core::ptr::from_mut(host).cast(), parts) }
     }
 
-    /// Ends the runs of it that are going on: each stops at its next taken back-edge or call, with
-    /// [`RunError::Interrupted`], and so do the runs inside them. Runs that begin later are not concerned; nor are
-    /// those of a [`crate::Hook`] that the program is attached to ([`crate::Hook::interrupt`]), and those that have
-    /// come to it by a tail call. For programs that were loaded so: [`crate::Loader::interruptible`].
+    /// Ends the runs of this program that are in progress: each stops at its next taken back-edge or call, with
+    /// [`RunError::Interrupted`], and so do the runs nested in them. Not ended: runs that begin later, runs of a
+    /// [`crate::Hook`] that the program is attached to ([`crate::Hook::interrupt`]), and runs that entered it by a tail
+    /// call. Only programs loaded with [`crate::Loader::interruptible`] stop.
     pub fn interrupt(&self) {
         self.loaded.engine.0.runs.interrupt_of(self.loaded.terms().of);
     }
 
-    /// Runs it `repeat` times (at least once) on the same data, and measures. What the runs wrote stays in the data.
+    /// Runs it `repeat` times (at least once) on the same data, and measures the time. Each run sees the data as the
+    /// run before left it.
     ///
     /// # Errors
     /// [`RunError`] of the first run that fails.
@@ -195,14 +198,14 @@ impl<C: Context, H: 'static> Program<C, H> {
         Ok(TestRun { result, mean: start.elapsed() / repeat })
     }
 
-    /// The machine code as it is now, patches included, and the address of its first byte; `None` when interpreted, and
-    /// in a forked child, which does not have the code.
+    /// Returns a copy of the machine code, with the patches of this moment, and the address of its first byte; `None`
+    /// when interpreted, and in a forked child, which does not have the code.
     pub fn machine_code(&self) -> Option<(Vec<u8>, u64)> {
         self.loaded.text()
     }
 
-    /// Whether it was loaded with [`crate::OptLevel::Tiered`] and runs in the code that it was loaded with: it was not
-    /// found to run often yet, or could not be made fast ([`crate::Engine::tier_stats`]).
+    /// Returns whether it was loaded with [`crate::OptLevel::Tiered`] and still has the code of its first tier: it was
+    /// not seen running often yet, or could not be recompiled ([`crate::Engine::tier_stats`]).
     ///
     /// ```
     /// use bpf_runtime::{Config, Engine, Linker, OptLevel, Raw, assemble};
@@ -219,7 +222,7 @@ impl<C: Context, H: 'static> Program<C, H> {
         self.loaded.is_slow()
     }
 
-    /// The worst machine stack of a run in bytes, as computed at load; 0 when interpreted.
+    /// Returns the upper bound on the machine stack of a run in bytes, as computed at load; 0 when interpreted.
     pub fn machine_stack_bytes(&self) -> u64 {
         self.loaded.machine_stack()
     }

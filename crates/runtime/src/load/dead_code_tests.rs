@@ -1,8 +1,8 @@
-//! Dead code is not compiled: machine code without what one run does not reach must do on that run as the interpreter
-//! does on the whole program.
+//! Dead code is not compiled. The test removes all code that one run does not reach: on that run the machine code must
+//! give the result of the interpreter with the whole program.
 //!
-//! Every branch of a generated program that goes one way in a run is a branch with a dead side as far as that run is
-//! concerned, so what is pruned here is far more than the verifier finds, whole functions included.
+//! Every branch of a generated program that a run takes in one direction only has a dead side for that run, so far more
+//! is pruned here than the verifier finds, whole functions included.
 
 use crate::abi::limits::Checks;
 use crate::context::{Context, Raw};

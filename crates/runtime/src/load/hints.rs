@@ -4,8 +4,7 @@ use crate::load::verify::Checked;
 use bpf_isa::{AluOp, Insn, InsnIdx, Program, Src, Width};
 use std::fmt;
 
-/// Something that an accepted program does and its author may not have intended. Its `Display` says where, and what to
-/// do.
+/// A property of an accepted program that its author may not have intended. Its `Display` gives the place and a remedy.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum VerifyHint {

@@ -2,8 +2,8 @@
 //!
 //! Problem: a request that needs fresh maps of its own would have to make an instance, which takes microseconds of
 //! system calls. Approach: a number of instances is made in advance. A returned instance is reset at once if nobody
-//! else has handles of it. Otherwise the pool gives it up to whoever has these handles, and makes another one when the
-//! next user asks: a user never gets an instance that somebody else may run or look at.
+//! else has handles of it. Otherwise the pool drops its own handle, and makes another instance at the next request: a
+//! user never gets an instance that another may run or read.
 //!
 //! Invariant: each of the pool's places has a clean instance, is lent out, or is to be filled. A clean instance was
 //! reset after its last use, and nobody has handles of it.
@@ -103,9 +103,8 @@ impl<H: 'static> InstancePool<H> {
     /// # Errors
     /// [`PoolError::Empty`]; [`PoolError::Load`] if an instance that was given up cannot be replaced, which may be
     /// tried again.
-    /// again.
     pub fn take(&self) -> Result<Pooled<H>, PoolError> {
-        /// A place that is filled, or given back.
+        /// A place that is given back on drop unless it was filled.
         struct Place<'p, H: 'static>(&'p InstancePool<H>);
         impl<H: 'static> Drop for Place<'_, H> {
             fn drop(&mut self) {
@@ -121,7 +120,7 @@ impl<H: 'static> InstancePool<H> {
             }
             places.unfilled = places.unfilled.checked_sub(1).ok_or(PoolError::Empty { size: self.0.size })?;
         }
-        // Without the lock: to make an instance may run what was deferred, which may be the host's.
+        // Without the lock: making an instance may run deferred drops, which may call the host.
         let place = Place(self);
         let instance = (self.0.make)().map_err(|error| PoolError::Load(Box::new(error)))?;
         core::mem::forget(place);
@@ -150,8 +149,8 @@ impl<H: 'static> Drop for Pooled<H> {
         if instance.engine().domain().is_forked() {
             return;
         }
-        // Dropped last, if it is given up, and without the lock: that may run what was deferred, which may be the
-        // host's.
+        // An instance that is given up is dropped last, and without the lock: that may run deferred drops, which may
+        // call the host.
         let mut finish = Finish::default();
         let mut handles = instance.maps().map(Map::handles).zip(&self.pool.0.handles);
         let unused = instance.is_alone() && handles.all(|(now, unused)| now <= *unused);

@@ -3,8 +3,9 @@
 //! Problem: a plug-in offers several functions that belong together, some of them optional, and the host wants to call
 //! them as the methods of a trait and to replace them as a whole. Approach: the kernel's `struct_ops`. The plug-in
 //! fills a C structure of function pointers in `.struct_ops`; the host declares a trait. Members are matched by name,
-//! and their prototypes compared with the methods' by BTF, so what is called is what was compiled. The programs are
-//! loaded together and published as one list: a replacement is one store, and a call enters a guard before it looks.
+//! and their prototypes in BTF are compared with the methods', so a method's arguments and result agree with the
+//! compiled function. The programs are loaded together and published as one list: a replacement is one store, and a
+//! call enters a guard before it reads the list.
 //!
 //! A table may also be compiled once for many instances ([`TableModule`]): tenants then share the check and the code.
 //!
@@ -114,7 +115,7 @@ pub enum InterfaceError {
     NoTable {
         /// The name.
         table: String,
-        /// Those there are.
+        /// The names of the tables in the object.
         have: Vec<String>,
     },
     /// A method that is not optional has no member, or no program in it.
@@ -140,9 +141,9 @@ pub enum InterfaceError {
         table: String,
         /// The member.
         member: String,
-        /// What the object has.
+        /// The member's type in the object.
         found: String,
-        /// What the host has.
+        /// The type that the host's method asks for.
         wanted: String,
     },
     /// The programs were not loaded.
@@ -156,22 +157,22 @@ pub enum InterfaceError {
     Forked,
 }
 
-/// A table of programs that implements an interface, shared: clones are the same, and see its replacement. What the
-/// macro generates holds one.
+/// A table of programs that implements an interface. Clones share the programs, and a replacement is seen through all
+/// of them. The types that the macro generates hold one.
 pub struct Table<C, H>(Arc<Shared<C, H>>);
 
 struct Shared<C, H> {
     version: Published<Arc<Version<C, H>>>,
-    /// The same, for those who change it or look at it.
+    /// The current version, for callers without a guard; changes lock it.
     latest: Mutex<Arc<Version<C, H>>>,
     reclaim: ReclaimOnDrop,
 }
 
 struct Version<C, H> {
     plan: Arc<Plan>,
-    /// By method.
+    /// Programs, by the method's index.
     programs: Vec<Option<Program<C, H>>>,
-    /// Keeps its maps, too.
+    /// Keeps the maps of the programs, too.
     instance: Instance<H>,
 }
 
@@ -281,8 +282,8 @@ impl<C: Context, H: 'static> Table<C, H> {
         .map(Some)
     }
 
-    /// Puts what `new` has now in the place of this one's programs, in one step: each call runs the old version or the
-    /// new one. `new` stays as it is.
+    /// Replaces the programs of this table by the current programs of `new`, in one step: each call runs the old
+    /// version or the new one. `new` stays as it is.
     ///
     /// # Errors
     /// [`InterfaceError::OtherEngine`], [`InterfaceError::Forked`].
@@ -295,14 +296,15 @@ impl<C: Context, H: 'static> Table<C, H> {
         }
         let mut latest = self.latest();
         self.0.version.replace(Arc::clone(&version), domain);
-        // Not the last reference to it: what was replaced has one, and waits for a grace period.
+        // This drops a reference that is not the last: the replaced `Published` value has one until its grace period
+        // ends.
         *latest = version;
         drop(latest);
         domain.tend();
         Ok(())
     }
 
-    /// What its programs were loaded with: their maps, among others.
+    /// Returns the instance of the current programs, with their maps.
     pub fn instance(&self) -> Instance<H> {
         self.version().instance.clone()
     }
@@ -316,8 +318,9 @@ impl<C: Context, H: 'static> Table<C, H> {
     fn version(&self) -> Arc<Version<C, H>> {
         match self.0.reclaim.0.domain().lock_to_read(&self.0.latest) {
             Some(latest) => Arc::clone(&latest),
-            // SAFETY: in a forked child nobody replaces it (`replace`), so it is not retired. What another thread of
-            // the parent was putting in its place at the fork is not published there, or is this.
+            // SAFETY: in a forked child nobody replaces the version (`replace` refuses), so it is not retired. A
+            // version that another thread of the parent was publishing at the fork either is not published in the
+            // child, or is this one.
             None => Arc::clone(unsafe { self.0.version.get() }),
         }
     }
@@ -410,7 +413,7 @@ fn settings(btf: &Btf, decl: &MapDecl, members: &[Member]) -> Vec<(String, Vec<u
         .collect()
 }
 
-/// A table against an interface.
+/// A table that is checked against an interface.
 struct Checks<'a> {
     btf: &'a Btf,
     table: &'a str,
@@ -457,7 +460,7 @@ impl Checks<'_> {
         Ok(programs)
     }
 
-    /// Whether a member is a function of the context that returns this.
+    /// Checks that a member points to a function of the context with this result type.
     fn signature(&self, name: &str, member: &Member, returns: Returns) -> Result<(), InterfaceError> {
         let btf = self.btf;
         let wanted = format!("a function of one pointer to `struct {}` that returns {returns}", self.context);
@@ -472,7 +475,7 @@ impl Checks<'_> {
         let found = match *btf.get(btf.resolve(*ret)) {
             Type::Void => Some(Returns { bytes: 0, signed: false }),
             Type::Int { size, signed, .. } => Some(Returns { bytes: size as usize, signed }),
-            // Of either sign, unless one of its values is negative: the same bytes.
+            // An enumeration without negative values passes for either sign: the bytes agree.
             Type::Enum { size, ref values, .. } => {
                 let signed = returns.signed || values.iter().any(|(_, value)| *value < 0);
                 Some(Returns { bytes: size as usize, signed })
@@ -490,20 +493,20 @@ impl Checks<'_> {
             _ => TypeId(0),
         };
         match btf.get(structure) {
-            // Whether it is the host's structure, the load of the program says.
+            // Only the name is compared here. The load of the program compares the structure with the host's.
             Type::Composite { name, union: false, .. } if btf.name(*name) == self.context => Ok(()),
             _ => fail(format!("a function of `{}`", btf.display(param.ty))),
         }
     }
 }
 
-/// What a method is declared to return.
+/// The declared return type of a method: `Result<T, RunError>`.
 #[diagnostic::on_unimplemented(
     message = "a method of an interface returns `Result<T, RunError>`, not `{Self}`",
     label = "a run may be stopped: return `Result<T, RunError>`"
 )]
 pub trait Returned {
-    /// What the C function returns.
+    /// The result type of the C function.
     type Value;
 }
 

@@ -1,4 +1,4 @@
-//! Linking: what programs refer to meets what the host offers.
+//! Linking: resolves programs' references to helpers, host functions and types.
 
 use crate::call::helpers::builtins::builtin;
 use crate::call::helpers::kfuncs::kfunc;
@@ -24,7 +24,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
 
-/// The kernel's name of a helper, whether it is shipped here or not.
+/// Returns the kernel's name of a helper, whether it is shipped here or not.
 pub fn helper_name(id: u32) -> Option<String> {
     Helper::name_of(id).map(str::to_owned)
 }
@@ -55,7 +55,7 @@ pub struct Linker<H> {
 
 impl<H> Drop for Linker<H> {
     fn drop(&mut self) {
-        // A table whose element panics as it is dropped forgets the others.
+        // Dropped one by one: a `HashMap` leaks the remaining elements if the drop of one panics.
         let mut finish = Finish::default();
         for (_, function) in self.funcs.drain() {
             finish.step(|| drop(function));
@@ -81,16 +81,16 @@ impl<H: 'static> Linker<H> {
         Linker { engine: engine.clone(), protos, funcs: HashMap::new(), names: HashMap::new(), host: PhantomData }
     }
 
-    /// Gives up a shipped helper, so that its id is free for a function of the host's own. Programs that call it are
-    /// refused then; the ids of those that engines know by themselves stay reserved ([`LinkError::Reserved`]).
+    /// Removes a shipped helper, so that its id is free for a function of the host. Programs that call the helper are
+    /// then refused. The ids of helpers that engines implement themselves stay reserved ([`LinkError::Reserved`]).
     pub fn remove_helper(&mut self, id: u32) -> &mut Self {
         self.protos.retain(|p| p.id != id);
         self
     }
 
     /// Registers a host function under a helper id and a name; programs call it by either (`.ksyms`). Its types are the
-    /// prototype that calls are verified against. One that returns `Result<Infallible, HelperError>` always ends the
-    /// run.
+    /// prototype that calls are verified against. A function that returns `Result<Infallible, HelperError>` always ends
+    /// the run.
     ///
     /// # Errors
     /// [`LinkError`] if the id or the name is taken or reserved; nothing is registered then.
@@ -103,7 +103,7 @@ impl<H: 'static> Linker<H> {
         fn types<H, Args, F: IntoHostFn<H, Args>>(_: &F) -> ([ArgKind; 5], bpf_verifier::Ret) {
             (F::ARGS, F::RET)
         }
-        // The id after it is taken: by what cannot be called.
+        // The next id, `UNRESOLVED_CALL`, stands for functions that cannot be called.
         const MAX: u32 = UNRESOLVED_CALL - 1;
         if id > MAX {
             return Err(LinkError::IdTooLarge { id, max: MAX });
@@ -121,8 +121,8 @@ impl<H: 'static> Linker<H> {
         Ok(self)
     }
 
-    /// The function of this name: a registered one, what every linker has, what compilers call by themselves, or the
-    /// kernel's for programs on this context.
+    /// Returns the function of this name: a registered one, one that every linker has, one that compilers call by
+    /// themselves, or a kfunc of the kernel for programs on this context.
     pub(super) fn named(&self, name: &str, layout: &'static ContextLayout) -> Option<Bound> {
         if let Some(id) = self.names.get(name) {
             return Some(Bound { proto: self.protos.get(*id)?.clone(), func: self.funcs.get(id)?.clone() });
@@ -156,8 +156,8 @@ impl<H: 'static> Linker<H> {
         alike.then_some(bound)
     }
 
-    /// The function behind a helper id: registered ones first, so that nothing shipped can be in the way; then what is
-    /// special to the context.
+    /// Returns the function of a helper id: registered functions first, so that they replace shipped ones; then those
+    /// of the context.
     pub(super) fn helper(&self, id: u32, layout: &'static ContextLayout) -> Option<Bound> {
         let of_kernel = || {
             let helper = Helper::from_id(id)?;
@@ -199,7 +199,7 @@ impl<H: 'static> Linker<H> {
         HostTypes::new(&types)
     }
 
-    /// What programs on this context call functions by.
+    /// Returns the prototypes of all functions that programs on this context may call.
     pub(super) fn prototypes(&self, layout: &'static ContextLayout) -> Cow<'_, Helpers> {
         let shipped = self.protos.iter().filter(|proto| !self.funcs.contains_key(&proto.id));
         let own: Vec<_> = shipped.filter_map(|proto| own_prototype(proto, layout)).collect();
@@ -225,7 +225,7 @@ impl<H: 'static> Linker<H> {
                 Callee::Helper(helper_id::TAIL_CALL) | Callee::Subprog(_) | Callee::Reg(_) => {}
                 Callee::Helper(UNRESOLVED_CALL) => {
                     if references.helper(UNRESOLVED_CALL).is_none() {
-                        // Above all other ids, so the order stays.
+                        // The id is above all others, so the list stays sorted.
                         references.functions.helpers.push((UNRESOLVED_CALL, unresolved()));
                     }
                 }
@@ -249,7 +249,7 @@ impl<H: 'static> Linker<H> {
         Ok(())
     }
 
-    /// Gives helpers that print the name of the program, if the host wants to see what is printed.
+    /// Binds helpers that print to the program's name, if the host has a sink for printed text.
     pub(super) fn bind_printers(&self, name: &str, helpers: &mut [(u32, Bound)]) {
         if self.engine.config().print.is_none() {
             return;
@@ -267,7 +267,7 @@ impl<H: 'static> Linker<H> {
     }
 }
 
-/// Whether an argument may be declared like this: numbers as numbers, pointers as pointers.
+/// Returns whether the declaration of an argument fits: numbers as numbers, pointers as pointers.
 fn may_be(arg: ArgKind, declared: btf::ArgKind) -> bool {
     let number = matches!(
         arg,

@@ -1,4 +1,4 @@
-//! Code to look at: compiled for either architecture, on any host.
+//! Listings of machine code, compiled for either architecture on any host.
 
 use crate::call::helpers::table::shipped;
 use crate::error::LoadError;
@@ -11,16 +11,16 @@ use bpf_jit_x64::X64;
 use bpf_uapi::Helper;
 use bpf_verifier::Helpers;
 
-/// How [`compile_listing`] compiles. With direct tail calls, every table is taken to be as long as its constant indices
-/// ask for.
+/// Options of [`compile_listing`]. With direct tail calls, every table is assumed to be as long as its constant indices
+/// need.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ListingOptions {
     /// Lowering, allocation and emission.
     pub compile: CompileOptions,
 }
 
-/// Compiles for either architecture, on any host, to look at: nothing is verified, placed or resolved. `targets`: where
-/// indirect jumps may lead ([`bpf_object::Code::jump_tables`]).
+/// Compiles a program for a listing, for either architecture on any host. The program is not verified, and the code is
+/// neither placed nor relocated. `targets`: the targets of indirect jumps ([`bpf_object::Code::jump_tables`]).
 ///
 /// # Errors
 /// [`LoadError::Structure`], [`LoadError::Compile`].
@@ -46,8 +46,8 @@ pub fn compile_listing(
     Ok((program, code))
 }
 
-/// What each pass of the optimiser makes of a program, instruction by instruction, in the order of the passes.
-/// `targets` as in [`compile_listing`].
+/// Returns the changes that each pass of the optimiser makes, by instruction, in the order of the passes. `targets` as
+/// in [`compile_listing`].
 ///
 /// # Errors
 /// [`LoadError::Structure`].

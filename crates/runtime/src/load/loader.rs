@@ -1,8 +1,8 @@
 //! Loading objects and instructions.
 //!
 //! The order is: create maps, resolve each program's helpers, host functions and map references, validate, verify,
-//! compile, place; then initialise prog arrays and maps of maps. Everything is built aside and handed out at the end,
-//! so a load that fails leaves nothing behind.
+//! compile, place; then initialise prog arrays and maps of maps. Everything is built before any part of it becomes
+//! visible, so a load that fails leaves nothing behind.
 
 use crate::call::helpers::owned::{LocalType, declared_obj_new};
 use crate::context::Context;
@@ -57,7 +57,7 @@ impl<H: 'static> Linker<H> {
         self.loader::<C>().compile(object)
     }
 
-    /// What there is to choose about loading.
+    /// Begins a load: the result sets its options.
     pub fn loader<C: Context>(&self) -> Loader<'_, C, H> {
         let config = self.engine.config();
         let (opt_level, interruptible, contained) = (config.opt_level, config.interruptible, config.contained);
@@ -86,7 +86,7 @@ impl<H: 'static> Linker<H> {
     }
 }
 
-/// One way of loading: which programs, and who says that they are harmless. Made by [`Linker::loader`].
+/// The options of a load: which programs are loaded, and what their safety rests on. Made by [`Linker::loader`].
 ///
 /// ```no_run
 /// # use bpf_runtime::*;
@@ -114,14 +114,14 @@ impl<C, H> fmt::Debug for Loader<'_, C, H> {
 }
 
 impl<C: Context, H: 'static> Loader<'_, C, H> {
-    /// Verify, but where only an offset or the end of a loop is not proven, check that at run time instead of refusing
-    /// the program: a load or store at an unproven offset into a region of the context or into global data is
-    /// compared with the bounds of that region, and a program that is not proven to end runs with a budget
-    /// ([`crate::Config::budget`], else [`crate::Config::hybrid_budget`]). Types, the stack and map elements are
-    /// proven always. A check that fails ends the run with [`crate::RunError::Access`] or
-    /// [`crate::RunError::Budget`], which name the instruction; what the run wrote before stays.
+    /// Verifies, and checks at run time instead of refusing the program where only an offset or the end of a loop is
+    /// not proven: a load or store at an unproven offset into a region of the context or into global data is compared
+    /// with the bounds of that region, and a program that is not proven to end runs with a budget
+    /// ([`crate::Config::budget`], else [`crate::Config::hybrid_budget`]). Types, the stack and map elements are always
+    /// proven. A check that fails ends the run with [`crate::RunError::Access`] or [`crate::RunError::Budget`], which
+    /// name the instruction; earlier writes of the run stay.
     ///
-    /// Safe for any program. What is proven needs no check and costs nothing.
+    /// Safe for any program. Proven accesses have no check, and cost nothing.
     ///
     /// ```
     /// use bpf_runtime::{Config, Engine, Linker, Raw, RunError, assemble};
@@ -141,14 +141,13 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         self
     }
 
-    /// Verify as the kernel verifies for root: the program may store pointers in maps, in the packet and in the
-    /// context, subtract and compare any two, return them, and pass them to helpers as numbers; it may read stack that
-    /// it has not written. A pointer that was stored elsewhere than on the stack is an unknown number when it is read
-    /// back.
+    /// Verifies as the kernel does for root: the program may store pointers in maps, in the packet and in the context,
+    /// subtract and compare any two, return them, and pass them to helpers as numbers; it may read stack that it has
+    /// not written. A pointer that was stored outside of the stack is read back as an unknown number.
     ///
-    /// Memory is as safe as without: every access is proven, and no number becomes a pointer. But the program can see
-    /// addresses of the host, which are what address-space randomisation hides, and can hand them to whoever reads its
-    /// maps. Only for programs that the host's own people have written; never for those of strangers.
+    /// Memory is as safe as without: every access is proven, and no number becomes a pointer. But the program can read
+    /// addresses of the host, which address-space randomisation hides, and can pass them to readers of its maps. Use it
+    /// only for programs that the host's own developers have written, never for those of strangers.
     ///
     /// ```
     /// use bpf_runtime::{Config, Engine, Linker, Raw, assemble};
@@ -167,16 +166,17 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         self
     }
 
-    /// Verify, and bound each access once more in the code: for programs of strangers, where neither a mistake of the
-    /// verifier nor a mispredicted branch may lead out of a program's own memory.
+    /// Verifies, and bounds each access once more in the code: for programs of strangers, where neither a mistake of
+    /// the verifier nor a mispredicted branch may reach memory outside of the program's own.
     ///
     /// An access at an offset that is not a constant, or of memory whose length is known only when the program runs, is
-    /// made at an address that a selection (never a branch) has put inside the object that its pointer names; one that
-    /// is outside reads and writes memory of the program's own that nothing else uses. Loops and calls count a budget
-    /// ([`crate::Config::budget`], else [`crate::Config::hybrid_budget`]), whatever was proven. The code is always
-    /// compiled at [`OptLevel::Speed`]. A program with a pointer whose object is not known without the proofs, or a
-    /// call that cannot be bounded, is refused ([`LoadError::Uncontained`]). docs/tenants.md says what that is, and
-    /// what is covered. In the interpreter, which checks every access, only the refusals and the budget are the same.
+    /// made at an address that a selection (never a branch) has put inside the object that its pointer names; an access
+    /// outside of the object is redirected to memory of the program's own that nothing else uses. Loops and calls count
+    /// a budget ([`crate::Config::budget`], else [`crate::Config::hybrid_budget`]), whatever was proven. The code is
+    /// always compiled at [`OptLevel::Speed`]. A program with a pointer whose object is not known without the proofs,
+    /// or a call that cannot be bounded, is refused ([`LoadError::Uncontained`]). docs/tenants.md lists these cases,
+    /// and the threats that are covered. The interpreter checks every access anyway; there, only the refusals and the
+    /// budget apply.
     ///
     /// ```
     /// use bpf_runtime::{Config, Engine, Linker, Raw, assemble};
@@ -197,8 +197,8 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
     /// ```no_run
     /// # use bpf_runtime::*;
     /// # fn f(linker: &Linker<()>, object: &Object, maps: MapSet) -> Result<(), LoadError> {
-    /// // Programs without a proof that holds are refused, so no load searches. let instance =
-    /// linker.loader::<Xdp>().proofs(Proofs::Require).object(object, maps)?;
+    /// // Programs without a proof that holds are refused, so no load searches.
+    /// let instance = linker.loader::<Xdp>().proofs(Proofs::Require).object(object, maps)?;
     /// # Ok(()) }
     /// ```
     pub fn proofs(mut self, proofs: Proofs) -> Self {
@@ -212,13 +212,13 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         self
     }
 
-    /// Do not verify; run in the interpreter, which checks every memory access. Safe for any program.
+    /// Loads without verification and runs in the interpreter, which checks every memory access. Safe for any program.
     pub fn interpreted(mut self) -> Self {
         self.how.trust = Trust::Interpreter;
         self
     }
 
-    /// Do not verify; run in the engine's mode.
+    /// Loads without verification and runs in the engine's mode.
     ///
     /// # Safety
     /// With [`Mode::Jit`](crate::Mode::Jit), every run of the programs must stay inside the memory it was given, end,
@@ -228,8 +228,8 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         self
     }
 
-    /// How much work to put into machine code: [`OptLevel::None`] compiles in one pass, several times faster, what runs
-    /// once or a few times. [`crate::Config::opt_level`] by default.
+    /// Sets how much work the compiler puts into machine code. [`OptLevel::None`] compiles in one pass, several times
+    /// faster, for programs that run only a few times. [`crate::Config::opt_level`] by default.
     ///
     /// ```
     /// use bpf_runtime::{Config, Engine, Linker, OptLevel, Raw, assemble};
@@ -244,10 +244,10 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         self
     }
 
-    /// Stop a run that begins with one of these programs after so many taken back-edges and calls together, at least 1:
-    /// [`crate::RunError::Budget`]. In a [`crate::Hook`], each program has its budget to itself. A tail call goes on
-    /// with what is left. [`crate::Config::budget`] by default; a budget of `u64::MAX` only has code count, so that
-    /// [`crate::RunLimits::budget`] can say for each run.
+    /// Stops a run that begins with one of these programs after this number of taken back-edges and calls together, at
+    /// least 1, with [`crate::RunError::Budget`]. In a [`crate::Hook`], each program has its own budget. The target of
+    /// a tail call gets the remainder of the budget. [`crate::Config::budget`] by default. With `u64::MAX` the code
+    /// counts without a limit, so that [`crate::RunLimits::budget`] can limit single runs.
     ///
     /// ```
     /// use bpf_runtime::{Config, Engine, Linker, Raw, RunError, assemble};
@@ -265,16 +265,16 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         self
     }
 
-    /// Whether runs of these programs can be ended by others, and by deadlines. [`crate::Config::interruptible`] by
-    /// default.
+    /// Sets whether runs of these programs can be ended by other threads and by deadlines.
+    /// [`crate::Config::interruptible`] by default.
     pub fn interruptible(mut self, interruptible: bool) -> Self {
         self.how.interruptible = interruptible;
         self
     }
 
-    /// Count what this load makes in an account of the engine: its maps and prog arrays (not those that are taken
-    /// over, which stay counted where they are) and its code. A load that does not fit is refused. In a map that
-    /// allocates on demand, an update that does not fit fails as one of a full map does.
+    /// Counts the maps, prog arrays and code of this load in an account of the engine. Maps and arrays that are taken
+    /// over stay counted where they are. A load that exceeds the account is refused. In a map that allocates on demand,
+    /// an update that exceeds it fails like an update of a full map.
     pub fn account(mut self, account: &Account) -> Self {
         self.account = Some(account.clone());
         self
@@ -297,20 +297,20 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         self
     }
 
-    /// Load the named programs and those that their prog arrays start with, and only the maps that these use.
+    /// Loads only the named programs, the programs that their prog arrays hold initially, and the maps that these use.
     pub fn only(mut self, programs: &[&str]) -> Self {
         self.only = Some(programs.iter().map(|name| (*name).to_owned()).collect());
         self
     }
 
-    /// For instructions without an object: `map[fd:i]` in them is the `i`th of the prog arrays and maps given, in the
-    /// order of the calls.
+    /// Gives prog arrays to instructions without an object: `map[fd:i]` refers to the `i`th of the prog arrays and maps
+    /// given, in the order of the calls.
     pub fn prog_arrays(mut self, arrays: &[&ProgArray<C, H>]) -> Self {
         self.maps.extend(arrays.iter().map(|array| MapRef::Progs(Arc::clone(array.table()))));
         self
     }
 
-    /// The same for maps of data.
+    /// Gives maps of data to instructions without an object, as [`Loader::prog_arrays`].
     ///
     /// ```
     /// use bpf_runtime::{Config, Engine, Linker, Map, MapDef, MapType, Raw, assemble};
@@ -390,7 +390,7 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         let then = |unit: &Unit, ready: Ready<'_>| Loaded::new(unit, ready, self.maps.clone(), &mut place);
         let loaded = loading.load(self.how, program, references, then, |loaded| loaded.code_bytes())?;
         open(core::slice::from_ref(&loaded))?;
-        // What it holds beside the program itself is there for prog arrays only.
+        // Only prog arrays need to be kept beside the program.
         let holds = self.maps.iter().any(|map| matches!(map, MapRef::Progs(_)));
         let kept = holds.then(|| Kept::new(&linker.engine, None, Vec::new(), self.maps, None));
         Ok(Program::new(loaded, kept))
@@ -478,8 +478,8 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         Place { engine, instance: None, account, pool: Pool::new(engine, account), shared: false, budget: None }
     }
 
-    /// Verifies the programs of an object and loads none. No map is made, so a verdict does not depend on limits of
-    /// memory. The reports have the verifier's walk if `log` asks for it.
+    /// Verifies the programs of an object and loads none. No map is made, so a verdict does not depend on memory
+    /// limits. With `log`, the reports include the verifier's walk.
     ///
     /// # Errors
     /// [`LoadError`] of the first program that is refused.
@@ -563,11 +563,11 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         let mut names: HashSet<&str> = chosen.iter().map(|program| program.name()).collect();
         let types = linker.types::<C>();
         let mut programs: Vec<(&bpf_object::Program, LinkedCode)> = Vec::with_capacity(chosen.len());
-        // Tables of `struct_ops` are the host's to fill; no program refers to one.
+        // Tables of `struct_ops` are filled by the host; no program refers to one.
         let is_map = |map: &bpf_object::MapDecl| map.map_type != MapType::StructOps;
         let mut wanted: Vec<bool> = object.maps().iter().map(|map| self.only.is_none() && is_map(map)).collect();
         let (mut used, mut size) = (vec![false; wanted.len()], 0);
-        // `chosen` grows by what the programs in it can jump to.
+        // `chosen` grows by the targets of tail calls of its programs.
         while let Some(&program) = chosen.get(programs.len()) {
             if core::ptr::eq(C::layout(), XdpFrags::layout()) && !takes_pieces(program) {
                 let (program, section) = (program.name().to_owned(), program.section().to_owned());
@@ -582,7 +582,7 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
             }
             for map in code.maps() {
                 wanted[map] = true;
-                // Once, however many programs jump through it.
+                // Each array is followed once, however many programs jump through it.
                 if std::mem::replace(&mut used[map], true) || reach == Reach::Named {
                     continue;
                 }
@@ -609,7 +609,8 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         Ok(Linked { programs, wanted })
     }
 
-    /// A program's instructions and what they refer to: by numbers of its own, since the object's may be many.
+    /// Returns a program's instructions and their references. References are renumbered for the program, since the
+    /// object may have many more.
     fn bind<'o>(
         &self,
         object: &'o Object,
@@ -676,7 +677,7 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
     }
 }
 
-/// Makes the map that a program jumps by.
+/// Makes the jump table of a program as a map.
 pub(super) fn jump_table(
     engine: &Engine,
     account: Option<&Account>,
@@ -709,9 +710,9 @@ fn declare_objects(references: &mut References, types: Arc<[LocalType]>) {
     references.local_types = Some(types);
 }
 
-/// Instructions, source lines and relocations of all programs that are loaded together: four of the longest there may
-/// be. A function that many programs call is in each of them, so without a limit an object of a megabyte could take
-/// gigabytes.
+/// Upper bound on the instructions, source lines and relocations of all programs that are loaded together: four
+/// programs of the greatest length. A function is copied into each program that calls it, so without a limit an object
+/// of a megabyte could take gigabytes.
 const MAX_CODE: usize = 1 << 22;
 
 /// Whether constants in a section of this name may differ between instances.
@@ -722,18 +723,18 @@ fn opens(section: &str) -> bool {
 /// The section of constants that may differ between instances: programs are verified for any values of them.
 const OPEN: &str = ".rodata.tenant";
 
-/// Whether its section says that the program takes packets in pieces.
+/// Returns whether the program's section name says that it takes packets in fragments.
 fn takes_pieces(program: &bpf_object::Program) -> bool {
     let kind = program.section().trim_start_matches('?').split('/').next();
     kind == Some("xdp.frags")
 }
 
-/// Which programs the choice of one brings along.
+/// Which other programs are loaded with a chosen one.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reach {
-    /// Empty: the programs are verified, and not run.
+    /// None: the programs are verified, and not run.
     Named,
-    /// Those in the prog arrays that it uses.
+    /// The programs in the prog arrays that it uses.
     TailCalls,
 }
 
@@ -756,11 +757,11 @@ fn explain(mut error: LoadError, code: &LinkedCode) -> LoadError {
 /// Linked programs, and the maps that they need.
 struct Linked<'o> {
     programs: Vec<(&'o bpf_object::Program, LinkedCode)>,
-    /// Which of the object's maps they refer to, inner maps included.
+    /// Which of the object's maps the programs refer to, inner maps included.
     wanted: Vec<bool>,
 }
 
-/// What [`Loader::verify`] says of an accepted program.
+/// The result of [`Loader::verify`] for an accepted program.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct VerifyReport {
@@ -783,7 +784,7 @@ pub struct VerifyReport {
     /// Whether the proof that the object carries holds, or why not; `None` if it was not checked ([`Proofs::Ignore`]).
     /// The verifier does not walk a program that is accepted by its proof, so the figures above are then 0.
     pub proof: Option<Result<(), ProofError>>,
-    /// The walk, if it was asked for, a line a step.
+    /// The verifier's walk, one line for each step; empty unless requested.
     pub log: Vec<String>,
 }
 
@@ -813,8 +814,8 @@ fn carried<'a>(section: &Result<ProofSection<'a>, ProofError>, program: &str) ->
 }
 
 /// Puts calls of helpers in the place of calls through registers that hold a helper's id on every path: a pointer to a
-/// helper is its id, and compilers that do not optimise load it before the call. Not where there are indirect jumps,
-/// whose ways are not known yet.
+/// helper is its id, and compilers that do not optimise load it before the call. Programs with indirect jumps are left
+/// unchanged, since their paths are not known yet.
 fn helpers_by_number(program: bpf_isa::Program) -> Result<bpf_isa::Program, bpf_isa::ValidateError> {
     let contents = program.contents();
     let calls = match contents.indirect_calls && !contents.indirect_jumps {

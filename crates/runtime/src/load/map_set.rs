@@ -1,4 +1,4 @@
-//! The maps of an object: which to create, which to take over.
+//! The maps of an object: which are created, and which existing ones are taken over.
 
 use crate::context::Context;
 use crate::engine::Engine;
@@ -49,7 +49,7 @@ pub(crate) struct Planned {
 
 /// A caller's setting for one map.
 enum Said {
-    /// This map, and no new one.
+    /// This existing map.
     Taken(MapRef),
     /// A new prog array with the programs of this one.
     Slots(Arc<ProgTable>),
@@ -88,12 +88,12 @@ pub(crate) enum DefKind {
     Progs {
         entries: u32,
     },
-    /// Of a type that is not here: an error once a program that is loaded refers to it.
+    /// A map of an unsupported type: an error if a loaded program refers to it.
     Unsupported(MapError),
 }
 
 impl DefKind {
-    /// What the object says of this map of its.
+    /// Returns the plan of one of the object's maps.
     fn of(
         owned: Option<&OwnedTypes<'_>>,
         object: &Object,
@@ -166,14 +166,14 @@ impl Planned {
         }
     }
 
-    /// Whether its contents are constant once it is made.
+    /// Returns whether its contents are constant after creation.
     pub(crate) fn is_constant(&self) -> bool {
         matches!(&self.kind, DefKind::Data(data) if data.constant)
     }
 }
 
 impl MapSet {
-    /// New maps for all that the object defines. Nothing is created yet.
+    /// Plans new maps for all definitions of the object. No map is created yet.
     ///
     /// # Errors
     /// [`LoadError::Map`] for a definition that its type does not allow. A map of a type that is not supported is an
@@ -186,7 +186,7 @@ impl MapSet {
         MapSet { engine: engine.clone(), planned, said: Vec::new() }
     }
 
-    /// Of several settings for one map, the last counts.
+    /// Records a setting for a map, in place of an earlier one.
     fn say(&mut self, at: usize, said: Said) {
         self.said.retain(|(of, _)| *of != at);
         self.said.push((at, said));
@@ -201,7 +201,7 @@ impl MapSet {
         })
     }
 
-    /// Takes over an existing map for the one of this name, with what it holds.
+    /// Takes over an existing map, with its contents, for the one of this name.
     ///
     /// # Errors
     /// [`LoadError::NotFound`]; [`LoadError::Map`] if type, sizes or flags differ; [`LoadError::OtherDomain`].
@@ -286,9 +286,9 @@ impl MapSet {
         }
     }
 
-    /// Takes over an existing prog array for the one of this name: old and new programs jump through the same slots,
-    /// which keep what they hold; what the object puts into them is not put there. For a new version that runs are not
-    /// to see before a [`crate::Plan`] is carried out, take a copy.
+    /// Takes over an existing prog array for the one of this name: old and new programs jump through the same slots.
+    /// The slots keep their programs, and the object's initial programs are not set. For a new version that runs must
+    /// not see before a [`crate::Plan`] is committed, use [`MapSet::copy_array`].
     ///
     /// # Errors
     /// [`LoadError::NotFound`]; [`LoadError::ProgArray`] if the number of slots differs; [`LoadError::OtherDomain`].
@@ -309,8 +309,8 @@ impl MapSet {
         Ok(self)
     }
 
-    /// A new prog array for the one of this name, whose slots begin with what those of an existing one hold when the
-    /// object is loaded, as far as it has as many. What the object puts into its slots comes after.
+    /// Makes a new prog array for the one of this name. When the object is loaded, its slots get the programs of an
+    /// existing array, as far as it has that many slots, and then the object's initial programs.
     ///
     /// # Errors
     /// [`LoadError::NotFound`]; [`LoadError::OtherDomain`].
@@ -324,9 +324,9 @@ impl MapSet {
         Ok(self)
     }
 
-    /// A new map for the one of this name, with the elements of an existing one, whose key, value or type was another:
-    /// `migrate` makes a new element of each, or drops it. It is called while the object is loaded; the old map may go
-    /// on changing, and what changes there after an element was read is not in the new one.
+    /// Makes a new map for the one of this name, with the converted elements of an existing map of another key, value
+    /// or type: `migrate` returns the new element, or `None` to leave it out. It is called while the object is loaded.
+    /// Changes of the old map after an element was read are not in the new map.
     ///
     /// ```no_run
     /// # use bpf_runtime::*;
@@ -352,7 +352,7 @@ impl MapSet {
         Ok(self)
     }
 
-    /// The place of the prog array of this name, which is to be one of this engine.
+    /// Returns the index of the prog array of this name. `array` must be of this engine.
     fn array<C: Context, H: 'static>(&self, name: &str, array: &ProgArray<C, H>) -> Result<usize, LoadError> {
         self.engine.domain().owns(&**array.table())?;
         self.find("prog array", name, |kind| matches!(kind, DefKind::Progs { .. }))
@@ -490,7 +490,8 @@ impl Planned {
                         }
                     }
                 }
-                // As libbpf does: what the host has set before the load holds for good, and the verifier relies on it.
+                // As in libbpf: constants that the host has set before the load are frozen, and the verifier relies on
+                // them.
                 if data.constant {
                     map.freeze().map_err(fail)?;
                 }
@@ -547,8 +548,8 @@ fn fill(map: &Map, contents: &[u8]) -> Result<(), MapError> {
     }
 }
 
-/// Sets the slots that the object initialises, of maps that were not taken over: those keep what they hold. Programs
-/// are found by name.
+/// Sets the slots that the object initialises. Maps that were taken over keep their contents. Programs are found by
+/// name.
 pub(crate) fn initialise(
     planned: &[Planned],
     maps: &[Option<MapRef>],
@@ -563,7 +564,7 @@ pub(crate) fn initialise(
         let mut slots: Vec<(u32, Slot)> = Vec::new();
         for (index, value) in initial {
             match (map, value) {
-                // A program that was not asked for leaves its slot empty.
+                // The slot of a program that is not loaded stays empty.
                 (MapRef::Progs(table), InitialValue::Program(name)) => {
                     let program = program(name).map(|program| program as Arc<dyn Member>);
                     // A slot that has the program already needs no barrier.
@@ -584,14 +585,14 @@ pub(crate) fn initialise(
             }
         }
         if let (MapRef::Progs(table), false) = (map, slots.is_empty()) {
-            // All of them for the price of one barrier.
+            // All slots in one update, which needs one barrier.
             table.update(slots).map_err(|source| LoadError::ProgArray { array: map_name.clone(), source })?;
         }
     }
     Ok(())
 }
 
-/// What a key or value of this type is, as far as typed handles can tell.
+/// Returns the kind of a key or value type that typed handles distinguish.
 fn kind_of(btf: &Btf, ty: TypeId) -> Option<Kind> {
     match btf.get(btf.resolve(ty)) {
         Type::Int { signed: true, .. } => Some(Kind::Signed),
@@ -603,7 +604,7 @@ fn kind_of(btf: &Btf, ty: TypeId) -> Option<Kind> {
     }
 }
 
-/// The definition of a data map as the maps crate wants it.
+/// Returns the definition of a data map for the maps crate.
 fn definition(
     owned: Option<&OwnedTypes<'_>>,
     object: &Object,
@@ -654,9 +655,9 @@ fn definition(
     Ok(def)
 }
 
-/// Key size, value size and entries as the loaders in use make them of what sources leave out or say loosely: libbpf
-/// rounds ring buffers up to what the kernel takes and gives perf event arrays a slot for each CPU; Cilium's loader
-/// drops the types that the definition of a ring or a perf event array names for the sake of its readers.
+/// Returns key size, value size and entries, with the corrections that loaders make: libbpf rounds ring buffers up to a
+/// size that the kernel accepts and gives perf event arrays a slot for each CPU; Cilium's loader ignores the key and
+/// value types of rings and perf event arrays, which only document the records.
 fn normalised(map_type: MapType, map: &bpf_object::MapDecl, slots: u32) -> (u32, u32, u32) {
     let (key, value, entries) = (map.key_size, map.value_size, map.max_entries);
     let or = |given: u32, default: u32| if given == 0 { default } else { given };
@@ -666,7 +667,8 @@ fn normalised(map_type: MapType, map: &bpf_object::MapDecl, slots: u32) -> (u32,
             let value = if map.value_type.is_some() { 4 } else { or(value, 4) };
             (or(key, 4), value, or(entries, slots))
         }
-        // A descriptor in the kernel, a cookie or thread here; and it says nothing of how many there are.
+        // The key is a descriptor in the kernel, and a cookie or thread here. The kernel requires 0 entries, so the
+        // definition gives no capacity.
         MapType::SkStorage | MapType::TaskStorage => {
             (if key == 4 { 8 } else { key }, value, or(entries, storages(value)))
         }

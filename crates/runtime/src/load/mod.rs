@@ -1,4 +1,4 @@
-//! Loading: what an object refers to is resolved, programs are verified and made into handles.
+//! Loading: resolves an object's references, verifies and compiles its programs, and makes their handles.
 
 #[cfg(all(test, native))]
 mod dead_code_tests;

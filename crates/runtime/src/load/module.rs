@@ -1,10 +1,10 @@
 //! Programs that are verified and compiled once, for many instances.
 //!
-//! Problem: a service with thousands of tenants loads the same object thousands of times, and each load takes a hundred
-//! microseconds to verify and compile it again. Approach: verification and compilation depend on the definitions of the
-//! maps and on frozen constants, not on the maps ([`crate::program::references`]). A [`Module`] keeps their results,
-//! and the code as it was emitted. To make an instance is the second half of a load ([`together`], [`Loaded::new`]):
-//! its maps are made, a copy of the code is placed with its relocations, and the slots of its prog arrays are set.
+//! Problem: a service with thousands of tenants loads the same object thousands of times, and each load verifies and
+//! compiles it again. Approach: verification and compilation depend on the definitions of the maps and on frozen
+//! constants, not on the maps ([`crate::program::references`]). A [`Module`] keeps their results, and the code as it
+//! was emitted. To make an instance is the second half of a load ([`together`], [`Loaded::new`]): its maps are made, a
+//! copy of the code is placed with its relocations, and the slots of its prog arrays are set.
 //!
 //! Invariant: the maps of an instance have the module's definitions, and hold the same bytes where the verification
 //! relied on constants.
@@ -168,7 +168,7 @@ pub struct Instantiate<'m, C, H> {
 }
 
 impl<'m, C: Context, H: 'static> Instantiate<'m, C, H> {
-    /// The same options for an instance of this module.
+    /// Returns these options for an instance of another module.
     pub(super) fn of(self, module: &'m Module<C, H>) -> Self {
         Instantiate { module, ..self }
     }
@@ -292,7 +292,7 @@ pub(super) fn own_maps(
     own.collect()
 }
 
-/// Ties programs to their maps and to each other, and lets others see them.
+/// Ties programs to their maps and to each other, and makes them visible.
 pub(super) fn together(
     engine: &Engine,
     name: Option<&Arc<str>>,
@@ -336,7 +336,7 @@ impl Renew for Origin {
         let mut own = maps.iter();
         let by_place: Vec<Option<MapRef>> =
             self.wanted.iter().map(|wanted| own.by_ref().take(usize::from(*wanted)).next().cloned()).collect();
-        // A change of a map may run deferred callbacks of the host, which may panic. All maps are renewed all the same.
+        // A change of a map may run deferred callbacks of the host, which may panic. All maps are renewed nevertheless.
         let mut finish = Finish::default();
         let mut renew = || {
             for (at, (planned, map)) in self.planned.iter().zip(&by_place).enumerate() {
@@ -357,7 +357,7 @@ impl Renew for Origin {
 }
 
 /// Makes new programs visible, all or none: to users of the prog arrays that they jump through, and to the thread that
-/// makes programs fast.
+/// recompiles programs.
 pub(super) fn open(programs: &[Arc<Loaded>]) -> Result<(), LoadError> {
     // Most programs jump through no prog array.
     if let Some(first) = programs.iter().find(|program| program.tables().next().is_some()) {

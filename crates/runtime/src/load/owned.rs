@@ -1,8 +1,8 @@
 //! Types of objects, from an object file to the verifier and to `bpf_obj_new`.
 //!
 //! Problem: maps and programs of several object files meet in one program, each with types of its own numbering.
-//! Approach: a type comes with all that it leads to ([`OwnedType::closure`]); those that are equal are one to the
-//! verifier.
+//! Approach: a type is represented with all types reachable from it ([`OwnedType::closure`]); types with equal closures
+//! are one type to the verifier.
 
 use crate::call::helpers::owned::{LocalType, local_type};
 use crate::program::references::{Declared, References};
@@ -12,14 +12,14 @@ use bpf_uapi::{OwnedField, OwnedType};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// The types that one program meets.
+/// The types that one program uses.
 #[derive(Debug, Default)]
 pub(crate) struct Types {
     /// As the verifier has them.
     pub(crate) types: Vec<OwnedType>,
-    /// Each with what it leads to.
+    /// The closure of each type.
     closures: Vec<Vec<OwnedType>>,
-    /// Their places.
+    /// The index of each closure.
     known: HashMap<Vec<OwnedType>, usize>,
 }
 
@@ -27,7 +27,7 @@ impl Types {
     /// The index of the type that a closure begins with.
     fn index(&mut self, closure: Vec<OwnedType>) -> u32 {
         let (index, mut open) = self.add(closure);
-        // What is new leads to others.
+        // The fields of each new type are added in turn.
         while let Some(new) = open.take() {
             let closure = self.closures[new].clone();
             for at in 0..closure[0].fields.len() {
@@ -64,14 +64,14 @@ impl Types {
         def.owned_fields().iter().map(led).collect()
     }
 
-    /// What the program may make objects of: its numbers, and the indices.
+    /// Returns the types that the program may allocate: their numbers in the program, and their indices.
     pub(crate) fn local(&mut self, references: &References) -> Vec<(u32, u32)> {
         let types = references.local_types.iter().flat_map(|types| types.iter());
         types.map(|(id, _, closure)| (*id, self.index(closure.clone()))).collect()
     }
 }
 
-/// The types that programs of one object may make objects of: found when the first program asks.
+/// The types that programs of one object may allocate, collected at the first request.
 pub(crate) struct Local<'o>(Option<OwnedTypes<'o>>);
 
 impl<'o> Local<'o> {
@@ -79,7 +79,7 @@ impl<'o> Local<'o> {
         Local(object.btf().map(|btf| OwnedTypes::new(btf)))
     }
 
-    /// What a program of these instructions may make objects of: a type whose number is nowhere in them is none.
+    /// Returns the types that a program may allocate: those whose number occurs in its instructions.
     pub(crate) fn types(&self, insns: &[Insn]) -> Arc<[LocalType]> {
         let number = |insn: &Insn| match *insn {
             Insn::LoadImm64 { imm: Imm64::Const(number), .. } => u32::try_from(number).ok(),
@@ -96,7 +96,7 @@ impl<'o> Local<'o> {
     }
 }
 
-/// What a program without an object may make objects of, as a test has declared it.
+/// Returns the types that a program without an object may allocate, as a test has declared them.
 #[cfg(feature = "oracle")]
 pub(crate) fn declared() -> Option<Arc<[LocalType]>> {
     let all = crate::oracle::types();
@@ -105,7 +105,7 @@ pub(crate) fn declared() -> Option<Arc<[LocalType]>> {
     (!all.is_empty()).then(|| (1..crate::num::small(all.len())).filter_map(ty).collect())
 }
 
-/// Whether values of some map hold objects: only the verifier can tell what programs do with those.
+/// Returns the name of a map whose values hold objects, if there is one. Such programs need the verifier.
 pub(crate) fn holds_objects(references: &References) -> Option<&str> {
     let holds = |def: &bpf_maps::MapDef| def.owned.is_some();
     let data = references.maps.iter().filter_map(Declared::def);

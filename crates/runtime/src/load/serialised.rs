@@ -5,14 +5,14 @@
 //! linker that reads the bytes binds functions anew. A header comes first: digests of the build of this library, the
 //! processor, the engine's settings and the context that the code was made for, and a checksum of the rest.
 //!
-//! Code depends on more of the library than any list of constants says: offsets in the structures that it reads, what
-//! the functions that it calls expect, what its compiler has assumed of both. All of these are in the executable or
-//! shared library that this file was compiled into, so the build id of that one stands for them
+//! Code depends on more of the library than a list of constants can cover: offsets in the structures that it reads, the
+//! contracts of the functions that it calls, and the compiler's assumptions about both. All of these are in the
+//! executable or shared library that this file was compiled into, so the build id of that one stands for them
 //! ([`bpf_os::process::build`]). A version number would not: it stays the same while the library is worked on, with
 //! other features, and with other versions of what it depends on. The price is that a new build of the service makes
 //! its modules anew, which takes milliseconds. Each digest is compared, so a cache that is out of date gives an error
-//! and not a crash. The header does not show that the code is harmless: whoever can write the bytes can have the
-//! process do anything, as with a shared library. The safe form of a program is its object.
+//! and not a crash. The header does not show that the code is harmless: write access to the bytes allows arbitrary code
+//! execution, as with a shared library. The safe form of a program is its object.
 
 use crate::context::Context;
 use crate::engine::Engine;
@@ -51,7 +51,8 @@ use {
 /// The first bytes of a serialised module.
 const MAGIC: [u8; 8] = *b"bpfmod\x00\x01";
 
-/// Digests of what must be equal where code is made and where it runs, and the checksum of the bytes that follow.
+/// Digests of the properties that must be equal where code is compiled and where it runs, and the checksum of the bytes
+/// that follow.
 struct Header {
     version: u64,
     cpu: u64,
@@ -273,7 +274,7 @@ fn get_def(from: &mut Reader<'_>, depth: Depth) -> Option<MapDef> {
     Some(def)
 }
 
-/// Where a definition stands.
+/// Whether a definition is of an outer or an inner map.
 #[cfg(native)]
 #[derive(Clone, Copy)]
 enum Depth {
@@ -357,8 +358,8 @@ fn put_part(part: &Part, to: &mut Writer) -> Result<(), SerializeError> {
     Ok(())
 }
 
-/// A call whose function knows what was proven there: the helper's id or else the host function's index, the
-/// instruction, and by value the bytes and the region that are known.
+/// A call whose function is specialised for the facts proven there: the helper's id or else the host function's index,
+/// the instruction, and by argument the readable bytes and the region that are proven.
 #[cfg(native)]
 type Site = ((Option<u32>, i32), u32, (Vec<Option<u32>>, Vec<Option<u8>>));
 

@@ -1,8 +1,8 @@
 //! The steps by which one program is loaded.
 //!
-//! Addresses are bound, the program is verified or taken on trust, and compiled: each step takes the result of the step
-//! before. The last result is lent to the caller: a load places it, a module keeps a copy. Until then nothing is
-//! visible to others, so a refused load leaves everything as it was; the caller then ties the loaded programs to the
+//! Addresses are bound, the program is verified or admitted without proof, and compiled: each step takes the result of
+//! the step before. The last result is lent to the caller: a load places it, a module keeps a copy. Until then nothing
+//! is visible to others, so a refused load leaves everything as it was; the caller then ties the loaded programs to the
 //! prog arrays that they jump through.
 
 use crate::abi::limits::Checks;
@@ -29,17 +29,17 @@ use bpf_verifier::{Proof, ProofError, Reason, Refusal, SourceLine};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// How to load.
+/// Options of a load.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct How {
     pub(super) trust: Trust,
     /// Whether the verifier lets the program show addresses.
     pub(super) privileged: bool,
     pub(super) opt_level: OptLevel,
-    /// What a run may spend, if not what the engine's configuration says.
+    /// The budget of a run; `None`: that of the engine's configuration.
     pub(super) budget: Option<u64>,
     pub(super) interruptible: bool,
-    /// Bound each access once more in the code.
+    /// Whether the code bounds each access once more, at run time.
     pub(super) contained: bool,
     /// Whether a load checks the proofs that objects carry.
     pub(super) proofs: Proofs,
@@ -48,7 +48,7 @@ pub(super) struct How {
 }
 
 impl How {
-    /// How the verifier is asked.
+    /// Returns the options for the verifier.
     pub(super) fn verify(&self, log: bool) -> verify::Options {
         let hybrid = self.trust == Trust::Hybrid;
         let How { privileged, contained, proofs, interface, .. } = *self;
@@ -56,12 +56,12 @@ impl How {
     }
 }
 
-/// Who says that a program is harmless.
+/// The authority for the safety of a loaded program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Trust {
     /// The verifier.
     Verifier,
-    /// The verifier, with checks at run time where it has no proof.
+    /// The verifier, with checks at run time where its proof fails.
     Hybrid,
     /// The interpreter checks every access.
     Interpreter,
@@ -88,14 +88,14 @@ pub(super) struct Loading<'a, H> {
 /// The proof of a program that comes in no object.
 pub(super) static NO_PROOF: Carried<'static> = Err(ProofError::Missing);
 
-/// What is known of a program that may run.
+/// Facts about an admitted program.
 struct Known {
-    /// What the verifier found out; `None` if it was not asked.
+    /// Facts that the verifier proved; `None` without verification.
     facts: Option<Facts>,
     lines: Vec<SourceLine>,
 }
 
-/// What is known of a program that nobody verified: [`Facts::default`], without making and dropping one each load.
+/// Facts about an unverified program: [`Facts::default`], as a static, so that a load does not construct one.
 static NO_FACTS: Facts = Facts {
     stack_bytes: Vec::new(),
     tail_calls: Vec::new(),
@@ -130,7 +130,7 @@ impl<H: 'static> Loading<'_, H> {
         let _span = trace::load(self.name);
         let metrics = &self.linker.engine.0.metrics;
         let loaded = self.load_quietly(how, program, references, then);
-        // Relaxed: statistics. Whoever is told may panic.
+        // Relaxed: statistics. Counted before the report, since a subscriber may panic.
         match &loaded {
             Ok(loaded) => {
                 metrics.loads.fetch_add(u64::from(!self.shared), Ordering::Relaxed);
@@ -157,7 +157,7 @@ impl<H: 'static> Loading<'_, H> {
         if how.contained && how.privileged {
             return Err(LoadError::PrivilegedContained { program: self.name.to_owned() });
         }
-        // Where there is nothing to settle, the program stays where it is: a copy of it is a dozen lines of the cache.
+        // If nothing is to be settled, the program is not moved: a move copies a dozen cache lines.
         if let Some(references) = &mut references {
             program = references.bind_places(self.name, program)?;
         }
@@ -191,16 +191,16 @@ impl<H: 'static> Loading<'_, H> {
         self.make(mode, how, program, known, references, then)
     }
 
-    /// Refuses what only the verifier can say of that it is harmless.
+    /// Refuses programs whose safety only the verifier can decide.
     fn admit_unverified(&self, trust: Trust, program: &Program, references: &References) -> Result<(), LoadError> {
         if let Some(missing) = references.missing.first() {
             return Err(self.unknown_helper(missing));
         }
-        // Which calls may throw, the verifier finds out.
+        // The verifier determines which calls may throw.
         if references.throws(program) {
             return Err(LoadError::ThrowNeedsVerifier { program: self.name.to_owned() });
         }
-        // Which accesses are made in it, the verifier finds out.
+        // The verifier determines which accesses go to an arena.
         if program.contents().casts || references.arena().is_some() {
             let arena = references.arena().map(|map| map.name().to_owned());
             return Err(LoadError::ArenaNeedsVerifier { program: self.name.to_owned(), arena });
@@ -215,7 +215,7 @@ impl<H: 'static> Loading<'_, H> {
         Ok(())
     }
 
-    /// Verifies the program. A helper that does not exist may only be called where no run comes to.
+    /// Verifies the program. A call of a helper that does not exist is allowed only in unreachable code.
     pub(super) fn verify(
         &self,
         program: Program,
@@ -255,7 +255,7 @@ impl<H: 'static> Loading<'_, H> {
         verify::prove(&linker.engine, &subject, program, fuel)
     }
 
-    /// Makes it run in this mode.
+    /// Compiles the program for the engine's mode.
     fn make<R>(
         &self,
         mode: Mode,

@@ -6,12 +6,12 @@
 //! all of its places or in none.
 //!
 //! A change makes instances and commits a plan, which may run code of the host: listeners, destructors of captured
-//! values, deferred callbacks. No lock is held meanwhile. The list is locked to look at it and to exchange it; that one
-//! change at a time is made is the claim of a thread ([`Turn`]), which others wait for. Code of the host that begins a
-//! change inside a change of its own thread gets an error instead of a deadlock.
+//! values, deferred callbacks. No lock is held meanwhile. The list is locked only to read or replace it. Changes are
+//! serialised by the claim of a thread ([`Turn`]), for which other threads wait. Code of the host that begins a change
+//! inside a change of its own thread gets an error instead of a deadlock.
 //!
-//! Invariant: the instance of each tenant in the list has its programs in the tenant's places, unless somebody else has
-//! changed those.
+//! Invariant: the instance of each tenant in the list has its programs in the tenant's places, unless other code has
+//! changed those places.
 
 use crate::attach::hook::Hook;
 use crate::attach::plan::{Plan, PlanError};
@@ -142,7 +142,7 @@ pub struct Tenants<C, H> {
     arrays: Vec<(String, Arc<ProgArray<C, H>>)>,
     engine: Engine,
     state: Mutex<State<C, H>>,
-    /// Told when a change ends.
+    /// Notified when a change ends.
     changed: Condvar,
 }
 

@@ -1,9 +1,9 @@
 //! From an object's program to a verified one.
 //!
-//! The verifier wants plain data: the maps' shapes, the functions' prototypes, signatures of global functions from BTF,
-//! source lines for its messages. Here that data is gathered, and the verifier's facts about context accesses are
-//! carried out: a load of `data` from a `struct xdp_md` becomes a load of a 64-bit pointer from our own structure, in
-//! the instructions themselves, so that interpreter and JIT need to know nothing about contexts.
+//! The verifier takes plain data: the maps' shapes, the functions' prototypes, signatures of global functions from BTF,
+//! source lines for its messages. This module gathers that data, and rewrites context accesses by the verifier's facts:
+//! a load of `data` from a `struct xdp_md` becomes a load of a 64-bit pointer from our own structure, in the
+//! instructions themselves, so that interpreter and JIT need to know nothing about contexts.
 
 use crate::call::helpers::kfuncs::at_site as kfunc_at_site;
 use crate::call::helpers::print::at_site;
@@ -25,7 +25,7 @@ use bpf_verifier::{
 };
 use std::collections::HashMap;
 
-/// What verifying needs besides the program itself.
+/// The input of a verification besides the program itself.
 pub(crate) struct Subject<'a> {
     pub(crate) name: &'a str,
     pub(crate) references: &'a References,
@@ -40,7 +40,8 @@ pub(crate) struct Subject<'a> {
 /// The bytes of a program's proof in its object, or why there is none.
 pub(crate) type Carried<'a> = Result<&'a [u8], ProofError>;
 
-/// What a load does with proofs that an object carries of its programs (`bpf prove`). Set by [`crate::Loader::proofs`].
+/// The use that a load makes of proofs that an object carries of its programs (`bpf prove`). Set by
+/// [`crate::Loader::proofs`].
 ///
 /// A proof need not be trusted, whoever made it: it is checked for the program, maps and context at hand. If the proof
 /// holds, the compiler relies on the facts of the check. These lack the ranges of numbers and bounds of loops that the
@@ -61,25 +62,25 @@ pub enum Proofs {
 pub(crate) struct Checked {
     pub(crate) program: Program,
     pub(crate) facts: Facts,
-    /// Where the instructions came from.
+    /// The source lines of the instructions.
     pub(crate) lines: Vec<SourceLine>,
-    /// The walk, if it was asked for.
+    /// The verifier's walk; empty unless requested.
     pub(crate) log: Vec<String>,
     pub(crate) stats: bpf_verifier::Stats,
     /// Whether the program's proof holds; `None` if it was not checked.
     pub(crate) proof: Option<Result<(), ProofError>>,
 }
 
-/// How to verify.
+/// Options of a verification.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Options {
     /// Record the walk.
     pub(crate) log: bool,
-    /// Leave to run time what is not proven and can be checked.
+    /// Leave unproven conditions that can be checked to run time.
     pub(crate) hybrid: bool,
-    /// Let the program show addresses.
+    /// Let the program expose addresses.
     pub(crate) privileged: bool,
-    /// Say what each access is to be confined to, or refuse the program.
+    /// Determine the object that each access is confined to, or refuse the program.
     pub(crate) contained: bool,
     /// Record the ranges of numbers.
     pub(crate) values: bool,
@@ -232,7 +233,7 @@ fn verdict(
     Ok(Checked { program, facts, lines: Vec::new(), log, stats, proof: proof.map(Err) })
 }
 
-/// Says what each access is confined to.
+/// Determines the object that each access is confined to.
 fn contain(name: &str, program: &Program, env: &Env<'_>, facts: &mut Facts) -> Result<(), LoadError> {
     bpf_verifier::contain(program, env, facts).map_err(|source| {
         let line = env.lines.iter().rev().find(|line| line.insn <= source.insn.0);
@@ -241,7 +242,7 @@ fn contain(name: &str, program: &Program, env: &Env<'_>, facts: &mut Facts) -> R
     })
 }
 
-/// Whether it is a method of an interface that returns nothing.
+/// Returns whether the program is a method of an interface that returns nothing.
 pub(crate) fn is_void(code: &bpf_object::Code) -> bool {
     let returned = || {
         let (btf, main) = (code.btf()?, code.functions().first()?);
@@ -255,7 +256,7 @@ pub(crate) fn is_void(code: &bpf_object::Code) -> bool {
 fn known_map(map: &Declared, types: &mut Types) -> KnownMap {
     match map.def() {
         None => KnownMap::new(map.name(), MapType::ProgArray, 4, 4, map.slots().unwrap_or(1)),
-        // One that may still change is none that the program refers to: loading has refused that.
+        // A map whose targets may still change is not used: a load refuses programs that refer to one.
         Some(def) if def.map_type == MapType::InsnArray => match map.targets() {
             Some(targets) => KnownMap { targets, ..known_data_map(def, types) },
             None => KnownMap::new("(not used)", MapType::Array, 4, 1, 1),
@@ -283,7 +284,8 @@ fn known_data_map(def: &bpf_maps::MapDef, types: &mut Types) -> KnownMap {
     }
 }
 
-/// The shape of what a map of maps holds: of arrays of any length, only the first element is promised.
+/// Returns the shape of the inner maps of a map of maps. If inner arrays may have any length, only the first element is
+/// sure to exist.
 fn known_inner_map(def: &bpf_maps::MapDef, types: &mut Types) -> KnownMap {
     let any_length = def.flags & flags::INNER_MAP != 0;
     let shape = known_data_map(def, types);
@@ -311,7 +313,7 @@ fn global_functions(code: &bpf_object::Code, program: &Program, layout: &Context
         code.functions().iter().filter(|f| f.global).map(|f| (f.start.0, f)).collect();
     let signature = |(i, sub): (usize, &bpf_isa::Subprog)| {
         let function = by_start.get(&sub.start).filter(|_| i > 0)?;
-        // Walked by itself too, but as what the program ends with.
+        // The exception callback is verified separately, too, but as an end of the program.
         if code.exception_callback() == Some(function.start) {
             return None;
         }
@@ -324,11 +326,11 @@ fn global_functions(code: &bpf_object::Code, program: &Program, layout: &Context
     program.subprogs().iter().enumerate().map(signature).collect()
 }
 
-/// `None` for what cannot be verified by signature: the function is then walked in the context of each call, like a
-/// static one.
+/// Returns how an argument of a global function is verified. `None` if it is not supported: the function is then walked
+/// in the context of each call, like a static function.
 ///
-/// How an argument of a global function is verified; `None` if it is not supported. A trusted pointer would lead to an
-/// object of the kernel, of which there is none, and a pointer into an arena may be any number.
+/// Not supported are trusted pointers, since there are no kernel objects for them to lead to, and pointers into an
+/// arena, which may be any number.
 fn global_arg(btf: &Btf, arg: &ArgKind, tags: ArgTags, layout: &ContextLayout) -> Option<GlobalArg> {
     match *arg {
         ArgKind::Scalar { .. } => Some(GlobalArg::Scalar),
@@ -367,7 +369,7 @@ fn rewrite(name: &str, program: Program, facts: &Facts) -> Result<Program, LoadE
         };
         match insns.get_mut(access.insn.index()) {
             Some(Insn::Load { size, sign, off, .. }) => {
-                // A sign-extending load is one of a scalar field, whose size does not change.
+                // Sign-extending loads are of scalar fields, whose size does not change.
                 *sign &= *size == new_size;
                 (*size, *off) = (new_size, new_off);
             }
@@ -381,8 +383,8 @@ fn rewrite(name: &str, program: Program, facts: &Facts) -> Result<Program, LoadE
     Program::with_targets(insns, targets).map_err(LoadError::structure(name))
 }
 
-/// Binds each call that reads what pointers lead to whose length no argument says, to a function that knows what has
-/// been proven of them there.
+/// Binds calls that read through pointers without a length argument to functions specialised for the bytes that are
+/// proven readable at each call.
 pub(crate) fn bind_formats(
     name: &str,
     program: Program,
@@ -404,7 +406,7 @@ pub(crate) fn bind_formats(
     Program::with_targets(insns, targets).map_err(LoadError::structure(name))
 }
 
-/// Adds the function of a call that knows what has been proven there, and returns its index.
+/// Adds the function specialised for the facts proven at a call, and returns its index.
 pub(crate) fn bind_site(
     called: Called,
     call: &FormatCall,

@@ -35,7 +35,7 @@ pub(crate) struct Bindings {
     pub(crate) maps: Vec<MapRef>,
     /// The functions of this instance, if some differ from those that instances share.
     own: Option<Box<Functions>>,
-    /// What the program has taken of an account.
+    /// The bytes that the program takes of an account.
     pub(crate) memory: Option<Reservation>,
     /// Where its runs are counted.
     pub(crate) counted: Option<Counted>,
@@ -61,7 +61,7 @@ impl Sink {
     }
 }
 
-/// Those of a program that refers to nothing.
+/// The bindings of a program without references.
 pub(crate) static NO_BINDINGS: Bindings =
     Bindings { references: None, maps: Vec::new(), own: None, memory: None, counted: None, sink: None };
 

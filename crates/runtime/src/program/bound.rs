@@ -23,7 +23,7 @@ impl fmt::Debug for Bound {
 }
 
 impl Bound {
-    /// What its call has to fill in.
+    /// Returns the hidden argument that a call of it passes.
     #[cfg(native)]
     pub(super) fn hidden(&self) -> Hidden {
         match (&self.func.env, self.func.needs_ctx) {
@@ -52,17 +52,17 @@ unsafe extern "C" fn unresolved_relocation(_: u64, _: u64, _: u64, _: u64, _: u6
     unsafe { never(ctx, "an instruction whose CO-RE relocation leads nowhere was executed") }
 }
 
-/// What calls [`bpf_object::UNRESOLVED_CALL`] are bound to. The verifier knows no such helper, so no verified program
-/// calls it.
+/// Returns the function for calls of [`bpf_object::UNRESOLVED_CALL`]. The verifier knows no such helper, so no verified
+/// program calls it.
 pub(crate) fn unresolved() -> Bound {
     let proto = HelperProto::new(bpf_object::UNRESOLVED_CALL, "unresolved", &[], Ret::Scalar);
     Bound { proto, func: HostFn::with_run(unresolved_relocation) }
 }
 
-/// What compilers call where no run is meant to come: a panic of Rust's, code that C says is unreachable.
+/// The function that compilers call in unreachable code: a panic in Rust, `__builtin_unreachable` in C.
 pub(crate) const TRAP: &str = "__bpf_trap";
 
-/// What calls of [`TRAP`] are bound to, unless the host has a function of this name: the run ends.
+/// Returns the function for calls of [`TRAP`], which ends the run. A host function of this name takes precedence.
 pub(crate) fn trap() -> Bound {
     /// # Safety
     /// As for [`missing_host_function`].

@@ -53,14 +53,14 @@ pub(super) fn take(
 
 /// A program's code.
 pub(super) struct Compiled {
-    /// What unwinders and debuggers know of it: gone before its text is.
+    /// The registration with unwinders and debuggers, which must be dropped before the text.
     pub(super) registered: Option<Box<Registered>>,
     pub(super) text: Placed,
     /// `None` of one function that calls nobody and has no frame.
     map: Option<Arc<Map>>,
 }
 
-/// What is where in the code.
+/// The layout of the code, for unwinders and error messages.
 #[derive(Debug)]
 pub(crate) struct Map {
     /// Where the code of each call begins, ascending.
@@ -144,7 +144,7 @@ impl Deref for Placed {
     }
 }
 
-/// What is compiled, and for whom.
+/// The input of a compilation besides the program.
 #[cfg(native)]
 pub(super) struct Subject<'a> {
     pub(super) engine: &'a Engine,
@@ -185,7 +185,7 @@ pub(crate) struct Emitted<'a> {
 pub(super) struct Made {
     pub(super) compiled: Compiled,
     pub(super) entry: Entry,
-    /// What it has taken of an account.
+    /// The bytes that the code takes of an account.
     pub(super) memory: Option<Reservation>,
 }
 

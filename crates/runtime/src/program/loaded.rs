@@ -53,7 +53,7 @@ enum Coded {
 }
 
 impl Coded {
-    /// What it leads to now.
+    /// Calls `look` with the current code.
     fn now<R>(&self, look: impl FnOnce(&Compiled) -> R) -> Option<R> {
         match self {
             Coded::Once(compiled) => Some(look(compiled)),
@@ -124,9 +124,9 @@ impl Native {
     }
 }
 
-/// A loaded program. Handles, prog arrays and hooks share it; when the last one goes, code, closures and maps are let
-/// go after a grace period. One that refers to nothing is one block of memory, beside its code (tests/memory.rs
-/// counts).
+/// A loaded program. Handles, prog arrays and hooks share it; when the last one is dropped, code, closures and maps are
+/// dropped after a grace period. A program without references takes one allocation beside its code (tests/memory.rs
+/// counts them).
 pub(crate) struct Loaded {
     pub(crate) name: Name,
     /// The name of the instance that it belongs to, if it has one.
@@ -137,9 +137,9 @@ pub(crate) struct Loaded {
     bindings: Option<Box<Bindings>>,
     /// Where its instructions came from, for messages.
     source: Option<Arc<Source>>,
-    /// What a run that begins with it may spend.
+    /// The budget of a run that begins with it, in taken back-edges and calls.
     pub(crate) budget: i64,
-    /// What it is checked for as it runs.
+    /// The checks in its code.
     pub(crate) checks: Checks,
     /// Whether the result of a run may be anything: only an interface runs the program.
     pub(crate) void: bool,
@@ -151,7 +151,7 @@ pub(crate) struct Place<'a> {
     pub(crate) engine: &'a Engine,
     /// The instance's name, if it has one.
     pub(crate) instance: Option<&'a Arc<str>>,
-    /// What its memory is counted in.
+    /// The account that its memory is counted in.
     pub(crate) account: Option<&'a Account>,
     /// The allocator of its objects.
     pub(crate) pool: Pool<'a>,
@@ -270,7 +270,7 @@ impl Loaded {
         }))
     }
 
-    /// What its instructions refer to.
+    /// Returns the objects that its instructions refer to.
     pub(crate) fn bindings(&self) -> &Bindings {
         // Programs that refer to nothing have none; and `drop` takes them.
         self.bindings.as_deref().unwrap_or(&NO_BINDINGS)
@@ -284,7 +284,7 @@ impl Loaded {
         }
     }
 
-    /// What the interpreter executes; `None` for machine code.
+    /// Returns the form that the interpreter executes; `None` for machine code.
     pub(crate) fn interpreted(&self) -> Option<&Interpreted> {
         match &self.form {
             Form::Native(_) => None,
@@ -306,7 +306,7 @@ impl Loaded {
         }
     }
 
-    /// What a run of it alone begins with.
+    /// Returns the terms of a run that begins with it.
     #[inline]
     pub(crate) fn terms(&self) -> Terms {
         Terms { of: word_of(self), budget: self.budget }
@@ -435,7 +435,8 @@ impl Loaded {
         self.native().map_or(0, |native| native.machine_stack)
     }
 
-    /// The same with the programs that it may jump to, now or later.
+    /// Returns an upper bound on the machine stack of a run in bytes, including all programs that it may jump to at any
+    /// time.
     pub(crate) fn code_stack(&self) -> u64 {
         let jumps = self.native().is_some() && self.tables().next().is_some();
         if jumps { self.engine.0.runs.config.stack.jumping() } else { self.machine_stack() }
@@ -450,7 +451,7 @@ impl Slow for Loaded {
 
     fn make_fast(&self) -> bool {
         let Some(Native { code: Coded::Tiered(tiered), machine_stack, .. }) = self.native() else { return false };
-        // What it jumps to may be exchanged as well: then a run is held to the bound of all programs.
+        // The targets of tail calls may be replaced, so a run with tail calls is held to the bound of all programs.
         let limit = self.engine.config().max_machine_stack;
         let stack = if self.tables().next().is_some() { limit } else { *machine_stack };
         match tiered.make_fast(&self.engine, &self.name, self.bindings(), stack) {

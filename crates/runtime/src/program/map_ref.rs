@@ -31,7 +31,7 @@ impl Owned for MapRef {
 }
 
 impl MapRef {
-    /// What programs hold as the map's pointer.
+    /// Returns the address that programs use as the map's pointer.
     pub(crate) fn address(&self) -> u64 {
         match self {
             MapRef::Data(map) => map.as_ptr() as u64,

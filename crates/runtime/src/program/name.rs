@@ -7,7 +7,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// What [`Name::Short`] holds, so that a name is as large as a `String`.
+/// Bytes that [`Name::Short`] holds, so that a name is as large as a `String`.
 const SHORT: usize = 22;
 
 /// A name that does not change.

@@ -164,7 +164,8 @@ pub(crate) struct References {
     /// By map index.
     pub(crate) maps: Vec<Declared>,
     pub(crate) functions: Functions,
-    /// Calls of helpers that do not exist, ascending. Such a call is an error only if a run can reach it.
+    /// Calls of helpers that do not exist, ascending. A call of a missing helper is an error only if a run can reach
+    /// it.
     pub(crate) missing: Vec<(InsnIdx, u32)>,
     /// The operands of two-slot loads that are addresses in maps, ascending by instruction.
     pub(crate) places: Vec<Place>,

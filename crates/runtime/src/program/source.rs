@@ -13,7 +13,7 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// What the object says of this code.
+    /// Makes the source information of the object's code.
     pub(crate) fn new(code: &bpf_object::Code, lines: Vec<SourceLine>) -> Source {
         let functions = code.functions();
         let named = functions.iter().filter(|_| functions.len() > 1).map(|f| (f.start.0, f.name.clone()));

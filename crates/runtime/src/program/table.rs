@@ -1,14 +1,14 @@
 //! Prog arrays: tables of programs to tail-call.
 //!
 //! Problem: a slot is read by running programs without a lock while it is set and cleared by other threads, and a
-//! program in a slot must not go away under a run. Approach: what emitted code reads is an array of entry addresses,
-//! one atomic word a slot; beside it, under a lock, the handles that keep the programs alive, and the direct sites that
+//! program in a slot must not go away under a run. Approach: emitted code reads an array of entry addresses, one atomic
+//! word for each slot. Beside it, under a lock, are the handles that keep the programs alive, and the direct sites that
 //! jump through each slot ([`bpf_tailcall`]). An update patches the sites first and then stores the words. A handle
 //! that is replaced is dropped after a grace period.
 //!
 //! The lock is held for pokes and one barrier, never while waiting, and no program is dropped under it: dropping one
-//! takes it. What a change takes out is queued by the destructor of [`Left`], so that no panic of a listener or of
-//! somebody's destructor drops a program which runs are still in.
+//! takes it. The destructor of [`Left`] queues the drop of the programs that a change removes, so that no panic of a
+//! subscriber or of a destructor drops a program that runs are still in.
 //!
 //! A program in its own array is a cycle of handles. As in the kernel, an array is emptied when its last *user* handle
 //! goes: instances, programs and [`ProgArray`](crate::ProgArray)s that the user holds count, programs in slots do not.
@@ -28,18 +28,19 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Slots an array may have at most: what an allocation of one word each may take.
+/// The most slots of an array, which bounds the allocation of one word each.
 const MAX_ENTRIES: u32 = 1 << 24;
 
-/// A program as the tables see it that hold it.
+/// A program as an entry of tables.
 pub(crate) trait Member: Owned + Any + fmt::Debug + Send + Sync {
-    /// What it has in common with programs that it may jump to.
+    /// Returns the properties that it must share with programs that jump to it.
     fn kind(&self) -> Kind;
 
-    /// Its name for listings.
+    /// Returns its name for listings.
     fn path(&self) -> String;
 
-    /// What its slots hold. Whoever jumps through a table knows what the word is by the table's mode.
+    /// Returns the word for slots that hold it. Its meaning depends on the table's mode: an entry of machine code, or a
+    /// program for the interpreter.
     fn slot_word(&self) -> u64;
 }
 
@@ -83,7 +84,7 @@ struct State {
     returning: BTreeSet<u32>,
 }
 
-/// What is settled about the programs that jump through an array and those in it.
+/// The properties that are fixed for the programs that jump through an array and those in it.
 #[derive(Clone, Copy, Default)]
 struct Bound {
     /// Their context; set by the first, or by a handle.
@@ -106,8 +107,8 @@ fn zeroed_words(len: usize) -> Option<Box<[AtomicU64]>> {
     Some(unsafe { Box::from_raw(core::ptr::slice_from_raw_parts_mut(words, len)) })
 }
 
-/// What programs that jump to each other must have in common: what r1 is, what the run's host is, and what a slot's
-/// word means.
+/// The properties that programs which jump to each other must share: the context in r1, the type of the host state, and
+/// the meaning of a slot's word.
 #[derive(Clone, Copy)]
 pub(crate) struct Kind {
     pub(crate) layout: &'static ContextLayout,
@@ -204,7 +205,7 @@ impl ProgTable {
         crate::num::small(self.words.len()) - 1
     }
 
-    /// What programs hold as the map's pointer.
+    /// Returns the address that programs use as the map's pointer.
     pub(crate) fn address(&self) -> u64 {
         self.words.as_ptr() as u64
     }
@@ -260,7 +261,7 @@ impl ProgTable {
         }
     }
 
-    /// What is settled once these changes are made; or why they cannot be.
+    /// Returns the properties that are fixed after these changes, or why the changes are refused.
     fn check(&self, state: &State, changes: &[(u32, Slot)]) -> Result<Bound, ProgArrayError> {
         let mut bound = state.bound;
         for (index, program) in changes {
@@ -369,8 +370,8 @@ impl ProgTable {
         if index < entries { Ok(()) } else { Err(ProgArrayError::OutOfRange { index, entries }) }
     }
 
-    /// Patches the sites of these slots, then stores the words; what is `bound` holds if that is done. What is left of
-    /// it is to be finished without the lock.
+    /// Patches the sites of these slots, then stores the words, and `bound` on success. The returned [`Left`] must be
+    /// finished without the lock.
     fn apply(
         self: &Arc<Self>,
         state: &mut State,
@@ -412,14 +413,14 @@ impl ProgTable {
 /// The programs that were in slots, and targets of sites that no run is in any more.
 type Gone = (Vec<Arc<dyn Member>>, Box<dyn Any + Send>);
 
-/// What a change leaves to be done. Dropping it queues what the table does not hold any more, to be dropped after a
-/// grace period; that runs nothing, so it may be done under the table's lock and while the thread unwinds.
+/// The rest of a change, to be finished without the lock. Dropping it queues the drop of the removed programs after a
+/// grace period. Queueing runs no foreign code, so it may be done under the table's lock and while the thread unwinds.
 #[must_use = "changes are told of when it is finished"]
 struct Left {
     table: Arc<ProgTable>,
-    /// What was in the slots, and what sites do not wait for any more.
+    /// The removed programs, and the state of sites that is not needed any more.
     gone: Option<Gone>,
-    /// What was to be changed.
+    /// The changes that were requested.
     changes: Vec<Change<Jump>>,
     /// Whether it was.
     done: bool,
@@ -473,7 +474,7 @@ impl Drop for Left {
 #[must_use = "to be finished without any lock"]
 pub(crate) struct Exchanged {
     result: Result<(), NotExchanged>,
-    /// What the slots held, in the order of the changes.
+    /// The former contents of the slots, in the order of the changes.
     held: Vec<Slot>,
     left: Vec<Left>,
 }
@@ -488,7 +489,7 @@ impl Exchanged {
         self.result.is_ok()
     }
 
-    /// Lets go of what the tables do not hold any more, without any lock. What the slots held.
+    /// Drops the removed programs, without any lock. Returns the former contents of the slots.
     pub(crate) fn finish(self, finish: &mut Finish) -> Result<Vec<Slot>, NotExchanged> {
         self.left.into_iter().for_each(|left| left.finish_with(finish));
         self.result.map(|()| self.held)
@@ -591,7 +592,7 @@ pub(crate) fn exchange(changes: &[(&Arc<ProgTable>, Exchange)], turn: Turn) -> E
     exchanged
 }
 
-/// What a slot holds.
+/// The contents of a slot.
 pub(crate) type Slot = Option<Arc<dyn Member>>;
 
 fn same(a: &Slot, b: &Slot) -> bool {
@@ -607,16 +608,16 @@ fn same(a: &Slot, b: &Slot) -> bool {
 pub(crate) struct Exchange {
     pub(crate) index: u32,
     pub(crate) new: Slot,
-    /// What it must hold; anything if there is nothing here.
+    /// The contents that the slot must have before the change; `None` for any.
     pub(crate) expected: Option<Slot>,
 }
 
-/// What becomes of an update whose sites could not be patched.
+/// How an update continues if its sites cannot be patched.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Failing {
-    /// All is as before.
+    /// All patches are undone, and the words keep their values.
     Undo,
-    /// The words change all the same.
+    /// The words are changed nevertheless.
     GoOn,
 }
 
@@ -676,10 +677,11 @@ impl UserHold {
 
 impl Drop for UserHold {
     fn drop(&mut self) {
-        // AcqRel: whoever clears sees all that other holders did before they let go.
+        // AcqRel: the holder that clears the array sees all stores of the holders that were dropped before.
         if self.0.users.fetch_sub(1, Ordering::AcqRel) == 1 {
-            // What was in the slots waits in the domain then and owns the engine, which owns the domain. An instance's
-            // engine handle may have gone before this.
+            // The programs of the slots then wait in the domain. They own the engine, which owns the domain: a cycle,
+            // which `settle` breaks. The instance's engine handle, whose drop would do so, may have been dropped before
+            // this.
             let mut finish = Finish::default();
             finish.step(|| self.0.clear_all());
             finish.step(|| self.0.domain.settle());

@@ -32,8 +32,8 @@ use bpf_quiesce::Reservation;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
-/// Machine stack that fast code may take beyond what slow code does. What a run of the program takes is said when it is
-/// loaded; code that needs more is not used.
+/// Bytes of machine stack that optimised code may take beyond the code of the first tier. The stack of a run is fixed
+/// at load with this slack; optimised code that needs more is not used.
 const STACK_SLACK: u64 = 1024;
 
 pub(super) struct Tiered {
@@ -55,7 +55,7 @@ struct Slow {
     code: Arc<Compiled>,
     entry: usize,
     memory: Option<Reservation>,
-    /// What the fast code is made from; taken by whoever tries to.
+    /// The input of the recompilation, which the first attempt takes.
     from: Option<From>,
 }
 
@@ -80,7 +80,7 @@ struct Fast {
     memory: Option<Reservation>,
 }
 
-/// What must stay until no run can be in the code any more.
+/// Objects that must stay until no run can be in the code.
 pub(super) type Kept = ([Option<Box<Registered>>; 2], [Option<Reservation>; 2]);
 
 impl Tiered {
@@ -188,7 +188,7 @@ impl Tiered {
         Ok(bytes)
     }
 
-    /// What must stay when the program goes. Takes the code out of the tables.
+    /// Removes the code from the tables when the program is dropped. Returns the objects that must outlive its runs.
     pub(super) fn let_go(&mut self) -> Kept {
         let slow = self.slow.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         let (slow, slow_memory) = slow.map_or((None, None), |slow| (Arc::into_inner(slow.code), slow.memory));

@@ -24,7 +24,7 @@ use {
     bpf_jit_code::{Code, OptLevel},
 };
 
-/// What is known of a program.
+/// The properties of a verified program.
 #[derive(Clone)]
 pub(crate) struct Unit {
     pub(crate) name: Name,

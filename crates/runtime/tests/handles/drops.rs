@@ -1,5 +1,5 @@
-//! What a host's closures do when they are dropped: change the very hook, dispatcher, array or map that let go of them.
-//! None of these may drop anything, or run what others deferred, while it holds its lock.
+//! Destructors of a host's closures that change the same hook, dispatcher, array or map that dropped them. None of
+//! these may drop anything, or run deferred drops, while it holds its lock.
 
 use crate::common::{Fixture, Prog, Words, fixture, fixtures};
 use bpf_runtime::{Caller, Dispatcher, Hook, Linker, Map, MapDef, MapType, Policy, ProgArray};
@@ -195,7 +195,7 @@ fn a_long_chain_of_owners_takes_no_stack() {
                 }
                 assert_eq!(Arc::strong_count(&alive), 1 + LINKS);
                 drop(last);
-                // What one engine's callbacks let go of in another may wait for the next who comes by.
+                // A drop that one engine's callbacks defer in another may wait for the next operation there.
                 for _ in 0..2 {
                     fixtures.iter().for_each(|f| f.engine.reclaim());
                 }

@@ -21,8 +21,8 @@ fn digit(f: &Fixture, digit: u64, verdict: u64) -> Prog {
     f.load(&format!("digit{digit}"), &text, &[])
 }
 
-/// The same with `digit` as its verdict, and without a call: it cannot be stopped, so a hook of it alone is entered in
-/// another way.
+/// Loads a program with `digit` as its verdict, and without a call: it cannot be stopped, so a hook of it alone has
+/// another entry path.
 fn quiet_digit(f: &Fixture, digit: u64) -> Prog {
     let text = format!("r7 = *(u64 *)(r1 + 0)\nr7 *= 10\nr7 += {digit}\n*(u64 *)(r1 + 0) = r7\nr0 = {digit}\nexit");
     f.load(&format!("digit{digit}"), &text, &[])

@@ -148,7 +148,7 @@ fn calls_end_by_their_limits() {
             }
         };
         assert!(matches!(over, RunError::Deadline { .. }), "{over}");
-        // What a default calls too; and what is called without limits is not concerned.
+        // Limits hold for methods that a default implementation calls, and not for calls without limits.
         assert!(matches!(policy.weigh(&mut conn), Err(RunError::Deadline { .. })));
         assert_eq!(small.with(&mut ()).weigh(&mut conn).unwrap(), 109);
         let counted = RunLimits::new().budget(1);
@@ -178,14 +178,14 @@ fn what_does_not_fit_is_refused() {
     }
 }
 
-/// What returns C enumerations.
+/// An interface whose methods return C enumerations.
 #[interface]
 trait Judge {
     fn judge(&mut self, conn: &mut Conn) -> Result<u32, RunError>;
     fn lean(&mut self, conn: &mut Conn) -> Result<i32, RunError>;
 }
 
-/// The same with another idea of their signs.
+/// The interface of [`Judge`] with the signs of the results exchanged.
 #[interface]
 #[expect(dead_code, reason = "refused before it is called")]
 trait OtherJudge {
@@ -217,7 +217,7 @@ fn an_enumeration_is_an_integer() {
     }
 }
 
-/// The same structure with another member behind it.
+/// A structure `Conn` with a further member at its end.
 mod other {
     use bpf_runtime::{BpfContext, RunError, interface};
 

@@ -59,7 +59,7 @@ fn a_program_is_replaced_and_dropped_under_the_threads_that_run_it() {
     let replacements = if cfg!(target_arch = "aarch64") { 200 } else { 5000 };
     for f in fixtures() {
         let constant = |value: u32| f.load("constant", &format!("r0 = {value}\nexit"), &[]);
-        // Whoever runs it clones the handle, so the last one goes in any of the threads.
+        // Each runner clones the handle, so the last one may be dropped in any of the threads.
         let current = Mutex::new(Arc::new(constant(FIRST)));
         let (stop, newest) = (AtomicBool::new(false), AtomicU64::new(FIRST.into()));
         let all_run = Barrier::new(4);

@@ -1,4 +1,4 @@
-//! What one engine may take: execution slots, and the memory of its maps and prog arrays together and one by one.
+//! Limits of one engine: execution slots, and the memory of its maps and prog arrays, in sum and for each.
 
 use bpf_runtime::maps::{CreateOptions, flags, open_perf_entry};
 use bpf_runtime::{
@@ -92,7 +92,7 @@ fn maps_and_prog_arrays_share_one_limit() {
     assert_eq!((array.as_str(), full.needed, full.left), ("stages", ((1 << 20) + 1) * 8, MIB - taken));
     assert!(error.to_string().contains("stages"), "{error}");
 
-    // What goes is given back; an entry of a perf event array counts as well.
+    // Dropped objects are subtracted; an entry of a perf event array counts as well.
     drop((first, stages));
     engine.reclaim();
     assert_eq!(used(), 0);
@@ -182,7 +182,7 @@ fn code_takes_memory_like_maps() {
     tight.reclaim();
     program(&tight, "p").unwrap();
 
-    // So are lists of programs.
+    // Lists of programs are limited, too.
     let roomy = engine(MIB, MIB);
     let attached = program(&roomy, "attached").unwrap();
     let (hook, dispatcher) = (

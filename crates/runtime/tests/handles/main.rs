@@ -1,4 +1,4 @@
-//! What the host does with programs: load, run, attach, replace and drop them.
+//! Operations of the host on programs: load, run, attach, replace and drop.
 //!
 //! One process: nothing here forks, raises signals, changes limits or counts what the process allocates.
 

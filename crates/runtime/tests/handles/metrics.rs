@@ -1,4 +1,4 @@
-//! What an engine counts.
+//! Metrics of an engine.
 
 use bpf_runtime::{
     Arch, Caller, Config, Engine, HelperError, Hook, Linker, Map, MapDef, MapSet, MapType, Mode, Object, OptLevel,

@@ -551,7 +551,8 @@ fn a_panic_of_what_waited_leaves_nothing_half_reset() {
         assert!(quietly(&mut || instance.reset().unwrap()));
         assert_eq!(first(&instance), before);
         instance.reset().unwrap();
-        // Nor does it cost the pool anything, where the instance is reset as it comes back or as it is taken.
+        // A panic costs the pool no instance, whether the reset happens when the instance is returned or when it is
+        // taken.
         run(&instance, "entry", 5);
         panics();
         let mut instance = Some(instance);

@@ -1,4 +1,4 @@
-//! Whose things are: what belongs to one engine or one object is refused by another, wherever the two meet.
+//! Ownership: an object of one engine, or of one ELF object, is refused by another at every place where the two meet.
 
 use crate::common::{Fixture, Words, fixture, fixtures};
 use bpf_runtime::{
@@ -35,7 +35,7 @@ fn prog_arrays_of_another_engine_are_refused() {
         let array = other.array(1);
         let load = || f.linker.loader::<Words>().prog_arrays(&[&array]).insns("jumper", assemble(jumper).unwrap());
         assert!(is_foreign(&load().unwrap_err()), "{}", f.name);
-        // Nor by way of an instruction that only names it, nor where no instruction does.
+        // An array of another engine is refused also if no instruction of the program names it.
         let none = f.linker.loader::<Words>().prog_arrays(&[&array]).insns("none", assemble("r0 = 0\nexit").unwrap());
         assert!(is_foreign(&none.unwrap_err()), "{}", f.name);
 
@@ -162,7 +162,7 @@ fn a_map_set_of_another_object_is_refused() {
                 false => assert!(matches!(result.unwrap_err(), LoadError::MapSet { .. }), "{i} {j}"),
             }
         }
-        // The same bytes once more are the same object.
+        // A second parse of the same bytes counts as the same object.
         let again = Object::parse(all[i]).unwrap();
         linker.load::<Raw>(&again, MapSet::for_object(&engine, object).unwrap()).unwrap();
     }

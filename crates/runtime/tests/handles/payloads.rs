@@ -1,5 +1,5 @@
-//! What a host function leaves behind when it panics or fails is dropped by us, and that drop may panic too: the run
-//! ends, the process goes on.
+//! The payload of a host function's panic or error is dropped by the runtime, and that drop may panic, too: the run
+//! ends, and the process goes on.
 
 use bpf_runtime::{Caller, Config, Engine, HelperError, Linker, Mode, Raw, RunError, assemble};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -53,7 +53,7 @@ fn a_payload_whose_drop_panics_ends_the_run_and_no_more() {
         });
     }
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| engine.domain().drain()));
-    // What the first panic carried: its drop is harmless.
+    // The payload of the first panic, whose drop does not panic.
     drop(result);
     assert_eq!(RAN.load(Ordering::Relaxed), 3);
 }

@@ -44,7 +44,7 @@ fn all_of_a_plan_is_done_and_can_be_put_back() {
             assert_eq!((results(), after), ((3, 3), vec![(0, 3)]));
             done.roll_back().unwrap();
         }
-        // What others have changed since is not put back.
+        // A rollback is refused if another thread has changed the hook since.
         let done = plan().commit().unwrap();
         a.attach(&one).unwrap();
         let refused = done.roll_back().expect_err("a change");
@@ -77,7 +77,7 @@ fn plans_are_put_back_one_after_the_other() {
         again.roll_back().unwrap();
         assert_eq!(hook.run(&mut (), &mut []).unwrap(), 3);
         hook.replace(&three, &two).unwrap();
-        // The same programs, put there by somebody else.
+        // The hook has the same programs, but by another change.
         assert!(matches!(first.roll_back(), Err(PlanError::Changed { .. })));
 
         let first = Plan::new().replace(&hook, &two, &three).commit().unwrap();
@@ -326,7 +326,7 @@ fn prog_arrays_outlast_a_reload() {
         let new = copied.prog_array::<Xdp>("outer").unwrap();
         new.clear(6).unwrap();
         assert_eq!((jump(&copied), jump(&old)), (100, 77), "a copy is another array");
-        // What the object puts into its own comes after.
+        // The object's initial programs are set after the copy.
         new.clear(0).unwrap();
         let shared = stopped(&engine, |maps| maps.reuse_array("outer", &new).unwrap());
         new.set(6, &mine).unwrap();
@@ -410,7 +410,7 @@ fn a_plan_leaves_nothing_in_an_array_that_nobody_has() {
     }
 }
 
-/// What `examples/limit.c` runs on.
+/// The context of `examples/limit.c`.
 #[derive(BpfContext)]
 #[bpf(name = "request")]
 #[repr(C)]

@@ -1,4 +1,4 @@
-//! What is given back when programs, maps and engines go, and when.
+//! When resources are freed after programs, maps and engines are dropped.
 
 use crate::common::engines;
 use bpf_runtime::{
@@ -61,7 +61,7 @@ fn used(engine: &Engine, token: &Arc<()>) -> (Program<Raw, ()>, Hook<Raw, ()>, P
     (second, hook, array)
 }
 
-/// What is in a guard when an engine's last handles go, and which handle of the domain is the last.
+/// A handle that keeps the domain while an engine's last handles are dropped inside a guard.
 type Holder = (&'static str, fn(&Engine) -> Box<dyn Any + Send>);
 
 const HOLDERS: [Holder; 5] = [
@@ -107,7 +107,7 @@ fn no_engine_outlives_the_guards_that_were_in_its_way() {
     }
 }
 
-/// The same in one thread, with each of the handles as the last.
+/// A guard of the dropping thread itself, with each of the handles as the last.
 #[test]
 fn no_engine_outlives_its_own_threads_guard() {
     for (name, holder) in HOLDERS {

@@ -47,7 +47,8 @@ fn each_program_has_its_own_budget() {
     }
 }
 
-/// What one program of a hook spends, no other lacks; and the error names the one that has spent too much.
+/// The steps of one program of a hook do not reduce the budget of another, and the error names the program that
+/// exceeded its budget.
 #[test]
 fn in_a_hook_each_program_has_its_budget_to_itself() {
     for engine in engines(|_| ()) {
@@ -284,7 +285,7 @@ thread_local! {
     static CALLED: Cell<Option<Arc<AtomicBool>>> = const { Cell::new(None) };
 }
 
-/// What this thread's next call of an [`Outer`] sets.
+/// Returns the flag that this thread's next call of an [`Outer`] sets.
 fn called_host() -> Arc<AtomicBool> {
     let called = Arc::new(AtomicBool::new(false));
     CALLED.set(Some(Arc::clone(&called)));

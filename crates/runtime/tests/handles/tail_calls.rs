@@ -1,8 +1,8 @@
-//! What a tail call does, on every engine: one text of instructions, the same result.
+//! Tail calls on every engine: one text of instructions, one result.
 //!
 //! The kinds follow the kernel's own tests: chains, loads and stores across calls, the limit, the count through
-//! subprograms and helpers, what falls through, large stacks, and callers that must find their registers again. Dynamic
-//! indices make indirect sites, constant ones direct sites where the engine has them.
+//! subprograms and helpers, calls that fall through, large stacks, and callers whose registers must be preserved.
+//! Dynamic indices make indirect sites, constant ones direct sites where the engine has them.
 
 use crate::common::{Array, Fixture, fixtures};
 use bpf_runtime::ProgArrayError;

@@ -1,7 +1,7 @@
 //! Direct tail-call sites while they are patched under running threads.
 //!
 //! Small here; `BPF_SOAK=1 cargo test --release -p bpf-runtime --test handles tail_calls_live` makes it 10^7 flips and
-//! 10^6 updates. The same with the rules broken is the example `flip` of the prog-pack crate.
+//! 10^6 updates. The example `flip` of the prog-pack crate shows failures when the rules of patching are broken.
 
 use crate::common::{Fixture, Prog, fixture};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,7 +25,7 @@ fn site(slot: u32, or: u32) -> String {
     format!("r6 = r1\nr2 = map[fd:0]\nr3 = {slot}\ncall 12\nr0 = {or}\nexit")
 }
 
-/// The same out of a subprogram; what comes back is worth 100 more.
+/// The site in a subprogram, whose caller adds 100 to its result.
 fn site_in_subprogram(slot: u32, or: u32) -> String {
     format!("r6 = r1\nr7 = 100\ncall sub\nr0 += r7\nexit\nsub:\n{}", site(slot, or))
 }
@@ -120,8 +120,8 @@ fn no_thread_falls_through_while_a_site_is_flipped() {
     }
 }
 
-/// What runs may return in [`runners_and_updaters`]: slot 0 is empty, holds a leaf (1000 and up), or a program that
-/// goes on to slot 1, which is empty (2000 and up) or holds a leaf.
+/// Returns whether a run of [`runners_and_updaters`] may have this result: slot 0 is empty, holds a leaf (1000 and up),
+/// or a program that goes on to slot 1, which is empty (2000 and up) or holds a leaf.
 fn is_allowed(r0: u64) -> bool {
     r0 == 1 || (1000..1100).contains(&r0) || (2000..2100).contains(&r0)
 }

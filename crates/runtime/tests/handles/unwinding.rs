@@ -46,7 +46,7 @@ fn victim(f: &Fixture, drops: &Arc<AtomicU64>, panics: bool) -> Prog {
     linker.loader().insns("victim", assemble("call 1002\ncall 1003\nr0 = 1\nexit").unwrap()).unwrap()
 }
 
-/// What the next operation that looks for it runs: more than a batch of callbacks that panic.
+/// Queues deferred callbacks that panic, more than one batch, for the next operation that runs deferred work.
 fn mine(engine: &Engine) {
     for _ in 0..70 {
         engine.domain().enqueue(|| panic!("a deferred drop"));

@@ -1,4 +1,4 @@
-//! Who has taken how much of an engine's memory, and accounts with a limit of their own.
+//! Use of an engine's memory by holder, and accounts with a limit of their own.
 
 use crate::common::engines::engines;
 use bpf_runtime::{
@@ -16,7 +16,7 @@ fn load(engine: &Engine, account: Option<&Account>) -> Result<Instance<()>, Load
     loader.object(&object, MapSet::for_object(engine, &object)?)
 }
 
-/// What an engine or account holds: kinds and names, and their bytes together.
+/// Returns the kinds and names of the holders, and the sum of their bytes.
 fn held(all: &[bpf_runtime::Held]) -> (Vec<(Holder, &str)>, u64) {
     (all.iter().map(|held| (held.holder, held.name.as_str())).collect(), all.iter().map(|held| held.bytes).sum())
 }
@@ -49,7 +49,7 @@ fn usage_names_plug_ins_and_their_maps() {
         assert_eq!((&json["accounts"][0]["held"][0], &json["code_used"]), (&expected, &usage.code_used.into()));
         // Code is counted with the memory for all code.
         assert_eq!(usage.used, maps + usage.code_mapped);
-        // What is in no account is listed beside them.
+        // Objects without an account are listed beside the accounts.
         let beside = load(&engine, None).unwrap();
         let usage = engine.usage();
         let (names, bytes) = held(&usage.held);

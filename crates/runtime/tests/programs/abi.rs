@@ -20,7 +20,7 @@ mod imp {
         pub(super) changed: u64,
     }
 
-    /// What the registers are filled with: a pattern that is no valid address and differs by register.
+    /// The value that registers are filled with: a pattern that is no valid address and differs by register.
     const POISON: u64 = 0x5a5a_0000_dead_0000;
 
     #[cfg(target_arch = "x86_64")]

@@ -22,7 +22,7 @@ fn object() -> Object {
     Object::parse(include_bytes!("../objects/arena.o")).unwrap()
 }
 
-/// What a program of the object has left in `result`.
+/// Returns the value that a program of the object has stored in `result`.
 fn result(instance: &Instance<()>) -> u64 {
     let bss = instance.map(".bss").unwrap().get(&0u32.to_ne_bytes()).unwrap().unwrap();
     u64::from_ne_bytes(bss[..8].try_into().unwrap())
@@ -191,7 +191,7 @@ fn no_number_leads_out_of_the_window() {
     }
 }
 
-/// What a generated program has done: its result, or where and why it was stopped, and the bytes of the arena.
+/// The outcome of a generated program: its result, or where and why it was stopped, and the bytes of the arena.
 #[derive(PartialEq, Debug)]
 struct Done {
     result: Result<u64, String>,
@@ -301,7 +301,7 @@ fn user_addresses_are_the_hosts_too() {
         let (map, arena) = arena(&engine, 4);
         let page = arena.alloc(1).unwrap().unwrap();
         arena.write(page + 16, &0x55u64.to_ne_bytes()).unwrap();
-        // What the host has allocated is read, and a pointer to it stored, which the host follows.
+        // The program reads memory that the host has allocated, and stores a pointer to it, which the host follows.
         let text = "if r2 > 7 goto ok\nr0 = 0\nexit\nok:\nr2 = *(u64 *)(r1 + 0)\nr0 = map[fd:0]\nr2 = addr_space_cast(r2, 0, 1)\nr0 = *(u64 *)(r2 + 16)\n\
                     r3 = r2\nr3 += 16\nr3 = addr_space_cast(r3, 1, 0)\n*(u64 *)(r2 + 8) = r3\nexit";
         let program = load(&engine, text, &[&map]).unwrap();
@@ -345,7 +345,7 @@ fn what_is_no_arenas_business_is_refused() {
         let error = ways::try_instance(&ways::engine(way, |_| {}), way, &object()).unwrap_err();
         assert!(matches!(error, LoadError::ArenaNeedsVerifier { .. }), "{error}");
     }
-    // What an object asks for must fit: its variables, and the limit.
+    // The arena of an object must hold its variables and be within the memory limit.
     let mut small = object();
     small.set_max_entries("arena", 1).unwrap();
     ways::loaded(Way::Verified, &small);

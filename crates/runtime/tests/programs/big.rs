@@ -12,7 +12,7 @@ fn filler(count: usize) -> impl Iterator<Item = Insn> {
     std::iter::repeat_n(add, count)
 }
 
-/// What `count` fillers add to r0.
+/// Returns the sum that `count` fillers add to r0.
 fn filled(count: usize) -> u64 {
     0x123_4567u64.wrapping_mul(count as u64)
 }

@@ -31,7 +31,7 @@ fn load(way: Way, bytes: &[u8], only: &[&str]) -> Result<Instance<()>, LoadError
     Linker::<()>::new(&engine).loader::<Xdp>().only(only).object(&object, maps)
 }
 
-/// The same on no context, which needs no verifier.
+/// Loads the object without verification, on a raw context.
 fn load_raw(way: Way, only: &[&str]) -> Instance<()> {
     let engine = ways::engine(way, |_| {});
     let object = Object::parse(OBJECT).unwrap();
@@ -52,7 +52,7 @@ fn load_raw(way: Way, only: &[&str]) -> Instance<()> {
     loader.only(only).object(&object, maps).unwrap_or_else(|e| panic!("{way:?}: {e}"))
 }
 
-/// What a program does to the packet and to the room, and what it returns.
+/// The reference model: the effect of a program on the packet and the room, and its result.
 fn model(name: &str, packet: &mut [u8], room: &mut [u8]) -> u64 {
     let word = |at: usize| u32::from_ne_bytes(packet[at..at + 4].try_into().unwrap()) as usize;
     let (to, from, bytes, byte) = (word(0) & 511, word(4) & 511, word(8), word(12) as u8);

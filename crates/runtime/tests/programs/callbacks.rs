@@ -1,5 +1,5 @@
-//! What a callback of `bpf_loop`, `bpf_for_each_map_elem` and `bpf_user_ringbuf_drain` counts and what ends it: on
-//! every engine what counts and ends the rest of its program, and nothing else.
+//! Callbacks of `bpf_loop`, `bpf_for_each_map_elem` and `bpf_user_ringbuf_drain` count against budgets and are stopped
+//! exactly like the rest of their program, on every engine.
 
 use crate::common::engines::{config, modes};
 use bpf_runtime::{
@@ -64,13 +64,13 @@ fn a_hybrid_budget_ends_callbacks() {
             counts.push((name, calls));
         }
     }
-    // The same for all engines.
+    // All engines give the same count.
     for (name, calls) in &counts {
         assert!(counts.iter().all(|(other, theirs)| other != name || calls == theirs), "{counts:?}");
     }
 }
 
-/// One that is proven to end does not count: its callbacks go round however small the hybrid budget is.
+/// A program that is proven to end does not count: its callbacks run to their end with any hybrid budget.
 #[test]
 fn proven_programs_do_not_count() {
     for mode in modes() {

@@ -174,7 +174,7 @@ const EDGES: [u64; 16] = [
     u64::MAX,
 ];
 
-/// What an operation computes, written once more and in wide arithmetic.
+/// The reference model of an operation, in wide arithmetic.
 fn model(op: AluOp, width: Width, a: u64, b: u64) -> u64 {
     let bits = if width == Width::W64 { 64 } else { 32 };
     let unsigned = |v: u64| if bits == 64 { u128::from(v) } else { u128::from(v as u32) };

@@ -11,7 +11,7 @@ fn object(verbose: u8, mode: u32) -> Object {
     object
 }
 
-/// What the program returns for these bytes.
+/// Returns the expected result of the program for these bytes.
 fn expected(mode: u32, bytes: &[u8]) -> u64 {
     20 + match mode {
         1 => bytes.iter().take(64).fold(0u64, |sum, b| sum.wrapping_mul(31).wrapping_add((*b).into())),

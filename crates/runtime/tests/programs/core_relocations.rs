@@ -154,13 +154,13 @@ fn types_are_taken_from_a_hosts_btf() {
         let linker = Linker::<()>::new(&engine);
         let instance = linker.loader::<Xdp>().only(&["asks", "guarded"]).object(&object, maps).unwrap();
         let run = |name| instance.program::<Xdp>(name).unwrap().run(&mut (), &mut XdpBuff::new(&mut [0; 64])).unwrap();
-        // As before, with task_struct and its pid; what a context is, the file does not say.
+        // The result differs only by task_struct and its pid; the BTF file does not describe contexts.
         assert_eq!(run("asks"), 0b1_1_1_1_0_1_1_1_0_1);
         assert_eq!(run("guarded"), 2);
     }
 }
 
-/// What is no BTF is refused, and leaves the object as it was.
+/// Bytes that are no BTF are refused, and leave the object unchanged.
 #[test]
 fn a_hosts_btf_may_be_anything() {
     let bytes = include_bytes!("../objects/core.o");

@@ -27,7 +27,8 @@ fn name(register: &str, narrow: bool) -> String {
     if narrow { register.replace('r', "w") } else { register.to_owned() }
 }
 
-/// What a round does. r0, r2, r3, r4 and r9 are numbers, r8 counts, r7 is the limit, r6 the memory.
+/// Writes one statement of the loop's body. r0, r2, r3, r4 and r9 are numbers, r8 counts, r7 is the limit, r6 the
+/// memory.
 fn statement(c: &mut Choices<'_>) -> String {
     let to = c.pick(&["r0", "r2", "r3", "r4", "r9"]);
     let from = c.pick(&["r0", "r2", "r3", "r4", "r7", "r8", "r9"]);

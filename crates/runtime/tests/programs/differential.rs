@@ -57,7 +57,7 @@ fn large_programs() {
     compare(&shape, 50_000..50_000 + soak(30));
 }
 
-/// What a run that may stop early came to: its result, or that the budget stopped it, and where.
+/// Returns the outcome of a run that may stop early: its result, or the instruction at which the budget ended it.
 fn stop_of(outcome: Outcome) -> String {
     match outcome {
         Ok((r0, memory)) => format!("{r0:x} {memory:x?}"),

@@ -13,7 +13,7 @@ const EINVAL: i32 = -22;
 /// Bytes of the map with the format, and of that with the text.
 const FORMAT: u32 = 64;
 const TEXT: u32 = 200;
-/// What a map flag says of the first.
+/// `BPF_F_RDONLY_PROG`, for the map of the format.
 const RDONLY_PROG: u32 = 1 << 7;
 
 const FRAME: [u8; 60] =
@@ -56,7 +56,7 @@ fn padded(text: &[u8], len: u32) -> Vec<u8> {
     bytes
 }
 
-/// What is in the text's map before: a run leaves what it does not write.
+/// Returns the initial contents of the text's map: a run must not change bytes that it does not write.
 fn before() -> Vec<u8> {
     let mut bytes = padded(b"", TEXT);
     bytes[64..70].copy_from_slice(b"mapped");
@@ -159,7 +159,7 @@ fn texts_are_the_kernels() {
                 continue;
             }
             for size in [TEXT.min(64), 6, 1] {
-                // What a width adds to an address the kernel forgets where there is no room at all.
+                // Without any room, the kernel omits the padding of an address.
                 if size == 1 && format.contains("20pI4") {
                     continue;
                 }

@@ -28,7 +28,7 @@ fn programs() -> Vec<(Instance<()>, Program<XdpFrags, ()>)> {
     loaded.into_iter().map(|instance| (instance.program("ask").unwrap(), instance)).map(|(p, i)| (i, p)).collect()
 }
 
-/// What a run asks for.
+/// The request of a run.
 #[derive(Clone, Copy, Debug)]
 struct Ask {
     what: u32,
@@ -97,7 +97,7 @@ fn a_packet_is_the_same_wherever_it_is_cut() {
     let mut asked = 0;
     for what in [1, 2, 7, 9, 11, 12, 13, 14, 15] {
         for offset in numbers {
-            // What is copied does not overlap: pieces are copied one after the other.
+            // Source and target of the copy must not overlap: pieces are copied one after the other.
             let (len, delta) = if what == 14 { (1 + offset % 8, 48) } else { (16 + offset % 16, 24) };
             let ask = Ask { what, offset, len, delta };
             let packet = ask.packet(LEN);

@@ -185,7 +185,7 @@ fn ids_and_names_are_taken_once() {
     assert!(linker.func(1001, "other", f).is_err());
     assert!(linker.func(1002, "mine", f).is_err());
     assert!(linker.func(u32::MAX, "huge", f).is_err());
-    // What failed left nothing behind: the id 1002 is still unknown.
+    // The failed registration left nothing behind: the id 1002 is still unknown.
     let error = linker.loader::<Raw>().insns("test", program("call 1002; exit")).unwrap_err();
     assert!(matches!(error, LoadError::UnknownHelper { id: 1002, .. }), "{error}");
 }

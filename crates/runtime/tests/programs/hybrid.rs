@@ -147,7 +147,7 @@ fn packets_end_where_the_context_says() {
     }
 }
 
-/// What parsers lead to: on one path the walk takes the cursor to be at the end, where the program knows better.
+/// A case from parsers: on one path the verifier assumes that the cursor is at the end, and at run time it is not.
 #[test]
 fn an_end_is_an_address_like_others() {
     for mode in modes() {
@@ -238,7 +238,7 @@ fn what_does_not_end_is_stopped_by_the_budget() {
         for budget in [None, Some(100)] {
             let engine = engine(mode, |config| {
                 (config.budget, config.hybrid_budget) = (budget, 1000);
-                // What is not proven is walked to the limit first.
+                // The verifier walks an endless loop up to this limit before it gives up.
                 config.limits.steps = 5_000;
             });
             let linker = linker(&engine);
@@ -318,7 +318,7 @@ fn what_a_program_has_spent_is_not_missed_by_the_next() {
         [&spends, &jumps].into_iter().for_each(|program| hook.attach(program).unwrap());
         array.set(0, &counts).unwrap();
         assert_eq!(hook.run(&mut 0, &mut Words { words: [0; 2] }).unwrap(), 50, "{mode:?}");
-        // What was loaded without a budget spends none, whoever jumps to it.
+        // A program loaded without a budget does not count, whichever program jumps to it.
         array.set(0, &does_not).unwrap();
         for program in [&jumps, &limited] {
             assert_eq!(program.run(&mut 0, &mut Words { words: [0; 2] }).unwrap(), 5000, "{mode:?}");

@@ -197,7 +197,7 @@ fn the_tables_of_compilers_are_read() {
     }
 }
 
-/// What clang 22 makes of a `switch`: an indirect jump by a table as `v4`, comparisons as `v3`.
+/// A `switch` compiled by clang 22: an indirect jump by a table as `v4`, comparisons as `v3`.
 #[test]
 fn a_switch_is_what_it_says() {
     let expected = |what: u32, x: u32| match what {

@@ -1,13 +1,13 @@
-//! Helpers, each by itself, against the running kernel: a table.
+//! Single helpers compared with the running kernel, by a table.
 //!
-//! A row of [`ROWS`] is a helper and what each of its arguments may be, at its edges and beyond; every combination is a
-//! program, which runs on packets of every length and shape for each kind of program whose test runs the kernel offers.
-//! Result, what was written to the program's memory, the packet and the fields afterwards must be equal. A helper
+//! A row of [`ROWS`] is a helper and the values for each of its arguments, at the bounds and beyond. Every combination
+//! is a program, which runs on packets of every length and shape for each program type whose test runs the kernel
+//! offers. The result, the program's memory, the packet and the context's fields afterwards must be equal. A helper
 //! that is shipped and has no row is in [`ELSEWHERE`] with the reason.
 //!
-//! Fields of contexts the same way: every offset, size and direction that the kernel accepts.
+//! Fields of contexts are compared, too: every offset, size and direction that the kernel accepts.
 //!
-//! What the kernel refuses at load need not be refused here: where it accepts, we must.
+//! Every program that the kernel accepts at load must be accepted here; the converse is not tested.
 
 use bpf_runtime::{Arch, Config, Context, Engine, Insn, Linker, Mode, Program, SkBuff, SkFields, Skb, Xdp, XdpBuff};
 use bpf_testkit::kernel::{self, ProgramType};
@@ -46,7 +46,7 @@ impl Hook {
     }
 }
 
-/// What an argument may be.
+/// The set of values for an argument.
 #[derive(Clone, Copy)]
 enum Arg {
     /// The context.
@@ -55,7 +55,7 @@ enum Arg {
     Of(&'static [i64]),
     /// 64 bytes of the stack, filled with a pattern, and compared afterwards.
     Stack,
-    /// The same further up: half of them.
+    /// The upper half of the bytes of [`Arg::Stack`].
     Upper,
     /// The upper half, or one of these numbers.
     UpperOr(&'static [i64]),
@@ -68,7 +68,7 @@ struct Row {
 
 const LAYER3: &str = "a packet of layer 3 has no link header here (docs/helpers.md)";
 
-/// What differs and is meant to: the helper, the kind of program if it is not all, the reason.
+/// Intended differences: the helper, the program type (`None`: all), the reason.
 const MEANT: &[(Helper, Option<Hook>, &str)] = &[
     (Helper::SkbLoadBytes, Some(Hook::Dissector), "the kernel's test run has no packet that this helper could read"),
     (Helper::SkbLoadBytesRelative, Some(Hook::Filter), LAYER3),
@@ -342,7 +342,8 @@ fn run_skb(program: &Program<Skb, ()>, hook: Hook, packet: &[u8]) -> Outcome {
     }
 }
 
-/// What the socket of a test run says of itself: the packet's addresses, its own the packet's source.
+/// Sets the fields of the socket of a test run: the packet's addresses, where the socket's own address is the packet's
+/// source.
 fn own_socket(fields: &mut SkFields, packet: &[u8]) {
     let word = |at: usize| packet.get(at..at + 4).map_or(0, |bytes| u32::from_ne_bytes(bytes.try_into().unwrap()));
     let words = |at: usize| [0, 4, 8, 12].map(|i| word(at + i));
@@ -431,7 +432,7 @@ fn every_helper_does_as_the_kernels() {
             for (i, text) in programs(row, hook).iter().enumerate() {
                 let Ok(theirs) = hook.load(text) else {
                     *refused.entry(row.helper.name()).or_default() += 1;
-                    // What the kernel does not have for this kind of program at all is not asked again.
+                    // A helper that the kernel lacks for this program type is not tried with further arguments.
                     if i == 0 && programs(row, hook).iter().step_by(3).all(|text| hook.load(text).is_err()) {
                         break;
                     }

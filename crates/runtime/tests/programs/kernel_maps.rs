@@ -27,7 +27,8 @@ impl Random {
 /// Flags of updates and pushes: those that exist, a lock where there is none, and none that exist.
 const FLAGS: [u64; 8] = [0, 0, 0, 0, 1, 2, 3, 4];
 
-/// What follows a call that returns a pointer to a value: its first word, or a mark; the value changes if there is one.
+/// Code behind a call that returns a pointer to a value: returns the value's first word and changes the value, or
+/// returns a mark for null.
 const FOUND: &str = "if r0 == 0 goto L; r1 = *(u64 *)(r0 + 0); r2 = r1; r2 += 1000; *(u64 *)(r0 + 0) = r2; r0 = r1; goto N; L: r0 = 77777; N:";
 
 /// One call on the map, of one of the kinds that its type has. The key is at r10 - 8 and a value at r10 - 16. The

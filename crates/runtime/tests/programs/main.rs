@@ -1,4 +1,4 @@
-//! What programs compute, see and are refused, on every engine.
+//! Results, contexts and refusals of programs, on every engine.
 //!
 //! One process: nothing here forks, raises signals, changes limits or counts what the process allocates.
 

@@ -345,7 +345,7 @@ fn taken_over_maps_of_maps_are_compared() {
     let (engine, instance) = load(Way::Verified);
     let object = object();
     let set = || MapSet::for_object(&engine, &object).unwrap();
-    // What a taken-over map holds stays, also where the object has initial entries; and a frozen one is no obstacle.
+    // A taken-over map keeps its contents, also if the object has initial entries, and may be frozen.
     let outer = instance.map("outer").unwrap();
     let key = 0u32.to_ne_bytes();
     let before = outer.get_inner(&key).unwrap().map(|map| map.id());

@@ -1,5 +1,5 @@
-//! What programs call by name, iterators among them, and the helpers on text: on every engine, with the kernel's
-//! results.
+//! Functions that programs call by name, iterators among them, and the helpers on text: on every engine, with the
+//! kernel's results.
 
 use crate::support::ways::{self, E2BIG, EINVAL, WAYS, notes};
 use bpf_runtime::{LoadError, MapSet, Object, Raw};
@@ -17,7 +17,7 @@ fn iterators_give_the_kernels_numbers() {
         let inner: u64 = (0..=7).map(|i| 15 - i).sum();
         assert_eq!(run("nested"), inner + 8 * 3000, "{way:?}");
         assert_eq!(run("indexed"), (0..16).map(|i| i * i).sum::<u64>(), "{way:?}");
-        // What has a name exists, and what nobody knows does not.
+        // Weak references: a known name exists, and an unknown name does not.
         assert_eq!(run("edges"), notes(&[0, 0, 0, EINVAL, 0, E2BIG, 1, 0]), "{way:?}");
     }
 }

@@ -2,9 +2,9 @@
 //! (`tests/objects/net`), loaded into the kernel by its own loader and here, do the same over generated traffic.
 //!
 //! Both are given the same entries of maps, then one packet after the other: verdicts, packets, the context's fields
-//! and, at the end, everything in the maps must be equal. What cannot be (a cookie's secret, a time) is named where
-//! it is left out. Where the kernel or its loader (`bpftool`) is not to be had, the programs run here alone, on every
-//! engine, and the engines are compared.
+//! and, at the end, everything in the maps must be equal. Values that cannot be equal (a cookie's secret, a time) are
+//! left out, each with its reason. Where the kernel or its loader (`bpftool`) is not to be had, the programs run here
+//! alone, on every engine, and the engines are compared.
 
 use crate::network_traffic::traffic;
 use crate::support::ways::{self, Way};
@@ -31,7 +31,7 @@ const ROOM: usize = 4096 - 256 - 320;
 /// More than any program here asks of a `struct __sk_buff`.
 const SKB_ROOM: usize = 512;
 
-/// What a run made of a packet: verdict, packet, and the context's fields that programs write.
+/// The outcome of a run: verdict, packet, and the context's fields that programs write.
 type Outcome = (u32, Vec<u8>, Vec<u8>);
 
 /// One object with what its maps are given first and what it is run on.
@@ -48,7 +48,7 @@ struct Case {
     answers: bool,
     /// Takes out of an outcome what differs from the kernel's for a reason.
     forgive: fn(&mut Outcome),
-    /// The same of a map's value.
+    /// Clears the bytes of a map's value that cannot be equal.
     forgive_value: fn(&str, &mut Vec<u8>),
 }
 
@@ -368,14 +368,14 @@ fn check(case: &Case) {
         }
         println!("{}{cpu}: {} packets, {verdicts:?}", case.name, case.packets.len());
         let distinct = verdicts.len();
-        // What the kernel's test run hands to classifiers has its tags in the packet: the helpers push, and pop
-        // nothing.
+        // In the kernel's test run, classifiers get packets with VLAN tags in the packet: the helpers push tags and
+        // have none to pop.
         let alike = ["loops", "vlan"].contains(&case.name);
         assert!(distinct > case.programs.len() || alike, "{}: always the same: {verdicts:?}", case.name);
     }
 }
 
-/// The same with source and destination the other way round, if it is IPv4 without options; no checksum changes.
+/// Returns the packet with source and destination exchanged, if it is IPv4 without options; no checksum changes.
 fn answer(packet: &[u8]) -> Vec<u8> {
     let mut answer = packet.to_vec();
     if packet.len() >= 38 && packet[12..15] == [8, 0, 0x45] {
@@ -390,7 +390,7 @@ fn answer(packet: &[u8]) -> Vec<u8> {
     answer
 }
 
-/// So that what is per CPU is in one place.
+/// Pins the thread to one CPU, so that all per-CPU values are on it.
 fn stay_on_this_processor() {
     // SAFETY: no memory is concerned.
     let cpu = unsafe { libc::sched_getcpu() };
@@ -594,7 +594,7 @@ impl Network for Known {
     }
 }
 
-/// What the kernel knows the socket by; an emulator may not pass the question on.
+/// Returns the kernel's cookie of the socket; an emulator may not support the request.
 fn cookie(listener: &TcpListener) -> std::io::Result<u64> {
     let mut cookie = 0u64;
     let mut len = size_of::<u64>() as libc::socklen_t;

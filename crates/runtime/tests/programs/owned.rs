@@ -32,7 +32,7 @@ fn load_object(way: Way, object: &[u8]) -> (Engine, Account, Instance<()>) {
     (engine, account, instance)
 }
 
-/// What to do: what, key, value. Some bytes more, so that the kernel takes it for a packet.
+/// Returns a packet with a request: operation, key, value. Padded to the least length of a packet in the kernel.
 fn packet(ask: [u64; 3]) -> Vec<u8> {
     [ask.map(u64::to_ne_bytes).concat(), vec![0; 40]].concat()
 }
@@ -51,7 +51,7 @@ fn is_used_up(engine: &Engine, account: &Account) {
     assert_eq!(account.used(), 0);
 }
 
-/// What to ask which program, as chance has it.
+/// Returns pseudorandom requests for a program.
 fn asks(name: &str, count: u64) -> Vec<[u64; 3]> {
     let mut state = 11u64;
     let mut below = |n: u64| {
@@ -80,7 +80,7 @@ fn answers_are_the_kernels() {
     compare("owned.o", OBJECT, &PROGRAMS, 200);
 }
 
-/// What is stashed is looked at, written and shared without being taken out, as in the kernel.
+/// A stashed object can be read, written and shared in place, as in the kernel.
 #[test]
 fn loads_are_the_kernels() {
     compare("owned_loads.o", LOADS, &["indexed", "keyed", "variable"], 100);
@@ -178,7 +178,7 @@ fn trees_are_in_order() {
     }
 }
 
-/// What a map holds goes with what held it: an element that is deleted, written anew or evicted, and the map.
+/// Objects in a map are freed with the element that holds them (deleted, overwritten or evicted) and with the map.
 #[test]
 fn nothing_is_left_of_what_maps_held() {
     for way in VERIFIED {
@@ -227,7 +227,7 @@ fn memory_has_an_end() {
         let pushed = (0..100).take_while(|i| ask(&instance, "queue", [1, 0, *i]) == 0).count();
         assert!((10..100).contains(&pushed), "{pushed}, {way:?}");
         assert_eq!(ask(&instance, "queue", [1, 0, 0]), 1001, "{way:?}");
-        // What is taken out makes room for others, after a while.
+        // Removed elements make room for others after a grace period.
         for _ in 0..1000 {
             if ask(&instance, "queue", [3, 0, 0]) == 0 {
                 break;

@@ -60,7 +60,8 @@ fn loaded(way: Way, slots: u32, bytes: &[u8], only: &[&str]) -> (Engine, Account
     load(way, slots, bytes, only).unwrap_or_else(|(_, e)| panic!("{way:?}: {e}"))
 }
 
-/// What to do: what, key and how many CPUs, value. Some bytes more, so that the kernel takes it for a packet.
+/// Returns a packet with a request: operation, key and number of CPUs, value. Padded to the least length of a packet in
+/// the kernel.
 fn packet(ask: [u64; 3]) -> Vec<u8> {
     [ask.map(u64::to_ne_bytes).concat(), vec![0; 40]].concat()
 }
@@ -84,7 +85,7 @@ fn cpus() -> u64 {
     std::thread::available_parallelism().map_or(1, |cpus| cpus.get().min(16) as u64)
 }
 
-/// What to ask which program, as chance has it.
+/// Returns pseudorandom requests for a program.
 fn asks(name: &str, count: u64) -> Vec<[u64; 3]> {
     let mut state = 11u64;
     let mut below = |n: u64| {
@@ -176,7 +177,8 @@ fn verdicts_are_the_kernels() {
         std::fs::remove_file(&path).unwrap();
         match loaded {
             Ok(Ok(_)) => Some(true),
-            // What is not loaded by default cannot be pinned; a program that is refused comes first.
+            // A program that is not loaded by default cannot be pinned; a refusal by the verifier is reported before
+            // that.
             Ok(Err(pinned::NotLoaded::Refused(text))) if text.contains("failed to load: -") => Some(false),
             Ok(Err(pinned::NotLoaded::Refused(text))) if text.contains("wasn't loaded") => Some(true),
             Ok(Err(pinned::NotLoaded::NoLoader(_))) | Err(_) => None,

@@ -16,7 +16,7 @@ const OBJECT: &[u8] = include_bytes!("../objects/owned_threads.o");
 /// The ways that are verified, and whether programs become fast while they run.
 const VERIFIED: [(Way, bool); 4] =
     [(Way::Verified, false), (Way::Verified, true), (Way::Unoptimised, false), (Way::VerifiedInterpreted, false)];
-/// What was not there, was just dropped, is linked elsewhere; a lock that was not to be had.
+/// Results without an effect: the object is missing, was just dropped, or is linked elsewhere; a lock was not taken.
 const MISSED: [u64; 4] = [1, 2, 3, 4];
 
 fn engine((way, tiered): (Way, bool), configure: impl FnOnce(&mut Config)) -> Engine {
@@ -50,7 +50,7 @@ fn ask(instance: &Instance<()>, name: &str, what: [u64; 3]) -> bool {
     }
 }
 
-/// What chance has each thread ask for.
+/// A thread's generator of pseudorandom requests.
 struct Chance(u64);
 
 impl Chance {
@@ -73,7 +73,7 @@ impl Chance {
 /// All places have a bin and a crate, and their locks are nobody's.
 fn is_usable(instance: &Instance<()>) {
     for key in 0..4 {
-        // What others had last is used first.
+        // The first use after other threads' may miss, so its result is ignored.
         (0..2).for_each(|what| _ = ask(instance, "uses", [what, key, 1]));
         assert!(ask(instance, "changes", [4, key, 0]), "{key}");
         assert!(ask(instance, "uses", [0, key, 1]) && ask(instance, "uses", [1, key, 1]), "{key}");
@@ -245,7 +245,7 @@ fn work_on_objects_is_done_beside_their_owners() {
             does.map(|thread| thread.join().unwrap()).into_iter().sum()
         });
         assert!(ran > 0, "{way:?}");
-        // What waits is nobody's once the program is gone.
+        // Objects of pending callbacks are freed when the program is dropped.
         ask(&instance, "starts", [0, 0, 0]);
         drop(instance);
         are_used_up(&engine, [&account]);

@@ -34,7 +34,7 @@ fn load<C: Context>(text: &str) -> Vec<Program<C, ()>> {
     modes.map(program).collect()
 }
 
-/// What the program makes of the packet: r0 and the packet, on each engine.
+/// Returns r0 and the packet after a run of the program, on each engine.
 fn xdp(text: &str, packet: &[u8]) -> Vec<(u32, Vec<u8>)> {
     let run = |program: Program<Xdp, ()>| {
         let mut buffer = vec![0; HEADROOM + ROOM];
@@ -229,9 +229,10 @@ fn redirects_are_data() {
     }
 }
 
-/// What `bpf_redirect` returns, and so the verdict. *Where* to is compared with what is written out above only: a test
-/// run takes the verdict and stops before the kernel acts on it, and the target lies in a variable of the kernel's that
-/// no program reads. (Frames sent for real, `BPF_F_TEST_XDP_LIVE_FRAMES`, would need network devices of the machine's.)
+/// The result of `bpf_redirect`, which is the verdict. *Where* to is compared with what is written out above only: a
+/// test run takes the verdict and stops before the kernel acts on it, and the target lies in a variable of the kernel's
+/// that no program reads. (Frames sent for real, `BPF_F_TEST_XDP_LIVE_FRAMES`, would need network devices of the
+/// machine's.)
 #[test]
 fn redirect_verdicts_are_the_kernels() {
     for (kind, flags) in [

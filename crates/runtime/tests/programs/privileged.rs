@@ -1,5 +1,5 @@
-//! Programs that show addresses: refused by default, accepted by `Loader::privileged`, as the kernel accepts them of
-//! root and of nobody else. What root is refused is refused here as well.
+//! Programs that expose addresses: refused by default, accepted by `Loader::privileged`, as the kernel accepts them
+//! from root only. Programs that the kernel refuses to root are refused here as well.
 
 use bpf_runtime::maps::{Map, MapDef, MapType};
 use bpf_runtime::{Arch, Config, Engine, Insn, Linker, LoadError, Mode, Program, SkBuff, Skb};
@@ -31,7 +31,7 @@ fn load(engine: &Engine, text: &str, privileged: bool) -> Result<Program<Skb, ()
 /// Loads the start of the packet into r2 and its end into r3; the context is in r6.
 const PACKET: &str = "r6 = r1; r2 = *(u32 *)(r1 + 76); r3 = *(u32 *)(r1 + 80); ";
 
-/// What root may do, by the kernel's `allow_ptr_leaks` and `allow_uninit_stack`.
+/// Programs that only root may load, by the kernel's `allow_ptr_leaks` and `allow_uninit_stack`.
 const ROOTS: &[&str] = &[
     "r0 = r1; exit",
     "r0 = r10; exit",
@@ -68,7 +68,7 @@ const ROOTS: &[&str] = &[
     "*(u64 *)(r10 - 8) = 0; lock *(u64 *)(r10 - 8) += r1; r0 = *(u64 *)(r10 - 8); exit",
 ];
 
-/// What root may not do either.
+/// Programs that root may not load either.
 const NOBODYS: &[&str] = &[
     // A number that was a pointer leads nowhere.
     "r2 = r1; *(u64 *)(r1 + 48) = r2; r2 = *(u64 *)(r1 + 48); r0 = *(u32 *)(r2 + 0); exit",

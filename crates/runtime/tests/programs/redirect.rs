@@ -70,7 +70,7 @@ fn the_host_is_told_the_entry() {
             assert_eq!(run(&program), (0, None), "{way:?} {map_type}");
             map.set(&[0; 4], &[3, 0, 0, 0, 0, 0, 0, 0][..value_size(map_type) as usize]).unwrap();
             assert_eq!(run(&program).0, 4, "{way:?} {map_type}");
-            // What misses takes back what was asked for before.
+            // A redirect that finds no entry cancels an earlier one.
             let text = redirect(0, 0, 0) + &redirect(0, 1, 2) + "exit";
             assert_eq!(run(&load(&engine, &map, &text)), (2, None), "{way:?} {map_type}");
         }
@@ -151,7 +151,7 @@ fn verdicts_are_the_kernels() {
     assert_eq!(asked, 4 * 13 * 5);
 }
 
-/// What sources say loosely, and what no loaded program refers to.
+/// Definitions that sources leave incomplete, and maps that no loaded program refers to.
 #[test]
 fn definitions_are_normalised_as_loaders_do() {
     let object = Object::parse(include_bytes!("../objects/loose.o")).unwrap();

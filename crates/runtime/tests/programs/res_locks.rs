@@ -12,7 +12,7 @@ const OBJECT: &[u8] = include_bytes!("../objects/res_locks.o");
 const VERIFIED: [Way; 5] =
     [Way::Verified, Way::Unoptimised, Way::VerifiedInterpreted, Way::Instance, Way::InterpretedInstance];
 
-/// What taking a lock fails with, as the programs say it.
+/// Errors of taking a lock, as the programs report them: 1000 plus the error number.
 const EDEADLK: u64 = 1035;
 const ETIMEDOUT: u64 = 1110;
 /// Nobody came.
@@ -43,7 +43,7 @@ fn ask(instance: &Instance<()>, name: &str, ask: [u64; 3]) -> u64 {
     try_ask(instance, name, ask).unwrap()
 }
 
-/// What is told in the flags.
+/// Returns whether a flag is set.
 fn told(instance: &Instance<()>, key: u32) -> bool {
     instance.map("flags").unwrap().get(&key.to_ne_bytes()).unwrap().unwrap() != [0; 8]
 }

@@ -15,7 +15,7 @@ fn load(way: Way) -> (Engine, Instance<()>) {
     ways::loaded(way, &object())
 }
 
-/// What the consumer gets, until there is nothing.
+/// Returns all records that the consumer gets until the ring is empty.
 fn drain(ring: &mut RingBuf) -> Vec<Vec<u8>> {
     let mut records = Vec::new();
     ring.consume(|bytes| {

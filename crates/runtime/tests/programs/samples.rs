@@ -1,7 +1,7 @@
 //! The sample objects through the front door: loaded without `unsafe`, verified, and run over a capture.
 //!
-//! Verdicts are those of the verifier's table, which was written by hand. What is accepted runs on both engines, and
-//! both must come to the same results, packets and map contents.
+//! Verdicts are those of the verifier's table, which was written by hand. Accepted programs run on both engines, and
+//! results, packets and map contents must be equal.
 //!
 //! The objects are not in the repository: they are looked for in `$BPF_SHARED/objects` or `../shared/objects` beside
 //! it.
@@ -50,7 +50,7 @@ pub(crate) fn parse(path: &Path) -> Result<Object, String> {
 /// Keys and values, ascending.
 type Elements = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// What a program made of the capture.
+/// The outcome of a program over the capture.
 #[derive(PartialEq, Debug)]
 struct Outcome {
     /// r0 of each packet, or how its run ended, and the packet afterwards.

@@ -1,4 +1,4 @@
-//! What the helpers of `struct __sk_buff` make of packets: the same as the kernel's, byte by byte.
+//! Effects of the helpers of `struct __sk_buff` on packets, compared with the kernel byte by byte.
 //!
 //! Programs are sequences of calls with arguments from and beyond what the helpers take; each notes every result, the
 //! fields afterwards and what stands at the link and network headers. The kernel runs the same programs over the same
@@ -14,7 +14,7 @@ use bpf_testkit::skipped;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
-/// What a host gives around a packet.
+/// Room before and behind a packet in the host's buffer, in bytes.
 const HEADROOM: usize = 20_000;
 const TAILROOM: usize = 20_000;
 
@@ -497,7 +497,7 @@ fn the_hosts_network_answers() {
     }
 }
 
-/// What a program only says is left in the context.
+/// A program's requests are stored in the context.
 #[test]
 fn next_hops_and_tunnels_are_data() {
     let neigh = fill(&[0, 0xaa, 0x0a << 32 | libc::AF_INET as u64]);
@@ -548,7 +548,7 @@ fn hashes_are_the_flows() {
     other[33] ^= 1;
     assert_ne!(hash(&packet, ask), 0);
     assert_ne!(hash(&packet, ask), hash(&other, ask));
-    // What the flow is not made of.
+    // Bytes that are not part of the flow.
     other[33] ^= 1;
     (other[16], other[0]) = (9, 9);
     assert_eq!(hash(&packet, ask), hash(&other, ask));
@@ -581,7 +581,7 @@ fn packets_stay_in_their_buffer() {
                     let packet = &frame()[..40];
                     buffer[before..][..40].copy_from_slice(packet);
                     let mut buff = SkBuff::with_room(&mut buffer, before, 40);
-                    // So that a tag is put into the packet.
+                    // With a tag in the metadata, so that the helper inserts it into the packet.
                     (buff.fields.vlan_present, buff.fields.vlan_proto) = (1, 0x0081);
                     let r0 = program.run(&mut (), &mut buff).unwrap();
                     let fits = head <= before && tail <= behind;

@@ -142,9 +142,9 @@ fn accesses<C: Context>(kind: ProgramType, hooks: &[u32], size: i64) -> Vec<((i6
     all
 }
 
-/// Each access of each context: what the kernel takes on one of its hooks, we take, but for the packet of a connection,
-/// which is not there. What we take beyond that is part of a field that the kernel gives whole, never a write of a
-/// field that it only shows.
+/// Each access to each context: every access that the kernel accepts on one of its hooks is accepted here, except for
+/// the packet of a connection, which does not exist. Further accesses that are accepted here are parts of fields that
+/// the kernel allows as a whole, never writes of fields that are read-only in the kernel.
 #[test]
 fn contexts_of_sockets_are_the_kernels() {
     if let Err(reason) = kernel::available() {

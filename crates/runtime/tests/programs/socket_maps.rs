@@ -105,7 +105,7 @@ fn found_sockets_are_given_back_by_runs_that_are_stopped_and_are_no_more_than_fi
         for i in 1..=16 {
             text += &format!("r1 = *(u64 *)(r10 - {}); if r1 == 0 goto n{i}; r9 += 1; call 86; n{i}:; ", 8 + 8 * i);
         }
-        // What is returned is 0 or 1.
+        // The program must return 0 or 1.
         text += "r0 = 0; if r9 != 15 goto out; r0 = 1; out:; exit";
         assert_eq!(bench.choose(&text).0, Ok(1), "{way:?}, {map_type}");
         assert_eq!(Arc::strong_count(&bench.socket), 2, "{way:?}, {map_type}");

@@ -223,7 +223,7 @@ fn the_calls_that_led_to_a_stop_are_named() {
                 let touches = if stack > 0 { format!("*(u64 *)(r10 - {stack}) = r1;") } else { String::new() };
                 let body = |call: i32| format!("{keeps}{touches}call {call:+}; {uses}exit;");
                 let len = i32::try_from(body(1).split(';').filter(|line| !line.trim().is_empty()).count()).unwrap();
-                // What is between a call and the next function.
+                // The number of instructions between a call and the next function.
                 let over = i32::try_from(saved).unwrap() + 1;
                 let text = format!("r1 = *(u64 *)(r1 + 0); {}{}{end}", body(over), body(over)).replace(';', "\n");
                 let program = linker.loader::<Raw>().hybrid().insns(name, assemble(&text).unwrap());

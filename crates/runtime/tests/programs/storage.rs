@@ -1,4 +1,4 @@
-//! What programs keep of sockets: made, found, taken away, and how long its memory stays.
+//! Socket storage: creation, look-up, deletion, and the lifetime of its memory.
 
 use crate::support;
 use crate::support::ways::{self, Way};
@@ -116,7 +116,8 @@ fn a_full_map_has_no_room_for_another_socket() {
     }
 }
 
-/// What a run has got stays its own until it ends, whoever takes it away meanwhile: many threads make and remove.
+/// Storage that a run has looked up is not reused until the run ends, although other threads delete it: many threads
+/// create and delete.
 #[test]
 fn storage_is_nobody_elses_before_a_run_ends() {
     let instance = load::<Skb>(Way::Verified, &["count", "steps"]);

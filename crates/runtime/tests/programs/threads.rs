@@ -1,4 +1,4 @@
-//! What programs keep of the threads that run them.
+//! Task storage: data that programs keep for the threads that run them.
 
 use crate::support::ways::{self, Way};
 use bpf_runtime::{Instance, Linker, MapSet, Object, Xdp, XdpBuff};

@@ -65,7 +65,7 @@ fn results_are_the_kernels() {
     let first = &programs[0];
     assert_eq!(run(first, "thrown", &packet(9, 123)), 123);
     assert_eq!(run(first, "thrown", &packet(3, 123)), 124);
-    // What the other program throws is what the function returns that jumped to it.
+    // An exception of the target of a tail call becomes the result of the function that made the tail call.
     assert_eq!(run(first, "jumped", &packet(3, 1)), 2 + 100_000 + 4 + 2);
     assert_eq!(run(first, "jumped", &packet(11, 1)) % 100_000, 110);
 }

@@ -131,7 +131,7 @@ fn what_changes_the_value_ends_its_timer() {
         assert_eq!(call_back(&instance, "one"), 1, "{way:?}");
         assert_eq!(value(3), [[1u64, 0, 0, 3].map(u64::to_ne_bytes).concat()].concat(), "{way:?}");
         assert_eq!([2, 4].map(|key| value(key)[24]), [0xff, 0], "{way:?}");
-        // The same key anew.
+        // The element is deleted and created again under the same key.
         assert_eq!(run(&instance, "one", 3), 2);
         hash.delete(&3u64.to_ne_bytes()).unwrap();
         set(3, &[0; 32]);
@@ -180,7 +180,7 @@ fn a_callback_has_the_programs_budget() {
     }
 }
 
-/// What helpers do to the context they do to the one that the host gives.
+/// Helpers in callbacks change the context that the host passes to `run_timers`.
 #[test]
 fn helpers_in_callbacks_have_the_hosts_context() {
     for way in VERIFIED {

@@ -6,7 +6,7 @@ use bpf_runtime::{
     Policy, Program, Raw, RunError, Verdicts, assemble, compile_listing,
 };
 
-/// What the code of this program needs, compiled with these checks, and counted or not.
+/// Returns the needs of this program's code, compiled with these checks, and with or without counting of runs.
 fn needs(arch: Arch, opt_level: OptLevel, text: &str, checks: bool, count: bool) -> Needs {
     let mut options = ListingOptions::default();
     options.compile.opt_level = opt_level;

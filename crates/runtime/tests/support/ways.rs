@@ -99,7 +99,7 @@ pub(crate) fn try_instance(engine: &Engine, way: Way, object: &Object) -> Result
     loader.object(object, MapSet::for_object(engine, object).unwrap())
 }
 
-/// The same module, read back from its bytes if it can be serialised.
+/// Returns the module read back from its bytes, or unchanged if it cannot be serialised.
 pub(crate) fn read_back<C: Context, H: 'static>(linker: &Linker<H>, module: Module<C, H>) -> Module<C, H> {
     match module.serialize() {
         // SAFETY: `serialize` of this process returned the bytes.

@@ -1,8 +1,8 @@
 //! The functions over memory that compilers call by themselves.
 //!
-//! Emitted code calls them directly. What a program is proven to pass may be memory that other threads change
-//! meanwhile, as whatever else it loads and stores, so bytes are copied as everywhere ([`crate::call::bytes`]), a piece
-//! at a time: they are then those of before or after.
+//! Emitted code calls them directly. Their arguments are proven memory, which other threads may change at the same
+//! time. So bytes are copied atomically ([`crate::call::bytes`]), a piece at a time: each byte read is one of before or
+//! after such a change.
 
 use crate::call::HostFn;
 use crate::call::bytes::{copy_in, copy_out};
@@ -20,7 +20,7 @@ pub(crate) fn builtin(builtin: Builtin) -> HostFn {
     }
 }
 
-/// What is copied at a time.
+/// Bytes that are copied at a time.
 const PIECE: usize = 256;
 
 /// `memmove(to, from, bytes)`, and `memcpy`: a program is not proven to pass what does not overlap.

@@ -12,13 +12,13 @@ use bpf_jit_code::{RunCtx, StopCode};
 #[cfg(native)]
 use bpf_verifier::CallbackKind;
 
-/// What the calls that a helper makes are checked for: what the program's own are, as its compiler was told
-/// (`LowerOptions`), and nothing else. The configuration does not say it: a program that is not proven to end counts
-/// under any.
+/// The checks of a helper's calls of callbacks: the same checks as the program's own calls have (`LowerOptions`). They
+/// do not follow from the engine's configuration, since a program that is not proven to end counts under any
+/// configuration.
 pub(crate) trait Checked {
-    /// Counts against the run's budget.
+    /// Whether callbacks count against the run's budget.
     const BUDGET: bool;
-    /// Ends an interrupted run.
+    /// Whether an interrupted run ends at a callback.
     const INTERRUPT: bool;
 }
 
@@ -41,7 +41,7 @@ pub(crate) fn calling_back(kind: CallbackKind, compiled: &bpf_jit::LowerOptions)
     }
 }
 
-/// The same of `bpf_rbtree_add_impl`.
+/// Returns the shim of `bpf_rbtree_add_impl`.
 #[cfg(native)]
 pub(crate) fn adding_to_tree(compiled: &bpf_jit::LowerOptions) -> Shim {
     shim_of::<AddToTree>(compiled)
@@ -102,10 +102,10 @@ pub(super) trait CallsBack {
     /// Which of its arguments is the callback.
     const CALLBACK: usize;
 
-    /// What it does with its arguments.
+    /// Runs the helper.
     ///
     /// # Safety
-    /// They are what the helper's prototype says.
+    /// The arguments must fit the helper's prototype.
     unsafe fn run(run: &mut Run, args: [u64; 5], call: CallBack<'_>) -> Result<u64, HelperError>;
 }
 
@@ -160,7 +160,7 @@ impl CallsBack for AddToTree {
     }
 }
 
-/// What emitted code calls.
+/// The function of a helper that calls back, for emitted code.
 ///
 /// # Safety
 /// The arguments as [`CallsBack::run`] says, of which the callback is the entry of a subprogram of the running program;

@@ -1,4 +1,4 @@
-//! What helpers that call back do, whoever it is that calls: emitted code or the interpreter.
+//! Helpers that call back into the program, independent of the engine that runs it: emitted code or the interpreter.
 
 use crate::abi::run::Run;
 use crate::error::HelperError;

@@ -173,10 +173,10 @@ pub(super) unsafe extern "C" fn from_mem(data: u64, size: u64, flags: u64, ptr: 
 /// # Safety
 /// `ptr` as in [`write`]; `context` must be the running program's, of that kind.
 unsafe fn from_packet(context: u64, len: usize, kind: u32, flags: u64, ptr: u64) -> u64 {
-    // What is longer could be adjusted to an offset that is a kind.
+    // `bpf_dynptr_adjust` of a longer dynptr could make its offset equal to a kind.
     let fits = u32::try_from(len).ok().filter(|size| u64::from(*size) <= MAX_SIZE).ok_or(Errno::E2BIG);
     let fits = if flags == 0 { fits } else { Err(EINVAL) };
-    // One that leads nowhere keeps its kind: see `slice`.
+    // A null dynptr keeps its kind: see `slice`.
     let none = Dynptr { offset: kind, ..Dynptr::NULL };
     let made = fits.map_or(none, |size| Dynptr { data: context, size, offset: kind });
     // SAFETY: the caller's promise.

@@ -1,12 +1,12 @@
 //! The formats of `bpf_trace_printk`, `bpf_trace_vprintk` and `bpf_snprintf`.
 //!
-//! Problem: `%s` and `%pI4` read memory by a number, and a number is no proof of memory. Approach: with each value
-//! comes what the verifier has proven of it at that call ([`Known`]): that it is a pointer on every path, or null, and
-//! so many bytes are readable behind it. What is not proven is not read: it prints as what the kernel prints of an
-//! address that it cannot read, nothing or zeros.
+//! Problem: `%s` and `%pI4` read memory by a number, and a number is no proof of memory. Approach: each value comes
+//! with the facts that the verifier has proven at that call ([`Known`]): that it is a pointer on every path, or null,
+//! and the number of bytes readable there. Unproven memory is not read: the output is then the kernel's for an
+//! unreadable address, nothing or zeros.
 //!
-//! An address itself is never printed, because a program may read the text: `%p` of one is a number that stands for it
-//! in this process.
+//! An address itself is never printed, because a program may read the text: `%p` of an address prints a hash of it that
+//! is keyed for this process.
 //!
 //! Source: `bpf_bprintf_prepare` in `kernel/bpf/helpers.c`, `lib/vsprintf.c` (Linux 6.18).
 
@@ -154,7 +154,7 @@ unsafe fn conversion<'f>(
                 rest => (false, rest),
             };
             let [conversion, rest @ ..] = rest else { return None };
-            // What an address is printed as is a number that stands for it.
+            // An address is printed as its hash.
             let value = if known.is_some() { disguised(value) } else { value };
             #[expect(clippy::cast_possible_truncation, reason = "that is what a format without a length asks for")]
             let (unsigned, signed) =
@@ -267,7 +267,7 @@ mod tests {
         ] {
             assert_eq!(numbers(refused, &[1]), None, "{refused}");
         }
-        // What cannot be read.
+        // Unreadable addresses.
         assert_eq!(numbers("[%s][%5s][%pI4]", &[1, 0, 8]), Some("[][     ][0.0.0.0]".into()));
     }
 

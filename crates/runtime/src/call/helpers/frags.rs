@@ -162,7 +162,7 @@ pub(super) unsafe extern "C" fn pull_data(context: u64, len: u64, _: u64, _: u64
     ret(if pulled { Ok(0) } else { Err(EINVAL) })
 }
 
-/// The same where a packet has one piece: it is there already, or nowhere.
+/// Implements `bpf_xdp_pull_data` for packets of one piece: the bytes are there already, or do not exist.
 ///
 /// # Safety
 /// `context` must be that of a running program on [`crate::Xdp`].

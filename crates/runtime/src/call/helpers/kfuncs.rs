@@ -174,7 +174,7 @@ pub(crate) fn at_site(kfunc: Kfunc, known: &[Option<u32>]) -> Option<HostFn> {
     }
 }
 
-/// What a device has told with the packet of an XDP program: an error if the host has not said.
+/// Returns metadata that the device delivered with the packet of an XDP program; an error if the host has given none.
 ///
 /// # Safety
 /// `context` must be that of a running program on [`Xdp`] or [`XdpFrags`].

@@ -58,7 +58,7 @@ map_helpers! {
     map_peek_elem(map, out, b, c, slot) = map_ops::peek(map, out as *mut u8, slot);
 }
 
-/// `bpf_map_lookup_elem`. What a map of sockets has at the key, the host is asked for.
+/// `bpf_map_lookup_elem`. For a map of sockets, the host is asked for the socket whose cookie is at the key.
 ///
 /// # Safety
 /// As the helpers over maps.
@@ -95,8 +95,8 @@ pub(super) unsafe extern "C" fn map_lookup_percpu_elem(
     (unsafe { map_ops::lookup_percpu(map as *const MapHeader, key as *const u8, low(cpu)) }) as u64
 }
 
-/// `bpf_spin_lock`. A lock that this slot holds already ends the run: waiting for it would never end. So does one that
-/// the run could not be told to give back, should it be stopped: nobody verified has so many.
+/// `bpf_spin_lock`. A lock that this slot holds already ends the run: waiting for it would never end. A lock that does
+/// not fit on the run's list of locks to release ends the run as well; no verified program holds so many.
 ///
 /// # Safety
 /// `lock` must be the lock in a live map value; `ctx` the first field of a [`Run`].

@@ -2,10 +2,10 @@
 //!
 //! Each is a C function that emitted code calls directly; the interpreter calls the same ones after checking their
 //! arguments against the prototype. Helpers that call back into the program (`bpf_loop`, `bpf_for_each_map_elem`) are
-//! written once over "how to call back" and have two callers, emitted code and the interpreter.
+//! written once over a function that calls back, and have two callers, emitted code and the interpreter.
 //!
-//! What the SAFETY comments of these modules call proven of an argument, the verifier has proven, or the interpreter
-//! checks before the call, or whoever loaded the program unverified has promised.
+//! "Proven" in SAFETY comments of these modules means: proven by the verifier, checked by the interpreter before the
+//! call, or promised by the caller that loaded the program unverified.
 
 mod bits;
 pub(crate) mod builtins;

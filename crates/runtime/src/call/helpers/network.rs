@@ -21,7 +21,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 const TC_ACT_SHOT: u64 = 2;
 const TC_ACT_REDIRECT: u64 = 7;
 
-/// Asks the network. What the host's answer fails or panics with ends the run.
+/// Asks the host's network. An error or a panic of the host ends the run.
 ///
 /// # Safety
 /// `run` must be the hidden argument of the running program, and the caller's frame hold nothing that needs dropping.
@@ -106,7 +106,7 @@ pub(super) unsafe extern "C" fn xdp_fib_lookup(
     unsafe { fib_lookup(params, plen, flags, None, run) }
 }
 
-/// The same of classifiers: a packet whose length the program does not say is measured itself.
+/// Implements `bpf_fib_lookup` for classifiers: if the program gives no length, the packet's own length is checked.
 ///
 /// # Safety
 /// As [`xdp_fib_lookup`].
@@ -176,7 +176,8 @@ pub(super) unsafe extern "C" fn xdp_check_mtu(
     unsafe { check_mtu((buff.ingress_ifindex, buff.window.len(), false), [ifindex, mtu_len, diff], run) }
 }
 
-/// The same of classifiers. `BPF_MTU_CHK_SEGS` asks for the segments of a large packet, not for another length.
+/// Implements `bpf_check_mtu` for classifiers. `BPF_MTU_CHK_SEGS` checks the segments of a large packet instead of its
+/// length.
 ///
 /// # Safety
 /// As [`xdp_check_mtu`].

@@ -1,7 +1,7 @@
 //! The kernel's functions over objects that programs own: lists, trees, and pointers in maps' values.
 //!
-//! What they do is in [`bpf_maps::owned`]. A run notes what it owns, so that one that is stopped gives it up; whatever
-//! it is told of an object that it does not own, nothing is done to that.
+//! The operations are in [`bpf_maps::owned`]. A run records the objects that it owns, so that a stopped run releases
+//! them. An operation on an object that the run does not own does nothing.
 //!
 //! Source: `kernel/bpf/helpers.c` (Linux 6.18).
 
@@ -208,7 +208,7 @@ pub(super) unsafe extern "C" fn list_peek<const FRONT: bool>(
     unsafe { graph::peek(head, end(FRONT)) }
 }
 
-/// What `bpf_rbtree_add_impl(root, node, less, meta, off)` does, whoever it is that calls `less`.
+/// Implements `bpf_rbtree_add_impl(root, node, less, meta, off)`, independent of the engine that calls `less`.
 ///
 /// # Safety
 /// `root` must be a tree in a value or an object whose lock the run has, `node` the node of an object for it that the

@@ -328,7 +328,7 @@ unsafe extern "C" fn xdp_event_output(
     }
 }
 
-/// The same of classifiers and socket filters.
+/// Implements `bpf_perf_event_output` for classifiers and socket filters.
 ///
 /// # Safety
 /// As [`xdp_event_output`].

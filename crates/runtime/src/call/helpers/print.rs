@@ -1,7 +1,7 @@
 //! Text from formats: `bpf_trace_printk`, `bpf_trace_vprintk` and `bpf_snprintf`.
 //!
-//! What is printed goes to the host as it is, a text a call. Each function exists twice: as the helper, which knows all
-//! values as numbers, and for a call site ([`at_site`]), with what the verifier has proven there of those that are
+//! The host receives one text for each call. Each function exists twice: as the helper, which treats all values as
+//! numbers, and for a call site ([`at_site`]), with the facts that the verifier has proven there about values that are
 //! pointers ([`super::format`]).
 //!
 //! Source: `bpf_bprintf_prepare` in `kernel/bpf/helpers.c`, `kernel/trace/bpf_trace.c` (Linux 6.18).
@@ -14,7 +14,7 @@ use bpf_maps::Errno;
 use bpf_uapi::Helper;
 use std::sync::Arc;
 
-/// What is known of the values of a call.
+/// The facts about the values of a call.
 #[derive(Debug, Default)]
 pub(crate) struct Site {
     known: [Known; MAX_VALUES],

@@ -36,7 +36,7 @@ const IN_KERNEL: u8 = 1;
 /// The half that the address is in.
 const EITHER: u8 = 2;
 
-/// What is known of the source of a call.
+/// The facts about the source address of a call.
 #[derive(Debug)]
 struct Source {
     /// Readable bytes behind a source that is a pointer or null on every path; `None` for a number.

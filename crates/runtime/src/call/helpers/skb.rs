@@ -1,9 +1,8 @@
-//! The helpers that change a packet behind a `struct __sk_buff`, or what is noted of it: the kernel's, by the kernel's
-//! ids.
+//! The kernel's helpers that change the packet or the metadata of a `struct __sk_buff`, by the kernel's ids.
 //!
 //! Each is a safe function of [`SkBuff`], which moves the packet's ends by the window's checked operations only; a C
-//! function around it tells the run where the packet is then. What the kernel does by reallocating needs room in the
-//! host's buffer here, and is `-ENOMEM` without.
+//! function around it tells the run where the packet is then. An operation for which the kernel reallocates needs room
+//! in the host's buffer here, and fails with `-ENOMEM` without.
 //!
 //! Source: `net/core/filter.c`, `net/core/skbuff.c`, `include/linux/if_vlan.h`, `include/net/inet_ecn.h` (Linux 6.18).
 
@@ -35,7 +34,7 @@ const fn ether(kind: u16) -> u32 {
     kind.to_be() as u32
 }
 
-/// What a helper returns.
+/// Returns a helper's result as r0: the value, or the negative error number.
 pub(crate) fn ret(done: Done) -> u64 {
     done.unwrap_or_else(|errno| errno.as_ret().cast_unsigned())
 }
@@ -448,7 +447,7 @@ impl SkBuff<'_> {
     }
 }
 
-/// What `bpf_skb_adjust_room` may be asked for: `BPF_ADJ_ROOM_*` and `BPF_F_ADJ_ROOM_*`.
+/// Modes and flags of `bpf_skb_adjust_room`: `BPF_ADJ_ROOM_*` and `BPF_F_ADJ_ROOM_*`.
 mod room {
     pub(super) const NET: u32 = 0;
     pub(super) const MAC: u32 = 1;

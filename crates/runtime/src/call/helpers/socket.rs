@@ -269,7 +269,7 @@ pub(super) unsafe extern "C" fn skb_sk_assign(
     // SAFETY: as the verifier has proven.
     let skb = unsafe { skb(context) };
     let assign = |_: &dyn Network| {
-        // What was assigned before is the host's to drop, and may panic.
+        // This drops the socket that was assigned before: the host's destructor may panic.
         skb.assigned = Some(socket);
         Ok(0)
     };
@@ -400,7 +400,8 @@ pub(super) unsafe extern "C" fn sock_map_update(
     unsafe { map_ops::set_socket(map as *const MapHeader, key as *const u8, socket.cookie, flags, slot) as u64 }
 }
 
-/// What a map keeps of a socket: by its cookie, so that one that has none keeps nothing.
+/// Returns the cookie by which a map stores data of a socket; `None` for a request or time-wait socket, and for a
+/// socket without a cookie.
 ///
 /// # Safety
 /// See [`socket`].
@@ -464,7 +465,7 @@ pub(super) unsafe extern "C" fn sk_storage_delete(map: u64, at: u64, _: u64, _: 
     unsafe { storage_delete(cookie, map, run) }
 }
 
-/// What a map keeps of the socket that a program decides on.
+/// Returns the cookie by which a map stores data of the context's socket.
 ///
 /// # Safety
 /// `context` must be that of a running program on [`Sock`](crate::Sock).

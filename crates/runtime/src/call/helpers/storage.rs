@@ -1,4 +1,4 @@
-//! What programs keep of threads: `bpf_task_storage_get` and its like. A thread is its number
+//! Storage that programs keep for threads: `bpf_task_storage_get` and `bpf_task_storage_delete`. A thread is its number
 //! ([`super::system::get_current_task`]), and any number is one: nothing is read there.
 //!
 //! Source: `kernel/bpf/bpf_task_storage.c` (Linux 6.18).

@@ -26,7 +26,7 @@ pub(super) struct Text {
 }
 
 impl Text {
-    /// What is no address, or null, is none to read at.
+    /// Refuses a null pointer and a value that is not a proven address.
     pub(super) fn readable(self) -> Result<Text, Errno> {
         if self.at == 0 || self.known.is_none() { Err(Errno::ERANGE) } else { Ok(self) }
     }
@@ -143,7 +143,7 @@ fn lower(byte: u8) -> u8 {
     }
 }
 
-/// What a function does with its arguments.
+/// The implementation of a string function.
 type Function = fn([Text; 3]) -> Result<u64, Errno>;
 
 fn strcmp([a, b, _]: [Text; 3]) -> Result<u64, Errno> {
@@ -259,7 +259,7 @@ pub(super) fn function(kfunc: Kfunc) -> Option<HostFn> {
     shims(kfunc).map(|[plain, _]| HostFn::with_run(plain))
 }
 
-/// The same for a call at which so many bytes are known to be readable behind its arguments.
+/// Returns the function for a call site, with the bytes that are proven readable at its arguments.
 pub(super) fn at_site(kfunc: Kfunc, site: Arc<Site>) -> Option<HostFn> {
     shims(kfunc).map(|[_, at_site]| HostFn { shim: at_site, env: Some(site), needs_ctx: true })
 }
@@ -276,7 +276,7 @@ mod tests {
         Text { at: at.cast_unsigned(), known: None }
     }
 
-    /// What is not proven to be there is a fault, wherever the text is cut.
+    /// A read beyond the proven bytes is a fault, wherever the text is cut.
     #[test]
     fn nothing_is_read_beyond_what_is_known() {
         let whole = b"hello\0";

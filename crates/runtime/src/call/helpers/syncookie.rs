@@ -16,7 +16,7 @@ use std::sync::LazyLock;
 
 /// Segment sizes that a cookie can say, of IPv4 and of IPv6.
 const SIZES: [[u16; 4]; 2] = [[536, 1300, 1440, 1460], [1280 - 60, 1480 - 60, 1500 - 60, 9000 - 60]];
-/// Those of a SYN that names none.
+/// The maximum segment sizes for a SYN without the option: IPv4, IPv6.
 const DEFAULT: [u16; 2] = [536, 1280 - 60];
 /// A cookie is good for so many minutes.
 const MAX_AGE: u32 = 2;
@@ -24,7 +24,7 @@ const TCP_HLEN: usize = 20;
 
 static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
-/// Who talks to whom: addresses and ports, as they are in the packet.
+/// The addresses and ports of a connection, as they are in the packet.
 #[derive(Hash)]
 struct Flow {
     addresses: [u8; 32],

@@ -153,7 +153,7 @@ mod tests {
                 Some(first.parse().ok()?..=last.parse().ok()?)
             });
             let ids: Vec<u32> = ids.flatten().collect();
-            // What else is quoted there says for which contexts.
+            // Other quoted names in the cell are contexts.
             let quoted = names.split('`').skip(1).step_by(2);
             let names: Vec<&str> = quoted.filter(|name| name.starts_with("bpf_")).collect();
             if names.is_empty() {

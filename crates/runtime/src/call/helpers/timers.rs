@@ -1,8 +1,8 @@
 //! The helpers over timers in map values, the kernel's, by the kernel's ids; and the functions over work for later
 //! (`struct bpf_wq`), which is a timer that is due at once.
 //!
-//! What they note, and who calls back, is in [`crate::abi::timers`]. `bpf_timer_set_callback` is bound to each program
-//! by itself: an address of a function says nothing without the program that it is of.
+//! Timers are recorded, and callbacks are run, in [`crate::abi::timers`]. `bpf_timer_set_callback` is bound to each
+//! program by itself: an address of a function says nothing without the program that it is of.
 //!
 //! Source: `kernel/bpf/helpers.c` (Linux 6.18).
 
@@ -14,7 +14,7 @@ use bpf_jit_code::RunCtx;
 use bpf_maps::{Errno, MapHeader, program as map_ops};
 use std::sync::Arc;
 
-/// What a program is told by that sets callbacks: [`program_number`].
+/// The number that identifies a program that sets callbacks: [`program_number`].
 pub(crate) struct TimerProgram(pub(crate) u64);
 
 impl TimerProgram {

@@ -1,4 +1,5 @@
-//! What an interpreted run may access of its context: the structure, by its fields, and the memory that it points to.
+//! The context memory that an interpreted run may access: the structure, by its fields, and the memory that it points
+//! to.
 
 use crate::context::Parts;
 use bpf_interp::Memory;
