@@ -53,7 +53,6 @@ const REMAINING: [(&str, usize); 26] = [
     ("crates/os/", 22),
     ("crates/prog-pack/", 21),
     ("crates/quiesce/", 43),
-    ("crates/runtime/", 492),
     ("crates/tailcall/", 18),
     ("crates/uapi/", 20),
     ("crates/verifier/", 353),

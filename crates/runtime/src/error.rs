@@ -103,7 +103,7 @@ pub enum LoadError {
     /// The program is not structurally valid.
     #[error("program `{program}`: {source}")]
     Structure {
-        /// Which program.
+        /// The program.
         program: String,
         /// Where and why.
         source: bpf_isa::ValidateError,
@@ -111,7 +111,7 @@ pub enum LoadError {
     /// The bytes are not instructions.
     #[error("program `{program}`: {source}")]
     Decode {
-        /// Which program.
+        /// The program.
         program: String,
         /// Where and why.
         source: bpf_isa::DecodeError,
@@ -119,7 +119,7 @@ pub enum LoadError {
     /// The verifier refused it.
     #[error("program `{program}` was refused by the verifier:\n{source}")]
     Verifier {
-        /// Which program.
+        /// The program.
         program: String,
         /// Where, why, and what to do.
         source: Box<bpf_verifier::VerifyError>,
@@ -128,7 +128,7 @@ pub enum LoadError {
     /// ([`crate::Proofs::Require`]).
     #[error("program `{program}`: {source}")]
     Proof {
-        /// Which program.
+        /// The program.
         program: String,
         /// The part that is missing, differs or does not hold.
         source: bpf_verifier::ProofError,
@@ -137,7 +137,7 @@ pub enum LoadError {
     /// was a verdict: the program may be safe.
     #[error("program `{program}` was not verified in time; whether it is safe is not known:\n{source}")]
     VerdictUnknown {
-        /// Which program.
+        /// The program.
         program: String,
         /// Where most of the work went.
         source: Box<bpf_verifier::VerifyError>,
@@ -145,7 +145,7 @@ pub enum LoadError {
     /// A context with pointers needs the verifier to tell which access reads one.
     #[error("program `{program}`: programs on {context} cannot be loaded without verifying them")]
     NeedsVerifier {
-        /// Which program.
+        /// The program.
         program: String,
         /// The context.
         context: String,
@@ -157,7 +157,7 @@ pub enum LoadError {
     /// does not occur.
     #[error("program `{program}`{source}")]
     ContextLayout {
-        /// Which program.
+        /// The program.
         program: String,
         /// Where, and what is there.
         source: Box<LayoutMismatch>,
@@ -169,7 +169,7 @@ pub enum LoadError {
         at(.insn, .line)
     )]
     ContextUntyped {
-        /// Which program.
+        /// The program.
         program: String,
         /// The structure.
         context: String,
@@ -182,7 +182,7 @@ pub enum LoadError {
     /// An arena needs the verifier to tell which accesses are made in it.
     #[error("program `{program}`: programs with an arena{} cannot be loaded without verifying them", quoted(.arena))]
     ArenaNeedsVerifier {
-        /// Which program.
+        /// The program.
         program: String,
         /// The arena's map; `None` if it casts addresses without referring to one.
         arena: Option<String>,
@@ -190,7 +190,7 @@ pub enum LoadError {
     /// An exception needs the verifier to tell which calls may throw it.
     #[error("program `{program}`: programs that throw (`bpf_throw`) cannot be loaded without verifying them")]
     ThrowNeedsVerifier {
-        /// Which program.
+        /// The program.
         program: String,
     },
     /// It was to be loaded for packets in pieces ([`crate::XdpFrags`]), and does not say that it knows of more than
@@ -199,7 +199,7 @@ pub enum LoadError {
         "program `{program}` is in section `{section}`, so it knows packets in one piece only: load it for `Xdp`, or put it into a section `xdp.frags`"
     )]
     OnePiece {
-        /// Which program.
+        /// The program.
         program: String,
         /// Its section.
         section: String,
@@ -207,7 +207,7 @@ pub enum LoadError {
     /// It calls a helper that is not registered.
     #[error("program `{program}`, instruction {insn}: helper {id}{}{} is not supported here; register one with `Linker::func`", helper(*.id), in_line(.line))]
     UnknownHelper {
-        /// Which program.
+        /// The program.
         program: String,
         /// The call.
         insn: InsnIdx,
@@ -219,7 +219,7 @@ pub enum LoadError {
     /// It calls a host function that is not registered.
     #[error("program `{program}` calls host function `{name}`; register it with `Linker::func`")]
     UnknownHostFunction {
-        /// Which program.
+        /// The program.
         program: String,
         /// The name in `.ksyms`.
         name: String,
@@ -227,7 +227,7 @@ pub enum LoadError {
     /// It refers to something that a program without an object cannot refer to.
     #[error("program `{program}`, instruction {insn}: {what}")]
     Unresolved {
-        /// Which program.
+        /// The program.
         program: String,
         /// The instruction.
         insn: InsnIdx,
@@ -237,7 +237,7 @@ pub enum LoadError {
     /// A map could not be created, or a given one does not fit.
     #[error("{}", named(.map, .source))]
     Map {
-        /// Which map.
+        /// The map.
         map: String,
         /// Why.
         source: bpf_maps::MapError,
@@ -339,7 +339,7 @@ pub enum LoadError {
     /// The program is of another kind than the handle asked for.
     #[error("program `{program}` runs on a {loaded} context, not on {wanted}")]
     ContextMismatch {
-        /// Which program.
+        /// The program.
         program: String,
         /// The context it was loaded for.
         loaded: String,
@@ -350,7 +350,7 @@ pub enum LoadError {
     #[cfg(any(native, feature = "cross"))]
     #[error("program `{program}`: {source}")]
     Compile {
-        /// Which program.
+        /// The program.
         program: String,
         /// Why.
         source: bpf_jit::CompileError,
@@ -358,7 +358,7 @@ pub enum LoadError {
     /// The machine code could not be placed.
     #[error("program `{program}`: executable memory: {source}")]
     Place {
-        /// Which program.
+        /// The program.
         program: String,
         /// Why.
         source: bpf_prog_pack::Error,
@@ -366,7 +366,7 @@ pub enum LoadError {
     /// A run of it could take more machine stack than allowed.
     #[error("program `{program}` may take {needed} bytes of machine stack; at most {limit} are allowed")]
     Stack {
-        /// Which program.
+        /// The program.
         program: String,
         /// The worst case.
         needed: u64,
@@ -376,7 +376,7 @@ pub enum LoadError {
     /// A prog array's slot could not be set.
     #[error("prog array `{array}`: {source}")]
     ProgArray {
-        /// Which array.
+        /// The array.
         array: String,
         /// Why.
         source: ProgArrayError,
@@ -391,9 +391,9 @@ pub enum LoadError {
 #[error("{}there is no serialised form of {what}", .program.as_ref().map_or_else(String::new, |name| format!("program `{name}`: ")))]
 #[non_exhaustive]
 pub struct SerializeError {
-    /// The program that it belongs to.
+    /// The program that the part belongs to; `None`: the module.
     pub program: Option<String>,
-    /// What.
+    /// The part without a serialised form.
     pub what: String,
 }
 
@@ -662,7 +662,7 @@ pub enum RunError {
     /// [`crate::RunLimits`] were given to a program without the check that they need. It did not begin.
     #[error("program `{program}` cannot be limited so: it does not {lacks}")]
     Unlimited {
-        /// Which program.
+        /// The program.
         program: String,
         /// The missing check, and the setting that adds it.
         lacks: &'static str,

@@ -197,7 +197,7 @@ impl<C: Context, H: 'static> Dispatcher<C, H> {
     /// Runs this program once, as [`Dispatcher::call`], under limits of this run alone, by an indirect call.
     ///
     /// # Errors
-    /// Those of [`Program::run_with`].
+    /// As [`Program::run_with`].
     pub fn call_with(
         &self,
         program: &Program<C, H>,

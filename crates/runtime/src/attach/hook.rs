@@ -433,7 +433,7 @@ impl<C: Context, H: 'static> Hook<C, H> {
     /// Runs the programs once, as [`Hook::run`], under limits of this run alone. The budget holds for each program.
     ///
     /// # Errors
-    /// Those of [`Hook::run`] and of [`Program::run_with`].
+    /// As [`Hook::run`] and [`Program::run_with`].
     pub fn run_with(&self, host: &mut H, mut data: C::Data<'_, '_>, limits: &RunLimits) -> Result<u64, RunError> {
         let parts = C::parts(&mut data);
         let guard = self.engine.0.domain.enter_run()?;

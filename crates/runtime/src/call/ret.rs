@@ -29,7 +29,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 /// A type a host function may return.
 ///
 /// # Safety
-/// What `into_r0` returns must be as [`HostRet::RET`] says, for the rest of the caller's run.
+/// The result of `into_r0` must have the facts of [`HostRet::RET`] for the rest of the caller's run.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be the result of a host function",
     label = "programs cannot be given this",
@@ -38,10 +38,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 pub unsafe trait HostRet {
     /// The facts that the verifier may assume about r0.
     const RET: Ret;
-    /// Into r0 of the caller's program.
+    /// Converts the result to r0 of the caller's program.
     ///
     /// # Errors
-    /// What ends the run.
+    /// [`HelperError`], which ends the run.
     fn into_r0<H>(self, caller: &mut Caller<'_, H>) -> Result<u64, HelperError>;
 }
 

@@ -28,7 +28,8 @@ pub trait Network: Send + Sync {
     /// the verdict has one; `flags` are the `BPF_FIB_LOOKUP_*` that the program gave, all of them known ones.
     ///
     /// # Errors
-    /// What the program is given instead of a verdict: `ENODEV` without a device `lookup.ifindex`.
+    /// The helper returns the error to the program in place of a verdict. By default, `ENODEV` without a device
+    /// `lookup.ifindex`.
     fn fib_lookup(&self, lookup: &mut FibLookup, flags: u32) -> Result<FibVerdict, Errno> {
         let _ = flags;
         let strict = |address: &[u8; 16]| {
@@ -48,7 +49,7 @@ pub trait Network: Send + Sync {
     /// `bpf_clone_redirect`: sends a copy of the packet at once, out of a device or (`BPF_F_INGRESS`) in by it.
     ///
     /// # Errors
-    /// What the program is given: `EINVAL` without such a device.
+    /// The helper returns the error to the program. By default, `EINVAL` without such a device.
     fn send(&self, frame: &[u8], ifindex: u32, ingress: bool) -> Result<Sent, Errno> {
         let _ = (frame, ingress);
         // A device that is down has a queue that takes nothing.

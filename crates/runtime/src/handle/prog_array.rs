@@ -85,7 +85,7 @@ impl<C: Context, H: 'static> ProgArray<C, H> {
     /// counts; clearing an empty slot changes nothing. A run may see some of them done and others not.
     ///
     /// # Errors
-    /// Those of [`ProgArray::set`], and [`ProgArrayError::Text`]. The array is as before then.
+    /// As [`ProgArray::set`], and [`ProgArrayError::Text`]. The array is as before then.
     pub fn update<'p>(
         &self,
         changes: impl IntoIterator<Item = (u32, Option<&'p Program<C, H>>)>,

@@ -202,8 +202,8 @@ impl<'m, C: Context, H: 'static> Instantiate<'m, C, H> {
     /// Makes the instance.
     ///
     /// # Errors
-    /// Those of [`Module::instantiate`]; [`LoadError::OtherAccount`]; [`LoadError::NoBudget`], and
-    /// [`LoadError::Uncounted`] for a budget of a program that was compiled without counting.
+    /// As [`Module::instantiate`]; [`LoadError::OtherAccount`]; [`LoadError::NoBudget`], and [`LoadError::Uncounted`]
+    /// for a budget of a program that was compiled without counting.
     pub fn make(self) -> Result<Instance<H>, LoadError> {
         let Instantiate { module, maps, name, account, budget } = self;
         let Inner { engine, planned, wanted, origin, relied, parts } = &*module.inner;
