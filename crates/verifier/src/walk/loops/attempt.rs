@@ -1,4 +1,4 @@
-//! An attempt to prove a loop: what it began with, how far it has got, and whether paths that meet in it become one.
+//! An attempt to prove a loop: its initial state, its progress, and whether paths that join in it are merged.
 
 use bpf_isa::InsnIdx;
 
@@ -8,23 +8,23 @@ use crate::state::State;
 use crate::walk::memory::Size;
 use crate::walk::trail;
 
-/// Guesses that are tried besides, where places are related to each other.
+/// Additional candidates where places are related to each other.
 const MORE_TRIES: u32 = 5;
-/// And where rounds are told apart.
+/// Additional candidates where rounds are partitioned.
 const PARTED_TRIES: u32 = 4;
 
-/// What an attempt is about to find out.
+/// The phase of an attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Phase {
-    /// One round as it is, to see what changes.
+    /// Sample iteration: one concrete round, to observe what changes.
     Watch,
-    /// The body from a loose guess, to see what comes back.
+    /// Havocked iteration: the body from a loose candidate, to see what comes back.
     Loose,
     /// The proof.
     Check,
 }
 
-/// Whether paths that meet in the loop become one: each branch that decides nothing would double them.
+/// Whether paths that join in the loop are merged. Otherwise each branch that decides nothing would double them.
 #[derive(Debug)]
 pub(super) enum Blends {
     /// Not as long as there are few.
@@ -50,16 +50,16 @@ pub(super) struct Progress {
     asked: u32,
 }
 
-/// How an attempt that has failed is made once more.
+/// How a failed attempt is repeated.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Again {
-    /// Paths that meet do not become one any more: from where it was, when so many questions had been asked.
+    /// Without merging, from the saved progress, when `asked` questions had been asked.
     Apart { asked: u32 },
-    /// They do.
+    /// With merging.
     Blended,
 }
 
-/// A loop that is being guessed about.
+/// A loop that is being proven.
 #[derive(Debug)]
 pub(super) struct Attempt {
     pub(super) id: u32,
@@ -74,7 +74,7 @@ pub(super) struct Attempt {
     pub(super) at: InsnIdx,
     pub(super) path: u32,
     pub(super) epoch: u32,
-    /// Branches left for later, the trail and open states, states ever kept, states recorded: when it began.
+    /// Marks of the walk when the attempt began: pending branches, the trail, states ever kept, states recorded.
     pub(super) pending: usize,
     pub(super) mark: trail::Mark,
     pub(super) kept: u32,
@@ -82,31 +82,30 @@ pub(super) struct Attempt {
     pub(super) shape: Shape,
     pub(super) guess: Option<Guess>,
     pub(super) tries: u32,
-    /// Simpler guesses have failed: places are related to each other.
+    /// Whether simpler candidates have failed, and places are related to each other.
     pub(super) related: bool,
-    /// That has failed, too: what is about to be forgotten is asked how far what stays is apart.
+    /// Whether these have failed, too, and distances are derived from facts that are about to be forgotten.
     pub(super) distant: bool,
-    /// These have failed, too: what is loaded is remembered, and the first rounds of inner loops are walked by
-    /// themselves.
+    /// Whether these have failed, too, loads are remembered, and the first rounds of inner loops are peeled.
     pub(super) peels: bool,
     pub(super) blends: Blends,
-    /// Of a loose walk: where it ends at the latest.
+    /// The step at which a havocked iteration ends at the latest.
     pub(super) steps: u64,
-    /// In a loose walk, numbers may wrap: nothing came back from one in which they did not.
+    /// Whether numbers may wrap in a havocked iteration, because nothing came back from one in which they could not.
     pub(super) wraps: bool,
-    /// Stores in it that each round moves by what they write: the frame, how far they move, and where the first is.
+    /// Stores that each round moves by as much as they write: the frame, the distance moved, and the first place.
     pub(super) fills: Vec<(u8, i16, i64)>,
     pub(super) notes: Option<Notes>,
 }
 
 impl Attempt {
-    /// Bytes of the guess's states, of the notes to which it may have to return, and of the attempt itself.
+    /// Bytes of the candidate's states, of the saved notes, and of the attempt itself.
     pub(super) fn bytes(&self) -> usize {
         let states = self.guess.as_ref().map_or(0, |g| g.states().map(State::bytes).sum());
         states + self.notes.as_ref().map_or(0, Notes::bytes) + size_of::<Attempt>()
     }
 
-    /// From now on, paths that meet in it become one.
+    /// Enables merging of paths that join in the loop.
     pub(super) fn blend(&mut self, asked: u32) {
         if let Blends::NotYet = self.blends {
             self.blends = Blends::Since(Box::new(Progress {
@@ -122,8 +121,8 @@ impl Attempt {
         }
     }
 
-    /// Has failed. If paths that meet in it became one, they do not any more, and it is as far as it was before; if
-    /// they did not any more, and it was too long, they do again in another guess of the same kind.
+    /// Handles a failure that merging may have caused. If paths were merged, the attempt resumes its saved progress
+    /// without merging; if it was then too long, another candidate of the same kind is tried with merging.
     pub(super) fn unblend(&mut self, too_long: bool) -> Option<Again> {
         match std::mem::replace(&mut self.blends, Blends::NoMore) {
             Blends::Since(before) => {
@@ -145,7 +144,8 @@ impl Attempt {
         }
     }
 
-    /// Relations that do not hold are dropped one after the other, and places that hold none are found so.
+    /// The number of additional candidates: relations that do not hold are dropped one after the other, and places that
+    /// hold none are found one by one.
     pub(super) fn extra_tries(&self) -> u32 {
         let related = if self.related { MORE_TRIES } else { 0 };
         let tables = if self.shape.has_tables() { MAX_TABLE_TRIES.into() } else { 0 };

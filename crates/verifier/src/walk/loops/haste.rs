@@ -1,32 +1,33 @@
-//! Walks in haste: where guesses fail again and again, another way is tried before this one is walked to its limit (see
-//! [`crate::ways`]).
+//! Walks in haste: where candidates fail repeatedly, another strategy is tried before this one is walked to its limit
+//! (see [`crate::ways`]).
 //!
-//! Invariant: a walk that gives up in haste has refused nothing. It says that it was postponed, and is walked anew if
-//! no other way accepts the program.
+//! Invariant: a walk that gives up in haste has refused nothing. It reports that it was postponed, and is repeated if
+//! no other strategy accepts the program.
 
 use super::Phase;
 use crate::walk::Walk;
 
-/// A hasty walk is over when guesses about a loop that is inside no other guess have failed for good: of 501 programs
-/// whose loops are proven, none is by a walk that went on from there round by round. It is over, too, when this many
-/// have failed, about more than one loop, or one more about one, and it has taken so many steps, beside some for each
-/// instruction: what is accepted later has failed less often.
+/// A hasty walk ends when the attempts about a loop that is in no other attempt have failed for good: of 501 programs
+/// with proven loops, none is proven by a walk that continued from there round by round. It also ends when this many
+/// loops have failed (or one more, if it is a single loop) and the walk has taken the given steps, plus some for each
+/// instruction: programs that are accepted later have fewer failures.
 const HASTY_FAILURES: usize = 3;
 const HASTY_STEPS: u64 = 2048;
 const HASTY_STEPS_PER_SLOT: u64 = 8;
-/// It is over, too, when so many more were tried or checked after the first that has failed, or so many after that many
-/// have, or the walk has gone so many steps on from the first, beside some for each instruction: a loop that is walked
-/// round by round after all has as many rounds as it has, and loops inside it are guessed about in each. A walk after
-/// another that was over in haste is over when guesses about one loop have failed twice.
+/// It also ends when the given number of candidates were tried after the first failure, or after the last allowed one,
+/// or when the walk has taken the given steps since the first failure, plus some for each instruction: a loop that is
+/// walked round by round has all its rounds, and its inner loops are attempted in each. A walk after a postponed one
+/// ends when attempts about one loop have failed twice.
 const HASTY_TRIES: u32 = 200;
 const LAST_TRIES: u32 = 40;
 const LATER_STEPS: u64 = 4096;
 const LATER_STEPS_PER_SLOT: u64 = 64;
-/// Of the steps that are left to a loose walk around a loop that is walked so, a hasty one has one in so many.
+/// The part of the remaining steps of an enclosing havocked iteration that a hasty walk leaves it, as a divisor.
 const HASTY_PART: u64 = 4;
 
 impl Walk<'_> {
-    /// A guess about the loop has failed for good. In haste, the walk gives up soon if that happens again and again.
+    /// Notes that an attempt about the loop has failed for good. In haste, the walk gives up soon if that happens
+    /// repeatedly.
     pub(super) fn give_up_in_haste(&mut self, id: u32) {
         if !self.loops.hasty || self.loops.given_up.len() > HASTY_FAILURES {
             return;
@@ -35,7 +36,7 @@ impl Walk<'_> {
         let failed = &mut self.loops.given_up;
         let again = failed.contains(&id);
         failed.push(id);
-        // What is walked round by round in a loose walk around it makes that a long one.
+        // An inner loop that is walked round by round makes the enclosing havocked iteration a long one.
         for a in self.loops.open.iter_mut().filter(|a| a.phase == Phase::Loose) {
             a.steps = at + a.steps.saturating_sub(at) / HASTY_PART;
         }
@@ -54,7 +55,7 @@ impl Walk<'_> {
         }
     }
 
-    /// One more guess is tried, or checked.
+    /// Counts a candidate that is tried or checked.
     pub(super) fn try_in_haste(&mut self) {
         self.loops.tried_since += u32::from(!self.loops.given_up.is_empty());
         if self.loops.tried_since > HASTY_TRIES {
@@ -62,7 +63,7 @@ impl Walk<'_> {
         }
     }
 
-    /// The walk is over after so many steps, because of its haste.
+    /// Ends the walk after so many steps, because of its haste.
     fn ends_in_haste(&mut self, steps: u64) {
         self.loops.postponed |= steps < self.steps;
         self.steps = self.steps.min(steps);

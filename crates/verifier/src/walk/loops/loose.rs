@@ -1,11 +1,12 @@
-//! The loose walk of a loop: what it takes for granted, what it goes on over, and where it ends.
+//! The havocked iteration of a loop: its assumptions, the refusals that it passes over, and its end.
 //!
-//! Problem: what comes back to the head is to be seen before anything is known of the rounds, so bounds cannot hold
-//! yet. Approach: the body is walked from a state in which all that changes may be anything; what would be refused
-//! because an offset is not bounded goes on as if it had been allowed, and the path ends where the loop is left.
+//! Problem: the values that come back to the head must be observed before any bound of a round is known, so accesses
+//! cannot be proven yet. Approach: the body is walked from a state in which everything that changes may be anything. A
+//! step that would be refused because an offset is not bounded continues as if it were allowed, and a path ends where
+//! it leaves the loop.
 //!
-//! Invariants: nothing is proven by such a walk, and all that it recorded is thrown away with it. It ends, after a
-//! fixed number of steps at the latest.
+//! Invariants: such a walk proves nothing, and everything that it records is discarded with it. It ends after a fixed
+//! number of steps at the latest.
 
 use bpf_isa::{Insn, Reg, Size};
 
@@ -20,10 +21,9 @@ use crate::walk::pointers::size_of;
 use crate::walk::{Res, Walk, refuse};
 
 impl Walk<'_> {
-    /// Walks the loop's body from a loose guess. `false` if there is none.
+    /// Begins the havocked iteration of a candidate. `false` if there is no candidate.
     ///
-    /// # Errors
-    /// The states that it begins with are beyond a limit. Then the walk is over: what it began with counts as left.
+    /// The initial states exceed a limit. The walk is then over, and the states count as released.
     pub(super) fn start_loose(&mut self, i: usize) -> Res<bool> {
         self.rewind(i);
         self.try_in_haste();
@@ -48,14 +48,14 @@ impl Walk<'_> {
         Ok(true)
     }
 
-    /// A path of a loose walk has come back.
+    /// Handles a path of a havocked iteration that came back.
     pub(super) fn came_back_loose(&mut self, i: usize) {
         self.charge_guess(i);
         let a = &mut self.loops.open[i];
         let Some(g) = &mut a.guess else { return };
         let pool = &mut self.scratch.pool;
         let mut back = std::mem::take(&mut self.state);
-        // Before what came back has the names of the next round.
+        // Tables are noted before the state gets the names of the next round.
         g.see_tabled(&back, &self.loops.tabled);
         if g.receive(&mut back, &mut self.next_id) {
             g.note_back(back, &mut self.next_id, pool);
@@ -64,7 +64,7 @@ impl Walk<'_> {
         }
     }
 
-    /// In the loose walk of a guess that relates places: a number is compared with a constant.
+    /// Notes a comparison with a constant in the havocked iteration of a candidate with relations.
     pub(in crate::walk) fn note_compared(&mut self, r: Reg, constant: i32) {
         let v = *self.state.reg(r);
         for a in self.loops.open.iter_mut().filter(|a| a.phase == Phase::Loose && a.related) {
@@ -74,14 +74,14 @@ impl Walk<'_> {
         }
     }
 
-    /// Whether a path that ends now was the last of a loose walk.
+    /// Whether the path that ends now was the last one of a havocked iteration.
     pub(in crate::walk) fn loose_walk_over(&self) -> bool {
         let left = self.scratch.pending.len();
         self.loops.loose > 0 && self.loops.open.iter().any(|a| a.phase == Phase::Loose && left <= a.pending)
     }
 
-    /// In a loose walk, a store on the stack: if each round moves it by as much as it writes, or more, the loop may
-    /// fill an array.
+    /// Notes a store on the stack in a havocked iteration: if each round moves it by at least the bytes that it writes,
+    /// the loop may fill an array.
     pub(in crate::walk) fn note_fill(&mut self, base: Reg, off: i16, size: Size) {
         let b = self.state.reg(base);
         let Ty::Stack { frame } = b.ty else { return };
@@ -98,8 +98,8 @@ impl Walk<'_> {
         }
     }
 
-    /// In a loose walk: whether the path ends before this step, because it leaves the loop, or has gone on for too
-    /// long.
+    /// Whether the path of a havocked iteration ends before this step, because it leaves the loop or has taken too many
+    /// steps.
     pub(in crate::walk) fn leaves_loose(&mut self) -> Res<bool> {
         let (frame, pc, steps) = (self.state.frames.len() - 1, self.pc, self.stats.steps);
         let mut late = None;
@@ -117,15 +117,15 @@ impl Walk<'_> {
         }
         if let Some(i) = late {
             self.fail(i, LoopFailure::TooLong)?;
-            // The state that entered is kept at the head: it is not one that has come round.
+            // The state that entered is kept at the head, and has not come round.
             self.loops.resumed = true;
         }
         Ok(false)
     }
 
-    /// In the loose walk of a guess that relates places, a pointer into a region is taken to lie so far before its end,
-    /// `bytes` after its name: what moves up to the end is compared with it, and that says nothing of what may be
-    /// behind it already.
+    /// Assumes, in the havocked iteration of a candidate with relations, that a pointer into a region lies before the
+    /// region's end, with `bytes` bytes in between. Pointers that move up to the end are compared with it, and without
+    /// the assumption, a comparison says nothing about a pointer that may already be behind it.
     pub(in crate::walk) fn assume_before_end(&mut self, region: u8, p: &Value, bytes: i64) {
         let assumed = self.loops.guessing() && self.loops.rich() && !self.loops.anywhere;
         if p.line_id() != 0 && (assumed || (planted!(AssumedBeforeEnd) && self.loops.checking())) {
@@ -134,17 +134,18 @@ impl Walk<'_> {
         }
     }
 
-    /// In a loose walk, what is accessed is taken to be inside its memory: so is what it is counted on with.
+    /// Assumes, in a havocked iteration, that an access is within bounds, and bounds the number that its pointer moves
+    /// with.
     fn assume_within(&mut self, base: Reg, off: i16, size: Size) {
         let v = *self.state.reg(base);
-        // (Where nothing is left to be tried without, that leads more guesses astray than it helps.)
+        // (With `further`, this misleads more candidates than it helps.)
         if let (Ty::Packet { region }, false) = (v.ty, self.loops.further) {
             self.assume_before_end(region, &v, i64::from(v.delta) + i64::from(off) + i64::from(size.bytes()));
         }
         let (min, max) = match v.ty {
             Ty::Stack { .. } => (-i64::from(self.env.frame_bytes), 0),
             Ty::MapValue { .. } | Ty::Mem { .. } => (0, size_of(&v, self.env).into()),
-            // A loop inside that is left by `!=` bounds nothing else.
+            // An inner loop that is left by `!=` bounds nothing else.
             Ty::Packet { region } if self.loops.further => (0, self.env.region(region).max_len.into()),
             _other => return,
         };
@@ -158,7 +159,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Handles a refused step. In a loose walk the path goes on as if it had been allowed: then `true`.
+    /// Handles a refused step. In a havocked iteration, the path continues as if the step had been allowed; then
+    /// returns `true`.
     pub(in crate::walk) fn tolerate(&mut self, insn: &Insn, reason: &Reason) -> bool {
         if !matches!(
             reason,
@@ -185,7 +187,7 @@ impl Walk<'_> {
                 true
             }
             Insn::Store { size, base, off, src } => {
-                // Of an array, what is stored there is what all of it holds.
+                // The stored number counts as a value of the whole array.
                 if self.loops.orders && matches!(self.state.reg(base).ty, Ty::Stack { .. }) {
                     let _tolerated_too = self.store(size, base, off, src);
                 }

@@ -1,15 +1,15 @@
-//! Why a loop was not proven: what the author of a program needs to know of it.
+//! Reports why a loop was not proven, for the program's author.
 
 use bpf_isa::InsnIdx;
 
 use crate::error::{LoopFailure, Reason, UnprovenLoop};
 use crate::walk::Walk;
 
-/// Loops that an error names at most.
+/// The most loops in an error.
 const MAX_REPORTED: usize = 4;
 
 impl Walk<'_> {
-    /// Notes why the walk from a guess about this loop failed: the last reason counts.
+    /// Notes why the walk from a candidate for this loop failed. The last reason is kept.
     pub(super) fn note_failure(&mut self, i: usize, why: LoopFailure) {
         let a = &self.loops.open[i];
         let guess = a.guess.as_ref().map(|g| g.parts(self.env)).unwrap_or_default();
@@ -67,7 +67,7 @@ impl Walk<'_> {
         Some((first.file.clone(), numbers().min()?, numbers().max()?))
     }
 
-    /// What is refused in a walk from a guess.
+    /// The reason of a refusal in a walk from a candidate.
     pub(super) fn refused_in_guess(&self, reason: &Reason) -> LoopFailure {
         LoopFailure::Refused { at: self.pc, reason: Box::new(reason.clone()) }
     }

@@ -1,9 +1,10 @@
-//! What a point of a path is needed for: places that are read, and those that are needed exactly.
+//! Demand: the places that a point of a path reads, and those that it needs exactly.
 //!
-//! Places are the registers and the stack's bytes of each frame. Bytes, as fields of two and four are written one by
-//! one where the whole is read: in larger units none of these writes would end anything's life.
+//! Places are the registers, and the bytes of each frame's stack. Bytes are the unit because fields of two and four
+//! bytes are written separately where the whole is read: with larger units, none of these writes would end a need.
 //!
-//! Invariants: what is exact is live. Bytes beyond the first 512 of a frame have no bit: they are always both.
+//! Invariants: exact places are live. Bytes beyond the first 512 of a frame have no bit: they are always live and
+//! exact.
 
 use bpf_isa::{MAX_CALL_DEPTH, Reg};
 
@@ -24,7 +25,7 @@ pub(super) struct Bytes([u64; TRACKED / WORD]);
 impl Bytes {
     const ALL: Bytes = Bytes([u64::MAX; TRACKED / WORD]);
 
-    /// The words that hold the bits `from .. to`, with masks of these; bits past the last are nobody's.
+    /// The words with the bits `from .. to`, and masks of these bits. Bits beyond the tracked ones are dropped.
     fn words(from: usize, to: usize) -> impl Iterator<Item = (usize, u64)> {
         let to = to.min(TRACKED);
         (from / WORD..to.div_ceil(WORD)).map(move |word| {
@@ -34,7 +35,7 @@ impl Bytes {
         })
     }
 
-    /// Whether one of `from .. to` is in it.
+    /// Whether one of the bytes `from .. to` is in the set.
     pub(super) fn any(&self, from: usize, to: usize) -> bool {
         Bytes::words(from, to).any(|(word, mask)| self.0[word] & mask != 0)
     }
@@ -66,17 +67,17 @@ impl Bytes {
     }
 }
 
-/// What is needed of one frame.
+/// The demand on one frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(in crate::walk) struct Needed {
-    /// A bit a register.
+    /// Registers as bit sets.
     pub(super) live: u16,
     pub(super) exact: u16,
-    /// Those of which it is needed that they are less than 2^32, and no more than that.
+    /// Registers of which only one fact is needed: that they are less than 2^32.
     pub(super) half: u16,
     pub(super) live_bytes: Bytes,
     pub(super) exact_bytes: Bytes,
-    /// How many bytes of each region are asked for. Of all frames: the first one's says it.
+    /// The number of bytes of each region that are asked for. The first frame's entry holds for all frames.
     pub(super) lengths: [Length; Region::MAX_REGIONS],
 }
 
@@ -112,18 +113,18 @@ impl Needed {
         self.half &= !regs;
     }
 
-    /// The same with every live number exact, and the lengths of regions with them.
+    /// The demand with every live number and all lengths of regions exact.
     pub(in crate::walk) fn with_numbers(self) -> Needed {
         Needed { exact: self.live, exact_bytes: self.live_bytes, lengths: [lens::ALL; Region::MAX_REGIONS], ..self }
     }
 
-    /// Whether what they are is needed, if only that they are less than 2^32.
+    /// Whether the value of one of the registers is needed, or at least that it is less than 2^32.
     pub(super) fn is_exact(&self, regs: u16) -> bool {
         (self.exact | self.half) & regs != 0
     }
 
-    /// The register is compared with a constant, and is equal: what it is need not be known, but for its upper half if
-    /// only the lower one was compared.
+    /// Applies a comparison that has shown the register to be equal to a constant: its value is not needed before it.
+    /// If only the low half was compared, the high half still is.
     pub(super) fn equal(&mut self, reg: u16, half: bool) {
         let needed = self.is_exact(reg);
         self.exact &= !reg;
@@ -133,8 +134,8 @@ impl Needed {
         }
     }
 
-    /// That a register is less than 2^32 follows from what is known of it here, or is shown by what comes after: then
-    /// all that is known of it is needed.
+    /// Replaces the need that a register is less than 2^32: if the kept state implies it, nothing else is needed;
+    /// otherwise later comparisons show it, and the register is needed exactly.
     pub(in crate::walk) fn whole_or_exact(&mut self, regs: &[Value; 11]) {
         for (r, v) in regs.iter().enumerate() {
             if self.half >> r & 1 != 0 && !v.n.high_half_is_zero() && !planted!(HalvesUnknown) {
@@ -143,12 +144,12 @@ impl Needed {
         }
     }
 
-    /// Whatever is written to the register is less than 2^32.
+    /// Applies a write to the register whose result is always less than 2^32.
     pub(super) fn is_half(&mut self, reg: u16) {
         self.half &= !reg;
     }
 
-    /// What is needed of the register is needed of this one, from which it is moved.
+    /// Applies a move: the need of `dst` becomes the need of `src`.
     pub(super) fn moved(&mut self, dst: u16, src: u16) {
         let (exact, half) = (self.exact & dst != 0, self.half & dst != 0);
         self.kill(dst);
@@ -158,7 +159,7 @@ impl Needed {
         }
     }
 
-    /// Gives up registers that are not live, and numbers that are not exact. Whether there was anything to give up.
+    /// Forgets registers that are not live, and numbers that are not exact. Returns whether there were any.
     fn loosen_regs(&self, regs: &mut [Value; 11], related: Option<&[u32]>) -> bool {
         let mut any = false;
         for (r, v) in regs.iter_mut().enumerate().take(Reg::R10.index()) {
@@ -177,9 +178,9 @@ impl Needed {
         any
     }
 
-    /// The same of the stack. Whether any value was given up.
+    /// Forgets stack values that are not live or exact. Returns whether there were any.
     fn loosen_stack(&self, frame: &mut Frame, related: Option<&[u32]>) -> bool {
-        // What is needed and implicitly fresh, is so explicitly from now on; of the rest anything may be there.
+        // Bytes that are needed and implicitly fresh become explicitly fresh; other bytes may be anything.
         if let Some(last) = self.live_bytes.last() {
             frame.grow(last + 1);
         }
@@ -196,7 +197,7 @@ impl Needed {
             }
             !loose && self.live_bytes.any(end, top)
         });
-        // Nor of what is known of an array of which nothing is read.
+        // Contents of arrays of which nothing is read are forgotten.
         frame.contents.retain(|c| {
             let (end, top) = (-(c.grid.last + c.grid.size), -c.grid.first);
             let (end, top) = (crate::num::size(end.unsigned_abs()), crate::num::size(top.unsigned_abs()));
@@ -226,30 +227,30 @@ impl Needed {
     }
 }
 
-/// What is read while a round of a bounded construct is open, of the frames that it was kept with: by its own paths, by
-/// those of the rounds after it, and by what follows the construct.
+/// The reads while a round of a bounded construct is open, in the frames with which it was kept: by its own paths, by
+/// those of later rounds, and by the code after the construct.
 ///
-/// A path that ends in an open round goes on as that one does, so the round's demand is a fixpoint: the least one that
-/// holds what its paths demand, where those that end in it demand what it does. Whatever is demanded there some step
-/// reads, so all that was read, in any order, is enough.
+/// A path that ends in an open round continues as that round does, so the round's demand is a fixpoint: the least
+/// demand that includes those of its paths, where paths that end in the round demand what the round does. Each demanded
+/// byte is read by some step, so the set of all bytes read, in any order, is an upper bound.
 #[derive(Debug)]
 pub(in crate::walk) struct RoundReads {
     /// The kept round, by its number.
     number: u32,
     bytes: Vec<Bytes>,
     lengths: [Length; Region::MAX_REGIONS],
-    /// A path ended of which nobody knows what it needs.
+    /// Whether a path ended whose continuation is unknown.
     all: bool,
 }
 
 impl RoundReads {
-    /// Begins with a round, in as many frames.
+    /// Begins the reads of a round with so many frames.
     pub(in crate::walk) fn new(number: u32, frames: usize) -> RoundReads {
         let lengths = Needed::default().lengths;
         RoundReads { number, bytes: vec![Bytes::default(); frames], lengths, all: false }
     }
 
-    /// Bytes for a round's frames.
+    /// The bytes that the reads of so many frames take.
     pub(in crate::walk) fn of_frames(frames: usize) -> usize {
         frames * size_of::<Bytes>()
     }
@@ -258,19 +259,19 @@ impl RoundReads {
         self.number
     }
 
-    /// Bytes of a frame were read.
+    /// Notes that bytes of a frame were read.
     pub(super) fn read(&mut self, frame: usize, from: usize, to: usize) {
         if let Some(bytes) = self.bytes.get_mut(frame).filter(|_| !planted!(RoundReadsForgotten)) {
             bytes.add(from, to);
         }
     }
 
-    /// So many bytes of a region were asked for.
+    /// Notes that so many bytes of a region were asked for.
     pub(super) fn ask(&mut self, region: usize, asked: Length) {
         self.lengths[region] = self.lengths[region].max(asked);
     }
 
-    /// A path ended as a finished state went on, which needed this.
+    /// Notes that a path ended as a finished state continued, which had this demand; `None` if that is unknown.
     pub(in crate::walk) fn goes_on(&mut self, needed: Option<&[Needed]>) {
         let Some(needed) = needed else {
             self.all = true;
@@ -284,8 +285,8 @@ impl RoundReads {
         }
     }
 
-    /// All paths from the round have ended, and none rests on another one: its demand is no more than what was read,
-    /// and than what its state holds. `demand`: where paths that end in it demand everything.
+    /// Restricts the demand of a round after all its paths have ended, and none rests on another round: to what was
+    /// read, and to what its state holds. In `demand`, paths that end in the round demand everything.
     pub(in crate::walk) fn restrict(&self, demand: &mut Demand, state: &State) {
         if self.all {
             return;
@@ -308,11 +309,11 @@ impl RoundReads {
     }
 }
 
-/// What a point of a path is needed for.
+/// The demand of a point of a path.
 #[derive(Debug, Default)]
 pub(in crate::walk) struct Demand {
     frames: [Needed; FRAMES],
-    /// From here on, nothing is needed of frames.
+    /// The number of frames of which something is needed.
     used: usize,
 }
 
@@ -353,8 +354,8 @@ impl Demand {
     }
 }
 
-/// Names that a path from here may find in a sum without reading what else has them: of lengths, of what pointers move
-/// with, and of what is related already.
+/// Names that a path from here may find in a sum without reading other values that have them: names of lengths, of
+/// pointers' offsets, and of values in facts.
 fn related_names(state: &State, names: &mut Vec<u32>) {
     for f in &state.frames {
         f.each_value(|v| {
@@ -378,9 +379,10 @@ fn is_related(v: &Value, names: Option<&[u32]>) -> bool {
     v.id != 0 && v.is_scalar() && names.is_some_and(related)
 }
 
-/// Forgets what a state is not needed for: so it covers all that differ from it only there. Whether any value was among
-/// that. `needed`: by frame; nothing of those that are missing. `names`: an empty list, if some path knew a sum. What
-/// bounds a part of one is looked for in all values, read or not: numbers with the name of what may be one stay.
+/// Forgets everything in a state that is not needed, so that it covers all states that differ only there. Returns
+/// whether a value was forgotten. `needed`: the demand by frame; missing frames need nothing. `names`: an empty list if
+/// some path knew a sum. A rule may search all values for a bound of a sum's part, so numbers with a name that may be
+/// such a part stay.
 pub(in crate::walk) fn forget_unneeded(state: &mut State, needed: &[Needed], names: Option<&mut Vec<u32>>) -> bool {
     let related = names.map(|names| {
         related_names(state, names);

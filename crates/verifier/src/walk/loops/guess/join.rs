@@ -1,24 +1,24 @@
-//! Joining two states: what a loop's guess has to hold besides.
+//! The join of two states, with widening, as a loop's candidate needs it.
 //!
-//! Invariant: the result holds all that either holds; what they do not agree about is given up, never made up.
+//! Invariant: the result covers both states; a fact on which they disagree is dropped.
 
 use crate::content::Gap;
 use crate::scalar::Scalar;
 use crate::state::{Byte, Content, Frame, Order, Room, State, Sum};
 use crate::value::{Value, Why};
 
-/// How far a number grows that two states do not agree about.
+/// The widening of a number on which two states disagree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Widen {
-    /// To what holds both.
+    /// No widening: the result is the join.
     Not,
-    /// To the width of a narrower integer type.
+    /// Widening to the range of a narrower integer type.
     Near,
-    /// To half a register, or all of it.
+    /// Widening to half a register, or to a whole one.
     Far,
 }
 
-/// Makes `into` hold what `other` holds, too. `false` if it cannot.
+/// Makes `into` cover `other`, too. `false` if that is impossible.
 pub(super) fn merge(into: &mut State, other: &State, widen: Widen, next_id: &mut u32) -> bool {
     if into.frames.len() != other.frames.len() || into.owed != other.owed || into.locks != other.locks {
         return false;
@@ -54,7 +54,7 @@ pub(super) fn merge(into: &mut State, other: &State, widen: Widen, next_id: &mut
             };
             let v = other.map_or(Value::uninit(Why::Dead), |v| join(&s.value, &v, widen, next_id));
             if v.is_uninit() {
-                // A number may still be one, in what is left of the other.
+                // A number's bytes may still be numbers in the other state.
                 bytes[depth - size..depth].fill(if s.value.is_scalar() { Byte::Misc } else { Byte::Uninit });
                 return false;
             }
@@ -64,7 +64,7 @@ pub(super) fn merge(into: &mut State, other: &State, widen: Widen, next_id: &mut
         i.contents = contents;
         i.fills.retain_mut(|f| {
             let like = o.fills.iter().find(|o| (o.id, o.scale, o.bottom) == (f.id, f.scale, f.bottom));
-            // One that falls behind its round would do so in the next one, too.
+            // A fill that falls behind its round would fall behind in the next round, too.
             let behind = widen != Widen::Not && like.is_some_and(|o| o.delta < f.delta);
             f.delta = like.map_or(f.delta, |o| f.delta.min(o.delta));
             like.is_some() && !behind
@@ -96,7 +96,7 @@ pub(super) fn merge(into: &mut State, other: &State, widen: Widen, next_id: &mut
     let says =
         |f: &Room| other.room.iter().any(|o| (o.id, o.scale, o.hi) == (f.id, f.scale, f.hi) && o.bytes >= f.bytes);
     into.room.retain_mut(|f| match if says(f) { Some(f.bytes) } else { other.below(f.id, f.scale, f.hi) } {
-        // One that holds less of each round would be given up bit by bit.
+        // A bound that becomes smaller in each round would be weakened bit by bit, so it is dropped.
         Some(bytes) if widen == Widen::Far && bytes < f.bytes => false,
         Some(bytes) => {
             f.bytes = f.bytes.min(bytes);
@@ -107,8 +107,8 @@ pub(super) fn merge(into: &mut State, other: &State, widen: Widen, next_id: &mut
     true
 }
 
-/// What is true of all elements of an array in both. What entered a loop is what is guessed at first: in a loose walk
-/// anything may be stored.
+/// The range of an array's elements in both. In a havocked iteration anything may be stored, so the first candidate
+/// keeps the range of what entered.
 fn join_content(n: Option<Scalar>, by: Option<Scalar>, widen: Widen) -> Option<Scalar> {
     let (Some(n), Some(by)) = (n, by) else { return if widen == Widen::Not { n } else { n.or(by) } };
     let joined = n.join(&by);
@@ -116,13 +116,13 @@ fn join_content(n: Option<Scalar>, by: Option<Scalar>, widen: Widen) -> Option<S
         Widen::Not => Some(n),
         _ if joined.subset(&n) => Some(n),
         Widen::Near => Some(joined),
-        // To its number of bits, and if that was left, to nothing at all.
+        // Widened to its number of bits, and if it exceeded these, to everything.
         Widen::Far if n.umin() == 0 && n.umax() & n.umax().wrapping_add(1) == 0 => Some(Scalar::UNKNOWN),
         Widen::Far => Some(Scalar::low_bits(64 - joined.umax().leading_zeros())),
     }
 }
 
-/// The same of what their numbers are no more than.
+/// The order of an array's elements in both.
 fn join_order(order: &Order, by: &Order, widen: Widen) -> Order {
     let both = order.or(by);
     match widen {
@@ -131,7 +131,7 @@ fn join_order(order: &Order, by: &Order, widen: Widen) -> Order {
             Order { base: order.base, lens: std::array::from_fn(least) }
         }
         Widen::Near => both,
-        // One that holds less of each round would be given up bit by bit.
+        // A bound that becomes smaller in each round would be weakened bit by bit, so it is dropped.
         Widen::Far => {
             let stays = |region: usize| both.lens[region].filter(|_| both.lens[region] == order.lens[region]);
             Order { base: both.base.filter(|_| both.base == order.base), lens: std::array::from_fn(stays) }

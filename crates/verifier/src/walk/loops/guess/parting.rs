@@ -1,47 +1,48 @@
-//! Places that hold none in some rounds of a loop: found by comparing what entered it with what came back.
+//! Partitioning: finds places that hold none in some rounds of a loop, by comparing what entered it with what came
+//! back.
 //!
-//! Approach: one of the two is `-1` or null, and the other is something else, which is no such number. Whether that is
-//! worth telling rounds apart by ([`super::sides`]), nobody knows yet, so it is tried only where all else has failed;
-//! until then it is noted that there is such a place.
+//! Approach: one of both values is `-1` or null, and the other is something else. It is not known in advance whether a
+//! partition by the place ([`super::sides`]) helps, so it is tried only after all else has failed. Until then, only the
+//! existence of such a place is noted.
 //!
-//! Invariants: nothing here is trusted. What is wrongly taken for none, or for another number, is another guess.
+//! Invariant: nothing here is trusted. A wrong choice of none only makes another candidate.
 
 use super::place::{Place, places_of_both, value};
 use crate::scalar::Scalar;
 use crate::state::State;
 use crate::value::{Ty, Value};
 
-/// Places that rounds are told apart by.
+/// The most places by which rounds are partitioned.
 const MAX_PARTED: usize = 4;
-/// Sides that are seen besides what entered.
+/// The most sides besides that of what entered.
 const MAX_SIDES: usize = 5;
 
-/// `-1` in 64 bits, in 32 and in 16, and null.
+/// The constants that are none: `-1` in 64, 32 and 16 bits, and null.
 pub(super) const NONES: [u64; 4] = [u64::MAX, 0xffff_ffff, 0xffff, 0];
 
-/// A place that holds none in some rounds. One may have two: `-1` in 32 bits that an older processor version makes one
-/// in 64 of in the first round.
+/// A place that holds none in some rounds. It may have two constants for none: `-1` in 32 bits may become `-1` in 64
+/// bits in the first round, in code for older processor versions.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Parted {
     pub(super) place: Place,
     pub(super) none: u64,
-    /// What it was first seen to be besides.
+    /// The other value that it was first seen to hold.
     pub(super) some: Option<Value>,
-    /// The constant that it came back as.
+    /// The constant as which it came back.
     pub(super) back: Option<u64>,
 }
 
-/// What a shape knows of such places.
+/// The partition as far as a shape knows it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Parting {
     pub(super) places: Vec<Parted>,
-    /// Sides that rounds came back to: a bit for each place that holds none.
+    /// The sides to which rounds came back: one bit for each place that holds none.
     pub(super) sides: Vec<u8>,
-    /// Some place might be told apart, and is not.
+    /// Whether rounds might be partitioned by some place and are not.
     pub(super) missed: bool,
 }
 
-/// The value, taken not to be none: as an index it is not negative. That is guessed, as all is.
+/// The value without none. An index is assumed not to be negative; like everything in a candidate, this is checked.
 pub(super) fn without(some: &Value, none: u64) -> Value {
     let most = if none == 0xffff { none - 1 } else { none >> 1 };
     let n = match some.is_scalar() && some.n.contains(none) {
@@ -51,13 +52,13 @@ pub(super) fn without(some: &Value, none: u64) -> Value {
     Value { n, ..*some }
 }
 
-/// What of a place that began as the first and came back as the second is none, if one of them is.
+/// The constants that are none for a place that began as the first value and came back as the second.
 fn parting(place: Place, begun: &Value, came: &Value) -> [Option<Parted>; 2] {
     let none = |v: &Value| v.as_const().filter(|c| NONES.contains(c));
     let back = came.as_const();
     let parted = |none, some: Option<&Value>| Some(Parted { place, none, some: some.map(|v| without(v, none)), back });
     let apart = |c: u64, some: &Value| match some.ty {
-        // What is any number of its size is a hash or a sum.
+        // A number with the full range of its type is rather a hash or a sum.
         Ty::Scalar => {
             let any = || [16, 32, 64].iter().any(|bits| some.is_any(*bits));
             c != 0 && some.as_const() != Some(c) && (some.id != 0 || !any())
@@ -73,14 +74,14 @@ fn parting(place: Place, begun: &Value, came: &Value) -> [Option<Parted>; 2] {
     }
 }
 
-/// Places that one of the two has none in, and the other something else.
+/// The places that hold none in one state and something else in the other.
 pub(super) fn parted_between(a: &State, b: &State) -> Vec<Parted> {
     let parts = |p| Some(parting(p, &value(a, p)?, &value(b, p)?));
     places_of_both(a, b).filter_map(parts).flatten().flatten().collect()
 }
 
 impl Parting {
-    /// A round was seen to end with these. Whether that is new, and the places that are.
+    /// Notes that a round ended with these places. Returns whether anything is new, and the new places.
     pub(super) fn see(&mut self, found: &[Parted]) -> (bool, Vec<Place>) {
         let (mut new, mut places) = (false, Vec::new());
         for p in found {
@@ -97,7 +98,7 @@ impl Parting {
         (new, places)
     }
 
-    /// Rounds were seen to come back to this side. Whether that is new.
+    /// Notes a side to which rounds came back. Returns whether it is new.
     pub(super) fn see_side(&mut self, bits: u8) -> bool {
         let new = !self.sides.contains(&bits) && self.sides.len() < MAX_SIDES;
         if new {
@@ -106,7 +107,7 @@ impl Parting {
         new
     }
 
-    /// The side that a path comes back to on which these places changed.
+    /// The side of a path that changed these places.
     pub(super) fn side_of(&self, entry: &State, found: &[Parted]) -> u8 {
         let none = |p: &Parted| match found.iter().find(|f| f.place == p.place) {
             Some(f) => f.back == Some(p.none),

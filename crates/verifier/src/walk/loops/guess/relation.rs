@@ -1,7 +1,7 @@
-//! One relation between places or names: whether it holds in a state, and how it is entered in one.
+//! A relation between places or names: whether it holds in a state, and how it is entered in one.
 //!
-//! Invariants: what is entered says no more than the relation; a sum that may be negative, or has parts
-//! that may be, does not hold.
+//! Invariants: the entered facts imply no more than the relation. A sum that may be negative, or has parts that may be
+//! negative, does not hold.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use crate::state::{Frame, Room, State, Sum};
 use crate::value::{FIRST_FREE_ID, Ty, Value};
 use crate::walk::linear::Form;
 
-/// What a relation is about: the value at a place, or one whose name stays the same.
+/// An operand of a relation: the value at a place, or a name that stays unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Of {
     Place(Place),
@@ -67,7 +67,7 @@ impl Of {
         }
     }
 
-    /// As a name, its scale and a distance.
+    /// The operand as a name, its scale and a distance.
     pub(super) fn named(self, state: &State) -> Option<(u32, i16, i64)> {
         match self {
             Of::Name(id) => Some((id, 1, 0)),
@@ -79,12 +79,12 @@ impl Of {
         }
     }
 
-    /// Whether what it has a name of is not negative: a number, or an offset that is no less than the distance it has
-    /// from its name. `names`: the state that says what the places are called.
+    /// Whether the operand's V is not negative: the operand is a number, or an offset that is at least its distance
+    /// from the name. `names`: the state that gives the names of the places.
     fn is_in_sums(self, state: &State, names: &State) -> bool {
         match self {
             Of::Name(id) if id < FIRST_FREE_ID => state.min_len.get(id as usize - 1).is_some(),
-            // A pointer's name may be of a value before its region. It stays as it was when the relation was added.
+            // A pointer's name may denote a value before its region. That does not change after the relation was added.
             Of::Name(id) => {
                 let mut named = state.frames.iter().flat_map(Frame::values).filter(|v| v.line_id() == id);
                 named.any(Value::is_of_no_negative) || names.sums.iter().any(|t| t.a == id || t.b == id)
@@ -147,7 +147,7 @@ impl Relation {
         }
     }
 
-    /// What is left of a sum of two whose parts may become less: it is no more than it was said to be.
+    /// The bound that remains of a sum whose parts may decrease: the sum is at most its former value.
     pub(super) fn as_bound(self) -> Option<Relation> {
         match self {
             Relation::Sum { s, a, b, scale: 1, delta } => {
@@ -157,14 +157,14 @@ impl Relation {
         }
     }
 
-    /// Whether it is about a sum of two that has no place, and so needs a name.
+    /// Whether the relation needs a name for a sum that is in no place.
     pub(super) fn names_sum(self) -> bool {
         matches!(self, Relation::SumBelow { .. } | Relation::BelowSum { .. } | Relation::Balance { .. })
     }
 
-    /// Enters it in the state, where the places have these names. A sum that it needs gets this one.
+    /// Enters the relation in a state, with the places' names from `names`. A sum that it needs gets the name `name`.
     pub(super) fn enter(self, names: &State, state: &mut State, name: u32) {
-        // What the name is at a distance from `a + scale * b`, which is `most` at most.
+        // The sum `a + scale * b` as a distance from the name; `most` is an upper bound.
         let bounded = |a: Of, (b, scale): (Of, i16), most: i64, state: &mut State| {
             let [(a, 1, x), (b, 1, y)] = [a.named(names)?, b.named(names)?] else { return None };
             let scale = i64::from(scale);
@@ -195,11 +195,11 @@ impl Relation {
                     state.learn_below(Room { id, scale: 1, bytes, hi: name });
                 }
             }
-            // Both sides have the one name.
+            // One name stands for both sides.
             Relation::Balance { a, b, c, d, delta } => {
                 let Some((c, 1, z)) = c.named(names) else { return };
                 let Some(at) = named(a, (b, 1), state) else { return };
-                // V(name) + at is the left side.
+                // The left side is V(name) + at.
                 let Some(apart) = z.checked_add(delta).and_then(|x| x.checked_sub(at)) else { return };
                 match d.map(|d| d.named(names)) {
                     None => {
@@ -242,7 +242,7 @@ impl Relation {
         }
     }
 
-    /// What it is about.
+    /// The operands.
     pub(super) fn about(self) -> impl Iterator<Item = Of> {
         match self {
             Relation::Below { lo, hi, .. } => [Some(lo), Some(hi), None, None],

@@ -1,29 +1,31 @@
-//! What places that a round moves are to each other, in every round.
+//! Relations between places that a round moves, which hold in every round.
 //!
-//! Problem: `lo < hi`, `p + left = end`, `j <= i` hold in every round of a loop, and nothing that is known of one
-//! variable says so. Approach: only where a simpler guess has failed. Whatever relation of these kinds holds when the
-//! loop begins is assumed in the loose guess, beside what the program compared in a round and held at the beginning
-//! too. What does not come back in it is dropped, and the rest tried again; so what remains holds in the next round if
-//! it does in this one. Values are compared by all that the state knows of them ([`crate::walk::linear`]).
+//! Problem: `lo < hi`, `p + left = end`, `j <= i` hold in every round of a loop, and no fact about a single variable
+//! implies them. Approach (Houdini: Flanagan and Leino 2001), only after a simpler candidate has failed: every relation
+//! of these kinds that holds when the loop begins is assumed in the havocked candidate, beside relations that the
+//! program compared in a round and that held at the beginning, too. A relation that does not hold of what comes back is
+//! dropped, and the rest is tried again; so each remaining relation holds in the next round if it holds in this one.
+//! Values are compared with all facts of the state ([`crate::walk::linear`]).
 //!
-//! Sums: `at + n <= rest` is a relation of three: two places, or a place and what stays, whose
-//! sum is no more than a third, or no less. Tried is what a round that came back knows of a sum ([`Guess::see_sums`]),
-//! so what a branch compared. Claim: with `S` the relation's own name, the guess says `V(S) = V(a) + V(b)` and `V(S) +
-//! bytes <= V(end)`; in the next round S is the sum of what the places have then. Proof: by induction. When the loop
-//! begins, the form `a + b + bytes - end` is proven not to be above 0 of what entered; in each path that comes back it
-//! is proven of the values that the places have there, before any name passes to the next round. Between the two S is
-//! no name of anything: [`Guess::next_round`] drops all that is known of it, and takes it from what has it, as it does
-//! with the names that places have of their own; so nothing of the old sum is left to be said of the new one.
+//! Sums: `at + n <= rest` relates three values: the sum of two places, or of a place and an unchanged number, is at
+//! most a third, or at least it. Candidates are the facts about sums that a round which came back knows
+//! ([`Guess::see_sums`]), hence results of comparisons. Claim: with `S` the relation's own name, `V(S) = V(a) + V(b)`
+//! and `V(S) + bytes <= V(end)` hold in every round, where in the next round S denotes the sum of the places' values
+//! then. Proof: by induction. When the loop begins, the form `a + b + bytes - end` is proven to be at most 0 for what
+//! entered. On each path that comes back, it is proven of the values that the places have there, before any name passes
+//! to the next round. Between the two, S names nothing: [`Guess::next_round`] drops all facts about S and removes the
+//! name from values that have it, as it does with places' own names, so no fact about the old sum is taken for one
+//! about the new sum.
 //!
-//! Where all else has failed ([`Shape::further`]), two more are tried: a sum that one path keeps and another makes
-//! less, as a bound; and a bound of a multiple, `base + scale * left <= end`. Both are claims like the others: proven
-//! of what entered and of what comes back, as the form `a + scale * b + bytes - end`, with `V(S) = V(a) + scale *
-//! V(b)`, so the proof above is theirs. What [`clip`] takes from them is that neither V is negative, which
-//! [`Relation::holds`] asks for: so `V(a)` and `scale * V(b)` are each no more than the whole.
+//! Where all else has failed ([`Shape::further`]), two more kinds are tried: as a bound, a sum that one path keeps and
+//! another decreases; and a bound of a multiple, `base + scale * left <= end`. They are proven like the others, of what
+//! entered and of what comes back, as the form `a + scale * b + bytes - end`, with `V(S) = V(a) + scale * V(b)`, so the
+//! proof above applies. [`clip`] also uses that neither V is negative, which [`Relation::holds`] requires: therefore
+//! `V(a)` and `scale * V(b)` are each at most the whole.
 //!
-//! Invariants: a relation is entered in a guess only if it holds of what entered the loop ([`Guess::relate`] proves
-//! it), and in what came back only if it is proven there, of the values that the places have then. Numbers that a sum
-//! is made of are not negative.
+//! Invariants: a relation is entered in a candidate only if it is proven of what entered the loop ([`Guess::relate`]),
+//! and in what came back only if it is proven there, of the values that the places have then. The parts of a sum are
+//! not negative.
 
 use bpf_isa::{AluOp, Cond, Insn, Reg, Src};
 
@@ -37,27 +39,27 @@ use crate::tnum::ones;
 use crate::value::{FIRST_FREE_ID, Ty, Value};
 use crate::walk::linear::Form;
 
-/// Relations that are tried at a time.
+/// The most relations that are tried at a time.
 const MAX_RELATIONS: usize = 20;
-/// Multiples that are tried.
+/// The greatest multiple that is tried.
 const MAX_SCALE: u128 = 1 << 12;
-/// Places that are related to each other.
+/// The most places that are related to each other.
 const MAX_PLACES: usize = 7;
-/// Sums of two places that are tried, and rounds that are looked at for them.
+/// The most balances (sums of two places) that are tried, and the most rounds that are inspected for them.
 const MAX_BALANCES: usize = 6;
 const MAX_MOVES: usize = 24;
 
 impl Shape {
-    /// Whether relations are worth trying: something moves, differently each time; or what all moves by the same
-    /// steps is not enough, and may be with what the loop compares.
+    /// Whether relations are worth trying: a place moves by an amount that differs between rounds, or a candidate in
+    /// which all places move by constant steps was refused.
     pub(in crate::walk::loops) fn may_relate(&self, refused: bool) -> bool {
         self.related.is_none() && (refused || self.changes.iter().any(|(_, c)| !matches!(c, Change::Step(_))))
     }
 
-    /// From now on, places that move are related to each other.
+    /// Relates places that move to each other from now on.
     ///
-    /// `inside`: whether an instruction is part of the loop. What is compared there bounds what moves there, more often
-    /// than what the rest of the program compares.
+    /// `inside`: whether an instruction is part of the loop. Numbers that are compared there bound moving places more
+    /// often than numbers in the rest of the program.
     pub(in crate::walk::loops) fn relate(&mut self, insns: &[Insn], inside: impl Fn(usize) -> bool) {
         self.compared_with = [
             numbers_compared(insns.iter().enumerate().filter(|(at, _)| inside(*at)).map(|(_, insn)| insn)),
@@ -67,7 +69,7 @@ impl Shape {
         self.begun = false;
     }
 
-    /// And those that it compares with what stays are tried below that, whether a round has shown that or not.
+    /// Also tries orders between compared registers and unchanged ones, whether a round has shown them or not.
     pub(in crate::walk::loops) fn relate_to_ends(&mut self, insns: &[Insn], inside: impl Fn(usize) -> bool) {
         self.ends.clear();
         // The register that each register is a copy of: for `end - p >= 4`, the original `end` is compared with `p`.
@@ -90,13 +92,14 @@ impl Shape {
         self.ends.dedup();
     }
 
-    /// So they are.
+    /// Whether places are related to each other.
     pub(in crate::walk::loops) fn relates(&self) -> bool {
         self.related.is_some()
     }
 
-    /// After a loose walk. After the first, which assumed nothing: begins with what the program compared in it and what
-    /// holds when the loop begins. After others: drops what did not come back. Whether anything changed.
+    /// Revises the relations after a havocked iteration. After the first, which assumed none: begins with relations
+    /// that the program compared in it and that hold when the loop begins. After later ones: drops relations that did
+    /// not hold of what came back. Returns whether anything changed.
     pub(super) fn revise_relations(&mut self, g: &mut Guess) -> bool {
         if self.related.is_none() {
             return false;
@@ -108,8 +111,8 @@ impl Shape {
         related.retain(|r| !g.refuted.contains(r));
         let mut changed = related.len() != before;
         if self.further {
-            // A sum that one path keeps, and another makes less: half of what is searched is left, and what of it is
-            // to the left may be given up.
+            // A sum that one path keeps and another decreases: in a search, half of the range is left, and the part to
+            // the left of it may be dropped.
             for new in g.refuted.iter().filter_map(|r| r.as_bound()) {
                 if related.len() < MAX_RELATIONS && !related.contains(&new) && g.begins_with(new, &g.state) {
                     related.push(new);
@@ -129,10 +132,10 @@ impl Shape {
                 if matches!((lo, hi), (Of::Name(_), Of::Name(_))) || related.len() >= MAX_RELATIONS || known() {
                     continue;
                 }
-                // Of the values, which lie at distances from their names.
+                // The fact is converted from names to the values, which are at distances from their names.
                 let bytes = f.bytes.saturating_sub(x.saturating_mul(f.scale.into())).saturating_add(y);
-                // What comes back behind the end, as far as was known, may be no further on than it: a difference that
-                // may have wrapped round says nothing until that is assumed.
+                // A place that came back at most `bytes` behind the end, as far as is known, may in fact be at most at
+                // the end. A difference that may have wrapped gives no fact until that is assumed.
                 for bytes in [Some(bytes), Some(0).filter(|_| bytes < 0)].into_iter().flatten() {
                     let new = Relation::Below { lo, scale: f.scale, bytes, hi };
                     let begun = || g.begins_with(new, &g.state) || planted!(RelationsUnbegun);
@@ -158,9 +161,9 @@ impl Shape {
 }
 
 impl Guess {
-    /// Adds the relations to the state at the loop's head. All of them hold in the state that entered the loop.
+    /// Adds the relations to the state at the loop's head. Each of them is proven of the state that entered the loop.
     pub(super) fn relate(&mut self, shape: &Shape, next_id: &mut u32) {
-        // What is entered changes no place.
+        // Entering relations changes no place, so one copy names all of them.
         let names = self.state.clone();
         for &r in shape.related.iter().flatten() {
             if self.names_relation(r) && (self.begins_with(r, &self.state) || planted!(RelationsUnbegun)) {
@@ -174,7 +177,7 @@ impl Guess {
                     r.enter(&names, &mut self.state, name);
                 }
                 self.relations.push((r, name));
-                // It is of something else in each round, and keeps its name.
+                // The name denotes another value in each round, and must be kept while the round lasts.
                 if let (Some(mark), true) = (self.state.top_mut().loops.last_mut(), name != 0) {
                     mark.ids.push(name);
                 }
@@ -214,13 +217,13 @@ impl Guess {
                 }
                 let (Some(less), Some(sum)) = (x.clone().plus(y, -1), x.clone().plus(y, 1)) else { continue };
                 let (p, q) = (Of::Place(*p), Of::Place(*q));
-                // With a negative.
+                // The negated form is tried, too.
                 let small = |c: i128| i64::try_from(c).ok().filter(|c| *c != i64::MIN);
                 if let Some(apart) = less.as_const().and_then(small) {
                     equal(p, q, apart).into_iter().for_each(&mut add);
                 }
                 for (form, s, a, b) in [(&less, p, q, None), (&less, q, p, None), (&sum, p, q, Some(()))] {
-                    // One name, and a distance.
+                    // The form is a single name plus a distance.
                     let Some((id, times, at)) = form.single() else { continue };
                     let (Some(at), true) = (small(at), times.unsigned_abs() <= MAX_SCALE) else { continue };
                     let scale = i64::try_from(times).unwrap_or(0);
@@ -271,7 +274,7 @@ impl Guess {
         out
     }
 
-    /// Numbers that stay as they are, and that others are compared with.
+    /// Unchanged numbers with which other numbers are compared.
     fn fixed_ends<'s>(&'s self, shape: &'s Shape) -> impl Iterator<Item = Place> + 's {
         let places = shape.ends.iter().map(|r| Place { above: 0, what: What::Reg(*r) });
         let stays = |p: &Place| !shape.changes.iter().any(|(q, _)| q == p);
@@ -280,14 +283,13 @@ impl Guess {
             .filter(|p| value(&self.state, *p).is_some_and(|v| (v.is_scalar() || v.is_in_region()) && v.id != 0))
     }
 
-    /// What every round moves by the same step, and what it is compared with, which only some rounds move: one stays
-    /// below the other.
+    /// Orders between a place that every round moves by the same step and a compared place that only some rounds move.
     fn compared(&self, shape: &Shape, places: &[(Place, Form, bool)], out: &mut Vec<Relation>) {
         let ends = |p: &Place| p.above == 0 && matches!(p.what, What::Reg(r) if shape.ends.contains(&r));
         let ends = || places.iter().filter(|(p, ..)| ends(p));
         for (lo, _, own) in ends() {
             for (hi, ..) in ends().filter(|(.., other)| own != other) {
-                // What has no place is not asked about.
+                // Relations beyond the limit are not tried.
                 if out.len() >= MAX_RELATIONS {
                     return;
                 }
@@ -298,8 +300,8 @@ impl Guess {
         }
     }
 
-    /// A place that begins at a constant, and another of which a multiple begins below what stays: the two together are
-    /// no more (`base` and the `n` words that are left of a buffer).
+    /// Bounds of multiples, for a place that begins at a constant and another place of which a multiple begins below an
+    /// unchanged number: the sum of both stays below it (`base` and the `n` words that are left of a buffer).
     fn multiples(&self, places: &[(Place, Form, bool)], out: &mut Vec<Relation>) {
         for (p, x, _) in places {
             let Some(begins) = x.as_const().and_then(|c| i64::try_from(c).ok()) else { continue };
@@ -319,8 +321,8 @@ impl Guess {
         }
     }
 
-    /// Three places of which one moved as the other two together did in each round that came back: what they are when
-    /// the loop begins says how far the two are from it.
+    /// Balances: three places of which one moved as the sum of the other two did in each round that came back. Their
+    /// initial values give the constant distance.
     fn balances(&self, places: &[(Place, Form, bool)], out: &mut Vec<Relation>) {
         let found = out.len();
         let moved = |by: &[(Place, i128)], p: Place| by.iter().find(|(q, _)| *q == p).map(|(_, by)| *by);
@@ -337,7 +339,7 @@ impl Guess {
                     let (Some(apart), Some(moves)) = (apart(), moves) else { continue };
                     let [a, b, c] = [*a, *b, *c].map(Of::Place);
                     if moves.iter().any(|[a, b, c]| a + b != *c) {
-                        // The two together never move further, and one gives what the other takes.
+                        // The sum never moves further than the third place, and one part gives what the other takes.
                         let gives = moves.iter().any(|[a, b, c]| a.min(b) < &0 && a.max(b) > c);
                         let less = moves.iter().all(|[a, b, c]| a + b <= *c);
                         let bytes = apart.as_const().and_then(|apart| i64::try_from(-apart).ok());
@@ -359,12 +361,12 @@ impl Guess {
         }
     }
 
-    /// How far a round that came back has moved what it moves by constants.
+    /// Records the constants by which a round that came back moved places.
     pub(super) fn see_moves(&mut self, back: &State) {
         let by = |p: Place| {
             let (g, b) = (value(&self.state, p)?, value(back, p)?);
             let by = Form::of(&b)?.plus(&Form::of(&g)?, -1)?;
-            // The number of before may be known by now.
+            // The old value may be known by now.
             let by = match by.single() {
                 Some((id, times, at)) if id == g.line_id() => {
                     let named = |v: &&Value| v.line_id() == id && v.is_scalar() && v.scale == 1;
@@ -385,7 +387,8 @@ impl Guess {
         }
     }
 
-    /// What a round that came back knows of the sums of two places, or of one and what stays: by it, others are tried.
+    /// Records the facts about sums of two places, or of a place and an unchanged number, that a round which came back
+    /// knows. Relations are derived from them.
     pub(super) fn see_sums(&mut self, back: &State) {
         let of = |id: u32| {
             let place = |o: &Place| value(back, *o).filter(|v| v.line_id() == id && v.scale == 1).map(|v| (*o, v));
@@ -403,7 +406,7 @@ impl Guess {
             let ((a, x), (b, y)) = if matches!(a, Of::Place(_)) { ((a, x), (b, y)) } else { ((b, y), (a, x)) };
             // V(s) = a + b + apart
             let apart = t.delta.saturating_sub(x).saturating_sub(y);
-            // A sum of which only a constant says how large it is.
+            // Only a constant bounds this sum.
             if t.max < i64::MAX && [a, b].iter().any(|of| matches!(of, Of::Place(_))) {
                 found.push(Relation::SumBelow { a, b, scale: 1, bytes: apart.saturating_sub(t.max), end: Of::Zero });
             }
@@ -469,11 +472,12 @@ impl Guess {
         held
     }
 
-    /// Enters in what came back, which has the names of the next round now, what holds of it.
+    /// Enters relations that hold in a state that came back and already has the names of the next round.
     ///
-    /// What holds was asked of the values in the places; it is said of the names that the guess has for these. So each
-    /// place must have the guess's name by now. One that has left its line does not, nor one that was taken to stay as
-    /// it is: there the guess's name is still of what was in it before, which other places may have.
+    /// The relations were proven of the values in the places, and are entered for the candidate's names of these
+    /// places. So each place must have the candidate's name by now. A place that left its line does not, nor does one
+    /// that was assumed to stay unchanged and did not: there, the candidate's name still denotes the old value, which
+    /// other places may have.
     pub(super) fn enter_relations(&self, held: &[(Relation, u32)], back: &mut State) {
         let tie = |v: Value| (v.line_id(), v.scale, v.delta);
         let as_guessed = |p: Place| value(&self.state, p).map(tie) == value(back, p).map(tie);
@@ -486,14 +490,14 @@ impl Guess {
     }
 }
 
-/// What is below a number is no more than that, and that is no less. `names`: the state that says what the places are
-/// called.
+/// Refines ranges by orders: the lower side is at most the upper side, and the upper side at least the lower. `names`:
+/// the state that gives the names of the places.
 pub(super) fn clip(related: &[(Relation, u32)], names: &State, state: &mut State, further: bool) {
     for (r, _) in related {
         let (lo, scale, bytes, hi) = match *r {
             Relation::Below { lo, scale, bytes, hi } => (lo, scale, bytes, hi),
-            // Neither V is negative of what is in sums: so each part is no more than the whole leaves beside the
-            // other's distance.
+            // Neither V of a part is negative, so each part is at most what the whole leaves, minus the other's
+            // distance.
             Relation::SumBelow { a, b, scale, bytes, end } if further && scale > 0 => {
                 if let Some(((a, 1, x), (b, 1, y), (end, 1, z))) =
                     a.named(names).zip(b.named(names)).zip(end.named(names)).map(|((a, b), end)| (a, b, end))
@@ -507,7 +511,7 @@ pub(super) fn clip(related: &[(Relation, u32)], names: &State, state: &mut State
                 continue;
             }
             Relation::SumBelow { .. } | Relation::BelowSum { .. } => continue,
-            // One side is no more than the other may be.
+            // One side is at most the maximum of the other.
             Relation::Balance { a, b, c, d, delta } => {
                 let parts = || Some((a.named(names)?, b.named(names)?, c.named(names)?));
                 let least = d.map_or(Some(0), |d| d.form(names)?.as_const()).unwrap_or(0).max(0);
@@ -520,7 +524,7 @@ pub(super) fn clip(related: &[(Relation, u32)], names: &State, state: &mut State
                 continue;
             }
             Relation::Sum { s, .. } => {
-                // The parts are bounded by the whole.
+                // The whole bounds its parts.
                 if let Some((id, ..)) = s.named(names)
                     && let Some(most) = most_of(state, id)
                 {
@@ -546,19 +550,19 @@ pub(super) fn clip(related: &[(Relation, u32)], names: &State, state: &mut State
     }
 }
 
-/// The most that V(id) is.
+/// An upper bound of V(id).
 fn most_of(state: &State, id: u32) -> Option<i128> {
     if id < FIRST_FREE_ID {
         return Some(crate::env::Region::MAX_LEN.into());
     }
     let named = |v: &&Value| v.id == id && v.is_scalar() && v.scale > 0;
     let values = state.frames.iter().flat_map(Frame::values).filter(named);
-    // What is cut off to 64 bits may be more.
+    // A bound that was cut off at 64 bits may be too small.
     values.map(|v| v.range_of_line().1).filter(|most| *most < u64::MAX).map(i128::from).min()
 }
 
-/// Numbers that a program compares with, those beside them, 0, and the greatest of a signed type that is compared:
-/// where what changes in a loop may be found to stay.
+/// Thresholds for widening: the constants that a program compares with, their neighbours, 0, and the greatest number of
+/// each signed type that is compared.
 fn numbers_compared<'a>(insns: impl IntoIterator<Item = &'a Insn>) -> Vec<u64> {
     let mut all = vec![0];
     for insn in insns {

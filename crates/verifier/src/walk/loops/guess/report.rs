@@ -1,4 +1,4 @@
-//! A guess in words.
+//! Descriptions of a candidate, for messages and the log.
 
 use super::Guess;
 use super::place::{Place, What, places, value};
@@ -8,7 +8,7 @@ use crate::state::State;
 use crate::value::Value;
 
 impl Guess {
-    /// What is guessed: registers of the running frame, and slots that a round changes.
+    /// The candidate's description: registers of the running frame, and slots that a round changes.
     pub(in crate::walk::loops) fn parts(&self, env: &Env<'_>) -> Vec<(String, String)> {
         let top = self.state.top();
         let rounds = match top.loops.last() {
@@ -44,7 +44,7 @@ impl Guess {
         self.steps.contains(&place) || self.own.iter().any(|o| o.place == place)
     }
 
-    /// The first place that came back to the loose guess and did not move as guessed.
+    /// The first place that came back to the havocked candidate and did not change as assumed.
     pub(in crate::walk::loops) fn unstable(&self, env: &Env<'_>) -> LoopFailure {
         match &self.back {
             Some(back) => self.change(back, env),
@@ -67,7 +67,7 @@ impl Guess {
         LoopFailure::Changes { what: place.to_string(), guessed: text(&self.state), came_back: text(back) }
     }
 
-    /// What is guessed, for the log.
+    /// The candidate's description for the log.
     pub(in crate::walk::loops) fn describe(&self, env: &Env<'_>) -> String {
         let parts = self.parts(env);
         parts

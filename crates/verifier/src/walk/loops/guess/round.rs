@@ -1,4 +1,4 @@
-//! What came back to a guess's head: the same state, in the names of the next round.
+//! Consecution: renames a state that came back to a candidate's head to the names of the next round.
 
 use bpf_isa::{AluOp, Width};
 
@@ -10,31 +10,32 @@ use crate::state::{Frame, Room, State};
 use crate::value::{Ty, Value, Why, len_id};
 use crate::walk::linear::Form;
 
-/// What moves in the rounds that came back.
+/// The movements of places in the rounds that came back, for a lexicographic rank.
 ///
-/// They end if some things can be ordered so that each round moves one of them, and moves none of those before it the
-/// other way: what comes first moves a bounded number of times, and what comes after it so between two of these.
+/// The rounds end if places can be ordered so that each round moves one of them forward and none of the earlier ones
+/// backward: the first place moves a bounded number of times, and each later one so between two moves of the earlier
+/// ones.
 ///
-/// Where rounds are told apart by sides ([`super::sides`]), that is asked of each set of sides between which rounds
-/// lead to and fro, by itself. Claim: so the loop ends. Proof: the sides that a run is on are a way through a finite
-/// graph, whose edges are the rounds seen. An edge that no way leads back over is taken once at most, and there are
-/// finitely many, so a run that does not end takes none of them from some round on: all its rounds are in one such set
-/// then, of which it is proven that they end.
+/// Where rounds are partitioned into sides ([`super::sides`]), this is required of each strongly connected set of sides
+/// by itself. Claim: then the loop ends. Proof: the sides of a run form a path through a finite graph, whose edges are
+/// the rounds seen. An edge that lies on no cycle is taken at most once, and there are finitely many of them. So a run
+/// that does not end takes none of them from some round on: all its rounds are in one such set, for which the rank
+/// shows that they end.
 #[derive(Debug, Default)]
 pub(super) struct Measures {
-    /// By round, of those that differ in it.
+    /// The distinct movements of rounds.
     rounds: Vec<Moves>,
 }
 
-/// What one round moves.
+/// The movements of one round.
 #[derive(Debug, Default, PartialEq)]
 struct Moves {
-    /// The side that it begins on, and that it comes back to.
+    /// The side on which it begins, and the side to which it comes back.
     from: u8,
     to: u8,
-    /// Further.
+    /// The places that moved, each with its direction.
     strict: Vec<Measure<Place>>,
-    /// Further, or not at all: those that are further, too.
+    /// The places that moved or stayed, including those in `strict`.
     weak: Vec<Measure<Place>>,
 }
 
@@ -46,7 +47,7 @@ impl Measures {
         }
     }
 
-    /// What never moved the other way.
+    /// The measures that never moved the other way.
     pub(super) fn weak(&self) -> impl Iterator<Item = Measure<Place>> {
         let first = self.rounds.first().map(|r| r.weak.as_slice()).unwrap_or_default();
         first.iter().copied().filter(|m| self.rounds.iter().all(|r| r.weak.contains(m)))
@@ -56,7 +57,7 @@ impl Measures {
         self.rounds.iter().all(|r| self.end_on(r.from))
     }
 
-    /// Whether the sides lead from one to the other.
+    /// Whether rounds lead from one side to the other.
     fn lead(&self, from: u8, to: u8) -> bool {
         let mut reached = vec![from];
         let mut next = 0;
@@ -71,14 +72,15 @@ impl Measures {
         reached.contains(&to)
     }
 
-    /// Whether the rounds end that lead to and fro between this side and others.
+    /// Whether the rounds end that lie on cycles through this side.
     fn end_on(&self, side: u8) -> bool {
         let within = |r: &&Moves| {
             let there_and_back = self.lead(side, r.from) && self.lead(r.to, side);
             there_and_back && (r.from == r.to || !planted!(SidesApart))
         };
         let mut left: Vec<&Moves> = self.rounds.iter().filter(within).collect();
-        // What moves in some of the rounds, and back in none, comes first: of those that are left, then.
+        // A measure that some of the remaining rounds advance, and none reverses, comes next in the lexicographic
+        // order.
         while let Some(first) = left.iter().flat_map(|r| &r.strict).find(|m| left.iter().all(|r| r.weak.contains(m))) {
             let first = *first;
             left.retain(|r| !r.strict.contains(&first));
@@ -87,8 +89,8 @@ impl Measures {
     }
 }
 
-/// What a name of the round is in the next: `V(id)` becomes `scale * V(of) + by`. Places that share the name must agree
-/// about all of it.
+/// The value of a round's name in the next round: `V(id)` becomes `scale * V(of) + by`. Places with one name must agree
+/// on all of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Passed {
     id: u32,
@@ -98,8 +100,8 @@ struct Passed {
 }
 
 impl Guess {
-    /// Renames what came back, so that it compares with the guess: its round is the next. `from`: the side that it
-    /// began on.
+    /// Renames what came back to the names of the next round, so that it can be compared with the candidate. `from`:
+    /// the side on which the round began.
     pub(super) fn next_round(&mut self, back: &mut State, from: u8, next_id: &mut u32) {
         let Some(mark) = back.top().loops.last() else { return };
         let still = |o: &&Own| {
@@ -115,7 +117,7 @@ impl Guess {
         self.see_shrinking(back);
         let divided = self.rounds_of_divided(back);
         self.undivided |= self.shrink.is_some() && divided.is_none() && !planted!(UndividedUnseen);
-        // V of the next round is V of this one, and this.
+        // V of the next round is V of this round plus the number.
         let mut moved: Vec<(u32, i64)> = vec![(self.k, 1)];
         moved.extend(
             mark.lines.iter().map(|l| (l.x, i64::from(if planted!(StrideLost) { l.step.signum() } else { l.step }))),
@@ -150,14 +152,14 @@ impl Guess {
             let delta = parts.and_then(|p| t.delta.checked_sub(p)?.checked_add(by(t.s)));
             let delta = if planted!(SumsStay) { Some(t.delta) } else { delta };
             let max = if t.max == i64::MAX { Some(i64::MAX) } else { t.max.checked_add(by(t.s)) };
-            // What was less than the scale need not be, later.
+            // A part that was less than the scale need not be less in the next round.
             t.split &= by(t.a) == 0 && delta == Some(t.delta);
             (t.delta, t.max) = (delta.unwrap_or(0), max.unwrap_or(i64::MAX));
             delta.is_some()
         });
         back.forget_products(|id| moved.iter().any(|(m, _)| *m == id) && !planted!(ProductsStay));
         if let Some(most) = divided {
-            // So have those before it.
+            // The same bound holds for all earlier rounds.
             if let Some(mark) = back.top_mut().loops.last_mut()
                 && let Some(n) = mark.k.n.meet(&Scalar::unsigned(0, most))
             {
@@ -192,8 +194,8 @@ impl Guess {
         }
     }
 
-    /// Numbers that the guess takes to stay as they are, and that came back at another distance from their names, or as
-    /// others.
+    /// Records numbers that the candidate assumes to stay unchanged and that came back at another distance from their
+    /// names, or under other names.
     fn see_moved_too(&mut self, back: &State) {
         for place in places(&self.state) {
             let guessed = || {
@@ -212,8 +214,8 @@ impl Guess {
         }
     }
 
-    /// Pointers on lines that fall: if all that is known shows that the line has not fallen below 0, neither has what
-    /// they are from their names.
+    /// For pointers on falling lines: if the facts show that the line has not fallen below 0, their distance from the
+    /// name is not negative either.
     fn see_falling(&self, back: &mut State) {
         for &place in &self.steps {
             let Some(v) = value(back, place).filter(|v| v.is_pointer() && v.scale > 0 && v.least_of_line() < 0) else {
@@ -231,14 +233,13 @@ impl Guess {
         }
     }
 
-    /// Moves the names that single places have for a round on to their present values, and notes which grew and which
-    /// shrank.
+    /// Passes the places' own names on to their present values, and records which places grew and which shrank.
     fn next_own(&mut self, back: &mut State, from: u8, next_id: &mut u32) {
         let (mut seen, mut weak): (Vec<Measure<Place>>, Vec<Measure<Place>>) = Default::default();
         let mut facts: Vec<Room> = Vec::new();
         let mut passed: Vec<Passed> = Vec::new();
         let mut renamed: Vec<(Place, Value)> = Vec::new();
-        // Another name of the round is of something else in the next.
+        // Other names of the round denote other values in the next round, so facts about them are not kept.
         let (owns, sums) = (&self.own, &self.relations);
         let own = |h: u32| owns.iter().any(|o| o.id == h) || sums.iter().any(|(_, name)| *name == h && h != 0);
         let his = if self.own.is_empty() { Vec::new() } else { ends(back, own) };
@@ -250,7 +251,7 @@ impl Guess {
             }
             let by = i64::from(b.delta) - i64::from(g.delta);
             let simple = b.scale == 1 && (b.id != 0 || packet);
-            // What holds none when a round begins has no name then: nothing is said of how it moves.
+            // A place that held none when the round began had no name then, so nothing is recorded about its movement.
             let had_name = self.had_name(Own { place, id }, from);
             if had_name && simple && b.id != 0 {
                 let grown = back.below(id, 1, b.id).map(|x| x.saturating_add(by));
@@ -293,7 +294,7 @@ impl Guess {
                                 facts.push(Room { id, scale: 1, bytes, hi });
                             }
                         }
-                        // And above what the guess says.
+                        // Lower bounds that the candidate states are kept if they still hold.
                         for f in self.state.room.iter().filter(|f| f.hi == id && b.id != 0 && !own(f.id)) {
                             let bytes = back.below(f.id, f.scale, b.id).and_then(|x| x.checked_add(by));
                             facts.extend(bytes.map(|bytes| Room { bytes, ..*f }));
@@ -301,8 +302,8 @@ impl Guess {
                     }
                     passed.push(now);
                 }
-                // Two that have moved apart: the second keeps what it is now. (So do numbers without names: what they
-                // have in common then is nothing, and not V = 0 as of pointers.)
+                // Two places with one name have moved apart: the second one leaves the name. (Two numbers without names
+                // have nothing in common either, whereas a pointer without a name has V = 0.)
                 Some(first)
                     if (*first != now || (b.is_scalar() && b.id == 0 && !planted!(TwinsStayAlike)))
                         && !(planted!(BasesMoveApart) && (first.of, first.by) == (now.of, now.by)) =>
@@ -314,7 +315,7 @@ impl Guess {
             }
             renamed.push((place, b.renamed(id, 1, g.delta)));
         }
-        // Of two of them, as they are now.
+        // Orders between two of these names, for their present values.
         let simple = || passed.iter().filter(|p| p.scale == 1 && p.of != 0);
         for lo in simple() {
             for hi in simple().filter(|hi| hi.id != lo.id) {
@@ -324,13 +325,13 @@ impl Guess {
                 }
             }
         }
-        // And what is named by the sums that relations are about.
+        // The names of the relations' sums are dropped, too.
         let sums = self.relations.iter().map(|(_, name)| *name).filter(|name| *name != 0);
         let old: Vec<u32> = passed.iter().map(|p| p.id).chain(sums).chain(self.parted_names()).collect();
         back.room.retain(|f| !old.contains(&f.id) && !old.contains(&f.hi));
         back.sums.retain(|t| ![t.s, t.a, t.b].iter().any(|id| old.contains(id)));
         back.forget_products(|id| old.contains(&id));
-        // What still has a name of the old round is something else now.
+        // A value that still has an old name gets a fresh one or none, since the name denotes another value now.
         for v in back.frames.iter_mut().flat_map(|f| f.regs.iter_mut().chain(f.spills.iter_mut().map(|s| &mut s.value)))
         {
             if v.line_id() != 0 && old.contains(&v.line_id()) {
@@ -344,7 +345,7 @@ impl Guess {
         self.measures.see((from, self.side()), seen, weak);
     }
 
-    /// Whether a place has grown or shrunk, by all that is known.
+    /// Whether a place has grown or shrunk, with all facts of the state.
     fn see_moved(
         &self,
         back: &State,
@@ -371,7 +372,7 @@ impl Guess {
     }
 }
 
-/// What names may be below, but for the names of the round: regions' lengths, and what facts are about.
+/// Names that may be upper bounds, except names of the round: regions' lengths, and names in facts.
 fn ends(back: &State, own: impl Fn(u32) -> bool) -> Vec<u32> {
     let mut his: Vec<u32> = (0..crate::num::few(back.min_len.len())).map(len_id).collect();
     for f in &back.room {
@@ -383,7 +384,7 @@ fn ends(back: &State, own: impl Fn(u32) -> bool) -> Vec<u32> {
     his
 }
 
-/// What the value there is of which name.
+/// The name, scale and distance of the value at a place.
 fn tie(state: &State, place: Place) -> Option<(u32, i16, i32)> {
     look(state, place).map(|v| (v.line_id(), v.scale, v.delta))
 }

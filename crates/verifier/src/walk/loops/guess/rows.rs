@@ -1,17 +1,17 @@
-//! What every round moves by the same number, which no constant says: the rows of a table whose width is a variable.
+//! Rows of a table with a variable width: places that every round moves by the same unknown number.
 //!
-//! Problem: clang makes `row += 4 * n` of `a[i * n + j]`, so where a row begins is `start + 4 * n * i`, and no line
-//! ([`crate::state::Line`]) says that. Approach: a place that a watched round has moved by a multiple of a number that
-//! stays is guessed to be `start + scale * V(p)`, where `V(p) = V(k) * V(by)` is a product with the loop's round
+//! Problem: clang compiles `a[i * n + j]` to `row += 4 * n`, so a row begins at `start + 4 * n * i`, which no line
+//! ([`crate::state::Line`]) expresses. Approach: a place that a sample round has moved by a multiple of an unchanged
+//! number is assumed to be `start + scale * V(p)`, where `V(p) = V(k) * V(by)` is a product with the loop's round
 //! ([`crate::walk::products`]).
 //!
-//! Claim: in each round the place holds that. Proof: by induction. When the loop begins k is 0, so is the product, and
-//! the place holds what entered. What comes back is proven to hold `scale * V(by)` more than the guess said, before
-//! any name passes to the next round ([`Guess::held_rows`]): that is `start + scale * (V(k) + 1) * V(by)`. Then k is
-//! one more; p, and the sum with where it starts, are dropped and taken from what they are now
-//! ([`Guess::enter_rows`]). V(by) and V(start) are the same in all rounds: both are names from outside the loop, or of
-//! what stays in it, and neither is a region's length, which may change. That the product is still known of says that
-//! nothing made them other numbers.
+//! Claim: this equation holds in each round. Proof: by induction. When the loop begins, k is 0, so the product is 0,
+//! and the place holds what entered. What comes back is proven to be `scale * V(by)` more than the candidate said,
+//! before any name passes to the next round ([`Guess::held_rows`]): that is `start + scale * (V(k) + 1) * V(by)`. Then
+//! k increases by one; p, and the sum with the start, are dropped and defined anew for the present values
+//! ([`Guess::enter_rows`]). V(by) and V(start) are equal in all rounds: both are names from outside the loop, or of
+//! unchanged places, and neither is a region's length, which may change. That the product is still known shows that
+//! neither name was given to another number.
 
 use super::place::{Place, places, put, value};
 use super::{Fresh, Guess, loosened};
@@ -23,15 +23,15 @@ use crate::state::{Product, State, Sum};
 use crate::value::{FIRST_FREE_ID, Ty, Value};
 use crate::walk::linear::Form;
 
-/// Multiples that a place is seen to be moved by: the sizes of elements.
+/// The multiples that are tried: sizes of elements.
 const TIMES: [i16; 5] = [1, 2, 4, 8, 16];
-/// Places of a loop that are.
+/// The most such places of a loop.
 const MAX_ROWS: usize = 4;
-/// Questions about one round, whether it has moved a place by a multiple of another: each frame may hold dozens of
-/// either, and each question is put to all that a state knows.
+/// The most questions about one round, whether it moved a place by a multiple of another: each frame may hold dozens of
+/// either, and each question uses all facts of a state.
 const MAX_QUESTIONS: u32 = 600;
 
-/// A place that each round moves by `times` what another place holds.
+/// A place that each round moves by `times` the value of another place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Stride {
     pub(super) place: Place,
@@ -39,28 +39,29 @@ pub(super) struct Stride {
     times: i16,
 }
 
-/// The same in a guess.
+/// A stride in a candidate.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Row {
     pub(super) place: Place,
-    /// `scale * V(product.p)` is how far it has moved; its factors are the round, and what it moves by.
+    /// The product whose multiple `scale * V(product.p)` is the distance moved. Its factors are the round and the
+    /// number by which the place moves.
     scale: i16,
     pub(super) product: Product,
-    /// Where it started and the product, if it did not start at a constant.
+    /// The sum of the start and the product, if the start is not a constant.
     sum: Option<Sum>,
-    /// What the place is, `multiple * V(name) + delta`: of the sum, or of the product itself.
+    /// The place is `multiple * V(name) + delta`, with the name of the sum or of the product.
     multiple: i16,
     delta: i32,
 }
 
-/// Whether the value may be where a row begins.
+/// Whether the value may be the start of a row.
 fn may_move(v: &Value) -> bool {
     let moves =
         matches!(v.ty, Ty::Scalar | Ty::Packet { .. } | Ty::Stack { .. } | Ty::MapValue { .. } | Ty::Mem { .. });
     moves && !v.null && v.scale > 0
 }
 
-/// Of places that a watched round has moved by no constant, those that it has moved by multiples of what stays.
+/// The places that a sample round moved by multiples of unchanged numbers, among those that it moved by no constant.
 pub(super) fn strides(entry: &State, back: &State, moved: impl Iterator<Item = Place>) -> Vec<Stride> {
     let tie = |v: &Value| (v.line_id(), v.scale, v.delta);
     let stays = |p: &Place| {
@@ -93,17 +94,17 @@ pub(super) fn strides(entry: &State, back: &State, moved: impl Iterator<Item = P
 }
 
 impl Row {
-    /// The names that are other numbers' in each round.
+    /// The names that denote other numbers in each round.
     pub(super) fn names(&self) -> impl Iterator<Item = u32> {
         [Some(self.product.p), self.sum.map(|t| t.s)].into_iter().flatten()
     }
 
-    /// What the place holds, in the guess's names.
+    /// The value of the place in the candidate's names.
     fn named(&self, v: Value) -> Value {
         v.renamed(self.sum.map_or(self.product.p, |t| t.s), self.multiple, self.delta)
     }
 
-    /// The equations that say so.
+    /// Enters the equations of the row.
     fn enter(&self, state: &mut State) {
         state.push_product(self.product);
         if let Some(sum) = self.sum {
@@ -113,7 +114,7 @@ impl Row {
 }
 
 impl Guess {
-    /// Makes rows of the places that move by multiples of what stays. One that cannot be is anything.
+    /// Makes rows of the strides. A stride that cannot be a row makes its place unknown.
     pub(super) fn begin_rows(&mut self, strides: &[Stride], env: &Env<'_>, loose: bool, next_id: &mut u32) {
         for stride in strides {
             let Some(v) = value(&self.state, stride.place) else { continue };
@@ -122,7 +123,7 @@ impl Guess {
             match self.row(stride, &v, next_id) {
                 Some(row) => {
                     row.enter(&mut self.state);
-                    // It rises.
+                    // The row rises.
                     let n = match v.is_scalar() {
                         true => n.meet(&Scalar::unsigned(v.n.umin(), u64::MAX)),
                         false => n.meet(&Scalar::signed(v.n.smin(), i64::MAX)),
@@ -138,7 +139,8 @@ impl Guess {
         }
     }
 
-    /// What a row moves by gets a name, if it is at a distance from one. It is the same number when the loop begins.
+    /// Gives the number by which a row moves a name, if it is at a distance from one. The number is the same when the
+    /// loop begins.
     fn name_stride(&mut self, stride: &Stride, next_id: &mut u32) {
         let Some(by) = value(&self.state, stride.by).filter(|by| by.is_scalar() && by.delta != 0) else { return };
         let named = self.state.name_at_distance(&by, next_id);
@@ -186,7 +188,7 @@ impl Guess {
         Some(Row { sum: Some(sum), multiple, delta, ..row })
     }
 
-    /// Whether a row has the name, or the place.
+    /// Whether a row has the name.
     pub(super) fn names_row(&self, id: u32) -> bool {
         self.rows.iter().any(|row| row.names().any(|name| name == id))
     }
@@ -195,7 +197,7 @@ impl Guess {
         self.rows.iter().any(|row| row.place == place)
     }
 
-    /// The rows that came back moved by as much as they have to be.
+    /// The rows that came back moved by exactly the required distance.
     pub(super) fn held_rows(&self, back: &State) -> Vec<Row> {
         let moved = |row: &Row| {
             let (g, b) = (value(&self.state, row.place)?, value(back, row.place)?);
@@ -206,32 +208,33 @@ impl Guess {
         self.rows.iter().filter(|row| moved(row) == Some(true)).copied().collect()
     }
 
-    /// What came back has the round's number of the next one: the names of the rows are what they are there.
+    /// Enters the rows in a state that came back and has the round number of the next round: their names get the
+    /// present values.
     pub(super) fn enter_rows(&self, held: &[Row], back: &mut State) {
         for row in held {
             let Some(v) = value(back, row.place) else { continue };
             row.enter(back);
             put(back, row.place, row.named(v));
-            // By the rounds that there may have been.
+            // Bounds it by the possible round numbers.
             if let Some(k) = back.top().loops.last().map(|m| m.k).filter(|k| k.id == row.product.a) {
                 back.bound(k.id, k.n.umin().into(), k.n.umax().into(), 2);
             }
         }
     }
 
-    /// Where a row did not come back as it has to.
+    /// The places of rows that did not come back as required.
     pub(super) fn lost_rows(&self, held: &[Row]) -> Vec<Place> {
         self.rows.iter().filter(|row| !held.contains(row)).map(|row| row.place).collect()
     }
 
-    /// The names of all rows are other numbers' from now on.
+    /// Forgets the names of all rows, which denote other numbers from now on.
     pub(super) fn forget_rows(&self, state: &mut State, next_id: &mut u32) {
         let names: Vec<u32> = self.rows.iter().flat_map(Row::names).collect();
         forget_names(state, &names, next_id);
     }
 }
 
-/// Forgets what is said of the names, and takes them from what has them.
+/// Forgets the facts about the names, and removes the names from values.
 pub(super) fn forget_names(state: &mut State, names: &[u32], next_id: &mut u32) {
     let named = |id: u32| names.contains(&id);
     if names.is_empty() {

@@ -1,18 +1,18 @@
-//! Rounds that are counted by a number which each of them divides.
+//! Rounds that are counted by a number which each of them divides: a ranking function by logarithm.
 //!
-//! Problem: the digits of a number, or its bits, are as many as it can be divided: no test bounds their count, which is
-//! an index of what they are written to. Approach: a place is looked for that every round which comes back leaves at a
-//! fraction of what it was ([`Shrink`]); if that bounds them closer than the exits do, it counts them. Where a guess
-//! that is counted so fails, they are counted by the exits again.
+//! Problem: a number has as many digits, or bits, as it can be divided: no test bounds their count, which is the index
+//! at which they are written. Approach: find a place that every round which comes back leaves at a fraction of its
+//! value ([`Shrink`]). If that bounds the rounds closer than the exits do, it counts them. If a candidate with this
+//! count fails, the rounds are counted by the exits again.
 //!
-//! Claim: no more than `1 + log(most / least)` to the base `by` come back, or none if `most` is below `least`; where
-//! the place is `most` at most when the loop begins, and a round that comes back began with `least` there, or more, and
-//! left `1 / by` of it, or less. Proof: V(j), of what round j begins with, is `most / by^j` at most, and `least` or
-//! more if that round comes back: so `by^j <= most / least`, and the head is reached once more than that at most.
+//! Claim: let the place be at most `most` when the loop begins, and let each round that comes back begin with at least
+//! `least` there and leave at most `1 / by` of its value. Then at most `1 + log(most / least)` rounds to the base `by`
+//! come back, and none if `most < least`. Proof: V(j), with which round j (from 0) begins, is at most `most / by^j`,
+//! and at least `least` if that round comes back. So `by^j <= most / least`, which holds for at most that many j.
 //!
-//! Invariants: a loose walk looks for such a place; the check asks every round that comes back whether it does so
-//! ([`Guess::rounds_of_divided`]). If one does not ([`Guess::undivided`]), the rounds are not proven to end
-//! ([`Guess::ends`]), however few the guess holds.
+//! Invariants: a havocked iteration finds such a place; the check tests every round that comes back
+//! ([`Guess::rounds_of_divided`]). If one does not divide the place ([`Guess::undivided`]), the rounds are not proven
+//! to end ([`Guess::ends`]), however few the candidate allows.
 
 use super::Guess;
 use super::place::{Place, places, value};
@@ -24,14 +24,14 @@ use crate::value::Value;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Shrink {
     pub(super) place: Place,
-    /// What a round leaves is so often in what it began with, or more often.
+    /// Upper bound of the fraction that a round leaves: `1 / by`.
     by: u64,
-    /// What a round begins with that comes back, at least.
+    /// Lower bound of the value with which a round begins that comes back.
     least: u64,
 }
 
 impl Shrink {
-    /// How many rounds come back at most, if the place is that at most when the loop begins.
+    /// The most rounds that come back, if the place is at most `most` when the loop begins.
     pub(super) fn rounds(&self, most: u64) -> u64 {
         match most / self.least {
             0 => 0,
@@ -41,7 +41,7 @@ impl Shrink {
 }
 
 impl Guess {
-    /// What each place that has a name does in a round that comes back, if it is divided.
+    /// The shrink of each named place that this round divided.
     fn shrinking(&self, back: &State) -> Vec<Shrink> {
         let of = |place: Place| {
             let (g, b) = (value(&self.state, place)?, value(back, place)?);
@@ -59,7 +59,7 @@ impl Guess {
         places(&self.state).filter_map(of).collect()
     }
 
-    /// A round of a loose walk has come back: those that are left of what all rounds divided.
+    /// Keeps the shrinks that this round, and all earlier ones, performed.
     pub(super) fn see_shrinking(&mut self, back: &State) {
         if self.shrink.is_some() || self.uncounted {
             return;
@@ -77,14 +77,14 @@ impl Guess {
         });
     }
 
-    /// A place that they divide, if it says of fewer rounds than all else, `counted`.
+    /// The shrink that bounds the rounds below `counted`, if there is one.
     pub(super) fn counts_less(&self, counted: u64) -> Option<Shrink> {
         let rounds = |s: &Shrink| value(&self.entry, s.place).map_or(u64::MAX, |v| s.rounds(v.n.umax()));
         let found = self.shrinking.iter().flatten().min_by_key(|s| rounds(s));
         found.filter(|s| rounds(s) < counted).copied()
     }
 
-    /// How many rounds come back, if this one that has come back has divided the place by which they are counted.
+    /// The bound of the rounds that come back, if this round has divided the place that counts them.
     pub(super) fn rounds_of_divided(&self, back: &State) -> Option<u64> {
         let (s, rounds) = self.shrink?;
         let again = |now: &Shrink| now.place == s.place && now.by >= s.by && now.least >= s.least;

@@ -1,39 +1,40 @@
-//! Places that go on from one constant of a table to another: the state of an automaton.
+//! Places that go from one constant of a table to another: the state of an automaton.
 //!
-//! Problem: what such a place may be is what the table leads to from where it begins. A loose walk in which it may be
-//! anything loads from anywhere in the map that the table is part of, and so finds whatever other tables hold.
-//! Approach: a place that comes back from a table is guessed from below instead: it is what it begins with in the next
-//! loose walk, and what came back besides in those that follow, until nothing new does. Most automata are closed after
-//! a few steps, as ranges hold what lies between two states, too.
+//! Problem: the possible values of such a place are those that the table leads to from its initial value. A havocked
+//! iteration in which the place may be anything loads from anywhere in the map that contains the table, and finds the
+//! contents of other tables, too. Approach: a place that comes back from a table is approximated from below instead: it
+//! has its initial value in the next havocked iteration, and also the values that came back in later ones, until
+//! nothing new does. Most automata are closed after a few steps, since ranges also contain the values between two
+//! states.
 //!
-//! Invariant: this decides which guess is checked, and nothing else.
+//! Invariant: this only affects which candidate is checked.
 
 use super::Guess;
 use super::place::{Place, value};
 use crate::state::State;
 use crate::value::Value;
 
-/// Steps from what a place begins with to all that it may be.
+/// The most steps from the initial value of a place to all its values.
 pub(in crate::walk::loops) const MAX_TABLE_TRIES: u8 = 16;
 
 /// A place that comes back from a table.
 #[derive(Clone, Copy, Debug)]
 struct Tabled {
     place: Place,
-    /// What it may be, as far as that has been found out, and in how many steps.
+    /// The range of values found so far, and the number of steps so far.
     min: u64,
     max: u64,
     times: u8,
 }
 
 impl Tabled {
-    /// Whether it has not taken too many.
+    /// Whether it has not taken too many steps.
     fn holds(&self) -> bool {
         self.times <= MAX_TABLE_TRIES
     }
 }
 
-/// All such places of a loop.
+/// The places of a loop that come back from tables.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tables(Vec<Tabled>);
 
@@ -47,14 +48,14 @@ impl Tables {
         self.0.clear();
     }
 
-    /// The range to guess of a place that comes back from a table.
+    /// The candidate's range for a place that comes back from a table.
     pub(super) fn range(&self, place: Place) -> Option<(u64, u64)> {
         let table = self.0.iter().find(|t| t.place == place)?;
         table.holds().then_some((table.min, table.max))
     }
 
-    /// The place was `e` when the loop began, and came back as `b`, `from` a table perhaps. Whether it is guessed to be
-    /// something new.
+    /// Notes the values of a place at the loop's begin (`e`) and when it came back (`b`); `from`: whether it came from
+    /// a table. Returns whether the candidate's range changes.
     pub(super) fn see(&mut self, place: Place, e: &Value, b: &Value, from: bool) -> bool {
         match self.0.iter_mut().find(|t| t.place == place) {
             None if from => {
@@ -72,7 +73,7 @@ impl Tables {
 }
 
 impl Guess {
-    /// A path of a loose walk has come back: notes the places that come from tables.
+    /// Notes the places that came back from tables in a havocked iteration.
     pub(in crate::walk::loops) fn see_tabled(&mut self, back: &State, tabled: &[u32]) {
         if tabled.is_empty() {
             return;
