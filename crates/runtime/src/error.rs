@@ -16,37 +16,37 @@ pub enum EngineError {
     /// [`crate::Config::features`] names instructions that this CPU does not have.
     #[error("this CPU does not have {}: leave it out of `Config::features`", .missing.join(", "))]
     Features {
-        /// Which.
+        /// The missing extensions.
         missing: Vec<&'static str>,
     },
-    /// More execution slots than there can be, or than there is memory for.
+    /// More execution slots than [`bpf_quiesce::MAX_SLOTS`], or than there is memory for.
     #[error("{asked} execution slots cannot be had; at most {max} are possible")]
     Slots {
         /// [`crate::Config::max_slots`].
         asked: u32,
-        /// The most there can be.
+        /// The upper limit.
         max: u32,
     },
-    /// [`crate::Config::tick`] is none that a thread can wake up at.
+    /// [`crate::Config::tick`] is outside of its range.
     #[error("deadlines by ticks of {tick:?}: they must be between {min:?} and {max:?} (`Config::tick`)")]
     Tick {
         /// [`crate::Config::tick`].
         tick: std::time::Duration,
-        /// The shortest.
+        /// The lower bound, inclusive.
         min: std::time::Duration,
-        /// The longest.
+        /// The upper bound, inclusive.
         max: std::time::Duration,
     },
     /// [`crate::Config::budget`] or [`crate::Config::hybrid_budget`] is 0: no run could take a loop or make a call.
     #[error("`Config::budget` and `Config::hybrid_budget` must be at least 1")]
     NoBudget,
-    /// Two settings of [`crate::Config`] that cannot both be meant.
+    /// Two settings of [`crate::Config`] that exclude each other.
     #[error("contradictory settings: {what}")]
     Contradiction {
-        /// Which, and what to do.
+        /// The settings, and the remedy.
         what: &'static str,
     },
-    /// No executable memory could be had.
+    /// No executable memory could be mapped.
     #[error("executable memory: {0}")]
     Memory(#[from] bpf_prog_pack::Error),
     /// The thread that samples for [`crate::Config::metrics`] could not be started.
@@ -65,10 +65,10 @@ pub enum DeadlineError {
     /// It has passed.
     #[error("the deadline passed {by:?} ago")]
     Past {
-        /// How long ago.
+        /// The time since then.
         by: std::time::Duration,
     },
-    /// The thread that looks at the clock could not be started.
+    /// The clock thread could not be started.
     #[error("no thread for deadlines: {0}")]
     Thread(std::io::Error),
     /// The calling process is a forked child, where nothing runs.
@@ -88,7 +88,7 @@ pub enum LoadError {
         /// The bytes needed and the bytes left.
         full: bpf_quiesce::MemoryFull,
     },
-    /// The account is another engine's.
+    /// The account belongs to another engine.
     #[error("account `{account}` is another engine's: make it with `Engine::account` of the linker's engine")]
     OtherAccount {
         /// Its name.
@@ -121,7 +121,7 @@ pub enum LoadError {
     Verifier {
         /// The program.
         program: String,
-        /// Where, why, and what to do.
+        /// The place, the reason and the remedy.
         source: Box<bpf_verifier::VerifyError>,
     },
     /// The object carries no proof of the program, or one that does not hold, and the loader does not search
@@ -139,7 +139,7 @@ pub enum LoadError {
     VerdictUnknown {
         /// The program.
         program: String,
-        /// Where most of the work went.
+        /// The place where most of the work was done.
         source: Box<bpf_verifier::VerifyError>,
     },
     /// A context with pointers needs the verifier to tell which access reads one.
@@ -159,7 +159,7 @@ pub enum LoadError {
     ContextLayout {
         /// The program.
         program: String,
-        /// Where, and what is there.
+        /// The place, and the fields of both structures there.
         source: Box<LayoutMismatch>,
     },
     /// The object accesses the context but has no type information of the context's structure, so the version that it
@@ -193,8 +193,8 @@ pub enum LoadError {
         /// The program.
         program: String,
     },
-    /// It was to be loaded for packets in pieces ([`crate::XdpFrags`]), and does not say that it knows of more than
-    /// one.
+    /// The program was loaded for packets in fragments ([`crate::XdpFrags`]), and its section does not say that it
+    /// supports them (`xdp.frags`).
     #[error(
         "program `{program}` is in section `{section}`, so it knows packets in one piece only: load it for `Xdp`, or put it into a section `xdp.frags`"
     )]
@@ -204,7 +204,7 @@ pub enum LoadError {
         /// Its section.
         section: String,
     },
-    /// It calls a helper that is not registered.
+    /// The program calls a helper that is not registered.
     #[error("program `{program}`, instruction {insn}: helper {id}{}{} is not supported here; register one with `Linker::func`", helper(*.id), in_line(.line))]
     UnknownHelper {
         /// The program.
@@ -213,10 +213,10 @@ pub enum LoadError {
         insn: InsnIdx,
         /// The id.
         id: u32,
-        /// File, line and text of the call, where the object says it.
+        /// File, line and text of the call, if the object has them.
         line: Option<String>,
     },
-    /// It calls a host function that is not registered.
+    /// The program calls a host function that is not registered.
     #[error("program `{program}` calls host function `{name}`; register it with `Linker::func`")]
     UnknownHostFunction {
         /// The program.
@@ -224,7 +224,7 @@ pub enum LoadError {
         /// The name in `.ksyms`.
         name: String,
     },
-    /// It refers to something that a program without an object cannot refer to.
+    /// The program refers to something that a program without an object cannot refer to.
     #[error("program `{program}`, instruction {insn}: {what}")]
     Unresolved {
         /// The program.
@@ -242,7 +242,8 @@ pub enum LoadError {
         /// Why.
         source: bpf_maps::MapError,
     },
-    /// The programs that are loaded together are too much code, functions that several call counted for each.
+    /// The programs that are loaded together exceed the limit of code. A function counts once for each program that
+    /// calls it.
     #[error(
         "the programs have more than {max} instructions, source lines and relocations together: load fewer at once"
     )]
@@ -260,14 +261,15 @@ pub enum LoadError {
         /// The source line.
         line: Option<String>,
     },
-    /// [`crate::Loader::contained`] with [`crate::Loader::unverified`]: nobody has said what its pointers lead to.
+    /// [`crate::Loader::contained`] with [`crate::Loader::unverified`]: without the verifier, the objects of its
+    /// pointers are unknown.
     #[error("program `{program}` is to be contained and not verified: leave out `Loader::unverified` or `contained`")]
     UnverifiedContained {
         /// The program.
         program: String,
     },
-    /// [`crate::Loader::contained`] with [`crate::Loader::privileged`]: one is for strangers, the other for the host's
-    /// own.
+    /// [`crate::Loader::contained`] with [`crate::Loader::privileged`]: the first is for programs of strangers, the
+    /// second for programs of the host's own developers.
     #[error("program `{program}` is to be contained and privileged: leave out `Loader::privileged` or `contained`")]
     PrivilegedContained {
         /// The program.
@@ -312,9 +314,9 @@ pub enum LoadError {
     Contents {
         /// The map, and the variable.
         map: String,
-        /// Bytes that it has.
+        /// Bytes of the map or variable.
         expected: usize,
-        /// How many bytes were given.
+        /// Bytes that were given.
         given: usize,
     },
     /// An instance was given other constants than its module's programs were verified with.
@@ -326,7 +328,7 @@ pub enum LoadError {
         /// The map.
         map: String,
     },
-    /// Something asked for by name is not there.
+    /// No program, map or prog array has the requested name.
     #[error("there is no {what} named `{name}`{}", one_of(.have))]
     NotFound {
         /// "program", "map" or "prog array".
@@ -368,7 +370,7 @@ pub enum LoadError {
     Stack {
         /// The program.
         program: String,
-        /// The worst case.
+        /// Upper bound on the stack of a run, in bytes.
         needed: u64,
         /// The limit.
         limit: u64,
@@ -450,7 +452,7 @@ pub enum ResetError {
         "a run of program `{program}` is going on: reset the instance when it is over, or end it (`Program::interrupt`)"
     )]
     Running {
-        /// Which.
+        /// The program.
         program: String,
     },
     /// The calling thread is in a run, possibly of one of the instance's programs.
@@ -497,7 +499,8 @@ impl LoadError {
     }
 }
 
-/// The map's name once: most of its errors begin with it. And what to do where an object leaves a size to its loader.
+/// Returns the message of a map's error with the map's name once, since most errors begin with it. Adds a remedy for a
+/// size that is left to the loader, and for a memory limit.
 fn named(map: &str, source: &bpf_maps::MapError) -> String {
     let mut text = source.to_string();
     if !text.contains(&format!("{map:?}")) {
@@ -529,8 +532,8 @@ pub enum LinkError {
         /// The name.
         name: String,
     },
-    /// The id is one that engines know by themselves ([`crate::SPECIAL_HELPERS`]), so a function under it would never
-    /// be called.
+    /// Engines implement the helper of this id themselves ([`crate::SPECIAL_HELPERS`]), so a function under it would
+    /// never be called.
     #[error("helper id {id}{} is reserved: engines do not call a function for it; use another id", helper(*.id))]
     Reserved {
         /// The id.
@@ -597,7 +600,7 @@ pub enum ProgArrayError {
         /// The index.
         index: u32,
     },
-    /// The program runs on another context than those that jump through this array.
+    /// The context of the program differs from that of programs that jump through this array.
     #[error("a program on a {program} context cannot be called from programs on {array}")]
     Context {
         /// The program's context.
@@ -605,7 +608,7 @@ pub enum ProgArrayError {
         /// The array's.
         array: String,
     },
-    /// The program's host is of another type than that of those that jump through this array.
+    /// The host type of the program differs from that of programs that jump through this array.
     #[error("a program for the host type `{program}` cannot be called from programs for `{array}`")]
     Host {
         /// The program's.
@@ -613,7 +616,7 @@ pub enum ProgArrayError {
         /// The array's.
         array: String,
     },
-    /// The program is interpreted and those that jump through this array are machine code, or the other way round.
+    /// The program is interpreted, and programs that jump through this array are machine code, or the other way round.
     #[error("machine code and interpreted programs cannot call each other")]
     Mode,
     /// The program is a method of an interface that returns nothing, and a tail call needs a result.
@@ -634,7 +637,7 @@ pub enum ProgArrayError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
-    /// The budget is spent: that of the program ([`crate::Loader::budget`], [`crate::Config::budget`]) or the run's
+    /// The budget is used up: that of the program ([`crate::Loader::budget`], [`crate::Config::budget`]) or the run's
     /// ([`crate::RunLimits::budget`]).
     #[error("the run's budget is spent{}", place(.insn, .origin))]
     Budget {
@@ -643,7 +646,7 @@ pub enum RunError {
         /// In which program, if known.
         origin: Option<Box<Origin>>,
     },
-    /// Somebody called `interrupt()`.
+    /// The run was interrupted: by `interrupt` of the engine, a program, a hook or an interrupter.
     #[error("the run was interrupted{}", place(.insn, .origin))]
     Interrupted {
         /// Where.
@@ -659,7 +662,7 @@ pub enum RunError {
         /// In which program, if known.
         origin: Option<Box<Origin>>,
     },
-    /// [`crate::RunLimits`] were given to a program without the check that they need. It did not begin.
+    /// [`crate::RunLimits`] were given to a program without the check that they need. The run did not begin.
     #[error("program `{program}` cannot be limited so: it does not {lacks}")]
     Unlimited {
         /// The program.
@@ -686,7 +689,7 @@ pub enum RunError {
     /// A host function failed.
     #[error("host function failed{}: {source}", place(.insn, .origin))]
     Host {
-        /// How.
+        /// The error of the function.
         source: HelperError,
         /// Where, if known.
         insn: Option<InsnIdx>,
@@ -696,7 +699,7 @@ pub enum RunError {
     /// The run could not begin.
     #[error(transparent)]
     Enter(#[from] bpf_quiesce::EnterError),
-    /// The context's memory is longer than programs are verified for.
+    /// The context's memory is longer than the verifier assumes.
     #[error("the context is {len} bytes long; at most {max} are possible")]
     TooLong {
         /// Its length.
@@ -734,10 +737,10 @@ pub struct Origin {
     pub program: String,
     /// The function, where the object names several.
     pub function: Option<String>,
-    /// File, line and text, where the object says it.
+    /// File, line and text, if the object has them.
     pub line: Option<String>,
-    /// The calls that led there, innermost first: of subprograms, and of callbacks by helpers. A function that was
-    /// inlined has none.
+    /// The calls that led to that place, innermost first: of subprograms, and of callbacks by helpers. Inlined calls
+    /// are not listed.
     pub callers: Vec<CalledAt>,
 }
 
@@ -749,16 +752,16 @@ pub struct CalledAt {
     pub instance: Option<String>,
     /// The program's name.
     pub program: String,
-    /// The function that calls, where the object names several.
+    /// The calling function, if the object names several.
     pub function: Option<String>,
     /// The call instruction, if known.
     pub insn: Option<InsnIdx>,
-    /// File, line and text of the call, where the object says it.
+    /// File, line and text of the call, if the object has them.
     pub line: Option<String>,
 }
 
 impl RunError {
-    /// The instruction at which the run ended and the program it is in, for errors that come from one.
+    /// Returns the instruction and the program of an error, for kinds that have them.
     pub(crate) fn origin_mut(&mut self) -> Option<(&mut Option<InsnIdx>, &mut Option<Box<Origin>>)> {
         match self {
             RunError::Budget { insn, origin }

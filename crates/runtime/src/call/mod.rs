@@ -41,11 +41,11 @@ pub(crate) struct HostFn {
 }
 
 impl HostFn {
-    /// A function that needs neither the run nor an environment.
+    /// Makes a function that needs neither the run nor an environment.
     pub(crate) const fn plain(shim: Shim) -> HostFn {
         HostFn { shim, env: None, needs_ctx: false }
     }
-    /// A function that needs the run.
+    /// Makes a function that needs the run.
     pub(crate) const fn with_run(shim: Shim) -> HostFn {
         HostFn { shim, env: None, needs_ctx: true }
     }
@@ -162,7 +162,7 @@ macro_rules! closures {
             #[inline]
             #[allow(unused_mut, unused_variables, unused_assignments, reason = "nothing follows the last argument")]
             unsafe fn call(&self, caller: &mut Caller<'_, H>, regs: [u64; 5]) -> Result<u64, HelperError> {
-                // Its type picks the second of the two bounds.
+                // Selects the second of the two bounds by the closure's type.
                 #[inline]
                 fn apply<H, R, $($arg),*>(
                     f: impl Fn(&mut Caller<'_, H> $(, $arg)*) -> R,
@@ -193,7 +193,8 @@ closures!(A a, B b, C c, D d, E e);
 
 /// The host function of a closure.
 pub(crate) fn host_fn<H: 'static, Args: 'static, F: IntoHostFn<H, Args>>(f: F) -> HostFn {
-    // The shim conjures a value without a size. It is kept all the same if it has a destructor.
+    // The shim makes a value of no size from its type alone. A value with a destructor is kept nevertheless, to be
+    // dropped.
     let env: Option<Arc<dyn Any + Send + Sync>> = match size_of::<F>() == 0 && !core::mem::needs_drop::<F>() {
         true => None,
         false => Some(Arc::new(Foreign::new(f))),
@@ -283,7 +284,7 @@ pub(crate) fn guarded(run: &mut Run, body: impl FnOnce(&mut Run) -> Result<u64, 
     }
 }
 
-/// Leaves the error in the run, or drops it if the run is stopped already: a host's error, whose drop may panic.
+/// Stores the error in the run, or drops it if the run is stopped already. The drop of a host's error may panic.
 fn fail_quietly(run: &mut Run, error: HelperError) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| run.fail(error))) {
         drop_payload(panic);

@@ -1,10 +1,10 @@
 //! A packet in several pieces of memory, and the kernel's context of XDP programs that are made for such (`xdp.frags`).
 //!
-//! Problem: a packet that is longer than what a network card's buffers have lies in several, and most programs look at
-//! the first only, knowing nothing of others. Approach: as in the kernel, the context is that of other XDP programs,
-//! over the first piece; helpers and dynptrs go over all of them. It is a context of its own, [`XdpFrags`], so that a
-//! program which is not made for such packets cannot be given one, nor be jumped to by one that is: the kernel finds
-//! that out when it attaches a program or fills a prog array.
+//! Problem: a packet that is longer than a network card's buffer is in several buffers, and most programs read only the
+//! first. Approach: as in the kernel, the context is that of other XDP programs, over the first piece; helpers and
+//! dynptrs go over all of them. It is a context of its own, [`XdpFrags`], so that a program which is not made for such
+//! packets cannot be given one, nor be jumped to by one that is: the kernel finds that out when it attaches a program
+//! or fills a prog array.
 //!
 //! Invariants: [`XdpFragsBuff`] begins with an [`XdpBuff`], which is what the helpers of all XDP programs work on. Of a
 //! piece, `start .. start + len + room` lies in a buffer that is borrowed for `'p`.
@@ -30,7 +30,7 @@ pub struct XdpFrag<'p> {
 }
 
 impl<'p> XdpFrag<'p> {
-    /// A piece that is all of its buffer.
+    /// Makes a piece that is all of its buffer.
     pub fn new(piece: &'p mut [u8]) -> Self {
         let len = piece.len();
         Self::with_room(piece, len)
@@ -70,7 +70,7 @@ pub struct XdpFragsBuff<'p> {
     pieces: PhantomData<&'p mut [XdpFrag<'p>]>,
 }
 
-/// Where a range of a packet is.
+/// The place of a range of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Range {
     /// In one piece, from this address on.
@@ -80,8 +80,8 @@ pub(crate) enum Range {
 }
 
 impl<'p> XdpFragsBuff<'p> {
-    /// A packet of these pieces. They stay the host's: programs may shorten and empty them, and it reads in them what
-    /// has become of the packet, or here.
+    /// Makes a packet of these pieces. The host keeps the pieces: programs may shorten and empty them, and the host
+    /// reads the resulting packet from them, or from this value.
     pub fn new(first: XdpBuff<'p>, frags: &'p mut [XdpFrag<'_>]) -> Self {
         let count = frags.len();
         // Shortening the fragments' lifetime to 'p is sound, since no other buffer is ever stored there.
@@ -145,8 +145,8 @@ impl<'p> XdpFragsBuff<'p> {
         Some(Range::Pieces)
     }
 
-    /// Moves the packet's end by so much; new bytes are zero. `false`, and nothing changes, if the last piece has no
-    /// such room, or less than `least` bytes would be left.
+    /// Moves the packet's end by `by` bytes; new bytes are zero. Returns `false`, and changes nothing, if the last
+    /// piece has no such room, or if less than `least` bytes would be left.
     #[must_use]
     pub(crate) fn move_end(&mut self, by: isize, least: usize) -> bool {
         let len = self.packet_len();
@@ -163,7 +163,7 @@ impl<'p> XdpFragsBuff<'p> {
         true
     }
 
-    /// Takes so many bytes off the end, which it has; pieces that are empty then are none any more.
+    /// Removes `by` bytes at the end, and the pieces that become empty. The packet must have that many bytes.
     fn cut(&mut self, mut by: usize) -> bool {
         while by > 0
             && let Some(last) = self.frags_mut().last_mut()
@@ -179,9 +179,9 @@ impl<'p> XdpFragsBuff<'p> {
         by == 0 || left.is_some_and(|left| window.resize(left))
     }
 
-    /// Moves bytes from the pieces behind it to the end of the first, so that it has `len`: into the room behind it,
-    /// and where that is too little it moves forward. `false`, and nothing changes, if there is no such room, or the
-    /// packet is not so long.
+    /// Moves bytes from later pieces to the end of the first, so that it has `len` bytes: into the room behind it, and
+    /// if that is too small, after moving the first piece forward. Returns `false`, and changes nothing, if there is no
+    /// such room, or the packet is shorter.
     #[must_use]
     pub(crate) fn pull(&mut self, len: usize) -> bool {
         let window = &mut self.first.window;
@@ -243,7 +243,7 @@ unsafe impl Context for XdpFrags {
     where
         'p: 'r;
 
-    /// That of [`Xdp`], at an address of its own.
+    /// Returns a copy of the layout of [`Xdp`], at an address of its own, since layouts are compared by address.
     fn layout() -> &'static ContextLayout {
         static LAYOUT: LazyLock<ContextLayout> = LazyLock::new(|| Xdp::layout().clone());
         &LAYOUT
@@ -256,7 +256,7 @@ unsafe impl Context for XdpFrags {
     #[inline]
     fn parts(data: &mut &mut XdpFragsBuff<'_>) -> Parts {
         let parts = Xdp::parts(&mut &mut data.first);
-        // By a pointer to all of it, as helpers go beyond the first piece.
+        // The pointer covers the whole structure, since helpers access pieces beyond the first.
         let context = core::ptr::from_mut::<XdpFragsBuff<'_>>(data).cast();
         Parts { context, context_len: size_of::<XdpFragsBuff<'_>>(), ..parts }
     }

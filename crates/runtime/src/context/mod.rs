@@ -32,7 +32,7 @@ pub struct Parts {
     pub packet: *mut u8,
     /// Its length in bytes. On raw contexts this is also r2.
     pub packet_len: usize,
-    /// Memory beside the context that the context's pointers move in; null if its regions are what they point to.
+    /// The buffer in which the context's pointers may move; null if the regions of the context do not move.
     pub memory: *mut u8,
     /// Its length in bytes.
     pub memory_len: usize,
@@ -50,7 +50,7 @@ impl Parts {
         )
     }
 
-    /// Of what [`Parts::slices`] gave.
+    /// Makes the parts from the result of [`Parts::slices`].
     #[inline]
     pub(crate) fn of_slices(context: *mut [u8], packet: *mut [u8], memory: *mut [u8]) -> Parts {
         Parts {

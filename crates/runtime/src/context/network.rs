@@ -24,8 +24,9 @@ pub trait Network: Send + Sync {
         (ifindex == LOOPBACK).then_some(Device { mtu: 65536, link_header: 14 })
     }
 
-    /// `bpf_fib_lookup`: where a packet goes that `lookup` describes. The answer goes into its fields too, as far as
-    /// the verdict has one; `flags` are the `BPF_FIB_LOOKUP_*` that the program gave, all of them known ones.
+    /// Answers `bpf_fib_lookup`: returns the verdict for the packet that `lookup` describes, and stores the route in
+    /// `lookup`'s fields if there is one. `flags` are the program's `BPF_FIB_LOOKUP_*`; unknown flags were refused
+    /// before.
     ///
     /// # Errors
     /// The helper returns the error to the program in place of a verdict. By default, `ENODEV` without a device
@@ -89,11 +90,11 @@ impl Network for Unconfigured {}
 #[repr(u8)]
 #[non_exhaustive]
 pub enum Sent {
-    /// It is on its way.
+    /// It was queued for sending.
     Queued = 0,
     /// It was dropped.
     Dropped = 1,
-    /// It, or one before it, was dropped because too many are.
+    /// It, or one before it, was dropped because the queue is full.
     Congested = 2,
 }
 

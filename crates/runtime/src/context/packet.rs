@@ -1,5 +1,5 @@
-//! A packet in a `&mut [u8]`, and the kernel's context of XDP programs over it; that of all others is in
-//! [`skb`](crate::context::skb).
+//! A packet in a `&mut [u8]`, and the kernel's context of XDP programs over it; the context of all other packet
+//! programs is in [`skb`](crate::context::skb).
 //!
 //! Problem: the kernel's layouts hold 32-bit fields for what are pointers, and packets that programs may grow and
 //! shrink. Approach: a host structure with 64-bit pointers into the user's buffer; the verifier's facts turn each
@@ -19,7 +19,7 @@ use core::mem::offset_of;
 use core::ops::RangeInclusive;
 use std::sync::LazyLock;
 
-/// Where a program sends a packet. Nothing is sent by a run: what becomes of the packet is the host's to do.
+/// Where a program sends a packet. A run sends nothing: the host sends the packet after the run.
 ///
 /// Maps are named by [`Map::id`](bpf_maps::Map::id); a `program` is the number that the host wrote into the entry for
 /// the program that the kernel would run there, 0 for none.
@@ -172,8 +172,8 @@ impl Window {
         (self.start, self.end.addr() - self.start.addr())
     }
 
-    /// Puts `by` zero bytes at `at` bytes from the start; what lies before moves to the front. `false`, and nothing
-    /// changes, if the packet is not so long or the buffer has no such room. There is no metadata then.
+    /// Inserts `by` zero bytes at `at` bytes from the start; the bytes before move to the front. Returns `false`, and
+    /// changes nothing, if the packet is shorter or the buffer has no such room. Removes the metadata.
     #[must_use]
     pub(crate) fn open(&mut self, at: usize, by: usize) -> bool {
         let (old, data) = (self.data, self.data.wrapping_sub(by));
@@ -187,8 +187,8 @@ impl Window {
         true
     }
 
-    /// Takes `by` bytes out at `at` bytes from the start; what lies before moves up to what is left. `false`, and
-    /// nothing changes, if the packet is not so long. There is no metadata then.
+    /// Removes `by` bytes at `at` bytes from the start; the bytes before move back to close the gap. Returns `false`,
+    /// and changes nothing, if the packet is shorter. Removes the metadata.
     #[must_use]
     pub(crate) fn close(&mut self, at: usize, by: usize) -> bool {
         let (old, data) = (self.data, self.data.wrapping_add(by));
@@ -249,7 +249,7 @@ pub(crate) fn region(name: &'static str, max_len: u32, ends_at_start_of: Option<
 pub struct RxMetadata {
     /// When it came, in nanoseconds.
     pub timestamp: Option<u64>,
-    /// The hash of its flow, and of what it is one (`enum xdp_rss_hash_type`).
+    /// The hash of its flow, and the type of the hash (`enum xdp_rss_hash_type`).
     pub hash: Option<(u32, u32)>,
     /// Protocol and value of the VLAN tag that the device has taken off. Programs read the protocol in network byte
     /// order.
@@ -267,7 +267,7 @@ pub struct XdpBuff<'p> {
     pub rx_queue_index: u32,
     /// `egress_ifindex`: of programs in the entries of device maps, the device that the packet leaves by; 0 elsewhere.
     pub egress_ifindex: u32,
-    /// Where the last `bpf_redirect` of a run sends the packet, should it return `XDP_REDIRECT`.
+    /// The target of the last `bpf_redirect` of a run. It applies if the run returns `XDP_REDIRECT`.
     pub redirect: Option<Redirect>,
     /// The device's metadata of the packet; `None` for a device that delivers none (`-EOPNOTSUPP`).
     pub rx: Option<RxMetadata>,

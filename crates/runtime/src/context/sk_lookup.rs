@@ -40,7 +40,8 @@ pub struct SkLookupBuff {
     pub fields: SkLookupFields,
     /// The socket that was chosen, by the program or before it.
     pub selected: Option<Arc<Socket>>,
-    /// Whether the program has said not to choose among those that share its port (`BPF_SK_LOOKUP_F_NO_REUSEPORT`).
+    /// Whether the program has asked not to choose among the sockets that share the port
+    /// (`BPF_SK_LOOKUP_F_NO_REUSEPORT`).
     pub no_reuseport: bool,
     /// The address of `selected`, or null.
     socket_at: usize,

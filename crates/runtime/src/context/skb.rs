@@ -101,11 +101,11 @@ pub(crate) struct Notes {
     pub(crate) mac: i64,
     /// The network header.
     pub(crate) network: i64,
-    /// The transport header, if something has said where it is.
+    /// The transport header, if its place was set.
     pub(crate) transport: Option<i64>,
-    /// Whether `hash` counts although it is 0.
+    /// Whether a `hash` of 0 is valid.
     pub(crate) hashed: bool,
-    /// How many checksums beyond the first are known to be right; `None`: not even the first.
+    /// How many checksums beyond the first are verified; `None`: not even the first.
     pub(crate) csum_level: Option<u8>,
     /// Whether a tunnel's headers were put in front.
     pub(crate) encapsulated: bool,
@@ -134,13 +134,13 @@ pub struct SkBuff<'p> {
     pub socket: Option<Arc<Socket>>,
     /// Its address, set by each run.
     socket_at: *const Socket,
-    /// Which socket the last `bpf_sk_assign` of a run has said the packet is for.
+    /// The socket that the last `bpf_sk_assign` of a run has assigned the packet to.
     pub assigned: Option<Arc<Socket>>,
     pub(crate) window: Window,
     pub(crate) notes: Notes,
-    /// Of the notes, what legacy packet loads read.
+    /// The header places for legacy packet loads, derived from the notes.
     headers: Headers,
-    /// Where the last `bpf_redirect` of a run sends the packet, should it return `TC_ACT_REDIRECT`.
+    /// The target of the last `bpf_redirect` of a run. It applies if the run returns `TC_ACT_REDIRECT`.
     pub redirect: Option<Redirect>,
     /// The next hop that the last `bpf_redirect_neigh` gave, if it gave one.
     pub nexthop: Option<Nexthop>,
@@ -194,7 +194,7 @@ impl<'p> SkBuff<'p> {
         }
     }
 
-    /// Has legacy packet loads find the headers where they are noted.
+    /// Updates the header places for legacy packet loads from the notes.
     pub(crate) fn publish_headers(&mut self) {
         let at = self.window.at() as i64;
         let position = |place: i64| match i32::try_from(place - at) {

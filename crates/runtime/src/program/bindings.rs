@@ -37,20 +37,20 @@ pub(crate) struct Bindings {
     own: Option<Box<Functions>>,
     /// The bytes that the program takes of an account.
     pub(crate) memory: Option<Reservation>,
-    /// Where its runs are counted.
+    /// The counters of its runs.
     pub(crate) counted: Option<Counted>,
-    /// For a contained program: the memory that its out-of-bounds accesses are sent to.
+    /// For a contained program: the memory that its out-of-bounds accesses are redirected to.
     pub(crate) sink: Option<Sink>,
 }
 
-/// Memory that only one program's code reads and writes, by its own accesses that are out of bounds.
+/// Memory that receives the out-of-bounds accesses of one contained program, and no others.
 #[derive(Debug)]
 #[cfg_attr(not(native), allow(dead_code, reason = "only machine code has a use for it"))]
 pub(crate) struct Sink(Box<[AtomicU64]>);
 
 #[cfg_attr(not(native), allow(dead_code, reason = "as above"))]
 impl Sink {
-    /// Of so many bytes at least, a multiple of eight.
+    /// Makes a sink of at least `bytes` bytes, rounded up to a multiple of eight.
     pub(crate) fn new(bytes: usize) -> Sink {
         Sink((0..bytes.div_ceil(8) + 1).map(|_| AtomicU64::new(0)).collect())
     }

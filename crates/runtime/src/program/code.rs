@@ -1,7 +1,7 @@
-//! A program's machine code: compiled, placed, and known to the tables that patch it and to debuggers.
+//! A program's machine code: compiled, placed, and registered with debuggers and with the tables that patch it.
 //!
-//! Invariant: what knows of code goes before it: debuggers and tables first, then the text, which waits for the runs in
-//! it by itself.
+//! Invariant: registrations of code are dropped before the code: debuggers and tables first, then the text, which waits
+//! by itself for the runs in it.
 
 use crate::engine::Engine;
 use crate::engine::usage::Account;
@@ -30,11 +30,11 @@ use {
     bpf_verifier::ContextLayout,
 };
 
-/// Nothing is told of code that there is none of.
+/// Without machine code there is no registration.
 #[cfg(not(native))]
 pub(super) type Registered = ();
 
-/// Takes so much of the account, if there is one, for a program of this name.
+/// Reserves `bytes` of the account, if there is one, for a program of this name.
 pub(super) fn take(
     engine: &Engine,
     name: &str,
@@ -43,7 +43,7 @@ pub(super) fn take(
 ) -> Result<Option<Reservation>, LoadError> {
     let bytes = bytes as u64;
     let take = |account: &Account| match engine.domain().is_forked() {
-        // The list may be locked for ever in a child, by a thread that it does not have.
+        // In a forked child, the list may be locked for ever by a thread that only the parent has.
         true => account.memory().reserve(bytes),
         false => account.memory().note(Holder::Program, name, bytes),
     };
@@ -56,7 +56,7 @@ pub(super) struct Compiled {
     /// The registration with unwinders and debuggers, which must be dropped before the text.
     pub(super) registered: Option<Box<Registered>>,
     pub(super) text: Placed,
-    /// `None` of one function that calls nobody and has no frame.
+    /// `None` for a single function without calls and without a frame.
     map: Option<Arc<Map>>,
 }
 
@@ -87,7 +87,7 @@ impl Map {
 }
 
 impl Compiled {
-    /// Whether sites in it jump through this table.
+    /// Returns whether sites in it jump through this table.
     #[cfg_attr(not(native), expect(unused_variables, reason = "only machine code has sites"))]
     pub(super) fn jumps_through(&self, table: &Arc<ProgTable>) -> bool {
         match &self.text {
@@ -121,12 +121,12 @@ impl Compiled {
 
 /// Code in executable memory.
 pub(super) enum Placed {
-    /// As it was emitted, for good.
+    /// Code that is never patched.
     Fixed(Text),
-    /// With sites that tables patch, and so share.
+    /// Code with sites that tables patch. The tables share the text.
     #[cfg(native)]
     Patched {
-        /// Out of its tables before anything else of it goes.
+        /// Dropped first: removes the sites from their tables.
         sites: Tracked,
         text: Arc<Text>,
     },

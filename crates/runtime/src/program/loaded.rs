@@ -45,9 +45,9 @@ pub(crate) struct Native {
 
 /// Which code the entry leads to.
 enum Coded {
-    /// This, for good.
+    /// Code that is never replaced.
     Once(Compiled),
-    /// First one and then another.
+    /// Code of the first tier that is replaced once.
     #[cfg(native)]
     Tiered(Box<Tiered>),
 }
@@ -62,7 +62,7 @@ impl Coded {
         }
     }
 
-    /// The code, of those that a run may be in, that this address lies in.
+    /// Calls `look` with the code that contains this address, among the current and the replaced one.
     fn at<R>(&self, pc: u64, look: impl FnOnce(&Compiled) -> R) -> Option<R> {
         match self {
             Coded::Once(compiled) => compiled.has(pc).then(|| look(compiled)),
@@ -199,8 +199,8 @@ impl Member for Loaded {
 impl Drop for Loaded {
     fn drop(&mut self) {
         // `Text` waits for the grace period by itself; the closures and maps that the code uses must outlive it as
-        // well. Nobody interprets the program any more, but its closures may own other programs, and so on:
-        // each goes after the one before, and not inside its drop.
+        // well. An interpreted program has no runs any more, but its closures may own other programs, which may own
+        // others. Each drop is deferred, so that drops are not nested.
         let registered = match &mut self.form {
             Form::Native(native) => match &mut native.code {
                 Coded::Once(compiled) => compiled.registered.take(),
@@ -214,7 +214,7 @@ impl Drop for Loaded {
             Form::Interpreted(_) => None,
         };
         let bindings = self.bindings.take();
-        // Most small programs have neither.
+        // Most small programs need no deferred drop.
         if registered.is_some() || bindings.is_some() {
             self.engine.domain().enqueue(move || drop((registered, bindings)));
         }
@@ -352,7 +352,7 @@ impl Loaded {
         self.tables().filter(|known| Arc::ptr_eq(known, table)).count() + code
     }
 
-    /// Counts that a run enters it, as machine code does itself.
+    /// Counts an entry into the program, which machine code counts itself.
     ///
     /// # Safety
     /// `run` must be this thread's.
@@ -365,8 +365,8 @@ impl Loaded {
         }
     }
 
-    /// Says of an error in which program, and at which source line, the run ended: if that is not known by its number,
-    /// at the instruction that has this address in its code.
+    /// Adds to an error the program and the source line at which the run ended. If the error has no instruction, it is
+    /// found by the address `pc` in the code.
     #[cold]
     pub(crate) fn locate(&self, mut error: RunError, pc: u64, callers: Vec<CalledAt>) -> RunError {
         if let Some((insn, origin)) = error.origin_mut() {
@@ -421,7 +421,7 @@ impl Loaded {
         }
     }
 
-    /// Has it made fast when it is found to run often, if it is in its first tier.
+    /// Registers a program of the first tier for recompilation when it runs often.
     #[cfg(native)]
     pub(crate) fn watch(self: &Arc<Self>) {
         if let Some(Coded::Tiered(tiered)) = self.native().map(|native| &native.code) {

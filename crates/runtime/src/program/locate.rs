@@ -33,8 +33,9 @@ impl Roots for Loaded {
     }
 }
 
-/// Says of an error in which program it is, of these and those that they may have jumped to: the one with this address
-/// in its code. Where the unwinder has not found the call of a host function, nothing is known.
+/// Adds to an error its program, among `programs` and the programs that they may have jumped to: the one whose code
+/// contains this address. Without an address (the unwinder did not find the call of a host function) the program is
+/// unknown.
 pub(crate) fn locate<'p>(
     programs: impl Iterator<Item = &'p Loaded> + Clone,
     error: RunError,
@@ -53,8 +54,8 @@ pub(crate) fn locate<'p>(
     }
 }
 
-/// The calls that the frames of a stopped run are of, innermost first: without the innermost function of all, which is
-/// where the error itself is.
+/// Returns the calls of the frames of a stopped run, innermost first. The innermost function is left out, since the
+/// error itself names it.
 fn callers<'p>(programs: impl Iterator<Item = &'p Loaded> + Clone, stack: &[Stack]) -> Vec<CalledAt> {
     /// Calls are at most [`bpf_isa::MAX_CALL_DEPTH`] deep, in each of the programs of a chain of tail calls.
     const MAX: usize = bpf_isa::MAX_CALL_DEPTH as usize * (1 + bpf_jit_code::TAIL_CALL_LIMIT as usize);
@@ -80,7 +81,8 @@ fn callers<'p>(programs: impl Iterator<Item = &'p Loaded> + Clone, stack: &[Stac
 /// The bits of an address of code, which is never in the upper half.
 const ADDRESS: u64 = if cfg!(target_arch = "aarch64") { (1 << 48) - 1 } else { u64::MAX };
 
-/// Asks the program whose code has this address, of these and those that they may have jumped to.
+/// Calls `ask` with the program whose code contains this address, among `programs` and the programs that they may have
+/// jumped to.
 fn with_code_at<'p, R>(
     mut programs: impl Iterator<Item = &'p Loaded>,
     pc: u64,

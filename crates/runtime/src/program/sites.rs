@@ -1,4 +1,4 @@
-//! The direct tail-call sites of a program: which there are, and that their tables know them.
+//! The direct tail-call sites of a program, and their registration with tables.
 //!
 //! Problem: a tail call with constant table and index is compiled into a patchable site, and from then on its table
 //! must patch it: from before anybody can run the program until nobody begins to any more. Approach: [`Tracked`] is
@@ -31,7 +31,7 @@ pub(crate) fn constant_tail_calls<'f>(program: &Program, references: &References
     let mut found: Vec<ConstTailCall> = Constants::default().tail_calls(program, &Cfg::new(program), entries);
     let in_range = |call: &&ConstTailCall| entries(call.map).is_some_and(|entries| call.index < entries);
     found.extend(facts.tail_calls.iter().filter(in_range));
-    // Both are right on every path, so where both speak they agree.
+    // Both results hold on every path, so they agree where both have a call.
     found.sort_by_key(|call| call.insn);
     found.dedup_by_key(|call| call.insn);
     let mut facts = facts.clone();

@@ -12,7 +12,7 @@ pub(super) fn worst_stack(program: &Program, code: &Code) -> u64 {
         return u64::from(code.frames.first().map_or(0, |frame| frame.bytes));
     }
     let mut depth = vec![0u64; n];
-    // The call graph has no cycle and at most MAX_CALL_DEPTH levels, so as many rounds settle it.
+    // The call graph has no cycle and at most MAX_CALL_DEPTH levels, so that many rounds reach the fixpoint.
     for _ in 0..bpf_isa::MAX_CALL_DEPTH {
         for sub in (0..crate::num::small(n)).map(bpf_isa::SubprogId) {
             let callees = program.calls_of(sub).iter().map(|call| {
@@ -32,5 +32,5 @@ pub(super) fn worst_stack(program: &Program, code: &Code) -> u64 {
     depth[0] * if nested { 1 + u64::from(TAIL_CALL_LIMIT) } else { 1 }
 }
 
-/// Machine stack of a helper that calls back, generously.
+/// Upper bound on the machine stack of a helper that calls back, in bytes, with a margin.
 const CALLBACK_BYTES: u64 = 2048;

@@ -64,7 +64,8 @@ impl Target for Jump {
 /// entry's address, for the interpreter the program's ([`Member::slot_word`]).
 pub(crate) struct ProgTable {
     name: String,
-    /// Not the engine: deferred drops of programs own their tables, and the domain owns those.
+    /// The domain and not the engine: the domain owns deferred drops of programs, which own their tables, so a table
+    /// that owned the engine would be in a cycle.
     domain: Arc<Domain>,
     words: Box<[AtomicU64]>,
     /// The memory of `words`.
@@ -76,7 +77,7 @@ pub(crate) struct ProgTable {
 }
 
 struct State {
-    /// The slots that are set: as much memory as there are programs, whatever the array's size.
+    /// The slots that are set. Its memory is proportional to their number, not to the array's size.
     programs: BTreeMap<u32, Arc<dyn Member>>,
     sites: Sites<TextSlots, Jump, GracePeriod>,
     bound: Bound,
@@ -89,7 +90,7 @@ struct State {
 struct Bound {
     /// Their context; set by the first, or by a handle.
     layout: Option<&'static ContextLayout>,
-    /// Their host's type; likewise.
+    /// Their host type; set by the first program, or by a handle.
     host: Option<HostType>,
     /// How they are executed; set by the first.
     mode: Option<Mode>,
@@ -118,8 +119,8 @@ pub(crate) struct Kind {
     pub(crate) void: bool,
 }
 
-/// Of which type the host of a program's runs is: a run goes on with the host that it began with, whatever program it
-/// jumps to, and that one's host functions take it for theirs. One word, as every program has one.
+/// The type of the host state of a program's runs. A run keeps its host state over tail calls, and the host functions
+/// of the target cast it to the target's type, so the types must agree. One word, as every program has one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HostType(fn() -> (TypeId, &'static str));
 
@@ -134,7 +135,8 @@ impl HostType {
 }
 
 impl PartialEq for HostType {
-    /// By the type: one type's functions may have several addresses, and those of two types one.
+    /// Compares the types and not the function addresses: a function of one type may have several addresses, and
+    /// functions of two types may share one.
     fn eq(&self, other: &HostType) -> bool {
         (self.0)().0 == (other.0)().0
     }
@@ -179,7 +181,7 @@ impl ProgTable {
             memory.reserve_for(Holder::ProgArray, &name, needed)?
         };
         let words = zeroed_words(entries as usize + 1).ok_or(ProgArrayError::NoMemory { needed })?;
-        // Relaxed: before anybody else has the table.
+        // Relaxed: no other thread has the table yet.
         words[0].store(entries.into(), Ordering::Relaxed);
         Ok(Arc::new(ProgTable {
             name,
