@@ -16,7 +16,7 @@ use bpf_testkit::{cases::shared, skipped};
 use std::path::{Path, PathBuf};
 
 /// Programs that the kernel accepts and that may be refused here: object, program, why.
-const REFUSED: &[(&str, &str, &str)] = &[("03_many_exits_then_moves.o", "f", "it takes 1.6 times the kernel's steps")];
+const REFUSED: &[(&str, &str, &str)] = &[];
 
 type Run<C> = fn(&bpf_runtime::Program<C, ()>, &mut Vec<u8>) -> Result<u64, RunError>;
 

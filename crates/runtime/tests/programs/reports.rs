@@ -233,9 +233,6 @@ fn a_program_with_a_large_map_is_verified() {
     Linker::<()>::new(&engine).loader::<Skb>().verify(&object, maps, false).unwrap();
 }
 
-/// Programs of reports 20 to 22 that the verifier refuses, as the kernel does; their heads want them accepted.
-const REFUSED: &[(&str, &str)] = &[("21_rest_of_buffer", "append_loop")];
-
 /// Reports 20 to 23 ask for acceptance in their heads, though the kernel refuses them too. A loop of 23 may be refused
 /// if the message does not call it endless.
 #[test]
@@ -251,11 +248,10 @@ fn reports_about_precision_are_accepted() {
     for (name, programs) in cases {
         let Some(object) = case(&format!("reports/{name}")) else { continue };
         for program in programs {
-            match (load::<Skb>(&engine, &object, program, false), REFUSED.contains(&(name, program))) {
-                (Ok(_), false) | (Err(_), true) => {}
-                (Ok(_), true) => wrong.push(format!("{name} {program}: mended, and still listed as refused")),
-                (Err(error), false) if name == "23_loops_that_end" && !error.to_string().contains("never ends") => {}
-                (Err(error), false) => wrong.push(format!("{name} {program}: {error}")),
+            match load::<Skb>(&engine, &object, program, false) {
+                Ok(_) => {}
+                Err(error) if name == "23_loops_that_end" && !error.to_string().contains("never ends") => {}
+                Err(error) => wrong.push(format!("{name} {program}: {error}")),
             }
         }
     }
