@@ -1,8 +1,8 @@
-//! Arguments of helper calls: each against its [`ArgKind`].
+//! Arguments of helper calls, each checked against its [`ArgKind`].
 //!
-//! Invariant: memory a helper reads is initialised and holds no pointer; memory it writes is forgotten, whatever was
-//! there; a length is never more than what was proven. A helper may read all its arguments before it writes one, so
-//! all are checked against the state before the call: what is written is noted, and takes effect at the end.
+//! Invariant: memory that a helper reads is initialised and holds no pointer; memory that it writes is forgotten; a
+//! length is never more than what was proven. A helper may read all its arguments before it writes one, so all are
+//! checked against the state before the call: writes are noted, and take effect at the end.
 
 mod memory;
 mod shape;
@@ -25,84 +25,85 @@ use crate::helpers::{
 use crate::state::{Lock, LockOf, Owed, Within};
 use crate::value::{Debt, Hold, Origin, Ty, Value, Why, map_name};
 
-/// No record is longer, and a ring that is asked for one gives null (Linux: `RINGBUF_MAX_RECORD_SZ`).
+/// The greatest length of a record; a ring returns null for more (Linux: `RINGBUF_MAX_RECORD_SZ`).
 const MAX_RECORD: u64 = 0x3fff_ffff;
 
-/// What the arguments of one call turned out to be.
+/// Findings about the arguments of one call.
 #[derive(Debug, Default)]
 pub(super) struct Call<'a> {
     /// The map argument.
     pub map: Option<(u32, bool, &'a KnownMap)>,
-    /// The key argument's value, if its bytes are known.
+    /// The value of the key argument, if its bytes are known.
     pub key: Option<u64>,
     /// The record size argument.
     pub record_size: u32,
     /// The owner id of the released object.
     pub given_back: u32,
-    /// Where an object on the stack is made.
+    /// The place of an object that the call makes on the stack.
     pub made: Option<(Local, u8, usize)>,
-    /// The object on the stack that is used.
+    /// The object on the stack that the call uses.
     pub local: Option<Value>,
-    /// Where on the stack the slice that is returned may lie.
+    /// The stack bytes in which the returned slice may lie.
     pub buffer: Option<(u8, usize, usize)>,
     /// The socket argument.
     pub socket: Option<Value>,
     /// The callback's function.
     pub callback: Option<(CallbackKind, u32)>,
-    /// Whose the lock argument is.
+    /// The owner of the lock argument.
     pub lock: Option<LockOf>,
-    /// The map that the timer is in.
+    /// The map that contains the timer.
     pub timer: Option<u32>,
-    /// The function that it is to call.
+    /// The function that the timer calls.
     pub timer_callback: Option<u32>,
-    /// The type of the object that is made.
+    /// The type of the new object.
     pub class: Option<u32>,
     /// The object argument.
     pub object: Option<Value>,
-    /// The root argument: the type of what is in it, and where that has its node.
+    /// The root argument: the type of its elements, and the offset of their node.
     pub root: Option<(u32, u32)>,
-    /// The lock that guards it, which is held.
+    /// The held lock that guards it.
     root_lock: Option<Lock>,
     /// The type of the kptr argument.
     pub kptr: Option<u32>,
-    /// What is given back goes there, and has an instance for each CPU: it is seen there by those who have it.
+    /// Whether the released object is stored in the kptr and has an instance for each CPU: then its holders still see
+    /// it there.
     pub stashed: bool,
-    /// What owes the object that it is in; 0 if it is in none.
+    /// The id under which the object that contains the kptr is owed; 0 if it is in a map value.
     kptr_in: u32,
-    /// What owes the object that goes into the root.
+    /// The id under which the object that goes into the root was owed.
     pub lent: u32,
-    /// The function that orders the tree.
+    /// The function that compares nodes of the tree.
     pub compare: Option<Compare>,
-    /// Bytes known to be readable behind the pointers among a format's values, or behind arguments that are peeked at.
+    /// Bytes proven readable behind pointers among a format's values, or behind peeked arguments.
     pub values: [Option<u32>; FORMAT_VALUES],
-    /// The context regions that probed arguments lead to.
+    /// The context regions into which probed arguments point.
     pub regions: [Option<u8>; FORMAT_VALUES],
     /// Memory arguments: argument number, pointer, bytes, written.
     memory: [Option<(usize, Value, u64, bool)>; 5],
-    /// Stack that an argument lets the helper write: where, and how many bytes at least.
+    /// Stack that the helper may write: the place, and the least number of bytes written.
     written: [Option<(Place, u64)>; 5],
 }
 
-/// A function that orders trees of a map's values.
+/// A function that compares nodes of trees in a map's values.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Compare {
     pub subprog: u32,
-    /// The type of what is in the tree, and where that has its node.
+    /// The type of the tree's elements, and the offset of their node.
     pub class: u32,
     pub node: u32,
-    /// The lock that is held, of one of the calls.
+    /// The held lock, of one of the calls.
     pub lock: Lock,
 }
 
 impl Compare {
-    /// Whether its walk is the other's.
+    /// Whether one walk serves for both.
     pub(super) fn is_like(&self, other: &Compare) -> bool {
         (self.subprog, self.class, self.node) == (other.subprog, other.class, other.node)
     }
 }
 
-/// What has the lock beside what is pointed to, if a program may take it: a map's value, or an object that it owns, so
-/// that nobody frees it meanwhile.
+/// The owner of a lock, if a program may take it: a map's value, or an object that the program owns, so that it is not
+/// freed meanwhile.
 fn lock_owner(v: &Value) -> Option<LockOf> {
     match v.ty {
         Ty::MapValue { map, inner } if !v.null => Some(LockOf { within: Within::Value { map, inner }, id: v.id }),
@@ -113,7 +114,7 @@ fn lock_owner(v: &Value) -> Option<LockOf> {
     }
 }
 
-/// The type of an object, and how the program has it, if the pointer is to one that is there.
+/// The type of an object, and how the program holds it, if the pointer is not null.
 fn object_at(v: &Value) -> Option<(u32, Hold)> {
     match v.ty {
         Ty::Mem { from: Origin::Object { class, hold }, .. } if !v.null => Some((class, hold)),
@@ -145,7 +146,7 @@ impl<'a> Walk<'a> {
         Ok(call)
     }
 
-    /// The helper writes at least so many bytes there; of the rest only what was readable stays so.
+    /// Applies a helper's write of at least so many bytes. Of the rest, only bytes that were readable stay readable.
     fn write_argument(&mut self, place: Place, least: u64) {
         match place {
             Place::Stack { frame, depth, size } => {
@@ -184,7 +185,7 @@ impl<'a> Walk<'a> {
         };
         match kind {
             ArgKind::None | ArgKind::Unused => {}
-            // Null is looked for before anything is read.
+            // The function tests for null before it reads.
             ArgKind::Peeked { .. } | ArgKind::Probed if v.as_const() == Some(0) => {
                 self.decides();
                 call.values[i] = Some(u32::MAX);
@@ -192,7 +193,7 @@ impl<'a> Walk<'a> {
             ArgKind::Peeked { .. } | ArgKind::Probed if v.is_scalar() => {}
             ArgKind::Probed => {
                 if let Ty::Packet { region } = v.ty {
-                    // Nothing has to be proven: the function compares with the region's bounds when it is called.
+                    // Nothing has to be proven: the function compares with the region's bounds at run time.
                     self.decides();
                     (call.values[i], call.regions[i]) = (Some(0), Some(region));
                 } else {
@@ -234,7 +235,7 @@ impl<'a> Walk<'a> {
             ArgKind::Key => {
                 let (_, _, def) = self.map_of(call)?;
                 self.memory(proto, i, reg, v, def.key_size.into(), MemArg::READ, call)?;
-                // Only of an array does it matter which element it is.
+                // Only for arrays does it matter which element it is.
                 call.key = self.known_key(v, def.key_size).filter(|_| def.kind.is_array());
                 if let (Some(_), Ty::Stack { frame }, false) = (call.key, v.ty, planted!(KeysUnmarked)) {
                     let depth = crate::num::size(v.n.smin().unsigned_abs());
@@ -251,7 +252,7 @@ impl<'a> Walk<'a> {
             }
             ArgKind::ValueOut => {
                 let (_, _, def) = self.map_of(call)?;
-                // A Bloom filter's "peek" asks whether the value is there.
+                // A Bloom filter's "peek" reads the value and asks whether it is in the filter.
                 let mem = if def.kind == MapType::BloomFilter { MemArg::READ } else { MemArg::WRITE };
                 self.memory(proto, i, reg, v, def.value_size.into(), mem, call)?;
             }
@@ -289,7 +290,8 @@ impl<'a> Walk<'a> {
                 {
                     return Ok(());
                 }
-                // What is written must be written whatever the length; what is read must be readable up to the most.
+                // Written bytes must be written for every length; read bytes must be readable up to the greatest
+                // length.
                 self.sized_memory(proto, i - 1, base_reg, &base, v, mem, call)?;
             }
             ArgKind::MemOfLength(_) if proto.args[i..].contains(&ArgKind::Length) => {}
@@ -338,12 +340,12 @@ impl<'a> Walk<'a> {
                 _ => return wrong(self, "the map that the timer is in"),
             },
             ArgKind::TimerCallback => match v.ty {
-                // Nobody calls the main program but who runs it: its context would be missing.
+                // The main program has no callers in the program: it would lack its context.
                 Ty::Func { subprog } if subprog != 0 => call.timer_callback = Some(subprog),
                 _ => return wrong(self, "a function of this program"),
             },
             ArgKind::RecordSize => match v.as_const() {
-                // A record of no bytes is one; of a size that no ring has, there is none.
+                // A record may have no bytes; for a size that no ring has, the result is null.
                 Some(n) if proto.ret == Ret::RecordOrNull => {
                     call.record_size = crate::num::low(n.min(MAX_RECORD));
                 }
@@ -429,7 +431,7 @@ impl<'a> Walk<'a> {
                         return wrong(self, "an object with an instance for each CPU that the program owns");
                     }
                     ObjectUse::Given | ObjectUse::GivenInstances => call.given_back = v.owner,
-                    // What the program owns is nobody else's to see: the kernel's rule.
+                    // An object that the program owns must not be visible to others: the kernel's rule.
                     ObjectUse::Instance if !per_cpu || hold != Hold::Loaded => {
                         return wrong(self, "an object with an instance for each CPU that is stashed in a map value");
                     }
@@ -498,7 +500,7 @@ impl<'a> Walk<'a> {
                     OwnedKind::Kptr { to } => Some(to),
                     _other => None,
                 })?;
-                // What is put into an object that nobody owns by then would be nobody's.
+                // An object stored in an object that has no owner any more would have no owner itself.
                 let loaded = matches!(object_at(v), Some((_, Hold::Loaded))) && !planted!(LoadedTakes);
                 if found.is_none() || loaded {
                     return wrong(self, "a kptr in a map value, or in an object that the program owns or has borrowed");
@@ -514,7 +516,7 @@ impl<'a> Walk<'a> {
                 if v.n.as_const() != Some(0) || owned.is_none() || owned.map(|(class, _)| class) != call.kptr {
                     return wrong(self, "an object of the kptr's type that the program owns, or 0");
                 }
-                // Nobody would own it then.
+                // An object stored in itself would have no owner.
                 if v.owner == call.kptr_in {
                     return wrong(self, "an object other than the one that the kptr is in");
                 }
@@ -556,7 +558,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// The lock of this kind that the pointer is to.
+    /// The lock of this kind to which the pointer points.
     fn lock_at(&self, v: &Value, resilient: bool) -> Res<Option<LockOf>> {
         let lock = match v.ty {
             Ty::MapValue { map, inner } => {
@@ -570,14 +572,14 @@ impl<'a> Walk<'a> {
         Ok(lock_owner(v).filter(|_| is_one))
     }
 
-    /// Whether no interrupts were saved since those that are restored now, if that is what the object is.
+    /// Whether the interrupt state that is restored is the one that was saved last; true for other objects.
     fn is_restored_in_order(&self, local: &Value) -> bool {
         let saved = |o: &&Owed| matches!(o.debt, Debt::Local(Local::Interrupts { .. }));
         !matches!(local.ty, Ty::Local(Local::Interrupts { .. }))
             || self.state.owed.iter().rfind(saved).is_none_or(|last| last.id == local.owner)
     }
 
-    /// What a field that owns objects is, if the pointer is to its first byte, in a map's value or an object.
+    /// The kind of a field that owns objects, if the pointer is to its first byte, in a map's value or an object.
     pub(super) fn owning_field<T>(&self, v: &Value, of: impl Fn(OwnedKind) -> Option<T>) -> Res<Option<T>> {
         if v.null {
             return Ok(None);
@@ -595,7 +597,7 @@ impl<'a> Walk<'a> {
         Ok(found.and_then(|field| of(field.kind)))
     }
 
-    /// The map of whose value the pointer is to the timer, or to the work for later.
+    /// The map whose value contains the timer or work item to which the pointer points.
     fn deferred(&self, v: &Value, at: impl Fn(&KnownMap) -> Option<u32>) -> Res<Option<u32>> {
         let Ty::MapValue { map, inner: false } = v.ty else { return Ok(None) };
         let at = at(self.map(map, false)?).map(u64::from);
@@ -606,7 +608,7 @@ impl<'a> Walk<'a> {
         call.map.map_or_else(|| refuse(Reason::Environment("a key or value argument precedes its map".into())), Ok)
     }
 
-    /// Helpers obey the program's rights to a map.
+    /// Checks the program's access rights to a map, which helpers obey.
     fn check_map_access(&self, proto: &HelperProto, map: u32, inner: bool, def: &KnownMap) -> Res<()> {
         let (reads, writes) = proto.map_access(def.kind);
         if reads && !def.access.reads() {
@@ -618,7 +620,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// The key, if it is on the stack (or frozen) with every byte known.
+    /// The key, if it is on the stack (or in a frozen map) with every byte known.
     fn known_key(&self, v: &Value, size: u32) -> Option<u64> {
         let Ty::Stack { frame } = v.ty else { return None };
         let off = v.n.as_const()? as i64;
@@ -629,8 +631,8 @@ impl<'a> Walk<'a> {
         self.state.frames[usize::from(frame)].known_number(depth, size as usize)
     }
 
-    /// Frame and depth of the stack that an object of this kind takes, if the pointer is to a constant place of it and
-    /// aligned.
+    /// The frame and depth of the stack bytes of an object of this kind, if the pointer is to a constant, aligned
+    /// place.
     fn local_place(&mut self, kind: Local, reg: Reg, v: &Value) -> Res<Option<(u8, usize)>> {
         if !matches!(v.ty, Ty::Stack { .. }) || v.n.as_const().is_none_or(|off| !off.is_multiple_of(8)) {
             return Ok(None);
@@ -651,18 +653,18 @@ impl<'a> Walk<'a> {
         text.is_some_and(|text| text.contains(&0))
     }
 
-    /// The function has made an object there, which may have to be ended; `of`: as another of that one.
+    /// Notes that the function has made an object, which may have to be ended. `of`: the object of which it is a clone.
     pub(super) fn make_local(&mut self, (kind, frame, depth): (Local, u8, usize), of: Option<Value>) {
         let owner = match of {
-            // What is owed for the one is owed for the other, once.
+            // A clone shares the obligation of its original.
             Some(of) => of.owner,
             None if kind.is_owed() => self.owe(Debt::Local(kind)),
             None => 0,
         };
         let size = kind.size() as usize;
         match kind {
-            // Where the lock is not taken, what was there is there still: the path that goes on with that leaves the
-            // trail behind this step.
+            // If the lock is not taken, the old bytes stay. The path that continues with them branches off the trail
+            // after this step.
             Local::Interrupts { lock: true } if !planted!(SavedUntaken) => {
                 self.writes_within(frame.into(), depth, size);
             }
@@ -674,7 +676,7 @@ impl<'a> Walk<'a> {
         self.state.frames[usize::from(frame)].store_spill(depth, size, &value);
     }
 
-    /// Something must be given back from now on: its id.
+    /// Adds an obligation. Returns its id.
     pub(super) fn owe(&mut self, debt: Debt) -> u32 {
         let id = self.new_id();
         let frame = crate::num::few(self.state.frames.len()) - 1;
@@ -683,7 +685,7 @@ impl<'a> Walk<'a> {
         id
     }
 
-    /// It is gone: so is every pointer to it or into it, and the object on the stack that it was.
+    /// Meets an obligation: invalidates every pointer to the object or into it, and the object on the stack itself.
     pub(super) fn give_back(&mut self, owner: u32) {
         let at = self.pc;
         let Some(i) = self.state.owed.iter().position(|o| o.id == owner) else { return };

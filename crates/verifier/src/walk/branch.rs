@@ -1,4 +1,4 @@
-//! Conditional jumps: which way they can go, and what going that way teaches.
+//! Conditional jumps: which branches are feasible, and what each of them implies.
 
 use bpf_isa::{AluOp, Cond, InsnIdx, Reg, Src, Width};
 
@@ -13,32 +13,32 @@ use crate::state::State;
 use crate::tnum::ones;
 use crate::value::{FIRST_FREE_ID, Ty, Value, len_id};
 
-/// Further from 0 than a pointer is from its name.
+/// More than the distance of a pointer from its name can be.
 const FAR: u64 = 1 << 40;
 
-/// What one outcome of a comparison teaches.
+/// The refinement by one outcome of a comparison.
 pub(super) enum Lesson {
-    /// It cannot happen.
+    /// The outcome is impossible.
     Never,
-    /// Nothing.
+    /// The outcome implies nothing.
     Nothing,
-    /// The operands, as numbers.
+    /// The refined operands, which are numbers.
     Numbers(Scalar, Scalar),
-    /// The operands, pointers into one object, as offsets.
+    /// The refined offsets of the operands, which are pointers into one object.
     Offsets(Scalar, Scalar),
     /// The pointer (and all that share its id) is null, or is not.
     Null(u32, bool),
-    /// So many bytes of a region follow this multiple of the value with this id.
+    /// A number of bytes of a region that follow this multiple of the value with this id.
     Room(u8, u32, i16, u32),
 }
 
-/// What a comparison of numbers says besides: of the operands' order, and of a byte that is not what it is compared
-/// with.
+/// Further facts of a comparison of numbers: the order of the operands, and a constant from which a loaded byte
+/// differs.
 type Learnt = (Width, Cond, Option<(Value, Value)>, Option<(u32, u64)>);
 
 impl Lesson {
-    /// The operands as they are once this is learnt: pointers, of which one may have been before its region until the
-    /// comparison showed that it lies behind the other.
+    /// The operands after the refinement. A pointer may have been before its region until the comparison showed that it
+    /// lies behind the other.
     fn operands(&self, d: &Value, s: &Value) -> (Value, Value) {
         match *self {
             Lesson::Offsets(a, b) => (Value { n: a, ..*d }, Value { n: b, ..*s }),
@@ -65,7 +65,7 @@ impl Walk<'_> {
         }
     }
 
-    /// What most comparisons are: of two numbers that are no lengths of regions. `None` for others.
+    /// Handles most comparisons: two numbers that are no lengths of regions. `None` for others.
     fn jump_if_numbers(&mut self, width: Width, cond: Cond, dst: Reg, src: Src, off: i16) -> Res<Option<Flow>> {
         self.name_compared(dst, src);
         if let (true, Src::Imm(i)) = (self.loops.rich(), src) {
@@ -92,13 +92,13 @@ impl Walk<'_> {
             _ => None,
         };
         let operands = match cond {
-            // What has to be a multiple is one: it may differ by no less.
+            // Values with known low bits are multiples of a stride: the nearest different one is a stride away.
             Cond::Eq | Cond::Ne => (aligned(d.n), aligned(s.n)),
             _ => (d.n, s.n),
         };
         let (mut no, mut yes) = (operands, operands);
         let (can_no, can_yes) = match decided {
-            // Nothing is learnt.
+            // Nothing is refined.
             Some(taken) => (!taken, taken),
             None => (
                 Scalar::refine_assign(cond, width, false, &mut no.0, &mut no.1),
@@ -110,9 +110,9 @@ impl Walk<'_> {
                 *n = aligned(*n);
             }
         }
-        // What the loops around this learn of the order of the two.
+        // The order of the operands, for enclosing loops.
         let operands = self.relates().then_some((*d, *s));
-        // What has been seen not to be equal is not.
+        // A loaded number that is remembered to differ from the constant is not equal to it.
         let unlike = match self.state.seen.is_empty() {
             true => None,
             false => super::seen::compared_for_equality(width, cond, d, s),
@@ -149,7 +149,7 @@ impl Walk<'_> {
             }
             self.push(target, taken, Some(Decision { insn: here, taken: true }), self.epoch)?;
             self.path = self.extend_path(Decision { insn: here, taken: false });
-            // Where it is equal to a constant, that is what it is, whatever was known before.
+            // On the branch where the operand equals a constant, its value is known whatever was known before.
             let equal = match cond {
                 Cond::Eq => yes.0.as_const(),
                 Cond::Ne => no.0.as_const(),
@@ -194,7 +194,7 @@ impl Walk<'_> {
         Ok(Some(Flow::Next))
     }
 
-    /// A copy of the state as it is on one way from a comparison of numbers, which are these there.
+    /// A copy of the state on one branch of a comparison of numbers, with these refined operands.
     fn state_on_way(
         &mut self,
         taken: bool,
@@ -218,14 +218,14 @@ impl Walk<'_> {
         state
     }
 
-    /// What is compared with a named number gets a name, too, where the order of the two is worth knowing.
+    /// Gives the other operand of a comparison with a named number a name, too, if their order is worth knowing.
     fn name_compared(&mut self, dst: Reg, src: Src) {
         let Src::Reg(r) = src else { return };
         let named = |r: Reg| self.state.reg(r).is_scalar() && self.state.reg(r).id != 0;
         match (named(dst), named(r)) {
             (true, false) if self.relates() => self.give_name(r),
             (false, true) if self.relates() => self.give_name(dst),
-            // The next comparison of the two may be decided by this one.
+            // A later comparison of the two may be decided by this one.
             (false, false) if self.loops.rich() => {
                 self.give_name(dst);
                 self.give_name(r);
@@ -233,21 +233,21 @@ impl Walk<'_> {
             _ => {}
         }
         if self.state.has_differences() {
-            // What these numbers are made of may be bounded.
+            // Numbers of which these are made may be bounded.
             self.decides();
             self.scratch.prune.sums = true;
         }
     }
 
-    /// Which outcomes of a comparison of numbers are possible, by how the two are tied to each other: not taken, and
-    /// taken.
+    /// Which outcomes of a comparison of numbers are possible, by relations between the operands: not taken, and taken.
     fn possible(&mut self, (width, cond): (Width, Cond), d: &Value, s: &Value) -> (bool, bool) {
         let alike = d.id != 0 && (d.id, d.scale) == (s.id, s.scale);
         let named = d.id != 0 && s.id != 0;
         if !(alike || (named && self.loops.may_ask())) {
             return (true, true);
         }
-        // Of integers that are what is compared: unsigned, and within the width.
+        // The integers of the named forms equal the compared ones only if they are within the width, and for signed
+        // conditions not negative.
         let top = match (width, cond) {
             (Width::W32, Cond::SLt | Cond::SLe | Cond::SGt | Cond::SGe) => i32::MAX as u64,
             (Width::W64, Cond::SLt | Cond::SLe | Cond::SGt | Cond::SGe) => i64::MAX as u64,
@@ -258,7 +258,7 @@ impl Walk<'_> {
         if d.n.umax() > top || s.n.umax() > top {
             return (true, true);
         }
-        // a + by <= b, always.
+        // Whether a + by <= b always holds.
         let below = |a: &Form, by: i128, b: &Form| {
             let form = Form::constant(by).plus(a, 1).and_then(|f| f.plus(b, -1));
             form.is_some_and(|f| self.state.proves(&f))
@@ -276,10 +276,10 @@ impl Walk<'_> {
             Cond::Set => (false, false),
         };
         if never || always {
-            // Others may rest on what this follows from.
+            // Later proofs may rest on these facts, so finished states must keep them.
             self.scratch.prune.sums = true;
         }
-        // What cannot be at all cannot be taken to be anything.
+        // If neither outcome is possible, the state has no run; both branches are walked then.
         if never && always { (true, true) } else { (!always, !never) }
     }
 
@@ -290,7 +290,7 @@ impl Walk<'_> {
             Src::Imm(_) => self.read_src(src)?,
         };
         if d.is_scalar() && s.is_scalar() {
-            // Comparing with a region's length bounds pointers at the other operand, which needs a name for that.
+            // A comparison with a region's length bounds pointers at the other operand, so that operand needs a name.
             if is_len(&s) {
                 d = self.name(dst);
             } else if let (true, Src::Reg(r)) = (is_len(&d), src) {
@@ -300,7 +300,7 @@ impl Walk<'_> {
         if let (true, true) = (d.is_arena() || s.is_arena(), d.as_number().is_scalar() && s.as_number().is_scalar()) {
             return self.jump_either_way(off);
         }
-        // Lengths, pointers and null: what they are is needed exactly.
+        // Lengths, pointers and null are needed exactly.
         if !d.is_scalar() || !s.is_scalar() || is_len(&d) || is_len(&s) {
             self.decides();
         }
@@ -353,7 +353,7 @@ impl Walk<'_> {
         Ok(Flow::Next)
     }
 
-    /// A comparison that nothing is known of, or learnt from.
+    /// Walks both branches of a comparison that nothing decides and that refines nothing.
     fn jump_either_way(&mut self, off: i16) -> Res<Flow> {
         let (here, target) = (self.pc, self.target(off.into())?);
         let copy = self.copy_state();
@@ -362,10 +362,11 @@ impl Walk<'_> {
         Ok(Flow::Next)
     }
 
-    /// In a hybrid walk: how addresses far from their region compare would tell where the region is. So a comparison of
-    /// pointers with unknown offsets is checked at run time. (One with null is refused: see [`LOWEST_ADDRESS`].)
+    /// For a hybrid walk: the order of an address far outside its region would reveal where the region is. So a
+    /// comparison of pointers with unknown offsets is checked at run time. (One with null is refused: see
+    /// [`LOWEST_ADDRESS`].)
     fn note_comparison(&mut self, d: &Value, s: &Value) -> Res<()> {
-        // A privileged program may see how an address and a number compare.
+        // A privileged program may compare an address with a number.
         if !self.hybrid || self.env.privileged && !(d.is_pointer() && s.is_pointer()) {
             return Ok(());
         }
@@ -379,7 +380,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// What the two outcomes teach: not taken, taken.
+    /// The refinements of both outcomes: not taken, taken.
     fn lessons(&self, width: Width, cond: Cond, dst: Reg, d: &Value, src: Src, s: &Value) -> Res<[Lesson; 2]> {
         if d.is_scalar() && s.is_scalar() {
             return Ok([false, true].map(|taken| {
@@ -409,8 +410,8 @@ impl Walk<'_> {
                 (false, Src::Imm(_)) => Reason::Internal("immediate pointer"),
             })
         };
-        // What compilers make of `if (!ctx->data)`, a field of 32 bits. Half an address may be zero, so that nothing is
-        // learnt; of a fixed place, it tells no more than that.
+        // Compilers make this comparison from `if (!ctx->data)` with a field of 32 bits. Half an address may be zero,
+        // so nothing is implied. The start of a region is a fixed place, so the outcome reveals nothing else.
         let half_of_start = |v: &Value| match v.ty {
             Ty::Packet { .. } => width == Width::W32 && v.id == 0 && v.delta == 0,
             Ty::Half { end, .. } => end || v.id == 0 && v.delta == 0,
@@ -421,12 +422,12 @@ impl Walk<'_> {
         if matches!(cond, Cond::Eq | Cond::Ne) && (half_of_start(d) && number(s) || half_of_start(s) && number(d)) {
             return Ok([Lesson::Nothing, Lesson::Nothing]);
         }
-        // Whether there is metadata, as fields of 32 bits are compared: where it begins, and where it ends. It is there
-        // or not whatever the upper halves are, and where their order is another one, nothing is learnt from it.
+        // A test for metadata compares the fields of 32 bits at its start and its end. Metadata exists or not whatever
+        // the upper halves are, and nothing is implied by their order.
         if cond != Cond::Set && self.are_ends_of_one(d, s) {
             return Ok([Lesson::Nothing, Lesson::Nothing]);
         }
-        // Half a pointer may be zero, and any number.
+        // Half a pointer may be zero, or any number.
         if width == Width::W32 || matches!(d.ty, Ty::Half { .. }) || matches!(s.ty, Ty::Half { .. }) {
             return refuse_compare();
         }
@@ -445,7 +446,7 @@ impl Walk<'_> {
                 Cond::Ne => false,
                 _ => return refuse_compare(),
             };
-            // Far enough before its memory, an address may be 0 though the memory's is not.
+            // An address far enough before its memory may be 0, although the memory's address is not.
             if pointer.n.smin() < -LOWEST_ADDRESS {
                 return refuse_compare();
             }
@@ -464,12 +465,12 @@ impl Walk<'_> {
                 }
             }));
         }
-        // The bits of an address are not to be seen.
+        // The bits of an address must not be revealed.
         if !(d.is_pointer() && s.is_pointer()) || d.null || s.null || cond == Cond::Set {
             return refuse_compare();
         }
-        // Far enough before its region, an address may have wrapped round where the region's has not: how it compares
-        // with the end would tell where the region is.
+        // An address far enough before its region may have wrapped although the region's has not: the outcome of a
+        // comparison with the end would reveal where the region is.
         let wraps = |p: &Value| p.n.smin() < -LOWEST_ADDRESS && !self.hybrid;
         if (self.end_of(s, d).is_some() && wraps(d)) || (self.end_of(d, s).is_some() && wraps(s)) {
             return refuse_compare();
@@ -487,7 +488,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Whether the two are where one region begins and where it ends, as another one begins there: whole or half.
+    /// Whether the two are the start and the end of one region that ends where another begins: both whole or half.
     fn are_ends_of_one(&self, d: &Value, s: &Value) -> bool {
         let start = |v: &Value| match v.ty {
             Ty::Packet { region } | Ty::Half { region, end: false } if (v.id, v.delta) == (0, 0) => Some(region),
@@ -511,14 +512,14 @@ impl Walk<'_> {
         }
     }
 
-    /// A pointer into a region compared with the region's end.
+    /// The refinement by a comparison of a pointer into a region with the region's end.
     fn packet_lesson(&self, cond: Cond, taken: bool, region: u8, p: &Value) -> Lesson {
-        // Addresses are unsigned: a signed comparison of them says nothing. Nor does a pointer that may lie before the
-        // start.
+        // Addresses are unsigned, so a signed comparison implies nothing. A comparison of a pointer that may lie before
+        // the start implies nothing either.
         if matches!(cond, Cond::SLt | Cond::SLe | Cond::SGt | Cond::SGe) || p.n.smin() < 0 || p.scale < 0 {
             return Lesson::Nothing;
         }
-        // One that moves with the length is as far from the end as it says.
+        // A pointer that moves with the length is at a constant distance from the end.
         if (p.id, p.scale) == (len_id(region), 1) {
             let holds = cond.holds(Width::W64, FAR.wrapping_add_signed(p.delta.into()), FAR);
             return if holds == taken { Lesson::Nothing } else { Lesson::Never };
@@ -533,7 +534,7 @@ impl Walk<'_> {
         if never {
             return Lesson::Never;
         }
-        // At the end at most, and not there: before it.
+        // At most at the end, and not equal to it: before it.
         let before = (outcome == Some(Cond::Ne) && self.has_after(region, p, 0)).then_some(1);
         match room_beyond(cond, taken).or(before).and_then(|extra| room_bytes(p.delta, extra)) {
             Some(bytes) => Lesson::Room(region, p.id, p.scale, bytes),
@@ -547,13 +548,13 @@ impl Walk<'_> {
         let named = || self.state.room(region, p.id, p.scale, 0).map(i64::from);
         match p.id {
             0 => after(p.delta.into()) || after(p.n.smax()),
-            // The least length is needed by what has asked for it: last.
+            // The least length is asked for last, since asking marks it as needed.
             _ => named().is_some_and(|room| room - i64::from(p.delta) >= bytes) || after(p.n.smax()),
         }
     }
 
-    /// Bytes proven to follow a pointer that does not lie before its region, of which that many bytes are known; `None`
-    /// if it may lie behind the end.
+    /// The bytes proven to follow a pointer that does not lie before its region, if the region has at least `least`
+    /// bytes; `None` if the pointer may lie behind the end.
     pub(super) fn bytes_after(&self, region: u8, p: &Value, least: u32) -> Option<i64> {
         let room = if p.id == 0 { Some(least) } else { self.state.room(region, p.id, p.scale, 0) };
         let learnt = room.map(|bytes| i64::from(bytes) - i64::from(p.delta));
@@ -561,7 +562,7 @@ impl Walk<'_> {
         learnt.into_iter().chain([always]).max().filter(|bytes| *bytes >= 0)
     }
 
-    /// If one operand is a region's length, what the outcome says of pointers at the other one.
+    /// Refines pointers at the other operand, if one operand is a region's length.
     fn compared_with_len(&mut self, width: Width, cond: Cond, taken: bool, (d, s): (Value, Value)) {
         let (d, s) = (&d, &s);
         if self.relates() {
@@ -579,7 +580,7 @@ impl Walk<'_> {
                 continue;
             }
             let region = crate::num::few(len.id as usize - 1);
-            // A signed comparison orders as an unsigned one does while neither is negative.
+            // A signed comparison orders as an unsigned one if neither operand is negative.
             if matches!(cond, Cond::SLt | Cond::SLe | Cond::SGt | Cond::SGe) {
                 let negative = |v: &Value| match width {
                     Width::W64 => v.n.smin() < 0,
@@ -596,7 +597,7 @@ impl Walk<'_> {
         }
     }
 
-    /// The same for what loops want to know: the order of numbers and of pointers into one region.
+    /// [`Walk::compared_with_len`] for loops: learns the order of numbers, and of pointers into one region.
     fn compared_in_loop(&mut self, width: Width, cond: Cond, taken: bool, d: &Value, s: &Value) {
         if d.is_scalar() && s.is_scalar() {
             self.state.compared((width, cond, taken), d, s, self.loops.guesses_of_order(), &mut self.next_id);
@@ -613,17 +614,18 @@ impl Walk<'_> {
         if [d, s].into_iter().any(|v| !bounded(&v.n) || v.n.smin() < 0) || d.null || s.null {
             return;
         }
-        // The order of a rising and a falling variable is about their sum: both must not be negative.
+        // The order of a rising and a falling variable is about their sum, so neither may be negative.
         if d.scale.signum() != s.scale.signum() && !(d.is_of_no_negative() && s.is_of_no_negative()) {
             return;
         }
-        // Offsets order as the addresses do. An end of another region's, or a start that ends one, is none of this
-        // one's.
+        // Offsets have the order of their addresses. The end of another region, or a start that ends one, is not an
+        // offset of this region.
         if self.end_of(s, d).is_none() && self.end_of(d, s).is_none() && d.ty != s.ty {
             return;
         }
         let max = u64::from(self.env.region(region).max_len);
-        // Of the end itself; a multiple of the length, or what lies behind the end, may be more.
+        // Only the end itself is at most the greatest length; a multiple of the length, or a place behind the end, may
+        // be more.
         let end = |v: &Value| (v.id, v.scale, v.delta) == (len_id(region), 1, 0);
         let bound = |v: Value| if end(&v) { Value { n: Scalar::unsigned(0, max), ..v } } else { v };
         if matches!(cond, Cond::SLt | Cond::SLe | Cond::SGt | Cond::SGe) {
@@ -646,7 +648,7 @@ impl Walk<'_> {
         }
     }
 
-    /// may_goto: the budget bounds the rounds, so the walk need not; see [`super::prune`].
+    /// may_goto: the budget bounds its rounds, so the walk need not; see [`super::prune`].
     pub(super) fn may_goto(&mut self, off: i16) -> Res<Flow> {
         let target = self.target(off.into())?;
         let Some(base) = self.bounded_round(true)? else { return Ok(Flow::End) };
@@ -659,7 +661,7 @@ impl Walk<'_> {
     }
 }
 
-/// A number that is exactly the length of a region.
+/// Whether the number is exactly the length of a region.
 fn is_len(v: &Value) -> bool {
     v.is_scalar() && v.id != 0 && v.id < FIRST_FREE_ID && (v.scale, v.delta) == (1, 0)
 }
@@ -681,7 +683,7 @@ fn mirror(cond: Cond) -> Cond {
     }
 }
 
-/// With `p cond end` having gone this way: `Some(0)` if p <= end for sure, `Some(1)` if p < end.
+/// The fact of `p cond end` with this outcome: `Some(0)` if p <= end, `Some(1)` if p < end.
 fn room_beyond(cond: Cond, taken: bool) -> Option<i64> {
     let cond = if taken && !planted!(RoomEitherWay) { cond } else { cond.negate()? };
     match cond {
@@ -697,7 +699,7 @@ fn room_bytes(delta: i32, extra: i64) -> Option<u32> {
     u32::try_from(i64::from(delta) + extra).ok()
 }
 
-/// A register compared with itself.
+/// The refinement by a register's comparison with itself.
 fn same_operand(width: Width, cond: Cond, taken: bool, n: &Scalar) -> Lesson {
     let holds = match cond {
         Cond::Eq | Cond::Ge | Cond::Le | Cond::SGe | Cond::SLe => true,
@@ -717,7 +719,7 @@ fn apply(state: &mut State, dst: Reg, src: Option<Reg>, lesson: &Lesson) {
         Lesson::Never | Lesson::Nothing => {}
         Lesson::Numbers(a, b) => learn_numbers(state, dst, src, &(a, b)),
         Lesson::Offsets(a, b) => {
-            // The next that is aligned.
+            // Raises the lower bound to the next aligned offset.
             let next = |n: Scalar| match n.smin() >= 0 {
                 true => n.meet(&Scalar::unsigned(n.aligned_least(), u64::MAX)).unwrap_or(n),
                 false => n,
@@ -735,7 +737,7 @@ fn apply(state: &mut State, dst: Reg, src: Option<Reg>, lesson: &Lesson) {
             }
         }
         Lesson::Null(id, null) => settle_null(state, id, null),
-        // Of a pointer whose place is known, and needed exactly: the run has shown it, whatever was known before.
+        // The pointer's place is known and needed exactly: the run has shown the length, whatever was known before.
         Lesson::Room(region, 0, _, bytes) => state.min_len.learn(region.into(), bytes),
         Lesson::Room(region, id, scale, bytes) => state.learn_room(region, id, scale, bytes),
     }
@@ -746,7 +748,7 @@ pub(super) fn aligned(n: Scalar) -> Scalar {
     if n.bits().mask() & 1 == 1 { n } else { n.aligned() }
 }
 
-/// The operands of a comparison, as numbers.
+/// Refines the operands of a comparison, which are numbers.
 fn learn_numbers(state: &mut State, dst: Reg, src: Option<Reg>, (a, b): &(Scalar, Scalar)) {
     refine_linked(state, dst, a);
     if let Some(src) = src {
@@ -754,14 +756,13 @@ fn learn_numbers(state: &mut State, dst: Reg, src: Option<Reg>, (a, b): &(Scalar
     }
 }
 
-/// The operands of a comparison, as the numbers that they are on one way from it: whether those are negative may be
-/// known there.
+/// The operands of a comparison, with their ranges on one branch. Whether they may be negative may be known there only.
 fn refined((d, s): &(Value, Value), n: &(Scalar, Scalar)) -> (Value, Value) {
     (Value { n: n.0, ..*d }, Value { n: n.1, ..*s })
 }
 
-/// Refines a number with the name of one that has just been found to be `n`. `old`: that one. (Most values have
-/// another: they are passed over without a call.)
+/// Refines a number with the name of `old`, which was found to be in `n`. (Most values have another name; the caller
+/// skips them without a call.)
 #[inline(never)]
 fn refine_tied(v: &mut Value, old: &Value, n: &Scalar) {
     if (v.scale, v.delta) == (old.scale, old.delta) || planted!(TiedIsEqual) {
@@ -774,7 +775,7 @@ fn refine_tied(v: &mut Value, old: &Value, n: &Scalar) {
     }
 }
 
-/// Sets the number in `r`, and refines all that is tied to it.
+/// Sets the number in `r`, and refines all values with its name.
 pub(super) fn refine_linked(state: &mut State, r: Reg, n: &Scalar) {
     let reg = &mut state.top_mut().regs[r.index()];
     reg.n = *n;
@@ -798,19 +799,19 @@ pub(super) fn refine_linked(state: &mut State, r: Reg, n: &Scalar) {
             refine_tied(v, &old, &n);
         }
     });
-    // The length of a region has a new least value.
+    // The region's length has a new lower bound.
     if old.id < FIRST_FREE_ID && old.scale == 1 {
         let region = (old.id - 1) as usize;
         let least = i128::from(n.umin()) - i128::from(old.delta);
         let least = u32::try_from(least.clamp(0, Region::MAX_LEN.into())).unwrap_or(0);
         if region < state.min_len.len() {
             debug_assert_eq!(len_id(crate::num::few(region)), old.id);
-            // The number says so, which is needed exactly: the run has shown it, whatever was known before.
+            // The number is needed exactly: the run has shown the length, whatever was known before.
             state.min_len.learn(region, least);
         }
         return;
     }
-    // So has one that this bounds from below.
+    // A length that is above this number has a new lower bound, too.
     let mut lengths = Vec::new();
     for f in state.room.iter().filter(|f| f.id == old.id && f.hi < FIRST_FREE_ID && old.scale == 1) {
         let least = i128::from(n.aligned_least()) - i128::from(old.delta);
@@ -827,7 +828,7 @@ pub(super) fn refine_linked(state: &mut State, r: Reg, n: &Scalar) {
     }
 }
 
-/// The pointers with this id turn out to be null, or not to be.
+/// Applies the result of a null test to all pointers with this id.
 fn settle_null(state: &mut State, id: u32, null: bool) {
     let mut owner = 0;
     for v in state.values_mut() {

@@ -1,24 +1,25 @@
-//! Differences that compilers make of comparisons and of other differences.
+//! Differences that compilers derive from comparisons and from other differences.
 //!
-//! Problem: `x != 0 && x <= n` is compiled as `x - 1 < n`, a range as `x - 65 < 26`, `n - 1 - x` as `~x + n`. What is
-//! subtracted may wrap round, so by itself the result is any number. Approach: the difference is remembered as one
-//! modulo two to the power of its width ([`Wrap`]), until a comparison shows which it is ([`super::lines`]); a
+//! Problem: `x != 0 && x <= n` is compiled to `x - 1 < n`, a range test to `x - 65 < 26`, and `n - 1 - x` to `~x + n`.
+//! The subtraction may wrap, so by itself the result is any number. Approach: the difference is remembered modulo two
+//! to the power of its width ([`Wrap`]), until a comparison shows whether it has wrapped ([`super::lines`]); a
 //! complement is a definition ([`Made::Inverted`]).
 //!
-//! A difference `w = v - by` that has not wrapped is at most `most(v) - by`; one that is compared to be above that has
-//! (`i - 255 > -258` is how `i + 2 <= 256` is compiled), and is `v - by + 2^bits`.
+//! A difference `w = v - by` that has not wrapped is at most `most(v) - by`. A difference that a comparison shows to be
+//! above that has wrapped (`i - 255 > -258` is how `i + 2 <= 256` is compiled), and is `v - by + 2^bits`.
 //!
-//! A counter that goes down is a constant less the number of the round, and one less of it another such: that is
-//! remembered with that form of its whole ([`Whole::Less`]), so that it stays on its line if it has not wrapped.
+//! A counter that goes down is a constant minus the number of the round, and so is the counter minus a constant. It is
+//! remembered with that form of its minuend ([`Whole::Less`]), so that it stays on its line if it has not wrapped.
 //!
-//! What counts up to 0 from a negative number is one, too: there, `x + 1` is beside `x` if it has wrapped.
+//! A number that counts up to 0 from a negative number is a difference, too: `x + 1` is adjacent to `x` if it has
+//! wrapped.
 //!
-//! What is taken off may be another number, too (`a[j - gap]` is computed before `j >= gap` is asked, [`Difference`]):
-//! as soon as that is known to be no more than the whole, the three are a sum like any other; and what is added to the
-//! difference again makes the whole, wrapped or not.
+//! The subtrahend may be another number (`a[j - gap]` is computed before the test `j >= gap`; [`Difference`]). Once the
+//! subtrahend is known to be at most the minuend, the three are a sum like any other. Adding the subtrahend to the
+//! difference yields the minuend again, wrapped or not.
 //!
-//! Invariants: a [`Wrap`] or a [`Difference`] says no more than the subtraction did. No kept state has any, nor does
-//! one that a loop's guess begins with.
+//! Invariants: a [`Wrap`] or a [`Difference`] states no more than the subtraction did. No kept state has any, nor does
+//! the initial state of a loop's candidate.
 
 use bpf_isa::{AluOp, Insn, Reg, Src, Width};
 
@@ -30,17 +31,17 @@ use crate::state::{Difference, Made, Negative, State, Sum, Whole, Wrap};
 use crate::tnum::ones;
 use crate::value::Value;
 
-/// Steps after a difference in which a comparison is expected that shows what it is. Where ways join in between,
-/// nothing is kept or compared, but at the heads of loops.
+/// Steps after a difference within which the comparison that settles it is expected. At joins in between, nothing is
+/// kept or compared, except at loop heads.
 const SOON: u64 = 8;
-/// Differences that a state holds: of a number and a constant, and of two numbers.
+/// The most differences of a state: with a constant, and of two numbers.
 const MAX_WRAPS: usize = 4;
 const MAX_DIFFERENCES: usize = 2;
 
 impl Walk<'_> {
-    /// A constant is taken off a number that may be less: what it was is known as soon as a comparison of one or the
-    /// other shows whether that has wrapped round (`x - 1 < y` is how `x != 0 && x <= y` is compiled, and `x - 65 < 26`
-    /// a range).
+    /// The wrap of a subtraction of a constant from a number that may be less: a later comparison of the result or the
+    /// number settles whether it has wrapped (`x - 1 < y` is how `x != 0 && x <= y` is compiled, and `x - 65 < 26` is a
+    /// range test).
     pub(super) fn may_wrap(&self, width: Width, op: AluOp, dst: Reg, src: Src) -> Option<Wrap> {
         let (AluOp::Add, Src::Imm(i)) = (op, src) else { return None };
         let d = self.state.reg(dst);
@@ -60,7 +61,7 @@ impl Walk<'_> {
             return self.may_overflow(width, d, i);
         }
         let by = i64::from(i.unsigned_abs()) - i64::from(d.delta);
-        // What it names fits the width, so that a result tells by its size alone whether it has wrapped.
+        // The named number fits the width, so the size of the result alone tells whether it has wrapped.
         let fits = i128::from(d.n.umax()) - i128::from(d.delta) < 1 << bits_of(width);
         let by = u64::try_from(by).ok().filter(|by| *by > 0)?;
         let wraps = d.n.umin() < u64::from(i.unsigned_abs()) && fits && (self.relates() || self.is_tested_next(dst));
@@ -73,8 +74,8 @@ impl Walk<'_> {
         matches!(next, Some(Insn::JumpIf { dst, src: Src::Imm(_), .. }) if *dst == r)
     }
 
-    /// The same of a number that counts up to 0 from below it: `x + c` is `x - (2^32 - c)`, or with 2^64, and is beside
-    /// `x` where that has wrapped round.
+    /// The wrap of an addition to a number that counts up to 0 from below: `x + c` is `x - (2^32 - c)` (or with 2^64),
+    /// and is adjacent to `x` where it has wrapped.
     fn may_overflow(&self, width: Width, d: &Value, i: i32) -> Option<Wrap> {
         let bits = bits_of(width);
         let (i, all) = (i128::from(i), 1i128 << bits);
@@ -86,12 +87,14 @@ impl Walk<'_> {
         (may && fits && self.relates()).then_some(Wrap { w: 0, v: d.id, whole: Whole::Name, by, bits })
     }
 
-    /// The same of a multiple (`4 * n - 4`): it gets a name of its own first, as only what has one is remembered.
+    /// Gives a multiple a name of its own before a subtraction that may wrap (`4 * n - 4`), since only named numbers
+    /// are remembered.
     pub(super) fn name_multiple(&mut self, op: AluOp, dst: Reg, src: Src) {
         let (AluOp::Add, Src::Imm(i)) = (op, src) else { return };
         let d = *self.state.reg(dst);
         let may_wrap = i < 0 && d.n.umin() < u64::from(i.unsigned_abs());
-        // Where that is compared next with what only a wrapped one is near: elsewhere its own name is worth more.
+        // Only if the next instruction compares the result with a number that only a wrapped result is near; elsewhere
+        // its own name is worth more.
         let next = self.insns.get(self.pc.index() + 1);
         let compared = matches!(next, Some(Insn::JumpIf { dst: r, src: Src::Imm(..0), .. }) if *r == dst);
         if !compared || !may_wrap || !d.is_scalar() || d.id == 0 || d.scale <= 1 || !self.relates() {
@@ -118,8 +121,8 @@ impl Walk<'_> {
         }
     }
 
-    /// A mask of low bits cuts a difference that may have wrapped round: of a number that fits these, it is the same
-    /// difference, modulo two to the power of so many (`(u8)(c - 'a') < 26`).
+    /// The wrap of a difference that a mask of low bits truncates: if the minuend fits these bits, the result is the
+    /// same difference, modulo two to the power of their number (`(u8)(c - 'a') < 26`).
     pub(super) fn narrows_wrap(&self, op: AluOp, dst: Reg, src: Src) -> Option<Wrap> {
         let (AluOp::And, Src::Imm(mask @ 1..)) = (op, src) else { return None };
         let bits = mask.trailing_ones();
@@ -130,13 +133,13 @@ impl Walk<'_> {
         let named = |w: &&Wrap| w.whole == Whole::Name;
         let wraps = self.state.wraps.iter().filter(named);
         let wrap = { wraps }.find(|w| w.w == d.id && w.bits >= bits && w.by <= ones(bits))?;
-        // What has been seen in a region is a number, too, where nothing else holds it.
+        // A remembered load bounds a number that no value holds.
         let seen = self.state.seen.iter().map(|s| s.value).find(|v| (v.id, v.scale, v.delta) == (wrap.v, 1, 0));
         let most = self.state.most_of(wrap.v).or(seen.map(|v| v.n.umax().into()))?;
         (most < 1 << bits || planted!(CutDifferencesFit)).then_some(Wrap { bits, ..*wrap })
     }
 
-    /// Such a difference has been cut, to what is in the register.
+    /// Notes that the register holds a truncated difference.
     pub(super) fn note_narrower(&mut self, wrap: Wrap, dst: Reg) {
         self.decides();
         self.give_name(dst);
@@ -152,12 +155,12 @@ impl Walk<'_> {
         self.differed = self.stats.steps;
     }
 
-    /// Whether a difference is so new that the comparison which shows what it is comes next.
+    /// Whether a difference is so new that the comparison which settles it is expected next.
     pub(super) fn awaits_comparison(&self) -> bool {
         self.stats.steps - self.differed <= SOON && self.loops.forest().headed(self.pc).is_none()
     }
 
-    /// `~v + w` is `w - v - 1`: how `len - 1 - n` is compiled.
+    /// Computes `~v + w` as `w - v - 1`: how `len - 1 - n` is compiled.
     pub(super) fn less_complement(&mut self, width: Width, op: AluOp, dst: Reg, src: Src) -> bool {
         let (Width::W64, AluOp::Add, Src::Reg(r)) = (width, op, src) else { return false };
         if r == dst {
@@ -173,7 +176,7 @@ impl Walk<'_> {
         self.give_name(whole);
         let w = *self.state.reg(whole);
         let apart = -1;
-        // So many that the result is not negative.
+        // The result must not be negative.
         let (Some(less), Some(more)) = (Form::of(&v), Form::of(&w)) else { return false };
         let gap = less.plus(&more, -1).and_then(|f| f.plus(&Form::constant(-i128::from(apart)), 1));
         if w.scale != 1 || !gap.is_some_and(|gap| self.state.proves(&gap)) {
@@ -199,7 +202,7 @@ impl Walk<'_> {
         true
     }
 
-    /// The difference of two named numbers that may wrap round: it is remembered under a name of its own.
+    /// Notes the difference of two named numbers, which may wrap, under a name of its own.
     pub(super) fn note_difference(&mut self, width: Width, dst: Reg, whole: &Value, less: &Value) {
         let plain = |v: &Value| v.is_scalar() && v.id != 0 && (v.scale, v.delta) == (1, 0);
         let fits = |v: &Value| width == Width::W64 || v.is_short();
@@ -223,7 +226,7 @@ impl Walk<'_> {
         }
     }
 
-    /// `w + less`, of a difference: the whole again. `d` and `s` are the operands, the sum is in `dst`.
+    /// Computes `w + less`, of a difference, as the minuend. `d` and `s` are the operands, the sum is in `dst`.
     pub(super) fn whole_again(&mut self, width: Width, dst: Reg, d: &Value, s: &Value) {
         let plain = |v: &Value, id: u32| v.is_scalar() && v.id == id && (v.scale, v.delta) == (1, 0);
         let fits = |v: &Value| width == Width::W64 || v.is_short();
@@ -239,13 +242,12 @@ impl Walk<'_> {
 }
 
 impl State {
-    /// A difference that is known to have wrapped round is the negative of a part of a sum: `i - n`, where `i` is below
-    /// `n`, is less than `-4` where `i + 4 < n`.
+    /// Learns from a difference that has wrapped: it is the negative of a part of a sum. For `i < n`, `i - n` is less
+    /// than `-4` if `i + 4 < n`.
     ///
     /// Claim: with `V(whole) < V(less)`, `V(w) = 2^bits - V(v)` for `V(v) = V(less) - V(whole)`, which is above 0.
-    /// Proof:
-    /// both are numbers of so many bits, so their difference is less than 2^bits either way, and the one below 0 has
-    /// wrapped round once.
+    /// Proof: both are numbers of `bits` bits, so their difference is less than 2^bits in magnitude, and a difference
+    /// below 0 wraps exactly once.
     fn settle_wrapped(&mut self, next_id: &mut u32) {
         for i in (0..self.differences.len()).rev() {
             let Difference { w, whole, less, bits } = self.differences[i];
@@ -258,16 +260,16 @@ impl State {
             self.negatives.push(Negative { w, v, bits });
             let (all, most) = (1i128 << bits, self.most_of(less).unwrap_or((1i128 << bits) - 1));
             self.bound(v, gap.into(), most, super::lines::MAX_HOPS);
-            // What is known of the difference itself.
+            // Bounds the difference itself.
             self.bound(w, all - most, all - i128::from(gap), 0);
         }
     }
 
-    /// Settles differences with a constant that have not wrapped round, by all that is known of the number: the order
-    /// that a comparison has shown may say so, where no range does.
+    /// Settles differences with a constant that have not wrapped, with all facts: an order may show it where no range
+    /// does.
     pub(super) fn settle_wraps_by_proof(&mut self) {
         for Wrap { v, by, bits, .. } in self.wraps.clone().into_iter().filter(|w| w.whole == Whole::Name) {
-            // Where no value holds the number, its width bounds it ([`Walk::may_wrap`]).
+            // If no value holds the number, its width bounds it ([`Walk::may_wrap`]).
             let most = self.most_of(v).unwrap_or((1 << bits) - 1);
             let most = Some(most).filter(|most| *most >= i128::from(by));
             let least = Form::constant(by.into()).plus(&Form::name(v), -1);
@@ -279,7 +281,7 @@ impl State {
         }
     }
 
-    /// Differences of which it is known now that they have not wrapped round are parts of a sum.
+    /// Turns differences that are now known not to have wrapped into sums.
     pub(super) fn settle_differences(&mut self) {
         for i in (0..self.differences.len()).rev() {
             let Difference { w, whole, less, .. } = self.differences[i];

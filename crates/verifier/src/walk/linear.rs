@@ -1,16 +1,17 @@
-//! What follows from all equations and inequalities of a state together.
+//! The linear solver: consequences of all equations and inequalities of a state together.
 //!
 //! Problem: orders ([`crate::state::Room`]), sums and the lines of loops are each looked up by themselves, one or two
-//! steps far. A program that keeps `p + left` the same, or tests one sum and uses another with three parts, needs more
-//! of them at once. Approach: the question is a linear form that must not be above 0. Its negation is added to what the
-//! state says of the numbers in it, and unknowns are eliminated one after the other (Fourier and Motzkin's way,
-//! equations first). If that leaves a constant above 0 that should not be, the negation is impossible. Mostly it is
-//! not: then some integers satisfy all, and to find such a point takes less ([`points`]), so that comes first.
+//! steps far. A program that keeps `p + left` constant, or tests one sum and uses another with three parts, needs more
+//! of them at once. Approach: the question is whether a linear form is at most 0. The negation is added to the state's
+//! rows about the numbers in it, and unknowns are eliminated one after the other (Fourier-Motzkin elimination,
+//! equations first). If a constant above 0 remains in a row, the negation is impossible. Mostly the negation is
+//! satisfiable: a point that satisfies all rows shows it, and is cheaper to find ([`points`]), so the solver looks for
+//! one first.
 //!
-//! Invariants: each row says `sum of coefficient * V + constant <= 0`, of integers, exactly (see [`super::lines`]).
-//! Whatever row is made of others is their sum, each times a number that is not negative, or an equation times any; so
-//! no choice made here can prove what is wrong, and giving up (too many rows, an overflow) proves nothing. Nor can a
-//! point: all that follows from one is that nothing is proven.
+//! Invariants: each row states `sum of coefficient * V + constant <= 0` of integers, exactly (see [`super::lines`]). A
+//! derived row is a sum of others, each times a factor that is not negative, or an equation times any factor. Therefore
+//! no heuristic choice can prove a wrong answer, and giving up (too many rows, an overflow) proves nothing. A point
+//! cannot prove anything either: its only consequence is the answer "not proven".
 
 mod points;
 mod rows;
@@ -25,13 +26,12 @@ use crate::value::{FIRST_FREE_ID, Value};
 use points::Points;
 use rows::Rows;
 
-/// How many equations and inequalities away what is asked about may be, and how many unknowns that leads to at most:
-/// what is looked at first, and then.
+/// The neighbourhoods of a question that are tried in turn: the greatest distance from its names, in equations and
+/// inequalities, and the most unknowns.
 const NEAR: [(u32, usize); 3] = [(1, 6), (2, 10), (4, 16)];
 /// Beyond this, a coefficient or constant is too much: so the negative of each is one too.
 const MAX_NUMBER: u128 = 1 << 120;
-/// Fuel for a question, however it is answered; for each fact that is looked at, for each unknown; and for each word by
-/// which it is remembered.
+/// Fuel for each question; for each fact that is visited for each unknown; and for each word of a remembered question.
 const QUESTION: u64 = 40;
 const FACT: u64 = 1;
 const WORD: u64 = 1;
@@ -40,10 +40,10 @@ fn not_too_much(number: i128) -> Option<i128> {
     (number.unsigned_abs() <= MAX_NUMBER).then_some(number)
 }
 
-/// `sum of coefficient * V(id) + constant`.
+/// The linear form `sum of coefficient * V(id) + constant`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(in crate::walk) struct Form {
-    /// Sorted by name; none is 0.
+    /// Sorted by name; no coefficient is 0.
     terms: Vec<(u32, i128)>,
     constant: i128,
 }
@@ -58,7 +58,7 @@ impl Form {
         Form { terms: vec![(id, 1)], constant: 0 }
     }
 
-    /// The value, if it is known or has a name.
+    /// The value as a form, if it is constant or has a name.
     pub(in crate::walk) fn of(v: &Value) -> Option<Form> {
         match v.line_id() {
             0 if v.is_scalar() => v.n.as_const().map(|c| Form::constant(c.into())),
@@ -86,7 +86,7 @@ impl Form {
         Some(self)
     }
 
-    /// A constant less the form.
+    /// A constant minus the form.
     fn negated(&self, constant: i128) -> Option<Form> {
         let constant = not_too_much(constant.checked_sub(self.constant)?)?;
         Some(Form { terms: self.terms.iter().map(|(id, c)| (*id, -c)).collect(), constant })
@@ -101,7 +101,7 @@ impl Form {
         self.terms.iter().map(|(id, _)| *id)
     }
 
-    /// Its only name, how often it has that, and the rest.
+    /// The name, its coefficient and the constant of a form with one name.
     pub(in crate::walk) fn single(&self) -> Option<(u32, i128, i128)> {
         match self.terms[..] {
             [(id, times)] => Some((id, times, self.constant)),
@@ -114,43 +114,43 @@ impl Form {
     }
 }
 
-/// The least and the most, as far as they are known.
+/// The least and the greatest value, where known.
 pub(in crate::walk) type Range = (Option<i128>, Option<i128>);
 
-/// Memory for questions.
+/// The memory of the solver.
 #[derive(Debug, Default)]
 struct Solver {
     facts: Facts,
     rows: Rows,
     last: Last,
-    /// Whether what was asked last has been proven.
+    /// Whether the last question was proven.
     proven: bool,
-    /// Rows in words, as they are before they are changed; and answers to others.
+    /// The words that describe the current rows, and remembered answers.
     words: Vec<u64>,
     known: Vec<Known>,
     /// Capacity in words of all remembered questions.
     remembered: usize,
 }
 
-/// What a state says that is asked, and memory to look it up in.
+/// The facts of a state that a question needs, and memory to find them.
 #[derive(Debug, Default)]
 struct Facts {
-    /// The unknowns that are looked at, and their ranges.
+    /// The unknowns of the question, and their ranges.
     about: Vec<u32>,
     ranges: Vec<Range>,
-    /// Those of all names of the state, where many questions are asked of it.
+    /// The ranges of all names of the state, for series of questions.
     named: Vec<(u32, Range)>,
-    /// All equations of the state, the two names of each inequality, and what is less than 0 perhaps because it fell.
+    /// All equations of the state, the names of its inequalities, and names that may have fallen below 0.
     equations: Vec<Sum>,
     ordered: Vec<(u32, u32)>,
     fallen: Vec<u32>,
-    /// Which inequalities and equations are about them.
+    /// Which inequalities and equations relate these unknowns.
     rooms: Vec<bool>,
     sums: Vec<bool>,
 }
 
-/// All rows about the names of the last question, and what they were made from: of the same names often more is asked
-/// at once. No name at all if they are not to be used again.
+/// The rows of the last question with the facts that they were made from: a following question is often about the same
+/// names. `names` is empty if they may not be reused.
 #[derive(Debug, Default)]
 struct Last {
     names: Vec<u32>,
@@ -171,19 +171,19 @@ struct Known {
     answer: Option<Range>,
 }
 
-/// Answers that are remembered: of two that would be in the same place, the newer.
+/// The most remembered answers; a newer one replaces an older one in its place.
 const MAX_KNOWN: usize = 512;
-/// Most bytes for rows: those of this question and of the last one, each with the combined rows.
+/// The most bytes for rows: those of the current and the last question, each with the derived rows.
 const ROWS_HELD: usize = 128 << 10;
-/// Words of a question that is.
+/// The most words of a remembered question.
 const MAX_WORDS: usize = 256;
 
 thread_local! {
-    /// A question is asked of a state, by whoever has one, so its memory is the thread's.
+    /// Any code that has a state may ask a question, so the solver's memory belongs to the thread.
     static SOLVER: Cell<Option<Box<Solver>>> = const { Cell::new(None) };
 }
 
-/// Asks something. (Where a thread ends there is no memory any more that lasts.)
+/// Calls `ask` with the thread's solver. (While a thread ends, a temporary one is used.)
 fn with_solver<R>(ask: impl FnOnce(&mut Solver) -> R) -> R {
     let mut solver = SOLVER.try_with(Cell::take).ok().flatten().unwrap_or_default();
     let answer = ask(&mut solver);
@@ -223,19 +223,19 @@ impl Facts {
 }
 
 impl Solver {
-    /// Whether the rows contradict each other, as far as that is found out.
+    /// Whether the rows are found to contradict each other.
     fn contradict(&mut self) -> bool {
         self.remembered(0, |rows| rows.contradict().unwrap_or(false).then_some((None, None))).is_some()
     }
 
-    /// The least and the most that an unknown is.
+    /// The range of an unknown.
     fn range(&mut self, id: u32) -> Option<Range> {
         let column = self.rows.place_of(id)? as u64;
         self.remembered(1 + column, |rows| rows.range(id))
     }
 
-    /// The answer to a question of this kind, from the rows, or because the same has been asked before: loops are
-    /// walked again and again, and what is asked in them differs by its names only, if at all.
+    /// The answer to a question of this kind, computed from the rows, or remembered: loops are walked repeatedly, and
+    /// their questions differ in the names only, if at all.
     fn remembered(&mut self, kind: u64, ask: impl FnOnce(&mut Rows) -> Option<Range>) -> Option<Range> {
         let Solver { rows, words, known, remembered, .. } = self;
         words.clear();
@@ -263,13 +263,13 @@ impl Solver {
 }
 
 impl State {
-    /// Whether the form is 0 or less, whatever the state stands for. By what is said of names and of numbers: a pointer
-    /// that nobody reads any more is nothing to go by (see [`super::trail`]).
+    /// Whether the form is at most 0 in every run of the state. Uses facts about names and numbers, but not about
+    /// pointers: a pointer that no path reads is not marked as needed (see [`super::trail`]).
     pub(in crate::walk) fn proves(&self, form: &Form) -> bool {
         self.proves_from(form, false)
     }
 
-    /// The same, by all values: where all that the state holds is needed.
+    /// [`State::proves`] with all values, also pointers: for callers that need the whole state.
     pub(in crate::walk) fn proves_by_all(&self, form: &Form) -> bool {
         self.proves_from(form, true)
     }
@@ -283,7 +283,7 @@ impl State {
         if planted!(AtMostIsLess) {
             negation.constant += 1;
         }
-        // By ranges alone, the operands themselves have been looked at.
+        // Ranges alone cannot help: the operands themselves have been looked at.
         let about = |id: u32| form.terms.iter().any(|(of, _)| *of == id);
         let lines = || self.frames.iter().flat_map(|f| &f.loops);
         let tied = self.room.iter().any(|f| about(f.id) || about(f.hi))
@@ -299,18 +299,18 @@ impl State {
         }
         with_solver(|solver| {
             solver.facts.begin(self);
-            // What was proven last is followed by what is, mostly: then what is near is looked at first.
+            // A proven question is mostly followed by another; then the neighbourhood is tried first.
             let points_at = usize::from(solver.proven);
             solver.proven = self.refutes(form, &negation, pointers, solver, Some(points_at));
             solver.proven
         })
     }
 
-    /// Whether the negation of what is asked contradicts what the state says, by elimination of what is near the
-    /// question, which answers it mostly, and then of more.
+    /// Whether the negation of the question contradicts the state's rows: by elimination in a near neighbourhood, which
+    /// mostly suffices, and then in wider ones.
     ///
-    /// `points_at`: before which of these attempts a point that satisfies all is looked for, if at all. That decides
-    /// how long it takes, and not what the answer is.
+    /// `points_at`: before which attempt a satisfying point is searched, if at all. It affects the time, and not the
+    /// answer.
     fn refutes(
         &self,
         form: &Form,
@@ -322,7 +322,7 @@ impl State {
         let mut last = 0;
         for (at, near) in NEAR.into_iter().enumerate() {
             if points_at == Some(at) {
-                // What is nearer is part of what is furthest away: a point that satisfies all satisfies each part, too.
+                // Nearer rows are among the furthest ones, so a point that satisfies all of them satisfies each part.
                 let Solver { facts, last, .. } = solver;
                 self.rows_again(form, pointers, facts, last);
                 if last.points.satisfy(&last.rows, negation) {
@@ -344,9 +344,9 @@ impl State {
         false
     }
 
-    /// All rows that a question about the names of this form is answered from, but for its negation: those of the last
-    /// one, if they are made from the same. That is all that [`State::rows_about`] looks at; of products it looks at
-    /// more, so where there are some, rows are made anew. The first columns are those of the form's names.
+    /// Makes all rows for a question about the names of this form, without its negation. The last rows are reused if
+    /// they were made from the same facts, which are all that [`State::rows_about`] reads, except for products: if
+    /// there are any, rows are made anew. The first columns are the form's names.
     fn rows_again(&self, form: &Form, pointers: bool, facts: &mut Facts, last: &mut Last) {
         if last.pointers == pointers
             && last.names.iter().copied().eq(form.names())
@@ -376,7 +376,7 @@ impl State {
         last.ranges.clone_from(&facts.ranges);
     }
 
-    /// The most that the form is, by what is said of names and of numbers near it: of pointers nothing, as in
+    /// An upper bound of the form, by facts about names and numbers near it. Pointers are not used, as in
     /// [`State::proves`].
     pub(in crate::walk) fn most_of_form(&self, form: &Form) -> Option<i128> {
         with_solver(|solver| {
@@ -385,7 +385,7 @@ impl State {
         })
     }
 
-    /// The least and the most that each of these forms is, in the same way: many questions take less together.
+    /// The ranges of these forms, as [`State::most_of_form`] bounds one: asking many at once is cheaper.
     pub(in crate::walk) fn ranges_of_forms(&self, forms: &[Form]) -> Vec<Range> {
         with_solver(|solver| {
             solver.facts.begin(self);
@@ -401,11 +401,12 @@ impl State {
         if fuel::is_spent() {
             return (None, None);
         }
-        /// No number's name, and after all of them.
+        /// A name that no number has, greater than all others.
         const IT: u32 = u32::MAX;
         let mut it = form.clone();
         it.terms.push((IT, -1));
-        // What is nearer is part of all, so it says no more; but it may be little enough for an answer.
+        // The widest neighbourhood implies everything that a nearer one does, but the nearer one may be small enough
+        // for an answer.
         for near in NEAR.into_iter().skip(1).rev() {
             let Solver { facts, rows, .. } = solver;
             rows.clear();
@@ -424,8 +425,8 @@ impl State {
         less(a, b) && less(b, a)
     }
 
-    /// What is known of the unknowns of the form, and of what these are tied to over so many hops: so many unknowns,
-    /// and whether that is a contradiction by itself.
+    /// Adds the rows about the form's unknowns and about unknowns that are related to these over at most `hops` facts,
+    /// up to `most` unknowns. Returns whether they contradict each other by themselves.
     fn rows_about(
         &self,
         form: &Form,
@@ -478,7 +479,8 @@ impl State {
         let mut found = false;
         for (t, _) in equations.iter().zip(&*sums).filter(|(_, seen)| **seen) {
             rows.add_equation(&[(t.a, 1), (t.b, t.scale.into()), (t.s, -1)], t.delta.into());
-            // What falls on a line is not negative where a guess begins with that; not in what comes back to it, yet.
+            // A falling line is not negative in the initial state of a candidate, but not yet in a state that came back
+            // to it.
             for part in [t.a, t.b] {
                 if !fallen.contains(&part) || planted!(LinesBelowZero) {
                     found |= rows.add(&[(part, -1)], 0);
@@ -507,14 +509,14 @@ impl State {
         (about.len(), found)
     }
 
-    /// Of what falls on a line: whether nothing that has the name shows that it is not negative.
+    /// Whether no value with this name of a falling line shows that it is not negative.
     fn may_have_fallen(&self, id: u32) -> bool {
         let mut named = self.frames.iter().flat_map(Frame::values).filter(|v| v.is_named(id)).peekable();
         named.peek().is_some() && !named.any(|v| v.least_of_line() >= 0)
     }
 
-    /// The bounds of these names that what is tied to them has. `named`: of all names, if they are known already, and
-    /// pointers say nothing.
+    /// The bounds of these names, from the values that have them. `named`: the ranges of all names, if they were
+    /// computed, without pointers.
     fn ranges_of(&self, about: &[u32], pointers: bool, named: &[(u32, Range)], ranges: &mut Vec<Range>) {
         ranges.clear();
         ranges.extend(about.iter().map(|id| match *id {
@@ -539,7 +541,7 @@ impl State {
         }
     }
 
-    /// The same of all names of numbers.
+    /// The ranges of all names of numbers.
     fn name_ranges(&self, named: &mut Vec<(u32, Range)>) {
         named.clear();
         fuel::charge(FACT * self.size());
@@ -555,16 +557,16 @@ impl State {
     }
 }
 
-/// The name that the value bounds, if it does: a number's, or a pointer's.
+/// The name that the value bounds: a number's, or with `pointers` a pointer's.
 fn named_by(v: &Value, pointers: bool) -> Option<u32> {
     let id = if v.id | v.tie == 0 { 0 } else { v.line_id() };
     (id >= FIRST_FREE_ID && (v.is_scalar() || (pointers && !v.null))).then_some(id)
 }
 
-/// The range of a name, of which the value says more.
+/// Narrows the range of a name by a value that has it.
 fn narrow((min, max): &mut Range, v: &Value) {
     let (lo, hi) = v.bounds();
-    // Of an offset beyond 63 bits nothing is known.
+    // Nothing is known of an offset beyond 63 bits.
     let (lo, hi) = super::lines::of_multiple(lo, hi, v.scale, v.delta);
     (*min, *max) = (Some(min.map_or(lo, |m| m.max(lo))), Some(max.map_or(hi, |m| m.min(hi))));
 }
@@ -580,7 +582,7 @@ mod tests {
 
     #[test]
     fn contradictions_are_those_that_no_numbers_solve() {
-        // By a small generator: rows over three unknowns in -4..=4, against trying all.
+        // A small generator makes rows over three unknowns in -4..=4, and all assignments are tried.
         let mut seed = 1u64;
         let mut below = |n: u64| {
             seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
@@ -626,7 +628,7 @@ mod tests {
     /// Rows, and whether each is an equation.
     type Said = Vec<(Vec<(u32, i128)>, i128, bool)>;
 
-    /// The least and the most of an unknown, all names being so much greater.
+    /// The range of an unknown, with all names increased by `more`.
     fn range_of(solver: &mut Solver, all: &Said, id: u32, more: u32) -> Option<Range> {
         solver.rows.clear();
         for (terms, constant, equal) in all {
@@ -642,8 +644,9 @@ mod tests {
 
     #[test]
     fn answers_leave_out_no_solution() {
-        // Rows that some point fulfils, a quarter with large coefficients, and the same with one of them looser: each
-        // unknown is asked about, in memory that others used before and with their answers remembered, and without.
+        // Rows that some point satisfies, a quarter with large coefficients, and the rows with one of them loosened.
+        // Each unknown is asked about, with and without memory that other questions used before, and remembered
+        // answers.
         let mut seed = 7u64;
         let mut below = |n: i128| {
             seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
@@ -684,7 +687,7 @@ mod tests {
         assert!(bounded.into_iter().min() > Some(1000) && exact.into_iter().min() > Some(300), "{bounded:?} {exact:?}");
     }
 
-    /// The same answers as by elimination alone, of states that differ from the last one in one thing, if at all.
+    /// Compares answers with those of elimination alone, for states that differ from the last one in at most one thing.
     #[test]
     fn points_change_no_answer() {
         const NAMES: u32 = 8;
@@ -726,7 +729,7 @@ mod tests {
                 8 => state.push_product(crate::state::Product { p: a, a: b, b: c }),
                 _ => {}
             }
-            // The same question, or another one about the same names, or about others.
+            // The last question, one about the same names, or one about others.
             if below(3) == 0 || asked.is_empty() {
                 let of = form(&[(a, below(3).into()), (b, -1 - i128::from(below(2))), (c, i128::from(below(2)))], 0);
                 asked = (-3..3).map(|by| of.clone().plus(&Form::constant(by * 4), 1).expect("small")).collect();

@@ -1,14 +1,14 @@
-//! What is known of numbers that move together: bounds of one bound the others, and comparisons order them.
+//! Numbers that move together: bounds of one bound the others, and comparisons order them.
 //!
 //! A number in a loop is `scale * V + delta` of an unknown V that others share (see [`crate::value`]); V itself may be
-//! on a line `V(x) = V(n) + step * V(k)` with the loop's round k ([`crate::state::Line`]). So a bound of one value is
-//! one of V, of k, and of all that is made of them. What has no range can still be ordered: `scale * V(a) + c <= V(b)`
-//! ([`crate::state::Room`]).
+//! on a line `V(x) = V(n) + step * V(k)` with the loop's round k ([`crate::state::Line`]). A bound of one value
+//! therefore bounds V, k, and all values made of them. Numbers without a range can still be ordered: `scale * V(a) + c
+//! <= V(b)` ([`crate::state::Room`]).
 //!
-//! Invariants: all these are equations and inequalities of integers, exact: of numbers, which are not negative, and
-//! of offsets of pointers, which are small. In sums and on lines, no offset is negative either
-//! ([`Value::is_of_no_negative`]). Whatever wraps loses its name where it is computed. Contradictions are
-//! ignored: the path cannot be taken, and walking it is no error.
+//! Invariants: all these are exact equations and inequalities between integers: numbers, which are not negative, and
+//! offsets of pointers, which are small. In sums and on lines, no offset is negative either
+//! ([`Value::is_of_no_negative`]). A result that wraps loses its name where it is computed. Contradictions are ignored:
+//! such a path has no run, and walking it is harmless.
 
 use bpf_isa::{AluOp, Cond, Width};
 
@@ -23,26 +23,26 @@ use crate::state::{Room, State, Sum, Whole, Wrap};
 use crate::tnum::ones;
 use crate::value::{FIRST_FREE_ID, Ty, Value};
 
-/// Fuel for each value that may be bounded by what another one is.
+/// Fuel for each value that may be bounded by another one.
 const BOUND: u64 = 1;
 
-/// No offset is that small.
+/// The negated lower bound assumed for any pointer offset: offsets are above -2^40.
 pub(super) const ANYWHERE: i128 = 1 << 40;
 
-/// Equations followed from one bound to the next.
+/// The most equations that are followed from one bound to the next.
 pub(super) const MAX_HOPS: u32 = 3;
 
-/// Whether a comparison is one of a loose walk, where `!=` is taken to be left where the two meet.
+/// The assumption about `!=` in a havocked iteration: the loop is left where the two operands meet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Guessing {
     Not,
     Lines,
-    /// Sums of what moves and of what stays, too.
+    /// Also for sums of a moving and an unchanged number.
     Further,
 }
 
-/// One part of a sum is known now: the other and the whole are at a distance, either way. The part itself may be
-/// forgotten before that is asked for.
+/// Facts for a sum of which one part is constant: the other part and the whole are at a constant distance. The constant
+/// part may be forgotten before that is needed.
 pub(super) fn constant_part(t: &Sum, id: u32, is: i128, facts: &mut Vec<Room>) {
     let (other, apart) = match id {
         id if id == t.b && id != t.a => (t.a, i128::from(t.scale).checked_mul(is)),
@@ -50,14 +50,14 @@ pub(super) fn constant_part(t: &Sum, id: u32, is: i128, facts: &mut Vec<Room>) {
         _ => return,
     };
     let apart = apart.and_then(|by| i64::try_from(by.checked_add(t.delta.into())?).ok());
-    // The negative of each distance is one, too.
+    // The negative of each distance must be representable, too.
     let Some(apart) = apart.filter(|by| *by != i64::MIN) else { return };
     let apart = apart + i64::from(planted!(ConstantPartMore));
     facts.push(Room { id: other, scale: 1, bytes: apart, hi: t.s });
     facts.push(Room { id: t.s, scale: 1, bytes: -apart, hi: other });
 }
 
-/// Mostly by 1, and divisions of so long numbers take their time.
+/// Division rounded down. The divisor is mostly 1, and 128-bit division is slow.
 fn floor_div(a: i128, b: i128) -> i128 {
     if b == 1 { a } else { a.div_euclid(b) }
 }
@@ -77,7 +77,7 @@ pub(super) fn of_multiple(min: i128, max: i128, scale: i16, delta: i32) -> (i128
 }
 
 impl Value {
-    /// Its bounds, as an integer: an offset is signed, a number is not.
+    /// The bounds as an integer: an offset is signed, a number is not.
     pub(super) fn bounds(&self) -> (i128, i128) {
         if self.is_scalar() {
             (self.n.umin().into(), self.n.umax().into())
@@ -86,16 +86,16 @@ impl Value {
         }
     }
 
-    /// The least that the value which its name names can be, if its scale is positive.
+    /// The least value of V, if the scale is positive.
     pub(super) fn least_of_line(&self) -> i64 {
         let (min, max) = self.bounds();
         let (min, _) = of_multiple(min, max, self.scale, self.delta);
         i64::try_from(min).unwrap_or(if min < 0 { i64::MIN } else { 0 })
     }
 
-    /// Whether the value that its name names is surely not negative. Those of numbers are not, and so what has another
-    /// scale than 1; but a pointer from which was subtracted may have begun before its region, and be at a distance
-    /// from there that brings it back.
+    /// Whether V is certainly not negative. V of a number never is, nor is V of a value with a scale other than 1. But
+    /// a pointer from which something was subtracted may have begun before its region, and be at a distance from there
+    /// that brings it back.
     pub(super) fn is_of_no_negative(&self) -> bool {
         let offset = matches!(self.ty, Ty::Packet { .. } | Ty::Half { .. } | Ty::Stale { .. });
         !offset || self.scale != 1 || self.least_of_line() >= 0
@@ -109,11 +109,11 @@ impl Value {
         (clamp(min), clamp(max))
     }
 
-    /// Cuts it to a range of integers.
+    /// Intersects the value with a range of integers.
     fn cut(&mut self, min: i128, max: i128) {
         let (least, most) = self.bounds();
         if min <= least && most <= max {
-            // As it mostly is already.
+            // This is the common case.
             return;
         }
         let range = if self.is_scalar() {
@@ -124,7 +124,7 @@ impl Value {
             let Ok(min) = u64::try_from(min) else { return };
             Scalar::unsigned(min, u64::try_from(max).unwrap_or(u64::MAX))
         } else {
-            // An offset is what it is made of modulo 2^64: a range beyond 63 bits may be one on the other side.
+            // An offset is known modulo 2^64 only: a range beyond 63 bits may wrap to the other sign.
             let (Ok(min), Ok(max)) = (i64::try_from(min), i64::try_from(max)) else { return };
             if min > max {
                 return;
@@ -138,7 +138,7 @@ impl Value {
 }
 
 impl State {
-    /// The value has just been bounded: so is all that it is tied to.
+    /// Bounds all values related to this one, which has just been bounded.
     pub(crate) fn bound_by(&mut self, v: &Value) {
         let id = v.line_id();
         if id != 0 {
@@ -148,12 +148,12 @@ impl State {
         }
     }
 
-    /// V(id) lies in `min..=max`.
+    /// Applies a bound of V(id) to all related values.
     pub(super) fn bound(&mut self, id: u32, min: i128, max: i128, hops: u32) {
         self.bound_all(id, (min, max), hops, &mut Vec::new(), &mut Vec::new());
     }
 
-    /// The same. `next` holds bounds that are still to be told, this one's after those of its callers; `facts` is empty
+    /// [`State::bound`] with scratch memory. `next` holds pending bounds, those of the callers first; `facts` is empty
     /// before and after.
     fn bound_all(
         &mut self,
@@ -163,7 +163,7 @@ impl State {
         next: &mut Vec<(u32, i128, i128)>,
         facts: &mut Vec<Room>,
     ) {
-        // So multiples of it stay far from the end of 128 bits: those by 63 bits are asked whether they do.
+        // Clamped, so that multiples stay far from the end of 128 bits; multiplications by 63-bit numbers are checked.
         let (min, max) = (min.max(-BEYOND), max.min(BEYOND));
         if min > max {
             return;
@@ -236,9 +236,9 @@ impl State {
         next.truncate(first);
     }
 
-    /// V(id) lies in `min..=max`: what follows for what is ordered to it. Facts, and bounds of other numbers.
+    /// Applies a bound of V(id) to values ordered with it: yields facts, and bounds of other numbers.
     fn bound_ordered(&mut self, id: u32, (min, max): (i128, i128), hops: u32, next: &mut Vec<(u32, i128, i128)>) {
-        // Below a multiple of what is not 0, or 0 itself: strictly below.
+        // A number below a multiple of a number that is not 0 is strictly below it, or is 0 itself.
         if let (true, Ok(least)) = (min > 0, i64::try_from(min)) {
             let below = |f: &&Room| f.hi == id && f.scale > 1 && f.bytes >= 0;
             let found: Vec<Room> = self.room.iter().filter(below).copied().collect();
@@ -247,22 +247,22 @@ impl State {
                 self.learn_below(Room { scale: 1, bytes, ..f });
             }
         }
-        // By its order to others: of what was bounded itself only, as most of all is ordered somehow.
+        // Orders are used for the number that was bounded itself only, since most numbers are ordered somehow.
         if hops == MAX_HOPS && max < i64::MAX.into() {
-            // What is below it is no more than it is.
+            // A number below this one is at most its maximum.
             for f in self.room.iter().filter(|f| f.hi == id && f.id >= FIRST_FREE_ID) {
                 let most = floor_div(max - i128::from(f.bytes), f.scale.into());
                 next.push((f.id, -ANYWHERE, most));
             }
         }
         if hops == MAX_HOPS && min > 0 {
-            // What is above it is no less than it is.
+            // A number above this one is at least its minimum.
             for f in self.room.iter().filter(|f| f.id == id && f.hi >= FIRST_FREE_ID) {
                 next.push((f.hi, i128::from(f.scale) * min + i128::from(f.bytes), BEYOND));
             }
         }
         if min > 0 {
-            // A region is as long as what is in it needs.
+            // A region is at least as long as this number requires.
             for f in self.room.iter().filter(|f| f.id == id && f.hi < FIRST_FREE_ID) {
                 let least = (i128::from(f.scale) * min + i128::from(f.bytes)).clamp(0, Region::MAX_LEN.into());
                 if let (Some(len), Ok(least)) = (self.min_len.get_mut(f.hi as usize - 1), u32::try_from(least))
@@ -275,7 +275,7 @@ impl State {
         }
     }
 
-    /// V(id) lies in `min..=max`: settles whether differences with it have wrapped round.
+    /// Settles whether differences with V(id) have wrapped, by its new bound.
     fn settle_wraps(&mut self, id: u32, min: i128, max: i128, hops: u32) {
         for i in (0..self.wraps.len()).rev() {
             // A bound that one of them gave may have settled others.
@@ -313,14 +313,14 @@ impl State {
             }
             let (whole, by, all) = (!wrapped, i128::from(by), 1i128 << bits);
             self.wraps.swap_remove(i);
-            // V(v) is V(w) and this. Facts and names say so, where it is small: of one that has wrapped, if little was
-            // added rather than much taken off.
+            // V(v) is V(w) plus a constant. If it is small, facts and names express it; for a wrapped difference, only
+            // if little was added rather than much subtracted.
             let apart = if whole { by } else { by - all };
             let small = i32::try_from(apart).ok().filter(|apart| whole || *apart > -(1 << 16));
             if let Some(by) = small {
                 self.learn_below(Room { id: w, scale: 1, bytes: by.into(), hi: v });
                 self.learn_below(Room { id: v, scale: 1, bytes: -i64::from(by), hi: w });
-                // So values on the line of the difference are on that of the number that it was taken off.
+                // Values on the line of the difference are moved to the line of the minuend.
                 for value in self.values_mut().filter(|value| value.line_id() == w) {
                     if let Some(delta) = by.checked_mul(value.scale.into()).and_then(|by| value.delta.checked_sub(by)) {
                         *value = value.renamed(v, value.scale, delta);
@@ -335,7 +335,7 @@ impl State {
         }
     }
 
-    /// V(w) is `from - V(v)`, and lies within these bounds: values on the line of the first are on that of the second.
+    /// V(w) is `from - V(v)` within these bounds: moves values on the line of w to the line of v.
     fn settle_less(&mut self, (w, v): (u32, u32), from: i128, (min, max): (i128, i128)) {
         for value in self.values_mut().filter(|value| value.is_scalar() && value.line_id() == w) {
             let (scale, delta) = (i128::from(value.scale), i128::from(value.delta));
@@ -348,8 +348,9 @@ impl State {
         }
     }
 
-    /// How the value moves from round to round of the innermost loops, if it is on a line; or, where more is guessed,
-    /// if it is a sum of what is on one and of what stays. Only for guesses: what stays is not asked about.
+    /// The movement of the value in each round of the innermost loops, if it is on a line, or with
+    /// [`Guessing::Further`] a sum of a line and an unchanged number. For candidates only: whether the other part is
+    /// unchanged is not tested.
     fn moves_by(&self, v: &Value, guessing: Guessing) -> Option<i64> {
         let id = v.line_id();
         if id == 0 {
@@ -373,7 +374,7 @@ impl State {
         step.checked_mul(v.scale.into())
     }
 
-    /// The least value of V(id) that the state knows.
+    /// The greatest known lower bound of V(id).
     pub(crate) fn least_of(&self, id: u32) -> Option<i64> {
         let region = (id as usize).checked_sub(1).and_then(|i| self.min_len.get(i)).map(|len| i64::from(*len));
         let of = |v: &Value| match v.id == id && v.is_scalar() && v.scale == 1 {
@@ -385,14 +386,14 @@ impl State {
         least
     }
 
-    /// `lo + gap <= hi`.
+    /// Learns `lo + gap <= hi`.
     fn order(&mut self, lo: &Value, hi: &Value, gap: i64, next_id: &mut u32) {
-        // lo <= c - V: so the sum of the two is at most c.
+        // lo <= c - V bounds the sum of both by c.
         if (lo.scale, hi.scale) == (1, -1) && lo.id != 0 && hi.id != 0 && lo.is_scalar() && hi.is_scalar() {
             self.bound_sum(lo.id, hi.id, i64::from(hi.delta) - i64::from(lo.delta) - gap, next_id);
             return;
         }
-        // Multiples, of which one divides the other: what they are multiples of is ordered, and rounded.
+        // For multiples of which one scale divides the other, the order of the base numbers is learnt, rounded.
         if lo.id != 0
             && hi.id != 0
             && hi.scale > 1
@@ -427,8 +428,8 @@ impl State {
         named && self.is_below(lo.id, lo.scale, least, hi.id)
     }
 
-    /// The comparison `d cond s` of numbers went this way: learns what it says of their order, and of differences.
-    /// While guessing, `!=` is taken to be left where the two meet.
+    /// Learns from the outcome of `d cond s` on numbers: their order, and whether differences have wrapped. While a
+    /// candidate is formed, `!=` is assumed to be left where the two meet.
     pub(super) fn compared(
         &mut self,
         comparison: (Width, Cond, bool),
@@ -451,7 +452,8 @@ impl State {
         next_id: &mut u32,
     ) {
         let Some(cond) = (if taken { Some(cond) } else { cond.negate() }) else { return };
-        // Of a constant, only the low half is compared: which is not what its name names, if it has an upper one.
+        // A 32-bit comparison uses the low half of a constant, which is not the named value if the upper half is not
+        // zero.
         let low = |v: &Value| match (width, v.n.as_const()) {
             (Width::W32, Some(c)) if c > ones(32) => Value::constant(c & ones::<u64>(32)),
             _ => *v,
@@ -470,7 +472,7 @@ impl State {
                 return;
             }
         }
-        // Two values that agree in their low bits are apart by a multiple of what these leave.
+        // Two values that agree in their low bits differ by a multiple of the remaining power of two.
         let apart = |lo: &Value, hi: &Value| {
             let t = hi.n.bits().sub(lo.n.bits());
             1i64 << t.max().trailing_zeros().min(16)
@@ -514,7 +516,7 @@ impl State {
         }
     }
 
-    /// `lo + gap <= hi`, as ranges.
+    /// Refines the ranges by `lo + gap <= hi`.
     fn less(&mut self, lo: &Value, hi: &Value, gap: i64) {
         let (mut lo, mut hi) = (*lo, *hi);
         let (lo_min, hi_max) = (lo.bounds().0, hi.bounds().1);
@@ -524,13 +526,13 @@ impl State {
         self.bound_by(&hi);
     }
 
-    /// A loop that is left: what its round said of its lines stays true.
+    /// Leaves a loop: facts that its lines imply for the last round stay true.
     pub(super) fn leave_loop(&mut self, frame: usize) {
         if let Some(mark) = self.frames[frame].loops.last() {
             self.leave_fills(mark.k.id);
         }
         let Some(mark) = self.frames[frame].loops.pop() else { return };
-        // Beyond 63 bits are no rounds that are counted (`guess::MAX_ROUNDS`): what is said of so many is said of none.
+        // Rounds beyond 63 bits are not counted (`guess::MAX_ROUNDS`), so such a bound is not used.
         let least = i64::try_from(mark.k.n.umin());
         let (k, known) = (least.unwrap_or(0), least.is_ok() && mark.k.n.as_const().is_some());
         for line in mark.lines {
@@ -542,41 +544,40 @@ impl State {
             }
             self.keep_line(mark.k.id, &line);
         }
-        // Names of the round are those of its numbers when it was left; but nothing is remembered outside of guesses.
+        // The names of the round stay the names of its last numbers. Loads are remembered inside candidates only.
         if !self.in_guessed_loop() {
             self.seen.clear();
         }
     }
 }
 
-/// A multiple was divided by more than what it was multiplied by: what that leaves (`gap * 10 / 13`) is no more than
-/// the number, and less if that is not 0.
+/// The order of a multiple that was divided by more than its multiplier (`gap * 10 / 13`): the result is at most the
+/// number, and less if the number is not 0.
 ///
-/// Claim: with `q = (scale * V + delta) / by`, `scale < by`, `delta <= 0` and `V >= 1`, `q <= V - 1`. Proof: `q` is
-/// `scale * V / by` at most, which is less than V. Without `V >= 1`, that is no more than V.
+/// Claim: with `q = (scale * V + delta) / by`, `scale < by`, `delta <= 0` and `V >= 1`, `q <= V - 1`. Proof: `q` is at
+/// most `scale * V / by`, which is less than V. Without `V >= 1`, `q` is at most V.
 fn part_of_multiple(d: &Value, by: i64, id: u32) -> Option<Room> {
     let smaller = d.scale > 1 && i64::from(d.scale) < by && d.delta <= 0;
     let some = d.least_of_line() >= 1 || planted!(PartOfNothing);
     (smaller && d.id != 0).then_some(Room { id, scale: 1, bytes: i64::from(some), hi: d.id })
 }
 
-/// What a mask takes away of a number is no more than the bits that the number may have and the mask lacks: what is
-/// left of a length that was rounded up (`(len + 3) & ~3`) is no less than the length.
+/// The order of a number after a mask: the mask removes at most the bits that the number may have and the mask lacks. A
+/// rounded-up length (`(len + 3) & ~3`) is therefore at least the length.
 ///
 /// Claim: with `x = scale * V + delta` and `r = x & c`, `scale * V + delta - lost <= r`, where `lost` are those bits.
-/// Proof: `x = (x & c) + (x & !c)`, as no bit is in both, and `x & !c` has no bit that `lost` lacks, so it is `lost` at
-/// most. (At 32 bits, x has no others.)
+/// Proof: `x = (x & c) + (x & !c)`, as no bit is in both, and `x & !c` has only bits of `lost`, so it is at most
+/// `lost`. (At 32 bits, x has no other bits.)
 fn taken_by_mask(width: Width, d: &Value, s: &Value, id: u32) -> Option<Room> {
     let c = s.n.as_const()? & super::bits_mask(width);
     let lost = lost_by_mask(d.n.bits().max(), c);
-    // Of high bits that are lost, nothing near is left.
+    // If high bits are lost, the bound is useless.
     let bytes =
         i64::try_from(lost).ok().filter(|lost| *lost < 1 << 20 && (*lost + 1).cast_unsigned().is_power_of_two())?;
     (d.id != 0 && d.scale > 0).then(|| Room { id: d.id, scale: d.scale, bytes: i64::from(d.delta) - bytes, hi: id })
 }
 
-/// What an operation on a named number says of the order of the result, whose name is to be `id`: facts about it. `d`
-/// and `s` are the operands before it.
+/// Facts about the order of an operation's result, which gets the name `id`, and its operands `d` and `s`.
 pub(super) fn result_order(
     (op, width): (AluOp, Width),
     d: &Value,
@@ -588,7 +589,7 @@ pub(super) fn result_order(
     if width == Width::W32 && !(d.n.high_half_is_zero() && s.n.high_half_is_zero()) {
         return;
     }
-    // The result is below `v` by `by` or more.
+    // Learns that the result is below `v` by at least `by`.
     let mut below = |v: &Value, scale: i16, by: u64| {
         if let (true, Ok(by)) = (v.id != 0 && v.scale == 1, i64::try_from(by)) {
             facts.push(Room { id, scale, bytes: by.saturating_sub(v.delta.into()), hi: v.id });
@@ -615,7 +616,7 @@ pub(super) fn result_order(
             facts.extend(i64::try_from(s.n.umin()).ok().and_then(|by| part_of_multiple(d, by, id)));
         }
         AluOp::And => {
-            // What the mask takes away is at least what is above it in the least value.
+            // The mask removes at least the part of the least value above the mask.
             let low = s.n.as_const().filter(|c| c.wrapping_add(1).is_power_of_two());
             below(d, 1, low.map_or(0, |mask| d.n.umin() & !mask));
             below(s, 1, 0);
@@ -623,7 +624,7 @@ pub(super) fn result_order(
         }
         AluOp::Mod => {
             below(d, 1, 0);
-            // By zero, it is the dividend.
+            // Division by zero yields the dividend.
             if s.n.umin() > 0 {
                 below(s, 1, 1);
             }
@@ -650,11 +651,11 @@ pub(super) fn result_order(
 }
 
 impl Walk<'_> {
-    /// So many bytes follow a multiple of a value in a region, which is not longer than promised.
+    /// Bounds V(id) by the greatest length of a region in which so many bytes follow its multiple.
     pub(super) fn bound_by_region(&mut self, region: u8, id: u32, scale: i16, bytes: u32) {
         if id >= FIRST_FREE_ID && scale > 0 && self.relates() {
             let max = i128::from(self.env.region(region).max_len) - i128::from(bytes);
-            // Where it begins says nobody: it may lie before its region.
+            // The start of the range is unknown, since the pointer may lie before its region.
             self.state.bound(id, -ANYWHERE, floor_div(max, scale.into()), MAX_HOPS);
         }
     }

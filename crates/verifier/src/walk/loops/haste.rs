@@ -9,8 +9,8 @@ use crate::walk::Walk;
 
 /// A hasty walk ends when the attempts about a loop that is in no other attempt have failed for good: of 501 programs
 /// with proven loops, none is proven by a walk that continued from there round by round. It also ends when this many
-/// loops have failed (or one more, if it is a single loop) and the walk has taken the given steps, plus some for each
-/// instruction: programs that are accepted later have fewer failures.
+/// attempts about more than one loop have failed, or one more about a single loop, and the walk has taken the given
+/// steps, plus some for each instruction: programs that are accepted later have fewer failures.
 const HASTY_FAILURES: usize = 3;
 const HASTY_STEPS: u64 = 2048;
 const HASTY_STEPS_PER_SLOT: u64 = 8;
