@@ -50,7 +50,7 @@ pub(crate) fn run(func: &mut Func, keys: &mut Keys) -> u32 {
     done
 }
 
-/// Whether a constant may stand in the code.
+/// Whether a constant may appear in the machine code: it is from -128 to 127.
 fn is_plain(imm: i64) -> bool {
     i8::try_from(imm).is_ok()
 }
@@ -72,7 +72,7 @@ impl Writer<'_> {
         self.ops.push((op, self.span));
     }
 
-    /// `dst` = the constant.
+    /// Emits ops that compute the constant `imm` in `dst`.
     fn make(&mut self, dst: VReg, imm: i64) {
         let (masked, key) = (self.fresh(), self.keys.next());
         let (width, key) = match (u32::try_from(imm), i32::try_from(imm)) {
@@ -193,7 +193,7 @@ impl Writer<'_> {
     }
 }
 
-/// The low half, as a signed number.
+/// Returns the low half of a number, as a signed number.
 fn low(number: u64) -> i32 {
     crate::num::low(number as i64)
 }

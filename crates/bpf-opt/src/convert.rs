@@ -1,19 +1,23 @@
-//! Branches over a little arithmetic become selections.
+//! Turns branches over a little arithmetic into selections.
 //!
-//! A compiler for BPF, which has no selection, branches wherever one for a real machine selects: `if c goto L; x ^= p;
-//! n += 1; L:`. What the data decides is foreseen half of the time, and a branch that was not foreseen costs as much as
-//! twenty instructions; a selection costs one or two. So ops that take a cycle and have no effect, at most
-//! [`MAX_OPS`] of them that change at most [`MAX_VALUES`] values, are computed on both ways, and each value is
-//! selected; so is the one value that both ways of `if c x = a else x = b` make with one op each. That is about where
-//! compilers of native code draw the line. A branch over an op and a jump to the same place stays: at the end of a loop
-//! the op makes what the next round begins with, and a selection lets that wait for what was compared (a heap sort took
-//! 1.4 times as long); but where something is selected by the same comparison already, the round waits for it anyway,
-//! and the branch would only ask once more (a binary search).
+//! BPF has no selection, so its compilers branch where a compiler for a real machine selects: `if c goto L; x ^= p; n
+//! += 1; L:`. A branch on data is mispredicted often, and a misprediction costs far more than the one or two
+//! instructions of a selection. Two shapes are converted:
 //!
-//! Runs before SSA form, where a value that meets another needs no phi to be changed. Invariants: nothing that could
-//! trap, write or be seen is computed on a way on which it was not; a selected value was written on every way to the
-//! branch, since it is read behind it on the way that jumps: by the ops that are skipped, or by what is found from
-//! there on within [`MAX_LOOK`] ops; the comparison's operands are changed by the last selection alone.
+//! * A branch over at most [`MAX_OPS`] cheap ops without effects that change at most [`MAX_VALUES`] values: the ops are
+//!   computed always, and each changed value is selected.
+//! * `if c x = a else x = b`, with one cheap op on each side: both are computed, and x is selected.
+//!
+//! A branch over an op and a jump to the same place stays as a rule. At the end of a loop such an op makes a value that
+//! the next round begins with, and a selection would let the next round wait for the comparison, where a predicted
+//! branch does not. Where a value is selected by the same comparison already, the round waits for it anyway, and the
+//! branch is converted too (a binary search).
+//!
+//! The pass runs before SSA form, where values that meet need no phis. Invariants: an op that could trap, write or be
+//! observed is not computed on a path on which it was not computed before. Each selected value has been written on
+//! every path to the branch: it is read behind the branch on the path that jumps, either by a skipped op that changes
+//! it in place or by an op found within [`MAX_LOOK`] steps from the target. Only the last selection overwrites an
+//! operand of the comparison.
 
 mod bounds;
 
@@ -25,12 +29,12 @@ use core::ops::Range;
 
 /// The most ops that a branch skips.
 const MAX_OPS: usize = 2;
-/// The most values that they change.
+/// The most values that the skipped ops change.
 const MAX_VALUES: usize = 2;
-/// How many ops and blocks are looked at to find out whether a value is read again. Few values are not decided by then,
-/// and what is live everywhere takes longer to find than all else here.
+/// How many ops and blocks are searched for a read of a value. For most values this suffices, and exact liveness would
+/// cost more than the rest of the pass.
 const MAX_LOOK: u32 = 256;
-/// How many ops before a branch a selection by the same comparison is looked for.
+/// How many ops before a branch are searched for a selection by the same comparison.
 const MAX_BACK: usize = 16;
 
 /// The comparison of a branch.
@@ -54,24 +58,24 @@ impl Branch {
     }
 }
 
-/// The memory that it works in.
+/// Scratch memory of the pass, reused from function to function.
 #[derive(Debug, Default)]
 pub(crate) struct Convert {
     /// By block: how many jumps lead to it.
     reached: Vec<u32>,
-    /// By block: its place in the order, and the search that was last here.
+    /// By block: its position in the order, and the number of the search that visited it last.
     places: Vec<[u32; 2]>,
     searches: u32,
     work: Vec<BlockId>,
-    /// Each value that is changed, and what it would be.
+    /// Each value that the skipped ops change, and the register of its changed version.
     changed: Vec<(VReg, VReg)>,
-    /// The ops of a block without its branch.
+    /// The ops that replace the branch and the ops that it skips.
     straight: Vec<(Op, Span)>,
     bounds: bounds::Bounds,
 }
 
 impl Convert {
-    /// Runs over `func`; says how many branches went.
+    /// Runs the pass over `func`; returns how many branches were removed.
     pub(crate) fn run(&mut self, func: &mut Func) -> u32 {
         if !func.all_ops().any(|op| matches!(op, Op::Branch { .. })) {
             return 0;
@@ -99,7 +103,7 @@ impl Convert {
             }
             let branch = Branch { width, cond, a, b, span: func.spans[at] };
             self.straight.clear();
-            // What is left of the block that was skipped.
+            // The jump that remains of the skipped block, if it ended with one.
             let mut rest = None;
             let (found, join) = match func.ends(over).taken {
                 None if Some(target) == to && func.ends(over).falls => {
@@ -129,7 +133,7 @@ impl Convert {
                 func.spans.push(span);
             }
             func.set_ops(over, self.straight.drain(..));
-            // Behind each other, and so one block.
+            // The block without its branch, followed by the straight code.
             func.blocks[from.index()].ops = start..crate::num::small(func.ops.len());
             func.set_ops(over, rest);
             self.reached[target.index()] -= 1;
@@ -142,8 +146,8 @@ impl Convert {
         done + self.one_way_out(func)
     }
 
-    /// Whether something is selected by the comparison of the branch that ends the block at this place in the order, in
-    /// straight code before it.
+    /// Whether straight code before the branch that ends the block at position `place` selects a value by the branch's
+    /// comparison.
     fn is_selected(&self, func: &Func, place: usize, branch: Branch) -> bool {
         let mut left = MAX_BACK;
         for at in (0..=place).rev() {
@@ -170,7 +174,7 @@ impl Convert {
         false
     }
 
-    /// Finds what is computed instead of a branch over these ops to `to`.
+    /// Finds the ops that replace a branch to `to` over the ops `over`.
     fn skipped(&mut self, func: &mut Func, branch: Branch, over: Range<usize>, to: BlockId) -> Option<()> {
         if over.len() > MAX_OPS || !func.ops[over.clone()].iter().all(is_cheap) {
             return None;
@@ -193,7 +197,8 @@ impl Convert {
             self.changed.push((old, new));
             self.straight.push((op, func.spans[i]));
         }
-        // Others end with the block. What is changed in place was there, and is nearly always read again.
+        // A value that is not read behind the branch ends with the skipped block. A value that an op changes in place
+        // was written before and is nearly always read again.
         let mut changed = core::mem::take(&mut self.changed);
         let mut known = true;
         changed.retain(|(v, _)| {
@@ -201,7 +206,7 @@ impl Convert {
             known &= live.is_some();
             live == Some(true)
         });
-        // The comparison is made again for each.
+        // Each selection repeats the comparison, so one that overwrites an operand of the comparison comes last.
         changed.sort_unstable_by_key(|(v, _)| branch.reads(*v));
         if planted!(ComparedLate) {
             changed.reverse();
@@ -213,7 +218,8 @@ impl Convert {
         (known && few).then_some(())
     }
 
-    /// Whether some way from the beginning of a block reads a value before it writes it; `None` if that is far to seek.
+    /// Whether some path from the beginning of `block` reads a value before it writes it; `None` if the search limit
+    /// was reached.
     fn lives_into(&mut self, func: &Func, block: BlockId, v: VReg) -> Option<bool> {
         let mut left = MAX_LOOK;
         self.searches += 1;
@@ -243,7 +249,7 @@ impl Convert {
         Some(false)
     }
 
-    /// Finds what is computed instead of a branch to `yes`, past `no`, each of which makes the same value.
+    /// Finds the ops that replace a branch to `yes`, past `no`, where both blocks make the same value with one op each.
     fn either(&mut self, func: &mut Func, branch: Branch, [no, yes]: [BlockId; 2], join: BlockId) -> Option<()> {
         let &[mut other, Op::Jump { .. }] = func.block_ops(no) else { return None };
         let &[mut op] = func.block_ops(yes) else { return None };
@@ -261,7 +267,7 @@ impl Convert {
     }
 }
 
-/// Whether an op has no effect and takes a cycle.
+/// Whether an op has no effect and takes about one cycle.
 fn is_cheap(op: &Op) -> bool {
     if let Op::Bin { op, b, .. } = op {
         return match op {

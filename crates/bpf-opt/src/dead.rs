@@ -1,15 +1,15 @@
-//! Definitions that nobody reads.
+//! Removes definitions that are never read.
 //!
-//! A direct tail-call site knows its table and index, so what loaded them for the call has no reader left. Approach:
-//! count the reads of each value, over the whole function; an op without any other effect whose result has none goes,
-//! and with it the reads it made.
+//! A direct tail-call site knows its table and index, so the ops that loaded them for the call have no reader left.
+//! Approach: count the reads of each value over the whole function. An op that only writes its result is removed if the
+//! result is never read, and its own reads are subtracted from the counts.
 //!
-//! Invariant: an op goes only if no read of its value is left anywhere, so liveness is not asked.
+//! Invariant: an op is removed only if its value is read nowhere in the function, so the pass needs no liveness.
 
 use bpf_lir::{Func, Op};
 use core::ops::Range;
 
-/// Runs the pass; says how many ops went. `reads` is scratch memory.
+/// Runs the pass; returns how many ops were removed. `reads` is scratch memory.
 pub(crate) fn run(func: &mut Func, reads: &mut Vec<u32>) -> u32 {
     reads.clear();
     reads.resize(func.vregs as usize, 0);
@@ -17,7 +17,7 @@ pub(crate) fn run(func: &mut Func, reads: &mut Vec<u32>) -> u32 {
         op.for_each_use(|v| reads[v.index()] += 1);
     }
     let mut gone = 0;
-    // Backward, so that what only a dead op read is seen to be dead.
+    // Backward, so that an op that only a removed op read is removed too.
     for i in (0..func.order.len()).rev() {
         let block = &mut func.blocks[func.order[i].index()];
         let Range { start, end } = block.ops;
@@ -38,7 +38,7 @@ pub(crate) fn run(func: &mut Func, reads: &mut Vec<u32>) -> u32 {
     gone
 }
 
-/// Whether an op does nothing but write its result.
+/// Whether an op has no effect but to write its result.
 pub(crate) fn is_pure(op: &Op) -> bool {
     match op {
         Op::Mov { .. }
@@ -52,7 +52,7 @@ pub(crate) fn is_pure(op: &Op) -> bool {
         | Op::FrameAddr { .. }
         | Op::SymAddr { .. }
         | Op::SubprogAddr { .. } => true,
-        // A load may be of memory that is not there, in a program that was not verified.
+        // A load may trap in a program that was not verified.
         Op::Load { .. }
         | Op::LoadAcquire { .. }
         | Op::Store { .. }

@@ -1,14 +1,15 @@
-//! Out of SSA form.
+//! Leaves SSA form.
 //!
-//! Problem: a phi is no instruction. Its arguments must be copied into its value on the ways there, and a copy in a
-//! loop is what costs. Approach: a phi and its arguments become one value wherever no two of them live at the same time
-//! (loop-carried values nearly always). In SSA form two values live at the same time if and only if one lives where the
-//! other is defined, and the definition of one dominates that of the other (Budimlić and others, "Fast Copy Coalescing
-//! and Live-Range Identification"), so no graph is built. What is left is copied at once, on the edge: at the end of
-//! the predecessor where that has one way on or where the other way does not care, in a block of its own elsewhere.
+//! Problem: a phi is no machine instruction. Its arguments must be copied into its register on the edges, and a copy in
+//! a loop costs time in each round. Approach: a phi and its arguments get one register wherever no two of them live at
+//! the same time, which holds for most loop-carried values. In SSA form two values live at the same time if and only if
+//! one lives where the other is defined, and then the definition of the first dominates that of the second (Budimlić
+//! and others, "Fast Copy Coalescing and Live-Range Identification"), so no interference graph is built. The remaining
+//! arguments are copied on the edge, all at once: at the end of the predecessor if it has one successor or if the
+//! copies do not matter on its other edge, and otherwise in a block of their own.
 //!
-//! Invariants: values of one class never live at the same time; the copies of an edge happen as if at once. Classes
-//! that have grown large take no more members, so the cost is linear.
+//! Invariants: the values of one class never live at the same time. The copies of an edge have the effect of a parallel
+//! assignment. Classes above a size take no more members, so the cost is linear.
 
 use crate::faults::planted;
 use crate::ssa::{NO_VALUE, NONE, Ssa};
@@ -16,51 +17,52 @@ use bpf_isa::Width;
 use bpf_lir::{Block, BlockId, Func, Op, Span, VReg, Val};
 use core::ops::Range;
 
-/// How many pairs of values are compared before two classes are left apart.
+/// The most pairs of values that are compared to unite two classes.
 const MAX_PAIRS: u32 = 256;
 
-/// Where a value is defined: its block, and its place there, 0 before the first op.
+/// The place of a definition: its block, and its position there from 1; phis and parameters are at 0.
 type Place = (BlockId, u32);
 
-/// Behind all reads in a block.
+/// A read at the end of a block, behind all its ops.
 const OUT: u32 = NONE;
 
 /// A read of a value.
 #[derive(Clone, Copy, Debug)]
 struct Read {
     block: BlockId,
-    /// Its place there.
+    /// Position of the op in the block, from 1, or [`OUT`].
     at: u32,
-    /// The value's next one.
+    /// Index of the value's next read in the list.
     next: u32,
 }
 
-/// The memory that it works in.
+/// Scratch memory, reused from function to function.
 #[derive(Debug, Default)]
 pub(crate) struct Destruct {
-    /// By value: where it is defined.
+    /// By value: the place of its definition.
     places: Vec<Place>,
-    /// By value: whether a phi names it.
+    /// By value: whether a phi defines or reads it.
     named: Vec<bool>,
-    /// Of the values that phis name, by value: its part of `lives`.
+    /// By value: the part of `lives` of a value that a phi defines or reads.
     ranges: Vec<Range<u32>>,
-    /// The blocks in which a value is read or which it lives through, sorted, each with the place of the last read
-    /// there, or [`OUT`] if it lives on behind the block.
+    /// For each such value, the blocks in which it is read or through which it lives, sorted, each with the position of
+    /// the last read there, or [`OUT`] if it lives on behind the block.
     lives: Vec<(BlockId, u32)>,
-    /// By value: the head of the list of its reads, in `reads`: of each block the last.
+    /// By value: the head of the list of its reads, in `reads`. The list has the last read of each block.
     heads: Vec<u32>,
     reads: Vec<Read>,
-    /// By value: the class's first value, the next one of the class, and of the first, how many there are.
+    /// By value: the first value of its class, the next value of its class, and, for the first value, the size of the
+    /// class.
     first: Vec<VReg>,
     next: Vec<VReg>,
     count: Vec<u32>,
-    /// By value: the constant it is, if that is all that is known of it.
+    /// By value: the constant that a copy of 64 bits defines it as.
     constant: Vec<Option<i64>>,
-    /// By block: the value that was last seen there, the place in `lives` where that is said, and the value that was
-    /// last seen to live into it.
+    /// By block: the value that was last found to live in it, the index of that entry in `lives`, and the value that
+    /// was last found to live into it.
     seen: Vec<[u32; 3]>,
     stack: Vec<BlockId>,
-    /// The copies on the two ways out of a block.
+    /// The copies on the two edges out of a block.
     taken_copies: Vec<(VReg, Val)>,
     next_copies: Vec<(VReg, Val)>,
     out: Out,
@@ -68,7 +70,7 @@ pub(crate) struct Destruct {
 }
 
 impl Destruct {
-    /// Brings `func` out of SSA form; values are numbered anew.
+    /// Brings `func` out of SSA form, and renumbers its values.
     pub(crate) fn run(&mut self, func: &mut Func, ssa: &Ssa) {
         self.find(func, ssa);
         self.unite(func, ssa);
@@ -76,7 +78,7 @@ impl Destruct {
         self.rewrite(func, ssa);
     }
 
-    /// Finds where values are defined, and where those live that phis name.
+    /// Finds where values are defined, and where the values that phis name live.
     fn find(&mut self, func: &Func, ssa: &Ssa) {
         let values = func.vregs as usize;
         let entry = func.order[0];
@@ -121,7 +123,7 @@ impl Destruct {
         self.find_lives(func, ssa);
     }
 
-    /// Follows the values that phis name from where they are used to where they are defined.
+    /// Finds where each value that a phi names lives, from its reads back to its definition.
     fn find_lives(&mut self, func: &Func, ssa: &Ssa) {
         for (block, phi) in ssa.all_phis() {
             for (arg, pred) in ssa.args(block, phi).iter().zip(ssa.cfg.preds(block)) {
@@ -160,7 +162,7 @@ impl Destruct {
         self.ranges[v.index()] = crate::num::small(start)..crate::num::small(self.lives.len());
     }
 
-    /// A value lives in a block as far as this place.
+    /// Records that a value lives in a block up to position `at`.
     fn live(&mut self, block: BlockId, v: VReg, at: u32) {
         let [last, place, _] = &mut self.seen[block.index()];
         if *last == v.0
@@ -173,14 +175,14 @@ impl Destruct {
         }
     }
 
-    /// A value that lives in a block lives into it, unless it is defined there.
+    /// Records that a value lives into a block, unless it is defined there.
     fn live_into(&mut self, block: BlockId, v: VReg, defined: BlockId) {
         if block != defined && core::mem::replace(&mut self.seen[block.index()][2], v.0) != v.0 {
             self.stack.push(block);
         }
     }
 
-    /// How far a value lives in a block that it is read in or lives through.
+    /// Returns the position up to which a value lives in a block, if it is read there or lives through.
     fn lives_to(&self, block: BlockId, v: VReg) -> Option<u32> {
         let Range { start, end } = self.ranges[v.index()].clone();
         let lives = &self.lives[start as usize..end as usize];
@@ -188,12 +190,12 @@ impl Destruct {
         lives.get(at).filter(|(b, _)| *b == block).map(|(_, end)| *end)
     }
 
-    /// Whether `v` lives where `block` begins, its phis aside.
+    /// Whether `v` lives at the beginning of `block`, the block's phis not counted.
     fn lives_into(&self, block: BlockId, v: VReg) -> bool {
         self.places[v.index()].0 != block && self.lives_to(block, v).is_some()
     }
 
-    /// Whether `a` lives on where `b` is defined.
+    /// Whether `a` lives on behind the definition of `b`.
     fn lives_at(&self, a: VReg, b: VReg) -> bool {
         let (block, at) = self.places[b.index()];
         self.lives_to(block, a).is_some_and(|last| last > at)
@@ -229,7 +231,8 @@ impl Destruct {
         self.next.resize(values as usize, NO_VALUE);
         self.count.clear();
         self.count.resize(values as usize, 1);
-        // Inner loops first: they come later in this order; and in a loop's head the way round before the way in.
+        // Inner loops first, which come later in this order. In a loop's head, arguments from inside the loop come
+        // first.
         for block in ssa.cfg.rpo().iter().rev() {
             for phi in ssa.phis(*block) {
                 let preds = ssa.cfg.preds(*block);
@@ -261,7 +264,7 @@ impl Destruct {
         self.count[a.index()] += self.count[b.index()];
     }
 
-    /// Numbers the classes in the order in which they come.
+    /// Numbers the classes in the order of their first occurrence.
     fn number(&mut self, func: &mut Func) {
         self.number.clear();
         self.number.resize(func.vregs as usize, NONE);
@@ -280,7 +283,7 @@ impl Destruct {
                 op.def().into_iter().for_each(&mut name);
             }
         }
-        // What only phis name.
+        // Values that only phis name.
         for v in 0..func.vregs {
             if self.named[v as usize] {
                 name(VReg(v));
@@ -336,7 +339,8 @@ impl Destruct {
                     } else if ssa.tree.dominates(taken, block)
                         && let Some(cond) = cond.negate()
                     {
-                        // The way round a loop: no jump more than there is.
+                        // The edge back to a loop's head: the copies stand behind the negated branch, and no jump is
+                        // added to a round.
                         out.push(Op::Branch { width, cond, a, b, target: between.unwrap_or(next) }, span);
                         out.end(block);
                         out.copy(&mut taken_copies, span, &mut func.vregs);
@@ -354,7 +358,7 @@ impl Destruct {
                     }
                 }
                 (end, _, _) => {
-                    // One way on, or none.
+                    // The block has at most one successor.
                     taken_copies.append(&mut next_copies);
                     out.copy(&mut taken_copies, span, &mut func.vregs);
                     if let Some(end) = end {
@@ -388,7 +392,7 @@ impl Destruct {
         op
     }
 
-    /// The copies on the edge between two blocks.
+    /// Collects the copies on the edge between two blocks.
     fn collect(&self, from: BlockId, to: Option<BlockId>, func: &Func, ssa: &Ssa, copies: &mut Vec<(VReg, Val)>) {
         copies.clear();
         let Some(to) = to else { return };
@@ -403,8 +407,8 @@ impl Destruct {
         debug_assert!(to.index() < func.blocks.len());
     }
 
-    /// Whether the copies on the way that a branch takes may as well be made before it: nobody asks for what they
-    /// overwrite, neither the branch nor the way that it does not take.
+    /// Whether the copies on the taken edge of a branch may stand before the branch: neither the branch nor the other
+    /// edge reads a value that they overwrite.
     fn may_copy_before(&self, block: BlockId, taken: BlockId, next: BlockId, func: &Func, ssa: &Ssa) -> bool {
         let (Some(pred), last) = (ssa.pred(block, taken), func.block_ops(block).last()) else { return false };
         let free = |v: VReg| {
@@ -422,25 +426,25 @@ impl Destruct {
     }
 }
 
-/// The function as it is written anew.
+/// The function as it is rewritten.
 #[derive(Default, Debug)]
 struct Out {
     ops: Vec<Op>,
     spans: Vec<Span>,
     blocks: Vec<(BlockId, Range<u32>)>,
     start: u32,
-    /// By value, while copies are made.
+    /// By value, while the copies of an edge are ordered.
     pending: Vec<Pending>,
-    /// The copies that may be made.
+    /// Copies whose destination no pending copy reads.
     ready: Vec<u32>,
 }
 
-/// What copies there still are of a value.
+/// The pending copies that concern a value.
 #[derive(Clone, Copy, Default, Debug)]
 struct Pending {
-    /// How many read it.
+    /// How many pending copies read it.
     reads: u32,
-    /// Which writes it.
+    /// The pending copy that writes it.
     copy: Option<u32>,
 }
 
@@ -450,14 +454,14 @@ impl Out {
         self.spans.push(span);
     }
 
-    /// What was pushed since the last one is this block.
+    /// Ends `block`: its ops are those pushed since the last block ended.
     fn end(&mut self, block: BlockId) {
         let end = crate::num::small(self.ops.len());
         self.blocks.push((block, core::mem::replace(&mut self.start, end)..end));
     }
 
-    /// Copies all at once: one whose destination nobody still reads comes first, and where there is none, what is left
-    /// goes round in circles, of each of which a value is put aside.
+    /// Emits the parallel assignment of all copies. A copy whose destination is not read by a pending copy comes first.
+    /// The copies that remain form cycles, each of which is broken by saving one value in a new register.
     fn copy(&mut self, copies: &mut Vec<(VReg, Val)>, span: Span, vregs: &mut u32) {
         if copies.len() < 2 || planted!(CopiesInOrder) {
             copies.drain(..).for_each(|copy| self.push_copy(copy, span));
@@ -488,7 +492,7 @@ impl Out {
             }
             next += 1;
         }
-        // Each destination that is left is read by just one copy that is left.
+        // Each destination that remains is read by exactly one copy that remains.
         for (first, _) in copies.iter() {
             let Some(mut at) = self.pending[first.index()].copy.take() else { continue };
             let aside = VReg(*vregs);
@@ -503,7 +507,7 @@ impl Out {
                         self.push_copy((dst, src), span);
                         at = next;
                     }
-                    // Round.
+                    // The cycle is closed.
                     None => break self.push_copy((dst, Val::Reg(aside)), span),
                 }
             }
@@ -520,7 +524,7 @@ impl Out {
 mod tests {
     use super::*;
 
-    /// All maps from five values to five values, themselves among them, and a constant: 6^5 sets of copies.
+    /// Checks all maps from five destinations to five values and a constant: 6^5 sets of copies.
     #[test]
     fn every_small_set_of_copies_happens_at_once() {
         let mut out = Out::default();
@@ -540,7 +544,7 @@ mod tests {
             let (count, mut vregs) = (copies.len(), 5);
             out.ops.clear();
             out.copy(&mut copies, Span::default(), &mut vregs);
-            // Of each circle one more, and a circle has at least two.
+            // A cycle has at least two copies, and takes one more.
             assert!(out.ops.len() <= count + count / 2, "set {n}: {:?}", out.ops);
             for op in &out.ops {
                 let Op::Mov { dst, src, .. } = *op else { panic!("{op:?}") };

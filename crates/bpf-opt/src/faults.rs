@@ -1,5 +1,5 @@
-//! Deliberate bugs, of the kinds that optimisers have, to test the tests with: a comparison of engines that finds none
-//! of them proves nothing.
+//! Deliberate bugs, of the kinds that optimisers have, which test the tests: an oracle that finds none of them proves
+//! nothing.
 //!
 //! They exist only with the feature `faults`, which a release build refuses (`bpf-isa/src/faults.rs`).
 
@@ -15,73 +15,75 @@ pub(crate) use planted;
 mod with {
     bpf_isa::faults! {
         "the optimiser":
-        /// A wrong rule: `x - c` is `x + c`.
+        /// A wrong rule: `x - c` becomes `x + c`.
         WrongRule,
-        /// A rule without its condition: all that a mask leaves is what there was.
+        /// Rules are applied without their conditions: a mask is removed although it clears bits.
         RuleUnconditional,
-        /// A wrong alias: accesses by different bases never meet.
+        /// A wrong alias analysis: accesses with different bases are taken never to overlap.
         BasesApart,
-        /// What is in memory stays known across a call.
+        /// Known contents of memory are kept across calls.
         CallsForgetNothing,
-        /// Bytes are loaded behind a store that may have changed them.
+        /// A load moves behind a store that may have changed its bytes.
         LoadsSinkAnywhere,
-        /// A value computed on one way is taken for one computed on every way.
+        /// A value computed on one path is used where other paths lead too.
         DominanceIgnored,
-        /// A value is taken to be as narrow as it is the first time round a loop.
+        /// The number of bits of a value is that of the first round of a loop.
         LoopsNeverWiden,
-        /// Two values that live at one time become one.
+        /// Two values that live at the same time are coalesced.
         LivesIgnored,
-        /// The copies of an edge happen one after the other.
+        /// The parallel copies of an edge are executed in sequence, although one overwrites the source of another.
         CopiesInOrder,
-        /// A loop does several rounds at once where there may be fewer.
+        /// An unrolled loop does several rounds where fewer may be left.
         RoundsUncertain,
-        /// What a round of a loop makes is taken to be what every round makes.
+        /// An op that reads a value defined in a loop is moved in front of the loop.
         RoundsAlike,
-        /// A field of bits takes one more than it should.
+        /// A bit field has one bit more than it should.
         FieldsTooWide,
-        /// A piece of the stack becomes a value though a load takes more than a store stored.
+        /// A piece of the stack becomes a value although a load reads more bytes than a store wrote.
         MixedUnseen,
-        /// Of two limits of a loop the greater one is taken.
+        /// Of two limits of a loop, the greater one is taken.
         GreaterBound,
-        /// A comparison is made again with what a selection before it has changed.
+        /// A comparison is repeated after a selection has changed its operand.
         ComparedLate,
-        /// Any mask of a shift's count goes.
+        /// The mask of a shift count is removed although it clears bits that the shift reads.
         CountsUnmasked,
-        /// Where the lower half of what a mask leaves is compared with zero, all of it is (`operand::tested`).
+        /// A comparison of 32 bits with zero of a masked value becomes a test of 64 bits (`operand::tested`).
         TestsWhole,
-        /// Of a loop that asks at its end, a branch keeps its condition when its ways change places (`layout::ask`).
+        /// A branch at the end of a loop keeps its condition when its two targets are exchanged (`layout::ask`).
         AskedInverted,
-        /// A side of a selection made in 32 bits is taken for one made in 64 (arm64, `operand::side`).
+        /// An operand of a selection that was computed in 32 bits is computed in 64 by the selection (arm64,
+        /// `operand::side`).
         SidesTooWide,
-        /// A selection that makes a side on the way keeps its condition when its sides change places (arm64).
+        /// A selection that computes one of its operands keeps its condition when its operands are exchanged (arm64).
         SidesSwapped,
-        /// An index that is extended by its sign is extended by zeros (arm64, `operand::extended_index`).
+        /// A sign-extended index is zero-extended by the access (arm64, `operand::extended_index`).
         IndicesUnsigned,
-        /// Flags are asked again after what was compared has changed (arm64, `Emitter::keep_told`).
+        /// Flags are reused after an operand of their comparison has changed (arm64, `Emitter::keep_told`).
         FlagsStale,
-        /// A selection that adds what a comparison carries adds it for any condition (x86-64, `operand::carried`).
+        /// A selection becomes an addition of the carry flag although its condition is not the carry (x86-64,
+        /// `operand::carried`).
         CarriesIgnored,
-        /// What reads a counter behind its step reads the stepped one as it is (`step.rs`).
+        /// A reader behind a counter's step reads the stepped counter without correcting for the step (`step.rs`).
         StepsForgotten,
-        /// Of what must be confined, everything is taken to be inside (`bpf-jit/src/lower/contained.rs`).
+        /// Every access that needs a confinement is taken to be in bounds (`bpf-jit/src/lower/contained.rs`).
         ConfinedAnywhere,
-        /// The limit of a group of accesses is not lowered by the distance from the lowest to the farthest
+        /// The limit of a group of accesses is not lowered by the distance from the lowest to the farthest access
         /// (`gather.rs`).
         FartherForgotten,
-        /// A clobber: what an op overwrites is not kept from values that live across it.
+        /// The registers that an op overwrites are given to values that live across the op.
         ClobbersIgnored,
-        /// Two values that live at one time have one register.
+        /// Two values that live at the same time get the same register.
         ConflictsIgnored,
-        /// Two values that live at one time have one slot.
+        /// Two values that live at the same time get the same spill slot.
         SlotsIgnored,
     }
 
     impl Fault {
-        /// Those in how registers are allocated, which the crate above does: what is computed stays the same.
+        /// Faults of register allocation, which is done by `bpf-jit`. The function's ops stay the same.
         pub const OF_ALLOCATION: &[Fault] = &[Fault::ClobbersIgnored, Fault::ConflictsIgnored, Fault::SlotsIgnored];
-        /// Faults of confinement, which is only in contained programs.
+        /// Faults that only contained programs show, since they concern confinements.
         pub const OF_CONTAINED: &[Fault] = &[Fault::ConfinedAnywhere, Fault::FartherForgotten];
-        /// Those in what only arm64 does on the way.
+        /// Faults in forms of operands that only arm64 has.
         pub const OF_ARM64: &[Fault] = &[
             Fault::FieldsTooWide,
             Fault::SidesTooWide,
@@ -89,9 +91,10 @@ mod with {
             Fault::IndicesUnsigned,
             Fault::FlagsStale,
         ];
-        /// Those in what only x86-64 does on the way.
+        /// Faults in forms of operands that only x86-64 has.
         pub const OF_X64: &[Fault] = &[Fault::CarriesIgnored];
-        /// Those that programs of fields, selections, tests and indices find, and other generated ones late or never.
+        /// Faults that generated programs of bit fields, selections, tests and indices find; other generated programs
+        /// find them late or never.
         pub const OF_SIDES: &[Fault] = &[
             Fault::TestsWhole,
             Fault::AskedInverted,

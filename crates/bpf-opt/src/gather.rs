@@ -1,4 +1,4 @@
-//! One confinement for several accesses of a contained program.
+//! Shares one confinement among several accesses of a contained program.
 //!
 //! Problem: each access at a variable offset is kept in its object by a confinement of its own ([`Op::Confine`]): a
 //! difference, a comparison and a selection. The fields of a record, the rounds of an unrolled loop and adjacent bytes
@@ -67,7 +67,7 @@ impl Linear {
         Linear { terms: [NOTHING; TERMS], count: 0, constant }
     }
 
-    /// `self + factor * other`, if that has few enough terms.
+    /// Returns `self + factor * other`, if that has at most [`TERMS`] terms.
     fn plus(&self, other: &Linear, factor: i64) -> Option<Linear> {
         let mut sum = *self;
         sum.constant = sum.constant.wrapping_add(other.constant.wrapping_mul(factor));
@@ -101,7 +101,7 @@ impl Linear {
         Some(self)
     }
 
-    /// The difference `self - other`, if it is a constant.
+    /// Returns the difference `self - other`, if it is a constant.
     fn beyond(&self, other: &Linear) -> Option<i64> {
         (self.terms == other.terms).then(|| self.constant.wrapping_sub(other.constant))
     }
@@ -131,7 +131,7 @@ struct Group {
     same: Option<bool>,
 }
 
-/// The memory that it works in.
+/// Scratch memory of the pass, reused from function to function.
 #[derive(Debug, Default)]
 pub(crate) struct Gather {
     linear: Vec<Linear>,
@@ -147,9 +147,9 @@ pub(crate) struct Gather {
     kept: Vec<bool>,
     /// For each symbol, the first value that is its address.
     symbols: Vec<(Op, VReg)>,
-    /// Ops to add to the entry block, ...
+    /// Ops to add to the entry block.
     entry: Vec<(Op, Span)>,
-    /// ... and the limits made there, with the limits and distances that they are made from.
+    /// The limits made in the entry block, each with the limits and distances that it is made from.
     least: Vec<(Vec<(VReg, i64)>, VReg)>,
     /// By value: an upper bound from masks and widths alone; no branch is relied upon.
     greatest: Vec<u64>,
@@ -158,7 +158,7 @@ pub(crate) struct Gather {
 }
 
 impl Gather {
-    /// Runs over `func`, which is in SSA form; returns the number of confinements that were removed.
+    /// Runs the pass over `func`, which is in SSA form; returns how many confinements were removed.
     pub(crate) fn run(&mut self, func: &mut Func, ssa: &Ssa, max_offset: i32, any_index: bool) -> u32 {
         if !func.all_ops().any(|op| matches!(op, Op::Confine { .. })) {
             return 0;
@@ -346,8 +346,7 @@ impl Gather {
         }
     }
 
-    /// Finds the linear sum of each value. In this order, operands come before their uses, except for those of phis,
-    /// which are terms of their own.
+    /// Finds the linear sum of each value. The walk meets operands before their uses; a phi is a term of its own.
     fn find_linear(&mut self, func: &Func, ssa: &Ssa) {
         self.linear.clear();
         self.linear.extend((0..func.vregs).map(|v| Linear::of(VReg(v))));
@@ -424,7 +423,7 @@ impl Gather {
         }
     }
 
-    /// An upper bound of an op's result, from its width and masks.
+    /// Returns an upper bound of an op's result, from its width and masks.
     fn greatest_of(&self, op: &Op) -> u64 {
         let of = |v: VReg| self.greatest[v.index()];
         let val = |v: Val| match v {
@@ -520,7 +519,7 @@ impl Gather {
         done
     }
 
-    /// The pointer that an index was made from, and the constant that was added.
+    /// Returns the pointer that an index was made from, and the constant that was added.
     fn pointer(&self, func: &Func, index: VReg) -> Option<(VReg, i64)> {
         let def = |v: VReg| func.ops.get(self.defined[v.index()].1).filter(|op| op.def() == Some(v));
         match def(index)? {
@@ -686,7 +685,7 @@ impl Gather {
         done
     }
 
-    /// The limit of a group. It is made once at the entry if its operands are made there.
+    /// Returns the limit of a group, which is made once at the entry if its operands are made there.
     fn limit(&mut self, func: &mut Func, group: &Group, block: BlockId, span: Span) -> Val {
         let members = || group.members.iter();
         if let Some(limit) = constant_limit(members(), group.lowest) {
@@ -740,7 +739,7 @@ impl Gather {
     }
 }
 
-/// The op with a placeholder as its result, to be compared with others.
+/// Returns the op with a placeholder as its result, so that it can be compared with other ops.
 fn anywhere(mut op: Op) -> Op {
     if let Some(dst) = op.def_mut() {
         *dst = FRAME;
@@ -748,8 +747,8 @@ fn anywhere(mut op: Op) -> Op {
     op
 }
 
-/// The constant limit of a group: the least of the members' limits, each less its distance; `None` if it is not
-/// positive, or a limit is not constant.
+/// Returns the constant limit of a group, which is the least of the members' limits, each less the member's distance
+/// from the lowest. Returns `None` if that is not positive, or if a limit is not constant.
 fn constant_limit<'a>(members: impl Iterator<Item = &'a Member>, lowest: i64) -> Option<i64> {
     let mut least = i64::MAX;
     for member in members {
@@ -760,8 +759,8 @@ fn constant_limit<'a>(members: impl Iterator<Item = &'a Member>, lowest: i64) ->
     (least > 0).then_some(least)
 }
 
-/// For each limit, the greatest distance of the members that have it; `None` if a limit is constant, or there are too
-/// many.
+/// Returns each limit of a group with the greatest distance of the members that have it; `None` if a limit is constant,
+/// or if there are more than [`MAX_LIMITS`].
 fn limits<'a>(members: impl Iterator<Item = &'a Member>, lowest: i64) -> Option<Vec<(VReg, i64)>> {
     let mut limits: Vec<(VReg, i64)> = Vec::new();
     for member in members {
@@ -807,7 +806,7 @@ impl Writer<'_> {
         self.op(Op::Confine { a, limit, dst: FRAME, yes, no })
     }
 
-    /// `v * times`, where `times` is a power of two.
+    /// Computes `v * times`, where `times` is a power of two.
     fn times(&mut self, v: VReg, times: i64) -> VReg {
         match times {
             1 => v,
@@ -818,7 +817,7 @@ impl Writer<'_> {
         }
     }
 
-    /// `limit - by`; 0 if the limit is not above `by`.
+    /// Computes `limit - by`, or 0 if the limit is not above `by`.
     fn less(&mut self, limit: VReg, by: i64) -> VReg {
         if by == 0 || planted!(FartherForgotten) {
             return limit;
@@ -828,7 +827,7 @@ impl Writer<'_> {
         self.confine(a, Val::Reg(limit), yes, none)
     }
 
-    /// The least of some limits, each less its distance.
+    /// Computes the least of several limits, each less its distance.
     fn least(&mut self, of: &[(VReg, i64)]) -> VReg {
         let mut least: Option<VReg> = None;
         for (limit, by) in of {

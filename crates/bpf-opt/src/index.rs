@@ -1,20 +1,20 @@
-//! Sums that are addresses become part of the loads and stores that use them.
+//! Moves sums that are addresses into the loads and stores that use them.
 //!
-//! `a + (b << 2)` is an instruction of its own, and one that a machine's loads and stores compute on the way. Approach:
-//! in SSA form, where operands are the same wherever they are read. A sum whose uses are all addresses of plain loads
-//! and stores goes into each of them and is then read by nobody; a sum that something else reads too stays where it is.
-//! So does one with more uses than [`MAX_USES`], and one that is used in another block where one of the two is read no
-//! more, there or in a later block: two values would live on where there was one.
+//! `a + (b << 2)` is an op of its own, but a machine's loads and stores can compute it as part of their address.
+//! Approach, in SSA form, where a sum's operands have the same values wherever the sum is read: a sum whose uses are
+//! all addresses of plain loads and stores is folded into each of them, and the op is dead afterwards. A sum stays as
+//! it is if another op reads it, if it has more than [`MAX_USES`] uses, or if it is used in another block into which
+//! one of its operands would not live otherwise: then two values would live on in place of one.
 //!
-//! Invariants: the address is the same number modulo 2^64 whichever op adds, so nothing is asked of the program; the
-//! region that an access was found to be in stays with it. One look at each op.
+//! Invariants: the address is the same number modulo 2^64 whichever instruction adds, so the pass assumes nothing about
+//! the program. An access keeps the region that was found for it. Each op is looked at a constant number of times.
 
 use crate::ssa::{NONE, Ssa};
 use crate::values::Addresses;
 use bpf_isa::Width;
 use bpf_lir::{Base, BinOp, BlockId, Func, Mem, Op, VReg, Val};
 
-/// The most accesses that one sum goes into.
+/// The most accesses that one sum is folded into.
 const MAX_USES: u32 = 4;
 
 /// A sum: `base + (index << shift)`.
@@ -25,21 +25,21 @@ struct Sum {
     shift: u8,
 }
 
-/// The memory that it works in.
+/// Scratch memory of the pass, reused from function to function.
 #[derive(Debug, Default)]
 pub(crate) struct Index {
-    /// By value: the op that defines it, or [`NONE`].
+    /// By value: the index of the op that defines it, or [`NONE`].
     defs: Vec<u32>,
-    /// By value: the block that it is defined in.
+    /// By value: the block in which it is defined.
     blocks: Vec<BlockId>,
-    /// By value: how often it is the address of an access that may have an index; [`NONE`] once it is anything else.
+    /// By value: how many accesses that may have an index use it as their address; [`NONE`] if it has any other use.
     uses: Vec<u32>,
-    /// By value: the last place in the reverse postorder where it is read.
+    /// By value: the greatest position in the reverse postorder of a block that reads it.
     last: Vec<u32>,
 }
 
 impl Index {
-    /// Runs over `func`, which is in SSA form; says how many accesses have an index now.
+    /// Runs the pass over `func`, which is in SSA form; returns how many accesses got an index.
     pub(crate) fn run(&mut self, func: &mut Func, ssa: &Ssa, addresses: Addresses) -> u32 {
         let based = |op: &Op| op.mem().is_some_and(|mem| matches!(mem.base, Base::Reg(_)));
         if !func.all_ops().any(based) {
@@ -67,7 +67,7 @@ impl Index {
         done
     }
 
-    /// Counts how each value is used.
+    /// Records for each value where it is defined, how it is used, and where it is last read.
     fn find(&mut self, func: &Func, ssa: &Ssa, addresses: Addresses) {
         let values = func.vregs as usize;
         self.defs.clear();
@@ -116,7 +116,7 @@ impl Index {
                     let uses = &mut self.uses[v.index()];
                     *uses = if is_address && *uses != NONE { *uses + 1 } else { NONE };
                 });
-                // What is stored is no address, whatever else it is.
+                // A store whose address and stored value are the same: the stored value must stay in a register.
                 if let (Op::Store { src: Val::Reg(src), .. }, Some((base, _))) = (op, address)
                     && *src == base
                 {
@@ -126,7 +126,7 @@ impl Index {
         }
     }
 
-    /// The sum that a value is.
+    /// Returns the base, index and shift of a value that is a sum.
     fn sum(&self, func: &Func, v: VReg, addresses: Addresses) -> Option<Sum> {
         let def = |v: VReg| func.ops.get(self.defs[v.index()] as usize);
         let shifted = |v: VReg| match def(v) {
@@ -148,7 +148,8 @@ impl Index {
         }
     }
 
-    /// Whether an op may have an index that is shifted by so much beside its offset.
+    /// Whether the machine has an access like `op` with an index that is shifted by `shift` bits beside the offset of
+    /// `mem`.
     fn fits(&self, op: &Op, mem: Mem, shift: u8, addresses: Addresses) -> bool {
         let (Op::Load { size, .. } | Op::Store { size, .. }) = op else { return false };
         addresses.any_index || mem.off == 0 && (shift == 0 || 1 << shift == size.bytes())

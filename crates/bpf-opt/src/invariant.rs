@@ -1,21 +1,21 @@
-//! What each round of a loop computes anew, before the loop.
+//! Moves loop-invariant ops and constants in front of the loop.
 //!
-//! Problem: BPF has ten registers, so a compiler for it makes in a loop what it has no register to keep: constants of
-//! 64 bits, addresses, extensions; and what other passes have made of an op (the multiplier of a division) stands where
-//! the op stood. Approach, in SSA form: the natural loops, innermost first, each with the block before it, which there
-//! is where the loop has a single way in ([`crate::ssa::tidy`] sees to that). An op without effects whose operands are
-//! made outside moves to the block before the outermost loop of which that is true; a constant that its op cannot take
-//! at no cost ([`Constants`]) gets a register there, one for all who read it. Loads stay: what is in the stack is
-//! values by now (`slots`), and other memory may be another thread's, which a loop may wait for.
+//! Problem: BPF has ten registers, so its compilers compute values in a loop that they cannot keep in registers:
+//! constants of 64 bits, addresses, extensions. Ops that other passes have made (the multiplier of a division) also
+//! stand in the loop. Approach, in SSA form: consider the natural loops, innermost first, each with the block in front
+//! of it, which exists if the loop has a single entry edge ([`crate::ssa::tidy`] provides it). An op without effects
+//! whose operands are defined outside moves in front of the outermost loop of which that is true. A constant that its
+//! op cannot take at no cost ([`Constants`]) gets a register there, which all readers share. Loads stay: pieces of the
+//! stack are values by now (`slots`), and other memory may be written by a thread that the loop waits for.
 //!
-//! Each value that is kept costs a register in all of the loop, and one that is spilled for it costs what was saved. So
-//! what a loop holds is counted, rather too much than too little: the values that come in, those that several of its
-//! blocks share, and the most that live in one of them besides. Above what the machine has, nothing moves; nor does
-//! anything out of a loop with a call, which leaves few registers alone; and what takes one short instruction moves
-//! only where some registers are left.
+//! Each moved value occupies a register throughout the loop, and spilling another value for it costs what was saved.
+//! The pass therefore estimates from above how many values a loop holds: the values that come in, the values shared by
+//! several of its blocks, and the greatest number of other values that live in one of its blocks. If they fill the
+//! machine's registers, nothing moves. Nothing moves out of a loop with a call, since a call leaves few registers
+//! intact. An op of one short instruction moves only if [`MARGIN`] registers remain.
 //!
-//! Invariants: nothing that could trap, write or be seen is executed where it was not; a division moves only where each
-//! round has made it, since it takes long. A loop inside [`MAX_NEST`] others is left by as many at most, so all is
+//! Invariants: an op that could trap, write or be observed is not executed where it was not executed before. A division
+//! moves only if every round executes it, since it is slow. An op leaves at most [`MAX_NEST`] loops, so the pass is
 //! linear.
 
 use crate::dead::is_pure;
@@ -25,25 +25,25 @@ use crate::ssa::{NONE, Ssa};
 use bpf_isa::{Cond, Size, Width};
 use bpf_lir::{BinOp, BlockId, Func, Op, Span, VReg, Val, narrow};
 
-/// Out of how many loops an op moves, and how many of those around it a value is counted in.
+/// The most loops that an op leaves, and the most loops around a block that a value is counted in.
 const MAX_NEST: usize = 8;
-/// How many of the constants that were made last are looked through for one that is there already.
+/// How many of the newest constants are searched for an equal one.
 const MAX_SEEN: usize = 16;
-/// How many registers more there must be for what takes one short instruction.
+/// How many registers must be left for an op of one short instruction to move.
 const MARGIN: u32 = 3;
 
-/// Which constants an op takes at no cost.
+/// The constants that an op takes at no cost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Constants {
-    /// Those of 32 bits, sign-extended.
+    /// Constants of 32 bits, sign-extended (x86-64).
     Signed32,
-    /// Sums and comparisons those of twelve bits, perhaps shifted by twelve; logic a rotated run of ones, repeated;
-    /// products and stores none but zero.
+    /// Sums and comparisons take twelve bits, optionally shifted left by twelve; logic takes a rotated run of ones,
+    /// repeated; products take none; stores take zero only (arm64).
     TwelveOrMask,
 }
 
 impl Constants {
-    /// The constant that an op has to put into a register first, as it reads it.
+    /// Returns the constant that the machine must put into a register for this op, as the op reads it.
     pub(crate) fn costly(self, op: &Op) -> Option<i64> {
         let (width, imm, free) = match *op {
             Op::Bin { op, width, b: Val::Imm(imm), .. } => (width, imm, self.is_free(op, width, imm)),
@@ -91,13 +91,14 @@ impl Constants {
         let short = width == Width::W32 || i32::try_from(imm).is_ok();
         let at_width = sign(width, imm);
         match (op, self) {
-            // A mask of the low half is a move of 32 bits.
+            // A mask of the low half is a copy of 32 bits.
             (BinOp::And, Constants::Signed32) => short || imm as u64 == 0xffff_ffff,
             (BinOp::Add | BinOp::Sub | BinOp::Mul | BinOp::Or | BinOp::Xor, Constants::Signed32) => short,
             (BinOp::Add | BinOp::Sub, Constants::TwelveOrMask) => is_twelve(at_width.unsigned_abs()),
             (BinOp::And | BinOp::Or | BinOp::Xor, Constants::TwelveOrMask) => is_mask(width, imm),
             (BinOp::Mul, Constants::TwelveOrMask) | (BinOp::MulHighU | BinOp::MulHighS, _) => false,
-            // Counts are part of the instruction, and division by a constant is its own business.
+            // Shift counts are part of the instruction. Division by a constant is turned into multiplication by
+            // `values`.
             (
                 BinOp::Div
                 | BinOp::SDiv
@@ -117,7 +118,7 @@ impl Constants {
         match self {
             Constants::Signed32 => width == Width::W32 || i32::try_from(imm).is_ok(),
             Constants::TwelveOrMask if cond == Cond::Set => is_mask(width, imm),
-            // The next number may do as well.
+            // A comparison with a neighbouring constant may be equivalent.
             Constants::TwelveOrMask => (-1..=1).any(|by| is_twelve(at_width.saturating_add(by).unsigned_abs())),
         }
     }
@@ -130,60 +131,60 @@ fn sign(width: Width, imm: i64) -> i64 {
     }
 }
 
-/// Twelve bits, perhaps shifted by twelve.
+/// Whether a number has at most twelve bits, or 24 of which the lower twelve are zero.
 fn is_twelve(magnitude: u64) -> bool {
     magnitude < 1 << 12 || (magnitude < 1 << 24 && magnitude & 0xfff == 0)
 }
 
-/// A run of ones, rotated, and repeated to fill the width; or all zeros or ones, which registers hold.
+/// Whether a constant is a rotated run of ones that repeats to fill the width. Zero and all ones count as well.
 fn is_mask(width: Width, imm: i64) -> bool {
     let value = match width {
         Width::W32 => narrow(width, imm as u64) | (imm as u64) << 32,
         Width::W64 => imm as u64,
     };
     let period = [2u32, 4, 8, 16, 32, 64].into_iter().find(|n| value.rotate_left(*n) == value).unwrap_or(64);
-    // In each period it changes to ones once and back once.
+    // In each period the bits change from 0 to 1 once and back once.
     (value ^ value.rotate_left(1)).count_ones() <= 2 * (64 / period)
 }
 
-/// What a loop holds.
+/// Register pressure of a loop.
 #[derive(Clone, Copy, Default, Debug)]
 struct Held {
-    /// How many values it holds at least: from outside, or from one of its blocks to another; and the most that live in
-    /// one of its blocks besides these.
+    /// A lower bound of the values that live across its blocks (`held`), and the greatest number of other values that
+    /// live at once in one of its blocks (`local`).
     held: u32,
     local: u32,
-    /// There is a call in it.
+    /// Whether it contains a call.
     calls: bool,
 }
 
-/// The memory that it works in.
+/// Scratch memory of the pass, reused from function to function.
 #[derive(Debug, Default)]
 pub(crate) struct Invariant {
     loops: Loops,
-    /// By loop.
+    /// By loop: its register pressure.
     held: Vec<Held>,
-    /// By value: the block that it is defined in.
+    /// By value: the block in which it is defined.
     blocks: Vec<BlockId>,
     /// By value: the loop in which it was last counted.
     counted: Vec<u32>,
-    /// By value: whether other blocks than its own read it.
+    /// By value: whether a block other than its own reads it.
     shared: Vec<bool>,
-    /// By value: whether, a constant, it is read where it stays as it is.
+    /// By value: whether an op reads it that cannot take a constant in its place.
     kept: Vec<bool>,
     /// By value: whether it is a constant.
     constant: Vec<bool>,
-    /// By value: whether it lives, in one block.
+    /// By value: whether it lives, while one block is walked backward.
     lives: Vec<bool>,
-    /// What moves, with where it goes.
+    /// The ops that move, each with the block that it moves to.
     moved: Vec<(BlockId, Op, Span)>,
-    /// Constants in registers: made in this block.
+    /// Constants in registers: the number, its register, and the block in which it is made.
     constants: Vec<(i64, VReg, BlockId)>,
     ops: Vec<(Op, Span)>,
 }
 
 impl Invariant {
-    /// Runs over `func`, which is in SSA form; says how many ops and constants moved.
+    /// Runs the pass over `func`, which is in SSA form; returns how many ops and constants moved.
     pub(crate) fn run(&mut self, func: &mut Func, ssa: &Ssa, constants: Constants, registers: u8) -> u32 {
         self.loops.find(func, ssa);
         if self.loops.all().iter().all(|this| this.before.is_none()) {
@@ -225,7 +226,7 @@ impl Invariant {
         crate::num::small(self.moved.len())
     }
 
-    /// Finds how many values each loop holds, and whether it calls.
+    /// Computes the register pressure of each loop.
     fn count(&mut self, func: &Func, ssa: &Ssa) {
         let values = func.vregs as usize;
         self.held.clear();
@@ -259,7 +260,7 @@ impl Invariant {
         }
         for (block, phi) in ssa.all_phis() {
             for (arg, pred) in ssa.args(block, phi).iter().zip(ssa.cfg.preds(block)) {
-                // A constant is made on the way.
+                // A constant is copied to the phi directly.
                 if !self.constant[arg.index()] {
                     self.read(*arg, *pred, ssa);
                 }
@@ -270,7 +271,7 @@ impl Invariant {
                 self.count_block(func, *block, ssa);
             }
         }
-        // What is in an inner loop is in those around it.
+        // Values of an inner loop also occupy registers of the loops around it.
         for i in 0..self.held.len() {
             let (parent, Held { local, calls, .. }) = (self.loops.all()[i].parent, self.held[i]);
             if let Some(parent) = self.held.get_mut(parent as usize) {
@@ -280,7 +281,7 @@ impl Invariant {
         }
     }
 
-    /// A value is read in a block: each loop around that which it comes into holds it.
+    /// Counts a read of a value in `block` for each loop around the block that the value comes into.
     fn read(&mut self, v: VReg, block: BlockId, ssa: &Ssa) {
         let (defined, inside) = (self.blocks[v.index()], self.loops.inside(block));
         if defined != block {
@@ -297,19 +298,20 @@ impl Invariant {
         }
     }
 
-    /// A value is defined in a loop and read in several blocks.
+    /// Counts a value that is defined in a loop and read in several blocks.
     fn share(&mut self, inside: u32) {
         for (number, _) in self.loops.around(inside).take(MAX_NEST) {
             self.held[number].held += 1;
         }
     }
 
-    /// What one block of a loop adds to it: what it shares with others, and how many more values live in it at a time.
+    /// Adds the values of one block to its loop: those it shares with other blocks, and the most others that live at
+    /// once.
     fn count_block(&mut self, func: &Func, block: BlockId, ssa: &Ssa) {
         let inside = self.loops.inside(block);
         let (mut live, mut calls) = (0u32, false);
         let ops = func.block_ops(block);
-        // Shared ones live on.
+        // Shared values live throughout the block.
         for v in ops.iter().filter_map(Op::def).chain(ssa.phis(block).map(|phi| phi.dst)) {
             if self.shared[v.index()] {
                 self.lives[v.index()] = true;
@@ -318,7 +320,7 @@ impl Invariant {
             }
         }
         let shared = live;
-        // What goes on to a phi becomes one with it.
+        // An argument of a phi usually gets the phi's register, and lives to the end of the block.
         for succ in ssa.cfg.succs(block) {
             let Some(pred) = ssa.pred(block, succ) else { continue };
             for phi in ssa.phis(succ) {
@@ -340,15 +342,16 @@ impl Invariant {
         this.calls |= calls;
     }
 
-    /// A value is read in a block; says whether it is the block's own and begins to live there, backward.
+    /// Marks a value as living at a read, in a backward walk of `block`; returns whether it is defined in the block and
+    /// did not live behind the read.
     fn lives_in(&mut self, v: VReg, block: BlockId) -> bool {
         self.blocks[v.index()] == block && !core::mem::replace(&mut self.lives[v.index()], true)
     }
 
-    /// Whether an op may be made before its loop if its operands are.
+    /// Whether an op may be executed in front of its loop if its operands are available there.
     fn may_move(&self, op: &Op, v: VReg, block: BlockId, ssa: &Ssa) -> bool {
         match *op {
-            // Most constants are parts of the ops that want them, or made on the way to a phi.
+            // Most constants are operands of the ops that read them, or are copied to a phi.
             Op::Mov { src: Val::Imm(_), .. } => self.kept[v.index()],
             Op::Bin { op: BinOp::Div | BinOp::SDiv | BinOp::Mod | BinOp::SMod, .. } => {
                 let head = self.loops.all()[self.loops.inside(block) as usize].head;
@@ -359,7 +362,8 @@ impl Invariant {
         }
     }
 
-    /// The block before the outermost loop that an op may leave, which all it leaves have a register for.
+    /// Returns the block in front of the outermost loop that an op may leave, such that each loop that it leaves has a
+    /// register for it.
     fn outside(&mut self, op: &Op, inside: u32, ssa: &Ssa, registers: u8) -> Option<BlockId> {
         let margin = if is_long(op) { 0 } else { MARGIN };
         let mut to = None;
@@ -375,14 +379,14 @@ impl Invariant {
             to = this.before;
             left += 1;
         }
-        // What those hold that it leaves.
+        // The value is held by each loop that the op leaves.
         for (number, _) in self.loops.around(inside).take(left) {
             self.held[number].held += 1;
         }
         to
     }
 
-    /// A constant in a register that reaches this block.
+    /// Returns a register with a constant that reaches this block.
     fn constant(
         &mut self,
         func: &mut Func,
@@ -393,7 +397,7 @@ impl Invariant {
         registers: u8,
     ) -> Option<VReg> {
         let inside = self.loops.inside(block);
-        // Those of loops elsewhere would have to live up to here.
+        // A constant in front of an unrelated loop would have to live up to here.
         let around =
             |made: BlockId| self.loops.around(inside).take(MAX_NEST).any(|(_, this)| this.before == Some(made));
         let known = self.constants.iter().rev().take(MAX_SEEN);
@@ -412,7 +416,7 @@ impl Invariant {
         Some(v)
     }
 
-    /// Puts what moves at the ends of the blocks where it goes, in the order in which it was found.
+    /// Inserts the moved ops at the ends of their blocks, in the order in which they were found.
     fn place(&mut self, func: &mut Func) {
         self.moved.sort_by_key(|(block, ..)| *block);
         for moved in self.moved.chunk_by(|(a, ..), (b, ..)| a == b) {

@@ -1,32 +1,36 @@
-//! Jumps that need not be.
+//! Removes jumps by changing branches and the order of blocks.
 //!
-//! A compiler for BPF writes `if c goto +1; goto back` where its target is too far for a conditional jump, or where
-//! that is how its blocks came to lie: two jumps a round where one does. Here a branch over a block that only jumps
-//! becomes the opposite branch to where that jumps, and a jump to a block that only jumps goes where that goes. Where a
-//! branch leaves a loop and the jump behind it leads round, the two change places: one jump a round; copies before that
-//! jump move with it, to where the round begins. A jump back to a block that only asks whether to leave the loop asks
-//! itself. Blocks that nobody falls into come where one jumps to them. Where a branch leads on in a loop, to what lies
-//! elsewhere and leads round, and what it falls into leaves the loop, the two change places. Blocks that are empty are
-//! no blocks.
+//! Compilers for BPF write `if c goto +1; goto back` where a target is too far for a conditional jump, or because of
+//! the order in which they emit blocks. This takes two jumps a round where one suffices. The pass makes these changes:
 //!
-//! Invariants: ops other than jumps and branches are neither added nor moved; a jump with a check before it is no block
-//! that only jumps, so every check is still passed.
+//! * A branch over a block that only jumps becomes the opposite branch to the target of that jump, and a jump to a
+//!   block that only jumps leads to that block's target (`run`, `thread`).
+//! * If a branch leaves a loop and the jump behind it leads to the loop's head, the branch leads to the head and the
+//!   jump leaves the loop (`run`). Copies before that jump move with it, to a block in front of the head (`turn`).
+//! * A jump back to a block that only consists of the loop's exit branch becomes that branch (`ask`).
+//! * A block into which control does not fall is placed behind a block that jumps to it (`follow`).
+//! * If a branch leads to a distant block that continues a loop, and control falls into blocks that leave the loop, the
+//!   two are exchanged (`stay`).
+//! * Empty blocks are removed (`close`).
+//!
+//! Invariants: ops other than jumps and branches are neither added nor removed, and keep their order within a block. A
+//! jump with a check before it is not a block that only jumps, so every check is still passed.
 
 use crate::faults::planted;
 use crate::ssa::NONE;
 use bpf_lir::{BlockId, Func, Op, Span};
 
-/// How many jumps in a row are followed.
+/// How many jumps to jumps are followed from one jump.
 const MAX_HOPS: u32 = 4;
-/// The most ops on a way round that is put in front of its loop, its jump among them.
+/// The most ops of a block that is moved in front of its loop's head, its jump counted.
 const MAX_ROUND: usize = 8;
-/// How many blocks lie between a branch and what leads round; and of those that lie behind either way, how many are
-/// looked at.
+/// How many blocks may lie between a loop's head and a branch in it, and how many of the blocks behind each of the
+/// branch's targets are looked at.
 const MAX_INSIDE: usize = 8;
-/// How many blocks are moved past others, beside as many as there are 16 times.
+/// How many blocks may be moved past others, beside 16 times the number of blocks.
 const MAX_MOVED: usize = 4096;
 
-/// Runs over `func`; says how many jumps went.
+/// Runs the pass; returns how many jumps were removed or changed.
 pub(crate) fn run(func: &mut Func, reached: &mut Vec<bool>, places: &mut Vec<u32>) -> u32 {
     places.clear();
     places.resize(func.blocks.len(), 0);
@@ -46,7 +50,7 @@ pub(crate) fn run(func: &mut Func, reached: &mut Vec<bool>, places: &mut Vec<u32
     let mut kept = 0;
     for i in 0..func.order.len() {
         let block = func.order[i];
-        // Where every way here was led past it.
+        // Unreachable: every jump to the block was redirected.
         if kept > 0 && !reached[block.index()] && !func.ends(func.order[kept - 1]).falls {
             continue;
         }
@@ -62,7 +66,7 @@ pub(crate) fn run(func: &mut Func, reached: &mut Vec<bool>, places: &mut Vec<u32
                 done += 1;
                 continue;
             }
-            // Where control falls into nothing but the jump, nobody else comes to it.
+            // `block` is reached only by falling out of the branch: no other jump leads to it.
             let (from, round, out) = (places[block.index()], places[target.index()], places[over.index()]);
             if round < from
                 && (out > from || out < round)
@@ -80,14 +84,15 @@ pub(crate) fn run(func: &mut Func, reached: &mut Vec<bool>, places: &mut Vec<u32
     done + turn(func, reached, places) + follow(func, places) + stay(func, places) + ask(func, places)
 }
 
-/// The blocks from this place on that fall into each other.
+/// Returns the blocks from position `from` on that fall into each other, up to the first that does not fall on.
 fn run_from(func: &Func, from: usize) -> impl Iterator<Item = &BlockId> {
     let mut falls = true;
     func.order[from..].iter().take_while(move |block| core::mem::replace(&mut falls, func.ends(**block).falls))
 }
 
-/// Brings what a branch leads to behind it, where that leads round a loop in which the branch is, and what it falls
-/// into leaves it: of each round one jump less is taken. What is left comes behind that.
+/// Moves the target of a branch directly behind the branch, if the target leads back to the head of a loop that
+/// contains the branch, and the blocks that control falls into leave the loop. Each round then has one taken jump less.
+/// The blocks that leave the loop follow behind.
 fn stay(func: &mut Func, places: &mut Vec<u32>) -> u32 {
     let number = |func: &Func, places: &mut Vec<u32>| {
         places.clear();
@@ -109,23 +114,23 @@ fn stay(func: &mut Func, places: &mut Vec<u32>) -> u32 {
             taken.for_each(|block| jumps[block.index()] += 1);
         }
         let to = places[target.index()] as usize;
-        // Behind it, and nobody else comes there.
+        // Only a target that lies behind the branch, and that is reached by no other block.
         if to <= at + 1 || jumps[target.index()] != 1 || func.ends(func.order[to - 1]).falls {
             continue;
         }
-        // Those that fall into each other up to the branch: where they begin.
+        // The first of the blocks that fall into each other up to the branch.
         let mut first = at;
         while first > 0 && at - first < MAX_INSIDE && func.ends(func.order[first - 1]).falls {
             first -= 1;
         }
         let taken = |block: &BlockId| func.ends(*block).taken.map(|taken| places[taken.index()] as usize);
-        // Where the loop begins, and the block that leads there.
+        // The position of the loop's head, and of the block that jumps back to it.
         let back = run_from(func, to).take(MAX_INSIDE).zip(to..).find_map(|(block, place)| {
             let head = taken(block).filter(|head| (first..=at).contains(head))?;
             Some((head, place))
         });
         let Some((head, round)) = back else { continue };
-        // A head that is only a branch is asked at the end of the loop (`ask`).
+        // A head that consists only of a branch is repeated at the end of the loop by `ask`.
         if head == at && func.block_ops(func.order[at]).len() == 1 {
             continue;
         }
@@ -147,28 +152,30 @@ fn stay(func: &mut Func, places: &mut Vec<u32>) -> u32 {
     done
 }
 
-/// Blocks that fall into each other, one after the other, and where they end.
+/// A sequence of blocks that fall into each other.
 #[derive(Clone, Copy)]
 struct Chain {
-    /// Its places in the order.
+    /// Its first and last position in the order.
     from: u32,
     to: u32,
-    /// What comes behind it; [`NONE`] yet.
+    /// The chain that is placed behind it, or [`NONE`].
     next: u32,
-    /// Of those that come behind each other, of the first the last one, and of the last the first.
+    /// In a sequence of chains placed behind each other: the last chain for the first one, and the first chain for the
+    /// last one.
     other: u32,
-    /// Whether it comes behind another.
+    /// Whether it is placed behind another chain.
     placed: bool,
 }
 
-/// Puts blocks that nobody falls into behind one that jumps to them: that jump goes, and all others stay. Where several
-/// jump there, the last of them has it: those before are the ways into a loop rather than round it.
+/// Places chains that control does not fall into behind a chain that ends with a jump to them, and removes that jump.
+/// If several chains jump there, the last in the order is chosen: earlier ones tend to enter a loop, later ones to
+/// repeat it.
 fn follow(func: &mut Func, places: &mut Vec<u32>) -> u32 {
-    // The entry stays, so of two blocks none moves.
+    // The entry stays first, so with two blocks nothing can move.
     if func.order.len() < 3 {
         return 0;
     }
-    // By block: the chain that it begins.
+    // By block: the chain that begins with it.
     places.clear();
     places.resize(func.blocks.len(), NONE);
     let mut chains: Vec<Chain> = Vec::new();
@@ -189,14 +196,14 @@ fn follow(func: &mut Func, places: &mut Vec<u32>) -> u32 {
         let last = func.order[chains[at].to as usize];
         let [before @ .., Op::Jump { target }] = func.block_ops(last) else { continue };
         let to = places[target.index()];
-        // The entry stays the first, and what leads back to its own beginning stays a loop.
+        // The entry chain stays first. A sequence of chains is not placed behind its own end.
         if matches!(to, NONE | 0) || chains[to as usize].placed || chains[at].other == to {
             continue;
         }
         let (first, end) = (chains[at].other, chains[to as usize].other);
         (chains[at].next, chains[to as usize].placed) = (to, true);
         (chains[first as usize].other, chains[end as usize].other) = (end, first);
-        // A block is not empty; a jump to what comes next is no instruction.
+        // A block must not be empty. A jump to the next block is emitted as no instruction.
         if !before.is_empty() {
             func.blocks[last.index()].ops.end -= 1;
         }
@@ -216,15 +223,16 @@ fn follow(func: &mut Func, places: &mut Vec<u32>) -> u32 {
     done
 }
 
-/// Lets a jump back to a block that is only a branch be that branch, and behind it a jump to where that falls: one jump
-/// less a round, and no more on the way out.
+/// Replaces a jump back to a block that is only a branch by that branch, and a jump to where that branch falls. Each
+/// round then has one jump less, and the way out has no more than before.
 fn ask(func: &mut Func, places: &mut Vec<u32>) -> u32 {
     places.clear();
     places.resize(func.blocks.len(), 0);
     for (place, block) in func.order.iter().enumerate() {
         places[block.index()] = crate::num::small(place);
     }
-    // All before the first changes: by place, the branch, its own place among the ops, and where it falls.
+    // The changes are collected first: position of the jump's block, the branch, the branch's op index, and the block
+    // that it falls into.
     let mut found: Vec<(usize, Op, usize, BlockId)> = Vec::new();
     for (place, block) in func.order.iter().enumerate() {
         let Some(Op::Jump { target: head }) = func.block_ops(*block).last() else { continue };
@@ -248,7 +256,7 @@ fn ask(func: &mut Func, places: &mut Vec<u32>) -> u32 {
         let (Op::Branch { width, cond, a, b, target }, Some(last)) = (*branch, func.range(*block).last()) else {
             continue;
         };
-        // What comes next is fallen into, whichever way it is.
+        // If the branch's target is the next block, the condition is negated so that control falls into it.
         let next = order.get(place + 1);
         let (cond, target, falls) = match cond.negate() {
             Some(not) if next == Some(&target) => (if planted!(AskedInverted) { cond } else { not }, *falls, target),
@@ -264,9 +272,10 @@ fn ask(func: &mut Func, places: &mut Vec<u32>) -> u32 {
     crate::num::small(found.len())
 }
 
-/// Puts what is done on the way round a loop, behind a branch that leaves it, in front of the loop's head: the branch
-/// goes there instead, and there is no jump in a round. Whoever fell into the head jumps over it, once for all rounds,
-/// which is too much where there are few; those that wait for values to be copied are many.
+/// Moves a block that a loop's round ends with, behind a branch that leaves the loop, in front of the loop's head. The
+/// branch then leads to that block, so the round has no jump. If control fell into the head, it jumps over the block
+/// instead, once for all rounds. Loops with few rounds would lose by that, so then only blocks of copies are moved:
+/// loops that carry copied values tend to have many rounds.
 fn turn(func: &mut Func, reached: &mut [bool], places: &mut [u32]) -> u32 {
     reached.fill(false);
     for (place, block) in func.order.iter().enumerate() {
@@ -277,7 +286,7 @@ fn turn(func: &mut Func, reached: &mut [bool], places: &mut [u32]) -> u32 {
             reached[taken.index()] = true;
         }
     }
-    // By place: the block that goes in front of it, by its own place.
+    // By position of a head: the position of the block that moves in front of it.
     let mut front: Vec<(u32, u32)> = Vec::new();
     for (at, pair) in func.order.windows(2).enumerate() {
         let &[from, round] = pair else { continue };
@@ -286,7 +295,7 @@ fn turn(func: &mut Func, reached: &mut [bool], places: &mut [u32]) -> u32 {
         else {
             continue;
         };
-        // Else the way out would have to jump.
+        // The exit must follow the block, or the way out would need a jump.
         if func.order.get(at + 2) != Some(out) {
             continue;
         }
@@ -307,7 +316,7 @@ fn turn(func: &mut Func, reached: &mut [bool], places: &mut [u32]) -> u32 {
     if front.is_empty() {
         return 0;
     }
-    // Of several ways round the first: the others jump.
+    // Of several blocks that jump to one head, only the first moves.
     front.sort_unstable();
     front.dedup_by_key(|(head, _)| *head);
     let mut moved: Vec<u32> = front.iter().map(|(_, round)| *round).collect();
@@ -329,7 +338,7 @@ fn turn(func: &mut Func, reached: &mut [bool], places: &mut [u32]) -> u32 {
             done += 1;
         }
         if moved.next_if_eq(&place).is_some() {
-            // The branch before it leads to it, and what it led to is what comes next.
+            // The branch before the moved block leads to it, and control falls into the exit.
             let from = order[place as usize - 1];
             if let Some(last) = func.range(from).last()
                 && let Op::Branch { width, cond, a, b, .. } = func.ops[last]
@@ -344,7 +353,7 @@ fn turn(func: &mut Func, reached: &mut [bool], places: &mut [u32]) -> u32 {
     done
 }
 
-/// Takes out blocks that are empty: who comes to one comes to the next.
+/// Removes empty blocks: jumps to one lead to the next block that is not empty.
 fn close(func: &mut Func, next: &mut [u32]) -> u32 {
     let empty = |func: &Func, block: BlockId| func.block_ops(block).is_empty();
     let Some((entry, rest)) = func.order.split_first() else { return 0 };
@@ -373,7 +382,7 @@ fn close(func: &mut Func, next: &mut [u32]) -> u32 {
     crate::num::small(before - order.len())
 }
 
-/// Lets jumps to blocks that only jump go where those go.
+/// Redirects jumps to blocks that only jump to the targets of those.
 fn thread(func: &mut Func) -> u32 {
     let mut done = 0;
     for i in 0..func.order.len() {
@@ -395,7 +404,7 @@ fn thread(func: &mut Func) -> u32 {
     done
 }
 
-/// Where a block goes that does nothing else.
+/// Returns the target of a block that does nothing but jump.
 fn only_jump(func: &Func, block: BlockId) -> Option<BlockId> {
     if let [Op::Jump { target }] = func.block_ops(block) { Some(*target) } else { None }
 }

@@ -1,35 +1,38 @@
 //! The optimiser: [`Lir`](bpf_lir::Lir) in, faster [`Lir`](bpf_lir::Lir) out.
 //!
-//! Problem: BPF has ten registers, no rotation, no index in an address, loads bytes where it wants words, and copies
-//! before it computes; translated one to one it runs at half the speed of native code. Approach: passes, each a
-//! function over one function that keeps what it computes. Most work in SSA form, between one construction and one
-//! destruction:
+//! Problem: BPF has ten registers, no rotation, no selection and no indexed addressing, and its compilers load bytes
+//! where they want words and copy before they compute. One machine instruction for each BPF instruction is therefore
+//! slow. Approach: a sequence of passes. Each pass transforms one function and preserves what the function computes.
+//! Most passes work in SSA form, between one construction and one destruction:
 //!
 //! | file | what |
 //! |---|---|
-//! | `passes` | the passes by name, and what a compilation runs of them |
-//! | `peephole` | two adjacent ops that are one |
-//! | `slots` | pieces of the stack that become values |
-//! | `convert` | branches that become selections |
-//! | `unroll` | short loops that do several rounds at a time |
-//! | `ssa`, `destruct` | into SSA form, and out of it without copies that need not be |
-//! | `values` | constants, rules, what was computed before; bytes that are one load; division by constants |
+//! | `passes` | the passes by name, and their order in a compilation |
+//! | `peephole` | fuses two adjacent ops into one |
+//! | `slots` | turns pieces of the BPF stack into values |
+//! | `convert` | turns branches into selections |
+//! | `unroll` | lets short counted loops do several rounds at a time |
+//! | `ssa`, `destruct` | construct SSA form, and leave it with few copies |
+//! | `values` | value numbering, constant folding, rules, memory contents, wide loads, division by constants |
 //! | `rules` | the algebraic rules, as data |
-//! | `gather` | one confinement for several accesses of a contained program |
-//! | `index` | sums that are addresses, into the accesses that use them |
-//! | `invariant` | what each round of a loop computes anew, before the loop |
-//! | `operand` | values brought to the op that can make them on the way |
-//! | `blind` | constants of the program do not appear in its machine code |
-//! | `layout` | jumps that need not be |
-//! | `sweep`, `dead` | what nobody reads, in SSA form and outside |
-//! | `num` | casts that lose nothing, by name |
-//! | `report` | what passes did, for people |
-//! | `faults` | bugs on purpose, for tests |
+//! | `gather` | shares one confinement among several accesses of a contained program |
+//! | `index` | moves sums into the addresses of the accesses that use them |
+//! | `invariant` | moves loop-invariant ops and constants in front of the loop |
+//! | `step` | lets reads behind a counter's step use the stepped counter |
+//! | `operand` | moves a value down to its one reader, if the machine can compute both in one instruction |
+//! | `blind` | keeps the program's constants out of its machine code |
+//! | `layout` | removes jumps |
+//! | `loops` | finds natural loops |
+//! | `sweep`, `dead` | remove ops whose results are not read, in SSA form and outside of it |
+//! | `num` | named casts that lose nothing |
+//! | `report` | lists what the passes changed, for people |
+//! | `faults`, `proof` | bugs planted by tests; the rules as the prover reads them |
 //!
-//! Invariants: this crate knows neither BPF nor machine code, only what [`bpf_lir::eval`] says that ops mean; nothing
-//! is assumed of a program but what its ops say. So a load whose region is unknown may be of memory that is not there,
-//! and stays unless another load that stays finds the same bytes; what it may meet is decided by regions alone. Passes
-//! are linear in the ops, or give up above a limit that is named.
+//! Invariants: this crate knows neither BPF nor machine code. It relies only on the meaning of ops as `bpf_lir::eval`
+//! defines it, and assumes nothing about a program but what its ops say. A load whose region is unknown may therefore
+//! read unmapped memory and trap, so it stays unless another load that stays reads the same bytes. Two accesses with
+//! different bases may overlap unless their regions exclude it. Passes are linear in the number of ops, or give up
+//! above a named limit.
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 #![forbid(unsafe_code)]
 

@@ -1,18 +1,21 @@
-//! The natural loops of a function: from each edge that leads back to a block that dominates it, backward.
+//! Finds the natural loops of a function: for each edge to a block that dominates the edge's source, the blocks that
+//! reach the source without passing the head.
 //!
-//! Inner ones come before those around them, found so that a block is looked at once for each loop whose head is the
-//! outermost around it: linear but for a logarithm. A cycle with several ways in is none.
+//! Inner loops are found before the loops around them. A search skips an inner loop by jumping to the head of the
+//! outermost loop found so far (a union-find forest with path halving), so the cost is linear but for a logarithmic
+//! factor. A cycle with several entries is not a natural loop and is not found.
 
 use crate::ssa::{NONE, Ssa};
 use bpf_lir::{BlockId, Func};
 
-/// A loop: the blocks from which its head is come to again without leaving it.
+/// A natural loop: its head dominates all its blocks, and its head can be reached from each of them without leaving the
+/// loop.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Loop {
     pub(crate) head: BlockId,
-    /// The block before it, where there is one.
+    /// The one block outside the loop that leads to its head, if there is only one and it leads nowhere else.
     pub(crate) before: Option<BlockId>,
-    /// The one around it, or [`NONE`].
+    /// The number of the innermost loop around this one, or [`NONE`].
     pub(crate) parent: u32,
 }
 
@@ -20,7 +23,8 @@ pub(crate) struct Loop {
 #[derive(Debug, Default)]
 pub(crate) struct Loops {
     all: Vec<Loop>,
-    /// By block: the innermost loop that it is in, and the head of the outermost one that was found so far, or itself.
+    /// By block: `inside` is the innermost loop that contains it, or [`NONE`]; `outermost` leads to the head of the
+    /// outermost loop found so far that contains it, or is the block itself.
     inside: Vec<u32>,
     outermost: Vec<BlockId>,
     work: Vec<BlockId>,
@@ -50,7 +54,7 @@ impl Loops {
                 if found == block {
                     continue;
                 }
-                // A block of no loop so far, or the head of a loop that is in none.
+                // Either a block that is in no loop so far, or the head of a loop that is itself in no loop so far.
                 match self.inside[found.index()] {
                     NONE => self.inside[found.index()] = this,
                     inner => self.all[inner as usize].parent = this,
@@ -70,23 +74,23 @@ impl Loops {
         block
     }
 
-    /// All of them, inner ones before those around them.
+    /// Returns all loops, inner loops before those around them.
     pub(crate) fn all(&self) -> &[Loop] {
         &self.all
     }
 
-    /// The innermost loop that a block is in, or [`NONE`].
+    /// Returns the number of the innermost loop that contains a block, or [`NONE`].
     pub(crate) fn inside(&self, block: BlockId) -> u32 {
         self.inside[block.index()]
     }
 
-    /// A loop and those around it, from within, with their numbers.
+    /// Returns a loop and the loops around it with their numbers, from the innermost outward.
     pub(crate) fn around(&self, inside: u32) -> impl Iterator<Item = (usize, &Loop)> {
         let numbered = |number: u32| Some((number as usize, self.all.get(number as usize)?));
         core::iter::successors(numbered(inside), move |(_, this)| numbered(this.parent))
     }
 
-    /// In how many loops a block is, which are counted up to `most`.
+    /// Returns how many loops contain a block, at most `most`.
     pub(crate) fn depth(&self, block: BlockId, most: usize) -> usize {
         self.around(self.inside(block)).take(most).count()
     }

@@ -1,7 +1,8 @@
-//! Casts that lose nothing, or what is not wanted, each by a name: see the lint `cast_possible_truncation` of this
-//! crate.
+//! Named casts that lose nothing, or only the bits that their caller does not want. The lint `cast_possible_truncation`
+//! of this crate forbids other narrowing casts.
 
-/// A number of ops, blocks, registers or what is kept of them: a program of a million slots makes far less than 2^32.
+/// Narrows a number of ops, blocks or registers: a program of a million instruction slots makes far less than 2^32 of
+/// each.
 #[inline(always)]
 #[expect(clippy::cast_possible_truncation, reason = "what is counted is limited; and debug builds check it")]
 pub(crate) const fn small(number: usize) -> u32 {
@@ -9,7 +10,7 @@ pub(crate) const fn small(number: usize) -> u32 {
     number as u32
 }
 
-/// A number of bits of a value.
+/// Narrows a number of bits of a value, from 0 to 64.
 #[inline(always)]
 #[expect(clippy::cast_possible_truncation, reason = "64 at most; and debug builds check it")]
 pub(crate) const fn count(bits: u32) -> u8 {
@@ -17,7 +18,7 @@ pub(crate) const fn count(bits: u32) -> u8 {
     bits as u8
 }
 
-/// The low half of a constant: what ops of 32 bits see, as the signed number that it is.
+/// Returns the low half of a constant, which ops of 32 bits read, as a signed number.
 #[inline(always)]
 #[expect(clippy::cast_possible_truncation, reason = "what is meant")]
 pub(crate) const fn low(number: i64) -> i32 {

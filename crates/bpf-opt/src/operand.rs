@@ -1,16 +1,17 @@
-//! Values that the op that reads them makes on the way: by a load, a test, a shift, a product.
+//! Moves a value down to its one reader, if the machine can compute both in one instruction.
 //!
-//! A machine with memory operands adds, compares and so on with what a load would find, and tests the bits that two
-//! operands share without computing them; one with shifted operands adds what it shifts, rotates, extends or
-//! multiplies; and what a comparison carries is added without being a number ([`Takes`]). Nothing in the intermediate
-//! form says so: a value that is read once, by the very next op, is [`held`] by the allocator and the emitter, both of
-//! whom ask here. What is done to the form is to bring such pairs together: in SSA form, an op whose only reader stands
-//! further down in its block moves down to it. So does a selection to the next one by the same comparison, or the
-//! branch by the same operands, which are then compared once.
+//! A machine with memory operands (x86-64) adds, compares and so on with a value in memory, tests the bits that two
+//! operands share without computing them, and adds or subtracts the carry of a comparison. A machine with shifted
+//! operands (arm64) shifts, rotates, extends or multiplies a second operand within one instruction ([`Takes`]). The
+//! intermediate form does not express this. Instead, a value that is read once, by the next op, may need no register:
+//! [`held`] decides, and both the allocator and the emitters ask it. This pass brings such pairs together, in SSA form:
+//! an op whose only reader stands further down in its block moves down to the reader. A selection also moves down to
+//! the next selection by the same comparison, or to the branch that compares the same operands, so that the comparison
+//! is made once.
 //!
-//! Invariants: a load moves past nothing but ops that only compute and plain loads, so whatever a program writes,
-//! checks or calls, it has done before a load that traps in an unverified program as before. At most [`MAX_DISTANCE`]
-//! ops are moved up by one.
+//! Invariants: a load moves only past ops that compute and plain loads. Everything that an unverified program writes,
+//! checks or calls before a load that traps, it still does before that load. An op moves past at most [`MAX_DISTANCE`]
+//! others.
 
 use crate::dead::is_pure;
 use crate::faults::planted;
@@ -20,40 +21,42 @@ use bpf_isa::{Cond, Size, Width};
 use bpf_lir::{Base, BinOp, Func, Mem, Op, VReg, Val, narrow};
 use core::ops::Range;
 
-/// How far a value is brought.
+/// The greatest distance in ops over which a value moves.
 const MAX_DISTANCE: usize = 24;
 
-/// How a machine with memory operands has it, and which condition tells.
+/// How a machine with memory operands makes a comparison with one operand in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Compared {
-    /// Memory at its own size with a register.
+    /// It compares memory, at the size of the load, with a register.
     Memory,
-    /// A register with memory of the comparison's width.
+    /// It compares a register with memory of the comparison's width.
     WithMemory,
-    /// Whether the low byte of a register has bits in common with a byte in memory.
+    /// It tests whether the low byte of a register and a byte in memory have common bits.
     Bits,
-    /// Memory at its own size with a constant of at most 32 bits: unsigned conditions where it is zero-extended.
+    /// It compares memory, at the size of the load, with a constant of at most 32 bits. If the load zero-extends, the
+    /// condition is an unsigned one.
     Constant {
-        /// The condition.
+        /// The condition of the comparison.
         cond: Cond,
-        /// The constant.
+        /// The constant, sign-extended to the size of the load.
         imm: i32,
     },
 }
 
-/// What a machine's ops take in place of a register.
+/// The operands that a machine's ops take in place of a register.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Takes {
-    /// An operand from memory, and two of an `and` that is compared with zero; one side of a selection that is the
-    /// other one and what a comparison carries.
+    /// An operand from memory; an `and` whose result is only compared with zero; as one operand of a selection, the
+    /// other operand plus or minus the carry of the comparison (x86-64).
     Memory,
-    /// A second operand that is shifted or rotated by a constant, inverted, extended, or a product; a field of bits in
-    /// place of two shifts, masks or extensions; an `and` that is compared with zero; one side of a selection that is a
-    /// small constant, one more, inverted or negated; an index that is extended.
+    /// A second operand that is shifted or rotated by a constant, inverted, extended, or a product; a bit field in
+    /// place of two shifts, masks or extensions; an `and` whose result is only compared with zero; as one operand of a
+    /// selection, a small constant, or a value plus one, inverted or negated; an extended index (arm64).
     Shifted,
 }
 
-/// The value that `user`, which comes right after `maker`, need not have in a register, if it is read nowhere else.
+/// Returns the value that `maker` defines, if `user`, which follows `maker`, can compute it in place of reading a
+/// register. The caller makes sure that nothing else reads the value.
 pub fn held(takes: Takes, maker: &Op, user: &Op) -> Option<VReg> {
     match takes {
         Takes::Memory => in_memory(maker, user),
@@ -69,24 +72,25 @@ pub fn held(takes: Takes, maker: &Op, user: &Op) -> Option<VReg> {
     }
 }
 
-/// Bits of a register, moved and extended: what `ubfx`, `sbfx`, `ubfiz` and `sbfiz` make.
+/// A bit field of a register, moved and extended: the result of `ubfx`, `sbfx`, `ubfiz` or `sbfiz`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Field {
-    /// Of this register.
+    /// The register.
     pub src: VReg,
-    /// The width of the result, which is zero above it.
+    /// The width of the result, whose bits above the width are zero.
     pub width: Width,
-    /// Whether the highest bit fills what is above it.
+    /// Whether the field's highest bit is copied to the bits above it; otherwise those are zero.
     pub signed: bool,
-    /// The lowest bit in the source.
+    /// The field's lowest bit in the source, from 0.
     pub from: u8,
-    /// Where that bit goes. It, or `from`, is 0.
+    /// The position of that bit in the result. `from` or `to` is 0.
     pub to: u8,
-    /// How many bits.
+    /// The number of bits.
     pub bits: u8,
 }
 
-/// What an op does to one register, as a [`Field`] of it, if it is one; both `from` and `to` may be other than 0.
+/// Returns the effect of an op on one register as a [`Field`] of the register, if it is one. Both `from` and `to` may
+/// differ from 0.
 fn one_field(op: &Op) -> Option<Field> {
     let whole = crate::rules::bits;
     Some(match *op {
@@ -100,7 +104,7 @@ fn one_field(op: &Op) -> Option<Field> {
         Op::Bin { op: BinOp::And, width, a: src, b: Val::Imm(imm), .. } => {
             let mask = narrow(width, imm as u64);
             let (from, bits) = (mask.trailing_zeros(), mask.count_ones());
-            // A run of ones.
+            // The mask is a run of ones.
             if mask == 0 || u64::MAX >> (64 - bits) << from != mask {
                 return None;
             }
@@ -140,22 +144,22 @@ fn one_field(op: &Op) -> Option<Field> {
     })
 }
 
-/// The field that `user` makes of what `maker` reads, and of nothing else.
+/// Returns the field of `maker`'s operand that `maker` and `user` together compute.
 pub fn field(maker: &Op, user: &Op) -> Option<Field> {
     let (f, v) = (one_field(maker)?, maker.def()?);
     if let Op::Neg { width, src, .. } = *user {
-        // One bit, all over.
+        // The negation of one bit is that bit in all positions.
         let bit = src == v && f.bits == 1 && !f.signed && f.to == 0;
         return (bit && f.from < crate::rules::bits(width)).then_some(Field { width, signed: true, ..f });
     }
     let g = one_field(user).filter(|g| g.src == v)?;
     let width = |width| i32::from(crate::rules::bits(width));
     let [f_from, f_to, f_bits, g_from, g_to, g_bits] = [f.from, f.to, f.bits, g.from, g.to, g.bits].map(i32::from);
-    // Where the bits of `v` that are the field's begin and end, and those that `user` takes.
+    // Where the field's bits begin and end in `v`, limited to the bits that `user` takes.
     let (begin, end) = (g_from.max(f_to), (g_from + g_bits).min(f_to + f_bits));
     let mut signed = g.signed;
     if g_from + g_bits > f_to + f_bits {
-        // Above the field is its sign, as far as the maker's width, or nothing.
+        // `user` also takes bits above the field: copies of its sign up to the maker's width, or zeros.
         if f.signed && (!g.signed || g_from + g_bits > width(f.width)) {
             return None;
         }
@@ -178,31 +182,31 @@ pub fn field(maker: &Op, user: &Op) -> Option<Field> {
     Some(Field { src: f.src, width: made, signed, from, to, bits })
 }
 
-/// One side of a selection, made on the way.
+/// An operand of a selection that the selection computes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Side {
-    /// It is the side that is taken where the condition holds.
+    /// Whether the selection chooses it if its condition holds.
     pub yes: bool,
-    /// What it is made of; `None` is zero.
+    /// The register that it is computed from; `None` stands for zero.
     pub of: Option<VReg>,
-    /// How.
+    /// The computation.
     pub as_: SideAs,
 }
 
-/// How one side of a selection is made of a register.
+/// How a selection computes one of its operands from a register.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SideAs {
-    /// It is that.
+    /// The value as it is.
     Same,
-    /// One more.
+    /// The value plus one.
     Next,
-    /// Each bit inverted.
+    /// The value with each bit inverted.
     Inverted,
-    /// Negated.
+    /// The value negated.
     Negated,
 }
 
-/// The side of the selection `user` that it makes on the way, as `maker` would.
+/// Returns the operand of the selection `user` that the selection can compute in place of `maker`.
 pub fn side(maker: &Op, user: &Op) -> Option<Side> {
     let (v, Op::Select { a, b, yes, no, .. }) = (maker.def()?, *user) else { return None };
     if a == v || b == Val::Reg(v) || (yes == v) == (no == v) {
@@ -248,7 +252,8 @@ pub fn side(maker: &Op, user: &Op) -> Option<Side> {
     Some(Side { yes: yes == v, of, as_ })
 }
 
-/// The register whose lower half, extended, is the index of the load or store `user`; whether by its sign.
+/// Returns the register whose lower half, extended, is the index of the load or store `user`, and whether the extension
+/// is by sign.
 pub fn extended_index(maker: &Op, user: &Op) -> Option<(VReg, bool)> {
     let v = maker.def()?;
     let mem = match *user {
@@ -261,7 +266,7 @@ pub fn extended_index(maker: &Op, user: &Op) -> Option<(VReg, bool)> {
     (index == v && base != v).then_some((src, signed && !planted!(IndicesUnsigned)))
 }
 
-/// An `and`, if all that `user` wants to know is whether it is zero.
+/// Returns the result of `maker`, an `and`, if `user` only compares the result with zero.
 fn tested(maker: &Op, user: &Op) -> Option<VReg> {
     let Op::Bin { op: BinOp::And, width, dst, a: x, b: mask } = *maker else { return None };
     let Comparison { width: tested, cond, a, b } = comparison(user, dst)?;
@@ -270,7 +275,7 @@ fn tested(maker: &Op, user: &Op) -> Option<VReg> {
     (a == dst && zero && whole && x != dst && mask != Val::Reg(dst)).then_some(dst)
 }
 
-/// The second operand of arithmetic, if the machine makes it of what `maker` makes it of.
+/// Returns the result of `maker` if the machine can compute it as the second operand of the arithmetic `user`.
 fn shifted(maker: &Op, user: &Op) -> Option<VReg> {
     let (Op::Bin { op, width, a, b: Val::Reg(b), .. }, Some(v)) = (*user, maker.def()) else { return None };
     let logic = matches!(op, BinOp::And | BinOp::Or | BinOp::Xor);
@@ -285,7 +290,7 @@ fn shifted(maker: &Op, user: &Op) -> Option<VReg> {
     } else if let Op::Mov { width: Width::W32, src: Val::Reg(_), .. } = *maker {
         sum && width == Width::W64
     } else if let Op::Ext { width: made, signed, from: Size::B | Size::H | Size::W, .. } = *maker {
-        // What was extended to 32 bits is zero above.
+        // An extension to 32 bits leaves zeros above.
         sum && (!signed || made == width || width == Width::W32)
     } else {
         false
@@ -294,22 +299,23 @@ fn shifted(maker: &Op, user: &Op) -> Option<VReg> {
     (fits && a != b && (b == v || turned)).then_some(v)
 }
 
-/// A selection between a value and one more or one less, by a comparison that the carry tells: `adc`, `sbb`.
+/// A selection between a value and the value plus or minus one, by a comparison whose carry decides: `adc`, `sbb`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Carried {
-    /// What changes by one.
+    /// The value that is changed by one.
     pub of: VReg,
-    /// Downward.
+    /// Whether one is subtracted; otherwise it is added.
     pub less: bool,
-    /// It changes where there is a carry; else where there is none.
+    /// Whether the value changes if there is a carry; otherwise it changes if there is none.
     pub on_carry: bool,
-    /// The two whose unsigned difference carries: where the first is below the second.
+    /// The first operand of the comparison, which carries if the first operand is below the second, unsigned.
     pub a: VReg,
-    /// The second.
+    /// The second operand of the comparison.
     pub b: Val,
 }
 
-/// How a machine whose comparisons set a carry makes the selection `user` of what `maker` has for one of its sides.
+/// Returns how a machine whose comparisons set a carry makes the selection `user` between a value and the sum that
+/// `maker` computes.
 pub fn carried(maker: &Op, user: &Op) -> Option<Carried> {
     let Op::Bin { op: BinOp::Add, width: Width::W64, dst: v, a: of, b: Val::Imm(by @ (1 | -1)) } = *maker else {
         return None;
@@ -319,7 +325,7 @@ pub fn carried(maker: &Op, user: &Op) -> Option<Carried> {
     if !changes || a == v || b == Val::Reg(v) || of == v {
         return None;
     }
-    // The first number above a constant, if there is one.
+    // The constant plus one, if that does not wrap.
     let above = |imm: i64| {
         let imm = crate::rules::sign(width, imm as u64);
         (imm != -1).then_some(Val::Imm(imm.wrapping_add(1)))
@@ -362,7 +368,7 @@ struct Comparison {
     b: Val,
 }
 
-/// What an op compares, if that is all it wants `v` for.
+/// Returns the comparison that an op makes, if the op reads `v` only as an operand of that comparison.
 fn comparison(op: &Op, v: VReg) -> Option<Comparison> {
     if let Op::Branch { width, cond, a, b, .. } = *op {
         return Some(Comparison { width, cond, a, b });
@@ -376,11 +382,12 @@ fn comparison(op: &Op, v: VReg) -> Option<Comparison> {
     None
 }
 
-/// The comparison `a cond b` with its operand `v` left in memory, from where it was loaded in this size.
+/// Returns how the machine makes the comparison `a cond b` with its operand `v` left in memory, from where `v` was
+/// loaded with this size.
 pub fn compared(size: Size, v: VReg, width: Width, cond: Cond, a: VReg, b: Val) -> Option<Compared> {
     let whole = access(width) == size;
     match b {
-        // Bits above those in memory are shared with nothing.
+        // Bits above the byte in memory are zero and common to nothing.
         Val::Reg(b) if (a == v) != (b == v) && cond == Cond::Set && size == Size::B => Some(Compared::Bits),
         Val::Reg(b) if b == v && a != v => whole.then_some(Compared::WithMemory),
         Val::Reg(b) if b != v && a == v => whole.then_some(Compared::Memory),
@@ -390,10 +397,12 @@ pub fn compared(size: Size, v: VReg, width: Width, cond: Cond, a: VReg, b: Val) 
                 let imm = if width == Width::W32 { i64::from(crate::num::low(imm)) } else { imm };
                 return Some(Compared::Constant { cond, imm: i32::try_from(imm).ok()? });
             }
-            // What was loaded is zero above; so must the constant be, and then all comparisons are unsigned.
+            // The load zero-extends. The constant must have no higher bits either, so the comparison is one of unsigned
+            // numbers.
             let most = match size {
                 Size::B => 0xff,
-                // The bits of its low byte; a constant of two bytes makes an instruction slow to decode.
+                // Only the low byte of memory is tested. A constant of two bytes would make the instruction slow to
+                // decode.
                 Size::H if cond == Cond::Set => 0xff,
                 Size::W => 0x7fff_ffff,
                 Size::H | Size::DW => return None,
@@ -406,7 +415,7 @@ pub fn compared(size: Size, v: VReg, width: Width, cond: Cond, a: VReg, b: Val) 
     }
 }
 
-/// The condition that says the same of numbers that are not negative.
+/// Returns the condition on unsigned numbers that is equivalent if both numbers are not negative.
 fn unsigned(cond: Cond) -> Cond {
     match cond {
         Cond::SGt => Cond::Gt,
@@ -420,8 +429,8 @@ fn unsigned(cond: Cond) -> Cond {
 fn takes_memory(op: BinOp) -> bool {
     match op {
         BinOp::Add | BinOp::Sub | BinOp::And | BinOp::Or | BinOp::Xor => true,
-        // It would wait for its load in the queue of the one unit that multiplies, before others that could go on:
-        // eight products a round took 1.32 times as long (AMD EPYC).
+        // A product with a memory operand would wait for its load in the queue of the one multiplication unit, and
+        // delay other products that could start.
         BinOp::Mul
         | BinOp::MulHighU
         | BinOp::MulHighS
@@ -451,17 +460,17 @@ fn access(width: Width) -> Size {
     }
 }
 
-/// The memory that it works in.
+/// Scratch memory of the pass, reused from function to function.
 #[derive(Debug, Default)]
 pub(crate) struct Operands {
-    /// By value: how often it is read.
+    /// By value: how many reads it has.
     uses: Vec<u32>,
-    /// By value: the op that defines it, if it is in the block at hand.
+    /// By value: the index of the op that defines it, which must be in the current block to be used.
     defs: Vec<u32>,
 }
 
 impl Operands {
-    /// Runs over `func`, which is in SSA form; says how many values were brought to their readers.
+    /// Runs the pass over `func`, which is in SSA form; returns how many ops moved.
     pub(crate) fn run(&mut self, func: &mut Func, ssa: &Ssa, takes: Takes) -> u32 {
         let values = func.vregs as usize;
         self.uses.clear();
@@ -491,7 +500,7 @@ impl Operands {
                     let def = self.defs[v.index()] as usize;
                     let near = range.contains(&def) && def < at && at - def <= MAX_DISTANCE;
                     if near && self.uses[v.index()] == 1 && held(takes, &func.ops[def], &func.ops[at]) == Some(v) {
-                        // The later one: it is the shorter way.
+                        // Of two operands, the one defined later has the shorter way.
                         found = found.max(Some(def));
                     }
                 });
@@ -520,7 +529,8 @@ impl Operands {
 }
 
 impl Operands {
-    /// Makes of a 1, beside which a selection has 0, one more than that, where the machine then adds what it carries.
+    /// In a selection between the constants 1 and 0, defines the 1 as the 0 plus one, if the machine then adds the
+    /// carry of the comparison.
     fn count_from_zero(&mut self, func: &mut Func, block: &Range<usize>, at: usize) {
         let Op::Select { yes, no, .. } = func.ops[at] else { return };
         let constant = |v: VReg| {
@@ -549,9 +559,9 @@ impl Operands {
     }
 }
 
-/// Brings selections by one comparison together, which is then made once: the first moves down to the second, or to the
-/// branch that asks the same, past what does not read it. Two branches over one op each, by the same comparison, leave
-/// them apart.
+/// Brings selections by one comparison together, so that the comparison is made once: the first moves down to the
+/// second, or to the branch that compares the same operands, past ops that do not read its result. `convert` makes such
+/// selections from two branches with the same comparison.
 fn gather(func: &mut Func, range: Range<usize>) -> u32 {
     let mut done = 0;
     let mut last: Option<(usize, VReg, Comparison)> = None;
@@ -592,7 +602,7 @@ mod tests {
     const V: VReg = VReg(1);
     const R: VReg = VReg(2);
 
-    /// Every op of one register that may be a field.
+    /// Returns ops of one register, many of which are bit fields.
     fn ops(dst: VReg, src: VReg) -> Vec<Op> {
         let mut out = vec![Op::Mov { width: Width::W32, dst, src: Val::Reg(src) }];
         for width in [Width::W32, Width::W64] {
@@ -615,7 +625,7 @@ mod tests {
         narrow(width, value)
     }
 
-    /// Bits `from ..` of `x`, so many, with their sign or zeros above.
+    /// Returns the `bits` bits of `x` from bit `from` on, extended by sign or zeros.
     fn bits_of(x: u64, from: u8, bits: u8, signed: bool) -> u64 {
         let high = x << (64 - bits - from);
         if signed { (high as i64 >> (64 - bits)) as u64 } else { high >> (64 - bits) }
@@ -665,7 +675,7 @@ mod tests {
         }
     }
 
-    /// How many pairs are one field, each compared over some values.
+    /// Compares each pair of ops that is one field with that field over some values; returns the number of such pairs.
     fn compare() -> Result<usize, String> {
         let mut fields = 0;
         let values =
@@ -705,7 +715,8 @@ mod tests {
         assert!(compared.is_err());
     }
 
-    /// How many ops are an index that a load extends, each compared over some values.
+    /// Compares each op that is an extended index with the index that the load extends, over some values; returns the
+    /// number of such ops.
     fn compare_indices() -> Result<usize, String> {
         let mem = Mem::new(Base::Indexed { base: R, index: V, shift: 3 }, 0);
         let user = Op::Load { size: Size::DW, signed: false, swap: false, dst: R, mem };
@@ -726,7 +737,7 @@ mod tests {
     #[test]
     fn indices_are_what_ops_make() {
         let indices = compare_indices().unwrap_or_else(|why| panic!("{why}"));
-        // By zeros, as a copy, an extension and a mask say it; and by the sign.
+        // Zero extension is written as a copy, as an extension and as a mask; sign extension as an extension.
         assert!(indices >= 3, "{indices}");
     }
 
@@ -739,7 +750,8 @@ mod tests {
         assert!(compared.is_err());
     }
 
-    /// How many selections are what a comparison carries, each compared over values about the constants.
+    /// Compares each selection that a carry decides with the carry, over values around the constants; returns the
+    /// number of such selections.
     fn compare_carried() -> Result<usize, String> {
         use Cond::*;
         let values =
@@ -787,7 +799,8 @@ mod tests {
     #[test]
     fn what_is_carried_is_what_is_selected() {
         let carries = compare_carried().unwrap_or_else(|why| panic!("{why}"));
-        // Four for each width, of each of the unsigned conditions with a register and with most constants.
+        // At least four selections for each width, each of the four ordered unsigned conditions, and each of nine
+        // second operands.
         assert!(carries > 4 * 2 * 4 * 9, "{carries}");
     }
 
@@ -800,7 +813,7 @@ mod tests {
         assert!(compared.is_err());
     }
 
-    /// The sides of a selection that a machine makes on the way, and what it does not.
+    /// Checks which operands of a selection are computed by the selection, and which are not.
     #[test]
     fn sides_of_selections() {
         let user = Op::Select { width: Width::W64, cond: Cond::Gt, a: X, b: Val::Imm(7), dst: R, yes: V, no: VReg(3) };
@@ -809,7 +822,7 @@ mod tests {
         assert_eq!(constant(Width::W64, 0), made(None, SideAs::Same));
         assert_eq!(constant(Width::W32, 1), made(None, SideAs::Next));
         assert_eq!(constant(Width::W64, -1), made(None, SideAs::Inverted));
-        // The selection is of 64 bits: this one is zero above.
+        // The selection has 64 bits, but this constant is zero above its lower half.
         assert_eq!(constant(Width::W32, -1), None);
         let next = |width| Op::Bin { op: BinOp::Add, width, dst: V, a: X, b: Val::Imm(1) };
         assert_eq!(side(&next(Width::W64), &user), made(Some(X), SideAs::Next));

@@ -1,8 +1,9 @@
-//! The passes there are, by name, and what a compilation runs of them.
+//! The list of passes, and the order in which a compilation runs them.
 //!
-//! A pass is a function over one [`Func`] that keeps what it computes and keeps it well formed; it says how often it
-//! found something to do. In debug builds the function is verified after each. Passes over SSA form run between one
-//! construction and one destruction in a compilation; by themselves, in tests, each has both around it.
+//! A pass is a function over one [`Func`] that preserves what the function computes and keeps it well formed; it
+//! returns how many changes it made. In debug builds the function is verified after each pass. A compilation constructs
+//! SSA form once, runs all passes that need it, and leaves it once. A test that runs one such pass constructs and
+//! leaves SSA form around it.
 
 use crate::blind::{self, Keys};
 use crate::convert::Convert;
@@ -22,17 +23,17 @@ use bpf_lir::{Func, Lir};
 
 macro_rules! passes {
     ($($(#[$doc:meta])* $pass:ident $name:literal;)*) => {
-        /// A pass.
+        /// A pass of the optimiser.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         pub enum Pass {
             $($(#[$doc])* $pass,)*
         }
 
         impl Pass {
-            /// All of them.
+            /// All passes.
             pub const ALL: [Pass; [$($name),*].len()] = [$(Pass::$pass),*];
 
-            /// The name, for tests and listings.
+            /// Returns the pass's name, for tests and listings.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Pass::$pass => $name,)*
@@ -43,38 +44,38 @@ macro_rules! passes {
 }
 
 passes! {
-    /// Two adjacent ops that are one.
+    /// Fuses two adjacent ops into one.
     Peephole "peephole";
-    /// Pieces of the stack that become values.
+    /// Turns pieces of the BPF stack into values.
     Slots "slots";
-    /// Branches that become selections.
+    /// Turns branches into selections.
     Convert "convert";
-    /// Definitions that nobody reads.
+    /// Removes definitions that are never read.
     Dead "dead";
-    /// Into SSA form and out of it: copies that need not be.
+    /// Constructs SSA form and leaves it, which removes copies.
     Ssa "ssa";
-    /// Values: constants, rules, what was computed before.
+    /// Folds constants, applies rules, and removes repeated computations.
     Values "values";
-    /// Accesses at constant distances from each other share one confinement.
+    /// Shares one confinement among accesses at constant distances from each other.
     Gather "gather";
-    /// Sums that are addresses, into the accesses that use them.
+    /// Moves sums into the addresses of the accesses that use them.
     Index "index";
-    /// Constants do not appear in machine code, if [`PassOptions::blind`] is set.
+    /// Keeps the program's constants out of machine code, if [`PassOptions::blind`] is set.
     Blind "blind";
-    /// What each round of a loop computes anew, before the loop.
+    /// Moves loop-invariant ops and constants in front of the loop.
     Invariant "invariant";
-    /// Counters that end at their step.
+    /// Lets reads behind a counter's step use the stepped counter.
     Step "step";
-    /// Values brought to the op that can make them on the way.
+    /// Moves a value down to its one reader, if the machine can compute both in one instruction.
     Operand "operand";
-    /// Jumps that need not be.
+    /// Removes jumps.
     Layout "layout";
-    /// Short loops that do several rounds at a time.
+    /// Lets short counted loops do several rounds at a time.
     Unroll "unroll";
 }
 
 impl Pass {
-    /// Runs it; says how often it found something to do.
+    /// Runs the pass over a function; returns how many changes it made.
     pub fn run(self, func: &mut Func, options: PassOptions, scratch: &mut PassScratch) -> u32 {
         let done = match self {
             Pass::Peephole => peephole::run(func),
@@ -97,18 +98,18 @@ impl Pass {
     }
 }
 
-/// What is run on the way to code, and for which machine.
+/// Options of a compilation: the machine's properties, and which passes run.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct PassOptions {
-    /// Which addresses the machine has.
+    /// The machine's addressing modes, operands, constants and registers.
     pub addresses: Addresses,
-    /// Only what fuses neighbours.
+    /// Run only the passes that fuse adjacent ops and remove unread ones, and blind constants if wanted.
     pub plain: bool,
     /// The program is contained: one check may pay the budget of several rounds of an unrolled loop.
     pub contained: bool,
     /// Blind the program's constants, with keys from this secret seed. `skip` does not prevent it.
     pub blind: Option<u64>,
-    /// What is not run. For tests: any of them gives the same results.
+    /// Passes that are left out. For tests: the results do not depend on the set.
     pub skip: PassSet,
 }
 
@@ -119,7 +120,7 @@ pub struct PassSet(u16);
 const _: () = assert!(Pass::ALL.len() <= 16, "a set has a bit for each pass");
 
 impl PassSet {
-    /// The passes whose bits are set, in the order of [`Pass::ALL`]; bits beyond mean nothing.
+    /// Returns the set of the passes whose bits are set, in the order of [`Pass::ALL`]. Higher bits are ignored.
     pub fn from_bits(bits: u16) -> PassSet {
         PassSet(bits)
     }
@@ -131,20 +132,20 @@ impl PassSet {
         PassSet(self.0 | at.map_or(0, |at| 1 << at))
     }
 
-    /// Whether it is in the set.
+    /// Whether a pass is in the set.
     pub fn contains(self, pass: Pass) -> bool {
         Pass::ALL.iter().position(|other| *other == pass).is_some_and(|i| self.0 >> i & 1 != 0)
     }
 }
 
-/// Memory that passes use, kept from program to program.
+/// Scratch memory of all passes, reused from program to program.
 #[derive(Debug, Default)]
 pub struct PassScratch {
-    /// By value: how often it is read.
+    /// By value: how many reads it has.
     reads: Vec<u32>,
     /// By block: whether a jump leads to it.
     reached: Vec<bool>,
-    /// By block: its place in the order.
+    /// By block: its position in the order.
     places: Vec<u32>,
     convert: Convert,
     unroll: Unroll,
@@ -161,7 +162,7 @@ pub struct PassScratch {
 }
 
 impl PassScratch {
-    /// Runs `passes` over `func` in SSA form. A function that is too large for it is left alone.
+    /// Runs `passes` over `func` in SSA form; leaves the function alone if it is too large for SSA form.
     fn in_ssa(&mut self, func: &mut Func, passes: impl FnOnce(&mut Func, &mut Self) -> u32) -> u32 {
         if !self.ssa.construct(func) {
             return 0;
@@ -222,7 +223,8 @@ pub fn optimise(lir: &mut Lir, options: PassOptions, scratch: &mut PassScratch) 
     each_pass(lir, options, scratch, &mut |_, _, _| ());
 }
 
-/// Runs the passes over all functions; tells after each what it left of which function.
+/// Runs the passes over all functions, and calls `note` after each pass with the pass, the function's index and the
+/// function.
 pub(crate) fn each_pass(
     lir: &mut Lir,
     options: PassOptions,
@@ -286,7 +288,7 @@ pub(crate) fn each_pass(
 mod tests {
     use super::*;
 
-    /// A pass that no compilation runs is of no use, and only its own files would notice.
+    /// Finds a pass that no list of `each_pass` names, which only the pass's own test files would notice.
     #[test]
     fn every_pass_is_part_of_a_compilation() {
         let text = "func 0 (v0, v1, -, -, -) {\nb0:\n    v2 = mov.64 1\n    exit v2\n}\n";

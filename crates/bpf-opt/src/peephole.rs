@@ -1,17 +1,17 @@
-//! The first pass: two adjacent ops that are one.
+//! The first pass: fuses two adjacent ops into one.
 //!
-//! BPF arithmetic changes its first operand, so compilers copy before they compute, and make addresses in the stack in
-//! two steps. Lowering says just that; here a copy and the op that changes the copy become one three-address op, and a
-//! constant is added to a frame address where it is made.
+//! BPF arithmetic overwrites its first operand, so compilers copy before they compute, and they make addresses in the
+//! stack in two steps. Lowering translates both literally. This pass fuses a copy and the op that changes the copy into
+//! one three-address op, and adds a constant to the frame address that precedes it.
 //!
-//! Invariant: one look at each op and the one before it, in one block. Nothing else moves and no value's last
+//! Invariant: each op is only compared with the one before it, in one block. No other op moves, and no value's last
 //! definition in a block changes.
 
 use bpf_isa::{Size, Width};
 use bpf_lir::{BinOp, Func, Op, Span, VReg, Val};
 use core::ops::Range;
 
-/// Runs the pass; says how many pairs became one.
+/// Runs the pass; returns how many pairs were fused.
 pub(crate) fn run(func: &mut Func) -> u32 {
     let mut fused = 0;
     for i in 0..func.order.len() {
@@ -25,7 +25,7 @@ pub(crate) fn run(func: &mut Func) -> u32 {
     fused
 }
 
-/// Moves what is left together; says how much that is.
+/// Fuses pairs and moves the remaining ops together; returns how many ops remain.
 fn sweep(ops: &mut [Op], spans: &mut [Span]) -> usize {
     let mut len = 0;
     for at in 0..ops.len() {
@@ -33,7 +33,7 @@ fn sweep(ops: &mut [Op], spans: &mut [Span]) -> usize {
             && let Some(both) = fuse(&ops[len - 1], &ops[at])
         {
             ops[len - 1] = both;
-            // The span reaches from the first instruction to the last.
+            // The span of the fused op reaches from the first op's instruction to the second's.
             let (before, span) = (spans[len - 1], spans[at]);
             spans[len - 1].len = (span.first + span.len).saturating_sub(before.first).max(before.len);
         } else {
@@ -47,12 +47,12 @@ fn sweep(ops: &mut [Op], spans: &mut [Span]) -> usize {
     len
 }
 
-/// Whether a copy of this width has all that an op of width `reads` reads.
+/// Whether a copy of width `copied` holds all bits that an op of width `reads` reads.
 fn covers(copied: Width, reads: Width) -> bool {
     copied == Width::W64 || reads == Width::W32
 }
 
-/// The op that does what `first` and then `second` do, if there is one.
+/// Returns the one op that does what `first` and then `second` do, if there is one.
 #[inline(always)]
 fn fuse(first: &Op, second: &Op) -> Option<Op> {
     if let Op::Mov { width, dst, src: Val::Reg(src) } = *first {
@@ -61,7 +61,7 @@ fn fuse(first: &Op, second: &Op) -> Option<Op> {
         && let Op::Bin { op: BinOp::Add, width: Width::W64, dst, a, b: Val::Imm(imm) } = *second
         && (dst, a) == (address, address)
     {
-        // As far as the sum of the offsets is one.
+        // Only if the sum of the offsets fits into 32 bits.
         let off = i64::from(off).checked_add(imm).and_then(|sum| i32::try_from(sum).ok())?;
         Some(Op::FrameAddr { dst, off })
     } else {
@@ -69,9 +69,10 @@ fn fuse(first: &Op, second: &Op) -> Option<Op> {
     }
 }
 
-/// The op that changes a copy of `from` in place, on the original; its result stays where it was.
+/// Returns the op that computes `second` from the original value `from` in place of its copy. Its result is still
+/// `copy`.
 fn after_copy(copied: Width, copy: VReg, from: VReg, second: &Op) -> Option<Op> {
-    // Only what reads and writes the copy: calls and the like do not.
+    // Only an op that overwrites the copy makes the copy itself dead.
     if second.def() != Some(copy) {
         return None;
     }
@@ -101,7 +102,7 @@ fn after_copy(copied: Width, copy: VReg, from: VReg, second: &Op) -> Option<Op> 
     }
 }
 
-/// The width at which an op that takes so many bytes of its operand reads it.
+/// Returns the width at which a byte swap of this size reads its operand.
 fn reads(size: Size) -> Width {
     match size {
         Size::B | Size::H | Size::W => Width::W32,

@@ -1,32 +1,35 @@
-//! What passes did, for people: by pass, function and BPF instruction, the ops that were made of it, before and after.
+//! Lists what the passes changed, for people: by pass, function and BPF instruction, the ops made from the instruction,
+//! before and after the pass.
 //!
-//! Problem: passes count what they find, and a count says neither where nor what. Approach: nothing in any pass. Each
-//! op keeps the instructions that it came from, so the ops of each instruction before a pass and after it say what the
-//! pass made of it. Values are not named, since their numbers change more often than they do.
+//! Problem: a pass counts its changes, and a count says neither where they are nor what they did. Approach: passes do
+//! nothing for it. Each op keeps the BPF instructions that it came from, so this module compares the ops of each
+//! instruction before and after a pass. Values are printed without names, because passes renumber values that they do
+//! not change.
 //!
-//! Invariant: the function comes out as [`crate::passes::optimise`] leaves it.
+//! Invariant: the function ends up as [`crate::passes::optimise`] leaves it.
 
 use crate::passes::{Pass, PassOptions, PassScratch, each_pass};
 use bpf_lir::{Func, Lir};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// What a pass made of one instruction.
+/// The change that one pass made to the ops of one instruction.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Change {
-    /// The pass; [`Pass::Ssa`] stands for coming into SSA form and out of it.
+    /// The pass; [`Pass::Ssa`] stands for the construction and destruction of SSA form.
     pub pass: Pass,
-    /// The function, by its place in the program.
+    /// Index of the function in the program.
     pub func: usize,
-    /// The instruction's slot.
+    /// Instruction slot of the instruction.
     pub insn: u32,
-    /// Its ops before, in the order of the code; none where another instruction's op came to stand for this one.
+    /// The instruction's ops before the pass, in code order; empty if an op of another instruction came to stand for
+    /// this one.
     pub before: Vec<String>,
-    /// Its ops after; none where nothing is left of it.
+    /// The instruction's ops after the pass; empty if none is left.
     pub after: Vec<String>,
 }
 
-/// Runs the passes as [`crate::passes::optimise`] does; says what each of them changed, in the order in which they ran.
+/// Runs the passes as [`crate::passes::optimise`] does; returns the changes in the order in which the passes ran.
 pub fn report(lir: &mut Lir, options: PassOptions, scratch: &mut PassScratch) -> Vec<Change> {
     let mut changes = Vec::new();
     let mut last: Vec<_> = lir.funcs.iter().map(ops_by_insn).collect();
@@ -47,7 +50,7 @@ pub fn report(lir: &mut Lir, options: PassOptions, scratch: &mut PassScratch) ->
     changes
 }
 
-/// The ops of each instruction, without the names of values.
+/// Returns the ops of each instruction, without the names of values.
 fn ops_by_insn(func: &Func) -> BTreeMap<u32, Vec<String>> {
     let mut all = BTreeMap::<u32, Vec<String>>::new();
     for block in &func.order {
@@ -58,7 +61,7 @@ fn ops_by_insn(func: &Func) -> BTreeMap<u32, Vec<String>> {
     all
 }
 
-/// The text of an op with `_` for each value and block: `_ = add.64 _, 16`.
+/// Replaces each name of a value or block in an op's text by `_`: `_ = add.64 _, 16`.
 fn nameless(text: &str) -> String {
     let mut out = String::new();
     let mut chars = text.trim().chars().peekable();

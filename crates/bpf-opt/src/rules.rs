@@ -1,62 +1,64 @@
 //! The algebraic rules, as data.
 //!
-//! A rule says that one expression over values and constants is another one, at one width or at both, under conditions
-//! on the constants and on how many low bits of a value may be set. `values` applies them; tests evaluate both sides of
-//! every rule, and `cargo xtask prove` has a solver compare them for all values and constants: what a rule means
-//! ([`Con::value`], [`When::holds`], [`Rule::sides`]) is code that runs on a solver's terms too (`bpf_isa::word`).
+//! A rule states that one expression over values and constants equals another, at one width or at both, under
+//! conditions on the constants and on how many low bits of a value may be set. `values` applies the rules. Tests
+//! evaluate both sides of every rule, and `cargo xtask prove` has a solver compare them for all values and constants:
+//! the functions that give a rule its meaning ([`Con::value`], [`When::holds`], [`Rule::sides`]) also run on a solver's
+//! terms (`bpf_isa::word`).
 //!
-//! Constants are at the right of a commutative operation, shift counts below the width, wherever a rule is tried.
+//! Wherever a rule is tried, constants are the second operands of commutative operations, and shift counts are below
+//! the width.
 
 use bpf_isa::word::{Signed, Word};
 use bpf_isa::{Size, Width};
 use bpf_lir::BinOp::{self, *};
 
-/// What is looked for.
+/// A pattern: the expression that a rule replaces.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Pat {
-    /// Any value; the same one wherever the number is the same.
+    /// A value; equal numbers stand for the same value.
     V(u8),
-    /// Any constant, by number.
+    /// A constant; equal numbers stand for the same constant.
     K(u8),
-    /// This constant.
+    /// This number.
     Is(i64),
     /// An operation at the rule's width.
     Op(BinOp, &'static Pat, &'static Pat),
-    /// The negative, at the rule's width.
+    /// The negation, at the rule's width.
     Neg(&'static Pat),
 }
 
-/// A constant made of constants.
+/// A constant computed from the constants of the pattern.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Con {
-    /// The one that the pattern's `K` of this number found.
+    /// The constant that `K` of this number has matched.
     K(u8),
-    /// This one.
+    /// This number.
     Is(i64),
     /// The width in bits.
     Bits,
-    /// How many low bits are zero.
+    /// The number of trailing zero bits.
     Trailing(&'static Con),
     /// An operation at the rule's width.
     Op(BinOp, &'static Con, &'static Con),
 }
 
-/// When a rule holds.
+/// A condition of a rule.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum When {
-    /// The two are equal.
+    /// The two constants are equal.
     Equal(Con, Con),
-    /// The first is below the second, unsigned.
+    /// The first constant is below the second, unsigned.
     Below(Con, Con),
-    /// One bit is set.
+    /// Exactly one bit of the constant is set.
     PowerOfTwo(Con),
     /// All bits that may be set in the value are set in the constant.
     Within(u8, Con),
-    /// No bit of the value at or above this place is set.
+    /// No bit of the value at or above the position given by the constant is set.
     Under(u8, Con),
 }
 
-/// What it is instead.
+/// The result of a rule.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Out {
     /// The value of this number, at the rule's width.
@@ -67,22 +69,22 @@ pub(crate) enum Out {
     Op(BinOp, &'static Out, &'static Out),
     /// The value's low bytes, sign-extended to the rule's width.
     Signed(Size, u8),
-    /// The negative.
+    /// The value's negation.
     Neg(u8),
 }
 
-/// A rule.
+/// A rule: `a op b` equals `out` where all of `when` hold.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rule {
-    /// For tests and proofs.
+    /// The name, for tests and proofs.
     pub(crate) name: &'static str,
-    /// The width at which it holds; both if none is said.
+    /// The width at which it holds, or `None` for both.
     pub(crate) width: Option<Width>,
     /// The operation and its operands.
     pub(crate) op: BinOp,
     pub(crate) a: Pat,
     pub(crate) b: Pat,
-    /// All of these.
+    /// The conditions, all of which must hold.
     pub(crate) when: &'static [When],
     /// The result.
     pub(crate) out: Out,
@@ -99,7 +101,7 @@ const OX: Out = Out::V(0);
 
 macro_rules! rules {
     ($($name:literal $($width:ident)?: $op:ident $a:expr, $b:expr $(, if $($when:expr),+)? => $out:expr;)*) => {
-        /// All of them, by operation.
+        /// All rules, those of one operation next to each other.
         pub(crate) const RULES: &[Rule] = &[$(Rule {
             name: $name,
             width: rules!(@width $($width)?),
@@ -167,18 +169,18 @@ rules! {
     "x rotated by 0": Rotl X, Pat::Is(0) => OX;
 }
 
-/// A rotation by two shifts.
+/// The counts of two opposite shifts add up to the width, so the shifts make a rotation.
 const ROTATES: When = When::Equal(Con::Op(Add, &KC, &KD), Con::Bits);
-/// At least by one, so that the other shift is no shift by the width.
+/// The first count is not zero; otherwise the second would be the width.
 const NOT_ZERO: When = When::Below(Con::Is(0), KC);
 const ROTATED: Out = Out::Op(Rotl, &OX, &Out::Con(KC));
 const SUM: Out = Out::Con(Con::Op(Add, &KC, &KD));
 const SUM_BELOW: When = When::Below(Con::Op(Add, &KC, &KD), Con::Bits);
 const SUM_NOT_BELOW: When = When::Below(Con::Op(Sub, &Con::Bits, &Con::Is(1)), Con::Op(Add, &KC, &KD));
-/// 32 at 32 bits, where every mask is cheap; 0 at 64, where only one of at most 32 bits is.
+/// 32 at 32 bits, where every mask is cheap, and 0 at 64 bits, where only masks of at most 32 bits are.
 const NARROW: Con = Con::Op(Sub, &Con::Is(64), &Con::Bits);
 
-/// The rules whose operation this is. They stand together.
+/// Returns the rules whose outer operation is `op`.
 pub(crate) fn of(op: BinOp) -> &'static [Rule] {
     const FIRST: [(u8, u8); 16] = ranges();
     let (start, end) = FIRST[op as usize];
@@ -199,7 +201,7 @@ const fn ranges() -> [(u8, u8); 16] {
     ranges
 }
 
-/// A number of rules.
+/// Converts an index of the table.
 #[expect(clippy::cast_possible_truncation, reason = "asserted, when it is compiled")]
 const fn index(rule: usize) -> u8 {
     assert!(rule <= u8::MAX as usize);
@@ -207,7 +209,7 @@ const fn index(rule: usize) -> u8 {
 }
 
 impl Con {
-    /// Its value at a width, the constants given.
+    /// Computes the constant at a width from the constants of the pattern.
     pub(crate) fn value<T: Word>(&self, width: Width, constants: &[T; 2]) -> T {
         let narrow = |value: T| value & T::ONES[usize::from(bits(width))];
         match *self {
@@ -221,7 +223,7 @@ impl Con {
 }
 
 impl When {
-    /// Whether it holds for these constants, and values of which no bit from these on is set.
+    /// Whether the condition holds for these constants, and for values of which no bit at or above `known` is set.
     pub(crate) fn holds<T: Word>(&self, width: Width, constants: &[T; 2], known: &[u8; 2]) -> bool {
         let value = |con: &Con| con.value(width, constants);
         match self {
@@ -237,7 +239,7 @@ impl When {
     }
 }
 
-/// What a rule means.
+/// The meaning of a pattern, for tests and proofs.
 impl Pat {
     fn value<T: Word>(&self, width: Width, values: &[T; 2], constants: &[T; 2]) -> T {
         let narrow = |value: T| value & T::ONES[usize::from(bits(width))];
@@ -268,21 +270,21 @@ impl Out {
     }
 }
 
-/// What is known of the operands of an operation at a glance.
+/// A cheap summary of an operation's operands, to skip rules that cannot match.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Operands {
-    /// The arithmetic that makes the first one.
+    /// The operation that computes the first operand, if any.
     pub(crate) first: Option<BinOp>,
-    /// The arithmetic that makes the second one.
+    /// The operation that computes the second operand, if any.
     pub(crate) second: Option<BinOp>,
-    /// One of them is a negative.
+    /// Whether one of the operands is a negation.
     pub(crate) negative: bool,
-    /// The second one is a constant.
+    /// Whether the second operand is a constant.
     pub(crate) constant: bool,
 }
 
 impl Rule {
-    /// Whether it is worth a look: most rules want arithmetic that is not there, or a constant.
+    /// Whether the rule may match: most rules require an operation or a constant that the operands do not have.
     #[inline(always)]
     pub(crate) fn may_match(&self, operands: &Operands) -> bool {
         let made = |pat: &Pat, by: Option<BinOp>| match pat {
@@ -296,7 +298,7 @@ impl Rule {
                 || !constant && made(&self.a, operands.second) && made(&self.b, operands.first))
     }
 
-    /// What it is looked for, and what it becomes, of these values and constants.
+    /// Evaluates pattern and result with these values and constants.
     pub(crate) fn sides<T: Word>(&self, width: Width, values: &[T; 2], constants: &[T; 2]) -> (T, T) {
         let (a, b) = (self.a.value(width, values, constants), self.b.value(width, values, constants));
         (self.op.apply_to(width, a, b), self.out.value(width, values, constants))
@@ -310,7 +312,7 @@ pub(crate) fn bits(width: Width) -> u8 {
     }
 }
 
-/// A number as this width has it, sign-extended.
+/// Returns the low bits of this width, sign-extended.
 pub(crate) fn sign(width: Width, value: u64) -> i64 {
     match width {
         Width::W32 => i64::from(crate::num::low(value as i64)),
@@ -318,7 +320,7 @@ pub(crate) fn sign(width: Width, value: u64) -> i64 {
     }
 }
 
-/// A number with so many low bits set.
+/// Returns a number whose `n` low bits are set.
 pub(crate) fn ones(n: u64) -> u64 {
     if n >= 64 { u64::MAX } else { (1 << n) - 1 }
 }
@@ -327,7 +329,7 @@ pub(crate) fn ones(n: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// Values at the edges, and between.
+    /// Returns powers of two, their neighbours and complements, and pseudo-random values.
     fn samples() -> Vec<u64> {
         let mut all: Vec<u64> = (0..64).flat_map(|n| [1u64 << n, (1u64 << n) - 1, !(1u64 << n)]).collect();
         let mut random = 7u64;
@@ -338,7 +340,7 @@ mod tests {
         all
     }
 
-    /// How often both sides were compared.
+    /// Compares both sides of a rule over samples; returns how often its conditions held.
     fn compare(rule: &Rule) -> Result<u32, String> {
         let samples = samples();
         let mut compared = 0;
@@ -352,7 +354,7 @@ mod tests {
             for (i, c) in constants.iter().enumerate() {
                 for d in constants.iter().skip(if counts { 0 } else { i % 7 }).step_by(if counts { 1 } else { 7 }) {
                     for (x, y) in samples.iter().zip(samples.iter().rev()) {
-                        // Exactly what the conditions on values promise.
+                        // `known` is exact, so the conditions on values are tested at their limits.
                         let known = [64 - x.leading_zeros() as u8, 64 - y.leading_zeros() as u8];
                         if !rule.when.iter().all(|when| when.holds(width, &[*c, *d], &known)) {
                             continue;
@@ -382,7 +384,7 @@ mod tests {
         }
     }
 
-    /// The comparison is worth something only if it notices.
+    /// Checks that the comparison notices wrong rules.
     #[test]
     fn a_wrong_rule_is_noticed() {
         let rotate = RULES.iter().find(|rule| rule.name == "x << c | x >> d").unwrap();

@@ -1,72 +1,76 @@
-//! The stack into values.
+//! Turns pieces of the BPF stack into values.
 //!
-//! Problem: compilers for BPF spill what ten registers do not hold; the machine has more of them. Approach: a piece of
-//! the stack that is only ever loaded from and stored to as a whole, or loaded from in part, becomes a value; a load is
-//! then a copy and a store is one, and SSA form makes of that what it makes of any copy.
+//! Problem: compilers for BPF spill values that do not fit into ten registers, but the machine has more registers.
+//! Approach: a piece of the stack becomes a value if every store writes all of it and every load reads all of it or its
+//! low part. Each load and store of the piece becomes a copy, and SSA form removes most copies.
 //!
-//! Only where no address in the stack is taken: what is computed from r10, or handed to a call, may be anything's
-//! address afterwards. That the address of a stack is not known to who was not given it is assumed of unverified
-//! programs too; a program that guesses it finds what machine code keeps there.
+//! The pass does nothing in a function that takes an address in its stack: an address that was computed from r10, or
+//! passed to a call, may be the address of any piece afterwards. Unverified programs too are assumed not to have the
+//! address of a stack frame that was not given to them. A program that guesses it finds whatever the machine code keeps
+//! there.
 //!
-//! A compiler puts values of several sizes into one piece, one after the other. Such a piece becomes a value too if no
-//! load takes more than what any store that it may see has stored, which one walk over the blocks finds out: what is
-//! above is then read by nobody.
+//! Compilers put values of several sizes into one piece, one after the other. A piece with stores of several sizes
+//! becomes a value too if no load reads more bytes than each store that may reach it has written, because the bytes
+//! above are then never read. A data flow over the blocks finds out which stores may reach which load.
 //!
-//! Invariants: runs before SSA form; a value that no store came before is zero, as good as anything that may lie in a
-//! stack. The stack that is left is as large as before, or none.
+//! Invariants: the pass runs before SSA form. A value reads as zero where no store came before; a stack may hold any
+//! bytes there, so zero is a permitted result. The function's stack keeps its size, or has size zero if no access to it
+//! is left.
 
 use crate::faults::planted;
 use bpf_isa::{Size, Width};
 use bpf_lir::{Base, Cfg, Func, Mem, Op, Span, VReg, Val};
 
-/// How many values times ops there may be: a value of this kind may live all through the function, and whoever
-/// allocates registers writes down for each op what lives across it.
+/// The most pieces times ops. A value made of a piece may live through the whole function, and the register allocator
+/// records for each op the values that live across it.
 const MAX_REACH: usize = 1 << 24;
 
 /// A piece of the stack.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
-    /// Where it begins, from r10.
+    /// Offset of its first byte from r10, in bytes.
     off: i32,
-    /// How many bytes its stores, or its longest load, take.
+    /// Size of its stores, or of its longest load.
     size: Size,
-    /// Nothing overlaps it.
+    /// No access overlaps it with another offset, and it lies within the stack: it becomes a value.
     apart: bool,
-    /// Stores are of several sizes: its number among those pieces.
+    /// Its number among the pieces with stores of several sizes, if it is one of them.
     mixed: Option<u32>,
-    /// How many loads and stores there are.
+    /// Number of loads and stores.
     accesses: u32,
     value: VReg,
 }
 
-/// The memory that it works in.
+/// Scratch memory of the pass, reused from function to function.
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
-    /// By place.
+    /// Sorted by offset.
     pieces: Vec<Piece>,
-    /// Accesses: place, size, whether it is a store.
+    /// Accesses: offset, size, whether it is a store.
     accesses: Vec<(i32, Size, bool)>,
-    /// The pieces by how often they are accessed.
+    /// The pieces, most accessed first.
     order: Vec<u32>,
-    /// What gives the values their first content.
+    /// Ops that set the values to zero at the function's entry.
     new: Vec<Op>,
     cfg: Cfg,
-    /// By block: of each mixed piece, by four bits, the sizes of the stores that a load at its end may see.
+    /// By block, four bits for each mixed piece: the sizes in bytes of the stores that may reach a load at the block's
+    /// end.
     stored: Vec<u64>,
 }
 
-/// How many pieces may have stores of several sizes.
+/// The most pieces with stores of several sizes.
 const MAX_MIXED: u32 = 16;
-/// How often all blocks are walked to find which stores loads may see; a nest of loops takes one walk more for each.
+/// The most walks over all blocks to find which stores may reach a load. Each loop around another may take one more
+/// walk.
 const MAX_WALKS: u32 = 8;
 
-/// The bits of a mixed piece for a store of this size.
+/// Returns the bits of mixed piece `number` for a store of this size.
 fn stores(number: u32, size: Size) -> u64 {
     u64::from(size.bytes()) << (4 * number)
 }
 
 impl Slots {
-    /// Runs over `func`; says how many loads and stores became copies.
+    /// Runs the pass over `func`; returns how many loads and stores became copies.
     pub(crate) fn run(&mut self, func: &mut Func) -> u32 {
         if func.stack_bytes == 0 || !self.find(func) {
             return 0;
@@ -107,7 +111,7 @@ impl Slots {
         done
     }
 
-    /// Finds the accesses to the stack; false if its address is taken.
+    /// Lists the accesses to the stack; returns false if an address in the stack is taken.
     fn find(&mut self, func: &Func) -> bool {
         self.accesses.clear();
         for op in func.all_ops() {
@@ -117,21 +121,21 @@ impl Slots {
             } else if let (Some(mem), Op::Load { size, .. } | Op::Store { size, .. }) = (mem, op) {
                 self.accesses.push((mem.off, *size, matches!(op, Op::Store { .. })));
             } else if mem.is_some() {
-                // An atomic operation on the stack: rare, and it stays.
+                // An atomic operation on the stack is rare, and is left as it is.
                 return false;
             }
         }
         true
     }
 
-    /// Makes pieces of what begins at one place, and sees which are apart.
+    /// Makes one piece of all accesses with the same offset, and marks the pieces that nothing overlaps.
     fn divide(&mut self, stack_bytes: u32) {
         self.pieces.clear();
         let mut mixed = 0;
         self.accesses.sort_unstable_by_key(|(off, size, store)| (*off, core::cmp::Reverse(size.bytes()), *store));
         for (off, size, store) in &self.accesses {
             match self.pieces.last_mut() {
-                // Loads may take less than the piece, stores only if nobody then takes more.
+                // A load may be shorter than the piece. A shorter store makes the piece mixed.
                 Some(piece) if piece.off == *off => {
                     if *store && piece.size != *size && piece.mixed.is_none() {
                         piece.mixed = Some(mixed);
@@ -150,11 +154,12 @@ impl Slots {
                 }),
             }
         }
-        // What overlaps anything before it, which reaches furthest, is not apart, nor is that.
+        // A piece that begins before the end of an earlier piece is not apart, and neither is the earlier one. Of the
+        // earlier pieces, comparing with the one that reaches furthest suffices.
         let (mut reach, mut furthest) = (i64::MIN, 0);
         for i in 0..self.pieces.len() {
             let Piece { off, size, .. } = self.pieces[i];
-            // An access outside of the stack is none of ours.
+            // The pass leaves accesses outside of the stack alone.
             self.pieces[i].apart &=
                 i64::from(off) >= -i64::from(stack_bytes) && i64::from(off) + i64::from(size.bytes()) <= 0;
             if i64::from(off) < reach {
@@ -168,7 +173,8 @@ impl Slots {
         }
     }
 
-    /// Finds the mixed pieces of which a load may take more than a store that it sees has stored: they stay.
+    /// Finds the mixed pieces in which a load may read more bytes than a store that reaches it has written; they stay
+    /// in memory.
     fn see(&mut self, func: &Func) {
         if !self.pieces.iter().any(|piece| piece.apart && piece.mixed.is_some()) {
             return;
@@ -198,7 +204,7 @@ impl Slots {
                 if let Op::Load { size, mem, .. } = op
                     && let Some(number) = self.piece(*mem).and_then(|piece| piece.mixed)
                 {
-                    // Sizes below this one.
+                    // The stores of smaller sizes that may reach the load.
                     stay |= seen & (stores(number, *size) - stores(number, Size::B));
                 }
                 seen = self.stored_after(op, seen);
@@ -209,7 +215,7 @@ impl Slots {
         }
     }
 
-    /// Which stores may be seen behind an op.
+    /// Returns the stores that may reach the point after an op, if `seen` may reach the point before it.
     fn stored_after(&self, op: &Op, seen: u64) -> u64 {
         if let Op::Store { size, mem, .. } = op
             && let Some(number) = self.piece(*mem).and_then(|piece| piece.mixed)
@@ -219,7 +225,7 @@ impl Slots {
         seen
     }
 
-    /// Leaves all but the `most` pieces where they are that are accessed most.
+    /// Keeps only the `most` pieces that are accessed most often as candidates.
     fn leave(&mut self, most: usize) {
         if self.pieces.len() <= most {
             return;
@@ -237,7 +243,7 @@ impl Slots {
         Some(&self.pieces[at]).filter(|piece| mem.base == Base::Frame && piece.apart)
     }
 
-    /// What a load or store of a piece is instead.
+    /// Returns the op that replaces a load or store of a piece.
     fn replaced(&self, op: &Op) -> Option<Op> {
         if let Op::Load { size, signed, swap, dst, mem } = *op {
             let src = self.piece(mem)?.value;

@@ -1,45 +1,44 @@
-//! Into SSA form.
+//! Constructs SSA form.
 //!
-//! Problem: lowering writes BPF registers again and again, so that nothing can be said of a register, only of a
-//! register at a place. In SSA form each value has one definition, which comes before all uses on every way, and where
-//! ways meet with different values a phi chooses by the way that was taken. Approach: values with one definition stay
-//! as they are, and so do, but for their names, those that are only read behind a definition in the same block. Every
-//! other value gets a phi where ways from different definitions of it first meet, in the iterated dominance frontiers
-//! of its definitions (Cytron and others, "Efficiently Computing Static Single Assignment Form and the Control
-//! Dependence Graph"); one walk of the dominator tree renames; phis that no op reads in the end are taken out again.
-//! Nobody asks what is live.
+//! Problem: lowering writes the same virtual register again and again, so a property holds of a register only at one
+//! place. In SSA form each value has one definition, which dominates all uses, and where paths meet with different
+//! values a phi selects one by the edge that was taken. Approach: registers with one definition stay as they are.
+//! Registers that are only read behind a definition in the same block are renamed. Every other register gets phis in
+//! the iterated dominance frontier of its definitions (Cytron and others, "Efficiently Computing Static Single
+//! Assignment Form and the Control Dependence Graph"). One walk of the dominator tree renames, and phis that no op
+//! needs are removed at the end. Liveness is never computed.
 //!
-//! Phis lie beside the function, which is otherwise an ordinary one: [`Ssa::phis`] by block, with one argument a
-//! predecessor, in the order of [`Cfg::preds`]. Control flow does not change while a function is in this form.
+//! Phis lie beside the function, which is otherwise an ordinary one. [`Ssa::phis`] returns those of a block; each has
+//! one argument per predecessor, in the order of [`Cfg::preds`]. Control flow does not change while a function is in
+//! SSA form.
 //!
-//! Invariants: a branch never leads to the block it would fall into; the entry has no predecessor; a block that control
-//! cannot come to is not in the order. Linear in ops, in dominance frontiers and in the arguments of phis; above a
-//! limit of those a function is left as it is.
+//! Invariants: a branch never leads to the block that follows it; the entry has no predecessor; unreachable blocks are
+//! not in the order. The cost is linear in the ops, the dominance frontiers and the arguments of phis. A function above
+//! the limits of these is left as it is.
 
 use bpf_lir::{BlockId, Cfg, Dominance, Func, Op, Span, VReg};
 
-/// No value, no block, no place.
+/// Stands for no value, no block or no index.
 pub(crate) const NONE: u32 = u32::MAX;
 pub(crate) const NO_VALUE: VReg = VReg(NONE);
 
-/// The most arguments of phis that a function may have. A function of 100,000 instructions with jumps everywhere stays
-/// far below it.
+/// The most arguments of phis of a function. A function of 100,000 instructions with jumps everywhere stays far below.
 const MAX_ARGS: usize = 4 << 20;
-/// The most blocks in dominance frontiers, by how many blocks a function has, and for any function. A block in a nest
-/// of loops has each of their heads in its frontier, so that a deep nest has as many as the square of its depth.
+/// The most entries of dominance frontiers, per block and in addition for any function. The frontier of a block in a
+/// nest of loops contains the heads of all these loops, so a nest has as many entries as the square of its depth.
 const MAX_FRONTIER_A_BLOCK: usize = 64;
 const MAX_FRONTIER: usize = 1 << 16;
 
-/// The choice of a value where ways meet.
+/// A phi: selects a value by the edge on which control has come.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Phi {
-    /// The value it makes; [`NO_VALUE`] once it is gone.
+    /// The value it defines; [`NO_VALUE`] once the phi is removed.
     pub(crate) dst: VReg,
-    /// Where its arguments begin.
+    /// Index of its first argument in `Ssa::args`.
     args: u32,
 }
 
-/// The values of loads that may go if nobody reads them.
+/// The values of loads that may be removed if nothing reads them.
 #[derive(Debug, Default)]
 pub(crate) struct Spare(pub(crate) Vec<VReg>);
 
@@ -53,58 +52,58 @@ impl Spare {
     }
 }
 
-/// What SSA form adds to a function.
+/// The phis of a function in SSA form, and scratch memory to construct it.
 #[derive(Debug, Default)]
 pub(crate) struct Ssa {
     pub(crate) cfg: Cfg,
     pub(crate) tree: Tree,
-    /// `phis[phi_starts[b] .. phi_starts[b + 1]]` are those of block b.
+    /// `phis[phi_starts[b] .. phi_starts[b + 1]]` are the phis of block b.
     phi_starts: Vec<u32>,
     phis: Vec<Phi>,
     args: Vec<VReg>,
-    /// By block and successor: which of the successor's predecessors it is.
+    /// By block and successor: the block's index among the successor's predecessors.
     edges: Vec<[u32; 2]>,
-    /// By value: what it is replaced by, or itself.
+    /// By value: the value that replaces it, or itself.
     pub(crate) same: Same,
-    /// Loads whose bytes another load finds.
+    /// Loads whose bytes another load reads too.
     pub(crate) spare: Spare,
     variables: Variables,
-    /// By place in the reverse postorder: the head of the list of its dominance frontier, in `frontier`, and the place
-    /// that was put there last.
+    /// By reverse postorder position: the head of the list of its dominance frontier, in `frontier`, and the position
+    /// that was added to the list last.
     frontiers: Vec<[u32; 2]>,
     frontier: Vec<Link>,
-    /// By block: the value that it last got a phi for, and the one whose definitions it was last found among.
+    /// By block: the register that it last got a phi for, and the register among whose definitions it last was.
     marks: Vec<[u32; 2]>,
     work: Vec<BlockId>,
-    /// Where phis are to be, and of which values.
+    /// The phis to be made: block and register.
     found: Vec<(BlockId, VReg)>,
-    /// By phi: the value that it was before renaming, and whether an op or such a phi reads it.
+    /// By phi: the register before renaming (`phi_of`), and whether an op or a needed phi reads it (`needed`).
     phi_of: Vec<VReg>,
     needed: Vec<bool>,
     reads: Vec<u32>,
-    /// By value, while renaming: what it is now, ...
+    /// By register, while renaming: the value that it currently has.
     now: Vec<VReg>,
-    /// For each definition since the entry: its register and the value that this had before; ...
+    /// For each definition in the blocks of `open`: its register, and the value that the register had before.
     before: Vec<(VReg, VReg)>,
-    /// ... and the blocks that dominate the current one, each with the length of `before` when it was entered.
+    /// The blocks that dominate the current one, each with the length of `before` when it was entered.
     open: Vec<(BlockId, usize)>,
 }
 
-/// An element of a list.
+/// An element of a linked list.
 #[derive(Clone, Copy, Debug)]
 struct Link {
-    /// A block, or its place.
+    /// A block, or a reverse postorder position.
     to: u32,
     next: u32,
 }
 
-/// The values that need other names.
+/// The registers that must be renamed.
 #[derive(Debug, Default)]
 struct Variables {
-    /// By value: how many definitions there are, at most two.
+    /// By register: its number of definitions, counted up to two.
     defs: Vec<u8>,
-    /// By value with several definitions: the block that was last seen to write it, and the head of the list of all
-    /// that do, in `writes`.
+    /// By register with several definitions: the block that was last seen to write it, and the head of the list of
+    /// blocks that write it, in `writes`.
     written: Vec<[u32; 2]>,
     writes: Vec<Link>,
     /// Registers with several definitions that some block reads before it writes them: candidates for phis.
@@ -155,19 +154,19 @@ impl Variables {
         }
     }
 
-    /// The blocks that write a value.
+    /// Returns the blocks that write a register.
     fn writers(&self, v: VReg) -> impl Iterator<Item = BlockId> + '_ {
         list(&self.writes, self.written[v.index()][1]).map(BlockId)
     }
 }
 
-/// What the elements of a list lead to, from this one on.
+/// Returns the targets of a list's elements, beginning with element `head`.
 fn list(all: &[Link], head: u32) -> impl Iterator<Item = u32> + '_ {
     core::iter::successors(all.get(head as usize), |link| all.get(link.next as usize)).map(|link| link.to)
 }
 
 impl Ssa {
-    /// Brings `func` into SSA form; false if it is too large, and then it is as good as before.
+    /// Brings `func` into SSA form; returns false, with `func` equivalent to before, if it is too large.
     pub(crate) fn construct(&mut self, func: &mut Func) -> bool {
         tidy(func, &mut self.cfg);
         self.spare.clear();
@@ -183,25 +182,25 @@ impl Ssa {
         true
     }
 
-    /// The phis of a block.
+    /// Returns the phis of a block.
     pub(crate) fn phis(&self, block: BlockId) -> impl Iterator<Item = Phi> + '_ {
         let range = self.phi_starts[block.index()] as usize..self.phi_starts[block.index() + 1] as usize;
         self.phis[range].iter().copied().filter(|phi| phi.dst != NO_VALUE)
     }
 
-    /// A phi's arguments, by predecessor.
+    /// Returns a phi's arguments, by predecessor.
     pub(crate) fn args(&self, block: BlockId, phi: Phi) -> &[VReg] {
         &self.args[phi.args as usize..phi.args as usize + self.cfg.preds(block).len()]
     }
 
-    /// A phi's arguments, each with its place for [`Ssa::arg`] and [`Ssa::set_arg`], and the predecessor that it comes
-    /// from.
+    /// Returns a phi's arguments, each with its index for [`Ssa::arg`] and [`Ssa::set_arg`] and the predecessor that it
+    /// comes from.
     pub(crate) fn args_at(&self, block: BlockId, phi: Phi) -> impl Iterator<Item = (usize, VReg, BlockId)> + '_ {
         let args = phi.args as usize..;
         args.zip(self.args(block, phi)).zip(self.cfg.preds(block)).map(|((at, arg), pred)| (at, *arg, *pred))
     }
 
-    /// One argument of a phi.
+    /// Returns one argument of a phi.
     pub(crate) fn arg(&self, at: usize) -> VReg {
         self.args[at]
     }
@@ -211,18 +210,18 @@ impl Ssa {
         self.args[at] = v;
     }
 
-    /// Which of the predecessors of `to` the block `from` is.
+    /// Returns the index of `from` among the predecessors of `to`.
     pub(crate) fn pred(&self, from: BlockId, to: BlockId) -> Option<usize> {
         let slot = self.cfg.succs(from).position(|succ| succ == to)?;
         Some(self.edges[from.index()][slot] as usize)
     }
 
-    /// All phis that are left, with their blocks.
+    /// Returns all phis, with their blocks.
     pub(crate) fn all_phis(&self) -> impl Iterator<Item = (BlockId, Phi)> + '_ {
         self.cfg.rpo().iter().flat_map(|block| self.phis(*block).map(|phi| (*block, phi)))
     }
 
-    /// Replaces arguments of phis by what they were found to be.
+    /// Replaces arguments of phis by the values that they were found to equal.
     pub(crate) fn resolve_args(&mut self) {
         for arg in &mut self.args {
             if *arg != NO_VALUE {
@@ -231,7 +230,7 @@ impl Ssa {
         }
     }
 
-    /// Takes out the phis whose value `keep` does not want.
+    /// Removes the phis whose value `keep` refuses; returns how many.
     pub(crate) fn retain_phis(&mut self, keep: impl Fn(VReg) -> bool) -> u32 {
         let mut gone = 0;
         for phi in &mut self.phis {
@@ -254,7 +253,7 @@ impl Ssa {
         }
     }
 
-    /// Finds the blocks where each block's dominance ends; false if those are too many.
+    /// Computes dominance frontiers; returns false if they have too many entries.
     fn find_frontiers(&mut self) -> bool {
         self.frontiers.clear();
         self.frontiers.resize(self.cfg.rpo().len(), [NONE; 2]);
@@ -267,7 +266,7 @@ impl Ssa {
             }
             for pred in preds {
                 let mut up = self.cfg.place(*pred);
-                // Where this block was put before, it was put into all above, too.
+                // If this position was added to a frontier before, it was added to those above it in the tree, too.
                 while up != self.tree.dominance.idom()[at as usize] && self.frontiers[up as usize][1] != at {
                     let next = self.frontiers[up as usize][0];
                     self.frontiers[up as usize] = [crate::num::small(self.frontier.len()), at];
@@ -282,7 +281,7 @@ impl Ssa {
         true
     }
 
-    /// Finds where phis are to be; false if they have too many arguments.
+    /// Finds where phis are needed; returns false if they have too many arguments.
     fn find_phis(&mut self, func: &Func) -> bool {
         self.marks.clear();
         self.marks.resize(func.blocks.len(), [NONE; 2]);
@@ -317,7 +316,7 @@ impl Ssa {
         true
     }
 
-    /// Makes the phis that were found, by block.
+    /// Makes the phis that were found, sorted by block.
     fn place_phis(&mut self, func: &mut Func) {
         let first = func.vregs;
         let count = self.found.len();
@@ -367,7 +366,7 @@ impl Ssa {
         self.open.clear();
         for at in 0..self.tree.order.len() {
             let block = self.tree.order[at];
-            // What other blocks have defined that do not dominate this one is not seen here.
+            // Undoes the definitions of blocks that do not dominate this one.
             while let Some(&(above, defined)) = self.open.last() {
                 if self.tree.dominates(above, block) {
                     break;
@@ -419,7 +418,7 @@ impl Ssa {
         self.before.push((v, was));
     }
 
-    /// Takes out the phis that nothing reads but such phis.
+    /// Removes the phis that only removed phis read.
     fn prune(&mut self) {
         let first = crate::num::small(self.variables.defs.len());
         while let Some(phi) = self.reads.pop() {
@@ -442,7 +441,7 @@ impl Ssa {
     }
 }
 
-/// Values that were found to be others.
+/// Values that were found to equal others (union-find).
 #[derive(Debug, Default)]
 pub(crate) struct Same(Vec<VReg>);
 
@@ -452,7 +451,7 @@ impl Same {
         self.0.extend((0..vregs).map(VReg));
     }
 
-    /// A new value, itself.
+    /// Adds a new value, which equals only itself.
     pub(crate) fn push(&mut self) {
         self.0.push(VReg(crate::num::small(self.0.len())));
     }
@@ -471,10 +470,10 @@ impl Same {
     }
 }
 
-/// Takes out what control cannot come to and branches that lead where they would fall, gives the entry a block of its
-/// own if something leads back to it, and makes blocks that only follow each other one: what became of a branch that
-/// was converted is no reason to look at what is around it apart. Each loop that there are several ways into, or a
-/// branch, gets a block before it.
+/// Prepares a function for SSA form and for passes over it: removes unreachable blocks and branches to the block that
+/// follows, gives the entry a block of its own if an edge leads back to it, merges blocks that only follow each other,
+/// such as the remains of a converted branch, and gives each loop with several entry edges, or an entry by a branch, a
+/// block in front of it.
 pub(crate) fn tidy(func: &mut Func, cfg: &mut Cfg) {
     cfg.build(func);
     let mut changed = cfg.rpo().len() < func.order.len();
@@ -506,7 +505,7 @@ pub(crate) fn tidy(func: &mut Func, cfg: &mut Cfg) {
     }
 }
 
-/// Gives the heads of loops a block before them; says whether there are some that had none.
+/// Adds blocks in front of heads of loops; returns whether it added one.
 fn lead_in(func: &mut Func, cfg: &Cfg) -> bool {
     let is_in = |pred: &&BlockId, head: BlockId| !cfg.leads_back(**pred, head);
     let wants = |head: BlockId| {
@@ -535,7 +534,7 @@ fn lead_in(func: &mut Func, cfg: &Cfg) -> bool {
             }
             let round = i.checked_sub(1).map(|i| order[i]).filter(|last| func.ends(*last).falls);
             if round.is_some_and(|last| cfg.leads_back(last, head)) {
-                // It is the way round that falls into the head.
+                // The block that falls into the head is in the loop, so control must not fall through the new block.
                 func.set_ops(before, [(Op::Jump { target: head }, Span::default())]);
                 outside.push(before);
             } else {
@@ -548,7 +547,7 @@ fn lead_in(func: &mut Func, cfg: &Cfg) -> bool {
     true
 }
 
-/// Makes one of blocks that only follow each other; says whether there were some.
+/// Merges blocks that only follow each other; returns whether there were any.
 fn merge(func: &mut Func, cfg: &Cfg) -> bool {
     let mut kept = 0;
     for i in 0..func.order.len() {
@@ -558,7 +557,7 @@ fn merge(func: &mut Func, cfg: &Cfg) -> bool {
             let ends = func.ends(before);
             if ends.falls && ends.taken.is_none() {
                 let (to, from) = (func.range(before), func.range(block));
-                // What was brought to the end of all ops grows there: each op is copied twice at most.
+                // Ops that were moved to the end of all ops are extended there, so each op is copied at most twice.
                 if to.end != from.start {
                     let start = if to.end == func.ops.len() { to.start } else { func.ops.len() };
                     for i in if start == to.start { 0..0 } else { to }.chain(from) {
@@ -582,15 +581,15 @@ fn merge(func: &mut Func, cfg: &Cfg) -> bool {
     changed
 }
 
-/// The dominator tree, to be asked at once.
+/// The dominator tree, with dominance as a comparison of numbers.
 #[derive(Debug, Default)]
 pub(crate) struct Tree {
-    /// By block: when a walk of the tree enters and leaves it; [`NONE`] of blocks that control cannot come to.
+    /// By block: the times when a walk of the tree enters and leaves it; [`NONE`] for unreachable blocks.
     times: Vec<[u32; 2]>,
-    /// By block: its first child and its next sibling.
+    /// By block: its first child that was not visited yet, and its next sibling.
     links: Vec<[u32; 2]>,
     dominance: Dominance,
-    /// The blocks, each before those that it dominates, which follow it.
+    /// The blocks in preorder: each is followed by the blocks that it dominates.
     order: Vec<BlockId>,
     stack: Vec<u32>,
 }
@@ -630,14 +629,14 @@ impl Tree {
         }
     }
 
-    /// The last block that all ways to this one lead through before it; none of the entry.
+    /// Returns the immediate dominator of a block; the entry has none.
     pub(crate) fn parent(&self, block: BlockId, cfg: &Cfg) -> Option<BlockId> {
         let place = cfg.place(block);
         let parent = *self.dominance.idom().get(place as usize)?;
         (parent != place).then(|| cfg.rpo().get(parent as usize).copied()).flatten()
     }
 
-    /// Whether every way to `b` leads through `a`; a block dominates itself.
+    /// Whether block `a` dominates block `b`. A block dominates itself.
     pub(crate) fn dominates(&self, a: BlockId, b: BlockId) -> bool {
         let ([start, end], [at, _]) = (self.times[a.index()], self.times[b.index()]);
         start <= at && at < end

@@ -1,15 +1,15 @@
-//! What is read behind a counter's step is read of the stepped one.
+//! Lets reads behind a counter's step use the stepped counter.
 //!
-//! Problem: a round makes `n = x + 4`, which is `x` in the next one, and reads `x` once more behind that, for an
-//! address or another sum, or because what comes behind the loop wants it. So both live at the same time, and each
-//! round copies one of them. Approach, in SSA form, for each phi and each of its steps by a constant: what reads `x`
-//! behind the step reads `n` instead: an address has another offset, a sum another constant, and what only lies behind
-//! the loop is given `n - 4`, made once where the loop has been left. If something is left that can have none of these,
-//! all stays. `x` ends at its step then, and out of SSA form the two are one (`destruct.rs`).
+//! Problem: a round computes `n = x + 4`, which is `x` in the next round, and reads `x` again behind that: in an
+//! address, in another sum, or behind the loop. Then `x` and `n` live at the same time, and each round needs a copy.
+//! Approach, in SSA form, for each phi `x` and each of its steps by a constant: reads of `x` behind the step read `n`
+//! instead. An address gets another offset and a sum another constant; reads behind the loop get `n - 4`, computed once
+//! where the loop has been left. If one read can be changed in none of these ways, no read is changed. Otherwise the
+//! last read of `x` is its step, and [`crate::destruct`] gives both the same register.
 //!
-//! Invariants: a block that the step dominates is come to with the step of the last `x`, as a way round it would be one
-//! from the entry, too. Nothing is added to a round. A counter that lives into more than [`MAX_BLOCKS`] blocks stays,
-//! so all is linear.
+//! Invariants: in a block that the step dominates, `n` is the step of the current `x`: control cannot get a new `x` and
+//! reach the block without passing the step again. No op is added to a round. A counter that lives into more than
+//! [`MAX_BLOCKS`] blocks is left alone, so the pass is linear.
 
 use crate::faults::planted;
 use crate::invariant::Constants;
@@ -19,42 +19,42 @@ use crate::values::Addresses;
 use bpf_isa::{Size, Width};
 use bpf_lir::{Base, BinOp, BlockId, Func, Mem, Op, Span, VReg, Val};
 
-/// Through how many copies a step is looked for.
+/// How many copies are followed to find a step.
 const MAX_COPIES: usize = 4;
-/// How many ways may lead to a loop's head.
+/// The most edges to the head of a loop.
 const MAX_WAYS: usize = 16;
-/// How many blocks a counter may live into.
+/// The most blocks that a counter may live into.
 const MAX_BLOCKS: usize = 64;
-/// How many reads of one counter may change.
+/// The most reads of one counter that are changed.
 const MAX_READS: usize = 16;
-/// How many loops inside each other are told apart.
+/// The greatest loop depth that is distinguished.
 const MAX_NEST: usize = 8;
-/// How many sums are made behind a loop for one step.
+/// The most blocks in which `n - by` is computed for one step.
 const MAX_MADE: usize = 2;
 
-/// The end of a list.
+/// The end of a list of reads.
 const END: u32 = NONE - 1;
 
-/// A counter's step: `next = phi + by`.
+/// A counter's step: `next = x + by`.
 #[derive(Clone, Copy, Debug)]
 struct Step {
-    /// The block of the phi.
+    /// The block of the phi `x`.
     head: BlockId,
     x: VReg,
     next: VReg,
     by: i64,
     width: Width,
-    /// Where it is made.
+    /// The block and the op index of the step.
     block: BlockId,
     at: usize,
 }
 
-/// Who reads a value.
+/// A reader of a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Reader {
     /// An op.
     Op { block: BlockId, at: usize },
-    /// A phi, on the way from this block.
+    /// An argument of a phi, read at the end of the predecessor `pred`.
     Phi { pred: BlockId, arg: usize },
 }
 
@@ -69,39 +69,39 @@ impl Reader {
     }
 }
 
-/// What becomes of a read.
+/// The change of one read.
 #[derive(Clone, Copy, Debug)]
 enum Change {
-    /// This op reads the stepped value.
+    /// The op at this index is replaced, so that it reads the stepped counter.
     To(usize, Op),
-    /// It reads what is made where this block begins.
+    /// The reader reads the value that is computed at the beginning of this block.
     Made(Reader, BlockId),
 }
 
-/// The memory that it works in.
+/// Scratch memory of the pass, reused from function to function.
 #[derive(Debug, Default)]
 pub(crate) struct Steps {
     loops: Loops,
     steps: Vec<Step>,
-    /// By value: its block and place, if an op defines it.
+    /// By value: the block and index of the op that defines it; [`NONE`] if no op does.
     defs: Vec<(BlockId, u32)>,
-    /// By value: the head of the list of its reads, in `reads`; [`END`] if there are none so far; [`NONE`] if it is no
-    /// counter.
+    /// By value: the head of the list of its reads, in `reads`; [`END`] if the list is empty; [`NONE`] if the value is
+    /// no counter.
     heads: Vec<u32>,
     reads: Vec<(Reader, u32)>,
-    /// By block: the step whose counter was last found to live into it, and the one from which control was last found
-    /// to come there.
+    /// By block: `lives` is the last step whose counter was found to live into it, `behind` the last step from which
+    /// control was found to reach it before the next round.
     lives: Vec<u32>,
     behind: Vec<u32>,
     work: Vec<BlockId>,
     changes: Vec<Change>,
-    /// What is made where blocks begin, of all steps.
+    /// Ops to be inserted at the beginnings of blocks, for all steps.
     made: Vec<(BlockId, Op, Span)>,
     ops: Vec<(Op, Span)>,
 }
 
 impl Steps {
-    /// Runs over `func`, which is in SSA form; says how many counters end at their step now.
+    /// Runs the pass over `func`, which is in SSA form; returns how many counters end at their step.
     pub(crate) fn run(&mut self, func: &mut Func, ssa: &mut Ssa, addresses: Addresses) -> u32 {
         self.find(func, ssa);
         if self.steps.is_empty() {
@@ -123,7 +123,7 @@ impl Steps {
         done
     }
 
-    /// Finds the steps.
+    /// Finds the steps of counters.
     fn find(&mut self, func: &Func, ssa: &Ssa) {
         self.steps.clear();
         if ssa.all_phis().next().is_none() {
@@ -149,7 +149,7 @@ impl Steps {
                 if let Some(&Op::Bin { op: BinOp::Add, width, a, b: Val::Imm(by), .. }) = func.ops.get(at as usize)
                     && a == phi.dst
                     && ssa.tree.dominates(head, *from)
-                    // The same step by another way is the same.
+                    // A step that several edges carry is listed once.
                     && !args[..i].contains(&args[i])
                 {
                     let (x, at) = (phi.dst, at as usize);
@@ -159,7 +159,7 @@ impl Steps {
         }
     }
 
-    /// What a value is a copy of. There are few: [`crate::values`] has seen to that, if it has run.
+    /// Returns the value that a value is a copy of. Few copies are left if [`crate::values`] has run.
     fn copied(&self, func: &Func, mut v: VReg) -> VReg {
         for _ in 0..MAX_COPIES {
             match func.ops.get(self.defs[v.index()].1 as usize) {
@@ -170,7 +170,7 @@ impl Steps {
         v
     }
 
-    /// Lists who reads the counters.
+    /// Lists the reads of each counter.
     fn list_reads(&mut self, func: &Func, ssa: &Ssa) {
         self.heads.clear();
         self.heads.resize(func.vregs as usize, NONE);
@@ -192,14 +192,14 @@ impl Steps {
 
     fn read(&mut self, v: VReg, by: Reader) {
         let head = &mut self.heads[v.index()];
-        // An op that reads a value twice changes once.
+        // An op that reads a value twice is listed once.
         if *head != NONE && self.reads.get(*head as usize).is_none_or(|(last, _)| *last != by) {
             let next = core::mem::replace(head, crate::num::small(self.reads.len()));
             self.reads.push((by, next));
         }
     }
 
-    /// Ends a counter at its step, if all that reads it behind that can do without it.
+    /// Ends a counter at its step, if every read behind the step can be changed; returns whether it did.
     fn end(&mut self, func: &mut Func, ssa: &mut Ssa, step: Step, number: u32, addresses: Addresses) -> bool {
         if !self.find_lives(ssa, step, number) {
             return false;
@@ -217,7 +217,7 @@ impl Steps {
                     (block, again || block == step.block && matches!(reader, Reader::Phi { .. }))
                 }
             };
-            // What another step has changed does not read it any more.
+            // A step handled before may have changed the read already.
             if !is_behind || !reader.reads(step.x, func, ssa) {
                 continue;
             }
@@ -225,7 +225,7 @@ impl Steps {
                 return false;
             }
             if let Reader::Op { at, .. } = reader
-                // In the block of the step what stands before it reads the counter of the round before.
+                // An op before the step in the step's own block may run before the step has been computed.
                 && !(block == step.block && at <= step.at)
                 && let Some(op) = stepped(func.ops[at], step, addresses)
             {
@@ -244,7 +244,7 @@ impl Steps {
         true
     }
 
-    /// Finds the blocks that a counter lives into; false if there are too many.
+    /// Finds the blocks that a counter lives into; returns false if there are too many.
     fn find_lives(&mut self, ssa: &Ssa, step: Step, number: u32) -> bool {
         self.work.clear();
         let mut read = self.heads[step.x.index()];
@@ -266,7 +266,8 @@ impl Steps {
         true
     }
 
-    /// A counter lives in a block, and into it unless it is the one of its phi; false if those are too many.
+    /// Records that a counter lives in a block, and lives into it unless it is the block of the phi; returns false if
+    /// there are too many.
     fn live_into(&mut self, block: BlockId, step: Step, number: u32) -> bool {
         if block != step.head && core::mem::replace(&mut self.lives[block.index()], number) != number {
             self.work.push(block);
@@ -274,7 +275,7 @@ impl Steps {
         self.work.len() <= MAX_BLOCKS
     }
 
-    /// Finds of these blocks those that control may come to from a step before the next round.
+    /// Marks the blocks that the counter lives into and that control can reach from the step before the next round.
     fn follow(&mut self, ssa: &Ssa, step: Step, number: u32) {
         self.work.clear();
         self.work.push(step.block);
@@ -289,10 +290,11 @@ impl Steps {
         }
     }
 
-    /// Where the loop has been left before this read: of the blocks on all ways there one in the fewest loops.
+    /// Returns a block behind the loop that dominates the read: of the dominators of the read's block behind the step,
+    /// one with the least loop depth.
     fn outside(&self, func: &Func, ssa: &Ssa, step: Step, reader: Reader, block: BlockId) -> Option<BlockId> {
         let depth = |block| self.loops.depth(block, MAX_NEST);
-        // On the way out of a round it would be made in each.
+        // An op on an edge out of a round would be executed in each round.
         let alone = matches!(reader, Reader::Op { .. }) || func.ends(block).taken.is_none();
         if step.width != Width::W64 || !alone {
             return None;
@@ -306,7 +308,7 @@ impl Steps {
         blocks.min_by_key(|block| depth(*block)).filter(|block| depth(*block) < depth(step.block))
     }
 
-    /// Does what was found.
+    /// Applies the changes of one step.
     fn change(&mut self, func: &mut Func, ssa: &mut Ssa, step: Step, made: [Option<BlockId>; MAX_MADE]) {
         let Step { x, next, by, width, .. } = step;
         let values = made.map(|to| {
@@ -336,7 +338,7 @@ impl Steps {
         }
     }
 
-    /// Puts what was made where blocks begin.
+    /// Inserts the new ops at the beginnings of their blocks.
     fn place(&mut self, func: &mut Func) {
         self.made.sort_by_key(|(block, ..)| *block);
         for made in self.made.chunk_by(|(a, ..), (b, ..)| a == b) {
@@ -349,7 +351,7 @@ impl Steps {
     }
 }
 
-/// What reads a counter as an op that reads the stepped one instead, at no cost.
+/// Returns the op that reads the stepped counter in place of `op`, which reads the counter, if it costs no more.
 fn stepped(op: Op, step: Step, addresses: Addresses) -> Option<Op> {
     let Step { x, by, width, .. } = step;
     let by = if planted!(StepsForgotten) { 0 } else { by };
@@ -396,9 +398,9 @@ fn stepped(op: Op, step: Step, addresses: Addresses) -> Option<Op> {
     }
 }
 
-/// `x + imm`, of the stepped one.
+/// Returns `dst = next + (imm - by)` in place of `dst = x + imm`.
 fn less(width: Width, dst: VReg, imm: i64, by: i64, step: Step, constants: Constants) -> Option<Op> {
-    // Half of a counter says nothing of all of it.
+    // A counter of 32 bits determines only the low half of a sum.
     if width == Width::W64 && step.width == Width::W32 {
         return None;
     }
@@ -410,7 +412,7 @@ fn less(width: Width, dst: VReg, imm: i64, by: i64, step: Step, constants: Const
     constants.costly(&op).is_none().then_some(op)
 }
 
-/// The same address, of the stepped one.
+/// Returns the address that is computed from the stepped counter.
 fn moved(mem: Mem, size: Size, step: Step, by: i64, addresses: Addresses) -> Option<Mem> {
     let Step { x, next, .. } = step;
     let (base, times) = match mem.base {
@@ -428,8 +430,8 @@ fn moved(mem: Mem, size: Size, step: Step, by: i64, addresses: Addresses) -> Opt
     Some(Mem { base, off, region: mem.region })
 }
 
-/// Whether an access takes an offset as it is: where they have a limit, only those that count elements go up to it, and
-/// all others have nine bits, one of them the sign (arm64).
+/// Whether an access takes an offset without another instruction. On a machine that limits offsets (arm64), only
+/// multiples of the size go up to the limit; other offsets have nine bits with their sign.
 fn is_taken(off: i32, size: Size, max_offset: i32) -> bool {
     let counts = off >= 0 && off.unsigned_abs().is_multiple_of(size.bytes());
     off.unsigned_abs() <= max_offset as u32 && (max_offset == i32::MAX || counts || (-256..256).contains(&off))

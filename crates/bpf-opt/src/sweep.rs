@@ -1,21 +1,21 @@
-//! Values that nobody reads, in SSA form.
+//! Removes ops and phis whose values are not needed, in SSA form.
 //!
-//! What has an effect is needed, and what something needed reads is. All else goes, phis that only read each other
-//! among it.
+//! An op with an effect is needed, and so is every value that a needed op or phi reads. All others are removed, among
+//! them phis that only read each other.
 //!
-//! A load goes only where it cannot be of memory that is not there: its region is known, or another load that stays
-//! finds the same bytes ([`crate::ssa::Spare`]).
+//! A load is removed only if it cannot trap: either its region is known, or another load that stays reads the same
+//! bytes ([`crate::ssa::Spare`]).
 
 use crate::dead::is_pure;
 use crate::ssa::{NO_VALUE, NONE, Phi, Ssa};
 use bpf_lir::{BlockId, Func, Op, Region, VReg};
 
-/// The memory that it works in.
+/// Scratch memory of the pass, reused from function to function.
 #[derive(Debug, Default)]
 pub(crate) struct Sweep {
     needed: Vec<bool>,
     spare: Vec<bool>,
-    /// By value: the op that defines it, or of a phi, its place among them, with its block.
+    /// By value: the index of the op that defines it, in `defs`, or of the phi, in `phis`; [`NONE`] otherwise.
     defs: Vec<u32>,
     phis: Vec<u32>,
     work: Vec<VReg>,
@@ -24,7 +24,7 @@ pub(crate) struct Sweep {
 }
 
 impl Sweep {
-    /// Runs over `func`; says how many ops and phis went.
+    /// Runs the pass over `func`; returns how many ops and phis were removed.
     pub(crate) fn run(&mut self, func: &mut Func, ssa: &mut Ssa) -> u32 {
         let values = func.vregs as usize;
         for of in [&mut self.needed, &mut self.spare] {

@@ -1,95 +1,98 @@
-//! Short counted loops do several rounds at a time.
+//! Unrolls short counted loops: several rounds at a time.
 //!
-//! A loop over bytes or words is a few ops, and beside them one that counts, a comparison and a jump that is taken each
-//! round; what is summed up waits for the sum of the round before. Approach, before SSA form, where a round can be
-//! copied as it stands: in front of a loop of at most [`MAX_OPS`] ops in straight code, which ends when a counter that
-//! grows by a constant comes to a limit, comes one that does four or eight rounds and counts once. It is entered, and
-//! goes round, for as long as so many rounds are certain; the loop itself does the rest.
+//! In a loop over bytes or words, a few ops do the work; beside them each round updates a counter, compares it and
+//! jumps, and a sum waits for the sum of the round before. Approach, before SSA form, where a round can be copied as it
+//! stands: consider a loop of at most [`MAX_OPS`] ops without inner control flow that ends when a counter with a
+//! constant step reaches a limit. The pass puts an unrolled loop in front of it, whose rounds do the work of four or
+//! eight rounds with one comparison. Control enters the unrolled loop, and repeats it, as long as that many rounds are
+//! certain; the original loop does the remaining rounds.
 //!
-//! That the next `n` rounds are certain: the counter is below the limit less what `n - 1` rounds add to it, and that
-//! difference is no negative number. Where the loop ends at equality, the counter is farther from the limit than
-//! that, counted in the direction in which it goes.
+//! When the next `n` rounds are certain: the counter is below the limit less the change of the counter in `n - 1`
+//! rounds, and that difference has not wrapped below the least number. If the loop ends at equality, the counter must
+//! be farther from the limit than that change, counted in the direction of the step.
 //!
-//! A loop that begins with a constant, up to a constant, does a known number of rounds. Then nothing is asked before,
-//! the counter is compared with where the last of the rounds at once ends, and of the loop itself only as many rounds
-//! are left as do not fill one, if any.
+//! A loop whose counter starts at a constant and ends at a constant has a known number of rounds. Then nothing is
+//! compared before the unrolled loop, its end compares the counter with the number that it reaches there, and the
+//! original loop remains only if some rounds are left over.
 //!
-//! A sum (or `or`, or `xor`) that nothing else in the round reads is summed up for the copies first, and added once.
-//! A round that waits for anything else of the one before (a walk through a table, a hash) is copied all the same: the
-//! copies need neither comparisons nor jumps, and count once.
+//! A sum (or `or`, or `xor`) that no other op of the round reads is accumulated over the copies in a new value, which
+//! is added once. A round that waits for the round before in another way (a walk through a table, a hash) is copied all
+//! the same: the copies need neither comparisons nor jumps.
 //!
-//! Invariants: every op of a round is executed as often and in the order as before, but for the comparisons whose
-//! outcome is known and for such sums, which are the same in any order; each round but the last passes the checks of
-//! its jump back. In a contained program, which may be stopped anywhere, the checks of the rounds at once are passed
-//! together before the first of them. Nothing is asked of the program. What is added is at most [`MAX_ADDED`] ops and
-//! as many as there were.
+//! Invariants: every op of a round is executed as often as before and in the same order, except for comparisons whose
+//! outcome is known and for these sums, whose result does not depend on the order. Each round but the last passes the
+//! checks of its jump back. In a contained program, which may be stopped anywhere, the checks of the rounds of the
+//! unrolled loop are passed together before the first of them. Nothing is assumed about the program. At most
+//! [`MAX_ADDED`] ops plus the function's number of ops are added.
 
 use crate::faults::planted;
 use bpf_isa::{Cond, Width};
 use bpf_lir::{BinOp, BlockId, Check, Ends, Func, Op, Span, VReg, Val, narrow};
 
-/// The most ops of a round, its jump aside ...
+/// The most ops of a round, its branch not counted.
 const MAX_OPS: usize = 16;
-/// ... and up to how many with a sum are copied how often ...
+/// A loop with a sum and at most as many ops as the first number is copied as often as the second says ...
 const SHORT: (usize, usize) = (5, 8);
-/// ... and all others.
+/// ... and all others this often.
 const COPIES: usize = 4;
-/// The most blocks that a round falls through: selections leave empty ones.
+/// The most blocks that a round falls through; selections made by `convert` leave empty blocks.
 const MAX_BLOCKS: usize = 12;
-/// How many ops may be added to a function, however small it is.
+/// How many ops may be added to a function, beside as many as it has.
 const MAX_ADDED: usize = 512;
-/// How far before a loop the constant is looked for that its counter begins with.
+/// How many ops in front of a loop are searched for the constant that its counter starts with.
 const MAX_BACK: usize = 32;
 
-/// A loop.
+/// A counted loop that can be unrolled.
 #[derive(Clone, Copy, Debug)]
 struct Loop {
-    /// Its first and its last block, by place in the order.
+    /// Its first and its last block, as positions in the block order.
     first: usize,
     last: usize,
-    /// The block behind it that leads round, if the last one does not: with checks, or where the branch leads out.
+    /// The block that passes the checks of the way back, if any, and jumps to the head; `None` if the branch of the
+    /// last block leads to the head itself.
     latch: Option<BlockId>,
-    /// Where control goes in the end.
+    /// The block to which control leaves the loop.
     out: BlockId,
     counter: VReg,
     step: i64,
-    /// It goes on while `counter cond limit`.
+    /// The loop goes on while `counter cond limit`, at this width.
     width: Width,
     cond: Cond,
     limit: Val,
     copies: usize,
-    /// What the counter begins with, and how many rounds that makes, if both are known.
+    /// The counter's start and the number of rounds, if both are known.
     known: Option<Known>,
 }
 
-/// A loop that does so many rounds.
+/// A constant start of the counter, and the number of rounds that follows from it.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     start: i64,
     rounds: u64,
 }
 
-/// The memory that it works in.
+/// Scratch memory of the pass, reused from function to function.
 #[derive(Debug, Default)]
 pub(crate) struct Unroll {
-    /// By block: its place in the order, and how many jumps lead to it. Blocks of the loops that are left out have no
-    /// place in the end.
+    /// By block: its position in the order, and how many jumps lead to it. At the end, the blocks of loops that are
+    /// dropped have position `usize::MAX`.
     places: Vec<(usize, u32)>,
     loops: Vec<Loop>,
-    /// By block: where to come in, of the heads of loops.
+    /// By block: for the head of a loop, the block through which the unrolled loop is entered; otherwise the block
+    /// itself.
     entries: Vec<BlockId>,
-    /// Whether the checks of rounds at once are passed before the first of them.
+    /// Whether the checks of several rounds are passed together before the first of them.
     prepaid: bool,
     body: Vec<(Op, Span)>,
     checks: Vec<(Op, Span)>,
-    /// By op of the body: the sum of the copies.
+    /// By op of the body: the value that accumulates the sum over the copies.
     sums: Vec<Option<VReg>>,
     rounds: Vec<(Op, Span)>,
     order: Vec<BlockId>,
 }
 
 impl Unroll {
-    /// Runs over `func`; says how many loops there were.
+    /// Runs the pass over `func`; returns how many loops were unrolled.
     pub(crate) fn run(&mut self, func: &mut Func, prepaid: bool) -> u32 {
         self.prepaid = prepaid;
         self.places.clear();
@@ -100,7 +103,7 @@ impl Unroll {
             if let Some(taken) = func.ends(*block).taken {
                 let (target, jumps) = &mut self.places[taken.index()];
                 *jumps += 1;
-                // Those before it have their places.
+                // Blocks before this one in the order have their positions.
                 back |= *target <= place;
             }
         }
@@ -134,7 +137,7 @@ impl Unroll {
         done
     }
 
-    /// Finds the loops, in the order of the code.
+    /// Finds the loops that can be unrolled, in the order of the code.
     fn find(&mut self, func: &Func) {
         self.loops.clear();
         let mut left = MAX_ADDED + func.ops.len();
@@ -147,7 +150,7 @@ impl Unroll {
         }
     }
 
-    /// The loop that ends with the block in this place.
+    /// Returns the loop that ends with the block at position `last`.
     fn find_at(&mut self, func: &Func, last: usize) -> Option<Loop> {
         let at = func.range(func.order[last]).last()?;
         let Op::Branch { width, cond, a, b, target } = func.ops[at] else { return None };
@@ -185,7 +188,7 @@ impl Unroll {
         if !self.body.iter().all(|(op, _)| may_copy(op)) {
             return None;
         }
-        // Either side may count.
+        // Either operand of the comparison may be the counter.
         let turned = if let Val::Reg(b) = b { Some((b, Val::Reg(a), crate::values::turned(cond))) } else { None };
         [Some((a, b, cond)), turned].into_iter().flatten().find_map(|(counter, limit, cond)| {
             let step = self.step(counter, width)?;
@@ -211,10 +214,11 @@ impl Unroll {
         })
     }
 
-    /// The constant that the counter is whenever control comes to a loop but by its own way round: straight from there.
+    /// Returns the constant that the counter has whenever control enters the loop from outside, if straight code in
+    /// front of the loop sets it.
     fn start(&self, func: &Func, this: &Loop) -> Option<i64> {
         let mut place = this.first;
-        // The one jump there is its own.
+        // The one jump to the head is the loop's own way back.
         let (_, jumps) = self.places[func.order[place].index()];
         if jumps != 1 || this.latch.is_some_and(|latch| !self.is_only_way(func, latch)) {
             return None;
@@ -241,14 +245,14 @@ impl Unroll {
         }
     }
 
-    /// Whether there is no more than one way to a block.
+    /// Whether at most one edge leads to a block.
     fn is_only_way(&self, func: &Func, block: BlockId) -> bool {
         let (place, jumps) = self.places[block.index()];
         let falls = place.checked_sub(1).is_some_and(|before| func.ends(func.order[before]).falls);
         jumps + u32::from(falls) == 1
     }
 
-    /// Whether there is a sum, and nothing else that a round waits for but what grows by constants.
+    /// Whether the round has a sum, and carries nothing else to the next round but values that grow by a constant.
     fn adds_up(&self, this: &Loop) -> bool {
         let mut sums = false;
         for (i, (op, _)) in self.body.iter().enumerate() {
@@ -267,7 +271,7 @@ impl Unroll {
         sums
     }
 
-    /// What a round adds to a value, if it changes it by a constant, once.
+    /// Returns the constant that a round adds to a value, if the round changes the value exactly once.
     fn step(&self, v: VReg, width: Width) -> Option<i64> {
         let mut defs = self.body.iter().filter(|(op, _)| op.def() == Some(v));
         let (Some((op, _)), None) = (defs.next(), defs.next()) else { return None };
@@ -281,7 +285,7 @@ impl Unroll {
         }
     }
 
-    /// Lets all ways to heads of loops lead to what comes before them, but for those round.
+    /// Redirects all jumps to heads of loops to the unrolled loops, except the jumps of the loops themselves.
     fn lead_in(&mut self, func: &mut Func) {
         let mut round = self.loops.iter().peekable();
         let mut latches: Vec<BlockId> = self.loops.iter().filter_map(|this| this.latch).collect();
@@ -300,7 +304,8 @@ impl Unroll {
         }
     }
 
-    /// Writes what comes before a loop, into the order: the way in, the rounds, and what is tested then.
+    /// Writes the unrolled loop and its entry in front of a loop, into the order: the guard, the first test, the
+    /// rounds, and the test behind them.
     fn write(&mut self, func: &mut Func, this: &Loop, order: &mut Vec<BlockId>) {
         let (head, last) = (func.order[this.first], func.order[this.last]);
         let (entry, out) = (self.entries[head.index()], self.entries[this.out.index()]);
@@ -322,7 +327,7 @@ impl Unroll {
         let branch = |cond: Cond, a: VReg, b: Val, target: BlockId| (Op::Branch { width, cond, a, b, target }, span);
         let test = enough.each.map(|op| (op, span));
         let [yes, no] = enough.conds;
-        // Whether there is such a limit, and it is far enough.
+        // Branches to the original loop unless the lowered limit does not wrap and is far enough.
         func.set_ops(entry, enough.guard.map(|(cond, a, b)| branch(cond, a, b, head)));
         let once = enough.once.map(|op| (op, span)).into_iter().chain(test);
         let way_in = func.new_block(once.chain([branch(no, enough.a, enough.b, head)]));
@@ -330,7 +335,7 @@ impl Unroll {
         let (rounds, behind) = (func.new_block([]), func.new_block([]));
         let leaves = branch(other, counter, this.limit, out);
         let round = branch(yes, enough.a, enough.b, rounds);
-        // What checks are passed by is another round.
+        // The checks may only be passed if another round follows.
         let (first, second) = if self.checks.is_empty() {
             (Some(round), [None, Some(leaves)])
         } else {
@@ -342,7 +347,7 @@ impl Unroll {
         order.extend([entry, way_in, rounds, behind]);
     }
 
-    /// The same of a loop whose rounds are known: those at once, and before the loop nothing else.
+    /// Writes the unrolled loop of a loop with a known number of rounds: it needs no guard and no first test.
     fn write_known(&mut self, func: &mut Func, this: &Loop, known: Known, order: &mut Vec<BlockId>) {
         let (head, out) = (func.order[this.first], self.entries[this.out.index()]);
         let Some(at) = func.range(func.order[this.last]).last() else { return };
@@ -353,14 +358,14 @@ impl Unroll {
         if planted!(RoundsUncertain) && rest > 0 {
             (at_once, rest) = (at_once.wrapping_add(copies), 0);
         }
-        // Within what the counter comes through.
+        // The counter reaches this number after the last round of the unrolled loop.
         let end = known.start.wrapping_add(this.step.wrapping_mul(at_once as i64));
         let branch = |cond, target| (Op::Branch { width, cond, a: counter, b: Val::Imm(end), target }, span);
         let jump = |target| (Op::Jump { target }, span);
         self.copy(func, this);
         let (rounds, behind) = (func.new_block([]), func.new_block([]));
         let (first, second) = match (rest, at_once == copies) {
-            // A round follows in any case: its checks are passed.
+            // Another round follows in any case, so its checks are passed.
             (1.., true) => {
                 self.rounds.append(&mut self.checks);
                 (None, None)
@@ -383,7 +388,7 @@ impl Unroll {
         }
     }
 
-    /// The ops of as many rounds as are done at once.
+    /// Writes the ops of `copies` rounds to `rounds`.
     fn copy(&mut self, func: &mut Func, this: &Loop) {
         self.sums.clear();
         for i in 0..self.body.len() {
@@ -420,7 +425,8 @@ impl Unroll {
         }
     }
 
-    /// What an op of a round adds to what nothing else there reads or writes: how, to what, and what.
+    /// Returns operation, width, sum and addend of op `i` of a round if it adds to a value that no other op of the
+    /// round reads or writes.
     fn added(&self, i: usize, this: &Loop) -> Option<(BinOp, Width, VReg, VReg)> {
         let Op::Bin { op: op @ (BinOp::Add | BinOp::Or | BinOp::Xor), width, dst, a, b: Val::Reg(b) } = self.body[i].0
         else {
@@ -437,27 +443,29 @@ impl Unroll {
     }
 }
 
-/// How to find out that so many rounds as are done at once are certain.
+/// The test whether all rounds of one pass through the unrolled loop are certain.
 struct Enough {
-    /// That it must not be so ...
+    /// The unrolled loop must not be entered if this comparison holds.
     guard: Option<(Cond, VReg, Val)>,
-    /// ... what is computed before the first time ...
+    /// The op computed once, before the first test.
     once: Option<Op>,
-    /// ... and each time ...
+    /// The op computed before each test.
     each: Option<Op>,
-    /// ... and compared: under the first condition it is certain, under the second not.
+    /// The test compares `a` with `b`: the rounds are certain under the first condition, and not certain under the
+    /// second.
     a: VReg,
     b: Val,
     conds: [Cond; 2],
 }
 
 impl Loop {
-    /// By how much all rounds but the last change the counter.
+    /// Returns the change of the counter in all rounds but the last, as a magnitude.
     fn most(&self) -> i64 {
         if planted!(RoundsUncertain) { 0 } else { self.step.abs() * (i64::from(crate::num::small(self.copies)) - 1) }
     }
 
-    /// A constant limit, less that; `None` if that is below zero, or what counts as zero.
+    /// Returns the limit less that change if it is a constant, or the limit as it is if it is a register or compared by
+    /// equality. Returns `None` if the lowered constant would wrap below the least number.
     fn known_limit(&self) -> Option<Val> {
         let Val::Imm(imm) = self.limit else { return Some(self.limit) };
         let (width, most) = (self.width, self.most());
@@ -474,8 +482,8 @@ impl Loop {
         fits.then_some(Val::Imm(imm.wrapping_sub(most)))
     }
 
-    /// How many rounds there are from this number to the limit, if that is a constant and the counter comes there
-    /// without a turn through all numbers.
+    /// Returns the number of rounds from `start` to the limit, if the limit is a constant and the counter reaches it
+    /// without wrapping.
     fn rounds_from(&self, start: i64) -> Option<Known> {
         let Val::Imm(limit) = self.limit else { return None };
         let step = i128::from(self.step);
@@ -484,7 +492,7 @@ impl Loop {
         let signed = |n: i64| if bits == 32 { i128::from(crate::num::low(n)) } else { i128::from(n) };
         let number = |n: i64| if self.least() == 0 { unsigned(n) } else { signed(n) };
         let (from, to) = (number(start), number(limit));
-        // Of a loop that goes up to a limit: to the first number that is not below it, or not up to it.
+        // Rounds until the counter is first not below `to`; the body runs at least once.
         let up_to = |to: i128| Some(((to - from + step - 1) / step).max(1));
         let rounds = match self.cond {
             Cond::Ne => {
@@ -501,7 +509,7 @@ impl Loop {
         Some(Known { start, rounds })
     }
 
-    /// What counts as zero: the least number there is.
+    /// Returns the least number of the condition's signedness and width.
     fn least(&self) -> i64 {
         match (self.cond, self.width) {
             (Cond::SLt | Cond::SLe, Width::W32) => i32::MIN.into(),
@@ -516,7 +524,8 @@ impl Loop {
         if cond == Cond::Ne {
             let left = func.new_vreg();
             let sub = |a, b| Op::Bin { op: BinOp::Sub, width, dst: left, a, b };
-            // How far it is; with a constant limit above the counter, how far beyond all rounds but the last, negative.
+            // The distance to the limit. With a constant limit above the counter: the counter less the limit lowered by
+            // `most`, compared modulo 2^n.
             let (each, conds) = match (limit, self.step > 0) {
                 (Val::Reg(limit), true) => (sub(limit, Val::Reg(counter)), [Cond::Gt, Cond::Le]),
                 (Val::Reg(_) | Val::Imm(_), false) => (sub(counter, limit), [Cond::Gt, Cond::Le]),
@@ -541,13 +550,14 @@ impl Loop {
     }
 }
 
-/// Counts the ops of a round that only confine accesses: selections, and the differences that they compare. `gather.rs`
-/// removes most of them from copied rounds.
+/// Counts the ops of a round that only confine accesses: the selections, and the differences that they compare.
+/// `gather.rs` removes most of them from copied rounds.
 fn confining(body: &[(Op, Span)]) -> usize {
     2 * body.iter().filter(|(op, _)| matches!(op, Op::Confine { .. })).count()
 }
 
-/// Whether a round with this op may be copied: nothing that is patched, and nothing beside which a jump is nothing.
+/// Whether a round with this op may be copied. Excluded are ops with patch slots, ops that change control flow, and ops
+/// so slow that saving a jump does not matter.
 fn may_copy(op: &Op) -> bool {
     match op {
         Op::Bin { op, b, .. } => match op {

@@ -1,17 +1,23 @@
-//! Values: what is computed twice, what is known, and what can be had for less.
+//! Value numbering: removes repeated computations, folds constants, and replaces ops by cheaper ones.
 //!
-//! One walk in reverse postorder over a function in SSA form, which is written anew on the way. Each op is looked at
-//! with its operands as they are by now: constants are folded, the rules of `rules` applied (`rule`), bytes that are
-//! loaded side by side and put together become one load (`wide`), division by a constant a multiplication (`divide`),
-//! two products that make a rotation one (`rotated`), what is added if a comparison holds is selected, or a mask of
-//! one bit (`outcome`), what a load would find is taken from the store or load before it (`memory`); and what the same
-//! op on the same operands has computed before, on every way here, is not computed again (`table`).
+//! One walk in reverse postorder over a function in SSA form writes the function anew. Each op is looked at with its
+//! operands as already rewritten:
 //!
-//! Nothing moves but loads that become one: it stands where they are put together, and no write is between.
+//! * constants are folded, and the rules of `rules` are applied (`rule`);
+//! * bytes that are loaded from adjacent addresses and combined become one load (`wide`);
+//! * division by a constant becomes multiplication (`divide`), and two products that amount to a rotation become one
+//!   product and a rotation (`rotated`);
+//! * the outcome of a comparison that is added becomes a selection, and a selection that one bit decides becomes a mask
+//!   (`outcome`);
+//! * a load whose result is known from a store or load before it is removed (`memory`);
+//! * an op that was computed before with the same operands, on every path to here, is not computed again (`table`).
 //!
-//! Invariants: control flow stays as it is; an op is rewritten to what computes the same for all inputs, or for those
-//! that `bits` leaves. How often each value is read is counted exactly, so that an op whose only reader is at hand can
-//! be changed where it stands.
+//! Ops do not move, except for loads that are combined: the combined load stands where its bytes are combined, and no
+//! write to them lies between.
+//!
+//! Invariants: control flow stays as it is. Each op is replaced by ops that compute the same result for all inputs, or
+//! for all inputs within the bounds that `bits` has found. The number of reads of each value is exact, so that an op
+//! with one reader can be changed in place.
 
 mod bits;
 mod divide;
@@ -37,33 +43,33 @@ use bpf_lir::{Base, BinOp, BlockId, Func, Mem, Op, Span, VReg, Val, bswap, exten
 use memory::Known;
 use reach::Reach;
 
-/// How deep a rewritten op's parts are rewritten again.
+/// How deep the parts of a rewritten op are rewritten again.
 const MAX_DEPTH: u32 = 6;
 /// How many phis of a block are compared with each other.
 const MAX_PHIS: usize = 12;
-/// How many ways to the head of a loop are asked whether they are the way round.
+/// How many edges to the head of a loop are searched for the one that carries a given value.
 const MAX_WAYS: usize = 12;
-/// How many copies of copies are followed then.
+/// How many copies are followed to find the origin of a phi's argument.
 const MAX_COPIES: u32 = 4;
 
-/// What the machine can do, as far as it matters here.
+/// The machine's properties that passes depend on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Addresses {
-    /// Offsets in addresses below this cost nothing.
+    /// The greatest magnitude of an offset in an address that costs nothing.
     pub max_offset: i32,
-    /// What an index is shifted by: any of 0 to 3, with an offset beside it; else by the access's own size or not at
-    /// all, and without an offset.
+    /// Whether an index may be shifted by 0 to 3 with an offset beside it. Otherwise the shift is 0 or the logarithm of
+    /// the access's size, and the offset is 0.
     pub any_index: bool,
-    /// What an op takes in place of a register.
+    /// The operands that an op takes in place of a register.
     pub operands: Takes,
-    /// Which constants an op takes at no cost.
+    /// The constants that an op takes at no cost.
     pub constants: Constants,
-    /// How many values a loop may hold.
+    /// How many values a loop may hold in registers.
     pub registers: u8,
 }
 
 impl Default for Addresses {
-    /// Anything.
+    /// A machine without limits on offsets, with memory operands and 13 registers.
     fn default() -> Self {
         Addresses {
             max_offset: i32::MAX,
@@ -75,42 +81,43 @@ impl Default for Addresses {
     }
 }
 
-/// The memory that it works in.
+/// Scratch memory of the pass, reused from function to function.
 #[derive(Debug, Default)]
 pub(crate) struct Values {
     ops: Vec<Op>,
     spans: Vec<Span>,
-    /// By value: the op that defines it, in `ops`; [`NONE`] of phis and parameters.
+    /// By value: the index in `ops` of the op that defines it; [`NONE`] for phis, parameters, and values whose op was
+    /// not reached yet.
     defs: Vec<u32>,
-    /// By value: the block it is defined in.
+    /// By value: the block in which it is defined.
     blocks: Vec<BlockId>,
-    /// By value: how often it is read.
+    /// By value: how many reads it has that are already emitted or not yet rewritten.
     uses: Vec<u32>,
-    /// By value: no bit from this one on is set.
+    /// By value: no bit at or above this position is set.
     bits: Vec<u8>,
-    /// Values by what computes them: open addressing.
+    /// Hash table of values by the op that computes them, with open addressing.
     table: Vec<VReg>,
     reach: Reach,
     memory: Known,
     leaves: Vec<wide::Leaf>,
-    /// Phis that are others.
+    /// Pairs of phis: one that equals another, and the other.
     united: Vec<(VReg, VReg)>,
 }
 
-/// One function being rewritten.
+/// The state while one function is rewritten.
 struct Pass<'a> {
     s: &'a mut Values,
     ssa: &'a mut Ssa,
     addresses: Addresses,
     block: BlockId,
-    /// Where the block begins in the ops.
+    /// Index of the block's first op in `ops`.
     start: u32,
     span: Span,
     done: u32,
 }
 
 impl Values {
-    /// Runs over `func`, which is in SSA form; says how often it found something to do.
+    /// Runs the pass over `func`, which is in SSA form; returns how many changes it made.
     pub(crate) fn run(&mut self, func: &mut Func, ssa: &mut Ssa, addresses: Addresses) -> u32 {
         self.prepare(func, ssa);
         self.find_bits(func, ssa);
@@ -161,15 +168,15 @@ impl Values {
         self.table.resize((2 * func.ops.len()).next_power_of_two(), VReg(NONE));
     }
 
-    /// Finds phis of a block that choose the same on every way: a counter and its copy. Of each, only those before it
-    /// in the block are looked at, and [`MAX_PHIS`] at most.
+    /// Unites phis of a block whose arguments are equal for every predecessor, such as a counter and its copy. Each of
+    /// the first [`MAX_PHIS`] phis of a block is compared with those before it.
     fn unite_phis(&mut self, func: &Func, ssa: &mut Ssa) {
         for (op, at) in func.order.iter().flat_map(|block| func.range(*block)).map(|at| (&func.ops[at], at)) {
             if let (Some(v), Op::Mov { .. }) = (op.def(), op) {
                 self.defs[v.index()] = crate::num::small(at);
             }
         }
-        // What it is a copy of, or the constant it is.
+        // Returns the value that `v` is a copy of, or the constant that `v` is.
         let origin = |mut v: VReg| {
             for _ in 0..MAX_COPIES {
                 match func.ops.get(self.defs[v.index()] as usize) {
@@ -201,11 +208,11 @@ impl Values {
     }
 }
 
-/// A place for the result of an op whose result has none yet.
+/// The destination of an op whose result has no register yet.
 const NEW: VReg = VReg(NONE);
 
 impl Pass<'_> {
-    /// The op that defines a value, if it was emitted.
+    /// Returns the op that defines a value, if it was emitted.
     fn def(&self, v: VReg) -> Option<&Op> {
         self.s.ops.get(self.s.defs[v.index()] as usize)
     }
@@ -217,17 +224,17 @@ impl Pass<'_> {
         }
     }
 
-    /// A value as an operand.
+    /// Returns a value as an operand: the constant that it is, or its register.
     fn operand(&self, v: VReg) -> Val {
         self.constant(v).map_or(Val::Reg(v), Val::Imm)
     }
 
-    /// A constant operand that is `v`, in the register it has already, where it would cost an instruction each time:
-    /// one of more than 32 bits that was made in another block, before a loop as a rule.
+    /// Returns the register `v` in place of the constant operand `b` that it holds, if the constant would cost an
+    /// instruction at each use: it has more than 32 bits, and was made in another block, usually before a loop.
     fn kept(&self, op: Option<BinOp>, width: Width, b: Val, v: Option<VReg>) -> Val {
         let (Val::Imm(imm), Some(v)) = (b, v) else { return b };
         let short = i32::try_from(imm).is_ok() || width == Width::W32;
-        // Such a mask is one of 32 bits.
+        // A mask that clears the upper half is encoded as an operation of 32 bits.
         let mask = op == Some(BinOp::And) && u32::try_from(imm).is_ok();
         let here = self.s.blocks[v.index()] == self.block || self.constant(v) != Some(imm);
         let plain =
@@ -235,7 +242,7 @@ impl Pass<'_> {
         if short || mask || here || !plain { b } else { Val::Reg(v) }
     }
 
-    /// The value whose low half is the same, as far as possible: an op of 32 bits may as well read that.
+    /// Returns a value with the same low half that is cheaper to have: an op of 32 bits may read it instead.
     fn low(&self, width: Width, v: VReg) -> VReg {
         match self.def(v) {
             Some(Op::Mov { width: Width::W32, src: Val::Reg(src), .. }) if width == Width::W32 => *src,
@@ -243,7 +250,8 @@ impl Pass<'_> {
         }
     }
 
-    /// The value by which a shift at this width may as well go: what leaves the bits of the count that are looked at.
+    /// Returns a value by which a shift at this width may go instead: an op that keeps the count's low bits is skipped,
+    /// since shifts read only those.
     fn count(&self, width: Width, v: VReg) -> VReg {
         let looked_at = u64::from(rules::bits(width)) - 1;
         match self.def(v) {
@@ -257,7 +265,7 @@ impl Pass<'_> {
         }
     }
 
-    /// One op of the function.
+    /// Rewrites and emits one op of the function.
     fn op(&mut self, mut op: Op) {
         op.for_each_use_mut(|v| {
             *v = self.ssa.same.find(*v);
@@ -291,7 +299,7 @@ impl Pass<'_> {
         self.s.spans.push(self.span);
     }
 
-    /// `dst` is defined by the op that is emitted next.
+    /// Records that the next op emitted is `op` and defines `dst`.
     fn define(&mut self, dst: VReg, op: &Op) {
         self.s.defs[dst.index()] = crate::num::small(self.s.ops.len());
         self.s.reach.define(dst, crate::num::small(self.s.ops.len()));
@@ -299,7 +307,7 @@ impl Pass<'_> {
         self.s.bits[dst.index()] = bits_of(op, &self.s.bits);
     }
 
-    /// An op with effects: its operands in their best form.
+    /// Rewrites the operands of an op that has effects.
     fn effect(&mut self, op: Op) -> Op {
         match op {
             Op::Store { size, mem, src } => {
@@ -348,7 +356,7 @@ impl Pass<'_> {
         }
     }
 
-    /// The value whose low bytes are the same, as far as possible.
+    /// Returns a value whose low bytes of this size are the same and that is cheaper to have.
     fn low_bytes(&self, size: Size, v: VReg) -> VReg {
         match self.def(v) {
             Some(Op::Mov { width: Width::W32, src: Val::Reg(src), .. }) if size != Size::DW => *src,
@@ -362,8 +370,8 @@ impl Pass<'_> {
         }
     }
 
-    /// An address: constants added to its base become part of it, also those added to one part of a sum. `plain` is the
-    /// size of a plain load or store, which may have an index.
+    /// Rewrites an address: constants that are added to the base, or to one part of a base that is a sum, go into the
+    /// offset. `plain` is the size of a plain load or store, which may have an index.
     fn mem(&mut self, mem: Mem, plain: Option<Size>) -> Mem {
         let Base::Reg(v) = mem.base else { return mem };
         if plain.is_some_and(|size| self.is_indexed(v, mem.off, size)) {
@@ -393,8 +401,9 @@ impl Pass<'_> {
         }
     }
 
-    /// Whether an address is better left the sum of two values that it is: the machine has no offset beside an index,
-    /// and one of the two is there already, with the constant added to it, for a loop as a rule, and not without.
+    /// Whether an address is better left as the sum of two values that it is. The machine has no offset beside an
+    /// index, and one of the two values already includes the constant and was made in another block, usually before a
+    /// loop, while the sum without the constant is not available.
     fn is_indexed(&self, v: VReg, off: i32, size: Size) -> bool {
         if self.addresses.any_index || off != 0 {
             return false;
@@ -413,7 +422,8 @@ impl Pass<'_> {
         made && self.apart(v).is_some_and(|(sum, _)| self.known(&sum).is_none())
     }
 
-    /// A sum of two values, one of which is the sum of one and a constant: of the two without it, and the constant.
+    /// Splits a sum of two values, one of which is itself a value plus a constant: returns the sum of the two values
+    /// without the constant, and the constant.
     fn apart(&self, v: VReg) -> Option<(Op, i64)> {
         let part = |v: VReg| match self.def(v) {
             Some(Op::Bin { op: BinOp::Add, width: Width::W64, a, b: Val::Imm(imm), .. }) => Some((*a, *imm)),
@@ -440,7 +450,7 @@ impl Pass<'_> {
         }
     }
 
-    /// A comparison with its constant on the right.
+    /// Rewrites a comparison so that a constant is its second operand.
     fn comparison(&mut self, width: Width, cond: Cond, a: VReg, b: Val) -> (Width, Cond, VReg, Val) {
         let a = self.low(width, a);
         let b = match b {
@@ -455,7 +465,7 @@ impl Pass<'_> {
         if let Some(by_sign) = self.sign_of_extended(width, cond, a, b) {
             return by_sign;
         }
-        // `x & m` is not zero.
+        // `(x & m) != 0` is a test of the bits of `m`.
         if let (Cond::Ne, Val::Imm(0)) = (cond, b)
             && let Some(Op::Bin { op: BinOp::And, width: inner, a: x, b: mask, .. }) = self.def(a).copied()
             && inner == width
@@ -466,7 +476,8 @@ impl Pass<'_> {
         (width, cond, a, b)
     }
 
-    /// The value that an op without effects computes: an old one, or the op's own, in `dst` or a new place.
+    /// Returns the value that an op without effects computes: a value computed before, or the op's own result, in `dst`
+    /// or a new register.
     fn value(&mut self, op: Op, dst: VReg, depth: u32) -> VReg {
         let op = match op {
             Op::Mov { width, src, .. } => return self.mov(width, src, dst),
@@ -510,7 +521,7 @@ impl Pass<'_> {
                     Err(op) => return self.push(op, dst),
                 }
             }
-            // No pass may decide a confinement.
+            // No pass may decide whether a confinement's comparison holds.
             op @ Op::Confine { .. } => op,
             op @ (Op::AddShift { .. } | Op::FrameAddr { .. } | Op::SymAddr { .. } | Op::SubprogAddr { .. }) => op,
             op @ (Op::Store { .. }
@@ -532,7 +543,8 @@ impl Pass<'_> {
 
     fn mov(&mut self, width: Width, src: Val, dst: VReg) -> VReg {
         match src {
-            // Constants stay where they are wanted: one that lived from here to there would cost a register.
+            // A constant is made again at each use: if it lived from its first definition to there, it would occupy a
+            // register.
             Val::Imm(imm) => {
                 let imm = narrow(width, imm as u64) as i64;
                 self.push(Op::Mov { width: Width::W64, dst: NEW, src: Val::Imm(imm) }, dst)
@@ -576,7 +588,7 @@ impl Pass<'_> {
         Err(Op::Ext { width, signed, from, dst: NEW, src })
     }
 
-    /// Arithmetic: an old value, or the op as it is best.
+    /// Rewrites an arithmetic op: returns an existing value, or the op in its cheapest form as `Err`.
     fn bin(&mut self, op: BinOp, width: Width, a: VReg, b: Val, dst: VReg, depth: u32) -> Result<VReg, Op> {
         let (mut a, mut b) = (a, b);
         if width == Width::W32 {
@@ -675,7 +687,8 @@ impl Pass<'_> {
                 }
             }
         }
-        // A sum with something shifted a little is one op, and so is what is put into the bits that the shift freed.
+        // `a + (b << n)` with n from 1 to 3 is one op. `or` and `xor` are sums if `a` has only bits that the shift has
+        // cleared.
         if let (BinOp::Add | BinOp::Or | BinOp::Xor, Val::Reg(v)) = (op, b) {
             for (a, b) in [(a, v), (v, a)] {
                 if let Some(Op::Bin { op: BinOp::Shl, width: inner, a: x, b: Val::Imm(shift @ 1..=3), .. }) =
@@ -689,21 +702,23 @@ impl Pass<'_> {
                 }
             }
         }
-        // One more, without a carry out of the lower half, is that at either width: selections have it at 64.
+        // An addition of 1 that cannot carry out of the lower half is computed at 64 bits, the width at which arm64's
+        // selections can add 1 (`operand::side`).
         let carries = self.s.bits[a.index()] >= rules::bits(width);
         if self.addresses.operands == Takes::Shifted && (op, b) == (BinOp::Add, Val::Imm(1)) && !carries {
             return Err(Op::Bin { op, width: Width::W64, dst: NEW, a, b });
         }
-        // A mask that leaves the low half needs no more than 32 bits.
+        // A mask of the low half is a copy of 32 bits.
         if let (BinOp::And, Width::W64, Val::Imm(0xffff_ffff)) = (op, width, b) {
             return Ok(self.mov(Width::W32, Val::Reg(a), dst));
         }
         Err(Op::Bin { op, width, dst: NEW, a, b: self.kept(Some(op), width, b, made) })
     }
 
-    /// Whether a value is what the next round of a loop has for another one, which grew by a constant: what is added to
-    /// the sum is added to that, so that the other need not live beside it. Not where it comes back by what is added.
-    /// Each sum asks, so of a head with many ways to it only the first [`MAX_WAYS`] are looked at.
+    /// Whether `v` is a counter after its step: the value that the next round of a loop gets from a phi, made by adding
+    /// a constant to the phi. An addition to `v` then stays an addition to `v` and does not become one to the phi, so
+    /// that the phi need not live beside `v`. An addition that cancels the step still becomes the phi itself. Each sum
+    /// asks, so only the first [`MAX_WAYS`] edges to the head are looked at.
     fn is_next_round(&mut self, width: Width, v: VReg, added: i64) -> bool {
         let Some(&Op::Bin { op: BinOp::Add, width: made, a: before, b: Val::Imm(step), .. }) = self.def(v) else {
             return false;
@@ -720,7 +735,7 @@ impl Pass<'_> {
         })
     }
 
-    /// Emits an op whose result is in `dst`, or in a new place.
+    /// Emits an op with its result in `dst`, or in a new register if `dst` is [`NEW`].
     fn push(&mut self, mut op: Op, dst: VReg) -> VReg {
         let dst = if dst == NEW { self.fresh() } else { dst };
         if let Some(place) = op.def_mut() {
@@ -742,7 +757,7 @@ impl Pass<'_> {
     }
 }
 
-/// Whether an op does nothing but compute, or load.
+/// Whether an op only computes or loads.
 fn is_value(op: &Op) -> bool {
     is_pure(op) || matches!(op, Op::Load { .. })
 }
@@ -762,7 +777,7 @@ fn is_commutative(op: BinOp) -> bool {
     }
 }
 
-/// A constant operand in its one form: sign-extended at 32 bits, a shift count below the width.
+/// Returns a constant operand in canonical form: sign-extended from the width, and a shift count below the width.
 fn canonical(op: BinOp, width: Width, imm: i64) -> i64 {
     match op {
         BinOp::Shl | BinOp::Shr | BinOp::Sar | BinOp::Rotl => (imm as u64 % u64::from(rules::bits(width))) as i64,
@@ -781,7 +796,7 @@ fn canonical(op: BinOp, width: Width, imm: i64) -> i64 {
     }
 }
 
-/// The condition that holds of `b, a` if this one holds of `a, b`.
+/// Returns the condition that holds of `b, a` if and only if `cond` holds of `a, b`.
 pub(crate) fn turned(cond: Cond) -> Cond {
     match cond {
         Cond::Eq | Cond::Ne | Cond::Set => cond,

@@ -1,12 +1,12 @@
-//! Two ways out of a loop that ask about one number become one.
+//! Merges two exits of a loop that compare one number.
 //!
-//! `n = min(length, 64); for (i = 0; i < n; i++)` comes from compilers for BPF as a loop that is left when `i` reaches
-//! the length, and again when it reaches 64: a minimum would be a branch. Here it is a selection, made once, where the
-//! limit is; one comparison a round is left, and a loop with one way out is one that can do several rounds at a time.
+//! Compilers for BPF turn `n = min(length, 64); for (i = 0; i < n; i++)` into a loop that is left when `i` reaches the
+//! length, and again when `i` reaches 64, since a minimum would need a branch. This pass computes the minimum with one
+//! selection where the limit is defined. One comparison a round remains, and a loop with one exit can be unrolled.
 //!
-//! Invariants: the limit is defined once, so that the minimum, made right behind it, is that of the limit wherever it
-//! is read; what stands between the two branches only computes, and none of it is read where they lead to. It is made
-//! outside of the loop, as far as the order of the code tells.
+//! Invariants: the limit has a single definition, so the minimum, made right behind it, belongs to the limit that the
+//! loop reads. The ops between the two branches only compute, and none of their results is read behind the exit. The
+//! minimum is made in front of the loop, as far as the order of the code tells.
 
 use super::Convert;
 use crate::dead::is_pure;
@@ -17,14 +17,15 @@ use bpf_lir::{BlockId, Func, Op, Span, VReg, Val, narrow};
 
 /// The most ops between the two branches.
 const MAX_BETWEEN: usize = 6;
-/// How many minima are made, and for how many pairs of branches one is sought: each is a look at the blocks before.
+/// The most minima of a function, and the most pairs of branches for which one is sought: each search walks the blocks
+/// before the loop.
 const MAX_LIMITS: usize = 64;
 const MAX_TRIES: u32 = 256;
 
-/// A minimum.
+/// A minimum of a limit and a constant.
 #[derive(Clone, Copy, Debug)]
 struct Limit {
-    /// Where it is made: behind this op, or [`NONE`] at entry.
+    /// Index of the op behind which it is made, or [`NONE`] at the function's entry.
     behind: u32,
     width: Width,
     below: Cond,
@@ -33,28 +34,28 @@ struct Limit {
     value: VReg,
 }
 
-/// What is found about values and places.
+/// The definitions and loops of a function, and the minima to be made.
 #[derive(Debug, Default)]
 pub(super) struct Bounds {
-    /// By value: the op that defines it, [`NONE`] at entry, and how often it is defined.
+    /// By value: the index of the op that defines it, [`NONE`] at entry, and its number of definitions.
     defs: Vec<(u32, u32)>,
-    /// By place in the order: the first place of the innermost loop that it is in.
+    /// By position in the order: the first position of the innermost loop that contains it, or [`NONE`].
     inner: Vec<u32>,
-    /// By place: the next one of which that is not known yet.
+    /// By position: a later or equal position up to which all entries of `inner` are set (a union-find forest).
     open: Vec<u32>,
     limits: Vec<Limit>,
     ops: Vec<(Op, Span)>,
 }
 
-/// Two branches out.
+/// Two exits of a loop that compare the same number.
 struct Pair {
-    /// The op of the first one, and of the second.
+    /// Op indices of the first and of the second branch.
     first: usize,
     second: usize,
-    /// The way out, and whether the second one jumps there.
+    /// The block that both exits lead to, and whether the second branch jumps there or falls there.
     out: BlockId,
     jumps: bool,
-    /// Left when `a cond limit`, or `a cond constant`.
+    /// The loop is left when `a cond limit` or `a cond constant`.
     cond: Cond,
     limit: VReg,
     constant: i64,
@@ -62,7 +63,7 @@ struct Pair {
 }
 
 impl Convert {
-    /// Runs over `func`; says how many branches went.
+    /// Runs the pass over `func`; returns how many branches were removed.
     pub(super) fn one_way_out(&mut self, func: &mut Func) -> u32 {
         if !self.find_loops(func) {
             return 0;
@@ -93,7 +94,7 @@ impl Convert {
         done
     }
 
-    /// Finds which loops blocks are in; false if there is none.
+    /// Finds the innermost loop of each position; returns false if the function has no loop.
     fn find_loops(&mut self, func: &Func) -> bool {
         let Bounds { inner, open, .. } = &mut self.bounds;
         inner.clear();
@@ -107,7 +108,7 @@ impl Convert {
                 }
             }
         }
-        // Innermost first: those that begin last.
+        // Loops with a later head come first: inner loops before the loops around them.
         back.sort_unstable_by_key(|(to, from)| (core::cmp::Reverse(*to), *from));
         open.clear();
         open.extend(0..=crate::num::small(inner.len()));
@@ -120,7 +121,7 @@ impl Convert {
                     open[at as usize] = at + 1;
                     at += 1;
                 } else {
-                    // What is known is passed over once more at most.
+                    // Path halving: each step skips positions that are set.
                     open[at as usize] = open[next as usize];
                     at = next;
                 }
@@ -142,7 +143,7 @@ impl Convert {
         }
     }
 
-    /// The pair of branches that the block in this place and the next one end with.
+    /// Returns the pair of exits that the block at position `place` and the next block that is not empty end with.
     fn pair(&mut self, func: &Func, place: usize) -> Option<Pair> {
         let first = func.range(func.order[place]).last()?;
         let Op::Branch { width, cond, a, b, target: out } = func.ops[first] else { return None };
@@ -161,7 +162,7 @@ impl Convert {
         let (jumps, cond2) = if leads_out(target) {
             (true, cond2)
         } else {
-            // Empty blocks lead on to the first that is not.
+            // Control falls through empty blocks to the first block that is not empty.
             let falls = |i: usize| func.order[then + 1..=i].contains(&out) || leads_out(func.order[i]);
             next(then).filter(|i| falls(*i))?;
             (false, cond2.negate()?)
@@ -181,7 +182,8 @@ impl Convert {
         unread.then_some(Pair { first, second, out, jumps, cond: of_limit, limit, constant, width })
     }
 
-    /// The minimum that tells both, if it can be made outside of the loop that this place is in.
+    /// Returns the minimum of the limit and the constant of a pair, if it can be made outside of the loop that contains
+    /// this position.
     fn limit(&mut self, func: &mut Func, pair: &Pair, place: usize) -> Option<VReg> {
         let (behind, count) = *self.bounds.defs.get(pair.limit.index())?;
         let head = func.order[self.bounds.inner[place] as usize];
@@ -205,7 +207,7 @@ impl Convert {
         Some(value)
     }
 
-    /// Makes the minima.
+    /// Inserts the minima behind the definitions of their limits.
     fn make_limits(&mut self, func: &mut Func) {
         let Bounds { limits, ops, .. } = &mut self.bounds;
         limits.sort_by_key(|limit| limit.behind);
@@ -244,7 +246,7 @@ impl Convert {
     }
 }
 
-/// The constant with which `from` says what `to` says with another one: above `c` is at least `c + 1`.
+/// Returns the constant c' for which `x to c'` is the same condition as `x from constant`: x > c is x >= c + 1.
 fn moved(width: Width, from: Cond, to: Cond, constant: i64) -> Option<i64> {
     let bits = u32::from(crate::rules::bits(width));
     let constant = match to {
@@ -261,6 +263,6 @@ fn moved(width: Width, from: Cond, to: Cond, constant: i64) -> Option<i64> {
     let signed = matches!(to, Cond::SGe | Cond::SGt);
     let (least, most) =
         if signed { (-(1i128 << (bits - 1)), (1i128 << (bits - 1)) - 1) } else { (0, (1i128 << bits) - 1) };
-    // At 64 bits without a sign the upper half has no place in a constant that is compared cheaply.
+    // An unsigned constant above 2^63 - 1 is refused at 64 bits, since comparisons take no such constant cheaply.
     (least..=most.min(i128::from(i64::MAX))).contains(&value).then(|| i64::try_from(value).ok())?
 }

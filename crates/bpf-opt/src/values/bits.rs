@@ -1,4 +1,4 @@
-//! How many low bits of each value may be set, before anything is rewritten.
+//! Finds how many low bits of each value may be set, before anything is rewritten.
 
 use super::Values;
 use crate::faults::planted;
@@ -8,7 +8,8 @@ use bpf_isa::{Size, Width};
 use bpf_lir::{BinOp, Func, Op, VReg, Val, narrow};
 
 impl Values {
-    /// Finds how many low bits of each value may be set: from none on, upward until nothing changes.
+    /// Finds an upper bound of the number of low bits that may be set in each value: it starts at 0 and rises until
+    /// nothing changes.
     pub(super) fn find_bits(&mut self, func: &Func, ssa: &Ssa) {
         const ROUNDS: u32 = 4;
         let values = func.vregs as usize;
@@ -25,7 +26,7 @@ impl Values {
                     let most = ssa.args(*block, phi).iter().map(|arg| self.bits[arg.index()]).max().unwrap_or(64);
                     let known = &mut self.bits[phi.dst.index()];
                     if most > *known {
-                        // What keeps growing has no bound that is worth waiting for.
+                        // A bound that keeps rising is widened to 64.
                         *known = if round < ROUNDS { most } else { 64 };
                         changed = true;
                     }
@@ -34,14 +35,14 @@ impl Values {
                 for op in func.block_ops(*block) {
                     if let Some(v) = op.def() {
                         let most = bits_of(op, &self.bits);
-                        // A loop's head has been looked at before what comes round to it.
+                        // The phis of a loop's head were evaluated before the values that they get from the loop's end.
                         changed |= most > self.bits[v.index()];
                         self.bits[v.index()] = most;
                     }
                 }
             }
             round += 1;
-            // Without a loop, one look has seen all operands before their users.
+            // Without a loop, one walk has evaluated all operands before their users.
             if !changed || !back || planted!(LoopsNeverWiden) {
                 return;
             }
@@ -53,7 +54,8 @@ impl Values {
     }
 }
 
-/// How many low bits of an op's result may be set, by those of its operands.
+/// Returns an upper bound of the number of low bits that may be set in an op's result, by the bounds `known` of its
+/// operands.
 pub(super) fn bits_of(op: &Op, known: &[u8]) -> u8 {
     let of = |v: VReg| known[v.index()];
     let at = |width: Width, n: u8| n.min(rules::bits(width));

@@ -1,15 +1,15 @@
-//! Division by a constant as multiplication.
+//! Turns division by a constant into multiplication.
 //!
-//! For a divisor d that is no power of two, x / d is the high half of x times about 2^n / d, shifted (Granlund and
-//! Montgomery, "Division by Invariant Integers using Multiplication"). Where x has at most 32 bits, 64 bits of
-//! multiplier are exact by themselves: with m = floor(2^64 / d) + 1 the product exceeds 2^64 x / d by at most x d / d,
+//! For a divisor d that is no power of two, x / d is the high half of x times a multiplier of about 2^n / d, shifted
+//! right (Granlund and Montgomery, "Division by Invariant Integers using Multiplication"). Where x has at most 32 bits,
+//! a multiplier of 64 bits is exact: with m = floor(2^64 / d) + 1 the product exceeds 2^64 x / d by at most x d / d,
 //! less than 2^32, and x / d is at least 1 / d away from the next integer.
 
 use super::{NEW, Pass};
 use bpf_isa::Width;
 use bpf_lir::{BinOp, Op, VReg, Val};
 
-/// x / d = ((x * multiplier >> 64), with x added before if `add`) >> shift.
+/// The constants with which x / d = ((x * multiplier >> 64), plus x before the shift if `add`) >> shift.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Magic {
     multiplier: u64,
@@ -17,17 +17,18 @@ struct Magic {
     shift: u32,
 }
 
-/// For all x of 64 bits; d is no power of two and not 0.
+/// Computes the constants for a divisor d that is neither 0, 1 nor a power of two. They are right for all x of 64 bits.
 #[expect(clippy::cast_possible_truncation, reason = "d is above 2^(log - 1), so both quotients are below 2^64")]
 fn magic(d: u64) -> Magic {
-    // ceil(log2 d); 2^(64 + log) / d, rounded up, has 65 bits.
+    // `log` is ceil(log2 d). The multiplier 2^(64 + log) / d, rounded up, has 65 bits.
     let log = 64 - (d - 1).leading_zeros();
     let wide = |n: u32| {
-        // floor(2^(64 + n) / d) + 1, without its 65th bit: the part above 2^64 is divided first.
+        // floor(2^(64 + n) / d) + 1 without its 65th bit: 2^64 d is subtracted from the dividend first.
         let high = (1u128 << n) - u128::from(d).min(1u128 << n);
         (((high << 64) / u128::from(d)) as u64).wrapping_add(1)
     };
-    // One bit less is enough for many divisors: if what it is too large by times 2^64 stays below 2^(63 + log).
+    // A multiplier with one bit less is exact for many divisors: it must be too large by so little that the excess
+    // times d is at most 2^(log - 1).
     let short = ((1u128 << (64 + log - 1)) / u128::from(d)) as u64;
     let excess = u128::from(d) - ((1u128 << (64 + log - 1)) % u128::from(d));
     if excess <= 1u128 << (log - 1) {
@@ -37,7 +38,7 @@ fn magic(d: u64) -> Magic {
 }
 
 impl Pass<'_> {
-    /// Unsigned division or remainder by a constant.
+    /// Replaces an unsigned division or remainder by a constant, if the constant is at least 3 and no power of two.
     pub(super) fn divide(&mut self, op: BinOp, width: Width, a: VReg, b: Val, dst: VReg, depth: u32) -> Option<VReg> {
         let (BinOp::Div | BinOp::Mod, Val::Imm(imm)) = (op, b) else { return None };
         let d = bpf_lir::narrow(width, imm as u64);
@@ -74,7 +75,7 @@ impl Pass<'_> {
         if !add {
             return bin(BinOp::Shr, high, Val::Imm(shift.into()), dst);
         }
-        // The sum of the two has 65 bits: half their difference added to the smaller one is half of it.
+        // x + high has 65 bits. Half of it is high + (x - high) / 2, since high is not above x.
         let rest = bin(BinOp::Sub, x, Val::Reg(high), NEW);
         let half = bin(BinOp::Shr, rest, Val::Imm(1), NEW);
         let sum = bin(BinOp::Add, half, Val::Reg(high), NEW);
@@ -94,7 +95,8 @@ mod tests {
         }
     }
 
-    /// Where a quotient changes, and the ends: what a multiplier that is off gets wrong first.
+    /// Checks quotients at the values of x where they change and at the ends of the range, which a wrong multiplier
+    /// fails first.
     #[test]
     fn quotients_are_right_where_they_change() {
         let mut random = 3u64;

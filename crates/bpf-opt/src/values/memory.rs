@@ -1,39 +1,41 @@
-//! What memory holds, within a block: what was stored there or loaded from there, until something may have written it.
+//! Tracks the contents of memory within a block: the value stored or loaded last, until something may have overwritten
+//! it.
 //!
-//! Two loads of one address in straight code may be one whoever else writes there: that both read at the same moment is
-//! one of the things that can happen. Calls, atomics and whatever orders memory forget everything.
+//! Two loads of one address in straight code may become one even if other threads write there: both loads reading at
+//! the same moment is a permitted execution. Calls, atomic operations and ops that order memory make all contents
+//! unknown.
 
 use super::{NEW, Pass};
 use crate::faults::planted;
 use bpf_isa::{Size, Width};
 use bpf_lir::{Mem, Op, VReg, Val};
 
-/// How many places are known at a time.
+/// How many places are tracked at a time.
 const MAX_KNOWN: usize = 16;
 
-/// A place whose content is known.
+/// A place in memory whose content is known.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     mem: Mem,
     size: Size,
-    /// How the value was extended and swapped; a stored one is neither.
+    /// Whether the load that found the value sign-extended it and reversed its bytes; false for a stored value.
     signed: bool,
     swap: bool,
     stored: bool,
     value: Val,
 }
 
-/// What is known at a point of a block.
+/// The known contents at a point of a block.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     places: Vec<Place>,
-    /// The writes of this block, each with its place among the ops; only the last ones.
+    /// The last [`MAX_KNOWN`] stores of this block, each with its index among the ops.
     writes: Vec<(Mem, Size, u32)>,
-    /// No load from before this op may be moved behind it.
+    /// No load with a smaller op index may be moved to here.
     barrier: u32,
 }
 
-/// Whether two accesses may touch one byte.
+/// Whether two accesses may touch a common byte.
 fn may_meet(a: Mem, a_size: Size, b: Mem, b_size: Size) -> bool {
     if a.base == b.base {
         let (a_off, b_off) = (i64::from(a.off), i64::from(b.off));
@@ -56,7 +58,7 @@ impl Known {
         self.places.push(place);
     }
 
-    /// The op that is emitted next, with this place among the ops, is this one.
+    /// Updates the contents for `op`, which is emitted next with op index `at`.
     pub(super) fn after(&mut self, op: &Op, at: u32) {
         match *op {
             Op::Store { size, mem, src } => {
@@ -78,7 +80,7 @@ impl Known {
                     self.barrier = at;
                 }
             }
-            // Writes only fields of the run that no program reads.
+            // These ops write only fields of the run, which no program reads.
             Op::Check { .. } | Op::Bound { .. } => {}
             Op::Mov { .. }
             | Op::Ext { .. }
@@ -99,7 +101,8 @@ impl Known {
         }
     }
 
-    /// Whether a load that was op `from` may as well be made now.
+    /// Whether the load at op index `from` may be moved to here: nothing in between may have written its bytes or
+    /// ordered memory.
     pub(super) fn may_sink(&self, mem: Mem, size: Size, from: u32) -> bool {
         planted!(LoadsSinkAnywhere)
             || from >= self.barrier
@@ -108,7 +111,7 @@ impl Known {
 }
 
 impl Pass<'_> {
-    /// A load: what is known to be there, or the load itself.
+    /// Rewrites a load: returns the value known to be in memory, or the load itself as `Err`.
     pub(super) fn load(
         &mut self,
         size: Size,
@@ -138,14 +141,15 @@ impl Pass<'_> {
                 Val::Reg(_) | Val::Imm(_) => {}
             }
         }
-        // The value is known once it is emitted: it is the next to be defined.
+        // The load is emitted next and defines `value`.
         let value = if dst == NEW { self.fresh() } else { dst };
         self.s.memory.add(Place { mem, size, signed, swap, stored: false, value: Val::Reg(value) });
         let op = Op::Load { size, signed, swap, dst: value, mem };
         if value == dst { Err(op) } else { Ok(self.push(op, value)) }
     }
 
-    /// The load that defines a value, if nobody else reads it and it stands in this block.
+    /// Returns the load of this size that defines a value, if nothing else reads the value and the load is in this
+    /// block.
     fn own_load(&mut self, v: VReg, size: Size) -> Option<&mut Op> {
         let at = self.s.defs[v.index()];
         if self.s.uses[v.index()] != 0 || at < self.start {
@@ -155,7 +159,7 @@ impl Pass<'_> {
         matches!(op, Op::Load { signed: false, swap: false, size: found, .. } if *found == size).then_some(op)
     }
 
-    /// The bytes of a load that only this reads are reversed: the load does it.
+    /// Lets the load of `v` reverse its bytes in place of a byte swap, if the swap is the only reader of `v`.
     pub(super) fn swap(&mut self, size: Size, v: VReg) -> Option<VReg> {
         if size == Size::B {
             return None;
@@ -168,7 +172,7 @@ impl Pass<'_> {
         None
     }
 
-    /// The same of a sign extension.
+    /// Lets the load of `v` sign-extend in place of an extension, if the extension is the only reader of `v`.
     pub(super) fn sign_load(&mut self, size: Size, v: VReg) -> Option<VReg> {
         if let Some(Op::Load { signed, .. }) = self.own_load(v, size) {
             *signed = true;
@@ -181,7 +185,7 @@ impl Pass<'_> {
 }
 
 impl Known {
-    /// The value is no longer what was loaded.
+    /// Forgets that memory holds `v`, because the load of `v` was changed.
     fn forget(&mut self, v: VReg) {
         self.places.retain(|place| place.value != Val::Reg(v));
     }

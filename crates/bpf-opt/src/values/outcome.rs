@@ -1,13 +1,14 @@
-//! What a comparison decides between two values that are one and a change of it.
+//! Simplifies selections between a value and a changed version of it, and comparisons for a sign.
 //!
-//! Compilers for BPF, which has no outcome of a comparison as a number, write `n = 1; if c goto +1; n = 0; x += n` for
-//! a carry. `x + (c ? 1 : 0)` is a selection between x and one more, which machines have (`adc`, `csinc`); and where no
-//! machine has it, it is an addition less. The other way round, `c ? x op p : x` where c is one bit is `x op (p & m)`,
-//! m that bit all over: on a machine that shifts its second operand on the way, x need not be there if it is shifted.
-//! Where a machine has no such operands, a mask of one bit is a selection, the other way round.
-//! And a comparison that asks for the sign of what is extended by it asks for a bit.
+//! * BPF cannot store the outcome of a comparison as a number, so compilers write `n = 1; if c goto +1; n = 0; x += n`
+//!   for a carry. `x + (c ? 1 : 0)` becomes a selection between x + 1 and x, which machines have as one instruction
+//!   (`adc`, `csinc`), and which saves an addition on others.
+//! * `c ? x op p : x`, where c tests one bit, becomes `x op (p & m)`, where every bit of m is the tested bit. This pays
+//!   on a machine that shifts its second operand: if x is a shifted value, the shift needs no instruction.
+//! * On a machine without shifted operands, `p & m` with such an m becomes a selection between p and 0.
+//! * A comparison for the sign of a sign-extended value becomes a test of the bit that is extended.
 //!
-//! All are proven (`cargo xtask prove`).
+//! All four are proven (`cargo xtask prove`).
 
 use super::{NEW, Pass};
 use crate::operand::Takes;
@@ -15,25 +16,26 @@ use crate::rules;
 use bpf_isa::{Cond, Size, Width};
 use bpf_lir::{BinOp, Op, VReg, Val, narrow};
 
-/// What is the same with zero as a second operand as without it, and whose second operand may be shifted: the
-/// operations of which a part that one bit decides becomes a mask.
+/// The operations `op` for which `c ? x op p : x` becomes `x op (p & m)`: x op 0 is x, and machines can shift their
+/// second operand.
 pub(crate) const MASKED: [BinOp; 3] = [BinOp::Add, BinOp::Or, BinOp::Xor];
 
-/// Those to which the outcome of a comparison is added, or from which it is taken away.
+/// The operations by which the outcome of a comparison is added to a value or subtracted from it.
 pub(crate) const STEPPED: [BinOp; 2] = [BinOp::Add, BinOp::Sub];
 
-/// The width at which a bit is spread, for an op of this width.
+/// Returns the width at which bit number `bit` is spread to a mask for an op of this width.
 pub(crate) fn mask_width(width: Width, bit: u8) -> Width {
     if bit < rules::bits(width) { width } else { Width::W64 }
 }
 
-/// By how much to the left, and then to the right with its sign, a bit is shifted to be all over at this width.
+/// Returns the counts of the left shift and of the arithmetic right shift that copy a bit to all bits of this width.
 pub(crate) fn spread(width: Width, bit: u8) -> [u8; 2] {
     let top = rules::bits(width) - 1;
     [top - bit, top]
 }
 
-/// Whether a comparison asks for the sign of its first operand: that it be set, or not.
+/// Whether a comparison tests the sign of its first operand: `Some(true)` if it holds for negative numbers,
+/// `Some(false)` if it holds for the others.
 fn asks_sign(width: Width, cond: Cond, imm: i64) -> Option<bool> {
     match (cond, rules::sign(width, imm as u64)) {
         (Cond::SLt, 0) | (Cond::SLe, -1) => Some(true),
@@ -42,7 +44,7 @@ fn asks_sign(width: Width, cond: Cond, imm: i64) -> Option<bool> {
     }
 }
 
-/// The bit that is the sign of what is extended from so many bits, of which a comparison of 32 bits may ask.
+/// Returns the mask of the sign bit of a value of size `from`, if the size has at most 16 bits.
 pub(crate) fn sign_bit(from: Size) -> Option<i64> {
     match from {
         Size::B => Some(0x80),
@@ -52,7 +54,8 @@ pub(crate) fn sign_bit(from: Size) -> Option<i64> {
 }
 
 impl Pass<'_> {
-    /// A comparison that asks for the sign of what is extended by it, and read for nothing else: it asks for that bit.
+    /// Turns a comparison for the sign of a sign-extended value, which nothing else reads, into a test of the bit that
+    /// is extended.
     pub(super) fn sign_of_extended(
         &mut self,
         width: Width,
@@ -65,7 +68,7 @@ impl Pass<'_> {
         };
         let is_set = asks_sign(width, cond, imm)?;
         let mask = Val::Imm(sign_bit(from)?);
-        // What was extended to 32 bits is no negative number of 64.
+        // A value that was sign-extended to 32 bits is never negative as a number of 64 bits.
         if self.s.uses[a.index()] != 0 || made == Width::W32 && width == Width::W64 {
             return None;
         }
@@ -78,7 +81,7 @@ impl Pass<'_> {
         Some((width, Cond::Eq, bit, Val::Imm(0)))
     }
 
-    /// `x + (c ? 1 : 0)`, or a difference: `c ? x + 1 : x`.
+    /// Turns `x + (c ? 1 : 0)` into `c ? x + 1 : x`, and a difference likewise.
     pub(super) fn add_outcome(
         &mut self,
         op: BinOp,
@@ -92,7 +95,8 @@ impl Pass<'_> {
         if !STEPPED.contains(&op) {
             return None;
         }
-        // Read by nobody else, and of this block, so that what is compared need not live longer than a little.
+        // Nothing else reads the outcome, and it was made in this block, so the operands of its comparison live only a
+        // little longer.
         let alone = self.s.uses[outcome.index()] == 0 && self.s.blocks[outcome.index()] == self.block;
         let whole = self.s.bits[x.index()] <= rules::bits(width);
         let holds = match (self.constant(yes)?, self.constant(no)?) {
@@ -109,7 +113,8 @@ impl Pass<'_> {
         Some(self.value(Op::Select { width: compared, cond, a, b, dst: NEW, yes, no }, dst, depth + 1))
     }
 
-    /// `c ? x op p : x`, c one bit, x shifted and read for nothing else: `x op (p & m)`.
+    /// Turns `c ? x op p : x` into `x op (p & m)`, where c tests one bit, and x is a shifted value that nothing else
+    /// reads.
     pub(super) fn masked(&mut self, select: Op, dst: VReg) -> Option<VReg> {
         let Op::Select { yes, no, .. } = select else { return None };
         if self.addresses.operands != Takes::Shifted {
@@ -143,8 +148,8 @@ impl Pass<'_> {
         Some(bin(op, width, x, Val::Reg(part), dst))
     }
 
-    /// `p & m`, m one bit all over and read for nothing else: `c ? p : 0`, where a machine has a `test` but would move,
-    /// shift twice and mask without it.
+    /// Turns `p & m` into `c ? p : 0`, where every bit of m is the bit that c tests, and nothing else reads m. A
+    /// machine with `test` then needs no copy, two shifts and a mask.
     pub(super) fn unmasked(&mut self, width: Width, mask: VReg, p: VReg, dst: VReg, depth: u32) -> Option<VReg> {
         let Some(&Op::Bin { op: BinOp::Sar, width: made, a: top, b: Val::Imm(right), .. }) = self.def(mask) else {
             return None;
@@ -155,7 +160,8 @@ impl Pass<'_> {
         let highest = rules::bits(width) - 1;
         let bit = u8::try_from(left).ok().and_then(|left| highest.checked_sub(left))?;
         let is_spread = spread(width, bit).map(i64::from) == [left, right] && [made, shifted] == [width; 2];
-        // A constant of more than 32 bits would have to be made.
+        // A mask of bit 31 or above at 64 bits would be a constant of more than 32 bits, which must be made in a
+        // register.
         let short = width == Width::W32 || bit < 31;
         let alone = self.s.uses[mask.index()] == 0 && self.s.uses[top.index()] == 1;
         let whole = self.s.bits[p.index()] <= rules::bits(width);
@@ -169,7 +175,8 @@ impl Pass<'_> {
         Some(self.value(select, dst, depth + 1))
     }
 
-    /// The value of which a selection asks one bit, which bit, and whether its condition is that it is set.
+    /// Returns the value of which a selection's condition tests one bit, the bit's number, and whether the condition
+    /// holds if the bit is set.
     fn one_bit(&self, select: &Op) -> Option<(VReg, u8, bool)> {
         let Op::Select { width, cond, a, b: Val::Imm(imm), .. } = *select else { return None };
         let bit = |width: Width, mask: i64| {

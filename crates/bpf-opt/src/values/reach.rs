@@ -1,26 +1,26 @@
-//! How long values may live that are found again.
+//! Limits how much longer values live because they are reused.
 //!
-//! Problem: what is read again at the other end of a long function lives all the way there, and whoever allocates
-//! registers writes down for each op what lives across it: a program of n sums that come twice would take n times n.
-//! Approach: what a value lives longer by is taken from a stock, linear in the ops; when that is used up, it is
-//! computed again.
+//! Problem: a value that is reused at the other end of a long function lives all the way there, and the register
+//! allocator records for each op the values that live across it. A program of n sums that each occur twice would take n
+//! times n steps. Approach: the ops by which reuse extends lifetimes are charged to a budget that is linear in the
+//! function's ops. Once the budget is used up, values are computed again.
 //!
-//! Invariant: what was taken from the stock is no less than what values live longer, in ops.
+//! Invariant: the ops charged are no fewer than the ops by which lifetimes grow.
 
 use super::Pass;
 use crate::ssa::{NONE, Ssa};
 use bpf_lir::{Func, VReg};
 
-/// The stock: so many ops, and so many times the function's own.
+/// The budget in ops: the first number, plus the second times the ops of the function.
 const MAX_REACH: (u64, u64) = (1 << 22, 16);
 
 #[derive(Debug, Default)]
 pub(super) struct Reach {
-    /// By value: the place among the ops up to which it lives, as far as it was found again; [`NONE`] if anywhere.
+    /// By value: the op index up to which it is charged to live; [`NONE`] if it is charged for the whole function.
     ends: Vec<u32>,
-    /// By block: how many loops begin up to here, in reverse postorder.
+    /// By block: how many loop heads there are up to and including it, in reverse postorder.
     loops: Vec<u32>,
-    /// How many ops there were.
+    /// Number of ops of the function.
     all: u64,
     left: u64,
 }
@@ -47,22 +47,22 @@ impl Reach {
         }
     }
 
-    /// One value more.
+    /// Adds an entry for a new value.
     pub(super) fn push(&mut self) {
         self.ends.push(0);
     }
 
-    /// A value is defined by the op at this place.
+    /// Records that `v` is defined by the op at index `at`.
     pub(super) fn define(&mut self, v: VReg, at: u32) {
         self.ends[v.index()] = at;
     }
 }
 
 impl Pass<'_> {
-    /// Lets a value live up to here, if that is not too much.
+    /// Extends the lifetime of a value up to here, if the budget suffices; returns whether it does.
     ///
-    /// Where no loop begins after its definition, all ways here lead forward, through ops that were emitted since then.
-    /// Else it may live in all of a loop, wherever that ends.
+    /// Where no loop begins after the value's definition, all paths here lead forward, through ops that were emitted
+    /// since then. Otherwise the value may live throughout a loop, so the whole function is charged.
     pub(super) fn may_live(&mut self, v: VReg) -> bool {
         let now = crate::num::small(self.s.ops.len());
         let (from, reach) = (self.s.blocks[v.index()], &mut self.s.reach);

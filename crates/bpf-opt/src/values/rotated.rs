@@ -1,7 +1,7 @@
-//! Products that are rotated.
+//! Finds products that are rotated.
 //!
-//! Compilers turn `x * d` rotated into `x * c | x * d >> s`, since a product shifted left is a product too: two
-//! products where one and a rotation do.
+//! Compilers turn the rotation of `x * d` into `x * c | x * d >> s`, since a product shifted left is another product.
+//! This module turns these two products back into one product and a rotation.
 
 use super::Pass;
 use crate::rules;
@@ -9,17 +9,18 @@ use bpf_isa::Width;
 use bpf_isa::word::Word;
 use bpf_lir::{BinOp, Op, VReg, Val, narrow};
 
-/// The multiplier of the part whose product is shifted left, where `d` is that of the other part and the product by `d`
-/// is rotated left by so much; proven to be right (`cargo xtask prove`).
+/// Returns the factor c of the part that is shifted left, for the factor `d` of the other part and a rotation to the
+/// left by `left` bits. The function is proven to be right (`cargo xtask prove`).
 pub(crate) fn shifted<T: Word>(width: Width, d: T, left: u8) -> T {
     BinOp::Shl.apply_to(width, d, T::of(left.into()))
 }
 
 impl Pass<'_> {
-    /// `x * c | x * d >> s` where c is d, shifted left by what s leaves of the width: compilers make this of a product
-    /// that is rotated. The product by d, and by how much it is rotated left.
+    /// Matches `x * c | x * d >> s`, where c is d shifted left by the width less s. Returns the product `x * d` and the
+    /// count by which it is rotated left.
     ///
-    /// x times d << k is x times d, shifted left by k, modulo any power of two; the rest is a rotation by two shifts.
+    /// The product of x and d << k is x times d shifted left by k, modulo 2^width. The expression is thus a rotation by
+    /// two shifts.
     pub(super) fn rotated_product(&self, width: Width, high: VReg, low: VReg) -> Option<(VReg, i64)> {
         let bin = |v: VReg, wanted: BinOp| match self.def(v) {
             Some(&Op::Bin { op, width: found, a, b: Val::Imm(imm), .. }) if op == wanted && found == width => {

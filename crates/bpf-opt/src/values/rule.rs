@@ -1,4 +1,4 @@
-//! A rule of `rules` on an op: what its patterns find, and what it makes of that.
+//! Applies a rule of `rules` to an op: matches its patterns against the operands, and builds its result.
 
 use super::{NEW, Pass, is_commutative};
 use crate::faults::planted;
@@ -6,7 +6,7 @@ use crate::rules::{Con, Out, Pat, Rule, sign};
 use bpf_isa::Width;
 use bpf_lir::{Op, VReg, Val, narrow};
 
-/// What a pattern found.
+/// The values and constants that the variables of a pattern are bound to.
 #[derive(Clone, Copy)]
 struct Found {
     values: [VReg; 2],
@@ -14,7 +14,7 @@ struct Found {
 }
 
 impl Pass<'_> {
-    /// What a rule makes of an op on these operands, if it matches.
+    /// Returns the value of a rule's result if the rule matches an op on these operands and its conditions hold.
     pub(super) fn try_rule(
         &mut self,
         rule: &Rule,
@@ -67,7 +67,7 @@ impl Pass<'_> {
         })
     }
 
-    /// A part of a rule's result that an operation at the rule's width reads.
+    /// Builds a part of a rule's result that an operation at the rule's width reads.
     fn build(&mut self, out: &Out, width: Width, found: &Found, depth: u32) -> Option<VReg> {
         match *out {
             Out::V(v) => Some(found.values[usize::from(v)]),

@@ -1,4 +1,5 @@
-//! Values by what computes them: an op on the same operands is not computed again where its value is at hand.
+//! Hash table of values by the op that computes them, so that an op is not computed again where its result is
+//! available.
 
 use super::{NEW, Pass, is_commutative};
 use crate::faults::planted;
@@ -6,7 +7,7 @@ use bpf_lir::{Op, VReg, Val};
 use core::hash::{Hash, Hasher};
 
 impl Pass<'_> {
-    /// The value that this op has computed before on every way here, or else this op's own.
+    /// Returns the value of an equal op that dominates this block and may live up to here, or emits the op.
     pub(super) fn number(&mut self, op: Op, dst: VReg) -> VReg {
         match self.look_up(&op) {
             (_, Some(known)) if self.may_live(known) => known,
@@ -18,13 +19,13 @@ impl Pass<'_> {
         }
     }
 
-    /// The value that this op has computed before on every way here.
+    /// Returns the value of an equal op that dominates this block.
     pub(super) fn known(&self, op: &Op) -> Option<VReg> {
         self.look_up(op).1
     }
 
-    /// The place of an op in the table, and the value that is there, if it is what the op computes and was computed on
-    /// every way here.
+    /// Returns the op's place in the table, and the value that is there if an equal op computes it and dominates this
+    /// block.
     fn look_up(&self, op: &Op) -> (usize, Option<VReg>) {
         let sought = key(op);
         let mut hasher = Fold(0);
@@ -32,7 +33,7 @@ impl Pass<'_> {
         let mask = self.s.table.len() - 1;
         #[expect(clippy::cast_possible_truncation, reason = "any bits of a hash serve")]
         let mut at = hasher.finish() as usize & mask;
-        // A few places, and then it is forgotten: what is in the table is only ever a saving.
+        // The search ends after a few places: a miss costs only a repeated computation.
         for _ in 0..8 {
             let known = self.s.table[at];
             if known == NEW {
@@ -49,7 +50,8 @@ impl Pass<'_> {
     }
 }
 
-/// What an op computes, whatever its result is called and in whichever order its operands are.
+/// Returns the op without its destination and with commutative operands in canonical order: equal keys compute equal
+/// results.
 fn key(op: &Op) -> Op {
     let mut key = *op;
     if let Some(place) = key.def_mut() {
@@ -64,7 +66,7 @@ fn key(op: &Op) -> Op {
     key
 }
 
-/// A hash that is good enough for a table that forgets (Fowler, Noll and Vo's, by words).
+/// A hash for a table that may lose entries, after Fowler, Noll and Vo's, by words.
 struct Fold(u64);
 
 impl Hasher for Fold {

@@ -1,31 +1,31 @@
-//! Bytes loaded one by one and put together: one load, its bytes reversed if they were put together that way.
+//! Combines adjacent loads into one load, with its bytes reversed if they were combined in that order.
 //!
-//! `b0 | b1 << 8 | ..`: a tree of `or`, `add` or `xor` whose leaves are loads, shifted. If the leaves are side by side
-//! in memory and fill the result without a gap, in either order, the result is what one load finds there.
+//! `b0 | b1 << 8 | ..` is a tree of `or`, `add` or `xor` whose leaves are shifted loads. If the leaves are adjacent in
+//! memory and fill the result without a gap, in either byte order, the result is that of one load.
 
 use super::{NEW, Pass};
 use bpf_isa::{Size, Width};
 use bpf_lir::{BinOp, Mem, Op, VReg, Val};
 
-/// The most bytes there are.
+/// The most loads that are combined.
 const MAX_LEAVES: usize = 8;
 
-/// The most ops that are looked at: of eight bytes, each may be shifted and narrowed before it is added. A long chain
-/// of ors is neither followed to its end nor looked at from each of its members.
+/// The most ops of a tree that are looked at: each of eight bytes may be shifted and narrowed before it is added. The
+/// limit also keeps the pass linear in a long chain of `or`s, each of which is the root of a tree.
 const MAX_OPS: u32 = 48;
 
-/// A load that is put into a result.
+/// A load that is part of a result.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Leaf {
     mem: Mem,
     size: Size,
-    /// The bit of the result where it begins.
+    /// The bit of the result at which the load's lowest bit lies.
     shift: u32,
     value: VReg,
 }
 
 impl Pass<'_> {
-    /// `a | b`, if it is a load.
+    /// Returns the value of `a | b` if it can be loaded at once.
     pub(super) fn wide(&mut self, width: Width, a: VReg, b: VReg, dst: VReg) -> Option<VReg> {
         let bits = u32::from(super::rules::bits(width));
         let mut leaves = core::mem::take(&mut self.s.leaves);
@@ -48,7 +48,8 @@ impl Pass<'_> {
         value
     }
 
-    /// The loads whose bits below `end` make up `v << shift`.
+    /// Collects the loads that make up `v << shift`, none of which may reach bit `end`; returns whether `v` consists of
+    /// nothing else.
     fn collect(&self, v: VReg, shift: u32, end: u32, leaves: &mut Vec<Leaf>, left: &mut u32) -> bool {
         if leaves.len() == MAX_LEAVES || self.s.defs[v.index()] < self.start || *left == 0 {
             return false;
@@ -74,7 +75,7 @@ impl Pass<'_> {
         }
     }
 
-    /// The one load that finds all of them, in the one order or the other.
+    /// Returns the one load that reads all leaves, in either byte order.
     fn tile(&self, leaves: &mut [Leaf]) -> Option<Op> {
         leaves.sort_unstable_by_key(|leaf| leaf.mem.off);
         let first = *leaves.first()?;
