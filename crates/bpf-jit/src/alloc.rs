@@ -1,19 +1,20 @@
 //! Register allocation.
 //!
-//! Problem: give every virtual register a host register for its whole life, or a stack slot, so that (1) two that hold
-//! different values at the same time do not share one, (2) what lives across a call or another op with fixed operands
-//! is not where that op writes, (3) callee-saved registers, which cost a save, go only to values that live across
-//! calls, and (4) values already are where calls, exits and fixed operands want them.
+//! Problem: give every virtual register a host register for its whole life, or a stack slot, so that (1) two values
+//! that differ and live at the same time do not share one, (2) a value that lives across a call or another op with
+//! fixed operands is not in a register that the op overwrites, (3) callee-saved registers, which cost a save, go only
+//! to values that live across calls, and (4) values are in the registers where calls, exits and fixed operands want
+//! them.
 //!
-//! Approach: one backward walk over the blocks gives exact interference, clobbers and preferences; then greedy
-//! colouring, values with preferences first. An interference is written down once, with the value that comes into being
-//! while the other lives: a copy of the live list, and no list is ever sorted, turned round or searched. BPF has ten
-//! registers and a lowered program at most a few values more, fewer than either machine has registers, so greedy
-//! colouring rarely needs a slot; where it does, a slot is always correct, and the values are coloured once more in a
-//! better order (`simplify`), in which those of inner loops are not the ones that go without. Slots are shared as
-//! registers are. Linear in ops times live values.
+//! Approach: one backward walk over the blocks finds exact interference, clobbers and preferences. Greedy colouring
+//! follows, values with preferences first. An interference is recorded once, with the value that is defined while the
+//! other lives: recording copies the list of live values, and no list is sorted, reversed or searched. BPF has ten
+//! registers and a lowered program at most a few values more at a time, fewer than either machine has registers, so
+//! greedy colouring rarely needs a slot. A slot is always correct. If one is needed, the values are coloured once more
+//! in a better order (`simplify`), in which values of inner loops get registers first. Values share slots under the
+//! same conditions as registers. The cost is linear in ops times live values.
 //!
-//! Invariant: any outcome that respects (1) and (2) is correct. `AllocOptions` makes random ones, for tests.
+//! Invariant: any outcome that respects (1) and (2) is correct. `AllocOptions` produces random outcomes, for tests.
 
 use crate::machine::{FixedOperands, HostReg, HostRegSet, MachineDesc};
 use crate::simplify::Simplify;
@@ -23,7 +24,7 @@ use bpf_lir::{Base, BinOp, Func, Liveness, Mem, Op, TailKey, VReg, Val};
 use bpf_opt::{Takes, carried, held};
 use core::ops::Range;
 
-/// Where a virtual register lives.
+/// The location of a virtual register.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Loc {
     /// In a host register.
@@ -35,50 +36,50 @@ pub enum Loc {
 /// The allocation of one function.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Alloc {
-    /// Location of each virtual register.
+    /// By virtual register: its location.
     pub locs: Vec<Loc>,
-    /// Callee-saved registers the function must save, in save order.
+    /// Callee-saved registers that the function must save, in save order.
     pub saves: Vec<HostReg>,
     /// Number of stack slots.
     pub slots: u32,
-    /// By virtual register: nobody has it in a register. It is read once, by the op after the one that makes it, which
-    /// takes it from memory or makes it on the way ([`bpf_opt::held`]); its location means nothing.
+    /// By virtual register: whether it has no location, and its entry in `locs` means nothing. The value is read once,
+    /// by the op after the one that defines it, which takes it from memory or computes it ([`bpf_opt::held`]).
     pub held: Vec<bool>,
 }
 
 impl Alloc {
-    /// Where `reg` lives.
+    /// Returns the location of `reg`.
     pub fn loc(&self, reg: VReg) -> Loc {
         self.locs[reg.index()]
     }
 
-    /// Whether `reg` is in no register.
+    /// Whether `reg` has no location.
     #[inline(always)]
     pub fn is_held(&self, reg: VReg) -> bool {
         self.held.get(reg.index()) == Some(&true)
     }
 }
 
-/// How to allocate. The default is what production uses; everything else exists to prove that any allocation works.
+/// Options of allocation. Production uses the default. Everything else exists to test that any allocation works.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct AllocOptions {
-    /// Use only these registers of the machine's pool (the empty set: every value in a slot).
+    /// Use only these registers of the machine's pool. With the empty set, every value is in a slot.
     pub only: Option<HostRegSet>,
-    /// Ignore preferences; pick among the allowed registers at random, and sometimes a slot, from this seed.
+    /// Ignore preferences: pick among the allowed registers at random from this seed, and one time in eight a slot.
     pub seed: Option<u64>,
 }
 
 /// The allocator and its scratch memory.
 #[derive(Debug, Default)]
 pub struct Allocator {
-    /// Of functions with loops.
+    /// Liveness of a function with loops.
     liveness: Liveness,
-    /// By block.
+    /// By block: whether a jump leads to it.
     targets: Vec<Target>,
-    /// What is live into the blocks that jumps lead to, one list after another.
+    /// The values live into each block that a jump leads to, one list after another.
     live_in: Vec<VReg>,
     values: Vec<Value>,
-    /// The values live after each definition, one list after another.
+    /// The values live behind each definition, one list after another.
     conflicts: Vec<VReg>,
     definitions: Vec<Definition>,
     partners: Vec<Partner>,
@@ -86,64 +87,63 @@ pub struct Allocator {
     order: Vec<VReg>,
     weights: Weights,
     simplify: Simplify,
-    /// By value, where the machine has such operands: how often it is read and written, up to 3, and once it was found
-    /// to be in no register, [`HELD`].
+    /// By value: how often it is read and written, counted up to 3; [`HELD`] once it was found to need no location.
     named: Vec<u8>,
 }
 
-/// What is known of one virtual register.
+/// The constraints and the location of one virtual register.
 #[derive(Clone, Debug)]
 struct Value {
-    /// Registers it must not be in: clobbered while it lives.
+    /// Registers it must not be in, because they are overwritten while it lives.
     forbidden: HostRegSet,
     /// Registers in which it would save a move.
     wanted: HostRegSet,
-    /// Registers of values that got theirs already and were defined while this one was live.
+    /// Registers of values that were coloured before and are defined while this value lives.
     taken: HostRegSet,
-    /// Its own register, once it has one.
+    /// Its own register as a set, once it has one.
     own: HostRegSet,
-    /// The same of slots, by bit; those from the 64th on are not shared.
+    /// Slots taken by such values, and its own slot, by bit. Slots from number 64 on are not shared and have no bit.
     taken_slots: u64,
     own_slots: u64,
     loc: Option<Loc>,
-    /// Its place among the live values, or [`NONE`].
+    /// Its index in the list of live values, or [`NONE`].
     live_at: u32,
     /// Head of the list of its definitions.
     definitions: u32,
     /// Head of the list of values that a move connects it with.
     partners: u32,
-    /// It is a copy of another value, or was copied, somewhere.
+    /// Whether it is a copy of another value, or was copied, somewhere.
     copied: bool,
 }
 
-/// Whether a jump leads to a block.
+/// Whether jumps lead to a block, as known during a walk.
 #[derive(Clone, Copy, Debug)]
 enum Target {
-    /// None so far.
+    /// No jump was found yet, and the walk has not passed the block.
     No,
-    /// None from before it.
+    /// No jump from before the block leads to it.
     Passed,
-    /// Some, and it comes after them.
+    /// A jump leads to the block, which comes later in the order.
     Ahead,
-    /// Some; once it was walked, what is live into it.
+    /// A jump leads to the block. Once the block was walked: the part of `live_in` with the values live into it.
     Known {
-        /// In `live_in`.
+        /// Index of the first value in `live_in`.
         start: u32,
-        /// In `live_in`.
+        /// Index behind the last value in `live_in`.
         end: u32,
     },
 }
 
 const NONE: u32 = u32::MAX;
 
-/// Whether this fault of [`bpf_opt::faults`] is planted.
+/// Whether this fault of [`bpf_opt::faults`] is planted on this thread.
 macro_rules! planted {
     ($fault:ident) => {
         bpf_isa::planted_in!(bpf_opt::faults, $fault)
     };
 }
 
-/// Of a value that is in no register.
+/// Stands for the count of a value that needs no location.
 const HELD: u8 = 4;
 
 const FRESH: Value = Value {
@@ -160,16 +160,16 @@ const FRESH: Value = Value {
     copied: false,
 };
 
-/// A definition of a value conflicts with the values live after it: `conflicts[start .. end]`.
+/// A definition of a value, which conflicts with the values live behind it: `conflicts[start .. end]`.
 #[derive(Clone, Copy, Debug)]
 struct Definition {
     start: u32,
     end: u32,
-    /// The value's next definition.
+    /// Index of the value's next definition in the list.
     next: u32,
 }
 
-/// A value that a move connects with another one.
+/// An element of a list of values that a move connects with another value.
 #[derive(Clone, Copy, Debug)]
 struct Partner {
     value: VReg,
@@ -183,7 +183,7 @@ impl Allocator {
         self.colour(func, machine, options, out);
     }
 
-    /// Walks every block backward and records what constrains each value.
+    /// Walks every block backward and records the constraints of each value.
     fn collect(&mut self, func: &Func, machine: &MachineDesc) {
         self.values.clear();
         self.values.resize(func.vregs as usize, FRESH);
@@ -198,7 +198,8 @@ impl Allocator {
         } else {
             self.walk_forward(func, machine, call_clobbers);
         }
-        // The entry was visited last: what is live now is live at entry, where the parameters come into being together.
+        // The entry was walked last, so the values live now are live at entry, where the parameters are defined
+        // together.
         for (param, reg) in func.params.iter().zip(machine.args).chain([(&func.ctx, machine.ctx)]) {
             if let Some(v) = *param {
                 self.define(v, None);
@@ -208,7 +209,7 @@ impl Allocator {
         }
     }
 
-    /// Finds which values are copied, and counts how often each is named.
+    /// Finds which values are copied, and counts how often each is read and written.
     fn count(&mut self, func: &Func) {
         self.named.clear();
         self.named.resize(func.vregs as usize, 0);
@@ -244,7 +245,8 @@ impl Allocator {
                 && self.named[v.index()] == 2
             {
                 self.named[v.index()] = HELD;
-                // What is in memory is found there after the other operand has come to the result's place.
+                // An operand from memory is loaded after the other operand was moved to the result's place, so the
+                // address must live on there.
                 if machine.addresses.operands == Takes::Memory && carried(maker, op).is_none() {
                     maker.for_each_use(|v| self.read(v));
                 }
@@ -260,7 +262,7 @@ impl Allocator {
         }
     }
 
-    /// A value no longer lives, and conflicts with none.
+    /// Ends the life of a value without recording conflicts.
     fn forget(&mut self, v: VReg) {
         let at = core::mem::replace(&mut self.value(v).live_at, NONE);
         if at != NONE {
@@ -271,7 +273,7 @@ impl Allocator {
         }
     }
 
-    /// Finds the blocks that some jump leads to; says whether one leads back.
+    /// Finds the blocks that jumps lead to; returns whether a jump leads backward.
     fn find_targets(&mut self, func: &Func) -> bool {
         self.targets.clear();
         self.targets.resize(func.blocks.len(), Target::No);
@@ -291,12 +293,12 @@ impl Allocator {
         back
     }
 
-    /// All blocks where no jump leads back: each block's successors are walked before it, so that its live-out values
-    /// are known then.
+    /// Walks a function without backward jumps: each block's successors are walked before it, so its live-out values
+    /// are known.
     fn walk_forward(&mut self, func: &Func, machine: &MachineDesc, call_clobbers: HostRegSet) {
         self.live_in.clear();
         for (block, ops) in func.in_order().rev() {
-            // What is live now is live into the next block of the order.
+            // The values live now are live into the next block of the order.
             let ends = func.ends(block);
             if !ends.falls {
                 self.forget_live();
@@ -315,9 +317,9 @@ impl Allocator {
         }
     }
 
-    /// All blocks of a function with loops.
+    /// Walks a function with loops, whose liveness is computed first.
     fn walk_loops(&mut self, func: &Func, machine: &MachineDesc, call_clobbers: HostRegSet) {
-        // Taken out while it is read.
+        // Taken out of `self` while it is read.
         let mut liveness = core::mem::take(&mut self.liveness);
         liveness.build(func);
         for (block, ops) in func.in_order().rev() {
@@ -341,7 +343,7 @@ impl Allocator {
         &mut self.values[v.index()]
     }
 
-    /// A value is read, so it lives before.
+    /// Records that a value is read, so it lives before this point.
     #[inline(always)]
     fn read(&mut self, v: VReg) {
         let live_at = crate::num::small(self.live.len());
@@ -352,7 +354,8 @@ impl Allocator {
         }
     }
 
-    /// A value comes into being: it conflicts with all that live on, but for the one it is a copy of.
+    /// Records that a value is defined: it conflicts with all values that live on, except the value that it is a copy
+    /// of.
     #[inline(always)]
     fn define(&mut self, v: VReg, copy_of: Option<VReg>) {
         self.forget(v);
@@ -369,10 +372,11 @@ impl Allocator {
         }
     }
 
-    /// `dst` = some function of `from`, best in the same register.
+    /// Records that `dst` is computed from `from`, best in the same register.
     ///
-    /// Where they are one value, it lives on, and so do all others: each pair of them conflicts already where the later
-    /// of the two came into being, unless as a copy of the other, which from here on it is no more.
+    /// If both are one value, it lives on, as all others do. Each pair of them already conflicts, recorded at the later
+    /// of their two definitions, except where that was a copy of the other. From here on a copy differs from its
+    /// original, so the conflicts of a copied value are recorded here.
     #[inline(always)]
     fn change(&mut self, dst: VReg, from: VReg) {
         if dst != from {
@@ -384,8 +388,8 @@ impl Allocator {
         self.read(from);
     }
 
-    /// The operands with the one first in whose register the result is best: one that ends here, if the order does not
-    /// matter.
+    /// Returns the operands with the one first in whose register the result is best: for a commutative op, the operand
+    /// that ends here.
     #[inline(always)]
     fn in_place(&self, op: &Op, dst: VReg, a: VReg, b: Val) -> (VReg, Val) {
         let lives = |v: VReg| self.values[v.index()].live_at != NONE;
@@ -399,7 +403,7 @@ impl Allocator {
         }
     }
 
-    /// A move connects two values.
+    /// Records that a move connects two values.
     #[inline(always)]
     fn connect(&mut self, a: VReg, b: VReg) {
         if a != b {
@@ -423,7 +427,7 @@ impl Allocator {
         value.forbidden = value.forbidden.union(regs);
     }
 
-    /// What lives here lives across an op that overwrites these registers.
+    /// Forbids registers to all values that live here: an op that they live across overwrites the registers.
     fn clobber(&mut self, regs: HostRegSet) {
         if planted!(ClobbersIgnored) {
             return;
@@ -453,8 +457,8 @@ impl Allocator {
         }
     }
 
-    /// One op, backward: its result ends, what it overwrites is forbidden to all that live across it, its operands
-    /// begin; and where each would best be.
+    /// Walks one op backward: its result ends, the registers that it overwrites are forbidden to all values that live
+    /// across it, its operands begin to live, and preferences are recorded.
     #[inline(always)]
     fn visit(&mut self, op: &Op, machine: &MachineDesc, call_clobbers: HostRegSet) {
         match *op {
@@ -573,7 +577,7 @@ impl Allocator {
         }
     }
 
-    /// Arithmetic that insists on registers.
+    /// Walks an arithmetic op with fixed operands backward.
     fn bin(&mut self, dst: VReg, a: VReg, b: Val, fixed: &FixedOperands) {
         self.define(dst, None);
         self.clobber(fixed.clobbers);
@@ -600,7 +604,8 @@ impl Allocator {
         if let Some(only) = options.only {
             pool = pool.intersection(only);
         }
-        // Those with preferences first. Which is which cannot be foreseen, so they are sorted without a branch.
+        // Values with preferences first. Whether a value has one is unpredictable, so the values are divided without a
+        // branch.
         let vregs = func.vregs as usize;
         self.order.clear();
         self.order.resize(2 * vregs, VReg(0));
@@ -627,7 +632,7 @@ impl Allocator {
         }
     }
 
-    /// Gives each value its place, in this order.
+    /// Gives each value its location, in this order.
     fn colour_in_order(
         &mut self,
         (first, second): (Range<usize>, Range<usize>),
@@ -643,16 +648,17 @@ impl Allocator {
         for i in first.chain(second) {
             let v = self.order[i];
             if self.named.get(v.index()) == Some(&HELD) {
-                // Any that is not saved: nobody looks.
+                // The location of a value without one is never read; a register that needs no save is entered.
                 let nowhere =
                     machine.pool.iter().find(|reg| !callee_saved.contains(**reg)).copied().unwrap_or_default();
                 self.values[v.index()].loc = Some(Loc::Reg(nowhere));
                 continue;
             }
             let value = &self.values[v.index()];
-            // Conflicts are recorded on one side: what was defined while this was live has left its register here, ...
+            // Conflicts are recorded on one side. `taken` has the registers of values that were defined while this
+            // value lived.
             let mut allowed = pool.without(value.forbidden).without(value.taken);
-            // ... what was live when this was defined must be asked.
+            // The registers of values that lived when this value was defined are looked up here.
             for o in chain(value.definitions, &self.definitions, |d| d.next).flat_map(|d| self.live_after(d)) {
                 if !planted!(ConflictsIgnored) {
                     allowed = allowed.without(self.values[o.index()].own);
@@ -686,7 +692,7 @@ impl Allocator {
         out.saves.extend(machine.callee_saved.iter().filter(|r| saved.contains(**r)));
     }
 
-    /// Each pair of values that live at once, perhaps several times.
+    /// Calls `pair` with each pair of values that live at the same time, possibly several times.
     fn each_conflict(&self, pair: &mut dyn FnMut(VReg, VReg)) {
         for (v, value) in (0..).map(VReg).zip(&self.values) {
             for o in chain(value.definitions, &self.definitions, |d| d.next).flat_map(|d| self.live_after(d)) {
@@ -697,7 +703,7 @@ impl Allocator {
         }
     }
 
-    /// Tells all that live where a value is defined.
+    /// Calls `what` with each value that lives where `v` is defined.
     #[inline(always)]
     fn tell(&mut self, v: VReg, mut what: impl FnMut(&mut Value)) {
         let mut definition = self.values[v.index()].definitions;
@@ -709,8 +715,8 @@ impl Allocator {
         }
     }
 
-    /// A slot that no value is in which lives at the same time: that of one it is copied from or to, which saves the
-    /// copy, or else the first one; a new one if there is none of the first 64.
+    /// Chooses a slot in which no value is that lives at the same time: that of a value that a copy connects with this
+    /// one, which saves the copy, or else the lowest. Returns a new slot if none of the first 64 is free.
     fn choose_slot(&self, v: VReg, slots: u32) -> u32 {
         let value = &self.values[v.index()];
         let mut free = !value.taken_slots;
@@ -735,7 +741,7 @@ impl Allocator {
         &self.conflicts[definition.start as usize..definition.end as usize]
     }
 
-    /// The best allowed register: one that saves a move and costs no save, else the cheapest.
+    /// Chooses the best of the allowed registers: one that saves a move and costs no save, or else the cheapest.
     fn choose(
         &self,
         v: VReg,
@@ -756,7 +762,7 @@ impl Allocator {
                 Some(Loc::Reg(_) | Loc::Slot(_)) | None => {}
             }
         }
-        // A partner still to come has wishes of its own.
+        // Partners that have no register yet have preferences of their own.
         for partner in partners().filter(|partner| partner.loc.is_none()) {
             let wanted = partner.wanted.without(partner.forbidden).intersection(free);
             if let Some(reg) = machine.cheapest(wanted) {
@@ -770,11 +776,11 @@ impl Allocator {
     }
 }
 
-/// The op with `v`, which is in memory, on its right.
+/// Returns the op with `v`, which is an operand in memory or one computed by the op, as its second operand.
 fn turned(op: &Op, v: VReg) -> Op {
     match *op {
         Op::Bin { op, width, dst, a, b: Val::Reg(b) } if a == v => Op::Bin { op, width, dst, a: b, b: Val::Reg(a) },
-        // The result is the other side first.
+        // The other operand is put into the result's register first.
         Op::Select { width, cond, a, b, dst, yes, no } if no == v => {
             Op::Select { width, cond, a, b, dst, yes: no, no: yes }
         }
@@ -782,12 +788,12 @@ fn turned(op: &Op, v: VReg) -> Op {
     }
 }
 
-/// The elements of a list threaded through `all`, from `head` on.
+/// Returns the elements of a linked list in `all`, beginning with element `head`.
 fn chain<T>(head: u32, all: &[T], next: impl Fn(&T) -> u32) -> impl Iterator<Item = &T> {
     core::iter::successors(all.get(head as usize), move |element| all.get(next(element) as usize))
 }
 
-/// splitmix64: random allocations must be repeatable from their seed.
+/// splitmix64. Random allocations must be repeatable from their seed.
 struct Random(u64);
 
 impl Random {
@@ -799,7 +805,7 @@ impl Random {
         z ^ z >> 31
     }
 
-    /// One of `allowed`, or one time in eight none.
+    /// Returns one of `allowed`, or one time in eight none.
     fn pick(&mut self, allowed: HostRegSet) -> Option<HostReg> {
         if allowed.is_empty() || self.next().is_multiple_of(8) {
             return None;

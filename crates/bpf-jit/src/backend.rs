@@ -1,4 +1,4 @@
-//! What a backend is.
+//! The interface of a backend.
 
 use crate::alloc::Alloc;
 use crate::check::check;
@@ -8,25 +8,25 @@ use bpf_jit_code::layout::OutOfReach;
 use bpf_jit_code::{Code, CpuFeatures, Hardening};
 use bpf_lir::{Base, BlockId, Func, Lir, Op, VReg};
 
-/// What an emitter may assume and must do.
+/// Options of an emitter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EmitOptions {
-    /// Instructions it may use.
+    /// CPU features whose instructions may be used.
     pub features: CpuFeatures,
-    /// Hardening.
+    /// Hardening of the code.
     pub hardening: Hardening,
-    /// Save every callee-saved register in every function: what saving by need is measured against.
+    /// Save every callee-saved register in every function. For measurements of what saving on demand gains.
     pub save_all: bool,
-    /// Say in [`Code::pc_map`] what the code was made from.
+    /// Record in [`Code::pc_map`] which instruction the code was made from.
     pub pc_map: bool,
-    /// Describe frames in [`Code::unwind`].
+    /// Record unwind information in [`Code::unwind`].
     pub unwind: bool,
-    /// Leave room for the encoded description behind each function (perf's libunwind looks for it there).
+    /// Leave room for the encoded unwind information behind each function, where perf's libunwind looks for it.
     pub unwind_room: bool,
 }
 
 impl Default for EmitOptions {
-    /// The host's CPU, no hardening, a map from code to source.
+    /// Returns the features of the host's CPU, no hardening, and a map from code to instructions.
     fn default() -> Self {
         EmitOptions {
             features: CpuFeatures::host(),
@@ -39,15 +39,15 @@ impl Default for EmitOptions {
     }
 }
 
-/// Why code could not be emitted.
+/// The reason why code could not be emitted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum EmitError {
     /// A function is too long for the architecture's longest branch.
     OutOfReach(OutOfReach),
-    /// More code than a 32-bit offset can address.
+    /// The code exceeds the range of a 32-bit offset.
     TooLarge,
-    /// A bug in this library: the text says which expectation failed.
+    /// A bug in this library. The text says which expectation failed.
     Internal(&'static str),
 }
 
@@ -69,31 +69,31 @@ impl From<OutOfReach> for EmitError {
     }
 }
 
-/// What must be known of a function before its first op.
+/// The properties of a function that must be known before its first op is emitted.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// Which it is.
+    /// The function's number.
     pub id: SubprogId,
-    /// Virtual registers that hold r1 to r5 at entry, where they are read.
+    /// The virtual registers that hold r1 to r5 at entry; `None` for those that are not read.
     pub params: [Option<VReg>; 5],
-    /// The virtual register that holds the hidden argument at entry, where it is needed.
+    /// The virtual register that holds the hidden argument at entry, if the function reads it.
     pub ctx: Option<VReg>,
-    /// Bytes of BPF stack, a multiple of 8.
+    /// Size of the BPF stack in bytes, a multiple of 8.
     pub stack_bytes: u32,
-    /// About how many ops name the BPF stack.
+    /// Approximate number of ops that access the BPF stack.
     pub stack_accesses: usize,
-    /// The number of its first block.
+    /// Number of its first block.
     pub first_block: u32,
-    /// How many blocks there are, with consecutive numbers.
+    /// Number of blocks. Their numbers are consecutive.
     pub blocks: u32,
-    /// Some op may be a call (a tail call is none).
+    /// Whether some op may be a call. A tail call is not a call.
     pub calls: bool,
-    /// Some function of the program takes its address.
+    /// Whether some function of the program takes its address.
     pub address_taken: bool,
 }
 
 impl Shape {
-    /// Of a function of the intermediate form.
+    /// Returns the shape of a function of the intermediate form.
     fn of(id: SubprogId, func: &Func, address_taken: bool) -> Shape {
         let (mut calls, mut stack_accesses) = (false, 0);
         for op in func.all_ops() {
@@ -139,11 +139,11 @@ impl Shape {
     }
 }
 
-/// What follows the last block.
+/// Stands for the block behind the last block.
 const NO_BLOCK: BlockId = BlockId(u32::MAX);
 
-/// The loops of a function that have no other one in them, as the code lies: the places in the order of the first and
-/// of the last block of each, ascending.
+/// Returns the innermost loops of a function: the positions in the block order of the first and of the last block of
+/// each, ascending.
 pub fn innermost_loops(func: &Func) -> Vec<(usize, usize)> {
     let mut place = vec![usize::MAX; func.blocks.len()];
     for (i, block) in func.order.iter().enumerate() {
@@ -154,7 +154,7 @@ pub fn innermost_loops(func: &Func) -> Vec<(usize, usize)> {
         let Some(first) = func.ends(*block).taken.map(|target| place[target.index()]).filter(|to| *to <= last) else {
             continue;
         };
-        // What was found before lies within this loop, reaches into it, or lies before it.
+        // A loop found before lies within this one, overlaps its beginning, or lies in front of it.
         match loops.last_mut() {
             Some(known) if known.0 == first => known.1 = last,
             Some(known) if known.1 >= first => {}
@@ -164,57 +164,58 @@ pub fn innermost_loops(func: &Func) -> Vec<(usize, usize)> {
     loops
 }
 
-/// A function being emitted, op by op in the order of its code. Its prologue is done.
+/// Emits one function, op by op in the order of its code. The prologue is emitted before the first op.
 pub trait Emitter {
     /// Emits an op that was made from the instruction `insn`; `next` is the block that follows the op's own.
     fn op(&mut self, op: &Op, insn: u32, next: BlockId);
 
-    /// The same where each op stands alone: no value is held, and blocks have been begun by [`Emitter::begin_alone`].
+    /// Emits an op as [`Emitter::op`] does, in code in which each op stands alone: no value is held, and blocks are
+    /// begun by [`Emitter::begin_alone`].
     #[inline(always)]
     fn op_alone(&mut self, op: &Op, insn: u32, next: BlockId) {
         self.op(op, insn, next);
     }
 
-    /// What follows is this block, where each op stands alone.
+    /// Begins a block in code in which each op stands alone.
     #[inline(always)]
     fn begin_alone(&mut self, block: BlockId) {
         self.begin_block(block);
     }
 
-    /// A block besides those of the function's shape. It must begin before the function ends.
+    /// Returns a new block besides those of the function's shape. It must be begun before the function ends.
     fn new_block(&mut self) -> BlockId;
 
-    /// What follows is this block.
+    /// Begins a block.
     fn begin_block(&mut self, block: BlockId);
 
-    /// What follows is a loop without another one in it, which control falls into or comes to by jumps only. Called
-    /// where [`Backend::ALIGNS_LOOPS`].
+    /// Begins an innermost loop. `falls` says whether control may fall into it, rather than only jump to it. Called
+    /// only if [`Backend::ALIGNS_LOOPS`] is set.
     fn begin_loop(&mut self, _falls: bool) {}
 
-    /// The loop ends here.
+    /// Ends the loop begun last.
     fn end_loop(&mut self) {}
 
     /// Ends the function.
     fn finish(self) -> Result<(), EmitError>;
 }
 
-/// An emitter for one architecture. It owns scratch memory that is reused from program to program.
+/// A code generator for one architecture. It owns scratch memory that is reused from program to program.
 pub trait Backend {
-    /// Its processors fetch loops better from some places than from others, so it is told of them.
+    /// Whether the emitter is told of loops, because the architecture's processors fetch an aligned loop faster.
     const ALIGNS_LOOPS: bool = false;
 
-    /// How it emits a function.
+    /// The emitter of one function.
     type Emitter<'a>: Emitter
     where
         Self: 'a;
 
-    /// The machine the allocator is to allocate for, given the options.
+    /// Returns the machine that the allocator is to allocate for, given the options.
     fn machine(&self, options: &EmitOptions) -> &'static MachineDesc;
 
-    /// Begins a program of so many functions.
+    /// Begins a program with this number of functions.
     fn begin(&mut self, functions: usize);
 
-    /// Begins the next function of the program.
+    /// Begins the next function of the program, and emits its prologue.
     fn function<'a>(
         &'a mut self,
         shape: &Shape,
@@ -223,15 +224,15 @@ pub trait Backend {
         code: &'a mut Code,
     ) -> Result<Self::Emitter<'a>, EmitError>;
 
-    /// Ends the program: what its functions share, and the forms of its branches.
+    /// Ends the program: emits the code that its functions share, and chooses the forms of its branches.
     fn finish(&mut self, options: &EmitOptions, code: &mut Code) -> Result<(), EmitError>;
 
-    /// Emits `lir` with one allocation a function into `code`, which is empty.
+    /// Emits `lir` with one allocation per function into `code`, which is empty.
     fn emit(&mut self, lir: &Lir, allocs: &[Alloc], options: &EmitOptions, code: &mut Code) -> Result<(), EmitError> {
         if cfg!(debug_assertions) {
             check(lir, allocs, self.machine(options)).map_err(EmitError::Internal)?;
         }
-        // Only landing pads depend on it.
+        // Only landing pads depend on taken addresses.
         let mut address_taken = vec![false; if options.hardening.landing_pads { lir.funcs.len() } else { 0 }];
         if options.hardening.landing_pads {
             for op in lir.funcs.iter().flat_map(Func::all_ops) {

@@ -4,15 +4,15 @@ use crate::backend::Shape;
 use bpf_jit_code::layout::{Branch, Label, Layout};
 use bpf_lir::BlockId;
 
-/// The labels of the blocks of the function being emitted: those of its [`Shape`], which follow each other, and extra
-/// ones. Reused from function to function.
+/// The labels of the blocks of the function being emitted: consecutive labels for the blocks of its [`Shape`], and
+/// labels of extra blocks. The memory is reused from function to function.
 #[derive(Debug)]
 pub(crate) struct BlockLabels {
-    /// Number of the first block.
+    /// Number of the shape's first block.
     start: u32,
-    /// Number of the first extra block.
+    /// Number of the first extra block, one above the shape's last block.
     end: u32,
-    /// Label of the first block.
+    /// Label of the shape's first block.
     first: Label,
     extra: Vec<Label>,
 }
@@ -24,7 +24,7 @@ impl Default for BlockLabels {
 }
 
 impl BlockLabels {
-    /// Labels for the blocks of a function.
+    /// Makes labels for the blocks of a function's shape.
     pub(crate) fn begin<B: Branch>(&mut self, shape: &Shape, layout: &mut Layout<B>) {
         self.start = shape.first_block;
         self.end = shape.first_block + shape.blocks;
@@ -32,13 +32,13 @@ impl BlockLabels {
         self.extra.clear();
     }
 
-    /// A block more.
+    /// Makes an extra block.
     pub(crate) fn add<B: Branch>(&mut self, layout: &mut Layout<B>) -> BlockId {
         self.extra.push(layout.label());
         BlockId(self.end + crate::num::small(self.extra.len()) - 1)
     }
 
-    /// The label of a block.
+    /// Returns the label of a block.
     #[inline]
     pub(crate) fn label(&self, block: BlockId) -> Label {
         match block.0.checked_sub(self.end) {

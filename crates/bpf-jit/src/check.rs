@@ -1,16 +1,17 @@
-//! Whether an intermediate form and its allocations refer only to what exists, so that no backend need ask.
+//! Checks that an intermediate form and its allocations refer only to registers, slots and functions that exist, so
+//! that no backend need check it.
 //!
-//! What lowering and the allocator make does; debug builds look all the same, and tests of backends check what they
-//! make by hand.
+//! The output of lowering and of the allocator always passes. Debug builds check it all the same, and tests of backends
+//! check allocations that they write by hand.
 
 use crate::alloc::{Alloc, Loc};
 use crate::machine::{HostRegSet, MachineDesc};
 use bpf_lir::{Func, Lir};
 
-/// Checks `lir` together with one allocation a function for `machine`.
+/// Checks `lir` together with one allocation per function, for `machine`.
 ///
 /// # Errors
-/// What is wrong.
+/// Returns a text that says which reference is invalid.
 pub fn check(lir: &Lir, allocs: &[Alloc], machine: &MachineDesc) -> Result<(), &'static str> {
     lir.verify().map_err(|_| "an intermediate form that is not well formed")?;
     ensure(allocs.len() >= lir.funcs.len(), "a function without an allocation")?;

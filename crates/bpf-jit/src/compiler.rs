@@ -1,4 +1,4 @@
-//! From program to code: the pipeline.
+//! The pipeline from a program to code.
 
 use crate::alloc::{Alloc, AllocOptions, Allocator};
 use crate::backend::{Backend, EmitError, EmitOptions};
@@ -13,23 +13,24 @@ use bpf_opt::{Change, Pass, PassOptions, PassScratch, PassSet, optimise};
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 
-/// Why a program could not be compiled.
+/// The reason why a program could not be compiled.
 pub type CompileError = EmitError;
 
-/// Options of all steps.
+/// Options of all steps of a compilation.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct CompileOptions {
-    /// How much work to put into it.
+    /// How much work to put into the code.
     pub opt_level: OptLevel,
-    /// With [`OptLevel::Speed`]: only fuse neighbours, so that each instruction's own code can be seen.
+    /// With [`OptLevel::Speed`]: run only the passes that fuse adjacent ops, so that each instruction's own code can be
+    /// seen.
     pub plain: bool,
-    /// With [`OptLevel::Speed`]: passes that are not run. For tests: any of them gives the same results.
+    /// With [`OptLevel::Speed`]: passes that are left out. For tests: the results do not depend on the set.
     pub skip: PassSet,
-    /// Lowering.
+    /// Options of lowering.
     pub lower: LowerOptions,
-    /// Register allocation.
+    /// Options of register allocation.
     pub alloc: AllocOptions,
-    /// Emission.
+    /// Options of emission.
     pub emit: EmitOptions,
 }
 
@@ -46,7 +47,7 @@ pub struct Compiler<B> {
 }
 
 impl<B: Backend> Compiler<B> {
-    /// A compiler that emits through `backend`.
+    /// Returns a compiler that emits through `backend`.
     pub fn new(backend: B) -> Self {
         Compiler {
             backend,
@@ -89,11 +90,11 @@ impl<B: Backend> Compiler<B> {
                 skip,
             };
             optimise(&mut self.lir, passes, &mut self.passes);
-            // In every build: a missing confinement would not show in results.
+            // In every build, since results do not show a missing confinement.
             let contained = facts.contained.as_ref();
             let Some((func, op)) = contained.and_then(|facts| unconfined(&self.lir, &facts.regions)) else { break };
             // `gather` removes confinements where masks bound the index. Where paths meet in registers, the check may
-            // not find that bound again, so the program is compiled without the pass.
+            // not find that bound again; then the program is compiled without the pass.
             if skip.contains(Pass::Gather) {
                 debug_assert!(false, "function {func}: {op:?} is not confined:\n{}", self.lir);
                 return Err(EmitError::Internal("an access of a contained program has no bound"));
@@ -105,14 +106,15 @@ impl<B: Backend> Compiler<B> {
             self.allocator.allocate(func, machine, alloc, out);
         }
         self.backend.emit(&self.lir, &self.allocs, emit, code)?;
-        // Only an op of the main program that reads it, a call of a subprogram that does among them, gives it a virtual
-        // register.
+        // The main program has a virtual register for the hidden argument only if one of its ops reads it, or if it
+        // calls a subprogram that reads it.
         let reads = self.lir.funcs.first().is_none_or(|main| main.ctx.is_some());
         code.needs = if reads { self.lowerer.needs() } else { Needs::Nothing };
         Ok(())
     }
 
-    /// What each pass would make of `program`, instruction by instruction, in the order of the passes.
+    /// Returns the changes that each pass would make to `program`, instruction by instruction, in the order of the
+    /// passes.
     pub fn report(
         &mut self,
         program: &Program,
@@ -132,7 +134,7 @@ impl<B: Backend> Compiler<B> {
         bpf_opt::report(&mut self.lir, passes, &mut self.passes)
     }
 
-    /// The intermediate form of the last program compiled with optimisation.
+    /// Returns the intermediate form of the last program that was compiled with optimisation.
     pub fn lir(&self) -> &Lir {
         &self.lir
     }

@@ -19,9 +19,9 @@ pub fn unconfined(lir: &Lir, regions: &[RegionBounds]) -> Option<(usize, Op)> {
 }
 
 fn in_function(func: &Func, first: bool, regions: &[RegionBounds]) -> Option<Op> {
-    // All are taken to be known until an op says otherwise.
+    // All values count as known until an op says otherwise.
     let mut known = vec![true; func.vregs as usize];
-    // The first function's first argument is the context; others may be the program's.
+    // The first function's first argument is the context. All other arguments may be numbers of the program.
     let given = if first { 1 } else { 0 };
     func.params.iter().skip(given).flatten().for_each(|param| known[param.index()] = false);
     loop {
@@ -81,9 +81,9 @@ fn is_inside(func: &Func, op: &Op, known: &[bool], reaches: &[Reach]) -> bool {
 /// Bounds of a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Reach {
-    /// No op that was seen so far defines it.
+    /// No op seen so far defines the value.
     Nothing,
-    /// This number. Blinded constants are made of two such.
+    /// Exactly this number. A blinded constant is made of two exact numbers.
     Exactly(u64),
     /// A number from 0 to this one, inclusive.
     Number(u64),
@@ -112,7 +112,7 @@ impl Reach {
         }
     }
 
-    /// The greatest number that it may be.
+    /// Returns the greatest number that the value may be.
     fn most(self) -> u64 {
         match self {
             Reach::Exactly(most) | Reach::Number(most) => most,
@@ -121,7 +121,7 @@ impl Reach {
     }
 }
 
-/// How many bytes an op accesses, if it does.
+/// Returns how many bytes an op accesses; `None` if it accesses no memory.
 fn accessed(op: &Op) -> Option<u32> {
     match op {
         Op::Load { size, .. }
@@ -151,8 +151,8 @@ fn accessed(op: &Op) -> Option<u32> {
     }
 }
 
-/// Bounds of each value over all ops that define it: the least fixed point, except that a value that changes more than
-/// `CHANGES` times is unbounded.
+/// Computes bounds of each value over all ops that define it: the least fixed point, except that a value whose bounds
+/// change more than `CHANGES` times is unbounded.
 fn reaches(func: &Func) -> Vec<Reach> {
     /// How often a value's bounds may change.
     const CHANGES: u8 = 4;
@@ -178,7 +178,7 @@ fn reaches(func: &Func) -> Vec<Reach> {
     }
 }
 
-/// `a + b * times`, where neither is more than 2^32 away.
+/// Bounds `a + b * times`, if both are less than 2^32 away from 0 or from r10.
 fn sum(a: Reach, b: Reach, times: u32) -> Reach {
     const FAR: u64 = 1 << 32;
     match (a.up_to(), b.up_to()) {
@@ -275,7 +275,7 @@ fn reach(op: &Op, reaches: &[Reach]) -> Reach {
     }
 }
 
-/// The greatest unsigned number of a size.
+/// Returns the greatest unsigned number of a size.
 fn narrow_to(size: Size) -> u64 {
     u64::MAX >> (64 - size.bits())
 }
@@ -294,7 +294,7 @@ fn is_known(op: &Op, known: &[bool], regions: &[RegionBounds]) -> bool {
         Op::Bin { op: BinOp::Add | BinOp::Sub | BinOp::And | BinOp::Shl | BinOp::Mul, a, b, .. } => of(a) && val(b),
         Op::AddShift { a, b, .. } => of(a) && of(b),
         Op::Select { yes, no, .. } => of(yes) && of(no),
-        // Of the hidden argument, and what the context says of its regions.
+        // Fields of the hidden argument, and the starts of regions in the context.
         Op::Load { mem, size, .. } => match mem.region {
             Region::Run => true,
             Region::Context => size == Size::DW && regions.iter().any(|region| points_to(region, mem.off)),
@@ -332,7 +332,8 @@ fn points_to(region: &RegionBounds, off: i32) -> bool {
 mod tests {
     use super::*;
 
-    /// Whether this body of a function with 64 bytes of frame is confined. v0 is the context, v1 the program's.
+    /// Whether this body of a function with 64 bytes of frame is confined. v0 is the context, v1 a number of the
+    /// program.
     fn is_confined(body: &str) -> bool {
         let text = format!("func 0 (v0, v1, -, -, -) ctx v2 stack 64 {{\nb0:\n{body}\n    exit v1\n}}\n");
         let lir: Lir = text.parse().unwrap_or_else(|error| panic!("{error}\n{text}"));
@@ -343,10 +344,10 @@ mod tests {
     fn the_check_tells_what_is_confined_from_what_is_not() {
         let start = "    v3 = frame -64\n    v4 = mov.64 0\n    v5 = load.dw [v2 + 72: run]\n    v6 = addr sink:0\n";
         for (yes, no) in [
-            // In the frame, or beyond either end.
+            // Inside the frame, and beyond either end.
             ("    v7 = load.w [frame - 4]", "    v7 = load.w [frame - 2]"),
             ("    v7 = load.b [frame - 64]", "    v7 = load.b [frame - 65]"),
-            // An index that a mask keeps, or one too far.
+            // An index that a mask keeps inside, and one that it does not.
             (
                 "    v7 = and.64 v1, 60\n    v8 = load.w [v3 + v7 << 0]",
                 "    v7 = and.64 v1, 61\n    v8 = load.w [v3 + v7 << 0]",
@@ -355,7 +356,7 @@ mod tests {
                 "    v7 = and.64 v1, 15\n    v8 = load.w [v3 + v7 << 2]",
                 "    v7 = and.64 v1, 31\n    v8 = load.w [v3 + v7 << 2]",
             ),
-            // A selection by the frame's size, or by another one.
+            // A selection with the frame's size as limit, and with another limit.
             (
                 "    v7 = confine v1, 61, v1, v4\n    v8 = load.w [v3 + v7 << 0]",
                 "    v7 = confine v1, 62, v1, v4\n    v8 = load.w [v3 + v7 << 0]",
@@ -364,7 +365,7 @@ mod tests {
                 "    v7 = confine v1, 61, v1, v4\n    v8 = load.w [v3 + v7 << 0]",
                 "    v7 = confine v1, 61, v5, v4\n    v8 = load.w [v3 + v7 << 0]",
             ),
-            // A limit, or a mask, that is made of two numbers.
+            // A limit, and a mask, that are made of two exact numbers.
             (
                 "    v7 = mov.32 100\n    v7 = xor.32 v7, 89\n    v7 = confine v1, v7, v1, v4\n    v8 = load.w [v3 + v7 << 0]",
                 "    v7 = mov.32 100\n    v7 = xor.32 v7, 90\n    v7 = confine v1, v7, v1, v4\n    v8 = load.w [v3 + v7 << 0]",
@@ -373,13 +374,13 @@ mod tests {
                 "    v7 = mov.32 100\n    v7 = xor.32 v7, 88\n    v7 = and.64 v1, v7\n    v8 = load.w [v3 + v7 << 0]",
                 "    v7 = mov.32 100\n    v7 = xor.32 v7, v1\n    v7 = and.64 v1, v7\n    v8 = load.w [v3 + v7 << 0]",
             ),
-            // A constant beyond the frame is no better than what a program computes.
+            // A constant beyond the frame is treated as a number of the program.
             ("    v7 = add.64 v3, 60\n    v8 = load.w [v7]", "    v7 = add.64 v3, 64\n    v8 = load.w [v7]"),
             (
                 "    v7 = mov.64 40\n    v7 = add.64 v3, 8\n    v8 = load.w [v7]",
                 "    v7 = mov.64 4096\n    v8 = load.w [v3 + v7 << 0]",
             ),
-            // A region by a selection, or without.
+            // An address in a region with a confinement, and without.
             ("    v7 = confine v1, v5, v1, v6\n    v8 = load.b [v7: packet]", "    v8 = load.b [v1: packet]"),
             (
                 "    v7 = confine v1, v5, v1, v6\n    v8 = load.b [v7 + 1: packet]",

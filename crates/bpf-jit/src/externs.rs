@@ -1,13 +1,13 @@
-//! How what lies outside the program is called, and how look-ups in maps may be compiled.
+//! Describes how functions outside the program are called, and how look-ups in maps may be compiled.
 //!
-//! The linker knows functions and maps; lowering needs from it only this, and names them in the code by number
-//! ([`Extern`]).
+//! The linker knows functions and maps. Lowering needs only this description of them, and refers to them in the code by
+//! number ([`Extern`]).
 
 use bpf_analysis::CallArity;
 #[cfg(doc)]
 use bpf_lir::Extern;
 
-/// What a function outside the program gets besides its arguments.
+/// The argument that a function outside the program gets besides those of the call.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Hidden {
     /// Nothing.
@@ -18,28 +18,28 @@ pub enum Hidden {
     Env,
 }
 
-/// How a look-up in a map may be compiled, where the map is known.
+/// How a look-up in a known map may be compiled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MapShape {
     /// As a call of the helper.
     Opaque,
-    /// As a comparison and an address ([`Extern::ArrayBase`]).
+    /// As a comparison of the key and an address from [`Extern::ArrayBase`].
     Array {
         /// Number of elements.
         max_entries: u32,
-        /// Bytes from one to the next.
+        /// Bytes from the start of an element to the start of the next.
         stride: u32,
     },
-    /// The same, in the elements of the run's execution slot.
+    /// As a comparison of the key and an address among the elements of the run's execution slot.
     PerCpuArray {
         /// Number of elements.
         max_entries: u32,
-        /// Bytes from one to the next.
+        /// Bytes from the start of an element to the start of the next.
         stride: u32,
-        /// Bytes from one slot's elements to the next slot's.
+        /// Bytes from the elements of one execution slot to those of the next.
         slot_stride: u64,
     },
-    /// As a comparison and a load of the inner map's pointer, of which there are `max_entries` at
+    /// As a comparison of the key and a load of the inner map's pointer, from one of `max_entries` pointers at
     /// [`Extern::ArrayBase`].
     ArrayOfMaps {
         /// Number of elements.
@@ -50,7 +50,7 @@ pub enum MapShape {
 }
 
 impl MapShape {
-    /// Whether a look-up needs neither a call nor the run's slot.
+    /// Whether a look-up is compiled without a call and without the run's execution slot.
     pub(crate) fn is_inline(self) -> bool {
         match self {
             MapShape::Array { .. } | MapShape::ArrayOfMaps { .. } => true,
@@ -59,19 +59,19 @@ impl MapShape {
     }
 }
 
-/// How the functions outside the program are called.
+/// Describes how the functions outside the program are called.
 pub trait Signatures: CallArity {
-    /// How a look-up in the map with this index may be compiled.
+    /// Returns how a look-up in the map with this index may be compiled.
     fn map(&self, _index: u32) -> MapShape {
         MapShape::Opaque
     }
-    /// What the helper with this id gets.
+    /// Returns the hidden argument of the helper with this id.
     fn helper_hidden(&self, id: u32) -> Hidden;
-    /// What the host function with this index gets.
+    /// Returns the hidden argument of the host function with this index.
     fn host_hidden(&self, index: i32) -> Hidden;
 }
 
-/// Nothing is known: five arguments and the hidden one.
+/// Signatures of unknown functions, which take five arguments and the hidden one.
 impl Signatures for () {
     fn helper_hidden(&self, _: u32) -> Hidden {
         Hidden::Ctx

@@ -1,54 +1,54 @@
-//! A fixed home for each BPF register: an allocation without a look at the function.
+//! Gives each BPF register a fixed location: an allocation that does not depend on the function's ops.
 //!
-//! Problem: liveness, webs and colouring take most of the time of a compilation, and a program that runs once or a few
-//! times never gives it back. Approach: r0 to r9, the hidden argument and the may_goto counter each live in one place
-//! throughout, where calls want them as far as that goes; which places are free is decided by what the program contains
-//! at all ([`bpf_isa::Contents`]).
+//! Problem: liveness, webs and colouring take most of the time of a compilation, which does not pay for a program that
+//! runs once or a few times. Approach: r0 to r9, the hidden argument and the may_goto counter each live in one location
+//! throughout the function, where possible the one that calls want. Which registers are free depends only on the kinds
+//! of instructions in the program ([`bpf_isa::Contents`]).
 //!
-//! Invariant: the allocation keeps the machine's promises for *any* order of the instructions: nothing that lives
-//! across an op is where such an op may write. Registers that BPF calls clobber may be in registers that machine calls
-//! clobber.
+//! Invariant: the allocation is correct for *any* order of the instructions: no value that lives across an op is in a
+//! register that an op of this kind may overwrite. BPF registers that BPF calls clobber may be in registers that
+//! machine calls clobber.
 
 use crate::alloc::{Alloc, AllocOptions, Loc};
 use crate::machine::{HostReg, HostRegSet, MachineDesc, OpClass};
 use bpf_isa::{Contents, Reg};
 use bpf_lir::VReg;
 
-/// The hidden argument's virtual register.
+/// Virtual register of the hidden argument.
 pub(crate) const CTX: VReg = VReg(10);
-/// The may_goto counter's.
+/// Virtual register of the may_goto counter.
 pub(crate) const COUNTER: VReg = VReg(11);
 const FIRST_TEMPORARY: u32 = 12;
-/// The longest sequence that one instruction becomes, a checked access, needs ten.
+/// Number of temporaries. The longest lowering of one instruction, a checked access, needs ten.
 pub(crate) const TEMPORARIES: u32 = 16;
 
-/// The virtual register of a BPF register other than r10.
+/// Returns the virtual register of a BPF register other than r10.
 #[inline(always)]
 pub(crate) fn home(reg: Reg) -> VReg {
     VReg(reg as u32)
 }
 
-/// The virtual register of an instruction's `n`th intermediate result, `n` below [`TEMPORARIES`].
+/// Returns the virtual register of an instruction's `n`th temporary, `n` below [`TEMPORARIES`].
 #[inline(always)]
 pub(crate) fn temporary(n: u32) -> VReg {
     VReg(FIRST_TEMPORARY + n)
 }
 
-/// What homes depend on.
+/// The properties of a function that its allocation depends on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Needs {
-    /// Of the program; its `read_early` and `stack` do not matter and are left empty, so that more programs are alike.
+    /// Contents of the program. `read_early` and `stack` do not matter and are left empty, so that more programs share
+    /// an allocation.
     pub(crate) contents: Contents,
-    /// The function has a BPF stack.
+    /// Whether the function has a BPF stack.
     pub(crate) stack: bool,
-    /// It reads the hidden argument.
+    /// Whether it reads the hidden argument.
     pub(crate) ctx: bool,
-    /// Some instruction may have intermediate results. Without, their homes do not exist.
+    /// Whether some instruction may need temporaries. Otherwise they get no locations.
     pub(crate) temporaries: bool,
 }
 
-/// The last allocation made. Programs resemble each other more than one would think, and functions of a program even
-/// more.
+/// The last allocation made. Functions of one program often have the same needs, and programs of one host do, too.
 #[derive(Debug, Default)]
 pub(crate) struct Last {
     alloc: Alloc,
@@ -56,7 +56,7 @@ pub(crate) struct Last {
 }
 
 impl Last {
-    /// The allocation of a function with these needs.
+    /// Returns the allocation of a function with these needs.
     pub(crate) fn allocate(&mut self, needs: &Needs, machine: &'static MachineDesc, options: &AllocOptions) -> &Alloc {
         let alike = match &self.made_for {
             Some((last, on, with)) => last == needs && core::ptr::eq(*on, machine) && with == options,
@@ -89,11 +89,12 @@ fn allocate(needs: &Needs, machine: &MachineDesc, options: &AllocOptions, out: &
     let mut homes = Homes { kept, scratch, saved_set: machine.saved_set, free, saved: HostRegSet::EMPTY, out };
     let used = |reg: &Reg| contents.registers & 1 << *reg as u16 != 0;
 
-    // Without calls the hidden argument stays where it arrives.
+    // Without calls the hidden argument stays in the register in which it arrives.
     if needs.ctx && (contents.calls || !homes.place(CTX, machine.ctx)) {
         homes.keep(CTX);
     }
-    // Each where calls and the function's own entry and exits want it. Only r0 may want the place of another.
+    // Each register goes where calls and the function's own entry and exits want it. Only r0 may want a register that
+    // an argument already has.
     let mut displaced = [None; 6];
     let wishes = Reg::ARGS.into_iter().zip(machine.args).chain([(Reg::R0, machine.ret)]);
     for (reg, wish) in wishes.filter(|(reg, _)| used(reg)) {
@@ -120,12 +121,13 @@ fn allocate(needs: &Needs, machine: &MachineDesc, options: &AllocOptions, out: &
     out.saves.extend(machine.callee_saved.iter().filter(|reg| saved.contains(**reg)));
 }
 
-/// Homes being given out.
+/// The state while locations are assigned.
 struct Homes<'a> {
-    /// Registers that calls leave alone, and all: what these have passed is not free, and never will be again.
+    /// The callee-saved registers and the whole pool, from the first that may still be free: a register that an
+    /// iterator has passed is taken, or is not free in this function.
     kept: core::slice::Iter<'a, HostReg>,
     scratch: core::slice::Iter<'a, HostReg>,
-    /// Those that cost a save.
+    /// The callee-saved registers, which cost a save.
     saved_set: HostRegSet,
     free: HostRegSet,
     saved: HostRegSet,
@@ -133,7 +135,7 @@ struct Homes<'a> {
 }
 
 impl Homes<'_> {
-    /// Puts `v` into this register if it is free.
+    /// Puts `v` into this register if it is free; returns whether it was.
     fn place(&mut self, v: VReg, reg: HostReg) -> bool {
         let free = self.free.contains(reg);
         if free {
@@ -142,7 +144,7 @@ impl Homes<'_> {
         free
     }
 
-    /// Where calls leave it alone.
+    /// Puts `v` where calls preserve it: a callee-saved register, or else a slot.
     fn keep(&mut self, v: VReg) {
         let free = self.free;
         match self.kept.find(|reg| free.contains(**reg)) {
@@ -151,7 +153,7 @@ impl Homes<'_> {
         }
     }
 
-    /// In a register that costs no save, if there is one.
+    /// Puts `v` into a register that costs no save; returns false if there is none.
     fn scratch(&mut self, v: VReg) -> bool {
         let free = self.free.without(self.saved_set);
         let reg = self.scratch.find(|reg| free.contains(**reg));
@@ -183,7 +185,7 @@ impl Homes<'_> {
     }
 }
 
-/// The registers that some op of a program overwrites besides its result.
+/// Returns the registers that some op of a program overwrites besides its result.
 fn clobbers(contents: &Contents, machine: &MachineDesc) -> HostRegSet {
     let of = |present: bool, classes: &[OpClass]| {
         let all = classes.iter().map(|class| machine.fixed[*class as usize].clobbers);

@@ -7,12 +7,12 @@
 //! Backend::emit(&Lir, &[Alloc])  -> Code     bpf-jit-x64, bpf-jit-arm64
 //! ```
 //!
-//! Without optimisation ([`OptLevel::None`]) it is one step: instructions are lowered to fixed registers, straight into
-//! the backend.
+//! Without optimisation ([`OptLevel::None`]) compilation is one step: instructions are lowered to fixed registers,
+//! straight into the backend.
 //!
-//! Invariants: a backend sees no BPF, no memory, no address and no host; everything in this crate is
-//! architecture-neutral, and what differs between architectures is data in a [`MachineDesc`]; any allocation that
-//! respects the machine's fixed operands is correct, down to no register at all.
+//! Invariants: a backend sees no BPF, no memory, no address and no host. All of this crate is architecture-neutral;
+//! differences between architectures are data in a [`MachineDesc`]. Any allocation that respects the machine's fixed
+//! operands is correct, even one without any register.
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 #![forbid(unsafe_code)]
 

@@ -1,8 +1,9 @@
-//! A machine, as the allocator sees it: data.
+//! A machine as data, for the allocator.
 //!
-//! Which registers there are, which a call preserves, and which operations insist on particular ones (x86-64: division
-//! in rax:rdx, a variable shift's count in rcx, cmpxchg in rax). Operations are grouped into [`OpClass`]es by their
-//! demands, and the machine answers for each class, so the allocator has no case for any architecture.
+//! The data say which registers there are, which of them a call preserves, and which operations require particular ones
+//! (x86-64: division in rax:rdx, a variable shift's count in rcx, cmpxchg in rax). Operations are grouped into
+//! [`OpClass`]es by their requirements, and the machine has an entry for each class, so the allocator has no case for
+//! any architecture.
 
 use bpf_lir::{AtomicOp, BinOp, Op, Val};
 use bpf_opt::Addresses;
@@ -11,15 +12,15 @@ use bpf_opt::Addresses;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 pub struct HostReg(pub u8);
 
-/// A set of host registers (at most 32).
+/// A set of host registers, numbered from 0 to 31.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Hash, Debug)]
 pub struct HostRegSet(pub u32);
 
 impl HostRegSet {
-    /// No register.
+    /// The empty set.
     pub const EMPTY: HostRegSet = HostRegSet(0);
 
-    /// The set of these registers.
+    /// Returns the set of these registers.
     pub const fn of(regs: &[HostReg]) -> HostRegSet {
         let mut bits = 0;
         let mut i = 0;
@@ -29,7 +30,7 @@ impl HostRegSet {
         }
         HostRegSet(bits)
     }
-    /// Whether `reg` is in it.
+    /// Whether `reg` is in the set.
     pub const fn contains(self, reg: HostReg) -> bool {
         self.0 & 1 << reg.0 != 0
     }
@@ -37,30 +38,30 @@ impl HostRegSet {
     pub fn insert(&mut self, reg: HostReg) {
         self.0 |= 1 << reg.0;
     }
-    /// Both.
+    /// Returns the registers that are in `self` or `other`.
     #[must_use]
     pub const fn union(self, other: HostRegSet) -> HostRegSet {
         HostRegSet(self.0 | other.0)
     }
-    /// Those in `self` and `other`.
+    /// Returns the registers that are in `self` and in `other`.
     #[must_use]
     pub const fn intersection(self, other: HostRegSet) -> HostRegSet {
         HostRegSet(self.0 & other.0)
     }
-    /// Those in `self` and not in `other`.
+    /// Returns the registers that are in `self` and not in `other`.
     #[must_use]
     pub const fn without(self, other: HostRegSet) -> HostRegSet {
         HostRegSet(self.0 & !other.0)
     }
-    /// Whether there is none.
+    /// Whether the set is empty.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
-    /// How many.
+    /// Returns the number of registers.
     pub const fn len(self) -> u32 {
         self.0.count_ones()
     }
-    /// The registers, ascending by number.
+    /// Returns the registers, ascending by number.
     pub fn iter(self) -> impl Iterator<Item = HostReg> {
         let mut bits = self.0;
         core::iter::from_fn(move || {
@@ -74,19 +75,19 @@ impl HostRegSet {
     }
 }
 
-/// Operations grouped by what they may demand of registers.
+/// Operations grouped by their requirements on registers.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(usize)]
 pub enum OpClass {
-    /// No demands.
+    /// No requirements.
     Plain,
-    /// Division, quotient wanted, by a register.
+    /// Quotient of a division by a register.
     Div,
-    /// Division, remainder wanted, by a register.
+    /// Remainder of a division by a register.
     Mod,
-    /// Division, quotient wanted, by a constant.
+    /// Quotient of a division by a constant.
     DivImm,
-    /// Division, remainder wanted, by a constant.
+    /// Remainder of a division by a constant.
     ModImm,
     /// High half of a product.
     MulHigh,
@@ -98,7 +99,7 @@ pub enum OpClass {
     Atomic,
     /// Compare and exchange.
     CmpXchg,
-    /// Call: arguments, result and clobbers are the machine's calling convention.
+    /// Call: the machine's calling convention gives arguments, result and clobbers.
     Call,
     /// Tail call.
     TailCall,
@@ -108,7 +109,7 @@ impl OpClass {
     /// Number of classes.
     pub const COUNT: usize = OpClass::TailCall as usize + 1;
 
-    /// The class of an op.
+    /// Returns the class of an op.
     #[inline]
     pub fn of(op: &Op) -> OpClass {
         match *op {
@@ -153,25 +154,25 @@ impl OpClass {
     }
 }
 
-/// What a class of operations demands.
+/// The requirements of a class of operations.
 ///
-/// Only `clobbers` is a promise the allocator keeps; the rest saves moves, and a backend copes with anything else.
+/// The allocator guarantees `clobbers` only. The other fields save moves, and a backend copes with any registers.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct FixedOperands {
-    /// Overwritten by the op: no value that lives *across* it is kept there.
+    /// Registers that the op overwrites: no value that lives *across* the op is in one of them.
     pub clobbers: HostRegSet,
-    /// The second operand of a `Bin` is better not here (it may be all the same, where it is also the first).
+    /// Registers that the second operand of a `Bin` should not be in. It may be there if it is also the first operand.
     pub avoid: HostRegSet,
-    /// Where the first operand (`a` of a `Bin`, `expected` of a `CmpXchg`) is best.
+    /// The preferred register of the first operand (`a` of a `Bin`, `expected` of a `CmpXchg`).
     pub first: Option<HostReg>,
-    /// Where the second operand (`b` of a `Bin`) is best.
+    /// The preferred register of the second operand (`b` of a `Bin`).
     pub second: Option<HostReg>,
-    /// Where the result is best.
+    /// The preferred register of the result.
     pub result: Option<HostReg>,
 }
 
 impl FixedOperands {
-    /// No demands.
+    /// No requirements.
     pub const NONE: FixedOperands = FixedOperands {
         clobbers: HostRegSet::EMPTY,
         avoid: HostRegSet::EMPTY,
@@ -180,44 +181,47 @@ impl FixedOperands {
         result: None,
     };
 
-    /// Whether nothing is demanded.
+    /// Whether there are no requirements.
     pub fn is_plain(&self) -> bool {
         *self == FixedOperands::NONE
     }
 }
 
-/// A machine.
+/// A machine, as the allocator and the passes see it.
 #[derive(Clone, Debug)]
 pub struct MachineDesc {
-    /// Registers the allocator may use, the cheapest to encode first, for values that do not live across calls.
+    /// Registers that the allocator may use, in order of preference for values that do not live across calls: the
+    /// cheapest to encode first.
     pub pool: &'static [HostReg],
-    /// Registers a call preserves, in the order in which they are best taken; all of them in `pool`.
+    /// Registers that a call preserves, in order of preference. All of them are in `pool`.
     pub callee_saved: &'static [HostReg],
-    /// The set of `pool`.
+    /// `pool` as a set.
     pub pool_set: HostRegSet,
-    /// The set of `callee_saved`.
+    /// `callee_saved` as a set.
     pub saved_set: HostRegSet,
-    /// Where r1 to r5 are at entry and at calls.
+    /// The registers that hold r1 to r5 at entry and at calls.
     pub args: [HostReg; 5],
-    /// Where the hidden argument is.
+    /// The register that holds the hidden argument at entry and at calls.
     pub ctx: HostReg,
-    /// Where the result is.
+    /// The register that holds the result at exits and behind calls.
     pub ret: HostReg,
-    /// Taken out of the pool in a function that has a BPF stack.
+    /// The register of the pool that holds the frame address in a function with a BPF stack, where the allocator does
+    /// not use it; `None` if the machine keeps the frame address outside of the pool.
     pub frame: Option<HostReg>,
-    /// Which addresses loads and stores take.
+    /// Properties that passes depend on: addressing modes, operands, constants and registers.
     pub addresses: Addresses,
-    /// Demands by class, indexed by [`OpClass`]. Those of `Call` follow from the fields above and need no entry.
+    /// Requirements by class, indexed by [`OpClass`]. The entry of `Call` is unused, since its requirements follow from
+    /// the fields above.
     pub fixed: [FixedOperands; OpClass::COUNT],
 }
 
 impl MachineDesc {
-    /// Registers a call overwrites, of those in the pool.
+    /// Returns the registers of the pool that a call overwrites.
     pub fn call_clobbers(&self) -> HostRegSet {
         self.pool_set.without(self.saved_set)
     }
 
-    /// The register of the set that comes first in the pool.
+    /// Returns the register of the set that comes first in the pool.
     pub fn cheapest(&self, set: HostRegSet) -> Option<HostReg> {
         if set.len() <= 1 {
             return set.iter().next();
@@ -225,7 +229,7 @@ impl MachineDesc {
         self.pool.iter().copied().find(|r| set.contains(*r))
     }
 
-    /// The demands of an op.
+    /// Returns the requirements of an op.
     #[inline]
     pub fn fixed(&self, op: &Op) -> &FixedOperands {
         &self.fixed[OpClass::of(op) as usize]

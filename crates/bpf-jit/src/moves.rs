@@ -1,13 +1,13 @@
 //! Parallel moves.
 //!
-//! Before a call, several values must go to their argument registers at once, and a register may be source of one move
-//! and destination of another. A move is safe once nothing still waits to be read from its destination; when none is
-//! safe, what is left is cycles, and one is broken by putting a value aside into the scratch register.
+//! Before a call, several values must go to their argument registers at once, and a register may be the source of one
+//! move and the destination of another. A move is safe once no remaining move reads its destination. If none is safe,
+//! all remaining moves form cycles, and a cycle is broken by copying one value to the scratch register.
 
 use crate::alloc::Loc;
 use crate::machine::HostReg;
 
-/// What a register is to receive.
+/// The source of a move.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MoveSrc {
     /// The value at a location.
@@ -16,17 +16,18 @@ pub enum MoveSrc {
     Imm(i64),
 }
 
-/// One move of a set that happens at once.
+/// One move of a parallel assignment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Move {
-    /// Where to.
+    /// The destination.
     pub dst: HostReg,
-    /// From where.
+    /// The source.
     pub src: MoveSrc,
 }
 
-/// Calls `emit` with moves whose sequence has the effect of `moves` at once. Destinations are distinct. `scratch` is
-/// none of them and no source. Moves of a register to itself are dropped. `moves` is used up.
+/// Calls `emit` with a sequence of moves that has the effect of the parallel assignment `moves`. Destinations must be
+/// distinct, and `scratch` neither a destination nor a source. Moves of a register to itself are dropped. `moves` is
+/// empty afterwards.
 pub fn parallel_moves(moves: &mut Vec<Move>, scratch: HostReg, mut emit: impl FnMut(Move)) {
     let reads = |m: &Move, reg: HostReg| m.src == MoveSrc::Loc(Loc::Reg(reg));
     moves.retain(|m| !reads(m, m.dst));
@@ -35,7 +36,8 @@ pub fn parallel_moves(moves: &mut Vec<Move>, scratch: HostReg, mut emit: impl Fn
         match safe {
             Some(i) => emit(moves.swap_remove(i)),
             None => {
-                // Every destination is still read: all that is left are cycles of registers. Free one destination.
+                // Every destination is still read, so all remaining moves form cycles of registers. Frees one
+                // destination.
                 let aside = moves[0].dst;
                 emit(Move { dst: scratch, src: MoveSrc::Loc(Loc::Reg(aside)) });
                 for m in moves.iter_mut().filter(|m| reads(m, aside)) {
@@ -50,7 +52,7 @@ pub fn parallel_moves(moves: &mut Vec<Move>, scratch: HostReg, mut emit: impl Fn
 mod tests {
     use super::*;
 
-    /// All maps from four destinations to four registers, a slot and a constant: 6^4 move sets.
+    /// Checks all maps from four destinations to four registers, a slot and a constant: 6^4 sets of moves.
     #[test]
     fn every_small_set_of_moves() {
         let sources = |i: u32| match i {

@@ -1,7 +1,8 @@
-//! Casts that cut off what is not wanted, each by a name, for this crate and the backends: see the lint
-//! `cast_possible_truncation` of all three.
+//! Named casts that cut off unwanted bits, for this crate and the backends. The lint `cast_possible_truncation` of
+//! these crates forbids other narrowing casts.
 
-/// A number of ops, blocks, registers or functions, or an offset in code: a program has a million slots at most.
+/// Narrows a number of ops, blocks, registers or functions, or an offset in code. A program has at most a million
+/// slots.
 #[inline(always)]
 #[expect(clippy::cast_possible_truncation, reason = "what is counted is limited; and debug builds check it")]
 pub const fn small(number: usize) -> u32 {
@@ -9,7 +10,7 @@ pub const fn small(number: usize) -> u32 {
     number as u32
 }
 
-/// A number of bytes within one op, or of bits of a value.
+/// Narrows a number of bytes within one op, or of bits of a value.
 #[inline(always)]
 #[expect(clippy::cast_possible_truncation, reason = "an op is short; and debug builds check it")]
 pub const fn few(number: usize) -> u8 {
@@ -17,21 +18,21 @@ pub const fn few(number: usize) -> u8 {
     number as u8
 }
 
-/// The low 32 bits of a constant: what an op of 32 bits sees, and what a store of so many writes.
+/// Returns the low 32 bits of a constant, which an op of 32 bits reads and a store of four bytes writes.
 #[inline(always)]
 #[expect(clippy::cast_possible_truncation, reason = "what is meant")]
 pub const fn low_word(constant: i64) -> i32 {
     constant as i32
 }
 
-/// The low 16 bits of a constant.
+/// Returns the low 16 bits of a constant.
 #[inline(always)]
 #[expect(clippy::cast_possible_truncation, reason = "what is meant")]
 pub const fn low_half(constant: i64) -> i16 {
     constant as i16
 }
 
-/// The low byte of a constant.
+/// Returns the low byte of a constant.
 #[inline(always)]
 #[expect(clippy::cast_possible_truncation, reason = "what is meant")]
 pub const fn low_byte(constant: i64) -> i8 {

@@ -1,28 +1,29 @@
-//! In which order values get registers where there are too few.
+//! Orders values for colouring where there are too few registers.
 //!
-//! Problem: in whatever order values are coloured by how much they are worth, those that live for a moment scatter over
-//! the registers, and those that live long find none that is free all the time. Approach (Chaitin, and Briggs for what
-//! is spilled last): a value with fewer neighbours than it may be in registers always finds one, so it is taken out of
-//! the graph and coloured after all that are left, which makes its neighbours easier in turn. Where only difficult
-//! values are left, the one that is read and written least for as many as it is in the way of is taken out; it goes
-//! without if it then finds none.
+//! Problem: if values are coloured in the order of their weights, short-lived values scatter over the registers, and
+//! long-lived ones find no register that is free all the time. Approach (Chaitin's simplification with Briggs's
+//! optimistic colouring): a value with fewer neighbours than registers that it may be in always gets a register. It is
+//! removed from the graph and coloured after all that remain, which lowers the degree of its neighbours. If only values
+//! of higher degree remain, the one with the least weight in relation to its degree is removed; it is spilled if it
+//! then finds no register.
 //!
-//! Invariant: an order of all values; what it is decides nothing but how good the outcome is. Linear in conflicts and
-//! values, but for their logarithm. Above [`MAX_CONFLICTS`], for which no memory is taken, values come by their weight.
+//! Invariant: the result is an order of all values. Any order gives a correct allocation, and only its quality depends
+//! on the order. The cost is linear in conflicts and values but for a logarithmic factor. Above [`MAX_CONFLICTS`],
+//! values are ordered by weight and no graph is built.
 
 use bpf_lir::VReg;
 
-/// The memory that it works in.
+/// Scratch memory, reused from function to function.
 #[derive(Debug, Default)]
 pub(crate) struct Simplify {
     /// `edges[starts[v] .. starts[v + 1]]` are the neighbours of v.
     starts: Vec<u32>,
     edges: Vec<u32>,
-    /// By value: how many neighbours are left; [`GONE`] once it was taken out.
+    /// By value: how many neighbours are left in the graph; [`GONE`] once the value itself was removed.
     degrees: Vec<u32>,
     /// By value: how many registers it may be in.
     registers: Vec<u32>,
-    /// The values by what they are worth, least first.
+    /// The values, ordered by their `worth`, least first.
     by_worth: Vec<u32>,
     worth: Vec<u64>,
     easy: Vec<u32>,
@@ -30,14 +31,15 @@ pub(crate) struct Simplify {
 
 const GONE: u32 = u32::MAX;
 
-/// Of how many conflicts a graph is made: so many neighbours, twice, of four bytes each.
+/// The most conflicts of which a graph is built. Each takes two entries of four bytes.
 const MAX_CONFLICTS: usize = 1 << 22;
 
 impl Simplify {
-    /// Puts the values into `order`, the first to be coloured first.
+    /// Puts all values into `order`, the first to be coloured first.
     ///
-    /// `conflicts` calls its argument with each pair of values that live at once, perhaps several times; `registers`
-    /// is how many registers a value may be in, `weights` how much it is read and written. There are `count` conflicts.
+    /// `conflicts` calls its argument with each pair of values that live at the same time, possibly several times, and
+    /// `count` is the number of calls. `registers` says how many registers each value may be in, `weights` how often it
+    /// is read and written.
     pub(crate) fn order(
         &mut self,
         weights: &[u64],
@@ -55,7 +57,8 @@ impl Simplify {
         self.registers.extend(registers);
         self.find_edges(values, conflicts);
         self.worth.clear();
-        // A weight is at most 2^18 for each time an op names a value, which are fewer than 2^34.
+        // A weight is at most 2^18 for each occurrence of the value in an op, and there are fewer than 2^34
+        // occurrences, so the shift by 12 does not overflow.
         self.worth.extend(weights.iter().zip(&self.degrees).map(|(w, d)| (w << 12) / u64::from(d + 1)));
         self.by_worth.clear();
         self.by_worth.extend(0..crate::num::small(values));
@@ -80,7 +83,7 @@ impl Simplify {
         order.reverse();
     }
 
-    /// Takes a value out of the graph.
+    /// Removes a value from the graph.
     fn take(&mut self, v: u32, order: &mut Vec<VReg>) {
         if core::mem::replace(&mut self.degrees[v as usize], GONE) == GONE {
             return;
@@ -98,7 +101,7 @@ impl Simplify {
         }
     }
 
-    /// Writes down each value's neighbours, each once.
+    /// Lists each value's neighbours, each once.
     fn find_edges(&mut self, values: usize, conflicts: impl Fn(&mut dyn FnMut(VReg, VReg))) {
         let Self { starts, edges, degrees, .. } = self;
         starts.clear();
@@ -107,7 +110,7 @@ impl Simplify {
             starts[a.index()] += 1;
             starts[b.index()] += 1;
         });
-        // Where the lists end; they are filled from behind.
+        // The ends of the lists, which are filled from behind.
         let mut sum = 0;
         for start in starts.iter_mut() {
             sum += *start;

@@ -1,11 +1,13 @@
-//! What backends keep while they emit: buffer, labels, and what is owed to the end of a function or of the program.
+//! The part of a backend's state that does not depend on its machine: code buffer, labels, and work that is left for
+//! the end of a function or of the program.
 //!
-//! Problem: half of a backend has nothing to do with its machine: entries of functions, labels of blocks, notes for
-//! unwinders, stubs of failed checks, one stop sequence a reason, tail-call sites whose offsets are known last.
-//! Approach: it is here, over the kind of [`Branch`] that the machine has, and the backend adds the instructions.
+//! Problem: half of a backend does not depend on its machine: entries of functions, labels of blocks, unwind
+//! information, stubs of failed checks, one stop sequence for each stop code, and tail-call sites whose offsets are
+//! known last. Approach: this module keeps all of these, generic over the machine's kind of [`Branch`], and the backend
+//! adds the instructions.
 //!
-//! Invariants: the labels of the functions' entries are made first, so that each is known by its number; notes and
-//! marks ascend with the buffer.
+//! Invariants: the labels of the functions' entries are made first, so that a function's number is that of its label.
+//! The offsets of unwind notes and instruction marks ascend with the buffer.
 
 use crate::backend::{EmitError, EmitOptions, Shape};
 use crate::blocks::BlockLabels;
@@ -16,16 +18,16 @@ use bpf_jit_code::unwind::room;
 use bpf_jit_code::{Code, PatchSlot, PcEntry, StopCode, Symbol, TailCallSite, TailTarget, Unwind, UnwindOp};
 use bpf_lir::{BlockId, VReg};
 
-/// Where a failed check goes.
+/// The target of a failed check: code that stops the run.
 #[derive(Clone, Copy, Debug)]
 pub struct Stub {
-    /// It begins here.
+    /// Label of the stub.
     pub label: Label,
-    /// Why the run stops.
+    /// The stop code.
     pub code: StopCode,
-    /// The hidden argument.
+    /// The virtual register of the hidden argument.
     pub ctx: VReg,
-    /// The instruction that is to blame.
+    /// The instruction whose check failed.
     pub insn: u32,
 }
 
@@ -36,43 +38,43 @@ struct PendingTailCall {
     direct: Option<DirectSite>,
 }
 
-/// The places of a direct tail-call site.
+/// The labels and the table slot of a direct tail-call site.
 #[derive(Clone, Copy, Debug)]
 pub struct DirectSite {
-    /// The table.
+    /// The prog array.
     pub table: Symbol,
-    /// The index into it.
+    /// The index into the prog array.
     pub index: u32,
-    /// The patch slot that jumps to `out`, or does not.
+    /// The patch slot that either jumps to `out` or does nothing.
     pub bypass: Label,
-    /// The patch slot that jumps to the target.
+    /// The patch slot that jumps to the target program.
     pub target: Label,
-    /// Where control goes when the call is not made.
+    /// The label to which control goes if the call is not made.
     pub out: Label,
 }
 
-/// The state of an emitter. Its memory is reused from program to program.
+/// The machine-independent state of an emitter. Its memory is reused from program to program.
 #[derive(Debug)]
 pub struct Skeleton<B> {
-    /// The code with every branch in its long form.
+    /// The code, with every branch in its long form.
     pub buf: Vec<u8>,
     /// Branches and labels.
     pub layout: Layout<B>,
-    /// Moves that are to happen at once.
+    /// Moves of a parallel assignment.
     pub moves: Vec<Move>,
     /// The BPF instruction being emitted.
     pub insn: u32,
     stubs: Vec<Stub>,
     tail_calls: Vec<PendingTailCall>,
-    /// Functions of the program.
+    /// Number of functions of the program.
     functions: u32,
-    /// Labels of the present function's blocks.
+    /// Labels of the current function's blocks.
     blocks: BlockLabels,
-    /// Where the runs of this code stop, by reason.
+    /// Labels of the stop sequences, by stop code, if one is needed.
     stops: [Option<Label>; StopCode::ALL.len()],
-    /// How many notes on frames there were before the present function.
+    /// How many unwind notes there were before the current function.
     notes: usize,
-    /// Where the loop being emitted ends, if it is to lie in few lines of the cache.
+    /// The label of the end of the loop being emitted, if the loop's start was aligned.
     end_of_loop: Option<Label>,
 }
 
@@ -95,7 +97,7 @@ impl<B: Branch> Default for Skeleton<B> {
 }
 
 impl<B: Branch> Skeleton<B> {
-    /// Begins a program of so many functions.
+    /// Begins a program with this number of functions.
     pub fn begin(&mut self, functions: usize) {
         self.buf.clear();
         self.layout.clear();
@@ -106,7 +108,7 @@ impl<B: Branch> Skeleton<B> {
         self.layout.labels(self.functions);
     }
 
-    /// Begins a function: its entry is here.
+    /// Begins a function, whose entry is at the end of the buffer.
     pub fn begin_function(&mut self, shape: &Shape, options: &EmitOptions, code: &mut Code) {
         self.blocks.begin(shape, &mut self.layout);
         self.insn = u32::MAX;
@@ -115,8 +117,8 @@ impl<B: Branch> Skeleton<B> {
         self.note(UnwindOp::Function, options, code);
     }
 
-    /// Ends a function, its stubs emitted. Where room is left for the description of its frames, it is filled with
-    /// `trap`, which must not be run.
+    /// Ends a function, whose stubs were emitted. If the options ask for room for the encoded unwind information, the
+    /// room is filled with the byte `trap`, which must encode an instruction that traps.
     pub fn end_function(&mut self, trap: u8, options: &EmitOptions, code: &mut Code) -> Result<(), EmitError> {
         if options.unwind_room {
             self.note_always(UnwindOp::End, code);
@@ -125,12 +127,12 @@ impl<B: Branch> Skeleton<B> {
         if self.buf.len() > i32::MAX as usize { Err(EmitError::TooLarge) } else { Ok(()) }
     }
 
-    /// What follows belongs to no function.
+    /// Notes that the code from here on belongs to no function.
     pub fn end_functions(&mut self, options: &EmitOptions, code: &mut Code) {
         self.note(UnwindOp::Outside, options, code);
     }
 
-    /// Ends the program: chooses the branches' forms and reports where everything came to lie.
+    /// Ends the program: chooses the branches' forms, and adjusts all offsets in `code` to the final layout.
     pub fn finish(&mut self, code: &mut Code) -> Result<(), EmitError> {
         self.layout.finish(&self.buf, &mut code.bytes)?;
         self.layout.relocate(code.relocs.iter_mut().map(|r| &mut r.at));
@@ -146,62 +148,62 @@ impl<B: Branch> Skeleton<B> {
         Ok(())
     }
 
-    /// The label of a function's entry.
+    /// Returns the label of a function's entry.
     pub fn entry(&self, subprog: SubprogId) -> Label {
         Label(subprog.0)
     }
 
-    /// The label of a block.
+    /// Returns the label of a block.
     #[inline]
     pub fn block(&self, block: BlockId) -> Label {
         self.blocks.label(block)
     }
 
-    /// A block besides those of the function's shape.
+    /// Returns a new block besides those of the function's shape.
     pub fn new_block(&mut self) -> BlockId {
         self.blocks.add(&mut self.layout)
     }
 
-    /// A label is here.
+    /// Places a label at the end of the buffer.
     #[inline]
     pub fn bind(&mut self, label: Label) {
         self.layout.bind(&self.buf, label);
     }
 
-    /// A new label, which is here.
+    /// Returns a new label at the end of the buffer.
     pub fn here(&mut self) -> Label {
         let label = self.layout.label();
         self.bind(label);
         label
     }
 
-    /// A loop begins here, without another one in it. Up to `max` bytes of padding go before it.
+    /// Begins an innermost loop, in front of which up to `max` bytes of padding may be inserted.
     pub fn begin_loop(&mut self, max: u8) {
         let end = self.layout.label();
         self.end_of_loop = Some(end);
         self.layout.align_loop(&mut self.buf, end, max);
     }
 
-    /// And ends here.
+    /// Ends the loop begun last.
     pub fn end_loop(&mut self) {
         if let Some(end) = self.end_of_loop.take() {
             self.bind(end);
         }
     }
 
-    /// Appends a branch.
+    /// Appends a branch to a label.
     #[inline]
     pub fn go(&mut self, branch: B, to: Label) {
         self.layout.branch(&mut self.buf, branch, to);
     }
 
-    /// A patch slot begins here; the next instruction is it.
+    /// Begins a patch slot: the next instruction is the one that may be replaced. Returns the slot's label.
     pub fn patch_slot(&mut self) -> Label {
         self.layout.align_patch_slot(&mut self.buf);
         self.here()
     }
 
-    /// Notes a change of the frame, if anybody wants to know.
+    /// Records a change of the frame, if the options ask for unwind information.
     #[inline]
     pub fn note(&mut self, op: UnwindOp, options: &EmitOptions, code: &mut Code) {
         if options.unwind {
@@ -213,7 +215,7 @@ impl<B: Branch> Skeleton<B> {
         code.unwind.push(Unwind { at: crate::num::small(self.buf.len()), op });
     }
 
-    /// Notes that the code from here on was made from this instruction.
+    /// Records that the code from here on was made from the instruction `insn`.
     #[inline]
     pub fn mark(&mut self, insn: u32, options: &EmitOptions, code: &mut Code) {
         if options.pc_map && self.insn != insn {
@@ -222,14 +224,15 @@ impl<B: Branch> Skeleton<B> {
         self.insn = insn;
     }
 
-    /// A check of the present instruction that goes to the label where it fails.
+    /// Returns a new label for a check of the current instruction to jump to when it fails. A stub for the label is
+    /// emitted later.
     pub fn stub(&mut self, code: StopCode, ctx: VReg) -> Label {
         let label = self.layout.label();
         self.stubs.push(Stub { label, code, ctx, insn: self.insn });
         label
     }
 
-    /// The next stub to be emitted, in the order of the checks; `None` after the last.
+    /// Returns the stub to be emitted after `emitted` others, in the order of the checks; `None` after the last.
     pub fn next_stub(&mut self, emitted: usize) -> Option<Stub> {
         let stub = self.stubs.get(emitted).copied();
         if stub.is_none() {
@@ -238,23 +241,23 @@ impl<B: Branch> Skeleton<B> {
         stub
     }
 
-    /// Where a run stops for this reason.
+    /// Returns the label of the stop sequence for a stop code.
     pub fn stop(&mut self, code: StopCode) -> Label {
         *self.stops[code.index()].get_or_insert_with(|| self.layout.label())
     }
 
-    /// The reasons for which runs of this code stop, each with its label.
+    /// Returns the stop codes for which a stop sequence is needed, each with its label.
     pub fn stops(&self) -> impl Iterator<Item = (StopCode, Label)> + use<B> {
         let stops = self.stops;
         StopCode::ALL.into_iter().filter_map(move |code| Some((code, stops[code.index()]?)))
     }
 
-    /// The present instruction is a tail-call site; `direct` are its places if it is patched.
+    /// Records that the current instruction is a tail-call site. `direct` has the labels of a site that is patched.
     pub fn tail_call(&mut self, direct: Option<DirectSite>) {
         self.tail_calls.push(PendingTailCall { insn: self.insn, direct });
     }
 
-    /// A site, once the layout is final.
+    /// Returns a tail-call site with its offsets in the final layout.
     fn resolve(&self, site: &PendingTailCall) -> Result<TailCallSite, EmitError> {
         let offset = |label| self.layout.offset(label).ok_or(EmitError::Internal("a tail call's label is unbound"));
         let slot = |label| {

@@ -1,28 +1,28 @@
-//! How much values are read and written, for an allocation that has too few registers.
+//! Estimates how often values are read and written, for an allocation that has too few registers.
 //!
-//! Without profiles each loop counts as so many rounds, and what lies between a jump back and its target as inside the
-//! loop, which the order of the code makes nearly exact.
+//! Without profiles, each loop counts as a fixed number of rounds. All blocks between the target of a backward jump and
+//! the jump count as inside the loop, which is nearly exact in the order that compilers give blocks.
 
 use bpf_lir::Func;
 
-/// Each loop counts as two to the power of this many rounds ...
+/// The base-2 logarithm of the rounds that each loop counts as ...
 const ROUNDS_LOG2: i32 = 3;
-/// ... and so many loops inside each other; deeper ones no more.
+/// ... and the greatest loop depth that is counted.
 const MAX_DEPTH: i32 = 6;
 
-/// The weights of a function's values, with the memory they are found in.
+/// The weights of a function's values, and scratch memory.
 #[derive(Debug, Default)]
 pub(crate) struct Weights {
-    /// By value.
+    /// By value: the estimated number of reads and writes.
     weights: Vec<u64>,
-    /// By place in the order: how many loops begin there, less those that ended before.
+    /// By position in the order: how many loops begin there, less how many ended before.
     begins: Vec<i32>,
-    /// By block: its place, once it was met.
+    /// By block: its position in the order, once it was met.
     places: Vec<Option<u32>>,
 }
 
 impl Weights {
-    /// The weights of the values of `func`.
+    /// Returns the weights of the values of `func`.
     pub(crate) fn of(&mut self, func: &Func) -> &[u64] {
         self.begins.clear();
         self.begins.resize(func.order.len() + 1, 0);
@@ -30,7 +30,7 @@ impl Weights {
         self.places.resize(func.blocks.len(), None);
         for (block, place) in func.order.iter().zip(0..) {
             self.places[block.index()] = Some(place);
-            // What leads back was met before.
+            // The target of a backward jump was met before.
             if let Some(head) = func.ends(*block).taken.and_then(|taken| self.places[taken.index()]) {
                 self.begins[head as usize] += 1;
                 self.begins[place as usize + 1] -= 1;

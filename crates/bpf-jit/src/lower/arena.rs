@@ -1,14 +1,14 @@
-//! The program's arena: addresses, and what is accessed by them.
+//! Addresses in the program's arena, and accesses by them.
 //!
-//! Problem: a program may make any number an address of its arena, and no access may leave it. Approach: an access is
-//! made at `start + (base & (window - 1)) + off`, in memory that reaches as far as an offset and a size do on both
-//! sides of the window ([`ArenaFact`]). So nothing is compared, nothing can fault, and whatever the optimiser finds out
-//! about the base is of no consequence: it sees the `&` as it sees any other, and an address as the sum that it is.
+//! Problem: a program may use any number as an address in its arena, and no access may leave the arena. Approach: an
+//! access is made at `start + (base & (window - 1)) + off`, and memory is reserved on both sides of the window as far
+//! as an offset and a size reach ([`ArenaFact`]). No comparison is needed and no access can fault. Nothing that the
+//! optimiser finds out about the base matters: it treats the `&` like any other, and the address as a sum.
 //!
-//! What is accessed atomically must be aligned, of which nothing is known: such an address is checked, by the same op
-//! that hybrid verification's checks use.
+//! Atomic accesses must be aligned, and nothing is known of their addresses' alignment. The address is therefore
+//! checked by the op that hybrid verification's checks use.
 //!
-//! Invariant: of an access that the verifier found to be in the arena ([`MemKind::Arena`]), no other address is formed.
+//! Invariant: an access that the verifier found to be in the arena ([`MemKind::Arena`]) uses no other form of address.
 
 use super::func::FuncLowerer;
 use super::func::Sink;
@@ -16,11 +16,11 @@ use bpf_analysis::{ArenaFact, MemKind};
 use bpf_isa::{AddrSpace, Cond, Imm64, InsnIdx, Reg, Size, Width};
 use bpf_lir::{Base, BinOp, Extern, Mem, Op, Region, VReg, Val};
 
-/// What there is where facts contradict each other: no code is made that refers to this map.
+/// Stands in if facts contradict each other. No code results, because there is no such map.
 const NO_ARENA: ArenaFact = ArenaFact { map: Extern::MAX, window: 1, user: 0 };
 
 impl<S: Sink> FuncLowerer<'_, S> {
-    /// The arena that the instruction at hand accesses, if it does.
+    /// Returns the arena if the current instruction accesses it.
     #[inline(always)]
     fn accessed_arena(&self) -> Option<ArenaFact> {
         if self.facts.insn(InsnIdx(self.span.first)).memory != Some(MemKind::Arena) {
@@ -29,7 +29,7 @@ impl<S: Sink> FuncLowerer<'_, S> {
         Some(self.facts.arena.unwrap_or(NO_ARENA))
     }
 
-    /// The address of a load or store.
+    /// Returns the address of a load or store.
     #[inline(always)]
     pub(super) fn address(&mut self, size: Size, base: Reg, off: i16) -> Mem {
         if self.is_contained()
@@ -47,7 +47,7 @@ impl<S: Sink> FuncLowerer<'_, S> {
         }
     }
 
-    /// The address of an atomic access of this size.
+    /// Returns the address of an atomic access of this size.
     pub(super) fn atomic_address(&mut self, size: Size, base: Reg, off: i16) -> Mem {
         if self.is_contained()
             && let Some(mem) = self.confined_mem(size, base, off, true)
@@ -57,7 +57,7 @@ impl<S: Sink> FuncLowerer<'_, S> {
         let Some(arena) = self.accessed_arena() else { return self.mem(base, off) };
         let (start, index) = self.in_window(arena, base);
         if size != Size::B {
-            // The window begins at a multiple of 8, so the address is aligned as the index is.
+            // The window starts at a multiple of 8, so the address is aligned if the index is.
             let ctx = self.ctx();
             let at = match off {
                 0 => index,
@@ -71,7 +71,7 @@ impl<S: Sink> FuncLowerer<'_, S> {
         Mem { region: Region::Arena, ..Mem::new(Base::Reg(at), off.into()) }
     }
 
-    /// The start of the window, and how far into it the register's value leads.
+    /// Returns the start of the window, and the offset in the window that the register's value means.
     fn in_window(&mut self, arena: ArenaFact, base: Reg) -> (VReg, VReg) {
         let number = self.read(base);
         let index = self.fresh();
@@ -86,7 +86,8 @@ impl<S: Sink> FuncLowerer<'_, S> {
         (start, index)
     }
 
-    /// Of an address, the kernel's is its low half. The user's has the arena's upper half, unless it is null.
+    /// Converts an address: the kernel's form is the low half; the user's form has the arena's upper half, unless the
+    /// low half is 0.
     pub(super) fn cast(&mut self, dst: Reg, src: Reg, to: AddrSpace) {
         let src = self.read(src);
         let half = match to {
@@ -103,12 +104,12 @@ impl<S: Sink> FuncLowerer<'_, S> {
         let whole = self.fresh();
         self.op(Op::Bin { op: BinOp::Or, width: Width::W64, dst: whole, a: half, b: Val::Reg(upper) });
         let dst = self.write(dst);
-        // Of what is null, the half is all of it.
+        // Null has a low half of 0 and stays 0.
         let (width, cond, b) = (Width::W64, Cond::Eq, Val::Imm(0));
         self.op(Op::Select { width, cond, a: half, b, dst, yes: half, no: whole });
     }
 
-    /// The user address that a reference into the arena is.
+    /// Returns the user address of a reference into the arena.
     pub(super) fn arena_value(&self, imm: Imm64) -> Option<u64> {
         let arena = self.facts.arena?;
         match imm {

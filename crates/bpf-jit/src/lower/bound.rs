@@ -1,12 +1,12 @@
-//! The checks that a hybrid verification leaves to run time: an address against the one region it may be in.
+//! The run-time checks that hybrid verification asks for: an address against the one region that it may be in.
 //!
-//! Problem: an access of `size` bytes at any address must stop the run unless all of them are in the region, and one
-//! that is in bounds should cost little. Approach: the distance `t` from the region's start, as an unsigned number, is
-//! compared once with `length - size + 1`. A region shorter than that makes the limit negative; then its sign, spread
-//! over `t`, makes `t` the greatest number, so that the comparison fails without a second branch. Where the least
-//! length is promised, that is left out.
+//! Problem: an access of `size` bytes must stop the run unless all of the bytes are in the region, and an access in
+//! bounds should cost little. Approach: the distance `t` from the region's start, as an unsigned number, is compared
+//! once with the limit `length - size + 1`. For a region shorter than `size - 1` bytes the limit is negative. Its sign,
+//! copied to all bits and combined with `t` by `or`, then makes `t` the greatest number, so that the comparison fails
+//! without a second branch. Where the facts promise a sufficient length, this step is omitted.
 //!
-//! Invariant: nothing but [`Op::Bound`] decides; `t` and the limit come from the run's own context, which no program
+//! Invariant: only [`Op::Bound`] decides. `t` and the limit are computed from the run's own context, which no program
 //! can write.
 
 use super::func::FuncLowerer;
@@ -18,7 +18,7 @@ use bpf_lir::Extern;
 use bpf_lir::{Base, BinOp, Mem, Op, Region, VReg, Val};
 
 impl<S: Sink> FuncLowerer<'_, S> {
-    /// Checks the load or store at hand, if it was not proven.
+    /// Checks the current load or store, if it was not proven to be in bounds.
     #[inline(always)]
     pub(super) fn check_access(&mut self, size: Size, base: Reg, off: i16) {
         if let Some(region) = self.facts.check(InsnIdx(self.span.first)) {
@@ -54,7 +54,7 @@ impl<S: Sink> FuncLowerer<'_, S> {
         }
     }
 
-    /// Checks that the pointers which the jump at hand compares are near their region, if that was not proven.
+    /// Checks that the pointers which the current jump compares are near their region, if that was not proven.
     pub(super) fn check_operands(&mut self, dst: Reg, src: Src) {
         let Some(region) = self.facts.check(InsnIdx(self.span.first)) else { return };
         let ctx = self.ctx();
@@ -77,11 +77,11 @@ impl<S: Sink> FuncLowerer<'_, S> {
         }
     }
 
-    /// A region's first address and its length.
+    /// Returns a region's first address and its length in bytes.
     pub(super) fn bounds(&mut self, place: BoundsPlace) -> (VReg, VReg) {
         match place {
             BoundsPlace::Nowhere => {
-                // Of no bytes.
+                // A region without bytes.
                 let none = self.fresh();
                 self.op(Op::Mov { width: Width::W64, dst: none, src: Val::Imm(0) });
                 (none, none)
@@ -110,7 +110,7 @@ impl<S: Sink> FuncLowerer<'_, S> {
         dst
     }
 
-    /// `base - start + off`.
+    /// Computes `base - start + off`.
     fn distance(&mut self, base: VReg, start: VReg, off: i64) -> VReg {
         let at = self.bin(BinOp::Sub, base, Val::Reg(start));
         if off == 0 { at } else { self.bin(BinOp::Add, at, Val::Imm(off)) }

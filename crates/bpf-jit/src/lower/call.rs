@@ -1,7 +1,8 @@
-//! Calls: of helpers, host functions and subprograms, look-ups in known maps, tail calls; and the checks before them.
+//! The lowering of calls: helpers, host functions, subprograms, look-ups in known maps, tail calls; and the checks
+//! before them.
 //!
-//! A call through a register becomes direct calls, of which a comparison with each address chooses: of the few
-//! functions that it may call, none else can be, whatever the register holds, and there is no indirect branch to
+//! A call through a register becomes direct calls, between which comparisons with the addresses of the possible
+//! functions choose. No other function can be called, whatever the register holds, and there is no indirect branch to
 //! protect.
 
 use super::func::FuncLowerer;
@@ -15,12 +16,12 @@ use bpf_lir::Extern;
 use bpf_lir::{Base, BinOp, CallTarget, Check, Mem, Op, Region, TailKey, VReg, Val};
 use bpf_uapi::helper_id;
 
-/// What the elements of an array are.
+/// The kind of an array's elements.
 #[derive(Clone, Copy)]
 enum Elements {
-    /// Values.
+    /// Values that all execution slots share.
     Shared,
-    /// Values of each execution slot, so many bytes apart.
+    /// Values per execution slot, with this many bytes from one slot's values to the next slot's.
     PerSlot(u64),
     /// Pointers to inner maps.
     Pointers,
@@ -98,9 +99,9 @@ impl<S: Sink> FuncLowerer<'_, S> {
         self.thrown(ret);
     }
 
-    /// Behind a call that may throw: what was thrown is returned at once, up to the main program, which handles it. So
-    /// all functions are left as they are by an exit, and what called the program goes on. A callback of a helper never
-    /// throws.
+    /// Handles a thrown exception behind a call that may throw: each function returns the thrown value at once, up to
+    /// the main program, which handles it. Each function is left through an ordinary exit, and the caller of the
+    /// program continues as usual. A callback of a helper never throws.
     fn thrown(&mut self, value: VReg) {
         let facts = self.facts;
         if !facts.may_throw(InsnIdx(self.span.first)) {
@@ -125,14 +126,14 @@ impl<S: Sink> FuncLowerer<'_, S> {
         self.begin_block(on);
     }
 
-    /// The argument registers that the call at hand reads.
+    /// Returns the argument registers that the current call reads.
     fn args(&self, callee: Callee) -> [Option<VReg>; 5] {
         let uses = S::call_uses(self, self.span.first, callee);
         Reg::ARGS.map(|reg| uses.contains(reg).then_some(self.cur[reg.index()]))
     }
 
-    /// A call of the function whose address is in a register: of each that it may be and that is ever reached, the
-    /// address is compared. Any other number stops the run.
+    /// Emits a call of the function whose address is in a register. The address is compared with that of each function
+    /// that the register may hold and that is reachable. Any other number stops the run.
     fn call_register(&mut self, reg: Reg) {
         let args = self.args(Callee::Reg(reg));
         let (program, facts) = (self.program, self.facts);
@@ -161,8 +162,8 @@ impl<S: Sink> FuncLowerer<'_, S> {
         self.thrown(ret);
     }
 
-    /// A look-up in a known array: `key < max_entries ? base + key * stride : null`, without the comparison for a known
-    /// key.
+    /// Emits a look-up in a known array: `key < max_entries ? base + key * stride : null`. A known key needs no
+    /// comparison.
     fn array_lookup(&mut self, known: &ConstMapCall, max_entries: u32, stride: u32, elements: Elements) {
         match known.key {
             Some(key) if key < u64::from(max_entries) => {
@@ -200,7 +201,7 @@ impl<S: Sink> FuncLowerer<'_, S> {
         }
     }
 
-    /// Looks an element up without a branch: the address is computed from a confined index.
+    /// Emits a look-up without a branch: the address is computed from a confined index.
     fn confined_lookup(&mut self, key: VReg, map: u32, max_entries: u32, stride: u32, elements: Elements) {
         let index = self.confined_index(key, max_entries);
         let base = self.array_base(map, elements);
@@ -216,7 +217,7 @@ impl<S: Sink> FuncLowerer<'_, S> {
         self.op(Op::Select { width: Width::W64, cond: Cond::Lt, a: key, b, dst, yes: found, no: none });
     }
 
-    /// The address of an array's first element.
+    /// Returns the address of an array's first element.
     fn array_base(&mut self, map: u32, elements: Elements) -> VReg {
         let base = self.fresh();
         self.op(Op::SymAddr { dst: base, symbol: Extern::ArrayBase(map).symbol() });
@@ -232,7 +233,7 @@ impl<S: Sink> FuncLowerer<'_, S> {
         }
     }
 
-    /// What a look-up that found the element at `dst` returns there.
+    /// Turns the address of the found element in `dst` into the look-up's result.
     fn element(&mut self, dst: VReg, elements: Elements) {
         match elements {
             Elements::Shared | Elements::PerSlot(_) => {}
@@ -244,7 +245,7 @@ impl<S: Sink> FuncLowerer<'_, S> {
         }
     }
 
-    /// `v * by`.
+    /// Computes `v * by`.
     fn scaled(&mut self, v: VReg, by: u64) -> VReg {
         let dst = self.fresh();
         let (op, by) = match by.is_power_of_two() {
@@ -255,7 +256,7 @@ impl<S: Sink> FuncLowerer<'_, S> {
         dst
     }
 
-    /// The run's execution slot.
+    /// Returns the number of the run's execution slot.
     fn slot(&mut self) -> VReg {
         let slot = self.fresh();
         let mem = self.run_field(RunCtx::SLOT_OFFSET);
@@ -263,7 +264,7 @@ impl<S: Sink> FuncLowerer<'_, S> {
         slot
     }
 
-    /// A look-up in a known map of another type: its own function, without the helper between.
+    /// Emits a look-up in a known map of another type: a direct call of the map's own function in place of the helper.
     pub(super) fn keyed_lookup(&mut self, map: u32) {
         let slot = self.slot();
         let args = [Some(self.cur[Reg::R1.index()]), Some(self.cur[Reg::R2.index()]), Some(slot), None, None];
@@ -277,7 +278,7 @@ impl<S: Sink> FuncLowerer<'_, S> {
         let arg = self.cur[Reg::R1.index()];
         let known = self.facts.tail_call(InsnIdx(self.span.first)).filter(|_| self.options.direct_tail_calls);
         if known.is_none() && self.is_contained() {
-            // An indirect jump, which a mispredicted branch may lead anywhere.
+            // The call would be an indirect jump, which a mispredicted branch may lead anywhere.
             self.op(Op::Stop { code: StopCode::Access, ctx });
             self.end_block();
             let rest = self.new_block();
@@ -288,8 +289,8 @@ impl<S: Sink> FuncLowerer<'_, S> {
             None => TailKey::Dynamic { table: self.cur[Reg::R2.index()], index: self.cur[Reg::R3.index()] },
         };
         self.op(Op::TailCall { key, arg, ctx, reload_len: self.options.raw_context });
-        // A tail call that falls through leaves an error in r0, for the rare program that looks (the kernel's verifier
-        // lets none).
+        // A tail call that falls through leaves an error in r0. Few programs read it; the kernel's verifier refuses
+        // them.
         if S::reads_next(self, b, Reg::R0) {
             let dst = self.write(Reg::R0);
             self.op(Op::Mov { width: Width::W64, dst, src: Val::Imm(-1) });

@@ -1,18 +1,18 @@
 //! Confines the accesses of a contained program to its objects ([`bpf_analysis::Contained`]).
 //!
 //! Problem: neither a wrong proof nor a mispredicted branch may lead an access out of the object that its pointer
-//! names. Approach: an access at a constant offset is made from the object's own start, whatever the pointer holds. Any
-//! other is made at the distance from that start, which [`Op::Confine`] replaces by 0 unless all the bytes are inside.
-//! Where an object's length is known only in the run, it is made in memory of the program's own that nothing else uses
-//! ([`Extern::Sink`]) if they are not.
+//! names. Approach: an access at a constant offset uses the object's own start as base, whatever the pointer holds. Any
+//! other access uses the pointer's distance from that start, which [`Op::Confine`] replaces by 0 unless all the bytes
+//! are inside. If an object's length is known only during the run, an access outside of it goes to memory of the
+//! program that nothing else uses ([`Extern::Sink`]).
 //!
-//! The start of an object is taken from where no program can write: the frame is the machine's, the context and its
-//! regions are in the hidden argument and the context, a map's first value is linked. Of what a call returned, it is a
-//! virtual register of its own beside the pointer's, for each BPF register and stack slot that may hold one
-//! ([`Home`]); those that nobody needs are swept.
+//! The start of an object is taken from where no program can write: the frame address is the machine's, the context and
+//! its regions are in the hidden argument and the context, and the address of a map's first value is linked. The start
+//! of an object that a call returned is kept in a virtual register of its own, one for each BPF register and stack slot
+//! that may hold such a pointer ([`Home`]). The optimiser removes starts that are not read.
 //!
-//! Invariants: each access of an instruction that the analysis came to is one of these; any other stops the run. No
-//! comparison that a branch makes is relied upon.
+//! Invariants: each access of an instruction that the analysis has reached takes one of these forms; any other
+//! instruction stops the run. The comparison of a branch is never relied upon.
 
 use super::func::{FuncLowerer, Sink};
 use super::webs::NO_WEB;
@@ -28,14 +28,14 @@ impl<S: Sink> FuncLowerer<'_, S> {
         self.starts.as_ref().map_or(Confined::default(), |starts| starts.facts.at(self.span.first))
     }
 
-    /// Whether the instruction at this slot is one that a contained program does not come to.
+    /// Whether the analysis has found that a contained program does not reach the instruction at this slot.
     pub(super) fn is_beyond(&self, slot: u32) -> bool {
         self.starts.as_ref().is_some_and(|starts| !starts.facts.at(slot).reached)
     }
 
-    /// Zeroes what the function may read of its frame, whatever was proven to be written first: the whole of it if it
-    /// is accessed at variable offsets or others are given its address, else what is accessed, piece by piece, so that
-    /// pieces become values as ever.
+    /// Zeroes the parts of its frame that the function may read, whatever was proven to be written first. If the frame
+    /// is accessed at variable offsets, or its address is passed to a function, the whole frame is zeroed. Otherwise
+    /// only the accessed pieces are zeroed, each at its own size, so that the optimiser can turn pieces into values.
     pub(super) fn zero_contained(&mut self) {
         let Some(starts) = &self.starts else { return };
         let bpf_isa::Subprog { start, end } = self.program.subprogs()[self.sub.index()];
@@ -58,7 +58,7 @@ impl<S: Sink> FuncLowerer<'_, S> {
             pieces.clear();
             pieces.extend((1..=self.frame_bytes() / 8).map(|n| (small(-8 * n), Size::DW)));
         }
-        // The largest last, which loads of all sizes then see.
+        // Of the stores at one offset, the largest comes last, so that loads of all sizes read it.
         pieces.sort_unstable_by_key(|(off, size)| (*off, size.bytes()));
         pieces.dedup();
         for (off, size) in pieces {
@@ -66,13 +66,13 @@ impl<S: Sink> FuncLowerer<'_, S> {
         }
     }
 
-    /// Gets the starts that do not change, and makes room for the others.
+    /// Computes the starts that do not change, and makes registers for the others.
     pub(super) fn find_starts(&mut self) {
         let Some(starts) = &self.starts else { return };
         let facts = starts.facts;
         let bpf_isa::Subprog { start, end } = self.program.subprogs()[self.sub.index()];
         let (mut regions, mut context) = (0u8, false);
-        // By region, the sizes of its accesses, as bits.
+        // By region: the sizes of its accesses in bytes, each a bit.
         let mut sizes = [0u32; 8];
         let mut see = |object: Object| match object {
             Object::Region(region) => regions |= 1 << region,
@@ -109,7 +109,7 @@ impl<S: Sink> FuncLowerer<'_, S> {
                     start
                 }
             };
-            // A register of its own: a load's result may be another's.
+            // The start gets a register of its own, since the register of a load's result may be shared.
             let own = self.fresh();
             self.op(Op::Mov { width: Width::W64, dst: own, src: Val::Reg(start) });
             self.set_home(home, own);
@@ -126,7 +126,8 @@ impl<S: Sink> FuncLowerer<'_, S> {
                 continue;
             }
             let (mut start, len) = self.bounds(bounds.place);
-            // The register that the program is given it in, by which the optimiser sees what was added to it.
+            // The first argument holds the region's start too. Computing from that register lets the optimiser relate
+            // the start to pointers that the program computes from the argument.
             if let (BoundsPlace::Raw, 0, Some(given)) = (bounds.place, self.sub.0, self.func.params[0]) {
                 let own = self.fresh();
                 self.op(Op::Mov { width: Width::W64, dst: own, src: Val::Reg(given) });
@@ -171,8 +172,8 @@ impl<S: Sink> FuncLowerer<'_, S> {
         }
     }
 
-    /// Returns the limit below which an access of `bytes` bytes may begin, as a distance from the start of a region
-    /// with this length: 0 if the region is shorter.
+    /// Returns the limit below which an access of `bytes` bytes may begin, as a distance in bytes from the start of a
+    /// region with this length. The limit is 0 if the region is shorter than the access.
     fn limit(&mut self, len: VReg, min_len: i64, bytes: i64) -> VReg {
         if bytes <= 1 {
             return len;
@@ -185,7 +186,8 @@ impl<S: Sink> FuncLowerer<'_, S> {
         self.confine(less, Val::Reg(len), limit, none)
     }
 
-    /// Returns the limit below which an access of `bytes` bytes may begin, as a distance from the region's start.
+    /// Returns the limit below which an access of `bytes` bytes may begin, as a distance in bytes from the region's
+    /// start.
     fn limit_of(&mut self, region: u8, bytes: i64) -> VReg {
         let known = self.starts.as_ref().map(|starts| starts.limits[usize::from(region)]);
         let known = known.and_then(|limits| limits.get(bytes.trailing_zeros() as usize).copied());
@@ -198,7 +200,7 @@ impl<S: Sink> FuncLowerer<'_, S> {
         }
     }
 
-    /// Memory of the program's own that nothing else uses.
+    /// Returns the address of the sink: memory of the program that nothing else uses.
     fn sink(&mut self) -> VReg {
         if let Some(sink) = self.starts.as_ref().and_then(|starts| starts.sink) {
             return sink;
@@ -226,12 +228,12 @@ impl<S: Sink> FuncLowerer<'_, S> {
         dst
     }
 
-    /// The bytes of the function's frame.
+    /// Returns the size of the function's frame in bytes.
     fn frame_bytes(&self) -> i64 {
         self.func.stack_bytes.into()
     }
 
-    /// The start of an object of known size, and the size.
+    /// Returns the start and the size of an object of known size.
     fn object(&mut self, object: Object, home: Reg) -> Option<(VReg, i64)> {
         match object {
             Object::Frame => {
@@ -255,7 +257,8 @@ impl<S: Sink> FuncLowerer<'_, S> {
         (start, len, bounds.min_len.into())
     }
 
-    /// The address of an access of a contained program; `None` of any other, and of those in the arena.
+    /// Returns the address of an access of a contained program; `None` for instructions without a confined place, and
+    /// for accesses of the arena.
     pub(super) fn confined_mem(&mut self, size: Size, base: Reg, off: i16, atomic: bool) -> Option<Mem> {
         let place = self.confined().place?;
         let (bytes, off) = (i64::from(size.bytes()), i64::from(off));
@@ -310,7 +313,8 @@ impl<S: Sink> FuncLowerer<'_, S> {
         Some(Mem { region, ..mem })
     }
 
-    /// How far into the object the pointer leads, moved by `off`; 0 if `bytes` there are not all in it.
+    /// Computes how far into the object the pointer moved by `off` leads, or 0 if the `bytes` bytes there are not all
+    /// in the object.
     fn index(&mut self, pointer: VReg, off: i64, (start, of): (VReg, i64), bytes: i64) -> VReg {
         let at = self.bin(BinOp::Sub, pointer, Val::Reg(start));
         let at = self.sum(at, off);
@@ -318,7 +322,8 @@ impl<S: Sink> FuncLowerer<'_, S> {
         self.confine(at, Val::Imm((of - bytes + 1).max(0)), at, none)
     }
 
-    /// The pointer, moved by `off`, if `bytes` there are in the region; else the sink.
+    /// Computes the pointer moved by `off` if the `bytes` bytes there are in the region, or else the address of the
+    /// sink.
     fn in_region(&mut self, pointer: VReg, off: i64, region: u8, bytes: i64) -> VReg {
         let (start, _, _) = self.region_bounds(region);
         let address = self.sum(pointer, off);
@@ -328,7 +333,7 @@ impl<S: Sink> FuncLowerer<'_, S> {
         self.confine(at, Val::Reg(limit), address, sink)
     }
 
-    /// Behind the instruction: what it does with the starts of objects.
+    /// Emits, behind an instruction, its effect on the starts of objects.
     pub(super) fn hold(&mut self) {
         let (from, to) = match self.confined().hold {
             Hold::Nothing => return,
@@ -339,7 +344,7 @@ impl<S: Sink> FuncLowerer<'_, S> {
                 (dst, Home::Reg(reg))
             }
             Hold::Result => {
-                // The start of an inlined look-up is known already.
+                // The start of an inlined look-up's element is known already.
                 if core::mem::take(&mut self.found) {
                     return;
                 }
@@ -353,13 +358,13 @@ impl<S: Sink> FuncLowerer<'_, S> {
         self.op(Op::Mov { width: Width::W64, dst, src: Val::Reg(from) });
     }
 
-    /// The index of an element that a look-up finds, of which there is one at any rate; what the look-up returns.
+    /// Confines the index of a look-up to the elements of an array, which has at least one; an index outside becomes 0.
     pub(super) fn confined_index(&mut self, key: VReg, max_entries: u32) -> VReg {
         let none = self.number(0);
         self.confine(key, Val::Imm(max_entries.into()), key, none)
     }
 
-    /// A look-up has found an element there.
+    /// Records the start of the element that a look-up has found.
     pub(super) fn found_at(&mut self, start: VReg) {
         if self.confined().hold == Hold::Result {
             let dst = self.home(Home::Reg(Reg::R0));
@@ -368,7 +373,8 @@ impl<S: Sink> FuncLowerer<'_, S> {
         }
     }
 
-    /// The map, and perhaps the key, of the look-up at hand: of a contained program, the map that it is given.
+    /// Returns the map, and the key if it is constant, of the current look-up. In a contained program, the map that is
+    /// passed decides.
     pub(super) fn known_map(&self, insn: InsnIdx) -> Option<ConstMapCall> {
         let known = self.facts.map_call(insn).copied();
         let Some(starts) = &self.starts else { return known };
@@ -381,7 +387,7 @@ impl<S: Sink> FuncLowerer<'_, S> {
         }
     }
 
-    /// Confines what the call at hand is given.
+    /// Confines the arguments of the current call.
     pub(super) fn confine_args(&mut self) {
         let passed = self.starts.as_ref().and_then(|starts| starts.facts.passed(self.span.first));
         for (i, passed) in passed.into_iter().flatten().enumerate() {
@@ -430,8 +436,8 @@ impl<S: Sink> FuncLowerer<'_, S> {
         }
     }
 
-    /// Confines the memory that argument `i` points to, of the length `extent`, to its object. A length in the next
-    /// argument register is confined, too.
+    /// Confines the memory of length `extent` that argument `i` points to, to its object; returns its address. A length
+    /// in the next argument register is confined as well.
     fn argument(&mut self, i: usize, place: Place, extent: Extent, align: u8) -> VReg {
         let reg = Reg::ARGS[i];
         let aligned = |f: &mut Self, v: VReg| match align {
@@ -470,8 +476,8 @@ impl<S: Sink> FuncLowerer<'_, S> {
                 }
             };
         }
-        // First the length, so that what is left for the address is known; then the address, and no bytes if it is
-        // outside.
+        // The length is confined first, so that the room left for the address is known. Then the address is confined,
+        // and the length becomes 0 if the address is outside.
         let Some(next) = Reg::ARGS.get(i + 1).copied() else { return self.sink() };
         let pointer = self.read(reg);
         let (start, len) = match place.object {
@@ -515,13 +521,13 @@ impl<S: Sink> FuncLowerer<'_, S> {
     }
 }
 
-/// Where a region's bounds are.
+/// Returns the bounds of a region.
 fn bounds_of(facts: &Contained, region: u8) -> RegionBounds {
     let nowhere = RegionBounds { min_len: 0, place: BoundsPlace::Nowhere };
     facts.regions.get(usize::from(region)).copied().unwrap_or(nowhere)
 }
 
-/// An offset as addresses have it: the analysis gives none that is larger.
+/// Narrows an offset to that of an address. The analysis makes no larger offset.
 fn small(off: i64) -> i32 {
     debug_assert!(i32::try_from(off).is_ok());
     i32::try_from(off).unwrap_or(0)

@@ -1,13 +1,13 @@
-//! Where the ops of a function go: into a list, to be allocated for and emitted later, or into an emitter at once.
+//! Lowering straight into an emitter, without a list of ops.
 //!
-//! Problem: every pass over a program costs a mispredicted jump or more an instruction, since what comes next is as
-//! unpredictable as programs are. Approach: without optimisation there is one pass. Each instruction is lowered as
-//! ever, but to the fixed registers of [`crate::fixed`], and its ops go straight into the backend: the emitter's choice
-//! among ops folds away, because the op is known where it is made. Nothing is known of the function beforehand but what
-//! [`bpf_isa::Contents`] says of the program.
+//! Problem: every pass over a program costs at least one mispredicted jump per instruction, since the kind of the next
+//! instruction is unpredictable. Approach: without optimisation there is one pass. Each instruction is lowered as with
+//! optimisation, but to the fixed locations of [`crate::fixed`], and its ops go straight into the backend. The
+//! emitter's match over ops is resolved at compile time, because each op is known where it is made. Before its first
+//! instruction, nothing is known of the function but [`bpf_isa::Contents`] of the program.
 //!
-//! Invariants: no op depends on liveness, webs, or the op before it. So it does not matter where blocks begin: each
-//! instruction is the emitter's block of its own number, and nobody has to find out which of them jumps lead to.
+//! Invariants: no op depends on liveness, webs, or the op before it. Block boundaries therefore do not matter: each
+//! instruction is a block with its own slot as number, and no analysis finds jump targets.
 
 use super::func::{FuncLowerer, Sink};
 use super::webs::{NO_WEB, REGS};
@@ -22,7 +22,7 @@ use bpf_jit_code::Code;
 use bpf_lir::{BlockId, Func, Op, Region, Span, VReg, Val};
 use core::ops::Range;
 
-/// Into an emitter.
+/// Sends ops into an emitter.
 struct Direct<E>(E);
 
 impl<E: Emitter> Sink for &mut Direct<E> {
@@ -54,7 +54,7 @@ impl<E: Emitter> Sink for &mut Direct<E> {
         f.sink.0.begin_alone(block);
     }
 
-    /// Where blocks end does not matter to an emitter.
+    /// The emitter does not need the ends of blocks.
     #[inline(always)]
     fn end_block(_: &mut FuncLowerer<'_, Self>) {}
 
@@ -71,24 +71,24 @@ impl<E: Emitter> Sink for &mut Direct<E> {
         match callee {
             Callee::Helper(id) => RegSet::args(f.arity.helper(id)),
             Callee::Host(index) => RegSet::args(f.arity.host(index)),
-            // Nobody has looked which of them it reads.
+            // Without liveness, the callee may read every argument.
             Callee::Subprog(_) | Callee::Reg(_) => RegSet::ARGS,
         }
     }
 
-    /// No emitter asks.
+    /// Emitters do not depend on regions.
     #[inline(always)]
     fn region(_: &FuncLowerer<'_, Self>) -> Region {
         Region::Unknown
     }
 
-    /// Nobody has looked.
+    /// Without liveness, any register may be read.
     fn reads_next(_: &FuncLowerer<'_, Self>, _: BpfBlock, _: Reg) -> bool {
         true
     }
 }
 
-/// What there is to choose, and memory to reuse.
+/// Options, and scratch memory.
 pub(crate) struct DirectOptions<'a> {
     pub(crate) lower: &'a LowerOptions,
     pub(crate) alloc: &'a AllocOptions,
@@ -96,11 +96,11 @@ pub(crate) struct DirectOptions<'a> {
     pub(crate) scratch: &'a mut Scratch,
 }
 
-/// What emitting at once needs beside a lowerer. Reused from program to program.
+/// Scratch memory of direct emission beside that of the lowerer. Reused from program to program.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     homes: fixed::Last,
-    /// Stays empty.
+    /// An empty function: no op is listed.
     no_list: Func,
 }
 
@@ -197,7 +197,7 @@ impl Lowerer {
     }
 }
 
-/// No block.
+/// Stands for no block.
 const NOWHERE: BlockId = BlockId(u32::MAX);
 
 impl<E: Emitter> FuncLowerer<'_, &mut Direct<E>> {
@@ -205,7 +205,7 @@ impl<E: Emitter> FuncLowerer<'_, &mut Direct<E>> {
         self.l.edges.clear();
         let Subprog { start, end } = self.program.subprogs()[self.sub.index()];
         if self.dead(InsnIdx(start)) {
-            // A function that only dead code calls.
+            // A function that only unreachable code calls.
             self.return_zero();
         } else {
             self.initialise();
@@ -219,14 +219,14 @@ impl<E: Emitter> FuncLowerer<'_, &mut Direct<E>> {
         Ok(())
     }
 
-    /// Gives a value to what may be read before it is written: an unverified program gets zeros, not what the host left
-    /// there.
+    /// Initialises registers and stack that may be read before they are written: an unverified program reads zeros, not
+    /// values of the host.
     fn initialise(&mut self) {
         if self.counts_runs() {
             self.count_run();
         }
         let contents = self.program.contents();
-        // Of functions nothing is known.
+        // The contents say which registers may be read early in the main program only.
         let early = if self.sub.0 == 0 { contents.read_early } else { contents.registers };
         for reg in [Reg::R0].into_iter().chain(Reg::SAVED).filter(|reg| early & 1 << *reg as u16 != 0) {
             self.op(Op::Mov { width: Width::W64, dst: fixed::home(reg), src: Val::Imm(0) });
@@ -254,13 +254,13 @@ impl<E: Emitter> FuncLowerer<'_, &mut Direct<E>> {
 }
 
 impl<E: Emitter> FuncLowerer<'_, &mut Direct<E>> {
-    /// Whether the verifier has found that control never comes to an instruction of the program.
+    /// Whether the verifier has proven an instruction unreachable.
     #[inline(always)]
     fn dead(&self, at: InsnIdx) -> bool {
         self.some_dead && self.facts.insn(at).dead
     }
 
-    /// [`Sink::ways`] of the present instruction.
+    /// Returns [`Sink::ways`] of the current instruction.
     #[inline(always)]
     fn ways_of(&self, off: i32) -> (Option<BlockId>, bool) {
         let slot = self.span.first;

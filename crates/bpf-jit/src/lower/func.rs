@@ -1,4 +1,4 @@
-//! One function being lowered: what instructions are lowered with, wherever their ops go.
+//! The lowering of one function, generic over where its ops go.
 
 use super::starts::Starts;
 use super::webs::REGS;
@@ -10,34 +10,34 @@ use bpf_isa::{Callee, InsnIdx, Program, Reg, Size, Src, SubprogId, Width};
 use bpf_jit_code::RunCtx;
 use bpf_lir::{Base, BinOp, BlockId, Extern, Func, Mem, Op, Region, Span, VReg, Val};
 
-/// Where the ops of a [`FuncLowerer`] go, and what can be known of the function there.
+/// The destination of a [`FuncLowerer`]'s ops, and the properties of the function that are known there.
 pub(super) trait Sink: Sized {
-    /// The next op.
+    /// Appends an op.
     fn op(f: &mut FuncLowerer<'_, Self>, op: Op);
-    /// A new value.
+    /// Returns a new value.
     fn fresh(f: &mut FuncLowerer<'_, Self>) -> VReg;
-    /// A new value for a register.
+    /// Returns a new value for a register.
     fn write(f: &mut FuncLowerer<'_, Self>, reg: Reg) -> VReg;
-    /// A block besides those of the program, still without a place.
+    /// Returns a new block besides those of the program, which is not placed yet.
     fn new_block(f: &mut FuncLowerer<'_, Self>) -> BlockId;
-    /// What comes next is this extra block.
+    /// Begins an extra block.
     fn begin_block(f: &mut FuncLowerer<'_, Self>, block: BlockId);
-    /// The block being filled ends here.
+    /// Ends the block being filled.
     fn end_block(f: &mut FuncLowerer<'_, Self>);
-    /// Where the jump over `off` instructions that ends BPF block `b` leads if it is ever taken, and whether control
-    /// ever goes on to the next instruction.
+    /// Returns where the jump over `off` instructions that ends BPF block `b` leads, if it may be taken, and whether
+    /// control may go on to the next instruction.
     fn ways(f: &FuncLowerer<'_, Self>, b: BpfBlock, off: i32) -> (Option<BlockId>, bool);
-    /// The block that begins with this instruction, a target of a jump.
+    /// Returns the block that begins with this instruction, a target of a jump.
     fn block_at(f: &FuncLowerer<'_, Self>, at: InsnIdx) -> BlockId;
-    /// The argument registers that the call at `slot` reads.
+    /// Returns the argument registers that the call at `slot` reads.
     fn call_uses(f: &FuncLowerer<'_, Self>, slot: u32, callee: Callee) -> RegSet;
-    /// The region that the present instruction accesses, if that is known.
+    /// Returns the region that the current instruction accesses, if known.
     fn region(f: &FuncLowerer<'_, Self>) -> Region;
-    /// Whether the value that the present instruction, in block `b`, leaves in `reg` may be read later.
+    /// Whether the value that the current instruction, in block `b`, leaves in `reg` may be read later.
     fn reads_next(f: &FuncLowerer<'_, Self>, b: BpfBlock, reg: Reg) -> bool;
 }
 
-/// One function being lowered.
+/// The state while one function is lowered.
 pub(super) struct FuncLowerer<'a, S> {
     pub(super) l: &'a mut Lowerer,
     pub(super) program: &'a Program,
@@ -46,31 +46,32 @@ pub(super) struct FuncLowerer<'a, S> {
     pub(super) arity: &'a Arity<'a>,
     pub(super) options: &'a LowerOptions,
     pub(super) func: &'a mut Func,
-    /// Where the ops go.
+    /// The destination of the ops.
     pub(super) sink: S,
     pub(super) sub: SubprogId,
-    /// Web that each BPF register holds now.
+    /// By BPF register: the web that it currently holds.
     pub(super) cur: [VReg; REGS],
-    /// Of an instruction that is emitted at once: its temporaries so far.
+    /// In direct emission: how many temporaries the current instruction has used.
     pub(super) temporaries: u32,
-    /// How many it may have.
+    /// In direct emission: how many temporaries an instruction may use.
     pub(super) max_temporaries: u32,
-    /// Some instruction had more: a bug, and no code.
+    /// In direct emission: whether an instruction needed more temporaries. In that case compilation fails with an
+    /// internal error.
     pub(super) short_of_temporaries: bool,
-    /// Of an instruction that is emitted at once: some of the program's instructions are dead.
+    /// In direct emission: whether some instructions of the program are known to be unreachable.
     pub(super) some_dead: bool,
     pub(super) ctx: Option<VReg>,
     pub(super) counter: Option<VReg>,
-    /// The starts of a contained program's objects.
+    /// The starts of a contained program's objects; `None` in other programs.
     pub(super) starts: Option<Starts<'a>>,
-    /// The look-up at hand has said where what it found starts.
+    /// Whether the look-up being lowered has recorded where the element that it found starts.
     pub(super) found: bool,
-    /// The block that ends the function with 0, if some packet load may.
+    /// The block that ends the function with 0, if some packet load may jump there.
     pub(super) exit_zero: Option<BlockId>,
     pub(super) span: Span,
-    /// The block that follows the one being lowered, where ops are emitted at once.
+    /// In direct emission: the block that follows the one being lowered.
     pub(super) next: BlockId,
-    /// First op of the block being filled.
+    /// Index of the first op of the block being filled.
     pub(super) open: u32,
 }
 
@@ -81,35 +82,35 @@ impl<S: Sink> FuncLowerer<'_, S> {
         self.op(Op::Exit { value });
     }
 
-    /// The block being filled ends here.
+    /// Ends the block being filled.
     #[inline(always)]
     pub(super) fn end_block(&mut self) {
         S::end_block(self);
     }
 
-    /// Inlined, so that the op is written to its place at once.
+    /// Appends an op. Inlined, so that the op is written to its place at once.
     #[inline(always)]
     pub(super) fn op(&mut self, op: Op) {
         S::op(self, op);
     }
 
-    /// A new value.
+    /// Returns a new value.
     #[inline(always)]
     pub(super) fn fresh(&mut self) -> VReg {
         S::fresh(self)
     }
 
-    /// A block besides those of the program, still without a place; [`FuncLowerer::begin_block`] gives it one.
+    /// Returns a new block besides those of the program, which [`FuncLowerer::begin_block`] places.
     pub(super) fn new_block(&mut self) -> BlockId {
         S::new_block(self)
     }
 
-    /// What comes next is this extra block. The one before has ended.
+    /// Begins an extra block. The block before must have ended.
     pub(super) fn begin_block(&mut self, block: BlockId) {
         S::begin_block(self, block);
     }
 
-    /// The value of a register. r10's is computed into a temporary.
+    /// Returns the value of a register. The value of r10 is computed into a new value.
     pub(super) fn read(&mut self, reg: Reg) -> VReg {
         if reg == Reg::R10 {
             let dst = self.fresh();
@@ -127,7 +128,7 @@ impl<S: Sink> FuncLowerer<'_, S> {
         }
     }
 
-    /// A new value for a register.
+    /// Returns a new value for a register.
     #[inline(always)]
     pub(super) fn write(&mut self, reg: Reg) -> VReg {
         S::write(self, reg)
@@ -140,7 +141,7 @@ impl<S: Sink> FuncLowerer<'_, S> {
         Mem { region: S::region(self), ..Mem::new(Base::Reg(self.cur[base.index()]), off.into()) }
     }
 
-    /// The hidden argument, in an op that `insn_needs_ctx` has announced.
+    /// Returns the hidden argument, for an op that `insn_needs_ctx` has announced.
     pub(super) fn ctx(&mut self) -> VReg {
         match self.ctx {
             Some(ctx) => ctx,
@@ -152,7 +153,7 @@ impl<S: Sink> FuncLowerer<'_, S> {
         }
     }
 
-    /// A field of the hidden argument.
+    /// Returns the address of a field of the hidden argument.
     pub(super) fn run_field(&mut self, offset: i32) -> Mem {
         Mem { region: Region::Run, ..Mem::new(Base::Reg(self.ctx()), offset) }
     }
@@ -164,13 +165,13 @@ impl<S: Sink> FuncLowerer<'_, S> {
         dst
     }
 
-    /// Whether this function counts its entries, or notes them.
+    /// Whether this function counts or notes its entries.
     pub(super) fn counts_runs(&self) -> bool {
         (self.options.count || self.options.note) && self.sub.0 == 0
     }
 
-    /// One more run of the program. A counter is its slot's alone, so nothing need be atomic but for readers, whom an
-    /// aligned store suffices.
+    /// Counts one more run of the program. Only the run in the execution slot writes the slot's counter, so the update
+    /// need not be atomic. An aligned store suffices for threads that read the counter.
     pub(super) fn count_run(&mut self) {
         let at = self.fresh();
         self.op(Op::SymAddr { dst: at, symbol: Extern::Counters(0).symbol() });
@@ -191,7 +192,7 @@ impl<S: Sink> FuncLowerer<'_, S> {
         self.op(Op::Store { size: Size::DW, mem, src: Val::Reg(runs) });
     }
 
-    /// Zeroes what the function may read of its frame without having written it.
+    /// Zeroes the parts of its frame that the function may read without having written them.
     pub(super) fn zero_frame(&mut self) {
         if self.is_contained() {
             return self.zero_contained();
@@ -204,7 +205,7 @@ impl<S: Sink> FuncLowerer<'_, S> {
         }
     }
 
-    /// Fills the blocks of the checked back-edges: the checks, then on to the target.
+    /// Fills the blocks of checked backward edges: the checks, then a jump to the target.
     pub(super) fn finish_edges(&mut self) {
         for i in 0..self.l.edges.len() {
             let Edge { block, target, span } = self.l.edges[i];
@@ -216,7 +217,7 @@ impl<S: Sink> FuncLowerer<'_, S> {
         }
     }
 
-    /// The block that packet loads out of range go to.
+    /// Fills the block that packet loads out of range jump to.
     pub(super) fn finish_exit_zero(&mut self) {
         if let Some(block) = self.exit_zero {
             self.begin_block(block);

@@ -1,4 +1,4 @@
-//! The instructions, but for calls.
+//! The lowering of instructions other than calls.
 
 use super::func::FuncLowerer;
 use super::func::Sink;
@@ -12,12 +12,12 @@ use bpf_lir::Extern;
 use bpf_lir::{AtomicOp, Base, BinOp, BlockId, Mem, Op, Region, VReg, Val};
 use bpf_uapi::legacy_load::{LegacyBase, NO_HEADER, SKF_LL_OFF, SKF_NET_OFF};
 
-/// Position of the header that the offset of a packet load counts from.
+/// The position of the header that the offset of a packet load counts from.
 #[derive(Clone, Copy)]
 enum Header {
-    /// So many bytes from the packet's start.
+    /// This many bytes from the packet's start.
     At(i32),
-    /// As the `i32` at this offset of the context says.
+    /// The number of bytes in the `i32` at this offset of the context.
     Noted(u32),
 }
 
@@ -87,7 +87,7 @@ impl<S: Sink> FuncLowerer<'_, S> {
             }
             Insn::JumpReg { target } => self.jump_register(target),
             Insn::JumpIf { width, cond, dst, src, off } => match S::ways(self, b, off.into()) {
-                // Known to go one way: the other one is dead.
+                // The verifier has proven the other way unreachable.
                 (Some(target), false) => self.jump(target, off.into()),
                 (None, _) => {}
                 (Some(target), true) => {
@@ -100,7 +100,7 @@ impl<S: Sink> FuncLowerer<'_, S> {
             Insn::MayGoto { off } => {
                 let (Some(counter), (Some(target), _)) = (self.counter, S::ways(self, b, off.into())) else { return };
                 self.branch(Width::W64, Cond::Eq, counter, Val::Imm(0), target, off);
-                // The counter goes down on the way that falls through: a block of its own.
+                // The counter is decremented on the way that falls through, in a block of its own.
                 self.end_block();
                 self.op(Op::Bin { op: BinOp::Sub, width: Width::W64, dst: counter, a: counter, b: Val::Imm(1) });
             }
@@ -112,7 +112,7 @@ impl<S: Sink> FuncLowerer<'_, S> {
         }
     }
 
-    /// A jump over `off` instructions, to this block.
+    /// Emits a jump over `off` instructions to this block.
     fn jump(&mut self, target: BlockId, off: i32) {
         if off < 0 {
             self.checks();
@@ -120,14 +120,13 @@ impl<S: Sink> FuncLowerer<'_, S> {
         self.op(Op::Jump { target });
     }
 
-    /// An indirect jump, by comparisons of the number in the register with those of the instructions that it may go to:
-    /// each halves what is left. To anything else the run does not go, whatever the register holds: it stops. Nor is
-    /// there an indirect branch to protect.
+    /// Emits an indirect jump as a binary search: comparisons of the number in the register with the numbers of the
+    /// possible targets. Any other number stops the run. There is no indirect branch to protect.
     fn jump_register(&mut self, reg: Reg) {
         let (program, facts) = (self.program, self.facts);
         let (number, ctx) = (self.read(reg), self.ctx());
         let targets = program.indirect_targets(self.sub);
-        // The next instruction is as far away as the others: the comparisons and the stop are in between.
+        // Comparisons and the stop lie between this instruction and the next, so no target can be fallen into.
         self.next = BlockId(u32::MAX);
         let stop = self.new_block();
         self.search(number, targets, facts, stop);
@@ -135,9 +134,9 @@ impl<S: Sink> FuncLowerer<'_, S> {
         self.op(Op::Stop { code: StopCode::Target, ctx });
     }
 
-    /// Goes to the one of these targets that has the number, else to `stop`.
+    /// Emits the search for the number among these targets; control goes to `stop` if none has it.
     fn search(&mut self, number: VReg, targets: &[InsnIdx], facts: &Facts, stop: BlockId) {
-        /// So few are compared one after the other.
+        /// At most this many targets are compared one after the other.
         const FEW: usize = 3;
         if let (true, Some(middle)) = (targets.len() > FEW, targets.get(targets.len() / 2)) {
             let (lower, upper) = targets.split_at(targets.len() / 2);
@@ -160,7 +159,7 @@ impl<S: Sink> FuncLowerer<'_, S> {
         self.end_block();
     }
 
-    /// Goes to `target` if the number is so beside that of the instruction.
+    /// Emits a branch to `target` if the number is in this relation to that of the instruction.
     fn compare(&mut self, cond: Cond, a: VReg, beside: InsnIdx, target: BlockId) {
         let b = Val::Imm(beside.target_number() as i64);
         self.op(Op::Branch { width: Width::W64, cond, a, b, target });
@@ -196,7 +195,7 @@ impl<S: Sink> FuncLowerer<'_, S> {
         };
         let v = self.cur[dst.index()];
         match (order, size) {
-            // Both architectures run little endian: to_le only truncates.
+            // Both architectures run little endian, so to_le only truncates.
             (ByteOrder::ToLe, Size::DW) => {}
             (ByteOrder::ToLe, Size::B | Size::H | Size::W) => {
                 self.op(Op::Ext { width: Width::W64, signed: false, from: size, dst: v, src: v });
@@ -246,10 +245,10 @@ impl<S: Sink> FuncLowerer<'_, S> {
         self.op(Op::Atomic { op, width, mem, src: operand, fetch });
     }
 
-    /// LD_ABS: the base that the offset counts from is known.
+    /// LD_ABS: the header that the offset counts from is known at load time.
     fn load_abs(&mut self, size: Size, offset: u32) {
         let Some((base, off)) = LegacyBase::split(offset) else {
-            // Behind the end of every packet.
+            // This offset lies behind the end of every packet.
             return self.load_at(size, NO_HEADER.cast_unsigned());
         };
         let (place, len) = match self.header(base) {
@@ -268,18 +267,18 @@ impl<S: Sink> FuncLowerer<'_, S> {
         self.packet_value(size, at, off.cast_signed());
     }
 
-    /// Loads from this position of the packet.
+    /// Loads from a constant position in the packet.
     fn load_at(&mut self, size: Size, off: u32) {
         let b = Val::Imm(i64::from(off) + i64::from(size.bytes()));
         let (len, target) = (self.ctx_field(RunCtx::PACKET_LEN_OFFSET), self.exit_zero());
         self.op(Op::Branch { width: Width::W64, cond: Cond::Lt, a: len, b, target });
         self.end_block();
         let packet = self.ctx_field(RunCtx::PACKET_OFFSET);
-        // Code behind a comparison that always fails is never run.
+        // If the offset does not fit, the comparison above always fails, and this load is never run.
         self.packet_value(size, packet, i32::try_from(off).unwrap_or(0));
     }
 
-    /// LD_IND. An offset behind the packet's end may be a negative one, which counts from a header.
+    /// LD_IND. An offset behind the packet's end may be a negative number, which counts from a header.
     fn load_ind(&mut self, size: Size, src: Reg, imm: i32) {
         const LINK: Val = Val::Imm(SKF_LL_OFF.cast_unsigned() as i64);
         const NETWORK: Val = Val::Imm(SKF_NET_OFF.cast_unsigned() as i64);
@@ -321,15 +320,15 @@ impl<S: Sink> FuncLowerer<'_, S> {
         self.packet_value(size, at, 0);
     }
 
-    /// Loads the bytes at this address, in network order, into r0.
+    /// Loads the bytes at this address, which are in network byte order, into r0.
     fn packet_value(&mut self, size: Size, at: VReg, off: i32) {
         let dst = self.write(Reg::R0);
         let mem = Mem { region: Region::Packet, ..Mem::new(Base::Reg(at), off) };
         self.op(Op::Load { size, signed: false, swap: size != Size::B, dst, mem });
     }
 
-    /// Turns an offset that counts from a header, whose first byte has the offset `first`, into bytes from the packet's
-    /// start.
+    /// Converts an offset that counts from a header, whose first byte has the offset `first`, to bytes from the
+    /// packet's start.
     fn count_from(&mut self, base: LegacyBase, first: Val, at: VReg) {
         self.op(Op::Bin { op: BinOp::Sub, width: Width::W64, dst: at, a: at, b: first });
         let b = match self.header(base) {
@@ -344,14 +343,14 @@ impl<S: Sink> FuncLowerer<'_, S> {
         self.op(Op::Bin { op: BinOp::Add, width: Width::W64, dst: at, a: at, b });
     }
 
-    /// Loads a header's position from the context that the run was given.
+    /// Loads a header's position from the run's context.
     fn noted(&mut self, place: u32, dst: VReg) {
         let context = self.ctx_field(RunCtx::CONTEXT_OFFSET);
         let mem = Mem::new(Base::Reg(context), place.cast_signed());
         self.op(Op::Load { size: Size::W, signed: true, swap: false, dst, mem });
     }
 
-    /// Where a header is.
+    /// Returns where a header is.
     fn header(&self, base: LegacyBase) -> Header {
         match (base, self.facts.headers) {
             (LegacyBase::Packet, _) | (LegacyBase::Link, HeaderPlaces::LinkFirst) => Header::At(0),
@@ -361,7 +360,7 @@ impl<S: Sink> FuncLowerer<'_, S> {
         }
     }
 
-    /// Where packet loads out of range go to.
+    /// Returns the block that packet loads out of range jump to.
     fn exit_zero(&mut self) -> BlockId {
         match self.exit_zero {
             Some(block) => block,
@@ -372,7 +371,7 @@ impl<S: Sink> FuncLowerer<'_, S> {
         }
     }
 
-    /// A conditional jump over `off` instructions, to this block. A taken back-edge passes through the checks.
+    /// Emits a conditional jump over `off` instructions to this block. A taken backward edge passes through the checks.
     fn branch(&mut self, width: Width, cond: Cond, a: VReg, src: Val, target: BlockId, off: i16) {
         let mut to = target;
         if off < 0 && (self.options.budget || self.options.interrupt) {

@@ -1,5 +1,5 @@
-//! Ops into a function's list, to be changed, allocated for and emitted later: blocks, webs and liveness around the
-//! instructions.
+//! Lowering into a function's list of ops, which passes, allocation and emission work on later: blocks, webs and
+//! liveness.
 
 use super::func::FuncLowerer;
 use super::func::Sink;
@@ -9,10 +9,10 @@ use bpf_isa::{Callee, Insn, InsnIdx, MAY_GOTO_BUDGET, Reg, Width};
 use bpf_jit_code::StopCode;
 use bpf_lir::{Block, BlockId, Op, Region, Span, VReg, Val};
 
-/// Into the function's list.
+/// Appends ops to the function's list.
 pub(super) struct Listed;
 
-/// Marks the number of an extra block among those of BPF blocks, until [`FuncLowerer::retarget`].
+/// Marks the number of an extra block, among those of BPF blocks, until [`FuncLowerer::retarget`].
 const EXTRA: u32 = 1 << 31;
 
 impl Sink for Listed {
@@ -75,7 +75,7 @@ impl Sink for Listed {
             Some(MemKind::Packet) => Region::Packet,
             Some(MemKind::MapValue) => Region::MapValue,
             Some(MemKind::Mem) => Region::Mem,
-            // The memory of a map that other threads use, and that nothing else of the program's leads to.
+            // Memory of a map, which other threads use, and which no other kind of pointer of the program leads to.
             Some(MemKind::Arena) => Region::Arena,
         }
     }
@@ -121,15 +121,16 @@ impl FuncLowerer<'_, Listed> {
         self.rename();
     }
 
-    /// A function that only dead code calls. Others refer to it by its number, so it stays, and returns 0.
+    /// Lowers a function that only unreachable code calls. Other functions refer to it by number, so it stays, and
+    /// returns 0.
     fn never_called(mut self) {
         self.return_zero();
         self.end_block();
         self.rename();
     }
 
-    /// Whether an instruction that control may come to reads the hidden argument, and whether one counts; the counter
-    /// gets its value.
+    /// Makes a value for the may_goto counter if a reachable instruction counts; returns whether a reachable
+    /// instruction reads the hidden argument.
     fn find_hidden(&mut self) -> bool {
         let needs_ctx = self.l.needs_ctx[self.sub.0 as usize];
         let may_gotos = self.program.contents().may_gotos;
@@ -155,7 +156,7 @@ impl FuncLowerer<'_, Listed> {
         reads
     }
 
-    /// Parameters, registers read before they are written (they hold zero), and the may_goto counter.
+    /// Defines parameters, registers that are read before they are written (which hold zero), and the may_goto counter.
     fn enter(&mut self, entry: BpfBlock, reads_ctx: bool) {
         let live = self.live_in(entry);
         self.l.entry_webs[entry.index()].known = live;
@@ -180,7 +181,7 @@ impl FuncLowerer<'_, Listed> {
         }
         self.zero_frame();
         self.find_starts();
-        // Where a loop leads back to the entry, what was just emitted must not be repeated.
+        // If a loop leads back to the entry, the ops emitted so far must not be repeated.
         let blocks = self.l.cfg.subprog_blocks(self.sub);
         let is_loop = self.l.cfg.blocks()[blocks.start as usize..blocks.end as usize]
             .iter()
@@ -191,7 +192,7 @@ impl FuncLowerer<'_, Listed> {
         }
     }
 
-    /// The BPF registers live at the start of a block, without r10, which needs no home.
+    /// Returns the BPF registers live at the start of a block, without r10, which needs no virtual register.
     fn live_in(&self, b: BpfBlock) -> RegSet {
         self.l.liveness.live_in(b).without(RegSet::of(Reg::R10))
     }
@@ -201,7 +202,7 @@ impl FuncLowerer<'_, Listed> {
         let live = self.live_in(b);
         let webs = &mut self.l.entry_webs[b.index()];
         for reg in live.without(webs.known).iter() {
-            // A register that only a back-edge brings here has no web yet.
+            // A register that only a backward edge brings here has no web yet.
             webs.of[reg.index()] = self.l.webs.fresh();
         }
         webs.known = live;
@@ -211,7 +212,8 @@ impl FuncLowerer<'_, Listed> {
         let begins = !self.facts.insn(InsnIdx(block.start)).dead;
         let (mut slot, mut ends, mut stopped) = (block.start, false, false);
         while slot < block.end {
-            // A block that is dead from its start, and that an edge is left to, is compiled whole.
+            // A block that is unreachable from its first instruction on, but has an edge left to it, is lowered as a
+            // whole.
             if begins && slot > block.start && self.l.some_dead && self.facts.insn(InsnIdx(slot)).dead {
                 break;
             }
@@ -230,11 +232,11 @@ impl FuncLowerer<'_, Listed> {
             ends = insn.ends_flow();
         }
         if stopped {
-            // Whatever comes behind it gets its values from elsewhere.
+            // Control does not go on from here, so no web of this block reaches a successor.
             return self.end_block();
         }
         if !ends && self.l.cfg.succs(b).next().is_none() {
-            // Behind a call that does not return. A block ends somewhere all the same.
+            // Behind a call that does not return. The block must end with an op all the same.
             self.return_zero();
         }
 
@@ -253,7 +255,7 @@ impl FuncLowerer<'_, Listed> {
         self.end_block();
     }
 
-    /// Turns targets from BPF blocks and extra blocks into blocks of the function.
+    /// Replaces targets that are BPF blocks or extra blocks by blocks of the function.
     fn retarget(&mut self) {
         for op in &mut self.func.ops {
             let (Op::Jump { target } | Op::Branch { target, .. }) = op else { continue };
@@ -264,7 +266,7 @@ impl FuncLowerer<'_, Listed> {
         }
     }
 
-    /// Numbers the webs that are left after uniting, in order.
+    /// Numbers the webs that are left after uniting, in order, and renames all values.
     fn rename(&mut self) {
         self.func.vregs = crate::num::small(self.l.webs.parent.len());
         if !self.l.webs.united {

@@ -2,15 +2,15 @@
 //!
 //! Problem: BPF has eleven registers, each used for many unrelated values; calls, exits and two-address arithmetic tie
 //! values to particular ones. A fixed map from BPF to host registers would carry those ties over as moves. Approach:
-//! each *web* (a set of definitions and uses of a register that must share a home) becomes a virtual register. Webs are
-//! found while lowering, in one walk: a block's live-in registers take the web of the first predecessor walked; where a
-//! later predecessor disagrees, the two webs are united, and the ops are renamed once at the end if that happened at
-//! all.
+//! each *web* (a set of definitions and uses of a register that must share a location) becomes a virtual register. Webs
+//! are found while lowering, in one walk: a block's live-in registers take the web of the first predecessor walked;
+//! where a later predecessor disagrees, the two webs are united, and the ops are renamed once at the end if any webs
+//! were united.
 //!
-//! r10 needs no register: stack accesses are frame-relative, other uses take the frame address. The may_goto counter
-//! and the hidden argument are virtual registers like any other.
+//! r10 needs no virtual register: stack accesses are frame-relative, and other uses compute the frame address. The
+//! may_goto counter and the hidden argument are virtual registers like any other.
 //!
-//! Nothing is fused here: `bpf_lir::peephole` does that.
+//! Lowering fuses no ops; the pass `peephole` of `bpf-opt` does.
 
 mod arena;
 mod bound;
@@ -34,22 +34,22 @@ use func::FuncLowerer;
 use listed::Listed;
 use webs::{EntryWebs, NO_WEB, NONE, REGS, Webs};
 
-/// What lowering adds to the program.
+/// The code that lowering adds to a program, and its assumptions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LowerOptions {
     /// Count taken back-edges and calls against the run's budget.
     pub budget: bool,
-    /// Look for an interruption at the same places.
+    /// Check for an interruption at the same places.
     pub interrupt: bool,
-    /// Count entries of the program, in a counter for each execution slot ([`COUNTER_STRIDE`]), and note in the run
-    /// whose counters these are.
+    /// Count entries of the program, in one counter per execution slot ([`COUNTER_STRIDE`]), and store the address of
+    /// the counters in the run.
     pub count: bool,
-    /// Only note in the run, at entries of the program, whose counters those would be: so that others can see which
-    /// program it is in.
+    /// Only store that address in the run, at entries of the program. It tells other threads which program the run is
+    /// in.
     pub note: bool,
-    /// Stack bytes of a frame whose use is not known.
+    /// Stack bytes of a frame whose size is not known.
     pub max_stack: u32,
-    /// The target of a tail call finds the raw context's length in r2.
+    /// The target of a tail call expects the raw context's length in r2.
     pub raw_context: bool,
     /// Emit tail calls with constant table and index as direct, patchable sites.
     pub direct_tail_calls: bool,
@@ -70,39 +70,39 @@ impl Default for LowerOptions {
     }
 }
 
-/// Bytes from the counter of one execution slot to that of the next: no two in a cache line.
+/// Bytes from the counter of one execution slot to that of the next, so that no two counters share a cache line.
 pub const COUNTER_STRIDE: u64 = 64;
 
 /// The lowering and its scratch memory.
 #[derive(Debug, Default)]
 pub struct Lowerer {
     cfg: Cfg,
-    /// Whether control never comes to some instructions of the program.
+    /// Whether some instructions of the program are known to be unreachable.
     some_dead: bool,
     liveness: Liveness,
-    /// Whether each subprogram needs the hidden argument.
+    /// By subprogram: whether it needs the hidden argument.
     needs_ctx: Vec<bool>,
-    /// What the main program needs of it; said of those that were lowered.
+    /// Which parts of the hidden argument the main program lowered last needs.
     needs: Option<Needs>,
     webs: Webs,
-    /// By block of the program.
+    /// By block of the program: the webs at its start.
     entry_webs: Vec<EntryWebs>,
-    /// Lir block of each BPF block of the program.
+    /// By BPF block of the program: its block in the function.
     block_of: Vec<u32>,
-    /// Loop edges that pass through a check, still to be filled.
+    /// Backward edges that pass through a check, whose blocks are still to be filled.
     edges: Vec<Edge>,
-    /// The function's block that each extra block became: see [`FuncLowerer::new_block`].
+    /// By extra block: its block in the function, see [`FuncLowerer::new_block`].
     extra: Vec<u32>,
 }
 
-/// A taken back-edge that passes through a check.
+/// A backward edge that passes through a check.
 #[derive(Clone, Copy, Debug)]
 struct Edge {
-    /// The block that checks.
+    /// The block with the check.
     block: BlockId,
-    /// Where it goes then.
+    /// The block to which it jumps then.
     target: BlockId,
-    /// The jump.
+    /// The instruction that jumps.
     span: Span,
 }
 
@@ -158,19 +158,19 @@ impl Lowerer {
 
     fn find_blocks(&mut self, program: &Program, facts: &Facts) {
         self.cfg.build(program);
-        // Of a contained program, what is dead stops the run: no proof is relied upon.
+        // In a contained program, code that was proven unreachable stops the run, because no proof is relied upon.
         self.some_dead = facts.contained.is_none() && facts.insns.iter().any(|fact| fact.dead);
         if self.some_dead {
             self.cfg.prune(program, |at| facts.insn(at).dead);
         }
     }
 
-    /// What the main program that was lowered last needs of the hidden argument.
+    /// Returns which parts of the hidden argument the main program lowered last needs.
     pub(crate) fn needs(&self) -> Needs {
         self.needs.unwrap_or(Needs::Run)
     }
 
-    /// Which subprograms need the hidden argument: those with an op that reads it, and their callers.
+    /// Finds which subprograms need the hidden argument: those with an op that reads it, and their callers.
     fn find_needs_ctx(
         &mut self,
         program: &Program,
@@ -182,7 +182,7 @@ impl Lowerer {
         self.needs_ctx.clear();
         self.needs_ctx.resize(n, facts.contained.is_some());
         self.find_readers(program, facts, signatures, options);
-        // No function calls the main program, so that it counts is nobody else's need.
+        // No function calls the main program, so counting its entries makes no other function need the argument.
         let Some(main) = self.needs_ctx.first_mut() else { return };
         let needs = match *main {
             true => Needs::Run,
@@ -193,7 +193,7 @@ impl Lowerer {
         self.needs = Some(needs);
     }
 
-    /// The same without what counts runs.
+    /// Finds which subprograms need the hidden argument for other reasons than counting runs.
     fn find_readers(&mut self, program: &Program, facts: &Facts, signatures: &dyn Signatures, options: &LowerOptions) {
         let n = program.subprogs().len();
         let checks = options.budget || options.interrupt;
@@ -203,7 +203,7 @@ impl Lowerer {
         if !checks && !contents.calls && !stops {
             return;
         }
-        // The call graph has no cycle and is at most eight deep, so this settles quickly.
+        // The call graph has no cycle and is at most eight deep, so few rounds suffice.
         loop {
             let mut changed = false;
             for i in 0..n {
@@ -235,7 +235,7 @@ impl Lowerer {
             return true;
         }
         if facts.arena.is_some() && facts.insn(InsnIdx(slot)).memory == Some(MemKind::Arena) {
-            // Whether it is aligned is checked.
+            // The alignment of an atomic access is checked.
             let access = program.insns()[slot as usize].memory_access();
             return access.is_some_and(|access| access.kind.is_atomic() && access.size != Size::B);
         }
@@ -254,26 +254,26 @@ impl Lowerer {
                         }
                         Callee::Helper(id) => signatures.helper_hidden(id) != Hidden::Nothing,
                         Callee::Host(index) => signatures.host_hidden(index) != Hidden::Nothing,
-                        // It stops the run if there is no such function.
+                        // The call stops the run if no function has the address.
                         Callee::Reg(_) => true,
                         Callee::Subprog(off) => {
                             subprog_at(program, slot, off).is_some_and(|callee| self.needs_ctx[callee.0 as usize])
                         }
                     }
             }
-            // It stops the run if that is none of its targets.
+            // The jump stops the run if the register holds the number of none of its targets.
             Insn::JumpReg { .. } => true,
             ref insn => checks && insn.jump_offset().is_some_and(|off| off < 0),
         }
     }
 }
 
-/// The subprogram that a reference at `slot` with offset `off` names.
+/// Returns the subprogram that a reference at `slot` with offset `off` names.
 fn subprog_at(program: &Program, slot: u32, off: i32) -> Option<SubprogId> {
     program.subprog_starting_at(InsnIdx(slot).jump(off)?)
 }
 
-/// [`Signatures`] as the analyses want them: the tail call takes the context only as far as liveness is concerned.
+/// Adapts [`Signatures`] to the analyses. For liveness, a tail call reads three arguments.
 struct Arity<'a>(&'a dyn Signatures);
 
 impl CallArity for Arity<'_> {

@@ -1,22 +1,22 @@
-//! The starts of a contained program's objects, kept function by function.
+//! The starts of objects that a contained function keeps in virtual registers.
 
 use super::webs::NO_WEB;
 use bpf_analysis::{Contained, Home};
 use bpf_lir::VReg;
 
-/// The starts that a contained function keeps for its accesses.
+/// The starts of objects that a contained function keeps for its accesses.
 pub(super) struct Starts<'a> {
     pub(super) facts: &'a Contained,
-    /// The start of the object that each home's pointer leads to.
+    /// By home: the start of the object that the home's pointer leads to.
     pub(super) homes: [VReg; Home::COUNT],
-    /// Start and length of each region, where these do not change in the run.
+    /// By region: its start and length, if these do not change in the run.
     pub(super) regions: [Option<(VReg, VReg)>; 8],
-    /// For each region whose bounds do not change, and each size `1 << i` of an access: the limit below which the
-    /// access may begin, as a distance from the region's start.
+    /// By region whose bounds do not change, and by size `1 << i` of an access: the limit below which the access may
+    /// begin, as a distance in bytes from the region's start.
     pub(super) limits: [[VReg; 4]; 8],
-    /// The address of the sink, which is accessed where there is no object.
+    /// The address of the sink, which is accessed in place of memory outside of an object.
     pub(super) sink: Option<VReg>,
-    /// The context.
+    /// The address of the context.
     pub(super) context: Option<VReg>,
 }
 

@@ -1,6 +1,6 @@
-//! Webs: the definitions and uses of a BPF register that must share a home.
+//! Webs: sets of definitions and uses of a BPF register that must share a location.
 //!
-//! Each becomes one virtual register. They are found while lowering, by union-find: a definition begins a web, and
+//! Each web becomes one virtual register. Webs are found while lowering, by union-find: a definition begins a web, and
 //! where two paths meet with different webs of a register, the two are united.
 
 use bpf_analysis::RegSet;
@@ -14,16 +14,16 @@ pub(super) const REGS: usize = 11;
 /// The webs of the registers at the start of a block.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EntryWebs {
-    /// The registers that have one: those live there, once some predecessor was walked, or the block itself.
+    /// The registers that have a web: those live there, once a predecessor or the block itself was walked.
     pub(super) known: RegSet,
-    /// By register; [`NO_WEB`] for the others.
+    /// By register: its web; [`NO_WEB`] for registers without one.
     pub(super) of: [VReg; REGS],
 }
 
 impl EntryWebs {
     pub(super) const UNKNOWN: EntryWebs = EntryWebs { known: RegSet::EMPTY, of: [NO_WEB; REGS] };
 
-    /// What the registers in `live` hold in `webs`.
+    /// Returns the webs of the registers in `live`.
     pub(super) fn select(live: RegSet, webs: &[VReg; REGS]) -> EntryWebs {
         let mut entry = EntryWebs { known: live, of: *webs };
         for (web, reg) in entry.of.iter_mut().zip(Reg::ALL) {
@@ -32,7 +32,7 @@ impl EntryWebs {
         entry
     }
 
-    /// The known registers that hold something else in `webs`.
+    /// Returns the known registers whose web in `webs` differs.
     pub(super) fn differing(&self, webs: &[VReg; REGS]) -> RegSet {
         let pairs = self.of.iter().zip(webs).zip(Reg::ALL);
         let differ =
@@ -72,11 +72,11 @@ impl Webs {
         }
     }
 
-    /// Replaces every entry by the number of its class, counting classes in order of their first web; returns how many
-    /// there are.
+    /// Replaces every entry by the number of its class, counting classes in the order of their first web; returns the
+    /// number of classes.
     pub(super) fn number(&mut self) -> u32 {
         let mut next = 0;
-        // A class is named after its smallest web, so a root is met before the rest of its class.
+        // The root of a class is its smallest web, so it is met before the rest of the class.
         for w in 0..self.parent.len() {
             let parent = self.parent[w] as usize;
             self.parent[w] = if parent == w {

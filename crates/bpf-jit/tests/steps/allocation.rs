@@ -1,8 +1,9 @@
 //! A proof checker for register allocation, independent of the allocator.
 //!
-//! It follows, forward through the function, which virtual registers' present values each location holds, meeting paths
-//! by intersection. Every operand must be in its location when it is read; calls and ops with fixed operands wipe what
-//! they clobber. So it needs neither liveness nor interference, which are what the allocator may get wrong.
+//! The checker follows, forward through the function, which virtual registers' current values each location holds;
+//! where paths meet, it intersects the sets. Every operand must be in its location when it is read. Calls and ops with
+//! fixed operands wipe the registers that they overwrite. The checker needs neither liveness nor interference, which
+//! the allocator may get wrong.
 
 use crate::passes::stack_facts;
 use bpf_analysis::Facts;
@@ -17,7 +18,7 @@ use bpf_jit_x64::X64;
 use bpf_testkit::generate::{self, Shape};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What each location holds. A location that is not listed holds nothing known.
+/// By location: the virtual registers whose values it holds. A location that is not listed holds no known value.
 type Held = BTreeMap<Loc, BTreeSet<VReg>>;
 
 fn define(held: &mut Held, alloc: &Alloc, dst: VReg, mut value: BTreeSet<VReg>) {
@@ -28,12 +29,12 @@ fn define(held: &mut Held, alloc: &Alloc, dst: VReg, mut value: BTreeSet<VReg>) 
     held.insert(alloc.loc(dst), value);
 }
 
-/// `before` and `after`: the ops beside it in its block.
+/// Steps over an op; `before` and `after` are its neighbours in the block.
 fn step(held: &mut Held, [before, op, after]: [Option<&Op>; 3], alloc: &Alloc, machine: &MachineDesc) {
     let op = op.unwrap();
     let left = op.def().filter(|v| alloc.is_held(*v));
     if let Some(v) = left {
-        // Its operands are read by the next op, which asks for nothing else of it.
+        // The next op reads the operands of this one, and must be able to compute it.
         assert_eq!(
             after.and_then(|user| bpf_jit::held(machine.addresses.operands, op, user)),
             Some(v),
@@ -124,7 +125,7 @@ fn check(func: &Func, alloc: &Alloc, machine: &MachineDesc) {
 }
 
 fn machines() -> [&'static MachineDesc; 2] {
-    // Not the host's: without BMI2 shifts are confined to rcx, and the rare slot is less rare.
+    // All features, not those of the host: without BMI2, variable shifts need rcx, and slots are used more often.
     let options = EmitOptions { features: CpuFeatures::ALL, ..EmitOptions::default() };
     [X64::default().machine(&options), Arm64::default().machine(&options)]
 }
@@ -163,8 +164,8 @@ fn production_allocations_are_right_and_need_no_slot() {
     assert!(slots < 60, "slots are for the rare function: {slots} in all");
 }
 
-/// Programs with more values than registers, each optimised for its machine: colouring a second time, and slots that
-/// values share.
+/// Calls `f` with functions that have more values than registers, optimised for each machine: they are coloured a
+/// second time, and their values share slots.
 fn each_under_pressure(mut f: impl FnMut(&MachineDesc, &Func)) {
     let (mut lowerer, mut lir) = (Lowerer::default(), Lir::default());
     for seed in 0..400 {
@@ -212,7 +213,8 @@ fn any_restriction_is_right() {
     });
 }
 
-/// A value that stays in memory: not where the result would overwrite its address first, nor if it is read again.
+/// Checks that a value stays in memory only if the result does not overwrite its address first, and if the value is not
+/// read again.
 #[test]
 fn the_checker_notices_an_address_that_is_overwritten() {
     let text =
@@ -230,7 +232,7 @@ fn the_checker_notices_an_address_that_is_overwritten() {
     assert!(!alloc.is_held(VReg(2)));
 }
 
-/// The checker is worth something only if it notices.
+/// Checks that the checker notices a wrong allocation.
 #[test]
 fn the_checker_notices_two_values_in_one_register() {
     let program = generate::from_seed(3, &Shape::default()).program;
@@ -245,7 +247,7 @@ fn the_checker_notices_two_values_in_one_register() {
     assert!(noticed);
 }
 
-/// More values than registers: those that a loop reads are not the ones that go without, however they are numbered.
+/// With more values than registers, the values that a loop reads get registers, however they are numbered.
 #[test]
 fn values_of_loops_have_registers() {
     let mut text = String::from("func 0 (v0, v1, -, -, -) {\nb0:\n");
@@ -271,7 +273,7 @@ fn values_of_loops_have_registers() {
     }
 }
 
-/// Each deliberate bug in the allocator.
+/// Checks that the checker finds each deliberate bug in the allocator.
 #[cfg(feature = "faults")]
 #[test]
 fn faults_of_allocation_are_found() {

@@ -1,21 +1,21 @@
-//! Tests as files: a program, the steps it goes through, and what each makes of it.
+//! Tests as files: a program, the steps it goes through, and the output of each step.
 //!
-//! A file under `tests/filetests` begins with a program: BPF assembly in `.bpf`, the intermediate form in `.lir`. After
-//! it come steps, each a line `-- step options`, and below it what the step made. Steps that change the program change
-//! what the next one gets:
+//! A file under `tests/filetests` begins with a program: BPF assembly in `.bpf`, the intermediate form in `.lir`. Steps
+//! follow, each a line `-- step options` with the step's output below it. A step that changes the program changes the
+//! input of the next step:
 //!
 //! | step | makes |
 //! |---|---|
-//! | `lower` | the intermediate form of BPF; options `budget`, `interrupt`, `direct`, `tailcall=INSN:MAP:INDEX`, `lookup=INSN:MAP[:KEY]`, `check=INSN:REGION` |
-//! | the name of a pass | what the pass leaves |
-//! | `optimise` | what all passes of a compilation leave |
+//! | `lower` | the intermediate form of BPF; options `budget`, `interrupt`, `count`, `direct`, `tailcall=INSN:MAP:INDEX`, `lookup=INSN:MAP[:KEY]`, `check=INSN:REGION` |
+//! | the name of a pass | what the pass leaves; options `arm64`, `plain`, `contained`, `blind` |
+//! | `optimise` | what all passes of a compilation leave; the same options |
 //! | `liveness` | the values live out of each block, and its immediate dominator |
 //! | `alloc x64`, `alloc arm64` | where each value lives; option `only=REGISTERS` |
 //! | `emit x64`, `emit arm64` | machine code, under the last `alloc` or production's allocation; options `baseline`, `retpolines`, `landing_pads`, `save_all` |
 //! | `eval A B ..` | how a run with these arguments ends |
 //! | `verify` | whether it is well formed |
 //!
-//! `cargo xtask bless` rewrites what is below the steps. Map 0 is opaque, 1 an array of 100 eight-byte values, 2 a
+//! `cargo xtask bless` rewrites the output below the steps. Map 0 is opaque, 1 an array of 100 eight-byte values, 2 a
 //! per-CPU array, 3 an array of maps, 4 a hash.
 
 use bpf_analysis::{
@@ -35,7 +35,8 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-/// Five arguments, the hidden one for even helpers.
+/// Signatures: helpers take five arguments, and those with id 1 or an even id the hidden one; host functions take two,
+/// and an environment.
 struct Calls;
 
 impl CallArity for Calls {
@@ -65,7 +66,7 @@ impl Signatures for Calls {
     }
 }
 
-/// What the steps of one file work on.
+/// The program and its forms, which the steps of one file work on.
 #[derive(Default)]
 struct State {
     program: Option<Program>,
@@ -73,7 +74,7 @@ struct State {
     allocs: Option<(Arch, Vec<Alloc>)>,
 }
 
-/// For the machine that is named, x86-64 if none is.
+/// Returns options for the machine that is named, or for x86-64.
 fn passes(words: &str) -> PassOptions {
     let machine = match word(words, "arm64") {
         true => Arm64::default().machine(&emit_options(words)),
@@ -94,7 +95,7 @@ fn word(words: &str, name: &str) -> bool {
     words.split_whitespace().any(|word| word == name)
 }
 
-/// The numbers of each option `name=A:B:C`.
+/// Returns the numbers of each option `name=A:B:C`.
 fn numbers<'a>(words: &'a str, name: &'a str) -> impl Iterator<Item = Vec<u32>> + 'a {
     let values = words.split_whitespace().filter_map(move |word| word.strip_prefix(name)?.strip_prefix('='));
     values.map(|value| value.split([':', ',']).map(|n| n.parse().expect("a number")).collect())
@@ -270,7 +271,7 @@ fn name(symbol: Symbol) -> String {
     Extern::from_symbol(symbol).map_or_else(|| "?".into(), |known| format!("{}_{}", known.kind(), known.index()))
 }
 
-/// Each function outside adds its number to its first argument.
+/// Functions outside: each returns the sum of its first argument and its number.
 struct Outside;
 
 impl Env for Outside {
@@ -288,7 +289,7 @@ impl Env for Outside {
     }
 }
 
-/// The file as it should be.
+/// Returns the file as it should be.
 fn render(path: &Path, text: &str) -> Result<String> {
     let end = text.find("\n-- ").map_or(text.len(), |at| at + 1);
     let mut state = State::of(path, &text[..end])?;

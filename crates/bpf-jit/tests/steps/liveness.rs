@@ -1,5 +1,5 @@
-//! The function's own analyses against naive twins, and the text form against itself, on lowered programs and on what
-//! passes make of them.
+//! Compares the analyses of functions with naive twins, and the text form with itself, on lowered programs and on the
+//! output of passes.
 
 use bpf_analysis::Facts;
 use bpf_isa::Width;
@@ -10,7 +10,7 @@ use bpf_jit::{
 use bpf_testkit::generate::{self, Shape};
 use std::collections::BTreeSet;
 
-/// Lowered programs, as they are and after random edits and passes.
+/// Calls `f` with lowered programs, as they are and after random edits and passes.
 fn each(mut f: impl FnMut(u64, &Lir)) {
     let mut lowerer = Lowerer::default();
     let mut lir = Lir::default();
@@ -34,7 +34,7 @@ fn each(mut f: impl FnMut(u64, &Lir)) {
     }
 }
 
-/// Splits blocks and edges, and puts in ops that change nothing.
+/// Splits blocks and edges, and inserts ops that change nothing.
 fn edit(func: &mut Func, seed: u64) {
     let mut random = seed;
     for block in func.order.clone() {
@@ -57,7 +57,7 @@ fn edit(func: &mut Func, seed: u64) {
     }
 }
 
-/// Sets of all values by block, until nothing changes.
+/// Computes liveness with a set of values per block, until nothing changes.
 fn naive_live_out(func: &Func, cfg: &Cfg) -> Vec<BTreeSet<VReg>> {
     let mut live_in = vec![BTreeSet::new(); func.blocks.len()];
     let mut live_out = live_in.clone();
@@ -82,7 +82,7 @@ fn naive_live_out(func: &Func, cfg: &Cfg) -> Vec<BTreeSet<VReg>> {
     }
 }
 
-/// Whether control can come from the entry to `to` without `without`.
+/// Whether a path leads from the entry to `to` that does not pass `without`.
 fn reaches(func: &Func, cfg: &Cfg, to: BlockId, without: Option<BlockId>) -> bool {
     let mut seen = BTreeSet::new();
     let mut work = vec![func.order[0]];
@@ -138,12 +138,12 @@ fn what_is_printed_and_read_is_equal() {
         let read: Lir = text.parse().unwrap_or_else(|error| panic!("seed {seed}: {error}\n{text}"));
         assert_eq!(read.to_string(), text, "seed {seed}");
         assert_eq!(read.verify(), Ok(()), "seed {seed}\n{text}");
-        // Compact functions come back as they were.
+        // A compact function is read as it was printed.
         let mut compact = lir.clone();
         compact.funcs.iter_mut().for_each(Func::compact);
         let mut read: Lir = compact.to_string().parse().unwrap();
         for (read, was) in read.funcs.iter_mut().zip(&compact.funcs) {
-            // Values that nothing names are not part of the text.
+            // Values that no op names are not part of the text.
             read.vregs = was.vregs;
         }
         assert_eq!(read, compact, "seed {seed}");
@@ -155,7 +155,7 @@ fn lowered_edited_and_optimised_programs_are_well_formed() {
     each(|seed, lir| assert_eq!(lir.verify(), Ok(()), "seed {seed}\n{lir}"));
 }
 
-/// The checker is worth something only if it notices.
+/// Checks that `verify` notices functions that are not well formed.
 #[test]
 fn what_is_not_well_formed_is_noticed() {
     let good = "func 0 (v0, -, -, -, -) {\nb0:\n branch.64 v0 eq 0, b2\nb1:\n v1 = mov.64 1\nb2:\n exit v0\n}";

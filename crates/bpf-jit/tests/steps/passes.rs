@@ -1,6 +1,6 @@
-//! Every pass keeps what a program computes: generated programs evaluated before and after random passes in random
-//! order, results, memory, and what the functions outside were called with. And no pass makes of a long program what
-//! takes time or memory beyond all bounds.
+//! Every pass preserves what a program computes: generated programs are evaluated before and after random passes in
+//! random order, and results, memory, and the calls of functions outside are compared. Passes on long programs stay
+//! within bounds of time and memory.
 
 use bpf_analysis::{Facts, InsnFact, MemKind};
 use bpf_isa::{Insn, SubprogId};
@@ -17,7 +17,7 @@ const MEMORY: u64 = 0x10_0000;
 const CTX: u64 = 0x20_0000;
 const STACK: u64 = 0x40_0000;
 
-/// Remembers who was called with what.
+/// Records the calls of functions outside, with their arguments.
 #[derive(Default, PartialEq, Eq, Debug)]
 struct Calls(Vec<(Symbol, [Option<u64>; 5])>);
 
@@ -42,7 +42,7 @@ impl Env for Calls {
 
 type Seen = (Result<Outcome, EvalError>, Vec<Region>, Calls);
 
-/// What a run of the program does that anybody can see.
+/// Runs a program; returns its observable behaviour: outcome, memory and calls.
 fn run(lir: &Lir, memory: &[u8]) -> Seen {
     let mut ctx = vec![0; size_of::<RunCtx>()];
     ctx[RunCtx::BUDGET_OFFSET as usize..][..8].copy_from_slice(&10_000u64.to_le_bytes());
@@ -56,7 +56,7 @@ fn run(lir: &Lir, memory: &[u8]) -> Seen {
     (outcome, eval.memory, calls)
 }
 
-/// As a verifier might have found it: which loads and stores are in the stack.
+/// Returns facts as a verifier might give them: which loads and stores are in the stack.
 pub(crate) fn stack_facts(program: &bpf_isa::Program) -> Facts {
     let mut facts = Facts { insns: vec![InsnFact::default(); program.insns().len()], ..Facts::default() };
     for (insn, fact) in program.insns().iter().zip(&mut facts.insns) {
@@ -138,13 +138,13 @@ fn programs_compute_the_same_after_any_passes_in_any_order() {
     }
     assert!(finished as usize > seeds.clone().count() / 2, "{finished} of {seeds:?} programs end by themselves");
     for (pass, done) in Pass::ALL.iter().zip(changed) {
-        // There are confinements in contained programs alone (`tests/filetests/passes/gather.lir`).
+        // Only contained programs have confinements (`tests/filetests/passes/gather.lir`).
         let idle = matches!(pass, Pass::Ssa | Pass::Gather);
         assert!(done > 0 || idle, "{}: never found anything", pass.name());
     }
 }
 
-/// A program, lowered and optimised.
+/// Returns a program, lowered and optimised.
 fn optimised(text: &str) -> Lir {
     let program = bpf_isa::Program::new(bpf_isa::assemble(text).unwrap()).unwrap();
     let mut lir = Lir::default();
@@ -153,7 +153,7 @@ fn optimised(text: &str) -> Lir {
     lir
 }
 
-/// How many values live across each op, all together: what the allocator writes down.
+/// Returns the sum over all ops of the values that live across the op, which the allocator records.
 fn lives(func: &Func) -> usize {
     let liveness = Liveness::of(func);
     let mut sum = 0;
@@ -168,7 +168,7 @@ fn lives(func: &Func) -> usize {
     sum
 }
 
-/// A chain of ors is not followed from each of its members to its end; it was, by recursion.
+/// Checks that a chain of ors is not searched to its end from each of its members.
 #[test]
 fn long_chains_are_not_searched_for_bytes() {
     let mut text = String::from("r2 = *(u64 *)(r1 + 0)\nr0 = 0\n");
@@ -179,7 +179,7 @@ fn long_chains_are_not_searched_for_bytes() {
     assert!(lir.funcs[0].all_ops().count() > 90_000, "{lir}");
 }
 
-/// What is computed again far away is computed again: kept, all sums would live at once.
+/// Values that are needed again far away are computed again: if they were kept, all sums would live at the same time.
 #[test]
 fn what_is_computed_twice_does_not_live_without_a_limit() {
     let sums = |op: &str, branch: &str| -> String {
@@ -190,10 +190,10 @@ fn what_is_computed_twice_does_not_live_without_a_limit() {
         let lir = optimised(&text);
         let (lives, ops) = (lives(&lir.funcs[0]), lir.funcs[0].all_ops().count());
         assert!(lives < (1 << 22) + 32 * ops, "{lives} in {ops} ops");
-        // The stock was used.
+        // The budget for longer lives was used.
         assert!(ops < 4 * 24_000 && lives > 1 << 21, "{lives} in {ops} ops");
     }
-    // Near the head of a loop, and the loop is long.
+    // Both groups of sums are in a long loop, the first near its head.
     let text = format!(
         "r2 = *(u64 *)(r1 + 0)\nr0 = 0\n{}head:\n{}{}if r0 == 0 goto +1\ngotol head\nexit",
         sums("+", ""),
@@ -205,7 +205,7 @@ fn what_is_computed_twice_does_not_live_without_a_limit() {
     assert!(lives < (1 << 22) + 32 * ops, "{lives} in {ops} ops");
 }
 
-/// The stack of a long function stays in memory where as many values would live all through it.
+/// The stack of a long function stays in memory where too many values would live throughout the function.
 #[test]
 fn a_stack_becomes_values_as_far_as_they_are_not_too_many() {
     let each = |line: &dyn Fn(i32) -> String| -> String { (1..=512).map(|off| line(-off)).collect() };
@@ -221,7 +221,7 @@ fn a_stack_becomes_values_as_far_as_they_are_not_too_many() {
     assert!(lives > 1 << 22, "{lives}: none became a value");
 }
 
-/// Loops are copied up to a limit, not all of a program that is nothing else.
+/// Loops are unrolled up to a limit, even in a program that consists of loops only.
 #[test]
 fn loops_are_copied_as_far_as_there_is_room() {
     let text = format!("r0 = 0\n{}exit", "r0 += r1\nr1 += 3\nif r1 < r2 goto -3\n".repeat(10_000));
@@ -229,7 +229,7 @@ fn loops_are_copied_as_far_as_there_is_room() {
     assert!((35_000..2 * 30_000 + 1_000).contains(&ops), "{ops} ops of 30,000");
 }
 
-/// What is far behind a loop does not keep its counter, as long as that does not live there.
+/// Code far behind a loop does not keep a counter from ending at its step, unless the counter lives there.
 #[test]
 fn a_counter_ends_at_its_step_however_much_comes_behind() {
     let ended = |behind: &str| {
