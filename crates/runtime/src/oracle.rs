@@ -1,12 +1,11 @@
-//! For tests of the verifier (feature `oracle`): what it proved, beside what the interpreter then does.
+//! For tests of the verifier (feature `oracle`): compares its proofs with the steps of the interpreter.
 //!
-//! A thread that asks for it has the abstract states of its loads recorded, may say which functions of a program
-//! without an object are global, and has each interpreted instruction compared with the states of the program loaded
-//! last. But for contained programs of a thread that says so ([`believe`]), nothing of this changes what is accepted or
-//! how programs run; without the feature none of it is there.
+//! A thread can record the abstract states of its loads, declare functions of a program without an object as global,
+//! and compare each interpreted instruction with the states of the program loaded last. Only [`believe`] changes which
+//! programs are accepted, for contained programs of the calling thread. Without the feature, none of this is compiled.
 //!
-//! A thread may also have its next loads take over what the verifier said of the recorded one, if program and
-//! environment are the same: verifying is most of the time that a generated program takes.
+//! A thread can also reuse the recorded result of the verifier for its next loads, if program and environment are
+//! equal: verification takes most of the time of a test of a generated program.
 
 use crate::context::ContextLayout;
 use bpf_analysis::Facts;

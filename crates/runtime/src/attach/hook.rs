@@ -116,10 +116,10 @@ impl Attachment {
 
 /// A list of programs on context `C` with host state `H`, run as one.
 ///
-/// A run of the hook is one run of all its programs: an error in one ends it. Each has its budget to itself
-/// ([`crate::Loader::budget`]), and may take its own 33 tail calls. As machine code the programs are called directly.
-/// The call from Rust into the image is itself an indirect call, one and well predicted: the hook saves the calls
-/// *between* programs.
+/// A run of the hook is one run of all its programs: an error in one ends it. Each program has its own budget
+/// ([`crate::Loader::budget`]) and its own 33 tail calls. As machine code the programs are called directly. The call
+/// from Rust into the image is itself an indirect call, one and well predicted: the hook saves the calls *between*
+/// programs.
 ///
 /// ```
 /// use bpf_runtime::{Config, Engine, Hook, Linker, Policy, Raw, assemble};
@@ -203,7 +203,7 @@ impl<C, H> Prepared<C, H> {
         self.from
     }
 
-    /// Whether nobody has changed the hook since.
+    /// Returns whether the hook is unchanged since.
     pub(super) fn is_for(&self, state: &State<C, H>) -> bool {
         state.version == self.next.version - 1
     }

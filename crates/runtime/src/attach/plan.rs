@@ -407,10 +407,10 @@ impl<'p> Applied<'p> {
     /// and slots, this call waits for these runs.
     ///
     /// # Errors
-    /// [`PlanError::Changed`] if somebody else has changed one of the hooks or slots since, [`PlanError::RollingBack`]
-    /// if another rollback is putting back one of the slots, [`PlanError::Wait`] inside a run or in a forked child;
-    /// other [`PlanError`]s. Nothing has changed then; but if executable memory cannot be patched and somebody else
-    /// changes a hook at that moment, the hooks stay put back.
+    /// [`PlanError::Changed`] if one of the hooks or slots was changed by others since, [`PlanError::RollingBack`] if
+    /// another rollback is putting back one of the slots, [`PlanError::Wait`] inside a run or in a forked child; other
+    /// [`PlanError`]s. Nothing has changed then; but if executable memory cannot be patched and another thread changes
+    /// a hook at that moment, the hooks stay rolled back.
     pub fn roll_back(self) -> Result<(), PlanError> {
         self.back.carry_back()
     }

@@ -28,7 +28,7 @@ pub struct Runner<'r, C, H> {
 }
 
 enum Target<'r, C, H> {
-    /// Loaded for `C` and `H`.
+    /// A program loaded for `C` and `H`.
     Program(&'r Loaded),
     Hook(&'r Hook<C, H>),
 }
@@ -60,7 +60,7 @@ impl<C: Context, H: 'static> Program<C, H> {
     /// ```
     ///
     /// # Errors
-    /// [`RunError`] if no execution slot is to be had.
+    /// [`RunError`] if no execution slot is free.
     pub fn runner<'r>(&'r self, host: &'r mut H) -> Result<Runner<'r, C, H>, RunError> {
         let program = &**self.loaded();
         let guard = program.engine.0.domain.enter_run()?;
@@ -72,7 +72,7 @@ impl<C: Context, H: 'static> Hook<C, H> {
     /// For many runs under one run guard: each costs less. See [`Program::runner`].
     ///
     /// # Errors
-    /// [`RunError`] if no execution slot is to be had.
+    /// [`RunError`] if no execution slot is free.
     pub fn runner<'r>(&'r self, host: &'r mut H) -> Result<Runner<'r, C, H>, RunError> {
         let guard = self.engine().0.domain.enter_run()?;
         Ok(Runner { target: Target::Hook(self), guard, host, limits: None })

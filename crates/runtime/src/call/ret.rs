@@ -110,7 +110,7 @@ fn address<H>(at: *mut u8, owner: &impl Owned, caller: &Caller<'_, H>) -> Result
 }
 
 /// Memory of a `T` that host functions may return to programs, which read and write it. Clones are the same memory. It
-/// is freed when the last clone is gone and no run can be using it any more.
+/// is freed a grace period after the last clone was dropped.
 ///
 /// ```
 /// # use bpf_runtime::*;
@@ -174,7 +174,7 @@ impl<T: FromBytes + IntoBytes + Immutable> Pinned<T> {
         self.words.words.as_ptr().cast_mut().cast()
     }
 
-    /// A copy of the bytes as they are now; if a program writes meanwhile, it may be partly old and partly new.
+    /// Returns a copy of the bytes. A copy during a program's write may have old and new bytes.
     pub fn get(&self) -> T {
         let mut value = T::new_zeroed();
         // SAFETY: there are at least `size_of::<T>()` bytes of atomic words.
@@ -209,8 +209,8 @@ impl Owned for Words {
     }
 }
 
-/// A map whose values host functions may return to programs. Clones are the same map. The map is let go when the last
-/// clone and value are gone and no run can be using it any more.
+/// A map whose values host functions may return to programs. Clones are the same map. The map is dropped a grace period
+/// after the last clone and value.
 ///
 /// ```
 /// # use bpf_runtime::*;
@@ -229,7 +229,7 @@ pub struct PinnedMap<K, V> {
     types: PhantomData<fn(K, V) -> V>,
 }
 
-/// A map that is let go after a grace period.
+/// A map that is dropped after a grace period.
 struct Held(Map);
 
 impl Drop for Held {

@@ -95,7 +95,7 @@ pub enum Shape {
         /// Whether programs may write the bytes.
         writable: bool,
     },
-    /// A struct that is a context by itself too.
+    /// A nested struct, which also is a context itself.
     Struct {
         /// Its name in C.
         name: &'static str,
@@ -152,7 +152,7 @@ fn check_len(len: usize) -> Result<(), RunError> {
 }
 
 impl<'p> ContextBytes<'p> {
-    /// These bytes.
+    /// Makes a field of these bytes.
     ///
     /// # Errors
     /// [`RunError::TooLong`] for more than 1 GiB.
@@ -194,7 +194,7 @@ impl fmt::Debug for ContextBytesMut<'_> {
 }
 
 impl<'p> ContextBytesMut<'p> {
-    /// These bytes.
+    /// Makes a field of these bytes.
     ///
     /// # Errors
     /// [`RunError::TooLong`] for more than 1 GiB.

@@ -1,7 +1,8 @@
-//! The kernel's context of programs that are told of what a TCP connection does, `struct bpf_sock_ops`.
+//! The kernel's context of programs on events of TCP connections, `struct bpf_sock_ops`.
 //!
-//! Problem: in the kernel most fields are read out of the connection as the program asks. Approach: the host writes
-//! down what it tells, and reads the reply; what is 0 says nothing, as the kernel's fields of no full socket.
+//! Problem: in the kernel most fields are read from the connection when the program loads them. Approach: the host
+//! stores the fields before the run and reads the reply after it. A field of 0 is unknown, like the kernel's fields of
+//! a socket that is not full.
 //!
 //! Source: `include/uapi/linux/bpf.h`, `sock_ops_is_valid_access` in `net/core/filter.c` (Linux 6.18).
 
@@ -62,7 +63,7 @@ pub struct SockOpsFields {
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct SockOpsBuff {
-    /// The numbers. `bpf_sock_ops_cb_flags` is what the program has asked to be told of, after a run.
+    /// The numbers. After a run, `bpf_sock_ops_cb_flags` has the events that the program has subscribed to.
     pub fields: SockOpsFields,
     /// The target of `sk`.
     pub socket: Option<Arc<Socket>>,

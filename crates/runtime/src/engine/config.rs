@@ -94,7 +94,8 @@ pub struct Config {
     pub packs: bpf_prog_pack::Options,
     /// How much work verifying one program may take.
     pub limits: Limits,
-    /// Which unwinders, profilers and debuggers are told of loaded programs; none by default. See docs/debugging.md.
+    /// The unwinders, profilers and debuggers that are notified of loaded programs; none by default. See
+    /// docs/debugging.md.
     #[cfg(native)]
     pub debug: DebugOptions,
     /// Receives the text of `bpf_trace_printk`, which is dropped by default. [`crate::Printed`] also names the program,

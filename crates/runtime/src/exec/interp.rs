@@ -283,7 +283,7 @@ impl<'p> Host<'p> {
                 ArgKind::Local(Local::Dynptr(_), LocalUse::Read) if self.granted.is_dynptr(arg) => {}
                 // The helper reads nothing unless the verifier has proven bytes readable at the call.
                 ArgKind::Peeked { .. } | ArgKind::Probed => {}
-                // It is not looked at.
+                // The helper does not read this local.
                 ArgKind::Local(kind @ Local::Interrupts { .. }, _) => {
                     memory[i] = self.check_memory(arg, kind.size().into(), OBJECT, caller)?;
                 }

@@ -27,7 +27,7 @@ pub struct InstancePool<H>(Arc<Shared<H>>);
 struct Shared<H> {
     size: usize,
     places: Mutex<Places<H>>,
-    /// How many handles there are of each map of an instance that nobody uses.
+    /// The number of handles of each map of an unused instance.
     handles: Vec<usize>,
     /// Makes one more instance.
     make: Box<dyn Fn() -> Result<Instance<H>, LoadError> + Send + Sync>,

@@ -110,7 +110,7 @@ impl FromR0 for () {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InterfaceError {
-    /// No such table.
+    /// The object has no table of this name.
     #[error("no table `{table}` in `.struct_ops` or `.struct_ops.link`; there are: {}", .have.join(", "))]
     NoTable {
         /// The name.

@@ -394,8 +394,8 @@ impl MapSet {
         &self.planned
     }
 
-    /// Returns what is declared of the maps with these indices, `None` for the others, for a verification that loads
-    /// nothing: no map is made.
+    /// Returns the declarations of the maps with these indices, and `None` for the others. For a verification without a
+    /// load: no map is made.
     pub(crate) fn declare(&self, wanted: &[bool]) -> Result<Vec<Option<Declared>>, LoadError> {
         let taken = |at: usize| {
             self.said.iter().find_map(|(of, said)| match said {

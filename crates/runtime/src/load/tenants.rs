@@ -33,7 +33,7 @@ use std::thread::ThreadId;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TenantError {
-    /// There is no such tenant.
+    /// No tenant has this name.
     #[error("there is no tenant `{name}`")]
     Unknown {
         /// The name asked for.
@@ -83,7 +83,7 @@ pub struct Tenant {
 }
 
 impl Tenant {
-    /// A tenant of this name, without limits of its own.
+    /// Makes a tenant of this name, without limits of its own.
     pub fn new(name: &str) -> Tenant {
         let name = name.to_owned();
         Tenant { name, memory: None, budget: None, slot: None, globals: Vec::new(), maps: Vec::new() }
@@ -363,7 +363,7 @@ impl<C: Context, H: 'static> Tenants<C, H> {
         Ok(Turn(self))
     }
 
-    /// Looks at the list as it is. In a forked child, `None` if it was locked at the fork.
+    /// Calls `look` with the present list. In a forked child, returns `None` if it was locked at the fork.
     fn look<R>(&self, look: impl FnOnce(&State<C, H>) -> R) -> Option<R> {
         let state = self.engine.domain().lock_to_read(&self.state)?;
         Some(look(&state))
@@ -381,8 +381,7 @@ impl<C, H> Tenants<C, H> {
 struct Turn<'t, C, H>(&'t Tenants<C, H>);
 
 impl<C, H> Turn<'_, C, H> {
-    /// Looks at the list or exchanges a part of it. Nothing of the list may be dropped by `change`, which is called
-    /// under the lock.
+    /// Calls `change` with the list, under the lock. `change` must not drop any part of the list.
     fn look<R>(&self, change: impl FnOnce(&mut State<C, H>) -> R) -> R {
         change(&mut self.0.state())
     }

@@ -1,11 +1,11 @@
 //! The direct tail-call sites of a program, and their registration with tables.
 //!
-//! Problem: a tail call with constant table and index is compiled into a patchable site, and from then on its table
-//! must patch it: from before anybody can run the program until nobody begins to any more. Approach: [`Tracked`] is
-//! that period. Making one links every site to what its slot holds, under the table's lock, so an update that races
-//! with the load comes before or after it as a whole; dropping it takes the sites out.
+//! Problem: a tail call with constant table and index is compiled into a patchable site, and its table must patch the
+//! site as long as runs can begin in the program. Approach: a [`Tracked`] lives for that period. Making it links every
+//! site to the program in its slot, under the table's lock, so an update that races with the load comes before or after
+//! it as a whole. Dropping it removes the sites from the tables.
 //!
-//! Invariant: a site keeps the text it is in, and the table keeps no site of a program that is gone.
+//! Invariant: a site keeps the text it is in, and the table has no site of a dropped program.
 
 use crate::error::LoadError;
 use crate::program::bindings::Bindings;
@@ -48,7 +48,7 @@ pub(crate) struct Tracked {
 }
 
 impl Tracked {
-    /// Makes the sites of newly placed code known to their tables. Nobody may run the code before this returns.
+    /// Makes the sites of newly placed code known to their tables. No run may enter the code before this returns.
     pub(crate) fn new(text: &Arc<Text>, sites: &[TailCallSite], bindings: &Bindings) -> Result<Tracked, LoadError> {
         /// A table, and the sites that jump through it with their indices.
         type TableSites<'a> = (&'a Arc<ProgTable>, Vec<(u32, TextSlots)>);

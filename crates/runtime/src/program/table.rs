@@ -309,7 +309,8 @@ impl ProgTable {
     }
 
     /// How many references to a program it keeps, in its slots and for sites that jump to them. References that wait
-    /// for runs to end are not among them. In a forked child, `None` if somebody was changing the table at the fork.
+    /// for runs to end are not among them. In a forked child, `None` if another thread was changing the table at the
+    /// fork.
     pub(crate) fn holds_of(&self, program: *const ()) -> Option<usize> {
         let state = self.lock_to_read()?;
         let is = |member: &Arc<dyn Member>| core::ptr::eq(Arc::as_ptr(member).cast(), program);
@@ -329,21 +330,21 @@ impl ProgTable {
         }
         let mut state = self.lock();
         let changes = state.programs.keys().map(|&index| (index, None)).collect();
-        // Nobody is left who could be told; a site that could not be closed keeps its target.
+        // No user is left to report an error to. A site that cannot be closed keeps its target.
         let bound = state.bound;
         let (_, left) = self.apply(&mut state, changes, bound, Failing::GoOn);
         drop(state);
         left.finish();
     }
 
-    /// Links sites of newly placed code to what their slots hold, from now on.
+    /// Links sites of newly placed code to the programs in their slots, and patches them from now on.
     pub(crate) fn track(&self, owner: u64, sites: Vec<(u32, TextSlots)>) -> Result<(), ProgArrayError> {
         let State { programs, sites: all, .. } = &mut *self.lock();
         let current = |index: u32| programs.get(&index).cloned().map(Jump);
         all.track(&self.clock, owner, sites, current).map_err(text_error)
     }
 
-    /// Forgets the sites of code that nobody begins to run any more.
+    /// Removes the sites of code that no run enters any more.
     pub(crate) fn untrack(&self, owner: u64, slots: &[u32]) {
         if self.domain.is_forked() {
             return; // The lock may be held by a thread that does not exist here, and nobody is patched any more.
@@ -501,19 +502,18 @@ impl Exchanged {
 /// Which step of a plan an [`exchange`] is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// The slots are set at once. Refused for slots that a rollback has claimed: what it has not put back yet must not
-    /// be taken for what was there before.
+    /// The slots are set at once. Refused for slots that a rollback has claimed, since their programs are not yet those
+    /// that the rollback restores.
     Set,
     /// The slots stay as they are and are claimed for [`Turn::Return`]. Refused as [`Turn::Set`] is.
     Claim,
-    /// The slots that were claimed are set, but for those that hold something unexpected: somebody has set them since,
-    /// by themselves.
+    /// The claimed slots are set, except those with unexpected contents, which were set directly since the claim.
     Return,
 }
 
 /// Why no slot was changed.
 pub(crate) enum NotExchanged {
-    /// This slot of the table of this name holds something else than is expected of it.
+    /// This slot of the table of this name does not have its expected contents.
     Unexpected(String, u32),
     /// A rollback has claimed this slot of the table of this name.
     Claimed(String, u32),
@@ -521,8 +521,8 @@ pub(crate) enum NotExchanged {
     Refused(String, ProgArrayError),
 }
 
-/// Changes slots of these tables, all or none: under the locks of all of them, so that nobody changes one between, and
-/// after all is known to be possible but that code can be patched. Runs see one slot after the other.
+/// Changes slots of these tables, all or none. All tables are locked, and every change is checked before the first is
+/// made; only patching code can fail after that, and is undone. Runs see one slot change after the other.
 pub(crate) fn exchange(changes: &[(&Arc<ProgTable>, Exchange)], turn: Turn) -> Exchanged {
     let mut tables: Vec<&Arc<ProgTable>> = changes.iter().map(|(table, _)| *table).collect();
     let refused = |table: &ProgTable, error| NotExchanged::Refused(table.name().to_owned(), error);

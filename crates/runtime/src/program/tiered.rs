@@ -1,21 +1,21 @@
 //! The code of a program that becomes faster while it runs.
 //!
-//! Problem: code that takes the place of other code is reached from prog arrays, images of hooks, compare trees,
-//! patched jumps and threads that are about to call it. Approach: none of them knows it. They have the address of a
-//! [`Forward`], a jump of the program's own that is there as long as the program is, and that is all that changes:
+//! Problem: the address of the replaced code is in prog arrays, images of hooks, compare trees, patched jumps and
+//! threads that are about to call it. Approach: all of them have the address of a [`Forward`] instead, a jump of the
+//! program that lives as long as the program. Only the target of this jump changes:
 //!
-//! 1. The fast code is compiled, placed, and its tail-call sites linked, while runs go on in the slow.
-//! 2. It is put beside the slow, so that the end of a stopped run finds its instruction in either.
-//! 3. The forward is redirected: runs and tail calls that begin from now on are fast. So one program changes at one
-//!    moment, whatever hook, plan or prog array it is in, and nobody's lock is taken.
-//! 4. A core barrier, after which no core goes to the slow code, and a grace period, after which no run is in it: it
-//!    is freed, with what it had taken of its account, and what it was compiled from.
+//! 1. The fast code is compiled and placed, and its tail-call sites are linked, while runs use the slow code.
+//! 2. It is registered beside the slow code, so that the end of a stopped run finds its instruction in either.
+//! 3. The forward is redirected: runs and tail calls that begin later use the fast code. The program changes at one
+//!    moment in all hooks, plans and prog arrays, and no lock of those is taken.
+//! 4. After a core barrier no core jumps to the slow code, and after a grace period no run is in it. Then it is freed,
+//!    with its bytes of the account and the input of its compilation.
 //!
-//! Whatever fails before the third step leaves the program as it was, for good; without the barrier, the slow code
-//! stays as long as the program does.
+//! A failure before the third step leaves the program with its slow code permanently. If the barrier fails, the slow
+//! code is kept as long as the program.
 //!
 //! Invariant: the promises that hold for the first code hold for the second: it is entered with a run, takes no more
-//! machine stack than was said, and is checked and counted alike.
+//! machine stack than was computed at load, and has the same checks and counters.
 
 use crate::abi::begin::Entry;
 use crate::engine::Engine;
@@ -67,7 +67,7 @@ struct From {
 }
 
 impl Drop for From {
-    /// Nobody tries twice: it is not kept, whatever came of it, nor is what it had taken.
+    /// Returns the bytes of the inputs to the account. There is only one attempt, so the inputs are not kept after it.
     fn drop(&mut self) {
         if let Some(memory) = &self.memory {
             memory.shrink(self.again.bytes() as u64);
@@ -116,7 +116,8 @@ impl Tiered {
         Ok((tiered, Entry { code: at, callee: at, needs: entry.needs }))
     }
 
-    /// The machine stack that a run may take in either code, if a run of the slow code takes `slow` bytes.
+    /// Returns the machine stack in bytes that a run may take in either code, if a run of the slow code takes `slow`
+    /// bytes.
     pub(super) fn machine_stack(engine: &Engine, slow: u64) -> u64 {
         slow.saturating_add(STACK_SLACK).min(engine.config().max_machine_stack)
     }
@@ -135,7 +136,7 @@ impl Tiered {
     /// The code that runs begin in now.
     pub(super) fn now<R>(&self, look: impl FnOnce(&Compiled) -> R) -> Option<R> {
         let slow = self.slow_code.upgrade().filter(|_| self.is_slow());
-        // It may have been freed meanwhile, and then there is the other.
+        // If the slow code was freed since, the fast code exists.
         slow.as_deref().or_else(|| self.fast.get().map(|fast| &fast.code)).map(look)
     }
 
@@ -153,7 +154,8 @@ impl Tiered {
         codes.into_iter().find(|code| code.has(pc)).map(look)
     }
 
-    /// Compiles the fast code, which may take so much machine stack, and has it run instead: its length.
+    /// Compiles the fast code within `machine_stack` bytes of machine stack, and redirects the program to it. Returns
+    /// the length of the code in bytes.
     pub(super) fn make_fast(
         &self,
         engine: &Engine,
@@ -255,7 +257,7 @@ mod tests {
                 assert_eq!(fast, program.machine_code().unwrap() != slow, "{call:?} {nth}");
                 assert_eq!(run(&program), result, "{call:?} {nth}");
                 assert!(reached || fast, "{call:?} {nth}");
-                // Whether it worked or not, nobody tries again.
+                // Neither success nor failure is followed by another attempt.
                 assert!(!program.loaded().make_fast());
                 assert_eq!((run(&program), !program.is_slow()), (result, fast), "{call:?} {nth}");
                 refused += u32::from(!fast);
