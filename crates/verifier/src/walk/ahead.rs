@@ -1,16 +1,18 @@
-//! Numbers that compilers add a power of two to, and cut off again.
+//! Numbers to which compilers add a power of two that is truncated later.
 //!
-//! Problem: of `(u32)(len - 32) / 4` only 32 bits are used, so clang makes `(len + 2^34 - 32) >> 2` of it, and takes
-//! the low half of that: what was taken off comes back as a large sum that no 32-bit distance tells. Approach: the sum
-//! is remembered as the number that it is ahead of, `V(sum) = number + by`, with the power of two that
-//! is next above what was added; so are its quotients. What looks only at bits below that power works on the number.
+//! Problem: of `(u32)(len - 32) / 4` only 32 bits are used, so clang computes `(len + 2^34 - 32) >> 2` and takes the
+//! low half: the subtraction becomes a large sum that no 32-bit distance expresses. Approach: the sum is remembered by
+//! the number that it is ahead of, `V(sum) = number + by`, where `by` is the power of two next above the added
+//! constant; quotients of the sum are remembered likewise. An operation that depends only on bits below that power
+//! works on the number instead.
 //!
-//! Claim: then it may. Proof: the sum does not wrap, as asked for below, so it is the number and `by` in the integers.
-//! Let `by` be a multiple of 2^n. The low n bits of the two are the same; so are the results of a 32-bit operation, if
-//! n is 32 or more, of a mask without bits from n on, and of a shift to the left by 64 - n or more. And `(number + by)
-//! >> k` is `(number >> k) + (by >> k)` for all k up to n, as what the shift drops of `by` is nothing.
+//! Claim: such an operation has the same result for the number. Proof: the sum does not wrap, as checked below, so it
+//! is the number plus `by` in the integers. Let `by` be a multiple of 2^n. The low n bits of the sum and the number are
+//! equal. So are the results of a 32-bit operation if n is at least 32, of a mask without bits from n on, and of a
+//! shift to the left by at least 64 - n. And `(number + by) >> k` is `(number >> k) + (by >> k)` for all k up to n,
+//! since the shift drops only zeros of `by`.
 //!
-//! Invariants: those of [`Definition`], which the sum is remembered as ([`Made::Ahead`]).
+//! Invariants: those of [`Definition`], by which the sum is remembered ([`Made::Ahead`]).
 
 use bpf_isa::{AluOp, Reg, Src, Width};
 
@@ -20,15 +22,15 @@ use crate::scalar::Scalar;
 use crate::state::{Affine, Definition, Made};
 use crate::value::Value;
 
-/// The least that is added so, and the most.
+/// The least and the greatest power of two that is handled.
 const LEAST: u64 = 1 << 32;
 const MOST: u64 = 1 << 48;
 
 impl Walk<'_> {
-    /// The operation, on the number that `dst` is ahead of, where only that matters, or if it makes such a number.
-    /// `true`: it is done.
+    /// Performs the operation on the number that `dst` is ahead of, if the result is the same, or creates such a sum.
+    /// `true` if the operation is done.
     pub(super) fn ahead(&mut self, width: Width, op: AluOp, dst: Reg, src: Src) -> bool {
-        // The other operand is not what it is ahead of: both are the sum.
+        // If both operands are the sum, the other one cannot be replaced.
         if src == Src::Reg(dst) {
             return false;
         }
@@ -59,18 +61,18 @@ impl Walk<'_> {
         }
     }
 
-    /// What the low half of the register is that of, if the register is ahead of it by something without a low half.
+    /// The number whose low half is the register's low half, if the register is ahead of it by a multiple of 2^32.
     pub(super) fn short_behind(&self, r: Reg) -> Option<Value> {
         self.is_ahead_of(r).filter(|(_, by)| by.trailing_zeros() >= 32).map(|(v, _)| v)
     }
 
-    /// Adds so much that the sum is ahead of a number.
+    /// Adds a constant such that the sum is ahead of a number. `false` if that does not apply.
     fn goes_ahead(&mut self, dst: Reg, c: u64) -> bool {
         let d = *self.state.reg(dst);
         let by = c.next_power_of_two();
         let less = by - c;
         let Ok(apart) = i32::try_from(less) else { return false };
-        // What it is ahead of is a number, and the sum no more than 64 bits.
+        // The number must not be negative, and the sum must fit 64 bits.
         let above = d.n.umin() >= less || planted!(AheadOfNothing);
         let Some(delta) = d.delta.checked_sub(apart) else { return false };
         if !d.is_scalar() || d.id == 0 || !above || d.n.umax() > MOST || !self.relates() {
@@ -83,7 +85,7 @@ impl Walk<'_> {
         true
     }
 
-    /// Sets the register to `v` and so much.
+    /// Sets the register to `v + by`.
     fn set_ahead(&mut self, dst: Reg, v: Value, by: u64) {
         let n = v.n.alu(AluOp::Add, Width::W64, &Scalar::constant(by));
         self.state.set(dst, Value::scalar(n));
@@ -96,21 +98,21 @@ impl Walk<'_> {
         }
     }
 
-    /// What the register is ahead of, and by how much.
+    /// The number that the register is ahead of, and the distance.
     fn is_ahead_of(&self, r: Reg) -> Option<(Value, u64)> {
         let d = self.state.reg(r);
         let (of, made, by) = self.state.definitions_of(d).find_map(|x| match x.made {
             Made::Ahead(by) => Some((x.of, x.made, by)),
             Made::Masked(_) | Made::Right(_) | Made::Left { .. } | Made::Inverted | Made::Modulo { .. } => None,
         })?;
-        // What has been learnt of the sum since, and of its low half.
+        // The range that later comparisons have shown of the sum, and of its low half.
         let n = self.state.range_of(of).meet(&made.operand(&d.n))?;
         let short = by.trailing_zeros() >= 32 && n.high_half_is_zero();
         let n = if short { n.meet(&d.n.zext_low())? } else { n };
         Some((of.value(n), by))
     }
 
-    /// The register is what it was ahead of, as far as the next operation looks.
+    /// Replaces the register by the number that it was ahead of, for the next operation.
     fn falls_back(&mut self, dst: Reg, v: Value) -> bool {
         self.decides();
         self.state.set(dst, v);

@@ -1,4 +1,4 @@
-//! Arithmetic and moves: numbers by the scalar domain, pointers by offset.
+//! Arithmetic and moves: numbers by the scalar domain, pointers by their offset.
 //!
 //! Pointers allow 64-bit addition and subtraction of bounded numbers, and nothing else: any other operation would turn
 //! an address into a number the program could store or compare.
@@ -30,7 +30,7 @@ impl Walk<'_> {
         if self.numbers(width, op, dst, src) {
             return Ok(());
         }
-        // An address is needed exactly, so is the number that moves it.
+        // An address is needed exactly, and so is the number that moves it.
         self.decides();
         let stale = |r: Reg| self.state.reg(r).is_stale();
         if stale(dst) || matches!(src, Src::Reg(r) if stale(r)) {
@@ -43,7 +43,7 @@ impl Walk<'_> {
         if d.is_arena() || s.is_arena() {
             let other = if d.is_arena() { (&s, src) } else { (&d, Src::Reg(dst)) };
             let v = match other {
-                // Whatever is done to it, it stays an address of the arena, as in the kernel.
+                // The result of any operation on an arena address is an arena address, as in the kernel.
                 (v, _) if v.is_scalar() || v.is_arena() => Value::arena(),
                 (v, Src::Reg(r)) => return refuse(Reason::PointerOp(r, v.describe(self.env))),
                 (_, Src::Imm(_)) => return refuse(Reason::Internal("immediate pointer")),
@@ -72,7 +72,7 @@ impl Walk<'_> {
             (false, true) if width == Width::W64 && matches!(op, AluOp::Add | AluOp::Sub) => {
                 let near = self.loops.guessing() || (planted!(AssumedNear) && self.loops.checking());
                 let s = if let (true, Src::Reg(r)) = (near, src) { self.assume_near(r, &d) } else { s };
-                // The number gets a name, so that a comparison of it bounds the pointer too.
+                // The number gets a name, so that a comparison of it bounds the pointer, too.
                 let s = match src {
                     Src::Reg(r) if matches!(d.ty, Ty::Packet { .. }) || self.loops.related => self.name(r),
                     _ => s,
@@ -87,7 +87,7 @@ impl Walk<'_> {
                 self.pointer_add(reg, &s, &d, false)?
             }
             (false, false) if op == AluOp::Sub => {
-                // It gets a name, so that a comparison of what is left bounds the pointer, too.
+                // The pointer gets a name, so that a comparison of the difference bounds the pointer, too.
                 let tied = match src {
                     Src::Reg(r) => self.tied(r),
                     Src::Imm(_) => s,
@@ -109,11 +109,11 @@ impl Walk<'_> {
         })
     }
 
-    /// Whether the OR of a pointer and a number is their sum: compilers index a small array so that they know to be
-    /// aligned (`fp - 8 | (i & 7)`).
+    /// Whether the OR of a pointer and a number is their sum: compilers index small aligned arrays like this (`fp - 8 |
+    /// (i & 7)`).
     ///
-    /// Claim: if the address is a multiple of a power of two that is above the number, then it is. Proof: no bit is in
-    /// both, so nothing is carried.
+    /// Claim: the OR is the sum if the address is a multiple of a power of two that is above the number. Proof: no bit
+    /// is set in both, so nothing is carried.
     fn is_sum_of_bits(&mut self, d: &Value, s: &Value) -> bool {
         let (p, n) = match (d.is_scalar(), s.is_scalar()) {
             (false, true) => (d, s),
@@ -128,7 +128,7 @@ impl Walk<'_> {
         memory && (self.aligned(p, 0, above) || planted!(OrIsSum))
     }
 
-    /// Of numbers that are not negative, a signed division is an unsigned one.
+    /// The unsigned operation for a signed division of numbers that are not negative.
     fn unsigned(&self, width: Width, op: AluOp, dst: Reg, src: Src) -> AluOp {
         let unsigned = match op {
             AluOp::SDiv => AluOp::Div,
@@ -155,7 +155,7 @@ impl Walk<'_> {
         if positive { unsigned } else { op }
     }
 
-    /// The operation in place, if both operands are numbers.
+    /// Performs the operation in place, if both operands are numbers.
     pub(super) fn numbers(&mut self, width: Width, op: AluOp, dst: Reg, src: Src) -> bool {
         if self.ahead(width, op, dst, src) {
             return true;
@@ -201,8 +201,8 @@ impl Walk<'_> {
         done
     }
 
-    /// In a loop, what is added or taken apart gets a name, so that the whole is tied to its parts: of what is short
-    /// enough to be an index or a length.
+    /// In a loop: names operands that are added or split, so that the whole is related to its parts. Applies to numbers
+    /// short enough to be an index or a length.
     fn name_parts(&mut self, op: AluOp, dst: Reg, src: Src) {
         let small = |v: &Value| v.is_scalar() && v.n.umax() <= MAX_OFFSET as u64;
         let unnamed = |v: &Value| v.id == 0 && v.n.as_const().is_none();
@@ -211,7 +211,7 @@ impl Walk<'_> {
             (AluOp::Add | AluOp::Sub | AluOp::Or, Src::Reg(r)) if r != dst => {
                 let s = self.state.reg(r);
                 let parts = small(d) && small(s) && (unnamed(d) || unnamed(s));
-                // A constant and a number: the number at a distance.
+                // A constant plus a number is the number at a distance.
                 let distance = d.n.as_const().is_some() && op != AluOp::Sub;
                 let parts = parts && (op != AluOp::Or || d.n.bits().max() & s.n.bits().max() == 0);
                 if parts && (distance || self.relates()) {
@@ -228,8 +228,8 @@ impl Walk<'_> {
         }
     }
 
-    /// A mask with every bit that a number may have leaves it, and its name: what clang makes of a cast to a byte.
-    /// Elsewhere such a mask gives the number another name, by which programs are accepted as they are.
+    /// A mask with every bit that a number may have leaves the number unchanged, with its name: clang's cast to a byte.
+    /// Elsewhere such a mask gives the number another name, since accepted programs rely on that.
     fn masks_nothing(&mut self, width: Width, op: AluOp, dst: Reg, src: Src) -> bool {
         let mask = match (op, src) {
             (AluOp::And, Src::Imm(mask)) if self.loops.further => mask as i64 as u64,
@@ -241,7 +241,7 @@ impl Walk<'_> {
         };
         let mask = mask & super::bits_mask(width);
         let d = self.state.reg(dst);
-        // Low bits that the number does not have need not be in it.
+        // Low bits that the number cannot have need not be in the mask.
         let fits = mask | ((1 << d.n.bits().max().trailing_zeros().min(31)) - 1);
         if matches!(mask, 0xff | 0xffff) || (self.loops.related && fits == ones(32)) {
             self.assume_fits(fits, dst);
@@ -255,7 +255,7 @@ impl Walk<'_> {
         true
     }
 
-    /// While a loop's guess is made: what a place has that is cast to 32 bits is taken to fit them.
+    /// While a candidate is formed: assumes that a place which is cast to 32 bits fits them.
     pub(super) fn assume_short(&mut self, by: u32, r: Reg) {
         let n = self.state.reg(r).n;
         if by == 32 && !fits(&n, by, false) && !fits(&n, by, true) {
@@ -263,7 +263,7 @@ impl Walk<'_> {
         }
     }
 
-    /// While a loop's guess is made: a named number is taken to be this at most, of which it is cut to the bits.
+    /// While a candidate is formed: assumes that a named number is at most `most`, to which bits it is truncated.
     fn assume_fits(&mut self, most: u64, r: Reg) {
         let v = *self.state.reg(r);
         if (self.loops.assumes() || (planted!(AssumedShort) && self.loops.checking()))
@@ -275,8 +275,8 @@ impl Walk<'_> {
         }
     }
 
-    /// The operands, where the order of the result beside them is worth knowing: in loops, and of what is no longer
-    /// than a region.
+    /// The operands, if the order of the result and the operands is worth knowing: in loops, and for numbers that are
+    /// at most a region's length.
     fn ordered_operands(&self, op: AluOp, dst: Reg, src: Src) -> Option<(Value, Value)> {
         let d = self.state.reg(dst);
         let s = match src {
@@ -300,18 +300,18 @@ impl Walk<'_> {
         })
     }
 
-    /// The result of an operation on these: its name is kept or multiplied, or it gets one that is ordered beside
+    /// Names the result of an operation on these operands: the name is kept or multiplied, or a new one is ordered with
     /// theirs.
     fn order_result(&mut self, width: Width, op: AluOp, dst: Reg, d: &Value, s: &Value) {
         let r = self.state.reg(dst);
         if r.id != 0 || r.n.as_const().is_some() {
             return;
         }
-        // Of a constant, 32 bits take part.
+        // Only the low 32 bits of a constant take part.
         let low = s.n.as_const().filter(|_| width == Width::W32 && self.loops.further);
         let low = low.map(|c| Value::constant(c & ones::<u64>(32)));
         let s = low.as_ref().unwrap_or(s);
-        // The same number at two distances.
+        // One number at two distances.
         if op == AluOp::Sub && d.id != 0 && (d.id, d.scale) == (s.id, s.scale) {
             let apart = Scalar::constant((i64::from(d.delta) - i64::from(s.delta)) as u64);
             let apart = if width == Width::W32 { apart.zext_low() } else { apart };
@@ -327,7 +327,7 @@ impl Walk<'_> {
             return;
         }
         let (exact, max) = self.exact(width, op, d, s);
-        // Others may rest on what that follows from.
+        // Later proofs may rest on the facts from which this follows.
         self.scratch.prune.sums |= exact && self.loops.rich();
         let named = match exact && self.relates() {
             _ if width == Width::W32 && !(d.n.high_half_is_zero() && s.n.high_half_is_zero()) => None,
@@ -345,13 +345,13 @@ impl Walk<'_> {
             self.state.middle(d, id, &mut facts);
         }
         if named.is_some() || !facts.is_empty() {
-            // Others may rest on them.
+            // Later proofs may rest on these facts.
             self.decides();
             self.next_id = self.next_id.max(id);
             let r = &mut self.state.top_mut().regs[dst.index()];
             (r.id, r.scale, r.delta) = (id, scale, delta);
             for mut f in facts.drain(..).filter(|_| scale == 1) {
-                // They are of the result, or a multiple of it; its name is at a distance.
+                // The facts are about the result, or a multiple of it; its name is at a distance.
                 let apart = i64::from(delta);
                 let bytes = match f.hi == id {
                     true => f.bytes.checked_sub(apart),
@@ -364,13 +364,14 @@ impl Walk<'_> {
         }
         self.facts = facts;
         if let (AluOp::And, true, Some(c)) = (op, short, s.n.as_const()) {
-            // Low bits that are cleared, and others that it does not have: of the least number, it leaves the least.
+            // If the mask clears low bits, or bits that the number cannot have, the least number gives the least
+            // result.
             let cleared = !(c | !super::bits_mask(width));
             let lost = cleared & d.n.bits().max();
             let are_low = |bits: u64| bits.wrapping_add(1).is_power_of_two();
             let low = are_low(cleared) || (lost != 0 && are_low(lost));
-            // Bits that it does not have: nothing at all. (What is known of arrays grows by steps from what begins it:
-            // it begins with less.)
+            // If the mask clears only bits that the number cannot have, the number is unchanged. (With array contents,
+            // ranges are widened in steps, and begin with a smaller one.)
             let whole = (cleared & 1 == 1 || !self.loops.elements) && lost == 0;
             let left = if whole { d.n } else { Scalar::unsigned(d.n.umin() & c, u64::MAX) };
             let r = &mut self.state.top_mut().regs[dst.index()];
@@ -381,10 +382,10 @@ impl Walk<'_> {
             }
         }
         if exact && named.is_some_and(|(_, scale, _)| scale == 1) {
-            // A sum that was bounded before, or one less than such a one; a difference that is not negative.
+            // The bound of an equal sum, or of one that is less by one; for a difference, a lower bound of 0.
             let most = self.state.most_by_sums(id).map(|most| i128::from(most) + i128::from(delta));
             let most = most.and_then(|most| u64::try_from(most.max(0)).ok()).map_or(max, |most| most.min(max));
-            // What is left of a number that something was taken off: half of one that is 2 or more is not all of it.
+            // The rest after a subtraction: a number that is at least 2, minus half of it, is not 0.
             let further = op == AluOp::Sub && self.loops.further && self.loops.may_ask();
             let less = || Form::of(s)?.plus(&Form::of(d)?, -1);
             let least = further.then(|| self.state.most_of_form(&less()?)?.checked_neg()).flatten();
@@ -397,13 +398,13 @@ impl Walk<'_> {
         }
     }
 
-    /// Whether sums and the order of numbers are worth knowing: in loops, and before them.
+    /// Whether sums and orders of numbers are worth knowing: in loops, and before them.
     pub(super) fn relates(&self) -> bool {
         self.loops.relates() || self.state.in_guessed_loop()
     }
 
-    /// Whether the operation on named numbers does not wrap, and what it is at most if so. While guessing, sums are
-    /// taken not to.
+    /// Whether the operation on named numbers does not wrap, and then its greatest result. While a candidate is formed,
+    /// sums are assumed not to wrap.
     fn exact(&self, width: Width, op: AluOp, d: &Value, s: &Value) -> (bool, u64) {
         let top = match width {
             Width::W32 => u64::from(u32::MAX),
@@ -429,18 +430,18 @@ impl Walk<'_> {
                 (exact, d.n.umax().saturating_sub(s.n.umin()))
             }
             AluOp::And | AluOp::Rsh => (true, top),
-            // Of whole numbers that are positive: the quotient and what is left.
+            // For positive divisors: the quotient and the remainder.
             AluOp::Div | AluOp::Mod => (s.n.umin() > 0, d.n.umax()),
-            // `sums::result_name` names `x | 3` after the high bits of `x`, whichever of the low bits were set before.
+            // `sums::result_name` names `x | 3` by the high bits of `x`, whatever its low bits are.
             AluOp::Or if self.loops.related && super::sums::sets_low_bits(s).is_some() => (true, top),
-            // Of bits that one of the two has: their sum.
+            // If no bit may be set in both, the OR is the sum.
             AluOp::Or => (d.n.bits().max() & s.n.bits().max() == 0, d.n.umax().saturating_add(s.n.umax()).min(top)),
             AluOp::Mul | AluOp::SDiv | AluOp::SMod | AluOp::Xor | AluOp::Lsh | AluOp::Arsh => (false, top),
         }
     }
 
-    /// Whether what is taken off a number is compared next with what only a difference that has wrapped is near
-    /// (`i - 255 < -256` is how `i + 2 > 256` is compiled).
+    /// Whether the next instruction compares a difference with a number that only a wrapped difference is near (`i -
+    /// 255 < -256` is how `i + 2 > 256` is compiled).
     fn compared_wrapped(&self, dst: Reg, by: Src) -> bool {
         let next = || self.insns.get(self.pc.index() + 1);
         matches!(by, Src::Imm(..0))
@@ -493,7 +494,7 @@ impl Walk<'_> {
         true
     }
 
-    /// Gives the number in `r` an id, if it has none and is not known.
+    /// Gives the number in `r` a name, if it has none and is not constant.
     pub(super) fn name(&mut self, r: Reg) -> Value {
         self.give_name(r);
         *self.state.reg(r)
@@ -519,9 +520,8 @@ impl Walk<'_> {
             }
             Src::Reg(r) => r,
         };
-        // A copy of what was never written, or was forgotten as it differs between paths or rounds that have met, is as
-        // unreadable. (A variable that is set on all paths on which it is read is copied on others, too, by what clang
-        // makes of it.)
+        // A copy of an unwritten or forgotten register is as unreadable. (clang copies a variable that is set on all
+        // paths on which it is read on other paths, too.)
         if let Ty::Uninit(why @ (Why::Never | Why::Copied(..) | Why::Dead)) = self.state.reg(r).ty {
             let why = if let Why::Never = why { Why::Copied(self.pc, r) } else { why };
             self.state.set(dst, Value::uninit(why));
@@ -577,8 +577,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Any number becomes an address of the arena, and the other way round. The low half of another address does not:
-    /// it would be a number.
+    /// Casts a number to an arena address, or back. The low half of another address is refused, since it would become a
+    /// number.
     pub(super) fn cast(&mut self, dst: Reg, src: Reg, to: AddrSpace) -> Res<()> {
         if self.arena.is_none() {
             return refuse(Reason::Unsupported("an address space cast needs an arena, and the program refers to none"));
@@ -599,7 +599,7 @@ impl Walk<'_> {
 
     pub(super) fn mov_sx(&mut self, width: Width, dst: Reg, src: Reg, from: SxWidth) -> Res<()> {
         let s = self.number(src)?;
-        // A number of so many bits stays as it is.
+        // A number that fits the source width is unchanged.
         let most = ones::<u64>(from.bits() - 1);
         let fits = s.smin() >= -(most as i64) - 1 && s.smax() <= most as i64;
         if s.umax() <= most || (width == Width::W64 && fits) {
@@ -635,7 +635,7 @@ impl Walk<'_> {
     }
 }
 
-/// What the kernel refuses outright: immediates that never mean what they say.
+/// Refuses immediates that the kernel refuses: division by 0, and shift counts that are not below the width.
 fn check_immediate(op: AluOp, width: Width, imm: i32) -> Res<()> {
     match op {
         AluOp::Div | AluOp::SDiv | AluOp::Mod | AluOp::SMod if imm == 0 => refuse(Reason::DivByZero),
@@ -658,11 +658,12 @@ fn check_immediate(op: AluOp, width: Width, imm: i32) -> Res<()> {
     }
 }
 
-/// An operation on two numbers. Adding a constant keeps the name of a named number, at a distance, as long as the
-/// sum does not wrap: only then is the distance the same for every value. (A 32-bit sum that does not leave 32 bits
-/// has no upper half to lose.)
+/// An operation on two numbers. Adding a constant keeps the name of a named number, at a distance, if the sum does not
+/// wrap: otherwise the distance would not be the same for every value. (A 32-bit sum within 32 bits has no upper half
+/// to lose.)
 ///
-/// While a loop's guess is made (`assume`), it is taken not to wrap; the check of the guess takes nothing for granted.
+/// While a candidate is formed (`assume`), the sum is assumed not to wrap; the check of the candidate makes no such
+/// assumption.
 fn scalar_op(width: Width, op: AluOp, d: &mut Value, s: &Scalar, assume: bool) {
     if assume && d.id != 0 {
         assume_no_wrap(width, op, d, s);
@@ -675,7 +676,7 @@ fn scalar_op(width: Width, op: AluOp, d: &mut Value, s: &Scalar, assume: bool) {
     }
 }
 
-/// Takes from `d` what would wrap when a constant is added.
+/// Removes from `d` the values for which adding a constant would wrap.
 fn assume_no_wrap(width: Width, op: AluOp, d: &mut Value, s: &Scalar) {
     let Some(c) = s.as_const().map(|c| c as i64) else { return };
     let add = match op {
@@ -694,7 +695,7 @@ fn assume_no_wrap(width: Width, op: AluOp, d: &mut Value, s: &Scalar) {
     }
 }
 
-/// The scale and distance that the product of a named number and a constant keeps, if it does not wrap.
+/// The scale and distance of the product of a named number and a constant, if it does not wrap.
 fn multiplied(width: Width, op: AluOp, d: &Value, s: &Value) -> Option<(i16, i32)> {
     let c = s.n.as_const()?;
     let by = match op {
@@ -713,13 +714,13 @@ fn multiplied(width: Width, op: AluOp, d: &Value, s: &Value) -> Option<(i16, i32
     exact.then_some((i16::try_from(i32::from(d.scale).checked_mul(by)?).ok()?, d.delta.checked_mul(by)?))
 }
 
-/// The name and distance that the sum keeps, if it does.
+/// The name and distance of a sum with a constant, if it does not wrap.
 fn step(width: Width, op: AluOp, d: &Value, s: &Scalar) -> Option<(u32, i32)> {
     let c = i32::try_from(s.as_const()? as i64).ok()?;
     let step = match op {
         AluOp::Add => c,
         AluOp::Sub => c.checked_neg()?,
-        // Of bits that are 0: nothing is carried.
+        // An OR with bits that are 0: nothing is carried.
         AluOp::Or if c > 0 && d.n.bits().max() & c as u64 == 0 => c,
         AluOp::Mul
         | AluOp::Div

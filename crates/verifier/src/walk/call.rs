@@ -38,21 +38,21 @@ impl<'a> Walk<'a> {
         InsnIdx(self.pc.0 + 1)
     }
 
-    /// r1 to r5 (and r0) hold nothing after a call.
+    /// Makes r0 to r5 unreadable, as after every call.
     pub(super) fn clobber_args(&mut self) {
         let gone = Value::uninit(Why::Call(self.pc));
         self.state.top_mut().regs[..6].fill(gone);
     }
 
-    /// A call of the function whose address is in the register: of one, since another function is another path.
+    /// Calls the function whose address is in the register. There is one function on each path.
     fn call_register(&mut self, reg: Reg) -> Res<Flow> {
         let v = self.read(reg)?;
         let function = match v.ty {
-            // Nobody calls the main program but who runs it: its context would be missing.
+            // The main program has no callers in the program: it would lack its context.
             Ty::Func { subprog } if subprog != 0 && !v.null && v.n.as_const() == Some(0) => SubprogId(subprog),
             _ => return refuse(Reason::NotAFunction(reg, v.describe(self.env))),
         };
-        // As with callbacks: what rests on the call graph would not know of a call that it has no edge for.
+        // As with callbacks: facts derived from the call graph would not include a call that is no edge of it.
         let callees = self.program.indirect_callees(SubprogId(self.state.top().subprog));
         if callees.binary_search_by_key(&function, |pair| pair.callee).is_err() {
             return refuse(Reason::ForeignCall { function: function.0 });
@@ -62,7 +62,8 @@ impl<'a> Walk<'a> {
     }
 
     fn call_subprog(&mut self, sub: SubprogId, target: InsnIdx) -> Res<Flow> {
-        // A function that is walked here is walked with the lock held. Of one that is walked by itself nobody knows.
+        // A function that is walked at the call is walked with the lock held. A function that is verified on its own is
+        // not.
         if let Some(lock) = self.state.locks.last()
             && (self.orders_a_tree() || self.env.global_functions.get(sub.index()).is_some_and(Option::is_some))
         {
@@ -96,7 +97,7 @@ impl<'a> Walk<'a> {
     }
 
     fn call_helper(&mut self, proto: &'a HelperProto) -> Res<Flow> {
-        // What orders a tree leaves that and the lock alone.
+        // A comparison function of a tree may not change the tree or the lock.
         let allowed = proto.effect.is_fit_for_locked() && !self.orders_a_tree();
         if let Some(lock) = self.state.locks.last()
             && !allowed
@@ -139,7 +140,7 @@ impl<'a> Walk<'a> {
             self.make_local(made, call.local);
         }
         if proto.ret == Ret::Never {
-            // The run ends here, in whatever function it is; nothing that it holds is read any more.
+            // The run ends here, in any function; nothing that it holds is read any more.
             return Ok(Flow::End);
         }
         if proto.ret == Ret::Thrown {
@@ -164,8 +165,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The program ends with the number in r1, whatever functions it is in, or with what its exception callback, which
-    /// is walked on its own, makes of that.
+    /// Ends the program by an exception: its result is the number in r1, or what the exception callback, which is
+    /// walked on its own, makes of it.
     fn throw(&mut self) -> Res<Flow> {
         if self.in_callback() && !planted!(CallbackThrows) {
             return refuse(Reason::ThrowInCallback);
@@ -179,7 +180,7 @@ impl<'a> Walk<'a> {
         Ok(Flow::End)
     }
 
-    /// What is thrown leaves nothing behind: no function that is left gives anything back.
+    /// Checks that a throw leaves no obligation behind, since the functions that it leaves release nothing.
     pub(super) fn check_thrown(&self) -> Res<()> {
         match self.state.owed.first() {
             Some(o) if !planted!(ThrownOwes) => refuse(Reason::Owed { at: o.at, debt: o.debt }),
@@ -187,9 +188,9 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// An iterator has given an element, which begins a round, or none. That it runs out bounds the rounds, so the walk
-    /// need not; see [`super::prune`]. What a round is compared with is the state after the call: that the call was
-    /// allowed has been settled before.
+    /// Walks the result of an iterator's next call: an element, which begins a round, or null. The end of the iterator
+    /// bounds the rounds, so the walk need not; see [`super::prune`]. Rounds are compared by the state after the call:
+    /// whether the call is allowed has been checked before.
     fn next_element(&mut self, iterator: u32) -> Res<Flow> {
         let next = self.next();
         let Some(base) = self.bounded_round_before(next, true, iterator)? else { return Ok(Flow::End) };
@@ -213,7 +214,7 @@ impl<'a> Walk<'a> {
         let tail_call = proto.effect == Effect::TailCall;
         let Some((map, inner, _)) = call.map else { return };
         let key = if tail_call {
-            // The index is 32 bits wide.
+            // The index of a tail call is 32 bits wide.
             let i = proto.args.iter().position(|a| *a == ArgKind::Scalar);
             i.and_then(|i| self.state.reg(Reg::ARGS[i]).as_const()).map(|k| u64::from(crate::num::low(k)))
         } else {
@@ -222,12 +223,12 @@ impl<'a> Walk<'a> {
         self.notes.call(self.pc, (!inner).then_some(map), key, tail_call);
     }
 
-    /// Takes a lock. The state after a call that has not taken it, if there may be one.
+    /// Takes a lock. Returns the state after a call that has failed to take it, if it may fail.
     fn lock(&mut self, proto: &HelperProto, kind: LockKind, call: &Call<'_>) -> Res<Option<State>> {
         let Some(of) = call.lock else {
             return refuse(Reason::Environment(format!("{} takes no lock", proto.name)));
         };
-        // It would fail. One element by two names is told apart when the program runs.
+        // Taking it again would fail. One element under two names is detected at run time.
         if let Some(held) = self.state.locks.iter().find(|held| held.of == of) {
             return refuse(Reason::LockTwice { at: held.at });
         }
@@ -321,7 +322,7 @@ impl<'a> Walk<'a> {
                 };
                 let size = self.env.class(class).map_or(0, |ty| ty.size);
                 let v = or_null(self, Ty::Mem { size, writable: true, from: Origin::Returned });
-                // The number has 32 bits, and there is a first CPU everywhere.
+                // The CPU number has 32 bits, and every machine has a first CPU.
                 let first = self.state.reg(Reg::R2).as_const().is_some_and(|cpu| crate::num::low(cpu) == 0);
                 Value { null: null && !first && !planted!(InstanceNeverNull), ..v }
             }
@@ -342,7 +343,7 @@ impl<'a> Walk<'a> {
         })
     }
 
-    /// An object of the program's own, at its start.
+    /// A pointer to the start of an object of the program's own.
     pub(super) fn object(&self, class: u32, hold: Hold) -> Res<Value> {
         let Some(ty) = self.env.class(class) else {
             return refuse(Reason::Environment("an object of a type that does not exist".into()));
@@ -373,12 +374,12 @@ impl<'a> Walk<'a> {
             return Ok(Value { null: true, id: self.new_id(), ..v });
         }
         let id = self.owe(Debt::Object);
-        // There is an owner, who keeps it from going.
+        // The object has an owner, who keeps it alive.
         let exists = from == ObjectFrom::Shared && call.object.is_some_and(|of| of.owner != 0);
         Ok(Value { null: !exists, id, owner: id, ..v })
     }
 
-    /// Whether what is walked orders a tree.
+    /// Whether the walk is in a comparison function of a tree.
     fn orders_a_tree(&self) -> bool {
         self.state.frames.first().is_some_and(|frame| frame.entry == Entry::Compare)
     }
@@ -389,7 +390,7 @@ impl<'a> Walk<'a> {
         Value { null: true, id, owner: id, ..socket(false) }
     }
 
-    /// Whether a helper or a timer has called one of the functions that the walk is in.
+    /// Whether a helper or a timer called one of the active functions.
     pub(super) fn in_callback(&self) -> bool {
         self.state
             .frames
@@ -397,8 +398,8 @@ impl<'a> Walk<'a> {
             .any(|f| matches!(f.entry, Entry::Callback { .. } | Entry::Timer | Entry::Compare | Entry::Exception))
     }
 
-    /// A tail call that is taken ends the current function, with whatever the other program returns, and that program
-    /// may have moved the packet. One that is not taken falls through.
+    /// Walks a tail call that is not taken. A taken one ends the current function with the other program's result, and
+    /// that program may have moved the packet.
     fn tail_call(&mut self) -> Res<()> {
         if self.in_callback() {
             return refuse(Reason::TailCallInCallback);
@@ -415,14 +416,14 @@ impl<'a> Walk<'a> {
         self.push_return(returned)
     }
 
-    /// The running function returns; `early`: not by an exit, but by a call or load that may end it.
+    /// Returns from the running function. `early`: by a call or load that may end it, instead of an exit.
     pub(super) fn exit(&mut self, early: bool) -> Res<Flow> {
-        // What called a callback goes on, and may write.
+        // The caller of a callback continues, and may write.
         self.state.seen.clear();
         match self.state.top().entry {
             Entry::Root | Entry::Timer | Entry::Compare | Entry::Exception => {
                 if matches!(self.state.top().entry, Entry::Timer | Entry::Compare) {
-                    // What these return is asked whatever the program may return.
+                    // The results of these are checked whatever the program may return.
                     self.decides();
                 }
                 self.check_exit()?;
@@ -440,7 +441,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The end of the run, or of a global function.
+    /// Checks the end of the run, or of a global function.
     pub(super) fn check_exit(&self) -> Res<()> {
         let void = self.env.void && self.state.top().subprog == 0 && self.env.context.returns.is_none();
         let r0 = if void { None } else { Some(self.read(Reg::R0)?) };
@@ -474,7 +475,7 @@ impl<'a> Walk<'a> {
         if of_program { self.check_returned(&r0) } else { Ok(()) }
     }
 
-    /// What the program returns.
+    /// Checks the program's result against its context.
     fn check_returned(&self, r0: &Value) -> Res<()> {
         match self.env.context.returns {
             Some((min, max)) if r0.n.smin() < min || r0.n.smax() > max => {
@@ -492,17 +493,17 @@ impl<'a> Walk<'a> {
         if matches!(r0.ty, Ty::Stack { frame } if frame == gone) {
             return refuse(Reason::DanglingStack);
         }
-        // The counter of a may_goto is its frame's: a call in a loop begins with a new one, so its rounds bound nothing
-        // outside.
+        // The counter of a may_goto belongs to its frame: a call in a loop begins with a new one, so its rounds bound
+        // nothing outside.
         self.epoch = self.state.top().outer_epoch;
         self.state.frames.pop();
         self.state.set(Reg::R0, r0);
         Ok(())
     }
 
-    /// A function is called back from this one: the validated call graph has an edge from where the address is taken.
-    /// What rests on that graph (the depth of calls, of the machine's stack, which functions move the packet) would not
-    /// know of a call from elsewhere.
+    /// Checks that a callback belongs to the running function: the validated call graph has an edge from the function
+    /// that takes its address. Facts derived from that graph (the depth of calls, the machine's stack, which functions
+    /// move the packet) would not include a call from elsewhere.
     fn called_within(&self, subprog: u32) -> Res<()> {
         let within = self.program.calls_of(SubprogId(self.state.top().subprog));
         if within.iter().all(|c| c.callee.0 != subprog) {
@@ -526,14 +527,14 @@ impl<'a> Walk<'a> {
         self.callback_round(kind, subprog, entry, self.epoch, self.scratch.prune.ever_kept())
     }
 
-    /// The helper returns: its arguments are gone, its result is a number.
+    /// Returns from the helper: r0 is a number, and r1 to r5 are unreadable.
     fn after_callbacks(&mut self) {
         self.clobber_args();
         self.state.set(Reg::R0, Value::unknown());
     }
 
-    /// Enters the callback's frame with fresh arguments; the helper was called when so many states had been kept. The
-    /// caller's r1 to r5 keep the helper's arguments meanwhile.
+    /// Enters the callback's frame with fresh arguments; `since` is the number of kept states when the helper was
+    /// called. Meanwhile, the caller's r1 to r5 keep the helper's arguments.
     fn callback_round(&mut self, kind: CallbackKind, subprog: u32, entry: Entry, outer: u32, since: u32) -> Res<Flow> {
         let [_, r1, _, r3, ..] = self.state.top().regs;
         let Some(sub) = self.program.subprogs().get(subprog as usize) else {
@@ -550,7 +551,7 @@ impl<'a> Walk<'a> {
                     return refuse(Reason::Environment("for_each over no map".into()));
                 };
                 let def = self.map(map, inner)?;
-                // The key is the helper's: it is gone when the callback, the next frame, returns.
+                // The key belongs to the helper, and is invalid when the callback, in the next frame, returns.
                 let frame = crate::num::few(self.state.frames.len());
                 let key = Value::pointer(Ty::Mem {
                     size: def.key_size,
@@ -572,7 +573,7 @@ impl<'a> Walk<'a> {
             }
         }
         self.pc = target;
-        // A round of a bounded construct: joins with the rounds before it.
+        // A round of a bounded construct, which is compared with earlier rounds.
         if self.bounded_round(false)?.is_none() {
             return Ok(Flow::End);
         }
@@ -580,7 +581,7 @@ impl<'a> Walk<'a> {
         Ok(Flow::To(target))
     }
 
-    /// A callback returned: the helper goes on with another round, or returns.
+    /// Handles the return of a callback: the helper begins another round, or returns.
     fn callback_done(&mut self, kind: CallbackKind, back: InsnIdx, call: InsnIdx) -> Res<Flow> {
         let r0 = self.read(Reg::R0)?;
         if !r0.is_scalar() || r0.n.umax() > 1 {
@@ -608,7 +609,7 @@ impl<'a> Walk<'a> {
         self.callback_round(kind, subprog, Entry::Callback { kind, back, call }, outer, since)
     }
 
-    /// A callback may have left pointers to what only it was given in its callers' frames.
+    /// Invalidates pointers to memory that was lent to the callback, which it may have left in its callers' frames.
     fn callback_memory_gone(&mut self, kind: CallbackKind, gone: u8) {
         if kind == CallbackKind::Loop {
             return;

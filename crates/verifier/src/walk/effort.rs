@@ -1,7 +1,7 @@
-//! Where the work of a verification went, so that a refusal for a limit names the loop that took it.
+//! Attribution of work, so that a refusal for a limit names the loop that took most of it.
 //!
 //! Approach: fuel and steps are noted by instruction. Only a refusal adds them up, over each loop. Work in a function
-//! outside of its own loops counts where the function is called, by how often each call was walked.
+//! outside of its own loops counts at its calls, in proportion to how often each was walked.
 
 use bpf_analysis::Loops;
 use bpf_isa::{InsnIdx, SubprogId};
@@ -9,32 +9,32 @@ use bpf_isa::{InsnIdx, SubprogId};
 use super::{Walk, shrink};
 use crate::error::{Effort, EffortPlace, Reason};
 
-/// A loop around a loop is named only if that one took less than so many hundredths of what the outer one took.
+/// An outer loop is named only if its inner loop took less than this percentage of its work.
 const MOSTLY_INSIDE: u64 = 75;
 
-/// What an instruction took.
+/// The work of one instruction.
 #[derive(Clone, Copy, Default, Debug)]
 struct Spent {
-    /// In all walks.
+    /// The fuel in all walks.
     fuel: u64,
-    /// In this walk, and in all.
+    /// The steps in this walk (`steps`), and in all walks.
     steps: u64,
     all_steps: u64,
 }
 
-/// What each instruction took.
+/// The work of each instruction.
 #[derive(Debug, Default)]
 pub(crate) struct Efforts {
     spent: Vec<Spent>,
 }
 
 impl Efforts {
-    /// Begins with a verification.
+    /// Begins a verification.
     pub(crate) fn begin(&mut self) {
         self.spent.clear();
     }
 
-    /// Begins with a walk.
+    /// Begins a walk.
     pub(super) fn begin_walk(&mut self, slots: usize) {
         self.spent.iter_mut().for_each(|spent| spent.steps = 0);
         self.spent.resize(slots, Spent::default());
@@ -57,7 +57,7 @@ impl Efforts {
 }
 
 impl Walk<'_> {
-    /// What took most of that of which there was too much.
+    /// The part of the program that took most of the exhausted resource.
     pub(super) fn effort(&self, reason: &Reason) -> Option<Effort> {
         if !reason.is_work() || *reason == Reason::OutOfMemory {
             return None;
@@ -105,7 +105,7 @@ impl Walk<'_> {
                 found = Some(id);
             }
         }
-        // A function that is called back is no loop, and goes round like one.
+        // A function that is called back is no loop, but is run repeatedly like one.
         let called_back = self.called_back().map(|sub| (sub, self.own(sub, &by))).max_by_key(|(_, took)| *took);
         let percent = |took: u64| crate::num::few((u128::from(took) * 100 / u128::from(all)).min(100) as usize);
         let in_loop = found.map_or(0, |id| of_loops[id]);
@@ -134,12 +134,12 @@ impl Walk<'_> {
         Some(Effort { at, place, source, percent: share })
     }
 
-    /// What the instructions of a subprogram took.
+    /// The work of a subprogram's instructions.
     fn own(&self, sub: SubprogId, by: &[u64]) -> u64 {
         by.get(self.slots_of(sub.index())).map_or(0, |by| by.iter().sum())
     }
 
-    /// The functions whose address is taken and that nothing calls by themselves.
+    /// The functions whose address is taken and that are called as callbacks only.
     fn called_back(&self) -> impl Iterator<Item = SubprogId> {
         let mut called = vec![(false, false); self.program.subprogs().len()];
         for call in self.program.calls() {
@@ -150,13 +150,13 @@ impl Walk<'_> {
         (0..).map(SubprogId).zip(called).filter(|(_, called)| *called == (false, true)).map(|(sub, _)| sub)
     }
 
-    /// What functions took outside of their loops counts where they are called, too: callees first.
+    /// Adds the work of functions outside of their loops to their calls, callees first.
     fn add_to_calls(&self, loops: &Loops, by: &mut [u64]) {
         let steps = |at: InsnIdx| self.scratch.effort.spent.get(at.index()).map_or(0, |spent| spent.all_steps);
         let calls = || self.program.calls().iter().filter(|call| !call.callback && call.callee.0 != 0);
         let mut walked = vec![0u64; self.program.subprogs().len()];
         calls().for_each(|call| walked[call.callee.index()] += steps(call.at));
-        // Chains of calls are no longer than this, and have no circles.
+        // Chains of calls are no longer than this, and acyclic.
         for _ in 0..bpf_isa::MAX_CALL_DEPTH {
             let mut took = vec![0u64; walked.len()];
             for (sub, took) in took.iter_mut().enumerate().filter(|(sub, _)| walked[*sub] > 0) {

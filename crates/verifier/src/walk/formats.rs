@@ -1,11 +1,11 @@
-//! Formats: what they ask for, and what is proven of the pointers among their values.
+//! Formats: the values that a format asks for, and the proofs about pointers among them.
 //!
 //! Problem: `%s` and `%pI4` make a helper read memory that no prototype speaks of. Approach: where the format is known,
 //! a value that it wants an address for may be a pointer. The walk proves as many bytes readable behind it as the
 //! format needs, or of a string as many as there are, and notes that ([`crate::notes::Notes::format`]): what holds on
 //! every path is all that the helper may read at this call ([`bpf_analysis::FormatCall`]).
 //!
-//! Invariant: a pointer is a value only where the format asks for one; any other would leak it.
+//! Invariant: a pointer is accepted only where the format asks for one; any other would leak.
 
 use bpf_isa::Reg;
 
@@ -17,12 +17,12 @@ use crate::error::Reason;
 use crate::helpers::{ArgKind, HelperProto, MemArg};
 use crate::value::{Origin, Ty, Value};
 
-/// What a format wants of one value.
+/// The value that a conversion of a format needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Wants {
     /// A number.
     Number,
-    /// An address, which is not read.
+    /// An address whose memory is not read.
     Address,
     /// So many bytes.
     Bytes(u32),
@@ -37,14 +37,14 @@ const MAX_TEXT: u32 = 1024;
 const VALUE: usize = 8;
 
 impl<'a> Walk<'a> {
-    /// Whether the format in the first two arguments, which are proven to be memory and its length, asks for fewer
-    /// values than argument `i` is one of. Not if its bytes are not known.
+    /// Whether argument `i` is beyond the values that the format asks for. The format is in the first two arguments,
+    /// which are proven to be memory and its length. `false` if the format's bytes are not known.
     pub(super) fn is_beyond_format(&mut self, proto: &HelperProto, i: usize) -> Res<bool> {
         let Some(first) = proto.args.iter().position(|kind| *kind == ArgKind::Formatted) else { return Ok(false) };
         Ok(self.format(proto)?.is_some_and(|format| wants(&format).nth(i - first).is_none()))
     }
 
-    /// A pointer among the values in registers.
+    /// Checks a pointer among the values in registers.
     pub(super) fn formatted_pointer(
         &mut self,
         proto: &HelperProto,
@@ -60,8 +60,8 @@ impl<'a> Walk<'a> {
         Ok(true)
     }
 
-    /// An array of values on the stack, the next argument being its length: pointers in it are as those in registers.
-    /// `false` if it is none, and so holds numbers only.
+    /// Checks an array of values on the stack, whose length is the next argument: pointers in it are checked as in
+    /// registers. `false` if it is no such array, so that it must hold numbers only.
     pub(super) fn values_on_stack(
         &mut self,
         proto: &HelperProto,
@@ -92,7 +92,7 @@ impl<'a> Walk<'a> {
             let Some(known) = self.pointer_value(proto, i, reg, &pointer, wants)? else { return Ok(false) };
             call.values[k] = Some(known);
         }
-        // The others are numbers.
+        // The other values must be numbers.
         for k in (0..bytes / VALUE).filter(|k| call.values[*k].is_none()) {
             self.readable_stack(frame, depth - k * VALUE, VALUE)
                 .map_err(|why| Box::new(Reason::ArgMem { func: proto.name.to_string(), arg: i + 1, reg, why }))?;
@@ -101,7 +101,7 @@ impl<'a> Walk<'a> {
         Ok(true)
     }
 
-    /// How many bytes are readable behind a pointer that a format asks for; `None` if it asks for no address.
+    /// The number of bytes proven readable behind a pointer that the format asks for; `None` if it asks for no address.
     fn pointer_value(
         &mut self,
         proto: &HelperProto,
@@ -110,9 +110,9 @@ impl<'a> Walk<'a> {
         v: &Value,
         wants: Option<Wants>,
     ) -> Res<Option<u32>> {
-        // What it is depends on the format, and what is proven on where it points.
+        // The requirement depends on the format, and the proof on the place of the pointer.
         self.decides();
-        // Null is looked for before anything is read.
+        // The function tests for null before it reads.
         let pointer = Value { null: false, ..*v };
         let bytes = match wants {
             None | Some(Wants::Number) => return Ok(None),
@@ -132,12 +132,12 @@ impl<'a> Walk<'a> {
         })
     }
 
-    /// How many bytes a function may read behind an argument that is a pointer, or null: of a text, up to its zero
-    /// byte.
+    /// The number of bytes that a function may read behind an argument that is a pointer, or null; for a text, up to
+    /// its zero byte.
     pub(super) fn peeked(&mut self, proto: &HelperProto, i: usize, reg: Reg, v: &Value, text: bool) -> Res<u32> {
         /// Linux: `XATTR_SIZE_MAX`, as far as functions on text look.
         const MOST: u32 = 1 << 16;
-        // What the function finds depends on how much is proven.
+        // The function's result depends on the number of bytes proven.
         self.decides();
         let pointer = Value { null: false, ..*v };
         let bytes = self.readable_behind(&pointer, MOST, text);
@@ -145,7 +145,7 @@ impl<'a> Walk<'a> {
         Ok(bytes)
     }
 
-    /// How many bytes may be readable, at least 1: that is proven afterwards. `text`: up to a zero byte.
+    /// An estimate of the readable bytes, at least 1, which the caller then proves. `text`: up to a zero byte.
     fn readable_behind(&self, v: &Value, most: u32, text: bool) -> u32 {
         let end = v.n.smax();
         let left = |size: u32| i64::from(size).saturating_sub(end);
@@ -159,7 +159,7 @@ impl<'a> Walk<'a> {
                 let readable = |d: usize| frame.check_readable(d, 1).is_ok();
                 let bytes = (1..=depth.min(self.frame_bytes())).rev().take_while(|d| readable(*d));
                 let len = bytes.clone().count();
-                // It ends where a zero is known to be.
+                // The text ends at a known zero.
                 let zero = bytes.clone().position(|d| text && frame.known_number(d, 1) == Some(0));
                 zero.map_or(len, |at| at + 1) as i64
             }
@@ -211,7 +211,7 @@ impl<'a> Walk<'a> {
             }
             Ty::Stack { frame } => {
                 let depth = usize::try_from(start.checked_neg()?).ok()?.checked_sub(len)? + len;
-                // They decide what is looked at.
+                // The bytes decide which values are checked.
                 self.stack_decides(frame.into(), depth, len);
                 let f = &self.state.frames[usize::from(frame)];
                 let text: Vec<u8> =
@@ -227,8 +227,8 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// What a format wants of each of its values: one for each `%` that is not doubled. A conversion that the helper
-/// refuses may come out as anything.
+/// The requirement of each value of a format: one for each `%` that is not doubled. For a conversion that the helper
+/// refuses, any requirement may result.
 fn wants(format: &[u8]) -> impl Iterator<Item = Wants> + '_ {
     let mut rest = format;
     core::iter::from_fn(move || {

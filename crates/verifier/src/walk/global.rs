@@ -1,9 +1,10 @@
-//! Global functions: verified once, for all arguments of their signature; a call only has to prove that its arguments
-//! are such.
+//! Global functions: verified once, for all arguments of their signature. A call only has to prove that its arguments
+//! match the signature.
 //!
-//! Problem: what a function does inside, its callers must answer for (it moves the packet under their pointers, it must
-//! not be called where it tail-calls, it does atomics on memory that they pass), and their walk does not see it.
-//! Approach: callees are walked before their callers and leave a [`Summary`]; each call is checked against it.
+//! Problem: some effects of a function concern its callers (it moves the packet under their pointers, it must not be
+//! called where tail calls are not allowed, it does atomics on memory that they pass), and the callers' walk does not
+//! see them. Approach: callees are walked before their callers and leave a [`Summary`]; each call is checked against
+//! it.
 //!
 //! Invariant: a summary is complete when the first caller is walked. Callbacks count as called by the function that
 //! takes their address, and no other may use them (`Walk::enter_callback`), so the validated call graph has every call.
@@ -19,21 +20,21 @@ use crate::faults::planted;
 use crate::helpers::{Effect, Ret};
 use crate::value::Value;
 
-/// What calls of a function must know of it.
+/// Properties of a function that its calls depend on.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Summary {
-    /// It may move the packet, itself or through what it calls.
+    /// Whether it may move the packet, itself or through its callees.
     moves_packet: bool,
-    /// It may be replaced by another program, itself or through what it calls.
+    /// Whether it may make a tail call, itself or through its callees.
     tail_calls: bool,
-    /// It may throw, itself or through what it calls.
+    /// Whether it may throw, itself or through its callees.
     pub(super) throws: bool,
-    /// What the address of each memory argument must be a multiple of; 0 for anything.
+    /// The alignment that the address of each memory argument needs; 0 for none.
     align: [u32; 5],
 }
 
 impl Walk<'_> {
-    /// Walks them all, callees first.
+    /// Walks all global functions, callees first.
     pub(super) fn walk_global_functions(&mut self) -> Res<()> {
         for sub in self.callees_first() {
             if let Some(Some(func)) = self.env.global_functions.get(sub as usize) {
@@ -55,7 +56,7 @@ impl Walk<'_> {
                 if done[sub as usize] {
                     continue;
                 }
-                // The call graph has no cycle: what is called is finished sooner or later.
+                // The call graph is acyclic, so each callee is finished eventually.
                 match self.program.calls_of(SubprogId(sub)).get(next) {
                     Some(call) => open.extend([(sub, next + 1), (call.callee.0, 0)]),
                     None => {
@@ -68,13 +69,13 @@ impl Walk<'_> {
         order
     }
 
-    /// The summaries before any walk: what the instructions alone say.
+    /// The summaries before any walk, from the instructions alone.
     pub(super) fn effects(&self) -> Vec<Summary> {
         let of = |insn: &Insn| match *insn {
             Insn::Call(c @ (Callee::Helper(_) | Callee::Host(_))) => {
                 self.proto(c).map_or((Effect::TailCall, false), |p| (p.effect, p.ret == Ret::Thrown))
             }
-            // Those of the callee are added below.
+            // The callee's effects are added below.
             Insn::Call(Callee::Subprog(_) | Callee::Reg(_))
             | Insn::Alu { .. }
             | Insn::Mov { .. }
@@ -122,12 +123,12 @@ impl Walk<'_> {
         all
     }
 
-    /// What calls of a function must know of it.
+    /// The properties of a function that its calls depend on.
     pub(super) fn summary(&self, sub: SubprogId) -> Summary {
         self.summaries.get(sub.index()).copied().unwrap_or_default()
     }
 
-    /// The walk of a global function takes this argument's address to be a multiple of `align`.
+    /// Notes that the walk of a global function requires this argument's address to be a multiple of `align`.
     pub(super) fn argument_aligned(&mut self, arg: u8, align: u32) {
         let root = self.state.frames[0].subprog as usize;
         if let Some(need) = self.summaries.get_mut(root).and_then(|s| s.align.get_mut(usize::from(arg))) {
@@ -135,7 +136,8 @@ impl Walk<'_> {
         }
     }
 
-    /// A global function is verified on its own for all arguments of its signature; here only these are checked.
+    /// Calls a global function: checks the arguments only, since the function is verified on its own for all arguments
+    /// of its signature.
     pub(super) fn call_global(&mut self, sub: SubprogId, func: &GlobalFunc) -> Res<Flow> {
         self.decides();
         let summary = self.summary(sub);
@@ -186,8 +188,8 @@ impl Walk<'_> {
         Ok(Flow::Next)
     }
 
-    /// Checks a memory argument of a global function, which may read and write all of it, and forgets what the memory
-    /// held: the callee's walk has not looked at this caller's values.
+    /// Checks a memory argument of a global function, which may access all of it, and forgets the memory's contents:
+    /// the callee's walk did not depend on this caller's values.
     fn global_memory(&mut self, reg: Reg, v: &Value, bytes: u32, align: u32) -> Res<()> {
         let bytes = if planted!(GlobalMemoryShort) { 1 } else { bytes };
         let place = self.place(reg, v, 0, bytes.into(), Access::ReadWrite)?;

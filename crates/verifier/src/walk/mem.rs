@@ -1,7 +1,7 @@
-//! Loads, stores and atomics: where an access may land, and what it reads or changes.
+//! Loads, stores and atomics: proves that an access is within bounds, and applies its effect.
 //!
-//! One function, [`Walk::place`], proves that an access lies inside what its pointer points to; loads, stores, atomics
-//! and the memory arguments of helpers all go through it. Nothing else may look at an offset.
+//! One function, [`Walk::place`], proves that an access lies inside the object that its pointer points to. Loads,
+//! stores, atomics and the memory arguments of helpers all go through it; no other code may prove an offset.
 
 mod atomics;
 mod elements;
@@ -24,7 +24,7 @@ use crate::scalar::Scalar;
 use crate::state::{Content, Frame, Order, Spill};
 use crate::value::{Hold, Origin, Ty, Value, len_id, map_name};
 
-/// Constants that a load may yield, and that are looked at for what they have in common.
+/// The most constants among which a load may choose, for which their common properties are computed.
 const MAX_CONSTANTS: i64 = 1024;
 
 /// A pointer to a socket.
@@ -33,7 +33,7 @@ pub(super) fn socket(borrowed: bool) -> Value {
     Value::pointer(Ty::Mem { size: SOCKET_BYTES, writable: false, from })
 }
 
-/// Where an access lands.
+/// The place of an access.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Place {
     /// The bytes from r10 - depth of a frame.
@@ -46,7 +46,7 @@ pub(super) enum Place {
     Untracked(Kind),
 }
 
-/// Whether none of these bytes is a field's that owns objects or is owned by.
+/// Checks that none of these bytes belongs to a field that owns objects, or that links an owned object.
 fn plain(fields: &[OwnedField], start: i64, end: i64, what: impl Fn() -> String) -> Res<()> {
     match fields.iter().find(|field| start < field.end().into() && end > field.offset.into()) {
         Some(field) => refuse(Reason::ObjectField { what: what(), field: field.kind.name(), offset: field.offset }),
@@ -55,7 +55,7 @@ fn plain(fields: &[OwnedField], start: i64, end: i64, what: impl Fn() -> String)
 }
 
 impl Walk<'_> {
-    /// Proves that `size` bytes at `v + off` may be accessed. `reg` is where the pointer came from, for messages.
+    /// Proves that `size` bytes at `v + off` may be accessed. `reg` is the pointer's register, for messages.
     pub(super) fn place(&mut self, reg: Reg, v: &Value, off: i64, size: u64, access: Access) -> Res<Place> {
         let result = self.place_of(reg, v, off, size, access);
         if result.is_ok() {
@@ -76,9 +76,9 @@ impl Walk<'_> {
         }
     }
 
-    /// What has been proven to lie in a region is no further on than the region may be long: so is what moves with it.
-    /// (An offset that is only known to be in a region has no range of its own, and a loop that counts it up would
-    /// have none.)
+    /// Bounds an offset, and numbers that move with it, by an access that was proven: it is at most the greatest length
+    /// of the region. (An offset that is only known to be in a region has no range of its own, and a loop that counts
+    /// it up would have none either.)
     fn bound_by_access(&mut self, v: &Value, off: i64, size: u64) {
         let Ty::Packet { region } = v.ty else { return };
         if v.line_id() == 0 || !self.loops.further || !self.relates() {
@@ -95,13 +95,15 @@ impl Walk<'_> {
         }
     }
 
-    /// The pointer, if the facts about its variable offset prove the access inside its region.
+    /// The pointer with a narrower offset, if the facts about its variable offset prove that the access is within
+    /// bounds.
     fn narrowed(&mut self, v: &Value, off: i64, size: u64) -> Option<Value> {
         if v.line_id() == 0 || v.null || !self.relates() || (self.loops.guessing() && !self.loops.rich()) {
             return None;
         }
         let size = i64::try_from(size).ok()?;
-        // The offset is at least this, and at most that less the length, if the region has one of its own.
+        // The offset is at least `min`, and at most `max` minus the access size, or minus the region's length if it has
+        // one.
         let (min, max, len) = match v.ty {
             Ty::Stack { .. } => (-i64::from(self.env.frame_bytes), 0, None),
             Ty::MapValue { .. } | Ty::Mem { .. } => (0, super::pointers::size_of(v, self.env).into(), None),
@@ -119,7 +121,7 @@ impl Walk<'_> {
         if !above || !self.state.proves(&end) {
             return None;
         }
-        // Others may rest on what this follows from.
+        // Later proofs may rest on these facts, so finished states must keep them.
         self.decides();
         self.scratch.prune.sums = true;
         let most = match len {
@@ -133,19 +135,19 @@ impl Walk<'_> {
         let n = v.n.meet(&Scalar::signed(min, most))?;
         let v = Value { n, ..*v };
         if len.is_none() {
-            // What has been proven need not be again: an index that is counted on from here is bounded by it.
+            // The proven bound is kept, so that an index which is counted on from here is bounded by it.
             let less = Scalar::signed(min, most - i64::from(planted!(ProvenLess)));
             self.state.bound_by(&Value { n: n.meet(&less).unwrap_or(n), ..v });
         }
         Some(v)
     }
 
-    /// Proves that as many bytes at `v` as `length` says may be accessed. Where the most of the one does not go with
-    /// the most of the other, it is asked how the two are related (`buf + at` and `sizeof(buf) - at`).
+    /// Proves that `length` bytes at `v` may be accessed. Where the greatest offset and the greatest length together
+    /// exceed the memory, relations between the two are used (`buf + at` and `sizeof(buf) - at`).
     ///
-    /// Claim: what is accessed lies in the place that is returned. Proof: the offset is `least` or more, by its range
-    /// or by a proof, and the sum of offset and length is proven to be the end at most. So all of it lies between these
-    /// two, whichever length and offset go together; and everything between them is asked for and named as the place.
+    /// Claim: the access lies in the returned place. Proof: the offset is at least `least`, by its range or by a proof,
+    /// and the sum of offset and length is proven to be at most the end. So the access lies between these two for every
+    /// combination of length and offset; and the returned place contains everything between them.
     pub(super) fn place_of_length(&mut self, reg: Reg, v: &Value, length: &Value, access: Access) -> Res<Place> {
         let result = self.place(reg, v, 0, length.n.umax(), access);
         if length.n.as_const().is_some() || !result.as_ref().is_err_and(|why| why.is_out_of_bounds()) {
@@ -153,7 +155,7 @@ impl Walk<'_> {
         }
         match self.span_of(v, length) {
             Some((span, size)) => match self.place_of(reg, &span, 0, size, access)? {
-                // Somewhere in it: how much of it is written is not known.
+                // The access is somewhere in the place, so it is not known which bytes are written.
                 Place::Stack { frame, depth, size } => Ok(Place::StackWithin { frame, depth, span: size }),
                 place @ (Place::StackWithin { .. } | Place::Field { .. } | Place::Untracked(_)) => Ok(place),
             },
@@ -167,7 +169,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Proves that the offset of `v` is `least` or more, and that and the length no more than this.
+    /// Proves that the offset of `v` is at least `least`, and that offset plus length is at most `most`.
     fn holds(&mut self, v: &Value, length: &Value, least: i64, most: &Form) -> Option<()> {
         if v.null || !self.relates() {
             return None;
@@ -179,19 +181,20 @@ impl Walk<'_> {
         if !above || !self.state.proves(&end) {
             return None;
         }
-        // Others may rest on what this follows from.
+        // Later proofs may rest on these facts, so finished states must keep them.
         self.decides();
         self.scratch.prune.sums = true;
         Some(())
     }
 
-    /// The region that holds so many bytes at `v`, if it is one that does.
+    /// The region that contains `length` bytes at `v`, if this is proven.
     fn region_holds(&mut self, v: &Value, length: &Value) -> Option<u8> {
         let Ty::Packet { region } = v.ty else { return None };
         self.holds(v, length, 0, &Form::name(len_id(region))).map(|()| region)
     }
 
-    /// Where everything lies that as many bytes at `v` may be, in memory of a known size: a pointer, and how much.
+    /// The smallest range of constant bounds that contains `length` bytes at `v`, in memory of a known size: a pointer,
+    /// and a size.
     fn span_of(&mut self, v: &Value, length: &Value) -> Option<(Value, u64)> {
         let (least, most) = match v.ty {
             Ty::Stack { .. } => (-i64::from(self.env.frame_bytes), 0),
@@ -280,7 +283,8 @@ impl Walk<'_> {
                 }
                 Ok(Place::Untracked(match from {
                     Origin::Record | Origin::Lent { .. } => Kind::Mem,
-                    // A map's value, the packet or a caller's stack, which the program may have by another way too.
+                    // The memory may be a map's value, the packet or a caller's stack, to which the program may have
+                    // other pointers, too.
                     Origin::Returned | Origin::Argument { .. } => Kind::Mixed,
                     // Two look-ups may find one socket, and two pops one object; an element lies in a frame.
                     Origin::Object { .. } => Kind::Mixed,
@@ -296,8 +300,8 @@ impl Walk<'_> {
                     return refuse(Reason::PacketBefore { region: r.name.to_string(), min });
                 }
                 let offset = i64::from(v.delta) + off;
-                // Either so many bytes follow the pointer's base, or the region is long enough for any offset. The
-                // least length is asked for last, as it is needed by what has asked.
+                // Either so many bytes follow the pointer's base, or the region is long enough for every offset. The
+                // least length is asked for last, since asking marks it as needed.
                 let room = || self.state.room(region, v.id, v.scale, v.least_of_line());
                 let follows = |proven: u32| offset + size as i64 <= i64::from(proven);
                 let inside = match v.id {
@@ -310,7 +314,7 @@ impl Walk<'_> {
                 }
                 Ok(Place::Untracked(Kind::Packet))
             }
-            // Just before the end, as far back as the region surely reaches.
+            // An access just before the end, at most as far back as the region's least length.
             Ty::PacketEnd { region } if off < 0 && size as i64 <= -off => {
                 let r = self.env.region(region);
                 if access.writes() && !r.writable {
@@ -323,7 +327,8 @@ impl Walk<'_> {
                 Ok(Place::Untracked(Kind::Packet))
             }
             Ty::PacketEnd { .. } => refuse(Reason::BehindEnd(reg, v.describe(self.env))),
-            // Loads and stores reach it (`place_or_check`); nothing that a helper is given does, as in the kernel.
+            // Loads and stores of the arena are handled by `place_or_check`. As in the kernel, helpers get no arena
+            // memory.
             Ty::Arena => refuse(Reason::NotMemory(reg, v.describe(self.env))),
             Ty::Map { .. }
             | Ty::Half { .. }
@@ -338,16 +343,16 @@ impl Walk<'_> {
         }
     }
 
-    /// The frame, depth and size of the object on the stack that this owner is of.
+    /// The frame, depth and size of the object on the stack with this owner.
     fn object_of(&self, owner: u32) -> Option<(usize, usize, usize)> {
         let of = |s: &&Spill| s.value.is_local() && s.value.owner == owner;
         let place = |(k, f): (usize, &Frame)| f.spills.iter().find(of).map(|s| (k, s.depth.into(), s.size.into()));
         self.state.frames.iter().enumerate().find_map(place)
     }
 
-    /// An element is the stack's bytes that its iterator takes, and a slice may be those of its buffer: it is there as
-    /// long as these are. What ends the one without a call (a store, a return from its frame) does not look for the
-    /// others.
+    /// Checks that an element's iterator, or a slice's buffer, is still on the stack: an element is part of its
+    /// iterator's bytes, and a slice may lie in its buffer. A store to these bytes, or a return from their frame, ends
+    /// the object without invalidating pointers to it.
     fn object_is_there(&mut self, reg: Reg, v: &Value, gone: &str) -> Res<()> {
         let Some((frame, depth, size)) = self.object_of(v.owner) else {
             return refuse(Reason::Uninit(reg, gone.into()));
@@ -356,7 +361,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Whether the one is a slice, and the other its buffer: whether it lies there, a program may ask.
+    /// Whether `slice` may lie in `buffer`: a program may compare the two.
     pub(super) fn is_buffer_of(&self, slice: &Value, buffer: &Value) -> bool {
         let (Ty::Mem { from: Origin::Slice { packet: true }, .. }, Ty::Stack { frame }) = (slice.ty, buffer.ty) else {
             return false;
@@ -378,7 +383,8 @@ impl Walk<'_> {
         if !self.hybrid {
             return result;
         }
-        // An end is an address like others: nothing lies behind it, which a check finds.
+        // For the check, a pointer to the end is an address like others: no bytes follow it, so the check fails at run
+        // time.
         let region = match v.ty {
             Ty::PacketEnd { region } => checkable(self.env, &Value { ty: Ty::Packet { region }, ..*v }),
             _ => checkable(self.env, v),
@@ -440,8 +446,8 @@ impl Walk<'_> {
         Ok(Place::Field { index, offset })
     }
 
-    /// Records what kind of memory the instruction accesses. One instruction may not access the context on one path and
-    /// something else on another: the access is rewritten for the host's layout.
+    /// Notes the kind of memory that the instruction accesses. One instruction may not access the context on one path
+    /// and other memory on another, since context accesses are rewritten for the host's layout.
     fn note_access(&mut self, place: Place) -> Res<()> {
         let (kind, field) = match place {
             Place::Stack { .. } | Place::StackWithin { .. } => (Kind::Stack, None),
@@ -460,8 +466,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// The frame and depth of an access at a constant place of the stack: the same answer as [`Walk::place`], sooner.
-    /// `None` is no refusal.
+    /// The frame and depth of an access at a constant place of the stack: a fast path of [`Walk::place`]. `None` only
+    /// means that the fast path does not apply.
     fn stack_slot(&mut self, base: Reg, off: i16, size: Size) -> Option<(usize, usize)> {
         let b = self.state.reg(base);
         let Ty::Stack { mut frame } = b.ty else { return None };
@@ -490,7 +496,8 @@ impl Walk<'_> {
         if let (false, Value { ty: Ty::Table { map }, .. }) = (sign, self.state.reg(base)) {
             let (map, b) = (*map, *self.state.reg(base));
             let entry = self.load_entry(&b, map, off, size)?;
-            // On no other path is it an access of the arena or of the context, which is made in another way.
+            // Other paths may not access the arena or the context with this instruction, since these accesses are
+            // compiled differently.
             self.note_access(Place::Untracked(Kind::MapValue))?;
             self.state.set(dst, entry);
             return Ok(());
@@ -512,8 +519,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// The object that a load finds, or null, if it is that of a kptr in a map's value, whole. Nobody keeps others from
-    /// taking it out, but the run's guard keeps its memory: the kernel's rule where it is in a section of RCU.
+    /// The object, or null, that a load of a whole kptr in a map's value yields. Others may take the object out, but
+    /// its memory stays valid during the run: as in the kernel within an RCU section.
     fn load_stashed(&mut self, size: Size, base: Reg, off: i16) -> Res<Option<Value>> {
         let b = *self.state.reg(base);
         let (Ty::MapValue { map, inner }, Some(at), Size::DW) = (b.ty, b.n.as_const(), size) else { return Ok(None) };
@@ -526,7 +533,8 @@ impl Walk<'_> {
         if !self.map(map, inner)?.access.reads() {
             return refuse(Reason::WriteOnly { what: format!("value of {}", map_name(self.env, map, inner)) });
         }
-        // On no other path is it an access of the arena or of the context, which is made in another way.
+        // Other paths may not access the arena or the context with this instruction, since these accesses are compiled
+        // differently.
         self.note_access(Place::Untracked(Kind::MapValue))?;
         if self.hybrid && !self.notes.region(self.pc, None, true) {
             let (first, second) = ("memory that needs a check".into(), "other memory".into());
@@ -536,7 +544,7 @@ impl Walk<'_> {
         Ok(Some(Value { null: !planted!(LoadedNeverNull), id: self.new_id(), ..object }))
     }
 
-    /// What a load of `size` bytes at `base + off` yields.
+    /// The value that a load of `size` bytes at `base + off` yields.
     fn loaded(&mut self, size: Size, base: Reg, off: i16) -> Res<Value> {
         let b = self.read(base)?;
         let bytes = u64::from(size.bytes());
@@ -567,8 +575,8 @@ impl Walk<'_> {
                     && !self.state.is_filled(frame.into(), (depth, span), from, bytes as i64)
                 {
                     let readable = self.readable_if_zeroed(frame, (depth, span), self.loops.is_around(self.pc), d);
-                    // While a loop's guess is made, an index leads further than it will: what lies beside the array is
-                    // not read.
+                    // While a candidate is formed, an index is less precise than in the final invariant: bytes beside
+                    // the array count as not read.
                     if !self.loops.guessing() {
                         readable?;
                     }
@@ -596,7 +604,7 @@ impl Walk<'_> {
         })
     }
 
-    /// Stores a number or a pointer on the stack, at a place that is known.
+    /// Stores a number or a pointer at a known place on the stack.
     fn store_known(&mut self, frame: usize, depth: usize, size: usize, v: &Value) {
         let before = match self.loops.orders && v.is_scalar() {
             true => self.state.frames[frame].contents.clone(),
@@ -612,8 +620,8 @@ impl Walk<'_> {
         self.state.frames[frame].ordered(&before, (depth, size), number);
     }
 
-    /// [`Walk::frozen`]; while a loop's guess is made, what comes from a table gets a name, by which that is seen where
-    /// it goes to (`loops/guess/tables.rs`).
+    /// [`Walk::frozen`]; while a candidate is formed, a number from a table gets a name, by which the places that it
+    /// reaches are seen (`loops/guess/tables.rs`).
     pub(super) fn frozen_or_tabled(&mut self, b: &Value, off: i16, size: Size) -> Option<Value> {
         let v = self.frozen(b, off, size)?;
         if !self.loops.guessing() || v.n.as_const().is_some() {
@@ -624,17 +632,18 @@ impl Walk<'_> {
         Some(Value { id, ..v })
     }
 
-    /// What a load yields of a map that can no longer change: the constant there, or, at an offset that is not known,
-    /// any of those that it may be.
+    /// The value that a load of a frozen map yields: the constant at that place, or, for an unknown offset, the join of
+    /// the possible constants.
     pub(super) fn frozen(&self, b: &Value, off: i16, size: Size) -> Option<Value> {
         let Ty::MapValue { map, inner: false } = b.ty else { return None };
         let def = &self.env.maps[map as usize];
         let contents = def.frozen.as_ref().filter(|_| !def.access.writes())?;
         let bytes = size.bytes() as usize;
         let last = i64::try_from(contents.len().checked_sub(bytes)?).ok()?;
-        // In a loose walk it may lie outside, where nothing is read: the check that follows shows that.
+        // In a havocked iteration, the offset may lie outside the map, where nothing is read: the check that follows
+        // shows that.
         let (min, max) = (b.n.smin().checked_add(off.into())?.max(0), b.n.smax().checked_add(off.into())?.min(last));
-        // Low bits that are known are the same at all places: in a table, those of its first element.
+        // Known low bits are equal at all places: in a table, they are those of its first element's offset.
         let stride = 1i64 << b.n.bits().mask().trailing_zeros().min(6);
         let first = min + (b.n.bits().value() as i64).wrapping_add(off.into()).wrapping_sub(min).rem_euclid(stride);
         if first > max || (max - first) / stride >= MAX_CONSTANTS {
@@ -651,7 +660,7 @@ impl Walk<'_> {
         Scalar::unsigned(least, most).meet(&bits).map(Value::scalar)
     }
 
-    /// The stack bytes must hold no pointer, and must be initialised: by the program, or by zeros.
+    /// Proves that stack bytes hold no pointer, and that they are initialised, by the program or by zeroing the frame.
     pub(super) fn readable_stack(&mut self, frame: u8, depth: usize, size: usize) -> Res<()> {
         self.reads_stack(frame.into(), depth, size);
         match self.state.frames[usize::from(frame)].check_readable(depth, size) {
@@ -660,9 +669,9 @@ impl Walk<'_> {
         }
     }
 
-    /// Some of the stack bytes may not have been written, among them the one at r10 - `missing`: then they are to be
-    /// zero when the function is entered. Where surely none was written, reading them is a mistake; but an array may
-    /// be read `in_loop` whose other elements were.
+    /// Handles stack bytes that may be unwritten, among them the one at r10 - `missing`: the frame must be zeroed when
+    /// the function is entered. If no byte was written on any path, the read is refused, except `in_loop`, where other
+    /// elements of the array may have been written.
     fn readable_if_zeroed(
         &mut self,
         frame: u8,
@@ -675,7 +684,7 @@ impl Walk<'_> {
             Some(fresh) if in_loop || self.env.privileged || !frame.is_fresh(depth, size) => {
                 self.notes.zeroed(frame.subprog, fresh);
             }
-            // Parts of pointers, or what differs between paths that have met: on some of them nothing may be written.
+            // Parts of pointers, or bytes that differ between joined paths and are unwritten on some of them.
             None if self.env.privileged && !frame.holds_object(depth, size) => {
                 self.notes.zeroed(frame.subprog, (depth + 1 - size, depth));
             }
@@ -684,8 +693,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// What a value is where it leaves the registers and aligned slots of the stack: a privileged program may show
-    /// an address, which is an unknown number from then on.
+    /// The value as it leaves the registers and aligned stack slots: a privileged program may reveal an address, which
+    /// is an unknown number from then on.
     pub(super) fn shown(&self, v: Value) -> Value {
         if self.env.privileged && v.is_pointer() && !v.is_local() { Value::unknown() } else { v }
     }
@@ -735,7 +744,8 @@ impl Walk<'_> {
         if v.is_pointer() {
             let to = match place {
                 Place::Stack { frame, depth, .. } if size == Size::DW && depth.is_multiple_of(8) => {
-                    // A frame's stack is gone when it returns; a pointer to it must not stay behind in a caller's.
+                    // The stack of a frame ends when the frame returns, so a caller's frame must not keep a pointer to
+                    // it.
                     if matches!(v.ty, Ty::Stack { frame: of } if of > frame) {
                         return refuse(Reason::DanglingStack);
                     }
@@ -768,7 +778,7 @@ impl Walk<'_> {
                         let n = if fits { v.n } else { v.n.truncate(size.bits()) };
                         let guessing = self.loops.guessing();
                         if self.loops.orders {
-                            // Others may rest on what shows the order.
+                            // Later proofs may rest on the facts that show the order.
                             self.decides();
                             self.scratch.prune.sums = true;
                         }
@@ -793,7 +803,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// LD_ABS and LD_IND: out of range, the current function returns 0.
+    /// LD_ABS and LD_IND. If the bytes are out of range, the current function returns 0.
     pub(super) fn legacy_load(&mut self, size: Size, index: Option<Reg>) -> Res<()> {
         if self.env.context.legacy_loads.is_none() {
             return refuse(Reason::Unsupported("this context has no legacy packet loads"));
@@ -814,7 +824,7 @@ impl Walk<'_> {
         if let Some(lock) = self.state.locks.last() {
             return refuse(Reason::LockHeld { func: "a legacy packet load".into(), at: lock.at });
         }
-        // Returning early ends the run, which may owe nothing, or goes on in the caller.
+        // The early return ends the run, which must not owe anything, or continues in the caller.
         if planted!(LegacyReturnForgotten) {
         } else if self.state.frames.len() > 1 {
             let mut returned = self.copy_state();
@@ -829,7 +839,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// The context as the program received it, at its start.
+    /// Whether the value is the unchanged context pointer.
     pub(super) fn is_ctx(&self, v: &Value) -> bool {
         match v.ty {
             Ty::Ctx => v.n.as_const() == Some(0),

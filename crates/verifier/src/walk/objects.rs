@@ -1,11 +1,11 @@
-//! Two pointers into one object: how far apart they are, and in which order.
+//! Two pointers into one object: their distance and their order.
 //!
-//! Both are offsets from one base, so their distance and their order are numbers that say nothing of where the base is.
-//! Of pointers into different objects both would tell, and are refused.
+//! Both are offsets from one base, so their distance and their order reveal nothing about the base's address. For
+//! pointers into different objects they would, so these are refused.
 //!
-//! Invariants: two pointers are of one object only where that is proven: by the frame, by the id that names the element
-//! or the result of a call, by the region. Addresses order as offsets do as long as no offset lies before address 0; so
-//! one that may is not compared.
+//! Invariants: two pointers are into one object only if that is proven: by the frame, by the id that names the element
+//! or the result of a call, or by the region. Addresses have the order of their offsets as long as no offset leads
+//! below address 0, so an offset that may is not compared.
 
 use bpf_isa::{AluOp, Cond, Reg, Width};
 
@@ -20,7 +20,7 @@ use crate::scalar::Scalar;
 use crate::tnum::Tnum;
 use crate::value::{Ty, Value, len_id};
 
-/// A pointer of a region: which, whether it is the end, and whether it is whole.
+/// The region of a pointer, whether it is the region's end, and whether it is a whole pointer.
 fn of_region(v: &Value) -> Option<(u8, bool, bool)> {
     match v.ty {
         Ty::Packet { region } => Some((region, false, true)),
@@ -52,9 +52,9 @@ fn one_object(d: &Value, s: &Value) -> bool {
     }
     match d.ty {
         Ty::Stack { .. } | Ty::Ctx => true,
-        // Of a table's map without a name: its one element with a fixed address.
+        // A value without a name, of a map in the program's table, is the map's one element with a fixed address.
         Ty::MapValue { inner, .. } => d.id == s.id && (d.id != 0 || !inner),
-        // The key of a callback has no name, and there is one a frame.
+        // The key of a callback has no name, and each frame has at most one.
         Ty::Mem { .. } => (d.id, d.owner) == (s.id, s.owner),
         Ty::Uninit(_)
         | Ty::Scalar
@@ -74,19 +74,20 @@ fn one_object(d: &Value, s: &Value) -> bool {
     }
 }
 
-/// The furthest from the start of their region that pointers are whose halves are subtracted at 64 bits: of a packet.
+/// The greatest distance from the start of their region at which the halves of two pointers may be subtracted at 64
+/// bits: the size of a packet.
 const NEAR_START: i64 = 0xffff;
 
-/// The difference of the low halves of two pointers, by their difference: that, or 2^32 more or less. Which of these it
-/// is tells whether a multiple of 2^32 lies between them. So both lie near the start of their region, or are its end:
-/// of pointers anywhere, that would tell where the region is.
+/// The difference of the low halves of two pointers, from the pointers' difference: that, or 2^32 more or less. It
+/// depends on whether a multiple of 2^32 lies between the addresses. Therefore both must lie near the start of their
+/// region, or be its end: for arbitrary pointers, the result would reveal where the region is.
 pub(super) fn of_halves(n: &Scalar, near: bool) -> Option<Scalar> {
     let most = i64::from(u32::MAX);
     let of = || Scalar::of(Tnum::UNKNOWN.with_low(n.bits().low::<32>()), Interval::signed(-most, most), n.low_range());
     near.then(of)
 }
 
-/// Whether an offset leads to no more than the bytes of a packet.
+/// Whether an offset is at most the size of a packet.
 pub(super) fn is_near_start(n: &Scalar) -> bool {
     n.smin() >= 0 && n.smax() <= NEAR_START
 }
@@ -116,8 +117,8 @@ impl Walk<'_> {
         })
     }
 
-    /// The pointer, which moves with a number of its own from now on if it is at a place that is not known, in an
-    /// object other than a region: with how far it is from the least place that it may be at, so that is not negative.
+    /// The pointer in `r`. If it is at an unknown place in an object other than a region, it gets a name: for its
+    /// distance from the least possible place, which is not negative.
     pub(super) fn tied(&mut self, r: Reg) -> Value {
         let v = *self.state.reg(r);
         let object = matches!(v.ty, Ty::Stack { .. } | Ty::MapValue { .. } | Ty::Mem { .. });
@@ -131,12 +132,9 @@ impl Walk<'_> {
         v
     }
 
-    /// The difference of two pointers into one object other than a region: of one that moves with a number and one at a
-    /// fixed place, it moves with that number, too, forwards or backwards (`end - p` is what is left).
-    ///
-    /// Claim: what has a name here is `scale * V + delta` exactly. Proof: offsets are, and are within ±2^31, so their
-    /// difference is that of integers; a number is the same if that is not negative. While a loop's guess is made, it
-    /// is taken not to be.
+    /// Claim: a named result is `scale * V + delta` exactly. Proof: offsets are, and are within ±2^31, so their
+    /// difference is that of integers; it is equal to the number if it is not negative. While a candidate is formed, it
+    /// is assumed not to be negative.
     fn object_distance(&mut self, d: &Value, s: &Value) -> Value {
         let n = d.n.alu(AluOp::Sub, Width::W64, &s.n);
         let n = match self.loops.guessing() {
@@ -159,12 +157,12 @@ impl Walk<'_> {
             Some((id, i16::try_from(scale).ok()?, i32::try_from(delta).ok()?))
         };
         let Some((id, scale, delta)) = named() else { return apart };
-        // Others may rest on that.
+        // Later proofs may rest on that.
         self.decides();
         apart.renamed(id, scale, delta)
     }
 
-    /// The difference of two pointers into one region; whether each is its end.
+    /// The difference of two pointers into one region; `d_end` and `s_end` say whether each is the region's end.
     fn region_distance(&mut self, region: u8, (d, d_end): (&Value, bool), (s, s_end): (&Value, bool)) -> Value {
         let max = self.env.region(region).max_len;
         let least = self.length_flows(region);
@@ -173,7 +171,7 @@ impl Walk<'_> {
         if d_end && !s_end && (s.id, s.delta) == (0, 0) {
             return Value { id: len_id(region), ..Value::scalar(length) };
         }
-        // The end is the start and the length.
+        // The end is the start plus the length.
         let moves = |v: &Value, end: bool| if end { (len_id(region), 1, 0) } else { (v.id, v.scale, v.delta) };
         let ((d_id, d_scale, d_delta), (s_id, s_scale, s_delta)) = (moves(d, d_end), moves(s, s_end));
         if (d_id, d_scale) == (s_id, s_scale) {
@@ -196,7 +194,7 @@ impl Walk<'_> {
         }
         let place = |v: &Value, end: bool| if end { length } else { v.n };
         let n = place(d, d_end).alu(AluOp::Sub, Width::W64, &place(s, s_end));
-        // What is left of the region from a pointer in it: the length, less where that is.
+        // The rest of the region after a pointer: the length minus the pointer's offset.
         let left = if d_end && !s_end && s.n.smin() >= 0 { self.bytes_after(region, s, least) } else { None };
         let Some(left) = left.and_then(|left| u64::try_from(left).ok()) else { return Value::scalar(n) };
         let most = u64::from(max).saturating_sub(u64::try_from(s.n.smin()).unwrap_or(0));
@@ -211,7 +209,8 @@ impl Walk<'_> {
         Value { n, id, delta, ..Value::scalar(n) }
     }
 
-    /// How far a pointer of a region lies behind a fixed place in it, if it surely does: it moves with the same number.
+    /// The distance of a pointer in a region behind a constant place, if it certainly is behind: it moves with the same
+    /// number.
     fn beyond_place(&self, d: &Value, s: &Value) -> Option<Value> {
         let fixed = s.id == 0 && s.n.as_const() == Some(i64::from(s.delta).cast_unsigned());
         if !fixed || d.id == 0 || !self.loops.further || !self.relates() || !d.is_of_no_negative() {
@@ -222,7 +221,8 @@ impl Walk<'_> {
         (n.smin() >= 0).then(|| Value::scalar(n).renamed(d.id, d.scale, delta))
     }
 
-    /// How far a pointer of a region lies behind another one, if it surely does: in a loop, by the names of the two.
+    /// In a loop: the distance of a pointer in a region behind another, if it certainly is behind, by the names of
+    /// both.
     fn between(&mut self, d: &Value, s: &Value) -> Option<Value> {
         if !self.relates() || !d.is_of_no_negative() || !s.is_of_no_negative() || d.scale != 1 || s.scale <= 0 {
             return None;
@@ -234,16 +234,17 @@ impl Walk<'_> {
             return None;
         }
         let (id, delta) = self.state.name_difference((d.line_id(), d.delta), s, &mut self.next_id)?;
-        // Others may rest on that.
+        // Later proofs may rest on that.
         self.decides();
         let n = d.n.alu(AluOp::Sub, Width::W64, &s.n);
         let n = n.meet(&Scalar::unsigned(0, u64::try_from(d.n.smax().saturating_sub(s.n.smin())).ok()?))?;
         Some(Value { n, id, delta, ..Value::scalar(n) })
     }
 
-    /// What a comparison of two pointers teaches, not taken and taken; `None` if they may be of different objects.
+    /// The refinements of a comparison of two pointers: not taken and taken; `None` if they may be of different
+    /// objects.
     pub(super) fn order(&self, cond: Cond, d: &Value, s: &Value) -> Option<[Lesson; 2]> {
-        // The end of one region, twice.
+        // Both are the end of one region.
         if d.ty == s.ty && matches!(d.ty, Ty::PacketEnd { .. }) && cond != Cond::Set {
             return Some([false, true].map(|taken| match cond.holds(Width::W64, 0, 0) == taken {
                 true => Lesson::Nothing,
@@ -251,7 +252,8 @@ impl Walk<'_> {
             }));
         }
         let regions = of_region(d).zip(of_region(s)).filter(|((a, ..), (b, ..))| a == b);
-        // In a hybrid walk, pointers far from their object are compared after a check (`Walk::note_comparison`).
+        // In a hybrid walk, pointers far from their object are compared after a run-time check
+        // (`Walk::note_comparison`).
         let checked = |v: &Value| self.hybrid && checkable(self.env, v).is_some();
         let nothing = match regions {
             Some(((_, _, true), (_, _, true))) => true,
@@ -263,7 +265,7 @@ impl Walk<'_> {
             None => return None,
         };
         let nothing = nothing.then_some([Lesson::Nothing, Lesson::Nothing]);
-        // As signed offsets from the base.
+        // The condition on the signed offsets from the base.
         let by_offset = match cond {
             Cond::Eq | Cond::Ne => cond,
             Cond::Gt => Cond::SGt,
@@ -271,13 +273,14 @@ impl Walk<'_> {
             Cond::Ge => Cond::SGe,
             Cond::Lt => Cond::SLt,
             Cond::Le => Cond::SLe,
-            // Nor are its bits and its sign to be seen.
+            // The bits and the sign of an address must not be revealed.
             Cond::Set => return None,
             Cond::SGt | Cond::SGe | Cond::SLt | Cond::SLe => {
                 return nothing;
             }
         };
-        // Before its start, an address may wrap round; and an empty region may start anywhere, at 1 say.
+        // An address before its object's start may wrap, and an empty region may start at any address, for example at
+        // 1.
         let lowest = match regions {
             Some(((region, ..), _)) if !self.state.min_len.has(region.into(), 1) => 0,
             _ => -LOWEST_ADDRESS,
@@ -287,11 +290,11 @@ impl Walk<'_> {
         if !inside || !near(d) || !near(s) {
             return nothing;
         }
-        // What moves with the same number is compared by the constants.
+        // Pointers that move with one number are compared by their constants.
         let same = (d.id, d.scale) == (s.id, s.scale);
         let (a, b) = match regions {
             Some(_) if same => (constant(d.delta), constant(s.delta)),
-            // What has to be a multiple is one: it may differ by no less.
+            // Values with known low bits are multiples of a stride: the nearest different one is a stride away.
             _ if matches!(by_offset, Cond::Eq | Cond::Ne) => (aligned(d.n), aligned(s.n)),
             _ => (d.n, s.n),
         };

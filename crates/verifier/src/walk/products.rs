@@ -1,22 +1,22 @@
 //! Products of two unknown numbers: `V(p) = V(a) * V(b)`.
 //!
-//! Problem: rows of a table whose width is a variable (`a[i * n + j]`) begin at a product of two numbers, and what is
-//! known of it comes from its factors: with `i + 1 <= rows`, row `i` and one more of its length lie within `rows * n`.
-//! Approach: where all else has failed ([`super::loops`]), the product of two named numbers is kept as an equation. Of
-//! all that it says, what is linear is added to what else is known ([`super::linear`]):
+//! Problem: rows of a table whose width is a variable (`a[i * n + j]`) begin at a product of two numbers, whose bounds
+//! follow from its factors: with `i + 1 <= rows`, row `i` and one more of its length lie within `rows * n`. Approach:
+//! where all else has failed ([`super::loops`]), the product of two named numbers is kept as an equation. Its linear
+//! consequences are added to the rows of the solver ([`super::linear`]):
 //!
 //! * a factor between constants: `least * V(b) <= V(p) <= most * V(b)`, as V(b) is not negative;
 //! * of two products with one factor in common, `V(q) = V(c) * V(b)`: from `V(a) + gap <= V(c)` follows `V(p) + gap *
 //!   V(b) <= V(q)`, which is that inequality times V(b).
 //!
-//! A gap may be negative. A number at a distance from its name is multiplied as that says: `(V(a) + c) * V(b)` is
+//! A gap may be negative. A number at a distance from its name is multiplied with the distance: `(V(a) + c) * V(b)` is
 //! `V(p) + c * V(b)`.
 //!
-//! Invariants: each is an equation of integers that are not negative and that a number may be, whether one is or not:
-//! what may wrap is not named, nor is what is multiplied at a distance below its name, unless the product of the names
-//! fits 63 bits. (Where a row begins is no more than what holds it, see `guess/rows.rs`.) Names mean the same as long
-//! as a state has them, so an equation stays true until one of its names passes to another number: what does that
-//! drops it ([`State::forget_products`]).
+//! Invariants: each product is an equation between integers that are not negative and fit a number. A product that may
+//! wrap is not named. A product of numbers that lie below their names by a distance is named only if the product of the
+//! names fits 63 bits. (The start of a row is at most the object that holds it, see `guess/rows.rs`.) A name denotes
+//! the same integer as long as a state has it, so an equation stays true until one of its names is given to another
+//! number, which drops it ([`State::forget_products`]).
 
 use bpf_isa::{AluOp, Reg, Src, Width};
 
@@ -25,7 +25,7 @@ use crate::integer::{product_at_least, product_at_most, product_beside, product_
 use crate::state::{Product, Room, State, Sum};
 use crate::value::{FIRST_FREE_ID, Value};
 
-/// Products that a state holds; the oldest is forgotten for a new one.
+/// The most products of a state; a new one replaces the oldest.
 const MAX_PRODUCTS: usize = 12;
 
 impl Product {
@@ -33,26 +33,26 @@ impl Product {
         [self.p, self.a, self.b]
     }
 
-    /// Its factors, either first.
+    /// Its factors, in both orders.
     fn factors(&self) -> [(u32, u32); 2] {
         [(self.a, self.b), (self.b, self.a)]
     }
 
-    /// Whether it says something of what is held.
+    /// Whether the product relates names that are held by values.
     pub(super) fn says_something(&self, held: impl Fn(u32) -> bool) -> bool {
         held(self.p) || (held(self.a) && held(self.b))
     }
 }
 
-/// Whether the product of what they name is a number, too. Nothing holds it where one of them is less than its name by
-/// a distance; and what bounds it bounds others by that.
+/// Whether the product of the named numbers is a number, too. If an operand is less than its name by a distance, no
+/// value holds that product, and a bound derived from it would bound other numbers.
 fn fits(d: &Value, s: &Value) -> bool {
     let most = |v: &Value| i128::from(v.range_of_line().1);
     product_fits(most(d), most(s))
 }
 
 impl State {
-    /// Remembers a product. One with a factor that may be negative, or that is a length which may change, is none.
+    /// Adds a product. One with a factor that may be negative, or that is a length which may change, is not added.
     pub(super) fn push_product(&mut self, product: Product) {
         let unfit = |id: u32| id < FIRST_FREE_ID || self.may_be_negative(id);
         if product.names().into_iter().any(unfit) {
@@ -64,7 +64,7 @@ impl State {
         self.products.push(product);
     }
 
-    /// Forgets products of which one of the names is another number's from now on.
+    /// Forgets products of which a name denotes another number from now on.
     pub(super) fn forget_products(&mut self, passed: impl Fn(u32) -> bool) {
         self.products.retain(|t| !t.names().into_iter().any(&passed));
     }
@@ -80,13 +80,13 @@ impl State {
         *next_id
     }
 
-    /// The product of two numbers, which does not wrap and is `max` at most: as a multiple of a name, at a distance.
+    /// The product of two numbers, as a multiple of a name at a distance. It does not wrap, and is at most `max`.
     fn name_of_product(&mut self, d: &Value, s: &Value, max: u64, next_id: &mut u32) -> Option<(u32, i16, i32)> {
         let factor = |v: &Value| v.id >= FIRST_FREE_ID && v.scale > 0;
         if !factor(d) || !factor(s) {
             return None;
         }
-        // What a loop counts may be at one: that is the first of the two, then.
+        // A loop's counter may be at a distance; it becomes the first factor.
         let same = (d.id, d.scale, d.delta) == (s.id, s.scale, s.delta);
         let d = self.name_at_distance(d, next_id);
         let s = if same { d } else { self.name_at_distance(s, next_id) };
@@ -111,8 +111,8 @@ impl State {
         self.name_difference((p, 0), &less, next_id).map(|(id, delta)| (id, 1, delta))
     }
 
-    /// A number at a distance from its name gets one of its own, and so has all that is the same; if not what a loop
-    /// counts, which is what it is by its name.
+    /// Gives a number at a distance from its name a name of its own, in all values that are equal. A loop's counter
+    /// keeps its name, by which it is a counter.
     pub(super) fn name_at_distance(&mut self, v: &Value, next_id: &mut u32) -> Value {
         let mut marks = self.frames.iter().flat_map(|f| &f.loops);
         let counts = marks.any(|m| m.k.id == v.id || m.lines.iter().any(|l| l.x == v.id));
@@ -134,7 +134,7 @@ impl State {
         v.renamed(id, 1, 0)
     }
 
-    /// V(id) lies in `min..=max`: so do the products that it is a factor of, in multiples of what the other is.
+    /// Applies a bound of V(id) to products with this factor.
     pub(super) fn bound_products(&self, id: u32, (min, max): (i128, i128), next: &mut Vec<(u32, i128, i128)>) {
         for t in &self.products {
             for (_, other) in t.factors().into_iter().filter(|(factor, _)| *factor == id) {
@@ -145,9 +145,9 @@ impl State {
         }
     }
 
-    /// What of the products of these names is linear: rows `sum of coefficient * V + constant <= 0`.
+    /// The linear consequences of the products of these names: rows `sum of coefficient * V + constant <= 0`.
     ///
-    /// `range`: the bounds of a name, as far as they are known.
+    /// `range`: the known bounds of a name.
     pub(super) fn product_rows(
         &self,
         about: &[u32],
@@ -174,7 +174,7 @@ impl State {
         rows
     }
 
-    /// The first product is no more than the second, less a multiple of the factor that they have in common.
+    /// The row by which the first product is at most the second, minus a multiple of their common factor.
     fn row_beside(&self, t: &Product, q: &Product) -> Option<[(u32, i128); 3]> {
         let pairs = t.factors().into_iter().flat_map(|x| q.factors().map(|y| (x, y)));
         let gaps = pairs.filter(|((_, shared), (_, other))| shared == other);
@@ -186,8 +186,8 @@ impl State {
 }
 
 impl Walk<'_> {
-    /// What is about to be multiplied gets names, where a product is worth knowing, and is given back: both operands,
-    /// if their product does not wrap.
+    /// Names both factors of a multiplication where a product is worth knowing. Returns the operands, if their product
+    /// does not wrap.
     pub(super) fn factors(&mut self, width: Width, op: AluOp, dst: Reg, src: Src) -> Option<(Value, Value)> {
         let (AluOp::Mul, Src::Reg(r), true) = (op, src, self.relates()) else { return None };
         let (d, s) = (self.state.reg(dst), self.state.reg(r));
@@ -206,12 +206,12 @@ impl Walk<'_> {
         Some((self.name(dst), self.name(r)))
     }
 
-    /// The register holds the product of these two, exactly.
+    /// Notes that the register holds the exact product of these two.
     pub(super) fn name_factors(&mut self, dst: Reg, d: &Value, s: &Value) {
         if self.state.reg(dst).n.as_const().is_some() {
             return;
         }
-        // Others may rest on what it is made of.
+        // Later proofs may rest on the factors.
         self.decides();
         self.scratch.prune.sums = true;
         let max = self.state.reg(dst).n.umax();
@@ -226,7 +226,7 @@ impl Walk<'_> {
 mod tests {
     use super::*;
 
-    /// Each row holds of all small numbers that fulfil what it was made of.
+    /// Checks each row against all small numbers that satisfy its premises.
     #[test]
     fn rows_hold_of_all_small_numbers() {
         let (p, q, a, b, c) =
