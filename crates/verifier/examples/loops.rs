@@ -1,4 +1,5 @@
-//! What ordinary loops take: by program, instructions, steps and time; and what is refused, with the reason.
+//! Prints the cost of ordinary loops (for each program: instructions, steps and time), and the refused programs with
+//! the reason.
 //!
 //! `cargo run --release -p bpf-verifier --example loops [-- OBJECT ...] [--log NAME]`. Without objects, those of
 //! `tests/loops`. Sections `raw/...` have a buffer and its length as their arguments, others are run as xdp. Times are

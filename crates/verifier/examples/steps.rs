@@ -30,7 +30,7 @@ fn kernel(object: &Object, program: &bpf_object::Program, skb: bool) -> Result<(
         _ => ProgramType::Xdp,
     };
     let create = |def: &bpf_object::MapDecl| {
-        // What libbpf does: a perf event array without a size has an element a processor.
+        // As in libbpf, a perf event array without a size has one element for each processor.
         let entries = if def.max_entries == 0 { 8 } else { def.max_entries };
         let sizes = [def.key_size, def.value_size, entries];
         let inner = match &def.inner {

@@ -42,7 +42,7 @@ impl Fields {
     /// bit.
     ///
     /// Claim: each pair of the result is the number of set bits in x's pair. Proof: from a pair `2 h + l`, `h` is
-    /// subtracted, which leaves `h + l`. That is not negative, so no pair borrows from the next.
+    /// subtracted, which leaves `h + l`. The rest is not negative, so no pair borrows from the next.
     pub(crate) fn pairs(bits: u32, whole: bool) -> Fields {
         Fields { bits, width: 2, most: 2 - u64::from(planted!(PairsHaveOne)), whole }
     }

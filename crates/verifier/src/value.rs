@@ -399,7 +399,7 @@ impl Value {
         (self.id == id || self.tie == id) && self.line_id() == id
     }
 
-    /// Whether it is an offset in a region, whole or half. Such a value without a name is at the constant distance
+    /// Whether it is an offset in a region, whole or half. Without a name, such a value is at the constant distance
     /// `delta` from the start.
     pub(crate) fn is_in_region(&self) -> bool {
         matches!(self.ty, Ty::Packet { .. } | Ty::Half { .. })
@@ -425,7 +425,7 @@ impl Value {
         self
     }
 
-    /// What the value is, in a few words, for messages: `a number (0..=7)`, `map value of "m" at offset 4, or null`.
+    /// A short description of the value for messages: `a number (0..=7)`, `map value of "m" at offset 4, or null`.
     pub(crate) fn describe(&self, env: &Env<'_>) -> String {
         Describe { value: self, env }.to_string()
     }

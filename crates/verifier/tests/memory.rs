@@ -1,4 +1,5 @@
-//! What a verifier keeps between programs: bounded, and the same after the thousandth program as after the tenth.
+//! Tests the memory that a verifier keeps between programs: it is bounded, and equal after the tenth and the thousandth
+//! program.
 //!
 //! An engine keeps its verifiers, so what one of them gathers is gathered for good. Alone in its process, since what
 //! other threads allocate would count as well.

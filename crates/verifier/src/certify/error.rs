@@ -19,7 +19,7 @@ pub enum ProofError {
     Malformed {
         /// The place, in bytes from the start of the section or of the proof.
         at: usize,
-        /// What was found there.
+        /// The unexpected content there.
         what: &'static str,
     },
     /// The proofs are in a form of another version.

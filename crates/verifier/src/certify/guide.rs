@@ -10,7 +10,7 @@ use super::multipliers;
 use super::points::{Change, Partition, PointState, Points};
 use super::ranks::Ranks;
 
-/// What a walk is for.
+/// The purpose of a walk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Mode {
     /// Points are made, and weakened until they cover what reaches them.

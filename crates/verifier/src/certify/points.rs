@@ -140,7 +140,7 @@ pub(super) struct Points {
 /// The instruction, the chain of calls, and what states are kept apart by.
 type Key = (InsnIdx, Chain, Vec<Tag>);
 
-/// What is at a place, as a number: of a pointer, its offset.
+/// The number at a place; for a pointer, its offset.
 pub(super) fn number_at(lengths: &[Form], frames: &[Frame], place: Place) -> Option<Form> {
     let number = |value: &Value| match value {
         Value::Number(form) => Some(form.clone()),
@@ -439,7 +439,7 @@ impl PointState {
             moved.push((place, was, is, step));
         }
         let fresh_from = self.claim.names.len();
-        // Those that move by a constant, the smallest step first; the others share its name where they can.
+        // Places that move by a constant come first, the smallest step first; the others share its name where they can.
         moved.sort_by_key(|(_, _, _, step)| step.map_or(u128::MAX, i128::unsigned_abs));
         let mut counter: Option<Form> = None;
         // For places that got a name: their movement, and its expression over the claim's names.
@@ -545,7 +545,7 @@ impl PointState {
         None
     }
 
-    /// What is another kind of value is unset, and what bytes are both may be.
+    /// Joins kinds: a value that has another kind in the state becomes unset, and a byte gets the join of both kinds.
     fn join_kinds(&mut self, state: &State, renaming: &[Form]) -> bool {
         let mut changed = false;
         for (claim, frame) in self.claim.frames.iter_mut().zip(state.frames()) {
@@ -720,7 +720,7 @@ fn restate_pointer(value: &mut Value, name: impl Fn(&Name) -> Option<Name>) {
     }
 }
 
-/// What a value is once it is known whether it is null.
+/// The value, resolved by what is known of its nullness.
 fn resolved(state: &State, value: &Value) -> Value {
     match value {
         Value::Pointer(Pointer { present: Some(n), base, offset }) => {
@@ -785,7 +785,7 @@ fn above_of(thresholds: Thresholds<'_>, max: i128, most: i128) -> i128 {
     widened.unwrap_or(most).min(most)
 }
 
-/// What is known of a number that was one thing and is another.
+/// The join of the facts about a number that was `was` and is now `is`.
 fn joined(claim: &Invariant, was: &Form, known: &Knowledge, is: &Form, thresholds: Thresholds<'_>) -> Known {
     let mut bounds = known.bounds(is).into_iter().collect::<Vec<_>>();
     let before = was.terms().iter().try_fold((was.offset(), was.offset()), |(min, max), (n, a)| {

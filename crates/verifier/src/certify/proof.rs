@@ -1,6 +1,6 @@
 //! Proofs in objects: a certificate with digests of its inputs, and the section of an object that holds proofs.
 //!
-//! Whoever made a proof need not be trusted: [`Proof::check`] has the trusted core check it for the program and the
+//! The producer of a proof need not be trusted: [`Proof::check`] lets the trusted core check it for the program and the
 //! environment at hand. The section [`SECTION`] is not loaded, and the kernel and libbpf ignore it.
 
 use std::collections::HashMap;

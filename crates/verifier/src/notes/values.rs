@@ -1,9 +1,9 @@
-//! What the walk records of numbers, addresses and loops, for an optimiser: only if it is asked for
-//! ([`crate::Env::values`]), since it makes a walk a third
-//! longer, and one of thousands of instructions in a row half as long again.
+//! Facts about numbers, addresses and loops, recorded for an optimiser. Recorded only on request
+//! ([`crate::Env::values`]), since this makes a walk a third longer, and a walk of thousands of instructions in a row
+//! half as long again.
 //!
-//! Invariants: as of all notes, each only ever loses. What is recorded in a walk that is thrown away, and stays, makes
-//! them say less, never more.
+//! Invariants: like all notes, these facts can only become weaker. Facts that are recorded in a discarded walk and stay
+//! make the notes weaker, never stronger.
 
 use bpf_analysis::{AccessFact, AccessRegion, Known, LoopFact, Loops, ValueFacts};
 use bpf_isa::{Insn, InsnIdx, MemoryAccess, Reg, Src};
@@ -13,7 +13,7 @@ use crate::state::State;
 use crate::tnum::Tnum;
 use crate::value::{Origin, Ty, Value};
 
-/// What of an instruction's facts has been noted: its other facts mean nothing yet.
+/// Bits for the facts of an instruction that have been noted; its other facts have no meaning yet.
 mod seen {
     pub(super) const DST: u8 = 1;
     pub(super) const SRC: u8 = 2;
@@ -114,7 +114,7 @@ impl ValueNotes {
         *note = LoopNote { seen: true, rounds };
     }
 
-    /// What has been noted: it is gone from here.
+    /// Takes the notes out.
     pub(super) fn take(&mut self) -> Vec<ValueFacts> {
         std::mem::take(&mut self.notes)
     }

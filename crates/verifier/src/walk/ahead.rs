@@ -8,9 +8,9 @@
 //!
 //! Claim: such an operation has the same result for the number. Proof: the sum does not wrap, as checked below, so it
 //! is the number plus `by` in the integers. Let `by` be a multiple of 2^n. The low n bits of the sum and the number are
-//! equal. So are the results of a 32-bit operation if n is at least 32, of a mask without bits from n on, and of a
-//! shift to the left by at least 64 - n. And `(number + by) >> k` is `(number >> k) + (by >> k)` for all k up to n,
-//! since the shift drops only zeros of `by`.
+//! equal. Therefore equal are the results of a 32-bit operation if n is at least 32, of a mask without bits from n on,
+//! and of a shift to the left by at least 64 - n. And `(number + by) >> k` is `(number >> k) + (by >> k)` for all k up
+//! to n, since the shift drops only zeros of `by`.
 //!
 //! Invariants: those of [`Definition`], by which the sum is remembered ([`Made::Ahead`]).
 

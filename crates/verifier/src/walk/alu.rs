@@ -250,7 +250,7 @@ impl Walk<'_> {
         if !d.is_scalar() || d.n.bits().max() & !mask != 0 {
             return false;
         }
-        // What it may be is needed exactly: of more, the mask would leave less.
+        // The number's range is needed exactly: for a larger number, the mask would remove bits.
         self.decides();
         true
     }

@@ -48,7 +48,7 @@ impl Walk<'_> {
         {
             return Some((Affine::of(self.state.reg(dst))?, made));
         }
-        // What masks and shifts to the right have made is asked for in walks that go further alone.
+        // Definitions by masks and right shifts are used only in walks that go further.
         let asked = self.loops.follows() && (op == AluOp::Rsh || self.relates()) || self.loops.related;
         let made = match (width, op) {
             (Width::W64, AluOp::Lsh) => {
@@ -310,8 +310,8 @@ fn multiple(d: &Value, signed: bool) -> Option<(u32, Affine)> {
 }
 
 impl State {
-    /// What the values of this state say of a number, and of the results that these definitions have made of it:
-    /// nothing may hold it any more.
+    /// The set of a number, by the values of this state and by the results of these definitions: no value may hold the
+    /// number itself any more.
     fn range_by_results(&self, definitions: &[Definition], of: Affine, hops: u32) -> Scalar {
         let mut n = self.range_of(of);
         if hops > 0 {

@@ -1,4 +1,5 @@
-//! What a walk says: the lines of its log, and the one error that is reported, with all that its reader needs.
+//! Descriptions of a walk: the lines of its log, and the one error that is reported, with everything that its reader
+//! needs.
 
 use bpf_isa::{Callee, Insn, InsnIdx, Reg};
 use bpf_uapi::Helper;
@@ -96,8 +97,8 @@ impl Walk<'_> {
         })
     }
 
-    /// The same of a limit on the work, which says nothing of the instruction where it was reached: the place is that
-    /// which took most.
+    /// The error for a limit on the work. The instruction at which the limit was reached says nothing, so the error
+    /// names the place that took most of the work.
     fn describe_effort(&mut self, reason: Reason, effort: Effort) -> Box<VerifyError> {
         let loops = self.unproven_loops(reason.is_work());
         Box::new(VerifyError {

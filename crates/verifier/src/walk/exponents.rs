@@ -1,10 +1,10 @@
 //! Shifts by a number that is one of a few: `1 << (byte >> 6)`, what a QUIC variable-length integer has as its length.
 //!
-//! Problem: the result is one of a few numbers, each of which goes with one exponent. What a program knows of the
-//! exponent (it is not 0, as the byte was 64 or more) says nothing of the range of the result. Approach: in a walk for
-//! what little else proves, each exponent is walked on its own; then both are constants.
+//! Problem: the result is one of a few numbers, each of which belongs to one exponent. A fact about the exponent (it is
+//! not 0, as the byte was 64 or more) does not bound the range of the result. Approach: in a walk that goes further
+//! than others, each exponent is walked on its own (value partitioning); then both numbers are constants.
 //!
-//! Invariant: every exponent that may be is walked, as if the program had compared it with each of them before.
+//! Invariant: every possible exponent is walked, as if the program had compared the number with each of them before.
 
 use bpf_isa::Reg;
 
@@ -25,7 +25,7 @@ impl Walk<'_> {
         let (d, x) = (self.state.reg(dst), *self.state.reg(by));
         let few = x.is_scalar() && x.n.umax() - x.n.umin() < MOST_APART;
         let unknown = d.as_const().is_some() && x.n.as_const().is_none();
-        // What comes to a join is compared with those before it, of which one is what it was made of.
+        // At a join, the state is compared with earlier ones, of which one was split already.
         let join = self.scratch.prune.is_point(self.pc);
         if !self.loops.further || self.hybrid || !few || !unknown || join || !self.retests.may_split() {
             return Ok(());

@@ -24,7 +24,7 @@ enum Wants {
     Number,
     /// An address whose memory is not read.
     Address,
-    /// So many bytes.
+    /// An address of so many bytes.
     Bytes(u32),
     /// A string.
     Text,

@@ -1,13 +1,13 @@
 //! Indirect jumps: what they may go to, and where the instructions they name come from.
 //!
-//! Approach: a map of instructions is not memory but a table. A pointer into it ([`Ty::Table`]) moves as one to a map's
-//! value does, and all that can be done with it is to load one whole entry. What is loaded ([`Ty::Insn`]) is not a
-//! number: it is the entry that was at the offset, of which the walk knows the range. Nothing can be done with that but
-//! to copy, to spill and to jump to it. A jump goes each of the ways that the entries in the range name, as a branch.
+//! Approach: a map of instructions is not memory but a table. A pointer into it ([`Ty::Table`]) moves as a pointer to a
+//! map's value does, and the only use of it is to load one whole entry. The loaded value ([`Ty::Insn`]) is not a
+//! number: it is the entry at an offset whose range the walk knows. It may only be copied, spilled and jumped to. A
+//! jump walks the target of each entry in the range, as a branch does.
 //!
-//! Invariants: an entry that is jumped to lies in the running function, and is one of the targets that the program was
-//! made with, so the graph has its edge. Which entries they may be decides where the path goes: the register is needed
-//! exactly, and so is, as any address is, what the entry was loaded by.
+//! Invariants: the target of a jump lies in the running function, and is one of the targets with which the program was
+//! made, so the control flow graph has its edge. The set of possible entries decides the path, so the register is
+//! needed exactly, and so is the pointer from which the entry was loaded, like any address.
 
 use bpf_isa::{InsnIdx, Reg, Size, SubprogId};
 use bpf_uapi::MapType;
@@ -26,7 +26,7 @@ pub(super) fn table_bytes(def: &KnownMap) -> u32 {
 }
 
 impl Walk<'_> {
-    /// What a load of `size` bytes at `off` behind the pointer into a table yields.
+    /// The value that a load of `size` bytes at `off` behind a pointer into a table yields.
     pub(super) fn load_entry(&mut self, b: &Value, map: u32, off: i16, size: Size) -> Res<Value> {
         if size != Size::DW {
             return refuse(Reason::PartOfInsn { map: map_name(self.env, map, false) });

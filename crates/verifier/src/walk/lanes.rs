@@ -22,7 +22,7 @@ use crate::value::Value;
 const MAX_LANES: usize = 4;
 
 impl Walk<'_> {
-    /// What the operation makes of numbers whose fields are known, or are about to be.
+    /// The bits of an operation's result, for operands whose fields are known.
     pub(super) fn lanes_after(&mut self, width: Width, op: AluOp, dst: Reg, src: Src) -> Option<Bits> {
         let constant = match src {
             Src::Imm(i) => Some(i as i64 as u64 & bits_mask(width)),

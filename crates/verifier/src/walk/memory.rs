@@ -1,8 +1,8 @@
 //! The memory of a verification, counted, and bounded by [`Limits::memory`](crate::Limits::memory).
 //!
-//! Problem: a verification must hold no more bytes than its limit, and whether it reaches the limit must be a
-//! function of the program, its contract and its limits, not of what the same verifier verified before. What is
-//! allocated depends on the past, though: a recycled state has vectors as long as its former contents needed.
+//! Problem: a verification must hold no more bytes than its limit, and whether it reaches the limit must be a function
+//! of the program, its contract and its limits, not of programs that the same verifier verified before. The allocated
+//! memory does depend on the past: a recycled state has vectors as long as its former contents needed.
 //!
 //! Approach: two figures. The *count* is what the verdict depends on: bytes of contents (`State::bytes`) of all
 //! states that are stored, and for each list that grows with the walk ([`List`]) a capacity that depends on its

@@ -1,4 +1,4 @@
-//! What is added to pointers and taken off them: the offset, and the name of what it moves with.
+//! Arithmetic with pointers: the new offset, and the name of the number that it moves with.
 //!
 //! Approach: a number is bounded before it is added, so that no sum wraps back into range. A region pointer takes the
 //! name of the first number that is added, and then that of the sum of the two; one from which a number was taken is
@@ -224,7 +224,7 @@ impl Walk<'_> {
         Some((id, 1, p.delta.checked_add(apart)?))
     }
 
-    /// What a pointer into other memory moves with after an offset was added.
+    /// The name, scale and distance with which a pointer into other memory moves after an addition to its offset.
     fn moved(&mut self, p: &Value, s: &Value, subtract: bool) -> (u32, i16, i32) {
         let moved = match (s.n.as_const(), p.n.as_const()) {
             (Some(c), _) if p.tie != 0 => {

@@ -75,7 +75,7 @@ impl Walk<'_> {
         if planted!(SiblingKnowsRanges) {
             self.state.know_as(&old);
         }
-        // One that came back in a loose walk is the guess's now.
+        // A state that came back in a havocked iteration belongs to the candidate.
         if !old.frames.is_empty() {
             self.scratch.pool.push(old);
         }

@@ -1,4 +1,4 @@
-//! What can be said of a pointer by itself.
+//! Properties of single pointers.
 
 use bpf_analysis::{BoundsPlace, CheckRegion};
 

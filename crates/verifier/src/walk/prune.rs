@@ -23,9 +23,9 @@
 //! [`super::loops`] asks for it: it continues from a state with less knowledge.
 //!
 //! Therefore a finished state may *rest* on a round that is still open ([`Kept::rests`]), or on a candidate invariant
-//! that is still being checked. Such a state proves that what it covers ends only under two conditions. The walk has
-//! not left that construct or loop: the way out is not walked yet, and may lead back in. And the covered state has the
-//! same frames and iterators, since only those bound the round.
+//! that is still being checked. This state proves that the states which it covers end, but only under two conditions.
+//! The walk has not left that construct or loop: the way out is not walked yet, and may lead back in. And the covered
+//! state has the same frames and iterators, since only those bound the round.
 
 mod cover;
 mod epoch;

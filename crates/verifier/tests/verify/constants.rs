@@ -1,6 +1,6 @@
-//! What a dropped path is taken not to need of numbers that a comparison shows to be a constant, against walking it:
-//! programs of which one path holds other numbers than another before the two meet are accepted only if they are
-//! when no path is dropped at all ([`bpf_verifier::Env::exhaustive`]).
+//! Tests the demand of numbers that a comparison shows to be a constant, against walking dropped paths: programs of
+//! which one path holds other numbers than another before the two join are accepted only if they are accepted when no
+//! path is dropped at all ([`bpf_verifier::Env::exhaustive`]).
 //!
 //! The programs give registers and slots numbers of all kinds (constants, ranges that end below and above 2^32, sets of
 //! bits), meet, copy, spill, calculate and compare them in each way and width, in subprograms and callbacks too, and

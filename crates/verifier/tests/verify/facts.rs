@@ -1,5 +1,5 @@
-//! What the verifier tells an optimiser of numbers, addresses and loops. That it is true is watched in
-//! `soundness` and `loops_oracle`; here, that it says what there is to say.
+//! Tests the facts about numbers, addresses and loops for an optimiser. `soundness` and `loops_oracle` test that the
+//! facts are true; these tests show that they are precise.
 
 use crate::common;
 
@@ -98,7 +98,7 @@ fn rounds_of_loops() {
         out: r0 = 0
         exit";
     assert_eq!(rounds(digits), [(1, None), (8, None)]);
-    // What a round does is known for all of them.
+    // A fact about a round holds for all rounds.
     let facts = facts_of("r0 = 0\na: r0 += 2\nif r0 != 64 goto a\nexit", true);
     let moved = facts.values(InsnIdx(1));
     assert_eq!((moved.dst.umin, moved.dst.umax, moved.result.umin, moved.result.umax), (0, 62, 2, 64));

@@ -1,4 +1,4 @@
-//! What compilers make of casts, of ends that meet and of copies: each rule beside programs for which it does not hold.
+//! Idioms of compilers for casts, meeting ends and copies: each rule beside programs for which it does not hold.
 
 use crate::common::{accepted, refused};
 
@@ -171,7 +171,7 @@ fn two_numbers_have_room_below_a_constant() {
     accepted(ROOM);
     refused(&ROOM.replace("r8 < 64", "r8 < 65"));
     refused(&ROOM.replace("r6 &= 63", "r6 &= 127"));
-    // What is compared is not their sum.
+    // The compared number is not their sum.
     refused(&ROOM.replace("r8 += r7", "r8 += r4"));
     // One of them moves on behind the comparison.
     refused(&ROOM.replace("if r8 < 64 goto a", "r6 += 1\nif r8 < 64 goto a"));
@@ -207,7 +207,7 @@ fn a_sum_is_folded_until_nothing_is_carried() {
     );
     // Something is carried for ever.
     refused(&FOLD.replace("w0 &= 65535", "w0 |= 65536"));
-    // What is tested is no part of the sum.
+    // The tested number is no part of the sum.
     refused(&FOLD.replace("w1 = w0\n    w1 >>= 16\n    if w1 != 0", "w1 = w2\n    w1 >>= 31\n    if w1 != 0"));
     // It is what was carried into it.
     refused(&FOLD.replace("w1 = w0\n    w1 >>= 16\n    if w1 != 0", "w1 >>= 0\n    if w1 != 0"));
@@ -249,7 +249,7 @@ fn a_distance_is_counted_below_zero() {
     refused(&BACKWARDS.replace("r0 = r3", "w0 = w3"));
 }
 
-/// What is left of a buffer is computed before its length is bounded, and conditions are made numbers in between.
+/// The rest of a buffer is computed before its length is bounded, and conditions become numbers in between.
 const REST: &str = ";raw
     if r2 < 8 goto out
     r8 = *(u32 *)(r1 + 0)

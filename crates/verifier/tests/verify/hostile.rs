@@ -42,12 +42,12 @@ fn an_explosion_of_paths_stops_at_each_limit() {
     assert_eq!(reason(&|limits| limits.states = 20), Reason::States(20));
     assert_eq!(reason(&|limits| limits.memory = 20_000), Reason::Memory(20_000));
     assert_eq!(reason(&|limits| limits.fuel = 5_000_000), Reason::Fuel(5_000_000));
-    // That it comes back at all says that the clock is looked at: 2^30 paths take minutes.
+    // The verification returns at all only if the clock is read: 2^30 paths take minutes.
     let time = Duration::from_millis(50);
     assert_eq!(reason(&|limits| (limits.fuel, limits.time) = (u64::MAX, Some(time))), Reason::Time(time));
 }
 
-/// What is given up has no verdict: nothing is tried instead, and no check at run time is advised.
+/// Giving up is not a verdict: no other strategy is tried, and no run-time check is advised.
 #[test]
 fn a_limit_on_time_gives_no_verdict() {
     let text = format!("r5 = 0\na: r5 += 1\nif r5 < 1000 goto a\n{}", bits(30));

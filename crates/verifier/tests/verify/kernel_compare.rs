@@ -12,7 +12,7 @@ use bpf_verifier::{ContextLayout, Env, Helpers, KnownMap, Verifier};
 
 use crate::border::{MIN_LEN, generate_with};
 
-/// What both said, counted.
+/// Counts of both verdicts.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) both_accept: u32,

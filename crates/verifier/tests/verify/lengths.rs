@@ -1,6 +1,6 @@
-//! What a dropped path is taken not to need of the lengths of regions, against walking it: programs of which one path
-//! has proven more of a packet than another before the two meet are accepted if and only if they are when no path is
-//! dropped at all ([`bpf_verifier::Env::exhaustive`]).
+//! Tests the demand of regions' lengths against walking dropped paths: programs of which one path has proven more of a
+//! packet than another before the two join are accepted if and only if they are accepted when no path is dropped at all
+//! ([`bpf_verifier::Env::exhaustive`]).
 //!
 //! The programs prove lengths by comparisons of pointers and of lengths, meet, and then ask in each of the ways in
 //! which a length is read: loads, stores, arguments, comparisons that it decides, numbers that it bounds, and what
@@ -169,7 +169,7 @@ impl Text<'_, '_> {
         }
     }
 
-    /// What only may be come to if it is not.
+    /// An access that is refused if it is reached.
     fn forbidden(&mut self) {
         self.line("r0 = *(u64 *)(r10 - 400)");
     }
@@ -213,7 +213,7 @@ impl Text<'_, '_> {
         self.line(format_args!("f{label}:\nr0 = 0"));
     }
 
-    /// What changes no length, but when a helper moves the packet.
+    /// A statement that changes no length, except where a helper moves the packet.
     fn statement(&mut self) {
         let (a, b, slot) = (self.number(), self.number(), self.slot());
         match self.c.below(24) {
@@ -579,7 +579,7 @@ fn every_fault_of_lengths_is_noticed() {
     }
 }
 
-/// What is noted with paths dropped, of checks at run time and of numbers, is true of the paths that are dropped.
+/// Notes made with dropped paths, about run-time checks and numbers, are true of the dropped paths.
 #[test]
 fn what_is_noted_is_true_of_all_paths() {
     let mut verifier = Verifier::new();

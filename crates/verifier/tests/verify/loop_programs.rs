@@ -32,7 +32,7 @@ pub(crate) fn load(path: &Path) -> Vec<Named> {
     let mut out = Vec::new();
     for p in object.programs() {
         let code = object.link(p, |_| false).expect("it links").into_code();
-        // What the loader freezes is known, and what it does not may change at any time.
+        // Maps that the loader freezes are constant; others may change at any time.
         let map = |d: &bpf_object::MapDecl| {
             let frozen = d.data.as_ref().filter(|d| d.kind == DataKind::Rodata).map(|d| d.bytes.clone());
             let access = if frozen.is_some() { Access::Read } else { Access::ReadWrite };

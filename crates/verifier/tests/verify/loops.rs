@@ -68,7 +68,7 @@ fn rounds_cost_nothing() {
     assert_eq!(steps(10), steps(1 << 31));
 }
 
-/// What never ends is refused, whatever seems to bound it.
+/// Endless loops are refused, whatever seems to bound them.
 #[test]
 fn endless_loops_are_refused() {
     for text in [
@@ -109,7 +109,7 @@ fn errors_name_the_loops_that_were_not_proven() {
     let message = error.to_string();
     assert!(message.contains("loop at 3 (a.c:7-9)") && message.contains("may_goto"), "{message}");
 
-    // What is read is not proven to be there: no bound.
+    // The bytes read are not proven to be there, so they are no bound.
     let text = "r3 = 0\na: r4 = r1\nr4 += r3\nr0 = *(u8 *)(r4 + 0)\nr3 += 1\nif r0 != 0 goto a\nr0 = 0\nexit";
     env.lines = &[];
     let error = Verifier::new().verify(program(text), &env).expect_err(text);
@@ -147,7 +147,7 @@ fn what_ends_soon_needs_no_guess() {
     assert!(guessed(3, true) && guessed(100, false) && guessed(100, true));
 }
 
-/// What two variables of a round were to each other says nothing of the next, in which the greater one is less.
+/// The order of two variables in one round implies nothing about the next round, in which the greater one is smaller.
 #[test]
 fn an_order_ends_with_the_round_that_changes_the_greater() {
     // r3 < r4 holds when the loop begins and when r4 is taken anew; their difference is an offset.

@@ -24,7 +24,7 @@ fn each_fault_is_found() {
              c: r3 += 1
              if r3 < 31 goto a"
         }
-        // What is behind the end already is not before it, however far.
+        // A pointer that is behind the end already is not before it, at any distance.
         Fault::AssumedBeforeEnd => {
             "r3 = r1
              r3 += r2
@@ -91,7 +91,7 @@ fn each_fault_is_found() {
              out:"
         }
         Fault::WrapForgotten => "w3 = -3\na: w3 += 1\nif w3 != 5 goto a",
-        // What is added is 7 less the other, modulo 2^32.
+        // The summand is 7 minus the other one, modulo 2^32.
         Fault::SumsNeverWrap => {
             "r3 = *(u32 *)(r1 + 0)
              r4 = r3
@@ -108,7 +108,7 @@ fn each_fault_is_found() {
              a: r3 += 1
              if r3 < 3 goto a"
         }
-        // What falls before the buffer does not bound the rounds.
+        // A pointer that falls before the buffer does not bound the rounds.
         Fault::LinesBelowZero => {
             "r3 = *(u8 *)(r1 + 0)
              r3 &= 7
@@ -150,7 +150,7 @@ fn each_fault_is_found() {
              if r8 < 10 goto a
              out:"
         }
-        // What comes back is the low half, and was not compared.
+        // The low half comes back, and was not compared.
         Fault::ShiftsLoseNothing => {
             "r3 = *(u64 *)(r1 + 0)
              r4 = r3
@@ -644,7 +644,7 @@ fn each_fault_of_sums_is_found() {
              if r3 < 64 goto q
              out:"
         }
-        // What is left of one without its half is one, of which half is nothing.
+        // The rest of 1 without its half is 1, since half of 1 is 0.
         Fault::LeftIsMore => {
             "r6 = r1
              r2 >>= 2
@@ -748,7 +748,7 @@ fn each_fault_of_sums_is_found() {
              goto a
              out:"
         }
-        // What the round before multiplied, which is nothing in the first one.
+        // The product of the round before, which is 0 in the first round.
         Fault::ProductsStay => {
             "r3 = *(u8 *)(r1 + 0)
              r3 &= 3

@@ -19,7 +19,7 @@ pub(crate) fn watch(
     watch_by(Oracle::new(false), seeds, generate)
 }
 
-/// The same, by this oracle.
+/// Watches generated programs with this oracle.
 pub(crate) fn watch_by(
     mut oracle: Oracle,
     seeds: std::ops::Range<u64>,

@@ -1,4 +1,4 @@
-//! What an author reads: the whole message for every unsafe program of `pairs.txt`, in golden files.
+//! Tests the messages for an author: the whole message for every unsafe program of `pairs.txt`, in golden files.
 //!
 //! `BLESS=1 cargo test -p bpf-verifier --test verify messages` rewrites them; read the difference before you commit it.
 

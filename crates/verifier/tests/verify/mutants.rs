@@ -12,7 +12,7 @@ use bpf_testkit::generate::Choices;
 
 use crate::loop_programs;
 
-/// What may be changed: by name, sorted, so that a seed means the same everywhere.
+/// The programs that may be mutated, sorted by name, so that a seed has one meaning everywhere.
 fn programs() -> &'static [Program] {
     static PROGRAMS: OnceLock<Vec<Program>> = OnceLock::new();
     PROGRAMS.get_or_init(|| {

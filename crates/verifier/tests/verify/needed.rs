@@ -1,5 +1,5 @@
-//! What a dropped path is taken not to need, against walking it: programs are accepted if and only if they are when no
-//! path is dropped at all ([`bpf_verifier::Env::exhaustive`]).
+//! Tests the demand of dropped paths against walking them: programs are accepted if and only if they are accepted when
+//! no path is dropped at all ([`bpf_verifier::Env::exhaustive`]).
 //!
 //! The programs are about numbers: they copy them between registers and stack slots of several widths, move them apart
 //! by constants, pass them to functions and callbacks, compare them (with constants, each other, the packet's length),
@@ -241,7 +241,7 @@ fn verify(verifier: &mut Verifier, program: &Program, exhaustive: bool) -> Resul
     })
 }
 
-/// The same, with numbers given up that keep paths apart from the first step on.
+/// Verifies with merging of numbers from the first step on.
 fn merge(verifier: &mut Verifier, program: &Program) -> Result<Stats, Box<VerifyError>> {
     common::with_env(";skb", |env| {
         let env = Env { merge_after: 0, ..*env };
@@ -382,13 +382,13 @@ fn offsets_are_merged_where_all_are_alike_and_only_there() {
     // Constants say where a path came from: they are not merged.
     let (merged, apart) = both(&text.replace("r8 &=", "r8 ="));
     assert_eq!((merged.merged, merged.steps), (0, apart.steps));
-    // Nor is anything in a program with loops.
+    // No number is merged in a program with loops.
     let looped = text.replace("\njoin:\n", "\njoin:\nr7 = 2\nagain:\nr7 -= 1\nif r7 != 0 goto again\n");
     let (merged, apart) = both(&looped);
     assert_eq!((merged.merged, merged.steps), (0, apart.steps));
 }
 
-/// What is needed exactly where the paths meet is gone behind the call.
+/// The register that is needed exactly where the paths join is clobbered by the call.
 const CALL: &str = "
 call 7
 r2 = 8
@@ -465,7 +465,7 @@ r0 = *(u8 *)(r0 + 0)
 r0 = 0
 exit";
 
-/// What is left of the packet behind a pointer, and a number that is not.
+/// The rest of the packet after a pointer, and a number that is not that rest.
 const LEFT: &str = "
 r9 = r1
 r7 = *(u32 *)(r9 + 4)
@@ -561,7 +561,7 @@ out:
 r0 = 0
 exit";
 
-/// What a slot that is never read says of a part of the packet's length bounds the other part.
+/// The fact about a part of the packet's length in a slot that is never read bounds the other part.
 const PART: &str = "
 r9 = r1
 call 7
@@ -678,7 +678,7 @@ fn faults_in_needs_are_found() {
     assert!(missed.is_empty(), "not found: {missed:?}");
 }
 
-/// So many branches, each of which leaves one of two numbers in a slot, which decides nothing.
+/// Branches of which each leaves one of two numbers in a slot; the number decides nothing.
 fn choices(branches: usize, then: &str) -> String {
     let mut text = String::from("r9 = r1\n");
     for i in 1..=branches {
@@ -745,7 +745,8 @@ fn read_in_round(change: &str) -> String {
     choices(1, &then)
 }
 
-/// What a callback, and what comes after it, does not read is forgotten before it: paths that differ there are one.
+/// State that neither a callback nor the code after it reads is forgotten before it: paths that differ there are
+/// merged.
 #[test]
 fn branches_before_a_bounded_construct_do_not_multiply() {
     let mut verifier = Verifier::new();

@@ -14,7 +14,7 @@ fn kept(none: &str, round: &str, end: &str) -> String {
     )
 }
 
-/// What is at the place goes to r0.
+/// Loads the byte at the place into r0.
 const USE: &str = "r4 = r6\nr4 += r7\nr0 = *(u8 *)(r4 + 0)";
 
 #[test]
@@ -111,7 +111,7 @@ fn limits_that_are_met_where_a_guess_begins_accept_nothing() {
         let mut env = Env::new(&context, &helpers);
         env.limits.steps = 2000;
         set(&mut env);
-        // One that has verified others has memory to spare.
+        // A verifier that has verified other programs has memory to spare.
         let verified = Verifier::new().verify(program.clone(), &env);
         let reason = verified.map(|_| ()).expect_err("it reads beyond its buffer").reason;
         assert!(!matches!(reason, Reason::Internal(_)), "{reason}");

@@ -178,12 +178,12 @@ pub(crate) enum Verdict {
     Unlinked(String),
 }
 
-/// What the verifier says of a program of an object.
+/// The verdict on a program of an object.
 pub(crate) fn verdict(object: &Object, program: &bpf_object::Program) -> Verdict {
     verdict_with(object, program, false)
 }
 
-/// The same, with a log of each step if asked for.
+/// The verdict, with a log of each step if asked for.
 pub(crate) fn verdict_with(object: &Object, program: &bpf_object::Program, log: bool) -> Verdict {
     verdict_by(object, program, log, None)
 }

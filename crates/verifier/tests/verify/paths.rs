@@ -146,7 +146,7 @@ impl Text<'_, '_> {
         }
     }
 
-    /// What only some values allow.
+    /// A use that only some values allow.
     fn use_r2(&mut self) {
         match self.c.below(6) {
             // A small number.

@@ -1,4 +1,4 @@
-//! What the compiler makes of pointers and numbers that belong together verifies as it was written.
+//! Tests that compiled code whose pointers and numbers belong together verifies as it was written.
 //!
 //! The programs are `precision/*.c`, built for two versions of the instruction set (`cargo xtask objects`).
 

@@ -1,4 +1,4 @@
-//! What is divided, shifted and cut off: each rule beside programs for which it does not hold.
+//! Quotients, shifts and truncations: each rule beside programs for which it does not hold.
 
 use crate::common::{accepted, refused};
 
@@ -25,7 +25,7 @@ fn what_is_added_beyond_32_bits_is_cut_off_again() {
     accepted(&WORDS.replace("w4 = w2", "r2 <<= 32\nr2 >>= 32\nr4 = r2"));
     accepted(&WORDS.replace("w4 = w2", "w2 += 0\nr4 = r2"));
     accepted(&WORDS.replace("w4 = w2", "r4 = r2\nr4 &= 2147483647"));
-    // What is taken off is more than there is.
+    // The subtrahend is more than the minuend.
     refused(&WORDS.replace("r2 < 36", "r2 < 31"));
     // It is not cut off, or not all of it.
     refused(&WORDS.replace("w4 = w2", "r4 = r2"));
@@ -304,7 +304,7 @@ fn half_of_what_is_even_and_not_zero_is_not_zero() {
     refused(&ODD.replace("r6 &= 2", "r6 &= 4"));
     // It goes on where the bit is set, too.
     refused(&ODD.replace("if r6 == 0 goto a", "if r6 >= 0 goto a"));
-    // What is tested is not what is halved.
+    // The tested number is not the halved one.
     refused(&ODD.replace("r5 = r3\n    if", "r5 = *(u8 *)(r1 + 2)\n    if"));
 }
 
@@ -385,7 +385,7 @@ fn states_are_those_that_a_table_leads_to() {
     if let Err(e) = verify(&[&table[..], letters].concat()) {
         panic!("{e}");
     }
-    // One that leads to letters, and from there on out of the table.
+    // A table that leads to letters, and from there out of the table.
     let wrong = [1, 0, 2, 1, 3, 1, 4, 2];
     assert!(verify(&[&wrong[..], letters].concat()).is_err());
     // It leads out of the map.
@@ -439,7 +439,7 @@ fn what_one_path_learns_of_a_shifted_number_is_not_known_on_its_sibling() {
             accepted(&program.replace("r8 = *(u8 *)(r1 + 4)", both));
         }
     }
-    // What the comparison itself says of the shifted number: it is 16 to 31.
+    // The comparison itself bounds the shifted number: it is 16 to 31.
     let shifted = sibling(">>= 4", 1, "");
     accepted(&shifted.replace("r5 += -21", "r5 += -32"));
     refused(&shifted.replace("r5 += -21", "r5 += -31"));
@@ -456,7 +456,7 @@ fn each_fault_of_quotients_is_found() {
     use crate::border::{Oracle, Outcome};
 
     let wrong = |fault: Fault| match fault {
-        // What is taken off is more than there is: the quotient's low half is as large as numbers of 32 bits are.
+        // The subtrahend is more than the minuend: the quotient's low half is as large as numbers of 32 bits are.
         Fault::AheadOfNothing => {
             "r3 = *(u8 *)(r1 + 0)
              r4 = r3
@@ -506,7 +506,7 @@ fn each_fault_of_quotients_is_found() {
              a: r3 += 1
              if r3 < 3 goto a"
         }
-        // What does not fit 32 bits is not divided; a loose walk takes it to fit.
+        // A number that does not fit 32 bits is not divided; a havocked iteration assumes that it fits.
         Fault::RoundsUndivided => {
             "r3 = *(u8 *)(r1 + 0)
              r4 = 0

@@ -1,4 +1,4 @@
-//! What is concluded from several numbers at once: each rule beside programs for which it does not hold.
+//! Conclusions from several numbers at once: each rule beside programs for which it does not hold.
 
 use crate::common::{self, accepted, refused};
 
@@ -105,7 +105,7 @@ const LEFT: &str = ";raw
 #[test]
 fn a_pointer_and_what_is_left_have_one_sum() {
     accepted(LEFT);
-    // What is taken off one is not what the other moves by.
+    // The subtrahend of one is not the step of the other.
     refused(&LEFT.replace("r1 += r3", "r1 += r3\nr1 += 1"));
     refused(&LEFT.replace("r2 -= r3", ""));
     // It is more than is left.
@@ -117,7 +117,7 @@ fn a_pointer_and_what_is_left_have_one_sum() {
     refused(&LEFT.replace("r2 += -2", "").replace("r1 += 2", "r1 += 0"));
 }
 
-/// What is written is never ahead of what is read.
+/// The writer is never ahead of the reader.
 const BEHIND: &str = ";raw
     r0 = 0
     if r2 == 0 goto out
@@ -246,7 +246,7 @@ fn bits_of_one_number_only_add_up() {
 
 #[test]
 fn a_number_is_compared_with_itself_at_a_distance() {
-    // What may wrap is not greater.
+    // A number that may wrap is not greater.
     let text = ";raw
         r0 = 0
         if r2 < 8 goto out
@@ -261,7 +261,7 @@ fn a_number_is_compared_with_itself_at_a_distance() {
         out: r0 = 0
         exit";
     refused(text);
-    // What does not wrap is.
+    // A number that does not wrap is greater.
     accepted(&text.replace("(u64 *)(r1 + 0)", "(u32 *)(r1 + 0)"));
     refused(&text.replace("(u64 *)(r1 + 0)", "(u32 *)(r1 + 0)").replace("r4 += 1", "w4 += 1"));
     refused(&text.replace("(u64 *)(r1 + 0)", "(u32 *)(r1 + 0)").replace("if r4 > r3", "if w4 s> w3"));
@@ -893,6 +893,6 @@ const FALLS_FROM_FAR: &str = ";raw
 fn what_a_line_begins_with_may_be_beyond_64_bits() {
     // r6 = r3: r8 begins at 2^64 - 4, and is above r7 in all 40 rounds.
     refused(FALLS_FROM_FAR);
-    // Four times it is a number: 2^64 - 4 at most. So is r8 above r7 in five rounds only.
+    // Four times it is a number: 2^64 - 4 at most. Therefore r8 is above r7 in five rounds only.
     accepted(&FALLS_FROM_FAR.replace("0x40000000000003e7", "0x3fffffffffffffff"));
 }

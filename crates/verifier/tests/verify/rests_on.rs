@@ -1,5 +1,5 @@
-//! What rests on a proof that is not finished proves nothing: attacks on pruning inside loops walked from guesses, and
-//! inside callbacks.
+//! States that rest on an unfinished proof prove nothing: attacks on pruning inside loops with candidate invariants,
+//! and inside callbacks.
 
 use crate::common;
 
@@ -162,8 +162,8 @@ fn endless_programs_are_refused() {
     assert!(accepted.is_empty(), "{accepted:#?}");
 }
 
-/// What falls from a distance above its name reads nothing behind the packet: twice the name being in it says nothing
-/// where it is negative.
+/// A number that falls from a distance above its name reads nothing behind the packet: if the name is negative, twice
+/// the name being in the packet implies nothing.
 #[test]
 fn names_are_not_negative() {
     let text = ";raw
@@ -219,7 +219,8 @@ exit";
     assert!(result.is_err(), "accepted");
 }
 
-/// What is made in a round bounds no loop around it: each of these is endless, and accepted where that is forgotten.
+/// A bound that is created in a round does not end the loop around it: each of these programs is endless, and accepted
+/// where that is forgotten.
 #[cfg(feature = "faults")]
 #[test]
 fn fault_any_edge_ends() {

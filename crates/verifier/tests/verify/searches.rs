@@ -1,5 +1,5 @@
-//! What is concluded from several numbers at once about loops that search, merge and keep what they found: each rule
-//! beside programs for which it does not hold.
+//! Conclusions from several numbers at once, about loops that search, merge and store their findings: each rule beside
+//! programs for which it does not hold.
 
 use crate::common::{accepted, refused};
 
@@ -195,7 +195,7 @@ fn what_counts_up_to_0_from_a_negative_number_bounds_the_rounds() {
     refused(&COUNTED_UP.replace("w4 = -5", "w4 = -2000"));
     // It steps over 0, and goes on for 2^31 rounds.
     refused(&COUNTED_UP.replace("w4 += 1", "w4 += 2"));
-    // So does one of 64 bits.
+    // A counter of 64 bits goes to zero, too.
     let wide = COUNTED_UP.replace("w4", "r4");
     accepted(&wide);
     accepted(&wide.replace("r4 = -5", "r4 = -9"));
@@ -244,7 +244,7 @@ fn a_range_is_tested_by_a_difference_that_wraps() {
     refused(&MONTH.replace("r5 = *(u8 *)(r1 + 2)", "r5 = *(u64 *)(r1 + 2)"));
 }
 
-/// What ends each word is compared in the outer loop and in the inner one.
+/// The end of each word is tested in the outer loop and in the inner one.
 const COOKIES: &str = ";raw
     r0 = 0
     if r2 == 0 goto out
@@ -387,7 +387,8 @@ fn a_loop_that_is_entered_in_its_middle_is_proven_from_its_head() {
     refused(&ENTERED.replace("r3 += 1\n", ""));
 }
 
-/// What is kept in an array is no more than where it is kept, and is taken off another index afterwards.
+/// A number that is kept in an array is at most the index of its element, and is subtracted from another index
+/// afterwards.
 const KEPT: &str = ";raw
     r9 = r1
     r0 = 0
@@ -430,7 +431,7 @@ fn what_is_kept_in_an_array_is_no_more_than_its_index() {
     refused(&KEPT.replace("r6 = *(u8 *)(r9 + 1)", skips));
 }
 
-/// What is kept is below the length, and where the buffer is read afterwards.
+/// A kept number is below the length, and the buffer is read there afterwards.
 const ENDS: &str = ";raw
     r9 = r1
     r8 = r2
@@ -546,11 +547,11 @@ fn a_base_and_a_part_of_what_is_left_reach_no_further() {
     refused(&HALVES.replace("r2 -= r5", "r2 -= r3"));
     // The middle of nothing.
     refused(&HALVES.replace("if r2 == 0 goto out\n", ""));
-    // What is left need not be less.
+    // The rest need not be smaller.
     refused(&HALVES.replace("b: r2 = r3", "b: r2 = r2"));
 }
 
-/// The same until one is left, without a branch: what is left is never nothing.
+/// The same until one is left, without a branch: the rest is never empty.
 const LEFT_OF_TWO: &str = ";raw
     r0 = 0
     r6 = r1

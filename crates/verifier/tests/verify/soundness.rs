@@ -27,7 +27,7 @@ fn accepted_programs_stay_within_the_abstract_states() {
     assert!(accepted > 500 && refused > 500 && steps > 50_000, "{accepted} accepted, {refused} refused, {steps} steps");
 }
 
-/// The same with checks left to run time: only a checked instruction may stop a run.
+/// Watches hybrid programs, with checks left to run time: only a checked instruction may stop a run.
 #[test]
 fn hybrid_programs_stop_only_at_their_checks() {
     let (proven, _, _) = watch(false);

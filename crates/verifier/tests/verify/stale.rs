@@ -1,4 +1,4 @@
-//! What pointers from before the packet moved, and their halves, may not tell: where the packet is, or was.
+//! Tests that pointers from before a packet move, and their halves, do not reveal where the packet is, or was.
 
 use crate::common::{accepted, refused};
 

@@ -126,7 +126,7 @@ fn a_place_and_a_length_go_together() {
     accepted(REST);
     refused(&REST.replace("r4 = 16", "r4 = 17"));
     refused(&REST.replace("r1 += -16", "r1 += -15"));
-    // What is left behind another place.
+    // The rest behind another place.
     refused(&REST.replace("r4 -= r3", "r5 = *(u8 *)(r10 - 8)\nr5 &= 3\nr4 -= r5"));
 }
 
@@ -164,7 +164,7 @@ fn counted() -> String {
 fn counted_bits_are_no_more_than_the_width() {
     accepted(&counted());
     refused(&counted().replace("r2 < 33", "r2 < 32"));
-    // What is counted is another number, or not all of it.
+    // The counted number is another one, or a part of it.
     refused(&counted().replace("w3 -= w4", "w3 ^= 1\nw3 -= w4"));
     refused(&counted().replace("w4 = w3\n    w4 &= 0x33333333", "w4 = w3\n    w4 &= 0x73333333"));
     refused(&counted().replace("w3 >>= 4", "w3 >>= 3"));
@@ -210,7 +210,7 @@ fn each_fault_is_found() {
             .replace(";raw", "")
             .replace("r3 = *(u8 *)(r1 + 0)", "r3 = r2\nr3 += -2")
             .replace("r0 = *(u8 *)(r1 + 0)", "r0 = *(u16 *)(r1 + 0)"),
-        // What is 12 below the top has the bit already.
+        // The address 12 below the top has the bit set already.
         Fault::OrIsSum => "*(u32 *)(r10 - 8) = 1
             *(u32 *)(r10 - 12) = 2
             r4 = r10

@@ -70,7 +70,7 @@ impl<'a> Walk<'a> {
         self.prove_memory_of(reg, v, &Value::constant(max), mem)
     }
 
-    /// The same, of as many bytes as this number says.
+    /// Proves a memory argument of as many bytes as the number `length` says.
     fn prove_memory_of(&mut self, reg: Reg, v: &Value, length: &Value, mem: MemArg) -> Res<Option<Place>> {
         let max = length.n.umax();
         let nullable;
@@ -131,7 +131,7 @@ impl<'a> Walk<'a> {
 
     /// Room for a slice of a packet: other memory is in one piece, and its buffer not looked at.
     pub(super) fn slice_buffer(&mut self, proto: &HelperProto, i: usize, bytes: u64, call: &mut Call<'a>) -> Res<()> {
-        /// What a slice of the stack has at most: the bytes of a [`crate::state::Spill`].
+        /// The most bytes of a slice on the stack: those of a [`crate::state::Spill`].
         const MOST: u64 = 255;
         const ROOM: MemArg = MemArg { from: MemSet::STACK.union(MemSet::MAP), ..MemArg::WRITE };
         if !matches!(call.local, Some(Value { ty: Ty::Local(Local::Dynptr(Dynptr::Packet)), .. })) {
@@ -184,7 +184,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Whether two memory arguments are proven not to overlap. What is not named here may.
+/// Whether two memory arguments are proven not to overlap. Kinds of memory that are not named here may overlap.
 fn disjoint(a: &(usize, Value, u64, bool), b: &(usize, Value, u64, bool)) -> bool {
     let ((_, a, a_size, _), (_, b, b_size, _)) = (a, b);
     if *a_size == 0 || *b_size == 0 {

@@ -4,7 +4,7 @@ use crate::error::Reason;
 use crate::helpers::{ArgKind, CallbackKind, Effect, HelperProto, LOCK_RESULT, Local, LocalUse, ObjectUse, Ret};
 use crate::walk::{Res, refuse};
 
-/// A prototype that says things which do not go together proves nothing. What concerns one argument is checked with it.
+/// Refuses a prototype that contradicts itself. The parts of a single argument are checked with the argument.
 pub(super) fn check_shape(proto: &HelperProto) -> Res<()> {
     let wrong = |what: &str| refuse(Reason::Environment(format!("{}: {what}", proto.name)));
     let arity = usize::from(proto.arity());

@@ -66,7 +66,7 @@ impl Points {
         let Some(row) = self.any.then(|| Row::of_first(&form.terms, form.constant)).flatten() else { return false };
         [true, false].into_iter().any(|raised| {
             let found = self.found[usize::from(raised)];
-            // What satisfies all rows but the one is near, mostly.
+            // A point that satisfies all rows but one is mostly near a solution.
             let point = found.and_then(|near| self.look(rows, &row, raised, near, 0));
             let point = point.or_else(|| self.look(rows, &row, raised, self.first(raised), u32::MAX));
             if point.is_some() {
@@ -114,7 +114,7 @@ impl Points {
 }
 
 impl Row {
-    /// What the row adds up to.
+    /// The value of the row at the point.
     fn value(&self, point: &Point) -> Option<i64> {
         let constant = i64::try_from(self.constant).ok()?;
         columns_of(self.used).try_fold(constant, |sum, at| sum.checked_add(self.by[at].checked_mul(point[at])?))

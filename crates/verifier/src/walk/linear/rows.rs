@@ -1,15 +1,15 @@
 //! Rows of coefficients, from which unknowns are eliminated one after the other.
 //!
-//! Problem: questions are many and small, so memory that each row allocates costs more than what is asked, and so do
-//! copies of rows. Approach: a row has a coefficient for each of a few columns, in place, and knows which of them it
-//! uses: mostly two or three. Most rows have one, and say no more than how much that is at least, or at most: of these,
-//! there is the tightest. The columns are the unknowns in the order in which they came. What does not fit (an unknown
-//! too many, a number too large) is left out, and what is left out proves nothing. Rows stay where they are made; which
-//! of them count says a list of their places. The same memory serves for one attempt at an answer after the other.
+//! Problem: questions are many and small, so allocating memory for each row, or copying rows, would cost more than the
+//! answers. Approach: a row has a coefficient for each of a few columns, in place, and knows which of them it uses:
+//! mostly two or three. Most rows have one column and only give a lower or an upper bound; of these, the tightest is
+//! kept. The columns are the unknowns in the order in which they came. A row that does not fit (too many unknowns, too
+//! large a number) is left out, which is sound: fewer rows prove less. Rows stay where they are made; a list of places
+//! gives the active rows. The same memory serves for one attempt at an answer after the other.
 //!
-//! Invariants: each row says `sum of coefficient * V + constant <= 0`, or `= 0` of an equation, and follows from those
-//! that were added. Coefficients are at most [`MAX_COEFFICIENT`] and constants [`MAX_NUMBER`], either way. Coefficients
-//! of columns that a row does not use are anything.
+//! Invariants: each row says `sum of coefficient * V + constant <= 0`, or `= 0` of an equation, and follows from the
+//! rows that were added. Coefficients are at most [`MAX_COEFFICIENT`] and constants [`MAX_NUMBER`], either way.
+//! Coefficients of columns that a row does not use are arbitrary.
 
 use super::{MAX_NUMBER, Range};
 use crate::fuel;
@@ -34,7 +34,7 @@ const HASHED_BY: [u64; COLUMNS] = {
     by
 };
 
-/// What a coefficient adds to the hash of its row.
+/// The contribution of a coefficient to the hash of its row.
 fn hash_of(coefficient: i64, at: usize) -> u64 {
     coefficient.cast_unsigned().wrapping_mul(HASHED_BY[at])
 }
@@ -77,7 +77,7 @@ pub(super) struct Rows {
     pub(super) less: Vec<Counted>,
     /// Whether something has been left out that was added.
     pub(super) left_out: bool,
-    /// Those that an unknown is being taken out of.
+    /// The rows from which an unknown is being eliminated.
     with: Vec<Counted>,
     /// Places of those that may be made anew.
     free: Vec<u16>,
@@ -514,8 +514,8 @@ impl Rows {
         Some(false)
     }
 
-    /// What their answers hang on, in as few words as there may be: the same for rows of other names in the same order.
-    /// `false` if that is too much.
+    /// Describes everything that the answers depend on, in few words: rows with other names in the same order have the
+    /// same description. `false` if that takes too many words.
     pub(super) fn describe(&self, words: &mut Vec<u64>) -> bool {
         let columns = &self.columns;
         // Of two unknowns that cost as much, the first by its name is taken out.

@@ -68,7 +68,7 @@ pub(super) struct Attempt {
     /// The frame the loop is in.
     pub(super) frame: usize,
     pub(super) phase: Phase,
-    /// What entered the loop, and how it got there.
+    /// The state that entered the loop, and its path.
     pub(super) entry: State,
     pub(super) size: Size,
     pub(super) at: InsnIdx,

@@ -90,7 +90,7 @@ struct Own {
     id: u32,
 }
 
-/// What may be true in every round.
+/// A candidate invariant.
 #[derive(Debug)]
 pub(super) struct Guess {
     /// The state at the head, in round k.

@@ -72,7 +72,7 @@ impl Walk<'_> {
         align <= start && at.max() & u64::from(align - 1) == 0
     }
 
-    /// The same, of memory that is handed on.
+    /// Proves the alignment of memory that is passed on to a function.
     pub(in crate::walk) fn prove_alignment(&mut self, v: &Value, align: u32) -> Res<()> {
         if self.aligned(v, 0, align) {
             return Ok(());

@@ -52,14 +52,14 @@ impl Walk<'_> {
         let grid = Grid { first: at, last: at + stride, stride, size: size.bytes().into() };
         let like = |c: &&Content| c.grid.aligns(&grid);
         let n = frame.contents.iter().filter(like).filter_map(|c| c.n).reduce(|a, b| a.join(&b));
-        // What nothing was written to yet will be.
+        // Unwritten elements will be written.
         let n = n.or(self.loops.orders.then_some(Scalar::low_bits(size.bits())))?;
         let mut contents = frame.contents.iter().filter(like);
         let content = contents.next().copied().filter(|_| contents.next().is_none());
         Some(self.ordered_element(n, content, (b, off), true))
     }
 
-    /// What is known of each number that a load at a place that is not known may yield.
+    /// The set of the number that a load at an unknown place in an array may yield.
     pub(super) fn element(
         &mut self,
         frame: usize,
@@ -70,7 +70,7 @@ impl Walk<'_> {
     ) -> Option<Value> {
         let grid = self.elements(b, off, size, at)?;
         let frame = &self.state.frames[frame];
-        // What was not written reads as 0.
+        // An unwritten element reads as 0.
         let Some(n) = frame.elements(&grid) else {
             return self.likely_element(b, off, size);
         };
@@ -105,7 +105,7 @@ impl Walk<'_> {
             self.state.learn_below(Room { id, scale: 1, bytes: -index, hi: b.tie });
         }
         for (region, below) in (0..).zip(order.lens) {
-            // What was not written is 0.
+            // An unwritten element reads as 0.
             let least = || self.state.min_len.get(usize::from(region)).copied();
             if let Some(bytes) = below
                 && (written || least() >= below)

@@ -50,7 +50,7 @@ impl IdMap {
         self.1.extend(fixed);
     }
 
-    /// What the old name stands for. A length's id stands for itself.
+    /// The name in the new state that stands for the old name's number. A length's id stands for itself.
     fn new_name(&self, old: u32) -> Option<u32> {
         if old < FIRST_FREE_ID {
             return Some(old);
@@ -143,7 +143,7 @@ fn marks_cover(old: &[Mark], new: &[Mark], ids: &mut IdMap) -> bool {
     let mut new = new.iter().filter(guessed);
     old.iter().filter(guessed).all(|o| {
         let Some(n) = new.find(|n| n.id == o.id) else { return false };
-        // What a guess says of one side's rounds is not said of another's.
+        // A candidate's facts about one side's rounds do not hold for another side's.
         (o.side == n.side || planted!(SidesAlike))
             && o.lines.len() == n.lines.len()
             && (o.k.id == n.k.id || !ids.1.contains(&o.k.id))
@@ -237,11 +237,11 @@ fn stack_covers(old: &Frame, new: &Frame, gap: Gap<'_>, ids: &mut IdMap) -> bool
         // Whatever it is.
         (o, n) if o == n => true,
         (Byte::Uninit | Byte::Spill, _) => true,
-        // What reads either asks that it is zeroed, and takes it for any number.
-        // But where what was written to an array is told from what was not, it is not any number.
+        // A read of either byte requests that it be zeroed, and yields an arbitrary number. But where arrays
+        // distinguish written from unwritten elements, an unwritten byte is not an arbitrary number.
         (Byte::Fresh, _) if ids.2 => planted!(FreshAlike),
         (Byte::Fresh, _) => new.is_number(depth) || planted!(FreshAlike),
-        // Nor was it a mistake to read it, as it is where nothing was written at all.
+        // Reading it is not refused either, as reading bytes of which none was written is.
         (Byte::Maybe, n) => (new.is_number(depth) && n != Byte::Fresh) || planted!(FreshAlike),
         (Byte::Misc, _) => new.check_readable(depth, 1).is_ok(),
         (Byte::Zero, _) => new.known_number(depth, 1) == Some(0),

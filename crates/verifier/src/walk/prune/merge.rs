@@ -1,18 +1,19 @@
 //! Numbers that keep paths apart, given up.
 //!
-//! Problem: behind headers of several lengths, paths meet that differ in nothing but the range of one number, an offset
-//! that is needed exactly. Each is walked to the end, with all that comes after, and does the same as the others. What
-//! the number was needed *for* is mostly no more than that it is small, and is known only by the steps that asked.
+//! Problem: after headers of several lengths, paths join that differ only in the range of one number, an offset that is
+//! needed exactly. Each of them is walked to the end, with everything that follows, and behaves like the others. Mostly
+//! the number only needs to be small, but that is known only from the steps that use it.
 //!
-//! Approach: guess so. Where the newest finished state would cover the path but for one number, of which the path knows
-//! no more than a range, the path goes on with all numbers of as many bits: those that come here next are covered by
-//! this one. (Of the bits, those stay known that all of these numbers have in common at the low end: offsets keep their
-//! alignment.) It is done only after many steps ([`crate::Env::merge_after`]): where there are few, there is nothing to
-//! gain. Nor is it done in programs with loops, where a number that is given up may be what ends them, nor for
-//! constants, which mostly say where a path came from: giving these up walks ways that are none.
+//! Approach (state merging, Kuznetsov et al. 2012): where the newest finished state would cover the path but for one
+//! number, of which the path knows only a range, the number is widened to all numbers of as many bits, so that the next
+//! arrivals are covered. (Low bits that all of these numbers have in common stay known, so offsets keep their
+//! alignment.) Merging begins only after many steps ([`crate::Env::merge_after`]), since little is gained in short
+//! walks. Programs with loops are not merged, since the widened number may be the one that ends a loop. Constants are
+//! not widened either: they mostly encode where a path came from, and widening them would make infeasible branches
+//! feasible.
 //!
-//! A guess that is wrong costs work only: if such a walk is refused, for whatever reason, the program is walked again
-//! without guesses ([`crate::ways`]), with half of the time still left. So no program is refused because of one.
+//! A merge that loses too much costs work only: if such a walk is refused, for any reason, the program is walked again
+//! without merging ([`crate::ways`]), with half of the fuel still left. Therefore merging refuses no program.
 //!
 //! Why it is sound. The state that the path goes on with stands for all that it did before, and for more: a range is
 //! replaced by one that holds it, and the names that tied it to other values by none. Neither what is checked in the
@@ -117,7 +118,7 @@ impl Walk<'_> {
         if let Some(at) = place.of(&mut self.state) {
             *at = Value::scalar(n);
         }
-        // What it was tied to may be tied to nothing now.
+        // Values that were related to it may be related to nothing now.
         forget_ids(&mut self.state, &mut self.scratch.prune.names, false, self.loops.tabled());
         if self.stats.merged == 0 {
             self.halve_fuel();

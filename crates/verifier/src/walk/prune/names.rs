@@ -13,11 +13,11 @@ use crate::walk::shrink;
 /// Names of a state, sorted out: memory that is used again.
 #[derive(Debug, Default)]
 pub(in crate::walk) struct Names {
-    /// Those of values, as often as they have them.
+    /// The names of values, once for each value that has them.
     held: Vec<u32>,
-    /// Those in equations.
+    /// The names in equations.
     parts: Vec<u32>,
-    /// By fact, those that it is about.
+    /// The names in each fact.
     ends: Vec<Ends>,
 }
 
@@ -62,7 +62,7 @@ pub(super) fn forget_ids(state: &mut State, names: &mut Names, asked: bool, tabl
         }
     }
     if !state.seen.is_empty() {
-        // What nothing else has the name of, nobody loads again.
+        // A remembered load whose name no value has cannot be repeated.
         let held = ids.clone();
         state.seen.retain(|s| s.id < FIRST_FREE_ID || held.contains(&s.id));
         ids.extend(state.seen.iter().flat_map(|s| [s.id, s.id, s.value.id, s.value.id]));
@@ -184,7 +184,7 @@ pub(super) fn distances(before: &State, now: &State, pointers: bool) -> Vec<u32>
     let named = |v: &&Value| v.is_scalar() || (pointers && matches!(v.ty, Ty::Packet { .. }));
     let numbers = now.frames.iter().flat_map(Frame::values).filter(named).filter(|v| v.n.as_const().is_none());
     let numbers = numbers.filter(|v| v.scale == 1).map(|v| v.id);
-    // What was in the places of a guess when its round began, too: they may have moved on.
+    // The names of a candidate's places at the start of the round count, too: their values may have moved on.
     let marks = now.frames.iter().flat_map(|f| &f.loops).flat_map(|m| m.ids.iter().copied());
     for id in numbers.chain(marks).filter(|id| *id >= FIRST_FREE_ID) {
         let beside = |f: &Room| (f.id == id && in_sum(f.hi)) || (f.hi == id && in_sum(f.id));

@@ -45,7 +45,7 @@ pub(super) fn widen(old: &State, new: &mut State) {
     }
 }
 
-/// What is zero, or was never written, in `new` alone need not be so.
+/// Forgets that a byte is zero, or unwritten, where only `new` knows it.
 fn forget_bytes(old: &Frame, new: &mut Frame) {
     for (ob, nb) in old.bytes.iter().zip(&mut new.bytes) {
         *nb = match (ob, *nb) {
@@ -84,8 +84,8 @@ pub(super) fn blend(old: &State, new: &mut State) {
     new.products.retain(|t| old.products.contains(t));
 }
 
-/// The same of one number. One below 2^32 stays so: what wrote it may have ended the need of what it was made from
-/// ([`crate::walk::trail`]).
+/// Widens one number to cover both. A number below 2^32 stays below: the instruction that wrote it may have ended the
+/// need of its operands ([`crate::walk::trail`]).
 fn blend_number(old: &Value, new: &mut Value) {
     if !old.is_scalar() || !new.is_scalar() {
         return;

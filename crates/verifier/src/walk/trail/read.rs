@@ -12,7 +12,7 @@ use crate::need::helper_needs;
 const ARGS: u16 = 0b11_1110;
 const CLOBBERED: u16 = 0b11_1111;
 
-/// What a trail's entry says.
+/// The kind of a trail entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum Kind {
     /// The instruction at `at`. `exact`: its operands decided something.
@@ -30,7 +30,7 @@ pub(super) enum Kind {
     Within,
     /// The instruction of the next entry, a comparison, bounded what is tied to an operand too: register `from`.
     TiedReg,
-    /// The same of the bytes `from .. to`.
+    /// The bytes `from .. to` are tied to an operand of the comparison.
     TiedBytes,
     /// Asked for `from` bytes of the region `frame`, and learnt since of `to` ([`Since`]).
     Lengths,
@@ -41,7 +41,7 @@ pub(super) enum Kind {
     LengthFlows,
 }
 
-/// An entry of the trail. What an instruction reads and writes stands before it.
+/// An entry of the trail. The reads and writes of an instruction's memory precede its entry.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Step {
     pub(super) at: u32,
@@ -106,7 +106,7 @@ impl Reader<'_> {
             }
             Kind::Read => {
                 let n = d.frame(f);
-                // What an atomic operation writes flows from its operands, too.
+                // The value that an atomic operation writes depends on its operands, too.
                 let flows = n.exact_bytes.any(from, to);
                 n.live_bytes.add(from, to);
                 if step.exact || (self.carries && !planted!(LoadsUnmarked)) {

@@ -1,9 +1,9 @@
 //! Loops over numbers that begin near the ends of 64 bits: at a multiple of a named number, less or more a constant.
 //!
-//! Such a number may be one of 64 bits where that which its name is of is none, so what a round says of one of them
-//! says something else of the rounds than it seems to. A number rises or falls from there, by a constant or by a
-//! multiple of one, beside an index that counts the rounds: compared with a constant near an end, it says how large
-//! the index is, which is used for the stack. The bound of the rounds is mostly more than that is long.
+//! A number like this may be one of 64 bits while its named number is not, so a round's fact about one of them is a
+//! different fact about the rounds. A number rises or falls from there, by a constant or by a multiple of one, beside
+//! an index that counts the rounds. A comparison with a constant near an end bounds the index, which is used for the
+//! stack. The bound of the rounds mostly exceeds the stack's length.
 
 use std::fmt::Write;
 

@@ -12,8 +12,8 @@ use bpf_isa::{Program, assemble};
 use bpf_testkit::generate::Choices;
 
 /// Where the numbers of a program are: r6 is the buffer, r7 the index, r8 the length, r9 the score, r3 an offset or a
-/// step, r5 a copy of the index or a pointer. What is on the stack: -8 the score's slot (or parts of it), -16 the
-/// index, -24 the step or a pointer, -32 what may not be written, -64..-32 an array.
+/// step, r5 a copy of the index or a pointer. The stack: -8 the score's slot (or parts of it), -16 the index, -24 the
+/// step or a pointer, -32 what may not be written, -64..-32 an array.
 const ARRAY: u32 = 32;
 
 struct Gen<'c, 'b> {
@@ -146,7 +146,7 @@ impl Gen<'_, '_> {
     /// A use of one of the values.
     fn access(&mut self) {
         let l = self.label();
-        // What is used, in r4.
+        // The number that is used, in r4.
         let (what, bound) = match self.c.below(8) {
             0 | 1 => ("r4 = r3", self.most),
             2 => ("r4 = r9", 1 << 30),

@@ -2,8 +2,8 @@
 //! pointer that a function got, across elements or beside them; what is loaded from it is where the next access goes.
 //!
 //! Masks are mostly as wide as the array is long, at times wider; now and then an element is skipped, or one path
-//! writes what the other does not. What else may write to an array does so, too: atomics, a function of the host, a
-//! callback, a loop in another function, stores of other sizes, pointers that are kept in it for a while.
+//! writes what the other does not. Other writers of an array occur, too: atomics, a function of the host, a callback, a
+//! loop in another function, stores of other sizes, pointers that are kept in it for a while.
 
 use std::fmt::Write;
 
@@ -217,7 +217,7 @@ impl Gen<'_, '_> {
         }
     }
 
-    /// What has been loaded is compared, so that the others of its name are bounded, too.
+    /// Compares the loaded number, so that other numbers with its name are bounded, too.
     fn compared(&mut self) {
         let (label, by) = (self.label(), self.c.pick(&["> 7", ">= 8", "s> 7", "s< 0", "> 15"]));
         let width = if self.c.one_in(2) { "w7" } else { "r7" };

@@ -1,4 +1,4 @@
-//! What the verifier says of numbers, addresses and loops, compared with what a run does.
+//! Compares the facts about numbers, addresses and loops with what a run does.
 //!
 //! Each frame of the run is followed by itself (its r10 names it, its last instruction ends it), so that what an
 //! instruction wrote is seen when the next one of the same frame begins, and rounds are counted from where a loop was
@@ -58,7 +58,7 @@ impl<'f> FactWatch<'f> {
         FactWatch { facts, program, loops, frames: Vec::new(), buffer, compared: 0 }
     }
 
-    /// An instruction is about to run. What is wrong, if something is.
+    /// Observes an instruction that is about to run. Returns a description of a wrong fact, if there is one.
     pub(crate) fn observe(&mut self, at: InsnIdx, regs: &[u64; 11]) -> Option<String> {
         let insns = self.program.insns();
         let same = match self.frames.iter().position(|f| f.r10 == regs[10]) {
@@ -81,7 +81,7 @@ impl<'f> FactWatch<'f> {
         wrong
     }
 
-    /// What the frame's last instruction left.
+    /// Checks the result of the frame's last instruction.
     fn after(&mut self, at: InsnIdx, regs: &[u64; 11], same: bool) -> Option<String> {
         let frame = self.frames.last_mut()?;
         let last = frame.last;

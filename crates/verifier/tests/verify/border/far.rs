@@ -1,9 +1,9 @@
 //! Numbers near the ends of 62, 63 and 64 bits: their sums, differences, multiples and halves, compared with each other
 //! and with constants there.
 //!
-//! What is learnt of two such numbers is a distance that may not fit 63 bits, or a bound that may not fit 64. Three
+//! A comparison of two such numbers gives a distance that may not fit 63 bits, or a bound that may not fit 64. Three
 //! numbers are made of bytes and constants, and go through the buffer, so that only comparisons say what they are; the
-//! oracle sees in the registers what is concluded. Some programs use one as an index into the stack.
+//! oracle compares the conclusions with the registers. Some programs use one as an index into the stack.
 
 use std::fmt::Write;
 
@@ -11,7 +11,7 @@ use bpf_isa::{Program, assemble};
 use bpf_testkit::generate::Choices;
 
 const ENDS: [u64; 7] = [0, 1 << 61, 1 << 62, (1 << 62) + (1 << 61), 1 << 63, (1 << 63) + (1 << 62), u64::MAX];
-/// What may be added.
+/// Constants that may be added.
 const NEAR: [i32; 12] = [0, 1, 2, -1, -2, 16, -16, 100, -100, 1000, -1000, i32::MIN];
 
 /// A constant near one of the ends, mostly this one.
@@ -20,8 +20,8 @@ fn near(c: &mut Choices<'_>, end: u64) -> u64 {
     end.wrapping_add_signed(i64::from(c.pick(&NEAR[..11])))
 }
 
-/// What takes several operations: the middle of two numbers, their sum beside that of multiples, and a multiple of one
-/// at a distance beside another.
+/// Operations of several steps: the middle of two numbers, their sum compared with a sum of multiples, and a multiple
+/// of one compared with another at a distance.
 fn together(c: &mut Choices<'_>, out: &mut String) -> std::fmt::Result {
     let (a, b) = (c.pick(&[6, 7, 8]), c.pick(&[6, 7, 8]));
     let (by, apart) = (c.pick(&[1, 1, 2]), c.pick(&NEAR));

@@ -24,7 +24,7 @@ pub(crate) fn generate(c: &mut Choices<'_>) -> Option<Program> {
     if c.one_in(2) {
         line(format!("{w}0 += {}", c.below(4)));
     }
-    // What is carried, of another number of bits at times.
+    // The carry, at times of another number of bits.
     let carried = |line: &mut dyn FnMut(String), c: &mut Choices<'_>, to: u32, ahead: u32| {
         line(format!("{w}{to} = {w}0"));
         if ahead > 0 {

@@ -25,12 +25,12 @@ enum Row {
     More(u32),
     /// `end - (i + 1) * n`
     Behind,
-    /// What was multiplied in the round before.
+    /// The product of the round before.
     Stale,
 }
 
-/// `((i - 16384) * n) >> 9`, of `n` so large that `i * n` is more than any number, in all rounds but the first; as far
-/// from the start of the buffer is what it reads.
+/// `((i - 16384) * n) >> 9`, with `n` so large that `i * n` exceeds 64 bits in all rounds but the first. The access is
+/// at that distance from the start of the buffer.
 const WIDE: &str = "r3 = 0x3ffffffffffff ll
     r4 = *(u8 *)(r1 + 0)
     r4 += r3
@@ -54,7 +54,7 @@ const WIDE: &str = "r3 = 0x3ffffffffffff ll
     out: r0 = 0
     exit";
 
-/// What goes over the rows.
+/// The construct that iterates over the rows.
 #[derive(Clone, Copy, PartialEq)]
 enum Over {
     Loop,
@@ -179,7 +179,7 @@ fn lines(c: &mut Choices<'_>) -> Lines {
     }
     let down = !matches!(row, Row::Less(_)) && c.one_in(5);
     match row {
-        // What is multiplied is named by itself, not by how far it is from a constant.
+        // The factor has a name of its own, instead of a distance from a constant.
         Row::Less(by) if c.one_in(2) => {
             out.add(&format!("r5 = *(u16 *)(r6 + 2)\nif r5 < {by} goto out\nif r5 > {} goto out", by + 2));
         }
@@ -237,7 +237,7 @@ fn change(c: &mut Choices<'_>, lines: &mut Vec<String>) {
             if lines.iter().any(|l| l.starts_with("z:")) {
                 return;
             }
-            // What falls through is walked first.
+            // The fall-through branch is walked first.
             let over = c.one_in(2);
             let test = format!("if r0 > {} goto {}", c.pick(&[1, 40, 128]), if over { "z" } else { "y" });
             let inside = if over { line.clone() } else { String::new() };
@@ -323,7 +323,7 @@ pub(crate) fn generate_moves(c: &mut Choices<'_>) -> Option<Program> {
         1 => out.add("*(u8 *)(r4 + 0) = 1\nr0 = 99"),
         _ => out.add("r0 = *(u8 *)(r4 + 0)"),
     }
-    // What decides is the round, or what was read there.
+    // The branch depends on the round, or on the number read there.
     let test = match c.below(3) {
         0 => format!("if r0 > {} goto w", c.pick(&[0, 30, 100, 200])),
         1 => format!("if r5 > {} goto w", c.below(3)),

@@ -1,9 +1,9 @@
 //! Programs that keep numbers in an array on the stack which are no more than the index of their element, or than the
-//! length of the buffer less a few bytes: failure tables, links back, ends that are kept for later. What is loaded is
-//! taken off an index, or led into the buffer.
+//! length of the buffer less a few bytes: failure tables, links back, ends that are kept for later. A loaded number is
+//! subtracted from an index, or used as an offset into the buffer.
 //!
 //! Most stores keep to that; some are one too high, are made on one path only, lie beside the element, or write a
-//! constant to an element that is known. So about as many programs are refused as are accepted.
+//! constant to an element that is known. About as many programs are refused as are accepted.
 
 use std::fmt::Write;
 
@@ -155,7 +155,7 @@ impl Gen<'_, '_> {
 /// Makes a program.
 pub(crate) fn generate(c: &mut Choices<'_>) -> Option<Program> {
     let (size, lengths, elements) = (c.pick(&[1, 4]), c.one_in(3), c.pick(&[8, 8, 32]));
-    // What is as long as a byte may say may be longer than the buffer.
+    // A length given by a byte may exceed the buffer.
     let size = if lengths { 4 } else { size };
     let mut g = Gen { c, text: String::new(), labels: 0, size, lengths, elements };
     g.line("r9 = r1\nr8 = r2\nr7 = 0\nr6 = 0");

@@ -217,7 +217,7 @@ impl Gen<'_, '_> {
         let most = if self.depth > 1 { 12 } else { 40 };
         let bound = self.c.pick(&[most, most - 1, 16, 8, 9, 64 / self.depth]) as i32;
         let shrink = kind == 9;
-        // What it starts from.
+        // The initial value.
         if pointer {
             self.line(&format!("{v} = r9"));
             if self.c.one_in(3) {

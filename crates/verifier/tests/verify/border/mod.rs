@@ -499,7 +499,7 @@ pub(crate) fn generate_with(c: &mut Choices<'_>, looping: bool) -> Program {
     Program::new(g.out).expect("the generator makes valid programs")
 }
 
-/// What the oracle saw of one program.
+/// The oracle's result for one program.
 pub(crate) enum Outcome {
     /// Refused, and why.
     Refused(Box<VerifyError>),
@@ -623,7 +623,7 @@ impl Oracle {
         Oracle::with_least(hybrid, MIN_LEN)
     }
 
-    /// The same, of buffers that may be as short as that.
+    /// An oracle with buffers that may have as few as `least` bytes.
     pub(crate) fn with_least(hybrid: bool, least: u32) -> Oracle {
         let mut context = ContextLayout::raw(true);
         context.regions[0] = Region { min_len: least, ..context.regions[0].clone() };
@@ -729,7 +729,7 @@ impl Oracle {
                 let facts = verified.facts();
                 let checked = match stop.kind {
                     StopKind::BadAccess { .. } => facts.check(stop.at).is_some(),
-                    // What takes long may still end.
+                    // A run that takes long may still end.
                     StopKind::Budget => facts.needs_budget || watch.cycle.same < 3,
                     _ => false,
                 };

@@ -11,7 +11,7 @@ use bpf_testkit::generate::Choices;
 
 use super::Oracle;
 
-/// What watches them: what is refused takes all the steps that it may, and few that are accepted take more than these.
+/// The oracle: a refused program takes all the steps that it may, and few accepted ones take more than these.
 pub(crate) fn oracle() -> Oracle {
     Oracle { steps: 3_000, ..Oracle::new(false) }
 }
@@ -79,7 +79,7 @@ impl Kept {
         self.line(format!("if {} {test} goto {label}", self.reg(place)));
     }
 
-    /// What is at the place.
+    /// Accesses the memory that the place refers to.
     fn access(&mut self, c: &mut Choices<'_>, place: u32) {
         let at = if self.wrong(c) { c.pick(&["- 1", "+ 1", "+ 2"]) } else { "+ 0" };
         let base = if self.pointers {
@@ -102,7 +102,7 @@ impl Kept {
         }
     }
 
-    /// What a round may do with a place.
+    /// One of the actions of a round on a place.
     fn act(&mut self, c: &mut Choices<'_>, place: u32) {
         let skip = format!("s{}", self.label());
         match c.below(14) {

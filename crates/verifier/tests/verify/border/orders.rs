@@ -27,7 +27,7 @@ impl Gen<'_, '_> {
         self.line(&format!("{register} = *(u64 *)(r10 - {})", 8 * (number + 1)));
     }
 
-    /// What `body` makes, at times not on every path.
+    /// Emits `body`, at times not on every path.
     fn perhaps(&mut self, often: u32, body: impl FnOnce(&mut Self)) {
         let skipped = self.c.one_in(often);
         self.labels += 1;

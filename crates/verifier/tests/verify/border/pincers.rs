@@ -104,7 +104,7 @@ impl Varied {
         format!("if {} {} {} goto", self.reg(lo), if strict { "<" } else { "<=" }, self.reg(hi))
     }
 
-    /// What is at an index goes to r0.
+    /// Loads the byte at an index into r0.
     fn access(&self, text: &mut Vec<String>, c: &mut Choices<'_>, index: u32) {
         let at = if c.one_in(8) { c.pick(&["- 1", "+ 1", "+ 2"]) } else { "+ 0" };
         if self.pointers {
@@ -267,7 +267,7 @@ pub(crate) fn generate_unseen(c: &mut Choices<'_>) -> Option<Program> {
     text.extend(round.clone());
     text.push("other:".into());
     let mut known = false;
-    // What the end was, the end and the index become other numbers, mostly in this order.
+    // The old end, the end and the index get other numbers, mostly in this order.
     for usual in [0, 2, 3, 4, 8] {
         match if c.one_in(5) { c.below(9) } else { usual } {
             0 | 1 => text.push("r9 = r8".into()),
@@ -296,9 +296,9 @@ pub(crate) fn generate_unseen(c: &mut Choices<'_>) -> Option<Program> {
     Program::new(insns).ok()
 }
 
-/// Makes a program in which an index and its end become other numbers in a round that no guess is made from, beside the
-/// end as it was: by what is known of that the index would not leave the stack. What a round finds is written
-/// beforehand, so that most runs come to such a round, and to the next one.
+/// Makes a program in which an index and its end get other numbers in a round from which no candidate is made, beside
+/// the old end: facts about the old numbers would keep the index on the stack. The data of such a round is written
+/// beforehand, so that most runs reach it, and the next one.
 pub(crate) fn generate_renamed(c: &mut Choices<'_>) -> Option<Program> {
     // r6: the buffer, r3: the index, r5: its end, r9: what the end was, r8: the rounds.
     let most = c.pick(&[4, 7, 10, 13]);

@@ -101,7 +101,7 @@ pub(crate) fn generate(c: &mut Choices<'_>) -> Option<Program> {
     let at_most = |mistake: u32| if wrong == mistake { "<=" } else { "<" };
     let (inner, outer) = if columns_first { ("r7", "r8") } else { ("r8", "r7") };
     line(format!("if r5 {} {inner} goto b", at_most(10)));
-    // What one path does besides.
+    // An additional action of one path.
     if wrong == 11 {
         line("r0 = *(u8 *)(r6 + 3)".into());
         line(format!("if r0 > {} goto c", c.pick(&[1, 40, 128])));

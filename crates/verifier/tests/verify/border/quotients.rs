@@ -9,7 +9,7 @@ use std::fmt::Write;
 use bpf_isa::{Program, assemble};
 use bpf_testkit::generate::Choices;
 
-/// What a round does to r3, and by how much that divides it at least.
+/// The change of r3 in a round, and a lower bound of the divisor.
 const DIVISIONS: [(&str, u64); 16] = [
     ("r3 >>= 4", 16),
     ("r3 /= 10", 10),
@@ -51,7 +51,7 @@ fn aside(c: &mut Choices<'_>, label: usize, spilled: bool, out: &mut String) -> 
             write!(out, "r7 = *(u8 *)(r1 + 8)\nif r7 > {} goto {end}\n", c.below(250))?;
             write!(out, "if r4 > {} goto {end}\nr4 += 1\ngoto a\n", c.below(5))
         }
-        // What was divided comes back.
+        // The divided number is restored.
         2 => write!(out, "r7 = *(u8 *)(r1 + 7)\nif r7 == {} goto {end}\nr3 = r9\n", c.below(3)),
         3 => write!(out, "r7 = *(u8 *)(r1 + 7)\nif r7 != {} goto {end}\nr3 >>= 1\n", c.below(3)),
         4 => write!(out, "r7 = r3\nr7 &= {}\nif r7 == 0 goto {end}\nr9 = r7\n", c.pick(&[1, 2, 3, 15])),

@@ -1,17 +1,18 @@
 //! One number that is masked or shifted before paths meet, and again on a path that knows more of it and ends by
 //! itself.
 //!
-//! What a comparison of the result says of the number holds on every path, and what one path has learnt of the number
-//! on that path alone. Here a sibling learns a bound, makes the same or another result, and leaves; the other path
-//! compares the result that was made before, and uses the number as an index that is about as far as that allows, or
-//! as far as only the sibling knows. A loop before or behind makes the walk try what few programs need.
+//! A fact about the number that a comparison of the result implies holds on every path; a fact that one path has learnt
+//! about the number holds on that path only. Here a sibling learns a bound, makes the same or another result, and
+//! leaves; the other path compares the result that was made before, and uses the number as an index near the bound that
+//! this implies, or near the bound that only the sibling knows. A loop before or behind makes the walk try techniques
+//! that few programs need.
 
 use std::fmt::Write;
 
 use bpf_isa::{Program, assemble};
 use bpf_testkit::generate::Choices;
 
-/// What is made of a number, as an instruction on a register that is to be named.
+/// Operations on a number: an instruction with the register to be named.
 const MADE: [&str; 14] = [
     "R >>= 4", "R >>= 2", "R >>= 1", "R &= 7", "R &= 16", "R &= 144", "R &= 1", "R &= -16", "w >>= 4", "w &= 7",
     "R /= 16", "R %= 8", "R <<= 32", "R <<= 3",

@@ -335,7 +335,7 @@ pub(crate) fn generate(c: &mut Choices<'_>) -> Option<Program> {
             _ => g.search(),
         }
     }
-    // So that there is a loop in every program, whatever it is about.
+    // Every program has a loop, whatever it is about.
     let last = g.label();
     g.line("r2 = 0");
     g.line(&format!("{last}: r2 += 1"));

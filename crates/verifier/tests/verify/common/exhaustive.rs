@@ -10,7 +10,7 @@ pub(crate) fn is_about_a_path(e: &VerifyError) -> bool {
     !matches!(e.reason, Reason::MixedContext { .. } | Reason::Steps(_))
 }
 
-/// What the environment says instead.
+/// The value of an environment variable that replaces a default.
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|n| n.parse().ok())
 }

@@ -268,7 +268,7 @@ pub(crate) fn try_program(text: &str) -> Result<Program, String> {
     Program::with_targets(assemble(&text).map_err(|e| e.to_string())?, targets(&text)).map_err(|e| e.to_string())
 }
 
-/// What the entries of the map `map[fd:19]` name: the labels of a line `;targets`.
+/// The targets of the map `map[fd:19]`: the labels of a line `;targets`.
 fn targets(text: &str) -> Vec<InsnIdx> {
     let Some(line) = text.lines().find_map(|l| l.trim().strip_prefix(";targets ")) else { return Vec::new() };
     let labels: Vec<&str> = line.split_whitespace().collect();

@@ -389,8 +389,9 @@ fn tie(state: &State, place: Place) -> Option<(u32, i16, i32)> {
     look(state, place).map(|v| (v.line_id(), v.scale, v.delta))
 }
 
-/// What falls on a line falls to 0 at most, as no V is negative: equations rest on that. A number would wrap and lose
-/// its name instead; but a pointer keeps it before its memory. There it leaves its line, and the guess does not hold.
+/// Makes pointers leave falling lines that may have fallen below 0: equations require that no V is negative. A falling
+/// number would wrap and lose its name, but a pointer before its memory keeps its name. If a pointer leaves its line,
+/// the candidate does not hold.
 fn lose_negative_lines(back: &mut State, next_id: &mut u32) {
     let lines = back.top().loops.last().map(|m| m.lines.as_slice()).unwrap_or_default();
     let falling: Vec<u32> = lines.iter().filter(|l| l.step < 0).map(|l| l.x).collect();

@@ -34,7 +34,7 @@ const MAX_LIMITS: usize = 48;
 /// Low bits whose constancy is observed: those of an aligned address, or of a number that counts in strides.
 const MAX_LOW: u32 = 4;
 
-/// What a round of a loop changes.
+/// The shape of a loop: what a round changes.
 #[derive(Clone, Debug, Default)]
 pub(in crate::walk::loops) struct Shape {
     pub(super) changes: Vec<(Place, Change)>,

@@ -8,11 +8,11 @@
 //! own, like every place that moves. One walk of the body starts from each side; what comes back must be covered by the
 //! side that its own values select.
 //!
-//! Claim: the candidate as a whole, all its sides together, is an invariant. Proof: by induction over the rounds. What
-//! entered is covered by one side ([`Guess::new`]). A round that begins inside a side is one that the walk from that
-//! side has seen. Where it comes back, [`Guess::receive`] selects a side by the values in the places *there*, and that
-//! side must cover the state; if there is no such side, the state is not covered. The selection itself proves nothing:
-//! a wrong side would not cover the state.
+//! Claim: the candidate as a whole, all its sides together, is an invariant. Proof: by induction over the rounds. One
+//! side covers the state that entered ([`Guess::new`]). A round that begins inside a side is one that the walk from
+//! that side has seen. Where it comes back, [`Guess::receive`] selects a side by the values in the places *there*, and
+//! that side must cover the state; if there is no such side, the state is not covered. The selection itself proves
+//! nothing: a wrong side would not cover the state.
 //!
 //! Termination: the round k is one number for all sides, and each side bounds it. A [`super::Measure`] compares a place
 //! at the head with the place at the next head, so it says something only where the place has a name at both. A round
