@@ -69,7 +69,7 @@ pub(crate) struct RunConfig {
     /// The timers in values of its maps.
     pub(crate) timers: Timers,
     /// By slot: the lock that its run waits for, or 0.
-    pub(crate) awaited: Box<[AtomicU64]>,
+    pub(crate) awaited: Vec<AtomicU64>,
     /// The domain of the runs' guards.
     pub(crate) domain: Arc<Domain>,
 }

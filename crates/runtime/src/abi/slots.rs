@@ -15,6 +15,8 @@ use bpf_quiesce::Guard;
 use crossbeam_utils::CachePadded;
 use std::cell::UnsafeCell;
 use std::fmt;
+use std::ops::Deref;
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -22,10 +24,47 @@ use std::time::{Duration, Instant};
 /// A run for each execution slot.
 pub(crate) struct Runs {
     pub(crate) config: RunConfig,
-    levels: Arc<[CachePadded<Level>]>,
+    levels: Levels,
     clock: Arc<Clock>,
     /// A copy of the clock's number, to avoid a load through the pointer.
     clock_number: u64,
+}
+
+/// The outermost level of each slot, shared with the threads that look at runs.
+///
+/// An `Arc<[_]>` would do, but a vector becomes one by an allocation that ends the process where it fails. Runs find
+/// their level without a look at the vector.
+#[derive(Clone)]
+struct Levels {
+    /// The elements of `kept`, which never changes.
+    all: NonNull<[CachePadded<Level>]>,
+    kept: Arc<Vec<CachePadded<Level>>>,
+}
+
+// SAFETY: `all` is what a shared reference to the vector would be, and the vector may be used by any thread.
+unsafe impl Send for Levels where Arc<Vec<CachePadded<Level>>>: Send {}
+// SAFETY: `all` is what a shared reference to the vector would be, and the vector may be used by any thread.
+unsafe impl Sync for Levels where Arc<Vec<CachePadded<Level>>>: Sync {}
+
+impl Levels {
+    /// `None` if there is no memory for so many.
+    fn new(slots: u32) -> Option<Levels> {
+        let mut levels = Vec::new();
+        levels.try_reserve_exact(slots as usize).ok()?;
+        levels.extend((0..slots).map(Level::new));
+        let kept = Arc::new(levels);
+        Some(Levels { all: NonNull::from(kept.as_slice()), kept })
+    }
+}
+
+impl Deref for Levels {
+    type Target = [CachePadded<Level>];
+
+    #[inline]
+    fn deref(&self) -> &[CachePadded<Level>] {
+        // SAFETY: the elements of `kept`, which lives as long as `self` and which nobody has a mutable reference to.
+        unsafe { self.all.as_ref() }
+    }
 }
 
 /// The run of one slot at one depth of nesting, and a pointer to the level inside. A level is allocated when runs first
@@ -127,18 +166,16 @@ impl Drop for Level {
 
 impl fmt::Debug for Runs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Runs").field("slots", &self.levels.len()).finish_non_exhaustive()
+        f.debug_struct("Runs").field("slots", &self.levels.kept.len()).finish_non_exhaustive()
     }
 }
 
 impl Runs {
     /// Allocates a run for each slot; `None` if there is no memory.
     pub(crate) fn new(slots: u32, config: RunConfig, tick: Duration) -> Option<Runs> {
-        let mut levels = Vec::new();
-        levels.try_reserve_exact(slots as usize).ok()?;
-        levels.extend((0..slots).map(Level::new));
+        let levels = Levels::new(slots)?;
         let clock = Arc::new(Clock::new(tick));
-        Some(Runs { config, levels: levels.into(), clock_number: clock.number(), clock })
+        Some(Runs { config, levels, clock_number: clock.number(), clock })
     }
 
     /// Returns the clock of deadlines.
@@ -159,7 +196,7 @@ impl Runs {
             return Err(DeadlineError::Forked);
         }
         // The thread holds the levels and not the engine, so it ends when the engine is dropped.
-        let levels = Arc::clone(&self.levels);
+        let levels = self.levels.clone();
         self.clock.deadline((now, at), move |now| end_late(&levels, now))
     }
 
@@ -201,7 +238,7 @@ impl Runs {
     /// ([`bpf_jit_code::RunCtx::counters`]). With `forget`, it clears the notes, so that each is passed on once: a run
     /// that notes nothing keeps the note of a run before it. The function holds the runs, and not the engine.
     pub(crate) fn each_running(&self, forget: bool) -> impl Fn(&mut dyn FnMut(u64)) + Send + 'static {
-        let levels = Arc::clone(&self.levels);
+        let levels = self.levels.clone();
         move |each| {
             for slot in &*levels {
                 let mut at = Some(slot);

@@ -158,8 +158,11 @@ impl Engine {
         };
         #[cfg(native)]
         let debug = config.debug.any().then(|| Registry::new(&config.debug)).transpose()?;
+        let mut awaited = Vec::new();
+        awaited.try_reserve_exact(domain.max_slots() as usize).map_err(|_| no_slots())?;
+        awaited.extend((0..domain.max_slots()).map(|_| AtomicU64::new(0)));
         let run_config = RunConfig {
-            awaited: (0..domain.max_slots()).map(|_| AtomicU64::new(0)).collect(),
+            awaited,
             max_nested: config.max_nested_runs,
             stack: StackNeed::new(config.max_machine_stack, config.stack_reserve),
             print: config.print.clone().map(Foreign::new),

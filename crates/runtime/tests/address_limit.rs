@@ -1,0 +1,94 @@
+//! A process whose address space is nearly used up (`RLIMIT_AS`): what SECURITY.md promises of large allocations and of
+//! verifications.
+//!
+//! Alone in its file: the limit is the process's. Each limit is tried in a process of its own, this executable once
+//! more, whose allocator takes all memory from one arena: others would have address space in reserve.
+#![cfg(all(target_os = "linux", not(miri)))]
+
+use bpf_runtime::{
+    Config, Engine, Hook, Linker, LoadError, Map, MapDef, MapType, Policy, ProgArray, ProgArrayError, Raw, assemble,
+};
+use std::fmt::Write;
+use std::process::Command;
+
+/// In the environment of a process that is to be limited: bytes of address space that it has left.
+const LEFT: &str = "BPF_ADDRESS_SPACE_LEFT";
+const KIB: u64 = 1 << 10;
+
+/// Undecided branches that leave different values behind, all of them needed: the verifier keeps a state at each join.
+fn branching(n: usize) -> String {
+    let mut text = String::from("r6 = 0\nr8 = 0\n");
+    for i in 1..=n {
+        let slot = 8 * (i % 30 + 1);
+        writeln!(text, "call 7\nr9 = r0\n*(u64 *)(r10 - {slot}) = r6\nif r9 > 5 goto +1\nr6 += {i}").unwrap();
+        writeln!(text, "if r9 > 50 goto +1\nr8 += {i}\nr1 = r9\nr1 += 1").unwrap();
+    }
+    text + "if r6 > 3 goto +1\nr6 = 0\nif r8 > 3 goto +1\nr8 = 0\nr0 = 0\nexit"
+}
+
+#[test]
+fn an_address_space_that_is_used_up_ends_nothing_but_what_asks_for_more() {
+    if bpf_testkit::emulated() {
+        return bpf_testkit::skipped("an address space under a limit", &"the limit would be that of qemu, too");
+    }
+    if let Ok(left) = std::env::var(LEFT) {
+        return limited(left.parse().unwrap());
+    }
+    for left in [512 * KIB, 1024 * KIB, 3 << 20, 9 << 20, 17 << 20] {
+        let this = std::env::current_exe().unwrap();
+        let child = Command::new(this)
+            .args(["--exact", "an_address_space_that_is_used_up_ends_nothing_but_what_asks_for_more"])
+            .args(["--nocapture", "--test-threads=1"])
+            .env(LEFT, left.to_string())
+            .env("MALLOC_ARENA_MAX", "1")
+            .output()
+            .unwrap();
+        let said = [child.stdout, child.stderr].concat();
+        assert!(child.status.success(), "{left} bytes left: {}\n{}", child.status, String::from_utf8_lossy(&said));
+    }
+}
+
+/// Leaves so many bytes of address space to this process.
+fn leave(bytes: u64) {
+    let pages: u64 = std::fs::read_to_string("/proc/self/statm").unwrap().split(' ').next().unwrap().parse().unwrap();
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: writes to `limit`.
+    assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut limit) }, 0);
+    // SAFETY: asks for a constant.
+    let page = u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap();
+    limit.rlim_cur = (pages * page + bytes).min(limit.rlim_max);
+    // SAFETY: reads `limit`.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) }, 0);
+}
+
+fn limited(left: u64) {
+    let engine = Engine::new(Config::default()).unwrap();
+    let linker = Linker::<()>::new(&engine);
+    let load = |text: &str| linker.loader::<Raw>().insns("program", assemble(text).unwrap());
+    let seven = load("r0 = 7\nexit").unwrap();
+    let hook = Hook::<Raw, ()>::new(&engine, Policy::LastWins { empty: 0 }).unwrap();
+    hook.attach(&seven).unwrap();
+    let (hard, large) = (assemble(&branching(60)).unwrap(), assemble(&branching(600)).unwrap());
+    leave(left);
+    for _ in 0..2 {
+        for map_type in [MapType::Hash, MapType::Array, MapType::PerCpuArray, MapType::LruHash, MapType::Queue] {
+            let key = if map_type == MapType::Queue { 0 } else { 4 };
+            let made = Map::create(MapDef::new("large", map_type, key, 64, 1 << 20), engine.domain());
+            assert!(made.is_err(), "{map_type:?}");
+        }
+        let array = ProgArray::<Raw, ()>::create(&engine, "large", 1 << 23).map(drop);
+        let error = array.expect_err("64 MiB");
+        let LoadError::ProgArray { source: ProgArrayError::NoMemory { .. }, .. } = error else { panic!("{error}") };
+        let mut slots = Config::default();
+        slots.max_slots = 1 << 16;
+        assert!(Engine::new(slots).is_err(), "65,536 execution slots");
+        for insns in [&hard, &large] {
+            let loaded = linker.loader::<Raw>().insns("hard", insns.clone()).map(drop);
+            assert!(matches!(loaded, Err(LoadError::VerdictUnknown { .. })), "{left}: {loaded:?}");
+        }
+        // Nothing that was there is lost.
+        assert_eq!(hook.run(&mut (), &mut []).unwrap(), 7);
+    }
+    leave(1 << 30);
+    assert_eq!(load("r0 = 8\nexit").unwrap().run(&mut (), &mut []).unwrap(), 8);
+}
