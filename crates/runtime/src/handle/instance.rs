@@ -67,7 +67,7 @@ impl<H: 'static> Instance<H> {
     /// Restores the initial contents of the instance's maps: global data has its first contents, arrays are zero, other
     /// maps are empty, rings have no records, prog arrays and maps of maps hold what the object puts there. Timers that
     /// were set in values end. Not changed: maps that were handed in ([`crate::MapSet::reuse`]), which others may use;
-    /// constants; locks in values of arrays. If a deferred callback of the host panics during the reset, the panic is
+    /// constants and other frozen maps; locks in values of arrays. If a deferred callback of the host panics during the reset, the panic is
     /// resumed after all maps are reset.
     ///
     /// No run that began before is still in a program of the instance: the reset is refused while one is. If somebody
@@ -139,6 +139,11 @@ impl<H: 'static> Instance<H> {
             true => Err(LoadError::NoResult { program: name.to_owned() }),
             false => Ok(program),
         }
+    }
+
+    /// Whether the program of this name returns nothing.
+    pub(crate) fn is_void(&self, name: &str) -> bool {
+        self.kept.programs().iter().any(|program| *program.name == *name && program.void)
     }
 
     /// Returns a program by its function's name, for a caller that ignores the result of one that returns nothing.

@@ -10,7 +10,8 @@
 //! A table may also be compiled once for many instances ([`TableModule`]): tenants then share the check and the code.
 //!
 //! Methods may return nothing. The program of such a method leaves anything in r0, also an address. Only this file
-//! runs it and ignores its result: an instance does not give the program to others ([`Instance::program`]).
+//! runs it, and replaces the result by 0: an instance does not give the program to others ([`Instance::program`]), and
+//! a method that returns a number cannot have it, whatever the type of the table's member is.
 //!
 //! Invariant: a version is dropped a grace period after it was replaced, so a call that has found its program keeps
 //! running it.
@@ -204,6 +205,22 @@ impl Plan {
     fn names(&self) -> Vec<&str> {
         self.programs.iter().flatten().map(String::as_str).collect()
     }
+
+    /// Checks that each method with a result has a program with one. A cast in the object's source makes a table
+    /// whose member and program differ in type.
+    fn have_results(&self, methods: &[Method], is_void: impl Fn(&str) -> bool) -> Result<(), InterfaceError> {
+        for (method, program) in methods.iter().zip(&self.programs) {
+            if let Some(program) = program.as_ref().filter(|program| method.returns.bytes != 0 && is_void(program)) {
+                return Err(InterfaceError::Signature {
+                    table: self.name.clone(),
+                    member: method.name.to_owned(),
+                    found: format!("the program `{program}`, which returns nothing"),
+                    wanted: format!("a function that returns {}", method.returns),
+                });
+            }
+        }
+        Ok(())
+    }
 }
 
 impl<C, H: 'static> Owned for Version<C, H> {
@@ -242,6 +259,7 @@ impl<C: Context, H: 'static> Table<C, H> {
     ) -> Result<Self, InterfaceError> {
         let plan = Plan::new(object, table, &C::layout().name, methods)?;
         let instance = loader.for_interface().only(&plan.names()).object(object, maps)?;
+        plan.have_results(methods, |name| instance.is_void(name))?;
         Table::of(Arc::new(plan), instance)
     }
 
@@ -255,7 +273,8 @@ impl<C: Context, H: 'static> Table<C, H> {
         Ok(Table(Arc::new(Shared { version: Published::new(version), latest, reclaim })))
     }
 
-    /// Runs the program of a method, under limits if there are any; `None` if the table has no program for it.
+    /// Runs the program of a method, under limits if there are any, and returns its result: 0 of one that returns
+    /// nothing. `None` if the table has no program for it.
     ///
     /// # Errors
     /// [`RunError`] of the run.
@@ -271,15 +290,16 @@ impl<C: Context, H: 'static> Table<C, H> {
         let version = unsafe { self.0.version.get() };
         let Some(program) = version.programs.get(method).and_then(Option::as_ref) else { return Ok(None) };
         let (program, parts, host) = (program.loaded(), C::parts(&mut data), core::ptr::from_mut(host).cast());
-        match limits {
+        let r0 = match limits {
             // SAFETY: `data` is borrowed to the end of this call and agrees with `C`, for which the program was loaded,
             // and `H` is its linker's; the guard keeps the version and is of its engine's domain.
             None => unsafe { program.run_under(guard, host, parts) },
             // SAFETY: `data` is borrowed to the end of this call and agrees with `C`, for which the program was loaded,
             // and `H` is its linker's; the guard keeps the version and is of its engine's domain.
             Some(limits) => unsafe { program.run_limited(guard, host, parts, limits) },
-        }
-        .map(Some)
+        }?;
+        // The rest in r0 may be an address, which nobody but the program may see.
+        Ok(Some(if program.void { 0 } else { r0 }))
     }
 
     /// Replaces the programs of this table by the current programs of `new`, in one step: each call runs the old
@@ -363,6 +383,7 @@ impl<C: Context, H: 'static> TableModule<C, H> {
     ) -> Result<Self, InterfaceError> {
         let plan = Plan::new(object, table, &C::layout().name, methods)?;
         let module = loader.for_interface().only(&plan.names()).compile(object)?;
+        plan.have_results(methods, |name| module.is_void(name))?;
         Ok(TableModule { module, plan: Arc::new(plan) })
     }
 

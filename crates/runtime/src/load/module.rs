@@ -120,6 +120,11 @@ impl<C: Context, H: 'static> Module<C, H> {
         (planned, wanted, relied, parts)
     }
 
+    /// Whether the program of this name returns nothing.
+    pub(super) fn is_void(&self, name: &str) -> bool {
+        self.inner.parts.iter().any(|part| *part.unit.name == *name && part.unit.void)
+    }
+
     /// The engine that instances are made in.
     pub fn engine(&self) -> &Engine {
         &self.inner.engine

@@ -1,6 +1,7 @@
 //! Tables of programs as implementations of a trait.
 
 use crate::common::engines::engines;
+use bpf_runtime::interfaces::{FromR0, Method, Table};
 use bpf_runtime::{
     BpfContext, Engine, InterfaceError, Linker, LoadError, MapSet, Object, RunError, RunLimits, interface,
 };
@@ -76,6 +77,18 @@ fn a_method_without_a_result_is_run_by_its_interface_only() {
             full.instance().program::<Conn>("by_port").unwrap().run(&mut (), &mut Conn { port: 7, seen: 0 }).unwrap(),
             3
         );
+        // Also not by a caller that asks for what the type of the method does not have.
+        let methods = [
+            Method { name: "pick", optional: false, returns: u32::RETURNS },
+            Method { name: "done", optional: false, returns: <()>::RETURNS },
+            Method { name: "weigh", optional: false, returns: i64::RETURNS },
+        ];
+        let table = Table::<Conn, ()>::load(linker.loader(), &object, "full", maps(), &methods).expect("a table");
+        let results = [0, 1, 2].map(|method| {
+            let called = table.call(method, &mut (), &mut Conn { port: 7, seen: 0 }, None);
+            called.expect("a run").expect("a program")
+        });
+        assert_eq!(results, [3, 0, -7i64 as u64]);
         // Without its interface it is loaded if r0 is a number, which it is not.
         let only = || linker.loader::<Conn>().only(&["mark"]);
         if engine.config().mode == bpf_runtime::Mode::Jit {
@@ -173,8 +186,14 @@ fn what_does_not_fit_is_refused() {
             let wanted = "; the host calls a function of one pointer to `struct conn` that returns an unsigned integer of 4 bytes";
             assert_eq!(message, format!("`pick` of table `{table}` is {found}{wanted}"));
         }
+        let nothing = "`pick` of table `result_of_nothing` is the program `mark`, which returns nothing; the host calls a \
+                       function that returns an unsigned integer of 4 bytes";
+        assert_eq!(message("result_of_nothing"), nothing);
+        let object = Object::parse(include_bytes!("../objects/policy.o")).unwrap();
+        let compiled = PolicyOps::compile(Linker::<()>::new(&engine).loader(), &object, "result_of_nothing");
+        assert_eq!(compiled.map(drop).expect_err("refused").to_string(), nothing);
         let InterfaceError::NoTable { have, .. } = load(&engine, "gone").expect_err("refused") else { panic!() };
-        assert!(have.contains(&"full".to_owned()) && have.len() == 9, "{have:?}");
+        assert!(have.contains(&"full".to_owned()) && have.len() == 10, "{have:?}");
     }
 }
 

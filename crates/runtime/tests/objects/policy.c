@@ -55,6 +55,12 @@ struct policy none = {
 	.done = mark,
 };
 
+/* The host would get what is left in r0. */
+SEC(".struct_ops")
+struct policy result_of_nothing = {
+	.pick = (void *)mark,
+};
+
 struct wrong_return {
 	__u64 (*pick)(struct conn *c);
 };
