@@ -87,6 +87,12 @@ impl WriteGate {
         self.0.fetch_or(LENT, Ordering::Relaxed) & FROZEN == 0
     }
 
+    /// Whether the memory file was given out.
+    pub(crate) fn is_lent(&self) -> bool {
+        // Relaxed: a permanent mark; whoever asks about another thread's call is synchronised with that thread.
+        self.0.load(Ordering::Relaxed) & LENT != 0
+    }
+
     /// Freezes a map whose writes are counted.
     pub(crate) fn freeze(&self) -> OpResult {
         // Acquire pairs with the release in `detach`: the contents are what the last writes left. Release pairs with

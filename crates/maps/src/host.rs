@@ -191,6 +191,13 @@ impl Map {
         Ok(file.as_fd())
     }
 
+    /// Whether [`Map::mmap_fd`] has given out the memory file. The owner of a copy of the descriptor needs no handle
+    /// of the map to see the values, and to change them if the map was not frozen.
+    #[must_use]
+    pub fn is_mmap_lent(&self) -> bool {
+        self.gate().is_lent()
+    }
+
     /// The memory file of an array with the MMAPABLE flag.
     pub(crate) fn memory_file(&self) -> Option<&OwnedFd> {
         self.ops().as_any().downcast_ref::<ArrayMap>()?.file()

@@ -27,8 +27,8 @@ pub struct InstancePool<H>(Arc<Shared<H>>);
 struct Shared<H> {
     size: usize,
     places: Mutex<Places<H>>,
-    /// The number of handles of each map of an unused instance.
-    handles: Vec<usize>,
+    /// For each map of an instance that nobody uses: the number of handles, and whether the map is frozen.
+    unused: Vec<(usize, bool)>,
     /// Makes one more instance.
     make: Box<dyn Fn() -> Result<Instance<H>, LoadError> + Send + Sync>,
 }
@@ -54,7 +54,8 @@ impl<H> fmt::Debug for InstancePool<H> {
 /// An instance that goes back to its pool when this is dropped.
 ///
 /// A handle that outlives this (a clone of the [`Instance`], a [`crate::Program`], a [`crate::Map`], a place in a hook)
-/// keeps the instance: the pool then gives it up, as it is, and makes another one in its place.
+/// keeps the instance: the pool then gives it up, as it is, and makes another one in its place. A pool
+/// also gives up an instance after [`Map::freeze`] or [`Map::mmap_fd`] of one of its maps, which no reset undoes.
 pub struct Pooled<H: 'static> {
     /// Present until the drop.
     instance: ManuallyDrop<Instance<H>>,
@@ -83,12 +84,21 @@ impl<C: Context, H: 'static> Module<C, H> {
     /// # Errors
     /// [`LoadError`] of the first instance that cannot be made; the others are dropped.
     pub fn pool(&self, size: usize) -> Result<InstancePool<H>, LoadError> {
-        let clean = (0..size).map(|_| self.instance().make()).collect::<Result<Vec<Instance<H>>, _>>()?;
-        let handles = clean.first().map_or_else(Vec::new, |first| first.maps().map(Map::handles).collect());
+        let (mut clean, mut unused) = (Vec::new(), Vec::new());
+        if size > 0 {
+            // Handles are counted before anybody can look at the maps: `Engine::snapshot` has handles for moments.
+            let first = self.instance().maps(self.maps().unlisted()).make()?;
+            unused.extend(first.maps().map(|map| (map.handles(), map.is_frozen())));
+            first.maps().for_each(|map| first.engine().0.metrics.map(map));
+            clean.push(first);
+        }
+        for _ in 1..size {
+            clean.push(self.instance().make()?);
+        }
         let module = self.clone();
         let make = Box::new(move || module.instance().make());
         let places = Mutex::new(Places { clean, unfilled: 0 });
-        Ok(InstancePool(Arc::new(Shared { size, places, handles, make })))
+        Ok(InstancePool(Arc::new(Shared { size, places, unused, make })))
     }
 }
 
@@ -152,9 +162,10 @@ impl<H: 'static> Drop for Pooled<H> {
         // An instance that is given up is dropped last, and without the lock: that may run deferred drops, which may
         // call the host.
         let mut finish = Finish::default();
-        let mut handles = instance.maps().map(Map::handles).zip(&self.pool.0.handles);
-        let unused = instance.is_alone() && handles.all(|(now, unused)| now <= *unused);
-        drop(handles);
+        let as_made = |(map, (handles, frozen)): (&Map, &(usize, bool))| {
+            map.handles() <= *handles && map.is_frozen() == *frozen && !map.is_mmap_lent()
+        };
+        let unused = instance.is_alone() && instance.maps().zip(&self.pool.0.unused).all(as_made);
         let clean = unused && finish.step(|| instance.reset_within(Duration::ZERO)).is_some_and(|reset| reset.is_ok());
         let mut places = self.pool.places();
         let given_up = match clean {

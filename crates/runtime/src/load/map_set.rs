@@ -34,6 +34,8 @@ pub struct MapSet {
     planned: Arc<[Planned]>,
     /// Settings by the caller for some of the maps, by index.
     said: Vec<(usize, Said)>,
+    /// Whether new maps are listed in [`Engine::snapshot`], which has handles of them for moments.
+    listed: bool,
 }
 
 /// A map as its object defines it.
@@ -183,7 +185,7 @@ impl MapSet {
     }
 
     pub(crate) fn of(engine: &Engine, planned: Arc<[Planned]>) -> MapSet {
-        MapSet { engine: engine.clone(), planned, said: Vec::new() }
+        MapSet { engine: engine.clone(), planned, said: Vec::new(), listed: true }
     }
 
     /// Records a setting for a map, in place of an earlier one.
@@ -411,6 +413,11 @@ impl MapSet {
         declared.collect()
     }
 
+    /// Leaves it to the caller to list the new maps.
+    pub(crate) fn unlisted(self) -> MapSet {
+        MapSet { listed: false, ..self }
+    }
+
     /// Whether no map has a caller's setting.
     pub(crate) fn is_plain(&self) -> bool {
         self.said.is_empty()
@@ -432,7 +439,7 @@ impl MapSet {
 
     /// Creates the maps with these indices, `None` for the others.
     pub(crate) fn create(self, wanted: &[bool], account: Option<&Account>) -> Result<Vec<Option<MapRef>>, LoadError> {
-        let MapSet { engine, planned, mut said } = self;
+        let MapSet { engine, planned, mut said, listed } = self;
         let mut options = CreateOptions::default();
         options.memory_limit = engine.config().object_memory_limit;
         options.account = account.map(|account| Arc::clone(account.memory()));
@@ -443,7 +450,7 @@ impl MapSet {
                 continue;
             }
             let said = said.iter().position(|(of, _)| *of == at).map(|said_at| said.swap_remove(said_at).1);
-            maps.push(Some(map.create(&engine, &options, account, said)?));
+            maps.push(Some(map.create(&engine, &options, account, said, listed)?));
         }
         Ok(maps)
     }
@@ -457,6 +464,7 @@ impl Planned {
         options: &CreateOptions,
         account: Option<&Account>,
         said: Option<Said>,
+        listed: bool,
     ) -> Result<MapRef, LoadError> {
         let fail = |source| LoadError::Map { map: self.name.clone(), source };
         if let Some(Said::Taken(map)) = said {
@@ -474,7 +482,9 @@ impl Planned {
             }
             DefKind::Data(data) => {
                 let map = Map::create_with(data.def.clone(), engine.domain(), options).map_err(fail)?;
-                engine.0.metrics.map(&map);
+                if listed {
+                    engine.0.metrics.map(&map);
+                }
                 let contents = match &said {
                     Some(Said::Contents(contents)) => Some(contents),
                     Some(Said::Taken(_) | Said::Slots(_) | Said::Elements(..)) | None => data.contents.as_ref(),

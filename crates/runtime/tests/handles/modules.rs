@@ -452,6 +452,66 @@ fn an_instance_with_handles_left_is_not_lent_again() {
     }
 }
 
+/// No reset undoes that a map was frozen, or that others have the file of its memory.
+#[test]
+fn an_instance_that_cannot_be_as_it_was_made_is_not_lent_again() {
+    for engine in engines() {
+        let pool = module(&engine).pool(1).unwrap();
+        let count_of = |freeze: bool| {
+            let instance = pool.take().unwrap();
+            assert_eq!((run(&instance, "entry", 5), count(&instance, 1)), (12, 2));
+            let map = instance.map("counts").unwrap();
+            if freeze {
+                map.freeze().unwrap();
+            }
+            map.id()
+        };
+        let first = count_of(false);
+        assert_eq!(count_of(true), first);
+        let second = count_of(false);
+        assert_ne!(second, first);
+        let object = Object::parse(include_bytes!("../objects/mapped.o")).unwrap();
+        let pool = Linker::<()>::new(&engine).compile::<Raw>(&object).unwrap().pool(1).unwrap();
+        let file_of = |lend: bool| {
+            let instance = pool.take().unwrap();
+            assert_eq!(run(&instance, "add", 5), 5);
+            let map = instance.map("shown").unwrap();
+            (map.id(), lend.then(|| map.mmap_fd().unwrap().try_clone_to_owned().unwrap()))
+        };
+        let (first, _) = file_of(false);
+        let (second, _file) = file_of(true);
+        assert_eq!(second, first);
+        assert_ne!(file_of(false).0, first);
+    }
+}
+
+/// A pool that is made while snapshots are taken, which have handles of maps for moments, sees handles that are left.
+#[test]
+fn snapshots_hide_no_handle_from_a_pool() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let mut config = Config::default();
+    config.metrics = true;
+    let engine = Engine::new(config).unwrap();
+    let module = module(&engine);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    engine.snapshot();
+                }
+            });
+        }
+        let hidden = (0..200).any(|_| {
+            let pool = module.pool(1).unwrap();
+            let kept = pool.take().unwrap().map("counts").unwrap();
+            pool.take().unwrap().map("counts").unwrap().id() == kept.id()
+        });
+        done.store(true, Ordering::Relaxed);
+        assert!(!hidden, "a map of which there is a handle was lent");
+    });
+}
+
 fn again(linker: &Linker<()>, bytes: &[u8]) -> Result<Module<Raw, ()>, bpf_runtime::DeserializeError> {
     // SAFETY: `serialize` of this build returned the bytes, or they were changed and the checksum has them refused
     // before any code runs.
