@@ -62,6 +62,7 @@ pub(crate) struct Checker<'a> {
 
 /// Checks that every run of the program is safe in its environment and ends, and returns the program's facts.
 ///
+/// # Errors
 /// The first obligation that could not be proven.
 pub fn check(
     program: &Program,

@@ -76,7 +76,7 @@ impl Checker<'_> {
             return Ok(false);
         }
         // The bounds are proven above; the known bits of the word need a check of their own.
-        Ok(known.is_range() || state.known.word(form).subset(&known.word))
+        Ok(known.is_range() || self.word(state, form)?.subset(&known.word))
     }
 
     /// Proves that the rank strictly decreases from the start of the segment to the kept point.

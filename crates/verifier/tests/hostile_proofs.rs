@@ -5,8 +5,8 @@
 use bpf_isa::{InsnIdx, Program};
 use bpf_verifier::{ContextLayout, Env, Helpers, Limits, Proof, ProofError, ProofSection};
 use bpf_verifier_core::{
-    Advice, Answer, Combination, Form, Guide, Invariant, Kept, Known, Name, Point, Recording, Replay, Scalar, Why,
-    check, explore,
+    Advice, Answer, Combination, Form, Guide, Invariant, Kept, Known, Name, Point, Recording, Replay, Scalar, Value,
+    Why, check, explore,
 };
 
 const FUEL: u64 = 1 << 16;
@@ -103,6 +103,27 @@ fn a_copy_of_a_state_costs_fuel_by_its_slots() {
     };
     let (none, all) = (spent(0), spent(512));
     assert!(all > none + 1000 * 512 / 32, "{all} with slots, {none} without");
+}
+
+#[test]
+fn an_operation_costs_fuel_by_the_names_in_its_numbers() {
+    let (context, helpers) = (ContextLayout::raw(false), Helpers::none());
+    let env = Env::new(&context, &helpers);
+    // The set of a number is the sum of the sets of all its names, which takes most of the time of an operation.
+    let spent = |operation: &str, names: u32| {
+        let text = "r0 = 0\nr2 = 1\n".to_owned() + &format!("r3 = r2\n{operation}\n").repeat(1000) + "exit";
+        let program = program(&text);
+        let mut kept = kept(&program, &env);
+        kept.at = InsnIdx(2);
+        kept.claim.names.resize(9, Known { word: Scalar::UNKNOWN, signed: false });
+        let sum = Form::sum((0..names).map(|n| (Name(n), 3)), 1).expect("a number");
+        kept.claim.frames[0].regs[2] = Value::Number(sum);
+        FUEL - explore(&program, &env, Some(&kept), &mut Replay::new(&NOTHING), FUEL).expect("a safe program")
+    };
+    for operation in ["r3 &= 0", "if r3 >= 0 goto +0"] {
+        let (one, eight) = (spent(operation, 1), spent(operation, 8));
+        assert!(eight >= one + 7000, "{operation}: {eight} with eight names, {one} with one");
+    }
 }
 
 #[test]

@@ -259,21 +259,26 @@ impl Knowledge {
         if form.terms().len() > 1 && !self.rows.contains(&form) {
             self.rows.push(form);
         }
-        (0..self.rows.len()).all(|i| {
-            let row = self.rows[i].clone();
-            self.propagate(&row)
-        })
+        let rows = std::mem::take(&mut self.rows);
+        let possible = rows.iter().all(|row| self.propagate(row));
+        self.rows = rows;
+        possible
     }
 
     /// Tightens the bound of each name of a form that is not negative, by the bounds of the other names. `false` if a
-    /// name has no value left.
+    /// name has no value left. The work is linear in the names of the form, which fuel counts on.
     fn propagate(&mut self, form: &Form) -> bool {
+        let Some((_, most)) = self.bounds(form) else { return true };
         for (n, a) in form.terms() {
-            // a * n + rest >= 0, so a * n >= -max(rest).
-            let others = a.checked_neg().and_then(|a| form.plus(&Form::name(*n), a));
-            let Some((_, rest)) = others.and_then(|rest| self.bounds(&rest)) else { continue };
             let Some(known) = self.names.get(n.index()) else { return false };
             let (mut min, mut max) = known.bounds();
+            // A form has a name once, so what is learnt of the others leaves the share of this one in `most` as it was.
+            let (Some(x), Some(y)) = (a.checked_mul(min), a.checked_mul(max)) else { continue };
+            let Some(rest) = most.checked_sub(x.max(y)) else { continue };
+            // a * n + rest >= 0, so a * n >= -rest. Mostly nothing is left to learn.
+            if x.min(y).checked_add(rest).is_none_or(|least| least >= 0) {
+                continue;
+            }
             if *a > 0 {
                 // n >= -rest / a, rounded up.
                 min = min.max(floor(rest, *a).saturating_neg());

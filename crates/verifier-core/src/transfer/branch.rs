@@ -101,7 +101,7 @@ impl Checker<'_> {
         (a, b): (&Form, &Form),
         read: &Option<(Form, Form)>,
     ) -> Res<bool> {
-        let (x, y) = (state.known.word(a), state.known.word(b));
+        let (x, y) = (self.word(state, a)?, self.word(state, b)?);
         let Some((x, y)) = Scalar::refine(cond, width, taken, &x, &y) else { return Ok(false) };
         if !state.known.meet_word(a, &x) || !state.known.meet_word(b, &y) {
             return Ok(false);

@@ -26,6 +26,12 @@ fn least(bits: u32, signed: bool) -> i128 {
 }
 
 impl Checker<'_> {
+    /// The set that the word of a form is in. The sets of all its names are added up, which costs that much.
+    pub(crate) fn word(&mut self, state: &State, form: &Form) -> Res<Scalar> {
+        self.spend(form.terms().len() as u64)?;
+        Ok(state.known.word(form))
+    }
+
     /// A fresh name for an integer: the signed or unsigned value of a word in this set.
     pub(crate) fn fresh(&mut self, state: &mut State, word: Scalar, signed: bool) -> Res<Name> {
         state.known.name(Known { word, signed }).ok_or(Why::Fuel)
@@ -47,7 +53,7 @@ impl Checker<'_> {
         if let Some(name) = self.defined(state, &definition)?.and_then(|value| value.as_name()) {
             return Ok(name);
         }
-        let word = state.known.word(&form);
+        let word = self.word(state, &form)?;
         let word = if signed { word.sign_extend(bits) } else { word.truncate(bits) };
         let name = self.fresh(state, word, signed)?;
         state.known.define(definition, Form::name(name));
@@ -125,7 +131,7 @@ impl Checker<'_> {
         if let Some(form) = linear {
             return if wide { Ok(form.residue(64)) } else { self.read_as(state, &form, 32, false) };
         }
-        let (x, y) = (state.known.word(a), state.known.word(b));
+        let (x, y) = (self.word(state, a)?, self.word(state, b)?);
         let result = x.alu(op, width, &y);
         if result.as_const().is_some() {
             return self.fresh_number(state, result);
@@ -184,7 +190,7 @@ impl Checker<'_> {
     /// operand.
     fn masked(&mut self, state: &mut State, width: Width, (a, b): (&Form, &Form), result: Scalar) -> Res<Option<Form>> {
         for (number, mask) in [(a, b), (b, a)] {
-            let mask = state.known.word(mask).truncate(bits(width));
+            let mask = self.word(state, mask)?.truncate(bits(width));
             match mask.as_const() {
                 Some(u64::MAX) => return Ok(Some(number.clone())),
                 // The mask selects the bits `low` to `high - 1`: the result is 2^low times the quotient of the low
@@ -215,7 +221,7 @@ impl Checker<'_> {
         result: Scalar,
     ) -> Res<Option<Form>> {
         let wholes = [self.read_as(state, a, bits(width), false)?, self.read_as(state, b, bits(width), false)?];
-        let [x, y] = [&wholes[0], &wholes[1]].map(|whole| state.known.word(whole).bits().max());
+        let (x, y) = (self.word(state, &wholes[0])?.bits().max(), self.word(state, &wholes[1])?.bits().max());
         let times = if op == AluOp::Or { -1 } else { -2 };
         let sum = wholes[0].plus(&wholes[1], 1);
         if x & y == 0 {
@@ -226,7 +232,7 @@ impl Checker<'_> {
         let Some(joined) = sum.and_then(|sum| sum.plus(&both, times)) else { return Ok(None) };
         // The set of the word may be tighter than the bounds of the sum, so a fresh name, equal to the sum, gets that
         // set.
-        if state.known.word(&joined).subset(&result) {
+        if self.word(state, &joined)?.subset(&result) {
             return Ok(Some(joined));
         }
         let name = Form::name(self.fresh(state, result, false)?);
@@ -276,7 +282,7 @@ impl Checker<'_> {
             return Ok(q);
         }
         let divisor = u64::try_from(by).map_err(|_| Why::Internal("a quotient by more than a word"))?;
-        let word = state.known.word(&whole).alu(AluOp::Div, Width::W64, &Scalar::constant(divisor));
+        let word = self.word(state, &whole)?.alu(AluOp::Div, Width::W64, &Scalar::constant(divisor));
         let q = Form::name(self.fresh(state, word, false)?);
         let left = whole.plus(&q, -by);
         self.define(state, left.clone())?;
@@ -299,7 +305,7 @@ impl Checker<'_> {
         match order {
             ByteOrder::ToLe => Ok(self.read_as(state, a, bits, false)?.residue(64)),
             ByteOrder::ToBe | ByteOrder::Swap => {
-                let word = state.known.word(a).end(order, bits);
+                let word = self.word(state, a)?.end(order, bits);
                 self.fresh_number(state, word)
             }
         }
