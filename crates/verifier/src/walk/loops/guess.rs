@@ -7,8 +7,8 @@
 //! changes in other ways only has a range.
 //!
 //! Invariants: nothing here is trusted, except two properties. A candidate covers what entered the loop, with k = 0
-//! ([`Guess::new`], [`Guess::settle`] only join with what entered). And [`Guess::next_round`] only renames: k becomes k
-//! - 1 of the next round, and each other name of the round becomes the name of its value in the next, so a state has
+//! ([`Guess::new`], [`Guess::settle`] only join with what entered). And [`Guess::next_round`] only renames: k becomes
+//! k - 1 of the next round, and each other name of the round becomes the name of its value in the next, so a state has
 //! the same meaning before and after.
 
 mod join;
