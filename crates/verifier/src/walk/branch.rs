@@ -3,7 +3,7 @@
 use bpf_isa::{AluOp, Cond, InsnIdx, Reg, Src, Width};
 
 use super::linear::Form;
-use super::pointers::{LOWEST_ADDRESS, bounded, checkable};
+use super::pointers::{bounded, checkable, lies_far_before};
 use super::{Flow, Res, Walk, refuse};
 use crate::env::Region;
 use crate::error::{Decision, Reason};
@@ -364,7 +364,7 @@ impl Walk<'_> {
 
     /// For a hybrid walk: the order of an address far outside its region would reveal where the region is. So a
     /// comparison of pointers with unknown offsets is checked at run time. (One with null is refused: see
-    /// [`LOWEST_ADDRESS`].)
+    /// [`lies_far_before`].)
     fn note_comparison(&mut self, d: &Value, s: &Value) -> Res<()> {
         // A privileged program may compare an address with a number.
         if !self.hybrid || self.env.privileged && !(d.is_pointer() && s.is_pointer()) {
@@ -447,7 +447,7 @@ impl Walk<'_> {
                 _ => return refuse_compare(),
             };
             // An address far enough before its memory may be 0, although the memory's address is not.
-            if pointer.n.smin() < -LOWEST_ADDRESS {
+            if lies_far_before(pointer) {
                 return refuse_compare();
             }
             // An empty region may be at any address, even 0: a host's empty buffer often is.
@@ -471,8 +471,8 @@ impl Walk<'_> {
         }
         // An address far enough before its region may have wrapped although the region's has not: the outcome of a
         // comparison with the end would reveal where the region is.
-        let wraps = |p: &Value| p.n.smin() < -LOWEST_ADDRESS && !self.hybrid;
-        if (self.end_of(s, d).is_some() && wraps(d)) || (self.end_of(d, s).is_some() && wraps(s)) {
+        let wraps = |end: &Value, p: &Value| self.end_of(end, p).is_some() && self.may_have_wrapped(p);
+        if wraps(s, d) || wraps(d, s) {
             return refuse_compare();
         }
         // Pointer into a region and the region's end, either way round; or two pointers into one region.
@@ -644,7 +644,7 @@ impl Walk<'_> {
             }
         }
         for v in [d, s].into_iter().filter(|v| v.scale == 1 && v.id >= FIRST_FREE_ID) {
-            self.state.order_other_parts(v.id, self.env.region(region).max_len);
+            self.state.order_other_parts(v.id, self.env);
         }
     }
 

@@ -12,7 +12,7 @@ use bpf_isa::{AluOp, Cond, Reg, Width};
 use super::Walk;
 use super::branch::{Lesson, aligned};
 use super::linear::Form;
-use super::pointers::{LOWEST_ADDRESS, bounded, checkable};
+use super::pointers::{LOWEST_ADDRESS, bounded, checkable, lies_far_before};
 use crate::faults::planted;
 use crate::integer::{self, Place};
 use crate::interval::Interval;
@@ -241,6 +241,11 @@ impl Walk<'_> {
         Some(Value { n, id, delta, ..Value::scalar(n) })
     }
 
+    /// Whether a comparison refuses the pointer because its address may have wrapped. A hybrid walk refuses none.
+    pub(super) fn may_have_wrapped(&self, v: &Value) -> bool {
+        lies_far_before(v) && !self.hybrid
+    }
+
     /// The refinements of a comparison of two pointers: not taken and taken; `None` if they may be of different
     /// objects.
     pub(super) fn order(&self, cond: Cond, d: &Value, s: &Value) -> Option<[Lesson; 2]> {
@@ -255,7 +260,10 @@ impl Walk<'_> {
         // In a hybrid walk, pointers far from their object are compared after a run-time check
         // (`Walk::note_comparison`).
         let checked = |v: &Value| self.hybrid && checkable(self.env, v).is_some();
+        let orders = !matches!(cond, Cond::Eq | Cond::Ne);
         let nothing = match regions {
+            // The order of the two would depend on, and so reveal, the region's address.
+            Some(_) if orders && (self.may_have_wrapped(d) || self.may_have_wrapped(s)) => return None,
             Some(((_, _, true), (_, _, true))) => true,
             Some(_) => return None,
             None if one_object(d, s) => checked(d) && checked(s),

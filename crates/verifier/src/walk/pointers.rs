@@ -35,6 +35,11 @@ pub(super) fn bounded(n: &Scalar) -> bool {
     n.smin() >= -MAX_OFFSET && n.smax() <= MAX_OFFSET
 }
 
+/// Whether the pointer may lie so far before the start of its memory that its address has wrapped round.
+pub(super) fn lies_far_before(v: &Value) -> bool {
+    v.n.smin() < -LOWEST_ADDRESS
+}
+
 /// The low half of a pointer, as far as that can be used: of a context region, whose length is often a 32-bit
 /// difference.
 pub(super) fn low_half(v: &Value) -> Option<Value> {

@@ -6,14 +6,14 @@
 //! be subtracted and compared, and numbers may be added. For other stale pointers, only their nullness is known.
 //!
 //! Claim: these operations reveal no address. Proof: distances and orders of offsets from one place do not depend on
-//! that place, as long as neither address wraps (far offsets, which a hybrid walk allows, are compared for equality
-//! only). A comparison with null reveals only whether the pointer was null before.
+//! that place, as long as neither address wraps (far offsets, and offsets that may lead below address 0, are compared
+//! for equality only). A comparison with null reveals only whether the pointer was null before.
 
 use bpf_isa::{AluOp, Cond, Reg, Src, Width};
 
 use super::branch::Lesson;
 use super::objects::{is_near_start, of_halves};
-use super::pointers::{LOWEST_ADDRESS, bounded};
+use super::pointers::{bounded, lies_far_before};
 use super::{Res, Walk, refuse};
 use crate::error::Reason;
 use crate::faults::planted;
@@ -87,7 +87,7 @@ impl Walk<'_> {
             |holds: bool| [false, true].map(|taken| if holds == taken { Lesson::Nothing } else { Lesson::Never });
         // The order of a pointer far outside its region would depend on, and so reveal, the region's address; and no
         // run-time check of a stale pointer is possible.
-        let near = |v: &Value| bounded(&v.n);
+        let near = |v: &Value| bounded(&v.n) && !lies_far_before(v);
         let shown = matches!(cond, Cond::Eq | Cond::Ne) || (cond != Cond::Set && near(d) && near(s));
         if let (Width::W64, Some((_, true)), true) = (width, of_one_move(d, s), shown) {
             let apart = apart(d, s).as_const().filter(|_| bounded(&d.n) && bounded(&s.n));
@@ -108,7 +108,7 @@ impl Walk<'_> {
             // A comparison of null with a pointer before its memory, or with half of a pointer that is not at the
             // start, would reveal the address. Valid pointers are refused there as well.
             let half = was_in(p).is_some_and(|(_, whole)| !whole) && p.n.as_const() != Some(0);
-            if half || p.n.smin() < -LOWEST_ADDRESS {
+            if half || lies_far_before(p) {
                 return self.refuse_stale((dst, d), (src, s));
             }
             // An empty region may have been at any address.

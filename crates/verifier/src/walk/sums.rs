@@ -11,6 +11,7 @@
 
 use bpf_isa::{AluOp, Width};
 
+use crate::env::Env;
 use crate::faults::planted;
 use crate::integer::{BEYOND, sum_at_least};
 use crate::state::{Frame, Line, Room, State, Sum};
@@ -162,8 +163,9 @@ impl State {
     }
 
     /// Learns an order after a part of a region's length was bounded from below: the other part is below the length by
-    /// that bound. The equation may be forgotten before the order is needed. `most`: an upper bound of the length.
-    pub(super) fn order_other_parts(&mut self, part: u32, most: u32) {
+    /// that bound. The equation may be forgotten before the order is needed. The length may be that of another region
+    /// than the part was compared in.
+    pub(super) fn order_other_parts(&mut self, part: u32, env: &Env<'_>) {
         let named = |v: &&Value| v.is_named(part) && v.scale == 1;
         let least = self.frames.iter().flat_map(Frame::values).filter(named).map(Value::least_of_line).max();
         let Some(least) = least.filter(|least| *least > 0) else { return };
@@ -174,14 +176,14 @@ impl State {
                 Some((i16::try_from(scale).ok()?, bytes))
             };
             let (id, fact) = match part {
-                _ if t.s >= FIRST_FREE_ID || t.a == t.b => continue,
+                _ if !(1..FIRST_FREE_ID).contains(&t.s) || t.a == t.b => continue,
                 part if part == t.a => (t.b, below(t.scale, Some(least))),
                 part if part == t.b => (t.a, below(1, least.checked_mul(t.scale))),
                 _other => continue,
             };
             if let Some((scale, bytes)) = fact {
                 self.learn_below(Room { id, scale, bytes, hi: t.s });
-                let most = i128::from(most) - i128::from(bytes);
+                let most = i128::from(env.region(crate::num::few(t.s as usize - 1)).max_len) - i128::from(bytes);
                 self.bound(id, 0, most.div_euclid(scale.into()), super::lines::MAX_HOPS);
             }
         }

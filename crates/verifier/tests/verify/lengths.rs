@@ -637,3 +637,62 @@ fn what_is_noted_is_true_of_all_paths() {
     println!("{checked} with checks ({checks}), {compared} with numbers, {one} refused");
     assert!(least.is_none(), "{}", least.map_or(String::new(), |l| l.1));
 }
+
+/// A part of one region's length is compared in a shorter region, of 32 bytes at most. The rest of the length is used as
+/// an offset into 32 bytes of the stack.
+const REST_OF_ANOTHER: &str = "
+    r6 = *(u64 *)(r1 + 0)
+    r7 = *(u64 *)(r1 + 8)
+    r8 = *(u64 *)(r1 + 16)
+    r5 = *(u64 *)(r1 + 24)
+    r9 = *(u32 *)(r1 + 32)
+    r7 -= r6
+    *(u64 *)(r10 - 8) = 0
+    *(u64 *)(r10 - 16) = 0
+    *(u64 *)(r10 - 24) = 0
+    *(u64 *)(r10 - 32) = 0
+    r9 &= 0xffff
+    if r9 > r7 goto out
+    if r9 == 0 goto out
+    r3 = r7
+    r3 -= r9
+    r8 += r9
+    if r8 > r5 goto out
+    r4 = r10
+    r4 += -32
+    r4 += r3
+    r0 = *(u8 *)(r4 + 0)
+    exit
+    out:
+    r0 = 0
+    exit";
+
+#[test]
+fn the_rest_of_a_length_is_bounded_by_its_own_region() {
+    let field = |offset: u32, size, kind| Field {
+        name: format!("field{offset}").into(),
+        offset,
+        size,
+        access: Access::Read,
+        kind,
+        host_offset: offset,
+        host_size: size,
+    };
+    let mut context = common::xdp();
+    context.fields = vec![
+        field(0, 8, FieldKind::Data(0)),
+        field(8, 8, FieldKind::DataEnd(0)),
+        field(16, 8, FieldKind::Data(1)),
+        field(24, 8, FieldKind::DataEnd(1)),
+        field(32, 4, FieldKind::Scalar),
+    ];
+    (context.regions[1].ends_at_start_of, context.regions[1].max_len) = (None, 32);
+    let helpers = common::helpers();
+    let verdict = |text: &str| Verifier::new().verify(common::program(text), &Env::new(&context, &helpers));
+    assert!(verdict(REST_OF_ANOTHER).is_err(), "accepted:\n{REST_OF_ANOTHER}");
+    // Of the shorter region's own length, at most 31 bytes are left.
+    let own = REST_OF_ANOTHER.replace("r7 -= r6", "r7 = r5\n    r7 -= r8");
+    if let Err(e) = verdict(&own) {
+        panic!("{e}\n{own}");
+    }
+}

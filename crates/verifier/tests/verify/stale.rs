@@ -96,3 +96,29 @@ fn a_pointer_far_before_its_region_is_not_compared_with_the_end() {
     accepted(&FAR_BEFORE.replace("0x7fffffff", "0xffff"));
     accepted(&FAR_BEFORE.replace(";raw", ";raw ;privileged"));
 }
+
+#[test]
+fn a_pointer_far_before_its_region_is_not_ordered_to_another_of_it() {
+    for other in ["r5 = r1\n", "r5 = r1\n    r5 += 4\n", "r5 = r1\n    r6 = *(u8 *)(r1 + 4)\n    r5 += r6\n"] {
+        let text = FAR_BEFORE.replace("r5 = r1\n    r5 += r2\n", other);
+        assert_ne!(text, FAR_BEFORE);
+        for test in ["r4 > r5", "r4 < r5", "r5 >= r4", "r4 s> r5"] {
+            let text = text.replace("r4 > r5", test);
+            refused(&text);
+            accepted(&text.replace("0x7fffffff", "0xffff"));
+        }
+        // Equality is one of offsets, wrapped or not.
+        accepted(&text.replace("r4 > r5", "r4 == r5"));
+    }
+}
+
+#[test]
+fn a_stale_pointer_far_before_its_region_is_not_ordered_to_another_of_it() {
+    let text = BEFORE_NULL.replace("r9 = *(u32 *)(r6 + 0)", "r9 = *(u32 *)(r6 + 0)\nr7 = r9");
+    for test in ["r9 > r7", "r7 >= r9"] {
+        let text = text.replace("r9 == 0", test);
+        refused(&text);
+        accepted(&text.replace("0x7fffffff", "0xffff"));
+    }
+    accepted(&text.replace("r9 == 0", "r9 == r7"));
+}
