@@ -1,5 +1,4 @@
-//! The log of a walk: its first lines and its last ones, since a walk may have a million steps and no reader reads
-//! them.
+//! The log of a walk: its first and its last lines, since a walk may have a million steps.
 
 /// Lines of text, up to a limit: half of them from the beginning, half from the end.
 #[derive(Debug, Default)]

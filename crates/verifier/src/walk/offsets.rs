@@ -21,7 +21,7 @@ use crate::state::Room;
 use crate::value::{Ty, Value, len_id};
 
 impl Walk<'_> {
-    /// While a loop's guess is made: what is added to a pointer does not lead far out of what it points into.
+    /// While a candidate is formed: assumes that a number added to a pointer does not lead far out of its memory.
     pub(super) fn assume_near(&mut self, r: Reg, p: &Value) -> Value {
         let size = size_of(p, self.env);
         let v = &mut self.state.top_mut().regs[r.index()];
@@ -33,8 +33,8 @@ impl Walk<'_> {
         v
     }
 
-    /// A pointer moves by a number of which too little is known. If that may have been forgotten as one that is only
-    /// carried, the program is walked again.
+    /// Notes that a pointer moves by a number that is not bounded. If its value may have been forgotten as carried
+    /// only, the program is walked again.
     fn see_move(&mut self) {
         let Some(Insn::Alu { dst, src: Src::Reg(src), .. }) = self.insns.get(self.pc.index()) else { return };
         let by = if self.state.reg(*dst).is_scalar() { *dst } else { *src };
@@ -43,8 +43,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Whether the end of the region may be moved: of memory of a host's own. (In a packet it is not, nor is it in the
-    /// kernel, whose contexts have fields of 32 bits for it.)
+    /// Whether arithmetic on the region's end is allowed: for memory of a host's own. (A packet's end may not be moved,
+    /// as in the kernel, where its contexts have fields of 32 bits for it.)
     fn moves_end(&self, region: u8) -> bool {
         let whole = |f: &Field| f.kind == FieldKind::DataEnd(region) && f.size == 8;
         self.env.context.raw || self.env.context.fields.iter().any(whole)
@@ -56,7 +56,7 @@ impl Walk<'_> {
         if p.null && !planted!(NullMoves) {
             return refuse(Reason::PointerOp(reg, p.describe(self.env)));
         }
-        // The end is the start and the length.
+        // The end is the start plus the length.
         let end = match p.ty {
             Ty::PacketEnd { region } if self.moves_end(region) => {
                 let (least, most) = (self.state.min_len[usize::from(region)], self.env.region(region).max_len);
@@ -85,12 +85,12 @@ impl Walk<'_> {
         }
         // Bound the number before adding, so that the sum cannot wrap back into range.
         let n = p.n.alu(op, Width::W64, &s.n);
-        // While a loop's guess is made: nor does it lead as far as that.
+        // While a candidate is formed, the sum is assumed to be bounded as well.
         let near = Scalar::signed(-MAX_OFFSET, MAX_OFFSET);
         let n = if self.loops.guessing() { n.meet(&near).unwrap_or(n) } else { n };
         if !bounded(&s.n) || !bounded(&n) {
             if self.hybrid && checkable(self.env, p).is_some() {
-                // Anywhere at all: every access through it will be checked.
+                // The offset is unknown: every access through the pointer is checked at run time.
                 return Ok(Value { n: Scalar::UNKNOWN, ..p.adrift(&mut self.next_id) });
             }
             self.see_move();
@@ -118,7 +118,7 @@ impl Walk<'_> {
         let delta = p.delta.checked_add(s.delta);
         let mut differs = false;
         let (id, scale, delta) = match delta {
-            // A number that may be negative is another one than the offset is.
+            // A number that may be negative as a signed offset is not equal to that offset.
             Some(delta) if p.id == 0 && s.id != 0 && !subtract && s.n.smin() >= 0 => (s.id, s.scale, delta),
             // A number before the start: named by that number, which is not negative.
             _ if p.id == 0 && s.id != 0 && subtract && s.scale == 1 && s.n.smin() >= 0 && self.relates() => {
@@ -147,10 +147,10 @@ impl Walk<'_> {
         Ok(Value { n, id, scale, delta, ..*p })
     }
 
-    /// The name and distance of `p + s`, where both are named, in a loop.
+    /// The name and distance of `p + s` in a loop, if both are named.
     fn pointer_sum(&mut self, p: &Value, s: &Value, subtract: bool) -> Option<(u32, i16, i32)> {
         if !subtract && p.scale == -1 && s.id != 0 && s.scale == 1 && s.n.smin() >= 0 && self.relates() {
-            // start - V(n) + V(i), of which the difference is not negative.
+            // start - V(n) + V(i), where V(i) - V(n) is not negative.
             let less = || Form::name(p.line_id()).plus(&Form::name(s.id), -1);
             let below = self.state.below(p.line_id(), 1, s.id).is_some_and(|b| b >= 0)
                 || less().is_some_and(|f| self.state.proves(&f));
@@ -174,7 +174,7 @@ impl Walk<'_> {
         self.state.name_multiples((p.line_id(), p.scale), (s.id, s.scale), delta, most, &mut self.next_id)
     }
 
-    /// An offset that moves with a sum which was bounded before.
+    /// Narrows an offset that moves with a sum which has a bound.
     fn within_sum(&self, n: Scalar, id: u32, scale: i16, delta: i32) -> Scalar {
         if scale != 1 || self.state.sums.is_empty() {
             return n;
@@ -184,8 +184,8 @@ impl Walk<'_> {
         n.meet(&Scalar::signed(i64::MIN, most)).unwrap_or(n)
     }
 
-    /// A pointer `start + V(id) + apart` that is `p + s`: what follows it in its region, and that it lies beyond `p`.
-    /// (`apart` where the name is that of a sum of the same parts at another distance.)
+    /// Facts about a pointer `start + V(id) + apart` that is `p + s`: the bytes after it in its region, and that it
+    /// lies behind `p`. (`apart` is not 0 if the name is that of a sum of these parts at another distance.)
     fn order_sum(&mut self, region: u8, p: &Value, s: &Value, (id, apart): (u32, i32)) {
         if p.id == 0 || p.scale != 1 || !self.relates() {
             return;
@@ -208,7 +208,7 @@ impl Walk<'_> {
         }
     }
 
-    /// The name and distance of `p - s`, if what `p` moves with is no less than `s`.
+    /// The name and distance of `p - s`, if the number that `p` moves with is at least `s`.
     fn behind(&mut self, p: &Value, s: &Value) -> Option<(u32, i16, i32)> {
         let of = p.line_id();
         if s.scale <= 0 || p.scale != 1 || of == 0 {
@@ -238,7 +238,7 @@ impl Walk<'_> {
             }
             (None, _) if p.tie != 0 && s.id != 0 && subtract && p.scale == 1 => self.behind(p, s),
             (None, None) if p.tie != 0 && s.id != 0 && !subtract && self.relates() => {
-                // V(tie) is not negative, nor is what is added; their sum is.
+                // V(tie) and the summand are not negative, so the sum is not either.
                 let exact = s.n.smin() >= 0;
                 let delta = i64::from(p.delta) + i64::from(s.delta);
                 let most = p.n.smax().checked_sub(p.delta.into()).and_then(|m| m.checked_add(s.n.smax()));

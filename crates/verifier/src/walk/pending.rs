@@ -1,4 +1,4 @@
-//! Branches that are left for later: the newest is walked first, from the state it was left with.
+//! Pending branches: the newest is walked first, from its state.
 
 use bpf_isa::{InsnIdx, Reg};
 
@@ -13,22 +13,22 @@ use crate::state::State;
 #[derive(Debug)]
 pub(super) struct Pending {
     pub(super) at: InsnIdx,
-    /// It returns from the function there, whatever the instruction is: an early return.
+    /// Whether it begins with an early return from the function, whatever the instruction is.
     pub(super) returns: bool,
     pub(super) state: State,
     pub(super) size: Size,
     pub(super) path: u32,
     pub(super) epoch: u32,
-    /// Where the trail was.
+    /// The trail's length at the branch.
     pub(super) mark: Mark,
     /// A register that is equal to a constant on this side, and whether only its lower half was compared.
     pub(super) equal: Option<(Reg, bool)>,
-    /// It is a guess about the loop whose head that is: it has not come round.
+    /// Whether it is a candidate for the loop with this head, which has not come round.
     resumes: bool,
 }
 
 impl Walk<'_> {
-    /// Leaves `state` to be walked later from `at`.
+    /// Queues `state` to be walked from `at`.
     pub(super) fn push(&mut self, at: InsnIdx, state: State, decision: Option<Decision>, epoch: u32) -> Res<()> {
         let path = match decision {
             Some(d) => self.extend_path(d),
@@ -37,14 +37,13 @@ impl Walk<'_> {
         self.leave(at, false, state, path, epoch)
     }
 
-    /// Leaves an early return from the running function, with `state` as if at its exit, to be walked later: as a path
-    /// of its own, since a return leads to callers and further rounds that are no part of the path that goes on
-    /// here.
+    /// Queues an early return from the running function, with `state` as if at its exit. It is a path of its own, since
+    /// it leads to callers and further rounds that are no part of the current path.
     pub(super) fn push_return(&mut self, state: State) -> Res<()> {
         self.leave(self.pc, true, state, self.path, self.epoch)
     }
 
-    /// Leaves a guess about the loop with this head to be walked later.
+    /// Queues a candidate for the loop with this head.
     pub(super) fn leave_at_head(&mut self, at: InsnIdx, state: State, path: u32, epoch: u32) -> Res<()> {
         self.leave_as(at, false, true, state, path, epoch)
     }
@@ -66,7 +65,7 @@ impl Walk<'_> {
         crate::num::small(self.scratch.paths.len()) - 1
     }
 
-    /// Continues with the newest branch left for later, if there is one, and says whether it begins with a return.
+    /// Continues with the newest pending branch, if there is one. Returns whether it begins with a return.
     pub(super) fn pop(&mut self) -> Option<bool> {
         let p = self.scratch.pending.pop()?;
         debug_assert!(self.scratch.prune.opened_before(self.scratch.pending.len()));

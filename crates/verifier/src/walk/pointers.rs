@@ -9,17 +9,17 @@ use crate::value::{Ty, Value};
 /// Offsets stay this small, so that adding a few of them, and an access size, never wraps a 64-bit address.
 pub(super) const MAX_OFFSET: i64 = i32::MAX as i64;
 
-/// No memory lies below this address (Linux: `vm.mmap_min_addr`, 64 KiB by default).
+/// Lower bound of all memory addresses (Linux: `vm.mmap_min_addr`, 64 KiB by default).
 pub(super) const LOWEST_ADDRESS: i64 = 1 << 16;
 
-/// The region whose bounds are known at run time that the pointer is into, if there is one.
+/// The region of the pointer, if its bounds are known at run time.
 pub(super) fn checkable(env: &Env<'_>, p: &Value) -> Option<CheckRegion> {
     match p.ty {
         Ty::Packet { region } => {
             (env.context.bounds(region).place != BoundsPlace::Nowhere).then_some(CheckRegion::Packet(region))
         }
-        // Only a pointer to global data: the elements of other maps are found at run time. And not next to a lock,
-        // a timer or a field that owns objects, which a check against the whole value would not keep.
+        // Only pointers to global data: elements of other maps are found at run time. A value with a lock, a timer or a
+        // field that owns objects is excluded, since a check against the whole value would not protect these.
         Ty::MapValue { map, inner: false } if p.id == 0 => {
             let def = &env.maps[map as usize];
             (def.spin_lock.is_none() && def.deferred().next().is_none() && def.fields.is_empty())
@@ -29,8 +29,8 @@ pub(super) fn checkable(env: &Env<'_>, p: &Value) -> Option<CheckRegion> {
     }
 }
 
-/// Whether the offset is small enough for arithmetic and comparisons of the address to be exact. All are but those that
-/// a hybrid walk leaves to checks.
+/// Whether the offset is small enough for arithmetic and comparisons of the address to be exact. All offsets are,
+/// except those that a hybrid walk leaves to checks.
 pub(super) fn bounded(n: &Scalar) -> bool {
     n.smin() >= -MAX_OFFSET && n.smax() <= MAX_OFFSET
 }
@@ -40,8 +40,7 @@ pub(super) fn lies_far_before(v: &Value) -> bool {
     v.n.smin() < -LOWEST_ADDRESS
 }
 
-/// The low half of a pointer, as far as that can be used: of a context region, whose length is often a 32-bit
-/// difference.
+/// The low half of a pointer, where it is useful: for a context region, whose length is often a 32-bit difference.
 pub(super) fn low_half(v: &Value) -> Option<Value> {
     match v.ty {
         Ty::Packet { region } => Some(Value { ty: Ty::Half { region, end: false }, ..*v }),
@@ -69,7 +68,7 @@ pub(super) fn low_half(v: &Value) -> Option<Value> {
     }
 }
 
-/// The size of its region, in bytes.
+/// The size of the pointer's object in bytes.
 pub(super) fn size_of(v: &Value, env: &Env<'_>) -> u32 {
     match v.ty {
         Ty::Packet { region } | Ty::PacketEnd { region } => env.region(region).max_len,

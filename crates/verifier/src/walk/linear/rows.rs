@@ -14,14 +14,14 @@
 use super::{MAX_NUMBER, Range};
 use crate::fuel;
 
-/// Unknowns of the rows.
+/// The most unknowns of the rows.
 pub(super) const COLUMNS: usize = 20;
-/// Rows at any time.
+/// The most rows at any time.
 const MAX_ROWS: usize = 44;
 /// Fuel for a row that is made of two others, and for each of its columns.
 const COMBINED: u64 = 8;
 const COLUMN: u64 = 1;
-/// So the negative of each is one, too.
+/// Upper bound of the magnitude of coefficients; symmetric, so that each has a negative.
 const MAX_COEFFICIENT: u64 = 1 << 62;
 /// By which coefficients are hashed, column by column: powers of an odd number.
 const HASHED_BY: [u64; COLUMNS] = {
@@ -56,10 +56,10 @@ pub(super) struct Row {
     pub(super) used: u32,
 }
 
-/// A row that counts.
+/// An active row.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Counted {
-    /// Of the coefficients, to compare them by.
+    /// A hash of the coefficients, for comparisons.
     key: u64,
     /// As in the row.
     pub(super) used: u32,
@@ -70,29 +70,30 @@ pub(super) struct Counted {
 #[derive(Debug, Default)]
 pub(super) struct Rows {
     pub(super) columns: Vec<u32>,
-    /// All of them, also those that do not count any more.
+    /// All rows, including inactive ones.
     pub(super) rows: Vec<Row>,
     /// Places of equations.
     pub(super) equal: Vec<u16>,
     pub(super) less: Vec<Counted>,
-    /// Whether something has been left out that was added.
+    /// Whether an added row was left out.
     pub(super) left_out: bool,
     /// The rows from which an unknown is being eliminated.
     with: Vec<Counted>,
-    /// Places of those that may be made anew.
+    /// Places that may be reused.
     free: Vec<u16>,
-    /// Of each unknown V, inequalities with no other: `constant - V <= 0`, and `V + constant <= 0`.
+    /// For each unknown V, the inequalities without other unknowns: `constant - V <= 0`, and `V + constant <= 0`.
     pub(super) bounds: [[Option<i128>; 2]; COLUMNS],
     bounded: usize,
-    /// How many inequalities have each unknown times less than 0, and times more.
+    /// For each unknown, the number of inequalities in which its coefficient is negative, and positive.
     times: [[i64; 2]; COLUMNS],
-    /// A bit for each key that some inequality has, or had: of most rows it shows that there is none like it.
+    /// A bit for each key that some inequality has, or had: for most rows it shows that no other has equal
+    /// coefficients.
     keys: [u64; 8],
-    /// By the low bits of its name, the column that an unknown had, perhaps, when it was last looked for.
+    /// A guess of an unknown's column, by the low bits of its name: where it was last found.
     hints: [u8; 32],
 }
 
-/// A product that overflows is none. Mostly, both are short.
+/// The product; `None` on overflow. Mostly, both factors are short.
 fn times(constant: i128, by: i64) -> Option<i128> {
     match i64::try_from(constant) {
         Ok(short) => Some(i128::from(short) * i128::from(by)),
@@ -100,13 +101,13 @@ fn times(constant: i128, by: i64) -> Option<i128> {
     }
 }
 
-/// `a * x + b * y`, if that is not too much.
+/// `a * x + b * y`, if its magnitude is at most [`MAX_NUMBER`].
 fn sum_of(x: i128, a: i64, y: i128, b: i64) -> Option<i128> {
     let (x, y) = (times(x, a)?, times(y, b)?);
     x.checked_add(y).filter(|c| c.unsigned_abs() <= MAX_NUMBER)
 }
 
-/// Of integers: `by * V + constant <= 0` is `V + this <= 0`, if by is above 0, or `this - V <= 0`.
+/// The constant of `by * V + constant <= 0` divided by `by > 0` and rounded, as V is an integer.
 fn rounded(constant: i128, by: u64) -> i128 {
     match (by, i64::try_from(by), i64::try_from(constant).ok().and_then(i64::checked_neg)) {
         (1, ..) => constant,
@@ -125,7 +126,7 @@ fn gcd(mut a: u64, mut b: u64) -> u64 {
 impl Row {
     const NONE: Row = Row { by: [0; COLUMNS], constant: 0, used: 0 };
 
-    /// Of the first columns, in this order. `None` if they do not fit.
+    /// A row over the first columns, in this order. `None` if the terms do not fit.
     pub(super) fn of_first(terms: &[(u32, i128)], constant: i128) -> Option<Row> {
         let mut row = Row { constant, ..Row::NONE };
         for (at, (_, c)) in terms.iter().enumerate() {
@@ -135,12 +136,12 @@ impl Row {
         Some(row)
     }
 
-    /// How often it has the unknown.
+    /// The coefficient of the unknown.
     fn of(&self, at: usize) -> i64 {
         if self.used >> at & 1 != 0 { self.by[at] } else { 0 }
     }
 
-    /// Becomes `a` times the one row plus `b` times the other. `None` if an entry overflows.
+    /// Sets the row to `a * x + b * y`. `None` if an entry overflows.
     fn combine(&mut self, x: &Row, a: i64, y: &Row, b: i64) -> Option<()> {
         self.used = x.used ^ y.used;
         let mut over = false;
@@ -166,8 +167,8 @@ impl Row {
         Some(())
     }
 
-    /// Becomes the other without one of its unknowns, times `by`, plus so many times a constant. `None` if that
-    /// overflows.
+    /// Sets the row to `by` times the other without one of its unknowns, plus a multiple of a constant. `None` on
+    /// overflow.
     fn without(&mut self, other: &Row, at: usize, by: i64, (constant, times): (i128, i64)) -> Option<()> {
         self.used = other.used & !(1 << at);
         for at in columns_of(self.used) {
@@ -184,7 +185,8 @@ impl Row {
         self.constant = -self.constant;
     }
 
-    /// Divides by what all coefficients have in common. Of integers, the constant may be rounded up.
+    /// Divides by the greatest common divisor of the coefficients. The constant is rounded up, since the unknowns are
+    /// integers.
     fn reduce(&mut self) {
         let mut common = 0;
         for at in columns_of(self.used) {
@@ -199,7 +201,7 @@ impl Row {
         }
     }
 
-    /// Whether the coefficients are the same, where the same are used.
+    /// Whether the coefficients are equal; both rows use the same columns.
     fn is_like(&self, other: &Row) -> bool {
         columns_of(self.used).all(|at| self.by[at] == other.by[at])
     }
@@ -248,7 +250,7 @@ impl Rows {
         Some(at)
     }
 
-    /// Whether there is a column for the unknown, which there is from now on if one is left.
+    /// Whether the unknown has a column; it gets one if one is left.
     pub(super) fn has_column(&mut self, id: u32) -> bool {
         self.column(id).is_some()
     }
@@ -272,9 +274,9 @@ impl Rows {
         Some(spare)
     }
 
-    /// A sum that is at most 0. `true` if it cannot be.
+    /// Adds `sum <= 0`. `true` if it contradicts another row.
     pub(super) fn add(&mut self, terms: &[(u32, i128)], constant: i128) -> bool {
-        // As most are.
+        // This is the most frequent form.
         if let [(id, c @ (1 | -1))] = *terms {
             match self.column(id).filter(|_| constant.unsigned_abs() <= MAX_NUMBER) {
                 Some(at) => self.bound(at, c > 0, constant),
@@ -287,7 +289,8 @@ impl Rows {
         row.is_some_and(|row| self.add_row(row))
     }
 
-    /// `scale * V(lo) + bytes <= V(hi)`: as most are that have several unknowns. `true` if it cannot be.
+    /// Adds `scale * V(lo) + bytes <= V(hi)`, the most frequent form with several unknowns. `true` if it contradicts
+    /// another row.
     pub(super) fn add_order(&mut self, (lo, scale): (u32, i64), bytes: i64, hi: u32) -> bool {
         let places = (self.spare(), self.column(lo), self.column(hi));
         let (Some(spare), Some(x), Some(y)) = places else {
@@ -304,7 +307,7 @@ impl Rows {
         false
     }
 
-    /// An unknown is at least so much, and at most.
+    /// Adds the bounds of an unknown.
     pub(super) fn add_range(&mut self, id: u32, (min, max): Range) {
         let fits = |c: &i128| c.unsigned_abs() <= MAX_NUMBER;
         let known = [min, max].into_iter().flatten();
@@ -321,7 +324,7 @@ impl Rows {
         max.into_iter().for_each(|max| self.bound(at, true, -max));
     }
 
-    /// An inequality with one unknown.
+    /// Adds an inequality with one unknown.
     fn bound(&mut self, at: usize, above: bool, constant: i128) {
         let bound = &mut self.bounds[at][usize::from(above)];
         if bound.is_none() {
@@ -331,7 +334,7 @@ impl Rows {
         *bound = (*bound).max(Some(constant));
     }
 
-    /// A sum that is 0.
+    /// Adds `sum = 0`.
     pub(super) fn add_equation(&mut self, terms: &[(u32, i128)], constant: i128) {
         match self.row(terms, constant) {
             Some(row) => {
@@ -342,7 +345,7 @@ impl Rows {
         }
     }
 
-    /// The row in the spare place counts. `true` if it says what cannot be.
+    /// Makes the row in the spare place active. `true` if it contradicts another row.
     fn add_row(&mut self, place: u16) -> bool {
         let row = &mut self.rows[usize::from(place)];
         let used = row.used;
@@ -361,8 +364,7 @@ impl Rows {
         false
     }
 
-    /// The row in the spare place counts, which has several unknowns. `key`: of its coefficients; of different ones it
-    /// mostly differs.
+    /// Makes the row in the spare place, which has several unknowns, active. `key`: a hash of its coefficients.
     fn keep(&mut self, place: u16, key: u64) {
         let row = &self.rows[usize::from(place)];
         let (used, constant) = (row.used, row.constant);
@@ -383,7 +385,7 @@ impl Rows {
         }
     }
 
-    /// One inequality more, or less.
+    /// Counts one inequality more, or less.
     fn count(&mut self, row: Counted, more: i64) {
         let by = &self.rows[usize::from(row.place)].by;
         for at in columns_of(row.used) {
@@ -391,8 +393,8 @@ impl Rows {
         }
     }
 
-    /// The spare row becomes another one without an unknown, times `by`, plus so many times a constant. `None` if that
-    /// overflows.
+    /// Sets the spare row to `by` times another one without an unknown, plus a multiple of a constant. `None` on
+    /// overflow.
     fn without(&mut self, x: u16, at: usize, by: i64, constant: (i128, i64)) -> Option<u16> {
         let spare = self.spare()?;
         let Ok([row, x]) = self.rows.get_disjoint_mut([usize::from(spare), usize::from(x)]) else { return None };
@@ -401,7 +403,7 @@ impl Rows {
         Some(spare)
     }
 
-    /// The two inequalities that have no other unknown count no more.
+    /// Removes the two inequalities without other unknowns.
     fn take_bounds(&mut self, at: usize) -> [Option<i128>; 2] {
         let bounds = std::mem::take(&mut self.bounds[at]);
         for (bound, times) in bounds.iter().zip(&mut self.times[at]) {
@@ -411,7 +413,7 @@ impl Rows {
         bounds
     }
 
-    /// The spare row becomes `a` times the one plus `b` times the other. `None` if an entry overflows.
+    /// Sets the spare row to `a` times one row plus `b` times another. `None` if an entry overflows.
     fn combine(&mut self, (x, a): (u16, i64), (y, b): (u16, i64)) -> Option<u16> {
         let spare = self.spare()?;
         let places = [usize::from(spare), usize::from(x), usize::from(y)];
@@ -421,12 +423,12 @@ impl Rows {
         Some(spare)
     }
 
-    /// The inequalities with this unknown count no more: they are those that it is being taken out of.
+    /// Removes the inequalities with this unknown, from which it is then eliminated.
     fn take_out(&mut self, at: usize) -> Vec<Counted> {
         let mut with = std::mem::take(&mut self.with);
         with.clear();
         fuel::charge_each(self.less.len() + self.columns.len(), 1);
-        // Mostly, single unknowns are all that it is in.
+        // Mostly, the unknown is only in inequalities without others.
         let bounds = self.bounds[at].iter().map(|bound| i64::from(bound.is_some())).sum::<i64>();
         if self.times[at].iter().sum::<i64>() == bounds {
             return with;
@@ -451,13 +453,13 @@ impl Rows {
         self.with = with;
     }
 
-    /// How often a row that counts has the unknown.
+    /// The coefficient of the unknown in an active row.
     fn times_of(&self, place: u16, at: usize) -> i64 {
         self.rows[usize::from(place)].of(at)
     }
 
-    /// An equation in which no unknown says what it is, as two inequalities. Whether one of them cannot be; `None` if
-    /// there are too many.
+    /// Adds an equation without an unknown that can be substituted, as two inequalities. Returns whether one of them is
+    /// a contradiction; `None` if there are too many rows.
     fn add_both(&mut self, place: u16) -> Option<bool> {
         let equation = self.rows[usize::from(place)];
         for negative in [false, true] {
@@ -474,8 +476,8 @@ impl Rows {
         Some(false)
     }
 
-    /// Takes an unknown out of all others that an equation has `c` times, once with either sign. Whether they
-    /// contradict each other; `None` if a number is too large.
+    /// Eliminates an unknown from all other rows by an equation in which its coefficient is `c`, 1 or -1. Returns
+    /// whether they contradict each other; `None` if a number is too large.
     fn replace(&mut self, at: usize, e: u16, c: i64) -> Option<bool> {
         for i in 0..self.equal.len() {
             let other = self.equal[i];
@@ -518,7 +520,7 @@ impl Rows {
     /// same description. `false` if that takes too many words.
     pub(super) fn describe(&self, words: &mut Vec<u64>) -> bool {
         let columns = &self.columns;
-        // Of two unknowns that cost as much, the first by its name is taken out.
+        // If two unknowns cost the same, the one with the smaller name is eliminated first.
         let rank = |at: usize| columns.iter().map(|id| u64::from(*id < columns[at])).sum::<u64>();
         let ranks = |from: usize| (from..columns.len().min(from + 12)).fold(0, |all, at| all << 5 | rank(at));
         let present = self.bounds[..columns.len()]
@@ -547,8 +549,7 @@ impl Rows {
         self.columns.iter().position(|x| *x == id)
     }
 
-    /// The least and the most that this unknown is, when all others have been taken out of them, as far as anything
-    /// says so. `None` if that was not found out.
+    /// The range of this unknown after all others have been eliminated. `None` if elimination gave up.
     pub(super) fn range(&mut self, id: u32) -> Option<Range> {
         let of = self.columns.iter().position(|x| *x == id)?;
         while let Some(e) = self.equal.pop() {
@@ -572,7 +573,7 @@ impl Rows {
         Some((least, most.map(|constant| -constant)))
     }
 
-    /// The unknown that is taken out of the inequalities with the fewest new ones.
+    /// The unknown whose elimination makes the fewest new inequalities.
     fn next_unknown(&self, but: Option<usize>) -> Option<usize> {
         let of = |at: usize| self.times[at];
         let mut least = None;
@@ -589,7 +590,8 @@ impl Rows {
         least.map(|(_, at)| at)
     }
 
-    /// Takes an unknown out of the inequalities. Whether they contradict each other; `None` if there are too many.
+    /// Eliminates an unknown from the inequalities. Returns whether they contradict each other; `None` if there are too
+    /// many.
     fn eliminate(&mut self, at: usize) -> Option<bool> {
         let with = self.take_out(at);
         let contradict = self.eliminate_from(&with, at);
@@ -616,7 +618,7 @@ impl Rows {
         let bounds = self.take_bounds(at);
         for a in with {
             let by = self.times_of(a.place, at);
-            // At least, of what it has more than 0 times; at most, of what it has less.
+            // A lower bound is combined with positive coefficients, an upper bound with negative ones.
             let Some(constant) = bounds[usize::from(by < 0)] else { continue };
             let row = self.without(a.place, at, 1, (constant, i64::try_from(by.unsigned_abs()).ok()?))?;
             if self.add_row(row) {
@@ -626,10 +628,10 @@ impl Rows {
         Some(matches!(bounds, [Some(least), Some(most)] if least + most > 0))
     }
 
-    /// Takes one unknown after the other out of them. Whether they contradict each other; `None` if that was not found
-    /// out.
+    /// Eliminates one unknown after the other. Returns whether the rows contradict each other; `None` if elimination
+    /// gave up.
     pub(super) fn contradict(&mut self) -> Option<bool> {
-        // An equation with an unknown that it has once says what that is.
+        // An equation with a coefficient of 1 or -1 is solved for that unknown.
         while let Some(e) = self.equal.pop() {
             let row = &self.rows[usize::from(e)];
             if row.used == 0 {

@@ -1,4 +1,4 @@
-//! Atomic accesses, and what must be aligned.
+//! Atomic accesses, and alignment proofs.
 
 use bpf_isa::{AtomicOp, AtomicWidth, Reg, Size};
 
@@ -13,7 +13,8 @@ use crate::value::{Origin, Ty, Value};
 use crate::walk::{Res, Walk, refuse};
 
 impl Walk<'_> {
-    /// Proves an access that must be atomic: aligned, and in memory where the host keeps no promises about its use.
+    /// Proves an access that must be atomic: it is aligned, and the memory is not such that the host makes promises
+    /// about its use.
     pub(in crate::walk) fn atomic_place(&mut self, base: Reg, off: i16, bytes: u32, access: Access) -> Res<Place> {
         let b = self.read(base)?;
         let forbidden = match b.ty {
@@ -40,7 +41,7 @@ impl Walk<'_> {
             return refuse(Reason::AtomicMemory(what));
         }
         if b.is_arena() {
-            // Whether it is aligned is seen at run time.
+            // Its alignment is checked at run time.
             let place = Place::Untracked(Kind::Arena);
             self.note_access(place)?;
             return Ok(place);
@@ -54,8 +55,8 @@ impl Walk<'_> {
         Ok(place)
     }
 
-    /// Whether `v + off` is proven to be a multiple of this power of two. Of a global function's argument it is taken
-    /// to be true, and each call has to prove it.
+    /// Whether `v + off` is proven to be a multiple of this power of two. For a global function's argument this is
+    /// assumed, and each call has to prove it.
     pub(in crate::walk) fn aligned(&mut self, v: &Value, off: i64, align: u32) -> bool {
         let start = match v.ty {
             Ty::Packet { region } => self.env.region(region).align,
@@ -65,7 +66,7 @@ impl Walk<'_> {
                 8
             }
             Ty::Mem { from: Origin::Slice { .. }, .. } => 1,
-            // Frames, map values, records, sockets, objects and what functions return.
+            // Frames, map values, records, sockets, objects and results of functions.
             _ => 8,
         };
         let at = v.n.bits().add(Tnum::constant(off as u64));

@@ -1,4 +1,4 @@
-//! Loads and stores at places of a stack that are not known: what is known of all elements of an array there.
+//! Loads and stores at unknown places of a stack array, with the facts about all its elements.
 
 use bpf_isa::{Reg, Size};
 
@@ -9,8 +9,8 @@ use crate::value::{Ty, Value, len_id};
 use crate::walk::Walk;
 use crate::walk::linear::Form;
 
-/// Of a pointer to the stack: how far the places are apart that it may point to, and one of these, or what lies a
-/// multiple of that from them. By the low bits that are known, or by the number that it moves with.
+/// The distance between the places to which a pointer into the stack may point, and one of these places (modulo that
+/// distance): from the known low bits, or from the number that the pointer moves with.
 fn step_of(b: &Value, off: i16) -> (i64, i64) {
     let off = i64::from(off);
     let bits = 1i64 << b.n.bits().mask().trailing_zeros().min(8);
@@ -18,16 +18,16 @@ fn step_of(b: &Value, off: i16) -> (i64, i64) {
     if b.tie != 0 && by_name.0 > bits { by_name } else { (bits, (b.n.bits().value() as i64).wrapping_add(off)) }
 }
 
-/// Where the pointer leads in an array that is counted from this place on: at the index that its name names and this,
-/// at most.
+/// The index of the pointer's element in an array that is counted from `base`, as a distance from the number that the
+/// pointer moves with.
 fn index_by_name(b: &Value, off: i16, (base, stride): (i64, i64)) -> Option<i64> {
-    // An array that holds large numbers is counted from far below any frame.
+    // An array of large numbers is counted from far below any frame.
     let at = (i64::from(b.delta) + i64::from(off)).checked_sub(base)?;
     (b.tie != 0 && i64::from(b.scale) == stride).then_some(at.div_euclid(stride))
 }
 
 impl Walk<'_> {
-    /// The places on the stack that an access may be made at.
+    /// The places on the stack at which the access may be made.
     pub(super) fn elements(&self, b: &Value, off: i16, size: Size, (depth, span): (usize, usize)) -> Option<Grid> {
         if !self.knows_elements() {
             return None;
@@ -40,8 +40,8 @@ impl Walk<'_> {
         (first <= last && last + size <= 0).then_some(Grid { first, last, stride, size })
     }
 
-    /// In a loose walk: what a load yields that is not proven to be inside an array of whose elements something is
-    /// known, taken that it is.
+    /// In a havocked iteration: the value of a load that is not proven to be inside an array with a content, assuming
+    /// that it is.
     pub(in crate::walk) fn likely_element(&mut self, b: &Value, off: i16, size: Size) -> Option<Value> {
         let Ty::Stack { frame } = b.ty else { return None };
         if !self.loops.guessing() || !self.knows_elements() {
@@ -86,7 +86,7 @@ impl Walk<'_> {
         Some(self.ordered_element(n, content, (b, off), written))
     }
 
-    /// A number of an array, loaded at this place: what it is no more than. `written`: it is one that was.
+    /// Orders a number that was loaded from an array. `written`: whether it was certainly written.
     pub(super) fn ordered_element(
         &mut self,
         n: Scalar,
@@ -121,8 +121,7 @@ impl Walk<'_> {
         Value { id, ..Value::scalar(n) }
     }
 
-    /// Before a number is stored at this place: what all numbers of the array are no more than with it. `whole`: the
-    /// array then.
+    /// The order of the array after a number is stored at this place. `whole`: the array after the store.
     pub(super) fn order_stored(&self, frame: usize, whole: &Grid, v: &Value, (b, off): (&Value, i16)) -> Order {
         if !self.loops.orders {
             return Order::default();
@@ -133,7 +132,7 @@ impl Walk<'_> {
         }
         let above = self.state.lengths_above(v);
         if self.loops.guessing() {
-            // Of each region that there is.
+            // For each region that exists.
             let likely = |region: usize| above[region].or((region < self.env.context.regions.len()).then_some(0));
             return Order { base: before.base, ..before.or(&Order { base: None, lens: std::array::from_fn(likely) }) };
         }
@@ -146,7 +145,7 @@ impl Walk<'_> {
             let known = if named { gap() } else { None };
             known.and_then(|gap| at.checked_add(gap.checked_mul(whole.stride)?))
         };
-        // As far as all others are.
+        // The stored number satisfies the index bound of the other elements.
         let by_all = || {
             let index = before.base.and_then(|base| index_by_name(b, off, (base, whole.stride)))?;
             let form = Form::of(v)?.plus(&Form::name(b.tie), -1)?.plus(&Form::constant(index.into()), -1)?;
@@ -157,7 +156,7 @@ impl Walk<'_> {
         before.or(&Order { base, lens: above })
     }
 
-    /// A number was stored on the stack, in an array that a loop may be filling.
+    /// Notes a store of a number on the stack, in an array that a loop may be filling.
     pub(super) fn fills(&mut self, base: Reg, off: i16, size: Size) {
         let b = *self.state.reg(base);
         if let Ty::Stack { frame } = b.ty

@@ -1,7 +1,7 @@
-//! Whether one state covers another: whether what is true of all that the old one stands for is true of the new one.
+//! Subsumption: whether one state covers another.
 //!
-//! Invariant: of old and new, `true` says that each concrete state of the new one is one of the old one, where names
-//! stand for each other one to one, and those of nothing that is held for any number that fits.
+//! Invariant: `true` means that each concrete state of the new state is one of the old state, under an injective
+//! renaming of names; a name that no value holds may stand for any number that satisfies its facts.
 
 use crate::content::Gap;
 use crate::faults::planted;
@@ -11,25 +11,25 @@ use crate::state::{Byte, Fill, Frame, Lock, Mark, Product, Round, Seen, Spill, S
 use crate::value::{FIRST_FREE_ID, Ty, Value};
 use crate::walk::shrink;
 
-/// Fuel for a comparison, for each value that is compared, and for each fact that another one may follow from.
+/// Fuel for a comparison, for each compared value, and for each fact that may imply another.
 const COMPARED: u64 = 15;
 const COMPARED_VALUE: u64 = 1;
 const COMPARED_FACT: u64 = 1;
 
-/// Whether the frames are of the same calls.
+/// Whether the frames belong to the same calls.
 pub(super) fn same_shape(a: &State, b: &State) -> bool {
     a.frames.len() == b.frames.len()
         && a.frames.iter().zip(&b.frames).all(|(f, g)| f.subprog == g.subprog && f.entry == g.entry)
 }
 
-/// Whether their rounds of loops are of the same sides, where guesses tell rounds apart.
+/// Whether the loops' rounds are on the same sides, where candidates partition rounds.
 pub(super) fn same_sides(a: &State, b: &State) -> bool {
     let of = |f: &Frame, g: &Frame| f.loops.iter().zip(&g.loops).all(|(m, n)| m.side == n.side);
     a.frames.iter().zip(&b.frames).all(|(f, g)| of(f, g))
 }
 
-/// Which id of the old state stands for which of the new: one to one. And the ids that stand for nothing but
-/// themselves; and whether it matters that a byte is fresh (see `crate::content`).
+/// The renaming: pairs of an old and a new id. Then ids that may stand for themselves only; and whether fresh bytes are
+/// distinguished (see `crate::content`).
 #[derive(Debug, Default)]
 pub(in crate::walk) struct IdMap(Vec<(u32, u32)>, Vec<u32>, bool);
 
@@ -39,12 +39,12 @@ impl IdMap {
         shrink(&mut self.0, bytes);
     }
 
-    /// Before a program: whether it matters that a byte is fresh.
+    /// Prepares for a program: whether fresh bytes are distinguished.
     pub(super) fn start(&mut self, fresh: bool) {
         self.2 = fresh;
     }
 
-    /// Before states are compared: the names that stand for nothing but themselves.
+    /// Prepares for a comparison: the names that may stand for themselves only.
     pub(super) fn begin(&mut self, fixed: impl Iterator<Item = u32>) {
         self.1.clear();
         self.1.extend(fixed);
@@ -115,10 +115,10 @@ pub(in crate::walk) fn covers(old: &State, new: &State, ids: &mut IdMap) -> bool
         && old.room.iter().inspect(|_| fuel::charge_each(new.room.len(), COMPARED_FACT)).all(|o| {
             match (ids.new_name(o.id), ids.new_name(o.hi)) {
                 (Some(id), Some(hi)) => new.is_below(id, o.scale, o.bytes, hi),
-                // An id that nothing covered has needs nothing; unless it is known by one that something has.
+                // An id that no covered value has needs no counterpart, unless another fact relates it to a held one.
                 (None, _) if old.room.iter().all(|r| r.hi != o.id) => true,
-                // There only has to be such a number, and what has the same name may be one; not if it may be negative,
-                // since of a name that nothing has it is assumed that it is not.
+                // A suitable number only has to exist, and the number with the same name in the new state may be one. A
+                // name that may be negative is excluded, since a name that no value has is assumed not to be negative.
                 (id, hi) => {
                     let witness = |name: Option<u32>, own| name.or((!new.may_be_negative(own)).then_some(own));
                     witness(id, o.id)
@@ -129,15 +129,15 @@ pub(in crate::walk) fn covers(old: &State, new: &State, ids: &mut IdMap) -> bool
         })
 }
 
-/// Whether it is the same lock, taken alike: it is released by the same calls.
+/// Whether the locks are one lock, taken in one way, so that the same calls release it.
 fn lock_covers(o: &Lock, n: &Lock, ids: &mut IdMap) -> bool {
     let same = (o.kind, o.of.within) == (n.kind, n.of.within) && ids.same(o.of.id, n.of.id);
     same || planted!(LocksAlike)
 }
 
-/// Whether what the old state says of the rounds of loops holds in the new one. The names of rounds stand for each
-/// other in order; but a guess that is still checked proves nothing of another entry into its loop, which its own exits
-/// may lead to.
+/// Whether the facts of the old state about loops' rounds hold in the new one. The names of rounds correspond in order;
+/// but a candidate that is still being checked proves nothing about another entry into its loop, to which its own exits
+/// may lead.
 fn marks_cover(old: &[Mark], new: &[Mark], ids: &mut IdMap) -> bool {
     let guessed = |m: &&Mark| m.round == Round::Guessed;
     let mut new = new.iter().filter(guessed);
@@ -168,7 +168,7 @@ fn value_covers(old: &Value, new: &Value, ids: &mut IdMap) -> bool {
         return false;
     }
     match old.ty {
-        // A number without an id is any number in its range, tied or not.
+        // A number without an id covers any number in its range.
         Ty::Scalar => {
             old.id == 0
                 || planted!(NamesForgotten)
@@ -200,7 +200,7 @@ fn value_covers(old: &Value, new: &Value, ids: &mut IdMap) -> bool {
     }
 }
 
-/// Whether an equation of the new state is this one of the old: it may name what nothing else has named yet.
+/// Whether an equation of the new state is this one of the old; it may extend the renaming.
 fn sum_covers(o: &Sum, n: &Sum, ids: &mut IdMap) -> bool {
     (o.scale, o.delta) == (n.scale, n.delta)
         && n.max <= o.max
@@ -214,7 +214,7 @@ fn product_covers(o: &Product, n: &Product, ids: &mut IdMap) -> bool {
     names().all(|(o, n)| ids.would_be(o, n)) && names().all(|(o, n)| ids.same(o, n))
 }
 
-/// Whether what the old state has seen in a region the new one has seen, too.
+/// Whether the new state has remembered this load of the old one, too.
 fn seen_covers(o: &Seen, n: &Seen, ids: &mut IdMap) -> bool {
     let place = |s: &Seen| (s.region, s.scale, s.at, s.size);
     let unlike = || o.not[..usize::from(o.unlike)].iter().all(|c| n.is_not(*c)) || planted!(UnlikeForgotten);
@@ -234,23 +234,24 @@ fn stack_covers(old: &Frame, new: &Frame, gap: Gap<'_>, ids: &mut IdMap) -> bool
         return true;
     }
     let covered = |depth: usize| match (old.byte(depth), new.byte(depth)) {
-        // Whatever it is.
+        // Equal bytes cover each other.
         (o, n) if o == n => true,
         (Byte::Uninit | Byte::Spill, _) => true,
         // A read of either byte requests that it be zeroed, and yields an arbitrary number. But where arrays
         // distinguish written from unwritten elements, an unwritten byte is not an arbitrary number.
         (Byte::Fresh, _) if ids.2 => planted!(FreshAlike),
         (Byte::Fresh, _) => new.is_number(depth) || planted!(FreshAlike),
-        // Reading it is not refused either, as reading bytes of which none was written is.
+        // A read of `Maybe` bytes is allowed, while a read of bytes of which none was written is refused. So `Maybe`
+        // does not cover `Fresh`.
         (Byte::Maybe, n) => (new.is_number(depth) && n != Byte::Fresh) || planted!(FreshAlike),
         (Byte::Misc, _) => new.check_readable(depth, 1).is_ok(),
         (Byte::Zero, _) => new.known_number(depth, 1) == Some(0),
     };
-    // Of bytes beyond those of both nothing is different.
+    // Bytes beyond those of both states are equal.
     let depths = if old.rest == Byte::Uninit { old.bytes.len() } else { old.bytes.len().max(new.bytes.len()) };
     let both = old.bytes.len().min(new.bytes.len());
     let chunks = old.bytes[..both].chunks(CHUNK).zip(new.bytes[..both].chunks(CHUNK));
-    // Of those that one state has, the other has its rest.
+    // Where only one state has a byte, it is compared with the other's rest.
     let beyond = || {
         old.bytes[both..].iter().fold(true, |all, o| all & plainly_covers(*o, new.rest))
             && new.bytes[both..].iter().take(depths - both).fold(true, |all, n| all & plainly_covers(old.rest, *n))
@@ -262,13 +263,13 @@ fn stack_covers(old: &Frame, new: &Frame, gap: Gap<'_>, ids: &mut IdMap) -> bool
 /// Bytes that are compared at once.
 const CHUNK: usize = 32;
 
-/// Whether they are the same bytes: without a look at where they differ, so that many are compared at once.
+/// Whether the bytes are equal. It does not stop at a difference, so that many are compared at once.
 fn alike(a: &[Byte], b: &[Byte]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |differ, (a, b)| differ | (*a as u8 ^ *b as u8)) == 0
 }
 
-/// Whether a byte covers the other, whatever else is known of the two frames. Without branches, so that many are
-/// compared at once.
+/// Whether a byte covers the other, without a look at the frames. It has no branches, so that many are compared at
+/// once.
 fn plainly_covers(old: Byte, new: Byte) -> bool {
     (old as u8 == new as u8) | (old as u8 == Byte::Uninit as u8) | (old as u8 == Byte::Spill as u8)
 }
@@ -277,7 +278,7 @@ fn plainly_cover(old: &[Byte], new: &[Byte]) -> bool {
     old.iter().zip(new).fold(true, |all, (o, n)| all & plainly_covers(*o, *n))
 }
 
-/// Whether what is filled in the old state is so in the new one.
+/// Whether a fill of the old state is filled in the new one.
 fn fill_covered(o: &Fill, new: &Frame, ids: &mut IdMap) -> bool {
     let like = |n: &&Fill| n.scale == o.scale && n.bottom <= o.bottom && n.delta >= o.delta;
     new.fills.iter().filter(like).any(|n| ids.same(o.id, n.id)) || planted!(FillForgotten)
@@ -288,7 +289,7 @@ fn spill_covered(o: &Spill, new: &Frame, ids: &mut IdMap) -> bool {
     if let Some(n) = new.spilled(depth, size) {
         return value_covers(&o.value, &n.value, ids);
     }
-    // Not the same slot, but perhaps the same bytes.
+    // The slot differs, but its bytes may be covered.
     if !o.value.is_scalar() || o.value.id != 0 || new.check_readable(depth, size).is_err() {
         return false;
     }

@@ -1,4 +1,4 @@
-//! Numbers that keep paths apart, given up.
+//! State merging: widens numbers that keep paths apart.
 //!
 //! Problem: after headers of several lengths, paths join that differ only in the range of one number, an offset that is
 //! needed exactly. Each of them is walked to the end, with everything that follows, and behaves like the others. Mostly
@@ -15,11 +15,11 @@
 //! A merge that loses too much costs work only: if such a walk is refused, for any reason, the program is walked again
 //! without merging ([`crate::ways`]), with half of the fuel still left. Therefore merging refuses no program.
 //!
-//! Why it is sound. The state that the path goes on with stands for all that it did before, and for more: a range is
-//! replaced by one that holds it, and the names that tied it to other values by none. Neither what is checked in the
-//! steps that follow, nor what is needed of the states before ([`crate::walk::trail`]), rests on where a state comes
-//! from: what fitted the state fits the larger one. A number below 2^32 stays so, since what wrote it may have ended
-//! the need of that ([`crate::walk::trail`], `half`).
+//! Soundness. The state with which the path continues covers the state before, and more: a range is replaced by a
+//! larger one, and names that related the number to other values are removed. Neither the checks in the following
+//! steps, nor the demand on earlier states ([`crate::walk::trail`]), depends on where a state comes from: every
+//! concrete state that fitted the old state fits the larger one. A number below 2^32 stays below, since the instruction
+//! that wrote it may have ended the need of its operands ([`crate::walk::trail`], `half`).
 
 use super::widen::bits_of;
 use super::{covers, forget_ids, same_shape};
@@ -31,7 +31,7 @@ use crate::tnum::{Tnum, ones};
 use crate::value::{Value, Why};
 use crate::walk::Walk;
 
-/// Where a number is.
+/// The place of a number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Place {
     Reg { frame: usize, reg: usize },
@@ -50,11 +50,11 @@ impl Place {
     }
 }
 
-/// The only number whose range keeps `old` from covering `new`, as far as a look at registers and slots shows. `None`
-/// if there are none or several, or something else differs.
+/// The only number whose range keeps `old` from covering `new`, judged by registers and slots. `None` if there are none
+/// or several, or something else differs.
 fn differing_number(old: &State, new: &State) -> Option<Place> {
     let mut found = None;
-    // Whether the two may still differ in one number only.
+    // Whether at most one number differs so far.
     let mut compare = |o: &Value, n: &Value, place: Place| {
         if o.is_uninit() || (o.is_scalar() && n.is_scalar() && n.n.subset(&o.n)) {
             return true;
@@ -79,7 +79,7 @@ fn differing_number(old: &State, new: &State) -> Option<Place> {
     found
 }
 
-/// All numbers of as many bits as these have, with the low bits that all of them share: offsets keep their alignment.
+/// All numbers of as many bits as both have, with the low bits that they share: offsets keep their alignment.
 fn of_as_many_bits(a: &Scalar, b: &Scalar) -> Scalar {
     let both = a.join(b);
     let unknown = both.bits().mask();
@@ -89,8 +89,8 @@ fn of_as_many_bits(a: &Scalar, b: &Scalar) -> Scalar {
 }
 
 impl Walk<'_> {
-    /// The path differs from all finished states here, of which `newest` was finished last. If it would be covered by
-    /// that one but for the range of one number, goes on with more of it.
+    /// Merges the path with `newest`, the finished state here that was finished last, if that state would cover it but
+    /// for the range of one number. No finished state here covers the path.
     pub(super) fn merge_with(&mut self, newest: u32) {
         let prune = &mut self.scratch.prune;
         let old = &mut prune.kept[newest as usize].state;
@@ -102,7 +102,7 @@ impl Walk<'_> {
         if new.n.as_const().is_some() {
             return;
         }
-        // Without it, the old state covers whatever is there.
+        // Without the number, the old state covers any value there.
         let Some(at) = place.of(old) else { return };
         let number = std::mem::replace(at, Value::uninit(Why::Dead));
         let rest = covers(old, &self.state, &mut prune.ids);

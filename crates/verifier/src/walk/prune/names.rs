@@ -1,16 +1,17 @@
-//! Names that nothing holds any more, and what is said of them.
+//! Garbage collection of names: drops names that no value holds, and facts about them.
 //!
-//! Problem: a state that knows less covers more. Approach: what is said of a name goes with the last value that has it,
-//! unless something rests on it still.
+//! Problem: a state that knows less covers more. Approach: facts about a name are dropped with the last value that has
+//! it, unless other facts depend on them.
 //!
-//! Invariant: an order between two names that are held follows afterwards if it did before, over however many others.
+//! Invariant: an order between two held names that followed from the facts before follows from the remaining ones, over
+//! any number of other names.
 
 use crate::faults::planted;
 use crate::state::{Frame, Room, State, Sum};
 use crate::value::{FIRST_FREE_ID, Ty, Value};
 use crate::walk::shrink;
 
-/// Names of a state, sorted out: memory that is used again.
+/// Scratch memory with the names of a state.
 #[derive(Debug, Default)]
 pub(in crate::walk) struct Names {
     /// The names of values, once for each value that has them.
@@ -36,11 +37,11 @@ impl Names {
     }
 }
 
-/// Removes the ids of numbers that nothing else has, and facts about ids that nothing has. The facts stay if `asked`:
-/// some path has asked what follows from all of them together. Then one that contradicts another may have answered,
-/// whatever they are about, and what has been walked rests on both.
+/// Removes ids that only one number has, and facts about ids that no value has. With `asked`, facts stay: some path has
+/// asked for consequences of all facts together, so a contradiction between any two of them may have given the answer,
+/// and the walked paths rest on both.
 ///
-/// Names that are in definitions stay, and those of numbers that a loose walk has loaded from tables (`tabled`).
+/// Names in definitions stay, and names of numbers that a havocked iteration has loaded from tables (`tabled`).
 pub(super) fn forget_ids(state: &mut State, names: &mut Names, asked: bool, tabled: &[u32]) {
     let Names { held: ids, parts, ends } = names;
     ids.clear();
@@ -55,7 +56,7 @@ pub(super) fn forget_ids(state: &mut State, names: &mut Names, asked: bool, tabl
                 ids.push(v.tie);
             }
         });
-        // The names of a loop's round last as long as it.
+        // The names of a loop's round last as long as the round.
         for m in &f.loops {
             ids.extend_from_slice(&m.ids);
             ids.extend_from_slice(&m.ids);
@@ -67,7 +68,7 @@ pub(super) fn forget_ids(state: &mut State, names: &mut Names, asked: bool, tabl
         state.seen.retain(|s| s.id < FIRST_FREE_ID || held.contains(&s.id));
         ids.extend(state.seen.iter().flat_map(|s| [s.id, s.id, s.value.id, s.value.id]));
     }
-    // Facts between lengths count where nothing else has a name, too.
+    // Facts between lengths count even if no value has a name.
     if ids.is_empty() && state.room.is_empty() && state.sums.is_empty() && state.products.is_empty() {
         return;
     }
@@ -83,8 +84,8 @@ pub(super) fn forget_ids(state: &mut State, names: &mut Names, asked: bool, tabl
     if !asked {
         state.products.retain(|t| t.says_something(held));
     }
-    // Facts of values that nothing has still count between others, however many: orders are followed over all of them,
-    // and over the sums that they are parts of.
+    // Facts about names that no value has still connect others: orders are followed over any number of them, and over
+    // the sums that they are parts of.
     let State { frames, room, sums, products, .. } = state;
     parts.clear();
     sums.iter().for_each(|t| parts.extend([t.s, t.a, t.b]));
@@ -125,12 +126,12 @@ fn held_names(state: &State) -> impl Iterator<Item = u32> {
     values.chain(marks).filter(|id| *id >= FIRST_FREE_ID)
 }
 
-/// Sums that a state may have when one more is handed down: beyond, others would be thrown out for it.
+/// The most sums of a state when one more is handed down: beyond, another one would be dropped for it.
 const ROOM_FOR_SUMS: usize = 16;
 
-/// Says what sums say that are about to be forgotten of what lies below their parts: of `s = p + q + delta`, where
-/// nothing holds p any more and something does n, which is `gap` below it at least, `n + q + delta + gap <= s` is left.
-/// Whether there is such a sum: others may rest on that, too.
+/// Replaces sums that are about to be forgotten by their consequences for names below a part: from `s = p + q + delta`,
+/// where no value holds p and some value holds n with `n + gap <= p`, follows `n + q + delta + gap <= s`. Returns
+/// whether there is such a sum, on which later proofs may rest.
 pub(super) fn hand_down_sums(state: &mut State, names: &mut Names, next_id: &mut u32) -> bool {
     let ids = names.list();
     ids.extend(held_names(state));
@@ -162,15 +163,15 @@ pub(super) fn hand_down_sums(state: &mut State, names: &mut Names, next_id: &mut
     any
 }
 
-/// The names that a fact is about, and whether each is held.
+/// The names of a fact, and whether each is held.
 type Ends = [(u32, bool); 2];
 
-/// Names whose distances are looked for at a time.
+/// The most names whose distances are computed at a time.
 const MAX_APART: usize = 6;
 
-/// The names that are held still, if sums are about to be forgotten that say how far they are apart, or from others.
+/// The names that are still held, if sums are about to be forgotten that give distances between them, or from others.
 ///
-/// `pointers`: those of pointers, too.
+/// `pointers`: also the names of pointers.
 pub(super) fn distances(before: &State, now: &State, pointers: bool) -> Vec<u32> {
     let (held, kept): (Vec<u32>, Vec<u32>) = (held_names(before).collect(), held_names(now).collect());
     let lost = |id: u32| held.contains(&id) && !kept.contains(&id);
@@ -196,7 +197,7 @@ pub(super) fn distances(before: &State, now: &State, pointers: bool) -> Vec<u32>
     out
 }
 
-/// The names that nothing holds and that facts lead to, `way` giving from where and to where each does.
+/// The names that no value holds and that facts lead to. `way` gives the direction of each fact.
 fn led_to(ends: &[Ends], way: impl Fn(&Ends) -> Ends) -> Vec<u32> {
     let mut found: Vec<u32> = Vec::new();
     loop {

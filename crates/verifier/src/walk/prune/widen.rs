@@ -1,5 +1,5 @@
-//! Rounds of bounded constructs and of hybrid walks, and paths that meet in a loop: what differs from the last is given
-//! up, so that a few cover all.
+//! Widening for rounds of bounded constructs and of hybrid walks, and for paths that join in a loop: differences from
+//! the last state are dropped, so that a few states cover all.
 
 use crate::content::NO_GAP;
 use crate::env::Env;
@@ -9,10 +9,10 @@ use crate::state::{Byte, Frame, Spill, State};
 use crate::value::{Ty, Value};
 use crate::walk::pointers::checkable;
 
-/// Of what is blended, numbers of so many bits are told from longer ones: what is indexed with may be such a sum.
+/// For merged states: numbers of so many bits are distinguished from longer ones, since an index may be a sum of them.
 const FEW_BITS: u32 = 6;
 
-/// Gives up the numbers of `new` that differ from the last round's, so that the next round is likely covered.
+/// Widens the numbers of `new` that differ from the last round's, so that the next round is likely covered.
 pub(super) fn widen(old: &State, new: &mut State) {
     for (o, n) in old.frames.iter().zip(&mut new.frames) {
         for (ov, nv) in o.regs.iter().zip(&mut n.regs) {
@@ -56,11 +56,11 @@ fn forget_bytes(old: &Frame, new: &mut Frame) {
     }
 }
 
-/// Where paths meet again and again: gives up what the numbers of `new` are that differ from `old`'s, and what is said
-/// of numbers in `new` alone, so that others that come here are likely covered.
+/// Merges paths that join repeatedly: widens the numbers of `new` that differ from `old`'s, and drops facts that only
+/// `new` has, so that later arrivals are likely covered.
 ///
-/// Claim: what `new` is then holds all that it held. Proof: a number's range grows, and is tied to less; facts are
-/// dropped. Nothing is taken from `old` but what to give up.
+/// Claim: the new state covers what it was before. Proof: ranges grow, names are removed, and facts are dropped. `old`
+/// only decides which.
 pub(super) fn blend(old: &State, new: &mut State) {
     for (o, n) in old.frames.iter().zip(&mut new.frames) {
         for (ov, nv) in o.regs.iter().zip(&mut n.regs) {
@@ -105,15 +105,15 @@ fn blend_number(old: &Value, new: &mut Value) {
     }
 }
 
-/// How many bits the number may have. More than `few` are as many as a power of two: what is joined again and again
-/// would grow bit by bit.
+/// The number of bits that the number may have. Above `few`, it is rounded up to a power of two, since repeated joins
+/// would otherwise grow bit by bit.
 pub(super) fn bits_of(n: &Scalar, few: u32) -> u32 {
     let bits = u64::BITS - n.umax().leading_zeros();
     if bits <= few { bits.max(1) } else { bits.next_power_of_two().max(8) }
 }
 
-/// In a hybrid walk: gives up where pointers are that moved since the last round, if their accesses can be checked.
-/// Each gets an id of its own; the last one given out is returned.
+/// For a hybrid walk: forgets the offsets of pointers that moved since the last round, if their accesses can be
+/// checked. Each pointer gets an id of its own; the last one is returned.
 pub(super) fn scatter(env: &Env<'_>, old: &State, new: &mut State, mut next_id: u32) -> u32 {
     let moved = |o: &Value, n: &Value| o.ty == n.ty && ((o.scale, o.delta) != (n.scale, n.delta) || !n.n.subset(&o.n));
     let mut give_up = |v: &mut Value| {

@@ -1,4 +1,4 @@
-//! A trail read backwards: what each step needs of what was there before it, given what is needed after it.
+//! Reads a trail backwards: computes the demand before each step from the demand after it.
 
 use bpf_isa::{AluOp, AtomicOp, Callee, Insn, Reg, Size, Src, Width};
 
@@ -8,7 +8,7 @@ use crate::faults::planted;
 use crate::lens::Since;
 use crate::need::helper_needs;
 
-/// r1 to r5, and with r0: what a call takes, and what it leaves nothing in.
+/// r1 to r5, the arguments of a call; and with r0, the registers that it clobbers.
 const ARGS: u16 = 0b11_1110;
 const CLOBBERED: u16 = 0b11_1111;
 
@@ -20,7 +20,7 @@ pub(super) enum Kind {
     Insn,
     /// A subprogram's exit. `exact`: an early one, with a result that is none of its registers.
     Return,
-    /// A callback's exit; the same.
+    /// A callback's exit; `exact` as for `Return`.
     Round,
     /// A read of the bytes `from .. to`, by the instruction of the next entry. `exact`: its value decided something.
     Read,
@@ -28,7 +28,7 @@ pub(super) enum Kind {
     Write,
     /// A write of some of them.
     Within,
-    /// The instruction of the next entry, a comparison, bounded what is tied to an operand too: register `from`.
+    /// The instruction of the next entry, a comparison, also bounded a value tied to an operand: register `from`.
     TiedReg,
     /// The bytes `from .. to` are tied to an operand of the comparison.
     TiedBytes,
@@ -56,13 +56,14 @@ pub(super) struct Step {
 pub(super) struct Reader<'a> {
     pub(super) env: &'a Env<'a>,
     pub(super) insns: &'a [Insn],
-    /// Of the instruction last read, whose reads and writes follow: its frame;
+    /// The frame of the instruction last read, whose memory reads and writes follow;
     pub(super) frame: usize,
-    /// whether what it loads or calculates is needed exactly;
+    /// whether its result is needed exactly;
     pub(super) carries: bool,
     /// and the registers that flow into what it writes, or are compared.
     pub(super) operands: u16,
-    /// Some path has known a sum: bounds are looked for in numbers, read or not ([`super::demand::forget_unneeded`]).
+    /// Whether some path has known a sum: bounds are then looked for in all numbers, read or not
+    /// ([`super::demand::forget_unneeded`]).
     pub(super) sums: bool,
 }
 
@@ -78,7 +79,7 @@ fn src_bit(src: Src) -> u16 {
 }
 
 impl Reader<'_> {
-    /// `d` after the step becomes what it is before it.
+    /// Turns the demand after the step into the demand before it.
     pub(super) fn back(&mut self, d: &mut Demand, step: Step) {
         let f = usize::from(step.frame);
         let (from, to) = (usize::from(step.from), usize::from(step.to));
@@ -90,7 +91,7 @@ impl Reader<'_> {
                 let c = d.frame(caller);
                 let (live, exact) = (c.live & 1, if planted!(ResultsUnmarked) { 0 } else { (c.exact | c.half) & 1 });
                 if step.kind == Kind::Round {
-                    // It decides whether there is another round, which gets its arguments from the caller's.
+                    // The result decides whether there is another round, which gets its arguments from the caller's.
                     c.kill(1);
                     c.read(ARGS, true);
                     d.frame(f).read(1, true);
@@ -147,7 +148,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The instruction's operands flow into what is needed exactly, if `exact`.
+    /// Marks the instruction's operands as needed exactly, if `exact`.
     fn flow(&self, d: &mut Demand, exact: bool) {
         if exact {
             d.frame(self.frame).read(self.operands, true);
@@ -247,7 +248,7 @@ impl Reader<'_> {
             Insn::JumpIf { width, dst, src, .. } => {
                 self.operands = bit(dst) | src_bit(src);
                 let needed = match width {
-                    // Says nothing of upper halves that are 0.
+                    // A comparison of low halves says nothing about upper halves that are 0.
                     Width::W32 if step.from == 0 => n.exact & self.operands != 0,
                     Width::W32 | Width::W64 => n.is_exact(self.operands),
                 };
@@ -263,7 +264,7 @@ impl Reader<'_> {
         let proto = match callee {
             Callee::Helper(id) => self.env.helpers.get(id),
             Callee::Host(i) => usize::try_from(i).ok().and_then(|i| self.env.host_functions.get(i)),
-            // A global function, verified on its own.
+            // A global function, which is verified on its own.
             Callee::Subprog(_) | Callee::Reg(_) if step.exact => None,
             Callee::Subprog(_) | Callee::Reg(_) => {
                 let of = d.frame((f + 1).min(FRAMES - 1));
@@ -279,18 +280,18 @@ impl Reader<'_> {
         };
         let need = helper_needs(proto);
         let through = called(callee);
-        // Where a callback runs.
+        // The frame of a callback.
         d.truncate(f + 1);
         let n = d.frame(f);
         n.kill(CLOBBERED);
         n.live |= need.live;
-        // Of a call that looked at what its arguments are beyond their kinds, all of them are.
+        // If the call depended on its arguments beyond their kinds, all of them are needed exactly.
         n.exact |= if step.exact { need.live } else { need.exact };
         n.read(through, true);
     }
 }
 
-/// The register that has the address of what is called.
+/// The register with the address of the called function.
 fn called(callee: Callee) -> u16 {
     match callee {
         Callee::Reg(reg) => bit(reg),

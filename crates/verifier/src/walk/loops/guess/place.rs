@@ -1,4 +1,4 @@
-//! Registers and stack slots: what a loop's guess is made of.
+//! Registers and stack slots: the places of a loop's candidate.
 
 use std::borrow::Cow;
 use std::fmt;
