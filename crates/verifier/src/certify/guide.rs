@@ -1,4 +1,4 @@
-//! The guide: what the search answers when the core asks.
+//! The guide: the answers of the search to the core's questions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,15 +13,15 @@ use super::ranks::Ranks;
 /// The purpose of a walk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Mode {
-    /// Points are made, and weakened until they cover what reaches them.
+    /// Points are created, and weakened until they cover the states that reach them.
     Weaken,
-    /// The ways between points are noted, for their ranks.
+    /// Paths between points are noted, for their ranks.
     Rank,
     /// The answers are recorded.
     Answer,
 }
 
-/// See the head of the module.
+/// The state of the search.
 #[derive(Debug)]
 pub(super) struct Search {
     insns: Vec<Insn>,
@@ -33,9 +33,9 @@ pub(super) struct Search {
     pub(super) points: Points,
     pub(super) ranks: Ranks,
     pub(super) mode: Mode,
-    /// Points that were made or weakened since their segment was walked, in the order of the program.
+    /// Points that were created or weakened since their segment was walked, in program order.
     pub(super) dirty: BTreeSet<(Vec<u32>, Option<usize>)>,
-    /// By point, the segments that lead to it: of other points, or of the entry.
+    /// For each point, the segments that lead to it: of other points, or of the entry.
     sources: Vec<BTreeSet<Option<usize>>>,
 }
 
@@ -58,7 +58,7 @@ impl Search {
             _other => None,
         });
         let flags = program.insns().iter().filter_map(|insn| match *insn {
-            // As a word of 64 bits or the lower half of one.
+            // The constant as a word of 64 bits, or as the low half of one.
             Insn::Mov { src: Src::Imm(imm), width, .. } => match width {
                 Width::W64 => Some(i128::from(imm)),
                 Width::W32 => Some(i128::from(imm.cast_unsigned())),
@@ -79,12 +79,12 @@ impl Search {
         }
     }
 
-    /// From here on, ways between points are noted.
+    /// Notes paths between points from here on.
     pub(super) fn begin_ranks(&mut self) {
         self.mode = Mode::Rank;
     }
 
-    /// Looks for ranks by the ways that were noted.
+    /// Finds ranks for the noted paths.
     pub(super) fn end_ranks(&mut self) {
         self.ranks.find(&self.points.all);
     }
@@ -123,8 +123,7 @@ impl Search {
         Advice::Cover { kept: i, renaming }
     }
 
-    /// The case split that decides whether a number that is compared has wrapped, if it may be on either side of the
-    /// ends of its range.
+    /// The case split that decides whether a compared number has wrapped, if both are possible.
     fn split(&self, point: &Point<'_>) -> Option<Form> {
         let Insn::JumpIf { width, cond, dst, src, .. } = *self.insns.get(point.pc.index())? else { return None };
         let (bits, signed) = match (width, cond) {
@@ -145,7 +144,7 @@ impl Search {
             if form.terms().len() < 2 && bits == 64 || last != first + 1 {
                 return None;
             }
-            // Where the later period begins.
+            // The start of the later period.
             let later = form.shifted((least + last.checked_mul(modulus)?).checked_neg()?)?;
             let earlier = later.times(-1)?.shifted(-1)?;
             (!multipliers::holds(known, &later) && !multipliers::holds(known, &earlier)).then_some(later)

@@ -12,16 +12,16 @@ use std::collections::BTreeMap;
 
 use bpf_verifier_core::{Combination, Form, Knowledge, Name, Step};
 
-/// Rows in one combination of `eliminate` at most.
+/// The most rows in one combination of `eliminate`.
 const DEPTH: usize = 4;
-/// Combinations that `eliminate` tries at most.
+/// The most combinations that `eliminate` tries.
 const TRIES: usize = 40;
-/// Names and rows of a linear program at most.
+/// The most names and rows of a linear program.
 const MAX_NAMES: usize = 40;
 const MAX_ROWS: usize = 96;
-/// Tightened claims that are solved at most.
+/// The most tightened claims that are solved.
 const MAX_CUTS: usize = 4;
-/// Pivots at most.
+/// The most pivots.
 const PIVOTS: usize = 120;
 
 /// Multipliers for the claim, if some are found.
@@ -58,12 +58,12 @@ struct Search<'a> {
     known: &'a Knowledge,
     /// The steps so far.
     steps: Vec<Step>,
-    /// Claims that were left of steps and could be tightened, with these steps.
+    /// Claims that remained after steps and could be tightened, with these steps.
     cuts: Vec<(Vec<Step>, Form)>,
 }
 
 impl Search<'_> {
-    /// `rest` is what the last step leaves so far.
+    /// `rest` is the remainder of the last step so far.
     fn eliminate(&mut self, rest: &Form, depth: usize, tries: &mut usize) -> Option<()> {
         let scale = self.steps.last()?.scale;
         let (min, max) = self.known.bounds(rest)?;
@@ -73,7 +73,7 @@ impl Search<'_> {
         if depth == 0 || max < 0 {
             return None;
         }
-        // A divisor of all coefficients: what is left is the claim of another step.
+        // If all coefficients have a common divisor, the remainder becomes the claim of another step.
         let whole = rest.shifted(scale.checked_sub(1)?)?;
         let tight = whole.tightened();
         if tight.terms() != whole.terms() {
@@ -93,7 +93,7 @@ impl Search<'_> {
                     continue;
                 }
                 *tries = tries.checked_sub(1)?;
-                // |b| * rest - |a| * row has n no more.
+                // n cancels in |b| * rest - |a| * row.
                 let divisor = gcd(a.unsigned_abs(), b.unsigned_abs());
                 let of_rest = i128::try_from(b.unsigned_abs() / divisor).ok()?;
                 let of_row = i128::try_from(a.unsigned_abs() / divisor).ok()?;
@@ -164,7 +164,7 @@ enum Var {
     High(usize),
 }
 
-/// See the head of the module. For each name `x` an equation `low_x - high_x + sum m_i * row_i[x] = claim[x]`.
+/// The simplex tableau. For each name `x` it has an equation `low_x - high_x + sum m_i * row_i[x] = claim[x]`.
 struct Tableau {
     rows: Vec<u32>,
     /// By name, the bounds.
@@ -281,14 +281,15 @@ impl Tableau {
             }
             match leaving {
                 Some(line) => self.pivot(line, entering)?,
-                // The rows contradict each other: whatever is claimed follows.
+                // The rows contradict each other, so any claim follows.
                 None => return self.combination(Some(entering)),
             }
         }
         None
     }
 
-    /// The unknown that gains most, or with `first` the first that gains (Bland 1977), which ends cycles.
+    /// The unknown with the greatest gain, or with `first` the first one that has a gain (Bland 1977), which ends
+    /// cycles.
     fn entering(&self, first: bool) -> Option<Var> {
         let vars = (0..self.rows.len()).map(Var::Row);
         let vars = vars.chain((0..self.bounds.len()).flat_map(|x| [Var::Low(x), Var::High(x)]));

@@ -1,9 +1,9 @@
 //! Invariants at loop heads: candidates that are only ever weakened.
 //!
-//! A point is told by its instruction and chain of calls. Each name of its invariant has a *recipe*, by which the
-//! renaming of a state is found: the name is what is at a place, less what was there first, by the step. So a number
-//! that moves by a constant each round becomes `first + step * name`, and all that move alike share the name, which
-//! counts rounds.
+//! A point is identified by its instruction and chain of calls. Each name of its invariant has a *recipe*, by which the
+//! renaming of a state is found: the name is the difference between the value at a place and the first value there,
+//! divided by a step. In this way, a number that moves by a constant each round becomes `first + step * name`, and all
+//! numbers that move alike share the name, which counts rounds.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -16,7 +16,7 @@ use bpf_verifier_core::{
 use super::multipliers;
 use super::project;
 
-/// Where a value is.
+/// The place of a value.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Place {
     Reg(usize, usize),
@@ -80,11 +80,11 @@ type Chain = Vec<(u32, Option<InsnIdx>)>;
 /// How a name is found in a state.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Recipe {
-    /// `(what is there - first) / step`.
+    /// `(value at the place - first) / step`.
     Of { place: Place, first: Form, step: i128 },
     /// Whether the pointer there is not null.
     Presence(Place),
-    /// The name is in no value: any integer will do.
+    /// The name is in no value, so any integer will do.
     Unused,
 }
 
@@ -99,17 +99,17 @@ pub(super) struct PointState {
     dropped: Vec<Form>,
     /// States whose rows were projected on the claim's names.
     projected: usize,
-    /// How often the claim was weakened.
+    /// The number of times that the claim was weakened.
     weakened: usize,
 }
 
-/// A claim that was weakened so often widens to powers of two only, and later to the ends of the range.
+/// The numbers of weakenings after which a claim widens to powers of two only, and to the ends of the range.
 const COARSE_AFTER: usize = 12;
 const ENDS_AFTER: usize = 24;
 
-/// Rows of a claim at most.
+/// The most rows of a claim.
 const MAX_CANDIDATES: usize = 96;
-/// States whose rows are projected although no name is new.
+/// The number of states whose rows are projected although no name is new.
 const PROJECTIONS: usize = 4;
 
 /// How a point has changed.
@@ -123,13 +123,13 @@ pub(super) enum Change {
     New,
 }
 
-/// All of them.
+/// All points.
 #[derive(Debug)]
 pub(super) struct Points {
     pub(super) all: Vec<PointState>,
     at: HashMap<Key, usize>,
     thresholds: BTreeSet<i128>,
-    /// Powers of two and the lengths of regions; nothing.
+    /// Thresholds: powers of two and the lengths of regions (`coarse`), or none (`ends`).
     coarse: BTreeSet<i128>,
     ends: BTreeSet<i128>,
     partition: Partition,
@@ -137,7 +137,7 @@ pub(super) struct Points {
     flags: BTreeSet<i128>,
 }
 
-/// The instruction, the chain of calls, and what states are kept apart by.
+/// The instruction, the chain of calls, and the partition's tags.
 type Key = (InsnIdx, Chain, Vec<Tag>);
 
 /// The number at a place; for a pointer, its offset.
@@ -188,7 +188,7 @@ fn apart(a: &Form, b: &Form) -> Option<i128> {
 }
 
 impl Points {
-    /// Constants of the program are where numbers may stay below; `flags` are those that it moves into registers.
+    /// Constants of the program are thresholds; `flags` are those that it moves into registers.
     pub(super) fn new(
         constants: impl IntoIterator<Item = i128>,
         flags: BTreeSet<i128>,
@@ -225,17 +225,17 @@ impl Points {
         (at, chain(state.frames()), tags)
     }
 
-    /// The points as the core takes them, with these ranks.
+    /// The points in the core's form, with these ranks.
     pub(super) fn kept(&self, rank: impl Fn(usize) -> Vec<Form>) -> Vec<Kept> {
         self.all.iter().enumerate().map(|(i, point)| point.kept(rank(i))).collect()
     }
 
-    /// The point that a state is at.
+    /// The point that a state belongs to.
     pub(super) fn find(&self, at: InsnIdx, state: &State, live: RegSet) -> Option<usize> {
         self.at.get(&self.key(at, state, live)).copied()
     }
 
-    /// Keeps what the first state at a point knows.
+    /// Creates a point with the facts of the first state there.
     pub(super) fn begin(&mut self, at: InsnIdx, state: &State, live: RegSet) -> usize {
         let mut point = PointState {
             at,
@@ -286,7 +286,7 @@ impl PointState {
         Kept { at: self.at, claim: self.claim.clone(), rank }
     }
 
-    /// The places of its calls, then its own: the order in which points are walked.
+    /// The instructions of its calls, then its own: the order in which points are walked.
     pub(super) fn order(&self) -> Vec<u32> {
         let calls = self.chain.iter().filter_map(|(_, back)| Some(back.as_ref()?.0));
         calls.chain([self.at.0]).collect()
@@ -332,13 +332,13 @@ impl PointState {
         Form::name(name)
     }
 
-    /// Restates what a state knows by names that have recipes.
+    /// Expresses the facts of a state by names that have recipes.
     fn generalise(&mut self, state: &State) {
         let known = state.known();
         let of = |n: Name| known.names().get(n.index()).copied();
         let mut names: Vec<Option<Form>> = vec![None; known.names().len()];
         (self.claim.names, self.claim.rows) = (Vec::new(), Vec::new());
-        // Presence first: records are known by it.
+        // Presence comes first, since it identifies records.
         for place in places(&self.claim.lengths, &self.claim.frames) {
             if let Some(Value::Pointer(Pointer { present: Some(n), .. })) = value_at(state.frames(), place)
                 && let (Some(is), true) = (of(*n), names.get(n.index()).is_some_and(Option::is_none))
@@ -359,7 +359,7 @@ impl PointState {
             }
             let restated = match renamed(&form, &names) {
                 Some(form) => form,
-                // Names that no place tells apart.
+                // Names that no place determines.
                 None => {
                     let word = known.word(&form);
                     let is = Known { word, signed: word.smin() < 0 && word.umax() > i64::MAX as u64 };
@@ -405,7 +405,7 @@ impl PointState {
         Some(renaming)
     }
 
-    /// A number of the state that must have a name of its own to be covered: it may wrap.
+    /// A number of the state that must get a name of its own to be covered, since it may wrap.
     pub(super) fn unnamed(&self, state: &State) -> Option<(Form, bool)> {
         let renaming = self.renaming(state)?;
         self.recipes.iter().zip(&self.claim.names).zip(renaming).find_map(|((recipe, known), form)| {
@@ -423,7 +423,7 @@ impl PointState {
     /// Weakens the claim to cover the state. Bounds widen to thresholds; without these they are joined.
     fn weaken(&mut self, state: &State, thresholds: Thresholds<'_>) -> bool {
         let mut changed = false;
-        // A step that does not divide the way is none.
+        // A step must divide the distance.
         let Some(mut renaming) = self.usable_renaming(state, &mut changed) else { return changed };
         changed |= self.join_kinds(state, &renaming);
         let mut moved = Vec::new();
@@ -492,14 +492,15 @@ impl PointState {
         changed | self.drop_rows(&renaming, state)
     }
 
-    /// The renaming, after names whose recipe does not fit have got a plainer one.
+    /// The renaming, after names whose recipe does not fit have got a simpler one.
     fn usable_renaming(&mut self, state: &State, changed: &mut bool) -> Option<Vec<Form>> {
         for _ in 0..=self.recipes.len() {
             if let Some(renaming) = self.renaming(state) {
                 return Some(renaming);
             }
             *changed = true;
-            // The first name that cannot be found: what is at its place is forgotten with all that mentions it.
+            // The first name that cannot be found: the value at its place is forgotten, with everything that mentions
+            // it.
             let found = (0..self.recipes.len()).find(|n| {
                 let prefix = PointState { recipes: self.recipes[..=*n].to_vec(), ..self.clone() };
                 prefix.renaming(state).is_none()
@@ -513,7 +514,7 @@ impl PointState {
             let at = place.filter(|place| number_at(state.lengths(), state.frames(), *place).is_some());
             for place in places(&self.claim.lengths, &self.claim.frames) {
                 if self.number(place).is_some_and(|form| mentions(&form)) && Some(place) != at {
-                    // It has a name of its own from here on.
+                    // The place has a name of its own from here on.
                     let known = Known { word: Scalar::UNKNOWN, signed: false };
                     let is_there = number_at(state.lengths(), state.frames(), place).is_some();
                     let form =
@@ -610,7 +611,7 @@ impl PointState {
         true
     }
 
-    /// Adds what the rows of a state say of the claim's names.
+    /// Adds the consequences of a state's rows for the claim's names.
     fn project(&mut self, state: &State) {
         if let Some(renaming) = self.renaming(state) {
             self.add_rows(project::rows(state.known(), &self.claim.names, &renaming));
@@ -632,7 +633,7 @@ impl PointState {
         self.claim.rows.len() > before
     }
 
-    /// Rows that may hold between what the loop moves and everything else.
+    /// Adds rows that may hold between values that the loop moves and all others.
     fn add_candidates(&mut self, from: usize, state: &State, renaming: &[Form]) {
         let mut forms: Vec<Form> = Vec::new();
         for place in places(&self.claim.lengths, &self.claim.frames) {
@@ -659,7 +660,7 @@ impl PointState {
                 }
             }
         }
-        // Bounds of sums of names, which the bounds of the names do not say.
+        // Bounds of sums of names that do not follow from the bounds of the names.
         for form in forms.iter().filter(|form| moves(form) && form.terms().len() > 1) {
             let bounds = form.substitute(renaming).and_then(|form| state.known().bounds(&form));
             let least = bounds.map(|(min, _)| min).filter(|min| *min != 0);
@@ -680,7 +681,7 @@ impl PointState {
     }
 }
 
-/// The form with names replaced, if each of them has something.
+/// The form with names replaced, if each of them has a replacement.
 fn renamed(form: &Form, names: &[Option<Form>]) -> Option<Form> {
     let mut result = Form::constant(form.offset());
     for (n, a) in form.terms() {
@@ -689,7 +690,7 @@ fn renamed(form: &Form, names: &[Option<Form>]) -> Option<Form> {
     Some(result)
 }
 
-/// Changes each value of a frame; slots of which nothing is left are forgotten.
+/// Changes each value of a frame, and forgets slots whose value becomes unset.
 fn restate_values(frame: &mut Frame, change: impl Fn(&mut Value)) {
     frame.regs.iter_mut().for_each(&change);
     for mut cell in frame.stack.cells().to_vec() {
@@ -734,7 +735,7 @@ fn resolved(state: &State, value: &Value) -> Value {
     }
 }
 
-/// Whether both are numbers, or pointers into one thing that are both known not to be null, or both by a name.
+/// Whether both are numbers, or pointers into one object that are both known not to be null, or both null by a name.
 fn alike(claim: &Value, value: &Value, renaming: &[Form]) -> bool {
     let is = |n: &Name| renaming.get(n.index());
     match (claim, value) {
@@ -761,7 +762,8 @@ fn alike(claim: &Value, value: &Value, renaming: &[Form]) -> bool {
     }
 }
 
-/// The form, moved by a multiple of 2^64 into the reach of a name, where its bounds show how.
+/// The form plus a multiple of 2^64 such that it lies in the range of the name, where its bounds determine the
+/// multiple.
 fn nearest(known: &Knowledge, form: Form, name: &Known) -> Form {
     let (least, _) = Known { word: Scalar::UNKNOWN, signed: name.signed }.bounds();
     let moved = || {

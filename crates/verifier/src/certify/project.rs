@@ -1,4 +1,4 @@
-//! Projection: what the rows of a state say of the names of an invariant.
+//! Projection: the consequences of a state's rows for the names of an invariant.
 //!
 //! Problem: an invariant at a loop head needs rows between what the loop moves, for instance `offset + 4 * left <=
 //! length` in a binary search. Approach: each name of the invariant is a form over the names of a state that reaches
@@ -11,10 +11,10 @@ use std::collections::BTreeSet;
 
 use bpf_verifier_core::{Form, Knowledge, Known, Name, Scalar};
 
-/// Rows at any time, and pairs of rows that one step of Fourier and Motzkin's method combines, at most.
+/// The most rows at any time, and the most pairs of rows that one step of Fourier-Motzkin elimination combines.
 const MAX_ROWS: usize = 96;
 const MAX_PAIRS: usize = 48;
-/// Names of the state that are considered, at most.
+/// The most names of the state that are considered.
 const MAX_NAMES: usize = 24;
 /// Greatest coefficient of a candidate, and greatest constant.
 const MAX_COEFFICIENT: i128 = 1 << 20;
@@ -62,7 +62,7 @@ pub(super) fn rows(known: &Knowledge, claim: &[Known], renaming: &[Form]) -> Vec
         equations = equations.iter().filter_map(|e| without(e, n, &by, a)).collect();
         rows = rows.iter().filter_map(|row| without(row, n, &by, a)).collect();
     }
-    // The remaining equations speak of the invariant's names only.
+    // The remaining equations contain only the invariant's names.
     for e in equations {
         rows.extend(e.times(-1));
         rows.push(e);

@@ -1,4 +1,4 @@
-//! Ranks: for each kept point a lexicographic rank that each way from one point to the next decreases.
+//! Ranks: for each kept point a lexicographic rank that each path from one point to the next decreases.
 //!
 //! Problem: a program ends if the graph of kept points has a rank that decreases along each of its edges. Approach
 //! (Colon and Sipma, CAV 2002; Alias et al., SAS 2010): the strongly connected components of the graph are numbered in
@@ -14,14 +14,14 @@ use bpf_verifier_core::{Form, Knowledge, State};
 use super::multipliers;
 use super::points::PointState;
 
-/// Edges at most: ways from one point to the next.
+/// The most edges: paths from one point to the next.
 const MAX_EDGES: usize = 1024;
-/// Pairs of measures that are compared in one component, at most.
+/// The most pairs of measures that are compared in one component.
 const BUDGET: usize = 6000;
-/// Measures of a point at most.
+/// The most measures of a point.
 const MAX_MEASURES: usize = 64;
 
-/// A way from one kept point to the next.
+/// A path from one kept point to the next.
 #[derive(Debug)]
 struct Edge {
     from: usize,
@@ -43,14 +43,14 @@ impl Ranks {
         self.ranks.get(point).cloned().unwrap_or_default()
     }
 
-    /// Notes a way from one point to another.
+    /// Notes a path from one point to another.
     pub(super) fn see(&mut self, from: usize, to: usize, state: &State, renaming: Vec<Form>) {
         if self.edges.len() < MAX_EDGES {
             self.edges.push(Edge { from, to, known: state.known().clone(), renaming });
         }
     }
 
-    /// Looks for ranks. Where none is found, the check says so.
+    /// Finds ranks. If there are none, the check of the certificate fails.
     pub(super) fn find(&mut self, points: &[PointState]) {
         self.ranks = vec![Vec::new(); points.len()];
         let measures = points.iter().map(measures).collect();
@@ -141,7 +141,7 @@ impl Search<'_> {
         if self.budget == 0 {
             return None;
         }
-        // A point that an edge connects with those that have a measure.
+        // A point that an edge connects with a point that has a measure.
         let touches = |p: &&usize| {
             edges.iter().any(|e| {
                 let (from, to) = (self.edges[*e].from, self.edges[*e].to);
@@ -234,7 +234,7 @@ fn components(points: &[usize], edges: impl Iterator<Item = (usize, usize)>) -> 
         if index.contains_key(start) {
             continue;
         }
-        // Points on the way, each with the number of its edges that were followed.
+        // The points on the depth-first path, each with the number of its edges that were followed.
         let mut way = vec![(*start, 0)];
         while let Some((p, followed)) = way.pop() {
             if followed == 0 {

@@ -23,14 +23,14 @@ mod seen {
     pub(super) const FALLS: u8 = 32;
 }
 
-/// How often a loop comes round, after it was entered.
+/// The number of rounds of a loop after it was entered.
 #[derive(Clone, Copy, Debug, Default)]
 struct LoopNote {
     seen: bool,
     rounds: Option<u64>,
 }
 
-/// See the head of the module.
+/// The facts of a program's instructions and loops.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ValueNotes {
     on: bool,
@@ -52,7 +52,7 @@ impl ValueNotes {
         }
     }
 
-    /// Bytes of a copy.
+    /// The size of a copy in bytes.
     pub(super) fn bytes(&self) -> usize {
         let loops = self.loops.len() * size_of::<LoopNote>();
         self.notes.len() * size_of::<ValueFacts>() + self.seen.len() + loops
@@ -69,7 +69,7 @@ impl ValueNotes {
         self.on
     }
 
-    /// The instruction is about to run in this state.
+    /// Notes the state in which the instruction is about to run.
     pub(super) fn before(&mut self, at: InsnIdx, insn: &Insn, state: &State, env: &Env<'_>) {
         let (note, seen) = (&mut self.notes[at.index()], &mut self.seen[at.index()]);
         let (dst, src) = operands(insn);
@@ -87,7 +87,7 @@ impl ValueNotes {
         }
     }
 
-    /// It has run, and the state is what it has become.
+    /// Notes the state after the instruction has run.
     pub(super) fn after(&mut self, at: InsnIdx, insn: &Insn, state: &State) {
         if let Some(r) = result(insn) {
             let (note, seen) = (&mut self.notes[at.index()], &mut self.seen[at.index()]);
@@ -95,7 +95,7 @@ impl ValueNotes {
         }
     }
 
-    /// A conditional jump can go this way.
+    /// Notes that a conditional jump can have this outcome.
     pub(super) fn way(&mut self, at: InsnIdx, taken: bool) {
         let seen = &mut self.seen[at.index()];
         *seen |= if taken { seen::TAKEN } else { seen::FALLS };
@@ -106,7 +106,7 @@ impl ValueNotes {
         };
     }
 
-    /// A loop, of so many in all, has been entered, and comes round so often at most.
+    /// Notes an upper bound of the rounds of a loop that has been entered. `count`: the number of loops.
     pub(super) fn rounds(&mut self, id: u32, count: usize, rounds: Option<u64>) {
         self.loops.resize(count, LoopNote::default());
         let note = &mut self.loops[id as usize];
@@ -205,14 +205,14 @@ fn access_fact(base: &Value, off: i16, top: usize, env: &Env<'_>) -> Option<Acce
     let (region, start) = match base.ty {
         Ty::Stack { frame } if usize::from(frame) == top => (AccessRegion::Frame, 8),
         Ty::Stack { .. } => (AccessRegion::CallerFrame, 8),
-        // Where the host has it says nobody.
+        // The host's placement of the context is not described.
         Ty::Ctx => (AccessRegion::Context, 1),
         Ty::Packet { region } => (AccessRegion::Packet(region), env.region(region).align.min(8)),
         Ty::MapValue { map, inner } => (AccessRegion::MapValue { map, inner }, 8),
         Ty::Mem { from: Origin::Returned | Origin::Record, .. } => (AccessRegion::Memory, 8),
         Ty::Mem { from: Origin::Lent { .. }, .. } => (AccessRegion::Memory, 4),
-        // Any memory of the callers', or of a frame; what two look-ups may both have found; an offset from the other
-        // end.
+        // Memory of any kind that the callers or a frame have; memory that two look-ups may both have found; an offset
+        // from the region's end.
         Ty::Mem {
             from:
                 Origin::Argument { .. }
@@ -239,7 +239,7 @@ fn access_fact(base: &Value, off: i16, top: usize, env: &Env<'_>) -> Option<Acce
     };
     let at = base.n.bits().add(Tnum::constant(i64::from(off) as u64));
     let align = crate::num::few(start.min(1 << at.max().trailing_zeros().min(3)) as usize);
-    // An offset that is known by nothing may wrap around.
+    // An unbounded offset may wrap.
     let ends = base.n.smin().checked_add(off.into()).zip(base.n.smax().checked_add(off.into()));
     let (min, max) = ends.unwrap_or((i64::MIN, i64::MAX));
     Some(AccessFact { region, min, max, align })

@@ -1,5 +1,5 @@
-//! Where definitions are made and used ([`crate::state::Definition`]): masks, shifts there and back, and what a
-//! comparison of a result says of its operand.
+//! Creation and use of definitions ([`crate::state::Definition`]): masks, shifts to the left and back, and the
+//! consequences of a result's comparison for its operand.
 
 use bpf_isa::{AluOp, Reg, Src, Width};
 
@@ -15,11 +15,11 @@ use crate::value::Value;
 const SOON: u64 = 16;
 /// Steps within which a number that may have wrapped round is expected to be compared.
 const COMPARED_SOON: u64 = 24;
-/// Definitions that are followed from one bound to the next.
+/// The most definitions that are followed from one bound to the next.
 const MAX_HOPS: u32 = 4;
 
-/// Whether a number that is shifted to the left by so much, less than 64, comes back as it was: by a shift that keeps
-/// its sign, or one that has none.
+/// Whether a shift to the left by `by` (below 64) followed by a shift back restores the number: an arithmetic shift if
+/// `signed`, a logical one otherwise.
 pub(super) fn fits(n: &Scalar, by: u32, signed: bool) -> bool {
     match signed {
         false => n.umax() <= ones::<u64>(64 - by) || planted!(ShiftsLoseNothing),
@@ -28,8 +28,8 @@ pub(super) fn fits(n: &Scalar, by: u32, signed: bool) -> bool {
 }
 
 impl Walk<'_> {
-    /// Before an operation: what its result is made of, and how, if that is a named number and a constant and worth
-    /// knowing.
+    /// The definition of an operation's result, before the operation, if it is made of a named number and a constant
+    /// and is worth keeping.
     pub(super) fn will_define(&mut self, width: Width, op: AluOp, dst: Reg, src: Src) -> Option<(Affine, Made)> {
         if self.loops.related {
             if let Some(definition) = self.less_than_constant(width, op, dst, src) {
@@ -63,7 +63,7 @@ impl Walk<'_> {
             _ => return None,
         };
         let d = self.state.reg(dst);
-        // Of what is longer, 32 bits say nothing of the rest.
+        // For a number longer than 32 bits, a 32-bit operation says nothing about the rest.
         let whole = width == Width::W64 || d.is_short();
         let lost = matches!(made, Made::Left { unsigned: false, signed: false, .. });
         let of = Affine::of(d).filter(|_| whole && !lost)?;
@@ -154,7 +154,7 @@ impl Walk<'_> {
         if scale == -1 {
             self.state.bound_sum(v.id, id, delta.into(), &mut self.next_id);
         }
-        // A comparison of the register is one of the number that it was made from, which may outlive it.
+        // A comparison of the register is a comparison of the number that it was made from, which may outlive it.
         let known = self.state.reg(r).n;
         self.state.set(r, Affine { id, scale, delta }.value(known.meet(&n).unwrap_or(known)));
     }
@@ -221,7 +221,7 @@ impl Walk<'_> {
         true
     }
 
-    /// The operation has been done.
+    /// Notes the definition after the operation was done.
     pub(super) fn define(&mut self, dst: Reg, of: Affine, made: Made) {
         if matches!(made, Made::Modulo { .. }) {
             self.congruent_at = self.stats.steps;
@@ -248,9 +248,9 @@ impl Walk<'_> {
             && self.loops.forest().headed(self.pc).is_none()
     }
 
-    /// A shift to the left and back again leaves a number as it is, and its name, if nothing is lost at the top: what a
-    /// cast is without 32-bit moves. Of an index, it comes back so far that it is multiplied; of a length in bytes, so
-    /// far that it is divided. Compilers put two of these pairs into each other.
+    /// Restores a number, with its name, after a shift to the left and back if no bits were lost at the top: a cast
+    /// without 32-bit moves. Compilers shift an index back by less, which multiplies it, and a length in bytes by more,
+    /// which divides it. They also nest two such pairs.
     pub(super) fn shifted_back(&mut self, width: Width, op: AluOp, dst: Reg, src: Src) -> bool {
         let (Width::W64, Src::Imm(by), AluOp::Rsh | AluOp::Arsh) = (width, src, op) else { return false };
         let Ok(by) = u32::try_from(by) else { return false };
@@ -260,10 +260,10 @@ impl Walk<'_> {
             Made::Left { by, unsigned, signed: fits } => (if signed { fits } else { unsigned }).then_some((by, x.of)),
             Made::Masked(_) | Made::Right(_) | Made::Ahead(_) | Made::Inverted | Made::Modulo { .. } => None,
         });
-        // Its name says so, too, where it is a multiple.
+        // A name with a multiple shows it, too.
         let Some((up, of)) = defined.or_else(|| multiple(d, signed)) else { return false };
         let v = of.value(d.n.alu(op, Width::W64, &Scalar::constant(up.into())));
-        // A number that may be negative comes back as far at most: it is not to be divided.
+        // A number that may be negative is shifted back by at most `up`, since it must not be divided.
         if v.n.smin() < 0 && by > up {
             return false;
         }
@@ -275,7 +275,7 @@ impl Walk<'_> {
         }
     }
 
-    /// A number has been copied: if it was shifted to the left, one of the two is about to come back.
+    /// Notes a copy of a number: if the number was shifted to the left, one of both is probably shifted back soon.
     pub(super) fn copied(&mut self, from: Reg) {
         let v = self.state.reg(from);
         if self.state.definitions_of(v).any(|d| matches!(d.made, Made::Left { .. })) {
@@ -283,16 +283,16 @@ impl Walk<'_> {
         }
     }
 
-    /// Whether a number has been shifted and copied so lately that it is about to come back.
+    /// Whether a number was shifted and copied so recently that it is probably shifted back soon.
     pub(super) fn awaits_half(&self) -> bool {
         !self.state.definitions.is_empty() && self.copied_at.is_some_and(|step| self.stats.steps - step <= SOON)
     }
 
-    /// A comparison has shown the number to be one of these: what that says of those that it was made of. In `state`,
-    /// whose values say so of the number already.
+    /// Refines numbers by their definitions in `state`, after a comparison has shown that `known` is in `n`. The values
+    /// of `state` are already refined by the comparison itself.
     pub(super) fn see_bits(&self, state: &mut State, known: &Value, n: &Scalar) {
-        // Nothing marks that one place rests on another's comparison: definitions are refined only where all numbers
-        // are needed exactly.
+        // The trail does not mark that one place depends on another's comparison, so definitions are refined only where
+        // all numbers are needed exactly.
         if state.definitions.is_empty() || n.as_const().is_none() || !self.scratch.prune.all_exact() {
             return;
         }
@@ -302,7 +302,7 @@ impl Walk<'_> {
     }
 }
 
-/// A multiple by a power of two, and what it is of it.
+/// The power of two of which the number is a multiple, and the quotient.
 fn multiple(d: &Value, signed: bool) -> Option<(u32, Affine)> {
     let up = d.scale.trailing_zeros().min(d.delta.trailing_zeros());
     let named = d.is_scalar() && d.id != 0 && up > 0 && (!signed || d.n.smin() >= 0);
@@ -323,8 +323,8 @@ impl State {
         n
     }
 
-    /// The named number, whose values say so already, is one of these: what that says of the number that it was made
-    /// of, and of those that were made of that.
+    /// Refines operands and other results by definitions, after the named number was found to be in `n`; the values
+    /// already are.
     fn refine_definitions(&mut self, of: Affine, n: &Scalar) {
         let definitions = std::mem::take(&mut self.definitions);
         self.refine_operands(&definitions, of, n, (usize::MAX, MAX_HOPS));
@@ -338,7 +338,8 @@ impl State {
         }
     }
 
-    /// The number is one of these; `from`: by the definition of this index, and so many more are followed.
+    /// Refines a number to `n`. `from`: the index of the definition that it came by, and the number of further
+    /// definitions to follow.
     fn refine_number(&mut self, definitions: &[Definition], of: Affine, n: &Scalar, (from, hops): (usize, u32)) {
         let Some(n) = self.range_by_results(definitions, of, MAX_HOPS).meet(n).map(aligned) else { return };
         self.each_value_mut(|v| {

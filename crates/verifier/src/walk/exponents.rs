@@ -1,4 +1,4 @@
-//! Shifts by a number that is one of a few: `1 << (byte >> 6)`, what a QUIC variable-length integer has as its length.
+//! Shifts by one of a few numbers: `1 << (byte >> 6)`, the length of a QUIC variable-length integer.
 //!
 //! Problem: the result is one of a few numbers, each of which belongs to one exponent. A fact about the exponent (it is
 //! not 0, as the byte was 64 or more) does not bound the range of the result. Approach: in a walk that goes further
@@ -15,12 +15,12 @@ use crate::faults::planted;
 use crate::scalar::Scalar;
 use crate::state::State;
 
-/// The most exponents that are walked apart.
+/// The most exponents that are walked separately.
 const MOST_APART: u64 = 4;
 
 impl Walk<'_> {
-    /// A constant is about to be shifted to the left by a number: leaves all but one of what that may be to be walked
-    /// later, if they are few. They come back to this instruction, where the number is a constant then.
+    /// Splits the state before a constant is shifted to the left by a number with few possible values: all values but
+    /// one are queued. Their walks begin at this instruction, where the number is a constant then.
     pub(super) fn part_exponents(&mut self, dst: Reg, by: Reg) -> Res<()> {
         let (d, x) = (self.state.reg(dst), *self.state.reg(by));
         let few = x.is_scalar() && x.n.umax() - x.n.umin() < MOST_APART;
@@ -46,7 +46,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// The number in the register is this one in `state`.
+    /// Sets the number in the register to `v` in `state`.
     fn becomes(&self, state: &mut State, r: Reg, v: u64) {
         let known = *state.reg(r);
         refine_linked(state, r, &Scalar::constant(v));

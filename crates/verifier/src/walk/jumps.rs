@@ -1,4 +1,4 @@
-//! Indirect jumps: what they may go to, and where the instructions they name come from.
+//! Indirect jumps: their targets, and the origin of the loaded instructions.
 //!
 //! Approach: a map of instructions is not memory but a table. A pointer into it ([`Ty::Table`]) moves as a pointer to a
 //! map's value does, and the only use of it is to load one whole entry. The loaded value ([`Ty::Insn`]) is not a
@@ -45,7 +45,7 @@ impl Walk<'_> {
         Ok(Value { n, ..Value::pointer(Ty::Insn { map }) })
     }
 
-    /// `gotox`: each way that the entries which the register may hold name.
+    /// `gotox`: walks the target of each entry that the register may hold.
     pub(super) fn jump_register(&mut self, reg: Reg) -> Res<Flow> {
         self.decides();
         let v = self.read(reg)?;

@@ -1,13 +1,13 @@
-//! Numbers whose bits are counted.
+//! Numbers whose bits are counted (population count).
 //!
 //! Problem: BPF has no instruction that counts bits, so compilers expand one (and leading and trailing zeros, which are
 //! made of it): pairs of bits, then fields of four and eight, are added side by side in one number, and a product adds
-//! the bytes. By ranges and known bits the result is a byte: nothing says that it is no more than the width. Approach:
-//! of such a number it is kept how much each of its fields is at most ([`Lanes`]); the fields are added, masked,
-//! shifted and multiplied side by side ([`crate::fields`]).
+//! the bytes. Ranges and known bits only show that the result is a byte, and not that it is at most the width.
+//! Approach: an upper bound of each field of such a number is kept ([`Lanes`]); the fields are added, masked, shifted
+//! and multiplied side by side ([`crate::fields`]).
 //!
-//! Invariants: each says something of a name, which means the same as long as a state has it. Each is a part of the
-//! state from one join to the next, as the differences are.
+//! Invariants: each fact is about a name, which denotes the same number as long as a state has it. The facts live from
+//! one join to the next, like differences.
 
 use bpf_isa::{AluOp, Insn, Reg, Src, Width};
 
@@ -18,7 +18,7 @@ use crate::state::{Bits, Lanes};
 use crate::tnum::ones;
 use crate::value::Value;
 
-/// Facts that a state holds; the oldest goes for a new one.
+/// The most such facts of a state; a new one replaces the oldest.
 const MAX_LANES: usize = 4;
 
 impl Walk<'_> {
@@ -79,7 +79,7 @@ impl Walk<'_> {
         fields.map(Bits::Fields)
     }
 
-    /// That has been made of it.
+    /// Notes the bits of an operation's result.
     pub(super) fn note_lanes(&mut self, dst: Reg, bits: Bits) {
         let r = *self.state.reg(dst);
         if !r.is_scalar() || r.n.as_const().is_some() {
@@ -107,7 +107,7 @@ impl Walk<'_> {
         self.state.lanes.push(Lanes { id, bits });
     }
 
-    /// Whether the next instruction leaves every other bit of the register, as where bits are counted.
+    /// Whether the next instruction keeps every other bit of the register, as in a population count.
     fn counts_pairs_next(&self, r: Reg) -> bool {
         let pairs = |c: u64| c == repeated(1, 2) || c == repeated(1, 2) & ones::<u64>(32);
         match self.insns.get(self.pc.index() + 1) {

@@ -1,5 +1,5 @@
-//! Memory that a helper is given: that it may be read or written, as long as it is said to be, and lies apart from what
-//! else the call writes.
+//! Memory arguments of helpers: proves that they may be read or written for their whole length, and that they do not
+//! overlap memory that the call writes.
 
 use super::Call;
 use crate::error::Reason;
@@ -24,7 +24,8 @@ impl<'a> Walk<'a> {
         self.sized_memory(proto, i, reg, v, &Value::constant(bytes), mem, call)
     }
 
-    /// Proves that the helper may use as many bytes at `v` as `length` says, and notes what it may overwrite.
+    /// Proves that the helper may access as many bytes at `v` as `length` says, and notes the bytes that it may
+    /// overwrite.
     #[expect(clippy::too_many_arguments, reason = "an argument is its prototype, position, register and value")]
     pub(super) fn sized_memory(
         &mut self,
@@ -65,7 +66,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Where the memory lies, if it has any bytes.
+    /// The place of the memory, if it has any bytes.
     pub(in crate::walk) fn prove_memory(&mut self, reg: Reg, v: &Value, max: u64, mem: MemArg) -> Res<Option<Place>> {
         self.prove_memory_of(reg, v, &Value::constant(max), mem)
     }
@@ -81,7 +82,7 @@ impl<'a> Walk<'a> {
             v
         };
         let from = match v.ty {
-            // Whatever a caller has passed.
+            // The memory is of any kind that a caller has passed.
             Ty::Mem { from: Origin::Argument { .. }, .. } => MemSet::ANY,
             Ty::Stack { .. } => MemSet::STACK,
             Ty::Packet { .. } => MemSet::PACKET,
@@ -129,7 +130,8 @@ impl<'a> Walk<'a> {
         Ok(Some(place))
     }
 
-    /// Room for a slice of a packet: other memory is in one piece, and its buffer not looked at.
+    /// Checks the buffer for a slice of a packet. For other memory, which is contiguous, the function ignores the
+    /// buffer.
     pub(super) fn slice_buffer(&mut self, proto: &HelperProto, i: usize, bytes: u64, call: &mut Call<'a>) -> Res<()> {
         /// The most bytes of a slice on the stack: those of a [`crate::state::Spill`].
         const MOST: u64 = 255;
@@ -161,7 +163,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The slice that a call returns may lie in these bytes of the stack: its owner.
+    /// Lends these bytes of the stack to the slice that a call returns. Returns the owner id.
     pub(in crate::walk) fn lend_buffer(&mut self, (frame, depth, size): (u8, usize, usize)) -> u32 {
         let owner = self.new_id();
         self.writes_stack(frame.into(), depth, size);
@@ -170,7 +172,7 @@ impl<'a> Walk<'a> {
         owner
     }
 
-    /// Rust's rule for `&mut`: what is written overlaps nothing else.
+    /// Checks Rust's rule for `&mut`: memory that is written overlaps no other argument.
     pub(super) fn check_disjoint(&self, proto: &HelperProto, call: &Call<'a>) -> Res<()> {
         let mem: Vec<_> = call.memory.iter().flatten().collect();
         for (k, a) in mem.iter().enumerate() {
@@ -206,8 +208,8 @@ fn disjoint(a: &(usize, Value, u64, bool), b: &(usize, Value, u64, bool)) -> boo
         }
         // `Region` promises that.
         (Ty::Packet { .. }, Ty::Packet { .. }) => true,
-        // Of one element. Two look-ups may find one element; two maps of the table may be one map, and so may inner
-        // ones.
+        // Within one element. Two look-ups may find one element; two maps of the table may be one map, and so may inner
+        // maps.
         (Ty::MapValue { map: m, inner: i }, Ty::MapValue { map: n, inner: j }) => {
             (m, i) == (n, j) && (a.id != 0 || !i) && a.id == b.id && offsets_apart()
         }
@@ -219,17 +221,17 @@ fn disjoint(a: &(usize, Value, u64, bool), b: &(usize, Value, u64, bool)) -> boo
     }
 }
 
-/// Whether nothing of the first kind of memory is of the second.
+/// Whether no memory of the first kind is of the second kind.
 fn other_memory(a: Ty, b: Ty) -> bool {
     match (a, b) {
-        // The frames that a walk knows are younger than all that it was given.
+        // Frames of the walk are younger than all memory that was passed to it.
         (Ty::Stack { .. }, Ty::Mem { from: Origin::Element | Origin::Slice { .. }, .. }) => false,
         (Ty::Stack { .. }, Ty::Packet { .. } | Ty::MapValue { .. } | Ty::Mem { .. }) => true,
         // `Region` promises that.
         (Ty::Packet { .. }, Ty::MapValue { .. }) => true,
         (Ty::Packet { .. }, Ty::Mem { from: Origin::Returned | Origin::Record | Origin::Lent { .. }, .. }) => true,
         (Ty::MapValue { .. }, Ty::Mem { from: Origin::Record, .. }) => true,
-        // An argument may be anything, and what a function returns may be a map's value.
+        // An argument may be any memory, and a function's result may be a map's value.
         (
             Ty::Uninit(_)
             | Ty::Scalar

@@ -1,53 +1,55 @@
 //! Points: integers for all unknowns that satisfy all rows.
 //!
-//! Problem: of three questions, the answer to two is no, and elimination knows that only when no unknown is left: first
-//! of the rows near the question, then of more, then of all. Approach: one point that satisfies all rows, the negation
-//! of what is asked among them, says so at once. It is looked for twice. From below, all unknowns begin at their
-//! least, and what is too small for a row is raised; nothing is ever lowered. From above, it is the other way round.
-//! An order says that one unknown is at least another, so of orders alone this finds the least solution; of the parts
-//! of a sum it tries one after the other, and may miss a point. The next question is often about the same names in the
-//! same state: all rows but the negation hold at the last point, and only what moves from there is looked at.
+//! Problem: for two of three questions, the answer is "not proven", and elimination finds that out only when no unknown
+//! is left: first for the rows near the question, then for more, then for all. Approach: one point that satisfies all
+//! rows, including the negation of the question, shows it at once. Two searches look for one. From below, all unknowns
+//! begin at their least value, and an unknown that is too small for a row is raised; none is ever lowered. From above,
+//! it is the other way round. An order states that one unknown is at least another, so for orders alone this finds the
+//! least solution; for sums it tries one part after the other, and may miss a point. The next question is often about
+//! the same names in the same state: all rows but the negation hold at the last point, and only unknowns that move from
+//! there are visited.
 //!
-//! Invariants: a point counts only when each row has been seen to hold at it since the last of the row's unknowns
-//! moved, by exact arithmetic; what overflows is no point. Whatever elimination makes of rows holds wherever these
-//! hold: of sums that is clear, and rounding takes no integers away. So where there is a point, elimination finds no
-//! contradiction, in these rows or in some of them, in any order, and a question with a point has the answer that it
-//! would have had. If rows have been left out, what is nearer may be no part of the others, and no point is looked
-//! for. Were any of this wrong, something would not be proven that is true: no point has an unsafe program accepted.
+//! Invariants: a point counts only if each row was evaluated, in exact arithmetic, after the last of its unknowns
+//! moved, and holds; an overflow is no point. Rows derived by elimination hold wherever their premises hold: this is
+//! clear for sums, and rounding removes no integers. So if there is a point, elimination finds no contradiction in
+//! these rows or in a subset of them, in any order, and a question with a point has the answer that elimination would
+//! give. If rows were left out, the nearer rows may be no subset of the others, and no point is searched. An error here
+//! could only make the solver fail to prove a true statement: no point makes an unsafe program accepted.
 
 use super::Form;
 use super::rows::{COLUMNS, Row, Rows, columns_of};
 use crate::fuel;
 
-/// Fuel for each row that is looked at.
+/// Fuel for each row that is visited.
 const ROW: u64 = 3;
-/// How often all rows are gone through.
+/// The number of passes over all rows.
 const PASSES: usize = 3;
-/// How far from 0 an unknown begins at most, if nothing else bounds it.
+/// The greatest distance from 0 at which an unbounded unknown begins.
 const FAR: i64 = 1 << 40;
 
-/// A number for each column.
+/// An integer for each column.
 type Point = [i64; COLUMNS];
 
 /// Points that satisfy rows.
 #[derive(Debug, Default)]
 pub(super) struct Points {
-    /// Whether one is worth looking for.
+    /// Whether a search is worthwhile.
     any: bool,
-    /// The least and the most of each unknown.
+    /// The range of each unknown.
     within: [(i64, i64); COLUMNS],
-    /// Those found last for these rows: raised, and lowered.
+    /// The points found last for these rows: by raising, and by lowering.
     found: [Option<Point>; 2],
 }
 
 impl Points {
-    /// Begins to look for points that satisfy these rows. `all`: whether they are all that there is to satisfy.
+    /// Begins a search for points that satisfy these rows. `all`: whether these are all rows of the state about the
+    /// question.
     pub(super) fn begin(&mut self, rows: &Rows, all: bool) {
         self.found = [None; 2];
         self.any = all && !rows.left_out && self.see_bounds(rows).is_some();
     }
 
-    /// `None` if nothing lies within the bounds of an unknown.
+    /// Reads the bounds. `None` if those of an unknown exclude each other.
     fn see_bounds(&mut self, rows: &Rows) -> Option<()> {
         for (within, [least, most]) in self.within.iter_mut().zip(&rows.bounds) {
             let least = least.map_or(Some(i64::MIN), |least| i64::try_from(least.max(i64::MIN.into())).ok())?;
@@ -60,8 +62,8 @@ impl Points {
         Some(())
     }
 
-    /// Whether some integers satisfy the rows, and one more: a form, whose names are the first columns, is 0 at most.
-    /// `false` if none have been found.
+    /// Whether some integers satisfy the rows and `form <= 0`, where the form's names are the first columns. `false` if
+    /// none were found.
     pub(super) fn satisfy(&mut self, rows: &Rows, form: &Form) -> bool {
         let Some(row) = self.any.then(|| Row::of_first(&form.terms, form.constant)).flatten() else { return false };
         [true, false].into_iter().any(|raised| {
@@ -76,7 +78,7 @@ impl Points {
         })
     }
 
-    /// Where all unknowns are at their least, or else at their most.
+    /// The point with all unknowns at their least, or at their greatest values.
     fn first(&self, raised: bool) -> Point {
         self.within.map(|(least, most)| match raised {
             true if least >= -FAR => least,
@@ -85,8 +87,8 @@ impl Points {
         })
     }
 
-    /// A point that satisfies all rows, and this one more, from a point on. `moved`: the columns that moved since rows
-    /// with them were last seen to hold.
+    /// A point that satisfies all rows and one more, searched from `point` on. `moved`: the columns that moved since
+    /// rows with them were last seen to hold.
     fn look(&self, rows: &Rows, more: &Row, raised: bool, mut point: Point, moved: u32) -> Option<Point> {
         let mut before = moved;
         for _ in 0..PASSES {
@@ -120,8 +122,8 @@ impl Row {
         columns_of(self.used).try_fold(constant, |sum, at| sum.checked_add(self.by[at].checked_mul(point[at])?))
     }
 
-    /// Moves the point to where the row, or equation, holds: unknowns are raised, or else lowered, within their bounds.
-    /// The columns that moved; `None` if the row does not hold then.
+    /// Moves the point to where the row, or equation, holds: unknowns are raised, or lowered, within their bounds.
+    /// Returns the columns that moved; `None` if the row still does not hold.
     fn move_point(
         &self,
         equation: bool,
@@ -136,7 +138,7 @@ impl Row {
         while !holds(value) {
             let at = columns.next()?;
             let by = self.by[at];
-            // A sum becomes less by more of what it has less than 0 times.
+            // A sum decreases when an unknown with a negative coefficient increases.
             if ((by < 0) == too_much) != raised {
                 continue;
             }
@@ -236,7 +238,7 @@ mod tests {
                     continue;
                 }
                 assert!(!contradict, "{all:?}");
-                // By columns: the first two are asked about, the others come as rows name them.
+                // Columns: the first two are the question's, the others come as rows name them.
                 let columns = rows_of(&[1, 2], &said).columns;
                 let holds = |point: &Point| {
                     all.iter().all(|(terms, constant, equal)| {
@@ -254,7 +256,7 @@ mod tests {
         assert!(counts.into_iter().all(|n| n > 300) && found > 2 * missed, "{counts:?}");
     }
 
-    /// A row that did not fit may be what elimination of fewer rows rests on.
+    /// Elimination of fewer rows may depend on a row that did not fit.
     #[test]
     fn no_point_is_found_where_a_row_was_left_out() {
         let mut points = Points::default();
