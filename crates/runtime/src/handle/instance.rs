@@ -67,8 +67,8 @@ impl<H: 'static> Instance<H> {
     /// Restores the initial contents of the instance's maps: global data has its first contents, arrays are zero, other
     /// maps are empty, rings have no records, prog arrays and maps of maps hold what the object puts there. Timers that
     /// were set in values end. Not changed: maps that were handed in ([`crate::MapSet::reuse`]), which others may use;
-    /// constants and other frozen maps; locks in values of arrays. If a deferred callback of the host panics during the reset, the panic is
-    /// resumed after all maps are reset.
+    /// constants and other frozen maps; locks in values of arrays. If a deferred callback of the host panics during the
+    /// reset, the panic is resumed after all maps are reset.
     ///
     /// No run that began before is still in a program of the instance: the reset is refused while one is. If somebody
     /// else holds a program of the instance (by a [`Program`], a hook or a prog array), a run may be in it without the
