@@ -638,8 +638,8 @@ fn what_is_noted_is_true_of_all_paths() {
     assert!(least.is_none(), "{}", least.map_or(String::new(), |l| l.1));
 }
 
-/// A part of one region's length is compared in a shorter region, of 32 bytes at most. The rest of the length is used as
-/// an offset into 32 bytes of the stack.
+/// A part of one region's length is compared in a shorter region, of 32 bytes at most. The rest of the length is used
+/// as an offset into 32 bytes of the stack.
 const REST_OF_ANOTHER: &str = "
     r6 = *(u64 *)(r1 + 0)
     r7 = *(u64 *)(r1 + 8)
