@@ -194,6 +194,16 @@ fn sum(a: Reach, b: Reach, times: u32) -> Reach {
     }
 }
 
+/// The address in r10 plus a number between these two, moved by a constant. Addresses wrap, so ends that were cut off
+/// would come back as others: bounds that are far from the frame are none.
+fn moved(from: i64, to: i64, by: i64) -> Reach {
+    const FAR: u64 = 1 << 40;
+    match (from.checked_add(by), to.checked_add(by)) {
+        (Some(from), Some(to)) if from.unsigned_abs() < FAR && to.unsigned_abs() < FAR => Reach::Frame(from, to),
+        (Some(_) | None, Some(_) | None) => Reach::Number(u64::MAX),
+    }
+}
+
 fn reach(op: &Op, reaches: &[Reach]) -> Reach {
     const ANY: Reach = Reach::Number(u64::MAX);
     let of = |v: VReg| reaches[v.index()];
@@ -228,7 +238,7 @@ fn reach(op: &Op, reaches: &[Reach]) -> Reach {
             (width, Reach::Number(number(of(a)).min(u32::MAX.into()) >> count))
         }
         Op::Bin { op: BinOp::Add, width: width @ Width::W64, a, b: Val::Imm(imm), .. } => match of(a) {
-            Reach::Frame(from, to) => (width, Reach::Frame(from.saturating_add(imm), to.saturating_add(imm))),
+            Reach::Frame(from, to) => (width, moved(from, to, imm)),
             span @ (Reach::Nothing | Reach::Exactly(_) | Reach::Number(_)) => {
                 (width, sum(span, Reach::Number(imm as u64), 1))
             }
@@ -376,6 +386,11 @@ mod tests {
             ),
             // A constant beyond the frame is treated as a number of the program.
             ("    v7 = add.64 v3, 60\n    v8 = load.w [v7]", "    v7 = add.64 v3, 64\n    v8 = load.w [v7]"),
+            // There and back, by constants that sum up to less than one of them or wrap.
+            (
+                "    v7 = add.64 v3, 1000\n    v7 = add.64 v7, -1000\n    v8 = load.w [v7]",
+                "    v7 = add.64 v3, 9223372036854775807\n    v9 = add.64 v7, 9223372036854775807\n    v10 = add.64 v9, -9223372036854775807\n    v8 = load.w [v10 - 4]",
+            ),
             (
                 "    v7 = mov.64 40\n    v7 = add.64 v3, 8\n    v8 = load.w [v7]",
                 "    v7 = mov.64 4096\n    v8 = load.w [v3 + v7 << 0]",
