@@ -74,7 +74,8 @@ impl Checked {
 
     /// Returns nanoseconds of one of `repeat` runs.
     ///
-    /// # Panics If a run fails that has succeeded before.
+    /// # Panics
+    /// If a run fails that has succeeded before.
     pub fn time(&mut self, repeat: u32) -> f64 {
         self.loaded.time(self.memory.bytes(), repeat).expect("it ran before")
     }

@@ -100,7 +100,7 @@ fn a_child_lets_go_of_everything_whatever_its_parent_was_doing() {
             assert!(child >= 0);
             if child == 0 {
                 // SAFETY: ends a child that waits for ever.
-                unsafe { libc::alarm(20) };
+                unsafe { libc::alarm(120) };
                 let dropped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(held.take())));
                 // SAFETY: ends the child without running the parent's destructors twice.
                 unsafe { libc::_exit(i32::from(dropped.is_err())) };
