@@ -21,7 +21,7 @@ use wasmtime::error::Context as _;
 use wasmtime::{InstanceAllocationStrategy, InstancePre, Module, PoolingAllocationConfig, Store, TypedFunc};
 use wasmtime::{Result, bail, ensure};
 
-/// What all contenders are shown: `struct record` of job.h.
+/// Input of all contenders: `struct record` of job.h.
 #[derive(BpfContext, Clone, Copy)]
 #[bpf(name = "record")]
 #[repr(C)]
@@ -49,7 +49,8 @@ const LONG: Duration = Duration::from_secs(1000);
 const WASM: &str = include_str!("../job.wat");
 const OBJECT: &[u8] = include_bytes!("../job.o");
 
-/// What plug-ins call. Not inlined: the plug-in in Rust would have none of a call's cost.
+/// State of the host, and its functions for plug-ins. They are not inlined: the plug-in in Rust would have none of a
+/// call's cost.
 #[derive(Default, PartialEq, Debug)]
 struct Host {
     asked: u64,
@@ -109,7 +110,7 @@ impl Plugin for InRust {
     }
 }
 
-/// What all of our plug-ins have in common.
+/// Shared state of all plug-ins here.
 struct Ours {
     engine: Engine,
     linker: Linker<Host>,
@@ -191,7 +192,7 @@ impl OurPlugin {
     }
 }
 
-/// What all plug-ins in wasmtime have in common.
+/// Shared state of all plug-ins in wasmtime.
 struct Wasm {
     engine: wasmtime::Engine,
     linker: wasmtime::Linker<Host>,
@@ -335,7 +336,7 @@ fn many(of: &str) -> Result<()> {
     let (records, mut host) = (records(), Host::default());
     let ours = Ours::new()?;
     let wasm = Wasm::new()?;
-    // What the first one brings into memory belongs to no plug-in.
+    // Pages that the first plug-in brings into memory belong to no plug-in.
     check(&ours, &wasm)?;
     let mut round: Box<dyn FnMut() -> Result<()>>;
     let (before, begin) = (memory()?, Instant::now());

@@ -12,8 +12,8 @@ use crate::{DEFAULT_STACK_BYTES, Env, Memory, Stop, StopKind};
 /// The largest number of tail calls taken in a run (Linux: MAX_TAIL_CALL_CNT).
 pub const MAX_TAIL_CALLS: u32 = 33;
 
-/// The upper half of a callback's address; the lower half is the slot. Such an address is not canonical on any
-/// supported machine, so it is never that of memory.
+/// The upper half of a callback's address; the lower half is the slot. The address is not canonical on any
+/// supported machine, so no memory has it.
 const CALLBACK_TAG: u64 = 0xbf00_0000_0000_0000;
 
 /// The address of the subprogram that starts at `slot`, as [`bpf_isa::Imm64::Func`] loads it.

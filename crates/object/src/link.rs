@@ -69,8 +69,9 @@ impl Object {
     /// [`bpf_isa::Callee::Host`]); the linker binds it to a function that ends the run.
     ///
     /// # Errors
-    /// Those of [`Object::code`]; a host function that is missing and not weak; a reference to an external variable
-    /// that is not weak; a CO-RE relocation that needs a type; use of global data that contains addresses.
+    /// Returns the errors of [`Object::code`]. Other errors are a host function that is missing and not weak; a
+    /// reference to an external variable that is not weak; a CO-RE relocation that needs a type; use of global data
+    /// that contains addresses.
     pub fn link(
         &self,
         program: &Program,
@@ -91,7 +92,7 @@ impl Object {
     /// error here: see [`LinkedCode::unresolved`].
     ///
     /// # Errors
-    /// Those of [`Object::link`], except for CO-RE relocations.
+    /// Returns the errors of [`Object::link`], except for CO-RE relocations.
     pub fn link_for(
         &self,
         program: &Program,

@@ -95,7 +95,7 @@ impl<F: Fences> Clock<F> {
     /// Executes a core barrier.
     ///
     /// # Errors
-    /// Those of [`Fences::core_barrier`].
+    /// Returns the errors of [`Fences::core_barrier`].
     pub fn barrier(&self) -> Result<Barrier, F::Error> {
         let begun = self.tick();
         self.fences.core_barrier()?;

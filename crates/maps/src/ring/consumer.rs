@@ -106,7 +106,7 @@ impl RingBuf {
     /// Waits until a record is available; false if the timeout ends first.
     ///
     /// # Errors
-    /// Those of `poll(2)`; in a forked child.
+    /// Returns the errors of `poll(2)`, and fails in a forked child.
     pub fn poll(&mut self, timeout: Option<Duration>) -> std::io::Result<bool> {
         self.ring.check_process()?;
         let deadline = Deadline::after(timeout);

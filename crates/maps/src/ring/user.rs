@@ -143,7 +143,7 @@ impl UserRingBuf {
     /// too small.
     ///
     /// # Errors
-    /// Those of `poll(2)`; in a forked child.
+    /// Returns the errors of `poll(2)`, and fails in a forked child.
     pub fn reserve_blocking(&mut self, size: u32, timeout: Option<Duration>) -> std::io::Result<Option<Sample<'_>>> {
         self.ring.check_process()?;
         let deadline = Deadline::after(timeout);
