@@ -68,6 +68,6 @@ pub struct Hardening {
     pub return_signing: bool,
     /// Whether constants that a program chooses are kept out of its machine code: a constant outside of -128 to 127
     /// is computed from two numbers, one of them random (against JIT spraying, as the kernel's `bpf_jit_harden`).
-    /// Such code is optimised at every level.
+    /// Blinded code is optimised at every level.
     pub blind_constants: bool,
 }

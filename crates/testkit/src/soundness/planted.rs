@@ -130,7 +130,7 @@ impl Planted {
         self.seen.contained += 1;
         let mut harmful = 0;
         for _ in 0..runs {
-            // The same choices for both.
+            // One seed gives both runs equal choices.
             let seed = c.value();
             oracle::fill_stacks(0);
             let input = Input::choose(generated, &mut Choices::from_seed(seed));

@@ -551,7 +551,7 @@ fn a_base_and_a_part_of_what_is_left_reach_no_further() {
     refused(&HALVES.replace("b: r2 = r3", "b: r2 = r2"));
 }
 
-/// The same until one is left, without a branch: the rest is never empty.
+/// A search without a branch in its rounds, which ends when one element is left: the rest is never empty.
 const LEFT_OF_TWO: &str = ";raw
     r0 = 0
     r6 = r1

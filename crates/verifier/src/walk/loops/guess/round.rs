@@ -159,7 +159,7 @@ impl Guess {
         });
         back.forget_products(|id| moved.iter().any(|(m, _)| *m == id) && !planted!(ProductsStay));
         if let Some(most) = divided {
-            // The same bound holds for all earlier rounds.
+            // `most` also bounds the counter in all earlier rounds.
             if let Some(mark) = back.top_mut().loops.last_mut()
                 && let Some(n) = mark.k.n.meet(&Scalar::unsigned(0, most))
             {
