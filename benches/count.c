@@ -13,7 +13,7 @@ uint32_t NATIVE(uint8_t *memory, uint64_t length);
 int main(int argc, char **argv)
 {
 	static uint8_t memory[4096] __attribute__((aligned(64)));
-	// The hidden argument (docs/abi.md), of which speed programs use few fields or none.
+	// The hidden argument (docs/book/reference/abi.md), of which speed programs use few fields or none.
 	static uint64_t context[4096];
 	uint32_t result = 0;
 	FILE *file = argc == 4 ? fopen(argv[1], "rb") : NULL;

@@ -12,7 +12,7 @@
 //!    placed programs before it packed them.
 //! 4. A host with a large code footprint that calls 100 of 160 loaded programs at intervals.
 //!
-//! `-- --plot "$PWD/docs/packing.svg"` measures the curve of 3 only and draws it.
+//! `-- --plot "$PWD/docs/book/images/packing.svg"` measures the curve of 3 only and draws it.
 
 use std::hint::black_box;
 use std::sync::Barrier;

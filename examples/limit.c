@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * The plug-in of docs/tutorial.md: limits the requests of each client, on a context of the service's own.
+ * The plug-in of docs/book/tutorials/c-plugin.md: limits the requests of each client, on a context of the service's own.
  * mcpu: v3 (rebuild with `cargo xtask objects`)
  */
 #include <linux/bpf.h>

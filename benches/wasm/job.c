@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * The job of docs/comparison.md: filter a record, call the host twice, count in a map. job.wat is the same.
+ * The job of docs/book/explanation/comparison.md: filter a record, call the host twice, count in a map. job.wat is the same.
  * mcpu: v3 (rebuild with `cargo xtask objects`)
  */
 #include <linux/bpf.h>

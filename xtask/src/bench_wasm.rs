@@ -1,4 +1,4 @@
-//! `cargo xtask bench-wasm`: the figures of docs/comparison.md.
+//! `cargo xtask bench-wasm`: the figures of docs/book/explanation/comparison.md.
 //!
 //! A workspace of its own (`benches/wasm`): wasmtime is a compiler of 100 packages that nothing else here needs, so it
 //! is neither built by the tests nor looked at by `cargo xtask check`.

@@ -6,12 +6,8 @@
 //! and every test that is named there exists. Every test, file and item that ARCHITECTURE.md
 //! names in "To add" exists as well.
 
-use crate::shell;
-use std::{
-    collections::BTreeSet,
-    fs,
-    path::{Path, PathBuf},
-};
+use crate::{links::documents, shell};
+use std::{collections::BTreeSet, fs, path::Path};
 
 /// Folders of the repository that a path may begin with.
 const ROOTS: [&str; 5] = ["crates/", "benches/", "docs/", "fuzz/", "xtask/"];
@@ -19,18 +15,11 @@ const ROOTS: [&str; 5] = ["crates/", "benches/", "docs/", "fuzz/", "xtask/"];
 /// Paths that lead nowhere.
 pub(crate) fn check() -> anyhow::Result<Vec<String>> {
     let root = shell::root();
-    let mut documents: Vec<PathBuf> = Vec::new();
-    for folder in [root.clone(), root.join("docs"), root.join("fuzz"), root.join("benches")] {
-        let entries = fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<anyhow::Result<Vec<_>>>()?;
-        documents
-            .extend(entries.into_iter().filter(|path| path.extension().is_some_and(|extension| extension == "md")));
-    }
-    documents.sort();
     let crates = fs::read_dir(root.join("crates"))?
         .map(|entry| Ok(format!("{}/", entry?.file_name().to_string_lossy())))
         .collect::<anyhow::Result<Vec<_>>>()?;
     let mut broken = Vec::new();
-    for document in documents {
+    for document in documents(&root)? {
         let name = document.strip_prefix(&root).unwrap_or(&document).display().to_string();
         // A changelog names paths of the past.
         if name == "CHANGELOG.md" {

@@ -6,8 +6,8 @@
 //! case suite, and the external cases where they are to be had) come along in the archive.
 //!
 //! Needs qemu-system-aarch64, apt (for the kernel package, 30 MB, kept in the target directory) and what the arm64
-//! tests need; `--install` installs what is missing. Not part of the ordinary test run. docs/arm64-yardstick.md has
-//! what it printed.
+//! tests need; `--install` installs what is missing. Not part of the ordinary test run. docs/book/explanation/arm64.md
+//! has what it printed.
 
 use crate::{arm64, shell};
 use anyhow::{Context, bail};

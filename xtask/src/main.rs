@@ -8,6 +8,7 @@
 mod api;
 mod arm64;
 mod bench_wasm;
+mod book;
 mod capture;
 mod check;
 mod dependencies;
@@ -17,6 +18,7 @@ mod examples;
 mod features;
 mod kernel_arm64;
 mod layers;
+mod links;
 mod locks;
 mod objects;
 mod pictures;
@@ -58,7 +60,8 @@ enum Command {
     Check,
     /// Sets of features, and other systems whose standard library is installed: `cargo check` of each.
     Features,
-    /// The tests of what needs no machine code, on riscv64 (qemu-user) and Windows (Wine): docs/platforms.md.
+    /// The tests of what needs no machine code, on riscv64 (qemu-user) and Windows (Wine):
+    /// docs/book/reference/platforms.md.
     Elsewhere {
         /// Install what this needs and the machine lacks (Debian; needs root).
         #[arg(long)]
@@ -66,11 +69,20 @@ enum Command {
     },
     /// Rewrite the lists of public interfaces, xtask/api/*.txt, which the rules compare.
     Api,
-    /// Draw the pictures of the documents, docs/*.svg; benches draw their own by `--plot`.
+    /// Draw the pictures of the documents, docs/book/images; benches draw their own by `--plot`.
     Pictures,
+    /// Build the book, docs/book, as HTML (target/book), with mdBook.
+    Book {
+        /// Install mdBook into the target folder if it is missing.
+        #[arg(long)]
+        install: bool,
+        /// Address below which readers find the repository's files; without it, links lead to this clone.
+        #[arg(long)]
+        repository: Option<String>,
+    },
     /// The architecture rules alone: seconds.
     Rules,
-    /// Our arm64 code beside the kernel's, in an emulated machine: docs/arm64-yardstick.md.
+    /// Our arm64 code beside the kernel's, in an emulated machine: docs/book/explanation/arm64.md.
     KernelArm64 {
         /// Install what this needs and the machine lacks (Debian; needs root).
         #[arg(long)]
@@ -82,7 +94,7 @@ enum Command {
         #[arg(long)]
         check: bool,
     },
-    /// Run generated programs against the verifier's promises, at length: docs/testing.md.
+    /// Run generated programs against the verifier's promises, at length: docs/book/explanation/testing.md.
     Soak {
         /// Accepted programs to run.
         #[arg(default_value_t = 1_000_000)]
@@ -102,7 +114,7 @@ enum Command {
         #[arg(long)]
         contained: bool,
     },
-    /// Prove the verifier's and the optimiser's rules about numbers with z3: docs/verifier.md.
+    /// Prove the verifier's and the optimiser's rules about numbers with z3: docs/book/explanation/verifier.md.
     Prove {
         /// Only obligations with this in their names.
         #[arg(long)]
@@ -122,13 +134,14 @@ enum Command {
     },
     /// List what must be right in the verifier's core, file by file, and what shows each rule.
     Trusted,
-    /// Run the tests of the runtime, the maps and the packs under sanitizers: docs/testing.md.
+    /// Run the tests of the runtime, the maps and the packs under sanitizers: docs/book/explanation/testing.md.
     Sanitize {
         /// Only this one.
         #[arg(value_enum)]
         sanitizer: Option<sanitize::Sanitizer>,
     },
-    /// One plug-in's job here, in wasmtime, and in Rust: docs/comparison.md. Builds wasmtime first (minutes).
+    /// One plug-in's job here, in wasmtime, and in Rust: docs/book/explanation/comparison.md. Builds wasmtime first
+    /// (minutes).
     BenchWasm,
     /// Test and run the examples that the tests leave out, DataFusion with it: builds it first (ten minutes).
     Examples,
@@ -147,6 +160,7 @@ fn main() -> anyhow::Result<()> {
         Command::Elsewhere { install } => elsewhere::run(install),
         Command::Api => api::bless(),
         Command::Pictures => pictures::draw(),
+        Command::Book { install, repository } => book::build(install, repository),
         Command::Rules => rules::check(),
         Command::KernelArm64 { install } => kernel_arm64::run(install),
         Command::Objects { check } => objects::run(check),

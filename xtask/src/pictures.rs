@@ -1,4 +1,4 @@
-//! `cargo xtask pictures`: the pictures of the documents, docs/*.svg, but for those that a bench draws by itself.
+//! `cargo xtask pictures`: the pictures of the documents, docs/book/images, but for those that a bench draws by itself.
 //!
 //! A picture that is made by hand is right once. These are made from few lines of data, and the plots from the tables
 //! of figures in the document they stand in; `cargo xtask rules` fails when a committed one is not what this makes.
@@ -8,11 +8,14 @@ use anyhow::Context;
 use std::fmt::{Display, Write};
 use std::fs;
 
+/// Where pictures lie.
+const IMAGES: &str = "docs/book/images";
+
 /// Rewrites the pictures.
 pub(crate) fn draw() -> anyhow::Result<()> {
     for (name, picture) in pictures()? {
-        fs::write(shell::root().join("docs").join(name), picture)?;
-        println!("docs/{name}");
+        fs::write(shell::root().join(IMAGES).join(name), picture)?;
+        println!("{IMAGES}/{name}");
     }
     Ok(())
 }
@@ -20,14 +23,16 @@ pub(crate) fn draw() -> anyhow::Result<()> {
 /// Pictures that are not what their data says.
 pub(crate) fn check() -> anyhow::Result<Vec<String>> {
     let is_stale = |(name, picture): &(&str, String)| {
-        fs::read_to_string(shell::root().join("docs").join(name)).ok().as_ref() != Some(picture)
+        fs::read_to_string(shell::root().join(IMAGES).join(name)).ok().as_ref() != Some(picture)
     };
     let stale = pictures()?.into_iter().filter(is_stale);
-    Ok(stale.map(|(name, _)| format!("docs/{name} is not what it is made from: run `cargo xtask pictures`")).collect())
+    Ok(stale
+        .map(|(name, _)| format!("{IMAGES}/{name} is not what it is made from: run `cargo xtask pictures`"))
+        .collect())
 }
 
 fn pictures() -> anyhow::Result<[(&'static str, String); 7]> {
-    let read = |document: &str| fs::read_to_string(shell::root().join("docs").join(document));
+    let read = |page: &str| fs::read_to_string(shell::root().join("docs/book/explanation").join(page));
     let (comparison, optimiser) = (read("comparison.md")?, read("optimiser.md")?);
     Ok([
         ("data-path.svg", data_path()),
@@ -157,7 +162,7 @@ fn data_path() -> String {
     svg.finish()
 }
 
-/// Programs in a pack, and the two mappings of its memory: docs/loading.md.
+/// Programs in a pack, and the two mappings of its memory: docs/book/explanation/loading.md.
 fn pack() -> String {
     const CHUNKS: u32 = 40;
     let programs = [(2, BLUE), (4, GREEN), (2, ORANGE), (3, GREY), (4, BLUE), (2, ORANGE), (4, GREY), (3, GREEN)];
@@ -197,7 +202,7 @@ fn pack() -> String {
     svg.finish()
 }
 
-/// The states of a direct tail call's site: docs/abi.md.
+/// The states of a direct tail call's site: docs/book/reference/abi.md.
 fn poke() -> String {
     let mut svg = Svg::new(760, 300);
     svg.text(380, 24, Anchor::Middle, CODE, "count check;  BYPASS;  count;  unwind the frame;  TARGET;  out:");
@@ -228,7 +233,7 @@ fn poke() -> String {
     svg.finish()
 }
 
-/// The compares of a dispatcher over eight programs, by address: docs/dispatch.md.
+/// The compares of a dispatcher over eight programs, by address: docs/book/explanation/dispatcher.md.
 fn tree() -> String {
     let mut svg = Svg::new(860, 330);
     svg.text(20, 24, Anchor::Start, CODE, "the program's address is in rax (x16), all arguments are as they were");

@@ -7,12 +7,8 @@
 //!
 //! Only whole-line comments are read. A comment at the end of a line of code is too short to riddle.
 
-use crate::shell;
-use std::{
-    collections::BTreeMap,
-    fs,
-    path::{Path, PathBuf},
-};
+use crate::{links::documents, shell};
+use std::{collections::BTreeMap, fs};
 
 /// How a sentence must not begin: its first words, and the words of which one follows. An empty list: any word does.
 const OPENINGS: [(&str, &[&str]); 12] = [
@@ -70,24 +66,6 @@ pub(crate) fn check() -> anyhow::Result<Vec<String>> {
         }
     }
     Ok(broken)
-}
-
-/// Documents of the repository: those of its root, of `docs`, and of the examples.
-fn documents(root: &Path) -> anyhow::Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    let mut folders = vec![root.to_path_buf(), root.join("docs"), root.join("benches"), root.join("fuzz")];
-    for example in fs::read_dir(root.join("examples"))? {
-        folders.push(example?.path());
-    }
-    folders.push(root.join("examples"));
-    for folder in folders.iter().filter(|folder| folder.is_dir()) {
-        for entry in fs::read_dir(folder)? {
-            let path = entry?.path();
-            found.extend(path.extension().is_some_and(|extension| extension == "md").then_some(path));
-        }
-    }
-    found.sort();
-    Ok(found)
 }
 
 /// Notes the sentences of a file that begin as they must not, under the entry of [`REMAINING`] that the file is in.

@@ -8,10 +8,11 @@
 //! * Both backends have the same files, the same match over `Op`, and what both have by one name lies in the same file.
 //! * A backend never sees a BPF instruction: it knows `Op`, and the words of the instruction set (`Width`, `Cond`).
 //! * A match over `Insn`, `Op`, `MapType` or `Helper` in shipped code has no `_ =>` arm, so that a new instruction is a
-//!   compile error everywhere. With one or two other arms it is an `if let … else` in other words, and may have one; so
-//!   may a match whose last arm names what is left and hands it on.
+//! compile error everywhere. With one or two other arms it is an `if let … else` in other words, and may have one; so
+//! may a match whose last arm names what is left and hands it on.
 //! * The files of a crate are in no circles, and the layers of the runtime in their order (`layers`).
 //! * Lists that belong together agree (`tables`).
+//! * Links of documents lead to files and headings, and the book lists each of its pages once (`links`).
 //! * Paths in documents lead to files, and each promise of SECURITY.md has its tests (`docs`).
 //! * The verifier's core is no longer than it may be, and each of its rules has what shows it (`trusted`).
 //! * The pictures of the documents are what they are made from (`pictures`).
@@ -28,7 +29,7 @@
 //! Dependencies come from `cargo metadata` and matches from the syntax tree, not from patterns over text.
 
 use crate::{
-    api, docs, layers, locks, pictures, prose, publish,
+    api, docs, layers, links, locks, pictures, prose, publish,
     shell::{self, files},
     tables, trusted,
 };
@@ -227,6 +228,7 @@ pub(crate) fn check() -> anyhow::Result<()> {
     broken.extend(same_jobs()?);
     broken.extend(layers::check()?);
     broken.extend(docs::check()?);
+    broken.extend(links::check()?);
     broken.extend(tables::check()?);
     broken.extend(api::check()?);
     broken.extend(pictures::check()?);

@@ -2,7 +2,7 @@
 //!
 //! The job is what plug-ins do: look at a record, ask the host, count in a map, tell the host. Each contender does it
 //! with the same host functions, and must answer as the others do before anything is timed. `job.c` and `job.wat` are
-//! the programs; docs/comparison.md has what came of it, and what it does not show.
+//! the programs; docs/book/explanation/comparison.md has what came of it, and what it does not show.
 //!
 //! wasmtime is set up as its documentation advises for many short runs of strangers' code: Cranelift, the pooling
 //! allocator, epochs. Times are by the wall clock (wasmtime compiles on several threads), medians of rounds in which

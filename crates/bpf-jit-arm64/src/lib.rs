@@ -6,7 +6,7 @@
 //!
 //! Invariants: no memory, address or host is touched, so this crate works on any host; an op is correct wherever the
 //! allocation put its operands, and whichever of them share a register; what flags say outlives an op only as `told`;
-//! no immediate reaches dynasm unchecked. docs/abi.md describes the machine ABI.
+//! no immediate reaches dynasm unchecked. docs/book/reference/abi.md describes the machine ABI.
 #![cfg(any(target_arch = "aarch64", feature = "any-host"))]
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 #![forbid(unsafe_code)]

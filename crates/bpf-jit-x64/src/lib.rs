@@ -8,7 +8,7 @@
 //! Invariants: no memory, address or host is touched, so this crate works on any host; an op is correct wherever the
 //! allocation put its operands, and whichever of them share a register; what flags say outlives an op only as `Flags`
 //! notes, and no block's end.
-//! docs/abi.md describes the machine ABI.
+//! docs/book/reference/abi.md describes the machine ABI.
 #![cfg(any(target_arch = "x86_64", feature = "any-host"))]
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 #![forbid(unsafe_code)]
@@ -175,7 +175,7 @@ impl bpf_jit::Emitter for Emitter<'_> {
     }
 
     /// Decoded instructions are kept by lines of 64 bytes, and a line more a round costs a loop that is short up to a
-    /// quarter of its time (docs/optimiser.md). Padding that would be run is half a line at most.
+    /// quarter of its time (docs/book/explanation/optimiser.md). Padding that would be run is half a line at most.
     fn begin_loop(&mut self, falls: bool) {
         self.s.begin_loop(if falls { LOOP_PADDING / 2 } else { LOOP_PADDING });
     }

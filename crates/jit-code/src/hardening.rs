@@ -56,8 +56,8 @@ mod imp {
     }
 }
 
-/// Hardening of emitted code: one setting for the JITs and the dispatcher. docs/abi.md describes its effects; off by
-/// default.
+/// Hardening of emitted code: one setting for the JITs and the dispatcher. docs/book/reference/abi.md describes its
+/// effects; off by default.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Hardening {
     /// Whether every indirect branch goes through a retpoline (x86-64 only).

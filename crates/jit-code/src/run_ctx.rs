@@ -4,7 +4,7 @@
 pub const TAIL_CALL_LIMIT: u32 = 33;
 
 /// The state of a run that emitted code, host functions and the entry sequence share: the hidden sixth argument
-/// (x86-64 r9, arm64 x5). docs/abi.md describes which of them read and write each field.
+/// (x86-64 r9, arm64 x5). docs/book/reference/abi.md describes which of them read and write each field.
 ///
 /// Emitted code addresses the fields by the `*_OFFSET` constants, so the layout is `repr(C)` and fixed. The embedding
 /// runtime stores it as the first field of a larger per-run structure.

@@ -34,7 +34,7 @@ pub struct Report {
 /// How this host enters code.
 #[derive(Clone, Copy, Debug)]
 pub struct Host {
-    /// Calls the code at `entry` by docs/abi.md, after setting the callee-saved registers to `saved`.
+    /// Calls the code at `entry` by docs/book/reference/abi.md, after setting the callee-saved registers to `saved`.
     ///
     /// # Safety
     /// The code at `entry` follows the ABI, and all its accesses are permitted.

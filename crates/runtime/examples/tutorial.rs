@@ -1,4 +1,5 @@
-//! The service of docs/tutorial.md: the blocks of Rust there, one after the other, are this file, and those of C
+//! The service of docs/book/tutorials/c-plugin.md: the blocks of Rust there, one after the other, are this file, and
+//! those of C
 //! `examples/limit.c` and its header, to which the tests hold them; they run it too.
 //!
 //! `cargo run -p bpf-runtime --example tutorial -- examples/limit.o`
@@ -145,7 +146,7 @@ fn refusal(linker: &Linker<Service>) -> Result<String, Box<dyn Error>> {
 
 #[cfg(test)]
 mod tests {
-    //! docs/tutorial.md: whoever copies its blocks has what runs here.
+    //! docs/book/tutorials/c-plugin.md: whoever copies its blocks has what runs here.
 
     use super::*;
 
@@ -153,7 +154,7 @@ mod tests {
 
     /// The blocks of a language in the tutorial.
     fn blocks(language: &str) -> Vec<&'static str> {
-        let mut pieces = include_str!("../../../docs/tutorial.md").split("```");
+        let mut pieces = include_str!("../../../docs/book/tutorials/c-plugin.md").split("```");
         let mut found = Vec::new();
         // Text and blocks in turn.
         while let (Some(_), Some(block)) = (pieces.next(), pieces.next()) {
@@ -176,7 +177,7 @@ mod tests {
     #[test]
     fn the_service_runs() {
         serve(PLUGIN).unwrap();
-        // The plug-in as written in Rust: docs/rust-plugins.md.
+        // The plug-in as written in Rust: docs/book/tutorials/rust-plugin.md.
         serve(include_bytes!("../../../examples/limit_rust.o")).unwrap();
     }
 
@@ -187,7 +188,7 @@ mod tests {
         assert_eq!(
             lines(&whole("rust"), "use ", no_end),
             lines(include_str!("tutorial.rs"), "use bpf_runtime", end),
-            "docs/tutorial.md and this example"
+            "docs/book/tutorials/c-plugin.md and this example"
         );
         let header = include_str!("../../../examples/limit_request.h");
         assert_eq!(Request::c_struct(), header);

@@ -123,8 +123,8 @@ struct Readme;
 /// Examples of the documents in the repository's `docs`, which the package does not contain.
 #[cfg(all(doctest, native, feature = "derive"))]
 mod documents {
-    #[doc = include_str!("../../../docs/maps.md")]
+    #[doc = include_str!("../../../docs/book/reference/maps.md")]
     struct Maps;
-    #[doc = include_str!("../../../docs/dispatch.md")]
+    #[doc = include_str!("../../../docs/book/explanation/dispatcher.md")]
     struct Dispatch;
 }

@@ -1,4 +1,5 @@
-//! The plug-in of docs/tutorial.md in Rust: limits the requests of each client, on a context of the service's own.
+//! The plug-in of docs/book/tutorials/c-plugin.md in Rust: limits the requests of each client, on a context of the
+//! service's own.
 //!
 //! `bpf build examples/limit-rust -o examples/limit_rust.o`
 #![no_std]

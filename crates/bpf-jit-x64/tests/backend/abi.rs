@@ -1,6 +1,6 @@
-//! The machine ABI of docs/abi.md, by poisoning: every register that one side may overwrite is overwritten, every
-//! register it must keep is compared. `support::native` does so around every run of the suite; here it is shown to
-//! notice violations, and leaves are shown to have no frame.
+//! The machine ABI of docs/book/reference/abi.md, by poisoning: every register that one side may overwrite is
+//! overwritten, every register it must keep is compared. `support::native` does so around every run of the suite; here
+//! it is shown to notice violations, and leaves are shown to have no frame.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 use crate::support::Native;

@@ -21,7 +21,7 @@
 //! - A run in a signal handler on a signal stack is held to the signal stack's ends, which costs a system call. A
 //!   signal stack that lies inside the thread's own stack is not recognised.
 //! - The ends of any other stack (a coroutine's) are unknown, and the run is not checked, at the cost of a system call.
-//!   Only the guard page protects it, which no frame steps over (docs/abi.md).
+//!   Only the guard page protects it, which no frame steps over (docs/book/reference/abi.md).
 
 use crate::abi::roots::Roots;
 use crate::error::RunError;

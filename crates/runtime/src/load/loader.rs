@@ -174,9 +174,9 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
     /// outside of the object is redirected to memory of the program's own that nothing else uses. Loops and calls count
     /// a budget ([`crate::Config::budget`], else [`crate::Config::hybrid_budget`]), whatever was proven. The code is
     /// always compiled at [`OptLevel::Speed`]. A program with a pointer whose object is not known without the proofs,
-    /// or a call that cannot be bounded, is refused ([`LoadError::Uncontained`]). docs/tenants.md lists these cases,
-    /// and the threats that are covered. The interpreter checks every access anyway; there, only the refusals and the
-    /// budget apply.
+    /// or a call that cannot be bounded, is refused ([`LoadError::Uncontained`]). docs/book/explanation/tenants.md
+    /// lists these cases, and the threats that are covered. The interpreter checks every access anyway; there, only the
+    /// refusals and the budget apply.
     ///
     /// ```
     /// use bpf_runtime::{Config, Engine, Linker, Raw, assemble};

@@ -1,5 +1,5 @@
-//! The machine ABI (docs/abi.md) by poisoning: every register that a call may overwrite is overwritten, every register
-//! that it must preserve is looked at, and the stack is aligned wherever Rust is called.
+//! The machine ABI (docs/book/reference/abi.md) by poisoning: every register that a call may overwrite is overwritten,
+//! every register that it must preserve is looked at, and the stack is aligned wherever Rust is called.
 //!
 //! From inside: a host function fills all caller-saved registers before it returns, so a value that emitted code left
 //! in one is lost. From outside: emitted code is entered with every register that carries nothing filled, and the

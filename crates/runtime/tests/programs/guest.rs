@@ -80,11 +80,11 @@ fn bytes_of(words: &[u32; 2]) -> &[u8; 8] {
     zerocopy::transmute_ref!(words)
 }
 
-/// The code in docs/rust-plugins.md is the plug-in's.
+/// The code in docs/book/tutorials/rust-plugin.md is the plug-in's.
 #[test]
 fn the_documentation_shows_the_plug_in() {
     let plug_in = include_str!("../../../../examples/limit-rust/src/lib.rs");
-    let documentation = include_str!("../../../../docs/rust-plugins.md");
+    let documentation = include_str!("../../../../docs/book/tutorials/rust-plugin.md");
     let blocks: Vec<_> =
         documentation.split("```rust\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
     assert!(blocks.len() >= 2);

@@ -66,14 +66,18 @@ struct Row {
     args: &'static [Arg],
 }
 
-const LAYER3: &str = "a packet of layer 3 has no link header here (docs/helpers.md)";
+const LAYER3: &str = "a packet of layer 3 has no link header here (docs/book/reference/helpers.md)";
 
 /// Intended differences: the helper, the program type (`None`: all), the reason.
 const MEANT: &[(Helper, Option<Hook>, &str)] = &[
     (Helper::SkbLoadBytes, Some(Hook::Dissector), "the kernel's test run has no packet that this helper could read"),
     (Helper::SkbLoadBytesRelative, Some(Hook::Filter), LAYER3),
     (Helper::SkbLoadBytesRelative, Some(Hook::Cgroup), LAYER3),
-    (Helper::XdpLoadBytes, None, "an error zeroes the target (docs/helpers.md): its errors are compared in packets.rs"),
+    (
+        Helper::XdpLoadBytes,
+        None,
+        "an error zeroes the target (docs/book/reference/helpers.md): its errors are compared in packets.rs",
+    ),
 ];
 
 use Arg::{Ctx, Of, Stack, Upper, UpperOr};

@@ -2,8 +2,8 @@
 
 use crate::kernel_compare as compare;
 
-/// Why the kernel refuses programs that are safe and accepted here (docs/verifier.md explains each). Anything else
-/// would be news.
+/// Why the kernel refuses programs that are safe and accepted here (docs/book/explanation/verifier.md explains each).
+/// Anything else would be news.
 const KERNEL_IS_STRICTER: [&str; 11] = [
     // Loads and stores on the stack must be aligned there.
     "misaligned stack access",

@@ -99,10 +99,10 @@ mod tests {
     use bpf_verifier::Helpers;
     use std::collections::{BTreeMap, BTreeSet};
 
-    /// A helper is its function, its prototype and its row in docs/helpers.md: all three or none.
+    /// A helper is its function, its prototype and its row in docs/book/reference/helpers.md: all three or none.
     #[test]
     fn helpers_have_function_prototype_and_documentation() {
-        let (documented, refused) = documented(include_str!("../../../../../docs/helpers.md"));
+        let (documented, refused) = documented(include_str!("../../../../../docs/book/reference/helpers.md"));
         assert!(SHIPPED.is_sorted_by_key(|row| row.0), "rows ascend by id: they are searched");
         let prototypes = Helpers::shipped();
         assert!(prototypes.iter().is_sorted_by(|a, b| a.id < b.id), "one prototype for each id: they are searched");
@@ -112,27 +112,36 @@ mod tests {
                 || is_packet_helper(helper)
                 || SHIPPED.iter().any(|shipped| shipped.0 == helper);
             let name = helper.name();
-            assert_eq!(documented.get(&helper.id()).copied() == Some(name), function, "{name} in docs/helpers.md");
+            assert_eq!(
+                documented.get(&helper.id()).copied() == Some(name),
+                function,
+                "{name} in docs/book/reference/helpers.md"
+            );
             assert_eq!(prototypes.get(helper.id()).is_some(), function, "{name}: its prototype");
-            assert_eq!(refused.contains(&helper.id()), !function, "{name} among those that docs/helpers.md refuses");
+            assert_eq!(
+                refused.contains(&helper.id()),
+                !function,
+                "{name} among those that docs/book/reference/helpers.md refuses"
+            );
         }
         let unknown = documented.iter().find(|(id, _)| !Helper::ALL.iter().any(|helper| helper.id() == **id));
-        assert_eq!(unknown, None, "docs/helpers.md");
+        assert_eq!(unknown, None, "docs/book/reference/helpers.md");
     }
 
     /// Each function that Linux 6.18 lets programs on packets and sockets call by name is here, or refused in
-    /// docs/helpers.md with the reason. The list is what the kernel's verifier does not refuse as "not allowed", asked
-    /// with one call a program for each function that its BTF marks (`bpf_kfunc`).
+    /// docs/book/reference/helpers.md with the reason. The list is what the kernel's verifier does not refuse as "not
+    /// allowed", asked with one call a program for each function that its BTF marks (`bpf_kfunc`).
     #[test]
     fn functions_called_by_name_are_documented() {
-        let (_, text) =
-            include_str!("../../../../../docs/helpers.md").split_once("## Functions called by name").unwrap();
+        let (_, text) = include_str!("../../../../../docs/book/reference/helpers.md")
+            .split_once("## Functions called by name")
+            .unwrap();
         let (text, _) = text.split_once("\n## ").unwrap();
         let quoted: Vec<&str> = text.split('`').skip(1).step_by(2).collect();
         let kernels: Vec<&str> = include_str!("kernel_functions.txt").lines().collect();
         assert!(kernels.is_sorted() && kernels.len() > 100);
         for name in &kernels {
-            assert!(quoted.contains(name), "{name} in docs/helpers.md");
+            assert!(quoted.contains(name), "{name} in docs/book/reference/helpers.md");
         }
         let (here, refused) = text.split_once("| function | why |").unwrap();
         for kfunc in Kfunc::ALL {
