@@ -763,10 +763,10 @@ impl Analysis<'_> {
     fn function(&mut self, slot: u32, proto: &HelperProto, state: &mut State) -> Result<([Passed; 5], Val), Escape> {
         let unknown = || Escape::Function(proto.name.to_string());
         match proto.effect {
-            Effect::None | Effect::UnderLock => {}
+            Effect::None | Effect::UnderLock | Effect::Enter(_) | Effect::Leave(_) => {}
             Effect::MovesPacket => self.out.moves = true,
             Effect::TailCall => return self.tail_call(slot, state),
-            Effect::Lock(_) | Effect::Unlock(_) => return Err(unknown()),
+            Effect::Lock(_) | Effect::Unlock(_) | Effect::Sleeps => return Err(unknown()),
         }
         // Memory that the function reads behind formatted values is bounded by the walk's proofs only.
         let peeks = self.facts.formats.iter().any(|call| call.insn.0 == slot && call.known.iter().any(Option::is_some));

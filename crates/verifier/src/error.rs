@@ -11,7 +11,7 @@ use std::fmt;
 
 use bpf_isa::{InsnIdx, Reg};
 
-use crate::helpers::Local;
+use crate::helpers::{Local, Section};
 use crate::value::Debt;
 
 pub use effort::{Effort, EffortPlace};
@@ -167,6 +167,10 @@ pub enum Reason {
     LockTwice { at: InsnIdx },
     #[error("{}", unpaid(*debt, *at))]
     Owed { at: InsnIdx, debt: Debt },
+    #[error("{func} might sleep, but {why}")]
+    Sleeps { func: String, why: Awake },
+    #[error("tail call in a sleepable program")]
+    SleepableTailCall,
     #[error("tail call inside a callback")]
     TailCallInCallback,
     #[error("exception is thrown inside a callback")]
@@ -209,6 +213,31 @@ pub enum Reason {
     Environment(String),
     #[error("internal error of the verifier: {0}")]
     Internal(&'static str),
+}
+
+/// Why a program may not sleep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Awake {
+    /// The program is not sleepable.
+    Program,
+    /// A callback, which a function of the runtime waits for.
+    Callback,
+    /// The program is inside a section that was entered at this instruction.
+    Section(Section, InsnIdx),
+    /// The program holds an obligation from this instruction.
+    Holds(Debt, InsnIdx),
+}
+
+impl fmt::Display for Awake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Awake::Program => f.write_str("the program is not sleepable"),
+            Awake::Callback => f.write_str("this is a callback"),
+            Awake::Section(section, at) => write!(f, "is inside the {} entered at {at}", section.name()),
+            Awake::Holds(debt, at) => write!(f, "the {}", unpaid(*debt, *at)),
+        }
+    }
 }
 
 /// The functions that use a lock, for messages.
@@ -318,6 +347,9 @@ impl Reason {
             Reason::Uninit(_, why) if why.contains("released the lock") => {
                 "an object in a list or a tree is another's once the lock is released: take what is needed before"
             }
+            Reason::Uninit(_, why) if why.contains("may sleep") => {
+                "look it up again after the call: it may be freed while the program sleeps"
+            }
             Reason::Uninit(_, why) if why.contains("took the object") => {
                 "do not use an object after it was dropped or given away"
             }
@@ -381,6 +413,16 @@ impl Reason {
             Reason::NoLock | Reason::OtherLock { .. } => {
                 "release locks in the reverse order, each on its element, by the function that goes with the one that took it"
             }
+            Reason::Sleeps { why: Awake::Program, .. } => {
+                "load it with `Loader::sleepable`, or put it into a section that ends with `.s`"
+            }
+            Reason::Sleeps { why: Awake::Callback, .. } => {
+                "write a loop (`for`, `bpf_for`) in place of the callback, and call the function there"
+            }
+            Reason::Sleeps { why: Awake::Section(Section::Rcu, _), .. } => "call bpf_rcu_read_unlock before",
+            Reason::Sleeps { why: Awake::Section(Section::Preempt, _), .. } => "call bpf_preempt_enable before",
+            Reason::Sleeps { why: Awake::Holds(..), .. } => "give it back before the call",
+            Reason::SleepableTailCall => "call a function in place of the tail call, or load the program not sleepable",
             Reason::LockTwice { .. } => "take each lock once; it would fail with -EDEADLK",
             Reason::Owed { debt: Debt::Record, .. } => "call bpf_ringbuf_submit or bpf_ringbuf_discard on every path",
             Reason::Owed { debt: Debt::Socket, .. } => "call bpf_sk_release on every path where the socket is not null",

@@ -239,6 +239,28 @@ mod with {
         StashedOwned,
         /// A list needs no lock.
         RootsUnlocked,
+        /// A pointer to an element of a hash survives a call that may sleep.
+        ElementSleeps,
+        /// A spilled pointer to an element survives a call that may sleep.
+        SpilledElementSleeps,
+        /// A pointer to this slot's value of a per-CPU array survives a call that may sleep.
+        SlotValueSleeps,
+        /// An inner map survives a call that may sleep.
+        InnerMapSleeps,
+        /// Memory that a function returned survives a call that may sleep.
+        MemorySleeps,
+        /// A dynptr survives a call that may sleep.
+        DynptrSleeps,
+        /// A program may sleep with what it must give back.
+        SleepsOwing,
+        /// A program may sleep in a section.
+        SleepsInSection,
+        /// A callback may sleep.
+        CallbackSleeps,
+        /// A call of a global function that may sleep leaves pointers to what may be freed.
+        GlobalNeverSleeps,
+        /// States are compared without the sections that they are in.
+        SectionsAlike,
         /// A run may end without giving back a record.
         RecordForgotten,
         /// A program may throw while it owns an obligation.
@@ -447,6 +469,20 @@ mod with {
             Fault::BiasOfAnother,
             Fault::BiasOfHalves,
             Fault::LengthsAreHalves,
+        ];
+        /// Faults in sleeping. Each accepts a refused program of `tests/pairs.txt`.
+        pub const OF_SLEEPING: &[Fault] = &[
+            Fault::ElementSleeps,
+            Fault::SpilledElementSleeps,
+            Fault::SlotValueSleeps,
+            Fault::InnerMapSleeps,
+            Fault::MemorySleeps,
+            Fault::DynptrSleeps,
+            Fault::SleepsOwing,
+            Fault::SleepsInSection,
+            Fault::CallbackSleeps,
+            Fault::GlobalNeverSleeps,
+            Fault::SectionsAlike,
         ];
         /// Faults in array contents and in parts of numbers. Each accepts a refused program of `tests/pairs.txt`, too.
         pub const OF_CONTENTS: &[Fault] = &[

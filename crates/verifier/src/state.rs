@@ -18,7 +18,7 @@ use crate::faults::planted;
 use crate::few::Few;
 use crate::fields::Fields;
 use crate::fuel;
-use crate::helpers::LockKind;
+use crate::helpers::{LockKind, Section};
 use crate::lens::Lens;
 use crate::scalar::Scalar;
 use crate::value::{Debt, FIRST_FREE_ID, Hold, Origin, Ty, Value, Why, len_id};
@@ -49,6 +49,14 @@ pub(crate) struct Lock {
 pub(crate) struct LockOf {
     pub within: Within,
     pub id: u32,
+}
+
+/// A section that a sleepable program is in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct InSection {
+    pub section: Section,
+    /// Where it was entered.
+    pub at: InsnIdx,
 }
 
 /// The object that contains a lock.
@@ -207,6 +215,8 @@ pub(crate) struct State {
     pub owed: Vec<Owed>,
     /// The held locks, in the order in which they were taken.
     pub locks: Vec<Lock>,
+    /// In the order in which they were entered; of sleepable programs.
+    pub sections: Vec<InSection>,
     /// Proven least length of each region.
     pub min_len: Lens,
     pub room: Vec<Room>,
@@ -227,7 +237,7 @@ pub(crate) struct State {
 /// that the compiler reports a list that is in neither.
 macro_rules! with_lists {
     ($call:ident) => {
-        $call! { owed, locks, room, sums, products, wraps, differences, negatives, lanes, seen, definitions }
+        $call! { owed, locks, sections, room, sums, products, wraps, differences, negatives, lanes, seen, definitions }
     };
 }
 
@@ -499,6 +509,21 @@ impl State {
         self.seen.clear();
         self.forget_differences();
         self.min_len.move_all(min_lens);
+    }
+
+    /// Ends, after a call that may have slept, all values that lead to memory that may be freed after a grace period.
+    ///
+    /// Claim: the remaining values lead to memory that the run itself keeps. Proof: the run keeps its stack, its
+    /// context, its code, and the maps that the program refers to. Arrays that all execution slots share have their
+    /// elements as long as the map exists.
+    pub(crate) fn slept(&mut self, at: InsnIdx, env: &Env<'_>) {
+        for frame in &mut self.frames {
+            let registers = if planted!(SpilledElementSleeps) { 11 } else { usize::MAX };
+            for v in frame.values_mut().take(registers).filter(|v| !v.outlasts_sleep(env)) {
+                *v = if v.is_local() { Value::uninit(Why::Slept(at)) } else { v.gone(Why::Slept(at)) };
+            }
+            frame.drop_uninit_spills();
+        }
     }
 
     /// The object's obligation is met: a list or a tree owns it, and the program may access it until the lock is

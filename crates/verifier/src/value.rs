@@ -13,8 +13,10 @@
 use std::fmt;
 
 use bpf_isa::{InsnIdx, Reg};
+use bpf_uapi::MapType;
 
 use crate::env::Env;
+use crate::faults::planted;
 use crate::helpers::Local;
 use crate::scalar::Scalar;
 
@@ -33,6 +35,8 @@ pub(crate) enum Why {
     Consumed(InsnIdx, Debt),
     /// A call at this instruction released the lock that protected the object.
     Unlocked(InsnIdx),
+    /// A call at this instruction may have slept, and its memory may have been freed meanwhile.
+    Slept(InsnIdx),
     /// It pointed to memory that was lent to a callback, and the callback has returned.
     Returned,
     /// No later instruction reads it, so its value was forgotten.
@@ -346,6 +350,42 @@ impl Value {
         Value { null: self.null, n: self.n, ..Value::pointer(ty) }
     }
 
+    /// Whether it may be used after the run has slept: it leads to no memory that others may free meanwhile.
+    pub(crate) fn outlasts_sleep(&self, env: &Env<'_>) -> bool {
+        match self.ty {
+            Ty::Uninit(_)
+            | Ty::Scalar
+            | Ty::Signed
+            | Ty::Ctx
+            | Ty::Stack { .. }
+            | Ty::Packet { .. }
+            | Ty::PacketEnd { .. }
+            | Ty::Half { .. }
+            | Ty::Biased { .. }
+            | Ty::Stale { .. }
+            | Ty::Func { .. }
+            | Ty::Arena
+            | Ty::Table { .. }
+            | Ty::Insn { .. } => true,
+            Ty::Map { inner, .. } => !inner || planted!(InnerMapSleeps),
+            Ty::MapValue { map, inner } => {
+                let kind = env.maps.get(map as usize).map(|def| def.kind);
+                let shared_array = kind == Some(MapType::Array) || planted!(ElementSleeps);
+                shared_array && !inner || kind == Some(MapType::PerCpuArray) && planted!(SlotValueSleeps)
+            }
+            // A record is owed, so no call that may sleep leaves any.
+            Ty::Mem { from: Origin::Record, .. } => planted!(SleepsOwing),
+            // A function's result, a socket, an object: their release waits for a grace period.
+            Ty::Mem { .. } => planted!(MemorySleeps),
+            Ty::Host { .. } => false,
+            // Of the others, what is on the stack leads nowhere else; those that are owed are refused.
+            Ty::Local(Local::Buffer) => true,
+            Ty::Local(Local::Dynptr(_) | Local::Numbers | Local::Bits | Local::Interrupts { .. }) => {
+                planted!(DynptrSleeps)
+            }
+        }
+    }
+
     pub(crate) fn is_pointer(&self) -> bool {
         !self.is_scalar() && !self.is_uninit()
     }
@@ -457,6 +497,7 @@ impl fmt::Display for Describe<'_> {
                         write!(f, "invalid since the call at {at}, which {}", debt.paid())
                     }
                     Why::Unlocked(at) => write!(f, "invalid since the call at {at}, which released the lock"),
+                    Why::Slept(at) => write!(f, "invalid since the call at {at}, which may sleep"),
                     Why::Returned => f.write_str("invalid since the callback it was given to returned"),
                     Why::Dead => f.write_str("not read any more"),
                 };

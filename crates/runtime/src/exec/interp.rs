@@ -406,7 +406,12 @@ impl<'p> Host<'p> {
                 let run = unsafe { &(*self.run).ctx };
                 caller.set_packet(run.packet, run.packet_len);
             }
-            Effect::None | Effect::UnderLock | Effect::TailCall => {}
+            Effect::None
+            | Effect::UnderLock
+            | Effect::TailCall
+            | Effect::Sleeps
+            | Effect::Enter(_)
+            | Effect::Leave(_) => {}
         }
         match (bound.proto.ret, map) {
             (_, _) if r0 == 0 => {}

@@ -352,6 +352,10 @@ pub struct Env<'a> {
     /// pointer may be stored outside the stack, compared with anything, returned, and passed as a number; it is an
     /// unknown number there. Stack that was never written may be read. Every access is still proven.
     pub privileged: bool,
+    /// Accepts calls of functions with [`crate::Effect::Sleeps`]. The program may make no tail calls, since their
+    /// targets are not kept while it sleeps. The embedder promises that, while the program sleeps, its maps, its
+    /// context with all regions, and its code stay as they are, and nobody else uses the regions.
+    pub sleepable: bool,
     /// Whether the program returns nothing, so that r0 is not checked at its end. Has an effect only where
     /// [`ContextLayout::returns`] is `None`.
     pub void: bool,
@@ -397,6 +401,7 @@ impl<'a> Env<'a> {
             frame_bytes: 512,
             hybrid: false,
             privileged: false,
+            sleepable: false,
             void: false,
             exception: None,
             limits: Limits::default(),

@@ -467,6 +467,32 @@ pub enum Effect {
     /// No effect, and the call is allowed while a lock is held: the function never waits, and calls no function of the
     /// host.
     UnderLock,
+    /// It may sleep: the run gives up its execution slot and all protection against freeing meanwhile, and goes on in
+    /// another slot, maybe on another thread. Only programs that are sleepable ([`crate::Env::sleepable`]) may call it.
+    Sleeps,
+    /// It begins a section of this kind.
+    Enter(Section),
+    /// It ends the innermost section of this kind.
+    Leave(Section),
+}
+
+/// A part of a run in which the program may not sleep.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum Section {
+    /// From `bpf_rcu_read_lock` to `bpf_rcu_read_unlock`.
+    Rcu,
+    /// From `bpf_preempt_disable` to `bpf_preempt_enable`.
+    Preempt,
+}
+
+impl Section {
+    /// What the kernel's verifier calls it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Section::Rcu => "RCU read-side critical section",
+            Section::Preempt => "non-preemptible region",
+        }
+    }
 }
 
 impl Effect {
@@ -475,7 +501,12 @@ impl Effect {
         match self {
             Effect::Lock(kind) => kind.is_resilient(),
             Effect::Unlock(_) | Effect::UnderLock => true,
-            Effect::None | Effect::MovesPacket | Effect::TailCall => false,
+            Effect::None
+            | Effect::MovesPacket
+            | Effect::TailCall
+            | Effect::Sleeps
+            | Effect::Enter(_)
+            | Effect::Leave(_) => false,
         }
     }
 }

@@ -7,7 +7,7 @@ use bpf_uapi::{Kfunc, MapType, MapTypes};
 
 use super::helpers::{
     ArgKind, Dynptr, Effect, Graph, HelperProto, LOCK_RESULT, Local, LocalUse, LockKind, MemArg, NodeUse, ObjectFrom,
-    ObjectUse, Ret,
+    ObjectUse, Ret, Section,
 };
 
 /// The kinds of maps whose elements are counted.
@@ -111,6 +111,10 @@ pub fn kfunc(kfunc: Kfunc) -> HelperProto {
     };
     let effect = match kfunc {
         Kfunc::XdpPullData => Effect::MovesPacket,
+        Kfunc::RcuReadLock => Effect::Enter(Section::Rcu),
+        Kfunc::RcuReadUnlock => Effect::Leave(Section::Rcu),
+        Kfunc::PreemptDisable => Effect::Enter(Section::Preempt),
+        Kfunc::PreemptEnable => Effect::Leave(Section::Preempt),
         Kfunc::ResSpinLock => Effect::Lock(LockKind::Resilient),
         Kfunc::ResSpinLockIrqsave => Effect::Lock(LockKind::ResilientIrq),
         Kfunc::ResSpinUnlock => Effect::Unlock(LockKind::Resilient),
@@ -164,10 +168,6 @@ pub fn kfunc(kfunc: Kfunc) -> HelperProto {
         | Kfunc::MapSumElemCount
         | Kfunc::LocalIrqSave
         | Kfunc::LocalIrqRestore
-        | Kfunc::RcuReadLock
-        | Kfunc::RcuReadUnlock
-        | Kfunc::PreemptDisable
-        | Kfunc::PreemptEnable
         | Kfunc::ArenaAllocPages
         | Kfunc::ArenaFreePages
         | Kfunc::ArenaReservePages

@@ -111,7 +111,12 @@ impl<'a> Checker<'a> {
             self.write_argument(state, *place, *least);
         }
         match proto.effect {
-            Effect::None | Effect::UnderLock => {}
+            // No program that the core accepts sleeps, so nothing depends on sections.
+            Effect::None | Effect::UnderLock | Effect::Enter(_) | Effect::Leave(_) => {}
+            Effect::Sleeps => return Err(Why::Unsupported("calls that may sleep")),
+            Effect::TailCall if self.env.sleepable => {
+                return Err(Why::Unsupported("tail calls of a sleepable program"));
+            }
             Effect::MovesPacket => self.move_regions(state)?,
             Effect::TailCall => {
                 self.notes.tail_call(state.frames.len())?;

@@ -5,13 +5,13 @@ use bpf_isa::{Callee, InsnIdx, Reg, SubprogId};
 use super::args::{Call, Compare};
 use super::mem::socket;
 use super::{Flow, Res, Walk, refuse};
-use crate::error::Reason;
+use crate::error::{Awake, Reason};
 use crate::faults::planted;
 use crate::helpers::{
     ArgKind, CallbackKind, DYNPTR, Dynptr, Effect, HelperProto, Local, LockKind, MAX_ERRNO, ObjectFrom, Ret, SocketPart,
 };
 use crate::scalar::Scalar;
-use crate::state::{Entry, Frame, Lock, State};
+use crate::state::{Entry, Frame, InSection, Lock, State};
 use crate::value::{Debt, Hold, Origin, Ty, Value, Why};
 use bpf_uapi::MapTypes;
 
@@ -113,6 +113,17 @@ impl<'a> Walk<'a> {
             Effect::TailCall => self.tail_call()?,
             Effect::Lock(kind) => failed = self.lock(proto, kind, &call)?,
             Effect::Unlock(kind) => self.unlock(kind, &call)?,
+            Effect::Sleeps => self.sleep(&proto.name)?,
+            Effect::Enter(section) if self.env.sleepable => {
+                self.state.sections.push(InSection { section, at: self.pc });
+            }
+            Effect::Leave(section) if self.env.sleepable => {
+                if let Some(i) = self.state.sections.iter().rposition(|of| of.section == section) {
+                    self.state.sections.remove(i);
+                }
+            }
+            // Of what may not sleep, nothing depends on sections.
+            Effect::Enter(_) | Effect::Leave(_) => {}
         }
         if let (Some(subprog), Some(map)) = (call.timer_callback, call.timer)
             && !self.timer_callbacks.contains(&(subprog, map))
@@ -241,6 +252,26 @@ impl<'a> Walk<'a> {
         });
         self.state.locks.push(Lock { kind, of, at: self.pc });
         Ok(failed)
+    }
+
+    /// A call of this function may sleep. That no lock is held has been settled.
+    pub(super) fn sleep(&mut self, func: &str) -> Res<()> {
+        let holds = self.state.owed.first().filter(|_| !planted!(SleepsOwing));
+        let inside = self.state.sections.last().filter(|_| !planted!(SleepsInSection));
+        let why = if !self.env.sleepable {
+            Some(Awake::Program)
+        } else if self.in_callback() && !planted!(CallbackSleeps) {
+            Some(Awake::Callback)
+        } else if let Some(of) = inside {
+            Some(Awake::Section(of.section, of.at))
+        } else {
+            holds.map(|o| Awake::Holds(o.debt, o.at))
+        };
+        if let Some(why) = why {
+            return refuse(Reason::Sleeps { func: func.to_owned(), why });
+        }
+        self.state.slept(self.pc, self.env);
+        Ok(())
     }
 
     /// Releases the lock that was taken last.
@@ -401,6 +432,9 @@ impl<'a> Walk<'a> {
     /// Walks a tail call that is not taken. A taken one ends the current function with the other program's result, and
     /// that program may have moved the packet.
     fn tail_call(&mut self) -> Res<()> {
+        if self.env.sleepable {
+            return refuse(Reason::SleepableTailCall);
+        }
         if self.in_callback() {
             return refuse(Reason::TailCallInCallback);
         }

@@ -27,6 +27,8 @@ pub(super) struct Summary {
     moves_packet: bool,
     /// Whether it may make a tail call, itself or through its callees.
     tail_calls: bool,
+    /// Whether it may sleep, itself or through its callees.
+    sleeps: bool,
     /// Whether it may throw, itself or through its callees.
     pub(super) throws: bool,
     /// The alignment that the address of each memory argument needs; 0 for none.
@@ -105,6 +107,7 @@ impl Walk<'_> {
                 let (effect, throws) = of(insn);
                 summary.throws |= throws;
                 summary.tail_calls |= effect == Effect::TailCall;
+                summary.sleeps |= effect == Effect::Sleeps && !planted!(GlobalNeverSleeps);
                 summary.moves_packet |=
                     matches!(effect, Effect::MovesPacket | Effect::TailCall) && !planted!(GlobalMovesNothing);
             }
@@ -117,6 +120,7 @@ impl Walk<'_> {
                 let caller = &mut all[self.program.subprog_of(c.at).index()];
                 caller.moves_packet |= callee.moves_packet;
                 caller.tail_calls |= callee.tail_calls;
+                caller.sleeps |= callee.sleeps;
                 caller.throws |= callee.throws;
             }
         }
@@ -182,6 +186,9 @@ impl Walk<'_> {
         }
         if summary.moves_packet {
             self.state.packet_moved(self.pc, self.env, &mut self.next_id);
+        }
+        if summary.sleeps {
+            self.sleep(&func.name)?;
         }
         self.clobber_args();
         self.state.set(Reg::R0, Value::unknown());

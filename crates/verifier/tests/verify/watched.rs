@@ -318,12 +318,13 @@ impl<'e> World<'e> {
             }
         }
         match proto.effect {
-            Effect::None | Effect::UnderLock | Effect::TailCall => {}
+            Effect::None | Effect::UnderLock | Effect::TailCall | Effect::Enter(_) | Effect::Leave(_) => {}
             Effect::MovesPacket => {
                 self.place_regions();
                 self.tell_packet(caller);
             }
             Effect::Lock(_) | Effect::Unlock(_) => return wrong(caller, "the core proves no locks"),
+            Effect::Sleeps => return wrong(caller, "the core proves no calls that sleep"),
         }
         let missing = self.random.below(4) == 0;
         match proto.ret {

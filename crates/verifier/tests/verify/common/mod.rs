@@ -7,8 +7,8 @@ use bpf_analysis::HeaderPlaces;
 use bpf_isa::{InsnIdx, Program, SubprogId, assemble};
 use bpf_uapi::{Builtin, Kfunc, OwnedField, OwnedKind, OwnedType};
 use bpf_verifier::{
-    Access, ArgKind, ContextLayout, Env, Field, FieldKind, GlobalArg, GlobalFunc, HelperProto, Helpers, KnownArena,
-    KnownMap, MapType, MemArg, MemSet, Region, Ret, Verified, Verifier, VerifyError,
+    Access, ArgKind, ContextLayout, Effect, Env, Field, FieldKind, GlobalArg, GlobalFunc, HelperProto, Helpers,
+    KnownArena, KnownMap, MapType, MemArg, MemSet, Region, Ret, Verified, Verifier, VerifyError,
 };
 
 /// Indices of the maps in [`maps`], for `map[fd:N]`.
@@ -188,6 +188,10 @@ pub(crate) fn helpers() -> Helpers {
         ),
         HelperProto::new(1008, "host_buffer", &[], Ret::MemOrNull { bytes: 32, writable: true }),
         HelperProto::new(1009, "host_end", &[], Ret::Never),
+        HelperProto {
+            effect: Effect::Sleeps,
+            ..HelperProto::new(SLEEPING, "host_fetch", &[ArgKind::Scalar], Ret::Scalar)
+        },
     ];
     // The kernel's functions that are called by name, by numbers.
     host.extend((FIRST_KFUNC..).zip(Kfunc::ALL).map(|(id, known)| HelperProto { id, ..bpf_verifier::kfunc(*known) }));
@@ -225,7 +229,8 @@ pub(crate) fn globals(text: &str) -> Vec<Option<GlobalFunc>> {
 }
 
 /// Runs `f` with the environment for a program text: `;raw` selects the raw context, otherwise xdp; `;skb` adds legacy
-/// loads to it, `;verdict` lets programs return 0 or 1 only, `;privileged` lets them show addresses.
+/// loads to it, `;verdict` lets programs return 0 or 1 only, `;privileged` lets them show addresses, `;sleepable` lets
+/// them sleep, and adds a per-CPU array, `map[fd:19]`.
 pub(crate) fn with_env<T>(text: &str, f: impl FnOnce(&Env<'_>) -> T) -> T {
     let returns = text.contains(";verdict").then_some((0, 1));
     let xdp =
@@ -237,8 +242,12 @@ pub(crate) fn with_env<T>(text: &str, f: impl FnOnce(&Env<'_>) -> T) -> T {
         let table = KnownMap::new("table", MapType::InsnArray, 4, 16, targets.len() as u32);
         maps.push(KnownMap { access: Access::Read, targets, ..table });
     }
+    if text.contains(";sleepable") {
+        maps.push(KnownMap::new("slots", MapType::PerCpuArray, 4, 16, 4));
+    }
     let mut env = Env::new(&context, &helpers);
     env.privileged = text.contains(";privileged");
+    env.sleepable = text.contains(";sleepable");
     env.maps = &maps;
     env.types = &types;
     env.local_types = &[(7, 0), (8, 1), (8, 5), (9, 2), (10, 3), (11, 4)];
@@ -280,6 +289,8 @@ fn targets(text: &str) -> Vec<InsnIdx> {
     (first..insns.len()).map(|i| target(i).expect("a jump")).collect()
 }
 
+/// A function that may sleep.
+pub(crate) const SLEEPING: u32 = 1600;
 /// The number of the first of the kernel's functions that are called by name.
 const FIRST_KFUNC: u32 = 1010;
 /// The first of those that compilers call.

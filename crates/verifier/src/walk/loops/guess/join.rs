@@ -20,7 +20,8 @@ pub(super) enum Widen {
 
 /// Makes `into` cover `other`, too. `false` if that is impossible.
 pub(super) fn merge(into: &mut State, other: &State, widen: Widen, next_id: &mut u32) -> bool {
-    if into.frames.len() != other.frames.len() || into.owed != other.owed || into.locks != other.locks {
+    let same_held = into.owed == other.owed && into.locks == other.locks && into.sections == other.sections;
+    if into.frames.len() != other.frames.len() || !same_held {
         return false;
     }
     let gaps: (Gap<'_>, Gap<'_>) = (&|v, region| into.gap(v, region), &|v, region| other.gap(v, region));

@@ -278,7 +278,8 @@ pub(in crate::walk::loops) fn name_all(state: &mut State, shape: &mut Shape, nex
 
 /// Finds what a round changed, from what entered it and what came back. `false` if no candidate can be made.
 pub(in crate::walk::loops) fn compare(entry: &State, back: &State, shape: &mut Shape) -> bool {
-    if entry.frames.len() != back.frames.len() || entry.owed != back.owed || entry.locks != back.locks {
+    let same_held = entry.owed == back.owed && entry.locks == back.locks && entry.sections == back.sections;
+    if entry.frames.len() != back.frames.len() || !same_held {
         return false;
     }
     shape.changes.clear();
