@@ -22,7 +22,7 @@
 //!
 //! | module | needed | may answer "not here", and then |
 //! |---|---|---|
-//! | [`memory`] | `map`, `unmap`, `reserve`, `protect`, `page_size` | `advise`: small pages, and a forked child has a copy; `map_file_over`, `map_shared_over` and `map_debuggable_over`: no ring buffers, no executable memory; `map_again`: code has a memory file; `zeroed_in_children`: forks are told by the process id |
+//! | [`memory`] | `map`, `unmap`, `reserve`, `protect`, `page_size` | `advise`: small pages, and a forked child has a copy; `map_file_over`, `map_shared_over` and `map_debuggable_over`: no ring buffers, no executable memory; `map_again`: code has a memory file; `zeroed_in_children`: forks are told by the process id; `guard`: no run sleeps |
 //! | [`mod@file`] | | `memory_file`: no ring buffers, MMAPABLE arrays or executable memory |
 //! | [`event`] | | `Event`: no ring buffers |
 //! | [`barrier`] | | `membarrier`: guards carry fences |

@@ -228,6 +228,17 @@ pub mod memory {
 
     /// Not here.
     ///
+    /// # Safety
+    /// None is needed: nothing is done.
+    ///
+    /// # Errors
+    /// Always.
+    pub unsafe fn guard(_: *mut u8, _: usize) -> Result<(), SysError> {
+        Err(SysError::not_here(Call::Mprotect))
+    }
+
+    /// Not here.
+    ///
     /// # Errors
     /// Always.
     pub fn reserve(_: Option<usize>, _: usize) -> Result<*mut u8, SysError> {

@@ -365,6 +365,14 @@ pub enum LoadError {
         /// Why.
         source: bpf_prog_pack::Error,
     },
+    /// The program may sleep, and nobody has verified it.
+    #[error("program `{program}` {what}: only a verified program may sleep")]
+    SleepNeedsVerifier {
+        /// Which program.
+        program: String,
+        /// "is sleepable", or "calls `f`, which may sleep".
+        what: String,
+    },
     /// A run of it could take more machine stack than allowed.
     #[error("program `{program}` may take {needed} bytes of machine stack; at most {limit} are allowed")]
     Stack {
@@ -625,6 +633,9 @@ pub enum ProgArrayError {
         /// The program.
         program: String,
     },
+    /// The program is sleepable: no program jumps to one.
+    #[error("sleepable programs cannot be in a prog array")]
+    Sleepable,
     /// The program belongs to another engine.
     #[error(transparent)]
     OtherDomain(#[from] OtherDomain),
@@ -716,6 +727,27 @@ pub enum RunError {
         /// Bytes of stack that are left.
         left: u64,
     },
+    /// A sleepable program was run by something that cannot wait.
+    #[error("program `{program}` is sleepable: run it by `run_async`")]
+    Sleepable {
+        /// Which program.
+        program: String,
+    },
+    /// As many runs of sleepable programs are going on as there may be.
+    #[error("{limit} runs of sleepable programs are going on already (`Config::max_async_runs`)")]
+    TooManyAsleep {
+        /// The limit.
+        limit: usize,
+    },
+    /// The system has no stack for one more run of a sleepable program.
+    #[error("there is no stack for a sleepable run: {source}")]
+    NoStack {
+        /// Why.
+        source: bpf_os::SysError,
+    },
+    /// The future of a run that is over was polled.
+    #[error("the run is over: its future has been ready before")]
+    Over,
     /// Runs are nested (a host function runs a program) beyond the limit.
     #[error("runs are nested more than {limit} deep")]
     TooDeep {
@@ -775,6 +807,10 @@ impl RunError {
             | RunError::Enter(_)
             | RunError::TooLong { .. }
             | RunError::Stack { .. }
+            | RunError::Sleepable { .. }
+            | RunError::TooManyAsleep { .. }
+            | RunError::NoStack { .. }
+            | RunError::Over
             | RunError::TooDeep { .. }
             | RunError::Internal(_) => None,
         }

@@ -55,7 +55,10 @@ pub use attach::published::{ListError, ProgramStats};
 pub use attach::runner::Runner;
 #[cfg(feature = "derive")]
 pub use bpf_context_derive::{BpfContext, interface};
-pub use call::{Caller, HostArg, HostRet, IntoHostFn, Pinned, PinnedMap, PinnedValue, SharedBytes, SharedBytesMut};
+pub use call::{
+    AsyncArg, AsyncCaller, Caller, HostArg, HostRet, IntoAsyncFn, IntoHostFn, OwnedBytes, Pinned, PinnedMap,
+    PinnedValue, SharedBytes, SharedBytesMut,
+};
 #[doc(hidden)]
 pub use context::derive;
 pub use context::derive::{BpfContext, ContextBytes, ContextBytesMut, ContextField};
@@ -80,6 +83,7 @@ pub use exec::timers::TimerRuns;
 pub use handle::instance::Instance;
 pub use handle::prog_array::ProgArray;
 pub use handle::program::{Program, ProgramName, TestRun};
+pub use handle::run_async::RunAsync;
 pub use load::hints::VerifyHint;
 pub use load::instance_pool::{InstancePool, Pooled};
 #[doc(hidden)]
@@ -125,6 +129,8 @@ struct Readme;
 mod documents {
     #[doc = include_str!("../../../docs/book/reference/maps.md")]
     struct Maps;
+    #[doc = include_str!("../../../docs/book/how-to/wait.md")]
+    struct Wait;
     #[doc = include_str!("../../../docs/book/explanation/dispatcher.md")]
     struct Dispatch;
 }

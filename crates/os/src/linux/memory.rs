@@ -217,6 +217,33 @@ pub unsafe fn protect(at: *mut u8, len: usize, protection: Protection) -> Result
     if done == 0 { Ok(()) } else { Err(failed(Call::Mprotect)) }
 }
 
+/// linux/mman.h; not in libc for all targets. Linux 6.13.
+const MADV_GUARD_INSTALL: libc::c_int = 102;
+/// Linux 5.14.
+const MADV_POPULATE_READ: libc::c_int = 22;
+
+/// Makes pages of private anonymous memory inaccessible. Where the kernel has lightweight guards, the mapping is not
+/// split, of which a process has few (`vm.max_map_count`); elsewhere it is.
+///
+/// # Safety
+/// `at..at + len` is a part of a mapping of [`map`], is the caller's, and nothing accesses it.
+///
+/// # Errors
+/// The system is out of mappings.
+pub unsafe fn guard(at: *mut u8, len: usize) -> Result<(), SysError> {
+    inject::check(Call::Mprotect)?;
+    // SAFETY: the caller's range (contract), which nobody accesses.
+    let advised = unsafe { libc::madvise(at.cast(), len, MADV_GUARD_INSTALL) } == 0;
+    // User-mode QEMU takes any advice and does nothing: pages that can be populated are no guards.
+    // SAFETY: the caller's range (contract), whose contents this does not change.
+    if advised && unsafe { libc::madvise(at.cast(), len, MADV_POPULATE_READ) } != 0 {
+        return Ok(());
+    }
+    // SAFETY: the caller's range (contract).
+    let done = unsafe { libc::mprotect(at.cast(), len, Protection::None.bits()) };
+    if done == 0 { Ok(()) } else { Err(failed(Call::Mprotect)) }
+}
+
 /// The advice values in use. Only [`Advice::Discard`] changes the contents of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Advice {

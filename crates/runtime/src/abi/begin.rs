@@ -12,11 +12,12 @@
 //! limits pay nothing for them, and runs with limits pay for a few stores.
 
 use crate::abi::entry;
+use crate::abi::level::Level;
 use crate::abi::limits::{Limits, Terms};
 use crate::abi::machine_stack::INTERPRETER;
 use crate::abi::roots::Roots;
 use crate::abi::run::Run;
-use crate::abi::slots::{Level, Runs};
+use crate::abi::slots::Runs;
 use crate::abi::watch::{INTERRUPTED, LATE, Watched};
 use crate::context::Parts;
 use crate::error::RunError;
@@ -287,7 +288,7 @@ unsafe fn end_stopped<'e>(_guard: impl Borrow<Guard<'e>>, level: &Level, roots: 
 }
 
 #[cold]
-fn too_long(len: usize) -> Box<RunError> {
+pub(crate) fn too_long(len: usize) -> Box<RunError> {
     Box::new(RunError::TooLong { len, max: Region::MAX_LEN as usize })
 }
 
@@ -432,10 +433,10 @@ thread_local! {
 }
 
 /// Counts one nested run of this thread while it lives.
-struct Nesting(());
+pub(crate) struct Nesting(());
 
 impl Nesting {
-    fn enter(limit: u32) -> Result<Nesting, RunError> {
+    pub(crate) fn enter(limit: u32) -> Result<Nesting, RunError> {
         NESTED.with(|nested| {
             // `limit` counts the outermost run, which is not counted here.
             if nested.get() + 1 >= limit {

@@ -20,6 +20,7 @@
 //!   memory was mapped in its way.
 //! - A run in a signal handler on a signal stack is held to the signal stack's ends, which costs a system call. A
 //!   signal stack that lies inside the thread's own stack is not recognised.
+//! - The stack of a sleepable run is the thread's stack while the run is on it ([`enter`]).
 //! - The ends of any other stack (a coroutine's) are unknown, and the run is not checked, at the cost of a system call.
 //!   Only the guard page protects it, which no frame steps over (docs/book/reference/abi.md).
 
@@ -44,9 +45,26 @@ thread_local! {
 }
 const UNASKED: (u64, u64) = (0, 0);
 
+/// The bounds of the stack that a thread was on before it was switched to another ([`enter`]).
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Outer((u64, u64));
+
+/// This thread is about to be switched to a stack of `len` bytes from `low` on.
+pub(crate) fn enter(low: u64, len: u64) -> Outer {
+    Outer(BOUNDS.replace((low, len)))
+}
+
+/// It is back.
+pub(crate) fn leave(outer: Outer) {
+    BOUNDS.set(outer.0);
+}
+
 /// The stack that runs of an engine may need, in bytes.
 #[derive(Debug)]
 pub(crate) struct StackNeed {
+    /// Bytes for any run that makes no tail call.
+    plain: u64,
     /// Upper bound for any run.
     worst: u64,
     /// Upper bound for the machine code of a run that tail-calls.
@@ -61,12 +79,23 @@ impl StackNeed {
     pub(crate) fn new(program: u64, reserve: u64) -> StackNeed {
         let reserve = reserve.saturating_add(ENTRY);
         let jumping = program.saturating_mul(2);
-        StackNeed { worst: jumping.saturating_add(INTERPRETER).saturating_add(reserve), jumping, reserve }
+        let plain = program.saturating_add(INTERPRETER).saturating_add(reserve);
+        StackNeed { plain, worst: jumping.saturating_add(INTERPRETER).saturating_add(reserve), jumping, reserve }
     }
 
     /// Returns the upper bound for machine code of a run that tail-calls, in bytes.
     pub(crate) fn jumping(&self) -> u64 {
         self.jumping
+    }
+
+    /// Returns the bytes of a run whose code takes `code` bytes.
+    pub(crate) fn with_reserve(&self, code: u64) -> u64 {
+        code.saturating_add(self.reserve)
+    }
+
+    /// Bytes of a stack that suffices for any run without tail calls.
+    pub(crate) fn plain(&self) -> u64 {
+        self.plain
     }
 
     /// Refuses a run that may need more stack than is left. `beside`: bytes beside its machine code, at most

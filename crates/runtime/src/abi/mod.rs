@@ -4,13 +4,17 @@
 pub(crate) mod begin;
 pub(crate) mod clock;
 pub(crate) mod entry;
+pub(crate) mod fiber;
 pub(crate) mod held;
+pub(crate) mod level;
 pub(crate) mod limits;
+pub(crate) mod link;
 pub(crate) mod machine_stack;
 pub(crate) mod roots;
 pub(crate) mod run;
 pub(crate) mod slots;
 pub(crate) mod stack;
+pub(crate) mod stacks;
 pub(crate) mod stop;
 pub(crate) mod stopped;
 pub(crate) mod timers;

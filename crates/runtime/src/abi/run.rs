@@ -5,6 +5,7 @@
 //! [`Run::set`] resets every other field that the last run may have changed.
 
 use crate::abi::held::Held;
+use crate::abi::link::Link;
 use crate::abi::machine_stack::StackNeed;
 use crate::abi::stack::Stack;
 use crate::abi::timers::Timers;
@@ -89,6 +90,8 @@ pub(crate) struct Run {
     pub(crate) host: *mut (),
     /// The engine's, which outlives the run.
     pub(crate) config: *const RunConfig,
+    /// Its fiber's, if it has a stack of its own: [`crate::abi::fiber`].
+    pub(crate) link: *const Link,
     /// The error of the first host function that failed.
     pub(crate) error: Option<Box<HelperError>>,
     /// The resources to release if the run is stopped.
@@ -127,10 +130,22 @@ impl Run {
             ctx,
             host: core::ptr::null_mut(),
             config: core::ptr::null(),
+            link: core::ptr::null(),
             error: None,
             held: Held::NOTHING,
             stopped: Vec::new(),
         }
+    }
+
+    /// Returns the link to its fiber; `None` for a run that is on its thread's stack.
+    ///
+    /// # Safety
+    /// `run` must be going on, on this thread.
+    pub(crate) unsafe fn link<'a>(run: *mut Run) -> Option<&'a Link> {
+        // SAFETY: the caller's run.
+        let link = unsafe { (*run).link };
+        // SAFETY: null or its fiber's, which is there until the run is over.
+        unsafe { link.as_ref() }
     }
 
     /// Returns a run that shares slot, host and engine with this one, for a helper that calls back through the

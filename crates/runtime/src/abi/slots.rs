@@ -7,24 +7,26 @@
 //! the slot keeps from then on.
 
 use crate::abi::clock::Clock;
-use crate::abi::run::{Run, RunConfig, counters, word};
-use crate::abi::stopped;
-use crate::abi::watch::{INTERRUPTED, LATE, Watch};
+use crate::abi::fiber::Fibers;
+use crate::abi::level::Level;
+use crate::abi::run::RunConfig;
+use crate::abi::watch::{INTERRUPTED, LATE};
 use crate::error::DeadlineError;
 use bpf_quiesce::Guard;
 use crossbeam_utils::CachePadded;
-use std::cell::UnsafeCell;
 use std::fmt;
 use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// A run for each execution slot.
 pub(crate) struct Runs {
     pub(crate) config: RunConfig,
     levels: Levels,
+    /// The runs that have a stack of their own.
+    pub(crate) fibers: Arc<Fibers>,
     clock: Arc<Clock>,
     /// A copy of the clock's number, to avoid a load through the pointer.
     clock_number: u64,
@@ -67,103 +69,6 @@ impl Deref for Levels {
     }
 }
 
-/// The run of one slot at one depth of nesting, and a pointer to the level inside. A level is allocated when runs first
-/// nest so deep, and kept, because other threads may be setting its flag.
-pub(super) struct Level {
-    run: UnsafeCell<Run>,
-    watch: Watch,
-    inner: AtomicPtr<CachePadded<Level>>,
-}
-
-// SAFETY: a `Run` is used by the thread that holds its slot, and the next one to hold it comes after it
-// (`bpf_quiesce::Guard`). The one field that others access, its word, is accessed atomically. The pointers in a `Run`
-// are used only by the thread that stored them, until its run ends.
-unsafe impl Send for Level {}
-// SAFETY: through a shared reference, threads other than the one that holds the slot access only the run's word and the
-// watch, atomically.
-unsafe impl Sync for Level {}
-
-impl Level {
-    fn new(slot: u32) -> CachePadded<Level> {
-        CachePadded::new(Level {
-            run: UnsafeCell::new(Run::new(slot, stopped::address())),
-            watch: Watch::new(),
-            inner: AtomicPtr::default(),
-        })
-    }
-
-    /// The level inside this one; null if runs never nested so deep.
-    fn inner(&self) -> Option<&CachePadded<Level>> {
-        // It is initialised (the store in `inner_or_new` is a release too). SeqCst for `Runs::interrupt`.
-        let inner = self.inner.load(Ordering::SeqCst);
-        // SAFETY: null or made by `Box::into_raw`, and freed with `self` only.
-        unsafe { inner.as_ref() }
-    }
-
-    /// The level inside this one. Only for the thread that holds the slot.
-    fn inner_or_new(&self, slot: u32) -> &CachePadded<Level> {
-        self.inner().unwrap_or_else(|| {
-            let new = Box::into_raw(Box::new(Level::new(slot)));
-            // SeqCst: see `inner`. Nobody stores here but this thread, and its signal handlers.
-            let stored = self.inner.compare_exchange(core::ptr::null_mut(), new, Ordering::SeqCst, Ordering::SeqCst);
-            let inner = stored.map_or_else(
-                |other| {
-                    // SAFETY: made above, and seen by nobody.
-                    drop(unsafe { Box::from_raw(new) });
-                    other
-                },
-                |_| new,
-            );
-            // SAFETY: made here or by a handler, and freed with `self` only.
-            unsafe { &*inner }
-        })
-    }
-
-    /// Returns the level's run, for the thread that holds the slot.
-    #[inline]
-    pub(super) fn run(&self) -> *mut Run {
-        self.run.get()
-    }
-
-    /// The word of its run.
-    #[inline]
-    pub(super) fn word(&self) -> &AtomicU64 {
-        // SAFETY: the run lives as long as `self`; all who access its word do so atomically.
-        unsafe { word(self.run.get()) }
-    }
-
-    /// The counters that its run has noted.
-    fn counters(&self) -> &AtomicU64 {
-        // SAFETY: the run lives as long as `self`; the field is written by emitted code, with aligned stores, and
-        // atomically.
-        unsafe { counters(self.run.get()) }
-    }
-
-    pub(super) fn watch(&self) -> &Watch {
-        &self.watch
-    }
-
-    /// Returns whether no run uses the level. For the thread that holds the slot: to others the answer may be out of
-    /// date.
-    #[inline]
-    fn is_idle(&self) -> bool {
-        // Relaxed: this thread has stored the word, or the thread that held the slot before.
-        self.word().load(Ordering::Relaxed) == 0
-    }
-}
-
-impl Drop for Level {
-    fn drop(&mut self) {
-        let mut inner = *self.inner.get_mut();
-        // In a loop and not by recursion, since the configuration may allow any depth.
-        while !inner.is_null() {
-            // SAFETY: made by `Box::into_raw` in `inner_or_new`, and no longer reachable.
-            let mut level = unsafe { Box::from_raw(inner) };
-            inner = std::mem::take(level.inner.get_mut());
-        }
-    }
-}
-
 impl fmt::Debug for Runs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Runs").field("slots", &self.levels.kept.len()).finish_non_exhaustive()
@@ -172,10 +77,11 @@ impl fmt::Debug for Runs {
 
 impl Runs {
     /// Allocates a run for each slot; `None` if there is no memory.
-    pub(crate) fn new(slots: u32, config: RunConfig, tick: Duration) -> Option<Runs> {
+    pub(crate) fn new(slots: u32, config: RunConfig, fibers: Fibers, tick: Duration) -> Option<Runs> {
         let levels = Levels::new(slots)?;
         let clock = Arc::new(Clock::new(tick));
-        Some(Runs { config, levels, clock_number: clock.number(), clock })
+        let fibers = Arc::new(fibers);
+        Some(Runs { config, levels, fibers, clock_number: clock.number(), clock })
     }
 
     /// Returns the clock of deadlines.
@@ -202,36 +108,43 @@ impl Runs {
 
     /// Asks all runs to stop, nested ones too.
     pub(crate) fn interrupt(&self) {
-        interrupt(&self.levels, |_, _| true);
+        self.interrupt_each(|_, _| true);
     }
 
     /// Asks the runs of this program, hook or dispatcher to stop, and the runs nested in them.
     pub(crate) fn interrupt_of(&self, of: u64) {
-        interrupt(&self.levels, |level, word| level.watch.of(word) == of);
+        self.interrupt_each(|level, word| level.watch().of(word) == of);
     }
 
     /// Asks the runs to stop that were given this [`crate::Interrupter`], and the runs nested in them.
     pub(crate) fn interrupt_under(&self, interrupter: u64) {
-        interrupt(&self.levels, |level, word| level.watch.interrupter(word) == interrupter);
+        self.interrupt_each(|level, word| level.watch().interrupter(word) == interrupter);
+    }
+
+    /// Asks the runs to stop that `is` says so of, by level and word, and the runs inside them.
+    fn interrupt_each(&self, is: impl Fn(&Level, u64) -> bool) {
+        self.levels.iter().for_each(|slot| interrupt(slot, &is));
+        self.fibers.each(|level| interrupt(level, &is));
     }
 
     /// Returns one of these programs ([`crate::abi::watch::word_of`]) that a run, nested ones included, has announced.
     /// Not every run announces its program: code that needs no run state does not, nor does a program that is entered
     /// by a tail call or a hook.
     pub(crate) fn is_running(&self, of: &[u64]) -> Option<u64> {
-        for slot in &*self.levels {
+        let mut found = None;
+        let mut look = |slot: &CachePadded<Level>| {
             let mut at = Some(slot);
             while let Some(level) = at {
                 // Relaxed: for a run that begins or ends meanwhile, either answer is right.
                 let word = level.word().load(Ordering::Relaxed);
-                let running = Some(level.watch.of(word)).filter(|running| word != 0 && of.contains(running));
-                if running.is_some() {
-                    return running;
-                }
+                let running = Some(level.watch().of(word)).filter(|running| word != 0 && of.contains(running));
+                found = found.or(running);
                 at = level.inner();
             }
-        }
-        None
+        };
+        self.levels.iter().for_each(&mut look);
+        self.fibers.each(&mut look);
+        found
     }
 
     /// Returns a function that passes on the counters that each run in progress has noted, nested ones too
@@ -283,30 +196,29 @@ impl Drop for Runs {
     }
 }
 
-/// Asks the runs to stop for which `is` returns true, by level and word, and the runs nested in them.
-fn interrupt(levels: &[CachePadded<Level>], is: impl Fn(&Level, u64) -> bool) {
-    for slot in levels {
-        // The level outside with its interrupted word, if it was interrupted.
-        let mut outer: Option<(&Level, u64)> = None;
-        let mut at = Some(slot);
-        while let Some(level) = at {
-            // SeqCst, with the swap and the load in `begin::nested`: a run that begins inside an interrupted one has
-            // stored its word before this load, or sees that it is interrupted.
-            let word = level.word().load(Ordering::SeqCst);
-            // If the outer word is unchanged, the outer run is the same, so this run is nested in it (or over).
-            let inside = outer.is_some_and(|(outer, interrupted)| outer.word().load(Ordering::SeqCst) == interrupted);
-            let mut interrupted = None;
-            if word != 0 && (inside || is(level, word)) {
-                let by = word | INTERRUPTED;
-                // If it fails, the run is over, or interrupted already.
-                let done = level.word().compare_exchange(word, by, Ordering::SeqCst, Ordering::SeqCst);
-                if done.is_ok() || done == Err(by) {
-                    interrupted = Some((&**level, by));
-                }
+/// Asks the runs of this level and of the levels inside it to stop for which `is` returns true, by level and word, and
+/// the runs nested in them.
+fn interrupt(slot: &CachePadded<Level>, is: impl Fn(&Level, u64) -> bool) {
+    // The level outside with its interrupted word, if it was interrupted.
+    let mut outer: Option<(&Level, u64)> = None;
+    let mut at = Some(slot);
+    while let Some(level) = at {
+        // SeqCst, with the swap and the load in `begin::nested`: a run that begins inside an interrupted one has
+        // stored its word before this load, or sees that it is interrupted.
+        let word = level.word().load(Ordering::SeqCst);
+        // If the outer word is unchanged, the outer run is the same, so this run is nested in it (or over).
+        let inside = outer.is_some_and(|(outer, interrupted)| outer.word().load(Ordering::SeqCst) == interrupted);
+        let mut interrupted = None;
+        if word != 0 && (inside || is(level, word)) {
+            let by = word | INTERRUPTED;
+            // If it fails, the run is over, or interrupted already.
+            let done = level.word().compare_exchange(word, by, Ordering::SeqCst, Ordering::SeqCst);
+            if done.is_ok() || done == Err(by) {
+                interrupted = Some((&**level, by));
             }
-            outer = interrupted;
-            at = level.inner();
         }
+        outer = interrupted;
+        at = level.inner();
     }
 }
 
@@ -317,7 +229,7 @@ fn end_late(levels: &[CachePadded<Level>], now: u64) {
         while let Some(level) = at {
             // Acquire: see `Watch::deadline`.
             let word = level.word().load(Ordering::Acquire);
-            if level.watch.deadline(word) <= now && word & INTERRUPTED == 0 {
+            if level.watch().deadline(word) <= now && word & INTERRUPTED == 0 {
                 // Relaxed: a flag that orders nothing else. If it fails the run is over, or interrupted.
                 let late = word | INTERRUPTED | LATE;
                 let _ = level.word().compare_exchange(word, late, Ordering::Relaxed, Ordering::Relaxed);

@@ -33,6 +33,9 @@ pub enum DispatcherError {
     /// The program belongs to another engine.
     #[error(transparent)]
     OtherDomain(#[from] OtherDomain),
+    /// The program is sleepable, and a dispatcher's runs cannot wait.
+    #[error("sleepable programs cannot be attached to a dispatcher: run them by `run_async`")]
+    Sleepable,
     /// The program is not attached.
     #[error("program {program} is not attached")]
     NotAttached {
@@ -262,6 +265,9 @@ impl<C: Context, H: 'static> Dispatcher<C, H> {
     /// failed call of any method changes nothing.
     pub fn attach(&self, program: &Program<C, H>) -> Result<(), DispatcherError> {
         self.engine.domain().owns(&**program.loaded())?;
+        if program.loaded().is_sleepable() {
+            return Err(DispatcherError::Sleepable);
+        }
         self.may_change()?;
         let mut state = self.lock();
         if let Some(at) = position_of(&state.attached, program) {

@@ -43,6 +43,9 @@ pub enum HookError {
     /// The program belongs to another engine.
     #[error(transparent)]
     OtherDomain(#[from] OtherDomain),
+    /// The program is sleepable, and a hook's runs cannot wait.
+    #[error("sleepable programs cannot be attached to a hook: run them by `run_async`")]
+    Sleepable,
     /// The program is attached already.
     #[error("program {program} is attached already")]
     Attached {
@@ -615,6 +618,9 @@ impl<C: Context, H: 'static> Hook<C, H> {
     /// Checks that the program may be attached beside these.
     fn check(&self, attached: &[Attached<C, H>], program: &Program<C, H>) -> Result<(), HookError> {
         self.engine.domain().owns(&**program.loaded())?;
+        if program.loaded().is_sleepable() {
+            return Err(HookError::Sleepable);
+        }
         if attached.iter().any(|known| known.is(program)) {
             return Err(HookError::Attached { program: ProgramName::of(program.loaded()) });
         }

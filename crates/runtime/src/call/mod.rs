@@ -13,10 +13,12 @@ mod args;
 mod bytes;
 pub(crate) mod helpers;
 mod ret;
+pub(crate) mod sleeping;
 
 pub use args::HostArg;
 pub use bytes::{SharedBytes, SharedBytesMut};
 pub use ret::{HostRet, Pinned, PinnedMap, PinnedValue};
+pub use sleeping::{AsyncArg, AsyncCaller, IntoAsyncFn, OwnedBytes};
 
 use crate::abi::entry;
 use crate::abi::run::Run;

@@ -74,6 +74,9 @@ pub struct Config {
     /// Programs that cannot be stopped (neither loop nor call under a budget or interruption, no host function, no
     /// check) do not count: they run nothing themselves.
     pub max_nested_runs: u32,
+    /// How many runs of sleepable programs may be going on at the same time, those that wait included. Each has a stack
+    /// of its own, of which it takes the pages that it uses, and address space for the largest program.
+    pub max_async_runs: usize,
     /// Bytes of BPF stack a frame may use (512 as in the kernel): a multiple of 8, below 64 KiB.
     pub frame_bytes: u32,
     /// Upper bound on the machine stack that one program may take, in bytes. A run of machine code that tail-calls
@@ -138,6 +141,7 @@ impl Default for Config {
             max_slots: 64,
             when_full: WhenFull::Wait,
             max_nested_runs: 16,
+            max_async_runs: 1 << 20,
             frame_bytes: 512,
             max_machine_stack: 256 * 1024,
             memory_limit: 64 << 30,

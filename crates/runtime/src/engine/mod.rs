@@ -21,6 +21,7 @@ pub(crate) mod trace;
 pub(crate) mod usage;
 
 #[cfg(native)]
+use crate::abi::fiber::Fibers;
 use crate::abi::limits::Checks;
 use crate::abi::limits::{Deadline, Interrupter, Interruptible};
 use crate::abi::machine_stack::StackNeed;
@@ -170,7 +171,8 @@ impl Engine {
             timers: Timers::default(),
             domain: Arc::clone(&domain),
         };
-        let runs = Runs::new(domain.max_slots(), run_config, config.tick).ok_or_else(no_slots)?;
+        let fibers = Fibers::new(config.max_async_runs, run_config.stack.plain());
+        let runs = Runs::new(domain.max_slots(), run_config, fibers, config.tick).ok_or_else(no_slots)?;
         let metrics =
             Metrics::new(config.metrics, &runs, domain.max_slots(), config.tick).map_err(EngineError::Thread)?;
         Ok(Engine(Arc::new(EngineInner {
@@ -198,6 +200,12 @@ impl Engine {
     /// Returns the configuration that the engine was made with.
     pub fn config(&self) -> &Config {
         &self.0.config
+    }
+
+    /// How many runs of sleepable programs are going on or wait ([`crate::Program::run_async`]); those that were
+    /// forgotten wait for ever.
+    pub fn async_runs(&self) -> usize {
+        self.0.runs.fibers.in_use()
     }
 
     /// Returns the domain of execution slots and grace periods, for maps made by hand. It also counts the bytes taken

@@ -46,6 +46,7 @@ impl Loaded {
                 // SAFETY: the caller vouches for the parts; the run is one of this thread.
                 unsafe { interp::run(self, what, run, parts, Start::Program) }
             }),
+            Form::Sleepable(_) => Err(self.cannot_wait()),
         }
     }
 
@@ -75,6 +76,7 @@ impl Loaded {
                 self.interpret_limited(guard, what, host, context, packet, memory, limits)
             }
             .map_err(|error| *error),
+            Form::Sleepable(_) => Err(self.cannot_wait()),
         }
     }
 
@@ -107,12 +109,13 @@ impl Loaded {
     /// # Safety
     /// As for [`Loaded::run`], with the host that `run` was begun with. The program must be kept for the call.
     pub(crate) unsafe fn run_in(&self, run: *mut Run, parts: Parts) -> Result<u64, RunError> {
-        match &self.form {
+        match self.form.executed() {
             // SAFETY: the entry is that of code compiled for this host, kept by `self`; the caller vouches for the
             // rest.
             Form::Native(native) => unsafe { begin::call(native.entry, run, parts, self) },
             // SAFETY: the caller vouches for the parts; `run` is the run of this thread.
             Form::Interpreted(what) => unsafe { interp::run(self, what, run, parts, Start::Program) },
+            Form::Sleepable(_) => Err(RunError::Internal("a sleepable program in another".into())),
         }
     }
 }

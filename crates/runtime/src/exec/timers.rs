@@ -76,8 +76,8 @@ impl Loaded {
                 continue;
             }
             let args = [map.as_ptr() as u64, bytes.expose_provenance() as u64, value, 0, 0];
-            let run =
-                begin::begin(&engine.runs, &*guard, host, parts, self.terms(), self, |run, parts| match &self.form {
+            let run = begin::begin(&engine.runs, &*guard, host, parts, self.terms(), self, |run, parts| {
+                match self.form.executed() {
                     Form::Native(_) => {
                         // SAFETY: the run is this thread's.
                         unsafe { self.count_run(run) };
@@ -91,7 +91,9 @@ impl Loaded {
                         // SAFETY: the caller vouches for the parts; the run is one of this thread; map and key live.
                         unsafe { interp::run(self, what, run, parts, start) }
                     }
-                });
+                    Form::Sleepable(_) => Err(RunError::Internal("a sleepable program in another".into())),
+                }
+            });
             run?;
             ran += 1;
         }

@@ -5,3 +5,4 @@ pub(crate) mod kept;
 pub(crate) mod over;
 pub(crate) mod prog_array;
 pub(crate) mod program;
+pub(crate) mod run_async;

@@ -6,6 +6,7 @@ use crate::error::RunError;
 use crate::exec::timers::TimerRuns;
 use crate::handle::kept::Kept;
 use crate::handle::over::Over;
+use crate::handle::run_async::RunAsync;
 use crate::program::loaded::Loaded;
 use core::marker::PhantomData;
 use std::fmt;
@@ -142,6 +143,52 @@ impl<C: Context, H: 'static> Program<C, H> {
         let guard = self.loaded.engine.0.domain.enter_run()?;
         // SAFETY: as in `run`.
         unsafe { self.loaded.run_limited(guard, core::ptr::from_mut(host).cast(), parts, limits) }
+    }
+
+    /// Runs it once, as a future that gives its thread away while a host function waits
+    /// ([`crate::Linker::func_async`]): between two polls, a run that waits holds no thread, no execution slot and no
+    /// guard. It may be polled by one thread after the other. Any program may be run so; sleepable ones
+    /// ([`crate::Loader::sleepable`]) only so.
+    ///
+    /// Runs may be interrupted while they wait: they end when they go on. A budget goes on, and deadlines are not
+    /// possible yet.
+    ///
+    /// ```
+    /// use bpf_runtime::{AsyncCaller, Config, Engine, Linker, Raw, assemble};
+    /// use std::{future::Future, pin::pin, task::{Context, Poll, Waker}};
+    ///
+    /// let mut linker = Linker::<()>::new(&Engine::new(Config::default())?);
+    /// linker.func_async(1001, "double", async |_: AsyncCaller<'_, ()>, n: u64| -> u64 {
+    ///     // A reply that takes its time.
+    ///     let mut asked = false;
+    ///     std::future::poll_fn(|cx| {
+    ///         cx.waker().wake_by_ref();
+    ///         if std::mem::replace(&mut asked, true) { Poll::Ready(()) } else { Poll::Pending }
+    ///     })
+    ///     .await;
+    ///     2 * n
+    /// })?;
+    /// let insns = assemble("r1 = r2\ncall 1001\nexit")?;
+    /// let program = linker.loader::<Raw>().sleepable(true).insns("program", insns)?;
+    /// assert!(program.run(&mut (), &mut [0; 4]).is_err());
+    ///
+    /// let (mut host, mut bytes) = ((), [0; 4]);
+    /// let mut run = pin!(program.run_async(&mut host, &mut bytes));
+    /// let mut cx = Context::from_waker(Waker::noop());
+    /// assert!(run.as_mut().poll(&mut cx).is_pending());
+    /// assert!(matches!(run.poll(&mut cx), Poll::Ready(Ok(8))));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The future's: as for [`Program::run`], [`RunError::TooManyAsleep`] and [`RunError::NoStack`].
+    ///
+    /// # Panics
+    /// The future, when it is polled or dropped: with what a host function's future panicked with. The run is over
+    /// then.
+    pub fn run_async<'r, 'p>(&self, host: &'r mut H, data: C::Data<'r, 'p>) -> RunAsync<'r, C::Data<'r, 'p>, H> {
+        // SAFETY: the program was loaded for `C` by a linker for `H`.
+        unsafe { RunAsync::new(&self.loaded, self.kept.as_ref(), host, (data, C::parts)) }
     }
 
     /// Runs the callbacks of the program's timers that are due (`bpf_timer_start`): on this thread, each once, with

@@ -147,6 +147,14 @@ pub enum InterfaceError {
         /// The type that the host's method asks for.
         wanted: String,
     },
+    /// A method's program is sleepable, and its caller cannot wait.
+    #[error("program `{program}` of table `{table}` is sleepable, and methods cannot wait")]
+    Sleepable {
+        /// The table.
+        table: String,
+        /// The program.
+        program: String,
+    },
     /// The programs were not loaded.
     #[error(transparent)]
     Load(#[from] LoadError),
@@ -266,7 +274,10 @@ impl<C: Context, H: 'static> Table<C, H> {
     /// A table of the programs of an instance.
     fn of(plan: Arc<Plan>, instance: Instance<H>) -> Result<Self, InterfaceError> {
         let loaded = |name: &Option<String>| name.as_ref().map(|name| instance.method(name)).transpose();
-        let programs = plan.programs.iter().map(loaded).collect::<Result<_, _>>()?;
+        let programs: Vec<Option<Program<C, H>>> = plan.programs.iter().map(loaded).collect::<Result<_, _>>()?;
+        if let Some(program) = programs.iter().flatten().find(|program| program.loaded().is_sleepable()) {
+            return Err(InterfaceError::Sleepable { table: plan.name.clone(), program: program.name().to_owned() });
+        }
         let reclaim = ReclaimOnDrop(instance.engine().clone());
         let version = Arc::new(Version { plan, programs, instance });
         let latest = Mutex::new(Arc::clone(&version));

@@ -6,7 +6,7 @@ use crate::call::helpers::packet::{is_packet_helper, own_prototype, packet_helpe
 use crate::call::helpers::print;
 use crate::call::helpers::table::shipped;
 use crate::call::helpers::timers::own_set_callback;
-use crate::call::{HostFn, IntoHostFn, host_fn, prototype};
+use crate::call::{HostFn, IntoAsyncFn, IntoHostFn, host_fn, prototype, sleeping};
 use crate::context::{Context, ContextLayout};
 use crate::engine::Engine;
 use crate::error::{LinkError, LoadError};
@@ -18,7 +18,7 @@ use bpf_object::btf::{self, Btf};
 use bpf_object::{CoreType, HostFunction, HostTypes, UNRESOLVED_CALL};
 use bpf_quiesce::Finish;
 use bpf_uapi::{Builtin, ENUMERATIONS, Helper, Kfunc, MapType, helper_id};
-use bpf_verifier::{ArgKind, Helpers};
+use bpf_verifier::{ArgKind, Effect, HelperProto, Helpers};
 use core::marker::PhantomData;
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -103,6 +103,52 @@ impl<H: 'static> Linker<H> {
         fn types<H, Args, F: IntoHostFn<H, Args>>(_: &F) -> ([ArgKind; 5], bpf_verifier::Ret) {
             (F::ARGS, F::RET)
         }
+        let (args, ret) = types(&f);
+        self.register(prototype(id, name, args, ret), || host_fn(f))
+    }
+
+    /// Registers a host function that may wait, under a helper id and a name, for sleepable programs
+    /// ([`crate::Loader::sleepable`]). While its future is not ready, the run holds neither a thread nor an execution
+    /// slot; it goes on wherever its own future ([`crate::Program::run_async`]) is polled. A future that is ready at
+    /// once costs about as much as a function that does not wait.
+    ///
+    /// The closure is given an [`AsyncCaller`](crate::AsyncCaller), and arguments as for [`Linker::func`], but with
+    /// [`OwnedBytes`](crate::OwnedBytes) in place of `SharedBytes`. Its future is `Send`. If it panics, the run ends
+    /// and the panic goes on where the run was polled.
+    ///
+    /// ```
+    /// use bpf_runtime::{AsyncCaller, Config, Engine, Linker, OwnedBytes, Raw, assemble};
+    ///
+    /// let mut linker = Linker::<Vec<u8>>::new(&Engine::new(Config::default())?);
+    /// linker.func_async(1001, "fetch", async |mut c: AsyncCaller<'_, Vec<u8>>, key: OwnedBytes| -> u64 {
+    ///     std::future::ready(()).await;
+    ///     c.host().extend_from_slice(&key);
+    ///     key.len() as u64
+    /// })?;
+    /// let insns = assemble("call 1001\nexit")?;
+    /// let length = linker.loader::<Raw>().sleepable(true).insns("length", insns)?;
+    /// let (mut host, mut key) = (Vec::new(), *b"key");
+    /// let run = std::pin::pin!(length.run_async(&mut host, &mut key));
+    /// # let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    /// # let std::task::Poll::Ready(length) = std::future::Future::poll(run, &mut cx) else { unreachable!() };
+    /// # assert_eq!(length?, 3);
+    /// // run.await
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`LinkError`] if the id or the name is taken or reserved; nothing is registered then.
+    pub fn func_async<Args: 'static, F>(&mut self, id: u32, name: &str, f: F) -> Result<&mut Self, LinkError>
+    where
+        F: for<'a> IntoAsyncFn<'a, H, Args>,
+    {
+        let (args, ret) = sleeping::types::<H, Args, F>(&f);
+        let proto = HelperProto { effect: Effect::Sleeps, ..prototype(id, name, args, ret) };
+        self.register(proto, || sleeping::async_fn::<H, Args, F>(f))
+    }
+
+    fn register(&mut self, proto: HelperProto, func: impl FnOnce() -> HostFn) -> Result<&mut Self, LinkError> {
+        let (id, name) = (proto.id, proto.name.to_string());
         // The next id, `UNRESOLVED_CALL`, stands for functions that cannot be called.
         const MAX: u32 = UNRESOLVED_CALL - 1;
         if id > MAX {
@@ -111,13 +157,12 @@ impl<H: 'static> Linker<H> {
         if helper_id::SPECIAL.contains(&id) {
             return Err(LinkError::Reserved { id });
         }
-        if self.names.contains_key(name) {
-            return Err(LinkError::DuplicateName { name: name.to_owned() });
+        if self.names.contains_key(&name) {
+            return Err(LinkError::DuplicateName { name });
         }
-        let (args, ret) = types(&f);
-        self.protos.add(prototype(id, name, args, ret))?;
-        self.funcs.insert(id, host_fn(f));
-        self.names.insert(name.to_owned(), id);
+        self.protos.add(proto)?;
+        self.funcs.insert(id, func());
+        self.names.insert(name, id);
         Ok(self)
     }
 

@@ -69,6 +69,7 @@ impl<H: 'static> Linker<H> {
             opt_level,
             budget: None,
             interruptible,
+            sleepable: false,
             contained,
             proofs,
             interface: false,
@@ -272,6 +273,21 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         self
     }
 
+    /// Whether these programs may sleep: call functions of [`Linker::func_async`], at which a run gives its thread
+    /// away. They are run by [`Program::run_async`] and by nothing else: [`crate::RunError::Sleepable`]. In an object,
+    /// programs that call such a function and lie in a section with `.s` at the end of its name, or before its first
+    /// `/`, are sleepable, too (`uprobe.s/...`, as libbpf has it).
+    ///
+    /// A sleepable program makes no tail calls. Across a call that may sleep it keeps its stack, its context, and
+    /// values of arrays; elements of other maps, values of per-CPU maps, inner maps and whatever else may be freed must
+    /// be looked up again. It may not sleep with a lock, a record, a reference or an iterator, between
+    /// `bpf_rcu_read_lock` and `bpf_rcu_read_unlock`, or in a callback. [`OptLevel::Tiered`] compiles it as
+    /// [`OptLevel::Speed`] does.
+    pub fn sleepable(mut self, sleepable: bool) -> Self {
+        self.how.sleepable = sleepable;
+        self
+    }
+
     /// Counts the maps, prog arrays and code of this load in an account of the engine. Maps and arrays that are taken
     /// over stay counted where they are. A load that exceeds the account is refused. In a map that allocates on demand,
     /// an update that exceeds it fails like an update of a full map.
@@ -410,8 +426,8 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         let mut local = None;
         let section = proof_section(object);
         let declared = |map: usize| maps[map].clone().map(Declared::There);
-        for (program, code) in linked.programs {
-            let name = program.name();
+        for (of, code) in linked.programs {
+            let name = of.name();
             let (proof, layout) = (&carried(&section, name), C::layout());
             let loading = Loading { linker, name, layout, code: Some(code.code()), own_struct, shared: false, proof };
             let loaded = self
@@ -420,7 +436,8 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
                     let own = own_maps(&code.maps(), &references, &maps)?;
                     let then = |unit: &Unit, ready: Ready<'_>| Loaded::new(unit, ready, own, &mut place);
                     let program = structure(name, insns)?;
-                    loading.load(self.how, program, Some(references), then, |loaded| loaded.code_bytes())
+                    let how = self.how.of(Some(of.section()), &references);
+                    loading.load(how, program, Some(references), then, |loaded| loaded.code_bytes())
                 })
                 .map_err(|error| explain(error, &code))?;
             programs.push(loaded);
@@ -456,8 +473,8 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         let mut programs = Vec::with_capacity(linked.programs.len());
         let mut local = None;
         let section = proof_section(object);
-        for (program, code) in linked.programs {
-            let name = program.name();
+        for (of, code) in linked.programs {
+            let name = of.name();
             let (proof, layout) = (&carried(&section, name), C::layout());
             let loading = Loading { linker, name, layout, code: Some(code.code()), own_struct, shared: true, proof };
             let part = self
@@ -465,7 +482,8 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
                 .and_then(|(insns, references)| {
                     let then = |unit: &Unit, ready: Ready<'_>| Ok(Part::new(unit, ready, code.maps()));
                     let program = structure(name, insns)?;
-                    loading.load(self.how, program, Some(references), then, Part::code_bytes)
+                    let how = self.how.of(Some(of.section()), &references);
+                    loading.load(how, program, Some(references), then, Part::code_bytes)
                 })
                 .map_err(|error| explain(error, &code))?;
             programs.push(part);
@@ -491,16 +509,16 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         let mut reports = Vec::with_capacity(linked.programs.len());
         let mut local = None;
         let section = proof_section(object);
-        for (program, code) in linked.programs {
-            let name = program.name();
+        for (of, code) in linked.programs {
+            let name = of.name();
             let (insns, mut references) = self.bind(object, &code, &declared, &mut local)?;
             let program = structure(name, insns)?;
             let program = references.bind_places(name, program)?;
             let (proof, layout) = (&carried(&section, name), C::layout());
             let loading = Loading { linker, name, layout, code: Some(code.code()), own_struct, shared: true, proof };
+            let how = self.how.of(Some(of.section()), &references);
             // A method of an interface is verified as the interface loads it.
-            let verify = self.how.verify(log);
-            let options = Options { values: hints::wants_values(&program), interface: true, ..verify };
+            let options = Options { values: hints::wants_values(&program), interface: true, ..how.verify(log) };
             let checked = loading.verify(program, &references, options).map_err(|error| explain(error, &code))?;
             reports.push(VerifyReport {
                 program: name.to_owned(),
@@ -533,8 +551,8 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         let declared = |map: usize| maps[map].clone();
         let mut reports = Vec::with_capacity(linked.programs.len());
         let mut local = None;
-        for (program, code) in linked.programs {
-            let name = program.name();
+        for (of, code) in linked.programs {
+            let name = of.name();
             let (insns, mut references) = self.bind(object, &code, &declared, &mut local)?;
             let program = structure(name, insns)?;
             let program = references.bind_places(name, program)?;

@@ -317,6 +317,10 @@ fn put_part(part: &Part, _: &mut Writer) -> Result<(), SerializeError> {
 #[cfg(native)]
 fn put_part(part: &Part, to: &mut Writer) -> Result<(), SerializeError> {
     let (unit, code, used) = part.all();
+    if unit.sleepable {
+        let what = "sleepable programs: keep the object instead".to_owned();
+        return Err(SerializeError { program: Some(unit.name.to_string()), what });
+    }
     let refuse = |what: &str| Err(SerializeError { program: Some(unit.name.to_string()), what: what.to_owned() });
     let (code, shape) = match code {
         Kept::Interpreted(_) => return refuse("programs that are interpreted: keep the object instead"),
@@ -484,6 +488,7 @@ fn get_part<C: Context, H: 'static>(
         source,
         budget,
         checks: Checks { budget: counts, interrupt },
+        sleepable: false,
         sink,
         void,
     };

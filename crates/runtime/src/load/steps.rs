@@ -39,6 +39,8 @@ pub(super) struct How {
     /// The budget of a run; `None`: that of the engine's configuration.
     pub(super) budget: Option<u64>,
     pub(super) interruptible: bool,
+    /// The programs may wait.
+    pub(super) sleepable: bool,
     /// Whether the code bounds each access once more, at run time.
     pub(super) contained: bool,
     /// Whether a load checks the proofs that objects carry.
@@ -51,8 +53,16 @@ impl How {
     /// Returns the options for the verifier.
     pub(super) fn verify(&self, log: bool) -> verify::Options {
         let hybrid = self.trust == Trust::Hybrid;
-        let How { privileged, contained, proofs, interface, .. } = *self;
-        verify::Options { log, hybrid, privileged, contained, proofs, interface, values: false }
+        let How { privileged, contained, sleepable, proofs, interface, .. } = *self;
+        verify::Options { log, hybrid, privileged, contained, sleepable, proofs, interface, values: false }
+    }
+
+    /// Returns the settings for a program with these references, in a section of this name.
+    pub(super) fn of(mut self, section: Option<&str>, references: &References) -> How {
+        // As libbpf has it: `uprobe.s/...`.
+        let says_so = |section: &str| section.split('/').next().is_some_and(|kind| kind.ends_with(".s"));
+        self.sleepable |= section.is_some_and(says_so) && references.sleeping().is_some();
+        self
     }
 }
 
@@ -177,6 +187,11 @@ impl<H: 'static> Loading<'_, H> {
                 return Err(LoadError::UnverifiedContained { program: self.name.to_owned() });
             }
             Trust::Interpreter | Trust::Caller => {
+                let referred = references.as_deref().unwrap_or(&NO_REFERENCES);
+                let calls = referred.sleeping().map(|bound| format!("calls `{}`, which may sleep", bound.proto.name));
+                if let Some(what) = calls.or(how.sleepable.then(|| "is sleepable".to_owned())) {
+                    return Err(LoadError::SleepNeedsVerifier { program: self.name.to_owned(), what });
+                }
                 self.admit_unverified(how.trust, &program, references.as_deref().unwrap_or(&NO_REFERENCES))?;
                 if let (Some(code), Some(own)) = (self.code, self.own_struct) {
                     layout::check_whole(self.name, own, code)?;
@@ -291,6 +306,7 @@ impl<H: 'static> Loading<'_, H> {
                 budget: how.budget.is_some() || config.budget.is_some() || facts.needs_budget || how.contained,
                 interrupt: how.interruptible,
             },
+            sleepable: how.sleepable,
             sink,
         };
         match mode {
@@ -303,7 +319,9 @@ impl<H: 'static> Loading<'_, H> {
             #[cfg(native)]
             Mode::Jit => {
                 // Only the optimising compiler confines accesses.
-                let opt_level = if how.contained { OptLevel::Speed } else { how.opt_level };
+                // And the code of a run that waits must not be exchanged: no guard keeps it.
+                let once = how.contained || how.sleepable && how.opt_level == OptLevel::Tiered;
+                let opt_level = if once { OptLevel::Speed } else { how.opt_level };
                 let to = Target { program: &program, facts, opt_level, source: code, shared: self.shared };
                 unit.compile(&linker.engine, to, |ready| then(&unit, ready))
             }

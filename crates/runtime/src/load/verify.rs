@@ -80,6 +80,8 @@ pub(crate) struct Options {
     pub(crate) hybrid: bool,
     /// Let the program expose addresses.
     pub(crate) privileged: bool,
+    /// Let the program sleep.
+    pub(crate) sleepable: bool,
     /// Determine the object that each access is confined to, or refuse the program.
     pub(crate) contained: bool,
     /// Record the ranges of numbers.
@@ -121,7 +123,7 @@ fn with_env<R>(
     subject: &Subject<'_>,
     lines: &[SourceLine],
     program: Program,
-    Options { log, hybrid, privileged, values, interface, .. }: Options,
+    Options { log, hybrid, privileged, sleepable, values, interface, .. }: Options,
     f: impl FnOnce(Program, &Env<'_>) -> R,
 ) -> R {
     let config = engine.config();
@@ -155,6 +157,7 @@ fn with_env<R>(
         log,
         hybrid,
         privileged,
+        sleepable,
         values,
         void: interface && subject.code.is_some_and(is_void),
         exception: subject.code.and_then(|code| program.subprog_starting_at(code.exception_callback()?)),

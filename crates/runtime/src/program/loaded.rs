@@ -76,6 +76,20 @@ impl Coded {
 pub(crate) enum Form {
     Native(Native),
     Interpreted(Arc<Interpreted>),
+    /// A sleepable program: one of the others, and nothing that cannot wait runs it.
+    Sleepable(Box<Form>),
+}
+
+impl Form {
+    /// Returns the form that an engine executes.
+    #[inline]
+    pub(crate) fn executed(&self) -> &Form {
+        match self {
+            Form::Native(_) | Form::Interpreted(_) => self,
+            // It is never in another.
+            Form::Sleepable(form) => form,
+        }
+    }
 }
 
 // SAFETY: the entry is an address inside the code's text, which is shared freely.
@@ -180,7 +194,7 @@ impl Owned for Loaded {
 impl Member for Loaded {
     fn kind(&self) -> Kind {
         let mode = if self.native().is_some() { Mode::Jit } else { Mode::Interpreter };
-        Kind { layout: self.layout, host: self.host, mode, void: self.void }
+        Kind { layout: self.layout, host: self.host, mode, sleepable: self.is_sleepable(), void: self.void }
     }
 
     fn path(&self) -> String {
@@ -189,9 +203,9 @@ impl Member for Loaded {
 
     /// The entry of machine code; the address of an interpreted program itself.
     fn slot_word(&self) -> u64 {
-        match &self.form {
-            Form::Native(native) => native.entry.code as u64,
-            Form::Interpreted(_) => core::ptr::from_ref(self) as u64,
+        match self.native() {
+            Some(native) => native.entry.code as u64,
+            None => core::ptr::from_ref(self) as u64,
         }
     }
 }
@@ -201,7 +215,11 @@ impl Drop for Loaded {
         // `Text` waits for the grace period by itself; the closures and maps that the code uses must outlive it as
         // well. An interpreted program has no runs any more, but its closures may own other programs, which may own
         // others. Each drop is deferred, so that drops are not nested.
-        let registered = match &mut self.form {
+        let form = match &mut self.form {
+            Form::Sleepable(form) => &mut **form,
+            form => form,
+        };
+        let registered = match form {
             Form::Native(native) => match &mut native.code {
                 Coded::Once(compiled) => compiled.registered.take(),
                 #[cfg(native)]
@@ -211,7 +229,7 @@ impl Drop for Loaded {
                     None
                 }
             },
-            Form::Interpreted(_) => None,
+            Form::Interpreted(_) | Form::Sleepable(_) => None,
         };
         let bindings = self.bindings.take();
         // Most small programs need no deferred drop.
@@ -255,6 +273,7 @@ impl Loaded {
                 Form::Native(Native::place(engine, name, account, emitted, again, &mut bindings)?)
             }
         };
+        let form = if unit.sleepable { Form::Sleepable(Box::new(form)) } else { form };
         Ok(Arc::new(Loaded {
             form,
             source: source.clone(),
@@ -278,16 +297,28 @@ impl Loaded {
 
     #[inline]
     fn native(&self) -> Option<&Native> {
-        match &self.form {
+        match self.form.executed() {
             Form::Native(native) => Some(native),
-            Form::Interpreted(_) => None,
+            Form::Interpreted(_) | Form::Sleepable(_) => None,
         }
+    }
+
+    /// Whether it may wait, so that only [`crate::Program::run_async`] runs it.
+    pub(crate) fn is_sleepable(&self) -> bool {
+        matches!(self.form, Form::Sleepable(_))
+    }
+
+    /// The error of whatever cannot wait.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn cannot_wait(&self) -> RunError {
+        RunError::Sleepable { program: self.name.to_string() }
     }
 
     /// Returns the form that the interpreter executes; `None` for machine code.
     pub(crate) fn interpreted(&self) -> Option<&Interpreted> {
-        match &self.form {
-            Form::Native(_) => None,
+        match self.form.executed() {
+            Form::Native(_) | Form::Sleepable(_) => None,
             Form::Interpreted(interpreted) => Some(interpreted),
         }
     }

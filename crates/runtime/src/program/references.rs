@@ -16,6 +16,7 @@ use bpf_analysis::{CallArity, FormatCall};
 use bpf_isa::{Callee, Imm64, Insn, InsnIdx, Program};
 use bpf_maps::{Map, MapDef, MapType};
 use bpf_uapi::Helper;
+use bpf_verifier::Effect;
 use std::sync::Arc;
 #[cfg(native)]
 use {
@@ -138,6 +139,11 @@ impl Functions {
         self.helpers.iter().map(|(_, bound)| bound).chain(self.host.iter().flatten())
     }
 
+    /// Returns a function that may sleep, if there is one.
+    fn sleeping(&self) -> Option<&Bound> {
+        self.all().find(|bound| bound.proto.effect == Effect::Sleeps)
+    }
+
     /// Iterates over all functions.
     pub(crate) fn all_mut(&mut self) -> impl Iterator<Item = &mut Bound> {
         self.helpers.iter_mut().map(|(_, bound)| bound).chain(self.host.iter_mut().flatten())
@@ -205,6 +211,11 @@ impl References {
             && missing.is_empty()
             && host.is_empty()
             && places.is_empty()
+    }
+
+    /// A function of them that may sleep, if there is one.
+    pub(crate) fn sleeping(&self) -> Option<&Bound> {
+        self.functions.sleeping()
     }
 
     pub(crate) fn helper(&self, id: u32) -> Option<&Bound> {

@@ -117,6 +117,7 @@ pub(crate) struct Kind {
     pub(crate) mode: Mode,
     /// Whether its result may be anything.
     pub(crate) void: bool,
+    pub(crate) sleepable: bool,
 }
 
 /// The type of the host state of a program's runs. A run keeps its host state over tail calls, and the host functions
@@ -629,6 +630,9 @@ fn text_error(error: UpdateError<PokeError, CoreBarrierError>) -> ProgArrayError
 
 impl Bound {
     fn with(self, kind: Kind) -> Result<Bound, ProgArrayError> {
+        if kind.sleepable {
+            return Err(ProgArrayError::Sleepable);
+        }
         if self.mode.is_some_and(|mode| mode != kind.mode) {
             return Err(ProgArrayError::Mode);
         }

@@ -38,6 +38,8 @@ pub(crate) struct Unit {
     pub(crate) budget: i64,
     /// The limits that its runs are checked for.
     pub(crate) checks: Checks,
+    /// Whether it may wait.
+    pub(crate) sleepable: bool,
     /// For a contained program: bytes of the memory that out-of-bounds accesses are sent to.
     pub(crate) sink: Option<usize>,
     /// Whether the result of a run may be anything, as it is that of a function that returns nothing.

@@ -486,7 +486,7 @@ pub enum Section {
 }
 
 impl Section {
-    /// What the kernel's verifier calls it.
+    /// Returns the name that the kernel's verifier uses.
     pub const fn name(self) -> &'static str {
         match self {
             Section::Rcu => "RCU read-side critical section",

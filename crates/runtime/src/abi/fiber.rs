@@ -1,0 +1,386 @@
+//! Runs on stacks of their own, which may leave their thread and go on later.
+//!
+//! Problem: a program that waits for a host's future must give its thread back in the middle of emitted code, and go on
+//! later, maybe on another thread. Approach: such a run is on a stack of its own from its beginning; to wait, that
+//! stack is switched away from. Its frames stay where they are. A run that waits is a `*mut dyn`
+//! [`Sleeping`](crate::abi::link::Sleeping) to whoever polls it: the call that waits lies on the run's stack and is
+//! polled from another.
+//!
+//! Invariants:
+//! * While a run waits it holds no guard, no slot and no lock: its guard is in the frame of whoever resumes it.
+//! * No frame on a run's stack that lives across a wait refers to its thread: functions that do so (and everything of a
+//!   host's) are called by such a frame and not inlined into it, since a compiler takes a function to stay on one
+//!   thread.
+//! * A run's stack is switched to by one thread at a time: whoever has the [`Fiber`].
+//! * A [`Fiber`] is over before it is dropped. A forgotten fiber stays as it is, with its stack: nothing that it
+//!   borrowed is used again, for nobody can resume it.
+
+use crate::abi::level::Level;
+use crate::abi::link::{Link, Resume, Waiting};
+use crate::abi::machine_stack::{self, StackNeed};
+use crate::abi::run::{Run, RunConfig};
+use crate::abi::stacks::{RunStack, Stacks};
+use crate::context::Parts;
+use crate::error::RunError;
+use crossbeam_utils::CachePadded;
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Context;
+
+/// Fibers that are kept for later runs, with the pages that their stacks have.
+const MAX_IDLE: usize = 64;
+
+/// The result of a run, or what was thrown in it.
+type Ended = Result<Result<u64, RunError>, Box<dyn Any + Send>>;
+
+/// How far a run has come.
+#[derive(Debug)]
+pub(crate) enum Step {
+    /// It is over; what a host's future has thrown meanwhile.
+    Over(Result<u64, RunError>, Option<Box<dyn Any + Send>>),
+    /// It waits for this call.
+    Waits(Waiting),
+}
+
+/// A run's stack and state, from one run to the next.
+pub(crate) struct Fiber {
+    fibers: Arc<Fibers>,
+    level: Arc<CachePadded<Level>>,
+    /// Not a box: the run refers to it as well.
+    link: Rc<Link>,
+    stack: imp::Stack,
+}
+
+// SAFETY: the link has one owner, this. Frames on the stack of a run that waits may go to another thread: emitted
+// frames, frames of the interpreter and of the shims of functions that wait, which refer to no thread (the invariant
+// above); the host's futures in these are `Send` (`call::sleeping`), and so is what the run was given (whoever sends a
+// fiber vouches for that).
+unsafe impl Send for Fiber {}
+
+impl fmt::Debug for Fiber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fiber").field("link", &self.link).finish_non_exhaustive()
+    }
+}
+
+impl Fiber {
+    /// Refuses a run whose code takes so many bytes, if its stack does not suffice.
+    pub(crate) fn check(&self, need: &StackNeed, code: u64) -> Result<(), RunError> {
+        let left = self.stack.bounds().1 as u64;
+        let needed = need.with_reserve(code);
+        if left < needed { Err(RunError::Stack { needed, left }) } else { Ok(()) }
+    }
+
+    /// Begins a run in this slot.
+    ///
+    /// # Safety
+    /// The fiber must be idle, and the slot this thread's, by a guard. `work` and what it refers to, the host, the
+    /// parts and the configuration must stay valid until the run is over, and be fit to go to another thread where it
+    /// waits.
+    pub(crate) unsafe fn start<F>(
+        &mut self,
+        (config, slot): (&RunConfig, u32),
+        (host, parts): (*mut (), Parts),
+        (of, budget): (u64, i64),
+        cx: &mut Context<'_>,
+        work: F,
+    ) -> Step
+    where
+        F: FnOnce(*mut Run) -> Result<u64, RunError>,
+    {
+        // Relaxed: as in `begin::run_code`.
+        self.level.word().store(of, Ordering::Relaxed);
+        let run = self.level.run();
+        // SAFETY: the run is idle but for the word, and this thread's, as the fiber is.
+        unsafe { Run::set(run, config, host, parts, budget) };
+        // SAFETY: the run is idle but for the word, and this thread's, as the fiber is.
+        unsafe { (*run).ctx.slot = slot };
+        let work = move || work(run);
+        let link = Rc::as_ptr(&self.link);
+        // SAFETY: the caller's contract; the link is there as long as the fiber, which is over before it is dropped.
+        unsafe { self.stack.begin(link, work) };
+        // SAFETY: the caller's contract.
+        unsafe { self.resume(cx, Resume::Go) }
+    }
+
+    /// Goes on with the run, whose call is ready, in this slot.
+    ///
+    /// # Safety
+    /// The run must wait, and the slot be this thread's, by a guard.
+    pub(crate) unsafe fn go_on(&mut self, slot: u32, cx: &mut Context<'_>) -> Step {
+        // SAFETY: the run waits, and whoever has its fiber has it.
+        unsafe { (*self.level.run()).ctx.slot = slot };
+        // SAFETY: the caller's contract.
+        unsafe { self.resume(cx, Resume::Go) }
+    }
+
+    /// Gives the run up; it needs no guard, since a run that waits holds nothing. Its poller is thrown `panic`, if
+    /// there is one.
+    ///
+    /// # Safety
+    /// The run must wait.
+    pub(crate) unsafe fn cancel(&mut self, cx: &mut Context<'_>, panic: Option<Box<dyn Any + Send>>) -> Step {
+        if let Some(panic) = panic {
+            self.link.throw(panic);
+        }
+        // SAFETY: the caller's contract.
+        unsafe { self.resume(cx, Resume::Cancel) }
+    }
+
+    /// Switches to the run's stack, and back.
+    ///
+    /// # Safety
+    /// As for [`Fiber::go_on`] and [`Fiber::cancel`]; or the run is about to begin.
+    unsafe fn resume(&mut self, cx: &mut Context<'_>, with: Resume) -> Step {
+        self.link.attend(Some(cx));
+        let (low, len) = self.stack.bounds();
+        let outer = machine_stack::enter(low as u64, len as u64);
+        // SAFETY: the caller's contract.
+        let switched = unsafe { self.stack.resume(with) };
+        machine_stack::leave(outer);
+        self.link.attend(None);
+        match switched {
+            Ok(call) => Step::Waits(call),
+            Err(Ok(result)) => Step::Over(result, self.link.thrown()),
+            // Of whoever is told of a run's end, say.
+            Err(Err(panic)) => {
+                let result = Err(RunError::Internal("a run ended by a panic".into()));
+                self.link.throw(panic);
+                Step::Over(result, self.link.thrown())
+            }
+        }
+    }
+
+    /// The run is over: the fiber may serve another.
+    pub(crate) fn finish(self) {
+        // As in `begin::run_code`: from here on nobody interrupts it.
+        self.level.word().store(0, Ordering::Relaxed);
+        let fibers = Arc::clone(&self.fibers);
+        let mut idle = fibers.idle();
+        if idle.len() < MAX_IDLE {
+            idle.push(self.into_idle());
+            return;
+        }
+        drop(idle);
+        fibers.forget(self.into_idle());
+    }
+
+    fn into_idle(self) -> Idle {
+        let Fiber { level, link, stack, .. } = self;
+        Idle { level, link, stack }
+    }
+}
+
+/// A fiber that no run is on.
+struct Idle {
+    level: Arc<CachePadded<Level>>,
+    /// Not a box: the run refers to it as well.
+    link: Rc<Link>,
+    stack: imp::Stack,
+}
+
+// SAFETY: no run is on the stack, the level's run is over, and the link has one owner.
+unsafe impl Send for Idle {}
+
+/// The fibers of an engine.
+pub(crate) struct Fibers {
+    stacks: Arc<Stacks>,
+    /// How many there may be.
+    most: usize,
+    /// How many there are, those that no run is on included.
+    count: AtomicUsize,
+    idle: Mutex<Vec<Idle>>,
+    /// The state of each, by its address: for whoever interrupts runs.
+    levels: Mutex<BTreeMap<usize, Arc<CachePadded<Level>>>>,
+}
+
+impl fmt::Debug for Fibers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fibers").field("most", &self.most).field("count", &self.count).finish_non_exhaustive()
+    }
+}
+
+impl Fibers {
+    /// At most so many, with stacks of so many bytes.
+    pub(crate) fn new(most: usize, stack: u64) -> Fibers {
+        Fibers {
+            stacks: Stacks::new(stack),
+            most,
+            count: AtomicUsize::new(0),
+            idle: Mutex::default(),
+            levels: Mutex::default(),
+        }
+    }
+
+    /// Nothing under the lock panics, so poison means nothing. So for the other one.
+    fn idle(&self) -> MutexGuard<'_, Vec<Idle>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn levels(&self) -> MutexGuard<'_, BTreeMap<usize, Arc<CachePadded<Level>>>> {
+        self.levels.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does this with the state of each.
+    pub(super) fn each(&self, look: impl FnMut(&CachePadded<Level>)) {
+        // Where nobody sleeps, no lock is taken. Acquire pairs with the release in `take`: a run that began before this
+        // is listed.
+        if self.count.load(Ordering::Acquire) != 0 {
+            self.levels().values().map(|level| &**level).for_each(look);
+        }
+    }
+
+    /// How many runs are on one, about.
+    pub(crate) fn in_use(&self) -> usize {
+        // Relaxed: a statistic.
+        self.count.load(Ordering::Relaxed).saturating_sub(self.idle().len())
+    }
+
+    /// A fiber that no run is on.
+    pub(crate) fn take(self: &Arc<Self>) -> Result<Fiber, RunError> {
+        if let Some(Idle { level, link, stack }) = self.idle().pop() {
+            return Ok(Fiber { fibers: Arc::clone(self), level, link, stack });
+        }
+        // Release: see `each`.
+        let taken = self
+            .count
+            .fetch_update(Ordering::Release, Ordering::Relaxed, |count| (count < self.most).then_some(count + 1));
+        if taken.is_err() {
+            return Err(RunError::TooManyAsleep { limit: self.most });
+        }
+        let stack = match self.stacks.take() {
+            Ok(stack) => imp::Stack::new(stack),
+            Err(source) => {
+                self.count.fetch_sub(1, Ordering::Relaxed);
+                return Err(RunError::NoStack { source });
+            }
+        };
+        let (level, link) = (Arc::new(Level::new(0)), Rc::new(Link::new()));
+        // SAFETY: nobody else knows of the run.
+        unsafe { (*level.run()).link = Rc::as_ptr(&link) };
+        self.levels().insert(Arc::as_ptr(&level).addr(), Arc::clone(&level));
+        Ok(Fiber { fibers: Arc::clone(self), level, link, stack })
+    }
+
+    /// One fiber less.
+    fn forget(&self, idle: Idle) {
+        self.levels().remove(&Arc::as_ptr(&idle.level).addr());
+        drop(idle);
+        self.count.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Switching, by corosensei.
+#[cfg(all(unix, any(target_arch = "x86_64", target_arch = "aarch64")))]
+mod imp {
+    use super::{Ended, Link, Resume, RunStack, Waiting};
+    use crate::error::RunError;
+    use corosensei::stack::StackPointer;
+    use corosensei::{Coroutine, CoroutineResult, Yielder};
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    type Routine = Coroutine<Resume, Waiting, Ended, Usable>;
+
+    /// A stack as corosensei has it. Its owner outlives the coroutine.
+    #[derive(Debug)]
+    struct Usable {
+        low: usize,
+        base: StackPointer,
+    }
+
+    // SAFETY: so many bytes of a stack that nobody else uses, of more than a page (the reserve for host functions
+    // alone), with a guard page below; both ends are at multiples of a page.
+    unsafe impl corosensei::stack::Stack for Usable {
+        fn base(&self) -> StackPointer {
+            self.base
+        }
+
+        fn limit(&self) -> StackPointer {
+            // With its guard page, which is above address 0.
+            StackPointer::new(self.low).unwrap_or(StackPointer::MIN)
+        }
+    }
+
+    /// A stack, and the run that is on it.
+    pub(super) struct Stack {
+        /// Before the stack: dropped first.
+        routine: Option<Routine>,
+        stack: RunStack,
+    }
+
+    impl Stack {
+        pub(super) fn new(stack: RunStack) -> Stack {
+            Stack { routine: None, stack }
+        }
+
+        pub(super) fn bounds(&self) -> (usize, usize) {
+            self.stack.bounds()
+        }
+
+        /// # Safety
+        /// As for [`super::Fiber::start`]; `link` must be valid as long.
+        pub(super) unsafe fn begin<F>(&mut self, link: *const Link, work: F)
+        where
+            F: FnOnce() -> Result<u64, RunError>,
+        {
+            let (low, len) = self.stack.bounds();
+            let Some(base) = StackPointer::new(low + len) else { return };
+            let low = self.stack.guard();
+            let body = move |back: &Yielder<Resume, Waiting>, _: Resume| {
+                // SAFETY: valid until the run is over (contract).
+                unsafe { &*link }.set_back(back);
+                catch_unwind(AssertUnwindSafe(work))
+            };
+            // SAFETY: the caller's contract is this function's.
+            self.routine = Some(unsafe { Coroutine::with_stack_unchecked(Usable { low, base }, body) });
+        }
+
+        /// # Safety
+        /// As for [`super::Fiber::resume`].
+        pub(super) unsafe fn resume(&mut self, with: Resume) -> Result<Waiting, Ended> {
+            let Some(routine) = self.routine.as_mut() else {
+                return Err(Ok(Err(RunError::Internal("a fiber without a run".into()))));
+            };
+            match routine.resume(with) {
+                CoroutineResult::Yield(call) => Ok(call),
+                CoroutineResult::Return(ended) => {
+                    self.routine = None;
+                    Err(ended)
+                }
+            }
+        }
+    }
+}
+
+/// No run has a stack of its own.
+#[cfg(not(all(unix, any(target_arch = "x86_64", target_arch = "aarch64"))))]
+mod imp {
+    use super::{Ended, Link, Resume, RunStack, Waiting};
+    use crate::error::RunError;
+
+    pub(super) struct Stack(RunStack);
+
+    impl Stack {
+        pub(super) fn new(stack: RunStack) -> Stack {
+            Stack(stack)
+        }
+
+        pub(super) fn bounds(&self) -> (usize, usize) {
+            self.0.bounds()
+        }
+
+        pub(super) unsafe fn begin<F>(&mut self, _: *const Link, _: F)
+        where
+            F: FnOnce() -> Result<u64, RunError>,
+        {
+        }
+
+        pub(super) unsafe fn resume(&mut self, _: Resume) -> Result<Waiting, Ended> {
+            Err(Ok(Err(RunError::Internal("stacks are not switched on this machine".into()))))
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Stacks for runs that wait: a stack each, for as long as the run lasts.
+//!
+//! Problem: a hundred thousand runs may wait at once. A mapping for each, with a guard page, is more than a process may
+//! have (`vm.max_map_count`). Approach: stacks are made by the [`SLAB`], one mapping. Each begins with a guard page,
+//! which splits the mapping only on kernels before 6.13. Pages cost memory when they are first written to, and give it
+//! back when the stack is.
+//!
+//! Invariants: a stack is its owner's alone until it is dropped. A stack that is never dropped (its run was forgotten)
+//! keeps its slab.
+
+use bpf_os::SysError;
+use bpf_os::memory::{self, Advice, Pages};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Stacks in a mapping.
+const SLAB: usize = 32;
+
+/// All stacks of an engine.
+#[derive(Debug)]
+pub(crate) struct Stacks {
+    /// Bytes from one stack to the next: the guard page, and what may be used.
+    stride: usize,
+    slabs: Mutex<Slabs>,
+}
+
+#[derive(Debug, Default)]
+struct Slabs {
+    /// By address: a bit for each stack that is free.
+    free: BTreeMap<usize, u32>,
+    /// The addresses of those that have a free stack.
+    open: BTreeSet<usize>,
+}
+
+const ALL_FREE: u32 = u32::MAX;
+const _: () = assert!(ALL_FREE.count_ones() as usize == SLAB);
+
+/// A stack.
+#[derive(Debug)]
+pub(crate) struct RunStack {
+    stacks: Arc<Stacks>,
+    /// Its guard page.
+    at: usize,
+}
+
+impl Stacks {
+    /// Stacks of at least so many bytes.
+    pub(crate) fn new(bytes: u64) -> Arc<Stacks> {
+        let page = memory::page_size();
+        // The system refuses a mapping that it has no room for.
+        let usable = usize::try_from(bytes).unwrap_or(usize::MAX / (4 * SLAB)).min(usize::MAX / (4 * SLAB));
+        let stride = usable.next_multiple_of(page) + page;
+        Arc::new(Stacks { stride, slabs: Mutex::default() })
+    }
+
+    /// Nothing under the lock panics, so poison means nothing.
+    fn lock(&self) -> MutexGuard<'_, Slabs> {
+        self.slabs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A stack that nobody uses.
+    pub(crate) fn take(self: &Arc<Self>) -> Result<RunStack, SysError> {
+        let mut slabs = self.lock();
+        let base = match slabs.open.first() {
+            Some(base) => *base,
+            None => {
+                let base = self.map()?;
+                slabs.free.insert(base, ALL_FREE);
+                slabs.open.insert(base);
+                base
+            }
+        };
+        let free = slabs.free.entry(base).or_default();
+        let index = free.trailing_zeros() as usize;
+        *free &= *free - 1;
+        if *free == 0 {
+            slabs.open.remove(&base);
+        }
+        drop(slabs);
+        Ok(RunStack { stacks: Arc::clone(self), at: base + index * self.stride })
+    }
+
+    /// Maps a slab: its address.
+    fn map(&self) -> Result<usize, SysError> {
+        let len = self.stride * SLAB;
+        let at = memory::map(len, Pages::Anonymous)?;
+        for i in 0..SLAB {
+            // SAFETY: a page of the mapping, which nobody knows of.
+            let guarded = unsafe { memory::guard(at.wrapping_add(i * self.stride), memory::page_size()) };
+            if let Err(error) = guarded {
+                // SAFETY: mapped above, and nobody knows of it. A failed unmap loses address space.
+                let _ = unsafe { memory::unmap(at, len) };
+                return Err(error);
+            }
+        }
+        Ok(at.expose_provenance())
+    }
+
+    /// A stack is over. Its slab goes with the last of its stacks.
+    fn give_back(&self, at: usize) {
+        let mut slabs = self.lock();
+        let Some((base, free)) = slabs.free.range_mut(..=at).next_back() else { return };
+        let base = *base;
+        *free |= 1 << ((at - base) / self.stride);
+        if *free != ALL_FREE {
+            slabs.open.insert(base);
+            return;
+        }
+        slabs.free.remove(&base);
+        slabs.open.remove(&base);
+        drop(slabs);
+        self.unmap(base);
+    }
+
+    fn unmap(&self, base: usize) {
+        // SAFETY: a slab of `map`, none of whose stacks is anybody's. A failed unmap loses address space.
+        let _ = unsafe { memory::unmap(core::ptr::with_exposed_provenance_mut(base), self.stride * SLAB) };
+    }
+}
+
+impl RunStack {
+    /// The address of its guard page.
+    #[cfg(all(unix, any(target_arch = "x86_64", target_arch = "aarch64")))]
+    pub(crate) fn guard(&self) -> usize {
+        self.at
+    }
+
+    /// The lowest address that may be used, and how many bytes there are from there.
+    pub(crate) fn bounds(&self) -> (usize, usize) {
+        let page = memory::page_size();
+        (self.at + page, self.stacks.stride - page)
+    }
+}
+
+impl Drop for RunStack {
+    fn drop(&mut self) {
+        let (low, len) = self.bounds();
+        // SAFETY: private and anonymous, and nobody's from here on. Pages of a failed call stay for the next run.
+        let _ = unsafe { memory::advise(core::ptr::with_exposed_provenance_mut(low), len, Advice::Discard) };
+        self.stacks.give_back(self.at);
+    }
+}
+
+#[cfg(all(test, target_os = "linux", not(miri)))]
+mod tests {
+    use super::*;
+    use bpf_os::{Call, inject};
+
+    #[test]
+    fn stacks_are_apart_and_their_memory_is_given_back() {
+        let before = inject::mapped_bytes();
+        let stacks = Stacks::new(10_000);
+        let mut taken: Vec<RunStack> = (0..3 * SLAB).map(|_| stacks.take().expect("a stack")).collect();
+        let mut bounds: Vec<_> = taken.iter().map(RunStack::bounds).collect();
+        bounds.sort_unstable();
+        for pair in bounds.windows(2) {
+            assert!(pair[0].0 + pair[0].1 < pair[1].0, "a guard between {pair:?}");
+        }
+        for (low, len) in bounds {
+            assert!(len >= 10_000);
+            let last = core::ptr::with_exposed_provenance_mut::<u8>(low + len - 1);
+            // SAFETY: a byte of a stack that is taken.
+            unsafe { last.write_volatile(1) };
+        }
+        assert!(inject::mapped_bytes() > before);
+        taken.swap(0, 40);
+        drop(taken);
+        assert_eq!(inject::mapped_bytes(), before);
+    }
+
+    #[test]
+    fn calls_that_fail_leave_nothing_behind() {
+        let stacks = Stacks::new(10_000);
+        let before = inject::mapped_bytes();
+        for (call, nth) in [(Call::Mmap, 0), (Call::Mprotect, 0), (Call::Mprotect, 7)] {
+            let (taken, reached) = inject::failing(call, nth, || stacks.take());
+            assert!(reached && taken.is_err_and(|error| error.call == call), "{call:?} {nth}");
+            assert_eq!(inject::mapped_bytes(), before, "{call:?} {nth}");
+        }
+        let (_, reached) = inject::failing(Call::Madvise, 0, || stacks.take().map(drop));
+        assert!(reached);
+        assert!(stacks.take().is_ok());
+    }
+}

@@ -1,0 +1,384 @@
+//! Host functions that wait: async closures that sleepable programs call.
+//!
+//! Problem: the future that a closure returns may not be ready, and emitted code, or the interpreter, is in the middle
+//! of a call. Approach: the run is on a stack of its own ([`crate::abi::fiber`]). The shim keeps the future in its
+//! frame there and polls it once, where the program runs: one that is ready costs no switch. Else it leaves that stack
+//! to wait ([`Link::wait`]), and whoever polls the run polls the future where it lies, on the poller's own stack. When
+//! it is ready, the run goes on in a guard.
+//!
+//! Invariants: the frame of [`shim`], which lives across a wait, holds one future and refers to no thread: whatever may
+//! do so is called and not inlined. Arguments are numbers, copies, or memory that the run alone has (its stack, its
+//! context's regions), which stays where it is while it waits. The closure has its caller for one lifetime, whichever
+//! that is, so nothing of it leaves the call.
+
+use crate::abi::entry;
+use crate::abi::link::{Resume, Sleeping, Waiting};
+use crate::abi::run::Run;
+use crate::call::{Caller, HostArg, HostFn, HostRet, Shim, guarded, leave, registers};
+use crate::error::HelperError;
+use bpf_jit_code::RunCtx;
+use bpf_quiesce::Foreign;
+use bpf_verifier::{ArgKind, MemArg, Ret};
+use core::marker::PhantomData;
+use core::mem::MaybeUninit;
+use core::pin::Pin;
+use std::any::Any;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+/// The run from which a host function is called that may wait.
+#[derive(Debug)]
+pub struct AsyncCaller<'a, H> {
+    host: &'a mut H,
+}
+
+impl<H> AsyncCaller<'_, H> {
+    /// The host state that the run was given.
+    pub fn host(&mut self) -> &mut H {
+        self.host
+    }
+}
+
+/// A copy of bytes that a program passes, of any memory. As an argument it takes two registers: address and length.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct OwnedBytes(Vec<u8>);
+
+impl OwnedBytes {
+    /// The bytes.
+    pub fn into_vec(self) -> Vec<u8> {
+        self.0
+    }
+}
+
+impl core::ops::Deref for OwnedBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl AsRef<[u8]> for OwnedBytes {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+// SAFETY: a copy is made; the kinds say that so many bytes are readable and initialised.
+unsafe impl HostArg for OwnedBytes {
+    type Arg<'a> = OwnedBytes;
+    const KINDS: &'static [ArgKind] = &[ArgKind::Mem(MemArg::READ), ArgKind::Size { zero: true, half: false }];
+    #[inline]
+    unsafe fn from_regs<'a>(regs: &[u64]) -> Self::Arg<'a> {
+        // SAFETY: the same kinds, of which the caller vouches.
+        OwnedBytes(unsafe { super::SharedBytes::from_regs(regs) }.to_vec())
+    }
+}
+
+/// A type that a host function may take which waits: [`OwnedBytes`], a number, or a reference to memory that the run
+/// alone has. Not [`SharedBytes`](crate::SharedBytes): memory that is shared may be freed meanwhile.
+///
+/// # Safety
+/// The argument must stay valid while the run waits, which keeps its stack and its context.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be an argument of a host function that waits",
+    note = "arguments: integers, `OwnedBytes`, `&[u8]`, `&mut [u8]`, `&T` and `&mut T` of plain `T`, and `Option` of a reference"
+)]
+pub unsafe trait AsyncArg: HostArg {}
+
+macro_rules! stay {
+    ($([$($param:tt)*] $ty:ty;)*) => {$(
+        // SAFETY: a number, a copy, or made of `MemSet::OWNED` memory.
+        unsafe impl<$($param)*> AsyncArg for $ty {}
+    )*};
+}
+stay! {
+    [] u8; [] u16; [] u32; [] u64; [] i8; [] i16; [] i32; [] i64;
+    [] OwnedBytes;
+    [] &'static [u8]; [] &'static mut [u8];
+    [] Option<&'static [u8]>; [] Option<&'static mut [u8]>;
+    [T: zerocopy::FromBytes + zerocopy::Immutable + 'static] &'static T;
+    [T: zerocopy::FromBytes + zerocopy::IntoBytes + 'static] &'static mut T;
+    [T: zerocopy::FromBytes + zerocopy::Immutable + 'static] Option<&'static T>;
+    [T: zerocopy::FromBytes + zerocopy::IntoBytes + 'static] Option<&'static mut T>;
+}
+
+/// A closure that can be registered as a host function that waits ([`crate::Linker::func_async`]): after the
+/// [`AsyncCaller`], arguments of types that implement [`AsyncArg`]; its future is `Send` and gives a result that
+/// implements [`HostRet`].
+///
+/// # Safety
+/// As for [`crate::IntoHostFn`]; and the future must stay valid while the run waits. The implementation for closures is
+/// all that is needed.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be a host function that waits",
+    label = "not an async host function",
+    note = "one is `async |caller: AsyncCaller<'_, H>, …| -> R`, which captures nothing that its future borrows, or `move |caller: AsyncCaller<'_, H>, …|` that returns an `async move` block; its future is `Send`"
+)]
+pub unsafe trait IntoAsyncFn<'a, H, Args>: Send + Sync + 'static {
+    /// The demands of the verifier on the arguments.
+    const ARGS: [ArgKind; 5];
+    /// The type of the result.
+    type Output: HostRet + Send;
+    /// The type of the future.
+    type Future: Future<Output = Self::Output> + Send + 'a;
+
+    /// Calls it with the values of r1 to r5.
+    ///
+    /// # Safety
+    /// As for [`crate::IntoHostFn`], as long as the future is there.
+    #[doc(hidden)]
+    unsafe fn call(&self, caller: AsyncCaller<'a, H>, regs: [u64; 5]) -> Self::Future;
+}
+
+// SAFETY: there are no arguments.
+unsafe impl<'a, H: 'a, F, Fut> IntoAsyncFn<'a, H, ()> for F
+where
+    F: Fn(AsyncCaller<'a, H>) -> Fut + Send + Sync + 'static,
+    Fut: Future + Send + 'a,
+    Fut::Output: HostRet + Send,
+{
+    const ARGS: [ArgKind; 5] = registers(&[]);
+    type Output = Fut::Output;
+    type Future = Fut;
+
+    #[inline]
+    unsafe fn call(&self, caller: AsyncCaller<'a, H>, _: [u64; 5]) -> Fut {
+        self(caller)
+    }
+}
+
+macro_rules! closures {
+    ($($arg:ident $value:ident),*) => {
+        // SAFETY: `ARGS` are the arguments' own demands, each argument is made of the registers that they are about.
+        unsafe impl<'a, H: 'a, F, Any, Fut, $($arg),*> IntoAsyncFn<'a, H, ($($arg,)*)> for F
+        where
+            // The first bound tells the compiler the argument types, the second that the closure takes them with any
+            // lifetime.
+            F: Fn(AsyncCaller<'a, H> $(, $arg)*) -> Any
+                + Fn(AsyncCaller<'a, H> $(, $arg::Arg<'a>)*) -> Fut
+                + Send
+                + Sync
+                + 'static,
+            Fut: Future + Send + 'a,
+            Fut::Output: HostRet + Send,
+            $($arg: AsyncArg,)*
+        {
+            const ARGS: [ArgKind; 5] = registers(&[$($arg::KINDS),*]);
+            type Output = Fut::Output;
+            type Future = Fut;
+
+            #[inline]
+            #[allow(unused_mut, unused_variables, unused_assignments, reason = "nothing follows the last argument")]
+            unsafe fn call(&self, caller: AsyncCaller<'a, H>, regs: [u64; 5]) -> Fut {
+                // Its type picks the second of the two bounds.
+                #[inline]
+                fn apply<Caller, R, $($arg),*>(
+                    f: impl Fn(Caller $(, $arg)*) -> R,
+                    caller: Caller
+                    $(, $value: $arg)*
+                ) -> R {
+                    f(caller $(, $value)*)
+                }
+                let mut regs = regs.as_slice();
+                $(
+                    let (own, rest) = regs.split_at($arg::KINDS.len());
+                    regs = rest;
+                    // SAFETY: the registers that `KINDS` are about, as `ARGS` says; the caller vouches for them and
+                    // their memory.
+                    let $value = unsafe { $arg::from_regs(own) };
+                )*
+                apply(self, caller $(, $value)*)
+            }
+        }
+    };
+}
+closures!(A a);
+closures!(A a, B b);
+closures!(A a, B b, C c);
+closures!(A a, B b, C c, D d);
+closures!(A a, B b, C c, D d, E e);
+
+/// Returns the argument kinds and the result kind of a function that waits.
+pub(crate) fn types<H, Args, F: for<'a> IntoAsyncFn<'a, H, Args>>(_: &F) -> ([ArgKind; 5], Ret) {
+    let args = <F as IntoAsyncFn<'static, H, Args>>::ARGS;
+    (args, <<F as IntoAsyncFn<'static, H, Args>>::Output as HostRet>::RET)
+}
+
+/// The host function of a closure that waits.
+pub(crate) fn async_fn<H: 'static, Args: 'static, F: for<'a> IntoAsyncFn<'a, H, Args>>(f: F) -> HostFn {
+    // As for functions that do not wait.
+    let env: Option<Arc<dyn Any + Send + Sync>> = match size_of::<F>() == 0 && !core::mem::needs_drop::<F>() {
+        true => None,
+        false => Some(Arc::new(Foreign::new(f))),
+    };
+    let shim: Shim = shim::<H, Args, F>;
+    HostFn { shim, env, needs_ctx: true }
+}
+
+/// A call, in the frame of its shim.
+enum Call<Fut: Future> {
+    /// Its future, pinned: the frame of a run that waits stays where it is.
+    Waits(Fut),
+    Done(Fut::Output),
+    /// Not begun, or over.
+    Empty,
+}
+
+impl<Fut: Future> Sleeping for Call<Fut> {
+    unsafe fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Call::Waits(future) = self else { return Poll::Ready(()) };
+        // SAFETY: the call stays where it is until it is dropped (contract), and the future in it until then.
+        let future = unsafe { Pin::new_unchecked(future) };
+        let Poll::Ready(output) = future.poll(cx) else { return Poll::Pending };
+        *self = Call::Done(output);
+        Poll::Ready(())
+    }
+}
+
+type FutureOf<F, H, Args> = <F as IntoAsyncFn<'static, H, Args>>::Future;
+
+/// How a call has begun.
+enum Begun {
+    Ready,
+    Waits,
+    /// It was not called, or the closure or its future has panicked: the run is stopped.
+    Failed,
+}
+
+/// The C function behind a closure of type `F`.
+///
+/// # Safety
+/// As for the shim of a function that does not wait.
+unsafe extern "C" fn shim<H: 'static, Args: 'static, F: for<'a> IntoAsyncFn<'a, H, Args>>(
+    r1: u64,
+    r2: u64,
+    r3: u64,
+    r4: u64,
+    r5: u64,
+    ctx: *mut RunCtx,
+) -> u64 {
+    // Without a destructor, so that nothing is left to drop in this frame.
+    let mut call = MaybeUninit::<Call<FutureOf<F, H, Args>>>::uninit();
+    let (run, call) = (ctx.cast::<Run>(), call.as_mut_ptr());
+    // SAFETY: the linker binds this shim as a function with a run, so `ctx` is the first field of the run that is on
+    // this stack, by a pointer to all of it; the rest is the contract.
+    let begun = unsafe { begin::<H, Args, F>(run, [r1, r2, r3, r4, r5], call) };
+    let with = match begun {
+        Begun::Ready => Resume::Go,
+        Begun::Failed => Resume::Cancel,
+        // SAFETY: `begin` has found a link. The call stays here, on the run's stack, and its poller has it alone.
+        Begun::Waits => unsafe { wait(run, call) },
+    };
+    // SAFETY: `begin` has made the call, and its poller is done with it.
+    match unsafe { finish::<H, _>(run, call, with) } {
+        Some(r0) => r0,
+        // SAFETY: `ctx` is the hidden argument, and this frame holds nothing that needs dropping.
+        None if with == Resume::Go => unsafe { leave(ctx) },
+        // SAFETY: the run is there.
+        None if unsafe { (*ctx).exit_sp } == 0 => 0,
+        // The error of a cancelled run needs no place.
+        // SAFETY: `ctx` is the hidden argument, and this frame holds nothing that needs dropping.
+        None => unsafe { entry::stop(ctx) },
+    }
+}
+
+/// Begins the call at `place`.
+///
+/// # Safety
+/// As for [`shim`]; `place` must be writable and stay where it is until [`finish`].
+#[inline(never)]
+unsafe fn begin<H: 'static, Args: 'static, F: for<'a> IntoAsyncFn<'a, H, Args>>(
+    run: *mut Run,
+    regs: [u64; 5],
+    place: *mut Call<FutureOf<F, H, Args>>,
+) -> Begun {
+    // SAFETY: the caller's contract.
+    unsafe { place.write(Call::Empty) };
+    // SAFETY: the run is on this thread.
+    let Some(link) = (unsafe { Run::link(run) }) else {
+        let error = HelperError::new("a function that waits was called by a run that cannot: run it by `run_async`");
+        // SAFETY: emitted code, or the interpreter, waits for the call.
+        unsafe { &mut *run }.fail(error);
+        return Begun::Failed;
+    };
+    // SAFETY: emitted code, or the interpreter, waits for the call, and nobody else uses the run.
+    let own = unsafe { &*run };
+    let (host, env) = (own.host, own.ctx.host_env);
+    let f = match size_of::<F>() {
+        0 => core::ptr::NonNull::<F>::dangling().as_ptr().cast_const(),
+        _ => env as *const F,
+    };
+    // SAFETY: a zero-sized value needs no memory, and the program keeps the one that `async_fn` was given if it has a
+    // destructor; otherwise the contract says it is there, and `Foreign` has the layout of what is in it.
+    let f = unsafe { &*f };
+    let polled = catch_unwind(AssertUnwindSafe(|| {
+        // SAFETY: the run's `&mut H` (`Caller::host`), which nobody else uses until the call is over: with its future,
+        // it is gone when the run goes on. The closure takes it with any lifetime, so it relies on none.
+        let caller = AsyncCaller { host: unsafe { &mut *host.cast::<H>() } };
+        // SAFETY: the verifier, or the interpreter, has held this call to the prototype that `F`'s `ARGS` made.
+        let future = unsafe { f.call(caller, regs) };
+        // SAFETY: the caller's contract.
+        unsafe { place.write(Call::Waits(future)) };
+        // SAFETY: the call was just made, and stays there.
+        let call = unsafe { &mut *place };
+        // SAFETY: the call was just made, and stays there; this is the run's stack.
+        unsafe { link.poll(call) }
+    }));
+    match polled {
+        Ok(Poll::Ready(())) => Begun::Ready,
+        Ok(Poll::Pending) => Begun::Waits,
+        Err(panic) => {
+            link.throw(panic);
+            Begun::Failed
+        }
+    }
+}
+
+/// Waits for the call.
+///
+/// # Safety
+/// The run must be on this thread, with a link; the call must have begun, and be nobody else's.
+#[inline(never)]
+unsafe fn wait(run: *mut Run, call: Waiting) -> Resume {
+    // SAFETY: the caller's contract.
+    let link = unsafe { Run::link(run) };
+    match link {
+        // SAFETY: the caller's contract.
+        Some(link) => unsafe { link.wait(call) },
+        None => Resume::Cancel,
+    }
+}
+
+/// Ends a call: its result, or nothing if the run is to be left.
+///
+/// # Safety
+/// The run must be on this thread; in its slot, by a guard, if it goes on. `begin` must have made the call at `place`.
+#[inline(never)]
+unsafe fn finish<H: 'static, Fut: Future>(run: *mut Run, place: *mut Call<Fut>, with: Resume) -> Option<u64>
+where
+    Fut::Output: HostRet,
+{
+    // SAFETY: emitted code, or the interpreter, waits for the call, and nobody else uses the run.
+    let run = unsafe { &mut *run };
+    // SAFETY: the caller's contract.
+    let call = unsafe { &mut *place };
+    if with == Resume::Go
+        && let Call::Done(_) = call
+        && let Call::Done(output) = core::mem::replace(call, Call::Empty)
+    {
+        return guarded(run, |run| output.into_r0(&mut Caller { run, host: PhantomData::<&mut H> }));
+    }
+    // Where it lies: a future that was polled is not moved.
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| *call = Call::Empty)) {
+        // SAFETY: the run is on this thread.
+        match unsafe { Run::link(run) } {
+            Some(link) => link.throw(panic),
+            None => bpf_quiesce::drop_payload(panic),
+        }
+    }
+    run.fail(HelperError::new("the run was given up while it waited"));
+    None
+}

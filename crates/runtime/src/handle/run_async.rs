@@ -1,0 +1,111 @@
+//! A run that may wait, as its user holds it: a future.
+
+use crate::context::Parts;
+use crate::error::RunError;
+use crate::exec::asleep::{Asleep, Begun};
+use crate::handle::kept::Kept;
+use crate::program::loaded::Loaded;
+use bpf_quiesce::Settles;
+use core::fmt;
+use core::future::Future;
+use core::marker::{PhantomData, PhantomPinned};
+use core::pin::Pin;
+use core::task::{self, Poll};
+use std::sync::Arc;
+
+/// A run of a program ([`Program::run_async`](crate::Program::run_async)), which begins when it is polled first. It
+/// keeps the program, its maps and its code. Dropped before it is ready, it ends the run as a stop does: what the run
+/// wrote stays, its host function's future is dropped, and it holds nothing else.
+///
+/// `D` is the context's data ([`crate::Context::Data`]). It is `Send` if data and host state are.
+#[must_use = "futures do nothing unless they are polled"]
+pub struct RunAsync<'r, D, H> {
+    state: State,
+    program: Arc<Loaded>,
+    /// As the program's handle has it.
+    _kept: Option<Kept>,
+    data: D,
+    /// The context's.
+    parts: fn(&mut D) -> Parts,
+    /// A pointer: while the run waits, its host function's future has the reference.
+    host: *mut H,
+    /// The run's `&mut H`, lent for as long as this is: so it is invariant in `H`.
+    borrow: PhantomData<&'r mut H>,
+    /// The data may be what the run's parts point to.
+    _pinned: PhantomPinned,
+}
+
+// SAFETY: the pointer stands for a `&mut H`; a run that waits is `Send` but for its host and its data.
+unsafe impl<D: Send, H: Send> Send for RunAsync<'_, D, H> {}
+
+impl<D, H> fmt::Debug for RunAsync<'_, D, H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RunAsync").field("state", &self.state).field("program", &self.program).finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug)]
+enum State {
+    New,
+    Waits(Asleep),
+    Over,
+}
+
+impl<'r, D, H: 'static> RunAsync<'r, D, H> {
+    /// # Safety
+    /// `parts` must be those of the context that the program was loaded for, and `H` its linker's.
+    pub(crate) unsafe fn new(
+        program: &Arc<Loaded>,
+        kept: Option<&Kept>,
+        host: &'r mut H,
+        (data, parts): (D, fn(&mut D) -> Parts),
+    ) -> Self {
+        let (program, _kept) = (Arc::clone(program), kept.cloned());
+        let (state, borrow) = (State::New, PhantomData);
+        RunAsync { state, program, _kept, data, parts, host, borrow, _pinned: PhantomPinned }
+    }
+}
+
+impl<D, H> Drop for RunAsync<'_, D, H> {
+    fn drop(&mut self) {
+        // Before host and data, which it uses.
+        let run = core::mem::replace(&mut self.state, State::Over);
+        // The run may have been what kept the program: see `Program`'s. Also if a future panics as it is dropped.
+        let _settles = Settles(Arc::clone(self.program.engine.domain()));
+        drop(run);
+    }
+}
+
+impl<D, H: 'static> Future for RunAsync<'_, D, H> {
+    type Output = Result<u64, RunError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Self::Output> {
+        // SAFETY: nothing is moved out of it.
+        let this = unsafe { self.get_unchecked_mut() };
+        match core::mem::replace(&mut this.state, State::Over) {
+            State::New => {
+                let parts = (this.parts)(&mut this.data);
+                let host = this.host.cast();
+                // SAFETY: `Context` promises parts that are valid while `data` is borrowed, and that agree with its
+                // layout, for which the program was loaded; `H` is the linker's (`new`). Data and host are not touched
+                // again until the run is over, which it is before they go: by `Drop`, or because this is forgotten and
+                // the run with it. A sender of this has a `Send` host and data.
+                match unsafe { this.program.begin_async(host, parts, cx) } {
+                    Begun::Over(result) => Poll::Ready(result),
+                    Begun::Waits(run) => {
+                        this.state = State::Waits(run);
+                        Poll::Pending
+                    }
+                }
+            }
+            State::Waits(mut run) => {
+                let polled = run.poll(cx);
+                if polled.is_pending() {
+                    this.state = State::Waits(run);
+                }
+                polled
+            }
+            State::Over => Poll::Ready(Err(RunError::Over)),
+        }
+    }
+}

@@ -1,0 +1,711 @@
+//! Sleepable programs: runs that give their thread away while a host's future is not ready.
+
+#[path = "common/mod.rs"]
+mod common;
+
+use bpf_runtime::{
+    AsyncCaller, Caller, Config, Engine, HelperError, Hook, Linker, LoadError, Map, MapDef, MapType, OptLevel,
+    OwnedBytes, Pinned, Policy, Program, Raw, RunError, WhenFull, assemble,
+};
+use common::engines::engines;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+
+/// Wakes a thread.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+fn block_on<F: Future>(future: F) -> F::Output {
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut cx = Context::from_waker(&waker);
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut cx) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => thread::park(),
+        }
+    }
+}
+
+fn poll<F: Future + ?Sized>(future: Pin<&mut F>) -> Poll<F::Output> {
+    future.poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// Ready when it is polled for the n-th time after this.
+async fn after(polls: u64) {
+    let mut left = polls;
+    poll_fn(|cx| {
+        if left == 0 {
+            return Poll::Ready(());
+        }
+        left -= 1;
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+/// Sets a flag when it is dropped.
+struct Dropped<'a>(&'a AtomicBool);
+
+impl Drop for Dropped<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// `call 1001` waits for as many polls as r1 says, and returns how often it was called.
+fn waits(engine: &Engine) -> Linker<u64> {
+    let mut linker = Linker::<u64>::new(engine);
+    linker
+        .func_async(1001, "wait", async |mut c: AsyncCaller<'_, u64>, polls: u64| -> u64 {
+            *c.host() += 1;
+            after(polls).await;
+            *c.host()
+        })
+        .unwrap();
+    linker
+}
+
+fn load<H: 'static>(linker: &Linker<H>, text: &str) -> Program<Raw, H> {
+    linker.loader().sleepable(true).insns("test", assemble(text).unwrap()).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// Waits once, and returns 7.
+const ONCE: &str = "r1 = 1\ncall 1001\nr0 = 7\nexit";
+
+#[test]
+fn a_run_waits_and_goes_on_where_it_was() {
+    for engine in engines(|_| ()) {
+        let linker = waits(&engine);
+        // Five rounds, with numbers in registers and on the stack; of the third on a number more is waited for.
+        let text = "r6 = 0\nr7 = 1\nr8 = r2\n*(u64 *)(r10 - 8) = 5\nagain:\nr1 = r6\ncall 1001\nr7 *= 3\nr7 += r0\n\
+                    r6 += 1\nr1 = *(u64 *)(r10 - 8)\nif r6 != 5 goto again\nr0 = r7\nr0 += r1\nr0 += r8\nexit";
+        let program = load(&linker, text);
+        let expected = (1..=5u64).fold(1, |sum, called| sum * 3 + called) + 5 + 3;
+        for _ in 0..3 {
+            let (mut host, mut bytes) = (0, [0; 3]);
+            let mut polls = 0;
+            let mut run = Box::pin(program.run_async(&mut host, &mut bytes));
+            let result = loop {
+                polls += 1;
+                if let Poll::Ready(result) = poll(run.as_mut()) {
+                    break result;
+                }
+                assert_eq!(engine.async_runs(), 1);
+                // Nothing is held.
+                engine.domain().synchronize().unwrap();
+            };
+            assert_eq!((result.unwrap(), polls), (expected, 1 + 1 + 2 + 3 + 4));
+            assert!(matches!(poll(run.as_mut()), Poll::Ready(Err(RunError::Over))));
+            drop(run);
+            assert_eq!((host, engine.async_runs()), (5, 0));
+            assert_eq!(block_on(program.run_async(&mut host, &mut bytes)).unwrap(), {
+                (6..=10u64).fold(1, |sum, called| sum * 3 + called) + 5 + 3
+            });
+        }
+    }
+}
+
+#[test]
+fn arguments_and_results_are_as_the_types_say() {
+    for engine in engines(|_| ()) {
+        let mut linker = Linker::<String>::new(&engine);
+        let limits: Pinned<[u32; 4]> = Pinned::new(&engine, &[10, 20, 30, 40]);
+        linker
+            .func_async(1001, "none", async |_: AsyncCaller<'_, String>| after(1).await)
+            .unwrap()
+            .func_async(
+                1002,
+                "fetch",
+                async |mut c: AsyncCaller<'_, String>, key: OwnedBytes, value: &mut [u8]| -> u32 {
+                    after(2).await;
+                    c.host().push_str(std::str::from_utf8(&key).unwrap());
+                    value.fill(9);
+                    after(1).await;
+                    value.len() as u32
+                },
+            )
+            .unwrap()
+            .func_async(
+                1003,
+                "small",
+                async |_: AsyncCaller<'_, String>, a: u8, b: i32, c: u64| -> Result<i64, HelperError> {
+                    after(u64::from(a)).await;
+                    Ok(i64::from(b) - c as i64)
+                },
+            )
+            .unwrap()
+            .func_async(1004, "limits", move |_: AsyncCaller<'_, String>, polls: u64| {
+                let limits = limits.clone();
+                async move {
+                    after(polls).await;
+                    Some(limits)
+                }
+            })
+            .unwrap();
+        // The context and the stack, in and out.
+        let text = "r6 = r1\nif r2 != 8 goto out\ncall 1001\nif r0 != 0 goto out\n*(u64 *)(r10 - 8) = 0\nr1 = r6\nr2 = 3\n\
+                    r3 = r10\nr3 += -8\nr4 = 8\ncall 1002\nif r0 != 8 goto out\nr1 = r10\nr1 += -8\nr2 = 0\nr3 = r6\nr4 = 2\n\
+                    call 1002\nif r0 != 2 goto out\nr1 = 257\nr2 = -5\nr3 = 1\ncall 1003\nif r0 != -6 goto out\nr1 = 1\n\
+                    call 1004\nif r0 == 0 goto out\nr0 = *(u32 *)(r0 + 8)\nr1 = *(u8 *)(r10 - 3)\nr0 += r1\nexit\n\
+                    out:\nr0 = 0\nexit";
+        let program = load(&linker, text);
+        let (mut host, mut bytes) = (String::new(), *b"key.....");
+        assert_eq!(block_on(program.run_async(&mut host, &mut bytes)).unwrap(), 39);
+        assert_eq!((host.as_str(), bytes), ("key", [9, 9, b'y', b'.', b'.', b'.', b'.', b'.']));
+    }
+}
+
+#[test]
+fn a_run_goes_on_on_other_threads_and_in_other_slots() {
+    for engine in engines(|_| ()) {
+        let linker = waits(&engine);
+        let slots = Map::create(MapDef::new("slots", MapType::PerCpuArray, 4, 8, 1), engine.domain()).unwrap();
+        // In each round: one more for the slot that the run is in, the number of which is noted.
+        let text = "r6 = 0\nr7 = 0\nagain:\n*(u32 *)(r10 - 4) = 0\nr1 = map[fd:0]\nr2 = r10\nr2 += -4\ncall 1\n\
+                    if r0 == 0 goto out\nr1 = *(u64 *)(r0 + 0)\nr1 += 1\n*(u64 *)(r0 + 0) = r1\ncall 8\nr7 <<= 8\nr7 |= r0\n\
+                    r1 = 1\ncall 1001\nr6 += 1\nif r6 != 4 goto again\nout:\nr0 = r7\nexit";
+        let insns = assemble(text).unwrap();
+        let program = linker.loader::<Raw>().sleepable(true).maps(&[&slots]).insns("slots", insns).unwrap();
+        let mut host = 0;
+        let mut run = Box::pin(program.run_async(&mut host, &mut []));
+        assert!(poll(run.as_mut()).is_pending());
+        let mut seen = 0;
+        for held in 0..4u32 {
+            // As many slots are taken by others.
+            let barrier = std::sync::Barrier::new(held as usize + 2);
+            let done = thread::scope(|s| {
+                for _ in 0..=held {
+                    s.spawn(|| {
+                        let guard = engine.domain().enter().unwrap();
+                        barrier.wait();
+                        barrier.wait();
+                        drop(guard);
+                    });
+                }
+                let run = run.as_mut();
+                barrier.wait();
+                let polled = s.spawn(move || (poll(run), thread::current().id())).join().unwrap();
+                barrier.wait();
+                assert_ne!(polled.1, thread::current().id());
+                polled.0
+            });
+            if let Poll::Ready(result) = done {
+                seen = result.unwrap();
+                assert_eq!(held, 3);
+            }
+        }
+        let noted: Vec<u32> = (0..4).rev().map(|i| (seen >> (8 * i)) as u32 & 0xff).collect();
+        assert!(noted.iter().any(|slot| *slot != noted[0]), "slots {noted:?}");
+        let values = slots.get(&[0; 4]).unwrap().unwrap();
+        for slot in 0..8u32 {
+            let at = 8 * slot as usize;
+            let counted = u64::from_ne_bytes(values[at..at + 8].try_into().unwrap());
+            assert_eq!(counted, noted.iter().filter(|noted| **noted == slot).count() as u64, "{noted:?}, slot {slot}");
+        }
+    }
+}
+
+#[test]
+fn while_it_waits_others_run_in_its_slot() {
+    for engine in engines(|config| {
+        config.max_slots = 1;
+        config.when_full = WhenFull::Error;
+    }) {
+        let linker = waits(&engine);
+        let program = load(&linker, ONCE);
+        let plain = linker.loader::<Raw>().insns("plain", assemble("r0 = 3\nexit").unwrap()).unwrap();
+        let mut hosts = [0; 20];
+        let mut bytes = [[0; 2]; 20];
+        let mut runs: Vec<_> =
+            hosts.iter_mut().zip(&mut bytes).map(|(host, bytes)| Box::pin(program.run_async(host, bytes))).collect();
+        assert!(runs.iter_mut().all(|run| poll(run.as_mut()).is_pending()));
+        assert_eq!(engine.async_runs(), 20);
+        thread::scope(|s| assert_eq!(s.spawn(|| plain.run(&mut 0, &mut [])).join().unwrap().unwrap(), 3));
+        // No slot is left: the run is given up, with a typed error.
+        let (go, gone) = (std::sync::Barrier::new(2), std::sync::Barrier::new(2));
+        let refused = thread::scope(|s| {
+            let domain = engine.domain();
+            s.spawn(|| {
+                let guard = domain.enter().unwrap();
+                go.wait();
+                gone.wait();
+                drop(guard);
+            });
+            go.wait();
+            let polled = poll(runs[0].as_mut());
+            gone.wait();
+            polled
+        });
+        assert!(matches!(refused, Poll::Ready(Err(RunError::Enter(_)))), "{refused:?}");
+        for run in &mut runs[1..] {
+            assert!(matches!(poll(run.as_mut()), Poll::Ready(Ok(7))));
+        }
+        assert_eq!(engine.async_runs(), 0);
+    }
+}
+
+#[test]
+fn what_cannot_wait_refuses_sleepable_programs() {
+    for engine in engines(|_| ()) {
+        let linker = waits(&engine);
+        let program = load(&linker, ONCE);
+        let error = program.run(&mut 0, &mut []).unwrap_err();
+        assert!(matches!(&error, RunError::Sleepable { program } if program == "test"), "{error}");
+        let limits = bpf_runtime::RunLimits::new();
+        assert!(matches!(program.run_with(&mut 0, &mut [], &limits), Err(RunError::Sleepable { .. })));
+        assert!(matches!(program.runner(&mut 0).unwrap().run(&mut []), Err(RunError::Sleepable { .. })));
+        assert!(program.test_run(&mut 0, &mut [], 1).is_err());
+        let hook = Hook::<Raw, u64>::new(&engine, Policy::RunAll { result: 0 }).unwrap();
+        assert_eq!(hook.attach(&program), Err(bpf_runtime::HookError::Sleepable));
+
+        let insns = || assemble(ONCE).unwrap();
+        let error = linker.loader::<Raw>().insns("plain", insns()).unwrap_err();
+        assert!(error.to_string().contains("might sleep, but the program is not sleepable"), "{error}");
+        for error in [
+            linker.loader::<Raw>().interpreted().insns("plain", insns()).unwrap_err(),
+            linker.loader::<Raw>().sleepable(true).interpreted().insns("plain", insns()).unwrap_err(),
+            // SAFETY: it is refused.
+            unsafe { linker.loader::<Raw>().unverified() }.insns("plain", insns()).unwrap_err(),
+            // SAFETY: it is refused.
+            unsafe { linker.loader::<Raw>().sleepable(true).unverified() }
+                .insns("plain", assemble("r0 = 0\nexit").unwrap())
+                .unwrap_err(),
+        ] {
+            assert!(matches!(error, LoadError::SleepNeedsVerifier { .. }), "{error}");
+        }
+        let error = linker.loader::<Raw>().sleepable(true).contained().insns("test", insns()).unwrap_err();
+        assert!(matches!(error, LoadError::Uncontained { .. }), "{error}");
+        // Any program may be run so.
+        let plain = linker.loader::<Raw>().insns("plain", assemble("r0 = r2\nexit").unwrap()).unwrap();
+        assert_eq!(block_on(plain.run_async(&mut 0, &mut [0; 9])).unwrap(), 9);
+    }
+}
+
+#[test]
+fn a_dropped_run_is_given_up() {
+    for engine in engines(|_| ()) {
+        static GONE: AtomicBool = AtomicBool::new(false);
+        GONE.store(false, Ordering::SeqCst);
+        let mut linker = Linker::<Vec<u64>>::new(&engine);
+        linker
+            .func_async(1001, "note", async |mut c: AsyncCaller<'_, Vec<u64>>, polls: u64| {
+                let _dropped = Dropped(&GONE);
+                after(polls).await;
+                c.host().push(polls);
+            })
+            .unwrap();
+        let program = load(&linker, "r1 = 0\ncall 1001\nr1 = 2\ncall 1001\nr1 = 0\ncall 1001\nr0 = 0\nexit");
+        // After no poll, one and two of what ends with the third.
+        for polls in 0..3 {
+            let mut host = Vec::new();
+            let mut bytes = [0; 4];
+            let mut run = Box::pin(program.run_async(&mut host, &mut bytes));
+            for _ in 0..polls {
+                assert!(poll(run.as_mut()).is_pending());
+            }
+            GONE.store(false, Ordering::SeqCst);
+            assert_eq!(engine.async_runs(), usize::from(polls != 0));
+            drop(run);
+            assert_eq!(GONE.load(Ordering::SeqCst), polls != 0, "the future is dropped with the run");
+            assert_eq!(host, [0][..usize::from(polls != 0)]);
+            assert_eq!(engine.async_runs(), 0);
+        }
+        // On another thread than that which it has waited on.
+        let mut host = Vec::new();
+        let mut run = Box::pin(program.run_async(&mut host, &mut []));
+        assert!(poll(run.as_mut()).is_pending());
+        thread::scope(|s| s.spawn(move || drop(run)).join().unwrap());
+        assert_eq!(engine.async_runs(), 0);
+        let mut host = Vec::new();
+        assert_eq!(block_on(program.run_async(&mut host, &mut [])).unwrap(), 0);
+        assert_eq!(host, [0, 2, 0]);
+    }
+}
+
+#[test]
+fn a_forgotten_run_is_never_touched_again() {
+    for engine in engines(|config| config.interruptible = true) {
+        let linker = waits(&engine);
+        let program = load(&linker, ONCE);
+        for _ in 0..3 {
+            let mut host = Box::new(0);
+            let mut bytes = vec![0; 16];
+            let mut run = Box::pin(program.run_async(&mut host, &mut bytes));
+            assert!(poll(run.as_mut()).is_pending());
+            std::mem::forget(run);
+        }
+        assert_eq!(engine.async_runs(), 3);
+        program.interrupt();
+        engine.interrupt();
+        engine.domain().synchronize().unwrap();
+        assert_eq!(block_on(program.run_async(&mut 0, &mut [])).unwrap(), 7);
+        assert_eq!(engine.async_runs(), 3);
+    }
+}
+
+#[test]
+fn a_panic_reaches_the_poller_and_ends_the_run() {
+    for engine in engines(|_| ()) {
+        let mut linker = Linker::<u64>::new(&engine);
+        linker
+            .func_async(1001, "wait", async |mut c: AsyncCaller<'_, u64>, polls: u64| {
+                after(polls).await;
+                *c.host() += 1;
+                assert!(polls == 0 || *c.host() != 2, "the second one that waits");
+            })
+            .unwrap()
+            .func_async(1002, "never", |_: AsyncCaller<'_, u64>| -> std::future::Ready<u64> { panic!("at once") })
+            .unwrap()
+            .func_async(1003, "drops", async |_: AsyncCaller<'_, u64>| {
+                struct Loud;
+                impl Drop for Loud {
+                    fn drop(&mut self) {
+                        panic!("as it is dropped");
+                    }
+                }
+                let _loud = Loud;
+                after(9).await;
+            })
+            .unwrap();
+        let message =
+            |panic: Box<dyn std::any::Any + Send>| panic.downcast_ref::<&str>().unwrap_or(&"other").to_string();
+        let wrapped = |program: &Program<Raw, u64>| {
+            let mut host = 0;
+            let mut bytes = [0; 4];
+            let mut run = Box::pin(program.run_async(&mut host, &mut bytes));
+            let thrown = loop {
+                match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| poll(run.as_mut()))) {
+                    Ok(Poll::Pending) => {}
+                    Ok(Poll::Ready(result)) => panic!("{result:?}"),
+                    Err(thrown) => break message(thrown),
+                }
+            };
+            assert!(matches!(poll(run.as_mut()), Poll::Ready(Err(RunError::Over))));
+            thrown
+        };
+        for text in
+            ["r1 = 1\ncall 1001\nr1 = 1\ncall 1001\nr0 = 0\nexit", "r1 = 0\ncall 1001\nr1 = 3\ncall 1001\nr0 = 0\nexit"]
+        {
+            assert_eq!(wrapped(&load(&linker, text)), "the second one that waits");
+        }
+        assert_eq!(wrapped(&load(&linker, "call 1002\nexit")), "at once");
+        assert_eq!(engine.async_runs(), 0);
+        let loud = load(&linker, "call 1003\nr0 = 0\nexit");
+        let mut host = 0;
+        let mut run = Box::pin(loud.run_async(&mut host, &mut []));
+        assert!(poll(run.as_mut()).is_pending());
+        let thrown = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(run))).unwrap_err();
+        assert_eq!((message(thrown).as_str(), engine.async_runs()), ("as it is dropped", 0));
+        let good = load(&linker, "r1 = 2\ncall 1001\nr0 = 5\nexit");
+        assert_eq!(block_on(good.run_async(&mut 0, &mut [])).unwrap(), 5);
+    }
+}
+
+#[test]
+fn errors_after_a_wait_say_where_they_were() {
+    for engine in engines(|config| config.budget = Some(100)) {
+        let mut linker = waits(&engine);
+        linker
+            .func(1002, "fail", |_: &mut Caller<'_, u64>, code: u64| -> Result<u64, HelperError> {
+                if code == 3 { panic!("three") } else { Err(HelperError::new(RunError::TooDeep { limit: 1 })) }
+            })
+            .unwrap()
+            .func_async(1003, "refuse", async |_: AsyncCaller<'_, u64>, polls: u64| -> Result<u64, HelperError> {
+                after(polls).await;
+                Err(HelperError::new(RunError::TooDeep { limit: 2 }))
+            })
+            .unwrap();
+        // In a function of the program.
+        let text = |code: &str| format!("r1 = 1\ncall f\nexit\nf:\nr6 = 2\nr1 = 1\ncall 1001\nr1 = 2\n{code}\nexit");
+        for (code, insn) in [("call 1002", 7), ("r1 = 3\ncall 1002", 8), ("call 1003", 7), ("r1 = 0\ncall 1003", 8)] {
+            let program = load(&linker, &text(code));
+            for _ in 0..3 {
+                let error = block_on(program.run_async(&mut 0, &mut [])).unwrap_err();
+                let RunError::Host { insn: at, origin, .. } = &error else { panic!("{error}") };
+                assert_eq!(at.map(|at| at.0), Some(insn), "{code}: {error}");
+                let origin = origin.as_ref().unwrap();
+                assert_eq!((origin.program.as_str(), origin.callers.len()), ("test", 1), "{code}: {error}");
+            }
+        }
+        // A budget goes on: five rounds of a loop, a call and a wait of one each.
+        let insns = assemble("r6 = 0\nagain: r1 = 1\ncall 1001\nr6 += 1\nif r6 != 5 goto again\nr0 = 0\nexit").unwrap();
+        let spent = |budget| {
+            let program = linker.loader::<Raw>().sleepable(true).budget(budget).insns("budget", insns.clone()).unwrap();
+            block_on(program.run_async(&mut 0, &mut []))
+        };
+        assert_eq!(spent(9).unwrap(), 0);
+        assert!(matches!(spent(8), Err(RunError::Budget { .. })));
+        assert_eq!(engine.async_runs(), 0);
+    }
+}
+
+#[test]
+fn a_run_is_interrupted_while_it_waits() {
+    for engine in engines(|config| config.interruptible = true) {
+        let linker = waits(&engine);
+        let text = "r6 = 0\nagain: r1 = 1\ncall 1001\nr6 += 1\nif r6 != 5 goto again\nr0 = 0\nexit";
+        let (program, other) = (load(&linker, text), load(&linker, text));
+        let (mut a, mut b) = (0, 0);
+        let mut interrupted = pin!(program.run_async(&mut a, &mut []));
+        let mut goes_on = pin!(other.run_async(&mut b, &mut []));
+        assert!(poll(interrupted.as_mut()).is_pending());
+        assert!(poll(goes_on.as_mut()).is_pending());
+        thread::scope(|s| s.spawn(|| program.interrupt()).join().unwrap());
+        assert!(matches!(poll(interrupted), Poll::Ready(Err(RunError::Interrupted { .. }))));
+        assert!(matches!(block_on(goes_on), Ok(0)));
+        let mut c = 0;
+        let mut all = pin!(other.run_async(&mut c, &mut []));
+        assert!(poll(all.as_mut()).is_pending());
+        engine.interrupt();
+        assert!(matches!(block_on(all), Err(RunError::Interrupted { .. })));
+    }
+}
+
+#[test]
+fn there_are_only_so_many() {
+    for engine in engines(|config| config.max_async_runs = 2) {
+        let linker = waits(&engine);
+        let program = load(&linker, ONCE);
+        let (mut a, mut b, mut c) = (0, 0, 0);
+        let mut first = Box::pin(program.run_async(&mut a, &mut []));
+        let mut second = Box::pin(program.run_async(&mut b, &mut []));
+        assert!(poll(first.as_mut()).is_pending());
+        assert!(poll(second.as_mut()).is_pending());
+        let error = block_on(program.run_async(&mut c, &mut [])).unwrap_err();
+        assert!(matches!(error, RunError::TooManyAsleep { limit: 2 }), "{error}");
+        drop(first);
+        assert_eq!(block_on(program.run_async(&mut c, &mut [])).unwrap(), 7);
+        assert_eq!(block_on(second).unwrap(), 7);
+    }
+    for engine in engines(|_| ()) {
+        let linker = waits(&engine);
+        let program = load(&linker, ONCE);
+        let mut host = 0;
+        for call in [bpf_os::Call::Mmap, bpf_os::Call::Mprotect] {
+            let mut run = Box::pin(program.run_async(&mut host, &mut []));
+            let (polled, reached) = bpf_os::inject::failing(call, 0, || poll(run.as_mut()));
+            assert!(reached && matches!(polled, Poll::Ready(Err(RunError::NoStack { .. }))), "{polled:?}");
+            assert_eq!(engine.async_runs(), 0);
+        }
+        assert_eq!(block_on(program.run_async(&mut host, &mut [])).unwrap(), 7);
+    }
+}
+
+#[test]
+fn a_run_keeps_what_it_needs() {
+    for engine in engines(|_| ()) {
+        let kept = Arc::new(AtomicU64::new(1));
+        let mut linker = Linker::<()>::new(&engine);
+        let count = Arc::clone(&kept);
+        linker
+            .func_async(1001, "add", move |_: AsyncCaller<'_, ()>, by: u64| {
+                let count = Arc::clone(&count);
+                async move {
+                    after(1).await;
+                    count.fetch_add(by, Ordering::SeqCst)
+                }
+            })
+            .unwrap();
+        let array = Map::create(MapDef::new("array", MapType::Array, 4, 8, 1), engine.domain()).unwrap();
+        array.set(&[0; 4], &40u64.to_ne_bytes()).unwrap();
+        let text = "r6 = map[fd:0][0]+0\nr1 = 2\ncall 1001\nr1 = *(u64 *)(r6 + 0)\nr7 = r0\nr7 += r1\nr1 = 3\ncall 1001\n\
+                    r0 += r7\nexit";
+        let insns = assemble(text).unwrap();
+        let program = linker.loader::<Raw>().sleepable(true).maps(&[&array]).insns("keeps", insns).unwrap();
+        let (mut host, mut bytes) = ((), [0; 1]);
+        let mut run = Box::pin(program.run_async(&mut host, &mut bytes));
+        assert!(poll(run.as_mut()).is_pending());
+        let domain = Arc::clone(engine.domain());
+        drop((program, array, linker, engine));
+        domain.synchronize().unwrap();
+        domain.reclaim();
+        assert_eq!(Arc::strong_count(&kept), 3, "the closure, and its future");
+        assert_eq!(block_on(run).unwrap(), 1 + 40 + 3);
+        domain.synchronize().unwrap();
+        domain.reclaim();
+        assert_eq!((Arc::strong_count(&kept), kept.load(Ordering::SeqCst)), (1, 6));
+    }
+}
+
+#[test]
+fn runs_are_nested_on_either_side_of_a_wait() {
+    for engine in engines(|_| ()) {
+        let inner = {
+            let linker = waits(&engine);
+            load(&linker, "r1 = 2\ncall 1001\nr0 += 100\nexit")
+        };
+        let plain = {
+            let linker = Linker::<()>::new(&engine);
+            linker.loader::<Raw>().insns("plain", assemble("r0 = r2\nexit").unwrap()).unwrap()
+        };
+        let mut linker = Linker::<()>::new(&engine);
+        let (waiting, blocking) = (inner.clone(), inner);
+        linker
+            .func_async(1001, "waits", move |_: AsyncCaller<'_, ()>| {
+                let inner = waiting.clone();
+                async move {
+                    let (mut host, mut bytes) = (0, [0; 2]);
+                    after(1).await;
+                    inner.run_async(&mut host, &mut bytes[..]).await.map_err(HelperError::new)
+                }
+            })
+            .unwrap()
+            .func(1002, "blocks", move |_: &mut Caller<'_, ()>| {
+                block_on(blocking.run_async(&mut 0, &mut [])).map_err(HelperError::new)
+            })
+            .unwrap()
+            .func(1003, "plain", move |_: &mut Caller<'_, ()>| {
+                plain.run(&mut (), &mut [0; 5]).map_err(HelperError::new)
+            })
+            .unwrap();
+        let text = "call 1001\nr6 = r0\ncall 1002\nr6 += r0\ncall 1003\nr6 += r0\ncall 1001\nr0 += r6\nexit";
+        let program = load(&linker, text);
+        for _ in 0..3 {
+            assert_eq!(block_on(program.run_async(&mut (), &mut [])).unwrap(), 3 * 101 + 5);
+        }
+        // Given up at each poll.
+        for polls in 1..7 {
+            let mut host = ();
+            let mut run = Box::pin(program.run_async(&mut host, &mut []));
+            for _ in 0..polls {
+                let _ = poll(run.as_mut());
+            }
+            drop(run);
+            assert_eq!(engine.async_runs(), 0, "{polls}");
+        }
+    }
+}
+
+#[test]
+fn runs_in_runs_end_with_an_error() {
+    type Slot = Arc<Mutex<Option<Program<Raw, ()>>>>;
+    for engine in engines(|_| ()) {
+        let again: Slot = Arc::default();
+        let mut linker = Linker::<()>::new(&engine);
+        let own = Arc::clone(&again);
+        linker
+            .func(1001, "again", move |_: &mut Caller<'_, ()>| {
+                let program = own.lock().unwrap().clone().unwrap();
+                block_on(program.run_async(&mut (), &mut [])).map_err(HelperError::new)
+            })
+            .unwrap();
+        let program = load(&linker, "call 1001\nexit");
+        *again.lock().unwrap() = Some(program.clone());
+        let error = block_on(program.run_async(&mut (), &mut [])).unwrap_err();
+        let mut text = String::new();
+        let mut at: Option<&dyn std::error::Error> = Some(&error);
+        while let Some(error) = at {
+            text += &error.to_string();
+            at = error.source();
+        }
+        assert!(text.contains("nested more than"), "{text}");
+        assert_eq!(engine.async_runs(), 0);
+        again.lock().unwrap().take();
+    }
+}
+
+#[test]
+fn tiers_compile_once() {
+    let engine = Engine::new(Config::default()).unwrap();
+    let linker = waits(&engine);
+    let insns = assemble(ONCE).unwrap();
+    let program = linker.loader::<Raw>().sleepable(true).opt_level(OptLevel::Tiered).insns("tiered", insns).unwrap();
+    assert!(!program.is_slow());
+    assert_eq!(block_on(program.run_async(&mut 0, &mut [])).unwrap(), 7);
+}
+
+/// The host state of many runs.
+struct Host {
+    wakers: Arc<Mutex<Vec<Waker>>>,
+    open: Arc<AtomicBool>,
+    number: u64,
+}
+
+#[test]
+fn many_wait_and_none_is_lost() {
+    const RUNS: usize = if cfg!(debug_assertions) { 4000 } else { 20_000 };
+    for engine in engines(|_| ()) {
+        let mut linker = Linker::<Host>::new(&engine);
+        let wakers: Arc<Mutex<Vec<Waker>>> = Arc::default();
+        let open = Arc::new(AtomicBool::new(false));
+        linker
+            .func_async(1001, "gate", async |mut c: AsyncCaller<'_, Host>| {
+                let Host { wakers, open, number } = c.host();
+                poll_fn(|cx| {
+                    if open.load(Ordering::SeqCst) {
+                        return Poll::Ready(());
+                    }
+                    wakers.lock().unwrap().push(cx.waker().clone());
+                    Poll::Pending
+                })
+                .await;
+                *number += 1;
+                *number
+            })
+            .unwrap();
+        let program = load(&linker, "r6 = r2\ncall 1001\nr6 *= 2\nr0 += r6\nexit");
+        /// A task of the tiny executor below.
+        struct Task {
+            future: Mutex<Option<Pin<Box<dyn Future<Output = u64> + Send>>>>,
+            queue: Arc<Mutex<Vec<Arc<Task>>>>,
+        }
+        impl Wake for Task {
+            fn wake(self: Arc<Self>) {
+                let queue = Arc::clone(&self.queue);
+                queue.lock().unwrap().push(self);
+            }
+        }
+        let queue: Arc<Mutex<Vec<Arc<Task>>>> = Arc::default();
+        for i in 0..RUNS {
+            let (program, wakers, open) = (program.clone(), Arc::clone(&wakers), Arc::clone(&open));
+            let future = async move {
+                let mut host = Host { wakers, open, number: i as u64 };
+                let mut bytes = [0u8; 5];
+                program.run_async(&mut host, &mut bytes[..i % 6]).await.unwrap()
+            };
+            let task = Task { future: Mutex::new(Some(Box::pin(future))), queue: Arc::clone(&queue) };
+            queue.lock().unwrap().push(Arc::new(task));
+        }
+        let (sum, ended) = (AtomicU64::new(0), AtomicUsize::new(0));
+        let work = || {
+            while let Some(task) = { queue.lock().unwrap().pop() } {
+                let waker = Waker::from(Arc::clone(&task));
+                let mut slot = task.future.lock().unwrap();
+                let Some(future) = slot.as_mut() else { continue };
+                if let Poll::Ready(result) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+                    *slot = None;
+                    sum.fetch_add(result, Ordering::SeqCst);
+                    ended.fetch_add(1, Ordering::SeqCst);
+                }
+            }
+        };
+        let both = || {
+            thread::scope(|s| {
+                s.spawn(work);
+                s.spawn(work);
+            });
+        };
+        both();
+        assert_eq!((ended.load(Ordering::SeqCst), engine.async_runs()), (0, RUNS));
+        engine.domain().synchronize().unwrap();
+        open.store(true, Ordering::SeqCst);
+        let waiting = std::mem::take(&mut *wakers.lock().unwrap());
+        assert_eq!(waiting.len(), RUNS);
+        waiting.into_iter().for_each(Waker::wake);
+        both();
+        let expected: u64 = (0..RUNS as u64).map(|i| i + 1 + 2 * (i % 6)).sum();
+        assert_eq!((ended.load(Ordering::SeqCst), sum.load(Ordering::SeqCst)), (RUNS, expected));
+        assert_eq!(engine.async_runs(), 0);
+    }
+}
