@@ -634,8 +634,11 @@ pub enum ProgArrayError {
         program: String,
     },
     /// The program is sleepable: no program jumps to one.
-    #[error("sleepable programs cannot be in a prog array")]
-    Sleepable,
+    #[error("program `{program}` is sleepable and cannot be in a prog array: run it by `run_async`")]
+    Sleepable {
+        /// The program.
+        program: String,
+    },
     /// The program belongs to another engine.
     #[error(transparent)]
     OtherDomain(#[from] OtherDomain),

@@ -153,6 +153,83 @@ fn a_child_runs_nothing_while_the_parent_changes_everything() {
     }
 }
 
+/// A run that waits at the fork goes on in the parent only, whoever has the lists of such runs at the fork.
+#[test]
+fn a_child_goes_on_with_no_run_that_waits() {
+    use std::future::Future;
+    use std::task::{Context, Poll, Waker};
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let modes = [Mode::Interpreter, Mode::Jit];
+    for mode in modes.into_iter().filter(|mode| *mode == Mode::Interpreter || Arch::HOST.is_some()) {
+        let mut config = Config::default();
+        (config.mode, config.interruptible) = (mode, true);
+        let engine = Engine::new(config).unwrap();
+        let mut linker = Linker::<u64>::new(&engine);
+        linker
+            .func_async(1001, "wait", async |mut c: bpf_runtime::AsyncCaller<'_, u64>| {
+                let mut polls = 0;
+                std::future::poll_fn(|_| {
+                    polls += 1;
+                    *c.host() += 1;
+                    if polls < 2 { Poll::Pending } else { Poll::Ready(()) }
+                })
+                .await;
+            })
+            .unwrap();
+        let insns = assemble("call 1001\nr0 = 6\nexit").unwrap();
+        let program = linker.loader::<Raw>().sleepable(true).insns("waits", insns).unwrap();
+        let over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                    // Takes the locks all the time: more runs than are kept for later.
+                    let mut hosts = [0; 80];
+                    let mut runs: Vec<_> =
+                        hosts.iter_mut().map(|host| Box::pin(program.run_async(host, &mut []))).collect();
+                    for run in &mut runs {
+                        let _ = run.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+                    }
+                }
+            });
+            for _ in 0..6 {
+                let mut hosts = [0; 3];
+                let mut cx = Context::from_waker(Waker::noop());
+                let [a, b, c] = &mut hosts;
+                let mut polled = Box::pin(program.run_async(a, &mut []));
+                let mut dropped = Some(Box::pin(program.run_async(b, &mut [])));
+                let mut fresh = Box::pin(program.run_async(c, &mut []));
+                assert!(polled.as_mut().poll(&mut cx).is_pending());
+                assert!(dropped.as_mut().unwrap().as_mut().poll(&mut cx).is_pending());
+                // By `fork`, since the child frees memory: the other thread may have the allocator's lock.
+                let child = child(false, || {
+                    // SAFETY: ends a child that waits for ever.
+                    unsafe { libc::alarm(20) };
+                    let mut cx = Context::from_waker(Waker::noop());
+                    for run in [&mut polled, &mut fresh] {
+                        let Poll::Ready(result) = run.as_mut().poll(&mut cx) else { panic!("it waits") };
+                        refused(result);
+                    }
+                    drop(dropped.take());
+                    program.interrupt();
+                    engine.interrupt();
+                    assert_eq!(engine.async_runs(), 0);
+                });
+                let status = wait(child);
+                if status != 0 {
+                    over.store(true, std::sync::atomic::Ordering::Relaxed);
+                }
+                assert_eq!(status, 0, "the child's assertions ({mode:?})");
+                assert!(matches!(polled.as_mut().poll(&mut cx), Poll::Ready(Ok(6))));
+                assert!(matches!(dropped.unwrap().as_mut().poll(&mut cx), Poll::Ready(Ok(6))));
+                drop((polled, fresh));
+                assert_eq!(hosts, [2, 2, 0]);
+            }
+            over.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+        assert_eq!(engine.async_runs(), 0);
+    }
+}
+
 /// A child that is forked from inside a run does not return into it; and what it makes itself runs.
 #[test]
 fn a_child_does_not_return_into_its_parents_run() {

@@ -2,14 +2,19 @@
 
 #[path = "common/mod.rs"]
 mod common;
+#[path = "../../object/tests/common/mod.rs"]
+mod elf;
 
 use bpf_runtime::{
-    AsyncCaller, Caller, Config, Engine, HelperError, Hook, Linker, LoadError, Map, MapDef, MapType, OptLevel,
-    OwnedBytes, Pinned, Policy, Program, Raw, RunError, WhenFull, assemble,
+    AsyncCaller, BpfContext, Caller, Config, Dispatcher, DispatcherError, Engine, HelperError, Hook, HookError,
+    InterfaceError, Linker, LoadError, Map, MapDef, MapSet, MapType, Object, OptLevel, OwnedBytes, Pinned, Plan,
+    PlanError, Policy, ProgArray, ProgArrayError, Program, Raw, RunAsync, RunError, WhenFull, assemble, interface,
 };
 use common::engines::engines;
+use elf::{Elf, FUNC};
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
@@ -267,7 +272,21 @@ fn what_cannot_wait_refuses_sleepable_programs() {
         assert!(matches!(program.runner(&mut 0).unwrap().run(&mut []), Err(RunError::Sleepable { .. })));
         assert!(program.test_run(&mut 0, &mut [], 1).is_err());
         let hook = Hook::<Raw, u64>::new(&engine, Policy::RunAll { result: 0 }).unwrap();
-        assert_eq!(hook.attach(&program), Err(bpf_runtime::HookError::Sleepable));
+        let error = hook.attach(&program).unwrap_err();
+        assert!(matches!(&error, HookError::Sleepable { program } if program.to_string() == "`test`"), "{error}");
+        assert!(matches!(Plan::new().attach(&hook, &program).commit(), Err(PlanError::Hook { .. })));
+        let dispatcher = Dispatcher::<Raw, u64>::new(&engine).unwrap();
+        let error = dispatcher.attach(&program).unwrap_err();
+        assert!(matches!(&error, DispatcherError::Sleepable { program } if program.to_string() == "`test`"), "{error}");
+        assert!(matches!(dispatcher.call(&program, &mut 0, &mut [0; 4]), Err(RunError::Sleepable { .. })));
+        let array = ProgArray::<Raw, u64>::create(&engine, "jumps", 1).unwrap();
+        let error = array.set(0, &program).unwrap_err();
+        assert!(matches!(&error, ProgArrayError::Sleepable { program } if program == "test"), "{error}");
+        assert!(matches!(Plan::new().set(&array, 0, &program).commit(), Err(PlanError::ProgArray { .. })));
+        assert_eq!((hook.programs().len(), array.get(0).is_none()), (0, true));
+        let jumps = assemble("r2 = map[fd:0]\nr3 = 0\ncall 12\nr0 = 1\nexit").unwrap();
+        let error = linker.loader::<Raw>().sleepable(true).prog_arrays(&[&array]).insns("jumps", jumps).unwrap_err();
+        assert!(matches!(error, LoadError::Verifier { .. }), "{error}");
 
         let insns = || assemble(ONCE).unwrap();
         let error = linker.loader::<Raw>().insns("plain", insns()).unwrap_err();
@@ -290,6 +309,147 @@ fn what_cannot_wait_refuses_sleepable_programs() {
         let plain = linker.loader::<Raw>().insns("plain", assemble("r0 = r2\nexit").unwrap()).unwrap();
         assert_eq!(block_on(plain.run_async(&mut 0, &mut [0; 9])).unwrap(), 9);
     }
+}
+
+/// The context of `objects/policy.c`.
+#[derive(BpfContext, Clone, Copy, Debug)]
+#[repr(C)]
+struct Conn {
+    port: u32,
+    #[bpf(writable)]
+    seen: u32,
+}
+
+#[interface]
+trait Choice {
+    fn pick(&mut self, conn: &mut Conn) -> Result<u32, RunError>;
+
+    fn done(&mut self, conn: &mut Conn) -> Result<(), RunError> {
+        conn.seen = 1;
+        Ok(())
+    }
+
+    fn weigh(&mut self, conn: &mut Conn) -> Result<i64, RunError> {
+        Ok(i64::from(conn.seen))
+    }
+}
+
+#[test]
+fn no_method_of_an_interface_is_sleepable() {
+    for engine in engines(|_| ()) {
+        let object = Object::parse(include_bytes!("objects/policy.o")).unwrap();
+        let linker = Linker::<()>::new(&engine);
+        let maps = || MapSet::for_object(&engine, &object).unwrap();
+        let refused = |result: Result<(), InterfaceError>| {
+            let error = result.unwrap_err();
+            assert!(matches!(&error, InterfaceError::Sleepable { table, .. } if table == "small"), "{error}");
+        };
+        refused(ChoiceOps::load(linker.loader().sleepable(true), &object, "small", maps()).map(drop));
+        if let Ok(module) = ChoiceOps::compile(linker.loader().sleepable(true), &object, "small") {
+            refused(module.make(|options| options).map(drop));
+        }
+        let ops = ChoiceOps::load(linker.loader(), &object, "small", maps()).unwrap();
+        assert_eq!(ops.with(&mut ()).pick(&mut Conn { port: 7, seen: 0 }).unwrap(), 9);
+    }
+}
+
+/// `r1 = 1; call 1001; exit`
+const WAITS: [u8; 24] = [0xb7, 1, 0, 0, 1, 0, 0, 0, 0x85, 0, 0, 0, 0xe9, 3, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
+
+#[test]
+fn sections_say_which_programs_are_sleepable() {
+    let object = |section: &str, code: &[u8]| {
+        let mut elf = Elf::new();
+        let section = elf.code(section, code);
+        elf.symbol("main", section, FUNC, 0, code.len() as u64);
+        Object::parse(&elf.build()).unwrap()
+    };
+    for engine in engines(|_| ()) {
+        let linker = waits(&engine);
+        let load = |object: &Object, sleepable| {
+            let maps = MapSet::for_object(&engine, object).unwrap();
+            let instance = linker.loader::<Raw>().sleepable(sleepable).object(object, maps)?;
+            instance.program::<Raw>("main")
+        };
+        for section in ["uprobe.s/function", "lsm.s/file_open", "fentry.s", "xdp.s"] {
+            let program = load(&object(section, &WAITS), false).unwrap_or_else(|e| panic!("{section}: {e}"));
+            assert_eq!(block_on(program.run_async(&mut 0, &mut [])).unwrap(), 1, "{section}");
+            assert!(matches!(program.run(&mut 0, &mut []), Err(RunError::Sleepable { .. })), "{section}");
+            // A program that calls nothing that waits is run by anything.
+            let plain = load(&object(section, &elf::RETURN_1), false).unwrap();
+            assert_eq!(plain.run(&mut 0, &mut []).unwrap(), 1, "{section}");
+        }
+        for section in ["uprobe", "uprobe/function.s", "xdp.sleeps", "xdps"] {
+            let error = load(&object(section, &WAITS), false).unwrap_err();
+            assert!(error.to_string().contains("the program is not sleepable"), "{section}: {error}");
+            let asked = load(&object(section, &WAITS), true).unwrap();
+            assert_eq!(block_on(asked.run_async(&mut 0, &mut [])).unwrap(), 1, "{section}");
+        }
+        // Instances of a module are as sleepable as a load.
+        let object = object("uprobe.s/function", &WAITS);
+        if let Ok(module) = linker.loader::<Raw>().compile(&object) {
+            let instances = [(); 2].map(|()| module.instance().make().unwrap());
+            let programs = instances.each_ref().map(|instance| instance.program::<Raw>("main").unwrap());
+            let (mut a, mut b) = (0, 10);
+            let mut first = pin!(programs[0].run_async(&mut a, &mut []));
+            let mut second = pin!(programs[1].run_async(&mut b, &mut []));
+            assert!(poll(first.as_mut()).is_pending());
+            assert!(poll(second.as_mut()).is_pending());
+            // A run that waits is in its instance.
+            assert!(instances[0].reset().is_err());
+            assert!(matches!(poll(second), Poll::Ready(Ok(11))));
+            assert!(matches!(poll(first), Poll::Ready(Ok(1))));
+            instances[0].reset().unwrap();
+            assert!(module.serialize().unwrap_err().to_string().contains("sleepable"));
+        }
+    }
+}
+
+#[test]
+fn the_stacks_of_runs_that_are_over_are_unmapped() {
+    for engine in engines(|_| ()) {
+        let linker = waits(&engine);
+        let program = load(&linker, ONCE);
+        let mapped = || bpf_os::inject::mapped_bytes();
+        let before = mapped();
+        let parked = |count: usize| {
+            let mut hosts = vec![0; count];
+            let mut runs: Vec<_> = hosts.iter_mut().map(|host| Box::pin(program.run_async(host, &mut []))).collect();
+            assert!(runs.iter_mut().all(|run| poll(run.as_mut()).is_pending()));
+            let most = mapped();
+            // Half of them go on, half are given up.
+            for run in runs.iter_mut().step_by(2) {
+                assert!(matches!(poll(run.as_mut()), Poll::Ready(Ok(7))));
+            }
+            drop(runs);
+            most
+        };
+        let stack = parked(1) - before;
+        let most = parked(1000);
+        assert!(most - before >= 20 * stack, "{most} bytes for 1000 runs, of which {stack} are a mapping");
+        // The fibers that are kept for later runs are in few of the mappings.
+        assert!(mapped() - before <= most / 2, "{} bytes after {most}", mapped());
+        assert_eq!(parked(3), mapped(), "stacks are used again");
+    }
+}
+
+/// A run is `Send` if its host and its data are, and only then: this does not compile if one of the last two is.
+#[test]
+fn runs_are_sent_as_their_host_and_data_may_be() {
+    trait Ambiguous<A> {
+        fn holds() -> bool {
+            true
+        }
+    }
+    struct IfSend;
+    impl<T> Ambiguous<()> for T {}
+    impl<T: Send> Ambiguous<IfSend> for T {}
+    fn sent<T: Send>() -> bool {
+        true
+    }
+    assert!(sent::<RunAsync<'static, &'static mut [u8], u64>>());
+    assert!(<RunAsync<'static, &'static mut [u8], Rc<u64>> as Ambiguous<_>>::holds());
+    assert!(<RunAsync<'static, Rc<u64>, u64> as Ambiguous<_>>::holds());
 }
 
 #[test]

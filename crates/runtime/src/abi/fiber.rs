@@ -22,6 +22,7 @@ use crate::abi::run::{Run, RunConfig};
 use crate::abi::stacks::{RunStack, Stacks};
 use crate::context::Parts;
 use crate::error::RunError;
+use bpf_quiesce::Domain;
 use crossbeam_utils::CachePadded;
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -187,7 +188,11 @@ struct Idle {
 unsafe impl Send for Idle {}
 
 /// The fibers of an engine.
+///
+/// In a forked child no run begins or goes on, and another thread of the parent may have had a lock at the fork: there
+/// no lock is taken.
 pub(crate) struct Fibers {
+    domain: Arc<Domain>,
     stacks: Arc<Stacks>,
     /// How many there may be.
     most: usize,
@@ -206,8 +211,9 @@ impl fmt::Debug for Fibers {
 
 impl Fibers {
     /// At most so many, with stacks of so many bytes.
-    pub(crate) fn new(most: usize, stack: u64) -> Fibers {
+    pub(crate) fn new(domain: &Arc<Domain>, most: usize, stack: u64) -> Fibers {
         Fibers {
+            domain: Arc::clone(domain),
             stacks: Stacks::new(stack),
             most,
             count: AtomicUsize::new(0),
@@ -216,7 +222,7 @@ impl Fibers {
         }
     }
 
-    /// Nothing under the lock panics, so poison means nothing. So for the other one.
+    /// Nothing under either lock panics, so poison means nothing.
     fn idle(&self) -> MutexGuard<'_, Vec<Idle>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -229,13 +235,16 @@ impl Fibers {
     pub(super) fn each(&self, look: impl FnMut(&CachePadded<Level>)) {
         // Where nobody sleeps, no lock is taken. Acquire pairs with the release in `take`: a run that began before this
         // is listed.
-        if self.count.load(Ordering::Acquire) != 0 {
+        if self.count.load(Ordering::Acquire) != 0 && !self.domain.is_forked() {
             self.levels().values().map(|level| &**level).for_each(look);
         }
     }
 
-    /// How many runs are on one, about.
+    /// How many runs are on one, about; in a forked child none.
     pub(crate) fn in_use(&self) -> usize {
+        if self.domain.is_forked() {
+            return 0;
+        }
         // Relaxed: a statistic.
         self.count.load(Ordering::Relaxed).saturating_sub(self.idle().len())
     }

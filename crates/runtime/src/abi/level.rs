@@ -17,7 +17,7 @@ pub(crate) struct Level {
 
 // SAFETY: a `Run` is used by the thread that holds its slot, and the next one to hold it comes after it
 // (`bpf_quiesce::Guard`). The one field that others access, its word, is accessed atomically. The pointers in a `Run`
-// are used only by the thread that stored them, until its run ends.
+// are used only by the thread that has the run, until the run ends.
 unsafe impl Send for Level {}
 // SAFETY: through a shared reference, threads other than the one that holds the slot access only the run's word and the
 // watch, atomically.

@@ -168,6 +168,59 @@ mod tests {
         assert_eq!(inject::mapped_bytes(), before);
     }
 
+    /// Whether the kernel can read a byte there.
+    fn is_readable(at: usize) -> bool {
+        let mut ends = [0; 2];
+        // SAFETY: room for two descriptors.
+        assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
+        // SAFETY: the kernel answers EFAULT where nothing can be read.
+        let wrote = unsafe { libc::write(ends[1], core::ptr::with_exposed_provenance(at), 1) };
+        for end in ends {
+            // SAFETY: of the pipe above.
+            unsafe { libc::close(end) };
+        }
+        wrote == 1
+    }
+
+    #[test]
+    fn guard_pages_stay_when_stacks_are_used_again() {
+        let stacks = Stacks::new(10_000);
+        let kept = stacks.take().expect("a stack");
+        for round in 0..3 {
+            let stack = stacks.take().expect("a stack");
+            let (low, len) = stack.bounds();
+            assert!(is_readable(low) && is_readable(low + len - 1));
+            assert!(!is_readable(low - 1) && !is_readable(low - memory::page_size()), "round {round}");
+            assert!(!is_readable(low + len), "the next one's guard");
+            let lowest = core::ptr::with_exposed_provenance_mut::<u8>(low);
+            // SAFETY: a byte of a stack that is taken.
+            assert_eq!(unsafe { lowest.read_volatile() }, 0, "of the stack before, nothing is left");
+            // SAFETY: a byte of a stack that is taken.
+            unsafe { lowest.write_volatile(1) };
+        }
+        drop(kept);
+    }
+
+    #[test]
+    fn stacks_are_taken_from_the_lowest_mapping_that_has_one() {
+        let stacks = Stacks::new(10_000);
+        let mut taken: Vec<RunStack> = (0..2 * SLAB).map(|_| stacks.take().expect("a stack")).collect();
+        taken.sort_unstable_by_key(|stack| stack.at);
+        // One of each mapping, of the higher one first.
+        let high = taken.pop().expect("a stack");
+        let low = taken.remove(0);
+        let (at_low, at_high) = (low.at, high.at);
+        drop(high);
+        drop(low);
+        let again = [stacks.take().expect("a stack"), stacks.take().expect("a stack")];
+        assert_eq!(again.each_ref().map(|stack| stack.at), [at_low, at_high]);
+        let before = inject::mapped_bytes();
+        let more = stacks.take().expect("a stack");
+        assert_eq!(inject::mapped_bytes(), before + SLAB * stacks.stride, "a third mapping");
+        drop(more);
+        assert_eq!(inject::mapped_bytes(), before);
+    }
+
     #[test]
     fn calls_that_fail_leave_nothing_behind() {
         let stacks = Stacks::new(10_000);

@@ -34,8 +34,11 @@ pub enum DispatcherError {
     #[error(transparent)]
     OtherDomain(#[from] OtherDomain),
     /// The program is sleepable, and a dispatcher's runs cannot wait.
-    #[error("sleepable programs cannot be attached to a dispatcher: run them by `run_async`")]
-    Sleepable,
+    #[error("program {program} is sleepable and cannot be attached to a dispatcher: run it by `run_async`")]
+    Sleepable {
+        /// The program.
+        program: ProgramName,
+    },
     /// The program is not attached.
     #[error("program {program} is not attached")]
     NotAttached {
@@ -266,7 +269,7 @@ impl<C: Context, H: 'static> Dispatcher<C, H> {
     pub fn attach(&self, program: &Program<C, H>) -> Result<(), DispatcherError> {
         self.engine.domain().owns(&**program.loaded())?;
         if program.loaded().is_sleepable() {
-            return Err(DispatcherError::Sleepable);
+            return Err(DispatcherError::Sleepable { program: ProgramName::of(program.loaded()) });
         }
         self.may_change()?;
         let mut state = self.lock();

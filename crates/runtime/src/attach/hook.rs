@@ -44,8 +44,11 @@ pub enum HookError {
     #[error(transparent)]
     OtherDomain(#[from] OtherDomain),
     /// The program is sleepable, and a hook's runs cannot wait.
-    #[error("sleepable programs cannot be attached to a hook: run them by `run_async`")]
-    Sleepable,
+    #[error("program {program} is sleepable and cannot be attached to a hook: run it by `run_async`")]
+    Sleepable {
+        /// The program.
+        program: ProgramName,
+    },
     /// The program is attached already.
     #[error("program {program} is attached already")]
     Attached {
@@ -619,7 +622,7 @@ impl<C: Context, H: 'static> Hook<C, H> {
     fn check(&self, attached: &[Attached<C, H>], program: &Program<C, H>) -> Result<(), HookError> {
         self.engine.domain().owns(&**program.loaded())?;
         if program.loaded().is_sleepable() {
-            return Err(HookError::Sleepable);
+            return Err(HookError::Sleepable { program: ProgramName::of(program.loaded()) });
         }
         if attached.iter().any(|known| known.is(program)) {
             return Err(HookError::Attached { program: ProgramName::of(program.loaded()) });

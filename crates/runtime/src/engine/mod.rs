@@ -20,8 +20,8 @@ pub(crate) mod tiers;
 pub(crate) mod trace;
 pub(crate) mod usage;
 
-#[cfg(native)]
 use crate::abi::fiber::Fibers;
+#[cfg(native)]
 use crate::abi::limits::Checks;
 use crate::abi::limits::{Deadline, Interrupter, Interruptible};
 use crate::abi::machine_stack::StackNeed;
@@ -171,7 +171,7 @@ impl Engine {
             timers: Timers::default(),
             domain: Arc::clone(&domain),
         };
-        let fibers = Fibers::new(config.max_async_runs, run_config.stack.plain());
+        let fibers = Fibers::new(&domain, config.max_async_runs, run_config.stack.plain());
         let runs = Runs::new(domain.max_slots(), run_config, fibers, config.tick).ok_or_else(no_slots)?;
         let metrics =
             Metrics::new(config.metrics, &runs, domain.max_slots(), config.tick).map_err(EngineError::Thread)?;

@@ -123,11 +123,15 @@ impl Asleep {
     /// Goes on if what the run waits for is ready.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<u64, RunError>> {
         let Some(fiber) = &mut self.fiber else { return Poll::Ready(Err(RunError::Over)) };
+        let engine = &self.program.engine.0;
         // SAFETY: the call lies on the stack of the run that waits, and nobody else uses it.
         let call = unsafe { &mut *self.call };
-        // SAFETY: the call stays where it is until the run goes on, and was not ready.
-        let polled = catch_unwind(AssertUnwindSafe(|| unsafe { call.poll(cx) }));
-        let engine = &self.program.engine.0;
+        let polled = catch_unwind(AssertUnwindSafe(|| match engine.domain.is_forked() {
+            // The run ends here: no guard is to be had.
+            true => Poll::Ready(()),
+            // SAFETY: the call stays where it is until the run goes on, and was not ready.
+            false => unsafe { call.poll(cx) },
+        }));
         let (step, refused) = match polled {
             Ok(Poll::Pending) => return Poll::Pending,
             Ok(Poll::Ready(())) => match engine.domain.enter_run() {

@@ -275,8 +275,8 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
 
     /// Whether these programs may sleep: call functions of [`Linker::func_async`], at which a run gives its thread
     /// away. They are run by [`Program::run_async`] and by nothing else: [`crate::RunError::Sleepable`]. In an object,
-    /// programs that call such a function and lie in a section with `.s` at the end of its name, or before its first
-    /// `/`, are sleepable, too (`uprobe.s/...`, as libbpf has it).
+    /// programs that call such a function and lie in a section whose name, up to its first `/`, ends with `.s` are
+    /// sleepable, too (`uprobe.s/...`, as libbpf has it).
     ///
     /// A sleepable program makes no tail calls. Across a call that may sleep it keeps its stack, its context, and
     /// values of arrays; elements of other maps, values of per-CPU maps, inner maps and whatever else may be freed must

@@ -117,6 +117,7 @@ pub(crate) struct Kind {
     pub(crate) mode: Mode,
     /// Whether its result may be anything.
     pub(crate) void: bool,
+    /// Whether its runs may wait.
     pub(crate) sleepable: bool,
 }
 
@@ -274,6 +275,9 @@ impl ProgTable {
                 // The result of a tail call is the result of the run, which may be another program's.
                 if program.kind().void {
                     return Err(ProgArrayError::NoResult { program: program.path() });
+                }
+                if program.kind().sleepable {
+                    return Err(ProgArrayError::Sleepable { program: program.path() });
                 }
                 bound = bound.with(program.kind())?;
             }
@@ -630,9 +634,6 @@ fn text_error(error: UpdateError<PokeError, CoreBarrierError>) -> ProgArrayError
 
 impl Bound {
     fn with(self, kind: Kind) -> Result<Bound, ProgArrayError> {
-        if kind.sleepable {
-            return Err(ProgArrayError::Sleepable);
-        }
         if self.mode.is_some_and(|mode| mode != kind.mode) {
             return Err(ProgArrayError::Mode);
         }
