@@ -13,6 +13,7 @@ use bpf_runtime::{
 use common::engines::engines;
 use elf::{Elf, FUNC};
 use std::future::{Future, poll_fn};
+use std::marker::PhantomData;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -444,10 +445,10 @@ fn runs_are_sent_as_their_host_and_data_may_be() {
     struct IfSend;
     impl<T> Ambiguous<()> for T {}
     impl<T: Send> Ambiguous<IfSend> for T {}
-    fn sent<T: Send>() -> bool {
+    fn sent<T: Send>(_: PhantomData<T>) -> bool {
         true
     }
-    assert!(sent::<RunAsync<'static, &'static mut [u8], u64>>());
+    assert!(sent(PhantomData::<RunAsync<'static, &'static mut [u8], u64>>));
     assert!(<RunAsync<'static, &'static mut [u8], Rc<u64>> as Ambiguous<_>>::holds());
     assert!(<RunAsync<'static, Rc<u64>, u64> as Ambiguous<_>>::holds());
 }

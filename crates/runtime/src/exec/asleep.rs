@@ -78,7 +78,7 @@ impl Loaded {
             // SAFETY: the run keeps its program.
             let program = unsafe { &*whole };
             // SAFETY: as `begin_async` says, until the run is over; the run is the fiber's, on this stack.
-            unsafe { program.run_in(run, parts) }
+            unsafe { program.run_any_in(run, parts) }
         };
         let (slot, terms) = ((&runs.config, guard.slot()), (terms.of, terms.budget));
         // SAFETY: the fiber was idle, and the guard is held until this run waits or is over. The run keeps its program,

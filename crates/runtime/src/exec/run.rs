@@ -109,6 +109,15 @@ impl Loaded {
     /// # Safety
     /// As for [`Loaded::run`], with the host that `run` was begun with. The program must be kept for the call.
     pub(crate) unsafe fn run_in(&self, run: *mut Run, parts: Parts) -> Result<u64, RunError> {
+        // SAFETY: the caller's contract.
+        if self.is_sleepable() { Err(self.cannot_wait()) } else { unsafe { self.run_any_in(run, parts) } }
+    }
+
+    /// Runs it as [`Loaded::run_in`] does, and sleepable programs as well.
+    ///
+    /// # Safety
+    /// As for [`Loaded::run_in`]; the run of a sleepable program must be on a stack of its own.
+    pub(crate) unsafe fn run_any_in(&self, run: *mut Run, parts: Parts) -> Result<u64, RunError> {
         match self.form.executed() {
             // SAFETY: the entry is that of code compiled for this host, kept by `self`; the caller vouches for the
             // rest.

@@ -356,7 +356,11 @@ impl Loaded {
     /// Where its machine code is entered; `None` when interpreted.
     #[inline]
     pub(crate) fn entry(&self) -> Option<Entry> {
-        self.native().map(|native| native.entry)
+        match &self.form {
+            Form::Native(native) => Some(native.entry),
+            // Only `run_async` begins one of these.
+            Form::Interpreted(_) | Form::Sleepable(_) => None,
+        }
     }
 
     /// Whether the address is one of its machine code. The caller is inside a guard, in a run that was there.
