@@ -118,8 +118,9 @@ pub enum HeaderPlaces {
 /// An instruction that must be checked at run time, because its address was not proven to be where it may be.
 ///
 /// Of a load or store, all bytes must be in the region. Of a conditional jump, which compares a pointer into the
-/// region, both operands must be within [`AccessCheck::NEAR`] bytes of the region's start: how addresses further away
-/// compare would tell where in memory the region is.
+/// region, both operands must be at most [`AccessCheck::BEFORE`] bytes before the region's start and less than
+/// [`AccessCheck::NEAR`] bytes behind it. Addresses further away may wrap round, so that the outcome of a comparison
+/// would tell where in memory the region is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AccessCheck {
     /// The load, store or jump.
@@ -129,8 +130,12 @@ pub struct AccessCheck {
 }
 
 impl AccessCheck {
-    /// How far from a region's start the addresses that are compared may be: `start - NEAR <= address < start + NEAR`.
+    /// Addresses that are compared are below `start + NEAR`. No region begins so close to the end of the address space.
     pub const NEAR: u64 = 1 << 31;
+
+    /// Addresses that are compared are at or above `start - BEFORE`. No region begins below that address (Linux:
+    /// `vm.mmap_min_addr`, 64 KiB by default), so the difference does not wrap.
+    pub const BEFORE: u64 = 1 << 16;
 }
 
 /// Values that a format can have.

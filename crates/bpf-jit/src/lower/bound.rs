@@ -72,8 +72,9 @@ impl<S: Sink> FuncLowerer<'_, S> {
         };
         for reg in [Some(dst), src].into_iter().flatten() {
             let at = self.read(reg);
-            let at = self.distance(at, start, AccessCheck::NEAR as i64);
-            self.op(Op::Bound { a: at, limit: Val::Imm(2 * AccessCheck::NEAR as i64), ctx });
+            let at = self.distance(at, start, AccessCheck::BEFORE as i64);
+            let limit = Val::Imm((AccessCheck::BEFORE + AccessCheck::NEAR) as i64);
+            self.op(Op::Bound { a: at, limit, ctx });
         }
     }
 

@@ -725,7 +725,10 @@ impl<'p> Env for Host<'p> {
             let at = reg(base).wrapping_add(off as u64).wrapping_sub(start);
             at <= len && u64::from(size.bytes()) <= len - at
         };
-        let near = |r: Reg| reg(r).wrapping_sub(start).wrapping_add(AccessCheck::NEAR) < 2 * AccessCheck::NEAR;
+        let near = |r: Reg| {
+            let distance = reg(r).wrapping_sub(start).wrapping_add(AccessCheck::BEFORE);
+            distance < AccessCheck::BEFORE + AccessCheck::NEAR
+        };
         let insn = &step.code.1.program.insns()[step.at.index()];
         if let Some(access) = insn.memory_access() {
             return inside(access.size, access.base, access.off);

@@ -25,11 +25,15 @@ fn program(linker: &Linker<u64>, text: &str) -> Program<Raw, u64> {
     linker.loader::<Raw>().hybrid().insns("checked", insns).unwrap_or_else(|e| panic!("{e}\n{text}"))
 }
 
-/// Offsets around every border of a short buffer, and around where 64-bit sums wrap.
+/// Offsets around every border of a short buffer, around the borders of what is compared, and around where 64-bit sums
+/// wrap.
 fn numbers() -> impl Iterator<Item = u64> {
-    let near = |at: u64| (0..24u64).map(move |i| at.wrapping_add(i).wrapping_sub(12));
-    [0, 1 << 31, 1 << 32, 1 << 47, 1 << 63].into_iter().flat_map(near)
+    let near = |at: i64| (0..24).map(move |i| at.wrapping_add(i).wrapping_sub(12).cast_unsigned());
+    [0, LOWEST, 1 << 31, -(1 << 31), 1 << 32, 1 << 47, i64::MIN].into_iter().flat_map(near)
 }
+
+/// The first offset at which an address may be compared: no region begins below 64 KiB.
+const LOWEST: i64 = -(1 << 16);
 
 #[test]
 fn loads_and_stores_stop_exactly_at_the_borders() {
@@ -336,7 +340,7 @@ fn comparisons_of_far_addresses_stop() {
         let program = program(&linker, text);
         for number in numbers() {
             let result = program.run(&mut number.clone(), &mut [0; 8]);
-            let near = (-(1i64 << 31)..1 << 31).contains(&(number as i64));
+            let near = (LOWEST..1 << 31).contains(&(number as i64));
             match result {
                 Ok(r0) => {
                     assert!(near, "{mode:?}: {number:#x}");
@@ -347,6 +351,35 @@ fn comparisons_of_far_addresses_stop() {
                     assert_eq!(insn.map(|i| i.0), Some(6));
                 }
                 Err(other) => panic!("{mode:?}: {number:#x}: {other}"),
+            }
+        }
+    }
+}
+
+/// An offset that is proven to be between -2 GiB and 0 is not proven to be near its region.
+#[test]
+fn comparisons_far_before_a_region_stop() {
+    let packet = "r7 = r1\nr7 += r2";
+    let start = "r7 = r1";
+    for mode in modes() {
+        let engine = engine(mode, |_| {});
+        let linker = linker(&engine);
+        for (base, compared) in
+            [(packet, "if r6 > r7 goto +1"), (start, "if r7 s>= r6 goto +1"), (start, "if r7 < r6 goto +1")]
+        {
+            // The first load is not proven, since a buffer may be empty.
+            let find = format!("r6 = r1\n{base}\nr0 = *(u8 *)(r1 + 0)\ncall 1001\nr0 &= 0x7fffffff\nr6 -= r0");
+            let text = format!("{find}\nr0 = 0\n{compared}\nr0 = 1\nexit");
+            let program = program(&linker, &text);
+            for number in [0, 1, 8, 0xfff0, 0xffff, 0x1_0000, 0x1_0001, 0x1_0010, 1 << 20, 0x7fff_ffff] {
+                match program.run(&mut number.clone(), &mut [0; 8]) {
+                    Ok(r0) => {
+                        assert!(number <= 1 << 16, "{mode:?}: {number:#x}: {text}");
+                        assert_eq!(r0, u64::from(!compared.contains("s>=")), "{mode:?}: {number:#x}: {text}");
+                    }
+                    Err(RunError::Access { .. }) => assert!(number > 1 << 16, "{mode:?}: {number:#x}: {text}"),
+                    Err(other) => panic!("{mode:?}: {number:#x}: {other}"),
+                }
             }
         }
     }

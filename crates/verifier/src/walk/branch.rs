@@ -362,15 +362,17 @@ impl Walk<'_> {
         Ok(Flow::Next)
     }
 
-    /// For a hybrid walk: the order of an address far outside its region would reveal where the region is. So a
-    /// comparison of pointers with unknown offsets is checked at run time. (One with null is refused: see
+    /// For a hybrid walk: the order of an address far outside its region would reveal where the region is. A comparison
+    /// of a pointer that is not proven to be near its region is therefore checked at run time: one with an unknown
+    /// offset, and one that may lie far before the region. (A comparison with null is refused: see
     /// [`lies_far_before`].)
     fn note_comparison(&mut self, d: &Value, s: &Value) -> Res<()> {
         // A privileged program may compare an address with a number.
         if !self.hybrid || self.env.privileged && !(d.is_pointer() && s.is_pointer()) {
             return Ok(());
         }
-        let far = |v: &&Value| v.is_pointer() && !bounded(&v.n);
+        let before = |v: &Value| lies_far_before(v) && !self.env.privileged && checkable(self.env, v).is_some();
+        let far = |v: &&Value| v.is_pointer() && (!bounded(&v.n) || before(v));
         let far = [d, s].into_iter().find(far);
         let region = far.into_iter().chain([d, s]).find_map(|v| checkable(self.env, v));
         if !self.notes.region(self.pc, region, far.is_none()) {

@@ -241,9 +241,10 @@ impl Walk<'_> {
         Some(Value { n, id, delta, ..Value::scalar(n) })
     }
 
-    /// Whether a comparison refuses the pointer because its address may have wrapped. A hybrid walk refuses none.
+    /// Whether a comparison refuses the pointer because its address may have wrapped. A hybrid walk refuses none that
+    /// can be checked at run time (`Walk::note_comparison`).
     pub(super) fn may_have_wrapped(&self, v: &Value) -> bool {
-        lies_far_before(v) && !self.hybrid
+        lies_far_before(v) && !(self.hybrid && checkable(self.env, v).is_some())
     }
 
     /// The refinements of a comparison of two pointers: not taken and taken; `None` if they may be of different

@@ -153,6 +153,27 @@ fn comparisons_of_unknown_addresses() {
     ] {
         assert!(matches!(hybrid(text), Err(Reason::PointerCompare(..))), "{text}");
     }
+    // An offset that is proven to be within 2 GiB may lead below the region's first possible address, 64 KiB.
+    let before = |least: &str, compared: &str| {
+        let text = format!(
+            "r6 = *(u32 *)(r1 + 12)
+            r2 = *(u32 *)(r1 + 0)
+            r3 = *(u32 *)(r1 + 4)
+            r0 = *(u8 *)(r2 + 0)
+            r6 &= {least}
+            r4 = r2
+            r4 -= r6
+            if {compared} goto +0
+            r0 = 0
+            exit"
+        );
+        hybrid(&text).expect("checked").checks
+    };
+    for compared in ["r4 > r3", "r3 s<= r4", "r2 > r4", "r4 s< r2"] {
+        let region = CheckRegion::Packet(0);
+        assert_eq!(before("0x1ffff", compared), [check(3, region), check(7, region)], "{compared}");
+        assert_eq!(before("0xffff", compared), [check(3, region)], "{compared}");
+    }
     // One comparison, of addresses on one path and of numbers on another.
     let mixed = "r6 = *(u32 *)(r1 + 12)
         r7 = r6
