@@ -88,6 +88,14 @@ pub enum LoadError {
         /// The bytes needed and the bytes left.
         full: bpf_quiesce::MemoryFull,
     },
+    /// The operating system gave no memory for the program's counters ([`crate::Config::metrics`]).
+    #[error("program `{program}`: the system has no {needed} bytes for its counters")]
+    NoMemory {
+        /// The program.
+        program: String,
+        /// Bytes needed: 64 for each execution slot ([`crate::Config::max_slots`]).
+        needed: u64,
+    },
     /// The account belongs to another engine.
     #[error("account `{account}` is another engine's: make it with `Engine::account` of the linker's engine")]
     OtherAccount {

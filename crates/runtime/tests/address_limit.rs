@@ -14,6 +14,8 @@ use std::process::Command;
 /// In the environment of a process that is to be limited: bytes of address space that it has left.
 const LEFT: &str = "BPF_ADDRESS_SPACE_LEFT";
 const KIB: u64 = 1 << 10;
+/// Execution slots of the engine with metrics: 1 MiB of counters for each program.
+const SLOTS: u32 = 1 << 14;
 
 /// Undecided branches that leave different values behind, all of them needed: the verifier keeps a state at each join.
 fn branching(n: usize) -> String {
@@ -68,6 +70,12 @@ fn limited(left: u64) {
     let seven = load("r0 = 7\nexit").unwrap();
     let hook = Hook::<Raw, ()>::new(&engine, Policy::LastWins { empty: 0 }).unwrap();
     hook.attach(&seven).unwrap();
+    let mut counting = Config::default();
+    (counting.metrics, counting.max_slots) = (true, SLOTS);
+    let counting = Engine::new(counting).unwrap();
+    let counted = Linker::<()>::new(&counting);
+    let counted = |name: &str| counted.loader::<Raw>().insns(name, assemble("r0 = 9\nexit").unwrap());
+    let nine = counted("nine").unwrap();
     let (hard, large) = (assemble(&branching(60)).unwrap(), assemble(&branching(600)).unwrap());
     leave(left);
     for _ in 0..2 {
@@ -82,13 +90,30 @@ fn limited(left: u64) {
         let mut slots = Config::default();
         slots.max_slots = 1 << 16;
         assert!(Engine::new(slots).is_err(), "65,536 execution slots");
+        // As many as fill the address space. Programs of one name share their counters, which must not have been
+        // changed by loads that failed.
+        let mut programs = Vec::new();
+        let refused = (0..64).find_map(|i| match counted(&format!("counted {i}")) {
+            Ok(program) => {
+                programs.push(program);
+                None
+            }
+            Err(error) => Some(error),
+        });
+        let Some(LoadError::NoMemory { needed, .. }) = refused else { panic!("{left}: {refused:?}") };
+        assert_eq!(needed, u64::from(SLOTS) * 64);
+        drop(programs);
         for insns in [&hard, &large] {
             let loaded = linker.loader::<Raw>().insns("hard", insns.clone()).map(drop);
             assert!(matches!(loaded, Err(LoadError::VerdictUnknown { .. })), "{left}: {loaded:?}");
         }
         // Nothing that was there is lost.
         assert_eq!(hook.run(&mut (), &mut []).unwrap(), 7);
+        assert_eq!(nine.run(&mut (), &mut []).unwrap(), 9);
     }
     leave(1 << 30);
+    assert_eq!(counted("nine").unwrap().run(&mut (), &mut []).unwrap(), 9);
+    let runs: Vec<_> = counting.snapshot().programs.iter().map(|p| (p.program.clone(), p.versions, p.runs)).collect();
+    assert_eq!(runs, [("nine".to_owned(), 1, 3)]);
     assert_eq!(load("r0 = 8\nexit").unwrap().run(&mut (), &mut []).unwrap(), 8);
 }

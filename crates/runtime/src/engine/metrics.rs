@@ -36,7 +36,7 @@ pub(crate) struct Counters {
     instance: Option<Arc<str>>,
     name: String,
     /// By execution slot.
-    runs: Box<[Slot]>,
+    runs: Vec<Slot>,
     nanoseconds: AtomicU64,
     stops: [AtomicU64; 5],
     programs: AtomicU64,
@@ -151,6 +151,13 @@ struct Sampled {
     thread: Mutex<Option<Thread>>,
 }
 
+/// The system refused the memory for counters.
+#[derive(Debug)]
+pub(crate) struct NoMemory {
+    /// Bytes needed.
+    pub(crate) needed: u64,
+}
+
 /// The owner of counters: the address of the account's memory, the instance's name, the program's name.
 type Owner = (Option<usize>, Option<Arc<str>>, String);
 
@@ -167,12 +174,17 @@ impl Known {
     /// Fewest entries at which unused ones are looked for.
     const LEAST: usize = 64;
 
-    /// Returns the counters of this owner, made by `new` if there are none.
-    fn of(&mut self, owner: Owner, new: impl FnOnce() -> Counters) -> Arc<Counters> {
+    /// Returns the counters of this owner, made by `new` if there are none. Nothing changes where the system refuses
+    /// memory.
+    fn of(
+        &mut self,
+        owner: Owner,
+        new: impl FnOnce() -> Result<Counters, NoMemory>,
+    ) -> Result<Arc<Counters>, NoMemory> {
         // A dropped account may have had the address of a new one. Its counters are dropped, too, since they held the
         // account.
         if let Some(known) = self.by_owner.get(&owner).and_then(Weak::upgrade) {
-            return known;
+            return Ok(known);
         }
         // Either may have many unused entries alone: one owner's counters at changing addresses, and many owners' at
         // one.
@@ -182,10 +194,13 @@ impl Known {
             // Twice the number that is left, so that each new entry pays for looking at a bounded number of others.
             self.full = Self::LEAST.max(2 * self.by_owner.len().max(self.by_address.len()));
         }
-        let new = Arc::new(new());
+        let needed = (2 * self.by_owner.len() * size_of::<(Owner, Weak<Counters>)>()) as u64;
+        self.by_owner.try_reserve(1).map_err(|_| NoMemory { needed })?;
+        self.by_address.try_reserve(1).map_err(|_| NoMemory { needed })?;
+        let new = Arc::new(new()?);
         self.by_address.insert(new.address(), Arc::downgrade(&new));
         self.by_owner.insert(owner, Arc::downgrade(&new));
-        new
+        Ok(new)
     }
 
     /// Returns the counters that are in use, in no order.
@@ -224,29 +239,36 @@ impl Metrics {
         Ok(metrics)
     }
 
-    /// Returns counters for one more program; `None` if metrics are off.
+    /// Returns counters for one more program; `None` if metrics are off. An engine may have 65,536 slots, so a program
+    /// may need 4 MiB of counters.
     pub(crate) fn program(
         &self,
         account: Option<&Arc<Memory>>,
         instance: Option<&Arc<str>>,
         name: &str,
-    ) -> Option<Counted> {
-        let sampled = self.sampled.as_ref()?;
+    ) -> Result<Option<Counted>, NoMemory> {
+        let Some(sampled) = &self.sampled else { return Ok(None) };
         let owner = (account.map(|account| Arc::as_ptr(account).addr()), instance.cloned(), name.to_owned());
-        let new = || Counters {
-            account: account.cloned(),
-            instance: instance.cloned(),
-            name: name.to_owned(),
-            runs: (0..sampled.slots).map(|_| Slot::default()).collect(),
-            nanoseconds: AtomicU64::new(0),
-            stops: Default::default(),
-            programs: AtomicU64::new(0),
-            code_bytes: AtomicU64::new(0),
+        let new = || {
+            let mut runs = Vec::new();
+            let needed = (sampled.slots * size_of::<Slot>()) as u64;
+            runs.try_reserve_exact(sampled.slots).map_err(|_| NoMemory { needed })?;
+            runs.resize_with(sampled.slots, Slot::default);
+            Ok(Counters {
+                account: account.cloned(),
+                instance: instance.cloned(),
+                name: name.to_owned(),
+                runs,
+                nanoseconds: AtomicU64::new(0),
+                stops: Default::default(),
+                programs: AtomicU64::new(0),
+                code_bytes: AtomicU64::new(0),
+            })
         };
-        let counters = with(&sampled.programs, |programs| programs.of(owner, new));
+        let counters = with(&sampled.programs, |programs| programs.of(owner, new))?;
         // Relaxed: a statistic.
         counters.programs.fetch_add(1, Ordering::Relaxed);
-        Some(Counted { counters, code_bytes: AtomicU64::new(0) })
+        Ok(Some(Counted { counters, code_bytes: AtomicU64::new(0) }))
     }
 
     /// Adds a map to the list that snapshots read.

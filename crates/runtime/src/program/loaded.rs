@@ -6,7 +6,7 @@ use crate::abi::run::{Run, counters};
 use crate::abi::watch::word_of;
 use crate::engine::Engine;
 use crate::engine::config::Mode;
-use crate::engine::metrics::Counted;
+use crate::engine::metrics::{Counted, NoMemory};
 use crate::engine::trace;
 use crate::engine::usage::Account;
 use crate::error::{CalledAt, LoadError, Origin, RunError};
@@ -254,7 +254,9 @@ impl Loaded {
             None => None,
         };
         let memory = account.map(Account::memory);
-        if let Some(counted) = engine.0.metrics.program(memory, instance, name) {
+        let counted = engine.0.metrics.program(memory, instance, name);
+        let refused = |NoMemory { needed }| LoadError::NoMemory { program: name.to_string(), needed };
+        if let Some(counted) = counted.map_err(refused)? {
             bindings.get_or_insert_default().counted = Some(counted);
         }
         let form = match ready {
