@@ -16,3 +16,13 @@ pub(crate) fn run() -> anyhow::Result<()> {
     }
     Ok(())
 }
+
+/// `cargo xtask ballista`: the cluster's example, without optimisation, which would take the compiler longer than the
+/// tests take.
+pub(crate) fn ballista() -> anyhow::Result<()> {
+    let folder = shell::root().join("examples/ballista");
+    let cargo = |args: &[&str]| shell::run(shell::cargo().current_dir(&folder).args(args));
+    cargo(&["fmt", "--check"])?;
+    cargo(&["test", "--locked"])?;
+    cargo(&["run", "--locked"])
+}

@@ -145,6 +145,8 @@ enum Command {
     BenchWasm,
     /// Test and run the examples that the tests leave out, DataFusion with it: builds it first (ten minutes).
     Examples,
+    /// Test and run the example of a cluster, Ballista: builds it first (400 packages: some ten minutes of two cores).
+    Ballista,
     /// Rehearse publishing: pack every shipped crate, and build each from what was packed. Nothing is uploaded.
     Publish,
     /// Rewrite examples/packets.pcap, the capture the README's command filters.
@@ -177,6 +179,7 @@ fn main() -> anyhow::Result<()> {
         Command::Sanitize { sanitizer } => sanitize::run(sanitizer),
         Command::BenchWasm => bench_wasm::run(),
         Command::Examples => examples::run(),
+        Command::Ballista => examples::ballista(),
         Command::Publish => publish::rehearse(),
         Command::Capture => capture::run(),
     }

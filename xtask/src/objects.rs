@@ -13,8 +13,9 @@ use std::{
 };
 
 /// The folders whose C sources are BPF programs.
-const FOLDERS: [&str; 15] = [
+const FOLDERS: [&str; 16] = [
     "examples",
+    "examples/ballista",
     "examples/datafusion",
     "examples/limiter",
     "examples/live",

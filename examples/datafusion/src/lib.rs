@@ -66,7 +66,17 @@ impl Score {
     /// # Errors
     /// The object is malformed, or the program is refused: then the error says where, and why.
     pub fn load(engine: &Engine, object: &[u8], large: i64) -> std::result::Result<Self, Box<dyn Error + Send + Sync>> {
-        let program = load_score(engine, object, large)?;
+        Self::of(engine, load_score(engine, object, large)?)
+    }
+
+    /// The function that a loaded program is, however it was loaded.
+    ///
+    /// # Errors
+    /// The program is another engine's, or there is no memory for a hook.
+    pub fn of(
+        engine: &Engine,
+        program: Program<Rows<'static>, ()>,
+    ) -> std::result::Result<Self, Box<dyn Error + Send + Sync>> {
         let hook = Hook::new(engine, Policy::LastWins { empty: 1 })?;
         hook.attach(&program)?;
         let live = Live { engine: engine.clone(), hook, current: Mutex::new(program) };
@@ -183,9 +193,13 @@ impl Distinct {
     pub fn load(engine: &Engine, object: &[u8]) -> std::result::Result<Self, Box<dyn Error + Send + Sync>> {
         let object = Object::parse(object)?;
         let instance = Linker::<()>::new(engine).load::<Sketch>(&object, MapSet::for_object(engine, &object)?)?;
-        let programs = Programs { add: instance.program("add")?, merge: instance.program("merge")? };
+        Ok(Self::of(instance.program("add")?, instance.program("merge")?))
+    }
+
+    /// The function that two loaded programs are, however they were loaded.
+    pub fn of(add: Program<Sketch<'static>, ()>, merge: Program<Sketch<'static>, ()>) -> Self {
         let signature = Signature::exact(vec![DataType::Int64], Volatility::Immutable);
-        Ok(Distinct { signature, programs: Arc::new(programs) })
+        Distinct { signature, programs: Arc::new(Programs { add, merge }) }
     }
 }
 
