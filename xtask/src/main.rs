@@ -8,6 +8,7 @@
 mod api;
 mod arm64;
 mod bench_wasm;
+mod blocks;
 mod book;
 mod capture;
 mod check;
@@ -114,7 +115,7 @@ enum Command {
         #[arg(long)]
         contained: bool,
     },
-    /// Prove the verifier's and the optimiser's rules about numbers with z3: docs/book/explanation/verifier.md.
+    /// Prove the verifier's and the optimiser's rules about numbers with z3: docs/book/explanation/trust.md.
     Prove {
         /// Only obligations with this in their names.
         #[arg(long)]

@@ -33,15 +33,15 @@ pub(crate) fn check() -> anyhow::Result<Vec<String>> {
 
 fn pictures() -> anyhow::Result<[(&'static str, String); 7]> {
     let read = |page: &str| fs::read_to_string(shell::root().join("docs/book/explanation").join(page));
-    let (comparison, optimiser) = (read("comparison.md")?, read("optimiser.md")?);
+    let (comparison, speed) = (read("comparison.md")?, read("speed.md")?);
     Ok([
         ("data-path.svg", data_path()),
         ("pack.svg", pack()),
         ("poke.svg", poke()),
         ("tree.svg", tree()),
         ("comparison.svg", bars(&tables(&comparison)?)),
-        ("speed.svg", dots(&tables(section(&optimiser, "## Time a run")?)?)),
-        ("quality.svg", quality(&tables(section(&optimiser, "## What code costs")?)?)?),
+        ("speed.svg", dots(&tables(section(&speed, "## Time a run")?)?)),
+        ("quality.svg", quality(&tables(section(&speed, "## What code costs")?)?)?),
     ])
 }
 

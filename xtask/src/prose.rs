@@ -30,10 +30,17 @@ const OPENINGS: [(&str, &[&str]); 12] = [
 const REMAINING: [(&str, usize); 0] = [];
 
 /// Documents, and the lines each may have. Every other page of `docs` may have [`PAGE`].
-const LENGTHS: [(&str, usize); 3] = [("README.md", 100), ("ARCHITECTURE.md", 220), ("CHANGELOG.md", 200)];
+const LENGTHS: [(&str, usize); 5] = [
+    ("README.md", 60),
+    ("ARCHITECTURE.md", 220),
+    ("CHANGELOG.md", 200),
+    // One program step by step, and tables of figures: nothing to split.
+    ("docs/book/tutorials/c-plugin.md", 370),
+    ("docs/book/explanation/maps.md", 345),
+];
 
 /// Lines of a page of `docs`.
-const PAGE: usize = 450;
+const PAGE: usize = 250;
 
 /// Reports sentences with a forbidden opening beyond what [`REMAINING`] allows, and documents that are too long.
 pub(crate) fn check() -> anyhow::Result<Vec<String>> {

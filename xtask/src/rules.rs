@@ -13,6 +13,7 @@
 //! * The files of a crate are in no circles, and the layers of the runtime in their order (`layers`).
 //! * Lists that belong together agree (`tables`).
 //! * Links of documents lead to files and headings, and the book lists each of its pages once (`links`).
+//! * Blocks of code in the book are compiled by tests, and it explains each message of the verifier (`blocks`).
 //! * Paths in documents lead to files, and each promise of SECURITY.md has its tests (`docs`).
 //! * The verifier's core is no longer than it may be, and each of its rules has what shows it (`trusted`).
 //! * The pictures of the documents are what they are made from (`pictures`).
@@ -29,7 +30,7 @@
 //! Dependencies come from `cargo metadata` and matches from the syntax tree, not from patterns over text.
 
 use crate::{
-    api, docs, layers, links, locks, pictures, prose, publish,
+    api, blocks, docs, layers, links, locks, pictures, prose, publish,
     shell::{self, files},
     tables, trusted,
 };
@@ -229,6 +230,7 @@ pub(crate) fn check() -> anyhow::Result<()> {
     broken.extend(layers::check()?);
     broken.extend(docs::check()?);
     broken.extend(links::check()?);
+    broken.extend(blocks::check()?);
     broken.extend(tables::check()?);
     broken.extend(api::check()?);
     broken.extend(pictures::check()?);

@@ -1,7 +1,7 @@
 //! Lists that no compiler holds beside each other: what is in the one and not in the other.
 //!
 //! A bug that is planted in the verifier is worth something if generated programs find it, and
-//! docs/book/explanation/testing.md says after how many; a call of the operating system that can fail is one that some
+//! docs/book/explanation/faults.md says after how many; a call of the operating system that can fail is one that some
 //! test makes fail.
 
 use crate::shell;
@@ -20,7 +20,7 @@ const NONE: &str = "none";
 pub(crate) fn check() -> anyhow::Result<Vec<String>> {
     let root = shell::root();
     let read = |path: &str| fs::read_to_string(root.join(path));
-    let mut broken = faults(&read("crates/verifier/src/faults.rs")?, &read("docs/book/explanation/testing.md")?);
+    let mut broken = faults(&read("crates/verifier/src/faults.rs")?, &read("docs/book/explanation/faults.md")?);
     let mut sources = Vec::new();
     for path in shell::files(&root.join("crates"))? {
         if !path.starts_with("os/src") && path.extension().is_some_and(|extension| extension == "rs") {
@@ -38,7 +38,7 @@ fn variants(source: &str, from: &str, to: &str) -> BTreeSet<String> {
     body.lines().map(name).filter(|name| name.starts_with(char::is_uppercase)).collect()
 }
 
-/// Bugs of the verifier without a row in the table of docs/book/explanation/testing.md, and the other way round.
+/// Bugs of the verifier without a row in the table of docs/book/explanation/faults.md, and the other way round.
 fn faults(source: &str, document: &str) -> Vec<String> {
     let planted = variants(source, "\"the verifier\":", "\n    }");
     let row = |line: &str| {
@@ -54,11 +54,11 @@ fn faults(source: &str, document: &str) -> Vec<String> {
     }
     let missing = planted.difference(&found);
     broken.extend(
-        missing.map(|fault| format!("docs/book/explanation/testing.md: after how many programs is {fault} found?")),
+        missing.map(|fault| format!("docs/book/explanation/faults.md: after how many programs is {fault} found?")),
     );
     let gone = found.difference(&planted);
     broken.extend(
-        gone.map(|fault| format!("docs/book/explanation/testing.md: there is no fault {fault} in the verifier")),
+        gone.map(|fault| format!("docs/book/explanation/faults.md: there is no fault {fault} in the verifier")),
     );
     broken
 }

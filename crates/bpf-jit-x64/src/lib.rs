@@ -175,7 +175,7 @@ impl bpf_jit::Emitter for Emitter<'_> {
     }
 
     /// Decoded instructions are kept by lines of 64 bytes, and a line more a round costs a loop that is short up to a
-    /// quarter of its time (docs/book/explanation/optimiser.md). Padding that would be run is half a line at most.
+    /// quarter of its time (docs/book/explanation/speed.md). Padding that would be run is half a line at most.
     fn begin_loop(&mut self, falls: bool) {
         self.s.begin_loop(if falls { LOOP_PADDING / 2 } else { LOOP_PADDING });
     }

@@ -722,10 +722,10 @@ fn unknown_programs_are_answered_with_the_known() {
     }
 }
 
-/// The example of a file of cases in docs/book/reference/command.md passes.
+/// The example of a file of cases in docs/book/reference/formats.md passes.
 #[test]
 fn the_documented_case_passes() {
-    let text = std::fs::read_to_string(root().join("docs/book/reference/command.md")).unwrap();
+    let text = std::fs::read_to_string(root().join("docs/book/reference/formats.md")).unwrap();
     let case = text.lines().find(|line| line.starts_with("{\"name\"")).expect("an example of a case");
     let folder = Folder::new("case");
     std::fs::write(folder.file("cases.jsonl"), case).unwrap();

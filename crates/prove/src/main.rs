@@ -7,7 +7,7 @@
 //! operations of one word, which are proven to be `u64`'s of sample numbers (`operations`). Products and quotients of
 //! two unknowns, which z3 cannot decide, are tried: all sets of few bits, and random numbers of 64 (`tries`).
 //!
-//! `cargo xtask prove` runs this; docs/book/explanation/verifier.md has the table of what is proven and what is tried.
+//! `cargo xtask prove` runs this; docs/book/explanation/trust.md has the table of what is proven and what is tried.
 //!
 //! Invariant: an obligation that is not shown to hold fails the run, whatever the reason.
 #![forbid(unsafe_code)]

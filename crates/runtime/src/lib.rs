@@ -124,13 +124,29 @@ pub use bpf_verifier::{Escape, Limits, ProofError, ProofPart, ProofSection, Refu
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-/// Examples of the documents in the repository's `docs`, which the package does not contain.
+/// Examples of the book in the repository's `docs/book`, which the package does not contain.
 #[cfg(all(doctest, native, feature = "derive"))]
 mod documents {
-    #[doc = include_str!("../../../docs/book/reference/maps.md")]
-    struct Maps;
+    #[doc = include_str!("../../../docs/book/how-to/debug.md")]
+    struct DebugPage;
+    #[doc = include_str!("../../../docs/book/how-to/hooks.md")]
+    struct HooksPage;
+    #[doc = include_str!("../../../docs/book/how-to/interfaces.md")]
+    struct InterfacesPage;
+    #[doc = include_str!("../../../docs/book/how-to/limit.md")]
+    struct LimitPage;
+    #[doc = include_str!("../../../docs/book/how-to/live.md")]
+    struct LivePage;
+    #[doc = include_str!("../../../docs/book/how-to/log.md")]
+    struct LogPage;
+    #[doc = include_str!("../../../docs/book/how-to/reload.md")]
+    struct ReloadPage;
+    #[doc = include_str!("../../../docs/book/how-to/tenants.md")]
+    struct TenantsPage;
+    #[doc = include_str!("../../../docs/book/how-to/test.md")]
+    struct TestPage;
     #[doc = include_str!("../../../docs/book/how-to/wait.md")]
-    struct Wait;
-    #[doc = include_str!("../../../docs/book/explanation/dispatcher.md")]
-    struct Dispatch;
+    struct WaitPage;
+    #[doc = include_str!("../../../docs/book/reference/maps.md")]
+    struct MapsPage;
 }

@@ -3,7 +3,7 @@
 //! Problem: processors fetch instructions, and cache decoded ones, by lines. A part of a loop that lies in more lines
 //! than necessary is fetched in more steps in each iteration. Depending on its place alone, a classifier by a tree of
 //! comparisons took 1.2 times as long where the first or the last block of each iteration lay in two lines, and a table
-//! of rules 1.6 times (docs/book/explanation/optimiser.md). Approach: a block that is the target of more jumps runs
+//! of rules 1.6 times (docs/book/explanation/speed.md). Approach: a block that is the target of more jumps runs
 //! more often, and the first block runs in every iteration. So the cost of a place is the sum over blocks of the line
 //! ends inside them, weighted by the number of jumps. Padding before the loop moves the whole loop, so only places are
 //! tried at which some block begins with a line: between two of them no block lies in fewer lines.

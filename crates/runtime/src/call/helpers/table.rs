@@ -129,19 +129,16 @@ mod tests {
     }
 
     /// Each function that Linux 6.18 lets programs on packets and sockets call by name is here, or refused in
-    /// docs/book/reference/helpers.md with the reason. The list is what the kernel's verifier does not refuse as "not
+    /// docs/book/reference/kfuncs.md with the reason. The list is what the kernel's verifier does not refuse as "not
     /// allowed", asked with one call a program for each function that its BTF marks (`bpf_kfunc`).
     #[test]
     fn functions_called_by_name_are_documented() {
-        let (_, text) = include_str!("../../../../../docs/book/reference/helpers.md")
-            .split_once("## Functions called by name")
-            .unwrap();
-        let (text, _) = text.split_once("\n## ").unwrap();
+        let text = include_str!("../../../../../docs/book/reference/kfuncs.md");
         let quoted: Vec<&str> = text.split('`').skip(1).step_by(2).collect();
         let kernels: Vec<&str> = include_str!("kernel_functions.txt").lines().collect();
         assert!(kernels.is_sorted() && kernels.len() > 100);
         for name in &kernels {
-            assert!(quoted.contains(name), "{name} in docs/book/reference/helpers.md");
+            assert!(quoted.contains(name), "{name} in docs/book/reference/kfuncs.md");
         }
         let (here, refused) = text.split_once("| function | why |").unwrap();
         for kfunc in Kfunc::ALL {
