@@ -66,7 +66,7 @@ struct ports {
 	__be16 dest;
 };
 
-/* What the filter did with one protocol. */
+/* Counts of the filter for one protocol. */
 struct counters {
 	__u64 passed;
 	__u64 dropped;

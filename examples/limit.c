@@ -18,7 +18,7 @@ struct {
 	__type(value, __u64);
 } seen SEC(".maps");
 
-/* What the service is told, without waiting for it. */
+/* Records for the service, which nobody waits for. */
 struct event {
 	__u32 client;
 	__u32 verdict;

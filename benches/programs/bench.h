@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * What the speed programs share. Each is one C function over (memory, length) that is built twice: for BPF v3 (what
+ * Shared by the speed programs. Each is one C function over (memory, length) that is built twice: for BPF v3 (what
  * every peer knows), and natively as the yardstick.
  *
  * They keep to what every engine takes: no maps, no helpers, no global data; subprograms in the same section as

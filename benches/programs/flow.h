@@ -39,7 +39,7 @@ enum {
 	MAX_PACKET = 256,
 };
 
-/* What is known of the packet so far. Programs initialise it; only `length` is an input, and only in the raw form. */
+/* Parts of the packet that are known so far. Programs initialise it; only `length` is an input, and only in the raw form. */
 struct flow {
 	__u32 length;
 	__u32 offset;

@@ -1,4 +1,4 @@
-/* What a host's batch looks like to programs: `Rows::c_struct()` and `Sketch::c_struct()`, as a test compares. */
+/* A host's batch as programs see it: `Rows::c_struct()` and `Sketch::c_struct()`, as a test compares. */
 struct rows {
 	const __u8 *const amount;
 	const __u8 *const amount_end;

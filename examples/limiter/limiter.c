@@ -52,7 +52,7 @@ int limit(struct request *request)
 		if (!paid_until)
 			return REFUSE;
 	}
-	/* Who loses this race eight times is one of many requests of the same client at the same time. */
+	/* A request that loses this race eight times is one of many of the same client at the same time. */
 	for (int attempt = 0; attempt < 8; attempt++) {
 		__u64 was = *(volatile __u64 *)paid_until;
 		__u64 from = was > now ? was : now;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-/* What authors of plug-ins include: the service's own structs, as `src/lib.rs` declares them. */
+/* Included by authors of plug-ins: the service's own structs, as `src/lib.rs` declares them. */
 struct request {
 	const __u32 client;
 	/* The version that has answered. */

@@ -18,7 +18,7 @@ struct {
 	__type(value, __u32);
 } tenants SEC(".maps");
 
-/* What a tenant's program may go on to. */
+/* Programs that a tenant's program may go on to. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
 	__uint(max_entries, 1);

@@ -40,7 +40,7 @@ pub(crate) fn check() -> anyhow::Result<Vec<String>> {
 #[derive(Default)]
 struct Tests {
     functions: BTreeSet<String>,
-    /// All that is declared, by name.
+    /// All items that are declared, by name.
     items: BTreeSet<String>,
     /// All files, by name.
     sources: BTreeSet<String>,

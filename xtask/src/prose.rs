@@ -5,25 +5,31 @@
 //! reported with its place. Questions are exempt. Folders that were written before the rule have a bound in
 //! [`REMAINING`], which may only fall. A second table bounds the lines of documents.
 //!
-//! Only whole-line comments are read. A comment at the end of a line of code is too short to riddle.
+//! Comments of Rust and C that take whole lines are read. One at the end of a line of code is too short to riddle.
 
 use crate::{links::documents, shell};
-use std::{collections::BTreeMap, fs};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
 
 /// How a sentence must not begin: its first words, and the words of which one follows. An empty list: any word does.
-const OPENINGS: [(&str, &[&str]); 12] = [
+const OPENINGS: [(&str, &[&str]); 14] = [
     ("What", &[]),
     ("The same", &["for", "of", "in", "as", "with", "is", "are", "holds", "goes", "by", "where", "when", ""]),
     ("So", &["is", "are", "do", "does", "has", "have", "can", "did", "was", "were", "many", "that", "it", "they"]),
     ("That", &["is", "are", "it", "they", "the", "a", "an", "which", "one"]),
     ("Such", &["is", "are", "as", "a", "an"]),
-    ("Those", &["that", "who", "which", "of", "are"]),
+    ("Those", &["that", "who", "which", "of", "are", "in", "below", "above", "it"]),
     ("One", &["that", "which", "who"]),
     ("As", &["ever", "above", "before", "there"]),
     ("Who", &[]),
     ("Whoever", &[]),
     ("Whose", &[]),
     ("Nor", &[]),
+    ("All that", &[]),
+    ("Of what", &[]),
 ];
 
 /// Folders and documents with sentences from before the rule, and how many each may have. All others have none.
@@ -52,6 +58,11 @@ pub(crate) fn check() -> anyhow::Result<Vec<String>> {
             let name = format!("{folder}/{}", path.display());
             let text = fs::read_to_string(root.join(&name))?;
             note(&mut found, &name, &comments(&text));
+        }
+        for path in files_of_c(&root.join(folder))? {
+            let text = fs::read_to_string(&path)?;
+            let name = path.strip_prefix(&root).unwrap_or(&path).display().to_string();
+            note(&mut found, &name, &comments_of_c(&text));
         }
     }
     for path in documents(&root)? {
@@ -124,6 +135,45 @@ fn comments(text: &str) -> Vec<(usize, String)> {
         match line.trim_start().strip_prefix("//") {
             Some(comment) => blocks.line(number, comment.trim_start_matches(['/', '!'])),
             None => blocks.end(),
+        }
+    }
+    blocks.finish()
+}
+
+/// C sources and headers under a folder: programs of tests, examples and benches.
+fn files_of_c(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let (mut found, mut folders) = (Vec::new(), vec![folder.to_path_buf()]);
+    while let Some(next) = folders.pop() {
+        if next.ends_with("target") {
+            continue;
+        }
+        for entry in fs::read_dir(&next)? {
+            let path = entry?.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "c" || extension == "h") {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// The paragraphs of the comments of a C source that begin a line, each with the number of its first line.
+fn comments_of_c(text: &str) -> Vec<(usize, String)> {
+    let (mut blocks, mut open) = (Blocks::default(), false);
+    for (number, line) in (1..).zip(text.lines()) {
+        let line = line.trim();
+        let begun = line.strip_prefix("/*");
+        open |= begun.is_some();
+        match begun.or_else(|| line.strip_prefix("//")).or_else(|| open.then_some(line)) {
+            Some(comment) => blocks.line(number, comment.trim_start_matches('*').trim_end_matches("*/")),
+            None => blocks.end(),
+        }
+        if open && line.ends_with("*/") {
+            open = false;
+            blocks.end();
         }
     }
     blocks.finish()
@@ -206,6 +256,12 @@ mod tests {
         let text = "//! A file. What covers what is decided after forgetting.\n\n/// Returns it.\n///\n/// So are\n/// all.\n\
                     fn f() {} // What stands behind code is not read.\n    // The same, for pointers.\n";
         assert_eq!(found(&comments(text)), [1, 5, 8]);
+    }
+
+    #[test]
+    fn sentences_without_a_subject_are_found_in_c() {
+        let text = "/*\n * A file.\n *\n * What it does.\n */\nint f(void); /* So is this. */\n\t// All that is.\n/* Nor that. */\n";
+        assert_eq!(found(&comments_of_c(text)), [4, 7, 8]);
     }
 
     #[test]

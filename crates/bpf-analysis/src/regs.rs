@@ -34,12 +34,12 @@ impl RegSet {
     pub const fn union(self, other: RegSet) -> RegSet {
         RegSet(self.0 | other.0)
     }
-    /// Those in `self` and `other`.
+    /// Returns the registers in both `self` and `other`.
     #[must_use]
     pub const fn intersection(self, other: RegSet) -> RegSet {
         RegSet(self.0 & other.0)
     }
-    /// Those in `self` and not in `other`.
+    /// Returns the registers in `self` and not in `other`.
     #[must_use]
     pub const fn without(self, other: RegSet) -> RegSet {
         RegSet(self.0 & !other.0)

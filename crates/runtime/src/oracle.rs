@@ -67,7 +67,7 @@ pub fn declare(globals: Vec<Option<GlobalFunc>>) {
 }
 
 /// From now on, programs without an object that this thread loads make objects of these types, by their places in the
-/// list; of the first none. All that they lead to is in it.
+/// list; of the first none. The list includes each type that a type in it leads to.
 pub fn declare_types(types: Vec<OwnedType>) {
     WATCH.with_borrow_mut(|w| w.types = types);
 }

@@ -51,7 +51,7 @@ fn linker(engine: &Engine) -> Linker<u64> {
     linker
 }
 
-/// All that a child may have of its parent's.
+/// Everything that a child may hold of its parent.
 struct Held<'r> {
     program: &'r Prog,
     /// A program that does not read the hidden argument, and so needs no run.

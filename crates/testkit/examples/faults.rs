@@ -9,8 +9,8 @@ use bpf_testkit::soundness::{self, Generated, Oracle, Outcome, Tally};
 use bpf_verifier::faults::{Fault, plant};
 use std::process::ExitCode;
 
-/// Those in objects are in programs that own some; but one that lets programs write over their links ends the process,
-/// and is found by programs written for it alone.
+/// Returns a program for a fault. Faults in objects need programs that own objects; but one that lets programs write
+/// over their links ends the process, and is found by programs written for it alone.
 fn generate(fault: Fault, choices: &mut Choices<'_>) -> Generated {
     match Fault::OF_OBJECTS.contains(&fault) && fault != Fault::LinksOpen {
         true => soundness::generate_owning(choices),

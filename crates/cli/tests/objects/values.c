@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * What `bpf run` shows of maps by their types; a packet that grows at its head; counters of which each CPU has its own.
+ * Maps that `bpf run` prints by their types; a packet that grows at its head; counters of which each CPU has its own.
  * mcpu: v3 (rebuild with `cargo xtask objects`)
  */
 #include <linux/bpf.h>

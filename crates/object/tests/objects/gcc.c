@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * What GNU's assembler writes differently: a place that refers to a symbol holds the symbol's value already.
+ * A difference of GNU's assembler: a place that refers to a symbol holds the symbol's value already.
  * compiler: bpf-gcc
  * mcpu: v3 (rebuild with `cargo xtask objects`)
  */

@@ -245,7 +245,7 @@ impl Word for U {
         (0..64).fold(U::ZERO, |sum, bit| sum.wrapping_add(self >> bit & U::ONE))
     }
     fn trailing_zeros(self) -> Self {
-        // Those below the lowest one.
+        // Counts the bits below the lowest bit that is set.
         (!self & self.wrapping_sub(U::ONE)).count_ones()
     }
     fn swap_bytes(self) -> Self {

@@ -78,7 +78,7 @@ impl Extent<'_> {
     }
 }
 
-/// All that one run has been given. `'p`: as long as the maps live.
+/// Memory that one run has been given. `'p`: as long as the maps live.
 #[derive(Debug, Default)]
 pub(crate) struct Granted<'p> {
     /// By first address.

@@ -447,7 +447,7 @@ fn a_map_whose_schema_has_changed_is_refused_or_migrated() {
     let wrong = set().migrate("seen", &old, |key, value| Some((key.to_vec(), value.to_vec()))).unwrap();
     let error = linker.load::<Request<'_>>(&object, wrong).unwrap_err();
     assert!(matches!(error, LoadError::Map { .. }), "{error}");
-    // Of what is said of a map, the last counts.
+    // The last setting of a map counts.
     let last = set().reuse("seen", &seen).unwrap().migrate("seen", &old, |_, _| None).unwrap();
     let migrated = linker.load::<Request<'_>>(&object, last).unwrap().map("seen").unwrap();
     assert_eq!((migrated.len(), migrated.id() == seen.id()), (0, false));

@@ -2,7 +2,7 @@
 //
 // mcpu: v4
 //
-// What walks a list is bounded by may_goto, each in a function (and so with a counter) of its own.
+// Each walk over a list is bounded by may_goto, in a function (and so with a counter) of its own.
 //
 // Everything is deterministic, so that the kernel and every engine here must come to the same results: all are added up
 // in `result`, and returned.
@@ -160,7 +160,7 @@ int pages(void *ctx) {
         u64 __arena *page = bpf_arena_alloc_pages(&arena, 0, 1, -1, 0);
         if (!page)
             break;
-        // What is new is empty.
+        // A new page is empty.
         sum += page[0] + page[511];
         page[0] = i + 1;
         page[511] = (u64)last;

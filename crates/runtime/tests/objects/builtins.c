@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * Calls of C's functions over memory, as GCC emits them and as clang does for functions that it does not know. Those that
- * it knows it makes copies of, and refuses what is long ("A call to built-in function 'memcpy' is not supported").
+ * Calls of C's functions over memory, as GCC emits them and as clang does for functions that it does not know. It unrolls
+ * calls of functions that it knows, and refuses long ones ("A call to built-in function 'memcpy' is not supported").
  * A packet is two places in the room, how many bytes, and a byte, four bytes each; then what is copied.
  * mcpu: v3 v2 (rebuild with `cargo xtask objects`)
  */

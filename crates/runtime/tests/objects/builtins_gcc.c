@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * What GCC 12 makes of C's functions over memory: calls of functions that are nowhere.
+ * C's functions over memory as GCC 12 compiles them: calls of functions that no object defines.
  * compiler: bpf-gcc
  * mcpu: v3 v2 (rebuild with `cargo xtask objects`)
  */

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * What only checks at run time make safe: offsets that nothing bounds, and loops that nothing ends.
+ * Programs that only checks at run time make safe: offsets without a bound, and loops without an end.
  * mcpu: v4 (rebuild with `cargo xtask objects`)
  */
 #include <linux/bpf.h>

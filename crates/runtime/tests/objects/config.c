@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * What the host says before the load decides which code there is.
+ * Constants that the host sets before the load decide which code is compiled.
  * mcpu: v3 (rebuild with `cargo xtask objects`)
  */
 #include <linux/bpf.h>

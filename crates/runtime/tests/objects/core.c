@@ -18,7 +18,7 @@ struct xdp_md {
 	__u32 data;
 } __attribute__((preserve_access_index));
 
-/* The same struct as an older kernel had it. */
+/* This struct is the one of an older kernel. */
 struct xdp_md___flavour {
 	char pad[100];
 	__u32 ingress_ifindex;
@@ -74,7 +74,7 @@ int asks(struct xdp_md *ctx)
 	return r;
 }
 
-/* What does not exist may be asked for, if nothing comes of it. */
+/* A program may ask for a field that does not exist, if it does not access it then. */
 SEC("xdp")
 int guarded(struct xdp_md *ctx)
 {

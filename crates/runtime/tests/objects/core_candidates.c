@@ -55,7 +55,7 @@ int exists(struct xdp_md *ctx)
 	return bpf_core_field_exists(((struct twice *)0)->in_second);
 }
 
-/* What matched once in a program is what the name means in it: libbpf's rule. */
+/* The type that a name matched first in a program is its meaning in all of the program: libbpf's rule. */
 SEC("xdp")
 int either(struct xdp_md *ctx)
 {

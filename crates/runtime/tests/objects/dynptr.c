@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * Dynptrs over packets, map values and records, each by one program. What each finds wrong it returns as a number above
+ * Dynptrs over packets, map values and records, each by one program. Each returns an error that it finds as a number above
  * 1000.
  * mcpu: v4 (rebuild with `cargo xtask objects`)
  */

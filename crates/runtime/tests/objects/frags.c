@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * What may be done with a packet in pieces, one thing a run: its first bytes say which. The result is the error or what
- * was found, mixed.
+ * Operations on a packet in pieces, one in each run: its first bytes say which. The result is the error or a hash of
+ * the bytes that were read.
  * mcpu: v4 (rebuild with `cargo xtask objects`)
  */
 #include <linux/bpf.h>

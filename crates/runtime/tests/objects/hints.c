@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * What is allowed, and may not be meant: divisions by numbers that may be 0, and a static function in a section that
+ * Accepted code that may be a mistake: divisions by numbers that may be 0, and a static function in a section that
  * names no type of program.
  * mcpu: v3 (rebuild with `cargo xtask objects`)
  */

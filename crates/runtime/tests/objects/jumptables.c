@@ -19,7 +19,7 @@
 	"if r3 > " last " goto " other "\n r3 <<= 3\n r4 = " table " ll\n r4 += r3\n r4 = *(u64 *)(r4 + 0)\n" GOTOX_R4
 
 asm(".section xdp,\"ax\",@progbits\n"
-    /* What comes first in the section is another function. */
+    /* The first function of the section is another one. */
     ".globl first\n" FUNCTION("first") "r0 = 7\n exit\n" SIZE("first")
     ".globl chooses\n" FUNCTION("chooses")
     ASKED(".Lout")

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
  * Locks that may fail, under threads: what they guard in elements that come and go, from work for later, and behind
- * tail calls. A packet is a key, 8 bytes. What goes wrong is above 5000, but for a lock that is not had: 1.
+ * tail calls. A packet is a key, 8 bytes. Results above 5000 are errors; 1 is a lock that was not acquired.
  * mcpu: v3 (rebuild with `cargo xtask objects`)
  */
 #include "owned.h"

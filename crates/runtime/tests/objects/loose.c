@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * What sources say loosely and loaders put right: sizes of rings and perf event arrays, another loader's pinning, a map
+ * Loose declarations that loaders correct: sizes of rings and perf event arrays, another loader's pinning, a map
  * of a type that no program here uses; and formats that ask for fewer values than bpf_trace_printk takes.
  * mcpu: v3 (rebuild with `cargo xtask objects`)
  */

@@ -151,7 +151,7 @@ __u64 transfer(void)
 	return balanced;
 }
 
-/* The same by BPF_F_LOCK updates of a hash: nobody sees half a value. */
+/* BPF_F_LOCK updates of a hash: no reader sees half a value. */
 SEC("raw/locked_update")
 __u64 locked_update(UNUSED const __u8 *bytes, __u64 len)
 {
@@ -242,7 +242,7 @@ __u64 nested(const __u32 *keys, __u64 len)
 	return before;
 }
 
-/* The same with a constant index. */
+/* A map in a map, and its element, at constant indices. */
 SEC("raw/constant")
 __u64 constant(void)
 {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
  * Objects that programs own: stashed in a hash, queued in lists, ordered in a tree, and shared by a list and a tree.
- * A packet is what to do: 8 bytes of which, 8 of a key, 8 of a value. What is not there is 0, and what goes wrong is
- * above 1000.
+ * A packet is what to do: 8 bytes of which, 8 of a key, 8 of a value. A missing object is 0, and results above 1000
+ * are errors.
  * mcpu: v3 (rebuild with `cargo xtask objects`)
  */
 #include "owned.h"

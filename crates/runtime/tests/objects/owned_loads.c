@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
  * Objects looked at where they are stashed, without taking them out.
- * A packet is what to do: 8 bytes of which, 8 of a key, 8 of a value. What is not there is 0, and what goes wrong is
- * above 1000.
+ * A packet is what to do: 8 bytes of which, 8 of a key, 8 of a value. A missing object is 0, and results above 1000
+ * are errors.
  * mcpu: v3 (rebuild with `cargo xtask objects`)
  */
 #include "owned.h"
@@ -89,7 +89,7 @@ static __always_inline int take(struct shelf *shelf)
 	return sum;
 }
 
-/* Of what is loaded, something is written as well. */
+/* Some of the loaded objects are written as well. */
 static __always_inline int look(struct shelf *shelf)
 {
 	struct plain *plain = shelf->plain;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
  * Objects with an instance for each CPU, stashed in maps, in variables and in other objects.
- * A packet is what to do: 8 bytes of which, 4 of a key, 4 for how many CPUs there are, 8 of a value. What is not there is
- * 0, and what goes wrong is above 1000.
+ * A packet is what to do: 8 bytes of which, 4 of a key, 4 for how many CPUs there are, 8 of a value. A missing object is
+ * 0, and results above 1000 are errors.
  * mcpu: v3 (rebuild with `cargo xtask objects`)
  */
 #include "owned.h"
@@ -283,7 +283,7 @@ int each_boxed(struct xdp_md *ctx)
 	if (!counter) {
 		counter = bpf_percpu_obj_new(struct counter);
 		if (!counter) {
-			/* So that who asks again finds all as it was. */
+			/* A further query finds everything as it was. */
 			box = bpf_kptr_xchg(&at->box, box);
 			if (box)
 				bpf_obj_drop(box);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * What programs may not do with objects that have an instance for each CPU, and what the kernel takes for granted. Each
+ * Forbidden uses of objects that have an instance for each CPU, and assumptions of the kernel. Each
  * is in a section of its own, which no loader loads; a test makes "xdp" of one's name. bpftool wants to know what the
  * others are all the same.
  * mcpu: v3 (rebuild with `cargo xtask objects`)
@@ -275,7 +275,7 @@ int trusts_the_first(void *ctx __attribute__((unused)))
 	return counter ? ((struct counter *)bpf_per_cpu_ptr(counter, 0))->sum : 0;
 }
 
-/* What was taken out and dropped is there to the end of the run for who has loaded it before. */
+/* An object that was taken out and dropped stays to the end of the run for those that loaded it before. */
 SEC("?kprobe/looks_later")
 int looks_later(void *ctx __attribute__((unused)))
 {
@@ -296,7 +296,7 @@ int looks_later(void *ctx __attribute__((unused)))
 	return 0;
 }
 
-/* What is a plain object has no instances: the kernel only looks at its type. */
+/* A plain object has no instances: the kernel only looks at its type. */
 SEC("?kprobe/stashes_plain")
 int stashes_plain(void *ctx __attribute__((unused)))
 {

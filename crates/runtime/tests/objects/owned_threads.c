@@ -2,7 +2,7 @@
 /*
  * Objects with locks, lists and trees of their own, for threads: several own one of them at a time, and take its lock,
  * while others take it out of where it is stashed, link it elsewhere and drop it.
- * A packet is what to do: 8 bytes of which, 8 of a key, 8 of a value. What goes wrong is above 5000.
+ * A packet is what to do: 8 bytes of which, 8 of a key, 8 of a value. Results above 5000 are errors.
  * mcpu: v3 (rebuild with `cargo xtask objects`)
  */
 #include "owned.h"
@@ -153,7 +153,7 @@ static _Bool less(struct bpf_rb_node *a, const struct bpf_rb_node *b)
 	return container_of(a, struct fruit, node)->value < container_of((void *)b, struct fruit, node)->value;
 }
 
-/* The same with trees, whose lock may not be had: 1. */
+/* Trees, whose lock may fail: 1. */
 static __always_inline int grow(struct crate *crate, __u64 value)
 {
 	struct fruit *fruit = bpf_obj_new(struct fruit);
@@ -378,7 +378,7 @@ int hops(struct xdp_md *ctx)
 	return 2;
 }
 
-/* All that a run can hold, and then locks in objects: one that may fail, and one that may not. */
+/* Everything that a run can hold, then locks in objects: one that may fail, and one that may not. */
 SEC("xdp")
 int full(struct xdp_md *ctx)
 {

@@ -50,7 +50,7 @@ struct {
 	__type(value, struct account);
 } named SEC(".maps");
 
-/* What threads tell each other. */
+/* Signals between threads. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 4);
@@ -112,7 +112,7 @@ int transfer(struct xdp_md *ctx)
 	return 0;
 }
 
-/* The same in a hash, with interrupts disabled, and what is there then. */
+/* A transfer in a hash with interrupts disabled, and the values behind it. */
 SEC("xdp")
 int named_transfer(struct xdp_md *ctx)
 {

@@ -1,5 +1,5 @@
 // mcpu: v3
-// What programs keep of a socket: counters of its packets, and a number under a lock for each connection.
+// Storage for each socket: counters of its packets, and a number under a lock for each connection.
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
 #include <bpf/bpf_helpers.h>
@@ -81,7 +81,7 @@ int steps(struct __sk_buff *skb)
 	a->bytes = 9;
 	if (a->packets != 7 || b->bytes)
 		return 11;
-	/* What is kept of it may be a new one's first value. */
+	/* Its storage may be the first value of a new one. */
 	if (bpf_sk_storage_delete(&flows, sk))
 		return 12;
 	b = bpf_sk_storage_get(&flows, sk, a, BPF_SK_STORAGE_GET_F_CREATE);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * What is kept of the thread that runs a program.
+ * Storage for the thread that runs a program.
  * mcpu: v4 (rebuild with `cargo xtask objects`)
  */
 #include <linux/bpf.h>

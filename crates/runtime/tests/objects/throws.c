@@ -136,12 +136,12 @@ static __noinline int jumps(struct xdp_md *ctx)
 	int missed = 1;
 
 	bpf_tail_call(ctx, &progs, 0);
-	// So that nobody takes it for the only result.
+	// Keeps the compiler from taking it for the only result.
 	asm volatile("" : "+r"(missed));
 	return missed;
 }
 
-// What another program throws ends that one, and this goes on behind its function.
+// An exception of another program ends that program, and this one continues behind its function.
 SEC("xdp")
 int jumped(struct xdp_md *ctx)
 {

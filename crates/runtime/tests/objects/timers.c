@@ -178,7 +178,7 @@ int due(struct xdp_md *ctx)
 	return 2;
 }
 
-/* One that is due at once in the hash, at the key that the packet begins with. */
+/* A timer in the hash that is due at once, at the key that the packet begins with. */
 SEC("xdp")
 int one(struct xdp_md *ctx)
 {

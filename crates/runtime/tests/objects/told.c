@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * What a device has told with a packet. The kernel loads such programs for a device that does.
+ * Metadata that a device has given with a packet. The kernel loads such programs for a device that gives it.
  * mcpu: v4 (rebuild with `cargo xtask objects`)
  */
 #include <linux/bpf.h>

@@ -68,7 +68,7 @@ impl Builder<'_, '_> {
         self.busy.pointers |= 0b11;
         self.busy.numbers = [true; 2];
         self.busy.packet = true;
-        // Of what may be in a register, some is.
+        // A variable is in a register or on the stack, at random.
         let mut place = |reg: Reg, at: u32| if self.c.one_in(4) { Var::Slot(slot(at)) } else { Var::Reg(reg) };
         let numbers = vec![place(Reg::R1, 0), place(Reg::R2, 1), Var::Reg(Reg::R9)];
         let roomy = numbers[..2].iter().all(|v| matches!(v, Var::Slot(_))) && !packet;

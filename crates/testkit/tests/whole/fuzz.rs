@@ -51,7 +51,7 @@ fn sides() {
 #[cfg(feature = "faults")]
 const FAULT: &str = "BPF_FAULT";
 
-/// The comparison is worth something only if it notices: each deliberate bug in the optimiser. Those in how registers
+/// The comparison is worth something only if it notices: each deliberate bug in the optimiser. Bugs in how registers
 /// are allocated would be found by what else a process does; `bpf-jit`'s tests have a checker that finds them. Each is
 /// looked for in a process of its own, since what it makes wrong may be an address: then the end of that process is
 /// what is found.

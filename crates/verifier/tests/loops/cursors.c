@@ -27,7 +27,7 @@ SEC("raw/varsum") u64 varsum(const u8 *p, u64 len) {
 	return sum;
 }
 
-// The longest line. What ended it is tested twice.
+// The longest line. The end of a line is tested twice.
 SEC("raw/lines") u64 lines(const u8 *p, u64 len) {
 	const u8 *end = p + len;
 	u64 longest = 0;
@@ -150,7 +150,7 @@ SEC("raw/jsonid") u64 jsonid(const u8 *p, u64 len) {
 
 u8 text[256];
 
-// The server's name in a TLS hello, copied. What a name's length is below is no more known by itself there.
+// The server's name in a TLS hello, copied. The bound of a name's length is not known there by itself.
 SEC("raw/sni") u64 sni(const u8 *p, u64 len) {
 	if (len < 43 || p[0] != 22 || p[5] != 1)
 		return -1;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * What clang makes of pointers and numbers that belong together: each program is accepted as it is written.
+ * Pointers and numbers that belong together, as clang compiles them: each program is accepted as it is written.
  * mcpu: v3 v4 (rebuild with `cargo xtask objects`)
  */
 #include <linux/bpf.h>
@@ -31,7 +31,7 @@ SEC("xdp") int length_as_int(struct xdp_md *ctx)
 	return data[13];
 }
 
-/* The same, from copies that 32-bit moves make. */
+/* A difference of copies that 32-bit moves make. */
 SEC("xdp") int length_of_halves(struct xdp_md *ctx)
 {
 	u8 *data = DATA(ctx), *end = END(ctx);
@@ -163,7 +163,7 @@ SEC("xdp") int a_range(struct xdp_md *ctx)
 	return XDP_DROP;
 }
 
-/* What an atomic operation fetches from the stack. */
+/* A value that an atomic operation fetches from the stack. */
 SEC("xdp") int fetched(struct xdp_md *ctx)
 {
 	u64 count = 7;

@@ -1,5 +1,5 @@
 // mcpu: v3 v2 v4
-// What a control group's sockets may send and receive: identities of peers by address, and what is logged of refusals.
+// Policy of a control group's sockets: identities of peers by address, verdicts, and a log of refusals.
 #include "headers.h"
 
 struct peer {
