@@ -2,7 +2,8 @@
 //!
 //! Problem: a page that moves or a heading that is renamed leaves links behind that lead nowhere, which a reader finds
 //! before we do. Approach: each relative link of each document is resolved from the document's folder; its anchor is
-//! compared with the anchors that GitHub and mdBook derive from headings (both by the same rule: [`anchor`]).
+//! compared with the anchors that GitHub and mdBook derive from headings (both by the same rule: [`anchor`]). Each page
+//! of the book is listed once, and begins with a sentence that says what the page is for.
 
 use crate::shell;
 use std::{
@@ -29,6 +30,10 @@ pub(crate) fn check() -> anyhow::Result<Vec<String>> {
         }
     }
     let book = root.join(BOOK);
+    for page in pages(&book)? {
+        let text = fs::read_to_string(book.join(&page))?;
+        broken.extend((!says_its_purpose(&text)).then(|| format!("{BOOK}/{page}: begin with \"This page ...\"")));
+    }
     let summary = fs::read_to_string(book.join(SUMMARY))?;
     broken.extend(listed(&summary, &pages(&book)?));
     Ok(broken)
@@ -71,6 +76,12 @@ fn markdown(folder: &Path, below: bool) -> anyhow::Result<Vec<PathBuf>> {
         }
     }
     Ok(found)
+}
+
+/// Whether the first paragraph of a page says what the page is for.
+fn says_its_purpose(text: &str) -> bool {
+    let first = text.lines().skip(1).find(|line| !line.is_empty()).unwrap_or_default();
+    ["This page ", "This book ", "This tutorial ", "In this tutorial "].iter().any(|words| first.starts_with(words))
 }
 
 /// Reports pages that the table of contents lists never or more than once.
@@ -178,6 +189,12 @@ mod tests {
         for link in ["#there", "no.md", "../outside.md", "SECURITY.md#nowhere"] {
             assert!(problem(link).is_some(), "{link}");
         }
+    }
+
+    #[test]
+    fn a_page_says_first_what_it_is_for() {
+        assert!(says_its_purpose("# Maps\n\nThis page lists maps.\n"));
+        assert!(!says_its_purpose("# Maps\n\nMaps are kept.\nThis page lists them.\n"));
     }
 
     #[test]

@@ -97,8 +97,8 @@ pub(crate) fn put(values: &[Value], instance: &Instance<NoHost>) -> Result<()> {
         };
         let key_size = map.def().key_size as usize;
         let entry = || format!("map `{name}`, key {key}, value {value}");
-        let key = bytes(key, key_size).context("that is no key of it").with_context(entry)?;
-        let value = value_bytes(value, map).context("that is no value of it").with_context(entry)?;
+        let key = bytes(key, key_size).context("not a key of the map").with_context(entry)?;
+        let value = value_bytes(value, map).context("not a value of the map").with_context(entry)?;
         // Constants cannot be set; a report's entry that equals the constant is skipped.
         if map.get(&key).is_ok_and(|held| held.as_deref() == Some(value.as_slice())) {
             continue;

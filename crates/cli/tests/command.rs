@@ -628,12 +628,12 @@ fn maps_are_filled_before_the_first_run() {
         ("verdicts", "not of the form NAME=KEY:VALUE"),
         ("verdicts=0", "not of the form NAME=KEY:VALUE"),
         ("other=0:1", "there is no map `other` to fill; the program's maps: verdicts, .rodata"),
-        ("verdicts=x:1", "map `verdicts`, key x, value 1: that is no key of it: not a number"),
-        ("verdicts=0:1e3", "that is no value of it: not 24 bytes in hex: not hex"),
-        (".rodata=0:1e3", "that is no value of it: not a number, as 8 bytes are written"),
+        ("verdicts=x:1", "map `verdicts`, key x, value 1: not a key of the map: not a number"),
+        ("verdicts=0:1e3", "not a value of the map: not 24 bytes in hex: not hex"),
+        (".rodata=0:1e3", "not a value of the map: not a number, as 8 bytes are written"),
         (".rodata=0:1", "map `.rodata`, key 0, value 1"),
-        ("verdicts=4294967296:00", "that is no key of it: does not fit into 4 bytes"),
-        ("verdicts=0:00", "that is no value of it: 1 bytes, the map has 24"),
+        ("verdicts=4294967296:00", "not a key of the map: does not fit into 4 bytes"),
+        ("verdicts=0:00", "not a value of the map: 1 bytes, the map has 24"),
     ];
     for (map, expected) in refused {
         let message = fails(&["run", object, "--map", map], b"");
@@ -730,6 +730,32 @@ fn the_documented_case_passes() {
     let folder = Folder::new("case");
     std::fs::write(folder.file("cases.jsonl"), case).unwrap();
     assert_eq!(succeeds(&["cases", &folder.file("cases.jsonl")]), "1 passed, 0 failed\n");
+}
+
+/// The command knows the arguments of every line `bpf ...` in the book. The files do not exist, so each ends with 1
+/// (and with 2 if an argument were unknown).
+#[test]
+fn the_documented_commands_have_known_arguments() {
+    let folder = Folder::new("documented");
+    let mut lines = Vec::new();
+    for part in ["tutorials", "how-to", "reference", "explanation"] {
+        for entry in std::fs::read_dir(root().join("docs/book").join(part)).unwrap() {
+            let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
+            lines.extend(text.lines().filter(|line| line.starts_with("bpf ")).map(str::to_owned));
+        }
+    }
+    assert!(lines.len() > 10, "{lines:?}");
+    for line in lines {
+        let command = line.split(['#', '>', '|']).next().unwrap_or_default();
+        // Only a failure to compile the plug-in would follow, after minutes.
+        if command.starts_with("bpf build") {
+            continue;
+        }
+        let mut child = bpf_testkit::command(env!("CARGO_BIN_EXE_bpf"));
+        let output = child.args(command.split_whitespace().skip(1)).current_dir(folder.file("")).output().unwrap();
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{line}: {message}");
+    }
 }
 
 /// Structures, unions, arrays, enumerations, bit fields, text and variables by name; hex where there are no types.

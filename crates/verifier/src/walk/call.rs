@@ -122,7 +122,7 @@ impl<'a> Walk<'a> {
                     self.state.sections.remove(i);
                 }
             }
-            // Of what may not sleep, nothing depends on sections.
+            // In a program that may not sleep, nothing depends on sections.
             Effect::Enter(_) | Effect::Leave(_) => {}
         }
         if let (Some(subprog), Some(map)) = (call.timer_callback, call.timer)
