@@ -380,7 +380,7 @@ pub enum MapProblem {
     #[error("inner map {0} does not exist or is a map of maps itself")]
     Inner(u32),
     /// A legacy definition that is longer than all known dialects.
-    #[error("a legacy definition of {0} bytes with non-zero bytes nobody knows the meaning of")]
+    #[error("a legacy definition of {0} bytes, of which those behind the known fields are not zero")]
     LegacySize(usize),
     /// A `struct_ops` variable that is outside its section, or overlaps the previous one.
     #[error("bytes {start} to {end} of its section are not there, or another variable's")]

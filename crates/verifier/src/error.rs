@@ -254,7 +254,7 @@ fn unpaid(debt: Debt, at: InsnIdx) -> String {
     match debt {
         Debt::Record => format!("record reserved at {at} is neither submitted nor discarded"),
         Debt::Socket => format!("socket looked up at {at} is not released"),
-        Debt::Object => format!("object got at {at} is neither dropped nor given to a list, a tree or a kptr"),
+        Debt::Object => format!("object acquired at {at} is neither dropped nor given to a list, a tree or a kptr"),
         Debt::Local(kind) => format!("{} made at {at} is not ended", kind.name()),
     }
 }
@@ -338,7 +338,7 @@ impl Reason {
             Reason::Uninit(_, why) if why.contains("may move the packet") => {
                 "load data and data_end from the context again, and check the bounds again"
             }
-            Reason::Uninit(_, why) if why.contains("iterator that is gone") => {
+            Reason::Uninit(_, why) if why.contains("iterator that has ended") => {
                 "keep an iterator as it is, and in a function that has not returned, while its elements are read"
             }
             Reason::Uninit(_, why) if why.contains("buffer that was written") => {

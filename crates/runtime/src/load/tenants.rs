@@ -58,7 +58,9 @@ pub enum TenantError {
     Plan(#[from] PlanError),
     /// The calling thread is in the middle of another change of these tenants, which has called the host: a listener,
     /// the destructor of a captured value or a deferred callback.
-    #[error("tenants cannot be changed by what a change of theirs calls: do it when that has returned")]
+    #[error(
+        "tenants are being changed by the operation that calls this code: make the change after that operation has returned"
+    )]
     Changing,
     /// The calling process is a forked child, where nothing is changed.
     #[error("tenants are not changed in a forked child")]

@@ -28,18 +28,18 @@ pub enum LoopFailure {
     #[error("control enters it elsewhere than at its head")]
     Irreducible,
     #[error(
-        "nothing is known to end it: no test bounds what every round moves by the same step, and nothing strictly grows or shrinks"
+        "nothing is known to end it: no test bounds a variable that each round moves by the same step, and no variable strictly grows or shrinks"
     )]
     Endless,
-    #[error("{what} was {guessed} in every round before, and is {came_back} after the next")]
+    #[error("{what} was {guessed} in the rounds before, and is {came_back} after the next")]
     Changes { what: String, guessed: String, came_back: String },
-    #[error("what is true in every round is not enough at {at}: {reason}")]
+    #[error("the candidate invariant is too weak at {at}: {reason}")]
     Refused { at: InsnIdx, reason: Box<Reason> },
-    #[error("its rounds are too long to guess about")]
+    #[error("its body is too long for a candidate invariant")]
     TooLong,
     #[error("a callback or a may_goto begins or ends in it")]
     Bounded,
-    #[error("its rounds differ in more than numbers and offsets")]
+    #[error("states of its rounds differ in more than numbers and offsets")]
     Unlike,
 }
 
@@ -71,7 +71,7 @@ impl fmt::Display for UnprovenLoop {
         }
         writeln!(f, " was walked round by round: {}", self.why)?;
         if !self.guess.is_empty() {
-            f.write_str("    guessed for every round:")?;
+            f.write_str("    candidate invariant:")?;
             for (i, (what, value)) in self.guess.iter().enumerate() {
                 write!(f, "{} {what} = {value}", if i == 0 { "" } else { "," })?;
             }

@@ -503,7 +503,7 @@ impl<'a> Walk<'a> {
         }
         if compares && r0.n.umax() > 1 {
             let got = r0.describe(self.env);
-            return refuse(Reason::Return { got, expected: "0 or 1, from what orders a tree".into() });
+            return refuse(Reason::Return { got, expected: "0 or 1, from the function that orders a tree".into() });
         }
         let of_program = self.state.top().subprog == 0 || self.state.top().entry == Entry::Exception;
         if of_program { self.check_returned(&r0) } else { Ok(()) }

@@ -266,9 +266,9 @@ impl Walk<'_> {
                 }
                 self.within(min, max, size, limit, || format!("memory of {limit} bytes"))?;
                 match from {
-                    Origin::Element => self.object_is_there(reg, v, "an element of an iterator that is gone")?,
+                    Origin::Element => self.object_is_there(reg, v, "belongs to an iterator that has ended")?,
                     Origin::Slice { packet: true } if v.owner != 0 => {
-                        self.object_is_there(reg, v, "a slice in a buffer that was written")?;
+                        self.object_is_there(reg, v, "is a slice of a buffer that was written since")?;
                     }
                     _ => {}
                 }
