@@ -5,7 +5,8 @@
 //! reported with its place. Questions are exempt. Folders that were written before the rule have a bound in
 //! [`REMAINING`], which may only fall. A second table bounds the lines of documents.
 //!
-//! Comments of Rust and C that take whole lines are read. One at the end of a line of code is too short to riddle.
+//! Comments of Rust and C that take whole lines are read, and the messages of errors. A comment at the end of a line
+//! of code is too short to riddle.
 
 use crate::{links::documents, shell};
 use std::{
@@ -58,6 +59,7 @@ pub(crate) fn check() -> anyhow::Result<Vec<String>> {
             let name = format!("{folder}/{}", path.display());
             let text = fs::read_to_string(root.join(&name))?;
             note(&mut found, &name, &comments(&text));
+            note(&mut found, &name, &messages(&text));
         }
         for path in files_of_c(&root.join(folder))? {
             let text = fs::read_to_string(&path)?;
@@ -166,7 +168,10 @@ fn comments_of_c(text: &str) -> Vec<(usize, String)> {
     for (number, line) in (1..).zip(text.lines()) {
         let line = line.trim();
         let begun = line.strip_prefix("/*");
-        open |= begun.is_some();
+        if begun.is_some() {
+            blocks.end();
+            open = true;
+        }
         match begun.or_else(|| line.strip_prefix("//")).or_else(|| open.then_some(line)) {
             Some(comment) => blocks.line(number, comment.trim_start_matches('*').trim_end_matches("*/")),
             None => blocks.end(),
@@ -177,6 +182,20 @@ fn comments_of_c(text: &str) -> Vec<(usize, String)> {
         }
     }
     blocks.finish()
+}
+
+/// The messages of the errors of a source, as sentences, each with the number of its line.
+fn messages(text: &str) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    for (at, attribute) in text.match_indices("#[error(") {
+        let rest = text[at + attribute.len()..].trim_start();
+        let Some(literal) = rest.strip_prefix('"').and_then(|rest| rest.split_once('"')) else { continue };
+        let mut letters = literal.0.chars();
+        let first = letters.next().map(|letter| letter.to_ascii_uppercase());
+        let line = text[..at].matches('\n').count() + 1;
+        found.push((line, first.into_iter().chain(letters).collect()));
+    }
+    found
 }
 
 /// The paragraphs of a document, code aside, each with the number of its first line.
@@ -262,6 +281,13 @@ mod tests {
     fn sentences_without_a_subject_are_found_in_c() {
         let text = "/*\n * A file.\n *\n * What it does.\n */\nint f(void); /* So is this. */\n\t// All that is.\n/* Nor that. */\n";
         assert_eq!(found(&comments_of_c(text)), [4, 7, 8]);
+    }
+
+    #[test]
+    fn messages_have_a_subject() {
+        let text = "enum Error {\n    #[error(\"what holds is not enough at {0}\")]\n    A(u32),\n    #[error(transparent)]\n    B(C),\n    #[error(\"the map is full\")]\n    D,\n}\n";
+        assert_eq!(messages(text).len(), 2);
+        assert_eq!(found(&messages(text)), [2]);
     }
 
     #[test]
