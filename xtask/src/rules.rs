@@ -8,8 +8,8 @@
 //! * Both backends have the same files, the same match over `Op`, and what both have by one name lies in the same file.
 //! * A backend never sees a BPF instruction: it knows `Op`, and the words of the instruction set (`Width`, `Cond`).
 //! * A match over `Insn`, `Op`, `MapType` or `Helper` in shipped code has no `_ =>` arm, so that a new instruction is a
-//!   compile error everywhere. With one or two other arms it is an `if let … else` in other words, and may have one; so
-//!   may a match whose last arm names what is left and hands it on.
+//!   compile error everywhere. With one or two other arms it is an `if let … else` in other words, and may have one;
+//!   so may a match whose last arm names what is left and hands it on.
 //! * The files of a crate are in no circles, and the layers of the runtime in their order (`layers`).
 //! * Lists that belong together agree (`tables`).
 //! * Links of documents lead to files and headings, and the book lists each of its pages once (`links`).
