@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bpf_quiesce::{Domain, Memory};
+use bpf_quiesce::{Domain, Label, Memory};
 
 use crate::arena::ArenaMap;
 use crate::array::ArrayMap;
@@ -35,12 +35,14 @@ pub struct CreateOptions {
     /// The account that the map's memory is counted in ([`bpf_quiesce::Memory::account`]); `None`: the domain's
     /// memory.
     pub account: Option<Arc<Memory>>,
+    /// The name of the instance that the map belongs to, for [`Map::instance`] and lists of what takes memory.
+    pub instance: Option<Arc<str>>,
 }
 
 impl Default for CreateOptions {
     /// 4 GiB and a random seed.
     fn default() -> Self {
-        Self { memory_limit: 4 << 30, hash_seed: None, account: None }
+        Self { memory_limit: 4 << 30, hash_seed: None, account: None, instance: None }
     }
 }
 
@@ -110,7 +112,8 @@ impl Map {
         if !account.is_of(domain.memory()) {
             return Err(MapError::OtherAccount { map: def.name });
         }
-        let memory = reserve(&def.name, domain, account, memory_at_first(family, &def, slots))?;
+        let label = Label { instance: options.instance.as_ref(), name: &def.name };
+        let memory = reserve(label, domain, account, memory_at_first(family, &def, slots))?;
         let ops: Box<dyn MapOps> = match family {
             Family::Array => Box::new(ArrayMap::new(&def, slots).map_err(system)?),
             Family::Hash => Box::new(HashMap::new(&def, domain, options.hash_seed, Some(&memory)).map_err(system)?),

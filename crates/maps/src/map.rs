@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
-use bpf_quiesce::{Domain, EnterError, Holder, Memory, Owned, Reservation, Settles};
+use bpf_quiesce::{Domain, EnterError, Holder, Label, Memory, Owned, Reservation, Settles};
 
 use crate::def::{MapDef, MapType, flags, update};
 use crate::errno::{Errno, OpResult};
@@ -92,10 +92,15 @@ impl Owned for Map {
 }
 
 /// Reserves memory from an account of the domain, or from the domain's own limit.
-pub(crate) fn reserve(map: &str, domain: &Domain, account: &Arc<Memory>, bytes: u64) -> Result<Reservation, MapError> {
+pub(crate) fn reserve(
+    map: Label<'_>,
+    domain: &Domain,
+    account: &Arc<Memory>,
+    bytes: u64,
+) -> Result<Reservation, MapError> {
     // In a forked child, a thread that does not exist there may hold the lock of the list for ever.
     let taken = if domain.is_forked() { account.reserve(bytes) } else { account.reserve_for(Holder::Map, map, bytes) };
-    taken.map_err(|full| MapError::MemoryFull { map: map.to_owned(), full })
+    taken.map_err(|full| MapError::MemoryFull { map: map.name.to_owned(), full })
 }
 
 impl Map {
@@ -238,6 +243,17 @@ impl Map {
     /// allocate on demand (`NO_PREALLOC`, tries), the elements allocated so far.
     pub fn memory_counted(&self) -> u64 {
         self.0.memory.bytes()
+    }
+
+    /// The name of the instance that the map was made for ([`crate::CreateOptions::instance`]); `None` for a map made
+    /// in a forked child.
+    pub fn instance(&self) -> Option<&str> {
+        self.0.memory.label().instance.map(|name| &**name)
+    }
+
+    /// The names that its memory is listed by.
+    pub(crate) fn label(&self) -> Label<'_> {
+        Label { instance: self.0.memory.label().instance, name: self.name() }
     }
 
     /// The memory that the map is counted in.

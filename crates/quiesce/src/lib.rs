@@ -67,7 +67,7 @@ pub use domain::{CoreBarrier, Domain, GracePeriod, Guard, Reclaimer, RunGuard, S
 #[cfg(not(loom))]
 pub use finish::{Finish, Foreign, caught, drop_payload};
 #[cfg(not(loom))]
-pub use memory::{Held, Holder, LimitBelowUse, Memory, MemoryFull, Reservation, Whose};
+pub use memory::{Held, Holder, Label, LimitBelowUse, Memory, MemoryFull, Reservation, Whose};
 #[cfg(not(loom))]
 pub use owner::{OtherDomain, Owned};
 #[cfg(not(loom))]

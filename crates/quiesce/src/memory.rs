@@ -58,12 +58,30 @@ impl fmt::Display for Holder {
     }
 }
 
+/// The names that [`Memory::held`] lists a holder by.
+#[derive(Debug, Clone, Copy)]
+pub struct Label<'a> {
+    /// The name of the instance that the object belongs to, if it has one.
+    pub instance: Option<&'a Arc<str>>,
+    /// The object's name.
+    pub name: &'a str,
+}
+
+impl<'a> From<&'a str> for Label<'a> {
+    /// The label of an object that belongs to no named instance.
+    fn from(name: &'a str) -> Self {
+        Label { instance: None, name }
+    }
+}
+
 /// One holder of memory, as of the time of the call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Held {
     /// The kind of object.
     pub holder: Holder,
+    /// The name of the instance that the object belongs to, if it has one.
+    pub instance: Option<String>,
     /// The object's name.
     pub name: String,
     /// Bytes it has reserved.
@@ -78,6 +96,7 @@ pub struct Reservation(Arc<Taken>);
 struct Taken {
     memory: Arc<Memory>,
     holder: Holder,
+    instance: Option<Arc<str>>,
     name: Box<str>,
     bytes: AtomicU64,
     /// The parent does not count these bytes ([`Memory::note`]).
@@ -196,16 +215,21 @@ impl Memory {
     /// [`MemoryFull`].
     pub fn reserve(self: &Arc<Self>, bytes: u64) -> Result<Reservation, MemoryFull> {
         self.take(bytes)?;
-        Ok(self.taken(Holder::Other, "", bytes, false))
+        Ok(self.taken(Holder::Other, "".into(), bytes, false))
     }
 
-    /// Reserves `bytes` for a holder that [`Memory::held`] lists under `name`.
+    /// Reserves `bytes` for a holder that [`Memory::held`] lists under `label`.
     ///
     /// # Errors
     /// [`MemoryFull`].
-    pub fn reserve_for(self: &Arc<Self>, holder: Holder, name: &str, bytes: u64) -> Result<Reservation, MemoryFull> {
+    pub fn reserve_for<'l>(
+        self: &Arc<Self>,
+        holder: Holder,
+        label: impl Into<Label<'l>>,
+        bytes: u64,
+    ) -> Result<Reservation, MemoryFull> {
         self.take(bytes)?;
-        Ok(self.listed(self.taken(holder, name, bytes, false)))
+        Ok(self.listed(self.taken(holder, label.into(), bytes, false)))
     }
 
     /// Reserves `bytes` in this account and not in its parents, which count them in another way: the code of programs
@@ -213,14 +237,19 @@ impl Memory {
     ///
     /// # Errors
     /// [`MemoryFull`].
-    pub fn note(self: &Arc<Self>, holder: Holder, name: &str, bytes: u64) -> Result<Reservation, MemoryFull> {
+    pub fn note<'l>(
+        self: &Arc<Self>,
+        holder: Holder,
+        label: impl Into<Label<'l>>,
+        bytes: u64,
+    ) -> Result<Reservation, MemoryFull> {
         self.take_here(bytes)?;
-        Ok(self.listed(self.taken(holder, name, bytes, true)))
+        Ok(self.listed(self.taken(holder, label.into(), bytes, true)))
     }
 
-    fn taken(self: &Arc<Self>, holder: Holder, name: &str, bytes: u64, noted: bool) -> Reservation {
-        let (memory, bytes) = (Arc::clone(self), AtomicU64::new(bytes));
-        Reservation(Arc::new(Taken { memory, holder, name: name.into(), bytes, noted }))
+    fn taken(self: &Arc<Self>, holder: Holder, label: Label<'_>, bytes: u64, noted: bool) -> Reservation {
+        let (memory, instance, bytes) = (Arc::clone(self), label.instance.cloned(), AtomicU64::new(bytes));
+        Reservation(Arc::new(Taken { memory, holder, instance, name: label.name.into(), bytes, noted }))
     }
 
     fn listed(&self, reservation: Reservation) -> Reservation {
@@ -235,6 +264,7 @@ impl Memory {
         let taken: Vec<Arc<Taken>> = self.change(|lists| lists.taken.iter().filter_map(Weak::upgrade).collect());
         let held = |taken: &Arc<Taken>| Held {
             holder: taken.holder,
+            instance: taken.instance.as_deref().map(str::to_owned),
             name: taken.name.to_string(),
             bytes: taken.bytes.load(Ordering::Relaxed),
         };
@@ -324,6 +354,11 @@ impl Reservation {
         &self.0.memory
     }
 
+    /// The names that it is listed by; empty ones if it is not listed.
+    pub fn label(&self) -> Label<'_> {
+        Label { instance: self.0.instance.as_ref(), name: &self.0.name }
+    }
+
     /// Bytes of this reservation.
     pub fn bytes(&self) -> u64 {
         self.0.bytes.load(Ordering::Relaxed)
@@ -389,11 +424,17 @@ mod tests {
         assert_eq!((one.used(), two.used(), memory.used()), (50, 0, 50), "nothing of what was refused");
         map.grow(5).unwrap();
         assert_eq!(map.grow(6), Err(full(6, 5, 60, Whose::Account)));
-        let code = one.note(Holder::Program, "p", 5).unwrap();
+        let label = Label { instance: Some(&Arc::from("tenant")), name: "p" };
+        let code = one.note(Holder::Program, label, 5).unwrap();
+        assert_eq!(map.label().instance, None);
+        assert_eq!(code.label().instance.map(|name| &**name), Some("tenant"));
         assert_eq!((one.used(), memory.used()), (60, 55), "code is counted with its pack");
         let held = one.held();
-        let bytes: Vec<_> = held.iter().map(|held| (held.holder, held.name.as_str(), held.bytes)).collect();
-        assert_eq!(bytes, [(Holder::Map, "m", 55), (Holder::Program, "p", 5)]);
+        let bytes = held.iter().map(|held| (held.holder, held.instance.as_deref(), held.name.as_str(), held.bytes));
+        assert_eq!(
+            bytes.collect::<Vec<_>>(),
+            [(Holder::Map, None, "m", 55), (Holder::Program, Some("tenant"), "p", 5)]
+        );
         assert_eq!(one.set_limit(59), Err(LimitBelowUse { limit: 59, used: 60 }));
         one.set_limit(60).unwrap();
         let clone = map.clone();

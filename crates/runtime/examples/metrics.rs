@@ -27,11 +27,16 @@ fn prometheus(snapshot: &Snapshot) -> String {
         .programs
         .iter()
         .map(|p| {
-            (format!("account=\"{}\",program=\"{}\"", label(p.account.as_deref().unwrap_or("")), label(&p.program)), p)
+            let [account, instance] = [&p.account, &p.instance].map(|name| label(name.as_deref().unwrap_or("")));
+            let program = label(&p.program);
+            (format!("account=\"{account}\",instance=\"{instance}\",program=\"{program}\""), p)
         })
         .collect();
-    let maps: Vec<_> =
-        snapshot.maps.iter().map(|m| (format!("{{map=\"{}\",id=\"{}\"}}", label(&m.map), m.id), m)).collect();
+    let map = |m: &bpf_runtime::MapMetrics| {
+        let instance = label(m.instance.as_deref().unwrap_or(""));
+        format!("{{instance=\"{instance}\",map=\"{}\",id=\"{}\"}}", label(&m.map), m.id)
+    };
+    let maps: Vec<_> = snapshot.maps.iter().map(|m| (map(m), m)).collect();
     let each = |value: fn(&bpf_runtime::ProgramMetrics) -> String| {
         programs.iter().map(move |(labels, program)| (format!("{{{labels}}}"), value(program)))
     };

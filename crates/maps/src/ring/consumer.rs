@@ -158,7 +158,7 @@ pub fn open(map: &Map, index: u32, bytes: u32) -> Result<RingBuf, MapError> {
     let fail = |errno| map.error(OP, errno);
     let entry = perf.entries.get(index as usize).ok_or(Errno::E2BIG).map_err(fail)?;
     map.writable(OP)?;
-    let reservation = reserve(map.name(), map.domain(), map.account(), RingMemory::needed(bytes))?;
+    let reservation = reserve(map.label(), map.domain(), map.account(), RingMemory::needed(bytes))?;
     let ring = Ring::new(bytes, Some(reservation)).map_err(fail)?;
     let consumer = RingBuf::attach(map, &ring, Some(index))?;
     let raw = Arc::into_raw(ring).cast_mut();

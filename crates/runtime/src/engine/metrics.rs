@@ -383,6 +383,8 @@ pub struct Stops {
 pub struct MapMetrics {
     /// A number that no other map of the process has.
     pub id: u32,
+    /// The name of the instance that it was made for, if it has one ([`crate::Instantiate::name`]).
+    pub instance: Option<String>,
     /// Its name.
     pub map: String,
     /// Its type, by the kernel's name.
@@ -407,6 +409,7 @@ impl MapMetrics {
         let map_type: MapType = map.map_type();
         MapMetrics {
             id: map.id(),
+            instance: map.instance().map(str::to_owned),
             map: map.name().to_owned(),
             map_type: map_type.name().to_owned(),
             len: map.len(),

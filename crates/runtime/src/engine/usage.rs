@@ -6,7 +6,7 @@
 //! sum as well.
 
 use crate::engine::Engine;
-use bpf_quiesce::{Domain, Held, LimitBelowUse, Memory, Settles};
+use bpf_quiesce::{Domain, Held, Label, LimitBelowUse, Memory, Settles};
 use std::sync::Arc;
 
 /// A plug-in's share of an engine's memory: made by [`Engine::account`]. Cheap to clone; clones are the same account.
@@ -50,6 +50,30 @@ impl Account {
 
     pub(crate) fn memory(&self) -> &Arc<Memory> {
         &self.memory
+    }
+}
+
+/// The account and the instance that the memory of a load is counted for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Payer<'a> {
+    /// `None`: the engine alone.
+    pub(crate) account: Option<&'a Account>,
+    /// The name of the instance, if it has one.
+    pub(crate) instance: Option<&'a Arc<str>>,
+}
+
+impl<'a> Payer<'a> {
+    /// The account's memory, or else the engine's.
+    pub(crate) fn memory(self, engine: &'a Engine) -> &'a Arc<Memory> {
+        self.account.map_or(engine.domain().memory(), Account::memory)
+    }
+
+    /// The names that an object of this name is listed by.
+    pub(crate) fn label<'n>(self, name: &'n str) -> Label<'n>
+    where
+        'a: 'n,
+    {
+        Label { instance: self.instance, name }
     }
 }
 
@@ -99,11 +123,13 @@ fn serialise_held<S: serde::Serializer>(held: &[Held], serializer: S) -> Result<
     #[derive(serde::Serialize)]
     struct Entry<'h> {
         holder: String,
+        instance: Option<&'h str>,
         name: &'h str,
         bytes: u64,
     }
     serializer.collect_seq(held.iter().map(|held| Entry {
         holder: held.holder.to_string(),
+        instance: held.instance.as_deref(),
         name: &held.name,
         bytes: held.bytes,
     }))

@@ -2,6 +2,7 @@
 
 use crate::context::Context;
 use crate::engine::Engine;
+use crate::engine::usage::Payer;
 use crate::error::{LoadError, ProgArrayError};
 use crate::handle::kept::Kept;
 use crate::handle::over::Over;
@@ -36,7 +37,7 @@ impl<C: Context, H: 'static> ProgArray<C, H> {
     /// # Errors
     /// [`LoadError::ProgArray`] for an impossible size.
     pub fn create(engine: &Engine, name: &str, entries: u32) -> Result<Self, LoadError> {
-        let table = ProgTable::new(name.to_owned(), entries, engine, None)
+        let table = ProgTable::new(name.to_owned(), entries, engine, Payer::default())
             .map_err(|source| LoadError::ProgArray { array: name.to_owned(), source })?;
         ProgArray::new(&table, Kept::new(engine, None, Vec::new(), vec![MapRef::Progs(Arc::clone(&table))], None))
     }

@@ -8,6 +8,7 @@ use crate::abi::limits::Checks;
 use crate::context::{Context, Raw};
 use crate::engine::Engine;
 use crate::engine::config::Config;
+use crate::engine::usage::Payer;
 use crate::program::bindings::Pool;
 use crate::program::loaded::{Loaded, Place};
 use crate::program::name::Name;
@@ -87,8 +88,8 @@ fn code_without_what_a_run_does_not_reach_does_the_same() {
             };
             let opt_level = OptLevel::Speed;
             let target = Target { program: &program, facts, opt_level, source: None, shared: false };
-            let pool = Pool::new(&engine, None);
-            let mut place = Place { engine: &engine, instance: None, account: None, pool, shared: false, budget: None };
+            let pool = Pool::new(&engine, Payer::default());
+            let mut place = Place { engine: &engine, payer: Payer::default(), pool, shared: false, budget: None };
             unit.compile(&engine, target, |ready| Loaded::new(&unit, ready, Vec::new(), &mut place))
         };
         let (whole, loaded) = (load(&Facts::default()).unwrap(), load(&facts).unwrap());

@@ -8,7 +8,7 @@ use crate::call::helpers::owned::{LocalType, declared_obj_new};
 use crate::context::Context;
 use crate::context::frags::XdpFrags;
 use crate::engine::Engine;
-use crate::engine::usage::Account;
+use crate::engine::usage::{Account, Payer};
 use crate::error::LoadError;
 use crate::handle::instance::Instance;
 use crate::handle::kept::Kept;
@@ -420,7 +420,7 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         let (linker, own_struct) = (self.linker, self.own_struct);
         let linked = self.link(object, &maps, Reach::TailCalls)?;
         let origin = Arc::new(Origin::new(&maps, linked.wanted.as_slice().into()));
-        let maps = maps.create(&linked.wanted, self.account.as_ref())?;
+        let maps = maps.create(&linked.wanted, self.payer())?;
         let mut place = self.place();
         let mut programs = Vec::with_capacity(linked.programs.len());
         let mut local = None;
@@ -492,8 +492,12 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
     }
     /// The instance that single programs are placed in.
     fn place(&self) -> Place<'_> {
-        let (engine, account) = (&self.linker.engine, self.account.as_ref());
-        Place { engine, instance: None, account, pool: Pool::new(engine, account), shared: false, budget: None }
+        let (engine, payer) = (&self.linker.engine, self.payer());
+        Place { engine, payer, pool: Pool::new(engine, payer), shared: false, budget: None }
+    }
+
+    fn payer(&self) -> Payer<'_> {
+        Payer { account: self.account.as_ref(), instance: None }
     }
 
     /// Verifies the programs of an object and loads none. No map is made, so a verdict does not depend on memory

@@ -2,7 +2,7 @@
 
 use crate::context::Context;
 use crate::engine::Engine;
-use crate::engine::usage::Account;
+use crate::engine::usage::Payer;
 use crate::error::{LoadError, ProgArrayError};
 use crate::handle::prog_array::ProgArray;
 use crate::load::verify::field_offset;
@@ -438,11 +438,12 @@ impl MapSet {
     }
 
     /// Creates the maps with these indices, `None` for the others.
-    pub(crate) fn create(self, wanted: &[bool], account: Option<&Account>) -> Result<Vec<Option<MapRef>>, LoadError> {
+    pub(crate) fn create(self, wanted: &[bool], payer: Payer<'_>) -> Result<Vec<Option<MapRef>>, LoadError> {
         let MapSet { engine, planned, mut said, listed } = self;
         let mut options = CreateOptions::default();
         options.memory_limit = engine.config().object_memory_limit;
-        options.account = account.map(|account| Arc::clone(account.memory()));
+        options.account = payer.account.map(|account| Arc::clone(account.memory()));
+        options.instance = payer.instance.cloned();
         let mut maps = Vec::with_capacity(planned.len());
         for (at, (map, wanted)) in planned.iter().zip(wanted).enumerate() {
             if !wanted {
@@ -450,7 +451,7 @@ impl MapSet {
                 continue;
             }
             let said = said.iter().position(|(of, _)| *of == at).map(|said_at| said.swap_remove(said_at).1);
-            maps.push(Some(map.create(&engine, &options, account, said, listed)?));
+            maps.push(Some(map.create(&engine, &options, payer, said, listed)?));
         }
         Ok(maps)
     }
@@ -462,7 +463,7 @@ impl Planned {
         &self,
         engine: &Engine,
         options: &CreateOptions,
-        account: Option<&Account>,
+        payer: Payer<'_>,
         said: Option<Said>,
         listed: bool,
     ) -> Result<MapRef, LoadError> {
@@ -474,7 +475,7 @@ impl Planned {
             DefKind::Unsupported(source) => Err(fail(source.clone())),
             DefKind::Progs { entries } => {
                 let fail = |source| LoadError::ProgArray { array: self.name.clone(), source };
-                let table = ProgTable::new(self.name.clone(), *entries, engine, account).map_err(fail)?;
+                let table = ProgTable::new(self.name.clone(), *entries, engine, payer).map_err(fail)?;
                 if let Some(Said::Slots(old)) = said {
                     table.update(old.filled(*entries)).map_err(fail)?;
                 }

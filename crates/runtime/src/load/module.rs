@@ -11,7 +11,7 @@
 
 use crate::context::Context;
 use crate::engine::Engine;
-use crate::engine::usage::Account;
+use crate::engine::usage::{Account, Payer};
 use crate::error::LoadError;
 use crate::handle::instance::Instance;
 use crate::handle::kept::{Kept, Renew};
@@ -184,8 +184,9 @@ impl<'m, C: Context, H: 'static> Instantiate<'m, C, H> {
         self
     }
 
-    /// Gives the instance a name, which appears in errors of its runs ([`crate::Origin`]), [`Engine::snapshot`] and
-    /// [`Instance::name`]. Several instances may have one name.
+    /// Gives the instance a name, which appears in errors of its runs ([`crate::Origin`]), [`Engine::snapshot`],
+    /// [`Engine::usage`], printed text ([`crate::Printed`]) and [`Instance::name`]. Several instances may have one
+    /// name.
     pub fn name(mut self, name: &str) -> Self {
         self.name = Some(name.into());
         self
@@ -224,19 +225,19 @@ impl<'m, C: Context, H: 'static> Instantiate<'m, C, H> {
             false => Arc::new(Origin::new(&maps, Arc::clone(wanted))),
         };
         let other: Vec<usize> = relied.iter().copied().filter(|at| maps.is_other(*at)).collect();
-        let maps = maps.create(wanted, account)?;
+        let payer = Payer { account, instance: name.as_ref() };
+        let maps = maps.create(wanted, payer)?;
         for at in other {
             same_constants(&planned[at], maps[at].as_ref())?;
         }
-        let name = name.as_ref();
-        let pool = Pool::new(engine, account);
-        let mut place = Place { engine, instance: name, account, pool, shared: true, budget };
+        let pool = Pool::new(engine, payer);
+        let mut place = Place { engine, payer, pool, shared: true, budget };
         let mut programs = Vec::with_capacity(parts.len());
         for Part { unit, code, used } in parts {
             let own = own_maps(used, unit.references(), &maps)?;
             programs.push(Loaded::new(unit, code.ready(), own, &mut place)?);
         }
-        let kept = together(engine, name, programs, &origin, maps)?;
+        let kept = together(engine, name.as_ref(), programs, &origin, maps)?;
         // Relaxed: a statistic.
         engine.0.metrics.loads.fetch_add(parts.len() as u64, Ordering::Relaxed);
         Ok(Instance::new(kept))

@@ -5,7 +5,7 @@ use crate::call::helpers::print;
 use crate::call::helpers::timers::TimerProgram;
 use crate::engine::Engine;
 use crate::engine::metrics::Counted;
-use crate::engine::usage::Account;
+use crate::engine::usage::Payer;
 use crate::error::LoadError;
 use crate::program::bound::Bound;
 use crate::program::map_ref::MapRef;
@@ -68,14 +68,14 @@ pub(crate) static NO_BINDINGS: Bindings =
 /// The allocator of one instance's objects, made when its first program needs it.
 pub(crate) struct Pool<'a> {
     engine: &'a Engine,
-    account: Option<&'a Account>,
+    payer: Payer<'a>,
     pool: Option<Arc<Objects>>,
 }
 
 impl<'a> Pool<'a> {
-    /// An allocator that is counted in this account, or else in the engine.
-    pub(crate) fn new(engine: &'a Engine, account: Option<&'a Account>) -> Pool<'a> {
-        Pool { engine, account, pool: None }
+    /// An allocator that is counted for this payer.
+    pub(crate) fn new(engine: &'a Engine, payer: Payer<'a>) -> Pool<'a> {
+        Pool { engine, payer, pool: None }
     }
 
     /// Returns the allocator, for the program of this name.
@@ -83,8 +83,7 @@ impl<'a> Pool<'a> {
         if let Some(pool) = &self.pool {
             return Ok(Arc::clone(pool));
         }
-        let memory = self.account.map_or(self.engine.domain().memory(), Account::memory);
-        let pool = Objects::new(self.engine.domain(), memory);
+        let pool = Objects::new(self.engine.domain(), self.payer.memory(self.engine));
         let pool = pool.map_err(|full| LoadError::MemoryFull { program: program.to_owned(), full })?;
         Ok(Arc::clone(self.pool.insert(pool)))
     }
@@ -174,12 +173,14 @@ impl Bindings {
 }
 
 /// The functions of an instance, if some differ from the shared ones: those that make objects from the instance's own
-/// allocator, set timers, or print with the account's name.
+/// allocator, set timers, or print with names of the account and the instance.
 fn own_functions(name: &str, references: &References, pool: &mut Pool<'_>) -> Result<Option<Functions>, LoadError> {
     let timers = references.functions.timer_program().is_some();
-    // The account whose name goes with printed text.
-    let printer = pool.account.filter(|_| references.functions.all().any(|bound| print::prints(&bound.func)));
-    if !timers && printer.is_none() && references.local_types.is_none() {
+    // Printed text names the account and the instance.
+    let Payer { account, instance } = pool.payer;
+    let named = account.is_some() || instance.is_some();
+    let prints = named && references.functions.all().any(|bound| print::prints(&bound.func));
+    if !timers && !prints && references.local_types.is_none() {
         return Ok(None);
     }
     let mut own = references.functions.clone();
@@ -187,9 +188,9 @@ fn own_functions(name: &str, references: &References, pool: &mut Pool<'_>) -> Re
         // Timers and deferred work identify the program by one number.
         own.set_timer_program(&Arc::new(TimerProgram::new()));
     }
-    if let Some(account) = printer {
+    if prints {
         for bound in own.all_mut() {
-            if let Some(func) = print::printing_for(&bound.func, account.name()) {
+            if let Some(func) = print::printing_for(&bound.func, pool.payer) {
                 bound.func = func;
             }
         }

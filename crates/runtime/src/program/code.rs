@@ -4,7 +4,7 @@
 //! by itself for the runs in it.
 
 use crate::engine::Engine;
-use crate::engine::usage::Account;
+use crate::engine::usage::{Account, Payer};
 use crate::error::LoadError;
 use crate::program::table::ProgTable;
 use bpf_isa::InsnIdx;
@@ -34,21 +34,21 @@ use {
 #[cfg(not(native))]
 pub(super) type Registered = ();
 
-/// Reserves `bytes` of the account, if there is one, for a program of this name.
+/// Reserves `bytes` of the payer's account, if it has one, for a program of this name.
 pub(super) fn take(
     engine: &Engine,
     name: &str,
-    account: Option<&Account>,
+    payer: Payer<'_>,
     bytes: usize,
 ) -> Result<Option<Reservation>, LoadError> {
     let bytes = bytes as u64;
     let take = |account: &Account| match engine.domain().is_forked() {
         // In a forked child, the list may be locked for ever by a thread that only the parent has.
         true => account.memory().reserve(bytes),
-        false => account.memory().note(Holder::Program, name, bytes),
+        false => account.memory().note(Holder::Program, payer.label(name), bytes),
     };
     let full = |full| LoadError::MemoryFull { program: name.to_owned(), full };
-    account.map(take).transpose().map_err(full)
+    payer.account.map(take).transpose().map_err(full)
 }
 
 /// A program's code.

@@ -8,7 +8,7 @@ use crate::engine::Engine;
 use crate::engine::config::Mode;
 use crate::engine::metrics::{Counted, NoMemory};
 use crate::engine::trace;
-use crate::engine::usage::Account;
+use crate::engine::usage::{Account, Payer};
 use crate::error::{CalledAt, LoadError, Origin, RunError};
 #[cfg(native)]
 use crate::program::bindings::Sink;
@@ -104,7 +104,7 @@ impl Native {
     fn place(
         engine: &Engine,
         name: &str,
-        account: Option<&Account>,
+        payer: Payer<'_>,
         emitted: Emitted<'_>,
         again: Option<&Arc<Again>>,
         bindings: &mut Option<Box<Bindings>>,
@@ -114,7 +114,7 @@ impl Native {
         if let Some(again) = again
             && again.fast(engine).is_none()
         {
-            let (tiered, entry) = Tiered::place(engine, name, emitted, again, bound, account)?;
+            let (tiered, entry) = Tiered::place(engine, name, emitted, again, bound, payer)?;
             if let Some(counted) = &bound.counted {
                 counted.set_code(tiered.now(|code| code.text.len()).unwrap_or(0));
             }
@@ -126,7 +126,7 @@ impl Native {
         let machine_stack = if fast.is_some() { Tiered::machine_stack(engine, machine_stack) } else { machine_stack };
         // The sink of a contained program is counted, too.
         let sink = bound.sink.as_ref().map_or(0, Sink::bytes);
-        let take = |bytes| take(engine, name, account, bytes + sink);
+        let take = |bytes| take(engine, name, payer, bytes + sink);
         let Made { compiled, entry, memory } = fast.unwrap_or(emitted).place(engine, name, bound, take)?;
         if let Some(counted) = &bound.counted {
             counted.set_code(compiled.text.len());
@@ -163,10 +163,8 @@ pub(crate) struct Loaded {
 /// The instance that a program becomes a part of.
 pub(crate) struct Place<'a> {
     pub(crate) engine: &'a Engine,
-    /// The instance's name, if it has one.
-    pub(crate) instance: Option<&'a Arc<str>>,
-    /// The account that its memory is counted in.
-    pub(crate) account: Option<&'a Account>,
+    /// The account and the instance that its memory is counted for.
+    pub(crate) payer: Payer<'a>,
     /// The allocator of its objects.
     pub(crate) pool: Pool<'a>,
     /// Whether instructions and other parts that are not placed belong to a module, which they are counted with.
@@ -247,7 +245,8 @@ impl Loaded {
         maps: Vec<MapRef>,
         place: &mut Place<'_>,
     ) -> Result<Arc<Loaded>, LoadError> {
-        let Place { engine, instance, account, ref mut pool, shared, budget } = *place;
+        let Place { engine, payer, ref mut pool, shared, budget } = *place;
+        let Payer { account, instance } = payer;
         let Unit { name, layout, host, references, source, .. } = unit;
         let mut bindings = match references {
             Some(references) => Some(Box::new(Bindings::new(name, references, maps, pool)?)),
@@ -262,7 +261,7 @@ impl Loaded {
         let form = match ready {
             Ready::Interpreted(what) => {
                 let bytes = if shared { 0 } else { size_of_val(what.program.insns()) };
-                if let Some(memory) = take(engine, name, account, bytes)? {
+                if let Some(memory) = take(engine, name, payer, bytes)? {
                     bindings.get_or_insert_default().memory = Some(memory);
                 }
                 Form::Interpreted(Arc::clone(what))
@@ -272,7 +271,7 @@ impl Loaded {
                 if let Some(bytes) = unit.sink {
                     bindings.get_or_insert_default().sink = Some(Sink::new(bytes));
                 }
-                Form::Native(Native::place(engine, name, account, emitted, again, &mut bindings)?)
+                Form::Native(Native::place(engine, name, payer, emitted, again, &mut bindings)?)
             }
         };
         let form = if unit.sleepable { Form::Sleepable(Box::new(form)) } else { form };

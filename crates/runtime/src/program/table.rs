@@ -16,7 +16,7 @@
 use crate::engine::Engine;
 use crate::engine::config::Mode;
 use crate::engine::trace;
-use crate::engine::usage::Account;
+use crate::engine::usage::Payer;
 use crate::error::{LoadError, ProgArrayError};
 use bpf_prog_pack::PokeError;
 use bpf_quiesce::{CoreBarrierError, Domain, Finish, GracePeriod, Holder, Owned, Reservation};
@@ -165,7 +165,7 @@ impl ProgTable {
         name: String,
         entries: u32,
         engine: &Engine,
-        account: Option<&Account>,
+        payer: Payer<'_>,
     ) -> Result<Arc<ProgTable>, ProgArrayError> {
         if entries == 0 || entries > MAX_ENTRIES {
             return Err(ProgArrayError::Entries { entries, max: MAX_ENTRIES });
@@ -175,12 +175,12 @@ impl ProgTable {
         if needed > limit {
             return Err(ProgArrayError::TooLarge { needed, limit });
         }
-        let memory = account.map_or(engine.domain().memory(), Account::memory);
+        let memory = payer.memory(engine);
         // The list may be locked for ever in a child, by a thread that it does not have.
         let reservation = if engine.domain().is_forked() {
             memory.reserve(needed)?
         } else {
-            memory.reserve_for(Holder::ProgArray, &name, needed)?
+            memory.reserve_for(Holder::ProgArray, payer.label(&name), needed)?
         };
         let words = zeroed_words(entries as usize + 1).ok_or(ProgArrayError::NoMemory { needed })?;
         // Relaxed: no other thread has the table yet.

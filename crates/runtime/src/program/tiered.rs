@@ -19,7 +19,7 @@
 
 use crate::abi::begin::Entry;
 use crate::engine::Engine;
-use crate::engine::usage::Account;
+use crate::engine::usage::{Account, Payer};
 use crate::error::LoadError;
 use crate::program::again::Again;
 use crate::program::bindings::Bindings;
@@ -62,6 +62,7 @@ struct Slow {
 struct From {
     again: Arc<Again>,
     account: Option<Account>,
+    instance: Option<Arc<str>>,
     /// The reservation in the account for the slow code and the inputs of the second compilation.
     memory: Option<Reservation>,
 }
@@ -92,17 +93,19 @@ impl Tiered {
         emitted: Emitted<'_>,
         again: &Arc<Again>,
         bindings: &Bindings,
-        account: Option<&Account>,
+        payer: Payer<'_>,
     ) -> Result<(Tiered, Entry), LoadError> {
         let kept = again.bytes();
         let Made { compiled, entry, memory } =
-            emitted.place(engine, name, bindings, |bytes| take(engine, name, account, bytes + kept))?;
+            emitted.place(engine, name, bindings, |bytes| take(engine, name, payer, bytes + kept))?;
         let landing_pad = engine.config().hardening.landing_pads;
         let first = entry.code as usize;
         let forward = engine.0.packs.forward(first, landing_pad);
         let forward = forward.map_err(|source| LoadError::Place { program: name.to_owned(), source })?;
         let at = forward.entry();
-        let from = From { again: Arc::clone(again), account: account.cloned(), memory: memory.clone() };
+        let Payer { account, instance } = payer;
+        let (account, instance) = (account.cloned(), instance.cloned());
+        let from = From { again: Arc::clone(again), account, instance, memory: memory.clone() };
         let code = Arc::new(compiled);
         let tiered = Tiered {
             forward,
@@ -167,9 +170,10 @@ impl Tiered {
         let lock = || self.slow.lock().unwrap_or_else(PoisonError::into_inner);
         let taken = lock().as_mut().and_then(|slow| Some((slow.from.take()?, slow.entry)));
         let Some((from, first)) = taken else { return Err(internal("made fast twice".into())) };
-        let From { again, account, memory: _ } = &from;
+        let From { again, account, instance, memory: _ } = &from;
+        let payer = Payer { account: account.as_ref(), instance: instance.as_ref() };
         let Made { compiled, entry, memory } = again.make_fast(engine, machine_stack, |emitted| {
-            emitted.place(engine, name, bindings, |bytes| take(engine, name, account.as_ref(), bytes))
+            emitted.place(engine, name, bindings, |bytes| take(engine, name, payer, bytes))
         })?;
         if entry.needs > self.needs {
             return Err(internal("faster code needs more".into()));

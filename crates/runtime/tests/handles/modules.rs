@@ -1,8 +1,12 @@
 //! Modules: compiled once, many instances. The source of the object is `objects/instances.c`; the tests over all
 //! objects (`support/ways.rs`) show that instances behave as loads.
 
-use bpf_runtime::{Arch, Config, Engine, Instance, Linker, LoadError, MapSet, Mode, Module, Object, OptLevel, Raw};
+use bpf_runtime::{
+    Arch, Config, Engine, Held, Holder, Instance, Linker, LoadError, MapSet, Mode, Module, Object, OptLevel, Printed,
+    Raw,
+};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex};
 
 fn object() -> Object {
     Object::parse(include_bytes!("../objects/instances.o")).unwrap()
@@ -172,6 +176,91 @@ fn names_of_instances_are_in_errors_and_metrics() {
     };
     assert_eq!((of("acme"), of("initech")), ((2, 2), (1, 1)));
     assert_eq!(engine.snapshot().loads, 9, "three programs of three instances");
+    let maps = engine.snapshot().maps;
+    let of = |name: &str| maps.iter().filter(|map| map.instance.as_deref() == Some(name)).count();
+    let data = acme.maps().count();
+    assert_eq!((of("acme"), of("initech"), maps.len()), (2 * data, data, 3 * data));
+    assert_eq!(acme.map("counts").unwrap().instance(), Some("acme"));
+}
+
+/// Lists of what takes memory say of which instance each map, prog array and program is.
+#[test]
+fn accounts_name_the_instance() {
+    for engine in engines() {
+        let module = module(&engine);
+        let account = engine.account("both", 1 << 20);
+        let make = |name: &str| module.instance().name(name).account(&account).make().unwrap();
+        let both = [make("acme"), make("initech")];
+        // Interpreted instances share their instructions, and hold no bytes of their own.
+        let held = account.usage().held;
+        for instance in &both {
+            let names = |holder: Holder| {
+                let of = |held: &&Held| held.holder == holder && held.instance.as_deref() == instance.name();
+                let mut names: Vec<&str> = held.iter().filter(of).map(|held| &*held.name).collect();
+                names.sort_unstable();
+                names
+            };
+            let mut maps: Vec<&str> = instance.maps().map(|map| map.name()).collect();
+            let mut programs: Vec<&str> = instance.programs().collect();
+            maps.sort_unstable();
+            programs.sort_unstable();
+            assert_eq!((names(Holder::Map), names(Holder::ProgArray)), (maps, vec!["next"]));
+            assert_eq!(names(Holder::Program), programs);
+        }
+        assert!(held.iter().all(|held| held.instance.is_some()), "{held:?}");
+        // Without an account, what has no name is listed without one.
+        let (alone, named) = (module.instance().make().unwrap(), module.instance().name("named").make().unwrap());
+        let held = engine.usage().held;
+        let of = |name: Option<&str>| held.iter().filter(|held| held.instance.as_deref() == name).count();
+        assert_eq!((of(None), of(Some("named"))), (held.len() / 2, held.len() / 2));
+        drop((both, alone, named));
+    }
+}
+
+/// Printed text says which instance printed it, in every mode and behind a serialised module.
+#[test]
+fn printed_text_names_the_instance() {
+    type Told = (Option<String>, Option<String>, String, String);
+    let object = Object::parse(include_bytes!("../objects/helpers.o")).unwrap();
+    for mode in [Mode::Interpreter, Mode::Jit] {
+        if mode == Mode::Jit && Arch::HOST.is_none() {
+            continue;
+        }
+        let told = Arc::new(Mutex::new(Vec::<Told>::new()));
+        let mut config = Config::default();
+        config.mode = mode;
+        config.print = Some(Arc::new({
+            let told = Arc::clone(&told);
+            move |printed: &Printed<'_>| {
+                let [instance, account] = [printed.instance, printed.account].map(|name| name.map(str::to_owned));
+                told.lock().unwrap().push((instance, account, printed.program.to_owned(), printed.text.to_owned()));
+            }
+        }));
+        let engine = Engine::new(config).unwrap();
+        let linker = Linker::<()>::new(&engine);
+        let module = linker.compile::<Raw>(&object).unwrap();
+        let account = engine.account("group", 1 << 20);
+        let mut instances = vec![
+            module.instance().make().unwrap(),
+            module.instance().name("acme").make().unwrap(),
+            module.instance().name("initech").account(&account).make().unwrap(),
+        ];
+        let text = "2 bytes, ff, 100";
+        let mut expected = vec![(None, None), (Some("acme"), None), (Some("initech"), Some("group"))];
+        if mode == Mode::Jit {
+            let again = again(&linker, &module.serialize().unwrap()).unwrap();
+            instances.push(again.instance().name("read").make().unwrap());
+            expected.push((Some("read"), None));
+        }
+        for instance in &instances {
+            assert_eq!(run(instance, "print", 2), text.len() as u64);
+        }
+        let expected = expected.into_iter().map(|(instance, account): (Option<&str>, Option<&str>)| {
+            let [instance, account] = [instance, account].map(|name| name.map(str::to_owned));
+            (instance, account, "print".to_owned(), text.to_owned())
+        });
+        assert_eq!(*told.lock().unwrap(), expected.collect::<Vec<_>>());
+    }
 }
 
 /// If one instance runs often, all instances become fast, and later ones begin fast.
@@ -567,12 +656,24 @@ fn honest_mistakes_with_serialised_modules_are_found() {
     is(&bytes[..20], DeserializeError::NoModule);
     is(include_bytes!("../objects/instances.o"), DeserializeError::NoModule);
     is(&bytes[..bytes.len() - 1], DeserializeError::Changed);
-    // A change of any byte is found.
+    // A change of any byte is found, and named by the part of the header that it is in.
     for at in 0..bytes.len() {
         let mut changed = bytes.clone();
         changed[at] ^= 1 << (at % 8);
-        assert!(again(&linker, &changed).is_err(), "byte {at}");
+        let expected = match at / 8 {
+            0 => DeserializeError::NoModule,
+            1 => DeserializeError::Version,
+            2 => DeserializeError::Cpu,
+            3 => DeserializeError::Config,
+            4 => DeserializeError::Context,
+            _ => DeserializeError::Changed,
+        };
+        assert_eq!(again(&linker, &changed).unwrap_err(), expected, "byte {at}");
     }
+    // The build comes first: a module of another build may differ in all that follows.
+    let mut old = bytes.clone();
+    old[8..].fill(0);
+    is(&old, DeserializeError::Version);
     let elsewhere = |configure: fn(&mut Config)| {
         let engine = engine(configure);
         again(&Linker::<()>::new(&engine), &bytes).map(drop)

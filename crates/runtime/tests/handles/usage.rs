@@ -44,7 +44,7 @@ fn usage_names_plug_ins_and_their_maps() {
         let json = serde_json::to_value(&usage).expect("it serialises");
         let first = &of.held[0];
         let expected = serde_json::json!({
-            "holder": first.holder.to_string(), "name": first.name, "bytes": first.bytes,
+            "holder": first.holder.to_string(), "instance": null, "name": first.name, "bytes": first.bytes,
         });
         assert_eq!((&json["accounts"][0]["held"][0], &json["code_used"]), (&expected, &usage.code_used.into()));
         // Code is counted with the memory for all code.

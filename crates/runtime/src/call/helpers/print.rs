@@ -9,6 +9,7 @@
 use crate::abi::run::{Printed, Run};
 use crate::call::helpers::format::{Known, format};
 use crate::call::{HostFn, Shim, guarded, leave};
+use crate::engine::usage::Payer;
 use bpf_jit_code::RunCtx;
 use bpf_maps::Errno;
 use bpf_uapi::Helper;
@@ -27,6 +28,7 @@ pub(crate) struct Site {
 struct Printer {
     program: String,
     account: Option<String>,
+    instance: Option<Arc<str>>,
 }
 
 /// Values a call can have (Linux: `MAX_BPRINTF_VARARGS`).
@@ -56,7 +58,7 @@ pub(crate) fn at_site(helper: Helper, known: &[Known], of: &HostFn) -> Option<Ho
 
 /// The environment of the helpers that print, for a program of this name.
 pub(crate) fn printer(program: &str) -> Arc<Site> {
-    Site::of(&[], Some(Arc::new(Printer { program: program.to_owned(), account: None })))
+    Site::of(&[], Some(Arc::new(Printer { program: program.to_owned(), account: None, instance: None })))
 }
 
 /// Whether a function prints, and so names the calling program.
@@ -64,10 +66,12 @@ pub(crate) fn prints(func: &HostFn) -> bool {
     func.env.as_deref().and_then(|env| env.downcast_ref::<Site>()).is_some_and(|site| site.from.is_some())
 }
 
-/// The function `func` for an instance of the program that is counted in this account; `None` if it does not print.
-pub(crate) fn printing_for(func: &HostFn, account: &str) -> Option<HostFn> {
+/// The function `func` for an instance of the program that is counted for this payer; `None` if it does not print.
+pub(crate) fn printing_for(func: &HostFn, payer: Payer<'_>) -> Option<HostFn> {
     let site = func.env.as_deref()?.downcast_ref::<Site>()?;
-    let from = Printer { program: site.from.as_ref()?.program.clone(), account: Some(account.to_owned()) };
+    let account = payer.account.map(|account| account.name().to_owned());
+    let program = site.from.as_ref()?.program.clone();
+    let from = Printer { program, account, instance: payer.instance.cloned() };
     Some(HostFn { env: Some(Site::of(&site.known, Some(Arc::new(from)))), ..func.clone() })
 }
 
@@ -247,6 +251,7 @@ unsafe fn print_text([fmt, size]: [u64; 2], data: u64, len: u64, site: Option<&S
                     text: &String::from_utf8_lossy(&text),
                     program: from.map_or("", |from| &from.program),
                     account: from.and_then(|from| from.account.as_deref()),
+                    instance: from.and_then(|from| from.instance.as_deref()),
                     slot: run.ctx.slot,
                 });
             }
