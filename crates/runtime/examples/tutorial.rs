@@ -196,12 +196,6 @@ mod tests {
         assert_eq!(*shown_header, header);
         let source = include_str!("../../../examples/limit.c");
         assert_eq!(lines(&plugin.concat(), "#include", no_end), lines(source, "#include", no_end));
-        // Blocks from other files.
-        let tokio = include_str!("../../maps/examples/async_ringbuf.rs");
-        assert_eq!(blocks("rs").len(), 2);
-        for block in blocks("rs") {
-            assert!(tokio.contains(block), "not in the example:\n{block}");
-        }
     }
 
     #[test]
