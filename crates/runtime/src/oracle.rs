@@ -4,12 +4,15 @@
 //! and compare each interpreted instruction with the states of the program loaded last. Only [`believe`] changes which
 //! programs are accepted, for contained programs of the calling thread. Without the feature, none of this is compiled.
 //!
+//! A thread can have the machine code of its next program.
+//!
 //! A thread can also reuse the recorded result of the verifier for its next loads, if program and environment are
 //! equal: verification takes most of the time of a test of a generated program.
 
 use crate::context::ContextLayout;
-use bpf_analysis::Facts;
+use bpf_analysis::{Facts, RegionBounds};
 use bpf_isa::{Insn, InsnIdx, MemoryAccess, Program};
+use bpf_jit_code::Code;
 use bpf_uapi::{Kfunc, OwnedType};
 use bpf_verifier::{Env, FieldKind, GlobalFunc, KnownMap, States, Stats, Verified};
 use std::cell::RefCell;
@@ -27,6 +30,8 @@ struct Watch {
     kept: Option<Kept>,
     reusing: bool,
     believing: bool,
+    asked_for_code: bool,
+    code: Option<Emitted>,
     steps: u64,
     outside: Option<Outside>,
     /// The packet's buffer in the current run: it is more than the packet.
@@ -91,6 +96,38 @@ pub fn reuse() {
 /// verifier that is always wrong. Their accesses then stay inside their objects by containment alone.
 pub fn believe(everything: bool) {
     WATCH.with_borrow_mut(|w| w.believing = everything);
+}
+
+/// The machine code of a program, before it is placed, with what it was confined by.
+#[derive(Clone, Debug)]
+pub struct Emitted {
+    /// The code.
+    pub code: Code,
+    /// Where the bounds of the context's regions are.
+    pub regions: Vec<RegionBounds>,
+    /// Whether the program has an arena.
+    pub arena: bool,
+}
+
+/// The next program that this thread compiles is kept for [`code`].
+pub fn ask_for_code() {
+    WATCH.with_borrow_mut(|w| (w.asked_for_code, w.code) = (true, None));
+}
+
+/// Returns the code of the program that this thread compiled first after [`ask_for_code`].
+pub fn code() -> Option<Emitted> {
+    WATCH.with_borrow_mut(|w| w.code.take())
+}
+
+/// Keeps the code of a program if it was asked for.
+#[cfg(native)]
+pub(crate) fn emitted(code: &Code, facts: &Facts) {
+    WATCH.with_borrow_mut(|w| {
+        if std::mem::take(&mut w.asked_for_code) {
+            let regions = facts.contained.as_ref().map_or(&facts.regions, |contained| &contained.regions).clone();
+            w.code = Some(Emitted { code: code.clone(), regions, arena: facts.arena.is_some() });
+        }
+    });
 }
 
 pub(crate) fn is_believing() -> bool {

@@ -30,6 +30,8 @@ mod relations;
 mod rounds;
 #[cfg(feature = "oracle")]
 mod sabotaged;
+#[cfg(feature = "oracle")]
+pub mod selected;
 mod statements;
 #[cfg(feature = "oracle")]
 mod world;

@@ -152,6 +152,10 @@ impl Unit {
                 then(Ready::Native(Emitted { code, shape, told }, Some(&again)))
             });
         }
-        subject.compile(opt_level, None, limit, |code, shape| then(Ready::Native(Emitted { code, shape, told }, None)))
+        subject.compile(opt_level, None, limit, |code, shape| {
+            #[cfg(feature = "oracle")]
+            crate::oracle::emitted(code, facts);
+            then(Ready::Native(Emitted { code, shape, told }, None))
+        })
     }
 }

@@ -12,11 +12,13 @@
 
 use super::neighbours::neighbours;
 use super::oracle::{Code, Input, Loaded, Output, Verified, load, run};
+use super::selected::{self, Selected, Unselected};
 use super::world::World;
 use super::{Generated, MapId, generate, generate_owning};
 use crate::generate::Choices;
 use bpf_isa::{Insn, Program, Src};
-use bpf_runtime::{LoadError, MapError, Mode, RunError, oracle};
+use bpf_runtime::oracle::Emitted;
+use bpf_runtime::{Arch, LoadError, MapError, Mode, RunError, oracle};
 use std::collections::BTreeMap;
 
 /// Counts of programs and runs.
@@ -32,6 +34,8 @@ pub struct Contained {
     pub stopped: u64,
     /// Programs whose results differ from run to run, so that reads of canaries would not be noticed.
     pub undetermined: u64,
+    /// Accesses of their machine code, and those at selected addresses (x86-64).
+    pub selected: Selected,
     /// Refused, by reason.
     pub refused: BTreeMap<String, u64>,
 }
@@ -92,8 +96,18 @@ impl Sabotage {
         Err(format!("{what}\n{:?}\n{}", generated.context, generated.program))
     }
 
+    /// Returns the machine code of the program if it is contained, although nobody has verified it.
+    pub fn code(&mut self, generated: &Generated) -> Option<Emitted> {
+        oracle::believe(true);
+        oracle::ask_for_code();
+        let loaded = load(&self.world, generated, Code::Contained, Verified::Again);
+        oracle::believe(false);
+        loaded.ok().and_then(|_| oracle::code())
+    }
+
     fn run(&mut self, generated: &Generated, runs: u32, c: &mut Choices<'_>) -> Result<Option<String>, MapError> {
         self.seen.programs += 1;
+        oracle::ask_for_code();
         let program = match load(&self.world, generated, Code::Contained, Verified::Again) {
             Ok(program) => program,
             Err(LoadError::Uncontained { source, .. }) => {
@@ -107,6 +121,20 @@ impl Sabotage {
             Err(error) => return Ok(Some(format!("it does not load: {error}"))),
         };
         self.seen.contained += 1;
+        if let Some(Emitted { code, regions, arena: false }) = oracle::code()
+            && code.arch == Arch::X64
+        {
+            match selected::check(&code, &regions) {
+                Ok(counts) => self.seen.selected.add(counts),
+                Err(Unselected { at, text }) => {
+                    let lines = crate::disasm::lines(&code, &|symbol| format!("{symbol:?}")).unwrap_or_default();
+                    let before = lines.iter().filter(|line| u64::from(line.offset) <= at).rev().take(60);
+                    let before: Vec<_> = before.map(|line| format!("{:x}: {}", line.offset, line.text)).collect();
+                    let before = before.into_iter().rev().collect::<Vec<_>>().join("\n");
+                    return Ok(Some(format!("no selection bounds the address of `{text}` in\n{before}")));
+                }
+            }
+        }
         run_between_canaries(&mut self.world, &program, generated, runs, c, &mut self.seen)
     }
 }

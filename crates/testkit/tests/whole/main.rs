@@ -5,5 +5,6 @@ mod examples;
 mod flow_dissector;
 mod fuzz;
 mod hardening;
+mod selected;
 mod snapshots;
 mod soundness;

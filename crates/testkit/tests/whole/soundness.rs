@@ -159,6 +159,10 @@ fn contained_programs_stay_inside_whatever_is_believed() {
     assert!(seen.contained > 400 / OF && seen.stopped > 20 / OF, "{seen:?}");
     // Reads are observed in almost all of them.
     assert!(seen.undetermined * 50 < seen.contained, "{seen:?}");
+    // The machine code of each was checked, and many of its accesses are at selected addresses.
+    let checked = seen.selected;
+    let native = bpf_runtime::Arch::HOST == Some(bpf_runtime::Arch::X64);
+    assert!(!native || checked.accesses > 40 * seen.contained && checked.selections > 2 * seen.contained, "{seen:?}");
 }
 
 /// The programs that a mistake of the verifier would let through (the refused halves of its pairs, among them those
